@@ -1,0 +1,34 @@
+// Errors: CHECK is always on, also in release builds, and throws one sentence that says what was expected, what was
+// found and what to change. Mains catch Error, print one line and exit (1), or UsageError (2).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace teon {
+
+// A failure while running: exit status 1.
+struct Error : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// Input that can be rejected before anything is allocated: exit status 2.
+struct UsageError : Error {
+    using Error::Error;
+};
+
+}  // namespace teon
+
+// Throws teon::Error with the formatted message unless cond holds.
+#define CHECK(cond, ...)                                                   \
+    do {                                                                   \
+        if (!(cond)) throw ::teon::Error(::fmt::format(__VA_ARGS__));      \
+    } while (0)
+
+// The same for wrong usage (flags, presets, files named on the command line).
+#define CHECK_USAGE(cond, ...)                                             \
+    do {                                                                   \
+        if (!(cond)) throw ::teon::UsageError(::fmt::format(__VA_ARGS__)); \
+    } while (0)

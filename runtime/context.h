@@ -1,0 +1,18 @@
+// What every operation is given: the stream it runs on, its linear algebra handle and the communicator.
+#pragma once
+
+#include "runtime/comm.h"
+#include "runtime/device.h"
+#include "runtime/linalg.h"
+
+namespace teon {
+
+struct Context {
+    Stream stream;
+    Linalg linalg{stream};
+    std::unique_ptr<Comm> comm = make_comm();
+    Context() = default;
+    Context(Context&&) = delete;   // linalg refers to stream
+};
+
+}  // namespace teon

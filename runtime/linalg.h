@@ -1,0 +1,76 @@
+// Dense linear algebra on row-major matrices: cuBLASLt and cuSOLVER on CUDA (linalg_cuda.cu), OpenBLAS and LAPACKE on
+// the host (linalg_host.cpp). Inputs may be float, bf16 or f16; sums are always taken in float.
+// Results do not depend on the number of host threads (the host tiles by shape alone).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/device.h"
+#include "runtime/dtype.h"
+
+namespace teon {
+
+// A row-major matrix (or the first of a batch): element (i, j) is data[i * ld + j].
+// batch strides are in elements; outer moves slowest.
+struct Mat {
+    void* data = nullptr;
+    DType dtype = DType::f32;
+    int64_t ld = 0;
+    int64_t stride_inner = 0;
+    int64_t stride_outer = 0;
+};
+template <typename T>
+Mat mat(const T* data, int64_t ld, int64_t stride_inner = 0, int64_t stride_outer = 0) {
+    return {const_cast<T*>(data), dtype_of<T>, ld, stride_inner, stride_outer};
+}
+
+enum class Epilogue {
+    none,
+    bias,        // C = op(A) op(B) + bias, bias added to every row
+    gelu_bias,   // aux = op(A) op(B) + bias; C = gelu_tanh(aux)
+    bias_grad,   // also bias[j] (float) = beta * bias[j] + sum over k of op(A)(j, k): with A = dY^T gives dY's column sums
+};
+
+// C (M x N) = alpha * op(A) (M x K) * op(B) (K x N) + beta * C, then the epilogue.
+struct Gemm {
+    int M = 0, N = 0, K = 0;
+    bool trans_a = false, trans_b = false;  // A stored K x M; B stored N x K (a linear layer's weight)
+    Mat A, B, C;
+    float alpha = 1.0f, beta = 0.0f;        // beta = 0 never reads C (NaN in C does not spread)
+    int batch_inner = 1, batch_outer = 1;
+    Epilogue epilogue = Epilogue::none;     // without batches only
+    Mat bias;                               // bias, gelu_bias: (N) of C's dtype; bias_grad: (M) of float
+    Mat aux;                                // gelu_bias: (M x N) of C's dtype
+    // C is known to be symmetric (M = N, e.g. A A^T): compute one triangle and mirror it where that is faster.
+    bool symmetric = false;
+};
+
+class Linalg {
+public:
+    // One handle per stream; owns its workspace, descriptors and algorithm cache. Holds a reference to the stream.
+    explicit Linalg(const Stream& stream);
+    ~Linalg();
+    Linalg(Linalg&&) noexcept;
+    Linalg& operator=(Linalg&&) noexcept;
+
+    // Throws Error on a shape, dtype or alignment that it cannot do, naming it.
+    void gemm(const Gemm& g);
+
+    // Thin SVD of A (m x n, float, row-major, overwritten): A = U diag(S) Vt; U (m x r), S (r), Vt (r x n), r = min(m, n).
+    // Synchronizes the stream. Throws Error if A is not finite or the iteration does not converge.
+    void svd(float* A, int m, int n, float* U, float* S, float* Vt);
+
+    // Eigendecomposition of symmetric A (n x n, float): A = Q diag(w) Q^T, w ascending (n); the ROWS of A hold the
+    // eigenvectors on return. Synchronizes the stream. Throws Error like svd.
+    void eigh(float* A, int n, float* w);
+
+    const Stream& stream() const;
+    size_t workspace_bytes() const;
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace teon

@@ -1,0 +1,10 @@
+// Catch2, version 2 (Debian 12) or 3 (Ubuntu 24.04), under one include. Each test program links one main: test/main.cpp.
+#pragma once
+
+#if __has_include(<catch2/catch.hpp>)
+#include <catch2/catch.hpp>
+#elif __has_include(<catch.hpp>)
+#include <catch.hpp>
+#else
+#include <catch2/catch_all.hpp>
+#endif
