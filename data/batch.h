@@ -1,0 +1,17 @@
+// One micro-batch on the device: all a model needs to know about data.
+#pragma once
+
+namespace teon {
+
+// Views of int32 arrays of B * T elements on the device, row b * T + t.
+struct Batch {
+    int B = 0, T = 0;
+    const int* tokens = nullptr;          // in [0, V)
+    const int* targets = nullptr;         // the next token; -1 = not counted in the loss
+    const int* positions = nullptr;       // t, or t - doc_start[t] where documents are masked
+    const int* doc_start = nullptr;       // the t at which t's document begins; nullptr = one document per row
+    const int* token_order = nullptr;     // row numbers sorted by token, ties by row: the order of embedding gradients
+    const int* position_order = nullptr;  // row numbers sorted by position, ties by row
+};
+
+}  // namespace teon

@@ -1,0 +1,154 @@
+// Every operation, documented once. op_forward / op_backward launch kernels on the given stream and return.
+//
+// T is float or bf16; sums, statistics and parameter gradients are float. N = B * T rows. All matrices are row-major and
+// dense. Outputs are written with `=` unless `+=` is said. Pointers come from Buffer or Arena (256-byte aligned); any
+// dimension >= 1 is allowed unless said otherwise. Argument order: outputs, saved state, scratch, inputs, dimensions,
+// scalars, stream. The same inputs give the same bits: no float atomics, two-stage reductions of fixed shape.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/context.h"
+#include "runtime/device.h"
+#include "runtime/dtype.h"
+
+namespace teon {
+
+// ---- embedding.cu ----------------------------------------------------------------------------------------------------
+
+// out (N, C) = wte[tokens] + wpe[positions]; wte (V, C), wpe (positions, C) or nullptr for none.
+template <typename T>
+void embedding_forward(T* out, const int* tokens, const int* positions, const T* wte, const T* wpe, int N, int C,
+                       const Stream& stream);
+
+// dtable (rows, C) += sum of dout (N, C) over the rows i with ids[i] = row, in the order of `order` (see Batch). Serves
+// tokens and positions alike. Rows of dtable that no id names are not touched.
+template <typename T>
+void embedding_backward(float* dtable, const T* dout, const int* ids, const int* order, int N, int C,
+                        const Stream& stream);
+
+// ---- layernorm.cu ----------------------------------------------------------------------------------------------------
+
+// residual = x + branch; out = (residual - mean) * rstd * weight + bias, row by row. mean, rstd (N).
+// branch = nullptr: residual is x itself and `residual` is not written (may be nullptr). residual may alias x or branch.
+// Statistics are those of the residual as stored (rounded to T), so that a recomputation from it gives the same bits.
+template <typename T>
+void layernorm_forward(T* out, T* residual, float* mean, float* rstd, const T* x, const T* branch, const T* weight,
+                       const T* bias, int N, int C, float eps, const Stream& stream);
+
+// dx (N, C) = dresidual + (d out / d x)^T dout, where x is the normalized input (the residual). dresidual = nullptr: zero.
+// dx may alias dresidual or dout. dweight, dbias (C) float +=. scratch: layernorm_backward_scratch_bytes(N, C).
+size_t layernorm_backward_scratch_bytes(int N, int C);
+template <typename T>
+void layernorm_backward(T* dx, float* dweight, float* dbias, void* scratch, const T* dout, const T* dresidual,
+                        const T* x, const float* mean, const float* rstd, const T* weight, int N, int C,
+                        const Stream& stream);
+
+// ---- rmsnorm.cu ------------------------------------------------------------------------------------------------------
+
+// As layernorm without mean and bias: out = residual * rstd * weight, rstd = 1 / sqrt(mean of squares + eps).
+template <typename T>
+void rmsnorm_forward(T* out, T* residual, float* rstd, const T* x, const T* branch, const T* weight, int N, int C,
+                     float eps, const Stream& stream);
+size_t rmsnorm_backward_scratch_bytes(int N, int C);
+template <typename T>
+void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const T* dresidual, const T* x,
+                      const float* rstd, const T* weight, int N, int C, const Stream& stream);
+
+// ---- gelu.cu, swiglu.cu ----------------------------------------------------------------------------------------------
+
+// out = gelu_tanh(x) (runtime/activation.h), n elements. out may alias x.
+template <typename T> void gelu_forward(T* out, const T* x, int64_t n, const Stream& stream);
+// dx = dout * gelu_tanh'(x). dx may alias dout.
+template <typename T> void gelu_backward(T* dx, const T* x, const T* dout, int64_t n, const Stream& stream);
+
+// out (N, F) = silu(gate) * up, where gate_up (N, 2F) holds gate in its first F columns and up in the others.
+template <typename T> void swiglu_forward(T* out, const T* gate_up, int N, int F, const Stream& stream);
+// dgate_up (N, 2F) from dout (N, F). dgate_up may alias gate_up.
+template <typename T> void swiglu_backward(T* dgate_up, const T* gate_up, const T* dout, int N, int F, const Stream& stream);
+
+// ---- rotary.cu -------------------------------------------------------------------------------------------------------
+
+// cos_sin (positions, HS) float: columns [0, HS/2) the cosines, the others the sines of position * inv_freq[j], where
+// inv_freq (HS/2) is on the device. HS even.
+void rotary_table(float* cos_sin, const float* inv_freq, int positions, int HS, const Stream& stream);
+
+// Rotates, in place, the NH query and NKV key heads of packed qkv (N, (NH + 2 NKV) * HS); values are left alone.
+// Rotate-half convention (Hugging Face's): element j pairs with j + HS/2.
+template <typename T>
+void rotary_forward(T* qkv, const float* cos_sin, const int* positions, int N, int NH, int NKV, int HS,
+                    const Stream& stream);
+// The transposed rotation, in place on the gradient of qkv.
+template <typename T>
+void rotary_backward(T* dqkv, const float* cos_sin, const int* positions, int N, int NH, int NKV, int HS,
+                     const Stream& stream);
+
+// ---- attention.cu ----------------------------------------------------------------------------------------------------
+
+// Causal self-attention. Head h of the NH query heads uses key/value head h / (NH / NKV). Scores are scaled by
+// 1 / sqrt(HS). doc_start (B, T) or nullptr: row t sees keys doc_start[t] <= t' <= t only.
+struct AttentionShape {
+    int B, T, NH, NKV, HS;
+    int64_t qkv_width() const { return static_cast<int64_t>(NH + 2 * NKV) * HS; }
+};
+
+// out (B, T, NH * HS); lse (B, NH, T): natural logarithm of the sum of exp of the scaled visible scores.
+// qkv (B, T, (NH + 2 NKV) * HS): query heads, then key heads, then value heads.
+// Scratch grows linearly with T: scores exist for one block of query rows at a time.
+size_t attention_scratch_bytes(const AttentionShape& s, DType dtype);
+template <typename T>
+void attention_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start, const AttentionShape& s,
+                       Context& context);
+// dqkv = gradient of qkv, recomputed from lse; deterministic. dqkv must not alias qkv.
+template <typename T>
+void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
+                        const int* doc_start, const AttentionShape& s, Context& context);
+
+// ---- classifier.cu ---------------------------------------------------------------------------------------------------
+
+// Softmax cross-entropy, fused. logits (N, Vp), columns V..Vp-1 are padding: outside the softmax, and their gradient is 0.
+// losses (N) = -log softmax(logits)[target], 0 where target < 0. If with_gradient, logits are overwritten by
+// grad_scale * (softmax - onehot) (0 where target < 0).
+template <typename T>
+void classifier(T* logits, float* losses, const int* targets, int N, int V, int Vp, float grad_scale,
+                bool with_gradient, const Stream& stream);
+
+// ---- reduce.cu -------------------------------------------------------------------------------------------------------
+
+// out[0] = (accumulate ? out[0] : 0) + sum of x (or of its squares), in float with fixed order. scratch: reduce_scratch_bytes().
+size_t reduce_scratch_bytes();
+void reduce_sum(float* out, void* scratch, const float* x, int64_t n, bool accumulate, const Stream& stream);
+void reduce_sum_squares(float* out, void* scratch, const float* x, int64_t n, bool accumulate, const Stream& stream);
+
+// ---- adamw.cu --------------------------------------------------------------------------------------------------------
+
+// What one optimizer step is allowed to do; lives on the device, so that no step waits for the host.
+struct StepControl {
+    float grad_norm;         // global norm of the gradient before clipping
+    float scale;             // what gradients are multiplied by: min(1, clip / norm)
+    int skip;                // 1: loss or gradient was not finite; no state may change
+    int updates;             // updates applied so far, this one included: AdamW's t
+    float bias_correction1;  // 1 - beta1^updates
+    float bias_correction2;
+};
+// Fills *control from norm_squared[0] and loss[0] (device), counting up `updates` unless skipped. clip = 0: no clipping.
+void step_control(StepControl* control, const float* norm_squared, const float* loss, float clip, float beta1,
+                  float beta2, const Stream& stream);
+
+// AdamW with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101) on n parameters:
+//   g = grad * scale; m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2;
+//   master = master (1 - lr wd) - lr (m / bc1) / (sqrt(v / bc2) + eps); work = master rounded (work may be nullptr).
+template <typename T>
+void adamw_update(float* master, T* work, float* m, float* v, const float* grad, const StepControl* control, int64_t n,
+                  float lr, float beta1, float beta2, float eps, float weight_decay, const Stream& stream);
+
+// ---- fill.cu ---------------------------------------------------------------------------------------------------------
+
+// x (rows, cols) = normal(0, std) in its first logical_rows x logical_cols, 0 elsewhere. The number at (i, j) depends only
+// on (seed, tensor, i * logical_cols + j): Philox4x32-10 (Salmon et al. 2011) and Box-Muller.
+void fill_normal(float* x, int rows, int cols, int logical_rows, int logical_cols, float std, uint64_t seed,
+                 uint64_t tensor, const Stream& stream);
+void fill_constant(float* x, int rows, int cols, int logical_rows, int logical_cols, float value, const Stream& stream);
+template <typename Dst, typename Src> void cast(Dst* dst, const Src* src, int64_t n, const Stream& stream);
+
+}  // namespace teon

@@ -1,0 +1,38 @@
+// A language model as training sees it.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "data/batch.h"
+#include "model/activation_plan.h"
+#include "model/param_table.h"
+
+namespace teon {
+
+class Model {
+public:
+    virtual ~Model() = default;
+
+    ParamStore& params() { return *params_; }
+    const ParamTable& table() const { return params_->table(); }
+
+    // Forward and backward of one micro-batch. losses (B * T, device) = per-token losses in nats. Parameter gradients +=
+    // grad_scale * d(sum of losses)/dw. on_grads_ready(layer), if given, is called on the host once the gradients of that
+    // layer are queued, from L - 1 down to 0, and with -1 for everything outside the layers.
+    virtual void forward_backward(float* losses, const Batch& batch, float grad_scale,
+                                  const std::function<void(int)>& on_grads_ready = nullptr) = 0;
+
+    // Forward only: losses (B * T, device).
+    virtual void forward(float* losses, const Batch& batch) = 0;
+
+    // Forward only: the logits of every row, logits (B * T, V) float, without padding. For tests and sampling.
+    virtual void logits(float* logits, const Batch& batch) = 0;
+
+    virtual const ActivationPlan& activation_plan() const = 0;
+
+protected:
+    std::unique_ptr<ParamStore> params_;
+};
+
+}  // namespace teon

@@ -1,0 +1,79 @@
+#!/bin/bash
+# Where CUDA is on this machine: in a toolkit or in pip's nvidia packages, which name their libraries libX.so.N.
+#
+#   scripts/find_cuda.sh backend   "cuda" where nvcc and an NVIDIA GPU are there, else "host"
+#   scripts/find_cuda.sh nvcc      the compiler
+#   scripts/find_cuda.sh arch      nvcc flags for the GPU here, or for all that are supported
+#   scripts/find_cuda.sh include   compiler flags
+#   scripts/find_cuda.sh libs      linker flags for cuBLASLt, cuSOLVER, NCCL and the CUDA runtime
+set -euo pipefail
+shopt -s nullglob
+
+find_nvcc() {
+    local candidate
+    for candidate in "${CUDA_HOME:-}/bin/nvcc" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
+        [ -x "$candidate" ] && { readlink -f "$candidate"; return; }
+    done
+    return 1
+}
+
+have_gpu() { [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; }
+
+# Folders named $1 (include or lib) of the toolkit and of the pip packages, in the order they are searched.
+folders() {
+    local kind=$1 nvcc root
+    if nvcc=$(find_nvcc); then
+        root=$(dirname "$(dirname "$nvcc")")
+        printf '%s\n' "$root/$kind" "$root/${kind}64" "$root/targets/$(uname -m)-linux/$kind"
+    fi
+    python3 - "$kind" <<'PYTHON' 2>/dev/null || true
+import glob, sys, sysconfig
+paths = {sysconfig.get_paths()[k] for k in ("purelib", "platlib")} | {p for p in sys.path if p.endswith("-packages")}
+for path in sorted(paths):
+    print(*sorted(glob.glob(f"{path}/nvidia/*/{sys.argv[1]}")), sep="\n")
+PYTHON
+    printf '%s\n' "/usr/$kind" "/usr/$kind/$(uname -m)-linux-gnu"
+}
+
+# The first folder of kind $1 that holds one of the files $2...
+folder_with() {
+    local kind=$1 folder file
+    shift
+    while read -r folder; do
+        [ -n "$folder" ] || continue
+        for file in "$@"; do [ -e "$folder/$file" ] && { echo "$folder"; return; }; done
+    done < <(folders "$kind")
+    return 1
+}
+
+fail() { echo "find_cuda: $*" >&2; exit 1; }
+
+case "${1:-}" in
+backend)
+    if find_nvcc >/dev/null && have_gpu; then echo cuda; else echo host; fi ;;
+nvcc)
+    find_nvcc || fail "nvcc was not found; put it on the PATH or set CUDA_HOME" ;;
+arch)
+    capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d . || true)
+    case "$capability" in
+    90) echo "-gencode arch=compute_90a,code=sm_90a" ;;
+    [1-9][0-9]*) echo "-gencode arch=compute_$capability,code=[sm_$capability,compute_$capability]" ;;
+    *) echo "-gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a" ;;
+    esac ;;
+include)
+    for header in cuda_runtime.h cublasLt.h cusolverDn.h nccl.h; do
+        folder=$(folder_with include $header) || { [ $header = nccl.h ] && continue; fail "$header was not found"; }
+        [ "$folder" = /usr/include ] || echo "-isystem $folder"
+    done | awk '!seen[$0]++' ;;
+libs)
+    for name in cublasLt cusolver nccl cudart; do
+        files=()
+        for folder in $(folders lib); do files+=("$folder/lib$name.so" "$folder/lib$name.so".[0-9]*); done
+        found=
+        for file in "${files[@]}"; do [ -e "$file" ] && { found=$file; break; }; done
+        [ -n "$found" ] || { [ $name = nccl ] && continue; fail "lib$name.so was not found"; }
+        echo "-L$(dirname "$found") -Wl,-rpath,$(dirname "$found") -l:$(basename "$found")"
+    done ;;
+*)
+    fail "usage: find_cuda.sh backend|nvcc|arch|include|libs" ;;
+esac
