@@ -106,7 +106,9 @@ void pinned_free(void* p, size_t) noexcept { std::free(p); }
 void copy_bytes(void* dst, const void* src, size_t bytes, const Stream&) {
     if (bytes) std::memmove(dst, src, bytes);
 }
-void upload_bytes(void* dst, const void* src, size_t bytes, const Stream& stream) { copy_bytes(dst, src, bytes, stream); }
+void upload_bytes(void* dst, const void* src, size_t bytes, const Stream& stream) {
+    copy_bytes(dst, src, bytes, stream);
+}
 void download_bytes(void* dst, const void* src, size_t bytes, const Stream& stream) {
     copy_bytes(dst, src, bytes, stream);
 }

@@ -36,12 +36,12 @@ enum class Epilogue {
 struct Gemm {
     int M = 0, N = 0, K = 0;
     bool trans_a = false, trans_b = false;  // A stored K x M; B stored N x K (a linear layer's weight)
-    Mat A, B, C;
+    Mat A = {}, B = {}, C = {};
     float alpha = 1.0f, beta = 0.0f;        // beta = 0 never reads C (NaN in C does not spread)
     int batch_inner = 1, batch_outer = 1;
     Epilogue epilogue = Epilogue::none;     // without batches only
-    Mat bias;                               // bias, gelu_bias: (N) of C's dtype; bias_grad: (M) of float
-    Mat aux;                                // gelu_bias: (M x N) of C's dtype
+    Mat bias = {};                          // bias, gelu_bias: (N) of C's dtype; bias_grad: (M) of float
+    Mat aux = {};                           // gelu_bias: (M x N) of C's dtype
     // C is known to be symmetric (M = N, e.g. A A^T): compute one triangle and mirror it where that is faster.
     bool symmetric = false;
 };

@@ -1,0 +1,122 @@
+// GEMM throughput of this machine's backend at the shapes of a small GPT-2 (C = 256, 8 sequences of 256 tokens), of
+// Newton-Schulz iterations and of a GPT-2 124M output layer. Prints one line per shape: best and median of the runs.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/device.h"
+#include "runtime/linalg.h"
+
+using namespace teon;
+
+namespace {
+
+struct Shape {
+    const char* name;
+    int M, N, K;
+    bool trans_a, trans_b;
+    int batch = 1;
+    float beta = 0.0f;
+    Epilogue epilogue = Epilogue::none;
+    bool symmetric = false;
+};
+
+const Shape kShapes[] = {
+    {"qkv forward", 2048, 768, 256, false, true, 1, 0.0f, Epilogue::bias},
+    {"projection forward", 2048, 256, 256, false, true, 1, 0.0f, Epilogue::bias},
+    {"mlp up forward", 2048, 1024, 256, false, true},
+    {"mlp up forward, gelu", 2048, 1024, 256, false, true, 1, 0.0f, Epilogue::gelu_bias},
+    {"mlp down forward", 2048, 256, 1024, false, true, 1, 0.0f, Epilogue::bias},
+    {"qkv dX", 2048, 256, 768, false, false},
+    {"projection dX", 2048, 256, 256, false, false},
+    {"mlp up dX", 2048, 256, 1024, false, false},
+    {"mlp down dX", 2048, 1024, 256, false, false},
+    {"qkv dW", 768, 256, 2048, true, false, 1, 1.0f, Epilogue::bias_grad},
+    {"projection dW", 256, 256, 2048, true, false, 1, 1.0f, Epilogue::bias_grad},
+    {"mlp up dW", 1024, 256, 2048, true, false, 1, 1.0f, Epilogue::bias_grad},
+    {"mlp down dW", 256, 1024, 2048, true, false, 1, 1.0f, Epilogue::bias_grad},
+    {"attention q k^T", 256, 256, 32, false, true, 64},
+    {"attention p v", 256, 32, 256, false, false, 64},
+    {"attention p^T dy", 256, 32, 256, true, false, 64},
+    {"newton-schulz", 256, 256, 256, false, false, 8},
+    {"newton-schulz", 512, 512, 512, false, false, 4},
+    {"newton-schulz", 1024, 1024, 1024, false, false},
+    {"newton-schulz x x^T", 256, 256, 256, false, true, 8, 0.0f, Epilogue::none, true},
+    {"newton-schulz x x^T", 512, 512, 512, false, true, 4, 0.0f, Epilogue::none, true},
+    {"newton-schulz x x^T", 1024, 1024, 1024, false, true, 1, 0.0f, Epilogue::none, true},
+    {"logits, 256 tokens", 2048, 256, 256, false, true},
+    {"logits, GPT-2", 512, 50304, 768, false, true},
+};
+
+template <typename T>
+Buffer<T> random_buffer(int64_t n, const Stream& stream) {
+    std::vector<T> values(n);
+    uint32_t state = 1;
+    for (T& x : values) {
+        state = state * 1664525u + 1013904223u;
+        x = T(static_cast<float>(state >> 8) / 16777216.0f - 0.5f);
+    }
+    Buffer<T> buffer(n);
+    upload(buffer.data(), values.data(), n, stream);
+    stream.synchronize();
+    return buffer;
+}
+
+template <typename T>
+void measure(const Shape& s, Linalg& linalg) {
+    const Stream& stream = linalg.stream();
+    int64_t size_a = int64_t{s.M} * s.K, size_b = int64_t{s.N} * s.K, size_c = int64_t{s.M} * s.N;
+    Buffer<T> A = random_buffer<T>(size_a * s.batch, stream), B = random_buffer<T>(size_b * s.batch, stream);
+    Buffer<T> C = random_buffer<T>(size_c * s.batch, stream), aux = random_buffer<T>(size_c, stream);
+    Buffer<T> bias = random_buffer<T>(s.N, stream);
+    Buffer<float> bias_grad = random_buffer<float>(s.M, stream);
+
+    Gemm g{.M = s.M, .N = s.N, .K = s.K, .trans_a = s.trans_a, .trans_b = s.trans_b};
+    g.A = mat(A.data(), s.trans_a ? s.M : s.K, size_a);
+    g.B = mat(B.data(), s.trans_b ? s.K : s.N, size_b);
+    g.C = mat(C.data(), s.N, size_c);
+    g.beta = s.beta;
+    g.batch_inner = s.batch;
+    g.epilogue = s.epilogue;
+    g.bias = s.epilogue == Epilogue::bias_grad ? mat(bias_grad.data(), s.M) : mat(bias.data(), s.N);
+    g.aux = mat(aux.data(), s.N);
+    g.symmetric = s.symmetric;
+
+    double flops = 2.0 * s.batch * s.M * s.N * s.K;
+    int runs = static_cast<int>(std::clamp(1e10 / flops, 5.0, 100.0));
+    std::vector<double> seconds;
+    Event from, to;
+    for (int i = 0; i < runs; ++i) {
+        from.record(stream);
+        linalg.gemm(g);
+        to.record(stream);
+        to.synchronize();
+        seconds.push_back(Event::milliseconds(from, to) / 1e3);
+    }
+    std::sort(seconds.begin(), seconds.end());
+    fmt::print("{:<22} {:>5} {:>6} {:>5} {:>4}{:>2} {:>6} {:>6} {:>10.1f} {:>10.1f} {:>10.1f}\n", s.name, s.M, s.N, s.K,
+               s.trans_a ? 'T' : 'N', s.trans_b ? 'T' : 'N', s.batch, name_of(dtype_of<T>), seconds[runs / 2] * 1e6,
+               flops / seconds[runs / 2] / 1e9, flops / seconds[0] / 1e9);
+}
+
+}  // namespace
+
+int main() {
+    try {
+        CHECK_USAGE(device_count() > 0, "no device: this benchmark was built for {} but finds none", backend_name());
+        set_device(0);
+        DeviceInfo info = device_info();
+        fmt::print("{} backend, {}, {} {}\n", backend_name(), info.name, info.multiprocessors,
+                   info.is_gpu ? "multiprocessors" : "threads");
+        fmt::print("{:<22} {:>5} {:>6} {:>5} {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}\n", "", "M", "N", "K", "op",
+                   "batch", "type", "median us", "GFLOP/s", "best");
+        Stream stream;
+        Linalg linalg(stream);
+        for (const Shape& s : kShapes) measure<float>(s, linalg);
+        for (const Shape& s : kShapes) measure<bf16>(s, linalg);
+    } catch (const std::exception& e) {
+        fmt::print(stderr, "{}\n", e.what());
+        return 1;
+    }
+}

@@ -1,0 +1,328 @@
+// Linear algebra on the CPU. OpenBLAS multiplies one tile of the output at a time, on one thread; the tiles run in an
+// OpenMP loop. Their sizes follow from the shape alone, so results are bit-equal for any number of threads, and what
+// comes after the product (bias, GELU, rounding to bf16) finds the tile in cache.
+#include <cblas.h>
+#include <lapacke.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include "runtime/activation.h"
+#include "runtime/linalg.h"
+#include "runtime/linalg_check.h"
+
+namespace teon {
+
+namespace {
+
+// Depth of the slices in which 16-bit operands are widened; bounds the scratch of a thread whatever K is.
+constexpr int kSlice = 512;
+// Columns (or rows) of one bias gradient task, and the rows that are summed before they join the total.
+constexpr int kBiasStrip = 64;
+constexpr int kBiasBlock = 64;
+// Tiles of a symmetric product are this high: lower wastes less above the diagonal, higher multiplies faster.
+constexpr int kSymmetricRows = 128;
+constexpr int kMaxTile = 512;
+
+int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+// Runs f on this thread with a BLAS that stays on it. Some BLAS builds take their thread count from OpenMP at every
+// call; the setting inside a parallel region is that region's own.
+template <typename F>
+void on_one_thread(F f) {
+#pragma omp parallel num_threads(1)
+    {
+        omp_set_num_threads(1);
+        openblas_set_num_threads(1);
+        f();
+    }
+}
+
+// The output as a grid of tiles of rows x columns (the last ones smaller).
+struct Tiling {
+    int rows, columns;  // of a tile
+    int down, across;   // tiles per matrix
+    int64_t count;      // tiles in all matrices of the batch
+};
+
+// Tiles as large as possible (packing a tile's operands costs (rows + columns) K, multiplying them rows * columns * K),
+// but enough of them to keep 16 threads busy, or 8 when tiles get so small that splitting further costs more than a
+// tenth. Measured on an AVX-512 CPU; the batch counts, the machine does not.
+Tiling tile_output(const Gemm& g) {
+    int64_t batch = int64_t{g.batch_inner} * g.batch_outer;
+    Tiling t{};
+    auto split = [&](int down, int across) {
+        t.rows = ceil_div(ceil_div(g.M, down), 16) * 16;  // whole register tiles
+        t.columns = ceil_div(ceil_div(g.N, across), 16) * 16;
+        t.down = ceil_div(g.M, t.rows);
+        t.across = ceil_div(g.N, t.columns);
+        t.count = batch * t.down * t.across;
+    };
+    if (g.symmetric) {
+        split(ceil_div(g.M, kSymmetricRows), ceil_div(g.N, kMaxTile));
+        return t;
+    }
+    int down = ceil_div(g.M, kMaxTile), across = ceil_div(g.N, kMaxTile);
+    for (split(down, across);;) {
+        int64_t half = int64_t{t.rows} * t.columns / 2;
+        if (!((t.count < 16 && half >= 128 * 128) || (t.count < 8 && half >= 64 * 64))) return t;
+        (t.rows > t.columns ? down : across) *= 2;
+        split(down, across);
+    }
+}
+
+// Floats of one thread, for widened operands and for the product before it is rounded. Grown on demand.
+struct Scratch {
+    std::vector<float> a, b, product;
+};
+
+// A tile of one matrix of the batch. row, column: its first; rows, columns: its size, cut off at the matrix' edge.
+struct Tile {
+    int row, column, rows, columns;
+    int64_t offset_a, offset_b, offset_c;  // of the matrix, in elements
+};
+
+Tile tile_at(const Gemm& g, const Tiling& t, int64_t index) {
+    int64_t matrix = index / (t.down * t.across);
+    int within = static_cast<int>(index % (t.down * t.across));
+    int64_t outer = matrix / g.batch_inner, inner = matrix % g.batch_inner;
+    auto offset = [&](const Mat& x) { return outer * x.stride_outer + inner * x.stride_inner; };
+    Tile tile{within / t.across * t.rows,
+              within % t.across * t.columns,
+              t.rows,
+              t.columns,
+              offset(g.A),
+              offset(g.B),
+              offset(g.C)};
+    tile.rows = std::min(tile.rows, g.M - tile.row);
+    tile.columns = std::min(tile.columns, g.N - tile.column);
+    return tile;
+}
+
+template <typename T>
+T* elements(const Mat& x, int64_t offset) {
+    return static_cast<T*>(x.data) + offset;
+}
+
+struct Operand {
+    const float* data;
+    int64_t ld;
+};
+
+// A rows x columns block of a stored matrix as floats: in place, or widened into scratch.
+template <typename T>
+Operand as_float(const T* block, int64_t ld, int rows, int columns, std::vector<float>& scratch) {
+    if constexpr (std::is_same_v<T, float>) {
+        return {block, ld};
+    } else {
+        for (int i = 0; i < rows; ++i) {
+            const T* from = block + i * ld;
+            float* to = scratch.data() + int64_t{i} * columns;
+            for (int j = 0; j < columns; ++j) to[j] = static_cast<float>(from[j]);
+        }
+        return {scratch.data(), columns};
+    }
+}
+
+// One row of C from a row of the product: beta (unless BLAS has applied it), bias, GELU, rounding.
+template <typename TC>
+void finish_row(const float* __restrict product, TC* __restrict c, const TC* __restrict bias, TC* __restrict aux, int n,
+                float beta) {
+    for (int j = 0; j < n; ++j) {
+        float value = product[j];
+        if (beta != 0.0f) value = fmaf(beta, static_cast<float>(c[j]), value);
+        if (bias) value += static_cast<float>(bias[j]);
+        if (aux) {
+            aux[j] = TC(value);
+            value = gelu_tanh(static_cast<float>(aux[j]));
+        }
+        c[j] = TC(value);
+    }
+}
+
+template <typename T, typename TC>
+void multiply_tile(const Gemm& g, const Tile& t, Scratch& scratch) {
+    constexpr bool in_place = std::is_same_v<TC, float>;
+    TC* c = elements<TC>(g.C, t.offset_c) + t.row * g.C.ld + t.column;
+    float* product = scratch.product.data();
+    int64_t ld = t.columns;
+    if constexpr (in_place) product = c, ld = g.C.ld;
+
+    int depth = std::is_same_v<T, float> ? g.K : kSlice;
+    for (int k = 0; k < g.K; k += depth) {
+        int slice = std::min(depth, g.K - k);
+        const T* a = elements<T>(g.A, t.offset_a) + (g.trans_a ? k * g.A.ld + t.row : t.row * g.A.ld + k);
+        const T* b = elements<T>(g.B, t.offset_b) + (g.trans_b ? t.column * g.B.ld + k : k * g.B.ld + t.column);
+        Operand fa = as_float(a, g.A.ld, g.trans_a ? slice : t.rows, g.trans_a ? t.rows : slice, scratch.a);
+        Operand fb = as_float(b, g.B.ld, g.trans_b ? t.columns : slice, g.trans_b ? slice : t.columns, scratch.b);
+        float beta = k > 0 ? 1.0f : in_place ? g.beta : 0.0f;
+        cblas_sgemm(CblasRowMajor, g.trans_a ? CblasTrans : CblasNoTrans, g.trans_b ? CblasTrans : CblasNoTrans, t.rows,
+                    t.columns, slice, g.alpha, fa.data, fa.ld, fb.data, fb.ld, beta, product, ld);
+    }
+
+    bool biased = g.epilogue == Epilogue::bias || g.epilogue == Epilogue::gelu_bias;
+    if (in_place && !biased) return;
+    const TC* bias = biased ? elements<TC>(g.bias, t.column) : nullptr;
+    for (int i = 0; i < t.rows; ++i) {
+        TC* aux = g.epilogue == Epilogue::gelu_bias ? elements<TC>(g.aux, (t.row + i) * g.aux.ld + t.column) : nullptr;
+        finish_row<TC>(product + i * ld, c + i * g.C.ld, bias, aux, t.columns, in_place ? 0.0f : g.beta);
+    }
+}
+
+// bias[j] = beta * bias[j] + sum_k op(A)(j, k) for a strip of j, in blocks of k: the order of the sum is fixed and its
+// rounding error grows with K / kBiasBlock, not K.
+template <typename T>
+void reduce_bias(const Gemm& g, int strip) {
+    int first = strip * kBiasStrip, n = std::min(kBiasStrip, g.M - first);
+    int64_t step_j = g.trans_a ? 1 : g.A.ld, step_k = g.trans_a ? g.A.ld : 1;
+    const T* a = elements<T>(g.A, first * step_j);
+    float total[kBiasStrip] = {};
+    for (int k = 0; k < g.K; k += kBiasBlock) {
+        float sum[kBiasStrip] = {};
+        for (int end = std::min(k + kBiasBlock, g.K), i = k; i < end; ++i) {
+            if (step_j == 1) {
+                for (int j = 0; j < n; ++j) sum[j] += static_cast<float>(a[i * step_k + j]);
+            } else {
+                for (int j = 0; j < n; ++j) sum[j] += static_cast<float>(a[i * step_k + j * step_j]);
+            }
+        }
+        for (int j = 0; j < n; ++j) total[j] += sum[j];
+    }
+    float* bias = elements<float>(g.bias, first);
+    for (int j = 0; j < n; ++j) bias[j] = g.beta == 0.0f ? total[j] : fmaf(g.beta, bias[j], total[j]);
+}
+
+// Copies what lies below the diagonal above it, for the rows of a tile that starts at column 0.
+template <typename TC>
+void mirror_rows(const Gemm& g, const Tile& t) {
+    TC* c = elements<TC>(g.C, t.offset_c);
+    constexpr int block = 32;  // columns read and rows written stay in the first-level cache
+    for (int column = t.row; column < g.N; column += block) {
+        for (int i = t.row; i < t.row + t.rows; ++i) {
+            for (int end = std::min(column + block, g.N), j = std::max(column, i + 1); j < end; ++j) {
+                c[i * g.C.ld + j] = c[j * g.C.ld + i];
+            }
+        }
+    }
+}
+
+template <typename T, typename TC>
+void multiply(const Gemm& g, std::vector<Scratch>& scratch) {
+    Tiling tiling = tile_output(g);
+    int64_t bias_strips = g.epilogue == Epilogue::bias_grad ? ceil_div(g.M, kBiasStrip) : 0;
+    int64_t tasks = tiling.count + bias_strips;
+    int threads = static_cast<int>(std::min<int64_t>(omp_get_max_threads(), tasks));
+
+    if (std::ssize(scratch) < threads) scratch.resize(threads);
+    for (Scratch& s : scratch) {
+        auto reserve = [](std::vector<float>& v, int64_t n) {
+            if (std::ssize(v) < n) v.resize(n);
+        };
+        if (!std::is_same_v<T, float>) {
+            reserve(s.a, int64_t{tiling.rows} * std::min(g.K, kSlice));
+            reserve(s.b, int64_t{tiling.columns} * std::min(g.K, kSlice));
+        }
+        if (!std::is_same_v<TC, float>) reserve(s.product, int64_t{tiling.rows} * tiling.columns);
+    }
+
+#pragma omp parallel num_threads(threads)
+    {
+        omp_set_num_threads(1);  // inside this region; see on_one_thread
+        Scratch& own = scratch[omp_get_thread_num()];
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < tasks; ++i) {
+            if (i >= tiling.count) {
+                reduce_bias<T>(g, static_cast<int>(i - tiling.count));
+                continue;
+            }
+            // Backwards: the rows of a symmetric product that have most below the diagonal come first.
+            Tile tile = tile_at(g, tiling, tiling.count - 1 - i);
+            if (g.symmetric) tile.columns = std::min(tile.columns, tile.row + tile.rows - tile.column);
+            if (tile.columns > 0) multiply_tile<T, TC>(g, tile, own);
+        }
+        if (g.symmetric) {
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t i = 0; i < tiling.count; ++i) {
+                Tile tile = tile_at(g, tiling, i);
+                if (tile.column == 0) mirror_rows<TC>(g, tile);
+            }
+        }
+    }
+}
+
+template <typename T>
+void multiply(const Gemm& g, std::vector<Scratch>& scratch) {
+    if (g.C.dtype == DType::f32) {
+        multiply<T, float>(g, scratch);
+    } else {
+        multiply<T, T>(g, scratch);
+    }
+}
+
+void check_finite(const char* operation, const float* A, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+        CHECK(std::isfinite(A[i]), "{}: element {} of the matrix is {}", operation, i, A[i]);
+    }
+}
+
+void check_status(const char* operation, int m, int n, lapack_int status) {
+    CHECK(status >= 0, "{}: LAPACK rejects argument {} for a {} x {} matrix", operation, -status, m, n);
+    CHECK(status == 0, "{}: no convergence for a {} x {} matrix (LAPACK status {})", operation, m, n, status);
+}
+
+}  // namespace
+
+struct Linalg::Impl {
+    const Stream& stream;
+    std::vector<Scratch> scratch = {};  // one per thread
+};
+
+Linalg::Linalg(const Stream& stream) : impl_(new Impl{stream}) {
+    on_one_thread([] {});
+}
+Linalg::~Linalg() = default;
+Linalg::Linalg(Linalg&&) noexcept = default;
+Linalg& Linalg::operator=(Linalg&&) noexcept = default;
+
+void Linalg::gemm(const Gemm& g) {
+    detail::check_gemm(g);
+    switch (g.A.dtype) {
+        case DType::f32:
+            return multiply<float>(g, impl_->scratch);
+        case DType::bf16:
+            return multiply<bf16>(g, impl_->scratch);
+        case DType::f16:
+            return multiply<f16>(g, impl_->scratch);
+    }
+}
+
+// Row-major A is column-major A^T = V S U^T, so LAPACK's left vectors are V (column-major n x r: our Vt) and its right
+// ones U^T (column-major r x m: our U).
+void Linalg::svd(float* A, int m, int n, float* U, float* S, float* Vt) {
+    CHECK(m > 0 && n > 0, "svd: empty {} x {} matrix", m, n);
+    check_finite("svd", A, int64_t{m} * n);
+    lapack_int status = 0;
+    on_one_thread([&] { status = LAPACKE_sgesdd(LAPACK_COL_MAJOR, 'S', n, m, A, n, S, Vt, n, U, std::min(m, n)); });
+    check_status("svd", m, n, status);
+}
+
+void Linalg::eigh(float* A, int n, float* w) {
+    CHECK(n > 0, "eigh: empty {} x {} matrix", n, n);
+    check_finite("eigh", A, int64_t{n} * n);
+    lapack_int status = 0;
+    on_one_thread([&] { status = LAPACKE_ssyevd(LAPACK_COL_MAJOR, 'V', 'L', n, A, n, w); });
+    check_status("eigh", n, n, status);
+}
+
+const Stream& Linalg::stream() const { return impl_->stream; }
+
+size_t Linalg::workspace_bytes() const {
+    size_t floats = 0;
+    for (const Scratch& s : impl_->scratch) floats += s.a.size() + s.b.size() + s.product.size();
+    return floats * sizeof(float);
+}
+
+}  // namespace teon
