@@ -5,10 +5,12 @@
 #   CUDA_ARCH=...       nvcc -gencode flags (default: those of the GPU here, or all)
 #   DEPS_INCLUDE=DIR    extra folder of header-only dependencies (`make deps-headers` fills build/deps/include)
 #   CATCH2_INCLUDE=DIR  extra folder with Catch2's header
+#   JOBS=N              compile N files at a time (default: one per core)
 #   SETUP=0             never install anything
 
 SHELL := /bin/bash
-MAKEFLAGS += -rR --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
+JOBS ?= $(shell nproc)
+MAKEFLAGS += -rR -j$(JOBS)
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -45,35 +47,31 @@ ARCH_sm90  := -gencode arch=compute_90a,code=sm_90a
 
 INCLUDES   := -I. -Ibuild $(patsubst %,-isystem %,$(DEPS_INCLUDE) $(CATCH2_INCLUDE))
 WARN       := -Wall -Wextra -Werror
-CXX_host    = $(CXX) -std=c++20 -O3 $(MARCH) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp $(WARN) $(INCLUDES)
-CXX_asan    = $(CXX_host) -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
-CXX_cuda    = $(CXX) -std=c++20 -O3 -fopenmp $(WARN) $(INCLUDES) -DTEON_CUDA -DFMT_HEADER_ONLY $(CUDA_INCLUDE)
+OPT        := -O3
+CXX_host    = $(CXX) -std=c++20 $(OPT) $(MARCH) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp $(WARN) $(INCLUDES)
+CXX_asan    = $(subst -O3,-O1,$(CXX_host)) -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+# fmt inside the headers, so that a GPU machine needs no library; fmt turns constexpr off under nvcc, which then fails.
+FMT_cuda   := -DFMT_HEADER_ONLY -DFMT_USE_CONSTEXPR=1
+CXX_cuda    = $(CXX) -std=c++20 $(OPT) -fopenmp $(WARN) $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
 NVCC_cuda   = $(NVCC) -std=c++20 -O3 --expt-relaxed-constexpr -lineinfo -Werror all-warnings \
-              -Xcompiler -Wall,-Wextra,-fopenmp $(INCLUDES) -DTEON_CUDA -DFMT_HEADER_ONLY $(CUDA_INCLUDE)
+              -Xcompiler -Wall,-Wextra,-fopenmp $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
 LIBS_host   = -llapacke -lopenblas -lboost_context -lfmt
 LIBS_cuda   = $(CUDA_LIBS)
 
 # ---- build folders -------------------------------------------------------------------------------------------------
-# Each folder: backend, how to compile a .cpp, how to compile a .cu, how to link.
+# One per way of building: how it compiles a .cpp (and links) and a .cu. The name begins with the backend.
 FOLDERS := host host-asan cuda cuda-check
-BACKEND_host       := host
-CPP_host            = $(CXX_host)
-CU_host             = $(CXX_host) -x c++
-LINK_host           = $(CXX_host)
-BACKEND_host-asan  := host
-CPP_host-asan       = $(CXX_asan)
-CU_host-asan        = $(CXX_asan) -x c++
-LINK_host-asan      = $(CXX_asan)
-BACKEND_cuda       := cuda
-CPP_cuda            = $(CXX_cuda)
-CU_cuda             = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),$(ARCH_sm90),$(CUDA_ARCH))
-LINK_cuda           = $(CXX_cuda)
-BACKEND_cuda-check := cuda
-CPP_cuda-check      = $(CXX_cuda)
-CU_cuda-check       = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),$(ARCH_sm90),$(ARCH_all)) -Xptxas -v
-LINK_cuda-check     = $(CXX_cuda)
+CPP_host       = $(CXX_host)
+CPP_host-asan  = $(CXX_asan)
+CPP_cuda       = $(CXX_cuda)
+CPP_cuda-check = $(CXX_cuda)
+CU_host        = $(CXX_host) -x c++
+CU_host-asan   = $(CXX_asan) -x c++
+CU_cuda        = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),$(ARCH_sm90),$(CUDA_ARCH))
+CU_cuda-check  = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),$(ARCH_sm90),$(ARCH_all)) -Xptxas -v
 
-objects = $(patsubst %,build/$1/%.o,$(call for_$(BACKEND_$1),$2))
+backend = $(firstword $(subst -, ,$1))
+objects = $(patsubst %,build/$1/%.o,$(call for_$(call backend,$1),$2))
 
 define folder
 build/$1/%.cpp.o: %.cpp build/$1/flags | build/version.h
@@ -86,16 +84,19 @@ build/$1/%.cu.o: %.cu build/$1/flags | build/version.h
 	@echo "  $1  $$<"
 	@$$(CU_$1) -MMD -MP -MF $$(@:.o=.d) -c $$< -o $$@ 2> $$@.log || { cat $$@.log >&2; exit 1; }
 
+# Catch2's own code: slow to compile, and its speed does not matter.
+build/$1/test/main.cpp.o: private OPT := -O0
+
 build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY))
 	@echo "  $1  tests"
-	@$$(LINK_$1) $$^ -o $$@ $$(CATCH2_LIBS) $$(LIBS_$(BACKEND_$1))
+	@$$(CPP_$1) $$^ -o $$@ $$(CATCH2_LIBS) $$(LIBS_$(call backend,$1))
 
 $(PROGRAMS:%=build/$1/%): build/$1/%: build/$1/%.cu.o $(call objects,$1,$(LIBRARY))
 	@echo "  $1  $$*"
-	@$$(LINK_$1) $$^ -o $$@ $$(LIBS_$(BACKEND_$1))
+	@$$(CPP_$1) $$^ -o $$@ $$(LIBS_$(call backend,$1))
 
 # Everything is built again when the commands change.
-build/$1/flags: FORCE | $(if $(filter 0,$(SETUP)),,$(if $(MAKECMDGOALS),$(if $(filter demo test,$(MAKECMDGOALS)),packages)))
+build/$1/flags: FORCE
 	@mkdir -p $$(@D)
 	@echo '$$(CPP_$1)' '$$(CU_$1)' | cmp -s - $$@ || echo '$$(CPP_$1)' '$$(CU_$1)' > $$@
 endef
