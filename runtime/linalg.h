@@ -42,6 +42,7 @@ struct Gemm {
     Epilogue epilogue = Epilogue::none;     // without batches only
     Mat bias = {};                          // bias, gelu_bias: (N) of C's dtype; bias_grad: (M) of float
     Mat aux = {};                           // gelu_bias: (M x N) of C's dtype
+    Mat addend = {};                        // of C's dtype, may be A or B but not overlap C: beta * addend instead of beta * C
     // C is known to be symmetric (M = N, e.g. A A^T): compute one triangle and mirror it where that is faster.
     bool symmetric = false;
 };

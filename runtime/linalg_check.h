@@ -22,6 +22,10 @@ inline void check_gemm(const Gemm& g) {
     check_operand("A", g.A, g.trans_a ? g.K : g.M, g.trans_a ? g.M : g.K);
     check_operand("B", g.B, g.trans_b ? g.N : g.K, g.trans_b ? g.K : g.N);
     check_operand("C", g.C, g.M, g.N);
+    if (g.addend.data) {
+        check_operand("addend", g.addend, g.M, g.N);
+        check_dtype("addend", g.addend.dtype, g.C.dtype);
+    }
     check_dtype("B", g.B.dtype, g.A.dtype);
     CHECK(g.C.dtype == DType::f32 || g.C.dtype == g.A.dtype, "gemm: C is {}, expected float or, like A, {}",
           name_of(g.C.dtype), name_of(g.A.dtype));

@@ -82,7 +82,7 @@ struct Scratch {
 // A tile of one matrix of the batch. row, column: its first; rows, columns: its size, cut off at the matrix' edge.
 struct Tile {
     int row, column, rows, columns;
-    int64_t offset_a, offset_b, offset_c;  // of the matrix, in elements
+    int64_t offset_a, offset_b, offset_c, offset_addend;  // of the matrix, in elements
 };
 
 Tile tile_at(const Gemm& g, const Tiling& t, int64_t index) {
@@ -96,7 +96,8 @@ Tile tile_at(const Gemm& g, const Tiling& t, int64_t index) {
               t.columns,
               offset(g.A),
               offset(g.B),
-              offset(g.C)};
+              offset(g.C),
+              offset(g.addend)};
     tile.rows = std::min(tile.rows, g.M - tile.row);
     tile.columns = std::min(tile.columns, g.N - tile.column);
     return tile;
@@ -127,13 +128,13 @@ Operand as_float(const T* block, int64_t ld, int rows, int columns, std::vector<
     }
 }
 
-// One row of C from a row of the product: beta (unless BLAS has applied it), bias, GELU, rounding.
+// One row of C from a row of the product: beta * addend (unless BLAS has applied it; may be c), bias, GELU, rounding.
 template <typename TC>
-void finish_row(const float* __restrict product, TC* __restrict c, const TC* __restrict bias, TC* __restrict aux, int n,
-                float beta) {
+void finish_row(const float* __restrict product, TC* c, const TC* addend, const TC* __restrict bias, TC* __restrict aux,
+                int n, float beta) {
     for (int j = 0; j < n; ++j) {
         float value = product[j];
-        if (beta != 0.0f) value = fmaf(beta, static_cast<float>(c[j]), value);
+        if (beta != 0.0f) value = fmaf(beta, static_cast<float>(addend[j]), value);
         if (bias) value += static_cast<float>(bias[j]);
         if (aux) {
             aux[j] = TC(value);
@@ -150,6 +151,14 @@ void multiply_tile(const Gemm& g, const Tile& t, Scratch& scratch) {
     float* product = scratch.product.data();
     int64_t ld = t.columns;
     if constexpr (in_place) product = c, ld = g.C.ld;
+    const TC* addend = c;
+    int64_t addend_ld = g.C.ld;
+    if (g.addend.data) {
+        addend = elements<TC>(g.addend, t.offset_addend) + t.row * g.addend.ld + t.column, addend_ld = g.addend.ld;
+        if (in_place && g.beta != 0.0f) {  // BLAS adds to what is there
+            for (int i = 0; i < t.rows; ++i) std::copy_n(addend + i * addend_ld, t.columns, c + i * ld);
+        }
+    }
 
     int depth = std::is_same_v<T, float> ? g.K : kSlice;
     for (int k = 0; k < g.K; k += depth) {
@@ -168,7 +177,8 @@ void multiply_tile(const Gemm& g, const Tile& t, Scratch& scratch) {
     const TC* bias = biased ? elements<TC>(g.bias, t.column) : nullptr;
     for (int i = 0; i < t.rows; ++i) {
         TC* aux = g.epilogue == Epilogue::gelu_bias ? elements<TC>(g.aux, (t.row + i) * g.aux.ld + t.column) : nullptr;
-        finish_row<TC>(product + i * ld, c + i * g.C.ld, bias, aux, t.columns, in_place ? 0.0f : g.beta);
+        finish_row<TC>(product + i * ld, c + i * g.C.ld, addend + i * addend_ld, bias, aux, t.columns,
+                       in_place ? 0.0f : g.beta);
     }
 }
 
