@@ -128,19 +128,24 @@ Operand as_float(const T* block, int64_t ld, int rows, int columns, std::vector<
     }
 }
 
-// One row of C from a row of the product: beta * addend (unless BLAS has applied it; may be c), bias, GELU, rounding.
-template <typename TC>
-void finish_row(const float* __restrict product, TC* c, const TC* addend, const TC* __restrict bias, TC* __restrict aux,
-                int n, float beta) {
+// One row of C from a row of the product, which for float is C itself: beta * addend (BLAS has added it for float; may
+// be c), bias, GELU, rounding. No element depends on another one.
+template <Epilogue epilogue, typename TC>
+void finish_row(float* product, TC* c, const TC* addend, const TC* bias, TC* aux, int n, float beta) {
+    if (beta != 0.0f && !std::is_same_v<TC, float>) {
+        for (int j = 0; j < n; ++j) product[j] = fmaf(beta, static_cast<float>(addend[j]), product[j]);
+    }
+#pragma GCC ivdep
     for (int j = 0; j < n; ++j) {
-        float value = product[j];
-        if (beta != 0.0f) value = fmaf(beta, static_cast<float>(addend[j]), value);
-        if (bias) value += static_cast<float>(bias[j]);
-        if (aux) {
-            aux[j] = TC(value);
-            value = gelu_tanh(static_cast<float>(aux[j]));
+        if constexpr (epilogue == Epilogue::none) {
+            c[j] = TC(product[j]);
+        } else if constexpr (epilogue == Epilogue::bias) {
+            c[j] = TC(product[j] + static_cast<float>(bias[j]));
+        } else {
+            TC x = TC(product[j] + static_cast<float>(bias[j]));
+            aux[j] = x;
+            c[j] = TC(gelu_tanh(static_cast<float>(x)));
         }
-        c[j] = TC(value);
     }
 }
 
@@ -172,13 +177,20 @@ void multiply_tile(const Gemm& g, const Tile& t, Scratch& scratch) {
                     t.columns, slice, g.alpha, fa.data, fa.ld, fb.data, fb.ld, beta, product, ld);
     }
 
-    bool biased = g.epilogue == Epilogue::bias || g.epilogue == Epilogue::gelu_bias;
-    if (in_place && !biased) return;
-    const TC* bias = biased ? elements<TC>(g.bias, t.column) : nullptr;
-    for (int i = 0; i < t.rows; ++i) {
-        TC* aux = g.epilogue == Epilogue::gelu_bias ? elements<TC>(g.aux, (t.row + i) * g.aux.ld + t.column) : nullptr;
-        finish_row<TC>(product + i * ld, c + i * g.C.ld, addend + i * addend_ld, bias, aux, t.columns,
-                       in_place ? 0.0f : g.beta);
+    const TC* bias = elements<TC>(g.bias, t.column);
+    auto finish = [&]<Epilogue epilogue>() {
+        for (int i = 0; i < t.rows; ++i) {
+            TC* aux = elements<TC>(g.aux, (t.row + i) * g.aux.ld + t.column);
+            finish_row<epilogue>(product + i * ld, c + i * g.C.ld, addend + i * addend_ld, bias, aux, t.columns,
+                                 g.beta);
+        }
+    };
+    if (g.epilogue == Epilogue::gelu_bias) {
+        finish.template operator()<Epilogue::gelu_bias>();
+    } else if (g.epilogue == Epilogue::bias) {
+        finish.template operator()<Epilogue::bias>();
+    } else if (!in_place) {
+        finish.template operator()<Epilogue::none>();
     }
 }
 
