@@ -1,0 +1,206 @@
+// The kernel language: all that a kernel file may use besides kernels/ops.h. Kernels keep CUDA's spelling (__global__,
+// threadIdx, __syncthreads, __shfl_xor_sync, atomicAdd, ...). nvcc compiles them for a GPU and g++ for the host, where
+// blocks run over OS threads and the threads of a block are fibers (simt_host.h). What has a spelling of its own:
+//
+//     template <typename T>
+//     __global__ void __launch_bounds__(256) scale_kernel(T* out, const T* in, float factor, int64_t n) {
+//         SHARED(float, partial, 32);       // float partial[32] in shared memory, 16-byte aligned
+//         DYN_SHARED(float, row);           // float* row: the launch's dynamic shared memory, 16-byte aligned
+//         float total = block_sum(x);       // see the end of this file
+//     }
+//     launch<scale_kernel<T>>({blocks, 256, smem_bytes}, stream, out, in, factor, n);
+//
+// Rules for kernel authors: all live threads of a block reach the same barriers; masks are explicit and name no lane
+// that has returned; blocks are multiples of 32 threads; blocks never wait for each other; no float atomics into losses
+// or gradients (their order is not fixed); offsets are int64_t. The host runtime turns most violations into errors.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "runtime/check.h"
+#include "runtime/device.h"
+#include "runtime/dtype.h"
+
+#if !defined(__CUDACC__)
+#include "runtime/simt_host.h"
+#endif
+
+namespace teon {
+
+// The extent of a grid or block: a count, or a dim3. A count may be 0 (an empty grid).
+struct Extent {
+    dim3 size;
+    Extent(dim3 d) : size(d) {}
+    template <typename Int>
+        requires std::is_integral_v<Int>
+    Extent(Int n) : size(1) {
+        CHECK(n >= 0 && static_cast<uint64_t>(n) <= 0x7fffffffu, "launch: an extent of {} is not in [0, 2^31)", n);
+        size.x = static_cast<unsigned>(n);
+    }
+};
+
+// Blocks of the grid, threads of a block (1 to 1024), dynamic shared memory in bytes.
+struct LaunchConfig {
+    dim3 grid, block;
+    size_t smem;
+    LaunchConfig(Extent grid, Extent block, size_t smem = 0) : grid(grid.size), block(block.size), smem(smem) {}
+    bool empty() const { return grid.x == 0 || grid.y == 0 || grid.z == 0; }
+};
+
+namespace detail {
+
+// Both backends refuse what either of them cannot run.
+inline void check_launch(const LaunchConfig& c) {
+    const int64_t threads = int64_t{c.block.x} * c.block.y * c.block.z;
+    CHECK(threads >= 1 && threads <= 1024 && c.block.z <= 64,
+          "launch: a block of {} x {} x {} threads; it must hold 1 to 1024, at most 64 of them along z", c.block.x,
+          c.block.y, c.block.z);
+    CHECK(c.grid.x <= 0x7fffffffu && c.grid.y <= 65535 && c.grid.z <= 65535,
+          "launch: a grid of {} x {} x {} blocks; the most is 2147483647 x 65535 x 65535", c.grid.x, c.grid.y, c.grid.z);
+    CHECK(c.smem <= 227 * 1024, "launch: {} bytes of dynamic shared memory; no device has more than {}", c.smem,
+          227 * 1024);
+}
+
+// "scale_kernel<float>", from the compiler's spelling of this function.
+template <auto Kernel>
+std::string kernel_name() {
+    const std::string_view text = __PRETTY_FUNCTION__;
+    const size_t equals = text.find("Kernel = ");
+    const size_t begin = equals == text.npos ? 0 : equals + 9;
+    const size_t end = text.find_first_of(";]", begin);
+    return std::string(text.substr(begin, end == text.npos ? end : end - begin));
+}
+
+}  // namespace detail
+
+#if defined(__CUDACC__)
+
+#define SHARED(T, name, count) __shared__ __align__(16) T name[count]
+#define DYN_SHARED(T, name)                                                \
+    extern __shared__ __align__(1024) unsigned char teon_dynamic_shared[]; \
+    T* const name = reinterpret_cast<T*>(teon_dynamic_shared)
+
+namespace detail {
+
+template <auto Kernel, typename... P, typename... Args>
+void launch(void (*)(P...), const LaunchConfig& c, const Stream& stream, Args&&... args) {
+    static_assert(sizeof...(P) == sizeof...(Args), "launch: the kernel takes another number of arguments");
+    check_launch(c);
+    if (c.empty()) return;
+    cudaError_t status = cudaSuccess;
+    if (c.smem > 48 * 1024) {  // more than every device grants unasked
+        static size_t granted = 0;
+        if (c.smem > granted) {
+            status = cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(c.smem));
+            if (status == cudaSuccess) granted = c.smem;
+        }
+    }
+    if (status == cudaSuccess) {
+        Kernel<<<c.grid, c.block, c.smem, static_cast<cudaStream_t>(stream.handle())>>>(static_cast<P>(args)...);
+        status = cudaGetLastError();
+    }
+    CHECK(status == cudaSuccess, "launch of {} on {} x {} x {} blocks of {} x {} x {} threads with {} bytes of dynamic "
+          "shared memory: {}", kernel_name<Kernel>(), c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z,
+          c.smem, cudaGetErrorString(status));
+}
+
+}  // namespace detail
+
+// Only the host schedules its threads itself; see simt_host.h.
+inline std::string set_simt_order(std::string_view) { return "forward"; }
+
+// x[i] = op(x[i], x[i ^ 16]), then ^ 8, ... ^ 1, over the lanes i of a warp.
+namespace simt {
+
+template <typename T, typename Op>
+__device__ __forceinline__ T warp_reduce(T x, Op op) {
+#pragma unroll
+    for (int bit = 16; bit > 0; bit /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, bit));
+    return x;
+}
+
+template <typename T, typename Op>
+__device__ __forceinline__ T block_reduce(T x, Op op) {
+    SHARED(T, per_warp, 32);
+    const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    const unsigned warps = blockDim.x * blockDim.y * blockDim.z / 32;
+    x = warp_reduce(x, op);
+    if (thread % 32 == 0) per_warp[thread / 32] = x;
+    __syncthreads();
+    x = warp_reduce(thread % 32 < warps ? per_warp[thread % 32] : Op::template identity<T>(), op);
+    __syncthreads();  // the next call writes per_warp again
+    return x;
+}
+
+}  // namespace simt
+
+#define TEON_SITE_PARAMETER
+#define TEON_SITE
+
+#else
+
+#define TEON_SITE_PARAMETER , const simt::Site &site = simt::Site::current()
+#define TEON_SITE , site
+
+namespace detail {
+
+template <auto Kernel, typename... P, typename... Args>
+void launch(void (*)(P...), const LaunchConfig& c, const Stream&, Args&&... args) {
+    static_assert(sizeof...(P) == sizeof...(Args), "launch: the kernel takes another number of arguments");
+    check_launch(c);
+    if (c.empty()) return;
+    static const std::string name = kernel_name<Kernel>();
+    const std::tuple<P...> arguments(static_cast<P>(args)...);
+    simt::run_grid(name.c_str(), c.grid, c.block, c.smem, &simt::run_threads<Kernel, P...>, &arguments);
+}
+
+}  // namespace detail
+
+#endif
+
+// Runs Kernel(args...), converted to its parameter types, by every thread of c.grid x c.block, after the work that is
+// already on the stream. An empty grid does nothing. The host is done when this returns and rethrows what the first
+// failing block threw; CUDA throws Error for a launch that is refused and reports later failures at synchronize().
+template <auto Kernel, typename... Args>
+void launch(const LaunchConfig& c, const Stream& stream, Args&&... args) {
+    detail::launch<Kernel>(Kernel, c, stream, std::forward<Args>(args)...);
+}
+
+namespace simt {
+
+struct Sum {
+    template <typename T> __device__ static T identity() { return T(0); }
+    template <typename T> __device__ T operator()(T a, T b) const { return a + b; }
+};
+
+struct Max {
+    template <typename T> __device__ static T identity() {
+        if constexpr (std::is_same_v<T, float>) return -__builtin_huge_valf();
+        else return std::numeric_limits<T>::lowest();
+    }
+    __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+    __device__ int operator()(int a, int b) const { return a > b ? a : b; }
+};
+
+}  // namespace simt
+
+// Reductions of float or int over the 32 lanes of a warp, which must all be there, or over all threads of a block, a
+// multiple of 32 of which none has returned. Every thread gets the result, whose bits depend on neither backend nor
+// schedule: a butterfly over lane bits 16, 8, 4, 2, 1, then the same over the warps. The block forms are barriers. The
+// maximum ignores NaN, as fmaxf does.
+template <typename T>
+__device__ __forceinline__ T warp_sum(T x TEON_SITE_PARAMETER) { return simt::warp_reduce(x, simt::Sum{} TEON_SITE); }
+template <typename T>
+__device__ __forceinline__ T warp_max(T x TEON_SITE_PARAMETER) { return simt::warp_reduce(x, simt::Max{} TEON_SITE); }
+template <typename T>
+__device__ __forceinline__ T block_sum(T x TEON_SITE_PARAMETER) { return simt::block_reduce(x, simt::Sum{} TEON_SITE); }
+template <typename T>
+__device__ __forceinline__ T block_max(T x TEON_SITE_PARAMETER) { return simt::block_reduce(x, simt::Max{} TEON_SITE); }
+
+}  // namespace teon

@@ -1,0 +1,469 @@
+// The host's SIMT runtime: fibers, the scheduler of one block, grids over OS threads. The hot path is in simt_host.h.
+#include <omp.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <boost/context/detail/fcontext.hpp>
+#include <charconv>
+#include <climits>
+#include <cstdlib>
+#include <mutex>
+#include <vector>
+
+#include "runtime/check.h"
+#include "runtime/simt.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace teon::simt {
+
+namespace bc = boost::context::detail;
+
+constinit thread_local Block current_block{};
+
+// A stack and where it was left. The OS thread's own stack is one, too: `main`.
+struct Fiber {
+    bc::fcontext_t context = nullptr;
+    Fiber* next_idle = nullptr;
+    const void* stack = nullptr;  // lowest address and size, for the address sanitizer
+    size_t stack_bytes = 0;
+    void* fake_stack = nullptr;
+};
+
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t kStackBytes = 512 * 1024;
+#else
+constexpr size_t kStackBytes = 64 * 1024;
+#endif
+
+// Stacks of one OS thread, made as they are needed and kept until the OS thread ends. Below each is a page that cannot
+// be touched, so that an overflow ends the program instead of overwriting a neighbour.
+class FiberPool {
+public:
+    ~FiberPool() {
+        for (char* slab : slabs_) {
+#if defined(__SANITIZE_ADDRESS__)
+            __asan_unpoison_memory_region(slab, kFibersPerSlab * stride_);
+#endif
+            munmap(slab, kFibersPerSlab * stride_);
+        }
+    }
+
+    // A list of fibers that have never run.
+    Fiber* grow(void (*entry)(bc::transfer_t)) {
+        void* memory = mmap(nullptr, kFibersPerSlab * stride_, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        CHECK(memory != MAP_FAILED, "simt: no memory for {} fiber stacks of {} bytes", kFibersPerSlab, kStackBytes);
+        char* slab = static_cast<char*>(memory);
+        slabs_.push_back(slab);
+        Fiber* list = nullptr;
+        for (int i = kFibersPerSlab - 1; i >= 0; --i) {
+            char* bottom = slab + i * stride_ + page_;
+            CHECK(mprotect(bottom - page_, page_, PROT_NONE) == 0,
+                  "simt: no guard page for a fiber stack; raise vm.max_map_count or lower OMP_NUM_THREADS");
+            // The Fiber lives at the top of its stack. Stacks begin at different cache sets: the ends of equally
+            // aligned stacks would push each other out of the first-level cache.
+            const size_t colour = static_cast<size_t>(i % 16) * 256;
+            char* top = bottom + kStackBytes - colour - sizeof(Fiber);
+            top -= reinterpret_cast<uintptr_t>(top) % 64;
+            Fiber* fiber = new (top) Fiber;
+            fiber->stack = bottom;
+            fiber->stack_bytes = static_cast<size_t>(top - bottom);
+            fiber->context = bc::make_fcontext(top, fiber->stack_bytes, entry);
+            fiber->next_idle = list;
+            list = fiber;
+        }
+        return list;
+    }
+
+private:
+    static constexpr int kFibersPerSlab = 32;
+    const size_t page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t stride_ = kStackBytes + page_;
+    std::vector<char*> slabs_;
+};
+
+// Dynamic shared memory of one OS thread.
+class SharedMemory {
+public:
+    ~SharedMemory() { release(); }
+
+    unsigned char* reserve(size_t bytes) {
+        if (bytes > bytes_ || p_ == nullptr) {
+            release();
+            bytes_ = (bytes + kAlignment) / kAlignment * kAlignment;
+            p_ = static_cast<unsigned char*>(std::aligned_alloc(kAlignment, bytes_));
+            CHECK(p_ != nullptr, "simt: no memory for {} bytes of dynamic shared memory", bytes_);
+        }
+#if defined(__SANITIZE_ADDRESS__)
+        __asan_unpoison_memory_region(p_, bytes_);
+        __asan_poison_memory_region(p_ + bytes, bytes_ - bytes);
+#endif
+        return p_;
+    }
+
+private:
+    void release() {
+#if defined(__SANITIZE_ADDRESS__)
+        if (p_ != nullptr) __asan_unpoison_memory_region(p_, bytes_);
+#endif
+        std::free(p_);
+        p_ = nullptr;
+        bytes_ = 0;
+    }
+    static constexpr size_t kAlignment = 1024;
+    unsigned char* p_ = nullptr;
+    size_t bytes_ = 0;
+};
+
+thread_local FiberPool fiber_pool;
+thread_local SharedMemory shared_memory;
+constinit thread_local Fiber main_fiber;
+
+// What the side that was switched to does first: `from` is the fiber that has just been left.
+void arrive(bc::transfer_t from, [[maybe_unused]] void* fake_stack) {
+    Fiber* left = static_cast<Fiber*>(from.data);
+    left->context = from.fctx;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake_stack, &left->stack, &left->stack_bytes);
+#endif
+}
+
+void switch_to(Fiber* to) {
+    Block& b = current_block;
+    Fiber* from = b.fiber;
+    b.fiber = to;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&from->fake_stack, to->stack, to->stack_bytes);
+#endif
+    arrive(bc::jump_fcontext(to->context, from), from->fake_stack);
+}
+
+// The fiber of the current, suspended thread, which thereby is no longer suspended.
+Fiber* resumed() {
+    Block& b = current_block;
+    b.suspended[b.warp] &= ~(1u << (b.thread & 31));
+    return b.owner[b.thread];
+}
+
+void fiber_entry(bc::transfer_t from) {
+    arrive(from, nullptr);
+    Block& b = current_block;
+    for (;;) {
+        b.body(b.args);
+        b.fiber->next_idle = b.idle;
+        b.idle = b.fiber;
+        switch_to(b.thread < 0 ? &main_fiber : resumed());
+    }
+}
+
+Fiber* take_idle() {
+    Block& b = current_block;
+    if (b.idle == nullptr) b.idle = fiber_pool.grow(fiber_entry);
+    Fiber* fiber = b.idle;
+    b.idle = fiber->next_idle;
+    return fiber;
+}
+
+uint64_t mix(uint64_t x) {  // splitmix64's finalizer
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+std::string text(const uint3& i) { return fmt::format("({}, {}, {})", i.x, i.y, i.z); }
+
+std::string text(const Site& site) { return fmt::format("{}:{}", site.file_name(), site.line()); }
+
+bool same(const Site& a, const Site& b) {
+    return a.line() == b.line() && a.column() == b.column() &&
+           (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
+}
+
+uint3 thread_index(int t, const dim3& size) {
+    const unsigned i = static_cast<unsigned>(t);
+    return {i % size.x, i / size.x % size.y, i / size.x / size.y};
+}
+
+struct OrderSetting {
+    Order order;
+    uint64_t seed;
+    std::string text;
+};
+
+OrderSetting parse_order(std::string_view text) {
+    if (text == "forward") return {Order::forward, 0, std::string(text)};
+    if (text == "reverse") return {Order::reverse, 0, std::string(text)};
+    uint64_t seed = 0;
+    const char* end = text.data() + text.size();
+    const bool random = text.starts_with("random:") && text.size() > 7;
+    const auto [rest, status] = std::from_chars(random ? text.data() + 7 : end, end, seed);
+    CHECK(random && status == std::errc() && rest == end,
+          "SIMT_ORDER is \"{}\"; it must be forward, reverse or random:SEED, with SEED a non-negative integer", text);
+    return {Order::random, seed, std::string(text)};
+}
+
+std::mutex order_mutex;
+
+OrderSetting& order_setting() {  // under order_mutex
+    static OrderSetting setting = [] {
+        const char* variable = std::getenv("SIMT_ORDER");
+        return parse_order(variable == nullptr ? "forward" : variable);
+    }();
+    return setting;
+}
+
+}  // namespace
+
+// --- the scheduler of one block ---------------------------------------------------------------------------------
+
+int Block::choose_random(uint32_t mask) {
+    random = mix(random);
+    for (uint64_t skip = random % static_cast<uint64_t>(std::popcount(mask)); skip > 0; --skip) mask &= mask - 1;
+    return __builtin_ctz(mask);
+}
+
+// Leaves the current thread behind, waiting, and comes back when it is runnable again and its turn.
+void Block::suspend() {
+    const int me = thread;
+    if (!take_next()) throw Error(describe_stuck());
+    if (thread == me) return;
+    Fiber* to = is_suspended() ? resumed() : take_idle();
+    owner[me] = fiber;
+    suspended[me / 32] |= 1u << (me & 31);
+    switch_to(to);
+    if (cancelled) throw Cancelled{};
+}
+
+void Block::release_barrier() {
+    if (barrier_combine != nullptr) {
+        CHECK(live == count && count % 32 == 0,
+              "kernel {}, block {}: the block-wide operation at {} needs all threads of a block of warps of 32; {} of {} "
+              "have returned", name, text(blockIdx), text(barrier_site), count - live, count);
+        barrier_combine(static_cast<unsigned>(count), data);
+    }
+    arrived = 0;
+    warps = 0;
+    for (int w = 0; 32 * w < count; ++w) {
+        runnable[w] = at_barrier[w];
+        at_barrier[w] = 0;
+        if (runnable[w] != 0) warps |= 1u << w;
+    }
+    warp = choose(warps);
+}
+
+void Block::wait_barrier(Combine combine, void* deposit, const Site& site) {
+    if (arrived == 0) {
+        barrier_combine = combine;
+        barrier_site = site;
+    } else if (combine != barrier_combine || !same(site, barrier_site)) {
+        int other = 0;
+        while ((at_barrier[other / 32] >> (other & 31) & 1) == 0) ++other;
+        throw Error(fmt::format("kernel {}, block {}: thread {} is at the barrier at {}, thread {} at another one, at {}; "
+                                "all live threads of a block must reach the same barrier", name, text(blockIdx),
+                                where(thread), text(site), where(other), text(barrier_site)));
+    }
+    data[thread] = deposit;
+    at_barrier[warp] |= 1u << (thread & 31);
+    if (++arrived == live) release_barrier();
+    suspend();
+}
+
+void Block::wait_warp(unsigned mask, Combine combine, void* deposit, const Site& site) {
+    const uint32_t bit = 1u << (thread & 31);
+    CHECK(mask & bit, "kernel {}, block {}: thread {} is not in the mask {:#x} of its own warp operation at {}", name,
+          text(blockIdx), where(thread), mask, text(site));
+    Group& g = group[32 * warp + std::countr_zero(mask)];
+    if (g.arrived == 0) {
+        g.mask = mask;
+        g.combine = combine;
+        g.site = site;
+    } else if (g.mask != mask || g.combine != combine || !same(g.site, site)) {
+        const int other = 32 * warp + std::countr_zero(g.arrived);
+        throw Error(fmt::format("kernel {}, block {}: thread {} is at the warp operation at {} with mask {:#x}, thread {} "
+                                "of the same warp at {} with mask {:#x}; the lanes of a mask must meet in one operation",
+                                name, text(blockIdx), where(thread), text(site), mask, where(other), text(g.site),
+                                g.mask));
+    }
+    data[thread] = deposit;
+    g.arrived |= bit;
+    if (g.arrived == mask) {
+        g.arrived = 0;
+        if (combine != nullptr) combine(mask, data + 32 * warp);
+        runnable[warp] |= mask;
+    }
+    suspend();
+}
+
+bool Block::finish_last() {
+    if (live == 0) {
+        thread = -1;
+    } else {  // the others have been waiting for this thread's barrier or return
+        try {
+            release_barrier();
+            take_next();
+        } catch (...) {
+            fail(std::current_exception());
+        }
+    }
+    return false;
+}
+
+bool Block::fail_stuck() {
+    fail(std::make_exception_ptr(Error(describe_stuck())));
+    return false;
+}
+
+// The first failure is the block's. The current thread has been unwound; what is suspended goes the same way, one after
+// the other, so that what the kernel's frames own is released.
+void Block::fail(std::exception_ptr e) {
+    if (!cancelled) {
+        cancelled = true;
+        *error = e;
+        warps = 0;
+        for (int w = 0; 32 * w < count; ++w) {
+            runnable[w] = suspended[w];
+            at_barrier[w] = 0;
+            if (runnable[w] != 0) warps |= 1u << w;
+        }
+        for (int t = 0; t < count; ++t) group[t].arrived = 0;
+        arrived = 0;
+    }
+    if (!take_next()) thread = -1;
+}
+
+std::string Block::where(int t) const { return text(thread_index(t, blockDim)); }
+
+std::string Block::state_of(int t) const {
+    if (t >= count) return fmt::format("does not exist in a block of {} threads", count);
+    const uint32_t bit = 1u << (t & 31);
+    if (at_barrier[t / 32] & bit) return "waits at the barrier at " + text(barrier_site);
+    for (int i = t & ~31; i < (t | 31) + 1; ++i) {
+        if (group[i].arrived & bit)
+            return fmt::format("waits in the warp operation at {} with mask {:#x}", text(group[i].site), group[i].mask);
+    }
+    return "has returned";
+}
+
+// Nothing can run, but threads wait. A barrier that all live threads have reached is released at once, so that some
+// warp operation waits for a lane that never comes.
+std::string Block::describe_stuck() const {
+    int g = 0;
+    while (g < count && group[g].arrived == 0) ++g;
+    const int waiting = (g & ~31) + std::countr_zero(group[g].arrived);
+    const int missing = (g & ~31) + std::countr_zero(group[g].mask & ~group[g].arrived);
+    return fmt::format("kernel {}, block {}: thread {} {}, but lane {} of its warp, thread {}, {}; all lanes of a mask must "
+                       "reach the same operation", name, text(blockIdx), where(waiting), state_of(waiting), missing & 31,
+                       where(missing), state_of(missing));
+}
+
+// --- grids ----------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Runs one block; returns its error.
+std::exception_ptr run_block(int64_t index, uint64_t seed) {
+    Block& b = current_block;
+    std::exception_ptr error;
+    b.error = &error;
+    b.cancelled = false;
+    b.random = mix(seed ^ mix(static_cast<uint64_t>(index)));
+    ++b.serial;
+    std::memset(b.dynamic_shared, 0xff, b.smem);
+    const uint64_t i = static_cast<uint64_t>(index);
+    blockIdx = {static_cast<unsigned>(i % gridDim.x), static_cast<unsigned>(i / gridDim.x % gridDim.y),
+                static_cast<unsigned>(i / gridDim.x / gridDim.y)};
+    b.live = b.count;
+    b.arrived = 0;
+    b.warps = 0;
+    for (int w = 0; 32 * w < b.count; ++w) {
+        const int lanes = b.count - 32 * w;
+        b.runnable[w] = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
+        b.warps |= 1u << w;
+    }
+    b.warp = b.choose(b.warps);
+    b.take_next();
+    b.fiber = &main_fiber;
+    switch_to(take_idle());
+    return error;
+}
+
+void begin_launch(const char* name, dim3 grid, dim3 block, size_t smem, void (*body)(const void*), const void* args,
+                  Order order) {
+    Block& b = current_block;
+    const int count = static_cast<int>(block.x * block.y * block.z);
+    const bool flat = block.y == 1 && block.z == 1;
+    if (!flat && (b.count != count || blockDim.x != block.x || blockDim.y != block.y || b.flat)) {
+        for (int t = 0; t < count; ++t) b.coordinates[t] = thread_index(t, block);
+    }
+    threadIdx = {0, 0, 0};
+    blockDim = block;
+    gridDim = grid;
+    b.count = count;
+    b.flat = flat;
+    b.order = order;
+    b.dynamic_shared = shared_memory.reserve(smem);
+    b.smem = smem;
+    b.body = body;
+    b.args = args;
+    b.name = name;
+}
+
+}  // namespace
+
+void run_grid(const char* name, dim3 grid, dim3 block, size_t smem, void (*body)(const void*), const void* args) {
+    CHECK(current_block.body == nullptr, "kernel {}: launched from inside of kernel {}", name, current_block.name);
+    Order order;
+    uint64_t seed;
+    {
+        const std::lock_guard lock(order_mutex);
+        order = order_setting().order;
+        seed = order_setting().seed;
+    }
+    const int64_t blocks = int64_t{grid.x} * grid.y * grid.z;
+    const int64_t chunk = std::max<int64_t>(1, blocks / (16 * omp_get_max_threads()));
+    std::atomic<int64_t> failed = INT64_MAX;  // the lowest block that has failed; later ones are skipped
+    std::exception_ptr error;
+    std::mutex error_mutex;
+    const auto report = [&](int64_t i, std::exception_ptr e) {
+        const std::lock_guard lock(error_mutex);
+        if (i < failed) {
+            failed = i;
+            error = e;
+        }
+    };
+#pragma omp parallel if (blocks > 1)
+    {
+        try {
+            begin_launch(name, grid, block, smem, body, args, order);
+        } catch (...) {
+            report(-1, std::current_exception());
+        }
+#pragma omp for schedule(dynamic, chunk)
+        for (int64_t i = 0; i < blocks; ++i) {
+            if (i > failed.load(std::memory_order_relaxed)) continue;
+            if (std::exception_ptr e = run_block(i, seed)) report(i, e);
+        }
+        current_block.body = nullptr;
+    }
+    if (error) std::rethrow_exception(error);
+}
+
+}  // namespace teon::simt
+
+namespace teon {
+
+std::string set_simt_order(std::string_view order) {
+    simt::OrderSetting parsed = simt::parse_order(order);
+    const std::lock_guard lock(simt::order_mutex);
+    std::swap(parsed, simt::order_setting());
+    return parsed.text;
+}
+
+}  // namespace teon

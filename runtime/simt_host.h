@@ -1,0 +1,403 @@
+// The kernel language on the host: blocks run over OS threads (OpenMP), the threads of a block are fibers of one OS
+// thread. A fiber runs the block's threads one after the other in a plain loop, with the kernel inlined in it; only when
+// a thread has to wait (barrier or warp collective) does the fiber stay behind as that thread and another one takes over
+// the loop. So a kernel that never waits pays no switch, and a kernel of warp collectives keeps 32 fibers busy.
+// Included by simt.h alone; kernels and runtime files include that.
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+
+// Kernels are forced into the loop that runs them: see run_threads.
+#define __global__ inline __attribute__((always_inline))
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+inline constinit thread_local uint3 threadIdx{}, blockIdx{};
+inline constinit thread_local dim3 blockDim, gridDim;
+inline constexpr int warpSize = 32;
+
+namespace teon::simt {
+
+using Site = std::source_location;  // the line of a barrier or collective, for error messages
+
+// What a waiting group runs once all have arrived: data[i] is what lane (or thread) i of the group deposited.
+using Combine = void (*)(unsigned mask_or_count, void* const* data);
+
+inline constexpr int kMaxWarps = 32;
+inline constexpr int kMaxThreads = 32 * kMaxWarps;
+
+enum class Order : uint8_t { forward, reverse, random };
+
+struct Fiber;
+struct Cancelled {};  // thrown through the other threads of a block when one of them has failed
+
+// The block that this OS thread runs. Bit i of a lane mask is lane i of that warp.
+struct Block {
+    // The thread that runs now; -1 when no thread can.
+    int thread;
+    int warp;
+    int live;     // threads that have not returned
+    int arrived;  // of these, how many wait at the barrier
+    uint32_t warps;                   // those with a bit in runnable (the current warp's bit may be stale)
+    uint32_t runnable[kMaxWarps];     // lanes not started or no longer waiting
+    uint32_t suspended[kMaxWarps];    // lanes that have a fiber of their own, left in the middle of the kernel
+    uint32_t at_barrier[kMaxWarps];   // lanes that wait at the barrier
+    Order order;
+    bool flat;       // blockDim.y == blockDim.z == 1
+    bool cancelled;  // a thread has failed: the suspended ones are unwound, the others never start
+    uint64_t random;
+    uint64_t serial;  // number of this block among all that this OS thread has run; poisons SHARED arrays once per block
+    int count;        // threads of the block
+    size_t smem;
+    unsigned char* dynamic_shared;
+    uint3 coordinates[kMaxThreads];  // threadIdx by linear thread, unless flat
+
+    // What to run, and the error that ended it.
+    void (*body)(const void* args);
+    const void* args;
+    const char* name;
+    std::exception_ptr* error;
+
+    // One pending warp collective per lowest lane of its mask.
+    struct Group {
+        uint32_t mask, arrived;
+        Combine combine;
+        Site site;
+    };
+    Group group[kMaxThreads];
+    Combine barrier_combine;
+    Site barrier_site;
+    void* data[kMaxThreads];    // what waiting threads deposited
+    Fiber* owner[kMaxThreads];  // fibers of suspended threads
+    Fiber* fiber;               // the one that runs now
+    Fiber* idle;                // list of those that wait for a thread to start
+
+    // The next lane or warp out of a mask that is not 0.
+    int choose(uint32_t mask) {
+        if (order == Order::forward) return __builtin_ctz(mask);
+        if (order == Order::reverse) return 31 - __builtin_clz(mask);
+        return choose_random(mask);
+    }
+
+    // Makes the next runnable thread the current one; false if there is none.
+    bool take_next() {
+        uint32_t lanes = runnable[warp];
+        if (lanes == 0) {
+            warps &= ~(1u << warp);
+            if (warps == 0) return false;
+            warp = choose(warps);
+            lanes = runnable[warp];
+        }
+        const int lane = choose(lanes);
+        runnable[warp] = lanes & ~(1u << lane);
+        thread = 32 * warp + lane;
+        if (flat) {
+            threadIdx.x = static_cast<unsigned>(thread);
+        } else {
+            threadIdx = coordinates[thread];
+        }
+        return true;
+    }
+
+    bool is_suspended() const { return suspended[warp] >> (thread & 31) & 1; }
+
+    // The current thread has returned. True if the next one starts on the same fiber; otherwise the fiber goes to the
+    // thread that is current then.
+    bool finish_thread() {
+        if (--live == arrived) [[unlikely]]
+            return finish_last();
+        if (!take_next()) [[unlikely]]
+            return fail_stuck();
+        return !is_suspended();
+    }
+
+    // The current thread waits at the barrier / for the lanes of mask. Throws Error when the threads of the group came
+    // to different places, or can never all come.
+    void wait_barrier(Combine combine, void* deposit, const Site& site);
+    void wait_warp(unsigned mask, Combine combine, void* deposit, const Site& site);
+    // The current thread has thrown.
+    void fail(std::exception_ptr e);
+
+    int choose_random(uint32_t mask);
+    bool finish_last();
+    bool fail_stuck();
+    void release_barrier();
+    void suspend();
+    std::string where(int t) const;
+    std::string state_of(int t) const;
+    std::string describe_stuck() const;
+};
+
+extern constinit thread_local Block current_block;
+
+// Runs threads of the current block, beginning with the current one, until the next one to run is suspended elsewhere.
+template <auto Kernel, typename... P>
+void run_threads(const void* args) {
+    const std::tuple<P...> local = *static_cast<const std::tuple<P...>*>(args);
+    Block& b = current_block;
+    try {
+        do {
+            std::apply([](const P&... p) { Kernel(p...); }, local);
+        } while (b.finish_thread());
+    } catch (const Cancelled&) {
+        b.fail(nullptr);
+    } catch (...) {
+        b.fail(std::current_exception());
+    }
+}
+
+// Runs body for all blocks of the grid, and rethrows the error of the first block (lowest index) that failed.
+void run_grid(const char* name, dim3 grid, dim3 block, size_t smem, void (*body)(const void*), const void* args);
+
+// The deposits of a group: lanes[i] is lane (or thread) i's.
+template <typename Data>
+struct Deposits {
+    void* const* data;
+    Data& operator[](int i) const { return *static_cast<Data*>(data[i]); }
+};
+
+// The one mechanism under all warp-wide operations. Each lane of mask brings its Data; the last one to arrive runs
+// combine(mask, lanes), a captureless lambda that reads the deposits and leaves each lane's result in its own. Lanes
+// outside of mask have no deposit.
+template <typename Data, typename F>
+void warp_collective(unsigned mask, Data& mine, F, const Site& site) {
+    static_assert(std::is_empty_v<F>);
+    current_block.wait_warp(mask, [](unsigned m, void* const* p) { F{}(m, Deposits<Data>{p}); }, &mine, site);
+}
+
+// The same for all threads of the block, as one barrier: combine(count, threads).
+template <typename Data, typename F>
+void block_collective(Data& mine, F, const Site& site) {
+    static_assert(std::is_empty_v<F>);
+    current_block.wait_barrier([](unsigned count, void* const* p) { F{}(static_cast<int>(count), Deposits<Data>{p}); },
+                               &mine, site);
+}
+
+// The butterfly x[i] = op(x[i], x[i ^ 16]), ^ 8, ... ^ 1: with a commutative op every lane ends with the same bits, so
+// half of the lanes of each step are enough.
+template <typename T, typename Op>
+T butterfly(T (&x)[32], Op op) {
+    for (int half = 16; half > 0; half /= 2) {
+        for (int i = 0; i < half; ++i) x[i] = op(x[i], x[i + half]);
+    }
+    return x[0];
+}
+
+template <typename T, typename Op>
+T warp_reduce(T x, Op, const Site& site) {
+    warp_collective(
+        0xffffffffu, x,
+        [](unsigned, Deposits<T> lanes) {
+            T v[32];
+            for (int i = 0; i < 32; ++i) v[i] = lanes[i];
+            const T result = butterfly(v, Op{});
+            for (int i = 0; i < 32; ++i) lanes[i] = result;
+        },
+        site);
+    return x;
+}
+
+// Warps first, then the warps' results, padded to 32 with the identity: the tree of the device's block_reduce.
+template <typename T, typename Op>
+T block_reduce(T x, Op, const Site& site) {
+    block_collective(
+        x,
+        [](int count, Deposits<T> threads) {
+            T per_warp[32];
+            for (int w = 0; w < 32; ++w) {
+                per_warp[w] = Op::template identity<T>();
+                if (32 * w >= count) continue;
+                T v[32];
+                for (int i = 0; i < 32; ++i) v[i] = threads[32 * w + i];
+                per_warp[w] = butterfly(v, Op{});
+            }
+            const T result = butterfly(per_warp, Op{});
+            for (int i = 0; i < count; ++i) threads[i] = result;
+        },
+        site);
+    return x;
+}
+
+// A shuffle: every lane deposits a value and the lane that it wants to read; a lane outside of mask gives NaN bits.
+template <typename T>
+T shuffle(unsigned mask, T value, int source, const Site& site) {
+    static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8), "shuffles move 4 or 8 bytes");
+    struct Wish {
+        T value;
+        int source;
+    } wish{value, source};
+    warp_collective(
+        mask, wish,
+        [](unsigned m, Deposits<Wish> lanes) {
+            T v[32];
+            std::memset(v, 0xff, sizeof(v));
+            for (unsigned left = m; left != 0; left &= left - 1) {
+                const int i = std::countr_zero(left);
+                v[i] = lanes[i].value;
+            }
+            for (unsigned left = m; left != 0; left &= left - 1) {
+                Wish& lane = lanes[std::countr_zero(left)];
+                lane.value = v[lane.source];
+            }
+        },
+        site);
+    return wish.value;
+}
+
+// Storage of SHARED: one per OS thread, filled with NaN bits when a block first comes by.
+template <typename T, int N>
+struct SharedArray {
+    static_assert(std::is_trivially_copyable_v<T>, "shared memory is raw memory");
+    static_assert(sizeof(T) * N <= 48 * 1024, "a device has 48 KiB of static shared memory");
+    alignas(64) unsigned char bytes[sizeof(T) * N];
+    uint64_t serial;
+    using Array = T[N];
+    Array& of_this_block() {
+        if (serial != current_block.serial) {
+            std::memset(bytes, 0xff, sizeof(bytes));
+            serial = current_block.serial;
+        }
+        return reinterpret_cast<Array&>(bytes);
+    }
+};
+
+inline int lane_id() { return current_block.thread & 31; }
+
+}  // namespace teon::simt
+
+#define SHARED(T, name, count)                                                             \
+    static constinit thread_local ::teon::simt::SharedArray<T, (count)> name##_storage{};  \
+    auto& name = name##_storage.of_this_block()
+#define DYN_SHARED(T, name) T* const name = reinterpret_cast<T*>(::teon::simt::current_block.dynamic_shared)
+
+// CUDA's functions, with the caller's line behind the last argument.
+
+inline void __syncthreads(const teon::simt::Site& site = teon::simt::Site::current()) {
+    teon::simt::current_block.wait_barrier(nullptr, nullptr, site);
+}
+
+inline void __syncwarp(unsigned mask = 0xffffffffu, const teon::simt::Site& site = teon::simt::Site::current()) {
+    teon::simt::current_block.wait_warp(mask, nullptr, nullptr, site);
+}
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32,
+              const teon::simt::Site& site = teon::simt::Site::current()) {
+    const int segment = teon::simt::lane_id() & ~(width - 1);
+    return teon::simt::shuffle(mask, value, segment | (source & (width - 1)), site);
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32,
+                  const teon::simt::Site& site = teon::simt::Site::current()) {
+    const int lane = teon::simt::lane_id(), source = lane ^ bits, end = (lane & ~(width - 1)) + width;
+    return teon::simt::shuffle(mask, value, source < end ? source : lane, site);
+}
+
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                 const teon::simt::Site& site = teon::simt::Site::current()) {
+    const int lane = teon::simt::lane_id(), source = lane - static_cast<int>(delta), begin = lane & ~(width - 1);
+    return teon::simt::shuffle(mask, value, source >= begin ? source : lane, site);
+}
+
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                   const teon::simt::Site& site = teon::simt::Site::current()) {
+    const int lane = teon::simt::lane_id(), source = lane + static_cast<int>(delta), end = (lane & ~(width - 1)) + width;
+    return teon::simt::shuffle(mask, value, source < end ? source : lane, site);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate,
+                              const teon::simt::Site& site = teon::simt::Site::current()) {
+    unsigned vote = predicate != 0;
+    teon::simt::warp_collective(
+        mask, vote,
+        [](unsigned m, teon::simt::Deposits<unsigned> lanes) {
+            unsigned votes = 0;
+            for (unsigned left = m; left != 0; left &= left - 1) {
+                const int i = std::countr_zero(left);
+                votes |= lanes[i] << i;
+            }
+            for (unsigned left = m; left != 0; left &= left - 1) lanes[std::countr_zero(left)] = votes;
+        },
+        site);
+    return vote;
+}
+
+inline int __any_sync(unsigned mask, int predicate, const teon::simt::Site& site = teon::simt::Site::current()) {
+    return __ballot_sync(mask, predicate, site) != 0;
+}
+
+inline int __all_sync(unsigned mask, int predicate, const teon::simt::Site& site = teon::simt::Site::current()) {
+    return __ballot_sync(mask, predicate, site) == mask;
+}
+
+// Atomics return the old value and order nothing else.
+template <typename T>
+    requires std::is_arithmetic_v<T>
+T atomicAdd(T* address, std::type_identity_t<T> value) {
+    return std::atomic_ref<T>(*address).fetch_add(value, std::memory_order_relaxed);
+}
+
+template <typename T>
+    requires std::is_integral_v<T>
+T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> desired) {
+    std::atomic_ref<T>(*address).compare_exchange_strong(expected, desired, std::memory_order_relaxed);
+    return expected;
+}
+
+template <typename T>
+    requires std::is_integral_v<T>
+T atomicMax(T* address, std::type_identity_t<T> value) {
+    std::atomic_ref<T> target(*address);
+    T old = target.load(std::memory_order_relaxed);
+    while (old < value && !target.compare_exchange_weak(old, value, std::memory_order_relaxed)) {
+    }
+    return old;
+}
+
+inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
+template <typename T> T __ldg(const T* p) { return *p; }
+inline int __popc(unsigned x) { return std::popcount(x); }
+inline int __popcll(unsigned long long x) { return std::popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+
+namespace teon {
+
+// The order in which the host runs the threads of a warp and the warps of a block, at the start and after every wait:
+// "forward", "reverse" or "random:SEED". Where the result of a kernel depends on it, a barrier is missing. The
+// environment variable SIMT_ORDER sets the first one. Applies to launches from now on, of all OS threads; returns the
+// previous one. Throws Error if the order is none of these.
+std::string set_simt_order(std::string_view order);
+
+}  // namespace teon
