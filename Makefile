@@ -21,7 +21,10 @@ once = $(eval $1 = $$(eval $1 := $$(shell $2))$$($1))
 ifndef BACKEND
 BACKEND := $(shell scripts/find_cuda.sh backend)
 endif
-PYTHON = $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
+ifeq ($(filter $(BACKEND),cuda host),)
+$(error BACKEND=$(BACKEND): it is cuda or host)
+endif
+PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)
 
 # ---- sources -------------------------------------------------------------------------------------------------------
 # A file belongs to both backends unless its suffix names one.
@@ -29,8 +32,9 @@ ONLY_host := %_host.cpp %_mpi.cpp
 ONLY_cuda := %_cuda.cu %_nccl.cu %_sm90.cu
 ROOMS     := runtime kernels model optim data train
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
-TESTS     := $(wildcard test/*.cu test/*.cpp test/oracle/*.cu test/oracle/*.cpp)
+TESTS     := test/main.cpp $(wildcard test/test_*.cu test/test_*.cpp test/oracle/*.cpp)
 PROGRAMS  := $(basename $(wildcard train_gpt2.cu train_llama.cu generate.cu))
+BENCHES   := $(basename $(wildcard bench/bench_*.cu))
 for_host   = $(filter-out $(ONLY_cuda),$1)
 for_cuda   = $(filter-out $(ONLY_host),$1)
 
@@ -45,8 +49,10 @@ $(call once,CATCH2_LIBS,scripts/find_catch2.sh "$(CATCH2_INCLUDE) $(DEPS_INCLUDE
 ARCH_all   := -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
 ARCH_sm90  := -gencode arch=compute_90a,code=sm_90a
 
-INCLUDES   := -I. -Ibuild $(patsubst %,-isystem %,$(DEPS_INCLUDE) $(CATCH2_INCLUDE))
-WARN       := -Wall -Wextra -Werror
+INCLUDES   := -I. $(patsubst %,-isystem %,$(DEPS_INCLUDE) $(CATCH2_INCLUDE))
+# nvcc's "pragma unroll" is unknown to g++.
+WARN       := -Wall -Wextra -Werror -Wno-unknown-pragmas
+VERSION     = -DTEON_SOURCE_VERSION='"$(shell cat build/version)"'
 OPT        := -O3
 CXX_host    = $(CXX) -std=c++20 $(OPT) $(MARCH) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp $(WARN) $(INCLUDES)
 CXX_asan    = $(subst -O3,-O1,$(CXX_host)) -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
@@ -74,47 +80,111 @@ backend = $(firstword $(subst -, ,$1))
 objects = $(patsubst %,build/$1/%.o,$(call for_$(call backend,$1),$2))
 
 define folder
-build/$1/%.cpp.o: %.cpp build/$1/flags | build/version.h
+build/$1/%.cpp.o: %.cpp build/$1/flags
 	@mkdir -p $$(@D)
 	@echo "  $1  $$<"
-	@$$(CPP_$1) -MMD -MP -c $$< -o $$@
+	@$$(CPP_$1) $$(EXTRA) -MMD -MP -c $$< -o $$@
 
-build/$1/%.cu.o: %.cu build/$1/flags | build/version.h
+build/$1/%.cu.o: %.cu build/$1/flags
 	@mkdir -p $$(@D)
 	@echo "  $1  $$<"
 	@$$(CU_$1) -MMD -MP -MF $$(@:.o=.d) -c $$< -o $$@ 2> $$@.log || { cat $$@.log >&2; exit 1; }
 
-# Catch2's own code: slow to compile, and its speed does not matter.
-build/$1/test/main.cpp.o: private OPT := -O0
+$(addprefix build/$1/,$(PROGRAMS) $(BENCHES)): build/$1/%: build/$1/%.cu.o $(call objects,$1,$(LIBRARY))
+	@echo "  $1  $$*"
+	@$$(CPP_$1) $$^ -o $$@ $$(LIBS_$(call backend,$1))
 
 build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY))
 	@echo "  $1  tests"
 	@$$(CPP_$1) $$^ -o $$@ $$(CATCH2_LIBS) $$(LIBS_$(call backend,$1))
 
-$(PROGRAMS:%=build/$1/%): build/$1/%: build/$1/%.cu.o $(call objects,$1,$(LIBRARY))
-	@echo "  $1  $$*"
-	@$$(CPP_$1) $$^ -o $$@ $$(LIBS_$(call backend,$1))
+# Catch2's own code: slow to compile, and its speed does not matter.
+build/$1/test/main.cpp.o: private OPT := -O0
+build/$1/train/version.cpp.o: private EXTRA = $$(VERSION)
+build/$1/train/version.cpp.o: build/version
 
 # Everything is built again when the commands change.
-build/$1/flags: FORCE
+build/$1/flags: FORCE | $(SETUP_FIRST)
 	@mkdir -p $$(@D)
 	@echo '$$(CPP_$1)' '$$(CU_$1)' | cmp -s - $$@ || echo '$$(CPP_$1)' '$$(CU_$1)' > $$@
 endef
-$(foreach f,$(FOLDERS),$(eval $(call folder,$f)))
--include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(TESTS) $(LIBRARY) $(PROGRAMS:%=%.cu))))
 
-all: $(PROGRAMS)  ## build ./train_gpt2 and the other programs for this machine
+# These commands install what is missing before they build; the others only say what it is.
+SETUP_FIRST := $(if $(filter demo test test-sanitize bench,$(MAKECMDGOALS)),packages,$(if $(filter 0,$(SETUP)),,check-packages))
+$(foreach f,$(FOLDERS),$(eval $(call folder,$f)))
+-include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(TESTS) $(LIBRARY) $(addsuffix .cu,$(PROGRAMS) $(BENCHES)))))
+
+# The source version, for --version and each run's config.json.
+build/version: FORCE
+	@mkdir -p build
+	@v="0.1.0$$(git describe --always --exclude='*' --dirty=+changes 2>/dev/null | sed 's/.*/ (&)/')"; \
+	    [ "$$v" = "$$(cat $@ 2>/dev/null)" ] || echo "$$v" > $@
+
+# ---- what a person types -------------------------------------------------------------------------------------------
+all: $(PROGRAMS)  ## Build ./train_gpt2 and the other programs for this machine
 
 $(PROGRAMS): %: build/$(BACKEND)/% FORCE
 	@[ "$$(readlink $@)" = $< ] || ln -sf $< $@
 
-# The source version, for --version and each run's config.json.
-build/version.h: FORCE
-	@mkdir -p build
-	@v='#define TEON_VERSION "'$$(git describe --always --dirty 2>/dev/null || echo unknown)'"'; \
-	    [ "$$v" = "$$(cat $@ 2>/dev/null)" ] || echo "$$v" > $@
+demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train a small GPT-2 on Python's own sources and show what it learned
+	@scripts/demo.sh
 
-build/tests: build/$(BACKEND)/tests
+test: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## Run every test; what cannot run here is skipped by name
+	@$(PYTHON) scripts/run_tests.py $< $(wildcard test/test_*.py)
+
+test-sanitize: build/host-asan/tests build/host/tests  ## Run kernel tests under ASan + UBSan and in other thread orders
+	@echo "address and undefined behaviour sanitizers:"
+	@$(PYTHON) scripts/run_tests.py build/host-asan/tests --only runtime/,kernels/,data/
+	@echo "threads in reverse order:"
+	@SIMT_ORDER=reverse $(PYTHON) scripts/run_tests.py build/host/tests --only runtime/,kernels/
+	@echo "threads in random order:"
+	@SIMT_ORDER=random:1 $(PYTHON) scripts/run_tests.py build/host/tests --only runtime/,kernels/
+
+check-cuda: $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))  ## Compile and link all with nvcc for every architecture; registers and spills
+	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
+
+gpu-check:  ## Build, test, sanitize, train and time on this machine's GPU (8 minutes)
+	@scripts/gpu_check.sh
+
+check-seam:  ## Check that backend names stay in runtime/ and includes go one way
+	@scripts/check_seam.sh
+
+bench: $(PROGRAMS) $(BENCHES:%=build/$(BACKEND)/%) | venv  ## Measure this machine: each program in bench/
+	@set -e; for b in $(BENCHES:%=build/$(BACKEND)/%); do echo "$$b"; $$b; done
+
+setup: packages venv  ## Install what is missing: packages, and .venv for plots and tokenizers
+packages:
+	@BACKEND=$(BACKEND) INCLUDES='$(INCLUDES)' scripts/setup.sh packages
+check-packages:
+	@BACKEND=$(BACKEND) INCLUDES='$(INCLUDES)' scripts/setup.sh check
+venv: | packages
+	@scripts/setup.sh venv
+
+# The headers that a GPU machine without packages needs: there, make DEPS_INCLUDE=build/deps/include.
+deps-headers:  ## Copy header-only dependencies to build/deps/include, to carry to another machine
+	@mkdir -p build/deps/include
+	@cp -rL $(wildcard $(addprefix /usr/include/,CLI fmt nlohmann catch2 xxhash.h)) build/deps/include
+	@du -sh build/deps/include
+
+CLANG_FORMAT ?= $(shell command -v clang-format-14 || echo clang-format)
+FORMATTED     = $(shell git ls-files '*.cu' '*.cpp' '*.h')
+format:  ## Format the sources (clang-format 14)
+	@$(CLANG_FORMAT) -i $(FORMATTED)
+format-check:  ## Fail if a source is not formatted
+	@$(CLANG_FORMAT) --version | grep -q 'version 14\.' || { echo "SKIPPED: format-check: needs clang-format 14"; exit 0; }; \
+	    $(CLANG_FORMAT) --dry-run -Werror $(FORMATTED) && echo "format: clean"
+
+build/corpus/manifest.json: scripts/make_corpus.py | $(SETUP_FIRST)
+	@$(PYTHON) scripts/make_corpus.py $(@D)
+
+clean:  ## Remove everything that was built
+	rm -rf build $(PROGRAMS)
+
+help:  ## This list
+	@sed -n 's/^#   \([A-Z0-9_]*=.*\)/  \1/p' Makefile
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 FORCE:
-.PHONY: FORCE all
+.PHONY: FORCE all demo test test-sanitize check-cuda gpu-check check-seam bench setup packages check-packages venv \
+        deps-headers format format-check clean help

@@ -1,0 +1,50 @@
+#!/bin/bash
+# Checks what keeps the rooms apart (see README, "Rooms"): backend names stay in runtime/, includes go one way.
+#
+#   scripts/check_seam.sh     prints each line at fault; exit status 1 if there is one
+set -uo pipefail
+cd "$(dirname "$0")/.."
+faults=0
+
+# reject WHAT PATTERN FILE...: no line of the files may match.
+reject() {
+    local what=$1 pattern=$2 found
+    shift 2
+    [ $# -gt 0 ] && found=$(grep -HnP -- "$pattern" "$@") || return 0
+    echo "seam: $what:"
+    sed 's/^/  /' <<<"$found"
+    faults=$((faults + 1))
+}
+
+sources() { find "$@" \( -name '*.cu' -o -name '*.h' -o -name '*.cpp' \) -not -path './build/*' -not -path './.*' | sort; }
+
+mapfile -t outside < <(sources . | grep -v '^\./runtime/')
+reject "names of a backend outside runtime/" 'cuda[A-Z]|cublas|cusolver|nccl|MPI_|cblas_|LAPACKE_|<<<' "${outside[@]}"
+reject "a condition on the backend outside runtime/" '^ *# *(if|elif).*(__CUDACC__|__CUDA_ARCH__|__NVCC__|TEON_CUDA)' "${outside[@]}"
+
+# Which rooms each room may include, beside itself.
+while read -r room allowed; do
+    mapfile -t files < <(sources "$room" 2>/dev/null)
+    pattern="^ *# *include \"($(printf '%s\n' runtime kernels model optim data train test | grep -vwE "$room${allowed:+|${allowed// /|}}" | paste -sd'|'))/"
+    reject "$room/ may include ${allowed:-nothing} only" "$pattern" "${files[@]}"
+done <<'TABLE'
+runtime
+kernels runtime
+model runtime kernels data
+optim runtime kernels model
+data runtime
+train runtime kernels model optim data
+TABLE
+
+# Of model/, optim/ sees the parameter table and the abstract Model; train/ also what options and plans are made of.
+while read -r room allowed; do
+    mapfile -t files < <(sources "$room")
+    reject "of model/, $room/ may include $allowed only" \
+        "^ *# *include \"model/(?!(${allowed// /|})\.h\")" "${files[@]}"
+done <<'TABLE'
+optim param_table model
+train param_table model activation_plan decoder
+TABLE
+
+[ $faults = 0 ] && echo "seam: clean"
+exit $((faults > 0))

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Registers, shared memory and spills of every kernel, from what `nvcc -Xptxas -v` printed.
+
+    scripts/ptxas_report.py build/cuda-check
+
+Reads the *.cu.o.log files below the folder and prints one row per kernel: registers per thread and bytes spilled (stores +
+loads) for each architecture, and static shared memory. Rows with spills end in "spills".
+"""
+import collections
+import glob
+import os
+import re
+import subprocess
+import sys
+
+ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
+SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers")
+SHARED = re.compile(r"(\d+) bytes smem")
+Usage = collections.namedtuple("Usage", "registers spilled shared")
+
+
+def read_log(path):
+    """Yields (mangled name, architecture, Usage) of each kernel in one log."""
+    kernel = spilled = None
+    with open(path, encoding="utf-8") as log:
+        for line in log:
+            if match := ENTRY.search(line):
+                kernel, spilled = match.groups(), 0
+            elif (match := SPILL.search(line)) and kernel:
+                spilled = int(match[2]) + int(match[3])
+            elif (match := USED.search(line)) and kernel:
+                shared = SHARED.search(line)
+                yield *kernel, Usage(int(match[1]), spilled, int(shared[1]) if shared else 0)
+                kernel = None
+
+
+def short_names(mangled):
+    """Readable names: demangled, without namespaces, argument lists and the noise of template arguments."""
+    mangled = list(mangled)
+    if not mangled:
+        return {}
+    text = subprocess.run(["c++filt"], input="\n".join(mangled), stdout=subprocess.PIPE, text=True, check=True).stdout
+    names = {}
+    for name, full in zip(mangled, text.splitlines()):
+        full = re.sub(r"\(anonymous namespace\)::|_INTERNAL_\w+::|\bteon::|^void ", "", full)
+        depth = cut = 0
+        for cut, letter in enumerate(full):  # up to the argument list, which is the first "(" outside <...>
+            depth += (letter == "<") - (letter == ">")
+            if letter == "(" and depth == 0:
+                break
+        names[name] = re.sub(r"\((\w+)\)", "", full[:cut]) if cut else full
+    return names
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__.strip())
+    kernels = collections.defaultdict(dict)  # (file, mangled name) -> {architecture: Usage}
+    for path in sorted(glob.glob(os.path.join(sys.argv[1], "**", "*.cu.o.log"), recursive=True)):
+        file = os.path.relpath(path, sys.argv[1]).removesuffix(".o.log")
+        for name, architecture, usage in read_log(path):
+            kernels[file, name][architecture] = usage
+    if not kernels:
+        print("no kernels compiled")
+        return
+    names = short_names({name for _, name in kernels})
+    architectures = sorted({architecture for row in kernels.values() for architecture in row})
+    rows = [(file, names[name], usage) for (file, name), usage in kernels.items()]
+    width = max(len(name) for _, name, _ in rows)
+    print(f"{'kernel':{width}}" + "".join(f"  {a:>8} {'spill':>6}" for a in architectures) + "  shared")
+    previous = None
+    for file, name, usage in sorted(rows, key=lambda row: row[:2]):
+        if file != previous:
+            print(file)
+            previous = file
+        columns = "".join(f"  {usage[a].registers:8} {usage[a].spilled or '-':>6}" if a in usage else f"  {'-':>8} {'-':>6}"
+                          for a in architectures)
+        spills = "  spills" if any(u.spilled for u in usage.values()) else ""
+        print(f"  {name:{width - 2}}{columns}  {max(u.shared for u in usage.values()):6}{spills}")
+    spilling = sum(any(u.spilled for u in usage.values()) for _, _, usage in rows)
+    print(f"{len(rows)} kernels, {spilling} with spills (registers per thread; spill: bytes stored and loaded; shared: static bytes)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Runs test programs and Python tests, several at a time, and ends with one line: N passed, N failed, N skipped.
+
+    scripts/run_tests.py build/host/tests                            every test case of the program
+    scripts/run_tests.py build/host/tests --only kernels,runtime     test cases whose names begin so
+    scripts/run_tests.py build/host/tests test/test_corpus.py        and a unittest file
+    scripts/run_tests.py build/cuda/tests --wrap "compute-sanitizer --error-exitcode 9"
+
+Test cases are named "room/file: statement"; those of one file run in one process. Each process reports into the file
+that TEON_TEST_LOG names (test/main.cpp; `unittest_main` below), so a crash is charged to the test case that was running and
+the others still run. The tests find their build folder in TEON_BUILD. Exit status: 0 if nothing failed, else 1.
+"""
+import argparse
+import collections
+import concurrent.futures
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+Result = collections.namedtuple("Result", "name outcome detail")  # outcome: passed, failed, skipped
+
+
+def list_tests(program):
+    """The names of a Catch2 program's test cases; version 2 and 3 list them differently."""
+
+    def output(*arguments):
+        return subprocess.run([program, *arguments], stdout=subprocess.PIPE, text=True, timeout=60).stdout
+
+    if "version: 2" in " ".join(output("--libidentify").split()):
+        return output("--list-test-names-only").splitlines()
+    return output("--list-tests", "--verbosity", "quiet").splitlines()
+
+
+def read_log(path):
+    """What a process reported: finished results, and the test case that was running when it ended (or None)."""
+    running, results = None, []
+    with open(path, encoding="utf-8", errors="replace") as log:
+        for line in log:
+            outcome, name, detail = (line.rstrip("\n").split("\t", 2) + ["", ""])[:3]
+            if outcome == "started":
+                running = name
+            else:
+                results.append(Result(name, outcome, detail))
+                running = None
+    return results, running
+
+
+def run_process(command, timeout):
+    """Runs one process that reports; returns (results, the test case that it died in or None, its output, how it ended)."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = os.path.join(folder, "log")
+        open(log, "w").close()
+        with open(os.path.join(folder, "output"), "w+", encoding="utf-8", errors="replace") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                       env={**os.environ, "TEON_TEST_LOG": log}, start_new_session=True)
+            try:
+                status = process.wait(timeout)
+                end = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}" if status else ""
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                end = f"no result after {timeout} s"
+            output.seek(0)
+            return (*read_log(log), output.read(), end)
+
+
+def run_group(program, wrap, names, timeout):
+    """Runs test cases of one file; after a crash goes on with those that have not run."""
+    results, outputs, left = [], [], list(names)
+    while left:
+        with tempfile.NamedTemporaryFile("w", suffix=".names") as file:
+            file.write("".join(name.replace("\\", "\\\\").replace("[", "\\[") + "\n" for name in left))
+            file.flush()
+            done, running, output, end = run_process([*wrap, program, "--input-file", file.name], timeout)
+        if running or (end and not any(r.outcome == "failed" for r in done)):
+            done.append(Result(running or left[0], "failed", end or "ended early"))
+        elif not done:
+            done.append(Result(left[0], "failed", "did not run"))
+        results += done
+        outputs.append(output)
+        ran = {r.name for r in done}
+        left = [name for name in left if name not in ran]
+    return results, "".join(outputs)
+
+
+def run_python(path, timeout):
+    done, running, output, end = run_process([sys.executable, __file__, "--unittest", path], timeout)
+    if running or (end and not any(r.outcome == "failed" for r in done)):
+        done.append(Result(running or path, "failed", end))
+    return done, output
+
+
+def unittest_main(path):
+    """The child process of one unittest file."""
+    log = open(os.environ["TEON_TEST_LOG"], "w", encoding="utf-8")
+    folder, file = os.path.split(path)
+    module = file.removesuffix(".py")
+
+    class Reporter(unittest.TextTestResult):
+        def name(self, test):
+            return f"{path}: {test.id().removeprefix(module + '.')}"
+
+        def write(self, outcome, test, detail=""):
+            print(outcome, self.name(test), " ".join(str(detail).split()), sep="\t", file=log, flush=True)
+
+        def startTest(self, test):
+            super().startTest(test)
+            self.before, self.skip, self.start = len(self.failures + self.errors), None, time.monotonic()
+            self.write("started", test)
+
+        def addSkip(self, test, reason):
+            super().addSkip(test, reason)
+            self.skip = reason
+            if isinstance(test, unittest.suite._ErrorHolder):  # a whole class, before any of its tests started
+                self.write("skipped", test, reason)
+
+        def addError(self, test, error):
+            super().addError(test, error)
+            if isinstance(test, unittest.suite._ErrorHolder):
+                self.write("failed", test, error[1])
+
+        def stopTest(self, test):
+            super().stopTest(test)
+            if len(self.failures + self.errors) > self.before or test in self.unexpectedSuccesses:
+                self.write("failed", test)
+            elif self.skip is not None:
+                self.write("skipped", test, self.skip)
+            else:
+                self.write("passed", test, f"{time.monotonic() - self.start:.6f}")
+
+    sys.path.insert(0, os.getcwd())
+    suite = unittest.TestLoader().discover(folder, file, top_level_dir=folder)
+    return not unittest.TextTestRunner(resultclass=Reporter).run(suite).wasSuccessful()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tests", nargs="+", help="Catch2 programs and unittest files")
+    parser.add_argument("--only", default="", metavar="PREFIX,...", help="test cases whose names begin with one of these")
+    parser.add_argument("--wrap", default="", metavar="COMMAND", help="put before each program")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time (default: one per core)")
+    parser.add_argument("--timeout", type=int, default=900, metavar="SECONDS", help="for the tests of one file (default: 900)")
+    options = parser.parse_args()
+    prefixes = tuple(options.only.split(",")) if options.only else ("",)
+
+    os.environ.setdefault("TEON_BUILD", next((os.path.dirname(t) for t in options.tests if not t.endswith(".py")), "build/host"))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.jobs)))
+    groups = {}  # file of the test cases -> how to run them
+    for tests in options.tests:
+        if tests.endswith(".py"):
+            groups[tests] = (run_python, tests, options.timeout)
+            continue
+        by_file = collections.defaultdict(list)
+        for name in list_tests(tests):
+            if name.startswith(prefixes):
+                by_file[name.split(":")[0]].append(name)
+        for file, names in by_file.items():
+            groups[file] = (run_group, tests, shlex.split(options.wrap), names, options.timeout)
+
+    results = []
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        start = time.monotonic()
+        futures = {pool.submit(*how): file for file, how in groups.items()}
+        for future in concurrent.futures.as_completed(futures):
+            done, output = future.result()
+            results += done
+            failed = [r for r in done if r.outcome == "failed"]
+            if failed:
+                print(output)
+            seconds = sum(float(r.detail) for r in done if r.outcome == "passed")
+            print(f"  {'FAILED' if failed else 'ok':6} {len(done):4} tests {seconds:7.1f} s  {futures[future]}", flush=True)
+
+    of = {outcome: [r for r in results if r.outcome == outcome] for outcome in ("passed", "failed", "skipped")}
+    for r in of["skipped"]:
+        print(f"SKIPPED: {r.name}: {r.detail}")
+    for r in of["failed"]:
+        how = "" if r.detail.replace(".", "").isdigit() else r.detail  # a number: the test's seconds
+        print(f"FAILED: {r.name}{how and ': ' + how}")
+    if not results:
+        print("FAILED: no test ran")
+    print(f"  {time.monotonic() - start:.0f} s")
+    print(f"{len(of['passed'])} passed, {len(of['failed']) + (not results)} failed, {len(of['skipped'])} skipped", flush=True)
+    return 0 if results and not of["failed"] else 1
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "--unittest":
+        sys.exit(unittest_main(sys.argv[2]))
+    sys.exit(main())

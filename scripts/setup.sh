@@ -1,0 +1,98 @@
+#!/bin/bash
+# Installs what building and testing need and this machine lacks; says what it installs, and does nothing when nothing
+# is missing. For Debian 12 and Ubuntu 24.04; elsewhere it says what to install.
+#
+#   scripts/setup.sh packages   compiler and libraries, by apt-get (with sudo unless root)
+#   scripts/setup.sh venv       .venv with scripts/requirements.txt; without it only plots and tokenizers are missing
+#   scripts/setup.sh dev        clang-format, for `make format`
+#   scripts/setup.sh check      installs nothing; fails and says what is missing if building would fail
+#   scripts/setup.sh            packages and venv
+#
+# SETUP=0 installs nothing. BACKEND=cuda needs no CPU linear algebra. INCLUDES: the build's own include flags.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { echo "setup: $*"; }
+
+# Prints the package of each header that the compiler does not find.
+missing_headers() {
+    local row
+    for row in "$@"; do
+        echo "#if $(sed 's/ or / || /g; s/<[^>]*>/__has_include(&)/g' <<<"${row#* }")"
+        echo "#else"
+        echo "${row%% *}"
+        echo "#endif"
+    done | g++ ${INCLUDES:-} -E -P -x c++ - | grep . || true
+}
+
+# Prints the packages that building needs and this machine lacks. A few compiler calls: about 30 ms.
+missing_packages() {
+    local headers=("libfmt-dev <fmt/format.h>" "libcli11-dev <CLI/CLI.hpp>" "nlohmann-json3-dev <nlohmann/json.hpp>"
+        "libxxhash-dev <xxhash.h>" "catch2 <catch2/catch.hpp> or <catch.hpp> or <catch2/catch_all.hpp>")
+    local cpu=("libopenblas-openmp-dev <cblas.h>" "liblapacke-dev <lapacke.h>"
+        "libboost-context-dev <boost/context/detail/fcontext.hpp>")
+    [ "${BACKEND:-host}" = cuda ] || headers+=("${cpu[@]}")
+    command -v python3 >/dev/null || echo python3
+    if command -v g++ >/dev/null && echo '#include <vector>' | g++ -E -x c++ - >/dev/null 2>&1; then
+        missing_headers "${headers[@]}"
+    else
+        echo g++
+        printf '%s\n' "${headers[@]%% *}"
+    fi
+}
+
+install_packages() {
+    [ $# -gt 0 ] || return 0
+    [ "${SETUP:-1}" != 0 ] || { say "SETUP=0: not installing $*"; return 0; }
+    command -v apt-get >/dev/null || { say "no apt-get here; please install (Debian's names): $*" >&2; return 1; }
+    local sudo=() log
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null || { say "please run as root: apt-get install $*" >&2; return 1; }
+        sudo=(sudo)
+    fi
+    say "installing with ${sudo[*]:+sudo }apt-get: $*"
+    log=$(mktemp)
+    if ! { "${sudo[@]}" apt-get update -q && "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -q -y --no-install-recommends "$@"; } >"$log" 2>&1; then
+        tail -20 "$log" >&2
+        say "apt-get failed (all of its output: $log)" >&2
+        return 1
+    fi
+    rm -f "$log"
+}
+
+packages() {
+    local wanted
+    mapfile -t wanted < <(missing_packages)
+    install_packages "${wanted[@]}"
+}
+
+venv() {
+    cmp -s scripts/requirements.txt .venv/requirements.txt && return
+    [ "${SETUP:-1}" != 0 ] || return 0
+    local log reason
+    log=$(mktemp)
+    python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv || true
+    say "making .venv with $(sed -n 's/^\([a-z_]*\)==.*/\1/p' scripts/requirements.txt | paste -sd' ')"
+    if python3 -m venv .venv >"$log" 2>&1 &&
+        .venv/bin/python -m pip install -q --disable-pip-version-check --only-binary=:all: --retries 2 \
+            -r scripts/requirements.txt >>"$log" 2>&1; then
+        cp scripts/requirements.txt .venv/requirements.txt
+        rm -f "$log"
+    else
+        reason=$(grep -m1 -E '^ERROR' "$log" || tail -1 "$log")
+        say "no Python packages: ${reason:0:200}"
+        say "going on without them: plots are missing, all else works (SETUP=0 does not try again; log: $log)"
+    fi
+}
+
+case "${1:-all}" in
+packages) packages ;;
+venv) venv ;;
+dev) command -v clang-format-14 >/dev/null || install_packages clang-format-14 ;;
+check)
+    mapfile -t wanted < <(missing_packages)
+    [ ${#wanted[@]} = 0 ] || { say "missing: ${wanted[*]} ('make setup' installs them)" >&2; exit 1; } ;;
+all) packages && venv ;;
+*) sed -n '2,/^set/s/^# \?//p' "$0" >&2; exit 2 ;;
+esac
