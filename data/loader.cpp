@@ -1,0 +1,350 @@
+#include "data/loader.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <climits>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <stop_token>
+#include <thread>
+
+#include "data/permutation.h"
+
+namespace teon {
+
+namespace {
+
+// Which tokens each sample is: windows counted through the shards, permuted anew each epoch.
+class SampleOrder {
+public:
+    struct Place {
+        int shard;
+        int64_t first;  // token within the shard
+    };
+
+    SampleOrder(const std::vector<ShardInfo>& shards, const LoaderOptions& o)
+        : T_(o.T), shuffle_(o.shuffle), seed_(o.seed) {
+        int64_t longest = 0;
+        for (const ShardInfo& shard : shards) {
+            end_.push_back(windows() + (shard.tokens - 1) / T_);
+            longest = std::max(longest, shard.tokens);
+        }
+        CHECK_USAGE(windows() >= 1,
+                    "data: no window of {} tokens (sequence length + 1) in {} shards, the longest of {} tokens; lower "
+                    "--seq-len "
+                    "or give more data",
+                    int64_t{T_} + 1, shards.size(), longest);
+    }
+
+    int64_t windows() const { return end_.empty() ? 0 : end_.back(); }
+
+    Place place(int64_t sample) {
+        int64_t epoch = sample / windows(), window = sample % windows();
+        if (shuffle_) {
+            if (epoch != epoch_) permutation_.emplace(windows(), seed_, epoch_ = epoch);
+            window = (*permutation_)(window);
+        }
+        auto shard = std::upper_bound(end_.begin(), end_.end(), window) - end_.begin();
+        int64_t begin = shard == 0 ? 0 : end_[shard - 1];
+        return {static_cast<int>(shard), (window - begin) * T_};
+    }
+
+private:
+    int T_;
+    bool shuffle_;
+    uint64_t seed_;
+    std::vector<int64_t> end_;  // windows up to and with each shard
+    int64_t epoch_ = -1;
+    std::optional<Permutation> permutation_;
+};
+
+// Stable sort of rows by a small key: radix sort, least significant digit first.
+class RowSorter {
+public:
+    // rows (n) = 0 .. n - 1 ordered by key[row], ties by row. keys in [0, bound).
+    void sort(int* rows, const int* keys, int n, int bound) {
+        const int bits = std::max<int>(1, std::bit_width(static_cast<unsigned>(bound - 1)));
+        const int passes = (bits + MAX_DIGIT_BITS - 1) / MAX_DIGIT_BITS;
+        const int digit_bits = (bits + passes - 1) / passes;
+        const unsigned mask = (1u << digit_bits) - 1;
+        scratch_.resize(n);
+        for (int pass = 0; pass < passes; ++pass) {
+            auto digit = [=](int row) { return static_cast<unsigned>(keys[row]) >> (pass * digit_bits) & mask; };
+            const bool to_rows = (passes - pass) % 2 == 1;  // so that the last pass ends there
+            const int* from = to_rows ? scratch_.data() : rows;
+            int* to = to_rows ? rows : scratch_.data();
+            next_.assign(mask + 1, 0);
+            for (int i = 0; i < n; ++i) ++next_[digit(i)];
+            std::exclusive_scan(next_.begin(), next_.end(), next_.begin(), 0);
+            if (pass == 0) {
+                for (int i = 0; i < n; ++i) to[next_[digit(i)]++] = i;
+            } else {
+                for (int i = 0; i < n; ++i) to[next_[digit(from[i])]++] = from[i];
+            }
+        }
+    }
+
+private:
+    static constexpr int MAX_DIGIT_BITS = 11;  // 2048 counters: they stay in the first-level cache
+    std::vector<int> scratch_, next_;
+};
+
+// The arrays of a batch, in the order they lie in a slot.
+enum Array { TOKENS, TARGETS, TOKEN_ORDER, POSITIONS, POSITION_ORDER, DOC_START };
+constexpr int ARRAYS_WITHOUT_MASK = 3, ARRAYS_WITH_MASK = 6;
+
+// Reads samples and arranges them as the arrays of a batch, in host memory. Used from one thread at a time.
+class BatchReader {
+public:
+    BatchReader(std::vector<ShardInfo> shards, const LoaderOptions& o)
+        : o_(o), order_(shards, o), reader_(std::move(shards), o.vocab_size), places_(o.B), window_(size_t(o.T) + 1) {}
+
+    int64_t windows() const { return order_.windows(); }
+    const std::vector<ShardInfo>& shards() const { return reader_.shards(); }
+
+    // Elements from one array of a batch to the next: rounded up so that each is aligned to 256 bytes, as a Buffer is.
+    int64_t stride() const { return (int64_t{o_.B} * o_.T + 63) / 64 * 64; }
+
+    void read_first_windows() {
+        for (size_t s = 0; s < shards().size(); ++s) {
+            reader_.read(window_.data(), static_cast<int>(s), 0,
+                         std::min<int64_t>(shards()[s].tokens, o_.T + int64_t{1}));
+        }
+    }
+
+    // arrays = the batch of the samples first_sample .. first_sample + B - 1.
+    void read(int* arrays, int64_t first_sample) {
+        const int T = o_.T;
+        for (int b = 0; b < o_.B; ++b) {
+            places_[b] = order_.place(first_sample + b);
+            reader_.will_need(places_[b].shard, places_[b].first, int64_t{T} + 1);
+        }
+        for (int b = 0; b < o_.B; ++b) {
+            reader_.read(window_.data(), places_[b].shard, places_[b].first, int64_t{T} + 1);
+            std::copy_n(window_.data(), T, array(arrays, TOKENS) + int64_t{b} * T);
+            std::copy_n(window_.data() + 1, T, array(arrays, TARGETS) + int64_t{b} * T);
+        }
+        sorter_.sort(array(arrays, TOKEN_ORDER), array(arrays, TOKENS), o_.B * T, o_.vocab_size);
+        if (o_.document_mask) set_positions(arrays);
+    }
+
+    // The arrays of positions of a batch. Without a mask they do not depend on the tokens.
+    void set_positions(int* arrays) {
+        const int T = o_.T;
+        for (int b = 0; b < o_.B; ++b) {
+            const int* tokens = array(arrays, TOKENS) + int64_t{b} * T;
+            int* positions = array(arrays, POSITIONS) + int64_t{b} * T;
+            int* doc_start = array(arrays, DOC_START) + int64_t{b} * T;
+            for (int t = 0, start = 0; t < T; ++t) {
+                if (o_.document_mask && tokens[t] == o_.delimiter) start = t;
+                doc_start[t] = start;
+                positions[t] = t - start;
+            }
+        }
+        sorter_.sort(array(arrays, POSITION_ORDER), array(arrays, POSITIONS), o_.B * T, T);
+    }
+
+    template <typename Int>  // int or const int
+    Int* array(Int* arrays, Array which) const {
+        return arrays + which * stride();
+    }
+
+private:
+    LoaderOptions o_;
+    SampleOrder order_;
+    ShardReader reader_;
+    RowSorter sorter_;
+    std::vector<SampleOrder::Place> places_;
+    std::vector<int> window_;
+};
+
+const LoaderOptions& checked(const LoaderOptions& o) {
+    CHECK_USAGE(o.B >= 1 && o.T >= 1 && int64_t{o.B} * o.T <= INT_MAX,
+                "batch of {} sequences of {} tokens: both must be at least 1, and their product below 2^31", o.B, o.T);
+    CHECK_USAGE(o.vocab_size >= 1, "vocabulary of {} tokens: expected at least 1", o.vocab_size);
+    CHECK_USAGE(o.ranks >= 1 && o.rank >= 0 && o.rank < o.ranks, "rank {} of {}: expected 0 to ranks - 1", o.rank,
+                o.ranks);
+    CHECK_USAGE(
+        !o.document_mask || (o.delimiter >= 0 && o.delimiter < o.vocab_size),
+        "--document-mask needs the token that begins a document, in the vocabulary of {}; it is {}: prepare the data "
+        "with a delimiter, or leave the flag out",
+        o.vocab_size, o.delimiter);
+    return o;
+}
+
+}  // namespace
+
+// Batches go round a ring of slots, each with a pinned and a device copy. Call c of next() hands over slot c mod SLOTS:
+//
+//     calls        c - 2        c - 1         c            c + 1        c + 2
+//     slot is      free again   in use        handed over  being filled by the thread
+//
+// Two events per slot keep it right while the host runs ahead of the device. `copied` (on the loader's stream, after
+// the upload): the batch's stream waits for it, and call c + 2 waits for it before the thread may fill the pinned half
+// again. `passed` (on the batch's stream, at the call): everything that call c's stream had been given before; the
+// batch of call c - 2 is read by nothing later, so the upload of call c + 2, which goes to its slot, waits for it.
+//
+// The thread touches nothing of the device: uploads are started by next(). So it cannot disturb the capture of a graph
+// nor needs to know which device is in use, and the copy still overlaps the work already queued.
+struct Loader::Impl {
+    static constexpr int SLOTS = 4, AHEAD = 2;
+    struct Slot {
+        PinnedBuffer<int> pinned;
+        Buffer<int> device;
+        Event copied, passed;
+    };
+
+    LoaderOptions o;
+    BatchReader reader;
+    Stream copies;
+    Slot slots[SLOTS];
+    Buffer<int> fixed_positions;  // positions and their order where no mask changes them
+    double wait_ms = 0;
+
+    // Shared with the thread, under `mutex`.
+    std::mutex mutex;
+    std::condition_variable_any room, filled;
+    int64_t calls = 0;           // of next() that returned
+    int64_t sample = 0;          // the global index of the next one's batch
+    int ready = 0;               // slots filled beyond `calls`
+    uint64_t sought = 0;         // counts seek(): what the thread was reading meanwhile is of no use
+    std::exception_ptr failure;  // of the batch after the `ready` ones
+
+    std::jthread thread;  // the last member: it stops before anything that it uses is gone
+
+    Impl(std::vector<ShardInfo> shards, const LoaderOptions& options)
+        : o(checked(options)), reader(std::move(shards), o) {
+        reader.read_first_windows();
+        const int64_t stride = reader.stride();
+        for (Slot& slot : slots) {
+            int64_t size = stride * (o.document_mask ? ARRAYS_WITH_MASK : ARRAYS_WITHOUT_MASK);
+            slot.pinned = PinnedBuffer<int>(size);
+            slot.device = Buffer<int>(size);
+        }
+        if (!o.document_mask) {
+            std::vector<int> arrays(stride * ARRAYS_WITH_MASK);
+            reader.set_positions(arrays.data());
+            fixed_positions = Buffer<int>(2 * stride);
+            upload(fixed_positions.data(), reader.array(arrays.data(), POSITIONS), 2 * stride, copies);
+            copies.synchronize();
+        }
+        if (o.prefetch) thread = std::jthread([this](std::stop_token stop) { prefetch(stop); });
+    }
+
+    ~Impl() {
+        try {
+            copies.synchronize();  // uploads read the pinned halves
+        } catch (const Error&) {
+            // A failed device is reported by whoever reads its results.
+        }
+    }
+
+    int64_t step() const { return int64_t{o.ranks} * o.B; }
+    Slot& slot(int64_t call) { return slots[call % SLOTS]; }
+    void fill(int64_t call, int64_t of_sample) {
+        reader.read(slot(call).pinned.data(), of_sample + int64_t{o.rank} * o.B);
+    }
+
+    void prefetch(std::stop_token stop) {
+        std::unique_lock lock(mutex);
+        while (room.wait(lock, stop, [&] { return ready < AHEAD && !failure; }) && !stop.stop_requested()) {
+            const uint64_t began = sought;
+            const int64_t call = calls + ready, of_sample = sample + ready * step();
+            std::exception_ptr error;
+            lock.unlock();
+            try {
+                fill(call, of_sample);
+            } catch (...) { error = std::current_exception(); }
+            lock.lock();
+            if (began != sought) continue;
+            if (error) {
+                failure = error;
+            } else {
+                ++ready;
+            }
+            filled.notify_one();
+        }
+    }
+
+    // Returns once the slot of this call holds its batch.
+    void await() {
+        auto start = std::chrono::steady_clock::now();
+        if (o.prefetch) {
+            std::unique_lock lock(mutex);
+            filled.wait(lock, [&] { return ready > 0 || failure; });
+            if (ready == 0) std::rethrow_exception(failure);
+        } else {
+            fill(calls, sample);
+        }
+        wait_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    }
+
+    Batch next(const Stream& stream) {
+        slot(calls + 2).copied.synchronize();
+        await();
+        Slot& now = slot(calls);
+        now.passed.record(stream);
+        slot(calls + 2).passed.make_wait(copies);
+        upload(now.device.data(), now.pinned.data(), now.device.size(), copies);
+        now.copied.record(copies);
+        now.copied.make_wait(stream);
+        {
+            std::lock_guard lock(mutex);
+            ++calls;
+            sample += step();
+            if (o.prefetch) --ready;
+        }
+        room.notify_one();
+        return batch(now.device.data());
+    }
+
+    Batch batch(const int* arrays) const {
+        Batch batch{.B = o.B, .T = o.T};
+        batch.tokens = reader.array(arrays, TOKENS);
+        batch.targets = reader.array(arrays, TARGETS);
+        batch.token_order = reader.array(arrays, TOKEN_ORDER);
+        if (o.document_mask) {
+            batch.positions = reader.array(arrays, POSITIONS);
+            batch.position_order = reader.array(arrays, POSITION_ORDER);
+            batch.doc_start = reader.array(arrays, DOC_START);
+        } else {
+            batch.positions = fixed_positions.data();
+            batch.position_order = fixed_positions.data() + reader.stride();
+        }
+        return batch;
+    }
+
+    void seek(int64_t to) {
+        CHECK(to >= 0, "seek to sample {}: expected at least 0", to);
+        {
+            std::lock_guard lock(mutex);
+            sample = to;
+            ready = 0;
+            failure = nullptr;
+            ++sought;
+        }
+        room.notify_one();
+    }
+};
+
+Loader::Loader(std::vector<ShardInfo> shards, const LoaderOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(shards), options)) {}
+Loader::~Loader() = default;
+
+int64_t Loader::windows() const { return impl_->reader.windows(); }
+int64_t Loader::tokens() const {
+    int64_t total = 0;
+    for (const ShardInfo& shard : impl_->reader.shards()) total += shard.tokens;
+    return total;
+}
+Batch Loader::next(const Stream& stream) { return impl_->next(stream); }
+int64_t Loader::next_sample() const { return impl_->sample; }
+void Loader::seek(int64_t sample) { impl_->seek(sample); }
+double Loader::wait_ms() const { return impl_->wait_ms; }
+
+}  // namespace teon

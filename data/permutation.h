@@ -1,0 +1,68 @@
+// A keyed permutation of [0, n) that is evaluated at one index at a time: no table, so that any sample of any epoch can
+// be sought at once.
+//
+// i is written as (l, r) = (i / b, i mod b) on a grid of a * b >= n cells with a, b about sqrt(n). Rounds alternately
+// shift l by a hash of r (mod a) and r by a hash of l (mod b): each can be undone, so their composition is a bijection
+// of the grid. A result outside [0, n) is fed in again until it falls inside, which keeps it a bijection of [0, n);
+// fewer than a cells are outside, so that is rare. (A generalized Feistel network with cycle walking: Black and
+// Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.)
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "runtime/check.h"
+
+namespace teon {
+
+class Permutation {
+public:
+    // n in [1, 2^62). Every (seed, epoch) gives a permutation of its own.
+    Permutation(int64_t n, uint64_t seed, uint64_t epoch) : n_(n) {
+        CHECK(n >= 1 && n < int64_t{1} << 62, "permutation of {} elements: expected 1 to 2^62 - 1", n);
+        a_ = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(n))));
+        b_ = (n + a_ - 1) / a_;
+        uint64_t state = mix(mix(seed) ^ epoch);
+        for (uint64_t& key : keys_) key = mix(state += 0x9e3779b97f4a7c15);
+    }
+
+    // i in [0, n).
+    int64_t operator()(int64_t i) const {
+        do i = permute_grid(i);
+        while (i >= n_);
+        return i;
+    }
+
+private:
+    // Few elements need the most: with 12 rounds the 720 orders of 6 elements still come in visibly unequal numbers,
+    // with 16 they do not. The rounds cost tens of nanoseconds per window.
+    static constexpr int ROUNDS = 20;
+
+    // The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): every input bit changes every output bit.
+    static uint64_t mix(uint64_t x) {
+        x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+        x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+        return x ^ (x >> 31);
+    }
+
+    // Shifts `value` in [0, size) by an amount that depends on `other` and the round's key. size < 2^32.
+    static int64_t shift(int64_t value, int64_t other, uint64_t key, int64_t size) {
+        uint64_t by = (mix(static_cast<uint64_t>(other) + key) >> 32) * static_cast<uint64_t>(size) >> 32;
+        value += static_cast<int64_t>(by);
+        return value < size ? value : value - size;
+    }
+
+    int64_t permute_grid(int64_t i) const {
+        int64_t l = i / b_, r = i % b_;
+        for (int k = 0; k < ROUNDS; k += 2) {
+            l = shift(l, r, keys_[k], a_);
+            r = shift(r, l, keys_[k + 1], b_);
+        }
+        return l * b_ + r;
+    }
+
+    int64_t n_, a_, b_;
+    uint64_t keys_[ROUNDS];
+};
+
+}  // namespace teon

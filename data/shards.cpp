@@ -1,0 +1,238 @@
+#include "data/shards.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "runtime/check.h"
+
+namespace teon {
+
+namespace fs = std::filesystem;
+
+static_assert(std::endian::native == std::endian::little, "shards are little-endian and read as they are");
+
+namespace {
+
+struct Format {
+    int32_t magic, version;
+    int bytes_per_token;
+};
+constexpr Format FORMATS[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+
+// As many of `bytes` from the start of the file as there are, or -1 with errno set.
+ssize_t read_start(const File& file, std::byte* out, size_t bytes) {
+    size_t done = 0;
+    while (done < bytes) {
+        ssize_t n = ::pread(file.descriptor(), out + done, bytes - done, static_cast<off_t>(done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return -1;
+        if (n == 0) break;
+        done += static_cast<size_t>(n);
+    }
+    return static_cast<ssize_t>(done);
+}
+
+ShardInfo open_shard(const std::string& path) {
+    // Without O_NONBLOCK, opening a pipe would wait for its writer.
+    File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    CHECK_USAGE(file.descriptor() >= 0, "{}: cannot be opened: {}; check the path and its permissions", path,
+                std::strerror(errno));
+    struct stat status;
+    CHECK_USAGE(::fstat(file.descriptor(), &status) == 0, "{}: cannot be examined: {}", path, std::strerror(errno));
+    CHECK_USAGE(!S_ISDIR(status.st_mode), "{}: is a directory, expected a token shard; name the files in it", path);
+    CHECK_USAGE(S_ISREG(status.st_mode), "{}: is not a regular file, expected a token shard", path);
+    std::byte header[SHARD_HEADER_BYTES];
+    ssize_t n = read_start(file, header, sizeof header);
+    CHECK_USAGE(n >= 0, "{}: cannot be read: {}; check the disk", path, std::strerror(errno));
+    return parse_shard_header(path, {header, static_cast<size_t>(n)}, status.st_size);
+}
+
+std::vector<std::string> list_folder(const std::string& folder, const std::string& split) {
+    std::error_code error;
+    std::vector<std::string> paths;
+    fs::directory_iterator entry(folder, error);
+    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+        std::string name = entry->path().filename().string();
+        if (name.ends_with(".bin") && name.find("_" + split + "_") != std::string::npos) {
+            paths.push_back(entry->path().string());
+        }
+    }
+    CHECK_USAGE(!error, "{}: the folder cannot be read: {}; check its permissions", folder, error.message());
+    CHECK_USAGE(!paths.empty(),
+                "{}: no shard *_{}_*.bin in this folder; name the files, or make them by scripts/prepare.py", folder,
+                split);
+    return paths;
+}
+
+std::vector<std::string> expand_glob(const std::string& pattern) {
+    glob_t found = {};
+    int status = ::glob(pattern.c_str(), 0, nullptr, &found);
+    std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    ::globfree(&found);
+    CHECK_USAGE(status == 0 && !paths.empty(), "{}: no such file or folder, and no file matches it as a pattern",
+                pattern);
+    return paths;
+}
+
+bool transient(int error) { return error == EIO || error == ESTALE || error == EAGAIN || error == ETIMEDOUT; }
+
+// out (n) = in (n); returns the largest.
+template <typename Token>
+uint32_t widen(int* out, const std::byte* in, int64_t n) {
+    const Token* tokens = reinterpret_cast<const Token*>(in);
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        uint32_t token = tokens[i];
+        out[i] = static_cast<int>(token);
+        largest = token > largest ? token : largest;
+    }
+    return largest;
+}
+
+}  // namespace
+
+ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte> header, int64_t file_bytes) {
+    CHECK_USAGE(file_bytes > 0, "{}: is empty, expected a token shard; prepare or download it again", path);
+    CHECK_USAGE(header.size() >= SHARD_HEADER_BYTES && file_bytes >= SHARD_HEADER_BYTES,
+                "{}: {} bytes are too few for a token shard (its header takes {}); prepare or download it again", path,
+                file_bytes, SHARD_HEADER_BYTES);
+    int32_t magic, version, tokens;
+    std::memcpy(&magic, header.data(), 4);
+    std::memcpy(&version, header.data() + 4, 4);
+    std::memcpy(&tokens, header.data() + 8, 4);
+    const Format* format =
+        std::find_if(std::begin(FORMATS), std::end(FORMATS), [&](const Format& f) { return f.magic == magic; });
+    CHECK_USAGE(format != std::end(FORMATS),
+                "{}: is no token shard: its magic number is {}, expected {} (uint16) or {} (uint32); make shards by "
+                "scripts/prepare.py",
+                path, magic, FORMATS[0].magic, FORMATS[1].magic);
+    CHECK_USAGE(version == format->version,
+                "{}: format version {} of magic {}, expected {}; make it again by scripts/prepare.py", path, version,
+                magic, format->version);
+    CHECK_USAGE(tokens > 0, "{}: its header says {} tokens, expected at least 1; prepare or download it again", path,
+                tokens);
+    int64_t expected = SHARD_HEADER_BYTES + int64_t{tokens} * format->bytes_per_token;
+    CHECK_USAGE(file_bytes == expected,
+                "{}: {} bytes, but the {} tokens in its header take {}: it is {}; prepare or download it again", path,
+                file_bytes, tokens, expected, file_bytes < expected ? "cut short" : "too long");
+    return {path, tokens, format->bytes_per_token};
+}
+
+std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split) {
+    std::set<std::string> paths;
+    for (size_t begin = 0, end; begin <= pattern.size(); begin = end + 1) {
+        end = std::min(pattern.find(',', begin), pattern.size());
+        std::string item = pattern.substr(begin, end - begin);
+        CHECK_USAGE(!item.empty(),
+                    "'{}': an empty name; expected a folder, file or glob of token shards, or several with commas",
+                    pattern);
+        std::error_code unreadable;  // reported when the file is opened
+        std::vector<std::string> named = {item};
+        if (fs::is_directory(item, unreadable)) {
+            named = list_folder(item, split);
+        } else if (!fs::exists(item, unreadable) && !unreadable) {
+            named = expand_glob(item);
+        }
+        paths.insert(named.begin(), named.end());
+    }
+
+    std::vector<ShardInfo> shards;
+    for (const std::string& path : paths) {
+        shards.push_back(open_shard(path));
+        CHECK_USAGE(shards.back().bytes_per_token == shards[0].bytes_per_token,
+                    "{}: {} bytes per token, but {} has {}; name shards of one tokenizer only", path,
+                    shards.back().bytes_per_token, shards[0].path, shards[0].bytes_per_token);
+    }
+    return shards;
+}
+
+ShardReader::ShardReader(std::vector<ShardInfo> shards, int vocab_size, ReadPolicy policy)
+    : shards_(std::move(shards)),
+      vocab_size_(vocab_size),
+      policy_(policy),
+      open_(std::min<size_t>(shards_.size(), MAX_OPEN)) {
+    CHECK(vocab_size >= 1, "vocabulary of {} tokens, expected at least 1", vocab_size);
+}
+
+void ShardReader::read(int* out, int shard, int64_t first, int64_t n) {
+    const ShardInfo& info = shards_[shard];
+    CHECK(first >= 0 && n >= 0 && first + n <= info.tokens, "{}: tokens {} to {} wanted, it has {}", info.path, first,
+          first + n, info.tokens);
+    raw_.resize(n * info.bytes_per_token);
+    read_with_retries(shard, SHARD_HEADER_BYTES + first * info.bytes_per_token);
+    uint32_t largest =
+        info.bytes_per_token == 2 ? widen<uint16_t>(out, raw_.data(), n) : widen<uint32_t>(out, raw_.data(), n);
+    if (n == 0 || largest < static_cast<uint32_t>(vocab_size_)) return;
+    int64_t at = std::find_if(out, out + n, [&](int token) { return token < 0 || token >= vocab_size_; }) - out;
+    throw Error(
+        fmt::format("{}: token {} at position {} is outside the vocabulary of {}; the shards were made by another "
+                    "tokenizer, or the file is damaged: check --vocab-size and the shards' manifest",
+                    info.path, static_cast<uint32_t>(out[at]), first + at, vocab_size_));
+}
+
+void ShardReader::will_need(int shard, int64_t first, int64_t n) {
+    const OpenShard& slot = open_[shard % open_.size()];
+    if (slot.shard != shard) return;  // opening it may fail: that is read()'s to report
+    int width = shards_[shard].bytes_per_token;
+    ::posix_fadvise(slot.file.descriptor(), SHARD_HEADER_BYTES + first * width, n * width, POSIX_FADV_WILLNEED);
+}
+
+void ShardReader::read_with_retries(int shard, int64_t offset) {
+    std::chrono::milliseconds pause = policy_.first_pause;
+    for (int attempt = 1;; ++attempt, pause *= 2) {
+        int error = try_read(shard, offset);
+        if (error == 0) return;
+        CHECK(transient(error) && attempt < policy_.attempts,
+              "{}: cannot be read: {} ({} attempts); check the disk and the file, then resume from the last checkpoint",
+              shards_[shard].path, std::strerror(error), attempt);
+        open_[shard % open_.size()] = OpenShard();  // a stale handle stays stale until the file is opened again
+        std::this_thread::sleep_for(pause);
+    }
+}
+
+int ShardReader::try_read(int shard, int64_t offset) {
+    OpenShard& slot = open_[shard % open_.size()];
+    if (slot.shard != shard) {
+        if (int error = reopen(slot, shard)) return error;
+    }
+    for (size_t done = 0; done < raw_.size();) {
+        off_t at = static_cast<off_t>(offset + static_cast<int64_t>(done));
+        ssize_t n = policy_.pread(slot.file.descriptor(), raw_.data() + done, raw_.size() - done, at);
+        if (n < 0 && errno != EINTR) return errno;
+        CHECK(
+            n != 0,
+            "{}: ends at byte {}, expected {}: it was cut short while it was in use; restore it, then resume from the "
+            "last checkpoint",
+            shards_[shard].path, at, file_bytes(shard));
+        if (n > 0) done += static_cast<size_t>(n);
+    }
+    return 0;
+}
+
+int ShardReader::reopen(OpenShard& slot, int shard) {
+    const std::string& path = shards_[shard].path;
+    slot = OpenShard();
+    File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat status;
+    if (file.descriptor() < 0 || ::fstat(file.descriptor(), &status) != 0) return errno;
+    CHECK(status.st_size == file_bytes(shard),
+          "{}: {} bytes, but it had {} when the run began; restore it, then resume from the last checkpoint", path,
+          status.st_size, file_bytes(shard));
+    slot = {shard, std::move(file)};
+    return 0;
+}
+
+int64_t ShardReader::file_bytes(int shard) const {
+    return SHARD_HEADER_BYTES + shards_[shard].tokens * shards_[shard].bytes_per_token;
+}
+
+}  // namespace teon
