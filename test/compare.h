@@ -36,6 +36,13 @@ inline constexpr double kUnitRoundoff<f16> = 0x1p-11;
 template <>
 inline constexpr double kUnitRoundoff<double> = 0x1p-53;
 
+// How far a result may be off because it is too small for T's full precision: flushed in float (and bf16, which has
+// float's range), half a step of the gradual underflow in f16.
+template <typename T>
+inline constexpr double kUnderflow = std::numeric_limits<float>::min();
+template <>
+inline constexpr double kUnderflow<f16> = 0x1p-25;
+
 // n normal values with the given standard deviation and mean, rounded to T.
 template <typename T>
 std::vector<T> random_values(int64_t n, uint64_t seed, double std = 1.0, double mean = 0.0) {
@@ -102,14 +109,14 @@ Comparison compare(const std::vector<T>& actual, const std::vector<double>& expe
 }
 
 // The tolerance that a correct kernel of storage type T deserves: one rounding to T of the result, plus c roundings to
-// float of everything that was added up to it (Tracked's magnitude). Results below float's normal range may be flushed.
+// float of everything that was added up to it (Tracked's magnitude), plus what underflow may take.
 template <typename T>
 Comparison compare(const std::vector<T>& actual, const std::vector<Tracked>& expected, double c) {
     std::vector<double> values, tolerance;
     for (const Tracked& e : expected) {
         values.push_back(e.value);
         tolerance.push_back(kUnitRoundoff<T> * std::abs(e.value) + c * kUnitRoundoff<float> * e.magnitude +
-                            static_cast<double>(std::numeric_limits<float>::min()));
+                            kUnderflow<T>);
     }
     return compare(actual, values, tolerance);
 }

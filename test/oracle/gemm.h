@@ -1,0 +1,31 @@
+// Reference for linear algebra: three nested loops over numbers of type R (double or Tracked).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace teon::test {
+
+// op(A) (M x K) * op(B) (K x N), row-major and packed; A is stored M x K, or K x M if trans_a; B likewise.
+template <typename R>
+std::vector<R> matmul_oracle(const std::vector<R>& A, const std::vector<R>& B, int M, int N, int K,
+                             bool trans_a = false, bool trans_b = false) {
+    std::vector<R> C(static_cast<size_t>(M) * N);
+    for (int64_t i = 0; i < M; i++) {
+        for (int64_t j = 0; j < N; j++) {
+            R sum = 0.0;
+            for (int64_t k = 0; k < K; k++)
+                sum += A[trans_a ? k * M + i : i * K + k] * B[trans_b ? j * K + k : k * N + j];
+            C[i * N + j] = sum;
+        }
+    }
+    return C;
+}
+
+// GELU, tanh form: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+template <typename R>
+R gelu_tanh_oracle(R x) {
+    return R(0.5) * x * (R(1.0) + tanh(R(0.7978845608028654) * (x + R(0.044715) * x * x * x)));
+}
+
+}  // namespace teon::test

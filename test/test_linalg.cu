@@ -1,0 +1,559 @@
+#include "runtime/linalg.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/ops.h"
+#include "test/compare.h"
+#include "test/oracle/gemm.h"
+
+#include "test/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+// A matrix (or a batch of them) in memory: rows of ld elements, matrices at strides, everything between them padding.
+struct Layout {
+    int rows, columns, inner = 1, outer = 1;
+    int64_t ld, stride_inner, stride_outer;
+    Layout(int rows, int columns, int padding, int inner, int outer)
+        : rows(rows), columns(columns), inner(inner), outer(outer), ld(columns + padding) {
+        stride_inner = rows * ld + padding;
+        stride_outer = inner * stride_inner + 2 * padding;
+    }
+    int64_t size() const { return outer * stride_outer; }
+    int64_t matrix(int b) const { return b / inner * stride_outer + b % inner * stride_inner; }
+    template <typename T>
+    Mat mat(const T* data) const {
+        return teon::mat(data, ld, stride_inner, stride_outer);
+    }
+    // Matrix b of the batch, packed.
+    template <typename T>
+    std::vector<T> take(const std::vector<T>& memory, int b) const {
+        std::vector<T> packed;
+        for (int i = 0; i < rows; i++) {
+            auto row = memory.begin() + matrix(b) + i * ld;
+            packed.insert(packed.end(), row, row + columns);
+        }
+        return packed;
+    }
+    // The memory with all matrices set to a value: two memories agree outside the matrices if they agree after this.
+    template <typename T>
+    std::vector<T> blank(std::vector<T> memory) const {
+        for (int b = 0; b < inner * outer; b++) {
+            for (int i = 0; i < rows; i++) std::fill_n(memory.begin() + matrix(b) + i * ld, columns, T(0.0f));
+        }
+        return memory;
+    }
+};
+
+struct Case {
+    int M, N, K;
+    bool trans_a = false, trans_b = false;
+    float alpha = 1.0f, beta = 0.0f;
+    int padding = 0, inner = 1, outer = 1;
+    Epilogue epilogue = Epilogue::none;
+    bool addend = false;
+};
+
+// The rounding errors of a float sum of K products with random signs behave like a random walk along partial sums that
+// are themselves one: they grow like sum |a b| roundoffs whatever K is, where the worst case is K times that. The
+// largest of some million sums measured 2.5 in units of magnitude, which is 2 sum |a b|.
+constexpr double kSumRoundings = 4.0;
+// GELU of values up to 5: an exponential, a division and the cubic, some float roundings each.
+constexpr double kGeluRoundings = 8.0;
+
+template <typename T, typename TC>
+void check_gemm(const Case& c) {
+    CAPTURE(c.M, c.N, c.K, c.trans_a, c.trans_b, c.alpha, c.beta, c.padding, c.inner, c.outer);
+    CAPTURE(static_cast<int>(c.epilogue), c.addend, name_of(dtype_of<T>), name_of(dtype_of<TC>));
+    Stream stream;
+    Linalg linalg(stream);
+    int batch = c.inner * c.outer;
+    Layout la(c.trans_a ? c.K : c.M, c.trans_a ? c.M : c.K, c.padding, c.inner, c.outer);
+    Layout lb(c.trans_b ? c.N : c.K, c.trans_b ? c.K : c.N, c.padding, c.inner, c.outer);
+    Layout lc(c.M, c.N, c.padding, c.inner, c.outer);
+
+    auto a = random_values<T>(la.size(), 1), b = random_values<T>(lb.size(), 2);
+    auto before = random_values<TC>(lc.size(), 3), addend = random_values<TC>(lc.size(), 4);
+    auto bias = random_values<TC>(c.N, 5);
+    auto bias_grad = random_values<float>(c.M, 6);
+    if (c.beta == 0.0f || c.addend) std::fill(before.begin(), before.end(), TC(NAN));
+    if (c.beta == 0.0f)
+        std::fill(addend.begin(), addend.end(), TC(NAN)), std::fill(bias_grad.begin(), bias_grad.end(), NAN);
+
+    Guarded<T> A(a, stream), B(b, stream);
+    Guarded<TC> C(before, stream), Aux(lc.size(), stream), Addend(addend, stream), Bias(bias, stream);
+    Guarded<float> BiasGrad(bias_grad, stream);
+    Gemm g;
+    g.M = c.M, g.N = c.N, g.K = c.K, g.trans_a = c.trans_a, g.trans_b = c.trans_b, g.alpha = c.alpha, g.beta = c.beta;
+    g.A = la.mat(A.data()), g.B = lb.mat(B.data()), g.C = lc.mat(C.data());
+    g.batch_inner = c.inner, g.batch_outer = c.outer;
+    g.epilogue = c.epilogue;
+    g.bias = c.epilogue == Epilogue::bias_grad ? mat(BiasGrad.data(), c.M) : mat(Bias.data(), c.N);
+    g.aux = lc.mat(Aux.data());
+    if (c.addend) g.addend = lc.mat(Addend.data());
+    linalg.gemm(g);
+
+    auto after = C.get(), aux = Aux.get();
+    REQUIRE(same_bits(A.get(), a));
+    REQUIRE(same_bits(B.get(), b));
+    REQUIRE(same_bits(lc.blank(after), lc.blank(before)));
+    bool biased = c.epilogue == Epilogue::bias || c.epilogue == Epilogue::gelu_bias;
+    for (int m = 0; m < batch; m++) {
+        auto wide_a = widen<Tracked>(la.take(a, m));
+        auto expected = matmul_oracle(wide_a, widen<Tracked>(lb.take(b, m)), c.M, c.N, c.K, c.trans_a, c.trans_b);
+        auto added = widen<Tracked>(lc.take(c.addend ? addend : before, m));
+        for (int64_t i = 0; i < std::ssize(expected); i++) {
+            expected[i] *= static_cast<double>(c.alpha);
+            if (c.beta != 0.0f) expected[i] += Tracked(c.beta) * added[i];
+            if (biased) expected[i] += Tracked(static_cast<double>(bias[i % c.N]));
+        }
+        if (c.epilogue == Epilogue::gelu_bias) {
+            // The activation is that of the stored, rounded pre-activation.
+            REQUIRE(compare(lc.take(aux, m), expected, kSumRoundings));
+            expected = widen<Tracked>(lc.take(aux, m));
+            for (Tracked& x : expected) x = gelu_tanh_oracle(x);
+            REQUIRE(compare(lc.take(after, m), expected, kGeluRoundings));
+        } else {
+            REQUIRE(compare(lc.take(after, m), expected, kSumRoundings));
+        }
+        if (c.epilogue == Epilogue::bias_grad) {
+            std::vector<Tracked> expected_bias(c.M);
+            for (int j = 0; j < c.M; j++) {
+                if (c.beta != 0.0f) expected_bias[j] = Tracked(c.beta) * Tracked(static_cast<double>(bias_grad[j]));
+                for (int64_t k = 0; k < c.K; k++) expected_bias[j] += wide_a[c.trans_a ? k * c.M + j : j * c.K + k];
+            }
+            REQUIRE(compare(BiasGrad.get(), expected_bias, kSumRoundings));
+        }
+    }
+    if (c.epilogue != Epilogue::gelu_bias) REQUIRE(same_bits(aux, Guarded<TC>(lc.size(), stream).get()));
+}
+
+// Every combination of storage types: inputs alike, output alike or float.
+void check_dtypes(const Case& c) {
+    check_gemm<float, float>(c);
+    check_gemm<bf16, bf16>(c);
+    check_gemm<bf16, float>(c);
+    check_gemm<f16, f16>(c);
+    check_gemm<f16, float>(c);
+}
+
+// Runs f with 1, 2 and 3 host threads and demands the same bits.
+template <typename F>
+void check_thread_counts(F f) {
+    struct Restore {
+        int threads = omp_get_max_threads();
+        ~Restore() { omp_set_num_threads(threads); }
+    } restore;
+    omp_set_num_threads(1);
+    auto expected = f();
+    for (int threads : {2, 3}) {
+        omp_set_num_threads(threads);
+        REQUIRE(same_bits(f(), expected));
+        REQUIRE(omp_get_max_threads() == threads);  // BLAS leaves the program's setting alone
+    }
+}
+
+template <typename F>
+std::string error_of(F f) {
+    try {
+        f();
+    } catch (const Error& e) { return e.what(); }
+    return "no error";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<float> transposed(const std::vector<float>& x, int rows, int columns) {
+    std::vector<float> t(x.size());
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < columns; j++) t[j * rows + i] = x[i * columns + j];
+    }
+    return t;
+}
+
+}  // namespace
+
+TEST_CASE("runtime/linalg: gemm agrees with the oracle for every transposition, odd size and storage type") {
+    for (auto [M, N, K] : {std::array{1, 1, 1}, {1, 33, 31}, {33, 1, 97}, {31, 97, 1}, {97, 31, 33}, {33, 97, 31}}) {
+        for (bool trans_a : {false, true}) {
+            for (bool trans_b : {false, true}) {
+                for (int padding : {0, 7}) {
+                    check_dtypes({.M = M, .N = N, .K = K, .trans_a = trans_a, .trans_b = trans_b, .padding = padding});
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("runtime/linalg: gemm agrees with the oracle across tiles and slices of K") {
+    for (bool trans : {false, true}) {
+        check_dtypes({.M = 300, .N = 270, .K = 130, .trans_a = trans, .trans_b = !trans, .padding = 3});
+        check_dtypes({.M = 65, .N = 140, .K = 1200, .trans_a = trans, .trans_b = trans, .beta = 1.0f});
+        check_gemm<float, float>({.M = 1030, .N = 600, .K = 16, .trans_a = trans, .trans_b = !trans, .padding = 3});
+    }
+}
+
+TEST_CASE("runtime/linalg: gemm scales the product by alpha and adds beta C, which beta = 0 never reads") {
+    for (float alpha : {1.0f, -0.75f}) {
+        for (float beta : {0.0f, 1.0f, -0.5f}) {
+            check_dtypes({.M = 33, .N = 31, .K = 97, .alpha = alpha, .beta = beta, .padding = 5});
+            check_dtypes({.M = 33, .N = 31, .K = 97, .alpha = alpha, .beta = beta, .padding = 5, .addend = true});
+        }
+    }
+}
+
+TEST_CASE("runtime/linalg: gemm covers batches in two levels") {
+    for (auto [inner, outer] : {std::pair{5, 1}, {1, 3}, {3, 2}, {2, 5}}) {
+        Case c{.M = 33, .N = 17, .K = 31, .trans_b = true, .beta = 1.0f, .padding = 3, .inner = inner, .outer = outer};
+        check_dtypes(c);
+        c.padding = 0, c.beta = 0.0f;  // the two levels collapse into one
+        check_dtypes(c);
+        c.addend = true, c.beta = 2.0f;
+        check_dtypes(c);
+    }
+}
+
+TEST_CASE("runtime/linalg: a batch stride of 0 uses one matrix for all") {
+    Stream stream;
+    Linalg linalg(stream);
+    constexpr int M = 31, N = 33, K = 17, batch = 4;
+    auto a = random_values<float>(M * K, 1), b = random_values<float>(batch * K * N, 2);
+    Guarded<float> A(a, stream), B(b, stream), C(batch * M * N, stream);
+    Gemm g;
+    g.M = M, g.N = N, g.K = K, g.batch_inner = batch;
+    g.A = mat(A.data(), K), g.B = mat(B.data(), N, K * N), g.C = mat(C.data(), N, M * N);
+    linalg.gemm(g);
+    auto c = C.get();
+    for (int i = 0; i < batch; i++) {
+        std::vector<float> bi(b.begin() + i * K * N, b.begin() + (i + 1) * K * N);
+        std::vector<float> ci(c.begin() + i * M * N, c.begin() + (i + 1) * M * N);
+        REQUIRE(compare(ci, matmul_oracle(widen<Tracked>(a), widen<Tracked>(bi), M, N, K), kSumRoundings));
+    }
+}
+
+TEST_CASE("runtime/linalg: the bias epilogue adds a row to every row") {
+    for (auto [M, N] : {std::pair{1, 40}, {31, 8}, {97, 136}, {300, 264}}) {
+        for (float beta : {0.0f, 1.0f}) {
+            Case c{.M = M, .N = N, .K = 32, .trans_b = true, .beta = beta, .epilogue = Epilogue::bias};
+            check_gemm<float, float>(c);
+            check_gemm<bf16, bf16>(c);
+        }
+    }
+}
+
+TEST_CASE("runtime/linalg: the GELU epilogue keeps the pre-activation and activates what it kept") {
+    for (auto [M, N] : {std::pair{1, 40}, {31, 8}, {97, 136}, {300, 264}}) {
+        Case c{.M = M, .N = N, .K = 32, .trans_b = true, .epilogue = Epilogue::gelu_bias};
+        check_gemm<float, float>(c);
+        check_gemm<bf16, bf16>(c);
+        c.alpha = 0.25f;
+        check_gemm<bf16, bf16>(c);
+    }
+}
+
+TEST_CASE("runtime/linalg: the bias gradient epilogue accumulates the column sums of dY") {
+    for (auto [M, K] : {std::pair{8, 1}, {40, 31}, {136, 97}, {200, 1025}}) {
+        for (bool trans_a : {true, false}) {
+            for (float beta : {0.0f, 1.0f, -0.5f}) {
+                Case c{.M = M, .N = 24, .K = K, .trans_a = trans_a, .beta = beta, .epilogue = Epilogue::bias_grad};
+                check_gemm<float, float>(c);
+                check_gemm<bf16, float>(c);
+                check_gemm<bf16, bf16>(c);
+            }
+        }
+    }
+}
+
+template <typename T, typename TC>
+void check_symmetric(int n, int K, int batch, bool trans, float beta) {
+    CAPTURE(n, K, batch, trans, beta, name_of(dtype_of<T>), name_of(dtype_of<TC>));
+    Stream stream;
+    Linalg linalg(stream);
+    Layout lx(trans ? K : n, trans ? n : K, 1, batch, 1), lc(n, n, 5, batch, 1);
+    auto x = random_values<T>(lx.size(), 1);
+    auto before = random_values<TC>(lc.size(), 2);
+    for (int m = 0; m < batch; m++) {
+        for (int64_t i = 0; i < n; i++) {
+            for (int64_t j = 0; j < i; j++) before[lc.matrix(m) + j * lc.ld + i] = before[lc.matrix(m) + i * lc.ld + j];
+        }
+    }
+    if (beta == 0.0f) std::fill(before.begin(), before.end(), TC(NAN));
+    Guarded<T> X(x, stream);
+    Guarded<TC> C(before, stream);
+    Gemm g;
+    g.M = g.N = n, g.K = K, g.trans_a = trans, g.trans_b = !trans, g.beta = beta, g.batch_inner = batch;
+    g.A = g.B = lx.mat(X.data()), g.C = lc.mat(C.data());
+    g.symmetric = true;
+    linalg.gemm(g);
+    auto after = C.get();
+    REQUIRE(same_bits(lc.blank(after), lc.blank(before)));
+    for (int m = 0; m < batch; m++) {
+        auto wide = widen<Tracked>(lx.take(x, m));
+        auto expected = matmul_oracle(wide, wide, n, n, K, trans, !trans);
+        auto added = widen<Tracked>(lc.take(before, m));
+        for (size_t i = 0; i < expected.size() && beta != 0.0f; i++) expected[i] += Tracked(beta) * added[i];
+        auto c = lc.take(after, m);
+        // The diagonal sums squares: K terms of one sign, whose roundings do not average out against their sum.
+        REQUIRE(compare(c, expected, kSumRoundings + 0.02 * K));
+        auto mirrored = c;
+        for (int64_t i = 0; i < n; i++) {
+            for (int64_t j = 0; j < n; j++) mirrored[j * n + i] = c[i * n + j];
+        }
+        REQUIRE(same_bits(c, mirrored));
+    }
+}
+
+TEST_CASE("runtime/linalg: a symmetric product is exactly symmetric and equals the full one") {
+    for (int n : {1, 33, 97, 128, 259, 600}) {
+        for (bool trans : {false, true}) {
+            for (float beta : {0.0f, 0.5f}) {
+                int batch = n < 200 ? 3 : 1;
+                check_symmetric<float, float>(n, 40, batch, trans, beta);
+                check_symmetric<bf16, bf16>(n, 40, batch, trans, beta);
+                check_symmetric<f16, f16>(n, 40, batch, trans, beta);
+                check_symmetric<bf16, float>(n, 40, batch, trans, beta);
+            }
+        }
+    }
+    check_symmetric<bf16, bf16>(1100, 24, 2, false, 1.0f);  // large enough to be split on every backend
+}
+
+TEST_CASE("runtime/linalg: gemm gives the same bits for any number of threads") {
+    Stream stream;
+    auto run = [&]<typename T, typename TC>(Case c, bool symmetric, T, TC) {
+        Linalg linalg(stream);
+        auto x = random_values<T>(int64_t{c.M} * c.K, 1), w = random_values<T>(int64_t{c.N} * c.K, 2);
+        auto y = random_values<TC>(int64_t{c.M} * c.N, 3);
+        Guarded<T> X(x, stream), W(w, stream);
+        Guarded<TC> C(y, stream), Aux(int64_t{c.M} * c.N, stream), Bias(random_values<TC>(c.N, 4), stream);
+        Guarded<float> BiasGrad(random_values<float>(c.M, 5), stream);
+        Gemm g;
+        g.M = c.M, g.N = c.N, g.K = c.K, g.trans_a = c.trans_a, g.trans_b = c.trans_b, g.beta = c.beta;
+        g.A = mat(X.data(), c.trans_a ? c.M : c.K);
+        g.B = symmetric ? g.A : mat(W.data(), c.trans_b ? c.K : c.N);
+        g.C = mat(C.data(), c.N), g.aux = mat(Aux.data(), c.N);
+        g.symmetric = symmetric, g.epilogue = c.epilogue;
+        g.bias = c.epilogue == Epilogue::bias_grad ? mat(BiasGrad.data(), c.M) : mat(Bias.data(), c.N);
+        linalg.gemm(g);
+        auto all = widen<double>(C.get());
+        if (c.epilogue == Epilogue::bias_grad) {
+            for (float v : BiasGrad.get()) all.push_back(v);
+        }
+        return all;
+    };
+    for (Case c : {Case{.M = 7, .N = 9, .K = 65}, Case{.M = 300, .N = 200, .K = 700, .beta = 1.0f},
+                   Case{.M = 301, .N = 203, .K = 64, .epilogue = Epilogue::gelu_bias},
+                   Case{.M = 129, .N = 140, .K = 500, .trans_a = true, .epilogue = Epilogue::bias_grad}}) {
+        CAPTURE(c.M, c.N, c.K);
+        check_thread_counts([&] { return run(c, false, float{}, float{}); });
+        check_thread_counts([&] { return run(c, false, bf16{}, bf16{}); });
+        check_thread_counts([&] { return run(c, false, bf16{}, float{}); });
+    }
+    Case square{.M = 300, .N = 300, .K = 100, .trans_b = true};
+    check_thread_counts([&] { return run(square, true, float{}, float{}); });
+    check_thread_counts([&] { return run(square, true, bf16{}, bf16{}); });
+}
+
+TEST_CASE("runtime/linalg: gemm allocates nothing once it has seen a shape") {
+    Stream stream;
+    Linalg linalg(stream);
+    Guarded<bf16> A(random_values<bf16>(97 * 600, 1), stream), C(97 * 97, stream);
+    Gemm g;
+    g.M = g.N = 97, g.K = 600, g.trans_b = true;
+    g.A = g.B = mat(A.data(), 600), g.C = mat(C.data(), 97);
+    linalg.gemm(g);
+    size_t bytes = linalg.workspace_bytes(), device = device_bytes_in_use();
+    auto first = C.get();
+    for (int i = 0; i < 3; i++) linalg.gemm(g);
+    REQUIRE(linalg.workspace_bytes() == bytes);
+    REQUIRE(device_bytes_in_use() == device);
+    REQUIRE(same_bits(C.get(), first));
+    REQUIRE(&linalg.stream() == &stream);
+}
+
+TEST_CASE("runtime/linalg: gemm refuses what it cannot do and names it") {
+    Stream stream;
+    Linalg linalg(stream);
+    Buffer<float> memory(64 * 64);
+    Buffer<bf16> half(64 * 64);
+    Gemm good;
+    good.M = good.N = good.K = 8;
+    good.A = good.B = mat(memory.data(), 8), good.C = mat(memory.data() + 1024, 8);
+    auto message = [&](auto change) {
+        Gemm g = good;
+        change(g);
+        return error_of([&] { linalg.gemm(g); });
+    };
+    REQUIRE(contains(message([](Gemm& g) { g.K = 0; }), "8 x 8 x 0"));
+    REQUIRE(contains(message([](Gemm& g) { g.batch_outer = 0; }), "batch"));
+    REQUIRE(contains(message([](Gemm& g) { g.A.data = nullptr; }), "A is null"));
+    REQUIRE(contains(message([](Gemm& g) { g.B.ld = 7; }), "B is 8 x 8 but its row stride (ld) is 7"));
+    REQUIRE(contains(message([](Gemm& g) { g.trans_a = true, g.M = 9; }), "A is 8 x 9"));
+    REQUIRE(contains(message([&](Gemm& g) { g.B = mat(half.data(), 8); }), "B is bf16, expected float"));
+    REQUIRE(contains(message([&](Gemm& g) { g.C = mat(half.data(), 8); }), "C is bf16"));
+    REQUIRE(contains(message([](Gemm& g) { g.symmetric = true, g.N = 7; }), "symmetric"));
+    REQUIRE(contains(message([](Gemm& g) { g.epilogue = Epilogue::bias; }), "bias is null"));
+    REQUIRE(
+        contains(message([&](Gemm& g) { g.epilogue = Epilogue::bias, g.bias = mat(half.data(), 8); }), "bias is bf16"));
+    REQUIRE(contains(message([&](Gemm& g) { g.epilogue = Epilogue::gelu_bias, g.bias = g.A; }), "aux is null"));
+    REQUIRE(contains(message([&](Gemm& g) { g.epilogue = Epilogue::bias, g.bias = g.A, g.batch_inner = 2; }), "batch"));
+    REQUIRE(contains(message([&](Gemm& g) { g.addend = mat(half.data(), 8); }), "addend is bf16"));
+    REQUIRE(contains(message([&](Gemm& g) { g.C.data = reinterpret_cast<char*>(g.C.data) + 2; }), "aligned"));
+}
+
+namespace {
+
+// A = U diag(S) Vt, U and V with orthonormal columns, S descending and not negative.
+void check_svd(const std::vector<float>& a, int m, int n) {
+    CAPTURE(m, n);
+    Stream stream;
+    Linalg linalg(stream);
+    int r = std::min(m, n);
+    Guarded<float> A(a, stream), U(m * r, stream), S(r, stream), Vt(r * n, stream);
+    linalg.svd(A.data(), m, n, U.data(), S.data(), Vt.data());
+    auto u = U.get(), s = S.get(), vt = Vt.get();
+    A.get();
+    auto scaled = widen<double>(u);
+    double norm = 0.0;
+    for (int i = 0; i < m * r; i++) scaled[i] *= s[i % r];
+    for (float x : a) norm = std::max(norm, std::abs(static_cast<double>(x)));
+    // Backward stability: errors of some roundoffs of the largest singular value (at most norm * sqrt(m n)), growing
+    // with the number of Householder reflections.
+    double tolerance = 4.0 * kUnitRoundoff<float> * r;
+    REQUIRE(compare(transposed(transposed(a, m, n), n, m), matmul_oracle(scaled, widen<double>(vt), m, n, r),
+                    tolerance * norm * std::sqrt(m * n)));
+    std::vector<double> identity(r * r, 0.0);
+    for (int i = 0; i < r; i++) identity[i * r + i] = 1.0;
+    auto gram = [&](const std::vector<float>& rows, int columns) {
+        auto wide = widen<double>(rows);
+        return matmul_oracle(wide, wide, r, r, columns, false, true);
+    };
+    REQUIRE(compare(gram(transposed(u, m, r), m), identity, 8.0 * kUnitRoundoff<float> * (r + 8)));
+    REQUIRE(compare(gram(vt, n), identity, 8.0 * kUnitRoundoff<float> * (r + 8)));
+    for (int i = 0; i < r; i++) REQUIRE((s[i] >= 0.0f && (i == 0 || s[i] <= s[i - 1])));
+}
+
+std::vector<float> low_rank(int m, int n, int rank) {
+    auto x = matmul_oracle(widen<double>(random_values<float>(m * rank, 1)),
+                           widen<double>(random_values<float>(rank * n, 2)), m, n, rank);
+    return {x.begin(), x.end()};
+}
+
+}  // namespace
+
+TEST_CASE("runtime/linalg: svd reconstructs tall, wide, square and rank-deficient matrices") {
+    for (auto [m, n] : {std::pair{1, 1}, {1, 9}, {9, 1}, {33, 33}, {97, 31}, {31, 97}}) {
+        check_svd(random_values<float>(m * n, 3), m, n);
+        check_svd(low_rank(m, n, std::min({m, n, 3})), m, n);
+        check_svd(std::vector<float>(m * n, 0.0f), m, n);
+    }
+}
+
+TEST_CASE("runtime/linalg: eigh gives ascending eigenvalues and orthonormal rows of eigenvectors") {
+    Stream stream;
+    Linalg linalg(stream);
+    for (int n : {1, 2, 33, 97}) {
+        CAPTURE(n);
+        auto half = random_values<float>(n * n, 1), other = transposed(half, n, n), a = half;
+        for (int i = 0; i < n * n; i++) a[i] = 0.5f * (half[i] + other[i]);
+        Guarded<float> A(a, stream), W(n, stream);
+        linalg.eigh(A.data(), n, W.data());
+        auto q = A.get(), w = W.get();
+        auto scaled = widen<double>(q);
+        for (int i = 0; i < n * n; i++) scaled[i] *= w[i / n];
+        // As for the svd; the largest eigenvalue is near sqrt(2 n).
+        double tolerance = 4.0 * kUnitRoundoff<float> * (n + 8);
+        REQUIRE(
+            compare(a, matmul_oracle(widen<double>(q), scaled, n, n, n, true, false), tolerance * std::sqrt(2.0 * n)));
+        std::vector<double> identity(n * n, 0.0);
+        for (int i = 0; i < n; i++) identity[i * n + i] = 1.0;
+        auto gram = matmul_oracle(widen<double>(q), widen<double>(q), n, n, n, false, true);
+        REQUIRE(compare(std::vector<double>(gram), identity, tolerance));
+        REQUIRE(std::is_sorted(w.begin(), w.end()));
+    }
+}
+
+TEST_CASE("runtime/linalg: svd and eigh refuse NaN and infinity") {
+    Stream stream;
+    Linalg linalg(stream);
+    Buffer<float> U(64), S(8), Vt(64);
+    for (float bad : {NAN, INFINITY, -INFINITY}) {
+        auto a = random_values<float>(64, 1);
+        a[37] = bad;
+        Guarded<float> A(a, stream);
+        REQUIRE(contains(error_of([&] { linalg.svd(A.data(), 8, 8, U.data(), S.data(), Vt.data()); }), "svd: "));
+        REQUIRE(contains(error_of([&] { linalg.eigh(A.data(), 8, S.data()); }), "eigh: "));
+        REQUIRE(same_bits(A.get(), a));
+    }
+}
+
+TEST_CASE("runtime/linalg: svd and eigh give the same bits for any number of threads") {
+    Stream stream;
+    auto a = random_values<float>(97 * 97, 1);
+    check_thread_counts([&] {
+        Linalg linalg(stream);
+        Guarded<float> A(a, stream), U(97 * 97, stream), S(97, stream), Vt(97 * 97, stream);
+        linalg.svd(A.data(), 97, 97, U.data(), S.data(), Vt.data());
+        return U.get();
+    });
+    check_thread_counts([&] {
+        Linalg linalg(stream);
+        Guarded<float> A(a, stream), w(97, stream);
+        linalg.eigh(A.data(), 97, w.data());
+        return A.get();
+    });
+}
+
+TEST_CASE("runtime/activation: GELU and its derivative agree with the oracle from tail to tail") {
+    Stream stream;
+    std::vector<float> x;
+    for (int i = -2000; i <= 2000; i++) x.push_back(static_cast<float>(i) / 100.0f);
+    for (float large : {50.0f, 1e10f, 1e30f}) x.insert(x.end(), {large, -large});
+    x.push_back(NAN);
+    int64_t n = std::ssize(x);
+    Guarded<float> X(x, stream), Ones(std::vector<float>(n, 1.0f), stream), Y(n, stream), Slope(n, stream);
+    gelu_forward(Y.data(), X.data(), n, stream);
+    gelu_backward(Slope.data(), X.data(), Ones.data(), n, stream);
+    auto y = Y.get(), slope = Slope.get();
+    REQUIRE(std::isnan(y.back()));
+    REQUIRE(std::isnan(slope.back()));
+    for (size_t i = 0; i + 1 < x.size(); i++) {
+        CAPTURE(x[i]);
+        if (std::abs(x[i]) > 20.0f) {
+            REQUIRE(compare(std::vector{y[i]}, std::vector{std::max(0.0, static_cast<double>(x[i]))}, 1e-6));
+            REQUIRE(compare(std::vector{slope[i]}, std::vector{x[i] > 0.0f ? 1.0 : 0.0}, 1e-6));
+            continue;
+        }
+        REQUIRE(compare(std::vector{y[i]}, std::vector{gelu_tanh_oracle(Tracked(x[i]))}, kGeluRoundings));
+        // Central difference of the oracle, good to h^2 = 1e-8; 1e-6 is 8 roundoffs of a derivative near 1.
+        double h = 1e-4, expected = (gelu_tanh_oracle(x[i] + h) - gelu_tanh_oracle(x[i] - h)) / (2.0 * h);
+        REQUIRE(compare(std::vector{slope[i]}, std::vector{expected}, 1e-6));
+    }
+}
+
+TEST_CASE("runtime/activation: the GELU epilogue and the GELU kernel give the same bits") {
+    Stream stream;
+    Linalg linalg(stream);
+    auto check = [&]<typename T>(T) {
+        for (int N : {7, 8, 33, 256}) {
+            constexpr int M = 129, K = 16;
+            Guarded<T> A(random_values<T>(M * K, 1), stream), B(random_values<T>(N * K, 2), stream);
+            Guarded<T> Bias(random_values<T>(N, 3), stream), C(M * N, stream), Aux(M * N, stream), Again(M * N, stream);
+            Gemm g;
+            g.M = M, g.N = N, g.K = K, g.trans_b = true, g.epilogue = Epilogue::gelu_bias;
+            g.A = mat(A.data(), K), g.B = mat(B.data(), K), g.C = mat(C.data(), N);
+            g.bias = mat(Bias.data(), N), g.aux = mat(Aux.data(), N);
+            linalg.gemm(g);
+            gelu_forward(Again.data(), Aux.data(), M * N, stream);
+            REQUIRE(same_bits(Again.get(), C.get()));
+        }
+    };
+    check(float{});
+    check(bf16{});
+}
