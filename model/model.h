@@ -26,8 +26,8 @@ public:
     // Forward only: losses (B * T, device).
     virtual void forward(float* losses, const Batch& batch) = 0;
 
-    // Forward only: the logits of every row, logits (B * T, V) float, without padding. For tests and sampling.
-    virtual void logits(float* logits, const Batch& batch) = 0;
+    // Forward only: logits (row_end - row_begin, V) float, without padding, of those rows of the batch. For tests and sampling.
+    virtual void logits(float* logits, const Batch& batch, int row_begin, int row_end) = 0;
 
     virtual const ActivationPlan& activation_plan() const = 0;
 

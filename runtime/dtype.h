@@ -65,11 +65,17 @@ template <typename T> constexpr DType dtype_of = DType::f32;
 template <> inline constexpr DType dtype_of<bf16> = DType::bf16;
 template <> inline constexpr DType dtype_of<f16> = DType::f16;
 
-// The widest access of one thread: 16 bytes on a GPU, a 64-byte vector register's worth on a CPU.
-#if defined(__CUDACC__)
+// The widest access of one thread: 16 bytes on a GPU, a 64-byte vector register's worth on a CPU. TEON_CUDA is defined for
+// every file of a CUDA build, also those that g++ compiles, so that all agree.
+// Rows of up to kRowAlone elements that have to be reduced are one thread's work each, longer ones are shared by a warp
+// or block: on a CPU a warp-wide reduction costs as much as reading a short row; on a GPU neighbouring threads have to
+// share rows for their loads to coalesce.
+#if defined(TEON_CUDA) || defined(__CUDACC__)
 inline constexpr int kVecBytes = 16;
+inline constexpr int kRowAlone = 0;
 #else
 inline constexpr int kVecBytes = 64;
+inline constexpr int kRowAlone = 2048;
 #endif
 template <typename T> inline constexpr int kVecWidth = kVecBytes / static_cast<int>(sizeof(T));
 

@@ -66,6 +66,16 @@ public:
     // eigenvectors on return. Synchronizes the stream. Throws Error like svd.
     void eigh(float* A, int n, float* w);
 
+    // Whether Epilogue::gelu_bias gives the bits of kernels/gelu.cu on the stored pre-activation, so that recomputing the
+    // activation from it changes nothing. cuBLASLt applies its own tanh to the unrounded sum.
+    static constexpr bool gelu_epilogue_is_exact() {
+#if defined(TEON_CUDA)
+        return false;
+#else
+        return true;
+#endif
+    }
+
     const Stream& stream() const;
     size_t workspace_bytes() const;
 

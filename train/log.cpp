@@ -1,0 +1,115 @@
+#include "train/log.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "runtime/check.h"
+#include "train/setup.h"
+
+namespace teon {
+
+namespace {
+
+void write_all(int file, const char* data, size_t size, const std::string& path) {
+    while (size > 0) {
+        ssize_t n = ::write(file, data, size);
+        if (n < 0 && errno == EINTR) continue;
+        CHECK(n > 0, "{}: cannot write: {}", path, std::strerror(errno));
+        data += n;
+        size -= static_cast<size_t>(n);
+    }
+}
+
+nlohmann::json number(double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(); }
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::string& path)
+    : path_(path), file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
+    CHECK(file_ >= 0, "{}: cannot open: {}", path, std::strerror(errno));
+}
+
+MetricsFile::~MetricsFile() { ::close(file_); }
+
+void MetricsFile::write(const nlohmann::json& line) {
+    std::string text = line.dump() + "\n";
+    write_all(file_, text.data(), text.size(), path_);
+}
+
+void MetricsFile::write(const StepMetrics& m) {
+    write(nlohmann::ordered_json{{"kind", "step"},
+                                 {"step", m.step},
+                                 {"tokens", m.tokens},
+                                 {"loss", number(m.loss)},
+                                 {"grad_norm", number(m.grad_norm)},
+                                 {"lr", number(m.lr)},
+                                 {"ms", number(m.ms)},
+                                 {"tokens_per_s", number(m.tokens_per_s)},
+                                 {"data_wait_ms", number(m.data_wait_ms)},
+                                 {"optimizer_ms", number(m.optimizer_ms)}});
+    if (m.skipped)
+        write(nlohmann::ordered_json{{"kind", "event"},
+                                     {"step", m.step},
+                                     {"event", "update_skipped"},
+                                     {"reason", std::isfinite(m.loss) ? "non-finite gradient" : "non-finite loss"}});
+}
+
+std::string duration_text(double seconds) {
+    const int64_t s = static_cast<int64_t>(std::llround(seconds));
+    if (s >= 3600) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
+    if (s >= 60) return fmt::format("{}m{:02}s", s / 60, s % 60);
+    return fmt::format("{}s", s);
+}
+
+Console::Console(int64_t total_steps, int64_t log_every, double flops_per_token, double peak_flops)
+    : total_(total_steps), log_every_(log_every), flops_per_token_(flops_per_token), peak_flops_(peak_flops) {}
+
+void Console::step(const StepMetrics& m) {
+    smoothed_ms_ = smoothed_ms_ == 0 ? m.ms : 0.95 * smoothed_ms_ + 0.05 * m.ms;
+    if (m.step % log_every_ != 0 && m.step != total_ && !m.skipped) return;
+    std::string mfu;
+    if (peak_flops_ > 0) mfu = fmt::format(" | MFU {:.1f}%", 100 * flops_per_token_ * m.tokens_per_s / peak_flops_);
+    fmt::print("step {:>{}}/{} | loss {:.4f} | norm {:.3f} | lr {:.2e} | {:.0f} ms | {} tok/s{} | ETA {}{}\n", m.step,
+               std::to_string(total_).size(), total_, m.loss, m.grad_norm, m.lr, m.ms, count_text(m.tokens_per_s), mfu,
+               duration_text(static_cast<double>(total_ - m.step) * smoothed_ms_ / 1000),
+               m.skipped ? " | update skipped: not finite" : "");
+    std::fflush(stdout);
+}
+
+void Console::note(const std::string& text) {
+    fmt::print("{}\n", text);
+    std::fflush(stdout);
+}
+
+void create_run_folder(const std::string& folder) {
+    std::error_code error;
+    CHECK_USAGE(!std::filesystem::exists(std::filesystem::path(folder) / "metrics.jsonl", error),
+                "--out {}: already holds a run; name another folder", folder);
+    std::filesystem::create_directories(folder, error);
+    CHECK_USAGE(!error && ::access(folder.c_str(), W_OK) == 0, "--out {}: cannot be written: {}", folder,
+                error ? error.message() : std::strerror(errno));
+}
+
+void write_file_atomically(const std::string& path, const std::string& content) {
+    const std::string temporary = path + ".tmp";
+    int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    CHECK(file >= 0, "{}: cannot open: {}", temporary, std::strerror(errno));
+    try {
+        write_all(file, content.data(), content.size(), temporary);
+        CHECK(::fsync(file) == 0, "{}: cannot write: {}", temporary, std::strerror(errno));
+    } catch (...) {
+        ::close(file);
+        ::unlink(temporary.c_str());
+        throw;
+    }
+    ::close(file);
+    CHECK(::rename(temporary.c_str(), path.c_str()) == 0, "{}: cannot rename: {}", path, std::strerror(errno));
+}
+
+}  // namespace teon

@@ -1,0 +1,58 @@
+// What a run tells: a line per step on the terminal, metrics.jsonl and config.json in the run's folder.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace teon {
+
+struct StepMetrics {
+    int64_t step = 0;         // 1 = after the first update
+    int64_t tokens = 0;       // seen so far
+    double loss = 0;          // nats per token, mean of the step
+    double grad_norm = 0;
+    double lr = 0;
+    double ms = 0;            // since the step before
+    double tokens_per_s = 0;
+    double data_wait_ms = 0;  // the host waited for the loader
+    double optimizer_ms = 0;
+    bool skipped = false;     // loss or gradient was not finite: no update
+};
+
+// An append-only file of one JSON object per line. A line is written by one write call, so that a kill leaves whole lines.
+// NaN and infinities are written as null.
+class MetricsFile {
+public:
+    explicit MetricsFile(const std::string& path);   // throws Error naming the path
+    ~MetricsFile();
+    MetricsFile(const MetricsFile&) = delete;
+    void write(const nlohmann::json& line);
+    void write(const StepMetrics& m);
+private:
+    std::string path_;
+    int file_;
+};
+
+// The console: a line per step, an ETA from the last steps' time, MFU where the device's peak is known.
+class Console {
+public:
+    Console(int64_t total_steps, int64_t log_every, double flops_per_token, double peak_flops);
+    void step(const StepMetrics& m);
+    void note(const std::string& text);
+private:
+    int64_t total_, log_every_;
+    double flops_per_token_, peak_flops_;
+    double smoothed_ms_ = 0;
+};
+
+// "1h02m", "3m12s", "45s".
+std::string duration_text(double seconds);
+
+// Creates the folder of a run. Throws UsageError if it already holds one.
+void create_run_folder(const std::string& folder);
+// Writes the whole file or none of it: a temporary file beside it, fsync, rename.
+void write_file_atomically(const std::string& path, const std::string& content);
+
+}  // namespace teon

@@ -1,0 +1,64 @@
+// Every flag of train_gpt2 and train_llama: one row of a table generates parsing, help, range checks, the config file's keys and
+// the resolved config that is logged. Reading options touches no device and allocates nothing.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/decoder.h"
+#include "optim/optimizer.h"
+#include "optim/schedule.h"
+
+namespace teon {
+
+// What distinguishes one training program from another.
+struct ModelFamily {
+    std::string program;                                  // "train_gpt2"
+    std::string default_preset;                           // "small"
+    std::vector<std::string> presets;
+    DecoderConfig (*config)(const std::string& preset);
+};
+
+struct Options {
+    // model
+    std::string model;
+    int layers = 0, channels = 0, heads = 0, kv_heads = 0, ffn = 0, vocab_size = 0;  // 0: the preset's
+    int seq_len = 1024;
+    std::optional<DType> dtype;
+    Recompute recompute = Recompute::automatic;
+    std::optional<float> rope_base;
+    float rope_scaling = 1.0f;
+    // data
+    std::string data, val_data;
+    bool shuffle = true, document_mask = false;
+    // batch
+    int64_t batch_tokens = 524288;
+    int micro_batch = 0;                                  // 0: automatic
+    int64_t steps = 0, tokens = 0;
+    double epochs = 0;
+    // optimizer, orthogonalizer, teon
+    OptimizerOptions optimizer;
+    std::optional<float> adamw_lr;
+    float grad_clip = 1.0f;
+    // schedule
+    Schedule schedule;
+    std::optional<double> min_lr_ratio;
+    // run
+    std::string out;
+    uint64_t seed = 1337;
+    int64_t eval_every = 250, eval_tokens = 0, log_every = 1, diagnose_every = 0;
+    int64_t memory = 0;                                   // bytes; 0: what the device has
+    // checks
+    bool plan_only = false;
+};
+
+// Parses argv and, where given, --config FILE.toml (flags override it). Throws UsageError with one line that names the flag, the
+// value and the fix. Returns std::nullopt if --help or --version was asked for and printed.
+std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv);
+
+// Every flag with its resolved value, for config.json.
+nlohmann::json options_json(const ModelFamily& family, const Options& options);
+
+}  // namespace teon

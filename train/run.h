@@ -1,0 +1,11 @@
+// A training program from its command line to its exit status. The mains differ only in the model family they pass.
+#pragma once
+
+#include "train/options.h"
+
+namespace teon {
+
+// 0: done; 1: failed; 2: usage. Errors are one line on standard error, beginning "<program>: error:".
+int train_main(const ModelFamily& family, int argc, const char* const* argv);
+
+}  // namespace teon

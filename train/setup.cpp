@@ -1,0 +1,212 @@
+#include "train/setup.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace teon {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The manifest.json that prepare.py leaves beside shards, or null.
+nlohmann::json read_manifest(const std::string& data) {
+    std::error_code ignored;
+    fs::path folder = fs::is_directory(data, ignored) ? fs::path(data) : fs::path(data).parent_path();
+    fs::path path = folder / "manifest.json";
+    std::ifstream file(path);
+    if (!file) return nullptr;
+    nlohmann::json manifest = nlohmann::json::parse(file, nullptr, false);
+    CHECK_USAGE(manifest.is_object(), "{}: not valid JSON; make the shards again or remove the file", path.string());
+    return manifest;
+}
+
+DecoderConfig make_config(const ModelFamily& family, const Options& o, const nlohmann::json& manifest) {
+    DecoderConfig c = family.config(o.model);
+    if (o.layers) c.L = o.layers;
+    if (o.channels) {
+        c.F = static_cast<int>(static_cast<int64_t>(c.F) * o.channels / c.C);  // the preset's ratio of MLP to model width
+        c.C = o.channels;
+    }
+    if (o.heads) c.NKV = c.NH = o.heads;
+    if (o.kv_heads) c.NKV = o.kv_heads;
+    if (o.ffn) c.F = o.ffn;
+    const int in_data = manifest.is_object() ? manifest.value("vocab_size", 0) : 0;
+    if (o.vocab_size) {
+        c.V = o.vocab_size;
+        CHECK_USAGE(c.V >= in_data, "--vocab-size {}: the data's manifest.json says {}; leave the flag out to use that", c.V, in_data);
+    } else if (in_data) {
+        c.V = in_data;
+    }
+    c.max_T = o.seq_len;
+    if (o.rope_base) c.rope_base = *o.rope_base;
+    c.rope_scaling = o.rope_scaling;
+    validate(c);
+    return c;
+}
+
+void open_data(Setup& s) {
+    const Options& o = s.options;
+    if (o.data.empty()) return;
+    s.train_shards = open_shards(o.data, "train");
+    if (!o.val_data.empty()) {
+        s.val_shards = open_shards(o.val_data, "val");
+    } else if (fs::is_directory(o.data)) {
+        s.val_shards = open_shards(o.data, "val");
+    }
+    for (const ShardInfo& shard : s.train_shards) s.data_tokens += shard.tokens;
+}
+
+int64_t windows_of(const std::vector<ShardInfo>& shards, int T) {
+    int64_t n = 0;
+    for (const ShardInfo& shard : shards) n += std::max<int64_t>(0, (shard.tokens - 1) / T);
+    return n;
+}
+
+// Sizes the micro-batch and the recompute policy together: the cheapest policy that leaves room for a useful micro-batch
+// (8192 tokens, or the whole step if that is less), then the largest divisor of the step's sequences that fits.
+void fit_to_memory(Setup& s, const DeviceLimits& limits, int64_t fixed_bytes) {
+    const Options& o = s.options;
+    const int64_t sequences = o.batch_tokens / o.seq_len;
+    const int64_t most_tokens = limits.is_gpu ? 65536 : 4096;  // beyond this, larger products are no faster
+    const int64_t useful = std::min<int64_t>(8192, std::min(most_tokens, o.batch_tokens));
+    const int64_t room = limits.memory_bytes - fixed_bytes;
+    auto fits = [&](int B, Recompute policy) {
+        DecoderRun trial = s.run;
+        trial.B = B;
+        trial.recompute = policy;
+        return decoder_activations(s.config, trial).total_bytes() <= room;
+    };
+    std::vector<Recompute> policies = {Recompute::none, Recompute::cheap, Recompute::block};
+    if (o.recompute != Recompute::automatic) policies = {o.recompute};
+    std::vector<int> sizes;  // largest first
+    if (o.micro_batch > 0) {
+        sizes = {o.micro_batch};
+    } else {
+        for (int64_t B = std::min(sequences, std::max<int64_t>(1, most_tokens / o.seq_len)); B >= 1; --B)
+            if (sequences % B == 0) sizes.push_back(static_cast<int>(B));
+    }
+    s.run.B = sizes.back();
+    s.run.recompute = policies.back();
+    for (Recompute policy : policies)
+        for (int B : sizes) {
+            if (!fits(B, policy)) continue;
+            const bool last_choice = policy == policies.back() || B == sizes.front();
+            if (!last_choice && static_cast<int64_t>(B) * o.seq_len < useful) break;
+            s.run.B = B;
+            s.run.recompute = policy;
+            return;
+        }
+    DecoderRun smallest = s.run;
+    const int64_t wanted = fixed_bytes + decoder_activations(s.config, smallest).total_bytes();
+    throw UsageError(fmt::format(
+        "{} needs {} at --micro-batch {} --recompute {}, but {} are there; lower --micro-batch or --seq-len, or use a smaller model",
+        o.model, bytes_text(static_cast<double>(wanted)), s.run.B, name_of(s.run.recompute),
+        bytes_text(static_cast<double>(limits.memory_bytes))));
+}
+
+void plan_length(Setup& s) {
+    const Options& o = s.options;
+    if (o.steps) {
+        s.steps = o.steps;
+    } else if (o.tokens) {
+        s.steps = o.tokens / o.batch_tokens;
+        CHECK_USAGE(s.steps > 0, "--tokens {}: less than one step of --batch-tokens {}", o.tokens, o.batch_tokens);
+    } else if (!s.train_shards.empty()) {
+        const double windows = static_cast<double>(windows_of(s.train_shards, o.seq_len));
+        s.steps = static_cast<int64_t>(std::floor(o.epochs * windows * o.seq_len / static_cast<double>(o.batch_tokens)));
+        CHECK_USAGE(s.steps > 0, "--epochs {}: the data's {} tokens are less than one step of --batch-tokens {}", o.epochs,
+                    s.data_tokens, o.batch_tokens);
+    }
+    if (!s.val_shards.empty()) {
+        const int64_t limit = o.eval_tokens ? o.eval_tokens : 10485760;
+        s.eval_windows = std::min(windows_of(s.val_shards, o.seq_len), std::max<int64_t>(1, limit / o.seq_len));
+        CHECK_USAGE(s.eval_windows > 0, "--val-data: {} has no window of --seq-len {} + 1 tokens", s.val_shards[0].path, o.seq_len);
+    }
+}
+
+}  // namespace
+
+int64_t Setup::memory_bytes() const {
+    int64_t sum = 0;
+    for (const auto& [name, bytes] : memory) sum += bytes;
+    return sum;
+}
+
+Setup make_setup(const ModelFamily& family, const Options& options, const DeviceLimits& limits) {
+    Setup s;
+    s.options = options;
+    const nlohmann::json manifest = options.data.empty() ? nlohmann::json() : read_manifest(options.data);
+    s.config = make_config(family, options, manifest);
+    if (manifest.is_object()) s.delimiter = manifest.value("delimiter", -1);
+    CHECK_USAGE(!options.document_mask || s.delimiter >= 0 || options.data.empty(),
+                "--document-mask: {} has no manifest.json that names the delimiter; make the shards with scripts/prepare.py",
+                options.data);
+    open_data(s);
+    plan_length(s);
+
+    s.run.T = options.seq_len;
+    s.run.dtype = options.dtype.value_or(limits.is_gpu ? DType::bf16 : DType::f32);
+    s.options.dtype = s.run.dtype;
+    s.options.optimizer.ns_dtype = limits.is_gpu ? DType::bf16 : DType::f32;
+    s.params = decoder_params(s.config);
+    s.optimizer_plan = plan_optimizer(s.params, s.options.optimizer);
+
+    const int64_t P = s.params.size();
+    s.memory.push_back({"weights, float masters", 4 * P});
+    if (s.run.dtype == DType::bf16) s.memory.push_back({"weights, bf16", 2 * P});
+    s.memory.push_back({"gradients, float", 4 * P});
+    s.memory.push_back({"optimizer state", s.optimizer_plan.state_bytes});
+    s.memory.push_back({"optimizer scratch", s.optimizer_plan.scratch_bytes});
+    fit_to_memory(s, limits, s.memory_bytes());
+    s.activations = decoder_activations(s.config, s.run);
+    s.memory.push_back({"activations, saved", s.activations.saved_bytes()});
+    s.memory.push_back({"activations, scratch", s.activations.scratch_bytes()});
+    s.micro_steps = static_cast<int>(options.batch_tokens / options.seq_len / s.run.B);
+    return s;
+}
+
+std::string bytes_text(double bytes) {
+    for (auto [unit, size] : {std::pair{"GiB", 0x1p30}, {"MiB", 0x1p20}, {"KiB", 0x1p10}})
+        if (bytes >= size) return fmt::format("{:.2f} {}", bytes / size, unit);
+    return fmt::format("{:.0f} B", bytes);
+}
+
+std::string count_text(double n) {
+    for (auto [unit, size] : {std::pair{"B", 1e9}, {"M", 1e6}, {"k", 1e3}})
+        if (n >= size) return fmt::format("{:.2f}{}", n / size, unit);
+    return fmt::format("{:.0f}", n);
+}
+
+std::string setup_report(const Setup& s) {
+    const DecoderConfig& c = s.config;
+    const Options& o = s.options;
+    std::string out;
+    auto line = [&](std::string_view name, std::string value) { out += fmt::format("{:<12}{}\n", name, value); };
+    line("model", fmt::format("{} {}: {} layers, {} channels, {} heads{}, MLP {}, vocabulary {}, context {}", c.family, c.preset,
+                              c.L, c.C, c.NH, c.NKV == c.NH ? "" : fmt::format(" ({} key/value)", c.NKV), c.F, c.V, c.max_T));
+    line("parameters", fmt::format("{} ({}), stored as {}", s.params.logical_size(),
+                                   count_text(static_cast<double>(s.params.logical_size())), name_of(s.run.dtype)));
+    if (!s.train_shards.empty())
+        line("data", fmt::format("{} tokens in {} shard{}{}", count_text(static_cast<double>(s.data_tokens)), s.train_shards.size(),
+                                 s.train_shards.size() == 1 ? "" : "s",
+                                 s.val_shards.empty() ? ", no validation data"
+                                                      : fmt::format(", {} validation windows", s.eval_windows)));
+    line("step", fmt::format("{} tokens = {} x {} sequences of {}", o.batch_tokens, s.micro_steps, s.run.B, o.seq_len));
+    if (s.steps)
+        line("length", fmt::format("{} steps = {} tokens{}", s.steps, count_text(static_cast<double>(s.steps * o.batch_tokens)),
+                                   s.data_tokens ? fmt::format(" = {:.2f} epochs", static_cast<double>(s.steps * o.batch_tokens) /
+                                                                                       static_cast<double>(s.data_tokens))
+                                                 : ""));
+    line("recompute", std::string(name_of(s.run.recompute)));
+    out += "memory\n";
+    for (const auto& [name, bytes] : s.memory) out += fmt::format("  {:<28}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
+    out += fmt::format("  {:<28}{:>12}\n", "total", bytes_text(static_cast<double>(s.memory_bytes())));
+    out += plan_table(s.params, s.optimizer_plan, o.optimizer);
+    return out;
+}
+
+}  // namespace teon

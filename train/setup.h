@@ -1,0 +1,50 @@
+// From options to everything a run needs to know before it allocates: sizes, shards, steps, micro-batches, memory.
+// Nothing here touches a device, so --plan-only is this and a printout.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/loader.h"
+#include "model/decoder.h"
+#include "optim/optimizer.h"
+#include "train/options.h"
+
+namespace teon {
+
+// What the plan may assume of the device.
+struct DeviceLimits {
+    bool is_gpu = false;
+    int64_t memory_bytes = 0;     // that the run may use
+};
+
+struct Setup {
+    Options options;
+    DecoderConfig config;
+    DecoderRun run;               // micro-batch, storage type, resolved recompute policy
+    ParamTable params;
+    ActivationPlan activations;
+    OptimizerPlan optimizer_plan;
+    std::vector<ShardInfo> train_shards, val_shards;
+    int delimiter = -1;           // token that begins a document, where the data's manifest says
+    int64_t data_tokens = 0;
+    int64_t steps = 0;            // 0 when the data is not known (--plan-only)
+    int micro_steps = 1;          // gradient accumulation: micro-batches per step and rank
+    int64_t eval_windows = 0;
+    std::vector<std::pair<std::string, int64_t>> memory;  // bytes per category
+    int64_t memory_bytes() const;
+};
+
+// Throws UsageError with one line on anything that cannot work.
+Setup make_setup(const ModelFamily& family, const Options& options, const DeviceLimits& limits);
+
+// The start-up tables: model, data and batch, memory, optimizer plan.
+std::string setup_report(const Setup& setup);
+
+// "1.5 GiB"; "12.3M".
+std::string bytes_text(double bytes);
+std::string count_text(double n);
+
+}  // namespace teon

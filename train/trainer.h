@@ -1,0 +1,50 @@
+// One optimizer step: micro-batches forward and backward, norm, clipping, update. Nothing in a step allocates or waits for the
+// device; metrics are read back when the step after is already queued.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "data/loader.h"
+#include "model/model.h"
+#include "optim/optimizer.h"
+#include "optim/schedule.h"
+#include "train/log.h"
+
+namespace teon {
+
+struct TrainerOptions {
+    int64_t steps = 0;
+    int64_t batch_tokens = 0;     // of a step, over all ranks and micro-batches
+    int micro_steps = 1;
+    float grad_clip = 1.0f;
+    OptimizerOptions optimizer;
+    Schedule schedule;
+};
+
+class Trainer {
+public:
+    Trainer(Model& model, Optimizer& optimizer, Loader& loader, const TrainerOptions& options, Context& context);
+    ~Trainer();
+
+    // Queues the next step. Returns the metrics of the step before, if there is one that has not been returned.
+    std::optional<StepMetrics> step();
+    // Waits for the last queued step and returns its metrics, unless they were returned.
+    std::optional<StepMetrics> finish();
+    int64_t steps_done() const;   // queued so far
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+struct EvalResult {
+    double loss = 0;              // nats per token, mean
+    int64_t tokens = 0;
+};
+
+// Mean loss over the first `windows` windows of the loader (not shuffled), the same ones every time. Synchronizes.
+EvalResult evaluate(Model& model, Loader& loader, int B, int64_t windows, Context& context);
+
+}  // namespace teon

@@ -1,0 +1,7 @@
+// Trains GPT-2. ./train_gpt2 --help lists the flags; ./train_gpt2 --plan-only shows what a run would need.
+#include "model/gpt2.h"
+#include "train/run.h"
+
+int main(int argc, char** argv) {
+    return teon::train_main({"train_gpt2", "small", teon::gpt2_presets(), teon::gpt2_config}, argc, argv);
+}

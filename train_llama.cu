@@ -1,0 +1,7 @@
+// Trains LLaMA. ./train_llama --help lists the flags; ./train_llama --plan-only shows what a run would need.
+#include "model/llama.h"
+#include "train/run.h"
+
+int main(int argc, char** argv) {
+    return teon::train_main({"train_llama", "60m", teon::llama_presets(), teon::llama_config}, argc, argv);
+}
