@@ -32,7 +32,7 @@ ONLY_host := %_host.cpp %_mpi.cpp
 ONLY_cuda := %_cuda.cu %_nccl.cu %_sm90.cu
 ROOMS     := runtime kernels model optim data train
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
-TESTS     := test/main.cpp $(wildcard test/test_*.cu test/test_*.cpp test/oracle/*.cpp)
+TESTS     := $(wildcard test/*.cu test/*.cpp test/oracle/*.cpp)
 PROGRAMS  := $(basename $(wildcard train_gpt2.cu train_llama.cu generate.cu))
 BENCHES   := $(basename $(wildcard bench/bench_*.cu))
 for_host   = $(filter-out $(ONLY_cuda),$1)
