@@ -208,7 +208,8 @@ struct Loader::Impl {
 
     // Shared with the thread, under `mutex`.
     std::mutex mutex;
-    std::condition_variable_any room, filled;
+    std::condition_variable_any room;  // the thread waits for it, until there is work or it is to stop
+    std::condition_variable filled;
     int64_t calls = 0;           // of next() that returned
     int64_t sample = 0;          // the global index of the next one's batch
     int ready = 0;               // slots filled beyond `calls`
