@@ -56,10 +56,12 @@ VERSION     = -DTEON_SOURCE_VERSION='"$(shell cat build/version)"'
 OPT        := -O3
 CXX_host    = $(CXX) -std=c++20 $(OPT) $(MARCH) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp $(WARN) $(INCLUDES)
 CXX_asan    = $(subst -O3,-O1,$(CXX_host)) -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
-# fmt inside the headers, so that a GPU machine needs no library; fmt turns constexpr off under nvcc, which then fails.
+# fmt inside its headers, so that a GPU machine needs no library. Under nvcc fmt turns constexpr off, which fails to
+# compile; turned on, nvcc looks at fmt's functions of long double as device code, though no kernel calls them.
 FMT_cuda   := -DFMT_HEADER_ONLY -DFMT_USE_CONSTEXPR=1
+FMT_nvcc   := -diag-suppress 20208
 CXX_cuda    = $(CXX) -std=c++20 $(OPT) -fopenmp $(WARN) $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
-NVCC_cuda   = $(NVCC) -std=c++20 -O3 --expt-relaxed-constexpr -lineinfo -Werror all-warnings \
+NVCC_cuda   = $(NVCC) -std=c++20 -O3 --expt-relaxed-constexpr -lineinfo -Werror all-warnings $(FMT_nvcc) \
               -Xcompiler -Wall,-Wextra,-fopenmp $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
 LIBS_host   = -llapacke -lopenblas -lboost_context -lfmt
 LIBS_cuda   = $(CUDA_LIBS)

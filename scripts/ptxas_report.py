@@ -67,7 +67,7 @@ def main():
     names = short_names({name for _, name in kernels})
     architectures = sorted({architecture for row in kernels.values() for architecture in row})
     rows = [(file, names[name], usage) for (file, name), usage in kernels.items()]
-    width = max(len(name) for _, name, _ in rows)
+    width = 2 + max(len(name) for _, name, _ in rows)
     print(f"{'kernel':{width}}" + "".join(f"  {a:>8} {'spill':>6}" for a in architectures) + "  shared")
     previous = None
     for file, name, usage in sorted(rows, key=lambda row: row[:2]):
