@@ -1,6 +1,11 @@
 // Catch2, version 2 (Debian 12) or 3 (Ubuntu 24.04), under one include. Each test program links one main: test/main.cpp.
+// CHECK stays the one of runtime/check.h, in whatever order headers are included; tests use REQUIRE.
 #pragma once
 
+#include "runtime/check.h"
+
+#pragma push_macro("CHECK")
+#undef CHECK
 #if __has_include(<catch2/catch.hpp>)
 #include <catch2/catch.hpp>
 #elif __has_include(<catch.hpp>)
@@ -8,3 +13,5 @@
 #else
 #include <catch2/catch_all.hpp>
 #endif
+#undef CHECK
+#pragma pop_macro("CHECK")
