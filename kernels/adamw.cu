@@ -1,0 +1,73 @@
+// AdamW and the decision, taken on the device, whether and how strongly a step is applied.
+#include <cmath>
+
+#include "kernels/common.h"
+#include "kernels/ops.h"
+
+namespace teon {
+
+__global__ void step_control_kernel(StepControl* control, const float* norm_squared, const float* loss, float clip,
+                                    float beta1, float beta2) {
+    if (threadIdx.x > 0) return;
+    const float norm = sqrtf(norm_squared[0]);
+    const bool finite = std::isfinite(norm) && std::isfinite(loss[0]);
+    control->grad_norm = norm;
+    control->skip = finite ? 0 : 1;
+    control->scale = !finite ? 0.0f : clip > 0.0f && norm > clip ? clip / norm : 1.0f;
+    if (!finite) return;
+    const int t = ++control->updates;
+    // In double: 1 - beta^t cancels while t is small.
+    control->bias_correction1 = static_cast<float>(1.0 - pow(static_cast<double>(beta1), t));
+    control->bias_correction2 = static_cast<float>(1.0 - pow(static_cast<double>(beta2), t));
+}
+
+template <typename T, int W>
+__global__ void __launch_bounds__(kFlatBlock)
+    adamw_update_kernel(float* master, T* work, float* m, float* v, const float* grad, const StepControl* control,
+                        int64_t n, float lr, float beta1, float beta2, float eps, float weight_decay) {
+    if (control->skip != 0) return;
+    const float scale = control->scale, keep = 1.0f - lr * weight_decay;
+    const float step = lr / control->bias_correction1;
+    const float v_scale = 1.0f / sqrtf(control->bias_correction2);
+    for_each_vec<W>(n, [=](auto width, int64_t i) {
+        constexpr int w = decltype(width)::value;
+        auto p = load_vec<w>(master + i), first = load_vec<w>(m + i), second = load_vec<w>(v + i);
+        const auto gradient = load_vec<w>(grad + i);
+#pragma unroll
+        for (int k = 0; k < w; k++) {
+            const float g = gradient[k] * scale;
+            first[k] = beta1 * first[k] + (1.0f - beta1) * g;
+            second[k] = beta2 * second[k] + (1.0f - beta2) * g * g;
+            p[k] = p[k] * keep - step * first[k] / (sqrtf(second[k]) * v_scale + eps);
+        }
+        store_vec(master + i, p);
+        store_vec(m + i, first);
+        store_vec(v + i, second);
+        if (work != nullptr) store_floats(work + i, p);
+    });
+}
+
+void step_control(StepControl* control, const float* norm_squared, const float* loss, float clip, float beta1,
+                  float beta2, const Stream& stream) {
+    launch<step_control_kernel>({1, 32}, stream, control, norm_squared, loss, clip, beta1, beta2);
+}
+
+template <typename T>
+void adamw_update(float* master, T* work, float* m, float* v, const float* grad, const StepControl* control, int64_t n,
+                  float lr, float beta1, float beta2, float eps, float weight_decay, const Stream& stream) {
+    constexpr int WIDEST = kVecWidth<float>;
+    for_flat_width<WIDEST>(
+        [&](auto width) {
+            constexpr int W = decltype(width)::value;
+            launch<adamw_update_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, master, work, m, v, grad,
+                                              control, n, lr, beta1, beta2, eps, weight_decay);
+        },
+        master, work, m, v, grad);
+}
+
+template void adamw_update(float*, float*, float*, float*, const float*, const StepControl*, int64_t, float, float,
+                           float, float, float, const Stream&);
+template void adamw_update(float*, bf16*, float*, float*, const float*, const StepControl*, int64_t, float, float,
+                           float, float, float, const Stream&);
+
+}  // namespace teon

@@ -1,0 +1,168 @@
+// What kernels share: how flat arrays and rows are divided among threads, and at which vector width. Private to
+// kernels/.
+//
+// Widths are decided here alone: kVecWidth elements where all rows start aligned, else 1. The elements of a row are
+// always summed in the same order for a given C, whatever the grid.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "runtime/simt.h"
+
+namespace teon {
+
+// ---- vectors
+// ---------------------------------------------------------------------------------------------------------
+
+// W elements of T as floats, and back (rounded).
+template <int W, typename T>
+__device__ __forceinline__ Vec<float, W> load_floats(const T* p) {
+    Vec<T, W> x = load_vec<W>(p);
+    Vec<float, W> y;
+#pragma unroll
+    for (int k = 0; k < W; k++) y[k] = static_cast<float>(x[k]);
+    return y;
+}
+template <typename T, int W>
+__device__ __forceinline__ void store_floats(T* p, const Vec<float, W>& x) {
+    Vec<T, W> y;
+#pragma unroll
+    for (int k = 0; k < W; k++) y[k] = static_cast<T>(x[k]);
+    store_vec(p, y);
+}
+
+// Sum of the elements by halves.
+template <int W>
+__device__ __forceinline__ float sum_of(const Vec<float, W>& terms) {
+    Vec<float, W> x = terms;
+#pragma unroll
+    for (int half = W / 2; half > 0; half /= 2) {
+#pragma unroll
+        for (int k = 0; k < half; k++) x[k] += x[k + half];
+    }
+    return x[0];
+}
+
+// ---- flat arrays
+// -----------------------------------------------------------------------------------------------------
+
+inline constexpr int kFlatBlock = 256;
+inline constexpr int kFlatVecsPerThread = 4;
+
+// The grid for which for_each_vec<W> covers n elements.
+template <int W>
+int64_t flat_blocks(int64_t n) {
+    int64_t per_block = int64_t{kFlatBlock} * kFlatVecsPerThread * W;
+    return (n + per_block - 1) / per_block;
+}
+
+// Calls f(width, i) for the elements [i, i + width) that are this thread's: width is W, or 1 in the tail of n.
+template <int W, typename F>
+__device__ __forceinline__ void for_each_vec(int64_t n, F f) {
+    for (int k = 0; k < kFlatVecsPerThread; k++) {
+        int64_t i = ((int64_t{blockIdx.x} * kFlatVecsPerThread + k) * kFlatBlock + threadIdx.x) * W;
+        if (i + W <= n) {
+            f(std::integral_constant<int, W>{}, i);
+        } else {
+            for (; i < n; i++) f(std::integral_constant<int, 1>{}, i);
+            return;
+        }
+    }
+}
+
+// Calls f(W) with the width, as a constant, at which arrays at these addresses are accessed.
+template <int WIDEST, typename F, typename... P>
+void for_flat_width(F f, const P*... pointers) {
+    if (vec_aligned<float, WIDEST>(0, pointers...)) {
+        f(std::integral_constant<int, WIDEST>{});
+    } else {
+        f(std::integral_constant<int, 1>{});
+    }
+}
+
+// ---- rows
+// ------------------------------------------------------------------------------------------------------------
+
+// A row is done by kLanes threads (a warp, or one), kWidth elements at a time. If kHeld > 0 each lane can keep its
+// part, at most kHeld vectors, in registers.
+template <int WIDTH, int LANES, int HELD>
+struct RowShape {
+    static constexpr int kWidth = WIDTH, kLanes = LANES, kHeld = HELD;
+    static constexpr int kBlock = LANES == 1 ? 32 : 128;
+    static constexpr int kRowsPerBlock = kBlock / LANES;
+
+    static int64_t blocks(int64_t rows) { return (rows + kRowsPerBlock - 1) / kRowsPerBlock; }
+
+    static __device__ __forceinline__ int row() {
+        return static_cast<int>(blockIdx.x) * kRowsPerBlock + static_cast<int>(threadIdx.x) / LANES;
+    }
+    static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % LANES; }
+
+    // The sum over the lanes of a row, in all of them.
+    static __device__ __forceinline__ float sum(const Vec<float, WIDTH>& x) {
+        if constexpr (LANES == 1) {
+            return sum_of(x);
+        } else {
+            return warp_sum(sum_of(x));
+        }
+    }
+
+    // Calls f(slot, j) for the vectors [j, j + WIDTH) of a row of C elements that are this lane's.
+    template <typename F>
+    static __device__ __forceinline__ void for_each(int C, F f) {
+        if constexpr (HELD > 0) {
+#pragma unroll
+            for (int slot = 0; slot < HELD; slot++) {
+                int j = (slot * LANES + lane()) * WIDTH;
+                if (j < C) f(slot, j);
+            }
+        } else {
+            for (int j = lane() * WIDTH; j < C; j += LANES * WIDTH) f(0, j);
+        }
+    }
+};
+
+// This lane's part of a row that is passed over several times: in registers where it fits, else read again (from
+// cache).
+template <typename T, typename Shape>
+struct RowCache {
+    Vec<T, Shape::kWidth> held[Shape::kHeld > 0 ? Shape::kHeld : 1];
+
+    __device__ __forceinline__ void keep(int slot, const Vec<T, Shape::kWidth>& x) {
+        if constexpr (Shape::kHeld > 0) held[slot] = x;
+    }
+    // Vector `slot`, which stands at p.
+    __device__ __forceinline__ Vec<float, Shape::kWidth> get(int slot, const T* p) const {
+        if constexpr (Shape::kHeld > 0) {
+            return load_floats<Shape::kWidth>(held[slot].v);
+        } else {
+            return load_floats<Shape::kWidth>(p);
+        }
+    }
+};
+
+// Calls f(shape) with the RowShape for rows of `row` elements that are accessed in aligned runs of `run` (row is a
+// multiple of run) at these addresses. HOLD: rows that fit are held in registers.
+template <typename T, bool HOLD, typename F, typename... P>
+void for_row_shape(int64_t run, int64_t row, F f, const P*... pointers) {
+    constexpr int W = kVecWidth<T>;
+    auto share = [&](auto width) {
+        constexpr int w = decltype(width)::value;
+        if constexpr (kRowAlone > 0) {
+            if (row <= kRowAlone) return f(RowShape<w, 1, 0>{});
+        }
+        if constexpr (HOLD && w > 1) {
+            if (row <= 32 * w * 4) return f(RowShape<w, 32, 4>{});
+            if (row <= 32 * w * 8) return f(RowShape<w, 32, 8>{});
+        }
+        f(RowShape<w, 32, 0>{});
+    };
+    if (vec_aligned<T, W>(run, pointers...)) {
+        share(std::integral_constant<int, W>{});
+    } else {
+        share(std::integral_constant<int, 1>{});
+    }
+}
+
+}  // namespace teon

@@ -1,0 +1,133 @@
+// Token and position embedding: a gather, and its transpose, a sum over the rows that share an id. The sum needs no
+// atomics: `order` lists the rows sorted by id, so each id's rows are one segment of it.
+#include "kernels/common.h"
+#include "kernels/ops.h"
+
+namespace teon {
+
+template <typename T, typename Shape>
+__global__ void __launch_bounds__(Shape::kBlock)
+    embedding_forward_kernel(T* out, const int* tokens, const int* positions, const T* wte, const T* wpe, int N,
+                             int C) {
+    constexpr int W = Shape::kWidth;
+    const int row = Shape::row();
+    if (row >= N) return;
+    out += int64_t{row} * C;
+    wte += int64_t{tokens[row]} * C;
+    if (wpe == nullptr) {
+        Shape::for_each(C, [=](int, int j) { store_vec(out + j, load_vec<W>(wte + j)); });
+        return;
+    }
+    wpe += int64_t{positions[row]} * C;
+    Shape::for_each(C, [=](int, int j) {
+        auto x = load_floats<W>(wte + j), p = load_floats<W>(wpe + j);
+#pragma unroll
+        for (int k = 0; k < W; k++) x[k] += p[k];
+        store_floats(out + j, x);
+    });
+}
+
+// A segment is shared by PARTS workers of kLanes threads; worker p takes the rows p, p + PARTS, ... of it, a tile of
+// columns at a time. The parts are then added in the order of p. The workers of a position that begins no segment have
+// nothing to do.
+inline constexpr int kSegmentVecs = 4;  // vectors of a lane in a tile
+
+template <typename T, typename Shape, int PARTS>
+__global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
+    embedding_backward_kernel(float* dtable, const T* dout, const int* ids, const int* order, int N, int C) {
+    constexpr int W = Shape::kWidth, LANES = Shape::kLanes, TILE = LANES * W * kSegmentVecs;
+    const int begin = PARTS == 1 ? Shape::row() : static_cast<int>(blockIdx.x);
+    const int part = PARTS == 1 ? 0 : static_cast<int>(threadIdx.x) / LANES;
+    if (begin >= N) return;
+    const int id = ids[order[begin]];
+    if (begin > 0 && ids[order[begin - 1]] == id) return;
+    dtable += int64_t{id} * C;
+
+    for (int tile = 0; tile < C; tile += TILE) {
+        Vec<float, W> sums[kSegmentVecs] = {};
+        auto add_row = [&](int i) {
+            const T* source = dout + int64_t{order[i]} * C;
+#pragma unroll
+            for (int v = 0; v < kSegmentVecs; v++) {
+                const int j = tile + (v * LANES + Shape::lane()) * W;
+                if (j >= C) continue;
+                const auto d = load_floats<W>(source + j);
+#pragma unroll
+                for (int k = 0; k < W; k++) sums[v][k] += d[k];
+            }
+        };
+        // Four rows at a time, so that their loads overlap. The ids are sorted: the last row of the four decides.
+        int i = begin + part;
+        for (; i + 3 * PARTS < N && ids[order[i + 3 * PARTS]] == id; i += 4 * PARTS) {
+#pragma unroll
+            for (int r = 0; r < 4; r++) add_row(i + r * PARTS);
+        }
+        for (; i < N && ids[order[i]] == id; i += PARTS) add_row(i);
+
+        if constexpr (PARTS == 1) {
+#pragma unroll
+            for (int v = 0; v < kSegmentVecs; v++) {
+                const int j = tile + (v * LANES + Shape::lane()) * W;
+                if (j >= C) continue;
+                auto total = load_vec<W>(dtable + j);
+#pragma unroll
+                for (int k = 0; k < W; k++) total[k] += sums[v][k];
+                store_vec(dtable + j, total);
+            }
+        } else {
+            DYN_SHARED(float, partial);  // (PARTS, TILE)
+            __syncthreads();             // the tile before has been added up
+#pragma unroll
+            for (int v = 0; v < kSegmentVecs; v++)
+                store_vec(partial + part * TILE + (v * LANES + Shape::lane()) * W, sums[v]);
+            __syncthreads();
+            const int width = std::min(TILE, C - tile);
+            for (int j = static_cast<int>(threadIdx.x); j < width; j += PARTS * LANES) {
+                float total = 0.0f;
+#pragma unroll
+                for (int p = 0; p < PARTS; p++) total += partial[p * TILE + j];
+                dtable[tile + j] += total;
+            }
+        }
+    }
+}
+
+template <typename T>
+void embedding_forward(T* out, const int* tokens, const int* positions, const T* wte, const T* wpe, int N, int C,
+                       const Stream& stream) {
+    for_row_shape<T, false>(
+        C, C,
+        [&](auto shape) {
+            using Shape = decltype(shape);
+            launch<embedding_forward_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, out, tokens,
+                                                       positions, wte, wpe, N, C);
+        },
+        out, wte, wpe);
+}
+
+template <typename T>
+void embedding_backward(float* dtable, const T* dout, const int* ids, const int* order, int N, int C,
+                        const Stream& stream) {
+    for_row_shape<T, false>(
+        C, C,
+        [&](auto shape) {
+            using Shape = decltype(shape);
+            if constexpr (Shape::kLanes == 1) {
+                launch<embedding_backward_kernel<T, Shape, 1>>({Shape::blocks(N), Shape::kBlock}, stream, dtable, dout,
+                                                               ids, order, N, C);
+            } else {
+                constexpr int PARTS = 8;
+                constexpr size_t smem = sizeof(float) * PARTS * 32 * Shape::kWidth * kSegmentVecs;
+                launch<embedding_backward_kernel<T, Shape, PARTS>>({N, PARTS * 32, smem}, stream, dtable, dout, ids,
+                                                                   order, N, C);
+            }
+        },
+        dtable, dout);
+}
+
+template void embedding_forward(float*, const int*, const int*, const float*, const float*, int, int, const Stream&);
+template void embedding_forward(bf16*, const int*, const int*, const bf16*, const bf16*, int, int, const Stream&);
+template void embedding_backward(float*, const float*, const int*, const int*, int, int, const Stream&);
+template void embedding_backward(float*, const bf16*, const int*, const int*, int, int, const Stream&);
+
+}  // namespace teon

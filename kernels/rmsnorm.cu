@@ -1,0 +1,36 @@
+// Root-mean-square normalization (Zhang & Sennrich, arXiv 1910.07467), fused with the residual addition before it.
+//
+// Forward, for each row x of C elements: rstd = 1 / sqrt(mean x^2 + eps), xhat = x rstd, out = xhat * weight.
+//
+// Backward: dweight = sum over rows of dout * xhat. With g = dout * weight = dL/dxhat,
+// d xhat_j / d x_i = rstd (delta_ij - xhat_i xhat_j / C), so dx = rstd (g - xhat mean(g * xhat)).
+#include "kernels/norm.h"
+#include "kernels/ops.h"
+
+namespace teon {
+
+template <typename T>
+void rmsnorm_forward(T* out, T* residual, float* rstd, const T* x, const T* branch, const T* weight, int N, int C,
+                     float eps, const Stream& stream) {
+    const T* no_bias = nullptr;
+    norm_forward<T, false>(out, residual, nullptr, rstd, x, branch, weight, no_bias, N, C, eps, stream);
+}
+
+size_t rmsnorm_backward_scratch_bytes(int N, int C) { return norm_backward_scratch_bytes(N, C, false); }
+
+template <typename T>
+void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const T* dresidual, const T* x,
+                      const float* rstd, const T* weight, int N, int C, const Stream& stream) {
+    norm_backward<T, false>(dx, dweight, nullptr, scratch, dout, dresidual, x, nullptr, rstd, weight, N, C, stream);
+}
+
+template void rmsnorm_forward(float*, float*, float*, const float*, const float*, const float*, int, int, float,
+                              const Stream&);
+template void rmsnorm_forward(bf16*, bf16*, float*, const bf16*, const bf16*, const bf16*, int, int, float,
+                              const Stream&);
+template void rmsnorm_backward(float*, float*, void*, const float*, const float*, const float*, const float*,
+                               const float*, int, int, const Stream&);
+template void rmsnorm_backward(bf16*, float*, void*, const bf16*, const bf16*, const bf16*, const float*, const bf16*,
+                               int, int, const Stream&);
+
+}  // namespace teon

@@ -1,0 +1,76 @@
+// SwiGLU (Shazeer, "GLU Variants Improve Transformer", arXiv 2002.05202): out = silu(gate) * up, silu(g) = g s(g), with
+// s the logistic function. Backward: dup = dout g s, dgate = dout up s (1 + g (1 - s)).
+#include "kernels/common.h"
+#include "kernels/ops.h"
+#include "runtime/math.h"
+
+namespace teon {
+
+template <typename T, typename Shape>
+__global__ void __launch_bounds__(Shape::kBlock) swiglu_forward_kernel(T* out, const T* gate_up, int N, int F) {
+    constexpr int W = Shape::kWidth;
+    const int row = Shape::row();
+    if (row >= N) return;
+    out += int64_t{row} * F;
+    const T* gate = gate_up + int64_t{row} * 2 * F;
+    const T* up = gate + F;
+    Shape::for_each(F, [=](int, int j) {
+        auto g = load_floats<W>(gate + j), u = load_floats<W>(up + j);
+#pragma unroll
+        for (int k = 0; k < W; k++) g[k] = g[k] / (1.0f + exp_fast(-g[k])) * u[k];
+        store_floats(out + j, g);
+    });
+}
+
+template <typename T, typename Shape>
+__global__ void __launch_bounds__(Shape::kBlock)
+    swiglu_backward_kernel(T* dgate_up, const T* gate_up, const T* dout, int N, int F) {
+    constexpr int W = Shape::kWidth;
+    const int row = Shape::row();
+    if (row >= N) return;
+    const T* gate = gate_up + int64_t{row} * 2 * F;
+    T* dgate = dgate_up + int64_t{row} * 2 * F;
+    dout += int64_t{row} * F;
+    Shape::for_each(F, [=](int, int j) {
+        auto g = load_floats<W>(gate + j), u = load_floats<W>(gate + F + j), d = load_floats<W>(dout + j);
+        Vec<float, W> dg, du;
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            float s = 1.0f / (1.0f + exp_fast(-g[k]));
+            du[k] = d[k] * g[k] * s;
+            dg[k] = d[k] * u[k] * s * (1.0f + g[k] * (1.0f - s));
+        }
+        store_floats(dgate + j, dg);
+        store_floats(dgate + F + j, du);
+    });
+}
+
+template <typename T>
+void swiglu_forward(T* out, const T* gate_up, int N, int F, const Stream& stream) {
+    for_row_shape<T, false>(
+        F, F,
+        [&](auto shape) {
+            using Shape = decltype(shape);
+            launch<swiglu_forward_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, out, gate_up, N, F);
+        },
+        out, gate_up);
+}
+
+template <typename T>
+void swiglu_backward(T* dgate_up, const T* gate_up, const T* dout, int N, int F, const Stream& stream) {
+    for_row_shape<T, false>(
+        F, F,
+        [&](auto shape) {
+            using Shape = decltype(shape);
+            launch<swiglu_backward_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, dgate_up, gate_up, dout,
+                                                     N, F);
+        },
+        dgate_up, gate_up, dout);
+}
+
+template void swiglu_forward(float*, const float*, int, int, const Stream&);
+template void swiglu_forward(bf16*, const bf16*, int, int, const Stream&);
+template void swiglu_backward(float*, const float*, const float*, int, int, const Stream&);
+template void swiglu_backward(bf16*, const bf16*, const bf16*, int, int, const Stream&);
+
+}  // namespace teon
