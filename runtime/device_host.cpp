@@ -2,20 +2,17 @@
 #include <omp.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 
 #include "runtime/device.h"
+#include "runtime/device_account.h"
 
 namespace teon {
 
 namespace {
-
-std::atomic<size_t> bytes_in_use = 0;
-std::atomic<size_t> bytes_peak = 0;
 
 // The value of the first line "key : value" of a /proc file; empty if there is none.
 std::string proc_value(const char* path, std::string_view key) {
@@ -63,8 +60,8 @@ DeviceInfo device_info() {
 }
 
 const char* backend_name() { return "host"; }
-size_t device_bytes_in_use() { return bytes_in_use; }
-size_t device_bytes_peak() { return bytes_peak; }
+size_t device_bytes_in_use() { return detail::device_bytes.in_use(); }
+size_t device_bytes_peak() { return detail::device_bytes.peak(); }
 
 Stream::Stream() = default;
 Stream::~Stream() = default;
@@ -87,13 +84,12 @@ namespace detail {
 void* device_allocate(size_t bytes) {
     void* p = allocate_aligned(bytes);
     std::memset(p, 0xff, bytes);  // NaN in every storage type: reading what was never written shows
-    size_t now = bytes_in_use += bytes;
-    for (size_t peak = bytes_peak; peak < now && !bytes_peak.compare_exchange_weak(peak, now);) {}
+    device_bytes.add(bytes);
     return p;
 }
 
 void device_free(void* p, size_t bytes) noexcept {
-    bytes_in_use -= bytes;
+    device_bytes.subtract(bytes);
     std::free(p);
 }
 

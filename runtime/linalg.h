@@ -58,6 +58,11 @@ public:
     // Throws Error on a shape, dtype or alignment that it cannot do, naming it.
     void gemm(const Gemm& g);
 
+    // Whether the first gemm of a kind times the algorithms that cuBLASLt proposes and keeps the fastest (only with
+    // beta = 0 and outside graph capture), instead of taking the first proposal. For benchmarks: the choice, and with it
+    // the last bits of results, may differ from run to run. Off by default; no effect on the host.
+    void set_autotune(bool on);
+
     // Thin SVD of A (m x n, float, row-major, overwritten): A = U diag(S) Vt; U (m x r), S (r), Vt (r x n), r = min(m, n).
     // Synchronizes the stream. Throws Error if A is not finite or the iteration does not converge.
     void svd(float* A, int m, int n, float* U, float* S, float* Vt);

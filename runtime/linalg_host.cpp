@@ -321,6 +321,8 @@ void Linalg::gemm(const Gemm& g) {
     }
 }
 
+void Linalg::set_autotune(bool) {}
+
 // Row-major A is column-major A^T = V S U^T, so LAPACK's left vectors are V (column-major n x r: our Vt) and its right
 // ones U^T (column-major r x m: our U).
 void Linalg::svd(float* A, int m, int n, float* U, float* S, float* Vt) {

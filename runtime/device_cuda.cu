@@ -1,0 +1,167 @@
+// A CUDA GPU as the device.
+#include <cuda_runtime.h>
+
+#include <cstring>
+#include <string_view>
+
+#include "runtime/cuda_check.h"
+#include "runtime/device.h"
+#include "runtime/device_account.h"
+
+namespace teon {
+
+namespace {
+
+using detail::check_cuda;
+
+cudaStream_t cuda(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
+cudaEvent_t cuda_event(void* handle) { return static_cast<cudaEvent_t>(handle); }
+
+// Dense bf16 tensor-core peaks with fp32 accumulation in TFLOP/s, from NVIDIA's data sheets (which print twice as much,
+// "with sparsity", for most). The first name that occurs in the device's name counts. A slice of a GPU (MIG) is
+// unknown.
+double peak_bf16_flops(std::string_view name) {
+    struct Peak {
+        std::string_view name;
+        double tflops;
+    };
+    constexpr Peak peaks[] = {{"MIG", 0},        {"B200", 2250}, {"H200", 989},    {"H100 PCIe", 756},
+                              {"H100 NVL", 835}, {"H100", 989},  {"H800", 989},    {"A100", 312},
+                              {"A800", 312},     {"L40S", 362},  {"RTX 4090", 165}};
+    for (const Peak& p : peaks) {
+        if (name.find(p.name) != std::string_view::npos) return p.tflops * 1e12;
+    }
+    return 0;
+}
+
+}  // namespace
+
+// 0 as well where the driver is missing or too old: the program then says that there is no device.
+int device_count() {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    return count;
+}
+
+void set_device(int index) {
+    CHECK(index >= 0 && index < device_count(), "device {} does not exist: this machine has {}", index, device_count());
+    check_cuda(cudaSetDevice(index), "choosing the device");
+}
+
+DeviceInfo device_info() {
+    int index = 0;
+    check_cuda(cudaGetDevice(&index), "finding the device");
+    cudaDeviceProp properties;
+    check_cuda(cudaGetDeviceProperties(&properties, index), "describing the device");
+    DeviceInfo info;
+    info.name = properties.name;
+    info.is_gpu = true;
+    info.multiprocessors = properties.multiProcessorCount;
+    info.compute_capability = 10 * properties.major + properties.minor;
+    check_cuda(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "asking for free memory");
+    info.peak_bf16_flops = peak_bf16_flops(info.name);
+    return info;
+}
+
+const char* backend_name() { return "cuda"; }
+size_t device_bytes_in_use() { return detail::device_bytes.in_use(); }
+size_t device_bytes_peak() { return detail::device_bytes.peak(); }
+
+// Never ordered with the legacy default stream: nothing here uses that.
+Stream::Stream() {
+    cudaStream_t stream = nullptr;
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+    handle_ = stream;
+}
+Stream::~Stream() {
+    if (handle_) cudaStreamDestroy(cuda(*this));
+}
+void Stream::synchronize() const { check_cuda(cudaStreamSynchronize(cuda(*this)), "waiting for the device"); }
+
+Event::Event() {
+    cudaEvent_t event = nullptr;
+    check_cuda(cudaEventCreate(&event), "making an event");
+    handle_ = event;
+}
+Event::~Event() {
+    if (handle_) cudaEventDestroy(cuda_event(handle_));
+}
+void Event::record(const Stream& stream) {
+    check_cuda(cudaEventRecord(cuda_event(handle_), cuda(stream)), "recording an event");
+}
+void Event::synchronize() const { check_cuda(cudaEventSynchronize(cuda_event(handle_)), "waiting for an event"); }
+bool Event::done() const {
+    cudaError_t status = cudaEventQuery(cuda_event(handle_));
+    if (status == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    check_cuda(status, "asking an event");
+    return true;
+}
+void Event::make_wait(const Stream& stream) const {
+    check_cuda(cudaStreamWaitEvent(cuda(stream), cuda_event(handle_), 0), "making a stream wait");
+}
+double Event::milliseconds(const Event& from, const Event& to) {
+    float ms = 0;
+    check_cuda(cudaEventElapsedTime(&ms, cuda_event(from.handle_), cuda_event(to.handle_)), "reading a clock");
+    return ms;
+}
+
+namespace detail {
+
+void* device_allocate(size_t bytes) {
+    void* p = nullptr;  // cudaMalloc aligns to 256 bytes
+    cudaError_t status = cudaMalloc(&p, bytes);
+    if (status != cudaSuccess) {
+        (void)cudaGetLastError();
+        size_t free_bytes = 0, total = 0;
+        (void)cudaMemGetInfo(&free_bytes, &total);
+        throw Error(
+            fmt::format("out of device memory: {} bytes wanted, {} of {} free, {} in use by this program ({}); "
+                        "use a smaller batch or model, or recompute more",
+                        bytes, free_bytes, total, device_bytes.in_use(), cudaGetErrorString(status)));
+    }
+    device_bytes.add(bytes);
+    return p;
+}
+
+void device_free(void* p, size_t bytes) noexcept {
+    device_bytes.subtract(bytes);
+    cudaFree(p);
+}
+
+void* pinned_allocate(size_t bytes) {
+    void* p = nullptr;
+    check_cuda(cudaMallocHost(&p, bytes), "allocating pinned host memory");
+    return p;
+}
+void pinned_free(void* p, size_t) noexcept { cudaFreeHost(p); }
+
+}  // namespace detail
+
+namespace {
+
+void copy_async(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind, const Stream& stream) {
+    if (bytes) check_cuda(cudaMemcpyAsync(dst, src, bytes, kind, cuda(stream)), "copying");
+}
+
+}  // namespace
+
+void copy_bytes(void* dst, const void* src, size_t bytes, const Stream& stream) {
+    copy_async(dst, src, bytes, cudaMemcpyDeviceToDevice, stream);
+}
+void upload_bytes(void* dst, const void* src, size_t bytes, const Stream& stream) {
+    copy_async(dst, src, bytes, cudaMemcpyHostToDevice, stream);
+}
+void download_bytes(void* dst, const void* src, size_t bytes, const Stream& stream) {
+    copy_async(dst, src, bytes, cudaMemcpyDeviceToHost, stream);
+}
+void fill_bytes(void* dst, int byte, size_t bytes, const Stream& stream) {
+    if (bytes) check_cuda(cudaMemsetAsync(dst, byte, bytes, cuda(stream)), "filling memory");
+}
+
+}  // namespace teon
