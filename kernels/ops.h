@@ -151,4 +151,58 @@ void fill_normal(float* x, int rows, int cols, int logical_rows, int logical_col
 void fill_constant(float* x, int rows, int cols, int logical_rows, int logical_cols, float value, const Stream& stream);
 template <typename Dst, typename Src> void cast(Dst* dst, const Src* src, int64_t n, const Stream& stream);
 
+// ---- teon.cu ---------------------------------------------------------------------------------------------------------
+
+// The slices M_k that one batch of orthogonalizations is made of: matrices (m x n) of one shape, K after K for each
+// unfolding. What a kernel has to know of a slice lies on the device.
+struct Slice {
+    int64_t param;           // where it begins in the flat buffers (gradients, master and work weights), in elements
+    int64_t state;           // and in the momentum buffer
+    float step;              // factor of the learning rate for O_k
+    float decay;             // weight decay
+};
+struct SliceBatch {
+    const Slice* slices;     // device, count
+    int count, m, n;
+    bool aligned;            // every param and state offset is a multiple of kVecWidth<float>
+    constexpr int64_t size() const { return static_cast<int64_t>(m) * n; }
+};
+// Where they lie in the unfoldings: (i, j) of slice k of matrix b is Z[b matrix + k slice + i row + j], strides in elements.
+struct SliceLayout {
+    int K;
+    int64_t row_stride, slice_stride, matrix_stride;
+};
+
+// momentum = mu * momentum + scale * grad, where scale is control's; nothing if control says skip. grad = nullptr: left as it
+// is. control = nullptr: scale 1, no skip. partial (count, momentum_parts(s)) = sums of squares, in parts, of what is to be
+// orthogonalized: the momentum, or grad * scale + mu * momentum (Nesterov).
+int momentum_parts(const SliceBatch& s);
+void momentum_update(float* momentum, float* partial, const float* grad, const StepControl* control, const SliceBatch& s,
+                     float mu, bool nesterov, const Stream& stream);
+
+// scales (matrices, K) = what each slice is multiplied by so that its unfolding Z has ||Z||_F = 1 / margin:
+// 1 / (||Z||_F margin + 1e-7), after each slice was divided by its own norm + 1e-7 if normalize_slices. A matrix that is not
+// finite, or whose sum of squares is not, gets the scale 0 and nonfinite[matrix] = 1 (else left as it is); skip: scale 0.
+void slice_scales(float* scales, int* nonfinite, const float* partial, const StepControl* control, int parts, int matrices,
+                  int K, float margin, bool normalize_slices, const Stream& stream);
+
+// Z = scales * momentum (or * (grad * scale + mu * momentum) if grad is given), rounded to T (float, bf16, f16), in the
+// layout; elements between columns and row stride are not written. Scale 0 gives 0 whatever the input; scales = nullptr: 1.
+template <typename T>
+void unfold(T* Z, const float* momentum, const float* grad, const float* scales, const StepControl* control,
+            const SliceBatch& s, const SliceLayout& layout, float mu, const Stream& stream);
+
+// master = master (1 - lr decay) - lr step Z, slice by slice; work = master rounded (nullptr: none). Nothing if control says
+// skip. With master = 0, decay = 0, step = -1 and lr = 1 this is the inverse of unfold.
+template <typename T, typename W>
+void fold_update(float* master, W* work, const T* Z, const StepControl* control, const SliceBatch& s,
+                 const SliceLayout& layout, float lr, const Stream& stream);
+
+// out = x + a I for count square matrices (side x side, rows ld elements apart, gaps included) of float, bf16 or f16.
+template <typename T>
+void add_identity(T* out, const T* x, float a, int count, int side, int64_t ld, const Stream& stream);
+
+// Columns j of U (rows x r) with S[j] <= tolerance * S[0] (S descending) become 0: directions that are not in the matrix.
+void drop_null_directions(float* U, const float* S, int rows, int r, float tolerance, const Stream& stream);
+
 }  // namespace teon

@@ -1,6 +1,6 @@
 // The optimizer as training sees it: a plan made from the ParamTable alone, and the state and step that follow from it.
-// AdamW, Muon and Teon are one class with different plans: rows that AdamW updates, and stacks of K same-role matrices that
-// are orthogonalized together. Muon is Teon with K = 1.
+// AdamW, Muon and Teon are one class with different plans: rows that AdamW updates, and stacks of K same-role matrices
+// that are orthogonalized together. Muon is Teon with K = 1.
 #pragma once
 
 #include <cstdint>
@@ -24,18 +24,18 @@ std::string_view name_of(NsForm f);
 
 struct OptimizerOptions {
     Method method = Method::adamw;
-    float lr = 3e-4f;                 // peak; of the stacks (and of AdamW's rows where adamw_lr is not given)
+    float lr = 3e-4f;  // peak; of the stacks (and of AdamW's rows where adamw_lr is not given)
     float adamw_lr = 3e-4f;
     float weight_decay = 0.1f;
     float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
     float momentum = 0.95f;
     bool nesterov = false;
-    bool shape_scale = true;          // the factor sqrt(m / n) of the slice
-    std::map<Role, float> lr_scale;   // factors per role, 1 where absent
+    bool shape_scale = true;         // the factor sqrt(m / n) of the slice
+    std::map<Role, float> lr_scale;  // factors per role, 1 where absent; weight decay keeps the unscaled learning rate
     Ortho ortho = Ortho::polar_express;
     int ns_steps = 5;
     NsForm ns_form = NsForm::automatic;
-    DType ns_dtype = DType::bf16;     // storage of the Newton-Schulz matrices: bf16 on a GPU, float on the host
+    DType ns_dtype = DType::bf16;  // storage of the Newton-Schulz matrices: bf16 on a GPU, float on the host
     int teon_k = 2;
     int teon_mode = 1;
     std::set<Role> teon_roles = {Role::q, Role::k, Role::v};
@@ -46,39 +46,39 @@ struct OptimizerOptions {
 // Rows of the table, K same-role matrices of consecutive layers, that are unfolded and orthogonalized as one.
 struct Stack {
     Role role;
-    std::vector<int> rows;            // indices into ParamTable, in layer order
-    int m = 0, n = 0;                 // of a slice, as stored
+    std::vector<int> rows;  // indices into ParamTable, in layer order
+    int m = 0, n = 0;       // of a slice, as stored
     int mode = 1;
-    NsForm form = NsForm::standard;   // resolved
-    double flops = 0;                 // of one orthogonalization
+    NsForm form = NsForm::standard;  // resolved
+    double flops = 0;                // of one orthogonalization
     int K() const { return static_cast<int>(rows.size()); }
 };
 
 struct OptimizerPlan {
-    std::vector<int> adamw_rows;      // every row is here or in exactly one stack
+    std::vector<int> adamw_rows;  // every row is here or in exactly one stack
     std::vector<Stack> stacks;
-    int64_t state_bytes = 0;          // momentum and AdamW moments
-    int64_t scratch_bytes = 0;        // Newton-Schulz workspaces
+    int64_t state_bytes = 0;    // momentum and AdamW moments
+    int64_t scratch_bytes = 0;  // Newton-Schulz workspaces: one chunk of stacks at a time (optim/stacks.h)
 };
 
-// Throws UsageError on options that fit no stack (mode outside 1..3, K < 1, a role without matrices).
+// Throws UsageError on options that fit no stack (mode outside 1..3, K < 1, a role without matrices, a factor <= 0).
 OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& options);
 std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options);  // as text
 
 // A named flat piece of optimizer state, for checkpoints.
 struct StateTensor {
-    std::string name;                 // "h.0.attn.q.weight.momentum", "wte.weight.m"
+    std::string name;  // "h.0.attn.q.weight.momentum", "wte.weight.m"
     float* data;
-    int rows, cols;                   // as stored
-    int param;                        // row of the ParamTable
+    int rows, cols;  // as stored
+    int param;       // row of the ParamTable
 };
 
 // One measurement of --diagnose-every: two consecutive layers of a role.
 struct Alignment {
     Role role;
     int layer_a, layer_b;
-    float left, right;                // |inner product| of the top left / top right singular vectors of the momenta
-    float norm_ratio;                 // ||M||_muon,* / ||M||_teon-i,* of the pair
+    float left, right;  // |inner product| of the top left / top right singular vectors of the momenta
+    float norm_ratio;   // ||M||_muon,* / ||M||_teon-i,* of the pair
 };
 
 class Optimizer {
@@ -87,11 +87,18 @@ public:
     ~Optimizer();
     const OptimizerPlan& plan() const;
 
-    // One update from params.grad. lr_factor is the schedule's, in [0, 1]. Obeys control (device): clip scale, skip. Queues work on
-    // context.stream and does not wait for it (except with Ortho::svd).
+    // One update from params.grad. lr_factor is the schedule's, in [0, 1]. Obeys control (device): clip scale, skip.
+    // Queues work on context.stream and does not wait for it (except with Ortho::svd).
     void step(ParamStore& params, const StepControl* control, float lr_factor, Context& context);
 
-    std::vector<Alignment> diagnose(Context& context);   // synchronizes; empty for AdamW
+    // Off the hot path; all of them wait for the device.
+    // Throws Error naming the stack if a momentum was ever not finite. Such a stack is left out of the update (its
+    // weights only decay) and no other one is affected; gradients that are not finite never get here
+    // (StepControl::skip).
+    void check_finite(Context& context);
+    // One entry per role and pair of consecutive layers with a momentum that is not zero; empty for AdamW. From the
+    // eigenvalues of M M^T in float: singular values below 3e-4 of the largest are known only to that order.
+    std::vector<Alignment> diagnose(Context& context);
     std::vector<StateTensor> state();
 
 private:

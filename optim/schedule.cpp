@@ -8,10 +8,14 @@ namespace teon {
 
 std::string_view name_of(ScheduleKind k) {
     switch (k) {
-        case ScheduleKind::cosine: return "cosine";
-        case ScheduleKind::linear: return "linear";
-        case ScheduleKind::constant: return "constant";
-        case ScheduleKind::constant_linear: return "constant-linear";
+        case ScheduleKind::cosine:
+            return "cosine";
+        case ScheduleKind::linear:
+            return "linear";
+        case ScheduleKind::constant:
+            return "constant";
+        case ScheduleKind::constant_linear:
+            return "constant-linear";
     }
     return "?";
 }

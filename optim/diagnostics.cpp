@@ -1,0 +1,100 @@
+#include "optim/diagnostics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "optim/unfold.h"
+
+namespace teon {
+
+namespace {
+
+// What is compared of a matrix.
+struct Spectrum {
+    std::vector<float> left, right;  // top singular vectors, of unit length; empty where not asked for
+    double nuclear = 0;              // sum of the singular values
+};
+
+std::vector<float> download_all(const float* data, int n, const Stream& stream) {
+    std::vector<float> values(n);
+    download(values.data(), data, n, stream);
+    stream.synchronize();
+    return values;
+}
+
+double dot(std::span<const float> a, std::span<const float> b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) sum += double{a[i]} * b[i];
+    return sum;
+}
+
+// Through the eigenvectors of the short side's Gram matrix G: u or v is its top one, the other follows from one
+// product.
+Spectrum spectrum(const Unfolding& u, const float* Z, bool vectors, Context& context) {
+    const int rows = u.rows(), cols = u.cols(), s = std::min(rows, cols), l = std::max(rows, cols);
+    const bool wide = rows <= cols;
+    Buffer<float> G(int64_t{s} * s), w(s), other(l);
+    const Mat z = mat(Z, u.ld);
+    context.linalg.gemm({.M = s,
+                         .N = s,
+                         .K = l,
+                         .trans_a = !wide,
+                         .trans_b = wide,
+                         .A = z,
+                         .B = z,
+                         .C = mat(G.data(), s),
+                         .symmetric = true});
+    context.linalg.eigh(G.data(), s, w.data());
+    Spectrum result;
+    for (float eigenvalue : download_all(w.data(), s, context.stream))
+        result.nuclear += std::sqrt(std::max(eigenvalue, 0.0f));
+    if (!vectors) return result;
+
+    const float* top = G.data() + int64_t{s - 1} * s;
+    context.linalg.gemm({.M = l, .N = 1, .K = s, .trans_a = wide, .A = z, .B = mat(top, 1), .C = mat(other.data(), 1)});
+    std::vector<float> near = download_all(top, s, context.stream), far = download_all(other.data(), l, context.stream);
+    const double length = std::sqrt(dot(far, far));
+    for (float& x : far) x = length > 0 ? static_cast<float>(x / length) : 0.0f;
+    result.left = wide ? near : far;
+    result.right = wide ? far : near;
+    return result;
+}
+
+// The slices (host pointers to device data of one shape) unfolded into one float matrix.
+Spectrum spectrum_of(std::span<const MomentumSlice> slices, int mode, bool vectors, Context& context) {
+    const int K = static_cast<int>(slices.size());
+    const Unfolding u(mode, slices[0].m, slices[0].n, K, 1);
+    std::vector<Slice> infos;
+    for (const MomentumSlice& s : slices) infos.push_back({0, s.data - slices[0].data, 0, 0});
+    Buffer<Slice> on_device(K);
+    upload(on_device.data(), infos.data(), K, context.stream);
+    Buffer<float> Z(u.size());
+    unfold(Z.data(), slices[0].data, nullptr, nullptr, nullptr, {on_device.data(), K, u.m, u.n, false}, u.layout(), 0,
+           context.stream);
+    return spectrum(u, Z.data(), vectors, context);
+}
+
+}  // namespace
+
+std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slices, int mode, Context& context) {
+    std::vector<Alignment> result;
+    Spectrum before;  // of slice i - 1
+    for (size_t i = 0; i < slices.size(); ++i) {
+        const MomentumSlice& slice = slices[i];
+        Spectrum own = spectrum_of({&slice, 1}, 1, true, context);
+        const bool pair =
+            i > 0 && slices[i - 1].role == slice.role && slices[i - 1].m == slice.m && slices[i - 1].n == slice.n;
+        if (pair && own.nuclear > 0 && before.nuclear > 0) {
+            const double joint = spectrum_of({&slices[i - 1], 2}, mode, false, context).nuclear;
+            result.push_back({slice.role, slices[i - 1].layer, slice.layer,
+                              static_cast<float>(std::abs(dot(before.left, own.left))),
+                              static_cast<float>(std::abs(dot(before.right, own.right))),
+                              static_cast<float>((before.nuclear + own.nuclear) / joint)});
+        }
+        before = std::move(own);
+    }
+    return result;
+}
+
+}  // namespace teon

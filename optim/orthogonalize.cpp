@@ -1,0 +1,243 @@
+#include "optim/orthogonalize.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+#include "optim/ns_coefficients.h"
+
+namespace teon {
+
+namespace {
+
+int64_t align_up(int64_t n, int64_t align) { return (n + align - 1) / align * align; }
+
+// Scratch squares (short side x short side) that a form needs beside the second X.
+int squares_of(NsForm form) { return form == NsForm::gram ? 4 : 2; }
+
+// One Newton-Schulz run: the batch, and the products it is made of. All squares are polynomials of one symmetric
+// matrix, so they commute and every product of two is symmetric.
+class NewtonSchulz {
+public:
+    NewtonSchulz(void* X, void* scratch, const MatrixBatch& batch, const OrthoMethod& method, Context& context)
+        : batch_(batch), method_(method), set_(ns_set(method.ortho)), context_(context), X_(X), Y_(scratch) {
+        std::byte* next = static_cast<std::byte*>(scratch) + Arena::aligned(batch.size() * size_of(method.dtype));
+        for (int i = 0; i < squares_of(method.form); ++i) {
+            square_[i] = next;
+            next += Arena::aligned(square_size() * size_of(method.dtype));
+        }
+    }
+
+    void* standard() {
+        void *R = square_[0], *Z = square_[1];
+        for (int t = 0; t < method_.steps; ++t) {
+            const NsTriple q = set_.at(t);
+            gram(R);
+            multiply(Z, R, R, q.c, q.b, R);  // Z = b R + c R^2
+            apply(Z, q.a);                   // X <- a X + Z X
+        }
+        return X_;
+    }
+
+    // q(R) = a I + Z: the multiple of I stays a number until a sum is rounded, half precision need not hold it in Z.
+    void* gram_form() {
+        void *R = square_[0], *Z = square_[1], *Q = square_[2], *spare = square_[3];
+        for (int t = 0, done = 0; t < method_.steps;
+             ++t) {  // done: steps that are in Q, since X was last multiplied by it
+            const NsTriple q = set_.at(t);
+            const bool last = t + 1 == method_.steps || restarts_after(method_.dtype, t + 1);
+            if (done == 0) gram(R);
+            multiply(Z, R, R, q.c, q.b, R);  // Z = b R + c R^2
+            if (last && done == 0) {
+                apply(Z, q.a);  // X <- a X + Z X
+                continue;
+            }
+            if (done == 0) {
+                add_identity(Q, Z, q.a);  // Q = a I + Z
+            } else {
+                multiply(spare, Q, Z, 1, q.a, Q);  // Q <- a Q + Q Z
+                std::swap(Q, spare);
+            }
+            if (last) {
+                apply(Q, 0);  // X <- Q X
+            } else {
+                multiply(spare, R, Z, 1, q.a, R);      // R q
+                multiply(R, spare, Z, 1, q.a, spare);  // R <- R q^2
+            }
+            done = last ? 0 : done + 1;
+        }
+        return X_;
+    }
+
+private:
+    int side() const { return batch_.short_side(); }
+    int64_t square_ld() const { return align_up(side(), method_.row_alignment()); }
+    int64_t square_size() const { return batch_.count * side() * square_ld(); }
+    Mat whole(void* p) const { return {p, method_.dtype, batch_.ld, batch_.stride(), 0}; }
+    Mat square(void* p) const { return {p, method_.dtype, square_ld(), side() * square_ld(), 0}; }
+
+    void run(Gemm g) const {
+        g.batch_inner = batch_.count;
+        context_.linalg.gemm(g);
+    }
+
+    // R = X X^T, or X^T X of tall matrices.
+    void gram(void* R) const {
+        const bool wide = batch_.rows <= batch_.cols;
+        run({.M = side(),
+             .N = side(),
+             .K = wide ? batch_.cols : batch_.rows,
+             .trans_a = !wide,
+             .trans_b = wide,
+             .A = whole(X_),
+             .B = whole(X_),
+             .C = square(R),
+             .symmetric = true});
+    }
+
+    // C = alpha A B + beta addend; C is neither A nor B.
+    void multiply(void* C, void* A, void* B, double alpha, double beta, void* addend) const {
+        Gemm g{.M = side(),
+               .N = side(),
+               .K = side(),
+               .trans_b = true,
+               .A = square(A),
+               .B = square(B),
+               .C = square(C),
+               .alpha = static_cast<float>(alpha),
+               .beta = static_cast<float>(beta),
+               .symmetric = true};
+        if (addend != C) g.addend = square(addend);
+        run(g);
+    }
+
+    // X <- a X + Q X, or a X + X Q of tall matrices.
+    void apply(void* Q, double a) {
+        const bool wide = batch_.rows <= batch_.cols;
+        Gemm g{.M = batch_.rows,
+               .N = batch_.cols,
+               .K = side(),
+               .A = wide ? square(Q) : whole(X_),
+               .B = wide ? whole(X_) : square(Q),
+               .C = whole(Y_),
+               .beta = static_cast<float>(a)};
+        if (a != 0) g.addend = whole(X_);
+        run(g);
+        std::swap(X_, Y_);
+    }
+
+    // Q = a I + Z
+    void add_identity(void* Q, const void* Z, double a) const {
+        auto go = [&]<typename T>(T) {
+            teon::add_identity(static_cast<T*>(Q), static_cast<const T*>(Z), static_cast<float>(a), batch_.count,
+                               side(), square_ld(), context_.stream);
+        };
+        switch (method_.dtype) {
+            case DType::f32:
+                return go(float{});
+            case DType::bf16:
+                return go(bf16{});
+            case DType::f16:
+                return go(f16{});
+        }
+    }
+
+    const MatrixBatch& batch_;
+    const OrthoMethod& method_;
+    const NsSet set_;
+    Context& context_;
+    void *X_, *Y_;
+    std::array<void*, 4> square_{};
+};
+
+// Scratch: U (rows x r), S (r), Vt (r x cols), one matrix at a time.
+void polar_by_svd(float* X, void* scratch, const MatrixBatch& batch, Context& context) {
+    const int r = batch.short_side();
+    auto take = [&](int64_t n) {
+        float* p = static_cast<float*>(scratch);
+        scratch = static_cast<std::byte*>(scratch) + Arena::aligned(n * sizeof(float));
+        return p;
+    };
+    float *U = take(int64_t{batch.rows} * r), *S = take(r), *Vt = take(int64_t{r} * batch.cols);
+    // Rounding leaves singular values of about epsilon * sigma_1 where there are none.
+    const float tolerance = 0x1p-23f * std::sqrt(static_cast<float>(r));
+    for (int i = 0; i < batch.count; ++i) {
+        float* x = X + i * batch.stride();
+        context.linalg.svd(x, batch.rows, batch.cols, U, S, Vt);
+        drop_null_directions(U, S, batch.rows, r, tolerance, context.stream);
+        context.linalg.gemm({.M = batch.rows,
+                             .N = batch.cols,
+                             .K = r,
+                             .A = mat(U, r),
+                             .B = mat(Vt, batch.cols),
+                             .C = mat(x, batch.ld)});
+    }
+}
+
+}  // namespace
+
+double OrthoMethod::margin() const { return ortho == Ortho::svd ? 1.0 : ns_set(ortho).margin; }
+
+// Whole vectors of any element type on either backend; LAPACK wants dense rows.
+int OrthoMethod::row_alignment() const { return ortho == Ortho::svd ? 1 : 16; }
+
+bool restarts_after(DType dtype, int step) {
+    switch (dtype) {
+        case DType::f32:
+            return step % 3 == 0;
+        case DType::f16:
+            return step % 3 == 2;
+        case DType::bf16:
+            return step % 2 == 1;
+    }
+    return true;
+}
+
+double ortho_flops(const OrthoMethod& method, int rows, int cols) {
+    const double s = std::min(rows, cols), l = std::max(rows, cols);
+    if (method.ortho == Ortho::svd) return 6 * l * s * s + 20 * s * s * s + 2 * l * s * s;
+    if (method.form != NsForm::gram) return method.steps * (3 * l * s * s + s * s * s);
+    double flops = 0;
+    for (int t = 0, length = 0; t < method.steps; ++t) {
+        ++length;  // of the segment since the last restart
+        const bool last = t + 1 == method.steps || restarts_after(method.dtype, t + 1);
+        flops += (length > 1 ? 2 : 1) * s * s * s;      // the step, and Q times it
+        flops += last ? 3 * l * s * s : 2 * s * s * s;  // X X^T and Q X of the segment; R q^2
+        if (last) length = 0;
+    }
+    return flops;
+}
+
+NsForm resolve_form(NsForm asked, const OrthoMethod& method, int rows, int cols) {
+    if (asked != NsForm::automatic) return asked;
+    if (method.ortho == Ortho::svd) return NsForm::standard;
+    OrthoMethod standard = method, gram = method;
+    standard.form = NsForm::standard;
+    gram.form = NsForm::gram;
+    return ortho_flops(gram, rows, cols) <= 0.9 * ortho_flops(standard, rows, cols) ? NsForm::gram : NsForm::standard;
+}
+
+int64_t ortho_scratch_bytes(const OrthoMethod& method, const MatrixBatch& batch) {
+    const int64_t s = batch.short_side();
+    auto bytes = [&](int64_t n) { return static_cast<int64_t>(Arena::aligned(n * size_of(method.dtype))); };
+    if (method.ortho == Ortho::svd) return bytes(batch.rows * s) + bytes(s) + bytes(s * batch.cols);
+    return bytes(batch.size()) + squares_of(method.form) * bytes(batch.count * s * align_up(s, method.row_alignment()));
+}
+
+void* orthogonalize(void* X, void* scratch, const MatrixBatch& batch, const OrthoMethod& method, Context& context) {
+    CHECK(batch.count > 0 && batch.rows > 0 && batch.cols > 0 && batch.ld >= batch.cols,
+          "orthogonalize: {} matrices of {} x {}, row stride {}", batch.count, batch.rows, batch.cols, batch.ld);
+    CHECK(method.steps > 0, "orthogonalize: {} steps; at least one is needed", method.steps);
+    CHECK(method.form != NsForm::automatic, "orthogonalize: the form must be resolved (resolve_form)");
+    if (method.ortho == Ortho::svd) {
+        CHECK(method.dtype == DType::f32 && batch.ld == batch.cols, "svd works on dense float matrices");
+        polar_by_svd(static_cast<float*>(X), scratch, batch, context);
+        return X;
+    }
+    NewtonSchulz run(X, scratch, batch, method, context);
+    return method.form == NsForm::gram ? run.gram_form() : run.standard();
+}
+
+}  // namespace teon

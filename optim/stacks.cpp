@@ -1,0 +1,245 @@
+#include "optim/stacks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+namespace teon {
+
+std::string_view name_of(Method m) {
+    switch (m) {
+        case Method::adamw:
+            return "adamw";
+        case Method::muon:
+            return "muon";
+        case Method::teon:
+            return "teon";
+    }
+    return "?";
+}
+
+std::string_view name_of(Ortho o) {
+    switch (o) {
+        case Ortho::svd:
+            return "svd";
+        case Ortho::jordan:
+            return "jordan";
+        case Ortho::you:
+            return "you";
+        case Ortho::you6:
+            return "you6";
+        case Ortho::polar_express:
+            return "polar-express";
+    }
+    return "?";
+}
+
+std::string_view name_of(NsForm f) {
+    switch (f) {
+        case NsForm::automatic:
+            return "auto";
+        case NsForm::standard:
+            return "standard";
+        case NsForm::gram:
+            return "gram";
+    }
+    return "?";
+}
+
+namespace {
+
+float lr_scale_of(Role role, const OptimizerOptions& options) {
+    auto it = options.lr_scale.find(role);
+    return it == options.lr_scale.end() ? 1.0f : it->second;
+}
+
+OrthoMethod method_of(const OptimizerOptions& options, NsForm form) {
+    return {options.ortho, options.ns_steps, form, options.ortho == Ortho::svd ? DType::f32 : options.ns_dtype};
+}
+
+Unfolding unfolding_of(const Stack& stack, const OrthoMethod& method) {
+    return Unfolding(stack.mode, stack.m, stack.n, stack.K(), method.row_alignment());
+}
+
+// Appends the stacks of one role whose matrices are `rows`, in layer order.
+void stack_role(std::vector<Stack>& stacks, const ParamTable& table, const OptimizerOptions& options, Role role,
+                const std::vector<int>& rows) {
+    const bool stacked = options.method == Method::teon && options.teon_roles.contains(role);
+    const int K = stacked ? options.teon_k : 1;
+    for (size_t begin = 0; begin < rows.size();) {
+        const ParamRow& first = table[rows[begin]];
+        Stack stack{.role = role, .rows = {}, .m = first.rows, .n = first.cols};
+        for (; begin < rows.size() && stack.K() < K; ++begin) {
+            const ParamRow& row = table[rows[begin]];
+            if (row.rows != first.rows || row.cols != first.cols) break;
+            stack.rows.push_back(rows[begin]);
+        }
+        // A matrix alone has one matricization up to transposition, but for vec(M): that one is kept where its role's
+        // other stacks have it (their last one may be short), since the size of the update differs.
+        stack.mode = stacked && (stack.K() > 1 || (options.teon_mode == 3 && K > 1)) ? options.teon_mode : 1;
+        const OrthoMethod method = method_of(options, NsForm::standard);
+        const Unfolding u = unfolding_of(stack, method);
+        stack.form = resolve_form(options.ns_form, method, u.rows(), u.cols());
+        stack.flops = ortho_flops(method_of(options, stack.form), u.rows(), u.cols());
+        stacks.push_back(std::move(stack));
+    }
+}
+
+void check_options(const ParamTable& table, const OptimizerOptions& options) {
+    for (auto [role, scale] : options.lr_scale) {
+        CHECK_USAGE(scale > 0 && std::isfinite(scale), "--lr-scale {}={}: the factor must be positive", name_of(role),
+                    scale);
+    }
+    if (options.method == Method::adamw) return;
+    CHECK_USAGE(options.ns_steps >= 1, "--ns-steps {}: at least one step is needed", options.ns_steps);
+    if (options.method != Method::teon) return;
+    CHECK_USAGE(options.teon_k >= 1, "--teon-k {}: a stack holds at least one matrix", options.teon_k);
+    CHECK_USAGE(options.teon_mode >= 1 && options.teon_mode <= 3, "--teon-mode {}: modes are 1, 2 and 3",
+                options.teon_mode);
+    for (Role role : options.teon_roles) {
+        CHECK_USAGE(is_hidden_matrix(role), "--teon-roles: {} is not one of q, k, v, o, mlp-up, mlp-gate, mlp-down",
+                    name_of(role));
+        bool present =
+            std::any_of(table.rows().begin(), table.rows().end(), [&](auto& row) { return row.role == role; });
+        CHECK_USAGE(present, "--teon-roles: this model has no {} matrices; leave it out", name_of(role));
+    }
+}
+
+}  // namespace
+
+OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& options) {
+    check_options(table, options);
+    OptimizerPlan plan;
+    std::map<Role, std::vector<int>> matrices;
+    for (int i = 0; i < table.count(); ++i) {
+        if (options.method != Method::adamw && is_hidden_matrix(table[i].role)) {
+            matrices[table[i].role].push_back(i);
+        } else {
+            plan.adamw_rows.push_back(i);
+        }
+    }
+    for (auto& [role, rows] : matrices) {
+        std::stable_sort(rows.begin(), rows.end(), [&](int a, int b) { return table[a].layer < table[b].layer; });
+        stack_role(plan.stacks, table, options, role, rows);
+    }
+
+    int64_t floats = 0;
+    for (const AdamwRun& run : adamw_runs(table, plan, options)) floats += 2 * run.size;
+    for (const Stack& stack : plan.stacks) floats += stack.K() * momentum_stride(stack.m, stack.n);
+    plan.state_bytes = floats * static_cast<int64_t>(sizeof(float));
+    for (const StackGroup& group : group_stacks(plan, options)) {
+        plan.scratch_bytes = std::max(plan.scratch_bytes, scratch_bytes(group));
+    }
+    return plan;
+}
+
+std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerOptions& options) {
+    std::vector<StackGroup> groups;
+    std::map<std::tuple<int, int, int, int, NsForm>, size_t> index;
+    for (size_t i = 0; i < plan.stacks.size(); ++i) {
+        const Stack& stack = plan.stacks[i];
+        auto key = std::tuple(stack.m, stack.n, stack.K(), stack.mode, stack.form);
+        auto [it, fresh] = index.try_emplace(key, groups.size());
+        if (fresh) {
+            const OrthoMethod method = method_of(options, stack.form);
+            groups.push_back({{}, unfolding_of(stack, method), method, 1});
+        }
+        groups[it->second].stacks.push_back(static_cast<int>(i));
+    }
+    for (StackGroup& group : groups) {
+        const int64_t each = scratch_bytes(group), count = static_cast<int64_t>(group.stacks.size());
+        const int64_t chunks = (count * each + kScratchBound - 1) / kScratchBound;
+        group.chunk = static_cast<int>(std::max<int64_t>(1, (count + chunks - 1) / chunks));  // of equal sizes
+    }
+    return groups;
+}
+
+int64_t scratch_bytes(const StackGroup& group) {
+    const MatrixBatch batch = group.batch(group.chunk);
+    const int64_t unfolded = static_cast<int64_t>(Arena::aligned(batch.size() * size_of(group.method.dtype)));
+    return unfolded + ortho_scratch_bytes(group.method, batch);
+}
+
+std::vector<AdamwRun> adamw_runs(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options) {
+    std::vector<AdamwRun> runs;
+    for (int i : plan.adamw_rows) {
+        const ParamRow& row = table[i];
+        const float scale = lr_scale_of(row.role, options);
+        const bool joins = !runs.empty() && runs.back().rows.back() + 1 == i && runs.back().decay == row.decay &&
+                           runs.back().lr_scale == scale;
+        if (!joins) runs.push_back({{}, row.offset, 0, scale, row.decay});
+        runs.back().rows.push_back(i);
+        runs.back().size = row.offset + row.size() - runs.back().offset;
+    }
+    return runs;
+}
+
+int64_t momentum_stride(int m, int n) { return (int64_t{m} * n + 63) / 64 * 64; }
+
+double step_factor(const ParamTable& table, const Stack& stack, const OptimizerOptions& options) {
+    const ParamRow& row = table[stack.rows.front()];
+    const double m = row.logical_rows, n = row.logical_cols, K = stack.K();
+    double factor = lr_scale_of(stack.role, options);
+    if (options.shape_scale) factor *= std::sqrt(m / n);
+    if (options.teon_rms_match && stack.K() > 1) {
+        const double rows = stack.mode == 1 ? m : stack.mode == 2 ? m * K : K;
+        const double short_side = std::min(rows, m * n * K / rows);
+        factor *= std::sqrt(std::min(m, n) / (short_side / K));
+    }
+    return factor;
+}
+
+std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options) {
+    std::vector<std::vector<std::string>> lines = {
+        {"role", "shape", "stacks", "K", "unfolding", "orthogonalizer", "GFLOP/step"}};
+    double total = 0;
+    for (size_t i = 0; i < plan.stacks.size();) {
+        const Stack& first = plan.stacks[i];
+        size_t end = i;
+        double flops = 0;
+        auto alike = [&](const Stack& s) {
+            return std::tuple(s.role, s.m, s.n, s.K(), s.mode) ==
+                   std::tuple(first.role, first.m, first.n, first.K(), first.mode);
+        };
+        for (; end < plan.stacks.size() && alike(plan.stacks[end]); ++end) flops += plan.stacks[end].flops;
+        const OrthoMethod method = method_of(options, first.form);
+        const Unfolding u = unfolding_of(first, method);
+        const std::string how = method.ortho == Ortho::svd
+                                    ? std::string("svd")
+                                    : fmt::format("{} x{}, {}, {}", name_of(method.ortho), method.steps,
+                                                  name_of(first.form), name_of(method.dtype));
+        lines.push_back({std::string(name_of(first.role)), fmt::format("{} x {}", first.m, first.n),
+                         fmt::format("{}", end - i), fmt::format("{}", first.K()),
+                         fmt::format("mode {}: {} x {}", first.mode, u.rows(), u.cols()), how,
+                         fmt::format("{:.1f}", flops * 1e-9)});
+        total += flops;
+        i = end;
+    }
+
+    std::vector<size_t> width(lines[0].size());
+    for (auto& line : lines)
+        for (size_t c = 0; c < line.size(); ++c) width[c] = std::max(width[c], line[c].size());
+    std::string text;
+    if (!plan.stacks.empty()) {
+        for (auto& line : lines) {
+            for (size_t c = 0; c < line.size(); ++c) {
+                const bool number = c == 2 || c == 3 || c == 6;
+                text += number ? fmt::format("{:>{}}", line[c], width[c]) : fmt::format("{:<{}}", line[c], width[c]);
+                text += c + 1 < line.size() ? "  " : "\n";
+            }
+        }
+        text += fmt::format("orthogonalization: {:.1f} GFLOP per step\n", total * 1e-9);
+    }
+    int64_t count = 0;
+    for (int i : plan.adamw_rows) count += table[i].logical_size();
+    text += fmt::format("adamw: {} tensors, {:.2f}M parameters\n", plan.adamw_rows.size(),
+                        static_cast<double>(count) * 1e-6);
+    text +=
+        fmt::format("optimizer state {:.1f} MiB, scratch {:.1f} MiB\n", static_cast<double>(plan.state_bytes) / 0x1p20,
+                    static_cast<double>(plan.scratch_bytes) / 0x1p20);
+    return text;
+}
+
+}  // namespace teon

@@ -1,0 +1,221 @@
+// Serial float64 references of the orthogonalizers: singular value decomposition by one-sided Jacobi rotations, the
+// Newton-Schulz polynomials on matrices and on single values, matrices of a given spectrum, matricizations.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "optim/ns_coefficients.h"
+
+namespace teon::test {
+
+struct Matrix {
+    int rows = 0, cols = 0;
+    std::vector<double> a;
+    Matrix() = default;
+    Matrix(int rows, int cols) : rows(rows), cols(cols), a(static_cast<size_t>(rows) * cols) {}
+    double& operator()(int i, int j) { return a[static_cast<size_t>(i) * cols + j]; }
+    double operator()(int i, int j) const { return a[static_cast<size_t>(i) * cols + j]; }
+};
+
+inline Matrix transposed(const Matrix& x) {
+    Matrix y(x.cols, x.rows);
+    for (int i = 0; i < x.rows; i++)
+        for (int j = 0; j < x.cols; j++) y(j, i) = x(i, j);
+    return y;
+}
+
+inline Matrix operator*(const Matrix& x, const Matrix& y) {
+    Matrix z(x.rows, y.cols);
+    for (int i = 0; i < x.rows; i++)
+        for (int k = 0; k < x.cols; k++)
+            for (int j = 0; j < y.cols; j++) z(i, j) += x(i, k) * y(k, j);
+    return z;
+}
+
+inline Matrix combination(double a, const Matrix& x, double b, const Matrix& y) {
+    Matrix z = x;
+    for (size_t i = 0; i < z.a.size(); i++) z.a[i] = a * x.a[i] + b * y.a[i];
+    return z;
+}
+
+inline double inner(const Matrix& x, const Matrix& y) {
+    return std::inner_product(x.a.begin(), x.a.end(), y.a.begin(), 0.0);
+}
+inline double frobenius(const Matrix& x) { return std::sqrt(inner(x, x)); }
+inline double distance(const Matrix& x, const Matrix& y) { return frobenius(combination(1, x, -1, y)); }
+
+inline Matrix gaussian(int rows, int cols, uint64_t seed) {
+    std::mt19937_64 engine(seed);
+    std::normal_distribution<double> normal;
+    Matrix x(rows, cols);
+    for (double& v : x.a) v = normal(engine);
+    return x;
+}
+
+// x = U diag(S) V^T with r = min(rows, cols) columns in U and V, S descending. Columns of U to S = 0 are zero.
+struct Svd {
+    Matrix U;
+    std::vector<double> S;
+    Matrix V;
+};
+
+// One-sided Jacobi: rotates columns of x until they are orthogonal (Golub & Van Loan, Matrix Computations, 8.6.4).
+inline Svd svd(const Matrix& x) {
+    if (x.rows < x.cols) {
+        Svd t = svd(transposed(x));
+        return {t.V, t.S, t.U};
+    }
+    const int n = x.cols;
+    Matrix w = transposed(x), v(n, n);  // rows of w are the columns
+    for (int i = 0; i < n; i++) v(i, i) = 1;
+    auto dot = [&](int p, int q) { return std::inner_product(&w(p, 0), &w(p, 0) + w.cols, &w(q, 0), 0.0); };
+    for (bool again = true; again;) {
+        again = false;
+        for (int p = 0; p < n; p++)
+            for (int q = p + 1; q < n; q++) {
+                const double a = dot(p, p), b = dot(q, q), c = dot(p, q);
+                if (!(std::abs(c) > 1e-15 * std::sqrt(a * b)) || std::abs(c) < 1e-300) continue;
+                again = true;
+                const double zeta = (b - a) / (2 * c);
+                const double t = std::copysign(1.0, zeta) / (std::abs(zeta) + std::sqrt(1 + zeta * zeta));
+                const double cosine = 1 / std::sqrt(1 + t * t), sine = t * cosine;
+                auto rotate = [&](Matrix& m) {
+                    for (int j = 0; j < m.cols; j++) {
+                        const double mp = m(p, j), mq = m(q, j);
+                        m(p, j) = cosine * mp - sine * mq;
+                        m(q, j) = sine * mp + cosine * mq;
+                    }
+                };
+                rotate(w);
+                rotate(v);
+            }
+    }
+    std::vector<int> order(n);
+    std::iota(order.begin(), order.end(), 0);
+    std::vector<double> norms(n);
+    for (int i = 0; i < n; i++) norms[i] = std::sqrt(dot(i, i));
+    std::sort(order.begin(), order.end(), [&](int i, int j) { return norms[i] > norms[j]; });
+    Svd result{Matrix(x.rows, n), {}, Matrix(n, n)};
+    for (int k = 0; k < n; k++) {
+        const int i = order[k];
+        result.S.push_back(norms[i]);
+        for (int j = 0; j < x.rows; j++) result.U(j, k) = norms[i] > 0 ? w(i, j) / norms[i] : 0;
+        for (int j = 0; j < n; j++) result.V(j, k) = v(i, j);
+    }
+    return result;
+}
+
+// U diag(f(S)) V^T.
+template <typename F>
+Matrix rebuild(const Svd& d, F f) {
+    Matrix u = d.U;
+    for (int i = 0; i < u.rows; i++)
+        for (int j = 0; j < u.cols; j++) u(i, j) *= f(d.S[j]);
+    return u * transposed(d.V);
+}
+
+// U V^T over the singular values above 1e-12 of the largest: the exact polar factor of what is there.
+inline Matrix polar_factor(const Matrix& x) {
+    Svd d = svd(x);
+    return rebuild(d, [&](double s) { return s > 1e-12 * d.S[0] ? 1.0 : 0.0; });
+}
+
+inline double nuclear_norm(const Matrix& x) {
+    double sum = 0;
+    for (double s : svd(x).S) sum += s;
+    return sum;
+}
+inline double operator_norm(const Matrix& x) { return svd(x).S[0]; }
+
+// A rows x cols matrix with these singular values (min(rows, cols) of them) and random singular vectors.
+inline Matrix with_spectrum(int rows, int cols, const std::vector<double>& sigma, uint64_t seed) {
+    auto orthonormal_rows = [](Matrix x) {  // Gram-Schmidt, twice
+        for (int pass = 0; pass < 2; pass++)
+            for (int i = 0; i < x.rows; i++) {
+                for (int k = 0; k < i; k++) {
+                    double d = std::inner_product(&x(i, 0), &x(i, 0) + x.cols, &x(k, 0), 0.0);
+                    for (int j = 0; j < x.cols; j++) x(i, j) -= d * x(k, j);
+                }
+                double norm = std::sqrt(std::inner_product(&x(i, 0), &x(i, 0) + x.cols, &x(i, 0), 0.0));
+                for (int j = 0; j < x.cols; j++) x(i, j) /= norm;
+            }
+        return x;
+    };
+    const int r = std::min(rows, cols);
+    Matrix u = orthonormal_rows(gaussian(r, rows, seed)), v = orthonormal_rows(gaussian(r, cols, seed + 1));
+    for (int k = 0; k < r; k++)
+        for (int i = 0; i < rows; i++) u(k, i) *= sigma[k];
+    return transposed(u) * v;
+}
+
+// What `steps` steps make of a singular value of a matrix of Frobenius norm 1.
+inline double ns_value(const NsSet& set, int steps, double sigma) {
+    double s = sigma / set.margin;
+    for (int t = 0; t < steps; t++) {
+        const NsTriple q = set.at(t);
+        s = q.a * s + q.b * s * s * s + q.c * s * s * s * s * s;
+    }
+    return s;
+}
+
+// X / (||X|| margin + 1e-7), wide.
+inline Matrix ns_start(const Matrix& x, const NsSet& set) {
+    return combination(1 / (frobenius(x) * set.margin + 1e-7), x.rows <= x.cols ? x : transposed(x), 0,
+                       x.rows <= x.cols ? x : transposed(x));
+}
+
+// Newton-Schulz in its standard form, on the short side.
+inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps) {
+    Matrix y = ns_start(x, set);
+    for (int t = 0; t < steps; t++) {
+        const NsTriple q = set.at(t);
+        const Matrix r = y * transposed(y);
+        y = combination(q.a, y, 1, combination(q.b, r, q.c, r * r) * y);
+    }
+    return x.rows <= x.cols ? y : transposed(y);
+}
+
+// The same through the Gram matrix, without restarts.
+inline Matrix gram_newton_schulz(const Matrix& x, const NsSet& set, int steps) {
+    const Matrix y = ns_start(x, set);
+    Matrix r = y * transposed(y), Q(r.rows, r.rows);
+    for (int i = 0; i < Q.rows; i++) Q(i, i) = 1;
+    for (int t = 0; t < steps; t++) {
+        const NsTriple q = set.at(t);
+        const Matrix z = combination(q.b, r, q.c, r * r);
+        Q = combination(q.a, Q, 1, Q * z);
+        const Matrix rq = combination(q.a, r, 1, r * z);
+        r = combination(q.a, rq, 1, z * rq);
+    }
+    return x.rows <= x.cols ? Q * y : transposed(Q * y);
+}
+
+// The mode-i matricization of slices M_k as the paper writes it (section 2.2): fibers of mode i are the columns.
+inline Matrix matricize(const std::vector<Matrix>& slices, int mode) {
+    const int m = slices[0].rows, n = slices[0].cols, K = static_cast<int>(slices.size());
+    Matrix z = mode == 1 ? Matrix(m, n * K) : mode == 2 ? Matrix(n, m * K) : Matrix(K, m * n);
+    for (int k = 0; k < K; k++)
+        for (int i = 0; i < m; i++)
+            for (int j = 0; j < n; j++) {
+                if (mode == 1) z(i, k * n + j) = slices[k](i, j);
+                if (mode == 2) z(j, k * m + i) = slices[k](i, j);
+                if (mode == 3) z(k, i * n + j) = slices[k](i, j);
+            }
+    return z;
+}
+
+inline std::vector<Matrix> dematricize(const Matrix& z, int mode, int m, int n, int K) {
+    std::vector<Matrix> slices(K, Matrix(m, n));
+    for (int k = 0; k < K; k++)
+        for (int i = 0; i < m; i++)
+            for (int j = 0; j < n; j++)
+                slices[k](i, j) = mode == 1 ? z(i, k * n + j) : mode == 2 ? z(j, k * m + i) : z(k, i * n + j);
+    return slices;
+}
+
+}  // namespace teon::test
