@@ -51,7 +51,7 @@ ARCH_sm90  := -gencode arch=compute_90a,code=sm_90a
 
 INCLUDES   := -I. $(patsubst %,-isystem %,$(DEPS_INCLUDE) $(CATCH2_INCLUDE))
 # nvcc's "pragma unroll" is unknown to g++.
-WARN       := -Wall -Wextra -Werror -Wno-unknown-pragmas
+WARN       := -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-stringop-overflow
 VERSION     = -DTEON_SOURCE_VERSION='"$(shell cat build/version)"'
 OPT        := -O3
 CXX_host    = $(CXX) -std=c++20 $(OPT) $(MARCH) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp $(WARN) $(INCLUDES)
