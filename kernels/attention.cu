@@ -1,0 +1,366 @@
+// Causal self-attention through batched gemm (the method of Vaswani et al. 2017, https://arxiv.org/abs/1706.03762,
+// section 3.2.1, in blocks of query rows). For a block of rows [begin, end) only the keys [0, end) are multiplied, so
+// that most masked scores never exist and memory grows with T, not with T^2. With P = softmax(S), S = Q K^T / sqrt(HS):
+//
+//   forward    O = P V,  lse = log sum exp S
+//   backward   P = exp(S - lse),  dP = dO V^T,  D = rowsum(dO * O),  dS = P * (dP - D) / sqrt(HS)
+//              dQ = dS K,  dK = dS^T Q,  dV = P^T dO
+//
+// D is rowsum(dP * P), the softmax's own reduction, taken where it costs HS products and not T (Dao et al. 2022,
+// https://arxiv.org/abs/2205.14135, appendix B.4).
+//
+// Nothing is permuted: gemm reads Q, K, V and writes O, dQ, dK, dV in the packed layout. A batch runs over sequences
+// and key/value heads; the query heads of a group take turns, which also fixes the order in which they add to dK, dV.
+//
+// S and dP are float also for bf16 storage; P and dS, which are operands again, are rounded to T. Scores rounded to
+// bf16 would save half of the scratch, but an error of 2^-9 |S| in the exponent grows with the scores: at standard
+// deviations of 1, 4 and 16 it makes the error of O 1.5, 3.6 and 8 times larger, that of dQ and dK 1.6, 2.4 and 6 times
+// (T = 256, HS = 64, against float64).
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/common.h"
+#include "kernels/ops.h"
+#include "runtime/math.h"
+
+namespace teon {
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int W = kVecWidth<float>;  // columns of a score row move W at a time
+
+// Query rows [begin, end) of all heads. Their scores are (B, NH, rows, ld); every row starts at a multiple of W.
+struct RowBlock {
+    int B, NH, T, begin, end;
+    TEON_HD int rows() const { return end - begin; }
+    TEON_HD int64_t ld() const { return (end + W - 1) / W * W; }
+    TEON_HD int64_t count() const { return static_cast<int64_t>(B) * NH * rows(); }
+};
+
+RowBlock row_block(const AttentionShape& s, int begin, int end) { return {s.B, s.NH, s.T, begin, end}; }
+
+// 64 rows compute at most 64 / T of the scores in vain; more give larger products and fewer of them, which is what long
+// rows, whose scratch is the larger, can afford.
+int block_rows(const AttentionShape& s) { return std::min(s.T, s.T <= 512 ? 64 : 128); }
+
+// Which row of a block a thread works on. Its columns are dealt to the row's lanes, W at a time.
+template <typename Shape>
+struct ScoreRow {
+    int64_t row, head;  // of the block's B * NH * rows; b * NH + h
+    int first, t;       // visible columns: first <= column <= t
+    bool exists;
+    __device__ bool visible(int column) const { return first <= column && column <= t; }
+
+    __device__ ScoreRow(const RowBlock& block, const int* doc_start) : row(Shape::row()), exists(row < block.count()) {
+        if (!exists) return;
+        head = row / block.rows();
+        t = block.begin + static_cast<int>(row % block.rows());
+        first = doc_start ? doc_start[head / block.NH * block.T + t] : 0;
+    }
+};
+
+// The largest of the W numbers of each lane of a row.
+template <typename Shape>
+__device__ float row_max(Vec<float, W> x) {
+    for (int half = W / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) x[i] = x[i + half] > x[i] ? x[i + half] : x[i];
+    }
+    if constexpr (Shape::kLanes == 1) {
+        return x[0];
+    } else {
+        return warp_max(x[0]);
+    }
+}
+
+// Calls f(shape) with the RowShape for the score rows of a block.
+template <typename F>
+void for_score_shape(const RowBlock& block, F f) {
+    if constexpr (kRowAlone > 0) {
+        if (block.ld() <= kRowAlone) return f(RowShape<W, 1, 0>{});
+    }
+    f(RowShape<W, 32, 0>{});
+}
+
+// probs = softmax(scores) row by row, 0 for masked columns; probs may be scores. lse (B, NH, T). A NaN among the
+// visible scores makes the row NaN.
+template <typename T, typename Shape>
+__global__ void attention_softmax_forward_kernel(T* probs, float* lse, const float* scores, const int* doc_start,
+                                                 RowBlock block) {
+    constexpr int kStride = Shape::kLanes * W;
+    const ScoreRow<Shape> r(block, doc_start);
+    if (!r.exists) return;
+    const int64_t ld = block.ld();
+    const float* s = scores + r.row * ld;
+    T* p = probs + r.row * ld;
+    const int begin = r.first / W * W + Shape::lane() * W;
+
+    Vec<float, W> partial;
+    for (int i = 0; i < W; i++) partial[i] = -kInfinity;
+    for (int j = begin; j <= r.t; j += kStride) {
+        auto x = load_vec<W>(s + j);
+        for (int i = 0; i < W; i++) partial[i] = r.visible(j + i) && x[i] > partial[i] ? x[i] : partial[i];
+    }
+    const float maximum = row_max<Shape>(partial);
+
+    partial = {};
+    for (int j = begin; j <= r.t; j += kStride) {
+        auto x = load_vec<W>(s + j);
+        for (int i = 0; i < W; i++) {
+            float e = exp_fast(x[i] - maximum);
+            partial[i] += r.visible(j + i) ? e : 0.0f;
+        }
+    }
+    const float sum = Shape::sum(partial);
+
+    if (Shape::lane() == 0) lse[r.head * block.T + r.t] = maximum + logf(sum);
+    const float normalize = 1.0f / sum;
+    for (int j = Shape::lane() * W; j < ld; j += kStride) {
+        Vec<T, W> y{};
+        if (j + W > r.first && j <= r.t) {
+            auto x = load_vec<W>(s + j);
+            for (int i = 0; i < W; i++) {
+                float e = exp_fast(x[i] - maximum) * normalize;
+                y[i] = T(r.visible(j + i) ? e : 0.0f);
+            }
+        }
+        store_vec(p + j, y);
+    }
+}
+
+// probs = exp(scores - lse) and dscores = probs * (dprobs - scale * D), row by row, 0 for masked columns, where dprobs
+// comes multiplied by scale. probs may be scores, dscores may be dprobs.
+template <typename T, typename Shape>
+__global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const float* scores, const float* dprobs,
+                                                  const T* dout, const T* out, const float* lse, const int* doc_start,
+                                                  RowBlock block, int HS, float scale) {
+    constexpr int kStride = Shape::kLanes * W;
+    const ScoreRow<Shape> r(block, doc_start);
+    if (!r.exists) return;
+
+    const int64_t b = r.head / block.NH, h = r.head % block.NH;
+    const int64_t offset = ((b * block.T + r.t) * block.NH + h) * HS;
+    const T* dy = dout + offset;
+    const T* y = out + offset;
+    Vec<float, W> partial{};
+    for (int c = Shape::lane() * W; c < HS; c += kStride) {
+        const int n = std::min(W, HS - c);
+        for (int i = 0; i < n; i++) partial[i] += static_cast<float>(dy[c + i]) * static_cast<float>(y[c + i]);
+    }
+    const float D = scale * Shape::sum(partial);
+
+    const int64_t ld = block.ld(), start = r.row * ld;
+    const float row_lse = lse[r.head * block.T + r.t];
+    for (int j = Shape::lane() * W; j < ld; j += kStride) {
+        Vec<T, W> p{}, ds{};
+        if (j + W > r.first && j <= r.t) {
+            auto s = load_vec<W>(scores + start + j);
+            auto dp = load_vec<W>(dprobs + start + j);
+            for (int i = 0; i < W; i++) {
+                float e = exp_fast(s[i] - row_lse);
+                p[i] = T(r.visible(j + i) ? e : 0.0f);
+                ds[i] = T(r.visible(j + i) ? e * (dp[i] - D) : 0.0f);
+            }
+        }
+        store_vec(probs + start + j, p);
+        store_vec(dscores + start + j, ds);
+    }
+}
+
+// The last columns of dqkv (rows, width) = dkv (rows, columns), rounded. Each thread moves N of them; columns is a
+// multiple of N.
+template <typename T, int N>
+__global__ void attention_round_kernel(T* dqkv, const float* dkv, int64_t rows, int columns, int64_t width) {
+    const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+    if (i >= rows * columns) return;
+    auto x = load_vec<N>(dkv + i);
+    Vec<T, N> y;
+    for (int k = 0; k < N; k++) y[k] = T(x[k]);
+    store_vec(dqkv + i / columns * width + (width - columns) + i % columns, y);
+}
+
+template <typename T>
+void round_dkv(T* dqkv, const float* dkv, int64_t rows, int columns, int64_t width, const Stream& stream) {
+    constexpr int threads = 256;
+    auto blocks = [&](int n) { return (rows * columns / n + threads - 1) / threads; };
+    if (columns % W == 0 && width % W == 0) {
+        launch<attention_round_kernel<T, W>>({blocks(W), threads}, stream, dqkv, dkv, rows, columns, width);
+    } else {
+        launch<attention_round_kernel<T, 1>>({blocks(1), threads}, stream, dqkv, dkv, rows, columns, width);
+    }
+}
+
+// Scratch: scores of one row block, and what the backward pass adds up in float before it rounds to T.
+template <typename T>
+struct Scratch {
+    float* scores = nullptr;
+    T* probs = nullptr;  // are the scores themselves if T is float
+    float* dprobs = nullptr;
+    T* dscores = nullptr;  // likewise dprobs
+    float* dkv = nullptr;  // (B, T, 2 NKV HS), keys then values; bf16 only
+    size_t bytes = 0;
+
+    Scratch(void* base, const AttentionShape& s) {
+        const int64_t n = static_cast<int64_t>(s.B) * s.NH * block_rows(s) * row_block(s, 0, s.T).ld();
+        auto take = [&]<typename E>(E*& p, int64_t elements) {
+            p = reinterpret_cast<E*>(reinterpret_cast<uintptr_t>(base) + bytes);
+            bytes += Arena::aligned(elements * sizeof(E));
+        };
+        take(scores, n);
+        take(dprobs, n);
+        if constexpr (std::is_same_v<T, float>) {
+            probs = scores;
+            dscores = dprobs;
+        } else {
+            take(probs, n);
+            take(dscores, n);
+            take(dkv, static_cast<int64_t>(s.B) * s.T * 2 * s.NKV * s.HS);
+        }
+    }
+};
+
+void check_shape(const AttentionShape& s) {
+    CHECK(s.B >= 1 && s.T >= 1 && s.NH >= 1 && s.NKV >= 1 && s.HS >= 1,
+          "attention: B={} T={} NH={} NKV={} HS={}, expected all >= 1", s.B, s.T, s.NH, s.NKV, s.HS);
+    CHECK(s.NH % s.NKV == 0, "attention: {} query heads cannot share {} key/value heads evenly", s.NH, s.NKV);
+}
+
+// Where gemm finds the heads: the first matrix of a batch over key/value heads (inner) and sequences (outer).
+struct Heads {
+    const AttentionShape& s;
+    int group = s.NH / s.NKV;
+
+    // Query head g of every group, from row t on, in a tensor (B, T, width) that begins with NH heads.
+    template <typename T>
+    Mat query(const T* x, int64_t width, int g, int t) const {
+        return mat(x + t * width + g * s.HS, width, group * s.HS, s.T * width);
+    }
+    // Every key/value head of a tensor (B, T, width), of which `skip` heads come before.
+    template <typename T>
+    Mat key_value(const T* x, int64_t width, int skip) const {
+        return mat(x + static_cast<int64_t>(skip) * s.HS, width, s.HS, s.T * width);
+    }
+    // Query head g of every group among the scores (B, NH, rows, ld) of a row block.
+    template <typename T>
+    Mat scores(const T* x, RowBlock block, int g) const {
+        const int64_t head = block.rows() * block.ld();
+        return mat(x + g * head, block.ld(), group * head, s.NH * head);
+    }
+};
+
+// C (M x N) = alpha op(A) (M x K) op(B) (K x N) + beta C for all sequences and key/value heads.
+struct BatchedGemm {
+    Linalg& linalg;
+    const AttentionShape& s;
+    void operator()(const Mat& C, const Mat& A, bool trans_a, const Mat& B, bool trans_b, int M, int N, int K,
+                    float alpha, float beta) const {
+        Gemm g;
+        g.M = M, g.N = N, g.K = K;
+        g.A = A, g.B = B, g.C = C;
+        g.trans_a = trans_a, g.trans_b = trans_b;
+        g.alpha = alpha, g.beta = beta;
+        g.batch_inner = s.NKV, g.batch_outer = s.B;
+        linalg.gemm(g);
+    }
+};
+
+}  // namespace
+
+size_t attention_scratch_bytes(const AttentionShape& s, DType dtype) {
+    check_shape(s);
+    CHECK(dtype == DType::f32 || dtype == DType::bf16, "attention: storage type {}, expected float or bf16",
+          name_of(dtype));
+    return dtype == DType::f32 ? Scratch<float>(nullptr, s).bytes : Scratch<bf16>(nullptr, s).bytes;
+}
+
+template <typename T>
+void attention_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start, const AttentionShape& s,
+                       Context& context) {
+    check_shape(s);
+    const Scratch<T> work(scratch, s);
+    const Heads heads{s};
+    const BatchedGemm gemm{context.linalg, s};
+    const int64_t width = s.qkv_width(), out_width = static_cast<int64_t>(s.NH) * s.HS;
+    const Mat K = heads.key_value(qkv, width, s.NH), V = heads.key_value(qkv, width, s.NH + s.NKV);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(s.HS));
+
+    for (int begin = 0, step = block_rows(s); begin < s.T; begin += step) {
+        const RowBlock block = row_block(s, begin, std::min(begin + step, s.T));
+        const int rows = block.rows(), keys = block.end;
+        for (int g = 0; g < heads.group; g++) {
+            const Mat Q = heads.query(qkv, width, g, begin), S = heads.scores(work.scores, block, g);
+            gemm(S, Q, false, K, true, rows, keys, s.HS, scale, 0.0f);
+        }
+        for_score_shape(block, [&](auto shape) {
+            using Shape = decltype(shape);
+            launch<attention_softmax_forward_kernel<T, Shape>>({Shape::blocks(block.count()), Shape::kBlock},
+                                                               context.stream, work.probs, lse, work.scores, doc_start,
+                                                               block);
+        });
+        for (int g = 0; g < heads.group; g++) {
+            const Mat O = heads.query(out, out_width, g, begin), P = heads.scores(work.probs, block, g);
+            gemm(O, P, false, V, false, rows, s.HS, keys, 1.0f, 0.0f);
+        }
+    }
+}
+
+template <typename T>
+void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
+                        const int* doc_start, const AttentionShape& s, Context& context) {
+    check_shape(s);
+    const Scratch<T> work(scratch, s);
+    const Heads heads{s};
+    const BatchedGemm gemm{context.linalg, s};
+    const int64_t width = s.qkv_width(), out_width = static_cast<int64_t>(s.NH) * s.HS;
+    const Mat K = heads.key_value(qkv, width, s.NH), V = heads.key_value(qkv, width, s.NH + s.NKV);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(s.HS));
+
+    // Float gradients are added up where they belong, bf16 ones in scratch, to be rounded once.
+    Mat dK, dV;
+    const int dkv_columns = 2 * s.NKV * s.HS;
+    if constexpr (std::is_same_v<T, float>) {
+        dK = heads.key_value(dqkv, width, s.NH), dV = heads.key_value(dqkv, width, s.NH + s.NKV);
+    } else {
+        dK = heads.key_value(work.dkv, dkv_columns, 0), dV = heads.key_value(work.dkv, dkv_columns, s.NKV);
+    }
+
+    // From the last block, which sees all keys and so writes all of dK and dV, to the first; the others add.
+    const int step = block_rows(s);
+    for (int begin = (s.T - 1) / step * step; begin >= 0; begin -= step) {
+        const RowBlock block = row_block(s, begin, std::min(begin + step, s.T));
+        const int rows = block.rows(), keys = block.end;
+        for (int g = 0; g < heads.group; g++) {
+            const Mat Q = heads.query(qkv, width, g, begin), dO = heads.query(dout, out_width, g, begin);
+            gemm(heads.scores(work.scores, block, g), Q, false, K, true, rows, keys, s.HS, scale, 0.0f);
+            gemm(heads.scores(work.dprobs, block, g), dO, false, V, true, rows, keys, s.HS, scale, 0.0f);
+        }
+        for_score_shape(block, [&](auto shape) {
+            using Shape = decltype(shape);
+            launch<attention_softmax_backward_kernel<T, Shape>>(
+                {Shape::blocks(block.count()), Shape::kBlock}, context.stream, work.probs, work.dscores, work.scores,
+                work.dprobs, dout, out, lse, doc_start, block, s.HS, scale);
+        });
+        for (int g = 0; g < heads.group; g++) {
+            const Mat Q = heads.query(qkv, width, g, begin), dO = heads.query(dout, out_width, g, begin);
+            const Mat P = heads.scores(work.probs, block, g), dS = heads.scores(work.dscores, block, g);
+            const float beta = keys == s.T && g == 0 ? 0.0f : 1.0f;
+            gemm(heads.query(dqkv, width, g, begin), dS, false, K, false, rows, s.HS, keys, 1.0f, 0.0f);
+            gemm(dK, dS, true, Q, false, keys, s.HS, rows, 1.0f, beta);
+            gemm(dV, P, true, dO, false, keys, s.HS, rows, 1.0f, beta);
+        }
+    }
+    if constexpr (!std::is_same_v<T, float>) {
+        round_dkv(dqkv, work.dkv, static_cast<int64_t>(s.B) * s.T, dkv_columns, width, context.stream);
+    }
+}
+
+template void attention_forward(float*, float*, void*, const float*, const int*, const AttentionShape&, Context&);
+template void attention_forward(bf16*, float*, void*, const bf16*, const int*, const AttentionShape&, Context&);
+template void attention_backward(float*, void*, const float*, const float*, const float*, const float*, const int*,
+                                 const AttentionShape&, Context&);
+template void attention_backward(bf16*, void*, const bf16*, const bf16*, const bf16*, const float*, const int*,
+                                 const AttentionShape&, Context&);
+
+}  // namespace teon

@@ -1,0 +1,142 @@
+// Softmax cross-entropy, forward and backward in one kernel, in place over the logits. For a row x with target y
+//
+//   loss = log sum exp x - x_y,   d loss / d x = softmax(x) - onehot(y)
+//
+// One pass finds maximum and sum together (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867), a second one
+// writes the gradient over what it reads: the logits, the largest tensor of a small model, move through memory at most
+// three times.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/ops.h"
+#include "runtime/math.h"
+#include "runtime/simt.h"
+
+namespace teon {
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// What to subtract from x before exp(x): the maximum, or nothing as long as there was nothing but -inf, whose exp is 0.
+__device__ inline float shift_of(float maximum) { return maximum == -kInfinity ? 0.0f : maximum; }
+
+// The maximum of x[0..V) and the sum of exp(x - maximum).
+struct SoftmaxSum {
+    float maximum, sum;
+};
+
+// Each of `threads` threads reads every threads-th vector of W columns, and keeps W maxima, each with the sum of what
+// it has seen relative to it. A chunk of kChunk vectors is read for its maxima, and again, from the nearest cache, for
+// its sums; so there is one correction of a sum per chunk, and one exp per logit.
+template <typename T, int W, bool ALONE>
+__device__ SoftmaxSum softmax_sum(const T* x, int V, int thread, int threads) {
+    constexpr int kChunk = 8;
+    const int stride = threads * W;
+    float maximum[W], sum[W];
+    for (int i = 0; i < W; i++) maximum[i] = -kInfinity, sum[i] = 0.0f;
+    for (int begin = thread * W; begin < V; begin += kChunk * stride) {
+        const int end = std::min(V, begin + kChunk * stride);
+        float larger[W], shift[W], chunk_sum[W];
+        for (int i = 0; i < W; i++) larger[i] = maximum[i];
+        for (int j = begin; j < end; j += stride) {
+            auto vec = load_vec<W>(x + j);
+            for (int i = 0; i < W; i++) {
+                const float value = static_cast<float>(vec[i]);
+                larger[i] = j + i < V && value > larger[i] ? value : larger[i];
+            }
+        }
+        for (int i = 0; i < W; i++) shift[i] = shift_of(larger[i]), chunk_sum[i] = 0.0f;
+        for (int j = begin; j < end; j += stride) {
+            auto vec = load_vec<W>(x + j);
+            for (int i = 0; i < W; i++) {
+                const float e = exp_fast(static_cast<float>(vec[i]) - shift[i]);
+                chunk_sum[i] += j + i < V ? e : 0.0f;
+            }
+        }
+        for (int i = 0; i < W; i++) {
+            sum[i] = fmaf(sum[i], exp_fast(maximum[i] - shift[i]), chunk_sum[i]);
+            maximum[i] = larger[i];
+        }
+    }
+    SoftmaxSum all{maximum[0], 0.0f};
+    for (int i = 1; i < W; i++) all.maximum = fmaxf(all.maximum, maximum[i]);
+    if constexpr (!ALONE) all.maximum = block_max(all.maximum);
+    for (int i = 0; i < W; i++) sum[i] *= exp_fast(shift_of(maximum[i]) - shift_of(all.maximum));
+    for (int i = 0; i < W; i++) all.sum += sum[i];
+    if constexpr (!ALONE) all.sum = block_sum(all.sum);
+    return all;
+}
+
+// A row per block, or per thread where rows are short (ALONE). Rows begin at multiples of W.
+template <typename T, int W, bool ALONE>
+__global__ void classifier_kernel(T* logits, float* losses, const int* targets, int N, int V, int Vp, float grad_scale,
+                                  bool with_gradient) {
+    const int64_t row = ALONE ? static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x : blockIdx.x;
+    if (row >= N) return;
+    const int thread = ALONE ? 0 : threadIdx.x, threads = ALONE ? 1 : blockDim.x;
+    T* x = logits + row * Vp;
+    const int target = targets[row];
+
+    if (target < 0) {
+        if (thread == 0) losses[row] = 0.0f;
+        if (!with_gradient) return;
+        for (int j = thread * W; j < Vp; j += threads * W) store_vec(x + j, Vec<T, W>{});
+        return;
+    }
+    // A target outside of the vocabulary poisons the loss and the gradient, so that no step is made of it. x[target] is
+    // read before the threads meet in softmax_sum, and overwritten after that.
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const float target_logit = target < V ? static_cast<float>(x[target]) : nan;
+    const SoftmaxSum s = softmax_sum<T, W, ALONE>(x, V, thread, threads);
+    if (thread == 0) losses[row] = s.maximum - target_logit + logf(s.sum);
+    if (!with_gradient) return;
+
+    const float normalize = target < V ? 1.0f / s.sum : nan;
+    for (int j = thread * W; j < Vp; j += threads * W) {
+        Vec<T, W> y{};
+        if (j < V) {
+            auto vec = load_vec<W>(x + j);
+            for (int i = 0; i < W; i++) {
+                const float p = exp_fast(static_cast<float>(vec[i]) - s.maximum) * normalize;
+                const float gradient = grad_scale * (p - (j + i == target ? 1.0f : 0.0f));
+                y[i] = T(j + i < V ? gradient : 0.0f);
+            }
+        }
+        store_vec(x + j, y);
+    }
+}
+
+template <typename T, int W>
+void launch_classifier(T* logits, float* losses, const int* targets, int N, int V, int Vp, float grad_scale,
+                       bool with_gradient, const Stream& stream) {
+    if (V <= kRowAlone) {
+        launch<classifier_kernel<T, W, true>>({(N + 31) / 32, 32}, stream, logits, losses, targets, N, V, Vp,
+                                              grad_scale, with_gradient);
+    } else {
+        // Some 32 vectors per thread hide the cost of the reductions.
+        const int threads = std::clamp((V / (32 * W) + 31) / 32 * 32, 32, 512);
+        launch<classifier_kernel<T, W, false>>({N, threads}, stream, logits, losses, targets, N, V, Vp, grad_scale,
+                                               with_gradient);
+    }
+}
+
+}  // namespace
+
+template <typename T>
+void classifier(T* logits, float* losses, const int* targets, int N, int V, int Vp, float grad_scale,
+                bool with_gradient, const Stream& stream) {
+    CHECK(N >= 1 && V >= 1 && Vp >= V, "classifier: N={} V={} Vp={}, expected N >= 1 and Vp >= V >= 1", N, V, Vp);
+    constexpr int W = kVecWidth<T>;
+    if (vec_aligned<T, W>(Vp, logits)) {
+        launch_classifier<T, W>(logits, losses, targets, N, V, Vp, grad_scale, with_gradient, stream);
+    } else {
+        launch_classifier<T, 1>(logits, losses, targets, N, V, Vp, grad_scale, with_gradient, stream);
+    }
+}
+
+template void classifier(float*, float*, const int*, int, int, int, float, bool, const Stream&);
+template void classifier(bf16*, float*, const int*, int, int, int, float, bool, const Stream&);
+
+}  // namespace teon
