@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Golden models from Hugging Face transformers and PyTorch, in float64:  python3 test/golden/make_models.py
+
+Writes test/golden/<model>.safetensors: weights (float32, exactly representable), tokens and targets, and what PyTorch makes of them
+in float64: logits, loss, every gradient, and the losses of ten AdamW steps (clipped, decayed as train/ does it).
+Needs scripts/requirements-dev.txt; the fixtures are committed, so nobody needs it to run the tests.
+"""
+
+import pathlib
+
+import torch
+from safetensors.torch import save_file
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+HERE = pathlib.Path(__file__).parent
+LR, WEIGHT_DECAY, BETAS, EPS, CLIP, STEPS = 1e-2, 0.1, (0.9, 0.95), 1e-8, 1.0, 10
+
+
+def gpt2():
+    config = GPT2Config(vocab_size=61, n_positions=13, n_embd=24, n_layer=2, n_head=3, resid_pdrop=0.0, embd_pdrop=0.0,
+                        attn_pdrop=0.0, activation_function="gelu_new", bos_token_id=0, eos_token_id=0)
+    return GPT2LMHeadModel(config), 61
+
+
+def llama(kv_heads):
+    config = LlamaConfig(vocab_size=67, hidden_size=24, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=kv_heads, max_position_embeddings=13, rms_norm_eps=1e-6,
+                         tie_word_embeddings=False, attention_bias=False, mlp_bias=False, bos_token_id=0, eos_token_id=0)
+    return LlamaForCausalLM(config), 67
+
+
+def spread(model):
+    """Moves every parameter away from its initial value, so that no gradient is small by symmetry."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for p in model.parameters():
+            noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            p.copy_((p.double() + 0.15 * noise).float())  # representable in float32
+
+
+def loss_of(model, tokens, targets):
+    logits = model(tokens).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()), logits
+
+
+def adamw_losses(model, tokens, targets):
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    rest = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": rest, "weight_decay": 0.0}],
+                                  lr=LR, betas=BETAS, eps=EPS)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss, _ = loss_of(model, tokens, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def make(name, model, vocabulary):
+    torch.manual_seed(1)
+    model = model.double().train()
+    spread(model)
+    T = 13
+    tokens = torch.randint(0, vocabulary, (3, T + 1), generator=torch.Generator().manual_seed(2))
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    out = {"tokens": inputs.int().contiguous(), "targets": targets.int().contiguous()}
+    tied = getattr(model.config, "tie_word_embeddings", False)
+    named = {n: p for n, p in model.named_parameters() if not (tied and n == "lm_head.weight")}
+    for n, p in named.items():
+        out[n] = p.detach().float().clone()
+    loss, logits = loss_of(model, inputs, targets)
+    loss.backward()
+    out["loss"] = loss.detach().reshape(1)
+    out["logits"] = logits.detach().float().contiguous()
+    for n, p in named.items():
+        out["grad." + n] = p.grad.float().clone()
+    out["adamw_losses"] = torch.tensor(adamw_losses(model, inputs, targets), dtype=torch.float64)
+    path = HERE / f"{name}.safetensors"
+    save_file(out, path)
+    print(f"{path}: {path.stat().st_size} bytes, loss {loss.item():.6f} -> {out['adamw_losses'][-1]:.6f}")
+
+
+def main():
+    torch.manual_seed(0)
+    make("gpt2", *gpt2())
+    make("llama", *llama(kv_heads=4))
+    make("llama_gqa", *llama(kv_heads=2))
+
+
+if __name__ == "__main__":
+    main()

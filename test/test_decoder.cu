@@ -1,0 +1,232 @@
+#include "model/decoder.h"
+
+#include <omp.h>
+
+#include "model/gpt2.h"
+#include "model/llama.h"
+#include "runtime/simt.h"
+#include "test/model_runner.h"
+
+#include "test/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+constexpr int B = 2, T = 33;
+
+DecoderConfig small_config(const std::string& family) {
+    DecoderConfig c = family == "gpt2" ? gpt2_config("tiny") : llama_config("tiny");
+    c.L = 3;
+    c.C = 48;
+    c.NH = 4;
+    c.NKV = family == "gpt2" ? 4 : 2;
+    c.F = family == "gpt2" ? 192 : 133;
+    c.V = 101;
+    c.max_T = T;
+    c.init_std = 0.3f;  // far from linear, so that every term of the derivative counts
+    return c;
+}
+
+DeviceBatch random_batch(int batch_size, uint64_t seed, int V, const Stream& stream) {
+    std::vector<int> tokens = random_ints(int64_t{batch_size} * T, seed, V);
+    std::vector<int> targets = random_ints(int64_t{batch_size} * T, seed + 1, V);
+    targets[5] = -1;  // not counted
+    return DeviceBatch(tokens, targets, batch_size, T, stream);
+}
+
+struct Outcome {
+    double loss;
+    std::vector<float> gradients;
+};
+
+Outcome run_once(const std::string& family, DType dtype, Recompute recompute = Recompute::none) {
+    ModelRunner r(small_config(family), {B, T, dtype, recompute});
+    r.model->params().initialize(7, r.context.stream);
+    DeviceBatch batch = random_batch(B, 11, small_config(family).V, r.context.stream);
+    double loss = r.loss(batch, true);
+    return {loss, r.gradients()};
+}
+
+}  // namespace
+
+TEST_CASE("model/decoder: the gradient is the derivative of the loss along random directions") {
+    for (const char* family : {"gpt2", "llama"}) {
+        INFO(family);
+        ModelRunner r(small_config(family), {B, T, DType::f32});
+        r.model->params().initialize(7, r.context.stream);
+        DeviceBatch batch = random_batch(B, 11, small_config(family).V, r.context.stream);
+        r.loss(batch, true);
+        const std::vector<float> gradient = r.gradients(), at = r.masters();
+        for (int row = 0; row < r.model->table().count(); ++row) {
+            const ParamRow& p = r.model->table()[row];
+            INFO(p.name);
+            std::vector<float> direction = random_values<float>(p.size(), 100 + row);
+            double slope = 0, size = 0, steepest = 0;
+            for (int i = 0; i < p.rows; ++i)
+                for (int j = 0; j < p.cols; ++j) {
+                    const size_t e = static_cast<size_t>(int64_t{i} * p.cols + j);
+                    if (i >= p.logical_rows || j >= p.logical_cols) direction[e] = 0;
+                    const double g = gradient[p.offset + e];
+                    slope += g * direction[e];
+                    size += double{direction[e]} * direction[e];
+                    steepest += g * g;
+                }
+            auto loss_at = [&](double step) {
+                std::vector<float> w = at;
+                for (int64_t e = 0; e < p.size(); ++e) w[p.offset + e] += static_cast<float>(step * direction[e]);
+                r.set_masters(w);
+                return r.loss(batch);
+            };
+            // Central differences: error step^2 * third derivative + 1e-6 (float losses) / step, at a step of 1e-3 of the weights.
+            const double step = 1e-3, tolerance = 0.02 * std::sqrt(steepest * size / static_cast<double>(p.size())) * 3 + 2e-3;
+            const double measured = (loss_at(step) - loss_at(-step)) / (2 * step);
+            REQUIRE(std::abs(measured - slope) <= tolerance + 0.02 * std::abs(slope));
+        }
+        r.set_masters(at);
+    }
+}
+
+TEST_CASE("model/decoder: every recompute policy gives the bits of keeping everything") {
+    for (const char* family : {"gpt2", "llama"})
+        for (DType dtype : {DType::f32, DType::bf16}) {
+            INFO(family << " " << name_of(dtype));
+            const Outcome kept = run_once(family, dtype);
+            for (Recompute policy : {Recompute::cheap, Recompute::block}) {
+                const Outcome again = run_once(family, dtype, policy);
+                REQUIRE(again.loss == kept.loss);
+                REQUIRE(same_bits(again.gradients, kept.gradients));
+            }
+        }
+}
+
+TEST_CASE("model/decoder: the same bits on repetition, for any number of threads and order of execution") {
+    for (const char* family : {"gpt2", "llama"})
+        for (DType dtype : {DType::f32, DType::bf16}) {
+            INFO(family << " " << name_of(dtype));
+            const Outcome first = run_once(family, dtype);
+            auto same = [&] {
+                const Outcome other = run_once(family, dtype);
+                REQUIRE(other.loss == first.loss);
+                REQUIRE(same_bits(other.gradients, first.gradients));
+            };
+            same();
+            const int threads = omp_get_max_threads();
+            omp_set_num_threads(3);
+            same();
+            omp_set_num_threads(threads);
+            const std::string order = set_simt_order("reverse");
+            same();
+            set_simt_order("random:5");
+            same();
+            set_simt_order(order);
+        }
+}
+
+TEST_CASE("model/decoder: two batches of B accumulated are one batch of 2B") {
+    for (const char* family : {"gpt2", "llama"}) {
+        INFO(family);
+        const DecoderConfig c = small_config(family);
+        ModelRunner r(c, {2 * B, T, DType::f32});
+        r.model->params().initialize(7, r.context.stream);
+        std::vector<int> tokens = random_ints(int64_t{2} * B * T, 21, c.V), targets = random_ints(int64_t{2} * B * T, 22, c.V);
+        DeviceBatch whole(tokens, targets, 2 * B, T, r.context.stream);
+        const double loss = r.loss(whole, true);
+        const std::vector<float> expected = r.gradients();
+        r.zero_grad();
+        double sum = 0;
+        for (int half : {0, 1}) {
+            auto part = [&](const std::vector<int>& v) {
+                return std::vector<int>(v.begin() + half * B * T, v.begin() + (half + 1) * B * T);
+            };
+            DeviceBatch batch(part(tokens), part(targets), B, T, r.context.stream);
+            sum += 0.5 * r.loss(batch, true, 0.5f);
+        }
+        REQUIRE(std::abs(sum - loss) <= 1e-6 * loss);                         // one rounding per loss
+        REQUIRE(relative_distance(r.gradients(), expected) <= 1e-6);          // sums of the same terms in another order
+    }
+}
+
+TEST_CASE("model/decoder: masked documents are the documents run one by one") {
+    for (const char* family : {"gpt2", "llama"}) {
+        INFO(family);
+        const DecoderConfig c = small_config(family);
+        ModelRunner r(c, {1, T, DType::f32});
+        r.model->params().initialize(7, r.context.stream);
+        const std::vector<int> tokens = random_ints(T, 31, c.V), targets = random_ints(T, 32, c.V);
+        const std::vector<int> begins = {0, 1, 9, 20, T};  // documents, one of a single token
+        std::vector<int> doc_start(T);
+        std::vector<float> separate;
+        for (size_t d = 0; d + 1 < begins.size(); ++d) {
+            const int from = begins[d], n = begins[d + 1] - from;
+            std::fill_n(doc_start.begin() + from, n, from);
+            DeviceBatch batch({tokens.begin() + from, tokens.begin() + from + n}, {targets.begin() + from, targets.begin() + from + n},
+                              1, n, r.context.stream);
+            r.loss(batch, true, static_cast<float>(n) / T);
+            const std::vector<float> losses = r.losses.get();
+            separate.insert(separate.end(), losses.begin(), losses.begin() + n);
+        }
+        const std::vector<float> expected = r.gradients();
+        r.zero_grad();
+        DeviceBatch batch(tokens, targets, 1, T, r.context.stream, doc_start);
+        r.loss(batch, true);
+        // The same terms, tiled differently.
+        REQUIRE(relative_distance(r.losses.get(), separate) <= 1e-6);
+        REQUIRE(relative_distance(r.gradients(), expected) <= 3e-6);
+    }
+}
+
+TEST_CASE("model/decoder: presets have the parameters of their papers") {
+    auto count = [](DecoderConfig c, int max_T) {
+        c.max_T = max_T;
+        return decoder_params(c).logical_size();
+    };
+    REQUIRE(count(gpt2_config("small"), 1024) == 124439808);
+    REQUIRE(count(gpt2_config("base"), 1024) == 354823168);
+    REQUIRE(count(gpt2_config("large"), 1024) == 774030080);
+    REQUIRE(std::llround(count(gpt2_config("small"), 8192) / 1e4) == 12994);
+    REQUIRE(std::llround(count(gpt2_config("base"), 8192) / 1e4) == 36216);
+    REQUIRE(std::llround(count(gpt2_config("large"), 8192) / 1e4) == 78321);
+    REQUIRE(std::llround(count(llama_config("60m"), 1024) / 1e4) == 5807);
+    REQUIRE(std::llround(count(llama_config("130m"), 1024) / 1e4) == 13411);
+    REQUIRE(std::llround(count(llama_config("350m"), 1024) / 1e4) == 36797);
+    REQUIRE(std::llround(count(llama_config("1b"), 1024) / 1e4) == 133908);
+}
+
+TEST_CASE("model/decoder: FLOPs per token are those of the architecture") {
+    REQUIRE(std::abs(decoder_flops_per_token(gpt2_config("small"), 1024) / 1e6 - 798) < 1);
+    REQUIRE(std::abs(decoder_flops_per_token(gpt2_config("large"), 1024) / 1e6 - 4916) < 2);
+    REQUIRE(std::abs(decoder_flops_per_token(llama_config("1b"), 1024) / 1e6 - 7943) < 2);
+}
+
+TEST_CASE("model/decoder: the activation plan is what the model allocates") {
+    const DecoderConfig c = small_config("llama");
+    for (Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block}) {
+        const DecoderRun run{B, T, DType::bf16, policy};
+        const size_t before = device_bytes_in_use();
+        ModelRunner r(c, run);
+        const int64_t params = r.model->table().size();
+        const int64_t held = static_cast<int64_t>(device_bytes_in_use() - before);
+        const int64_t planned = decoder_activations(c, run).total_bytes() + params * (4 + 4 + 2);
+        REQUIRE(std::abs(held - planned) <= planned / 100 + 65536);  // the losses' buffer and rounding to 256 bytes
+    }
+}
+
+TEST_CASE("model/decoder: automatic recomputation takes the cheapest policy that fits") {
+    const DecoderConfig c = llama_config("1b");
+    DecoderRun run{4, 1024, DType::bf16, Recompute::automatic};
+    auto total = [&](Recompute policy) {
+        DecoderRun r = run;
+        r.recompute = policy;
+        return decoder_activations(c, r).total_bytes();
+    };
+    REQUIRE(total(Recompute::none) > total(Recompute::cheap));
+    REQUIRE(total(Recompute::cheap) > total(Recompute::block));
+    for (Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block}) {
+        run.memory_budget = total(policy);
+        REQUIRE(resolve_recompute(c, run) == policy);
+    }
+    run.memory_budget = 0;
+    REQUIRE(resolve_recompute(c, run) == Recompute::none);
+}

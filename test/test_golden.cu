@@ -1,0 +1,126 @@
+// The models against Hugging Face transformers and PyTorch in float64 (test/golden/make_models.py).
+#include <string>
+
+#include "model/gpt2.h"
+#include "model/llama.h"
+#include "optim/optimizer.h"
+#include "test/model_runner.h"
+#include "train/safetensors.h"
+#include "train/weights.h"
+
+#include "test/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+constexpr int B = 3, T = 13;
+
+DecoderConfig golden_config(const std::string& name) {
+    DecoderConfig c = name == "gpt2" ? gpt2_config("tiny") : llama_config("tiny");
+    c.L = 2;
+    c.C = 24;
+    c.max_T = T;
+    c.NH = c.NKV = name == "gpt2" ? 3 : 4;
+    c.V = name == "gpt2" ? 61 : 67;
+    c.F = name == "gpt2" ? 96 : 37;
+    if (name == "llama_gqa") c.NKV = 2;
+    return c;
+}
+
+std::vector<int> read_ints(const SafetensorsFile& file, const std::string& name) {
+    const std::vector<std::byte> raw = file.read(file.at(name));
+    std::vector<int> values(raw.size() / sizeof(int));
+    std::memcpy(values.data(), raw.data(), raw.size());
+    return values;
+}
+
+struct Golden {
+    SafetensorsFile file;
+    ModelRunner runner;
+    DeviceBatch batch;
+    Golden(const std::string& name, DType dtype, Recompute recompute = Recompute::none)
+        : file("test/golden/" + name + ".safetensors"),
+          runner(golden_config(name), {B, T, dtype, recompute}),
+          batch(read_ints(file, "tokens"), read_ints(file, "targets"), B, T, runner.context.stream) {
+        load_weights(runner.model->params(), file, runner.context.stream);
+    }
+};
+
+// Reasons for the bounds. In float each result passes through some 30 roundings of 2^-24 in its longest chain, and sums of
+// at most 96 terms; the largest distance seen is 2e-6 of a tensor's norm, and a wrong formula shows as 1e-2 or more. In bf16
+// every activation and every gradient between layers is rounded to 2^-9 about 20 times over two blocks.
+double gradient_bound(DType dtype) { return dtype == DType::f32 ? 1e-5 : 0.05; }
+double logit_bound(DType dtype) { return dtype == DType::f32 ? 3e-6 : 0.02; }
+double loss_bound(DType dtype) { return dtype == DType::f32 ? 2e-6 : 0.02; }
+
+}  // namespace
+
+TEST_CASE("model/decoder: logits, loss and every gradient are Hugging Face's") {
+    for (const char* name : {"gpt2", "llama", "llama_gqa"})
+        for (DType dtype : {DType::f32, DType::bf16}) {
+            Golden g(name, dtype);
+            INFO(name << " " << name_of(dtype));
+            const int V = golden_config(name).V;
+            Guarded<float> logits(int64_t{B} * T * V, g.runner.context.stream);
+            g.runner.model->logits(logits.data(), *g.batch, 0, B * T);
+            REQUIRE(relative_distance(logits.get(), g.file.read_float(g.file.at("logits"))) <= logit_bound(dtype));
+
+            const double expected = g.file.read_float(g.file.at("loss"))[0];
+            REQUIRE(std::abs(g.runner.loss(g.batch, true) - expected) <= loss_bound(dtype) * expected);
+
+            const std::vector<float> grads = g.runner.gradients();
+            const ParamTable& table = g.runner.model->table();
+            for (const CheckpointTensor& t : checkpoint_tensors(table)) {
+                INFO(t.name);
+                std::vector<float> ours(static_cast<size_t>(t.elements()), NAN);
+                for (int i : t.params) gather_param(table[i], grads.data() + table[i].offset, ours.data());
+                REQUIRE(relative_distance(ours, g.file.read_float(g.file.at("grad." + t.name))) <= gradient_bound(dtype));
+            }
+        }
+}
+
+TEST_CASE("model/decoder: padding has no gradient and the gaps between parameters stay zero") {
+    for (const char* name : {"gpt2", "llama"}) {
+        Golden g(name, DType::f32);
+        g.runner.loss(g.batch, true);
+        std::vector<float> grads = g.runner.gradients();
+        const ParamTable& table = g.runner.model->table();
+        for (const ParamRow& row : table.rows()) {  // blank out what may differ from zero
+            for (int i = 0; i < row.logical_rows; ++i)
+                std::fill_n(grads.begin() + row.offset + int64_t{i} * row.cols, row.logical_cols, 0.0f);
+        }
+        REQUIRE(same_bits(grads, std::vector<float>(grads.size(), 0.0f)));
+    }
+}
+
+TEST_CASE("train: the losses of ten AdamW steps are PyTorch's") {
+    for (const char* name : {"gpt2", "llama", "llama_gqa"})
+        for (DType dtype : {DType::f32, DType::bf16}) {
+            Golden g(name, dtype);
+            INFO(name << " " << name_of(dtype));
+            Context& ctx = g.runner.context;
+            ParamStore& params = g.runner.model->params();
+            OptimizerOptions options;
+            options.method = Method::adamw;
+            options.lr = options.adamw_lr = 1e-2f;
+            Optimizer optimizer(params, options, ctx);
+            Buffer<float> sums(2);
+            Buffer<StepControl> control(1);
+            Buffer<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()));
+            zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);
+            const std::vector<float> expected = g.file.read_float(g.file.at("adamw_losses"));
+            REQUIRE(expected.size() == 10);
+            for (float loss : expected) {
+                params.zero_grad(ctx.stream);
+                const double ours = g.runner.loss(g.batch, true);
+                // Each step adds its rounding to the weights: the distance may grow by a factor over ten steps.
+                REQUIRE(std::abs(ours - loss) <= 5 * loss_bound(dtype) * loss);
+                reduce_sum(sums.data(), scratch.data(), g.runner.losses.data(), g.runner.N, false, ctx.stream);
+                reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false, ctx.stream);
+                step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, options.beta1, options.beta2, ctx.stream);
+                optimizer.step(params, control.data(), 1.0f, ctx);
+            }
+        }
+}

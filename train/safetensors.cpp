@@ -1,0 +1,181 @@
+#include "train/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "runtime/check.h"
+#include "runtime/dtype.h"
+
+namespace teon {
+
+namespace {
+
+constexpr int64_t kMaxHeader = 100'000'000;  // the format's own limit
+
+void read_exactly(int file, void* out, int64_t bytes, int64_t offset, const std::string& path) {
+    char* p = static_cast<char*>(out);
+    while (bytes > 0) {
+        ssize_t n = ::pread(file, p, static_cast<size_t>(bytes), offset);
+        if (n < 0 && errno == EINTR) continue;
+        CHECK(n >= 0, "{}: cannot read: {}", path, std::strerror(errno));
+        CHECK(n > 0, "{}: ends at byte {}, {} more were expected", path, offset, bytes);
+        p += n;
+        offset += n;
+        bytes -= n;
+    }
+}
+
+TensorInfo parse_tensor(const std::string& path, const std::string& name, const nlohmann::json& j, int64_t data_begin,
+                        int64_t data_bytes) {
+    auto fault = [&](const char* what) { return fmt::format("{}: tensor '{}': {}", path, name, what); };
+    CHECK(j.is_object() && j.contains("dtype") && j["dtype"].is_string() && j.contains("shape") && j["shape"].is_array() &&
+              j.contains("data_offsets") && j["data_offsets"].is_array() && j["data_offsets"].size() == 2,
+          "{}", fault("its header entry is not {dtype, shape, data_offsets}"));
+    TensorInfo t;
+    t.name = name;
+    t.dtype = j["dtype"].get<std::string>();
+    const int item = dtype_bytes(t.dtype);
+    CHECK(item > 0, "{}", fault(("unknown dtype " + t.dtype).c_str()));
+    int64_t elements = 1;
+    for (const auto& d : j["shape"]) {
+        CHECK(d.is_number_unsigned() && d.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX), "{}", fault("bad shape"));
+        t.shape.push_back(d.get<int64_t>());
+        CHECK(!__builtin_mul_overflow(elements, t.shape.back(), &elements), "{}", fault("shape overflows"));
+    }
+    for (const auto& o : j["data_offsets"])
+        CHECK(o.is_number_unsigned() && o.get<uint64_t>() <= static_cast<uint64_t>(data_bytes), "{}",
+              fault("its data lie beyond the end of the file"));
+    const int64_t begin = j["data_offsets"][0].get<int64_t>(), end = j["data_offsets"][1].get<int64_t>();
+    CHECK(begin <= end && elements <= INT64_MAX / item && end - begin == elements * item, "{}",
+          fault("its offsets do not match its shape and dtype"));
+    t.offset = data_begin + begin;
+    t.bytes = end - begin;
+    return t;
+}
+
+}  // namespace
+
+int dtype_bytes(const std::string& dtype) {
+    static const std::map<std::string, int> sizes = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4},
+                                                     {"I16", 2}, {"I8", 1},  {"U8", 1},  {"BOOL", 1}, {"U16", 2}, {"U32", 4},
+                                                     {"U64", 8}};
+    auto it = sizes.find(dtype);
+    return it == sizes.end() ? 0 : it->second;
+}
+
+int64_t TensorInfo::elements() const { return bytes / dtype_bytes(dtype); }
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
+    file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    CHECK(file_ >= 0, "{}: cannot open: {}", path, std::strerror(errno));
+    try {
+        struct stat status;
+        CHECK(::fstat(file_, &status) == 0 && S_ISREG(status.st_mode), "{}: not a regular file", path);
+        const int64_t size = status.st_size;
+        CHECK(size >= 8, "{}: {} bytes are too few for a safetensors file", path, size);
+        uint64_t header_bytes = 0;
+        read_exactly(file_, &header_bytes, 8, 0, path);
+        CHECK(header_bytes <= static_cast<uint64_t>(std::min(kMaxHeader, size - 8)),
+              "{}: its header claims {} bytes, the file has {}", path, header_bytes, size);
+        std::string text(header_bytes, '\0');
+        read_exactly(file_, text.data(), static_cast<int64_t>(header_bytes), 8, path);
+        std::set<std::string> names;
+        bool repeated = false;
+        auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+            if (depth == 1 && event == nlohmann::json::parse_event_t::key)
+                repeated |= !names.insert(parsed.get<std::string>()).second;
+            return true;
+        };
+        nlohmann::json header = nlohmann::json::parse(text, watch, false);
+        CHECK(header.is_object(), "{}: its header is not a JSON object", path);
+        CHECK(!repeated, "{}: its header names a tensor twice", path);
+        const int64_t data_begin = 8 + static_cast<int64_t>(header_bytes);
+        for (const auto& [name, entry] : header.items()) {
+            if (name != "__metadata__") {
+                tensors_.push_back(parse_tensor(path, name, entry, data_begin, size - data_begin));
+                continue;
+            }
+            CHECK(entry.is_object(), "{}: its __metadata__ is not an object", path);
+            for (const auto& [key, value] : entry.items()) {
+                CHECK(value.is_string(), "{}: its __metadata__ '{}' is not a string", path, key);
+                metadata_[key] = value.get<std::string>();
+            }
+        }
+        std::sort(tensors_.begin(), tensors_.end(),
+                  [](const TensorInfo& a, const TensorInfo& b) { return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes); });
+        int64_t at = data_begin;  // the data must be covered once, without holes
+        for (const TensorInfo& t : tensors_) {
+            CHECK(t.offset == at, "{}: tensor '{}' begins at byte {}, expected {}", path, t.name, t.offset, at);
+            at += t.bytes;
+        }
+        CHECK(at == size, "{}: {} bytes, but its header describes {}", path, size, at);
+    } catch (...) {
+        ::close(file_);
+        throw;
+    }
+}
+
+SafetensorsFile::~SafetensorsFile() { ::close(file_); }
+
+const TensorInfo* SafetensorsFile::find(const std::string& name) const {
+    for (const TensorInfo& t : tensors_)
+        if (t.name == name) return &t;
+    return nullptr;
+}
+
+const TensorInfo& SafetensorsFile::at(const std::string& name) const {
+    const TensorInfo* t = find(name);
+    CHECK(t, "{}: has no tensor '{}'", path_, name);
+    return *t;
+}
+
+std::vector<std::byte> SafetensorsFile::read(const TensorInfo& tensor) const {
+    std::vector<std::byte> data(static_cast<size_t>(tensor.bytes));
+    read_exactly(file_, data.data(), tensor.bytes, tensor.offset, path_);
+    return data;
+}
+
+std::vector<float> SafetensorsFile::read_float(const TensorInfo& tensor) const {
+    const std::vector<std::byte> raw = read(tensor);
+    std::vector<float> out(static_cast<size_t>(tensor.elements()));
+    auto convert = [&]<typename T>(T) {
+        for (size_t i = 0; i < out.size(); ++i) {
+            T x;
+            std::memcpy(&x, raw.data() + i * sizeof(T), sizeof(T));
+            out[i] = static_cast<float>(x);
+        }
+    };
+    if (tensor.dtype == "F32") convert(float{});
+    else if (tensor.dtype == "F64") convert(double{});
+    else if (tensor.dtype == "BF16") convert(bf16{});
+    else if (tensor.dtype == "F16") convert(f16{});
+    else throw Error(fmt::format("{}: tensor '{}' is {}, not a floating-point type", path_, tensor.name, tensor.dtype));
+    return out;
+}
+
+std::string safetensors_header(const std::vector<TensorData>& tensors, const std::map<std::string, std::string>& metadata) {
+    nlohmann::ordered_json header = nlohmann::ordered_json::object();
+    if (!metadata.empty()) header["__metadata__"] = metadata;
+    int64_t at = 0;
+    for (const TensorData& t : tensors) {
+        int64_t bytes = dtype_bytes(t.dtype);
+        for (int64_t d : t.shape) bytes *= d;
+        header[t.name] = {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
+        at += bytes;
+    }
+    std::string text = header.dump();
+    text.resize((text.size() + 7) / 8 * 8, ' ');  // so that data begin at a multiple of 8 bytes
+    uint64_t size = text.size();
+    std::string out(8, '\0');
+    std::memcpy(out.data(), &size, 8);
+    return out + text;
+}
+
+}  // namespace teon

@@ -1,0 +1,83 @@
+#include "train/weights.h"
+
+#include <algorithm>
+
+namespace teon {
+
+namespace {
+
+// Where element (i, j) of a parameter lies in its checkpoint tensor.
+struct Place {
+    int64_t base, row_stride, col_stride;
+};
+Place place_of(const ParamRow& r) {
+    const int64_t m = r.logical_rows, n = r.logical_cols;
+    if (m == 1 && r.rows == 1) return {r.slot.part * n, 0, 1};                    // a vector: parts follow one another
+    if (r.slot.transposed) return {r.slot.part * m, 1, m * r.slot.parts};         // (in, parts * out)
+    return {r.slot.part * m * n, n, 1};                                           // (parts * out, in)
+}
+
+template <typename F>
+void for_each_element(const ParamRow& r, F f) {
+    const Place p = place_of(r);
+    for (int64_t i = 0; i < r.logical_rows; ++i)
+        for (int64_t j = 0; j < r.logical_cols; ++j) f(i * r.cols + j, p.base + i * p.row_stride + j * p.col_stride);
+}
+
+}  // namespace
+
+int64_t CheckpointTensor::elements() const {
+    int64_t n = 1;
+    for (int64_t d : shape) n *= d;
+    return n;
+}
+
+std::vector<CheckpointTensor> checkpoint_tensors(const ParamTable& table) {
+    std::vector<CheckpointTensor> tensors;
+    for (int i = 0; i < table.count(); ++i) {
+        const ParamRow& r = table[i];
+        auto known = std::find_if(tensors.begin(), tensors.end(), [&](auto& t) { return t.name == r.slot.tensor; });
+        if (known != tensors.end()) {
+            known->params.push_back(i);
+            continue;
+        }
+        const int64_t m = r.logical_rows, n = r.logical_cols, parts = r.slot.parts;
+        std::vector<int64_t> shape = {m * parts, n};
+        if (r.rows == 1) shape = {n * parts};
+        else if (r.slot.transposed) shape = {n, m * parts};
+        tensors.push_back({r.slot.tensor, shape, {i}});
+    }
+    return tensors;
+}
+
+void gather_param(const ParamRow& row, const float* storage, float* tensor) {
+    for_each_element(row, [&](int64_t here, int64_t there) { tensor[there] = storage[here]; });
+}
+
+void scatter_param(const ParamRow& row, const float* tensor, float* storage) {
+    std::fill(storage, storage + row.size(), 0.0f);
+    for_each_element(row, [&](int64_t here, int64_t there) { storage[here] = tensor[there]; });
+}
+
+void load_weights(ParamStore& params, const SafetensorsFile& file, const Stream& stream) {
+    const ParamTable& table = params.table();
+    std::vector<float> storage;
+    for (const CheckpointTensor& t : checkpoint_tensors(table)) {
+        const TensorInfo* found = file.find(t.name);
+        for (std::string prefix : {"transformer.", "model."})
+            if (!found && t.name.starts_with(prefix)) found = file.find(t.name.substr(prefix.size()));
+        CHECK(found, "{}: has no tensor '{}'", file.path(), t.name);
+        CHECK(found->shape == t.shape, "{}: tensor '{}' is [{}], this model's is [{}]", file.path(), found->name,
+              fmt::join(found->shape, ", "), fmt::join(t.shape, ", "));
+        const std::vector<float> values = file.read_float(*found);
+        for (int i : t.params) {
+            storage.resize(static_cast<size_t>(table[i].size()));
+            scatter_param(table[i], values.data(), storage.data());
+            upload(params.master(i), storage.data(), table[i].size(), stream);
+            stream.synchronize();  // storage is reused
+        }
+    }
+    params.sync_work(stream);
+}
+
+}  // namespace teon
