@@ -38,8 +38,7 @@ struct Extent {
     dim3 size;
     Extent(dim3 d) : size(d) {}
     template <typename Int>
-        requires std::is_integral_v<Int>
-    Extent(Int n) : size(1) {
+    requires std::is_integral_v<Int> Extent(Int n) : size(1) {
         CHECK(n >= 0 && static_cast<uint64_t>(n) <= 0x7fffffffu, "launch: an extent of {} is not in [0, 2^31)", n);
         size.x = static_cast<unsigned>(n);
     }
@@ -62,7 +61,8 @@ inline void check_launch(const LaunchConfig& c) {
           "launch: a block of {} x {} x {} threads; it must hold 1 to 1024, at most 64 of them along z", c.block.x,
           c.block.y, c.block.z);
     CHECK(c.grid.x <= 0x7fffffffu && c.grid.y <= 65535 && c.grid.z <= 65535,
-          "launch: a grid of {} x {} x {} blocks; the most is 2147483647 x 65535 x 65535", c.grid.x, c.grid.y, c.grid.z);
+          "launch: a grid of {} x {} x {} blocks; the most is 2147483647 x 65535 x 65535", c.grid.x, c.grid.y,
+          c.grid.z);
     CHECK(c.smem <= 227 * 1024, "launch: {} bytes of dynamic shared memory; no device has more than {}", c.smem,
           227 * 1024);
 }
@@ -97,7 +97,8 @@ void launch(void (*)(P...), const LaunchConfig& c, const Stream& stream, Args&&.
     if (c.smem > 48 * 1024) {  // more than every device grants unasked
         static size_t granted = 0;
         if (c.smem > granted) {
-            status = cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(c.smem));
+            status =
+                cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(c.smem));
             if (status == cudaSuccess) granted = c.smem;
         }
     }
@@ -105,9 +106,11 @@ void launch(void (*)(P...), const LaunchConfig& c, const Stream& stream, Args&&.
         Kernel<<<c.grid, c.block, c.smem, static_cast<cudaStream_t>(stream.handle())>>>(static_cast<P>(args)...);
         status = cudaGetLastError();
     }
-    CHECK(status == cudaSuccess, "launch of {} on {} x {} x {} blocks of {} x {} x {} threads with {} bytes of dynamic "
-          "shared memory: {}", kernel_name<Kernel>(), c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z,
-          c.smem, cudaGetErrorString(status));
+    CHECK(status == cudaSuccess,
+          "launch of {} on {} x {} x {} blocks of {} x {} x {} threads with {} bytes of dynamic "
+          "shared memory: {}",
+          kernel_name<Kernel>(), c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, c.smem,
+          cudaGetErrorString(status));
 }
 
 }  // namespace detail
@@ -145,7 +148,7 @@ __device__ __forceinline__ T block_reduce(T x, Op op) {
 
 #else
 
-#define TEON_SITE_PARAMETER , const simt::Site &site = simt::Site::current()
+#define TEON_SITE_PARAMETER , const simt::Site& site = simt::Site::current()
 #define TEON_SITE , site
 
 namespace detail {
@@ -175,14 +178,23 @@ void launch(const LaunchConfig& c, const Stream& stream, Args&&... args) {
 namespace simt {
 
 struct Sum {
-    template <typename T> __device__ static T identity() { return T(0); }
-    template <typename T> __device__ T operator()(T a, T b) const { return a + b; }
+    template <typename T>
+    __device__ static T identity() {
+        return T(0);
+    }
+    template <typename T>
+    __device__ T operator()(T a, T b) const {
+        return a + b;
+    }
 };
 
 struct Max {
-    template <typename T> __device__ static T identity() {
-        if constexpr (std::is_same_v<T, float>) return -__builtin_huge_valf();
-        else return std::numeric_limits<T>::lowest();
+    template <typename T>
+    __device__ static T identity() {
+        if constexpr (std::is_same_v<T, float>)
+            return -__builtin_huge_valf();
+        else
+            return std::numeric_limits<T>::lowest();
     }
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
     __device__ int operator()(int a, int b) const { return a > b ? a : b; }
@@ -195,12 +207,24 @@ struct Max {
 // schedule: a butterfly over lane bits 16, 8, 4, 2, 1, then the same over the warps. The block forms are barriers. The
 // maximum ignores NaN, as fmaxf does.
 template <typename T>
-__device__ __forceinline__ T warp_sum(T x TEON_SITE_PARAMETER) { return simt::warp_reduce(x, simt::Sum{} TEON_SITE); }
+__device__ __forceinline__ T warp_sum(T x TEON_SITE_PARAMETER) {
+    return simt::warp_reduce(
+        x, simt::Sum {} TEON_SITE);
+}
 template <typename T>
-__device__ __forceinline__ T warp_max(T x TEON_SITE_PARAMETER) { return simt::warp_reduce(x, simt::Max{} TEON_SITE); }
+__device__ __forceinline__ T warp_max(T x TEON_SITE_PARAMETER) {
+    return simt::warp_reduce(
+        x, simt::Max {} TEON_SITE);
+}
 template <typename T>
-__device__ __forceinline__ T block_sum(T x TEON_SITE_PARAMETER) { return simt::block_reduce(x, simt::Sum{} TEON_SITE); }
+__device__ __forceinline__ T block_sum(T x TEON_SITE_PARAMETER) {
+    return simt::block_reduce(
+        x, simt::Sum {} TEON_SITE);
+}
 template <typename T>
-__device__ __forceinline__ T block_max(T x TEON_SITE_PARAMETER) { return simt::block_reduce(x, simt::Max{} TEON_SITE); }
+__device__ __forceinline__ T block_max(T x TEON_SITE_PARAMETER) {
+    return simt::block_reduce(
+        x, simt::Max {} TEON_SITE);
+}
 
 }  // namespace teon

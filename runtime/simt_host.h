@@ -1,8 +1,8 @@
 // The kernel language on the host: blocks run over OS threads (OpenMP), the threads of a block are fibers of one OS
-// thread. A fiber runs the block's threads one after the other in a plain loop, with the kernel inlined in it; only when
-// a thread has to wait (barrier or warp collective) does the fiber stay behind as that thread and another one takes over
-// the loop. So a kernel that never waits pays no switch, and a kernel of warp collectives keeps 32 fibers busy.
-// Included by simt.h alone; kernels and runtime files include that.
+// thread. A fiber runs the block's threads one after the other in a plain loop, with the kernel inlined in it; only
+// when a thread has to wait (barrier or warp collective) does the fiber stay behind as that thread and another one
+// takes over the loop. So a kernel that never waits pays no switch, and a kernel of warp collectives keeps 32 fibers
+// busy. Included by simt.h alone; kernels and runtime files include that.
 #pragma once
 
 #include <atomic>
@@ -58,18 +58,19 @@ struct Block {
     // The thread that runs now; -1 when no thread can.
     int thread;
     int warp;
-    int live;     // threads that have not returned
-    int arrived;  // of these, how many wait at the barrier
-    uint32_t warps;                   // those with a bit in runnable (the current warp's bit may be stale)
-    uint32_t runnable[kMaxWarps];     // lanes not started or no longer waiting
-    uint32_t suspended[kMaxWarps];    // lanes that have a fiber of their own, left in the middle of the kernel
-    uint32_t at_barrier[kMaxWarps];   // lanes that wait at the barrier
+    int live;                        // threads that have not returned
+    int arrived;                     // of these, how many wait at the barrier
+    uint32_t warps;                  // those with a bit in runnable (the current warp's bit may be stale)
+    uint32_t runnable[kMaxWarps];    // lanes not started or no longer waiting
+    uint32_t suspended[kMaxWarps];   // lanes that have a fiber of their own, left in the middle of the kernel
+    uint32_t at_barrier[kMaxWarps];  // lanes that wait at the barrier
     Order order;
     bool flat;       // blockDim.y == blockDim.z == 1
     bool cancelled;  // a thread has failed: the suspended ones are unwound, the others never start
     uint64_t random;
-    uint64_t serial;  // number of this block among all that this OS thread has run; poisons SHARED arrays once per block
-    int count;        // threads of the block
+    uint64_t
+        serial;  // number of this block among all that this OS thread has run; poisons SHARED arrays once per block
+    int count;   // threads of the block
     size_t smem;
     unsigned char* dynamic_shared;
     uint3 coordinates[kMaxThreads];  // threadIdx by linear thread, unless flat
@@ -80,12 +81,14 @@ struct Block {
     const char* name;
     std::exception_ptr* error;
 
-    // One pending warp collective per lowest lane of its mask.
+    // Warp collectives that wait for some of their lanes: bit i of pending[w] stands for group[32 * w + i]. Each holds
+    // at least one lane, and a lane waits in one only, so that 32 per warp are enough.
     struct Group {
         uint32_t mask, arrived;
         Combine combine;
         Site site;
     };
+    uint32_t pending[kMaxWarps];
     Group group[kMaxThreads];
     Combine barrier_combine;
     Site barrier_site;
@@ -101,15 +104,15 @@ struct Block {
         return choose_random(mask);
     }
 
-    // Makes the next runnable thread the current one; false if there is none.
+    // Makes the next runnable thread the current one; false if there is none. A warp goes on as long as it can, which
+    // keeps few fibers busy, except in random order: that one is after races between warps, too.
     bool take_next() {
-        uint32_t lanes = runnable[warp];
-        if (lanes == 0) {
-            warps &= ~(1u << warp);
+        if (runnable[warp] == 0) warps &= ~(1u << warp);
+        if (runnable[warp] == 0 || order == Order::random) {
             if (warps == 0) return false;
             warp = choose(warps);
-            lanes = runnable[warp];
         }
+        const uint32_t lanes = runnable[warp];
         const int lane = choose(lanes);
         runnable[warp] = lanes & ~(1u << lane);
         thread = 32 * warp + lane;
@@ -129,7 +132,7 @@ struct Block {
         if (--live == arrived) [[unlikely]]
             return finish_last();
         if (!take_next()) [[unlikely]]
-            return fail_stuck();
+            return finish_stuck();
         return !is_suspended();
     }
 
@@ -142,15 +145,25 @@ struct Block {
 
     int choose_random(uint32_t mask);
     bool finish_last();
-    bool fail_stuck();
+    bool finish_stuck();
     void release_barrier();
     void suspend();
+
+    int find_group(uint32_t mask) const;
+
+    std::string here() const;
     std::string where(int t) const;
     std::string state_of(int t) const;
-    std::string describe_stuck() const;
+    [[noreturn, gnu::cold]] void throw_stuck() const;
+    [[noreturn, gnu::cold]] void throw_other_barrier(const Site& site) const;
+    [[noreturn, gnu::cold]] void throw_other_operation(const Group& g, const Site& site) const;
+    [[noreturn, gnu::cold]] void throw_not_in_mask(unsigned mask, const Site& site) const;
+    [[noreturn, gnu::cold]] void throw_incomplete() const;
 };
 
-extern constinit thread_local Block current_block;
+// Not extern: the linker turns the address of an extern thread_local into code that does not set the flags which g++
+// 12's null check of the undefined-behaviour sanitizer then reads.
+inline constinit thread_local Block current_block{};
 
 // Runs threads of the current block, beginning with the current one, until the next one to run is suspended elsewhere.
 template <auto Kernel, typename... P>
@@ -161,9 +174,7 @@ void run_threads(const void* args) {
         do {
             std::apply([](const P&... p) { Kernel(p...); }, local);
         } while (b.finish_thread());
-    } catch (const Cancelled&) {
-        b.fail(nullptr);
-    } catch (...) {
+    } catch (const Cancelled&) { b.fail(nullptr); } catch (...) {
         b.fail(std::current_exception());
     }
 }
@@ -184,7 +195,8 @@ struct Deposits {
 template <typename Data, typename F>
 void warp_collective(unsigned mask, Data& mine, F, const Site& site) {
     static_assert(std::is_empty_v<F>);
-    current_block.wait_warp(mask, [](unsigned m, void* const* p) { F{}(m, Deposits<Data>{p}); }, &mine, site);
+    current_block.wait_warp(
+        mask, [](unsigned m, void* const* p) { F{}(m, Deposits<Data>{p}); }, &mine, site);
 }
 
 // The same for all threads of the block, as one barrier: combine(count, threads).
@@ -287,8 +299,8 @@ inline int lane_id() { return current_block.thread & 31; }
 
 }  // namespace teon::simt
 
-#define SHARED(T, name, count)                                                             \
-    static constinit thread_local ::teon::simt::SharedArray<T, (count)> name##_storage{};  \
+#define SHARED(T, name, count)                                                            \
+    static constinit thread_local ::teon::simt::SharedArray<T, (count)> name##_storage{}; \
     auto& name = name##_storage.of_this_block()
 #define DYN_SHARED(T, name) T* const name = reinterpret_cast<T*>(::teon::simt::current_block.dynamic_shared)
 
@@ -326,7 +338,8 @@ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
 template <typename T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
                    const teon::simt::Site& site = teon::simt::Site::current()) {
-    const int lane = teon::simt::lane_id(), source = lane + static_cast<int>(delta), end = (lane & ~(width - 1)) + width;
+    const int lane = teon::simt::lane_id(), source = lane + static_cast<int>(delta),
+              end = (lane & ~(width - 1)) + width;
     return teon::simt::shuffle(mask, value, source < end ? source : lane, site);
 }
 
@@ -357,31 +370,31 @@ inline int __all_sync(unsigned mask, int predicate, const teon::simt::Site& site
 
 // Atomics return the old value and order nothing else.
 template <typename T>
-    requires std::is_arithmetic_v<T>
-T atomicAdd(T* address, std::type_identity_t<T> value) {
+requires std::is_arithmetic_v<T> T atomicAdd(T* address, std::type_identity_t<T> value) {
     return std::atomic_ref<T>(*address).fetch_add(value, std::memory_order_relaxed);
 }
 
 template <typename T>
-    requires std::is_integral_v<T>
-T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> desired) {
+requires std::is_integral_v<T> T atomicCAS(T* address, std::type_identity_t<T> expected,
+                                           std::type_identity_t<T> desired) {
     std::atomic_ref<T>(*address).compare_exchange_strong(expected, desired, std::memory_order_relaxed);
     return expected;
 }
 
 template <typename T>
-    requires std::is_integral_v<T>
-T atomicMax(T* address, std::type_identity_t<T> value) {
+requires std::is_integral_v<T> T atomicMax(T* address, std::type_identity_t<T> value) {
     std::atomic_ref<T> target(*address);
     T old = target.load(std::memory_order_relaxed);
-    while (old < value && !target.compare_exchange_weak(old, value, std::memory_order_relaxed)) {
-    }
+    while (old < value && !target.compare_exchange_weak(old, value, std::memory_order_relaxed)) {}
     return old;
 }
 
 inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
-template <typename T> T __ldg(const T* p) { return *p; }
+template <typename T>
+T __ldg(const T* p) {
+    return *p;
+}
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __popcll(unsigned long long x) { return std::popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }

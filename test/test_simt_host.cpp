@@ -1,0 +1,460 @@
+// The host's SIMT runtime where it does more than a device: errors in place of hanging, poison, orders, exceptions.
+#include <omp.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+
+#include "runtime/simt.h"
+#include "test/compare.h"
+
+#include "test/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+constexpr unsigned kFull = 0xffffffffu;
+
+const std::vector<std::string> kOrders = {"forward", "reverse", "random:0", "random:1", "random:18446744073709551615"};
+
+// Sets the order for the time of a scope.
+struct ScopedOrder {
+    explicit ScopedOrder(std::string_view order) : before(set_simt_order(order)) {}
+    ~ScopedOrder() { set_simt_order(before); }
+    ScopedOrder(ScopedOrder&&) = delete;
+    std::string before;
+};
+
+// Sets the number of OS threads for the time of a scope.
+struct ScopedThreads {
+    explicit ScopedThreads(int n) : before(omp_get_max_threads()) { omp_set_num_threads(n); }
+    ~ScopedThreads() { omp_set_num_threads(before); }
+    ScopedThreads(ScopedThreads&&) = delete;
+    int before;
+};
+
+// What the function throws, or "" if nothing.
+template <typename F>
+std::string error_of(F f) {
+    try {
+        f();
+    } catch (const Error& e) { return e.what(); }
+    return "";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string line(int n) { return "test_simt_host.cpp:" + std::to_string(n); }
+
+int thread_id() { return static_cast<int>(threadIdx.x); }
+
+// --- misbehaving kernels; each keeps its lines in constants, for the messages -------------------------------------
+
+constexpr int kBarrierA = __LINE__ + 4, kBarrierB = kBarrierA + 2;
+__global__ void divergent_barriers_kernel(int where) {
+    __syncthreads();
+    if (thread_id() < where) {
+        __syncthreads();
+    } else {
+        __syncthreads();
+    }
+}
+
+constexpr int kShuffleA = __LINE__ + 3, kShuffleB = kShuffleA + 2;
+__global__ void divergent_shuffles_kernel(int* out) {
+    if (thread_id() % 32 < 16) {
+        out[thread_id()] = __shfl_xor_sync(kFull, 1, 1);
+    } else {
+        out[thread_id()] = __shfl_xor_sync(kFull, 2, 1);
+    }
+}
+
+constexpr int kMasks = __LINE__ + 2;
+__global__ void different_masks_kernel() { __syncwarp(thread_id() == 5 ? 0x0000003fu : kFull); }
+
+constexpr int kLaneBarrier = __LINE__ + 3, kLaneVote = kLaneBarrier + 2;
+__global__ void lane_at_barrier_kernel(int lane) {
+    if (thread_id() == lane) {
+        __syncthreads();
+    } else {
+        __any_sync(kFull, 1);
+    }
+}
+
+constexpr int kMissing = __LINE__ + 3;
+__global__ void returned_lane_kernel(int lane) {
+    if (thread_id() == lane) return;
+    __syncwarp();
+}
+
+constexpr int kNotMine = __LINE__ + 2;
+__global__ void not_in_mask_kernel() { __syncwarp(0x7fffffffu); }
+
+constexpr int kBlockSum = __LINE__ + 3;
+__global__ void incomplete_block_sum_kernel(float* out) {
+    if (thread_id() == 3) return;
+    out[thread_id()] = block_sum(1.0f);
+}
+
+constexpr int kWarpHere = __LINE__ + 3, kBarrierThere = kWarpHere + 2;
+__global__ void warp_against_barrier_kernel() {
+    if (thread_id() == 40) {
+        __syncwarp();
+    } else {
+        __syncthreads();
+    }
+}
+
+struct Counted {
+    static inline std::atomic<int> alive = 0;
+    Counted() { ++alive; }
+    ~Counted() { --alive; }
+};
+
+// Throws after some threads wait at a barrier and others have not begun.
+__global__ void throwing_kernel(int block, int thread) {
+    Counted counted;
+    if (thread_id() % 2 == 0) __syncwarp(0x55555555u);
+    if (static_cast<int>(blockIdx.x) >= block && thread_id() == thread)
+        throw UsageError("block " + std::to_string(blockIdx.x));
+    __syncthreads();
+}
+
+__global__ void foreign_exception_kernel() { throw 42; }
+
+__global__ void sum_kernel(float* out, const float* in) {
+    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    const float w = warp_sum(in[i]), b = block_sum(in[i]) + block_max(w);
+    __syncthreads();
+    out[i] = w + 3.0f * b + __shfl_xor_sync(kFull, in[i], 5);
+}
+
+void check_usable() {
+    Stream stream;
+    const std::vector<float> x(256, 1.0f);
+    Guarded<float> in(x, stream), out(256, stream);
+    launch<sum_kernel>({2, 128}, stream, out.data(), in.data());
+    REQUIRE(same_bits(out.get(), std::vector<float>(256, 32.0f + 3.0f * (128.0f + 32.0f) + 1.0f)));
+}
+
+template <auto Kernel, typename... Args>
+std::string launch_error(LaunchConfig config, Args... args) {
+    Stream stream;
+    const std::string message = error_of([&] { launch<Kernel>(config, stream, args...); });
+    check_usable();
+    return message;
+}
+
+// --- poison -------------------------------------------------------------------------------------------------------
+
+__global__ void read_static_kernel(float* out, unsigned* bytes) {
+    SHARED(float, values, 64);
+    SHARED(unsigned, raw, 64);
+    const int64_t i = int64_t{blockIdx.x} * 64 + threadIdx.x;
+    out[i] = values[threadIdx.x];
+    bytes[i] = raw[threadIdx.x];
+    __syncthreads();
+    values[threadIdx.x] = 1.0f;  // must not be seen by the next block
+    raw[threadIdx.x] = 1;
+    __syncthreads();
+    if (values[(threadIdx.x + 1) % 64] != 1.0f) out[i] = 2.0f;  // poisoned once only
+}
+
+__global__ void read_dynamic_kernel(float* out) {
+    DYN_SHARED(float, values);
+    const int64_t i = int64_t{blockIdx.x} * 64 + threadIdx.x;
+    out[i] = values[threadIdx.x];
+    __syncthreads();
+    values[threadIdx.x] = 1.0f;
+}
+
+__global__ void read_outside_mask_kernel(float* out) {
+    if (threadIdx.x < 16) out[threadIdx.x] = __shfl_down_sync(0xffffu, 1.0f, 8);
+}
+
+// --- races --------------------------------------------------------------------------------------------------------
+
+// Reads its neighbour's value with the barrier in between left out.
+__global__ void missing_barrier_kernel(float* out) {
+    SHARED(float, values, 128);
+    values[thread_id()] = static_cast<float>(thread_id());
+    out[thread_id()] = values[127 - thread_id()];
+}
+
+// The barrier after reading is missing: a fast thread overwrites what a slow one has yet to read.
+__global__ void missing_second_barrier_kernel(float* out) {
+    SHARED(float, values, 128);
+    float x = static_cast<float>(thread_id());
+    for (int round = 0; round < 3; ++round) {
+        values[thread_id()] = x;
+        __syncthreads();
+        x += values[(thread_id() + 37) % 128];
+    }
+    out[thread_id()] = x;
+}
+
+// All threads write one word.
+__global__ void race_kernel(float* out) {
+    SHARED(int, last, 1);
+    last[0] = thread_id();
+    __syncthreads();
+    out[thread_id()] = static_cast<float>(last[0]);
+}
+
+// Warps without a barrier between them.
+__global__ void warp_race_kernel(float* out) {
+    SHARED(float, total, 1);
+    const float x = warp_sum(static_cast<float>(thread_id()));
+    if (thread_id() % 32 == 0) total[0] = x;
+    __syncwarp();
+    out[thread_id()] = total[0];
+}
+
+template <auto Kernel>
+int distinct_results() {
+    Stream stream;
+    std::vector<std::vector<float>> seen;
+    for (const std::string& order : kOrders) {
+        const ScopedOrder scope(order);
+        Guarded<float> out(128, stream);
+        launch<Kernel>({1, 128}, stream, out.data());
+        const std::vector<float> result = out.get();
+        bool known = false;
+        for (const auto& s : seen) known = known || same_bits(s, result);
+        if (!known) seen.push_back(result);
+    }
+    return static_cast<int>(seen.size());
+}
+
+// The order in which threads run first, and after a barrier.
+__global__ void sequence_kernel(int* counter, int* first, int* second) {
+    first[(*counter)++] = thread_id();
+    __syncthreads();
+    second[(*counter)++ - 64] = thread_id();
+}
+
+// Each frame uses the one above it, so that no compiler turns the recursion into a loop.
+[[gnu::noinline]] int recurse(int depth, volatile char* above) {
+    volatile char frame[512];
+    frame[depth % 512] = above[depth % 512];
+    return depth == 0 ? 0 : recurse(depth - 1, frame) + 1 + (frame[depth % 512] & above[depth % 512] & 0);
+}
+
+__global__ void deep_kernel(int* out, int depth) {
+    volatile char frame[512] = {};
+    *out = recurse(depth, frame);
+}
+
+__global__ void nested_kernel() { check_usable(); }
+
+}  // namespace
+
+TEST_CASE("runtime/simt: threads at different barriers are an error that names both lines") {
+    for (const std::string& order : kOrders) {
+        for (int where : {1, 31, 32, 50, 63}) {
+            CAPTURE(order, where);
+            const ScopedOrder scope(order);
+            const std::string message = launch_error<divergent_barriers_kernel>({1, 64}, where);
+            CAPTURE(message);
+            REQUIRE(contains(message, "kernel {anonymous}::divergent_barriers_kernel, block (0, 0, 0)"));
+            REQUIRE(contains(message, line(kBarrierA)));
+            REQUIRE(contains(message, line(kBarrierB)));
+        }
+    }
+}
+
+TEST_CASE("runtime/simt: lanes in different warp operations are an error that names both lines") {
+    std::vector<int> out(64);
+    const std::string message = launch_error<divergent_shuffles_kernel>({1, 64}, out.data());
+    CAPTURE(message);
+    REQUIRE(contains(message, line(kShuffleA)));
+    REQUIRE(contains(message, line(kShuffleB)));
+    const std::string masks = launch_error<different_masks_kernel>({1, 32});
+    CAPTURE(masks);
+    REQUIRE(contains(masks, line(kMasks)));
+    REQUIRE(contains(masks, "0x3f"));
+    REQUIRE(contains(masks, "0xffffffff"));
+    REQUIRE(contains(masks, "thread (5, 0, 0)"));
+}
+
+TEST_CASE("runtime/simt: a lane that waits at a barrier or has returned is missed, not waited for") {
+    for (const std::string& order : kOrders) {
+        for (int lane : {0, 7, 31, 45}) {
+            CAPTURE(order, lane);
+            const ScopedOrder scope(order);
+            const std::string barrier = launch_error<lane_at_barrier_kernel>({3, 64}, lane);
+            CAPTURE(barrier);
+            REQUIRE(contains(barrier, "thread (" + std::to_string(lane) + ", 0, 0), waits at the barrier"));
+            REQUIRE(contains(barrier, line(kLaneBarrier)));
+            REQUIRE(contains(barrier, line(kLaneVote)));
+            const std::string returned = launch_error<returned_lane_kernel>({1, 64}, lane);
+            CAPTURE(returned);
+            REQUIRE(contains(returned, "thread (" + std::to_string(lane) + ", 0, 0), has returned"));
+            REQUIRE(contains(returned, line(kMissing)));
+        }
+    }
+    const std::string partial = launch_error<returned_lane_kernel>({1, 48}, 1000);
+    CAPTURE(partial);
+    REQUIRE(contains(partial, "does not exist in a block of 48 threads"));
+}
+
+TEST_CASE("runtime/simt: a barrier that part of a block cannot reach is an error that names both lines") {
+    const std::string message = launch_error<warp_against_barrier_kernel>({1, 64});
+    CAPTURE(message);
+    REQUIRE(contains(message, line(kWarpHere)));
+    REQUIRE(contains(message, line(kBarrierThere)));
+}
+
+TEST_CASE("runtime/simt: a lane outside of its own mask and an incomplete block are errors") {
+    const std::string mask = launch_error<not_in_mask_kernel>({1, 32});
+    CAPTURE(mask);
+    REQUIRE(contains(mask, line(kNotMine)));
+    REQUIRE(contains(mask, "thread (31, 0, 0)"));
+    std::vector<float> out(64);
+    const std::string block = launch_error<incomplete_block_sum_kernel>({1, 64}, out.data());
+    CAPTURE(block);
+    REQUIRE(contains(block, line(kBlockSum)));
+    REQUIRE(contains(block, "1 of 64 have returned"));
+}
+
+TEST_CASE("runtime/simt: an exception in a kernel unwinds its block and comes out of launch") {
+    Stream stream;
+    for (const std::string& order : kOrders) {
+        for (int threads : {1, 4}) {
+            CAPTURE(order, threads);
+            const ScopedOrder scope(order);
+            const ScopedThreads os_threads(threads);
+            for (int thread : {0, 1, 33, 63}) {
+                // Blocks 5 and later throw; the lowest one is reported, whatever ran first.
+                REQUIRE_THROWS_AS(launch<throwing_kernel>({40, 64}, stream, 5, thread), UsageError);
+                REQUIRE(error_of([&] { launch<throwing_kernel>({40, 64}, stream, 5, thread); }) == "block 5");
+                REQUIRE(Counted::alive == 0);
+                check_usable();
+            }
+            REQUIRE_THROWS_AS(launch<foreign_exception_kernel>({4, 32}, stream), int);
+            check_usable();
+        }
+    }
+}
+
+TEST_CASE("runtime/simt: a launch from inside of a kernel is refused") {
+    REQUIRE(contains(launch_error<nested_kernel>({1, 32}), "nested_kernel"));
+}
+
+TEST_CASE("runtime/simt: shared memory is NaN at the beginning of every block") {
+    Stream stream;
+    for (int threads : {1, 3}) {
+        const ScopedThreads os_threads(threads);
+        Guarded<float> out(640, stream), dynamic(640, stream);
+        Guarded<unsigned> bytes(640, stream);
+        launch<read_static_kernel>({10, 64}, stream, out.data(), bytes.data());
+        launch<read_dynamic_kernel>({10, 64, 64 * sizeof(float)}, stream, dynamic.data());
+        for (float x : out.get()) REQUIRE(std::isnan(x));
+        for (float x : dynamic.get()) REQUIRE(std::isnan(x));
+        REQUIRE(same_bits(bytes.get(), std::vector<unsigned>(640, 0xffffffffu)));
+    }
+}
+
+TEST_CASE("runtime/simt: a shuffle from a lane outside of the mask gives NaN") {
+    Stream stream;
+    Guarded<float> out(16, stream);
+    launch<read_outside_mask_kernel>({1, 32}, stream, out.data());
+    const std::vector<float> values = out.get();
+    for (int i = 0; i < 16; ++i) REQUIRE((i < 8 ? values[i] == 1.0f : std::isnan(values[i])));
+}
+
+TEST_CASE("runtime/simt: planted races and missing barriers change the result with the order") {
+    REQUIRE(distinct_results<missing_barrier_kernel>() > 1);
+    REQUIRE(distinct_results<missing_second_barrier_kernel>() > 1);
+    REQUIRE(distinct_results<race_kernel>() > 1);
+    REQUIRE(distinct_results<warp_race_kernel>() > 1);
+}
+
+TEST_CASE("runtime/simt: orders are what they say, at the start and after a barrier") {
+    Stream stream;
+    const auto sequences = [&](const std::string& order) {
+        const ScopedOrder scope(order);
+        std::vector<int> counter(1), first(64), second(64);
+        launch<sequence_kernel>({1, 64}, stream, counter.data(), first.data(), second.data());
+        return std::pair(first, second);
+    };
+    std::vector<int> up(64), down(64);
+    for (int i = 0; i < 64; ++i) up[i] = i, down[i] = 63 - i;
+    REQUIRE(sequences("forward") == std::pair(up, up));
+    REQUIRE(sequences("reverse") == std::pair(down, down));
+    const auto random = sequences("random:7");
+    REQUIRE(random == sequences("random:7"));
+    REQUIRE(random != sequences("random:8"));
+    REQUIRE(random.first != random.second);
+    for (std::vector<int> order : {random.first, random.second}) {
+        std::sort(order.begin(), order.end());
+        REQUIRE(order == up);
+    }
+}
+
+TEST_CASE("runtime/simt: a malformed order is an error and changes nothing") {
+    const ScopedOrder scope("reverse");
+    for (const char* order :
+         {"", "Forward", "random", "random:", "random:-1", "random:1x", "random:18446744073709551616", "reverse "}) {
+        CAPTURE(order);
+        REQUIRE(contains(error_of([&] { set_simt_order(order); }), "SIMT_ORDER is \"" + std::string(order) + "\""));
+    }
+    REQUIRE(set_simt_order("forward") == "reverse");
+}
+
+TEST_CASE("runtime/simt: results do not depend on order or number of OS threads") {
+    Stream stream;
+    const int threads = 256, blocks = 37, n = threads * blocks;
+    Guarded<float> in(random_values<float>(n, 5), stream);
+    std::vector<float> expected;
+    for (int os_threads : {1, 2, 3, 8}) {
+        for (const std::string& order : kOrders) {
+            CAPTURE(os_threads, order);
+            const ScopedThreads scoped_threads(os_threads);
+            const ScopedOrder scoped_order(order);
+            Guarded<float> out(n, stream);
+            launch<sum_kernel>({blocks, threads}, stream, out.data(), in.data());
+            if (expected.empty()) expected = out.get();
+            REQUIRE(same_bits(out.get(), expected));
+        }
+    }
+}
+
+TEST_CASE("runtime/simt: two OS threads may launch at the same time") {
+    const int n = 256 * 20;
+    const std::vector<float> x = random_values<float>(n, 6);
+    std::vector<std::vector<float>> results(4);
+    {
+        std::vector<std::jthread> launchers;
+        for (auto& result : results) {
+            launchers.emplace_back([&result, &x] {
+                Stream stream;
+                Guarded<float> in(x, stream), out(static_cast<int64_t>(x.size()), stream);
+                for (int round = 0; round < 20; ++round) launch<sum_kernel>({20, 256}, stream, out.data(), in.data());
+                result = out.get();
+            });
+        }
+    }
+    for (const auto& result : results) REQUIRE(same_bits(result, results[0]));
+}
+
+TEST_CASE("runtime/simt: a stack overflow ends the program") {
+    Stream stream;
+    int out = 0;
+    launch<deep_kernel>({1, 1}, stream, &out, 20);
+    REQUIRE(out == 20);
+    const pid_t child = fork();
+    if (child == 0) {
+        close(STDERR_FILENO);  // the sanitizer's report
+        std::signal(SIGSEGV, SIG_DFL);
+        launch<deep_kernel>({1, 1}, stream, &out, 100000);
+        _exit(0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE((WIFSIGNALED(status) || WEXITSTATUS(status) != 0));
+}
