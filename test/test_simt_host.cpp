@@ -73,7 +73,7 @@ __global__ void divergent_shuffles_kernel(int* out) {
     }
 }
 
-constexpr int kMasks = __LINE__ + 2;
+constexpr int kMasks = __LINE__ + 1;
 __global__ void different_masks_kernel() { __syncwarp(thread_id() == 5 ? 0x0000003fu : kFull); }
 
 constexpr int kLaneBarrier = __LINE__ + 3, kLaneVote = kLaneBarrier + 2;
@@ -91,7 +91,7 @@ __global__ void returned_lane_kernel(int lane) {
     __syncwarp();
 }
 
-constexpr int kNotMine = __LINE__ + 2;
+constexpr int kNotMine = __LINE__ + 1;
 __global__ void not_in_mask_kernel() { __syncwarp(0x7fffffffu); }
 
 constexpr int kBlockSum = __LINE__ + 3;
