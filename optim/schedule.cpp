@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "runtime/check.h"
+
 namespace teon {
 
 std::string_view name_of(ScheduleKind k) {
@@ -20,17 +22,30 @@ std::string_view name_of(ScheduleKind k) {
     return "?";
 }
 
+double default_min_lr_ratio(ScheduleKind kind) { return kind == ScheduleKind::cosine ? 0.1 : 0.0; }
+
 double lr_factor(const Schedule& s, int64_t step, int64_t total) {
-    const int64_t warmup = static_cast<int64_t>(std::ceil(s.warmup_ratio * static_cast<double>(total)));
+    auto check_ratio = [](const char* flag, double ratio) {
+        CHECK_USAGE(ratio >= 0 && ratio <= 1, "{} is {}; give a number from 0 to 1", flag, ratio);
+    };
+    check_ratio("--warmup-ratio", s.warmup_ratio);
+    check_ratio("--constant-ratio", s.constant_ratio);
+    check_ratio("--min-lr-ratio", s.min_lr_ratio);
+    CHECK_USAGE(total > 0, "a schedule needs at least one step, found {}", total);
+    CHECK(step >= 0, "schedule: step {} is negative", step);
+
+    auto steps_of = [&](double ratio) -> int64_t { return std::llround(ratio * static_cast<double>(total)); };
+    const int64_t warmup = steps_of(s.warmup_ratio);
     if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
-    if (s.kind == ScheduleKind::constant) return 1.0;
-    int64_t begin = warmup;
-    if (s.kind == ScheduleKind::constant_linear)
-        begin = std::max(warmup, static_cast<int64_t>(std::ceil(s.constant_ratio * static_cast<double>(total))));
-    if (step < begin || begin >= total) return 1.0;
-    const double x = std::min(1.0, static_cast<double>(step - begin) / static_cast<double>(total - begin));
-    const double decay = s.kind == ScheduleKind::cosine ? 0.5 * (1.0 + std::cos(std::numbers::pi * x)) : 1.0 - x;
-    return s.min_lr_ratio + (1.0 - s.min_lr_ratio) * decay;
+
+    const bool held = s.kind == ScheduleKind::constant_linear;
+    const int64_t begin = held ? std::max(warmup, steps_of(s.constant_ratio)) : warmup;
+    if (s.kind == ScheduleKind::constant || step < begin) return 1.0;
+    const double progress =
+        step >= total ? 1.0 : static_cast<double>(step - begin) / static_cast<double>(total - begin);
+    const double fall =
+        s.kind == ScheduleKind::cosine ? 0.5 * (1.0 + std::cos(std::numbers::pi * progress)) : 1.0 - progress;
+    return s.min_lr_ratio + (1.0 - s.min_lr_ratio) * fall;
 }
 
 }  // namespace teon

@@ -1,4 +1,4 @@
-// Learning-rate schedules: a factor in [0, 1] of the peak rate as a pure function of the step.
+// Learning-rate schedules as pure functions of the step, so that resuming needs no state.
 #pragma once
 
 #include <cstdint>
@@ -6,20 +6,24 @@
 
 namespace teon {
 
-// constant_linear: constant for constant_ratio of the steps (warmup included), then linear to the floor; the paper's
-// schedule for GPT-Large, after PolarExpress' experiments.
+// constant_linear is the paper's schedule for GPT-Large (arXiv 2601.23261, appendix), after PolarExpress' experiments.
 enum class ScheduleKind { cosine, linear, constant, constant_linear };
-std::string_view name_of(ScheduleKind k);
+std::string_view name_of(ScheduleKind k);  // "constant-linear": as on the command line
 
 struct Schedule {
     ScheduleKind kind = ScheduleKind::cosine;
-    double warmup_ratio = 0.1;    // of the steps; linear from 1 / warmup steps to 1
-    double constant_ratio = 0.4;  // constant_linear only
-    double min_lr_ratio = 0.1;    // the floor, of the peak rate (ignored by constant)
+    double warmup_ratio = 0.1;    // of all steps: linear from 0 to the peak
+    double constant_ratio = 0.4;  // constant-linear: the peak is held until this share of all steps (warmup included)
+    double min_lr_ratio = 0.1;    // where decays end, as a share of the peak; constant has no decay
 };
 
-// Factor of step (0-based) of total. The decay begins at 1 after the warmup and would reach the floor at step `total`,
-// so that the last step still moves. A warmup of w steps takes ceil(warmup_ratio * total).
-double lr_factor(const Schedule& s, int64_t step, int64_t total);
+// What --min-lr-ratio is where it is not given: 0.1 for cosine, 0 otherwise.
+double default_min_lr_ratio(ScheduleKind kind);
+
+// The factor of the peak learning rate, in [0, 1], for update `step` (counted from 0) of `total`. Ratios become steps by
+// rounding to nearest. Warmup over W steps gives (step + 1) / W, so that no update is wasted on a factor of 0; the decay
+// leaves the peak where warmup or constant part ends, and would reach min_lr_ratio at step = total (and stay there).
+// Throws UsageError unless the ratios are in [0, 1] and total > 0.
+double lr_factor(const Schedule& schedule, int64_t step, int64_t total);
 
 }  // namespace teon
