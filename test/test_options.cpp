@@ -1,0 +1,194 @@
+#include "train/options.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "model/gpt2.h"
+#include "model/llama.h"
+#include "test/temp_dir.h"
+#include "train/setup.h"
+
+#include "test/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+const ModelFamily kGpt2{"train_gpt2", "small", gpt2_presets(), gpt2_config};
+const ModelFamily kLlama{"train_llama", "60m", llama_presets(), llama_config};
+
+std::optional<Options> parse(const std::vector<std::string>& flags, const ModelFamily& family = kGpt2) {
+    std::vector<const char*> argv = {family.program.c_str()};
+    for (const std::string& flag : flags) argv.push_back(flag.c_str());
+    return parse_options(family, static_cast<int>(argv.size()), argv.data());
+}
+
+std::string complaint(const std::vector<std::string>& flags, const ModelFamily& family = kGpt2) {
+    try {
+        std::optional<Options> o = parse(flags, family);
+        if (!o) return "no complaint";
+        make_setup(family, *o, {false, int64_t{80} << 30});
+    } catch (const UsageError& error) {
+        return error.what();
+    }
+    return "no complaint";
+}
+
+// A plan needs no data, so that what is wrong with these flags is the flags.
+std::vector<std::string> with_plan(std::vector<std::string> flags) {
+    flags.push_back("--plan-only");
+    return flags;
+}
+
+}  // namespace
+
+TEST_CASE("train/options: bad flags are rejected in one line that names flag, value and fix") {
+    struct Case {
+        std::vector<std::string> flags;
+        std::vector<std::string> says;
+    };
+    const std::vector<Case> cases = {
+        {{"--layers", "0"}, {"--layers 0", "between 1 and"}},
+        {{"--layers", "-3"}, {"--layers -3", "between"}},
+        {{"--layers", "two"}, {"--layers two", "not a whole number"}},
+        {{"--layers", "2.5"}, {"--layers 2.5", "not a whole number"}},
+        {{"--layers", "2x"}, {"--layers 2x"}},
+        {{"--layers", ""}, {"--layers"}},
+        {{"--layers", "nan"}, {"--layers nan"}},
+        {{"--layers", "inf"}, {"--layers inf"}},
+        {{"--layers", "1e99"}, {"--layers 1e99", "between"}},
+        {{"--layers"}, {"--layers"}},
+        {{"--layers", "2", "--layers", "3"}, {"--layers 2,3"}},
+        {{"--channels", "100", "--heads", "12"}, {"--channels 100", "--heads 12"}},
+        {{"--heads", "7"}, {"--heads 7"}},
+        {{"--kv-heads", "5"}, {"--kv-heads 5"}},
+        {{"--kv-heads", "6"}, {"--kv-heads 6", "GPT-2"}},
+        {{"--ffn", "0"}, {"--ffn 0"}},
+        {{"--vocab-size", "1"}, {"--vocab-size 1"}},
+        {{"--seq-len", "0"}, {"--seq-len 0"}},
+        {{"--seq-len", "1000"}, {"--batch-tokens 524288", "--seq-len 1000", "524000"}},
+        {{"--dtype", "fp16"}, {"--dtype fp16", "float, bf16"}},
+        {{"--recompute", "all"}, {"--recompute all", "none, cheap, block, auto"}},
+        {{"--model", "medium"}, {"--model medium", "tiny, small, base, large"}},
+        {{"--batch-tokens", "-1"}, {"--batch-tokens -1"}},
+        {{"--batch-tokens", "1000"}, {"--batch-tokens 1000", "1024"}},
+        {{"--micro-batch", "0"}, {"--micro-batch 0"}},
+        {{"--micro-batch", "7"}, {"--micro-batch 7", "512 sequences"}},
+        {{"--steps", "0"}, {"--steps 0"}},
+        {{"--steps", "10", "--tokens", "1e9"}, {"--steps and --tokens", "give one"}},
+        {{"--steps", "10", "--epochs", "1"}, {"--steps and --epochs"}},
+        {{"--tokens", "5"}, {"--tokens 5", "less than one step"}},
+        {{"--epochs", "-1"}, {"--epochs -1"}},
+        {{"--optimizer", "sgd"}, {"--optimizer sgd", "adamw, muon, teon"}},
+        {{"--lr", "-1"}, {"--lr -1"}},
+        {{"--lr", "fast"}, {"--lr fast", "not a number"}},
+        {{"--lr", "nan"}, {"--lr nan"}},
+        {{"--lr", "1e-3,1e-4"}, {"--lr 1e-3,1e-4"}},
+        {{"--beta1", "1"}, {"--beta1 1"}},
+        {{"--beta2", "1.5"}, {"--beta2 1.5"}},
+        {{"--eps", "-1e-8"}, {"--eps -1e-8"}},
+        {{"--weight-decay", "-0.1"}, {"--weight-decay -0.1"}},
+        {{"--grad-clip", "-1"}, {"--grad-clip -1"}},
+        {{"--momentum", "1"}, {"--momentum 1"}},
+        {{"--momentum", "0.9"}, {"--momentum", "--optimizer muon or teon"}},
+        {{"--optimizer", "muon", "--teon-k", "2"}, {"--teon-k", "--optimizer teon"}},
+        {{"--optimizer", "teon", "--teon-k", "0"}, {"--teon-k 0"}},
+        {{"--optimizer", "teon", "--teon-mode", "4"}, {"--teon-mode 4", "1 and 3"}},
+        {{"--optimizer", "teon", "--teon-roles", "q,z"}, {"--teon-roles z", "mlp-up"}},
+        {{"--optimizer", "teon", "--teon-roles", "norm"}, {"--teon-roles norm"}},
+        {{"--optimizer", "teon", "--teon-roles", "mlp-gate"}, {"mlp-gate"}},
+        {{"--optimizer", "teon", "--ortho", "qr"}, {"--ortho qr", "polar-express"}},
+        {{"--optimizer", "teon", "--ortho", "svd", "--ns-steps", "5"}, {"--ns-steps", "Newton-Schulz"}},
+        {{"--optimizer", "teon", "--ns-steps", "0"}, {"--ns-steps 0"}},
+        {{"--optimizer", "teon", "--ns-form", "fast"}, {"--ns-form fast"}},
+        {{"--optimizer", "muon", "--lr-scale", "q"}, {"--lr-scale q", "role=factor"}},
+        {{"--optimizer", "muon", "--lr-scale", "q=x"}, {"--lr-scale q=x"}},
+        {{"--optimizer", "muon", "--lr-scale", "bias=1"}, {"--lr-scale bias"}},
+        {{"--optimizer", "muon", "--nesterov", "maybe"}, {"--nesterov maybe", "on or off"}},
+        {{"--schedule", "sawtooth"}, {"--schedule sawtooth", "cosine"}},
+        {{"--warmup-ratio", "1.1"}, {"--warmup-ratio 1.1"}},
+        {{"--constant-ratio", "0.4"}, {"--constant-ratio", "constant-linear"}},
+        {{"--min-lr-ratio", "-0.1"}, {"--min-lr-ratio -0.1"}},
+        {{"--seed", "-1"}, {"--seed -1"}},
+        {{"--eval-every", "-1"}, {"--eval-every -1"}},
+        {{"--log-every", "0"}, {"--log-every 0"}},
+        {{"--leyers", "3"}, {"--leyers", "did you mean --layers"}},
+        {{"-l", "3"}, {"-l"}},
+        {{"stray"}, {"stray"}},
+        {{"--rope-base", "1e4"}, {"--rope-base", "no such flag"}},
+        {{"--config", "/no/such/file.toml"}, {"/no/such/file.toml"}},
+    };
+    REQUIRE(cases.size() >= 50);
+    for (const Case& c : cases) {
+        const std::string said = complaint(with_plan(c.flags));
+        INFO(fmt::format("{}: {}", fmt::join(c.flags, " "), said));
+        for (const std::string& part : c.says) REQUIRE(said.find(part) != std::string::npos);
+        REQUIRE(said.find('\n') == std::string::npos);
+    }
+    REQUIRE(complaint({}).find("--data: missing") != std::string::npos);
+    REQUIRE(complaint({"--data", "/no/such/folder"}).find("/no/such/folder") != std::string::npos);
+}
+
+TEST_CASE("train/options: quantities, lists and switches are read as people write them") {
+    const auto o = *parse({"--plan-only", "--batch-tokens=512Ki", "--tokens", "1e9", "--optimizer", "teon", "--nesterov",
+                           "--teon-roles", "q,mlp-up", "--lr-scale", "q=0.5,o=2", "--shuffle", "off"});
+    REQUIRE(o.batch_tokens == 524288);
+    REQUIRE(o.tokens == 1000000000);
+    REQUIRE(o.optimizer.nesterov);
+    REQUIRE(!o.shuffle);
+    REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::mlp_up});
+    REQUIRE(o.optimizer.lr_scale == std::map<Role, float>{{Role::q, 0.5f}, {Role::o, 2.0f}});
+    REQUIRE(o.optimizer.adamw_lr == o.optimizer.lr);
+}
+
+TEST_CASE("train/options: a config file sets what the command line does not") {
+    TempDir folder;
+    const std::string path = folder / "run.toml";
+    std::ofstream(path) << "optimizer = \"teon\"\nlr = 0.02\nlayers = 3\nteon-roles = [\"q\", \"k\"]\nnesterov = true\n";
+    const auto o = *parse({"--plan-only", "--config", path, "--layers", "5"});
+    REQUIRE(o.optimizer.method == Method::teon);
+    REQUIRE(o.optimizer.lr == 0.02f);
+    REQUIRE(o.layers == 5);
+    REQUIRE(o.optimizer.nesterov);
+    REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::k});
+    std::ofstream(path) << "leyers = 3\n";
+    REQUIRE(complaint({"--plan-only", "--config", path}).find("leyers") != std::string::npos);
+    std::ofstream(path) << "layers = 0\n";
+    REQUIRE(complaint({"--plan-only", "--config", path}).find("--layers 0") != std::string::npos);
+}
+
+TEST_CASE("train/options: the resolved configuration names every flag and can be given back") {
+    const auto o = *parse({"--plan-only", "--optimizer", "teon", "--lr", "0.01", "--teon-k", "3"});
+    const nlohmann::json j = options_json(kGpt2, o);
+    REQUIRE(j["teon-k"] == 3);
+    REQUIRE(j["optimizer"] == "teon");
+    REQUIRE(j["ortho"] == "polar-express");
+    REQUIRE(j["model"] == "small");
+    REQUIRE(j["teon-roles"] == nlohmann::json({"q", "k", "v"}));
+    REQUIRE(j.contains("seed"));
+}
+
+TEST_CASE("train/setup: every preset can be planned, and its report names the memory") {
+    for (const ModelFamily& family : {kGpt2, kLlama})
+        for (const std::string& preset : family.presets)
+            for (const char* optimizer : {"adamw", "muon", "teon"}) {
+                INFO(family.program << " " << preset << " " << optimizer);
+                const auto o = parse({"--plan-only", "--model", preset, "--optimizer", optimizer, "--steps", "10"}, family);
+                const Setup s = make_setup(family, *o, {true, int64_t{80} << 30});
+                REQUIRE(s.memory_bytes() > 14 * s.params.size());   // masters, bf16 weights, gradients and at least one moment
+                REQUIRE(s.memory_bytes() < int64_t{80} << 30);
+                REQUIRE(int64_t{s.run.B} * s.micro_steps * s.run.T == o->batch_tokens);
+                REQUIRE(setup_report(s).find("total") != std::string::npos);
+            }
+}
+
+TEST_CASE("train/setup: less memory means recomputation and smaller micro-batches, then one clear line") {
+    const auto o = *parse({"--plan-only", "--model", "1b", "--steps", "10"}, kLlama);
+    const Setup roomy = make_setup(kLlama, o, {true, int64_t{140} << 30});
+    const Setup tight = make_setup(kLlama, o, {true, int64_t{40} << 30});
+    REQUIRE(tight.memory_bytes() <= int64_t{40} << 30);
+    REQUIRE(roomy.run.B * roomy.run.T >= 8192);
+    REQUIRE((tight.run.recompute > roomy.run.recompute || tight.run.B < roomy.run.B));
+    REQUIRE_THROWS_AS(make_setup(kLlama, o, {true, int64_t{16} << 30}), UsageError);
+}

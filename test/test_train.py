@@ -1,0 +1,147 @@
+"""The training programs as a person runs them:  python3 -m unittest test/test_train.py"""
+
+import json
+import math
+import os
+import pathlib
+import struct
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SMALL = ["--model", "tiny", "--layers", "2", "--channels", "32", "--heads", "2", "--vocab-size", "64", "--seq-len", "32",
+         "--batch-tokens", "128", "--micro-batch", "2", "--eval-tokens", "128", "--eval-every", "4"]
+
+
+def write_shard(path, tokens, magic=20240520, version=1, count=None):
+    header = struct.pack("<256i", magic, version, len(tokens) if count is None else count, *[0] * 253)
+    path.write_bytes(header + struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+class TrainTest(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = pathlib.Path(self.temporary.name)
+        tokens = [(i * i + i // 7) % 64 for i in range(3000)]
+        write_shard(self.folder / "t_train_000000.bin", tokens[:2500])
+        write_shard(self.folder / "t_val_000000.bin", tokens[2500:])
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def run_program(self, *flags, program="train_gpt2", **environment):
+        return subprocess.run([ROOT / program, *map(str, flags)], capture_output=True, text=True, cwd=self.folder,
+                              env={**os.environ, **environment}, timeout=300)
+
+    def train(self, out, *flags, program="train_gpt2", steps=8, **environment):
+        result = self.run_program("--data", self.folder, *SMALL, "--steps", steps, "--out", self.folder / out, *flags,
+                                  program=program, **environment)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = (self.folder / out / "metrics.jsonl").read_text().splitlines()
+        return result, [json.loads(line) for line in lines]
+
+    def losses(self, metrics):
+        return [(m["kind"], m["step"], m.get("loss", m.get("val_loss")), m.get("grad_norm")) for m in metrics]
+
+    def test_a_run_writes_its_folder_and_logs_every_step_once(self):
+        result, metrics = self.train("run")
+        steps = [m for m in metrics if m["kind"] == "step"]
+        self.assertEqual([m["step"] for m in steps], list(range(1, 9)))
+        self.assertEqual([m["step"] for m in metrics if m["kind"] == "eval"], [4, 8])
+        for m in steps:
+            self.assertEqual(m["tokens"], 128 * m["step"])
+            self.assertTrue(math.isfinite(m["loss"]) and m["ms"] > 0 and m["tokens_per_s"] > 0)
+        config = json.loads((self.folder / "run" / "config.json").read_text())
+        self.assertEqual(config["options"]["steps"], 8)
+        self.assertEqual(config["program"], "train_gpt2")
+        self.assertIn("device", config)
+        for word in ("parameters", "memory", "total", "step 8/8"):
+            self.assertIn(word, result.stdout)
+
+    def test_the_same_command_gives_the_same_bits(self):
+        for optimizer in ("adamw", "muon", "teon"):
+            with self.subTest(optimizer):
+                _, first = self.train(f"{optimizer}-1", "--optimizer", optimizer)
+                _, again = self.train(f"{optimizer}-2", "--optimizer", optimizer, OMP_NUM_THREADS="1")
+                self.assertEqual(self.losses(first), self.losses(again))
+
+    def test_it_learns(self):
+        for program in ("train_gpt2", "train_llama"):
+            with self.subTest(program):
+                _, metrics = self.train(program, "--lr", "1e-2", program=program, steps=40)
+                evals = [m["val_loss"] for m in metrics if m["kind"] == "eval"]
+                self.assertLess(evals[-1], evals[0] - 0.3)
+
+    def test_accumulation_is_one_large_batch(self):
+        _, small = self.train("small", "--micro-batch", "1")
+        _, large = self.train("large", "--micro-batch", "4")
+        for a, b in zip(small, large):
+            self.assertEqual(a["step"], b["step"])
+            if a["kind"] == "step":  # the same sums in another order, over eight steps
+                self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-5 * b["loss"])
+
+    def test_bf16_follows_float(self):
+        _, full = self.train("full")
+        _, half = self.train("half", "--dtype", "bf16")
+        for a, b in zip(full, half):
+            if a["kind"] == "step":  # weights and activations are rounded to 2^-9
+                self.assertAlmostEqual(a["loss"], b["loss"], delta=0.02 * a["loss"])
+
+    def test_usage_errors_are_one_line_and_exit_2(self):
+        for flags, words in ((["--data", self.folder, "--layers", "0"], "--layers 0"),
+                             (["--data", self.folder / "nothing"], "nothing"),
+                             (["--data", self.folder, *SMALL, "--steps", "1", "--out", "/proc/nothing"], "/proc/nothing"),
+                             ([], "--data")):
+            result = self.run_program(*flags)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+            self.assertTrue(result.stderr.startswith("train_gpt2: error: "), result.stderr)
+            self.assertIn(words, result.stderr)
+
+    def test_a_folder_that_holds_a_run_is_left_alone(self):
+        self.train("run")
+        before = (self.folder / "run" / "metrics.jsonl").read_bytes()
+        result = self.run_program("--data", self.folder, *SMALL, "--steps", 8, "--out", self.folder / "run")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("already holds a run", result.stderr)
+        self.assertEqual((self.folder / "run" / "metrics.jsonl").read_bytes(), before)
+
+    def test_damaged_shards_are_named_before_the_first_step(self):
+        shard = self.folder / "t_train_000000.bin"
+        tokens = [1, 2, 3] * 200
+        for name, write in (("magic", lambda: write_shard(shard, tokens, magic=1)),
+                            ("version", lambda: write_shard(shard, tokens, version=9)),
+                            ("count", lambda: write_shard(shard, tokens, count=10**6)),
+                            ("short", lambda: shard.write_bytes(b"abc")),
+                            ("empty", lambda: shard.write_bytes(b""))):
+            with self.subTest(name):
+                write()
+                result = self.run_program("--data", self.folder, *SMALL, "--steps", 1, "--out", self.folder / "out")
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertIn("t_train_000000.bin", result.stderr)
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                self.assertFalse((self.folder / "out" / "metrics.jsonl").exists())
+
+    def test_a_token_outside_the_vocabulary_is_named(self):
+        write_shard(self.folder / "t_train_000000.bin", [5000] * 2500)
+        result = self.run_program("--data", self.folder, *SMALL, "--steps", 1, "--out", self.folder / "out")
+        self.assertIn(result.returncode, (1, 2))
+        self.assertIn("5000", result.stderr)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+
+    def test_plan_only_needs_no_data_and_help_names_every_flag(self):
+        for program, presets in (("train_gpt2", ("tiny", "small", "base", "large")), ("train_llama", ("tiny", "60m", "130m", "350m", "1b"))):
+            for preset in presets:
+                result = self.run_program("--plan-only", "--model", preset, "--optimizer", "teon", program=program)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn("parameters", result.stdout)
+                self.assertIn("optimizer state", result.stdout)
+        text = self.run_program("--help").stdout
+        config = self.train("run")[1] and json.loads((self.folder / "run" / "config.json").read_text())
+        for flag in config["options"]:
+            self.assertIn(f"--{flag}", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
