@@ -33,8 +33,7 @@ __global__ void __launch_bounds__(kFlatBlock)
         constexpr int w = decltype(width)::value;
         auto p = load_vec<w>(master + i), first = load_vec<w>(m + i), second = load_vec<w>(v + i);
         const auto gradient = load_vec<w>(grad + i);
-#pragma unroll
-        for (int k = 0; k < w; k++) {
+        FOR_VEC(k, w) {
             const float g = gradient[k] * scale;
             first[k] = beta1 * first[k] + (1.0f - beta1) * g;
             second[k] = beta2 * second[k] + (1.0f - beta2) * g * g;

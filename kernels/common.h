@@ -12,40 +12,36 @@
 
 namespace teon {
 
-// ---- vectors
-// ---------------------------------------------------------------------------------------------------------
+// ---- vectors -------------------------------------------------------------------------------------------
 
 // W elements of T as floats, and back (rounded).
 template <int W, typename T>
 __device__ __forceinline__ Vec<float, W> load_floats(const T* p) {
     Vec<T, W> x = load_vec<W>(p);
     Vec<float, W> y;
-#pragma unroll
-    for (int k = 0; k < W; k++) y[k] = static_cast<float>(x[k]);
+    FOR_VEC(k, W) y[k] = static_cast<float>(x[k]);
     return y;
 }
 template <typename T, int W>
 __device__ __forceinline__ void store_floats(T* p, const Vec<float, W>& x) {
     Vec<T, W> y;
-#pragma unroll
-    for (int k = 0; k < W; k++) y[k] = static_cast<T>(x[k]);
+    FOR_VEC(k, W) y[k] = static_cast<T>(x[k]);
     store_vec(p, y);
 }
 
 // Sum of the elements by halves.
 template <int W>
-__device__ __forceinline__ float sum_of(const Vec<float, W>& terms) {
-    Vec<float, W> x = terms;
-#pragma unroll
-    for (int half = W / 2; half > 0; half /= 2) {
-#pragma unroll
-        for (int k = 0; k < half; k++) x[k] += x[k + half];
+__device__ __forceinline__ float sum_of(const Vec<float, W>& x) {
+    if constexpr (W == 1) {
+        return x[0];
+    } else {
+        Vec<float, W / 2> half;
+        FOR_VEC(k, W / 2) half[k] = x[k] + x[k + W / 2];
+        return sum_of(half);
     }
-    return x[0];
 }
 
-// ---- flat arrays
-// -----------------------------------------------------------------------------------------------------
+// ---- flat arrays ---------------------------------------------------------------------------------------
 
 inline constexpr int kFlatBlock = 256;
 inline constexpr int kFlatVecsPerThread = 4;
@@ -81,8 +77,7 @@ void for_flat_width(F f, const P*... pointers) {
     }
 }
 
-// ---- rows
-// ------------------------------------------------------------------------------------------------------------
+// ---- rows ----------------------------------------------------------------------------------------------
 
 // A row is done by kLanes threads (a warp, or one), kWidth elements at a time. If kHeld > 0 each lane can keep its
 // part, at most kHeld vectors, in registers.

@@ -21,8 +21,7 @@ __global__ void __launch_bounds__(Shape::kBlock)
     wpe += int64_t{positions[row]} * C;
     Shape::for_each(C, [=](int, int j) {
         auto x = load_floats<W>(wte + j), p = load_floats<W>(wpe + j);
-#pragma unroll
-        for (int k = 0; k < W; k++) x[k] += p[k];
+        FOR_VEC(k, W) x[k] += p[k];
         store_floats(out + j, x);
     });
 }
@@ -52,8 +51,7 @@ __global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
                 const int j = tile + (v * LANES + Shape::lane()) * W;
                 if (j >= C) continue;
                 const auto d = load_floats<W>(source + j);
-#pragma unroll
-                for (int k = 0; k < W; k++) sums[v][k] += d[k];
+                FOR_VEC(k, W) sums[v][k] += d[k];
             }
         };
         // Four rows at a time, so that their loads overlap. The ids are sorted: the last row of the four decides.
@@ -70,8 +68,7 @@ __global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
                 const int j = tile + (v * LANES + Shape::lane()) * W;
                 if (j >= C) continue;
                 auto total = load_vec<W>(dtable + j);
-#pragma unroll
-                for (int k = 0; k < W; k++) total[k] += sums[v][k];
+                FOR_VEC(k, W) total[k] += sums[v][k];
                 store_vec(dtable + j, total);
             }
         } else {

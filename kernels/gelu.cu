@@ -9,9 +9,9 @@ namespace teon {
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock) gelu_forward_kernel(T* out, const T* x, int64_t n) {
     for_each_vec<W>(n, [=](auto width, int64_t i) {
-        auto v = load_floats<decltype(width)::value>(x + i);
-#pragma unroll
-        for (int k = 0; k < width; k++) v[k] = gelu_tanh(v[k]);
+        constexpr int w = decltype(width)::value;
+        auto v = load_floats<w>(x + i);
+        FOR_VEC(k, w) v[k] = gelu_tanh(v[k]);
         store_floats(out + i, v);
     });
 }
@@ -19,9 +19,9 @@ __global__ void __launch_bounds__(kFlatBlock) gelu_forward_kernel(T* out, const 
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock) gelu_backward_kernel(T* dx, const T* x, const T* dout, int64_t n) {
     for_each_vec<W>(n, [=](auto width, int64_t i) {
-        auto v = load_floats<decltype(width)::value>(x + i), d = load_floats<decltype(width)::value>(dout + i);
-#pragma unroll
-        for (int k = 0; k < width; k++) v[k] = d[k] * gelu_tanh_grad(v[k]);
+        constexpr int w = decltype(width)::value;
+        auto v = load_floats<w>(x + i), d = load_floats<w>(dout + i);
+        FOR_VEC(k, w) v[k] = d[k] * gelu_tanh_grad(v[k]);
         store_floats(dx + i, v);
     });
 }

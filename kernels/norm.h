@@ -27,13 +27,11 @@ __global__ void __launch_bounds__(Shape::kBlock)
         Vec<T, W> v = load_vec<W>(x + j);
         if (branch != nullptr) {
             const Vec<T, W> b = load_vec<W>(branch + begin + j);
-#pragma unroll
-            for (int k = 0; k < W; k++) v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(b[k]));
+            FOR_VEC(k, W) v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(b[k]));
             store_vec(residual + begin + j, v);
         }
         cache.keep(slot, v);
-#pragma unroll
-        for (int k = 0; k < W; k++) {
+        FOR_VEC(k, W) {
             const float f = static_cast<float>(v[k]);
             sums[k] += CENTERED ? f : f * f;
         }
@@ -45,8 +43,7 @@ __global__ void __launch_bounds__(Shape::kBlock)
         sums = {};
         Shape::for_each(C, [&](int slot, int j) {
             const auto v = cache.get(slot, r + j);
-#pragma unroll
-            for (int k = 0; k < W; k++) sums[k] += (v[k] - mu) * (v[k] - mu);
+            FOR_VEC(k, W) sums[k] += (v[k] - mu) * (v[k] - mu);
         });
         variance = Shape::sum(sums) / count;
     }
@@ -56,8 +53,7 @@ __global__ void __launch_bounds__(Shape::kBlock)
         const auto w = load_floats<W>(weight + j);
         Vec<float, W> b{};
         if constexpr (CENTERED) b = load_floats<W>(bias + j);
-#pragma unroll
-        for (int k = 0; k < W; k++) v[k] = (v[k] - mu) * scale * w[k] + b[k];
+        FOR_VEC(k, W) v[k] = (v[k] - mu) * scale * w[k] + b[k];
         store_floats(out + j, v);
     });
     if (Shape::lane() == 0) {
@@ -89,8 +85,7 @@ __global__ void __launch_bounds__(Shape::kBlock)
         x_cache.keep(slot, load_vec<W>(x + j));
         dout_cache.keep(slot, load_vec<W>(dout + j));
         const auto v = x_cache.get(slot, x + j), d = dout_cache.get(slot, dout + j), w = load_floats<W>(weight + j);
-#pragma unroll
-        for (int k = 0; k < W; k++) {
+        FOR_VEC(k, W) {
             const float g = d[k] * w[k];
             g_sums[k] += g;
             gx_sums[k] += g * (v[k] - mu);
@@ -104,8 +99,7 @@ __global__ void __launch_bounds__(Shape::kBlock)
         const auto v = x_cache.get(slot, x + j), d = dout_cache.get(slot, dout + j), w = load_floats<W>(weight + j);
         Vec<float, W> result{};
         if (dresidual != nullptr) result = load_floats<W>(dresidual + begin + j);
-#pragma unroll
-        for (int k = 0; k < W; k++) {
+        FOR_VEC(k, W) {
             const float xhat = (v[k] - mu) * scale;
             result[k] += scale * (d[k] * w[k] - g_mean - xhat * gx_mean);
         }
@@ -135,8 +129,7 @@ __global__ void __launch_bounds__(kFlatBlock)
         const float scale = rstd[row];
         float mu = 0.0f;
         if constexpr (CENTERED) mu = mean[row];
-#pragma unroll
-        for (int k = 0; k < W; k++) {
+        FOR_VEC(k, W) {
             weight_sums[k] += d[k] * ((v[k] - mu) * scale);
             if constexpr (CENTERED) bias_sums[k] += d[k];
         }
@@ -146,33 +139,37 @@ __global__ void __launch_bounds__(kFlatBlock)
     if constexpr (CENTERED) store_vec(partial + C, bias_sums);
 }
 
-// weight_grad (C) and bias_grad (C, or nullptr) += the column sums of partial (chunks, columns).
-inline constexpr int kColumnSumWarps = 16;
-
-template <bool CENTERED>
-__global__ void __launch_bounds__(32 * kColumnSumWarps)
+// weight_grad (C) and bias_grad (C, only if CENTERED) += the column sums of partial. A thread has W columns; PARTS
+// warps share the chunks and are added in their order.
+template <int W, int PARTS, bool CENTERED>
+__global__ void __launch_bounds__(32 * PARTS)
     norm_weight_grad_kernel(float* weight_grad, float* bias_grad, const float* partial, int chunks, int C) {
-    SHARED(float, sums, 32 * kColumnSumWarps);
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int lane = static_cast<int>(threadIdx.x) % 32, part = static_cast<int>(threadIdx.x) / 32;
     const int columns = CENTERED ? 2 * C : C;
-    const int column = static_cast<int>(blockIdx.x) * 32 + lane;
-    float sum = 0.0f;
+    const int column = (static_cast<int>(blockIdx.x) * 32 + lane) * W;
+    Vec<float, W> sums{};
     if (column < columns) {
 #pragma unroll 4
-        for (int chunk = warp; chunk < chunks; chunk += kColumnSumWarps) {
-            sum += partial[int64_t{chunk} * columns + column];
+        for (int chunk = part; chunk < chunks; chunk += PARTS) {
+            const auto p = load_vec<W>(partial + int64_t{chunk} * columns + column);
+            FOR_VEC(k, W) sums[k] += p[k];
         }
     }
-    sums[threadIdx.x] = sum;
-    __syncthreads();
-    if (warp > 0 || column >= columns) return;
-    for (int w = 1; w < kColumnSumWarps; w++) sum += sums[w * 32 + lane];
+    if constexpr (PARTS > 1) {
+        SHARED(float, shared, 32 * PARTS * W);
+        store_vec(shared + threadIdx.x * W, sums);
+        __syncthreads();
+        if (part > 0) return;
+        for (int p = 1; p < PARTS; p++) { FOR_VEC(k, W) sums[k] += shared[(p * 32 + lane) * W + k]; }
+    }
+    if (column >= columns) return;
     float* grad = column < C ? weight_grad + column : bias_grad + (column - C);
-    *grad += sum;
+    auto total = load_vec<W>(grad);
+    FOR_VEC(k, W) total[k] += sums[k];
+    store_vec(grad, total);
 }
 
-// ---- launchers
-// -------------------------------------------------------------------------------------------------------
+// ---- launchers -----------------------------------------------------------------------------------------
 
 template <typename T, bool CENTERED>
 void norm_forward(T* out, T* residual, float* mean, float* rstd, const T* x, const T* branch, const T* weight,
@@ -198,21 +195,28 @@ void norm_backward(T* dx, float* dweight, float* dbias, void* scratch, const T* 
     // First what reads dout and x as a whole: dx may be one of them.
     float* partial = static_cast<float*>(scratch);
     const int chunks = norm_chunks(N);
-    auto launch_partial = [&](auto width) {
+    auto at_width = [&](auto width) {
         constexpr int W = decltype(width)::value;
         const int64_t items = int64_t{chunks} * (C / W);
         launch<norm_partial_weight_grad_kernel<T, W, CENTERED>>({(items + kFlatBlock - 1) / kFlatBlock, kFlatBlock},
                                                                 stream, partial, dout, x, mean, rstd, N, C,
                                                                 norm_chunk_rows(N), chunks);
+        auto add_up = [&](auto sum_width, auto parts) {
+            constexpr int SUM_W = decltype(sum_width)::value, PARTS = decltype(parts)::value;
+            const int columns = CENTERED ? 2 * C : C, per_block = 32 * SUM_W;
+            launch<norm_weight_grad_kernel<SUM_W, PARTS, CENTERED>>({(columns + per_block - 1) / per_block, 32 * PARTS},
+                                                                    stream, dweight, dbias, partial, chunks, C);
+        };
+        if constexpr (kRowAlone > 0) {
+            if (C <= kRowAlone) return add_up(width, std::integral_constant<int, 1>{});
+        }
+        add_up(std::integral_constant<int, 1>{}, std::integral_constant<int, 16>{});
     };
-    if (vec_aligned<T, kVecWidth<T>>(C, partial, dout, x)) {
-        launch_partial(std::integral_constant<int, kVecWidth<T>>{});
+    if (vec_aligned<T, kVecWidth<T>>(C, partial, dweight, dbias, dout, x)) {
+        at_width(std::integral_constant<int, kVecWidth<T>>{});
     } else {
-        launch_partial(std::integral_constant<int, 1>{});
+        at_width(std::integral_constant<int, 1>{});
     }
-    const int columns = CENTERED ? 2 * C : C;
-    launch<norm_weight_grad_kernel<CENTERED>>({(columns + 31) / 32, 32 * kColumnSumWarps}, stream, dweight, dbias,
-                                              partial, chunks, C);
     for_row_shape<T, true>(
         C, C,
         [&](auto shape) {

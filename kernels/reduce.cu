@@ -4,24 +4,24 @@
 
 namespace teon {
 
-inline constexpr int kMaxReduceBlocks = 1024;
-inline constexpr int64_t kReducePerBlock = int64_t{kFlatBlock} * 128;  // at least, while there are fewer blocks
+// A block is one warp and has a run of elements of its own: at least kReduceRun, more once there are kMaxReduceBlocks.
+inline constexpr int kMaxReduceBlocks = 4096;
+inline constexpr int64_t kReduceRun = 32 * 512;
 
 template <int W, bool SQUARE>
-__global__ void __launch_bounds__(kFlatBlock) reduce_partial_kernel(float* partial, const float* x, int64_t n) {
+__global__ void __launch_bounds__(32) reduce_partial_kernel(float* partial, const float* x, int64_t n, int64_t run) {
     auto term = [](float v) { return SQUARE ? v * v : v; };
+    const int64_t begin = blockIdx.x * run, end = std::min(n, begin + run);
     Vec<float, W> sums{};
-    const int64_t thread = int64_t{blockIdx.x} * kFlatBlock + threadIdx.x, threads = int64_t{gridDim.x} * kFlatBlock;
-    const int64_t vecs = n / W;
+    int64_t i = begin + threadIdx.x * W;
 #pragma unroll 4
-    for (int64_t i = thread; i < vecs; i += threads) {
-        const auto v = load_vec<W>(x + i * W);
-#pragma unroll
-        for (int k = 0; k < W; k++) sums[k] += term(v[k]);
+    for (; i + W <= end; i += 32 * W) {
+        const auto v = load_vec<W>(x + i);
+        FOR_VEC(k, W) sums[k] += term(v[k]);
     }
     float sum = sum_of(sums);
-    if (thread < n % W) sum += term(x[vecs * W + thread]);
-    sum = block_sum(sum);
+    for (; i < end; i++) sum += term(x[i]);  // the tail of n, in one lane
+    sum = warp_sum(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
@@ -38,11 +38,13 @@ size_t reduce_scratch_bytes() { return sizeof(float) * kMaxReduceBlocks; }
 template <bool SQUARE>
 static void reduce(float* out, void* scratch, const float* x, int64_t n, bool accumulate, const Stream& stream) {
     float* partial = static_cast<float*>(scratch);
-    const int blocks =
-        static_cast<int>(std::clamp<int64_t>((n + kReducePerBlock - 1) / kReducePerBlock, 1, kMaxReduceBlocks));
+    // A multiple of every width, so that all runs start aligned.
+    const int64_t even = (n + kMaxReduceBlocks - 1) / kMaxReduceBlocks;
+    const int64_t run = std::max(kReduceRun, (even + 31) / 32 * 32);
+    const int blocks = static_cast<int>(std::max<int64_t>(1, (n + run - 1) / run));
     for_flat_width<kVecWidth<float>>(
         [&](auto width) {
-            launch<reduce_partial_kernel<decltype(width)::value, SQUARE>>({blocks, kFlatBlock}, stream, partial, x, n);
+            launch<reduce_partial_kernel<decltype(width)::value, SQUARE>>({blocks, 32}, stream, partial, x, n, run);
         },
         x);
     launch<reduce_final_kernel>({1, kFlatBlock}, stream, out, partial, blocks, accumulate);

@@ -32,8 +32,7 @@ __global__ void __launch_bounds__(Shape::kBlock) rotary_kernel(T* x, const float
         auto a = load_floats<W>(first), b = load_floats<W>(second);
         auto c = load_floats<W>(cos_sin + j), s = load_floats<W>(cos_sin + half + j);
         Vec<float, W> u, v;
-#pragma unroll
-        for (int k = 0; k < W; k++) {
+        FOR_VEC(k, W) {
             const float sine = direction * s[k];
             u[k] = a[k] * c[k] - b[k] * sine;
             v[k] = b[k] * c[k] + a[k] * sine;

@@ -87,6 +87,14 @@ struct alignas(sizeof(T) * N) Vec {
     TEON_HD const T& operator[](int i) const { return v[i]; }
 };
 
+// The loop over the elements of a Vec: FOR_VEC(k, N) y[k] = f(x[k]). Unrolled on a GPU. On the host it has to stay a loop,
+// which g++ turns into vector instructions; unrolled early, it would make g++ vectorize the loop around it, by transposing.
+#if defined(__CUDACC__)
+#define FOR_VEC(k, N) _Pragma("unroll") for (int k = 0; k < (N); k++)
+#else
+#define FOR_VEC(k, N) _Pragma("GCC unroll 1") for (int k = 0; k < (N); k++)
+#endif
+
 template <int N, typename T> TEON_HD Vec<T, N> load_vec(const T* p) { return *reinterpret_cast<const Vec<T, N>*>(p); }
 template <int N, typename T> TEON_HD void store_vec(T* p, const Vec<T, N>& x) { *reinterpret_cast<Vec<T, N>*>(p) = x; }
 
