@@ -34,8 +34,11 @@ size_t available_memory() {
     return kib.empty() ? total_memory() : std::strtoull(kib.c_str(), nullptr, 10) * 1024;
 }
 
+// The system grants more than it has and then ends the program, so large requests are compared with what is there.
 void* allocate_aligned(size_t bytes) {
-    void* p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    constexpr size_t small = 64 << 20;
+    bool fits = bytes <= small || bytes <= available_memory();
+    void* p = fits ? std::aligned_alloc(256, (bytes + 255) / 256 * 256) : nullptr;
     CHECK(p != nullptr, "out of memory: {} bytes wanted, {} available; use a smaller batch or model", bytes,
           available_memory());
     return p;
