@@ -146,7 +146,7 @@ __global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const fl
     const T* y = out + offset;
     Vec<float, W> partial{};
     for (int c = Shape::lane() * W; c < HS; c += kStride) {
-        const int n = std::min(W, HS - c);
+        const int n = HS - c < W ? HS - c : W;
         for (int i = 0; i < n; i++) partial[i] += static_cast<float>(dy[c + i]) * static_cast<float>(y[c + i]);
     }
     const float D = scale * Shape::sum(partial);
