@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Text to token shards.
+
+    python scripts/prepare.py fineweb:10BT --out datasets/fineweb10B
+    python scripts/prepare.py 'corpus/*.jsonl.zst' --tokenizer tokenizer.json --out datasets/corpus
+    python scripts/prepare.py verify datasets/fineweb10B
+
+Needs: pip install numpy pyarrow tqdm, and what the input asks for: tiktoken (gpt2), tokenizers (tokenizer.json, train),
+sentencepiece (tokenizer.model, llama2), huggingface_hub (fineweb, llama2). docs/data.md describes the format.
+"""
+
+import argparse
+import os
+import re
+import signal
+import sys
+import time
+
+try:
+    from teon_data import shards, tokenizer
+    from teon_data.files import Failure, UsageError, first_line, quantity
+    from teon_data.pipeline import Run, reasons
+    from teon_data.sources import hub_sample
+    from teon_data.workers import Job
+except ImportError as missing:
+    sys.exit(f"prepare: error: {missing}: pip install numpy pyarrow tqdm")
+
+EXAMPLES = """\
+sources:
+  fineweb[:SAMPLE]      FineWeb from the Hugging Face Hub; SAMPLE is 10BT (default), 100BT, 350BT or edu
+  fineweb-edu[:SAMPLE]  FineWeb-Edu; SAMPLE is 10BT (default), 100BT or 350BT
+  FILE, FOLDER, GLOB    .parquet, .jsonl, .txt; the last two also .gz or .zst
+
+other commands:
+  prepare.py verify FOLDER    check shards and tokenizer files against manifest.json
+  prepare.py info FOLDER      what a folder of shards holds
+
+Killed at any moment, the same command continues where it was; the shards are the same bytes as if it had not been
+killed, for any number of workers. Counts accept 524288, 1e9, 100M, 512Ki.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise UsageError(f"{message} (see prepare.py --help)")
+
+
+def count(text, least=0):
+    try:
+        value = quantity(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text} is below {least}")
+    return value
+
+
+def positive(text):
+    return count(text, 1)
+
+
+def parse(arguments):
+    """The Job that the command line asks for."""
+    parser = Parser("prepare.py", description="Turn text into token shards.", epilog=EXAMPLES,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("source", nargs="+", help="fineweb, or files of text (see below)")
+    add("--out", required=True, metavar="FOLDER", help="folder for the shards, manifest.json and tokenizer/")
+    add("--name", help="shards are NAME_val_000000.bin, NAME_train_000001.bin, ... (fineweb, edu_fineweb, or the first "
+                       "file's name)")
+    add("--tokenizer", default="gpt2", metavar="T",
+        help="gpt2 (default), llama2, bytes, train:SIZE (byte-level BPE trained on the input), or the path of a "
+             "tokenizer.json or SentencePiece tokenizer.model")
+    add("--bpe-dir", metavar="FOLDER", help="where vocab.bpe and encoder.json of gpt2 are, instead of downloading them")
+    add("--delimiter", metavar="TOKEN", help="token before each document, as text or id (the tokenizer's own: "
+                                             "<|endoftext|>, <s>, ...)")
+    add("--text-field", default="text", metavar="NAME", help="column or key that holds the text (text)")
+    add("--txt-documents", choices=("file", "line"), default="file",
+        help="what is one document in a .txt file: the whole file (default) or each line that is not empty")
+    add("--shard-tokens", type=positive, default=10**8, metavar="N", help="tokens per shard (100M)")
+    add("--val-tokens", type=count, metavar="N",
+        help="tokens in the validation shard, the first of the stream (default: a full shard; a tenth of the text "
+             "where it does not fill two); 0 for none")
+    add("--max-tokens", type=positive, metavar="N", help="stop after exactly N tokens")
+    add("--train-bytes", type=positive, default=2**28, metavar="N",
+        help="characters of input, from its beginning, that train:SIZE learns from (256Mi)")
+    add("--unit-bytes", type=positive, default=2**23, metavar="N",
+        help="text per unit of work and of resuming (8Mi); the shards do not depend on it")
+    add("--workers", type=positive, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(), metavar="N", help="worker processes (%(default)s, the cores of this machine)")
+    add("--delete-downloads", action="store_true",
+        help="remove each downloaded file once it is in the shards, instead of keeping it in the hub's cache")
+    options = parser.parse_args(arguments)
+
+    tokenizer.check_name(options.tokenizer, options.bpe_dir, options.delimiter)
+    name = options.name or default_name(options.source[0])
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise UsageError(f"--name '{name}': letters, digits, '.', '_' and '-' only")
+    if options.shard_tokens > 2**31 - 1 or (options.val_tokens or 0) > 2**31 - 1:
+        raise UsageError("--shard-tokens, --val-tokens: a shard's header counts to 2^31 - 1 tokens")
+    return Job(tuple(options.source), os.path.normpath(options.out), name, options.tokenizer, options.bpe_dir,
+               options.delimiter, options.text_field, options.txt_documents == "line", options.shard_tokens,
+               options.val_tokens, options.max_tokens, options.train_bytes, options.unit_bytes, options.workers,
+               options.delete_downloads)
+
+
+def default_name(source):
+    if sample := hub_sample(source):
+        return "edu_fineweb" if sample[0].endswith("edu") else "fineweb"
+    stem = os.path.basename(os.path.normpath(source)).split(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]+", "", stem).lstrip("_-") or "text"
+
+
+def prepare(arguments):
+    job = parse(arguments)
+    run = Run(job, notice=lambda line: print(f"prepare: {line}", file=sys.stderr, flush=True))
+    began = time.monotonic()
+    manifest, made_now = run.execute()
+    seconds = time.monotonic() - began
+    if not made_now:
+        print(f"{job.out} is complete already")
+    bad = sum(manifest["bad_rows"].values())
+    print(f"{manifest['tokens']:,} tokens in {manifest['documents']:,} documents, {len(manifest['shards'])} shards of "
+          f"{'uint16' if manifest['token_bytes'] == 2 else 'uint32'} in {job.out}; {bad:,} bad rows"
+          f"{reasons(manifest['bad_rows'])}")
+    if made_now:
+        print(f"{run.made} units tokenized in {seconds:.1f} s by {job.workers} workers")
+    if all(shard["split"] == "val" for shard in manifest["shards"]):
+        print("all tokens went to validation; a smaller --val-tokens leaves some for training")
+    return 0
+
+
+def verify(arguments):
+    parser = Parser("prepare.py verify", description="Check a folder of shards against its manifest.json.")
+    parser.add_argument("folder")
+    folder = parser.parse_args(arguments).folder
+    manifest, faults = shards.verify(folder, os.cpu_count())
+    for fault in faults:
+        print(f"prepare: error: {fault}", file=sys.stderr)
+    if not faults:
+        print(f"{folder}: {len(manifest['shards'])} shards, {manifest['tokens']:,} tokens, "
+              f"{manifest['documents']:,} documents: as in the manifest")
+    return 1 if faults else 0
+
+
+def info(arguments):
+    parser = Parser("prepare.py info", description="Say what a folder of shards holds.")
+    parser.add_argument("folder")
+    for line in shards.info(parser.parse_args(arguments).folder):
+        print(line)
+    return 0
+
+
+def main(arguments):
+    """Exit status: 0 done, 1 failed, 2 usage, 130 or 143 interrupted."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        command = {"verify": verify, "info": info}.get(arguments[0] if arguments else "")
+        return command(arguments[1:]) if command else prepare(arguments)
+    except UsageError as error:
+        print(f"prepare: error: {error}", file=sys.stderr)
+        return 2
+    except Failure as error:
+        print(f"prepare: error: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"prepare: error: {error.filename or ''}: {error.strerror or first_line(error)}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("prepare: interrupted; the same command continues", file=sys.stderr)
+        return 130
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,277 @@
+"""The documents in a unit of work: parquet row groups, the lines that begin in a byte range, or text files."""
+
+import io
+import json
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .files import Failure, first_line
+
+BATCH_ROWS = 256      # parquet rows decoded at a time
+READ_BYTES = 1 << 20  # buffer of every file
+BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What decides the documents in a file and its division into units."""
+    text_field: str
+    txt_lines: bool   # each line of a .txt file is a document, rather than each file
+    cuttable: bool    # the tokenizer gives the same tokens when a text is cut between lines (see cut_before)
+    unit_bytes: int   # text per unit, about
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Unit `index` of input file `file`: row groups, bytes or, with end None, everything from `begin` on."""
+    file: int
+    index: int
+    path: str
+    kind: str
+    compression: str
+    begin: int
+    end: int | None
+    consumed: int | None  # bytes of the input that it stands for; None for a compressed file, where reading tells
+    last: bool | None     # whether the file has no further unit; None where only reading tells
+
+
+def open_parquet(path):
+    # A buffer instead of whole column chunks keeps memory constant whatever the size of the row groups.
+    return pq.ParquetFile(path, buffer_size=READ_BYTES, pre_buffer=False, page_checksum_verification=True)
+
+
+def parquet_text_sizes(path, field):
+    """[(compressed bytes, bytes)] of the column `field` in each row group; checks that the column holds text."""
+    try:
+        with open_parquet(path) as file:
+            schema, metadata = file.schema_arrow, file.metadata
+    except (OSError, pa.ArrowException) as error:
+        raise damaged(path, "parquet", error) from error
+
+    def holds_text(column):
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
+    if field not in schema.names or not holds_text(schema.field(field)):
+        fault = f"is {schema.field(field).type}, not text" if field in schema.names else "does not exist"
+        texts = [name for name in schema.names if holds_text(schema.field(name))]
+        raise Failure(f"{path}: the column '{field}' {fault}; choose one with --text-field "
+                      f"(columns of text: {', '.join(texts) or 'none'})")
+    column = next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == field)
+    chunks = (metadata.row_group(i).column(column) for i in range(metadata.num_row_groups))
+    return [(chunk.total_compressed_size, chunk.total_uncompressed_size) for chunk in chunks]
+
+
+def damaged(path, kind, error):
+    """The Failure for a file that cannot be read, or not to its end."""
+    if isinstance(error, OSError) and error.strerror:
+        return Failure(f"{path}: {error.strerror}")
+    return Failure(f"{path}: damaged or not a {kind} file ({first_line(error)})")
+
+
+class LineStream:
+    """A text file, compressed or not, read line by line; `position` counts uncompressed bytes."""
+
+    def __init__(self, path, compression):
+        self.path, self.compression = path, compression
+        self.raw = self.stream = open(path, "rb", buffering=READ_BYTES)
+        if compression:
+            # pyarrow's streams, unlike others, notice a file that ends early.
+            self.stream = io.BufferedReader(pa.CompressedInputStream(self.raw, compression), READ_BYTES)
+        self.position = 0
+        self.raw_begin = 0  # bytes of the file, before decompression, at the begin of the range being read
+        self.at_end = False
+
+    def line(self):
+        """The next line with its end, b"" at the end of the file."""
+        line = self.stream.readline()
+        self.position += len(line)
+        self.at_end = not line
+        return line
+
+    def advance(self, position):
+        """Moves forward to `position`, or to the end of the file where that comes first."""
+        if not self.compression:
+            self.stream.seek(position)
+            self.position = position
+            return
+        while self.position < position:
+            skipped = len(self.stream.read(min(READ_BYTES, position - self.position)))
+            if not skipped:
+                break
+            self.position += skipped
+
+    def lines(self, begin, end):
+        """The lines whose first byte lies in [begin, end).
+
+        Reads the line that contains byte begin - 1 to its end first. A stream that has already passed `begin` must
+        stand where reading an earlier range has left it: at the first line that begins at or after that range's end.
+        """
+        if self.position < begin or not self.compression:
+            self.advance(max(begin - 1, 0))
+            if begin:
+                self.line()
+        self.raw_begin = self.raw.tell()
+        while self.position < end and (line := self.line()):
+            yield line.removeprefix(BOM) if self.position == len(line) else line
+
+    def close(self):
+        self.stream.close()
+        self.raw.close()
+
+
+def cut_before(previous, line):
+    """Whether a text may be cut between two lines without changing its tokens.
+
+    GPT-2's splitting of text into words never joins a letter or digit, one line break, and a letter or digit: the break
+    is always a word of its own. (It does join runs of blanks.) The same holds trivially for single bytes.
+    """
+    return previous[-1:] == b"\n" and previous[-2:-1].isalnum() and line[:1].isalnum()
+
+
+class Reader:
+    """Reads units. Keeps the last file open, so that a compressed file is not read from its beginning for each unit."""
+
+    def __init__(self, options):
+        self.options = options
+        self.open_path = None
+        self.file = None
+        self.resume_at = 0  # where reading the last unit of a compressed file ended
+
+    def documents(self, unit, bad):
+        """Yields (text, begins): the texts of the unit, and whether each begins a document or continues the last one.
+
+        Bad rows are left out and counted in `bad` by their reason. A damaged file is a Failure that names it.
+        """
+        self.last, self.consumed = unit.last, unit.consumed
+        read = {"parquet": self._parquet, "jsonl": self._jsonl,
+                "txt": self._txt_lines if self.options.txt_lines else self._txt}[unit.kind]
+        try:
+            yield from read(unit, bad)
+        except (OSError, EOFError, pa.ArrowException) as error:
+            raise damaged(unit.path, (unit.compression + " " + unit.kind).strip(), error) from error
+
+    def extent(self):
+        """(input bytes that the unit stood for, whether it was its file's last), once its documents are exhausted."""
+        return self.consumed, self.last
+
+    def _parquet(self, unit, bad):
+        if unit.begin == unit.end:
+            return
+        if self.open_path != unit.path:
+            self._keep(unit.path, open_parquet(unit.path))
+        groups = list(range(unit.begin, unit.end))
+        for batch in self.file.iter_batches(BATCH_ROWS, groups, [self.options.text_field], use_threads=False):
+            # As bytes, because pyarrow does not check that strings are UTF-8 and fails on whole columns.
+            for value in batch.column(0).cast(pa.large_binary()).to_pylist():
+                text = decode(value, bad)
+                if text is not None:
+                    yield text, True
+
+    def _jsonl(self, unit, bad):
+        for line in self._lines(unit):
+            text = None if line.isspace() else decode(line, bad)
+            if text is None:
+                continue
+            try:
+                row = json.loads(text)
+            except (ValueError, RecursionError):
+                bad["not JSON"] += 1
+                continue
+            value = row.get(self.options.text_field) if isinstance(row, dict) else row
+            if value is None:
+                bad["null"] += 1
+            elif not (isinstance(row, dict) and isinstance(value, str)):
+                bad["not text"] += 1
+            elif not is_unicode(value):
+                bad["invalid UTF-8"] += 1
+            else:
+                yield value, True
+
+    def _txt_lines(self, unit, bad):
+        for line in self._lines(unit):
+            text = decode(line.rstrip(b"\r\n"), bad)
+            if text:
+                yield text, True
+
+    def _txt(self, unit, bad):
+        """A file that is one document, or the stretch of it between the first cuts in or after [begin, end).
+
+        A stretch of the unit size without any place to cut belongs to the unit before.
+        """
+        stream = LineStream(unit.path, unit.compression)
+        try:
+            lines = list(iter(stream.line, b"")) if unit.end is None else self._between_cuts(stream, unit)
+        finally:
+            stream.close()
+        if lines:
+            begins = unit.begin == 0
+            if begins:
+                lines[0] = lines[0].removeprefix(BOM)
+            yield join_valid(lines, bad), begins
+
+    @staticmethod
+    def _between_cuts(stream, unit):
+        previous = b""
+        if unit.begin:  # the two bytes before a line are all of the previous one that decides on a cut
+            stream.advance(max(unit.begin - 2, 0))
+            previous = stream.line()
+        lines = []
+        while True:
+            begin = stream.position
+            line = stream.line()
+            cut = cut_before(previous, line)
+            previous = line
+            if not line or begin >= unit.end and (cut or not lines):
+                return lines
+            if lines or unit.begin == 0 or begin >= unit.begin and cut:
+                lines.append(line)
+
+    def _lines(self, unit):
+        if self.open_path != unit.path or (unit.compression and self.resume_at > unit.begin):
+            self._keep(unit.path, LineStream(unit.path, unit.compression))
+        yield from self.file.lines(unit.begin, unit.end)
+        if unit.compression:
+            self.resume_at = unit.end
+            self.consumed = self.file.raw.tell() - self.file.raw_begin
+            self.last = self.file.at_end
+
+    def _keep(self, path, file):
+        self.close()
+        self.open_path, self.file, self.resume_at = path, file, 0
+
+    def close(self):
+        if self.file:
+            self.file.close()
+        self.open_path = self.file = None
+
+
+def decode(value, bad):
+    """Bytes as text; None, counted in `bad`, for null and invalid UTF-8."""
+    if value is None:
+        bad["null"] += 1
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        bad["invalid UTF-8"] += 1
+        return None
+
+
+def is_unicode(text):
+    """False where JSON escapes have produced half of a surrogate pair, which no encoding can carry."""
+    try:
+        text.encode()
+        return True
+    except UnicodeEncodeError:
+        return False
+
+
+def join_valid(lines, bad):
+    """The lines as one text, without those that are not UTF-8, which are counted in `bad`."""
+    try:
+        return b"".join(lines).decode()
+    except UnicodeDecodeError:
+        return "".join(text for line in lines if (text := decode(line, bad)) is not None)

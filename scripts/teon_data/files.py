@@ -1,0 +1,95 @@
+"""Errors, quantities, and writing files so that after a crash they are whole or absent."""
+
+import hashlib
+import importlib
+import json
+import os
+import re
+
+
+class Failure(Exception):
+    """Something went wrong with the data or the machine: one line, exit status 1."""
+
+
+class UsageError(Exception):
+    """The command cannot mean what was intended: one line, exit status 2."""
+
+
+def first_line(error):
+    """The first line of an exception's message, or its type where it has none: libraries print paragraphs."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip()[:200]
+
+
+def need(module, purpose):
+    """Imports a package that only some inputs need, or says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        raise Failure(f"{purpose} needs the Python package {package} ({first_line(error)}): "
+                      f"pip install {package}") from error
+
+
+def hub_client(purpose):
+    """The package huggingface_hub, told to leave the terminal to us."""
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    return need("huggingface_hub", purpose)
+
+
+SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+def quantity(text):
+    """A count such as 524288, 1e9, 100M or 512Ki. Raises ValueError for anything else, fractions included."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)([a-z]*)", text.strip().lower())
+    if not match or match[2] not in SUFFIXES:
+        raise ValueError(f"'{text}' is not a count (examples: 524288, 1e9, 100M, 512Ki)")
+    value = float(match[1]) * SUFFIXES[match[2]]
+    if not value <= 2**53 or value != int(value):
+        raise ValueError(f"'{text}' is not a whole number below 2^53")
+    return int(value)
+
+
+def sync_folder(folder):
+    """Makes renames in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_and_rename(file, staged, final):
+    """Gives the finished, still open `file` its final name: its contents reach the disk before the name does."""
+    file.flush()
+    os.fsync(file.fileno())
+    os.replace(staged, final)
+
+
+def write_json(path, value):
+    """Replaces `path` by `value` as JSON; a crash leaves the old contents or the new, never a mixture."""
+    staged = f"{path}.staged"
+    with open(staged, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")
+        sync_and_rename(file, staged, path)
+    sync_folder(os.path.dirname(path) or ".")
+
+
+def read_json(path):
+    """Parses a JSON file of ours; damage is named."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError) as error:
+        raise Failure(f"{path}: cannot be read as JSON ({first_line(error)})") from error
+
+
+def sha256_file(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,387 @@
+"""The order of work, and the state that makes a killed run continue.
+
+The input is cut into units (sources.py). Workers turn each into a part, a file of tokens in the work folder
+OUT/.prepare/parts that appears only when it is whole and on disk. The parts in input order are one stream of tokens,
+and shard boundaries are fixed offsets in it; as soon as the stream reaches the end of the next shard, a worker joins
+the parts into that shard. What is in a shard therefore depends on the input and the options alone, not on the number of
+workers, on who was faster, or on where an earlier run was killed.
+
+state.json holds the finished shards and the frontier: the part, and the offset in it, at which the next shard begins.
+Every step is repeatable: a shard that was renamed but not yet recorded is written again with the same bytes, parts
+before the frontier are removed, parts after it are kept and not made again.
+"""
+
+import collections
+import fcntl
+import os
+import shutil
+import time
+
+from . import VERSION, tokenizer as tokenizers
+from .documents import Reader
+from .files import Failure, UsageError, read_json, sync_folder, write_json
+from .progress import Progress
+from .shards import BAD_REASONS, Part, token_dtype
+from .sources import open_source, units
+from .workers import Join, Pool, Tokenize
+
+STATE_VERSION = 1
+AHEAD = 64          # units begun, per worker, before the earliest unfinished one
+LOCK_PATIENCE = 10  # seconds that the workers of a killed run may take to notice
+
+
+class Run:
+    """One call of prepare on an output folder, from its state to its manifest."""
+
+    def __init__(self, job, notice):
+        self.job = job
+        self.notice = notice  # called with a line for the person who waits
+        self.folder = os.path.join(job.out, ".prepare")
+        self.parts_folder = os.path.join(self.folder, "parts")
+        self.state_path = os.path.join(self.folder, "state.json")
+        self.manifest_path = os.path.join(job.out, "manifest.json")
+        self.begun = time.monotonic()
+
+    def execute(self):
+        """Makes or completes the folder. Returns (manifest, False where it was complete already)."""
+        finished = self._finished_manifest()
+        if finished:
+            return finished, False
+        self._check_folder()
+        os.makedirs(self.parts_folder, exist_ok=True)
+        lock = self._lock()
+        pool = None
+        try:
+            finished = self._finished_manifest()  # by the run that held the lock
+            if finished:
+                return finished, False
+            pool = Pool(self.job, self.folder)
+            self._restore()
+            self._loop(pool)
+            return self._finish(), True
+        finally:
+            if pool:
+                pool.close()
+            self._leave_nothing_begun()
+            os.close(lock)
+
+    def _leave_nothing_begun(self):
+        """Removes what a run that failed before its first state has made."""
+        if not os.path.exists(self.state_path) and not os.path.exists(self.manifest_path):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(os.path.join(self.job.out, "tokenizer.staged"), ignore_errors=True)
+            if not os.listdir(self.job.out):
+                os.rmdir(self.job.out)
+
+    # ---- Beginning and resuming
+
+    def _finished_manifest(self):
+        if not os.path.exists(self.manifest_path):
+            return None
+        manifest = read_json(self.manifest_path)
+        self._compare_options(manifest.get("options"), "shards")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return manifest
+
+    def _compare_options(self, recorded, what):
+        wanted = self.job.identity()
+        if not isinstance(recorded, dict):
+            raise UsageError(f"{self.job.out} holds {what} of another tool; choose another --out")
+        changed = [key for key in wanted if recorded.get(key) != wanted[key]]
+        if changed:
+            key = changed[0]
+            raise UsageError(f"{self.job.out} holds {what} made with other options ({key}: {recorded.get(key)}, now "
+                             f"{wanted[key]}); give the same options, remove the folder or choose another --out")
+
+    def _check_folder(self):
+        if os.path.exists(self.job.out) and not os.path.isdir(self.job.out):
+            raise UsageError(f"--out {self.job.out}: not a folder")
+        if os.path.isdir(self.job.out) and not os.path.isdir(self.folder):
+            if any(name.endswith(".bin") for name in os.listdir(self.job.out)):
+                raise UsageError(f"{self.job.out} holds .bin files of another tool; choose another --out")
+
+    def _lock(self):
+        """Locks the work folder. The workers inherit the lock, so that it is free when all of a killed run are gone."""
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        for attempt in range(LOCK_PATIENCE * 10):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return descriptor
+            except BlockingIOError:
+                time.sleep(0.1)
+            except OSError:  # a file system without locks
+                return descriptor
+        raise Failure(f"{self.job.out}: another prepare is at work in this folder")
+
+    def _restore(self):
+        """Reads the state, or begins anew; sets everything the loop needs."""
+        job = self.job
+        state = read_json(self.state_path) if os.path.exists(self.state_path) else None
+        if state:
+            if state.get("version") != STATE_VERSION:
+                raise Failure(f"{self.state_path}: written by another version of prepare; remove {self.job.out}")
+            self._compare_options(state["options"], "an unfinished set of shards")
+        downloads = os.path.join(self.folder, "downloads") if job.delete_downloads else None
+        self.source = open_source(job.inputs, state and state["source"].get("revision"), downloads)
+        files = [[file.path, file.size, file.mtime_ns] for file in self.source.files]
+        if not state:
+            description = tokenizers.create(os.path.join(job.out, "tokenizer"), job.tokenizer, job.bpe_dir,
+                                            job.delimiter, self._training_texts())
+            shutil.rmtree(self.parts_folder)
+            os.makedirs(self.parts_folder)
+            state = {"version": STATE_VERSION, "options": job.identity(), "source": self.source.facts, "files": files,
+                     "tokenizer": description, "next_shard": 0, "frontier": [0, 0, 0], "shards": [], "consumed": 0,
+                     "bad_rows": dict.fromkeys(BAD_REASONS, 0)}
+        self.state = state
+        self.tokenizer = state["tokenizer"]
+        self.dtype = token_dtype(self.tokenizer["vocab_size"])
+        self.options = job.read_options(tokenizers.load(os.path.join(job.out, "tokenizer")).cuttable)
+        self._accept_inputs(files)
+        write_json(self.state_path, state)
+        self._gather_parts()
+
+    def _training_texts(self):
+        """The first --train-bytes of text of the input, for train:SIZE."""
+        self.notice(f"training a tokenizer on the first {self.job.train_bytes:,} characters of the input")
+        reader = Reader(self.job.read_options(cuttable=True))
+        left = self.job.train_bytes
+        for index, file in enumerate(self.source.files):
+            while (path := self.source.local_path(index)) is None:
+                time.sleep(0.2)
+            for unit in units(index, path, file, reader.options):
+                for text, _ in reader.documents(unit, collections.Counter()):
+                    yield text
+                    left -= len(text)
+                    if left <= 0:
+                        return
+                if reader.extent()[1]:
+                    break
+
+    def _accept_inputs(self, files):
+        """Files not begun may have changed since the last run; what a begun one gave would not fit the rest."""
+        recorded = self.state["files"]
+        if [file[0] for file in recorded] != [file[0] for file in files]:
+            raise UsageError(f"the list of input files has changed since {self.job.out} was begun; give the same "
+                             "files, remove the folder or choose another --out")
+        file, unit, skip = self.state["frontier"]
+        begun = file + 1 if unit or skip else file
+        for index, (old, new) in enumerate(zip(recorded, files)):
+            if old != new and index < begun:
+                raise Failure(f"{new[0]} has changed since its first part was tokenized; remove {self.job.out} "
+                              "to begin again")
+            if old != new:
+                for name in os.listdir(self.parts_folder):
+                    if name.startswith(f"{index:06d}_"):
+                        os.remove(os.path.join(self.parts_folder, name))
+        self.state["files"] = files
+
+    def _gather_parts(self):
+        """Takes up the parts that are there; removes leftovers."""
+        file, unit, self.skip = self.state["frontier"]
+        self.next_part = (file, unit)             # the part that extends the chain
+        self.chain = collections.deque()          # the parts from the frontier on, without a gap
+        self.chain_tokens = -self.skip            # tokens in the chain that are in no shard yet
+        self.finished_tokens = sum(shard["tokens"] for shard in self.state["shards"])
+        self.done = {}                            # parts that are finished but have a gap before them
+        self.last_units = {}                      # of compressed files whose end has been seen
+        self.failure = None                       # (file, unit) and Failure of the earliest unit that has failed
+        self.made = 0                             # units tokenized by this run
+        self.seen = collections.Counter(          # for the progress bar
+            tokens=self.finished_tokens, consumed=self.state["consumed"],
+            documents=sum(shard["documents"] for shard in self.state["shards"]))
+        for name in os.listdir(self.parts_folder):
+            path = os.path.join(self.parts_folder, name)
+            part = Part.read(path, self.dtype.itemsize)
+            if part and (part.file, part.unit) >= self.next_part:
+                self._take(part)
+            else:
+                os.remove(path)
+        if self.done or self.state["shards"]:
+            self.notice(f"continuing: {len(self.state['shards'])} shards and {len(self.done)} further units are done")
+        self._extend_chain()                      # and sets ended: the chain reaches the end of what is wanted
+        self.todo = self._pending_units()
+
+    # ---- The order of work
+
+    def _take(self, part):
+        self.done[part.file, part.unit] = part
+        self.seen.update(tokens=part.tokens, documents=part.documents, consumed=part.consumed)
+        if part.last:
+            self.last_units[part.file] = min(part.unit, self.last_units.get(part.file, part.unit))
+
+    def _extend_chain(self):
+        while not self._chain_suffices() and self.next_part in self.done:
+            part = self.done.pop(self.next_part)
+            self.chain.append(part)
+            self.chain_tokens += part.tokens
+            self.next_part = successor(part)
+        self.ended = self._chain_suffices()
+
+    def _chain_suffices(self):
+        wanted = self.job.max_tokens
+        return (self.next_part[0] == len(self.source.files) or
+                wanted is not None and self.finished_tokens + self.chain_tokens >= wanted)
+
+    def _pending_units(self):
+        """Yields the units without a part, in order; None where the next one cannot be known yet."""
+        first_file, first_unit = self.next_part
+        for index in range(first_file, len(self.source.files)):
+            while (path := self.source.local_path(index)) is None:
+                yield None
+            for unit in units(index, path, self.source.files[index], self.options):
+                if unit.index > self.last_units.get(index, unit.index):
+                    break
+                key = (index, unit.index)
+                if key >= (first_file, first_unit) and key not in self.done:
+                    yield unit
+
+    def _loop(self, pool):
+        with Progress(self) as progress:
+            joining = False
+            while True:
+                while pool.idle and (task := self._next_task(pool, joining)):
+                    joining |= isinstance(task, Join)
+                    pool.submit(task)
+                if not pool.busy and (self.ended or self.failure):
+                    break
+                for task, result in pool.replies(0.5) if pool.busy else idle_wait(0.2):
+                    if isinstance(task, Join):
+                        joining = False
+                        if isinstance(result, Failure):
+                            raise result
+                        self._record_shard(result)
+                    elif isinstance(result, Failure):
+                        self._fail((task.unit.file, task.unit.index), result)
+                    else:
+                        self.made += 1
+                        self._take(result)
+                        self._extend_chain()
+                progress.update()
+        if not self.ended:
+            raise self.failure[1]
+
+    def _next_task(self, pool, joining):
+        """What an idle worker should do: join a shard, tokenize the next unit, or nothing for now (None)."""
+        shard = None if joining else self._plan_shard()
+        if shard or self.ended or self.failure or len(self.done) + len(pool.busy) >= AHEAD * self.job.workers:
+            return shard
+        try:
+            unit = next(self.todo, None)
+        except Failure as failure:  # a file whose units cannot be told; the units before it still count
+            self._fail((len(self.source.files), 0), failure)
+            return None
+        return unit and Tokenize(unit)
+
+    def _fail(self, key, failure):
+        """Keeps the earliest failure; it counts once the units before it are done, if they do not suffice.
+
+        So that a damaged file behind the last wanted token does no harm, whichever worker comes upon it.
+        """
+        if not self.failure or key < self.failure[0]:
+            self.failure = (key, failure)
+
+    def _plan_shard(self):
+        """The next shard as a Join, or None while its tokens are not all there.
+
+        Without --val-tokens the first shard is for validation, as in llm.c; text that does not fill two shards
+        gives a tenth to validation instead, so that training is left something.
+        """
+        job, index = self.job, self.state["next_shard"]
+        available = self.chain_tokens
+        if job.max_tokens is not None:
+            available = min(available, job.max_tokens - self.finished_tokens)
+        size = job.shard_tokens
+        if index == 0 and job.val_tokens is not None:
+            size = job.val_tokens
+        elif index == 0 and available < 2 * job.shard_tokens:
+            if not self.ended:
+                return None
+            size = available // 10
+        if index == 0 and size == 0:
+            self.state["next_shard"] = 1
+            return self._plan_shard()
+        if available < size and not self.ended:
+            return None
+        size = min(size, available)
+        if size == 0:
+            return None
+        pieces, left, skip = [], size, self.skip
+        for part in self.chain:
+            count = min(part.tokens - skip, left)
+            if count:
+                pieces.append((part.path, skip, count))
+            left -= count
+            skip = 0
+            if not left:
+                break
+        name = f"{job.name}_{'train' if index else 'val'}_{index:06d}.bin"
+        return Join(os.path.join(job.out, name), os.path.join(self.folder, "shard.staged"), pieces, size)
+
+    def _record_shard(self, shard):
+        """Moves the frontier behind a shard that is on disk under its name."""
+        state = self.state
+        state["shards"].append({"file": shard["file"], "split": "train" if state["next_shard"] else "val"} | shard)
+        state["next_shard"] += 1
+        self.finished_tokens += shard["tokens"]
+        self.chain_tokens -= shard["tokens"]
+        self.skip += shard["tokens"]
+        used = []
+        while self.chain and self.skip >= self.chain[0].tokens:
+            part = self.chain.popleft()
+            self.skip -= part.tokens
+            self._count_part(part)
+            used.append(part)
+        if used:
+            state["frontier"] = [*successor(used[-1]), 0]
+        state["frontier"][2] = self.skip
+        write_json(self.state_path, state)
+        for part in used:
+            os.remove(part.path)
+        if used and used[-1].last:
+            self.source.release(used[-1].file)
+
+    def _count_part(self, part):
+        for reason, count in zip(BAD_REASONS, part.bad):
+            self.state["bad_rows"][reason] += count
+        self.state["consumed"] += part.consumed
+
+    # ---- The end
+
+    def _finish(self):
+        state, tokenizer = self.state, self.tokenizer
+        for part in self.chain:  # parts without tokens, and those cut off by --max-tokens
+            self._count_part(part)
+        if not state["shards"]:
+            bad = sum(state["bad_rows"].values())
+            raise Failure(f"{self.source.description}: no text found ({bad:,} bad rows"
+                          f"{reasons(state['bad_rows'])}; --text-field is '{self.job.text_field}')")
+        files = [{"file": path, "bytes": size} for path, size, _ in state["files"]]
+        manifest = {
+            "tool": {"name": "prepare.py", "version": VERSION},
+            "source": self.source.facts | {"files": files},
+            "tokenizer": tokenizer, "vocab_size": tokenizer["vocab_size"], "delimiter": tokenizer["delimiter"],
+            "token_bytes": self.dtype.itemsize,
+            "tokens": sum(shard["tokens"] for shard in state["shards"]),
+            "documents": sum(shard["documents"] for shard in state["shards"]),
+            "bad_rows": state["bad_rows"], "shards": state["shards"], "options": state["options"]}
+        write_json(self.manifest_path, manifest)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        sync_folder(self.job.out)
+        return manifest
+
+
+def successor(part):
+    """(file, unit) of the part that follows in the stream."""
+    return (part.file + 1, 0) if part.last else (part.file, part.unit + 1)
+
+
+def reasons(bad_rows):
+    """': null 3, not text 1', or nothing."""
+    found = [f"{reason} {count:,}" for reason, count in bad_rows.items() if count]
+    return ": " + ", ".join(found) if found else ""
+
+
+def idle_wait(seconds):
+    """In place of a pool's replies while all workers wait for a download."""
+    time.sleep(seconds)
+    return ()

@@ -1,0 +1,233 @@
+"""The binary layout of token shards, parts (tokenized units of work) and shards on disk, verify and info.
+
+A shard is 256 little-endian int32 (magic, version, token count, zeros) and then the tokens: uint16 with magic 20240520
+and version 1, or uint32 with magic 20240801 and version 7. It is the layout of llm.c, which modded-nanogpt shares.
+"""
+
+import hashlib
+import os
+import re
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from .files import Failure, first_line, read_json, sha256_file, sync_and_rename, sync_folder
+
+HEADER_BYTES = 1024
+FORMATS = {2: (20240520, 1), 4: (20240801, 7)}  # bytes per token: (magic, version)
+COPY_TOKENS = 1 << 20                           # tokens in memory at a time while shards are written or checked
+BAD_REASONS = ("null", "not text", "invalid UTF-8", "not JSON")
+
+
+def token_dtype(vocab_size):
+    """uint16 where every id fits, else uint32."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def shard_header(tokens, width):
+    return np.array([*FORMATS[width], tokens], "<i4").tobytes().ljust(HEADER_BYTES, b"\0")
+
+
+def read_shard_header(path):
+    """(tokens, bytes per token) of a shard whose header and size agree; a Failure names the file and the fault."""
+    try:
+        size = os.stat(path).st_size
+        with open(path, "rb") as file:
+            header = file.read(HEADER_BYTES)
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror or first_line(error)}") from error
+    if len(header) < HEADER_BYTES:
+        raise Failure(f"{path}: {size} bytes, shorter than the header of {HEADER_BYTES}")
+    magic, version, tokens = struct.unpack("<3i", header[:12])
+    widths = [width for width, known in FORMATS.items() if known == (magic, version)]
+    if not widths:
+        raise Failure(f"{path}: not a token shard (magic {magic}, version {version})")
+    if tokens < 0 or size != HEADER_BYTES + tokens * widths[0]:
+        raise Failure(f"{path}: the header says {tokens} tokens of {widths[0]} bytes, which is "
+                      f"{HEADER_BYTES + tokens * widths[0]} bytes; the file has {size}")
+    return tokens, widths[0]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tokenized unit of work: unit `unit` of input file `file`. Its tokens follow a header in `path`."""
+    file: int
+    unit: int
+    path: str
+    tokens: int
+    documents: int
+    consumed: int   # bytes of the input file that the unit stands for; drives the progress bar
+    last: bool      # the input file has no further unit
+    bad: tuple      # bad rows, one count per BAD_REASONS
+
+    HEADER = struct.Struct("<8s8q")
+    MAGIC = b"teonpart"
+
+    @staticmethod
+    def name(file, unit):
+        return f"{file:06d}_{unit:08d}.part"
+
+    def pack(self):
+        return self.HEADER.pack(self.MAGIC, self.tokens, self.documents, self.consumed, self.last, *self.bad)
+
+    @classmethod
+    def read(cls, path, width):
+        """The part in `path`, or None where it is not a whole part of tokens of `width` bytes."""
+        match = re.fullmatch(r"(\d{6})_(\d{8})\.part", os.path.basename(path))
+        with open(path, "rb") as file:
+            header = file.read(cls.HEADER.size)
+            size = os.fstat(file.fileno()).st_size
+        if not match or len(header) < cls.HEADER.size:
+            return None
+        magic, tokens, documents, consumed, last, *bad = cls.HEADER.unpack(header)
+        if magic != cls.MAGIC or size != cls.HEADER.size + tokens * width:
+            return None
+        return cls(int(match[1]), int(match[2]), path, tokens, documents, consumed, bool(last), tuple(bad))
+
+
+def write_part(folder, file, unit, tokenized, bad, extent):
+    """Writes a part from `tokenized`, an iterator of (token array, documents begun in it), consumed as it is written.
+
+    `bad` is the Counter that the iterator fills; `extent()` gives (consumed, last) once the iterator is exhausted.
+    The part appears under its name only when it is whole and on disk. Returns it.
+    """
+    path = os.path.join(folder, Part.name(file, unit))
+    staged = f"{path}.{os.getpid()}.staged"
+    tokens = documents = 0
+    with open(staged, "wb") as out:
+        out.write(b"\0" * Part.HEADER.size)
+        for array, begun in tokenized:
+            out.write(array)
+            tokens += array.size
+            documents += begun
+        consumed, last = extent()
+        part = Part(file, unit, path, tokens, documents, consumed, last, tuple(bad[reason] for reason in BAD_REASONS))
+        out.seek(0)
+        out.write(part.pack())
+        sync_and_rename(out, staged, path)
+    return part
+
+
+def write_shard(path, staged, pieces, tokens, dtype, delimiter):
+    """Joins `pieces`, a list of (part path, first token, tokens), into a shard of `tokens` tokens.
+
+    Returns its manifest entry, less the split. Copies in blocks, so that memory does not grow with the shard.
+    """
+    digest = hashlib.sha256()
+    documents = 0
+    with open(staged, "wb") as out:
+        header = shard_header(tokens, dtype.itemsize)
+        out.write(header)
+        digest.update(header)
+        for part, first, count in pieces:
+            with open(part, "rb") as source:
+                source.seek(Part.HEADER.size + first * dtype.itemsize)
+                while count:
+                    block = np.fromfile(source, dtype, min(count, COPY_TOKENS))
+                    if not block.size:
+                        raise Failure(f"{part}: shorter than when it was written; remove it and run again")
+                    count -= block.size
+                    documents += int(np.count_nonzero(block == delimiter))
+                    digest.update(block)
+                    out.write(block)
+        sync_and_rename(out, staged, path)
+    sync_folder(os.path.dirname(path))
+    return {"file": os.path.basename(path), "tokens": tokens, "documents": documents,
+            "bytes": HEADER_BYTES + tokens * dtype.itemsize, "sha256": digest.hexdigest()}
+
+
+def check_shard(folder, entry, vocab_size, delimiter, width):
+    """The faults of one shard against its manifest entry, a list of lines."""
+    path = os.path.join(folder, entry["file"])
+    try:
+        tokens, found_width = read_shard_header(path)
+        if found_width != width:
+            return [f"{path}: tokens of {found_width} bytes; the manifest says {width}"]
+        if tokens != entry["tokens"]:
+            return [f"{path}: {tokens} tokens; the manifest says {entry['tokens']}"]
+        digest = hashlib.sha256()
+        documents = largest = 0
+        with open(path, "rb") as file:
+            digest.update(file.read(HEADER_BYTES))
+            while (block := np.fromfile(file, f"<u{width}", COPY_TOKENS)).size:
+                digest.update(block)
+                documents += int(np.count_nonzero(block == delimiter))
+                largest = max(largest, int(block.max()))
+    except (Failure, OSError) as error:
+        return [str(error) if isinstance(error, Failure) else f"{path}: {first_line(error)}"]
+    faults = []
+    if largest >= vocab_size:
+        faults.append(f"{path}: token {largest} is outside the vocabulary of {vocab_size}")
+    if documents != entry["documents"]:
+        faults.append(f"{path}: {documents} documents; the manifest says {entry['documents']}")
+    if digest.hexdigest() != entry["sha256"]:
+        faults.append(f"{path}: contents differ from the manifest (SHA-256 {digest.hexdigest()[:16]}..., "
+                      f"expected {entry['sha256'][:16]}...)")
+    return faults
+
+
+def read_manifest(folder):
+    path = os.path.join(folder, "manifest.json")
+    if not os.path.isdir(folder):
+        raise Failure(f"{folder}: no such folder")
+    if not os.path.exists(path):
+        unfinished = os.path.isdir(os.path.join(folder, ".prepare"))
+        raise Failure(f"{folder}: " + ("preparation is unfinished; run the same prepare command again to complete it"
+                                       if unfinished else "no manifest.json: not made by prepare.py, nothing to check"))
+    manifest = read_json(path)
+    try:
+        for entry in manifest["shards"]:
+            entry["file"], entry["tokens"], entry["documents"], entry["sha256"]
+        manifest["tokenizer"]["files"], manifest["vocab_size"], manifest["delimiter"], manifest["token_bytes"]
+    except (KeyError, TypeError) as error:
+        raise Failure(f"{path}: not a manifest of prepare.py ({first_line(error)} is missing)") from error
+    return manifest
+
+
+def verify(folder, threads):
+    """Checks a folder against its manifest: every shard, every tokenizer file, nothing missing, nothing extra.
+
+    Returns (manifest, faults), faults being a list of lines.
+    """
+    manifest = read_manifest(folder)
+    width, vocab_size, delimiter = manifest["token_bytes"], manifest["vocab_size"], manifest["delimiter"]
+    with ThreadPoolExecutor(threads) as pool:  # hashing and counting release the interpreter's lock
+        checks = [pool.submit(check_shard, folder, entry, vocab_size, delimiter, width)
+                  for entry in manifest["shards"]]
+        faults = [fault for check in checks for fault in check.result()]
+    listed = {entry["file"] for entry in manifest["shards"]}
+    faults += [f"{os.path.join(folder, name)}: not in the manifest"
+               for name in sorted(os.listdir(folder)) if name.endswith(".bin") and name not in listed]
+    for name, digest in manifest["tokenizer"]["files"].items():
+        path = os.path.join(folder, "tokenizer", name)
+        try:
+            if sha256_file(path) != digest:
+                faults.append(f"{path}: contents differ from the manifest")
+        except OSError as error:
+            faults.append(f"{path}: {error.strerror or first_line(error)}")
+    return manifest, faults
+
+
+def info(folder):
+    """Lines that describe a folder of shards: from its manifest, or from the headers where it has none."""
+    if os.path.exists(os.path.join(folder, "manifest.json")):
+        manifest = read_manifest(folder)
+        tokenizer = manifest["tokenizer"]
+        bad = sum(manifest["bad_rows"].values())
+        yield f"source      {manifest['source']['description']}"
+        yield (f"tokenizer   {tokenizer['name']}, {manifest['vocab_size']:,} ids, delimiter {manifest['delimiter']} "
+               f"({tokenizer['delimiter_text']}), {tokenizer['library']}")
+        yield (f"contents    {manifest['tokens']:,} tokens of {manifest['token_bytes']} bytes, "
+               f"{manifest['documents']:,} documents, {bad:,} bad rows")
+        for entry in manifest["shards"]:
+            yield f"{entry['split']:<11} {entry['file']}  {entry['tokens']:,} tokens, {entry['documents']:,} documents"
+        return
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".bin")) if os.path.isdir(folder) else []
+    if not names:
+        raise Failure(f"{folder}: no manifest.json and no .bin files")
+    yield "no manifest.json; from the headers:"
+    for name in names:
+        tokens, width = read_shard_header(os.path.join(folder, name))
+        yield f"{name}  {tokens:,} tokens of {width} bytes"

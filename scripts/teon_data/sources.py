@@ -1,0 +1,193 @@
+"""Which files to read, and how each is divided into units of work.
+
+A unit is a stretch of one input file that one worker tokenizes on its own: whole row groups of a parquet file, the
+lines that begin in a byte range of a text file, or a whole text file. Units depend on the input and on the unit size
+only, never on the number of workers, and their documents, joined in order, are the input's documents in order.
+"""
+
+import glob
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from .documents import Unit, parquet_text_sizes
+from .files import Failure, UsageError, first_line, hub_client
+
+KINDS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "txt"}
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+HUB_REPOSITORIES = {"fineweb": "HuggingFaceFW/fineweb", "fineweb-edu": "HuggingFaceFW/fineweb-edu"}
+HUB_SAMPLES = ("10BT", "100BT", "350BT")
+PARALLEL_DOWNLOADS = 4
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One input file: its path (inside the repository for the hub) and what tells whether it has changed."""
+    path: str
+    size: int
+    mtime_ns: int
+    kind: str
+    compression: str = ""
+
+
+def kind_of(path):
+    """(kind, compression) by the file's name, or None for a file that is none of ours."""
+    stem, suffix = os.path.splitext(path.lower())
+    compression = COMPRESSIONS.get(suffix, "")
+    kind = KINDS.get(os.path.splitext(stem)[1] if compression else suffix)
+    return (kind, compression) if kind and not (kind == "parquet" and compression) else None
+
+
+class LocalSource:
+    """Files, folders (every file of a known kind below them, sorted) and globs (sorted), in the order given."""
+
+    def __init__(self, inputs):
+        paths = []
+        for item in inputs:
+            if os.path.isdir(item):
+                found = sorted(os.path.join(folder, name) for folder, _, names in os.walk(item)
+                               for name in names if kind_of(name))
+                if not found:
+                    raise UsageError(f"{item}: no .parquet, .jsonl or .txt file in this folder")
+            elif os.path.exists(item):
+                found = [item]
+            else:
+                found = sorted(path for path in glob.glob(item, recursive=True) if os.path.isfile(path))
+                if not found:
+                    raise UsageError(f"{item}: no such file, and no file matches it as a pattern")
+            paths += found
+        self.files = [self._describe(path) for path in paths]
+        self.description = " ".join(inputs)
+        self.facts = {"kind": "local", "description": self.description}
+
+    @staticmethod
+    def _describe(path):
+        kind = kind_of(path)
+        if not kind:
+            raise UsageError(f"{path}: unknown kind of file; known are .parquet, .jsonl and .txt, "
+                             "the last two also with .gz or .zst")
+        status = os.stat(path)
+        return InputFile(path, status.st_size, status.st_mtime_ns, *kind)
+
+    def local_path(self, index):
+        return self.files[index].path
+
+    def release(self, index):
+        pass
+
+
+class HubSource:
+    """A sample of FineWeb or FineWeb-Edu on the Hugging Face Hub, downloaded file by file ahead of its use.
+
+    `revision` is the commit to read, None for the newest; the commit in use is in `facts`, so that a resumed run reads
+    the same one. Files land in the hub's own cache, or in `download_folder`, from where they go when they are used up.
+    """
+
+    def __init__(self, repository, folder, revision=None, download_folder=None):
+        self.hub = hub_client("FineWeb")
+        self.repository, self.folder, self.download_folder = repository, folder, download_folder
+        endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+        self.hint = (f"; without a network, download {repository}'s {folder}/*.parquet on another machine and give "
+                     "the local files instead: prepare.py 'FOLDER/*.parquet' --out ...")
+        try:
+            api = self.hub.HfApi()
+            revision = revision or api.repo_info(repository, repo_type="dataset").sha
+            entries = list(api.list_repo_tree(repository, folder, recursive=True, revision=revision,
+                                              repo_type="dataset"))
+        except Exception as error:  # the hub's client raises its own, its HTTP library's and the socket's errors
+            raise Failure(f"cannot list {folder} of the dataset {repository} at {endpoint} "
+                          f"({type(error).__name__}: {first_line(error)}){self.hint}") from error
+        self.files = [InputFile(entry.path, entry.size, 0, "parquet")
+                      for entry in sorted(entries, key=lambda entry: entry.path) if entry.path.endswith(".parquet")]
+        if not self.files:
+            raise Failure(f"the dataset {repository} has no parquet files in {folder} at revision {revision}")
+        self.revision = revision
+        self.description = f"{repository} {folder}"
+        self.facts = {"kind": "hub", "description": self.description, "repository": repository, "revision": revision}
+        self.pool = None
+        self.downloads = {}
+
+    def local_path(self, index):
+        """The local path of a file, or None while it is being downloaded; starts the download of the next files."""
+        self.pool = self.pool or ThreadPoolExecutor(PARALLEL_DOWNLOADS)
+        for ahead in range(index, min(index + PARALLEL_DOWNLOADS, len(self.files))):
+            if ahead not in self.downloads:
+                self.downloads[ahead] = self.pool.submit(self._download, self.files[ahead].path)
+        return self.downloads[index].result() if self.downloads[index].done() else None
+
+    def _download(self, path):
+        attempts = 3
+        for attempt in range(1, attempts + 1):  # the client continues a partial download
+            try:
+                return self.hub.hf_hub_download(self.repository, path, repo_type="dataset", revision=self.revision,
+                                                local_dir=self.download_folder)
+            except Exception as error:
+                if attempt == attempts:
+                    raise Failure(f"cannot download {path} of {self.repository} in {attempts} attempts "
+                                  f"({type(error).__name__}: {first_line(error)}); the same command continues"
+                                  f"{self.hint}") from error
+
+    def release(self, index):
+        """Called when every token of a file is in a finished shard."""
+        if self.download_folder:
+            for used in [i for i in self.downloads if i <= index]:
+                path = self.downloads.pop(used).result()
+                if os.path.exists(path):
+                    os.remove(path)
+
+
+def hub_sample(name):
+    """(repository, folder) of a hub source such as fineweb, fineweb:100BT or fineweb-edu:10BT, or None for files."""
+    base, _, sample = name.partition(":")
+    if base not in HUB_REPOSITORIES:
+        return None
+    if base == "fineweb" and sample == "edu":
+        base, sample = "fineweb-edu", ""
+    sample = sample or HUB_SAMPLES[0]
+    if sample not in HUB_SAMPLES:
+        raise UsageError(f"{name}: unknown sample; known are {', '.join(f'{base}:{s}' for s in HUB_SAMPLES)}")
+    return HUB_REPOSITORIES[base], f"sample/{sample}"
+
+
+def open_source(inputs, revision=None, download_folder=None):
+    """The source that the command line names: one hub sample, or local files."""
+    samples = [hub_sample(item) for item in inputs]
+    if not any(samples):
+        return LocalSource(inputs)
+    if len(inputs) > 1:
+        raise UsageError("a FineWeb sample cannot be mixed with other inputs")
+    return HubSource(*samples[0], revision, download_folder)
+
+
+def units(index, path, file, options):
+    """The units of an input file in order; endless for a compressed one, whose length only reading tells."""
+    if file.kind == "parquet":
+        yield from parquet_units(index, path, file, options)
+    elif file.kind == "txt" and not options.txt_lines and (file.compression or not options.cuttable):
+        yield Unit(index, 0, path, file.kind, file.compression, 0, None, file.size, True)
+    elif file.compression:
+        unit = 0
+        while True:
+            begin = unit * options.unit_bytes
+            yield Unit(index, unit, path, file.kind, file.compression, begin, begin + options.unit_bytes, None, None)
+            unit += 1
+    else:
+        for unit, begin in enumerate(range(0, max(file.size, 1), options.unit_bytes)):
+            end = min(begin + options.unit_bytes, file.size)
+            yield Unit(index, unit, path, file.kind, "", begin, end, end - begin, end == file.size)
+
+
+def parquet_units(index, path, file, options):
+    """Row groups, joined until their text reaches the unit size."""
+    groups = parquet_text_sizes(path, options.text_field)
+    total = sum(compressed for compressed, _ in groups) or 1
+    unit = begin = text = compressed = 0
+    for end, (group_compressed, group_text) in enumerate(groups, 1):
+        compressed += group_compressed
+        text += group_text
+        last = end == len(groups)
+        if text >= options.unit_bytes or last:
+            yield Unit(index, unit, path, file.kind, "", begin, end, file.size * compressed // total, last)
+            unit, begin, text, compressed = unit + 1, end, 0, 0
+    if not groups:
+        yield Unit(index, 0, path, file.kind, "", 0, 0, file.size, True)

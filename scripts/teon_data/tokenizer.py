@@ -1,0 +1,319 @@
+"""Tokenizers behind one interface, and the folder beside the shards that holds one.
+
+The folder has the tokenizer's own files (vocab.bpe and encoder.json, tokenizer.model, tokenizer.json), description.json
+and tokens.bin, the bytes of every id in llm.c's layout: 256 int32 (magic 20240328, version 2, vocabulary size,
+delimiter id, zeros), then for each id one byte of length and its bytes. Text can be decoded from that file alone.
+"""
+
+import json
+import os
+import re
+import shutil
+from importlib.metadata import version
+
+import numpy as np
+
+from .files import Failure, UsageError, first_line, hub_client, need, read_json, sha256_file, sync_folder, write_json
+
+GPT2_DELIMITER = "<|endoftext|>"
+GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
+GPT2_FILES = {"vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+              "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"}
+LLAMA2_REPOSITORY = "NousResearch/Llama-2-7b-hf"  # the official copy asks for a registration
+DELIMITER_NAMES = ("<|begin_of_text|>", "<|endoftext|>", "<s>", "<bos>", "[BOS]", "</s>", "<eos>", "[EOS]")
+MAX_TOKEN_BYTES = 255
+
+
+def byte_alphabet():
+    """GPT-2's printable stand-in for each byte value, in the order of the ids of the single bytes."""
+    plain = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+
+
+class Bytes:
+    """Each byte of the text is a token; 256 is the delimiter."""
+    cuttable = True
+
+    def __init__(self, folder, description):
+        self.vocab_size = 257
+
+    def encode(self, texts):
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+
+    def token_bytes(self):
+        return [bytes([byte]) for byte in range(256)] + [b""]
+
+
+class Gpt2:
+    """GPT-2's byte-pair encoding by tiktoken, from vocab.bpe and encoder.json."""
+    cuttable = True
+
+    def __init__(self, folder, description):
+        tiktoken = need("tiktoken", "the tokenizer gpt2")
+        self.ranks = gpt2_ranks(folder)
+        self.vocab_size = len(self.ranks) + 1
+        self.encoding = tiktoken.Encoding("gpt2", pat_str=GPT2_PATTERN, mergeable_ranks=self.ranks,
+                                          special_tokens={GPT2_DELIMITER: len(self.ranks)})
+
+    def encode(self, texts):
+        # As encode_ordinary, without a Python list of each text's tokens.
+        encode = self.encoding.encode_to_numpy
+        return [encode(text, disallowed_special=()) for text in texts]
+
+    def token_bytes(self):
+        return sorted(self.ranks, key=self.ranks.get) + [GPT2_DELIMITER.encode()]
+
+
+def gpt2_ranks(folder):
+    """{bytes: id} of the tokens of vocab.bpe, after checking that encoder.json numbers them alike."""
+    byte_of = {character: byte for byte, character in byte_alphabet().items()}
+    merges, encoder = os.path.join(folder, "vocab.bpe"), os.path.join(folder, "encoder.json")
+    try:
+        with open(merges, encoding="utf-8") as file:
+            pairs = [line.split() for line in file.read().split("\n")[1:] if line]
+        words = list(byte_of) + [first + second for first, second in pairs]
+        ranks = {bytes(byte_of[character] for character in word): rank for rank, word in enumerate(words)}
+    except (OSError, ValueError, KeyError) as error:
+        raise Failure(f"{merges}: not a vocab.bpe of GPT-2's form ({first_line(error)})") from error
+    if read_json(encoder) != {word: rank for rank, word in enumerate(words)} | {GPT2_DELIMITER: len(words)}:
+        raise Failure(f"{encoder}: its ids are not those of vocab.bpe followed by {GPT2_DELIMITER}")
+    return ranks
+
+
+class SentencePiece:
+    """A SentencePiece tokenizer.model, such as LLaMA's."""
+    cuttable = False
+
+    def __init__(self, folder, description):
+        sentencepiece = need("sentencepiece", "a SentencePiece tokenizer")
+        path = os.path.join(folder, "tokenizer.model")
+        try:
+            self.model = sentencepiece.SentencePieceProcessor(model_file=path)
+        except (OSError, RuntimeError) as error:
+            raise Failure(f"{path}: not a SentencePiece model ({first_line(error)})") from error
+        self.vocab_size = self.model.vocab_size()
+
+    def encode(self, texts):
+        return [np.array(ids, np.uint32) for ids in self.model.encode(texts, num_threads=1)]
+
+    def find_delimiter(self, folder):
+        ids = [i for i in (self.model.bos_id(), self.model.eos_id()) if i >= 0]
+        return ids[0] if ids else None
+
+    def id_of(self, text):
+        found = self.model.piece_to_id(text)
+        return found if self.model.id_to_piece(found) == text else None
+
+    def text_of(self, token):
+        return self.model.id_to_piece(token)
+
+    def token_bytes(self):
+        return [piece_bytes(self.model.id_to_piece(i)) for i in range(self.vocab_size)]
+
+
+class HuggingFace:
+    """A tokenizer.json of the tokenizers library; text that spells a special token is text."""
+
+    def __init__(self, folder, description):
+        tokenizers = need("tokenizers", "a tokenizer.json")
+        path = os.path.join(folder, "tokenizer.json")
+        try:
+            self.model = tokenizers.Tokenizer.from_file(path)
+        except Exception as error:  # the library raises plain Exception
+            raise Failure(f"{path}: not a tokenizer.json ({first_line(error)})") from error
+        self.model.encode_special_tokens = True
+        self.model.no_truncation()
+        self.model.no_padding()
+        self.ids = self.model.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(self.ids.values()) + 1
+        self.cuttable = description.get("trained", False)  # then the words are split as GPT-2 does
+        self.encode_batch = getattr(self.model, "encode_batch_fast", self.model.encode_batch)
+
+    def encode(self, texts):
+        return [np.array(encoding.ids, np.uint32) for encoding in self.encode_batch(texts, add_special_tokens=False)]
+
+    def find_delimiter(self, folder):
+        """The token that tokenizer_config.json calls bos or eos, else the first that has one of the usual names."""
+        names = list(DELIMITER_NAMES)
+        config = os.path.join(folder, "tokenizer_config.json")
+        if os.path.exists(config):
+            tokens = [read_json(config).get(key) for key in ("bos_token", "eos_token")]
+            names = [token["content"] if isinstance(token, dict) else token for token in tokens if token] + names
+        return next((self.ids[name] for name in names if name in self.ids), None)
+
+    def id_of(self, text):
+        return self.ids.get(text)
+
+    def text_of(self, token):
+        return self.model.id_to_token(token)
+
+    def token_bytes(self):
+        byte_of = {character: byte for byte, character in byte_alphabet().items()}
+        byte_level = "ByteLevel" in json.dumps(json.loads(self.model.to_str()).get("decoder"))
+        added = self.model.get_added_tokens_decoder()
+        table = [b""] * self.vocab_size
+        for text, token in self.ids.items():
+            if token in added:
+                table[token] = text.encode()
+            elif byte_level and all(character in byte_of for character in text):
+                table[token] = bytes(byte_of[character] for character in text)
+            else:
+                table[token] = piece_bytes(text)
+        return table
+
+
+def piece_bytes(piece):
+    """The bytes that a SentencePiece piece stands for: <0x0A> is a byte, the low block a blank."""
+    byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
+    return bytes.fromhex(byte[1]) if byte else piece.replace("\u2581", " ").encode()
+
+
+KINDS = {"bytes": Bytes, "gpt2": Gpt2, "sentencepiece": SentencePiece, "huggingface": HuggingFace}
+LIBRARIES = {"bytes": None, "gpt2": "tiktoken", "sentencepiece": "sentencepiece", "huggingface": "tokenizers"}
+
+
+def load(folder):
+    """The tokenizer in a folder that `create` has made, with its attributes vocab_size, delimiter and cuttable.
+
+    encode(texts) gives an array of ids for each text, without delimiters.
+    """
+    description = read_json(os.path.join(folder, "description.json"))
+    tokenizer = KINDS[description["kind"]](folder, description)
+    tokenizer.delimiter = description["delimiter"]
+    return tokenizer
+
+
+def check_name(name, bpe_dir, delimiter):
+    """Raises UsageError for a tokenizer that cannot be meant, before any work is done."""
+    if name.startswith("train:"):
+        if not re.fullmatch(r"train:[0-9]+", name) or not 257 <= int(name[6:]) <= 1 << 24:
+            raise UsageError(f"--tokenizer {name}: the vocabulary to train has at least 257 ids, as in train:8192")
+    elif name not in ("gpt2", "bytes", "llama2"):
+        if not name.endswith((".model", ".json")):
+            raise UsageError(f"--tokenizer {name}: give gpt2, llama2, bytes, train:SIZE, or the path of a "
+                             "tokenizer.model or tokenizer.json")
+        if not os.path.isfile(name):
+            raise UsageError(f"--tokenizer {name}: no such file")
+    if bpe_dir and name != "gpt2":
+        raise UsageError(f"--bpe-dir is for the tokenizer gpt2, not {name}")
+    if delimiter is not None and (name in ("gpt2", "bytes") or name.startswith("train:")):
+        raise UsageError(f"--delimiter: the tokenizer {name} has its own")
+
+
+def create(folder, name, bpe_dir, delimiter, texts):
+    """Makes `folder`, which must not exist, into the tokenizer `name` and returns its description.
+
+    `texts` gives the texts to train on, for train:SIZE. A crash leaves no folder, or a folder beside it to be replaced.
+    """
+    staged = folder + ".staged"
+    shutil.rmtree(staged, ignore_errors=True)
+    os.makedirs(staged)
+    description = {"name": name}
+    if name == "bytes":
+        kind = "bytes"
+    elif name == "gpt2":
+        kind = "gpt2"
+        fetch_gpt2(staged, bpe_dir)
+    elif name.startswith("train:"):
+        kind = "huggingface"
+        description["trained"] = True
+        train(os.path.join(staged, "tokenizer.json"), int(name[6:]), texts)
+    elif name.endswith(".json"):
+        kind = "huggingface"
+        shutil.copyfile(name, os.path.join(staged, "tokenizer.json"))
+        config = os.path.join(os.path.dirname(name), "tokenizer_config.json")
+        if os.path.exists(config):
+            shutil.copyfile(config, os.path.join(staged, "tokenizer_config.json"))
+    else:
+        kind = "sentencepiece"
+        shutil.copyfile(fetch_llama2() if name == "llama2" else name, os.path.join(staged, "tokenizer.model"))
+
+    tokenizer = KINDS[kind](staged, description)
+    library = LIBRARIES[kind]
+    description |= {"kind": kind, "vocab_size": tokenizer.vocab_size,
+                    "library": f"{library} {version(library)}" if library else "built in"}
+    if kind in ("bytes", "gpt2"):
+        description |= {"delimiter": tokenizer.vocab_size - 1,
+                        "delimiter_text": GPT2_DELIMITER if kind == "gpt2" else "no byte"}
+    else:
+        token = choose_delimiter(tokenizer, name, staged, delimiter)
+        description |= {"delimiter": token, "delimiter_text": tokenizer.text_of(token)}
+    write_tokens(os.path.join(staged, "tokens.bin"), tokenizer.token_bytes(), description["delimiter"])
+    description["files"] = {file: sha256_file(os.path.join(staged, file)) for file in sorted(os.listdir(staged))}
+    write_json(os.path.join(staged, "description.json"), description)
+    for file in os.listdir(staged):
+        with open(os.path.join(staged, file), "rb") as copied:
+            os.fsync(copied.fileno())
+    shutil.rmtree(folder, ignore_errors=True)
+    os.rename(staged, folder)
+    sync_folder(os.path.dirname(folder))
+    return description
+
+
+def choose_delimiter(tokenizer, name, folder, delimiter):
+    """The id of --delimiter, given as a token's text or id, or the tokenizer's own choice."""
+    if delimiter is None:
+        token = tokenizer.find_delimiter(folder)
+        if token is None:
+            raise UsageError(f"{name}: no token is known to begin or end documents; name one with --delimiter")
+        return token
+    token = tokenizer.id_of(delimiter)
+    if token is None and delimiter.isdigit() and int(delimiter) < tokenizer.vocab_size:
+        token = int(delimiter)
+    if token is None:
+        raise UsageError(f"--delimiter {delimiter}: {name} has no such token")
+    return token
+
+
+def fetch_gpt2(folder, bpe_dir):
+    """Brings vocab.bpe and encoder.json into `folder`, from `bpe_dir` or from where tiktoken has them."""
+    for file, digest in GPT2_FILES.items():
+        target = os.path.join(folder, file)
+        if bpe_dir:
+            source = os.path.join(bpe_dir, file)
+            if not os.path.isfile(source):
+                raise UsageError(f"--bpe-dir {bpe_dir}: {file} is missing (vocab.bpe and encoder.json are needed)")
+            shutil.copyfile(source, target)
+            continue
+        load_module = need("tiktoken.load", "the tokenizer gpt2")
+        try:
+            data = load_module.read_file_cached(GPT2_URL + file, digest)
+        except Exception as error:  # whatever the HTTP library raises
+            raise Failure(f"cannot download {GPT2_URL}{file} ({type(error).__name__}: {first_line(error)}); without a "
+                          "network, bring vocab.bpe and encoder.json over and give --bpe-dir FOLDER") from error
+        with open(target, "wb") as out:
+            out.write(data)
+
+
+def fetch_llama2():
+    hub = hub_client("the tokenizer llama2")
+    try:
+        return hub.hf_hub_download(LLAMA2_REPOSITORY, "tokenizer.model")
+    except Exception as error:  # the hub's client raises its own, its HTTP library's and the socket's errors
+        raise Failure(f"cannot download tokenizer.model of {LLAMA2_REPOSITORY} ({type(error).__name__}: "
+                      f"{first_line(error)}); without a network, bring the file over and give "
+                      "--tokenizer PATH/tokenizer.model") from error
+
+
+def train(path, size, texts):
+    """Trains a byte-level BPE of at most `size` ids, the delimiter included, and saves it as a tokenizer.json."""
+    tokenizers = need("tokenizers", "training a tokenizer")
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size, special_tokens=[GPT2_DELIMITER], show_progress=False,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    model.train_from_iterator(texts, trainer)
+    model.save(path)
+
+
+def write_tokens(path, table, delimiter):
+    header = np.array([20240328, 2, len(table), delimiter], "<i4").tobytes().ljust(1024, b"\0")
+    with open(path, "wb") as file:
+        file.write(header)
+        for token in table:
+            token = token[:MAX_TOKEN_BYTES]
+            file.write(bytes([len(token)]) + token)

@@ -1,0 +1,199 @@
+"""The job, the worker processes, and the two kinds of task that they do: tokenize a unit, join parts into a shard."""
+
+import collections
+import multiprocessing
+import os
+import signal
+import threading
+from dataclasses import asdict, dataclass
+from multiprocessing import connection as ipc
+
+import numpy as np
+
+from . import tokenizer as tokenizers
+from .documents import ReadOptions, Reader
+from .files import Failure, first_line
+from .shards import token_dtype, write_part, write_shard
+
+BATCH_CHARS = 1 << 20  # text encoded at a time
+BATCH_DOCUMENTS = 1024
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that the shards depend on, and the number of workers, on which they do not."""
+    inputs: tuple
+    out: str
+    name: str
+    tokenizer: str
+    bpe_dir: str | None
+    delimiter: str | None
+    text_field: str
+    txt_lines: bool
+    shard_tokens: int
+    val_tokens: int | None  # None: as plan_shard says
+    max_tokens: int | None
+    train_bytes: int
+    unit_bytes: int
+    workers: int
+    delete_downloads: bool
+
+    def identity(self):
+        """The options that a resumed run must share with the run that it continues."""
+        options = asdict(self)
+        for unrelated in ("out", "workers", "bpe_dir", "delete_downloads"):
+            del options[unrelated]
+        return options | {"inputs": list(self.inputs)}
+
+    def read_options(self, cuttable):
+        return ReadOptions(self.text_field, self.txt_lines, cuttable, self.unit_bytes)
+
+
+@dataclass(frozen=True)
+class Tokenize:
+    unit: object
+
+    def run(self, worker):
+        bad = collections.Counter()
+        reader = worker.reader
+        return write_part(worker.parts, self.unit.file, self.unit.index,
+                          tokenized(reader.documents(self.unit, bad), worker.tokenizer, self.unit.path),
+                          bad, reader.extent)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Writes a shard. `pieces` is a list of (part path, first token, tokens)."""
+    path: str
+    staged: str
+    pieces: list
+    tokens: int
+
+    def run(self, worker):
+        return write_shard(self.path, self.staged, self.pieces, self.tokens,
+                           token_dtype(worker.tokenizer.vocab_size), worker.tokenizer.delimiter)
+
+
+def tokenized(documents, tokenizer, path):
+    """Yields (array of the shards' type, documents begun in it) for (text, begins) pairs, a bounded batch at a time."""
+    dtype = token_dtype(tokenizer.vocab_size)
+    delimiter = np.array([tokenizer.delimiter], dtype)
+    texts, begins, chars = [], [], 0
+
+    def encode_batch():
+        pieces = []
+        for tokens, begin in zip(tokenizer.encode(texts), begins):
+            if begin:
+                pieces.append(delimiter)
+            pieces.append(tokens)
+        array = np.concatenate(pieces, dtype=dtype, casting="unsafe")
+        if int(np.count_nonzero(array == tokenizer.delimiter)) != sum(begins):
+            raise Failure(f"{path}: the tokenizer gives its delimiter {tokenizer.delimiter} for text inside a "
+                          "document; choose another with --delimiter")
+        return array, sum(begins)
+
+    for text, begin in documents:
+        texts.append(text)
+        begins.append(begin)
+        chars += len(text)
+        if chars >= BATCH_CHARS or len(texts) == BATCH_DOCUMENTS:
+            yield encode_batch()
+            texts, begins, chars = [], [], 0
+    if texts:
+        yield encode_batch()
+
+
+class Worker:
+    """What a worker process keeps between tasks."""
+
+    def __init__(self, job, folder):
+        self.parts = os.path.join(folder, "parts")
+        self.tokenizer = tokenizers.load(os.path.join(job.out, "tokenizer"))
+        self.reader = Reader(job.read_options(self.tokenizer.cuttable))
+
+
+def work(pipe, lifeline, inherited, job, folder):
+    """A worker process: runs tasks until the pipe closes or the process that started it is gone."""
+    for other in inherited:  # ends that only the parent may hold open, so that its death closes them
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=exit_with_parent, args=(lifeline,), daemon=True).start()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    worker = None
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        try:
+            worker = worker or Worker(job, folder)
+            reply = task.run(worker)
+        except Failure as failure:
+            reply = failure
+        except OSError as error:
+            reply = Failure(f"{error.filename or folder}: {error.strerror or first_line(error)}")
+        except MemoryError:
+            reply = Failure(f"out of memory in {task}; use fewer --workers")
+        except Exception as error:
+            reply = Failure(f"{type(error).__name__} in {task}: {first_line(error)}")
+        pipe.send(reply)
+
+
+def exit_with_parent(lifeline):
+    """Ends this process when the parent, which holds the other end and never writes, has died."""
+    try:
+        lifeline.recv_bytes()
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+class Pool:
+    """Worker processes, forked before anything in this process starts threads; each holds the folder's lock."""
+
+    def __init__(self, job, folder):
+        context = multiprocessing.get_context("fork")
+        far_end, self.lifeline = context.Pipe(duplex=False)
+        self.processes, self.idle, self.busy = {}, [], {}
+        for _ in range(job.workers):
+            near, far = context.Pipe()
+            inherited = [self.lifeline, near, *self.processes]
+            process = context.Process(target=work, args=(far, far_end, inherited, job, folder), daemon=True)
+            process.start()
+            far.close()
+            self.processes[near] = process
+            self.idle.append(near)
+        far_end.close()
+
+    def submit(self, task):
+        pipe = self.idle.pop()
+        self.busy[pipe] = task
+        try:
+            pipe.send(task)
+        except OSError:
+            self._died(pipe)
+
+    def replies(self, seconds):
+        """Waits at most `seconds` and yields (task, result or Failure) of each task that has finished."""
+        for pipe in ipc.wait(list(self.busy), seconds):
+            task = self.busy.pop(pipe)
+            try:
+                reply = pipe.recv()
+            except (EOFError, OSError):
+                self._died(pipe)
+            self.idle.append(pipe)
+            yield task, reply
+
+    def _died(self, pipe):
+        process = self.processes[pipe]
+        process.join(5)
+        code = process.exitcode
+        why = f"killed by signal {-code}, perhaps for want of memory" if code and code < 0 else f"exit status {code}"
+        raise Failure(f"a worker died ({why}); the same command continues, perhaps with fewer --workers")
+
+    def close(self):
+        for process in self.processes.values():
+            process.kill()  # loses nothing: a part is whole or absent
+        for process in self.processes.values():
+            process.join()
+        self.lifeline.close()
