@@ -104,7 +104,7 @@ private:
         norm_forward(a_.norm2.at<T>(l), a_.mid.at<T>(l), a_.mean2.at<float>(l), a_.rstd2.at<float>(l), a_.x.at<T>(l),
                      a_.branch.at<T>(), p.norm2, N);
         // 5. MLP up to its activation
-        if (c_.mlp == Mlp::gelu && ctx_.linalg.gelu_epilogue_is_exact()) {
+        if (c_.mlp == Mlp::gelu) {
             linear_gelu_forward(a_.mlp_act.at<T>(l), a_.mlp_in.at<T>(l), a_.norm2.at<T>(l), p.mlp_in, N);
         } else {
             linear_forward(a_.mlp_in.at<T>(l), a_.norm2.at<T>(l), p.mlp_in, N);

@@ -15,20 +15,20 @@ namespace teon {
 
 // What the program may know about the machine it runs on.
 struct DeviceInfo {
-    std::string name;                 // "NVIDIA H200", or the CPU's model name
+    std::string name;  // "NVIDIA H200", or the CPU's model name
     bool is_gpu = false;
-    int multiprocessors = 1;          // SMs, or OS threads on the host
-    int compute_capability = 0;       // 90 for sm_90; 0 on the host
-    size_t total_bytes = 0;           // device memory
-    size_t free_bytes = 0;            // at the time of the call
-    double peak_bf16_flops = 0;       // dense tensor-core peak; 0 when unknown (then no MFU is printed)
+    int multiprocessors = 1;     // SMs, or OS threads on the host
+    int compute_capability = 0;  // 90 for sm_90; 0 on the host
+    size_t total_bytes = 0;      // device memory
+    size_t free_bytes = 0;       // at the time of the call
+    double peak_bf16_flops = 0;  // dense tensor-core peak; 0 when unknown (then no MFU is printed)
 };
 
-int device_count();                   // 0 on a machine without a usable device; 1 on the host backend
+int device_count();  // 0 on a machine without a usable device; 1 on the host backend
 void set_device(int index);
 DeviceInfo device_info();
-const char* backend_name();           // "cuda" or "host"
-size_t device_bytes_in_use();         // bytes held by live Buffers and Arenas of this process
+const char* backend_name();    // "cuda" or "host"
+size_t device_bytes_in_use();  // bytes held by live Buffers and Arenas of this process
 size_t device_bytes_peak();
 
 // An ordered queue of work. On the host backend everything is done when the call returns.
@@ -37,9 +37,13 @@ public:
     Stream();
     ~Stream();
     Stream(Stream&& o) noexcept : handle_(std::exchange(o.handle_, nullptr)) {}
-    Stream& operator=(Stream&& o) noexcept { std::swap(handle_, o.handle_); return *this; }
-    void synchronize() const;         // throws Error with the failed kernel's message
+    Stream& operator=(Stream&& o) noexcept {
+        std::swap(handle_, o.handle_);
+        return *this;
+    }
+    void synchronize() const;  // throws Error with the failed kernel's message
     void* handle() const { return handle_; }
+
 private:
     void* handle_ = nullptr;
 };
@@ -50,33 +54,48 @@ public:
     Event();
     ~Event();
     Event(Event&& o) noexcept : handle_(std::exchange(o.handle_, nullptr)) {}
-    Event& operator=(Event&& o) noexcept { std::swap(handle_, o.handle_); return *this; }
+    Event& operator=(Event&& o) noexcept {
+        std::swap(handle_, o.handle_);
+        return *this;
+    }
     void record(const Stream& stream);
     void synchronize() const;
     bool done() const;
-    void make_wait(const Stream& stream) const;                   // stream continues after this event
+    void make_wait(const Stream& stream) const;                      // stream continues after this event
     static double milliseconds(const Event& from, const Event& to);  // both must be done
 private:
     void* handle_ = nullptr;
 };
 
 namespace detail {
-void* device_allocate(size_t bytes);            // 256-byte aligned; throws Error naming the size and what is free
+void* device_allocate(size_t bytes);  // 256-byte aligned; throws Error naming the size and what is free
 void device_free(void* p, size_t bytes) noexcept;
 void* pinned_allocate(size_t bytes);
 void pinned_free(void* p, size_t bytes) noexcept;
 }  // namespace detail
 
 // Bytes, asynchronous on the stream. Pageable host memory is allowed but makes the call synchronous.
-void copy_bytes(void* dst, const void* src, size_t bytes, const Stream& stream);       // device to device
-void upload_bytes(void* dst, const void* src, size_t bytes, const Stream& stream);     // host to device
-void download_bytes(void* dst, const void* src, size_t bytes, const Stream& stream);   // device to host
+void copy_bytes(void* dst, const void* src, size_t bytes, const Stream& stream);      // device to device
+void upload_bytes(void* dst, const void* src, size_t bytes, const Stream& stream);    // host to device
+void download_bytes(void* dst, const void* src, size_t bytes, const Stream& stream);  // device to host
 void fill_bytes(void* dst, int byte, size_t bytes, const Stream& stream);
 
-template <typename T> void copy(T* dst, const T* src, int64_t n, const Stream& s) { copy_bytes(dst, src, n * sizeof(T), s); }
-template <typename T> void upload(T* dst, const T* src, int64_t n, const Stream& s) { upload_bytes(dst, src, n * sizeof(T), s); }
-template <typename T> void download(T* dst, const T* src, int64_t n, const Stream& s) { download_bytes(dst, src, n * sizeof(T), s); }
-template <typename T> void zero(T* dst, int64_t n, const Stream& s) { fill_bytes(dst, 0, n * sizeof(T), s); }
+template <typename T>
+void copy(T* dst, const T* src, int64_t n, const Stream& s) {
+    copy_bytes(dst, src, n * sizeof(T), s);
+}
+template <typename T>
+void upload(T* dst, const T* src, int64_t n, const Stream& s) {
+    upload_bytes(dst, src, n * sizeof(T), s);
+}
+template <typename T>
+void download(T* dst, const T* src, int64_t n, const Stream& s) {
+    download_bytes(dst, src, n * sizeof(T), s);
+}
+template <typename T>
+void zero(T* dst, int64_t n, const Stream& s) {
+    fill_bytes(dst, 0, n * sizeof(T), s);
+}
 
 // Device memory for n elements. Fresh memory holds NaN patterns (0xff bytes) on the host backend.
 template <typename T>
@@ -84,11 +103,18 @@ class Buffer {
 public:
     Buffer() = default;
     explicit Buffer(int64_t n) : p_(n ? static_cast<T*>(detail::device_allocate(n * sizeof(T))) : nullptr), n_(n) {}
-    ~Buffer() { if (p_) detail::device_free(p_, n_ * sizeof(T)); }
+    ~Buffer() {
+        if (p_) detail::device_free(p_, n_ * sizeof(T));
+    }
     Buffer(Buffer&& o) noexcept : p_(std::exchange(o.p_, nullptr)), n_(std::exchange(o.n_, 0)) {}
-    Buffer& operator=(Buffer&& o) noexcept { std::swap(p_, o.p_); std::swap(n_, o.n_); return *this; }
+    Buffer& operator=(Buffer&& o) noexcept {
+        std::swap(p_, o.p_);
+        std::swap(n_, o.n_);
+        return *this;
+    }
     T* data() const { return p_; }
     int64_t size() const { return n_; }
+
 private:
     T* p_ = nullptr;
     int64_t n_ = 0;
@@ -99,13 +125,21 @@ template <typename T>
 class PinnedBuffer {
 public:
     PinnedBuffer() = default;
-    explicit PinnedBuffer(int64_t n) : p_(n ? static_cast<T*>(detail::pinned_allocate(n * sizeof(T))) : nullptr), n_(n) {}
-    ~PinnedBuffer() { if (p_) detail::pinned_free(p_, n_ * sizeof(T)); }
+    explicit PinnedBuffer(int64_t n)
+        : p_(n ? static_cast<T*>(detail::pinned_allocate(n * sizeof(T))) : nullptr), n_(n) {}
+    ~PinnedBuffer() {
+        if (p_) detail::pinned_free(p_, n_ * sizeof(T));
+    }
     PinnedBuffer(PinnedBuffer&& o) noexcept : p_(std::exchange(o.p_, nullptr)), n_(std::exchange(o.n_, 0)) {}
-    PinnedBuffer& operator=(PinnedBuffer&& o) noexcept { std::swap(p_, o.p_); std::swap(n_, o.n_); return *this; }
+    PinnedBuffer& operator=(PinnedBuffer&& o) noexcept {
+        std::swap(p_, o.p_);
+        std::swap(n_, o.n_);
+        return *this;
+    }
     T* data() const { return p_; }
     int64_t size() const { return n_; }
     T& operator[](int64_t i) const { return p_[i]; }
+
 private:
     T* p_ = nullptr;
     int64_t n_ = 0;
@@ -120,7 +154,8 @@ public:
     template <typename T>
     T* take(int64_t n) {
         size_t bytes = aligned(static_cast<size_t>(n) * sizeof(T));
-        CHECK(used_ + bytes <= capacity(), "arena: {} bytes wanted, {} of {} left", bytes, capacity() - used_, capacity());
+        CHECK(used_ + bytes <= capacity(), "arena: {} bytes wanted, {} of {} left", bytes, capacity() - used_,
+              capacity());
         T* p = reinterpret_cast<T*>(memory_.data() + used_);
         used_ += bytes;
         return p;
@@ -128,6 +163,7 @@ public:
     size_t used() const { return used_; }
     size_t capacity() const { return static_cast<size_t>(memory_.size()); }
     void reset() { used_ = 0; }
+
 private:
     Buffer<std::byte> memory_;
     size_t used_ = 0;

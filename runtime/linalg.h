@@ -27,9 +27,10 @@ Mat mat(const T* data, int64_t ld, int64_t stride_inner = 0, int64_t stride_oute
 
 enum class Epilogue {
     none,
-    bias,        // C = op(A) op(B) + bias, bias added to every row
-    gelu_bias,   // aux = op(A) op(B) + bias; C = gelu_tanh(aux)
-    bias_grad,   // also bias[j] (float) = beta * bias[j] + sum over k of op(A)(j, k): with A = dY^T gives dY's column sums
+    bias,       // C = op(A) op(B) + bias, bias added to every row
+    gelu_bias,  // aux = op(A) op(B) + bias, rounded; C = gelu_tanh(aux), the bits of kernels/gelu.cu on aux (recompute)
+    bias_grad,  // also bias[j] (float) = beta * bias[j] + sum over k of op(A)(j, k): with A = dY^T gives dY's column
+                // sums; alpha must be 1
 };
 
 // C (M x N) = alpha * op(A) (M x K) * op(B) (K x N) + beta * C, then the epilogue.
@@ -37,13 +38,14 @@ struct Gemm {
     int M = 0, N = 0, K = 0;
     bool trans_a = false, trans_b = false;  // A stored K x M; B stored N x K (a linear layer's weight)
     Mat A = {}, B = {}, C = {};
-    float alpha = 1.0f, beta = 0.0f;        // beta = 0 never reads C (NaN in C does not spread)
+    float alpha = 1.0f, beta = 0.0f;  // beta = 0 never reads C (NaN in C does not spread)
     int batch_inner = 1, batch_outer = 1;
-    Epilogue epilogue = Epilogue::none;     // without batches only
-    Mat bias = {};                          // bias, gelu_bias: (N) of C's dtype; bias_grad: (M) of float
-    Mat aux = {};                           // gelu_bias: (M x N) of C's dtype
-    Mat addend = {};                        // of C's dtype, may be A or B but not overlap C: beta * addend instead of beta * C
-    // C is known to be symmetric (M = N, e.g. A A^T): compute one triangle and mirror it where that is faster.
+    Epilogue epilogue = Epilogue::none;  // without batches only
+    Mat bias = {};                       // bias, gelu_bias: (N) of C's dtype; bias_grad: (M) of float
+    Mat aux = {};                        // gelu_bias: (M x N) of C's dtype
+    Mat addend = {};  // of C's dtype, may be A or B but not overlap C: beta * addend instead of beta * C
+    // C is known to be symmetric (M = N, e.g. A A^T; the addend too): compute one triangle and mirror it where that is
+    // faster. Elsewhere the full product is taken, which is symmetric up to rounding.
     bool symmetric = false;
 };
 
@@ -59,27 +61,17 @@ public:
     void gemm(const Gemm& g);
 
     // Whether the first gemm of a kind times the algorithms that cuBLASLt proposes and keeps the fastest (only with
-    // beta = 0 and outside graph capture), instead of taking the first proposal. For benchmarks: the choice, and with it
-    // the last bits of results, may differ from run to run. Off by default; no effect on the host.
+    // beta = 0 and outside graph capture), instead of taking the first proposal. For benchmarks: the choice, and with
+    // it the last bits of results, may differ from run to run. Off by default; no effect on the host.
     void set_autotune(bool on);
 
-    // Thin SVD of A (m x n, float, row-major, overwritten): A = U diag(S) Vt; U (m x r), S (r), Vt (r x n), r = min(m, n).
-    // Synchronizes the stream. Throws Error if A is not finite or the iteration does not converge.
+    // Thin SVD of A (m x n, float, row-major, overwritten): A = U diag(S) Vt; U (m x r), S (r), Vt (r x n), r = min(m,
+    // n). Synchronizes the stream. Throws Error if A is not finite or the iteration does not converge.
     void svd(float* A, int m, int n, float* U, float* S, float* Vt);
 
     // Eigendecomposition of symmetric A (n x n, float): A = Q diag(w) Q^T, w ascending (n); the ROWS of A hold the
     // eigenvectors on return. Synchronizes the stream. Throws Error like svd.
     void eigh(float* A, int n, float* w);
-
-    // Whether Epilogue::gelu_bias gives the bits of kernels/gelu.cu on the stored pre-activation, so that recomputing the
-    // activation from it changes nothing. cuBLASLt applies its own tanh to the unrounded sum.
-    static constexpr bool gelu_epilogue_is_exact() {
-#if defined(TEON_CUDA)
-        return false;
-#else
-        return true;
-#endif
-    }
 
     const Stream& stream() const;
     size_t workspace_bytes() const;
