@@ -15,8 +15,7 @@ steps=${DEMO_STEPS:-600}
 baseline=bigram
 [ -z "${DEMO_STEPS:-}" ] || baseline=unigram
 out=runs/demo-adamw-$(date +%Y%m%d-%H%M%S)
-./train_gpt2 --model tiny --vocab-size 257 --seq-len 256 \
-    --data $corpus/stdlib_train_000000.bin --val-data $corpus/stdlib_val_000000.bin \
+./train_gpt2 --model tiny --seq-len 256 --data $corpus \
     --optimizer adamw --lr 3e-3 --batch-tokens 4096 --steps "$steps" \
-    --eval-every $(((steps + 3) / 4)) --eval-tokens 262144 --log-every 10 --out "$out"
+    --eval-every $(((steps + 3) / 4)) --eval-tokens 65536 --log-every 10 --out "$out"
 $python scripts/demo_report.py --baselines $corpus/baselines.json --must-beat $baseline "$out"

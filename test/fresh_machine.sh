@@ -3,10 +3,10 @@
 # nothing else, clones this repository's last commit into it and runs `make demo` and `make test` there. Not part of CI.
 #
 #   sudo test/fresh_machine.sh                                                   Debian 12
-#   sudo SUITE=noble MIRROR=http://archive.ubuntu.com/ubuntu COMPONENTS=main,universe test/fresh_machine.sh
+#   sudo SUITE=noble MIRROR=http://archive.ubuntu.com/ubuntu AREAS=main,universe test/fresh_machine.sh     Ubuntu 24.04
 #   sudo COMMANDS="make test" KEEP=1 test/fresh_machine.sh                       other commands; keep the folder
 #
-# Needs root and debootstrap. What this machine needs to reach packages (apt and pip settings, proxies, certificates)
+# Needs root and debootstrap (for Ubuntu on Debian also ubuntu-archive-keyring). What this machine needs to reach packages (apt and pip settings, proxies, certificates)
 # holds in the new one too. Everything is mounted in a private namespace, so nothing stays mounted however it ends.
 set -euo pipefail
 if [ "${IN_NAMESPACE:-}" != 1 ]; then
@@ -17,7 +17,7 @@ fi
 
 suite=${SUITE:-bookworm}
 mirror=${MIRROR:-http://deb.debian.org/debian}
-components=${COMPONENTS:-main}
+areas=${AREAS:-main}
 repository=$(cd "$(dirname "$0")/.." && pwd)
 root=$(mktemp -d "${TMPDIR:-/tmp}/fresh-$suite-XXXXXX")
 times=()
@@ -43,8 +43,10 @@ timed() {
 }
 
 make_machine() {
-    debootstrap --variant=minbase --components="$components" --include=make,git,ca-certificates \
-        "$suite" "$root" "$mirror" >"$root.log" 2>&1 || { tail -20 "$root.log"; return 1; }
+    local script=/usr/share/debootstrap/scripts/$suite
+    [ -e "$script" ] || script=/usr/share/debootstrap/scripts/gutsy  # what every newer Ubuntu's is a link to
+    debootstrap --variant=minbase --components="$areas" --include=make,git,ca-certificates \
+        "$suite" "$root" "$mirror" "$script" >"$root.log" 2>&1 || { tail -20 "$root.log"; return 1; }
     rm -f "$root.log"
 }
 
