@@ -13,9 +13,11 @@ using namespace teon::test;
 // roundings add up, which is one rounding of the sum of n magnitudes; 4 leaves room for the worst of many columns.
 static constexpr double kRoundings = 4.0;
 
+namespace {
 struct Shape {
     int N, C, V;
 };
+}  // namespace
 // V = 1: one segment of all rows. Large V: most rows alone. Rows beyond 2048 elements are shared by a warp on the host.
 static const std::vector<Shape> kShapes = {{1, 1, 1},      {31, 33, 5},   {33, 31, 100}, {97, 97, 1},    {257, 128, 13},
                                            {128, 257, 40}, {300, 768, 7}, {70, 2049, 2}, {131, 2304, 9}, {40, 4160, 1},

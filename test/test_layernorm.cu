@@ -13,9 +13,11 @@ using namespace teon::test;
 static constexpr double kRoundings = 6.0;
 static constexpr float kEps = 1e-5f;
 
+namespace {
 struct Shape {
     int N, C;
 };
+}  // namespace
 // On the host rows up to 2048 are one thread's; the widths beyond are a warp's, at width 1, held in registers by each
 // number of vectors, and read again. The last one has more than one row per chunk and per thread to spare.
 static const std::vector<Shape> kShapes = {{1, 1},    {31, 33},  {33, 31},  {97, 97},  {5, 128},
@@ -35,6 +37,7 @@ TEST_CASE("kernels/layernorm: the oracle's backward is the derivative of its for
     REQUIRE(gradient_error([&](const auto& v) { return loss(x, weight, v); }, bias, gradients.dbias) < 1e-7);
 }
 
+namespace {
 // Inputs of one layer, on both sides.
 template <typename T>
 struct Layer {
@@ -64,6 +67,7 @@ struct Layer {
         return r;
     }
 };
+}  // namespace
 
 TEMPLATE_TEST_CASE("kernels/layernorm: forward matches the oracle", "", float, bf16) {
     using T = TestType;

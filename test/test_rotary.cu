@@ -8,9 +8,11 @@
 using namespace teon;
 using namespace teon::test;
 
+namespace {
 struct Shape {
     int N, NH, NKV, HS;
 };
+}  // namespace
 // Half a head of 1, odd, and as wide as a vector or several; the last ones are rows that a warp shares on the host.
 static const std::vector<Shape> kShapes = {{1, 1, 1, 2},    {31, 3, 1, 6},    {33, 4, 2, 10},  {97, 2, 2, 32},
                                            {128, 8, 8, 64}, {257, 4, 1, 128}, {3, 33, 1, 130}, {2, 40, 8, 128}};
