@@ -1,16 +1,10 @@
 #include "train/options.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <set>
 
-#include <CLI/CLI.hpp>
-
-#include "train/version.h"
+#include "train/option_table.h"
 
 namespace teon {
 
@@ -18,160 +12,16 @@ namespace {
 
 using nlohmann::json;
 
-// ---- values ----------------------------------------------------------------------------------------------------------
-
-// A finite decimal number: 5, 1e9, 0.02, or with a binary suffix: 512Ki, 2Mi, 1Gi.
-std::optional<double> parse_number(std::string_view text) {
-    double factor = 1;
-    for (auto [suffix, value] : {std::pair{"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}})
-        if (text.ends_with(suffix)) {
-            factor = value;
-            text.remove_suffix(2);
-        }
-    double value = 0;
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-    return value * factor;
-}
-
-std::vector<std::string> split(const std::string& text) {
-    std::vector<std::string> parts;
-    size_t begin = 0;
-    for (size_t comma; (comma = text.find(',', begin)) != std::string::npos; begin = comma + 1)
-        parts.push_back(text.substr(begin, comma - begin));
-    parts.push_back(text.substr(begin));
-    return parts;
-}
-
-size_t edit_distance(std::string_view a, std::string_view b) {
-    std::vector<size_t> row(b.size() + 1);
-    std::iota(row.begin(), row.end(), size_t{0});
-    for (size_t i = 1; i <= a.size(); ++i) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b.size(); ++j) {
-            size_t next = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-            diagonal = std::exchange(row[j], next);
-        }
-    }
-    return row.back();
-}
-
-// ---- the table -------------------------------------------------------------------------------------------------------
-
-struct Row {
-    std::string group, flag, type, help, default_text;
-    std::function<void(const std::string&)> set;   // throws UsageError
-    std::function<json()> get;
-    bool is_switch = false;
-};
-
-template <typename E> using Choices = std::vector<std::pair<std::string, E>>;
-
-class Table {
-public:
-    std::vector<Row> rows;
-
-    void group(std::string name) { group_ = std::move(name); }
-
-    // An integer in [lo, hi].
-    template <typename I>
-    Row& integer(std::string flag, I& field, int64_t lo, int64_t hi, std::string help) {
-        return add(flag, "N", help, fmt::format("{}", field),
-                   [=, &field](const std::string& text) {
-                       auto value = parse_number(text);
-                       CHECK_USAGE(value && *value == std::floor(*value),
-                                   "{} {}: not a whole number (write 524288, 5e5 or 512Ki)", flag, text);
-                       CHECK_USAGE(*value >= static_cast<double>(lo) && *value <= static_cast<double>(hi),
-                                   "{} {}: must be between {} and {}", flag, text, lo, hi);
-                       field = static_cast<I>(*value);
-                   },
-                   [&field] { return json(field); });
-    }
-    // A number in [lo, hi]; the field may be optional.
-    template <typename F>
-    Row& number(std::string flag, F& field, double lo, double hi, std::string help) {
-        std::string initial;
-        if constexpr (std::is_arithmetic_v<F>) initial = fmt::format("{}", field);
-        return add(flag, "X", help, initial,
-                   [=, &field](const std::string& text) {
-                       auto value = parse_number(text);
-                       CHECK_USAGE(value, "{} {}: not a number", flag, text);
-                       CHECK_USAGE(*value >= lo && *value <= hi, "{} {}: must be between {} and {}", flag, text, lo, hi);
-                       if constexpr (std::is_arithmetic_v<F>) field = static_cast<F>(*value);
-                       else field = static_cast<typename F::value_type>(*value);
-                   },
-                   [&field] {
-                       if constexpr (std::is_arithmetic_v<F>) return json(field);
-                       else return field ? json(*field) : json();
-                   });
-    }
-    Row& text(std::string flag, std::string& field, std::string type, std::string help) {
-        return add(flag, type, help, field,
-                   [=, &field](const std::string& text) {
-                       CHECK_USAGE(!text.empty(), "{}: needs a value", flag);
-                       field = text;
-                   },
-                   [&field] { return json(field); });
-    }
-    Row& toggle(std::string flag, bool& field, std::string help) {
-        Row& row = add(flag, "on|off", help, field ? "on" : "off",
-                       [=, &field](const std::string& text) {
-                           CHECK_USAGE(text == "on" || text == "off" || text == "true" || text == "false" || text.empty(),
-                                       "{} {}: must be on or off", flag, text);
-                           field = text != "off" && text != "false";
-                       },
-                       [&field] { return json(field); });
-        row.is_switch = true;
-        return row;
-    }
-    // One of a few names; the field may be optional.
-    template <typename F, typename E>
-    Row& choice(std::string flag, F& field, Choices<E> choices, std::string help) {
-        auto name = [choices](E value) {
-            for (auto& [text, e] : choices)
-                if (e == value) return text;
-            return std::string();
-        };
-        std::string initial;
-        if constexpr (std::is_same_v<F, E>) initial = name(field);
-        std::vector<std::string> names;
-        for (auto& [text, e] : choices) names.push_back(text);
-        return add(flag, fmt::format("{}", fmt::join(names, "|")), help, initial,
-                   [=, &field](const std::string& text) {
-                       for (auto& [candidate, e] : choices)
-                           if (candidate == text) {
-                               field = e;
-                               return;
-                           }
-                       throw UsageError(fmt::format("{} {}: must be one of {}", flag, text, fmt::join(names, ", ")));
-                   },
-                   [&field, name] {
-                       if constexpr (std::is_same_v<F, E>) return json(name(field));
-                       else return field ? json(name(*field)) : json();
-                   });
-    }
-    Row& add(std::string flag, std::string type, std::string help, std::string default_text,
-             std::function<void(const std::string&)> set, std::function<json()> get) {
-        rows.push_back({group_, std::move(flag), std::move(type), std::move(help), std::move(default_text), std::move(set),
-                        std::move(get)});
-        return rows.back();
-    }
-
-private:
-    std::string group_;
-};
-
 Role parse_matrix_role(const std::string& flag, const std::string& text) {
     for (Role role : {Role::q, Role::k, Role::v, Role::o, Role::mlp_up, Role::mlp_gate, Role::mlp_down})
         if (name_of(role) == text) return role;
     throw UsageError(fmt::format("{} {}: not a role; there are q, k, v, o, mlp-up, mlp-gate, mlp-down", flag, text));
 }
 
-Table make_table(const ModelFamily& family, Options& o) {
+OptionTable make_table(const ModelFamily& family, Options& o) {
     constexpr int64_t kMaxInt = 1'000'000'000, kMaxCount = 1'000'000'000'000'000;
     OptimizerOptions& opt = o.optimizer;
-    Table t;
+    OptionTable t;
     t.group("Model");
     Choices<std::string> presets;
     for (const std::string& p : family.presets) presets.push_back({p, p});
@@ -326,71 +176,26 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
     CHECK_USAGE(o.plan_only || !o.data.empty(), "--data: missing; name a folder of token shards (make demo shows how)");
 }
 
-[[noreturn]] void reject_unknown(const Table& table, const std::string& word) {
-    std::string flag = word.substr(0, word.find('='));
-    CHECK_USAGE(flag.starts_with("-"), "'{}': not expected here; flags begin with --", word);
-    const Row* nearest = &table.rows.front();
-    for (const Row& row : table.rows)
-        if (edit_distance(flag, row.flag) < edit_distance(flag, nearest->flag)) nearest = &row;
-    throw UsageError(fmt::format("{}: no such flag; did you mean {}? (--help lists all)", flag, nearest->flag));
-}
-
 }  // namespace
 
 std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv) {
     Options o;
-    Table table = make_table(family, o);
-    CLI::App app(fmt::format("Train a language model of the {} kind on token shards.",
-                             family.config(family.default_preset).family),
-                 family.program);
-    app.get_formatter()->column_width(34);
-    app.set_help_flag("--help", "print this and exit")->group("Checks");
-    app.set_version_flag("--version", std::string(source_version()), "print the source version and exit")->group("Checks");
-    app.set_config("--config", "", "TOML file with the same names; flags override it")->group("Run");
-    app.allow_config_extras(CLI::config_extras_mode::error);
-    app.allow_extras();
-
-    std::vector<std::vector<std::string>> values(table.rows.size());
-    std::vector<CLI::Option*> handles;
-    for (size_t i = 0; i < table.rows.size(); ++i) {
-        const Row& row = table.rows[i];
-        std::string help = row.default_text.empty() ? row.help : fmt::format("{} ({})", row.help, row.default_text);
-        CLI::Option* handle = app.add_option(row.flag, values[i], help)->group(row.group)->type_name(row.type);
-        handle->expected(row.is_switch ? 0 : 1, row.is_switch ? 1 : CLI::detail::expected_max_vector_size);
-        handles.push_back(handle);
-    }
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::CallForHelp&) {
-        fmt::print("{}", app.help());
-        return std::nullopt;
-    } catch (const CLI::CallForVersion&) {
-        fmt::print("{}\n", source_version());
-        return std::nullopt;
-    } catch (const CLI::ParseError& error) {
-        std::string message = error.what();
-        std::replace(message.begin(), message.end(), '\n', ' ');
-        throw UsageError(message);
-    }
-    for (const std::string& word : app.remaining()) reject_unknown(table, word);
-
-    std::set<std::string> given;
-    for (size_t i = 0; i < table.rows.size(); ++i) {
-        if (handles[i]->count() == 0) continue;
-        given.insert(table.rows[i].flag);
-        table.rows[i].set(fmt::format("{}", fmt::join(values[i], ",")));
-    }
-    check_conflicts(o, given);
+    const OptionTable table = make_table(family, o);
+    const std::string description = fmt::format("Train a language model of the {} kind on token shards.",
+                                                family.config(family.default_preset).family);
+    const std::optional<std::set<std::string>> given = parse_flags(table, family.program, description, argc, argv);
+    if (!given) return std::nullopt;
+    check_conflicts(o, *given);
     return o;
 }
 
 nlohmann::json options_json(const ModelFamily& family, const Options& options) {
     Options copy = options;
     std::string model = options.model;
-    Table table = make_table(family, copy);
+    const OptionTable table = make_table(family, copy);
     copy.model = model;
     json j = json::object();
-    for (const Row& row : table.rows) j[row.flag.substr(2)] = row.get();
+    for (const OptionRow& row : table.rows) j[row.flag.substr(2)] = row.get();
     return j;
 }
 

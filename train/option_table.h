@@ -1,0 +1,146 @@
+// A program's flags as a table: one row per flag generates parsing, help, range checks, the keys of the config file and
+// the resolved values that are logged.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/check.h"
+
+namespace teon {
+
+// A finite decimal number: 5, 1e9, 0.02, or with a binary suffix: 512Ki, 2Mi, 1Gi.
+std::optional<double> parse_number(std::string_view text);
+
+// The parts between commas.
+std::vector<std::string> split(const std::string& text);
+
+struct OptionRow {
+    std::string group, flag, type, help, default_text;
+    std::function<void(const std::string&)> set;  // throws UsageError
+    std::function<nlohmann::json()> get;
+    bool is_switch = false;
+};
+
+template <typename E>
+using Choices = std::vector<std::pair<std::string, E>>;
+
+class OptionTable {
+public:
+    std::vector<OptionRow> rows;
+
+    void group(std::string name) { group_ = std::move(name); }
+
+    // An integer in [lo, hi].
+    template <typename I>
+    OptionRow& integer(std::string flag, I& field, int64_t lo, int64_t hi, std::string help) {
+        return add(
+            flag, "N", help, fmt::format("{}", field),
+            [=, &field](const std::string& text) {
+                auto value = parse_number(text);
+                CHECK_USAGE(value && *value == std::floor(*value),
+                            "{} {}: not a whole number (write 524288, 5e5 or 512Ki)", flag, text);
+                CHECK_USAGE(*value >= static_cast<double>(lo) && *value <= static_cast<double>(hi),
+                            "{} {}: must be between {} and {}", flag, text, lo, hi);
+                field = static_cast<I>(*value);
+            },
+            [&field] { return nlohmann::json(field); });
+    }
+    // A number in [lo, hi]; the field may be optional.
+    template <typename F>
+    OptionRow& number(std::string flag, F& field, double lo, double hi, std::string help) {
+        std::string initial;
+        if constexpr (std::is_arithmetic_v<F>) initial = fmt::format("{}", field);
+        return add(
+            flag, "X", help, initial,
+            [=, &field](const std::string& text) {
+                auto value = parse_number(text);
+                CHECK_USAGE(value, "{} {}: not a number", flag, text);
+                CHECK_USAGE(*value >= lo && *value <= hi, "{} {}: must be between {} and {}", flag, text, lo, hi);
+                if constexpr (std::is_arithmetic_v<F>)
+                    field = static_cast<F>(*value);
+                else
+                    field = static_cast<typename F::value_type>(*value);
+            },
+            [&field] {
+                if constexpr (std::is_arithmetic_v<F>)
+                    return nlohmann::json(field);
+                else
+                    return field ? nlohmann::json(*field) : nlohmann::json();
+            });
+    }
+    OptionRow& text(std::string flag, std::string& field, std::string type, std::string help) {
+        return add(
+            flag, type, help, field,
+            [=, &field](const std::string& text) {
+                CHECK_USAGE(!text.empty(), "{}: needs a value", flag);
+                field = text;
+            },
+            [&field] { return nlohmann::json(field); });
+    }
+    OptionRow& toggle(std::string flag, bool& field, std::string help) {
+        OptionRow& row = add(
+            flag, "on|off", help, field ? "on" : "off",
+            [=, &field](const std::string& text) {
+                CHECK_USAGE(text == "on" || text == "off" || text == "true" || text == "false" || text.empty(),
+                            "{} {}: must be on or off", flag, text);
+                field = text != "off" && text != "false";
+            },
+            [&field] { return nlohmann::json(field); });
+        row.is_switch = true;
+        return row;
+    }
+    // One of a few names; the field may be optional.
+    template <typename F, typename E>
+    OptionRow& choice(std::string flag, F& field, Choices<E> choices, std::string help) {
+        auto name = [choices](E value) {
+            for (auto& [text, e] : choices)
+                if (e == value) return text;
+            return std::string();
+        };
+        std::string initial;
+        if constexpr (std::is_same_v<F, E>) initial = name(field);
+        std::vector<std::string> names;
+        for (auto& [text, e] : choices) names.push_back(text);
+        return add(
+            flag, fmt::format("{}", fmt::join(names, "|")), help, initial,
+            [=, &field](const std::string& text) {
+                for (auto& [candidate, e] : choices)
+                    if (candidate == text) {
+                        field = e;
+                        return;
+                    }
+                throw UsageError(fmt::format("{} {}: must be one of {}", flag, text, fmt::join(names, ", ")));
+            },
+            [&field, name] {
+                if constexpr (std::is_same_v<F, E>)
+                    return nlohmann::json(name(field));
+                else
+                    return field ? nlohmann::json(name(*field)) : nlohmann::json();
+            });
+    }
+    OptionRow& add(std::string flag, std::string type, std::string help, std::string default_text,
+                   std::function<void(const std::string&)> set, std::function<nlohmann::json()> get) {
+        rows.push_back({group_, std::move(flag), std::move(type), std::move(help), std::move(default_text),
+                        std::move(set), std::move(get)});
+        return rows.back();
+    }
+
+private:
+    std::string group_;
+};
+
+// Sets the rows from argv and, where given, --config FILE.toml (flags override it), and returns the flags that were
+// given. Throws UsageError with one line that names the flag, the value and the fix. std::nullopt: --help or --version
+// was asked for and printed.
+std::optional<std::set<std::string>> parse_flags(const OptionTable& table, const std::string& program,
+                                                 const std::string& description, int argc, const char* const* argv);
+
+}  // namespace teon
