@@ -232,6 +232,7 @@ class TestTokenizers(InFolder):
         with open(SHAKESPEARE, "rb") as file:
             text = file.read()[:9000]
         text += b"no cut\r\n" * 200 + b"\n\n  \n x\ny" + "é\né\n".encode() * 50 + b"end\nend"
+        text += b"".join(b"word\n" + b"\n " [i % 3:] + b"%d\n" % i for i in range(900))  # runs of blanks behind a word
         with open(self.path("a.txt"), "wb") as file:
             file.write(text)
         streams = []
