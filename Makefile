@@ -62,7 +62,7 @@ FMT_cuda   := -DFMT_HEADER_ONLY -DFMT_USE_CONSTEXPR=1
 FMT_nvcc   := -diag-suppress 20208
 CXX_cuda    = $(CXX) -std=c++20 $(OPT) -fopenmp $(WARN) $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
 NVCC_cuda   = $(NVCC) -std=c++20 -O3 --expt-relaxed-constexpr -lineinfo -Werror all-warnings $(FMT_nvcc) \
-              -Xcompiler -Wall,-Wextra,-fopenmp $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
+              -Xcompiler -Wall,-Wextra,-Wno-stringop-overflow,-fopenmp $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
 LIBS_host   = -llapacke -lopenblas -lboost_context -lfmt
 LIBS_cuda   = $(CUDA_LIBS)
 

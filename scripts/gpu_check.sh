@@ -33,8 +33,8 @@ sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$(scripts/find_cuda.s
 train_124m() {
     nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 200 >$logs/memory.txt &
     local sampler=$! status=0
-    ./train_gpt2 --model small --dtype bf16 --data build/corpus/stdlib_train_000000.bin \
-        --val-data build/corpus/stdlib_val_000000.bin --batch-tokens 524288 --steps 20 --eval-tokens 65536 \
+    sleep 0.5
+    ./train_gpt2 --model small --dtype bf16 --vocab-size 50257 --data build/corpus --batch-tokens 524288 --steps 20 --eval-tokens 65536 \
         --out runs/gpu-check-124m-"$(date +%Y%m%d-%H%M%S)" || status=$?
     kill $sampler
     return $status
@@ -60,5 +60,5 @@ for row in "${rows[@]}"; do
     printf '%-18s %-8s %8s  %s\n' "$name" "$result" "$seconds" "$detail"
 done
 run=$(ls -dt runs/gpu-check-124m-* 2>/dev/null | head -1)
-[ -z "$run" ] || python3 scripts/gpu_report.py "$run" $logs/memory.txt
+[ -z "$run" ] || python3 scripts/gpu_report.py "$run" $logs/gpt2-124m.log $logs/memory.txt
 exit $failed
