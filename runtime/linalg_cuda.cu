@@ -14,6 +14,7 @@
 #include "runtime/cuda_check.h"
 #include "runtime/linalg.h"
 #include "runtime/linalg_check.h"
+#include "runtime/linalg_profile.h"
 #include "runtime/simt.h"
 
 namespace teon {
@@ -297,6 +298,7 @@ struct Linalg::Impl {
     Buffer<std::byte> workspace{kWorkspaceBytes + kBiasScratchBytes};
     std::map<Key, Plan> plans = {};
     bool autotune = false;
+    detail::GemmProfiler profiler = {};
     cusolverDnHandle_t solver = nullptr;  // made when first needed
 
     ~Impl() {
@@ -466,6 +468,13 @@ Linalg& Linalg::operator=(Linalg&&) noexcept = default;
 
 void Linalg::gemm(const Gemm& g) {
     detail::check_gemm(g);
+    impl_->profiler.measure(g, impl_->stream, [&] { run(g); });
+}
+
+void Linalg::set_profiling(bool on) { impl_->profiler.set(on); }
+Linalg::Profile Linalg::profile() const { return impl_->profiler.total(); }
+
+void Linalg::run(const Gemm& g) {
     const Mat& addend = g.addend.data && g.beta != 0.0f ? g.addend : g.C;
     switch (g.epilogue) {
         case Epilogue::none: {

@@ -13,6 +13,7 @@
 #include "runtime/activation.h"
 #include "runtime/linalg.h"
 #include "runtime/linalg_check.h"
+#include "runtime/linalg_profile.h"
 
 namespace teon {
 
@@ -314,6 +315,7 @@ void check_status(const char* operation, int m, int n, lapack_int status) {
 struct Linalg::Impl {
     const Stream& stream;
     std::vector<Scratch> scratch = {};  // one per thread
+    detail::GemmProfiler profiler = {};
 };
 
 Linalg::Linalg(const Stream& stream) : impl_(new Impl{stream}) {
@@ -325,6 +327,13 @@ Linalg& Linalg::operator=(Linalg&&) noexcept = default;
 
 void Linalg::gemm(const Gemm& g) {
     detail::check_gemm(g);
+    impl_->profiler.measure(g, impl_->stream, [&] { run(g); });
+}
+
+void Linalg::set_profiling(bool on) { impl_->profiler.set(on); }
+Linalg::Profile Linalg::profile() const { return impl_->profiler.total(); }
+
+void Linalg::run(const Gemm& g) {
     switch (g.A.dtype) {
         case DType::f32:
             return multiply<float>(g, impl_->scratch);

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""The PyTorch twin of train_gpt2's step, for comparison:  python3 scripts/bench_torch.py --device cpu
+
+GPT-2 with tied head, AdamW (decoupled decay, matrices only), global-norm clipping, random tokens. float32 on the CPU; on a GPU bf16
+weights' autocast, fused AdamW with float32 state, torch.compile. Prints a line per --log steps and, last, one JSON object.
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, C, NH):
+        super().__init__()
+        self.NH = NH
+        self.norm1, self.norm2 = nn.LayerNorm(C), nn.LayerNorm(C)
+        self.qkv, self.out = nn.Linear(C, 3 * C), nn.Linear(C, C)
+        self.up, self.down = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = (y.view(B, T, self.NH, -1).transpose(1, 2) for y in self.qkv(self.norm1(x)).split(C, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(B, T, C))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class GPT2(nn.Module):
+    def __init__(self, V, T, C, L, NH):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(V, C), nn.Embedding(T, C)
+        self.blocks = nn.ModuleList(Block(C, NH) for _ in range(L))
+        self.norm = nn.LayerNorm(C)
+        self.head = nn.Linear(C, V, bias=False)
+        self.head.weight = self.tokens.weight
+        for p in self.parameters():
+            if p.dim() >= 2:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, tokens, targets):
+        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
+    for flag, default in (("layers", 12), ("channels", 768), ("heads", 12), ("seq-len", 1024), ("batch", 16),
+                          ("vocab-size", 50304), ("micro-steps", 1), ("steps", 40)):
+        parser.add_argument(f"--{flag}", type=int, default=default, help=f"(default {default})")
+    args = parser.parse_args()
+    torch.manual_seed(1)
+    gpu = args.device == "cuda"
+    model = GPT2(args.vocab_size, args.seq_len, args.channels, args.layers, args.heads).to(args.device)
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
+                                  lr=1e-4, betas=(0.9, 0.95), fused=gpu)
+    loss_of = torch.compile(model) if gpu else model
+    if gpu:
+        torch.set_float32_matmul_precision("high")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        for _ in range(args.micro_steps):
+            tokens = torch.randint(args.vocab_size, (args.batch, args.seq_len + 1), device=args.device)
+            with torch.autocast("cuda", torch.bfloat16, enabled=gpu):
+                loss = loss_of(tokens[:, :-1], tokens[:, 1:])
+            (loss / args.micro_steps).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.item()
+
+    ms = []
+    for _ in range(args.steps):
+        begin = time.perf_counter()
+        loss = step()
+        ms.append(1000 * (time.perf_counter() - begin))
+    median = statistics.median(ms[args.steps // 4:])
+    print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name() if gpu else "cpu", "ms": median,
+                      "tokens_per_s": args.micro_steps * args.batch * args.seq_len / median * 1000, "loss": loss}))
+
+
+if __name__ == "__main__":
+    main()
