@@ -224,15 +224,14 @@ class Run:
 
     def _pending_units(self):
         """Yields the units without a part, in order; None where the next one cannot be known yet."""
-        first_file, first_unit = self.next_part
-        for index in range(first_file, len(self.source.files)):
+        for index in range(self.next_part[0], len(self.source.files)):
             while (path := self.source.local_path(index)) is None:
                 yield None
             for unit in units(index, path, self.source.files[index], self.options):
                 if unit.index > self.last_units.get(index, unit.index):
                     break
                 key = (index, unit.index)
-                if key >= (first_file, first_unit) and key not in self.done:
+                if key >= self.next_part and key not in self.done:  # neither in the chain nor behind a gap
                     yield unit
 
     def _loop(self, pool):
