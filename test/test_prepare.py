@@ -705,22 +705,25 @@ class TestKilled(InFolder):
         self.assertGreater(renames, units)
 
     def test_a_missing_part_is_made_again_and_the_ones_behind_it_are_kept(self):
-        self.make_inputs(20)
-        arguments = ["--shard-tokens", "1M"]  # after the tokens of all units, so that every part stays until the end
-        printed, _ = self.prepare(*self.arguments(self.path("whole"), 1), *arguments)
+        self.make_inputs(60)
+
+        def arguments(out, workers):  # no compressed file, whose end is sought, and no shard before the end
+            return [*self.arguments(out, workers)[:1], *self.arguments(out, workers)[2:], "--shard-tokens", "1M"]
+
+        printed, _ = self.prepare(*arguments(self.path("whole"), 1))
         units, out = self.units_made(printed), self.path("out")
         process = multiprocessing.get_context("fork").Process(
-            target=run_until, args=(units, False, self.arguments(out, 1) + arguments))
+            target=run_until, args=(units, False, arguments(out, 1)))
         process.start()
         process.join()
         self.assertEqual(process.exitcode, -signal.SIGKILL)
         parts = sorted(os.listdir(os.path.join(out, ".prepare", "parts")))
         parts = [part for part in parts if part.endswith(".part")]
-        self.assertGreater(len(parts), 3)
+        self.assertGreater(len(parts), 5)
         os.remove(os.path.join(out, ".prepare", "parts", parts[1]))
-        with open(os.path.join(out, ".prepare", "parts", parts[2]), "r+b") as file:  # and one that is not whole
+        with open(os.path.join(out, ".prepare", "parts", parts[3]), "r+b") as file:  # and one that is not whole
             file.truncate(os.path.getsize(file.name) - 1)
-        printed, _ = self.prepare(*self.arguments(out, 1), *arguments)
+        printed, _ = self.prepare(*arguments(out, 2))
         self.assertEqual(self.units_made(printed), units - len(parts) + 2)
         self.assertEqual(contents(out), contents(self.path("whole")))
 
