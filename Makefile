@@ -46,6 +46,9 @@ $(call once,CUDA_ARCH,scripts/find_cuda.sh arch)
 $(call once,CUDA_INCLUDE,scripts/find_cuda.sh include)
 $(call once,CUDA_LIBS,scripts/find_cuda.sh libs)
 $(call once,CATCH2_LIBS,scripts/find_catch2.sh "$(CATCH2_INCLUDE) $(DEPS_INCLUDE)")
+# Without MPI the host's programs run as one rank.
+$(call once,MPI_INCLUDE,mpicxx --showme:incdirs 2>/dev/null | sed 's/[^ ]\+/-isystem &/g')
+$(call once,MPI_LIBS,mpicxx --showme:libdirs 2>/dev/null | sed 's/[^ ]\+/-L&/g; s/.*/& -lmpi/')
 ARCH_all   := -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
 ARCH_sm90  := -gencode arch=compute_90a,code=sm_90a
 
@@ -63,7 +66,7 @@ FMT_nvcc   := -diag-suppress 20208
 CXX_cuda    = $(CXX) -std=c++20 $(OPT) -fopenmp $(WARN) $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
 NVCC_cuda   = $(NVCC) -std=c++20 -O3 --expt-relaxed-constexpr -lineinfo -Werror all-warnings $(FMT_nvcc) \
               -Xcompiler -Wall,-Wextra,-Wno-stringop-overflow,-fopenmp $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
-LIBS_host   = -llapacke -lopenblas -lboost_context -lfmt
+LIBS_host   = -llapacke -lopenblas -lboost_context -lfmt $(MPI_LIBS)
 LIBS_cuda   = $(CUDA_LIBS)
 
 # ---- build folders -------------------------------------------------------------------------------------------------
@@ -104,6 +107,8 @@ build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY))
 build/$1/test/main.cpp.o: private OPT := -O0
 build/$1/train/version.cpp.o: private EXTRA = $$(VERSION)
 build/$1/train/version.cpp.o: build/version
+build/$1/runtime/comm_mpi.cpp.o: private EXTRA = $$(MPI_INCLUDE)
+build/$1/runtime/comm_mpi.cpp.o: build/mpi
 
 # Everything is built again when the commands change.
 build/$1/flags: FORCE | $(SETUP_FIRST)
@@ -121,6 +126,11 @@ build/version: FORCE
 	@mkdir -p build
 	@v="0.1.0$$(git describe --always --exclude='*' --dirty=+changes 2>/dev/null | sed 's/.*/ (&)/')"; \
 	    [ "$$v" = "$$(cat $@ 2>/dev/null)" ] || echo "$$v" > $@
+
+# Changes when MPI is installed.
+build/mpi: FORCE
+	@mkdir -p build
+	@echo '$(MPI_INCLUDE)' | cmp -s - $@ || echo '$(MPI_INCLUDE)' > $@
 
 # ---- what a person types -------------------------------------------------------------------------------------------
 all: $(PROGRAMS)  ## Build ./train_gpt2 and the other programs for this machine

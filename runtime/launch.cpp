@@ -1,0 +1,118 @@
+#include "runtime/launch.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <initializer_list>
+#include <optional>
+
+#include "runtime/check.h"
+#include "runtime/device.h"
+
+namespace teon {
+
+namespace {
+
+std::string text(const char* name) {
+    const char* value = std::getenv(name);
+    return value ? value : "";
+}
+
+// The first of the variables that is set, as a number.
+std::optional<int> number(std::initializer_list<const char*> names, int lowest) {
+    for (const char* name : names) {
+        const std::string value = text(name);
+        if (value.empty()) continue;
+        int n = 0;
+        auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), n);
+        CHECK_USAGE(error == std::errc() && end == value.data() + value.size() && n >= lowest,
+                    "{}={}: expected a whole number from {} on", name, value, lowest);
+        return n;
+    }
+    return std::nullopt;
+}
+
+// A port that ranks of one Slurm step agree on without talking; below the range that systems hand out by themselves.
+int port_of(const std::string& run) {
+    unsigned hash = 2166136261u;
+    for (unsigned char c : run) hash = (hash ^ c) * 16777619u;
+    return 20000 + static_cast<int>(hash % 10000);
+}
+
+void find_ranks(Launch& l) {
+    auto take = [&](const char* by, std::optional<int> rank, std::optional<int> size, std::optional<int> local_rank,
+                    std::optional<int> local_size) {
+        if (!rank || !size) return false;
+        l.by = by;
+        l.rank = *rank;
+        l.size = *size;
+        l.local_rank = local_rank.value_or(*rank);
+        l.local_size = local_size.value_or(*size);
+        return true;
+    };
+    if (take("torchrun", number({"RANK"}, 0), number({"WORLD_SIZE"}, 1), number({"LOCAL_RANK"}, 0),
+             number({"LOCAL_WORLD_SIZE"}, 1))) {
+        l.run = text("TORCHELASTIC_RUN_ID");
+    } else if (take("mpirun", number({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0),
+                    number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1),
+                    number({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}, 0),
+                    number({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, 1))) {
+        l.run = text("OMPI_MCA_ess_base_jobid");
+    } else if (number({"SLURM_STEP_NUM_TASKS"}, 1).value_or(1) > 1) {  // a shell inside an allocation is not a rank
+        take("srun", number({"SLURM_PROCID"}, 0), number({"SLURM_STEP_NUM_TASKS"}, 1), number({"SLURM_LOCALID"}, 0),
+             std::nullopt);
+        l.run = text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID");
+    }
+}
+
+// Where the ranks meet.
+void find_rendezvous(Launch& l) {
+    l.file = text("TEON_RENDEZVOUS");
+    if (!l.file.empty()) return;
+    l.host = text("MASTER_ADDR");
+    if (!l.host.empty()) {
+        std::optional<int> port = number({"MASTER_PORT"}, 1);
+        CHECK_USAGE(port && *port < 65535, "MASTER_ADDR is set, MASTER_PORT is not (or not a port)");
+        // torchrun's own agent listens at MASTER_PORT.
+        l.port = *port + (text("TORCHELASTIC_USE_AGENT_STORE") == "True" ? 1 : 0);
+    } else if (l.by == "srun") {
+        const std::string nodes = text("SLURM_STEP_NODELIST");
+        l.host = first_host(nodes.empty() ? text("SLURM_JOB_NODELIST") : nodes);
+        l.port = port_of(l.run);
+    } else if (l.by == "mpirun" && l.local_size == l.size && !l.run.empty()) {
+        l.file = "/tmp/teon-" + std::to_string(getuid()) + "-" + l.run;
+    }
+}
+
+}  // namespace
+
+Launch launch_from_environment() {
+    Launch l;
+    find_ranks(l);
+    if (l.alone()) return l;
+    CHECK_USAGE(l.rank < l.size, "{} says rank {} of {}", l.by, l.rank, l.size);
+    find_rendezvous(l);
+    l.timeout_s = number({"TEON_COMM_TIMEOUT"}, 1).value_or(600);
+    return l;
+}
+
+void set_device_of(const Launch& launch) {
+    const int devices = device_count();
+    CHECK(devices == 1 || launch.local_rank < devices, "rank {} is number {} on this machine, which has {} GPUs",
+          launch.rank, launch.local_rank, devices);
+    set_device(devices == 1 ? 0 : launch.local_rank);
+}
+
+std::string first_host(const std::string& nodes) {
+    const size_t bracket = nodes.find('['), comma = nodes.find(',');
+    if (bracket == std::string::npos || comma < bracket) return nodes.substr(0, comma);
+    const size_t end = nodes.find_first_of(",-]", bracket);
+    const size_t close = nodes.find(']', bracket);
+    CHECK_USAGE(close != std::string::npos, "cannot read the node list '{}'", nodes);
+    const size_t rest = nodes.find(',', close);  // a suffix behind the bracket belongs to the name
+    return nodes.substr(0, bracket) + nodes.substr(bracket + 1, end - bracket - 1) +
+           nodes.substr(close + 1, rest == std::string::npos ? rest : rest - close - 1);
+}
+
+}  // namespace teon
