@@ -104,6 +104,18 @@ template <typename T>
 void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
                         const int* doc_start, const AttentionShape& s, Context& context);
 
+// ---- attention_decode.cu ---------------------------------------------------------------------------------------------
+
+// A cache of keys and values holds `capacity` rows of each sequence: (B, capacity, 2 NKV HS), row t = token t's key heads, then
+// its value heads. Rows [begin, begin + s.T) of each sequence = those of packed qkv (B, s.T, (NH + 2 NKV) HS).
+template <typename T>
+void cache_append(T* cache, const T* qkv, const AttentionShape& s, int begin, int capacity, const Stream& stream);
+// out (B, NH * HS) = attention of one query row per sequence, of packed qkv (B, (NH + 2 NKV) * HS), to the first `keys` rows of
+// the cache, its own included. s.T must be 1. Scores lie in shared memory, which 40000 keys fit.
+template <typename T>
+void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape& s, int keys, int capacity,
+                      const Stream& stream);
+
 // ---- classifier.cu ---------------------------------------------------------------------------------------------------
 
 // Softmax cross-entropy, fused. logits (N, Vp), columns V..Vp-1 are padding: outside the softmax, and their gradient is 0.

@@ -1,11 +1,9 @@
 #include "model/decoder.h"
 
 #include <algorithm>
-#include <cmath>
-#include <vector>
 
 #include "kernels/ops.h"
-#include "model/decoder_layout.h"
+#include "model/decoder_forward.h"
 
 namespace teon {
 
@@ -23,7 +21,7 @@ public:
           arena_(static_cast<size_t>(plan_.total_bytes())) {
         params_ = std::make_unique<ParamStore>(p_.table, r.dtype, ctx_.stream);
         lay_out_activations(c_, r_, &a_, &arena_);
-        if (c_.positions == Positions::rotary) make_rotary_table();
+        if (c_.positions == Positions::rotary) fill_rotary_table(a_.cos_sin.at<float>(), c_, ctx_.stream);
     }
 
     const ActivationPlan& activation_plan() const override { return plan_; }
@@ -70,22 +68,20 @@ private:
         CHECK(batch.T <= r_.T && static_cast<int64_t>(batch.B) * batch.T <= static_cast<int64_t>(r_.B) * r_.T &&
                   batch.T <= c_.max_T,
               "a batch of {} x {} tokens does not fit a model planned for {} x {}", batch.B, batch.T, r_.B, r_.T);
-        const T* position_table = p_.position >= 0 ? params_->work<T>(p_.position) : nullptr;
-        embedding_forward(a_.x.at<T>(0), batch.tokens, batch.positions, params_->work<T>(p_.token), position_table,
-                          batch.B * batch.T, c_.C, ctx_.stream);
+        ops().embed(a_.x.at<T>(0), batch.tokens, batch.positions, p_, batch.B * batch.T);
         for (int l = 0; l < c_.L; ++l) block_forward(l, batch);
-        norm_forward(a_.norm_final.at<T>(), a_.x.at<T>(c_.L), a_.mean_final.at<float>(), a_.rstd_final.at<float>(),
-                     a_.mid.at<T>(c_.L - 1), a_.branch.at<T>(), p_.final_norm, batch.B * batch.T);
+        ops().norm(a_.norm_final.at<T>(), a_.x.at<T>(c_.L), a_.mean_final.at<float>(), a_.rstd_final.at<float>(),
+                   a_.mid.at<T>(c_.L - 1), a_.branch.at<T>(), p_.final_norm, batch.B * batch.T);
     }
 
     void block_forward(int l, const Batch& batch) {
         // 1. residual stream + the MLP output of the block before, normalized
         const T* from = l > 0 ? a_.mid.at<T>(l - 1) : a_.x.at<T>(0);
-        norm_forward(a_.norm1.at<T>(l), a_.x.at<T>(l), a_.mean1.at<float>(l), a_.rstd1.at<float>(l), from,
-                     l > 0 ? a_.branch.at<T>() : nullptr, p_.layers[l].norm1, batch.B * batch.T);
+        ops().norm(a_.norm1.at<T>(l), a_.x.at<T>(l), a_.mean1.at<float>(l), a_.rstd1.at<float>(l), from,
+                   l > 0 ? a_.branch.at<T>() : nullptr, p_.layers[l].norm1, batch.B * batch.T);
         attention_and_mlp_in(l, batch);
         // 6. what the next norm adds to the residual stream
-        linear_forward(a_.branch.at<T>(), a_.mlp_act.at<T>(l), p_.layers[l].mlp_out, batch.B * batch.T);
+        ops().linear(a_.branch.at<T>(), a_.mlp_act.at<T>(l), p_.layers[l].mlp_out, batch.B * batch.T);
     }
 
     // The inside of a block, from norm1 to mlp_act. Also what block recomputation runs again.
@@ -93,23 +89,17 @@ private:
         const LayerRows& p = p_.layers[l];
         const int N = batch.B * batch.T;
         // 2. queries, keys and values from one product
-        linear_forward(a_.qkv.at<T>(l), a_.norm1.at<T>(l), p.qkv, N);
-        if (c_.positions == Positions::rotary)
-            rotary_forward(a_.qkv.at<T>(l), a_.cos_sin.at<float>(), batch.positions, N, c_.NH, c_.NKV, c_.HS(), ctx_.stream);
+        ops().linear(a_.qkv.at<T>(l), a_.norm1.at<T>(l), p.qkv, N);
+        ops().rotate(a_.qkv.at<T>(l), a_.cos_sin.at<float>(), batch.positions, N);
         // 3. attention
         attention_forward(a_.attention.at<T>(l), a_.lse.at<float>(l), a_.attention_scratch.at<void>(), a_.qkv.at<T>(l),
                           batch.doc_start, shape(batch), ctx_);
-        linear_forward(a_.branch.at<T>(), a_.attention.at<T>(l), p.attn_out, N);
+        ops().linear(a_.branch.at<T>(), a_.attention.at<T>(l), p.attn_out, N);
         // 4. residual stream + attention, normalized
-        norm_forward(a_.norm2.at<T>(l), a_.mid.at<T>(l), a_.mean2.at<float>(l), a_.rstd2.at<float>(l), a_.x.at<T>(l),
-                     a_.branch.at<T>(), p.norm2, N);
+        ops().norm(a_.norm2.at<T>(l), a_.mid.at<T>(l), a_.mean2.at<float>(l), a_.rstd2.at<float>(l), a_.x.at<T>(l),
+                   a_.branch.at<T>(), p.norm2, N);
         // 5. MLP up to its activation
-        if (c_.mlp == Mlp::gelu) {
-            linear_gelu_forward(a_.mlp_act.at<T>(l), a_.mlp_in.at<T>(l), a_.norm2.at<T>(l), p.mlp_in, N);
-        } else {
-            linear_forward(a_.mlp_in.at<T>(l), a_.norm2.at<T>(l), p.mlp_in, N);
-            activation_forward(l, N);
-        }
+        ops().mlp_in(a_.mlp_act.at<T>(l), a_.mlp_in.at<T>(l), a_.norm2.at<T>(l), p.mlp_in, N);
     }
 
     void activation_forward(int l, int N) {
@@ -135,7 +125,7 @@ private:
     }
 
     void head_logits(int begin, int rows) {
-        linear_forward(a_.logits.at<T>(), a_.norm_final.at<T>() + static_cast<int64_t>(begin) * c_.C, p_.head, rows);
+        ops().linear(a_.logits.at<T>(), a_.norm_final.at<T>() + static_cast<int64_t>(begin) * c_.C, p_.head, rows);
     }
 
     // ---- backward ----------------------------------------------------------------------------------------------------
@@ -169,13 +159,13 @@ private:
     void recompute(int l, const Batch& batch) {
         const int N = batch.B * batch.T;
         if (r_.recompute == Recompute::none || l == c_.L - 1) return;  // the last block's are still in place
-        norm_forward(a_.norm1.at<T>(l), nullptr, a_.mean1.at<float>(l), a_.rstd1.at<float>(l), a_.x.at<T>(l), nullptr,
-                     p_.layers[l].norm1, N);
+        ops().norm(a_.norm1.at<T>(l), nullptr, a_.mean1.at<float>(l), a_.rstd1.at<float>(l), a_.x.at<T>(l), nullptr,
+                   p_.layers[l].norm1, N);
         if (r_.recompute == Recompute::block) {
             attention_and_mlp_in(l, batch);
         } else {
-            norm_forward(a_.norm2.at<T>(l), nullptr, a_.mean2.at<float>(l), a_.rstd2.at<float>(l), a_.mid.at<T>(l), nullptr,
-                         p_.layers[l].norm2, N);
+            ops().norm(a_.norm2.at<T>(l), nullptr, a_.mean2.at<float>(l), a_.rstd2.at<float>(l), a_.mid.at<T>(l), nullptr,
+                       p_.layers[l].norm2, N);
             activation_forward(l, N);
         }
     }
@@ -189,16 +179,7 @@ private:
         }
     }
 
-    // ---- the two norms behind one name -------------------------------------------------------------------------------
-
-    void norm_forward(T* out, T* residual, float* mean, float* rstd, const T* x, const T* branch, const NormRows& p, int N) {
-        if (c_.norm == Norm::layernorm) {
-            layernorm_forward(out, residual, mean, rstd, x, branch, params_->work<T>(p.weight), params_->work<T>(p.bias), N,
-                              c_.C, c_.norm_eps, ctx_.stream);
-        } else {
-            rmsnorm_forward(out, residual, rstd, x, branch, params_->work<T>(p.weight), N, c_.C, c_.norm_eps, ctx_.stream);
-        }
-    }
+    // ---- norms and linear layers -------------------------------------------------------------------------------------
 
     void norm_backward(T* dx, const NormRows& p, const T* dout, const T* dresidual, const T* x, const float* mean,
                        const float* rstd, int N) {
@@ -210,34 +191,6 @@ private:
             rmsnorm_backward(dx, params_->grad(p.weight), scratch, dout, dresidual, x, rstd, params_->work<T>(p.weight), N,
                              c_.C, ctx_.stream);
         }
-    }
-
-    // ---- linear layers -----------------------------------------------------------------------------------------------
-
-    // y (N, out) = x (N, in) W^T + b
-    Gemm product(T* y, const T* x, const Linear& p, int N) const {
-        Gemm g;
-        g.M = N;
-        g.N = p.out;
-        g.K = p.in;
-        g.trans_b = true;
-        g.A = mat(x, p.in);
-        g.B = mat(params_->work<T>(p.weight), p.in);
-        g.C = mat(y, p.out);
-        if (p.bias >= 0) {
-            g.epilogue = Epilogue::bias;
-            g.bias = mat(params_->work<T>(p.bias), p.out);
-        }
-        return g;
-    }
-    void linear_forward(T* y, const T* x, const Linear& p, int N) { ctx_.linalg.gemm(product(y, x, p, N)); }
-
-    // before (N, out) = x W^T + b; y = gelu(before)
-    void linear_gelu_forward(T* y, T* before, const T* x, const Linear& p, int N) {
-        Gemm g = product(y, x, p, N);
-        g.epilogue = Epilogue::gelu_bias;
-        g.aux = mat(before, p.out);
-        ctx_.linalg.gemm(g);
     }
 
     // dx (N, in) = dy (N, out) W; dW += dy^T x; db += column sums of dy
@@ -269,18 +222,8 @@ private:
 
     // ------------------------------------------------------------------------------------------------------------------
 
+    DecoderForward<T> ops() const { return {c_, *params_, ctx_}; }
     AttentionShape shape(const Batch& batch) const { return {batch.B, batch.T, c_.NH, c_.NKV, c_.HS()}; }
-
-    void make_rotary_table() {
-        const int half = c_.HS() / 2;
-        std::vector<float> inv_freq(half);
-        for (int j = 0; j < half; ++j)
-            inv_freq[j] = static_cast<float>(std::pow(static_cast<double>(c_.rope_base), -2.0 * j / c_.HS()) / c_.rope_scaling);
-        Buffer<float> on_device(half);
-        upload(on_device.data(), inv_freq.data(), half, ctx_.stream);
-        rotary_table(a_.cos_sin.at<float>(), on_device.data(), c_.max_T, c_.HS(), ctx_.stream);
-        ctx_.stream.synchronize();
-    }
 
     const DecoderConfig c_;
     const DecoderRun r_;

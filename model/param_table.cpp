@@ -58,13 +58,13 @@ int64_t ParamTable::logical_size() const {
     return sum;
 }
 
-ParamStore::ParamStore(const ParamTable& table, DType dtype, const Stream& stream)
-    : table_(table), dtype_(dtype), master_(table.size()), grad_(table.size()) {
+ParamStore::ParamStore(const ParamTable& table, DType dtype, const Stream& stream, bool gradients)
+    : table_(table), dtype_(dtype), master_(table.size()), grad_(gradients ? table.size() : 0) {
     CHECK(dtype == DType::f32 || dtype == DType::bf16, "parameters are stored as float or bf16, not {}", name_of(dtype));
     if (dtype == DType::bf16) work_ = Buffer<bf16>(table.size());
     zero(master_.data(), master_.size(), stream);  // the gaps between rows must hold zeros, not whatever memory held
     sync_work(stream);
-    zero_grad(stream);
+    if (gradients) zero_grad(stream);
 }
 
 void ParamStore::initialize(uint64_t seed, const Stream& stream) {

@@ -59,7 +59,8 @@ private:
 // The flat buffers that the table lays out. In float the working weights are the master weights themselves.
 class ParamStore {
 public:
-    ParamStore(const ParamTable& table, DType dtype, const Stream& stream);   // gradients zero, gaps zero
+    // Gradients and gaps are zero. Without gradients there is no memory for them: for what only runs forward.
+    ParamStore(const ParamTable& table, DType dtype, const Stream& stream, bool gradients = true);
     const ParamTable& table() const { return table_; }
     DType dtype() const { return dtype_; }
     float* master(int row) const { return master_.data() + table_[row].offset; }

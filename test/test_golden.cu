@@ -1,12 +1,8 @@
 // The models against Hugging Face transformers and PyTorch in float64 (test/golden/make_models.py).
 #include <string>
 
-#include "model/gpt2.h"
-#include "model/llama.h"
 #include "optim/optimizer.h"
-#include "test/model_runner.h"
-#include "train/safetensors.h"
-#include "train/weights.h"
+#include "test/golden_model.h"
 
 #include "test/catch.h"
 
@@ -15,38 +11,7 @@ using namespace teon::test;
 
 namespace {
 
-constexpr int B = 3, T = 13;
-
-DecoderConfig golden_config(const std::string& name) {
-    DecoderConfig c = name == "gpt2" ? gpt2_config("tiny") : llama_config("tiny");
-    c.L = 2;
-    c.C = 24;
-    c.max_T = T;
-    c.NH = c.NKV = name == "gpt2" ? 3 : 4;
-    c.V = name == "gpt2" ? 61 : 67;
-    c.F = name == "gpt2" ? 96 : 37;
-    if (name == "llama_gqa") c.NKV = 2;
-    return c;
-}
-
-std::vector<int> read_ints(const SafetensorsFile& file, const std::string& name) {
-    const std::vector<std::byte> raw = file.read(file.at(name));
-    std::vector<int> values(raw.size() / sizeof(int));
-    std::memcpy(values.data(), raw.data(), raw.size());
-    return values;
-}
-
-struct Golden {
-    SafetensorsFile file;
-    ModelRunner runner;
-    DeviceBatch batch;
-    Golden(const std::string& name, DType dtype, Recompute recompute = Recompute::none)
-        : file("test/golden/" + name + ".safetensors"),
-          runner(golden_config(name), {B, T, dtype, recompute}),
-          batch(read_ints(file, "tokens"), read_ints(file, "targets"), B, T, runner.context.stream) {
-        load_weights(runner.model->params(), file, runner.context.stream);
-    }
-};
+constexpr int B = kGoldenB, T = kGoldenT;
 
 // Reasons for the bounds. In float each result passes through some 30 roundings of 2^-24 in its longest chain, and sums of
 // at most 96 terms; the largest distance seen is 2e-6 of a tensor's norm, and a wrong formula shows as 1e-2 or more. In bf16

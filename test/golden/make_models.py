@@ -2,7 +2,8 @@
 """Golden models from Hugging Face transformers and PyTorch, in float64:  python3 test/golden/make_models.py
 
 Writes test/golden/<model>.safetensors: weights (float32, exactly representable), tokens and targets, and what PyTorch makes of them
-in float64: logits, loss, every gradient, and the losses of ten AdamW steps (clipped, decayed as train/ does it).
+in float64: logits, loss, every gradient, greedy continuations of the first three tokens of each row, and the losses of ten AdamW
+steps (clipped, decayed as train/ does it).
 Needs scripts/requirements-dev.txt; the fixtures are committed, so nobody needs it to run the tests.
 """
 
@@ -59,6 +60,12 @@ def adamw_losses(model, tokens, targets):
     return losses
 
 
+def greedy(model, prompts, length):
+    """generate() with its cache: (rows, length) tokens, the prompts included."""
+    return model.generate(prompts, attention_mask=torch.ones_like(prompts), max_length=length, min_length=length,
+                          do_sample=False, num_beams=1, use_cache=True, eos_token_id=None, pad_token_id=0)
+
+
 def make(name, model, vocabulary):
     torch.manual_seed(1)
     model = model.double().train()
@@ -77,6 +84,8 @@ def make(name, model, vocabulary):
     out["logits"] = logits.detach().float().contiguous()
     for n, p in named.items():
         out["grad." + n] = p.grad.float().clone()
+    out["greedy"] = greedy(model.eval(), inputs[:, :3], T).int().contiguous()
+    model.train()
     out["adamw_losses"] = torch.tensor(adamw_losses(model, inputs, targets), dtype=torch.float64)
     path = HERE / f"{name}.safetensors"
     save_file(out, path)

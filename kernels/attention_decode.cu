@@ -1,0 +1,133 @@
+// Attention of one query row per sequence against a cache of keys and values: what a token costs when a text is generated.
+//
+// One block per sequence and query head. A thread takes whole keys, so that a score is one thread's dot product and nothing
+// is reduced until the softmax; the scores then lie in shared memory, and the block is dealt again over the columns of the
+// values and, as often as it is larger than a row, over the keys.
+#include <cmath>
+
+#include "kernels/common.h"
+#include "kernels/ops.h"
+#include "runtime/math.h"
+
+namespace teon {
+
+namespace {
+
+constexpr int kDecodeBlock = kRowAlone > 0 ? 32 : 256;
+
+struct DecodeShape {
+    int64_t query_row, cache_row, cache_sequence;  // elements from one to the next
+    int NH, NKV, HS, keys;
+};
+
+// The block's threads over the value columns: splits * vectors of them work, each on the keys split, split + splits, ...
+template <int W>
+struct ValueThreads {
+    int vectors, splits;
+    TEON_HD explicit ValueThreads(int HS) : vectors(HS / W), splits(kDecodeBlock / vectors > 0 ? kDecodeBlock / vectors : 1) {}
+};
+
+template <typename T, int W>
+__global__ void __launch_bounds__(kDecodeBlock)
+    attention_decode_kernel(T* out, const T* qkv, const T* cache, DecodeShape s, float scale) {
+    DYN_SHARED(float, probs);      // keys
+    float* partial = probs + (s.keys + W - 1) / W * W;  // splits x HS
+    const int b = static_cast<int>(blockIdx.x) / s.NH, h = static_cast<int>(blockIdx.x) % s.NH;
+    const int thread = static_cast<int>(threadIdx.x);
+    const T* query = qkv + b * s.query_row + int64_t{h} * s.HS;
+    const T* key = cache + b * s.cache_sequence + int64_t{h / (s.NH / s.NKV)} * s.HS;
+    const T* value = key + int64_t{s.NKV} * s.HS;
+
+    float maximum = -__builtin_huge_valf();
+    for (int j = thread; j < s.keys; j += kDecodeBlock) {
+        Vec<float, W> dot{};
+        for (int c = 0; c < s.HS; c += W) {
+            const auto q = load_floats<W>(query + c), k = load_floats<W>(key + j * s.cache_row + c);
+            FOR_VEC(i, W) dot[i] += q[i] * k[i];
+        }
+        const float score = sum_of(dot) * scale;
+        probs[j] = score;
+        maximum = score > maximum ? score : maximum;
+    }
+    maximum = block_max(maximum);
+    float sum = 0.0f;
+    for (int j = thread; j < s.keys; j += kDecodeBlock) sum += probs[j] = exp_fast(probs[j] - maximum);
+    const float normalize = 1.0f / block_sum(sum);  // its barriers also make the others' probs visible
+
+    const ValueThreads<W> threads(s.HS);
+    for (int item = thread; item < threads.splits * threads.vectors; item += kDecodeBlock) {
+        const int split = item / threads.vectors, c = item % threads.vectors * W;
+        Vec<float, W> total{};
+        for (int j = split; j < s.keys; j += threads.splits) {
+            const auto v = load_floats<W>(value + j * s.cache_row + c);
+            FOR_VEC(i, W) total[i] += probs[j] * v[i];
+        }
+        store_vec(partial + split * s.HS + c, total);
+    }
+    __syncthreads();
+    for (int c = thread; c < s.HS; c += kDecodeBlock) {
+        float total = 0.0f;
+        for (int split = 0; split < threads.splits; split++) total += partial[split * s.HS + c];
+        out[(int64_t{b} * s.NH + h) * s.HS + c] = static_cast<T>(total * normalize);
+    }
+}
+
+// Elements [0, row) of cache row begin + t of each sequence = those that end row t of qkv.
+template <typename T, int W>
+__global__ void __launch_bounds__(kFlatBlock) cache_append_kernel(T* cache, const T* qkv, int64_t n, int row, int T_new,
+                                                                 int64_t width, int64_t begin, int64_t capacity) {
+    for_each_vec<W>(n, [=](auto w, int64_t i) {
+        constexpr int w_ = decltype(w)::value;
+        const int64_t b_t = i / row, c = i % row, b = b_t / T_new, t = b_t % T_new;
+        store_vec(cache + (b * capacity + begin + t) * row + c, load_vec<w_>(qkv + b_t * width + (width - row) + c));
+    });
+}
+
+void check_decode(const AttentionShape& s, int keys, int capacity) {
+    CHECK(s.B >= 1 && s.NKV >= 1 && s.HS >= 1 && s.NH % s.NKV == 0, "attention_decode: B={} NH={} NKV={} HS={}", s.B, s.NH,
+          s.NKV, s.HS);
+    CHECK(keys >= 1 && keys <= capacity, "attention_decode: {} keys in a cache of {}", keys, capacity);
+}
+
+}  // namespace
+
+template <typename T>
+void cache_append(T* cache, const T* qkv, const AttentionShape& s, int begin, int capacity, const Stream& stream) {
+    check_decode(s, begin + s.T, capacity);
+    const int row = 2 * s.NKV * s.HS;
+    const int64_t n = static_cast<int64_t>(s.B) * s.T * row;
+    auto run = [&](auto width) {
+        constexpr int W = decltype(width)::value;
+        launch<cache_append_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, cache, qkv, n, row, s.T, s.qkv_width(),
+                                          begin, capacity);
+    };
+    constexpr int W = kVecWidth<T>;
+    if (vec_aligned<T, W>(row, cache, qkv) && s.qkv_width() % W == 0) run(std::integral_constant<int, W>{});
+    else run(std::integral_constant<int, 1>{});
+}
+
+template <typename T>
+void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape& s, int keys, int capacity,
+                      const Stream& stream) {
+    check_decode(s, keys, capacity);
+    CHECK(s.T == 1, "attention_decode: {} query rows per sequence; it takes one", s.T);
+    const int64_t cache_row = int64_t{2} * s.NKV * s.HS;
+    const DecodeShape shape{s.qkv_width(), cache_row, capacity * cache_row, s.NH, s.NKV, s.HS, keys};
+    auto run = [&](auto width) {
+        constexpr int W = decltype(width)::value;
+        const size_t shared = (static_cast<size_t>((keys + W - 1) / W * W) + ValueThreads<W>(s.HS).splits * s.HS) * sizeof(float);
+        launch<attention_decode_kernel<T, W>>({s.B * s.NH, kDecodeBlock, shared}, stream, out, qkv, cache, shape,
+                                              1.0f / std::sqrt(static_cast<float>(s.HS)));
+    };
+    // Partial sums are float vectors of as many elements, so W is also bounded by theirs.
+    constexpr int W = kVecWidth<float> < kVecWidth<T> ? kVecWidth<float> : kVecWidth<T>;
+    if (vec_aligned<T, W>(s.HS, qkv, cache)) run(std::integral_constant<int, W>{});
+    else run(std::integral_constant<int, 1>{});
+}
+
+template void cache_append(float*, const float*, const AttentionShape&, int, int, const Stream&);
+template void cache_append(bf16*, const bf16*, const AttentionShape&, int, int, const Stream&);
+template void attention_decode(float*, const float*, const float*, const AttentionShape&, int, int, const Stream&);
+template void attention_decode(bf16*, const bf16*, const bf16*, const AttentionShape&, int, int, const Stream&);
+
+}  // namespace teon

@@ -1,0 +1,50 @@
+// The golden models (test/golden/make_models.py): their configurations, weights and batch.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "model/gpt2.h"
+#include "model/llama.h"
+#include "test/model_runner.h"
+#include "train/safetensors.h"
+#include "train/weights.h"
+
+namespace teon::test {
+
+constexpr int kGoldenB = 3, kGoldenT = 13;
+
+inline DecoderConfig golden_config(const std::string& name) {
+    DecoderConfig c = name == "gpt2" ? gpt2_config("tiny") : llama_config("tiny");
+    c.L = 2;
+    c.C = 24;
+    c.max_T = kGoldenT;
+    c.NH = c.NKV = name == "gpt2" ? 3 : 4;
+    c.V = name == "gpt2" ? 61 : 67;
+    c.F = name == "gpt2" ? 96 : 37;
+    if (name == "llama_gqa") c.NKV = 2;
+    return c;
+}
+
+inline std::vector<int> read_ints(const SafetensorsFile& file, const std::string& name) {
+    const std::vector<std::byte> raw = file.read(file.at(name));
+    std::vector<int> values(raw.size() / sizeof(int));
+    std::memcpy(values.data(), raw.data(), raw.size());
+    return values;
+}
+
+struct Golden {
+    SafetensorsFile file;
+    ModelRunner runner;
+    DeviceBatch batch;
+    Golden(const std::string& name, DType dtype, Recompute recompute = Recompute::none)
+        : file("test/golden/" + name + ".safetensors"),
+          runner(golden_config(name), {kGoldenB, kGoldenT, dtype, recompute}),
+          batch(read_ints(file, "tokens"), read_ints(file, "targets"), kGoldenB, kGoldenT,
+                 runner.context.stream) {
+        load_weights(runner.model->params(), file, runner.context.stream);
+    }
+};
+
+}  // namespace teon::test
