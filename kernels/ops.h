@@ -104,6 +104,19 @@ template <typename T>
 void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
                         const int* doc_start, const AttentionShape& s, Context& context);
 
+// ---- attention_flash.cu ----------------------------------------------------------------------------------------------
+
+// The same functions of the same tensors, on tensor cores: bf16, head sizes 64 and 128 only, tensors 16-byte aligned, and
+// doc_start must not decrease along T. Scratch is what the backward pass notes of each row; no T x T scores exist. lse is
+// that of attention_forward to rounding, so that either backward pass may follow either forward pass.
+bool flash_attention_supports(const AttentionShape& s, DType dtype);
+bool flash_attention_is_fast();  // false on the host, which executes tensor-core instructions one by one
+size_t flash_attention_scratch_bytes(const AttentionShape& s);
+void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* doc_start, const AttentionShape& s,
+                             const Stream& stream);
+void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const bf16* qkv, const bf16* out,
+                              const float* lse, const int* doc_start, const AttentionShape& s, const Stream& stream);
+
 // ---- attention_decode.cu ---------------------------------------------------------------------------------------------
 
 // A cache of keys and values holds `capacity` rows of each sequence: (B, capacity, 2 NKV HS), row t = token t's key heads, then
@@ -134,17 +147,32 @@ void reduce_sum_squares(float* out, void* scratch, const float* x, int64_t n, bo
 
 // ---- adamw.cu --------------------------------------------------------------------------------------------------------
 
-// What one optimizer step is allowed to do; lives on the device, so that no step waits for the host.
+// A series' mean and variance: exact over its first 128 values, then exponentially weighted with that memory. All zero: no
+// value yet.
+struct SeriesStats {
+    float mean = 0, variance = 0;
+    int count = 0;           // values seen, up to 128
+};
+
+inline constexpr int kSkipNonfinite = 1, kSkipSpike = 2;
+
+// What one optimizer step is allowed to do; lives on the device, so that no step waits for the host. All zero: before the
+// first step.
 struct StepControl {
-    float grad_norm;         // global norm of the gradient before clipping
-    float scale;             // what gradients are multiplied by: min(1, clip / norm)
-    int skip;                // 1: loss or gradient was not finite; no state may change
-    int updates;             // updates applied so far, this one included: AdamW's t
-    float bias_correction1;  // 1 - beta1^updates
-    float bias_correction2;
+    float grad_norm = 0;         // global norm of the gradient before clipping
+    float scale = 0;             // what gradients are multiplied by: min(1, clip / norm)
+    int skip = 0;                // not 0: no state may change, because loss or gradient was not finite, or a spike
+    int updates = 0;             // updates applied so far, this one included: AdamW's t
+    float bias_correction1 = 0;  // 1 - beta1^updates
+    float bias_correction2 = 0;
+    int skipped_in_row = 0;      // steps skipped one after the other, this one included
+    float loss_z = 0, grad_norm_z = 0;  // in standard deviations of the steps before; 0 for the first 16, inf if not finite
+    SeriesStats loss_stats = {}, grad_norm_stats = {};
 };
 // Fills *control from norm_squared[0] and loss[0] (device), counting up `updates` unless skipped. clip = 0: no clipping.
-void step_control(StepControl* control, const float* norm_squared, const float* loss, float clip, float beta1,
+// spike_limit > 0: a step whose loss_z or grad_norm_z is above it is skipped. Values that are not finite are not counted in the
+// statistics, and outliers as 4 standard deviations, so that neither blinds them and a lasting change is accepted in time.
+void step_control(StepControl* control, const float* norm_squared, const float* loss, float clip, float spike_limit, float beta1,
                   float beta2, const Stream& stream);
 
 // AdamW with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101) on n parameters:

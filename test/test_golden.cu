@@ -83,7 +83,7 @@ TEST_CASE("train: the losses of ten AdamW steps are PyTorch's") {
                 REQUIRE(std::abs(ours - loss) <= loss_bound(dtype) * loss);
                 reduce_sum(sums.data(), scratch.data(), g.runner.losses.data(), g.runner.N, false, ctx.stream);
                 reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false, ctx.stream);
-                step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, options.beta1, options.beta2, ctx.stream);
+                step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 0.0f, options.beta1, options.beta2, ctx.stream);
                 optimizer.step(params, control.data(), 1.0f, ctx);
             }
         }

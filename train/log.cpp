@@ -1,14 +1,17 @@
 #include "train/log.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "kernels/ops.h"
 #include "runtime/check.h"
 #include "train/setup.h"
 
@@ -33,6 +36,24 @@ nlohmann::json number(double x) { return std::isfinite(x) ? nlohmann::json(x) : 
 MetricsFile::MetricsFile(const std::string& path)
     : path_(path), file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
     CHECK(file_ >= 0, "{}: cannot open: {}", path, std::strerror(errno));
+    if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // other errors: a file system without locks
+        ::close(file_);
+        throw Error(fmt::format("{}: another process is writing it", path));
+    }
+}
+
+bool MetricsFile::truncate_after(int64_t step) {
+    std::ifstream in(path_, std::ios::binary);
+    off_t keep = 0;
+    bool evaluated = false;
+    for (std::string line; std::getline(in, line) && !in.eof();) {  // at the end of the file: a line without its end
+        const nlohmann::json j = nlohmann::json::parse(line, nullptr, false);
+        if (!j.is_object() || j.value("step", int64_t{0}) > step) break;
+        evaluated |= j.value("kind", "") == "eval" && j.value("step", int64_t{0}) == step;
+        keep += static_cast<off_t>(line.size()) + 1;
+    }
+    CHECK(::ftruncate(file_, keep) == 0, "{}: cannot truncate: {}", path_, std::strerror(errno));
+    return evaluated;
 }
 
 MetricsFile::~MetricsFile() { ::close(file_); }
@@ -52,12 +73,13 @@ void MetricsFile::write(const StepMetrics& m) {
                                  {"ms", number(m.ms)},
                                  {"tokens_per_s", number(m.tokens_per_s)},
                                  {"data_wait_ms", number(m.data_wait_ms)},
-                                 {"optimizer_ms", number(m.optimizer_ms)}});
-    if (m.skipped)
-        write(nlohmann::ordered_json{{"kind", "event"},
-                                     {"step", m.step},
-                                     {"event", "update_skipped"},
-                                     {"reason", std::isfinite(m.loss) ? "non-finite gradient" : "non-finite loss"}});
+                                 {"optimizer_ms", number(m.optimizer_ms)},
+                                 {"loss_z", number(m.loss_z)},
+                                 {"grad_norm_z", number(m.grad_norm_z)}});
+}
+
+void MetricsFile::event(int64_t step, const std::string& name, const std::string& reason) {
+    write(nlohmann::ordered_json{{"kind", "event"}, {"step", step}, {"event", name}, {"reason", reason}});
 }
 
 std::string duration_text(double seconds) {
@@ -72,13 +94,13 @@ Console::Console(int64_t total_steps, int64_t log_every, double flops_per_token,
 
 void Console::step(const StepMetrics& m) {
     smoothed_ms_ = smoothed_ms_ == 0 ? m.ms : 0.95 * smoothed_ms_ + 0.05 * m.ms;
-    if (m.step % log_every_ != 0 && m.step != total_ && !m.skipped) return;
+    if (m.step % log_every_ != 0 && m.step != total_ && m.skip == 0) return;
     std::string mfu;
     if (peak_flops_ > 0) mfu = fmt::format(" | MFU {:.1f}%", 100 * flops_per_token_ * m.tokens_per_s / peak_flops_);
     fmt::print("step {:>{}}/{} | loss {:.4f} | norm {:.3f} | lr {:.2e} | {:.0f} ms | {} tok/s{} | ETA {}{}\n", m.step,
                std::to_string(total_).size(), total_, m.loss, m.grad_norm, m.lr, m.ms, count_text(m.tokens_per_s), mfu,
                duration_text(static_cast<double>(total_ - m.step) * smoothed_ms_ / 1000),
-               m.skipped ? " | update skipped: not finite" : "");
+               m.skip == 0 ? "" : m.skip == kSkipSpike ? " | update skipped: spike" : " | update skipped: not finite");
     std::fflush(stdout);
 }
 
@@ -87,10 +109,10 @@ void Console::note(const std::string& text) {
     std::fflush(stdout);
 }
 
-void create_run_folder(const std::string& folder) {
+void create_run_folder(const std::string& folder, bool resume) {
     std::error_code error;
-    CHECK_USAGE(!std::filesystem::exists(std::filesystem::path(folder) / "metrics.jsonl", error),
-                "--out {}: already holds a run; name another folder", folder);
+    CHECK_USAGE(resume || !std::filesystem::exists(std::filesystem::path(folder) / "metrics.jsonl", error),
+                "--out {}: already holds a run; name another folder, or continue it with --resume", folder);
     std::filesystem::create_directories(folder, error);
     CHECK_USAGE(!error && ::access(folder.c_str(), W_OK) == 0, "--out {}: cannot be written: {}", folder,
                 error ? error.message() : std::strerror(errno));

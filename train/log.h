@@ -18,18 +18,25 @@ struct StepMetrics {
     double tokens_per_s = 0;
     double data_wait_ms = 0;  // the host waited for the loader
     double optimizer_ms = 0;
-    bool skipped = false;     // loss or gradient was not finite: no update
+    int skip = 0;             // kSkipNonfinite or kSkipSpike: there was no update
+    int skipped_in_row = 0;   // this step included
+    double loss_z = 0, grad_norm_z = 0;  // StepControl's
 };
 
 // An append-only file of one JSON object per line. A line is written by one write call, so that a kill leaves whole lines.
 // NaN and infinities are written as null.
 class MetricsFile {
 public:
-    explicit MetricsFile(const std::string& path);   // throws Error naming the path
+    // Throws Error naming the path, also if another process is writing it.
+    explicit MetricsFile(const std::string& path);
     ~MetricsFile();
     MetricsFile(const MetricsFile&) = delete;
     void write(const nlohmann::json& line);
     void write(const StepMetrics& m);
+    void event(int64_t step, const std::string& name, const std::string& reason);
+    // For resuming at `step`: removes what comes after it, from the first line of a later step or that is not whole. True if an
+    // evaluation of `step` itself is left.
+    bool truncate_after(int64_t step);
 private:
     std::string path_;
     int file_;
@@ -50,8 +57,8 @@ private:
 // "1h02m", "3m12s", "45s".
 std::string duration_text(double seconds);
 
-// Creates the folder of a run. Throws UsageError if it already holds one.
-void create_run_folder(const std::string& folder);
+// Creates the folder of a run. Throws UsageError if it already holds one, unless that is to be continued.
+void create_run_folder(const std::string& folder, bool resume);
 // Writes the whole file or none of it: a temporary file beside it, fsync, rename.
 void write_file_atomically(const std::string& path, const std::string& content);
 

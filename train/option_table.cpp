@@ -24,6 +24,28 @@ std::optional<double> parse_number(std::string_view text) {
     return value * factor;
 }
 
+std::optional<double> parse_duration(std::string_view text) {
+    struct Unit {
+        char name;
+        double seconds;
+    };
+    double total = 0, last = INFINITY;
+    do {
+        int64_t count = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+        if (error != std::errc() || count < 0) return std::nullopt;
+        text.remove_prefix(static_cast<size_t>(end - text.data()));
+        double seconds = text.empty() && total == 0 && std::isinf(last) ? 1 : 0;  // a number alone
+        for (const Unit& unit : {Unit{'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1}})
+            if (!text.empty() && text[0] == unit.name) seconds = unit.seconds;
+        if (seconds == 0 || seconds >= last) return std::nullopt;
+        if (!text.empty()) text.remove_prefix(1);
+        last = seconds;
+        total += static_cast<double>(count) * seconds;
+    } while (!text.empty());
+    return total;
+}
+
 std::vector<std::string> split(const std::string& text) {
     std::vector<std::string> parts;
     size_t begin = 0;

@@ -19,6 +19,9 @@ namespace teon {
 // A finite decimal number: 5, 1e9, 0.02, or with a binary suffix: 512Ki, 2Mi, 1Gi.
 std::optional<double> parse_number(std::string_view text);
 
+// Seconds of 3600, 90s, 45m, 23h50m, 1d12h: whole numbers, units from large to small, each at most once.
+std::optional<double> parse_duration(std::string_view text);
+
 // The parts between commas.
 std::vector<std::string> split(const std::string& text);
 
@@ -27,6 +30,7 @@ struct OptionRow {
     std::function<void(const std::string&)> set;  // throws UsageError
     std::function<nlohmann::json()> get;
     bool is_switch = false;
+    bool fixed = true;  // a run that resumes must have the value that it began with
 };
 
 template <typename E>
@@ -36,7 +40,11 @@ class OptionTable {
 public:
     std::vector<OptionRow> rows;
 
-    void group(std::string name) { group_ = std::move(name); }
+    // Of the rows that follow; fixed is theirs unless set.
+    void group(std::string name, bool fixed = true) {
+        group_ = std::move(name);
+        fixed_ = fixed;
+    }
 
     // An integer in [lo, hi].
     template <typename I>
@@ -97,6 +105,17 @@ public:
         row.is_switch = true;
         return row;
     }
+    // Seconds, written 3600, 90s, 45m, 23h50m or 1d12h.
+    OptionRow& duration(std::string flag, double& field, std::string help) {
+        return add(
+            flag, "TIME", help, "",
+            [=, &field](const std::string& text) {
+                auto value = parse_duration(text);
+                CHECK_USAGE(value && *value > 0, "{} {}: not a duration (write 3600, 45m or 23h50m)", flag, text);
+                field = *value;
+            },
+            [&field] { return nlohmann::json(field); });
+    }
     // One of a few names; the field may be optional.
     template <typename F, typename E>
     OptionRow& choice(std::string flag, F& field, Choices<E> choices, std::string help) {
@@ -129,12 +148,13 @@ public:
     OptionRow& add(std::string flag, std::string type, std::string help, std::string default_text,
                    std::function<void(const std::string&)> set, std::function<nlohmann::json()> get) {
         rows.push_back({group_, std::move(flag), std::move(type), std::move(help), std::move(default_text),
-                        std::move(set), std::move(get)});
+                        std::move(set), std::move(get), false, fixed_});
         return rows.back();
     }
 
 private:
     std::string group_;
+    bool fixed_ = true;
 };
 
 // Sets the rows from argv and, where given, --config FILE.toml (flags override it), and returns the flags that were

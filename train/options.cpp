@@ -126,9 +126,10 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.number("--constant-ratio", o.schedule.constant_ratio, 0, 1, "constant-linear: share of the steps before the decay");
     t.number("--min-lr-ratio", o.min_lr_ratio, 0, 1, "last learning rate, of the peak").default_text = "0.1 cosine, 0 else";
 
-    t.group("Run");
+    constexpr bool FREE = false;  // may differ when a run resumes
+    t.group("Run", FREE);
     t.text("--out", o.out, "FOLDER", "where the run is written").default_text = "runs/<model>-<optimizer>-<time>";
-    t.integer("--seed", o.seed, 0, kMaxCount, "of initialization and data order");
+    t.integer("--seed", o.seed, 0, kMaxCount, "of initialization and data order").fixed = true;
     t.integer("--eval-every", o.eval_every, 0, kMaxCount, "steps between evaluations; 0: only at the end");
     t.integer("--eval-tokens", o.eval_tokens, 1, kMaxCount, "validation tokens per evaluation").default_text =
         "all, at most 10485760";
@@ -138,8 +139,29 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.integer("--memory", o.memory, 1, kMaxCount, "bytes of device memory to plan for, e.g. 40Gi").default_text =
         "what is free; 80Gi with --plan-only";
 
-    t.group("Checks");
+    t.group("Checkpoints", FREE);
+    t.integer("--checkpoint-every", o.checkpoint_every, 0, kMaxCount, "steps between checkpoints; 0: only at the end");
+    t.integer("--keep-last", o.keep_last, 0, kMaxCount, "remove older checkpoints than this many; 0: keep all");
+    t.integer("--keep-every", o.keep_every, 0, kMaxCount, "but keep those of steps that are multiples of this; 0: none");
+    t.toggle("--checkpoint-sync", o.checkpoint_sync, "wait for each checkpoint instead of training on while it is written");
+    t.choice("--on-save-error", o.stop_on_save_error, Choices<bool>{{"continue", false}, {"stop", true}},
+             "what to do if a checkpoint cannot be written (the ones before it stay good)");
+    t.toggle("--resume", o.resume, "continue from the newest whole checkpoint in --out; starts anew if there is none yet");
+    t.text("--init-from", o.init_from, "PATH", "begin with the weights of a checkpoint folder or model.safetensors");
+    t.duration("--time-limit", o.time_limit, "save and end after this time, e.g. 23h50m").default_text = "none";
+
+    t.group("Guards", FREE);
+    t.integer("--max-skipped", o.max_skipped, 0, kMaxInt,
+              "end the run after this many skipped updates in a row; 0: never");
+    t.number("--skip-spikes", o.skip_spikes, 0, 1e6,
+             "skip updates whose loss or gradient norm is this many standard deviations high; 0: never").fixed = true;
+    t.number("--warn-spikes", o.warn_spikes, 0, 1e6, "only report those; 0: never");
+
+    t.group("Checks", FREE);
     t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; touch no device");
+    // Without influence on the numbers, or compared by what they resolve to (run_json).
+    for (const char* flag : {"--recompute", "--data", "--val-data", "--micro-batch", "--steps", "--tokens", "--epochs"})
+        std::find_if(t.rows.begin(), t.rows.end(), [&](const OptionRow& row) { return row.flag == flag; })->fixed = false;
     return t;
 }
 
@@ -173,6 +195,8 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
           opt.method == Method::teon, "--optimizer teon");
     needs({"--ns-steps", "--ns-form"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
     needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");
+    needs({"--keep-every"}, given.count("--keep-last") > 0, "--keep-last");
+    needs({"--resume"}, !o.out.empty(), "--out, the run's folder");
     CHECK_USAGE(o.plan_only || !o.data.empty(), "--data: missing; name a folder of token shards (make demo shows how)");
 }
 
@@ -197,6 +221,20 @@ nlohmann::json options_json(const ModelFamily& family, const Options& options) {
     json j = json::object();
     for (const OptionRow& row : table.rows) j[row.flag.substr(2)] = row.get();
     return j;
+}
+
+std::vector<std::string> changed_options(const ModelFamily& family, const json& saved, const Options& options) {
+    Options copy = options;
+    std::string model = options.model;
+    const OptionTable table = make_table(family, copy);
+    copy.model = model;
+    std::vector<std::string> changed;
+    for (const OptionRow& row : table.rows) {
+        const std::string name = row.flag.substr(2);
+        if (row.fixed && saved.contains(name) && saved[name] != row.get())
+            changed.push_back(fmt::format("{} {} (was {})", row.flag, row.get().dump(), saved[name].dump()));
+    }
+    return changed;
 }
 
 }  // namespace teon

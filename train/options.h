@@ -50,6 +50,14 @@ struct Options {
     uint64_t seed = 1337;
     int64_t eval_every = 250, eval_tokens = 0, log_every = 1, diagnose_every = 0;
     int64_t memory = 0;                                   // bytes; 0: what the device has
+    // checkpoints
+    int64_t checkpoint_every = 0, keep_last = 0, keep_every = 0;
+    bool checkpoint_sync = false, stop_on_save_error = false, resume = false;
+    std::string init_from;
+    double time_limit = 0;                                // seconds; 0: none
+    // guards
+    int max_skipped = 20;
+    float skip_spikes = 0, warn_spikes = 0;               // standard deviations; 0: off
     // checks
     bool plan_only = false;
 };
@@ -60,5 +68,8 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
 
 // Every flag with its resolved value, for config.json.
 nlohmann::json options_json(const ModelFamily& family, const Options& options);
+
+// Of the flags that a resumed run must not change, those whose resolved value is not the saved one: "--lr 0.1 (was 0.2)".
+std::vector<std::string> changed_options(const ModelFamily& family, const nlohmann::json& saved, const Options& options);
 
 }  // namespace teon

@@ -1,14 +1,9 @@
 #include "train/run.h"
 
-#include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "model/decoder.h"
-#include "runtime/context.h"
-#include "train/log.h"
-#include "train/setup.h"
-#include "train/trainer.h"
+#include "train/loop.h"
 #include "train/version.h"
 
 namespace teon {
@@ -55,70 +50,6 @@ json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& de
             {"stacks", stacks}};
 }
 
-LoaderOptions loader_options(const Setup& s, bool training, const Comm& comm) {
-    LoaderOptions l;
-    l.B = s.run.B;
-    l.T = s.run.T;
-    l.vocab_size = s.config.V;
-    l.shuffle = training && s.options.shuffle;
-    l.seed = s.options.seed;
-    l.document_mask = s.options.document_mask;
-    l.delimiter = s.delimiter;
-    if (training) {
-        l.rank = comm.rank();
-        l.ranks = comm.size();
-    }
-    return l;
-}
-
-void report_eval(const EvalResult& e, int64_t step, int64_t tokens, Console& console, MetricsFile& metrics) {
-    metrics.write(json{{"kind", "eval"}, {"step", step}, {"tokens", tokens}, {"val_loss", e.loss},
-                       {"val_ppl", std::exp(e.loss)}, {"val_tokens", e.tokens}});
-    console.note(fmt::format("eval {} | val loss {:.4f} | perplexity {:.3f} | {} tokens", step, e.loss, std::exp(e.loss), e.tokens));
-}
-
-void report_alignment(const std::vector<Alignment>& measurements, int64_t step, MetricsFile& metrics) {
-    for (const Alignment& a : measurements)
-        metrics.write(json{{"kind", "diagnose"}, {"step", step}, {"role", name_of(a.role)}, {"layers", {a.layer_a, a.layer_b}},
-                           {"left", a.left}, {"right", a.right}, {"norm_ratio", a.norm_ratio}});
-}
-
-void train(const ModelFamily& family, Setup& s, const DeviceInfo& device) {
-    Options& o = s.options;
-    if (o.out.empty()) o.out = default_run_folder(o);
-    Context context;
-    Loader loader(s.train_shards, loader_options(s, true, *context.comm));
-    std::unique_ptr<Loader> val_loader;
-    if (!s.val_shards.empty()) val_loader = std::make_unique<Loader>(s.val_shards, loader_options(s, false, *context.comm));
-    create_run_folder(o.out);
-    write_file_atomically(o.out + "/config.json", config_json(family, s, device).dump(2) + "\n");
-    MetricsFile metrics(o.out + "/metrics.jsonl");
-    Console console(s.steps, o.log_every, decoder_flops_per_token(s.config, s.run.T), device.peak_bf16_flops);
-    console.note(fmt::format("{:<12}{}\n{}{:<12}{}\n", "device", device.name, setup_report(s), "run", o.out));
-
-    std::unique_ptr<Model> model = make_decoder(s.config, s.run, context);
-    model->params().initialize(o.seed, context.stream);
-    Optimizer optimizer(model->params(), o.optimizer, context);
-    Trainer trainer(*model, optimizer, loader,
-                    {s.steps, o.batch_tokens, s.micro_steps, o.grad_clip, o.optimizer, o.schedule}, context);
-    auto log = [&](const std::optional<StepMetrics>& m) {
-        if (!m) return;
-        metrics.write(*m);
-        console.step(*m);
-    };
-    auto due = [](int64_t every, int64_t step) { return every > 0 && step % every == 0; };
-    for (int64_t step = 1; step <= s.steps; ++step) {
-        log(trainer.step());
-        if (due(o.diagnose_every, step)) report_alignment(optimizer.diagnose(context), step, metrics);
-        if (val_loader && (due(o.eval_every, step) || step == s.steps)) {
-            log(trainer.finish());
-            report_eval(evaluate(*model, *val_loader, s.run.B, s.eval_windows, context), step, step * o.batch_tokens, console, metrics);
-        }
-    }
-    log(trainer.finish());
-    context.stream.synchronize();
-}
-
 int run(const ModelFamily& family, int argc, const char* const* argv) {
     std::optional<Options> options = parse_options(family, argc, argv);
     if (!options) return 0;
@@ -128,12 +59,19 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
         fmt::print("{}", setup_report(make_setup(family, *options, {cuda, options->memory ? options->memory : kPlanBytes})));
         return 0;
     }
+    std::optional<ResumePoint> resume;
+    if (options->resume) resume = find_resume_point(options->out);
+    if (resume && options->micro_batch == 0) options->micro_batch = resume->state.run.value("micro_batch", 0);
     make_setup(family, *options, {cuda, kPlanBytes});  // usage errors come before any device is touched
     CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=host to run on the CPU");
     const DeviceInfo device = device_info();
     const int64_t usable = options->memory ? options->memory : static_cast<int64_t>(0.94 * static_cast<double>(device.free_bytes));
     Setup setup = make_setup(family, *options, {device.is_gpu, usable});
-    train(family, setup, device);
+    if (resume) check_unchanged(family, resume->state.run, setup);
+    if (setup.options.out.empty()) setup.options.out = default_run_folder(setup.options);
+    create_run_folder(setup.options.out, setup.options.resume);
+    write_file_atomically(setup.options.out + "/config.json", config_json(family, setup, device).dump(2) + "\n");
+    run_training(family, setup, device, resume);
     return 0;
 }
 

@@ -30,6 +30,7 @@ struct Trainer::Impl {
     Buffer<std::byte> scratch{static_cast<int64_t>(reduce_scratch_bytes())};
     Slot slots[2];
     int64_t done = 0, returned = 0;
+    StepControl last;                        // of the step returned last
 
     Impl(Model& m, Optimizer& opt, Loader& l, const TrainerOptions& options, Context& context)
         : model(m),
@@ -65,8 +66,8 @@ struct Trainer::Impl {
 
         slot.optimizer_begin.record(ctx.stream);
         reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false, ctx.stream);
-        step_control(control.data(), sums.data() + 1, sums.data(), o.grad_clip, o.optimizer.beta1, o.optimizer.beta2,
-                     ctx.stream);
+        step_control(control.data(), sums.data() + 1, sums.data(), o.grad_clip, o.skip_spikes, o.optimizer.beta1,
+                     o.optimizer.beta2, ctx.stream);
         optimizer.step(params, control.data(), static_cast<float>(factor), ctx);
         download(slot.loss_sum.data(), sums.data(), 1, ctx.stream);
         download(slot.control.data(), control.data(), 1, ctx.stream);
@@ -79,8 +80,12 @@ struct Trainer::Impl {
         slot.end.synchronize();
         StepMetrics m = slot.metrics;
         m.loss = static_cast<double>(slot.loss_sum[0]) / static_cast<double>(o.batch_tokens);
-        m.grad_norm = slot.control[0].grad_norm;
-        m.skipped = slot.control[0].skip != 0;
+        last = slot.control[0];
+        m.grad_norm = last.grad_norm;
+        m.skip = last.skip;
+        m.skipped_in_row = last.skipped_in_row;
+        m.loss_z = last.loss_z;
+        m.grad_norm_z = last.grad_norm_z;
         m.ms = Event::milliseconds(slot.begin, slot.end);
         m.optimizer_ms = Event::milliseconds(slot.optimizer_begin, slot.end);
         m.tokens_per_s = static_cast<double>(o.batch_tokens) / m.ms * 1000;
@@ -105,6 +110,14 @@ std::optional<StepMetrics> Trainer::finish() {
 }
 
 int64_t Trainer::steps_done() const { return impl_->done; }
+const StepControl& Trainer::control() const { return impl_->last; }
+
+void Trainer::restore(int64_t done, const StepControl& control) {
+    impl_->done = impl_->returned = done;
+    impl_->last = control;
+    upload(impl_->control.data(), &impl_->last, 1, impl_->ctx.stream);
+    impl_->ctx.stream.synchronize();
+}
 
 EvalResult evaluate(Model& model, Loader& loader, int B, int64_t windows, Context& context) {
     Buffer<float> losses, sum(1);

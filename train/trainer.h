@@ -19,6 +19,7 @@ struct TrainerOptions {
     int64_t batch_tokens = 0;     // of a step, over all ranks and micro-batches
     int micro_steps = 1;
     float grad_clip = 1.0f;
+    float skip_spikes = 0;        // StepControl's spike_limit
     OptimizerOptions optimizer;
     Schedule schedule;
 };
@@ -33,6 +34,10 @@ public:
     // Waits for the last queued step and returns its metrics, unless they were returned.
     std::optional<StepMetrics> finish();
     int64_t steps_done() const;   // queued so far
+    // What the step of the last metrics returned left, for a checkpoint.
+    const StepControl& control() const;
+    // Continues after step `done` of a run that was saved. Before the first step.
+    void restore(int64_t done, const StepControl& control);
 
 private:
     struct Impl;

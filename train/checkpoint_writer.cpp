@@ -1,0 +1,210 @@
+#include "train/checkpoint_writer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "train/hash.h"
+#include "train/safetensors.h"
+#include "train/weights.h"
+
+namespace teon {
+
+namespace {
+
+constexpr size_t kBlock = size_t{8} << 20;  // of one write
+
+void require(int status, const char* what, const std::string& path) {
+    CHECK(status >= 0, "{}: cannot {}: {}", path, what, std::strerror(errno));
+}
+
+// A file of a checkpoint, hashed as it is written. close() makes it durable; without it the file is abandoned.
+class OutputFile {
+public:
+    OutputFile(FileOps& files, const std::string& folder, const std::string& path)
+        : files_(files), path_(folder + "/" + path), entry_{path} {
+        file_ = files_.create(path_);
+        require(file_, "create", path_);
+    }
+    ~OutputFile() {
+        if (file_ >= 0) files_.close(file_);
+    }
+    OutputFile(const OutputFile&) = delete;
+
+    void write(const void* data, size_t bytes) {
+        const char* p = static_cast<const char*>(data);
+        hash_.update(p, bytes);
+        entry_.bytes += static_cast<int64_t>(bytes);
+        while (bytes > 0) {
+            const ssize_t n = files_.write(file_, p, std::min(bytes, kBlock));
+            if (n < 0 && errno == EINTR) continue;
+            if (n == 0) errno = EIO;
+            require(n > 0 ? 0 : -1, "write", path_);
+            p += n;
+            bytes -= static_cast<size_t>(n);
+        }
+    }
+    void write(const std::string& text) { write(text.data(), text.size()); }
+
+    ManifestEntry close() {
+        require(files_.sync(file_), "sync", path_);
+        require(files_.close(std::exchange(file_, -1)), "close", path_);
+        entry_.xxh3 = hash_.digest();
+        return entry_;
+    }
+
+private:
+    FileOps& files_;
+    std::string path_;
+    Hash hash_;
+    ManifestEntry entry_;
+    int file_ = -1;
+};
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(CheckpointPlan plan, const ParamStore& params, std::vector<StateTensor> state, FileOps& files)
+    : plan_(std::move(plan)), params_(params), state_(std::move(state)), files_(files) {
+    int64_t elements = params.table().size();
+    for (const StateTensor& t : state_) elements += static_cast<int64_t>(t.rows) * t.cols;
+    copy_ = PinnedBuffer<float>(elements);
+}
+
+CheckpointWriter::~CheckpointWriter() {
+    if (thread_.joinable()) thread_.join();
+}
+
+void CheckpointWriter::save(const TrainingState& state, const Stream& stream) {
+    if (thread_.joinable()) thread_.join();
+    float* to = copy_.data();
+    download(to, params_.master_all(), params_.table().size(), stream);
+    to += params_.table().size();
+    for (const StateTensor& t : state_) {
+        const int64_t n = static_cast<int64_t>(t.rows) * t.cols;
+        download(to, t.data, n, stream);
+        to += n;
+    }
+    copied_.record(stream);
+    reported_ = false;
+    running_ = true;
+    thread_ = std::thread([this, state] {
+        save_copy(state);
+        running_ = false;
+    });
+}
+
+std::optional<SaveResult> CheckpointWriter::result(bool wait) {
+    if (reported_ || (running_ && !wait)) return std::nullopt;
+    if (thread_.joinable()) thread_.join();
+    reported_ = true;
+    return result_;
+}
+
+void CheckpointWriter::save_copy(const TrainingState& state) {
+    const std::string folder = plan_.run_folder + "/" + checkpoint_name(state.step), staged = folder + ".tmp";
+    result_ = {};
+    result_.step = state.step;
+    result_.folder = folder;
+    try {
+        copied_.synchronize();
+        const auto start = std::chrono::steady_clock::now();
+        require(files_.remove_folder(staged), "remove", staged);  // of a run that was killed
+        write(state, staged);
+        require(files_.rename(staged, folder), "rename", staged);
+        require(files_.sync_path(plan_.run_folder), "sync", plan_.run_folder);
+        result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    } catch (const std::exception& fault) {
+        result_.fault = fault.what();
+        files_.remove_folder(staged);  // to give back the space; the next save of this step tries again if this fails
+        return;
+    }
+    try {
+        remove_old(state.step);
+    } catch (const std::exception& fault) {
+        result_.warning = fault.what();
+    }
+}
+
+void CheckpointWriter::write(const TrainingState& state, const std::string& staged) {
+    require(files_.make_folder(staged), "create", staged);
+    require(files_.make_folder(staged + "/optimizer"), "create", staged + "/optimizer");
+    std::vector<ManifestEntry> manifest;
+    auto close = [&](OutputFile& file) {
+        manifest.push_back(file.close());
+        result_.bytes += manifest.back().bytes;
+    };
+    auto write_text = [&](const std::string& path, const std::string& text) {
+        OutputFile file(files_, staged, path);
+        file.write(text);
+        close(file);
+    };
+    const ParamTable& table = params_.table();
+    const std::map<std::string, std::string> format = {{"format", "pt"}};
+
+    write_text("config.json", plan_.hf_config.dump(2) + "\n");
+    {
+        const std::vector<CheckpointTensor> tensors = checkpoint_tensors(table);
+        std::vector<TensorData> described;
+        for (const CheckpointTensor& t : tensors) described.push_back({t.name, "F32", t.shape, nullptr});
+        OutputFile file(files_, staged, "model.safetensors");
+        file.write(safetensors_header(described, format));
+        std::vector<float> values;
+        for (const CheckpointTensor& t : tensors) {
+            values.resize(static_cast<size_t>(t.elements()));
+            for (int i : t.params) gather_param(table[i], copy_.data() + table[i].offset, values.data());
+            file.write(values.data(), values.size() * sizeof(float));
+        }
+        close(file);
+    }
+    auto write_tensors = [&](const std::string& path, const std::vector<TensorData>& tensors) {
+        OutputFile file(files_, staged, path);
+        file.write(safetensors_header(tensors, format));
+        for (const TensorData& t : tensors) file.write(t.data, static_cast<size_t>(t.shape[0] * t.shape[1]) * sizeof(float));
+        close(file);
+    };
+    std::vector<TensorData> masters, moments;
+    for (const ParamRow& row : table.rows()) masters.push_back({row.name, "F32", {row.rows, row.cols}, copy_.data() + row.offset});
+    const float* from = copy_.data() + table.size();
+    for (const StateTensor& t : state_) {
+        moments.push_back({t.name, "F32", {t.rows, t.cols}, from});
+        from += static_cast<int64_t>(t.rows) * t.cols;
+    }
+    write_tensors("optimizer/master.safetensors", masters);
+    write_tensors("optimizer/state.safetensors", moments);
+
+    std::vector<std::string> folders = {staged + "/optimizer"};
+    for (const auto& [path, content] : plan_.extra_files) {
+        if (const size_t slash = path.find('/'); slash != std::string::npos) {
+            const std::string folder = staged + "/" + path.substr(0, slash);
+            if (std::find(folders.begin(), folders.end(), folder) == folders.end()) {
+                require(files_.make_folder(folder), "create", folder);
+                folders.push_back(folder);
+            }
+        }
+        write_text(path, content);
+    }
+    write_text("trainer.json", to_json(state).dump(2) + "\n");
+    if (!plan_.log.empty()) require(files_.sync_path(plan_.log), "sync", plan_.log);
+    OutputFile file(files_, staged, "manifest.json");
+    file.write(manifest_text(state.step, manifest));
+    file.close();
+    folders.push_back(staged);
+    for (const std::string& folder : folders) require(files_.sync_path(folder), "sync", folder);
+}
+
+void CheckpointWriter::remove_old(int64_t newest) {
+    if (plan_.keep_last == 0) return;
+    std::vector<int64_t> steps = list_checkpoints(plan_.run_folder);
+    std::erase_if(steps, [&](int64_t step) { return step >= newest; });
+    int64_t kept = 1;
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+        if (plan_.keep_every > 0 && *step % plan_.keep_every == 0) continue;
+        if (++kept <= plan_.keep_last) continue;
+        const std::string folder = plan_.run_folder + "/" + checkpoint_name(*step);
+        require(files_.rename(folder, folder + ".tmp"), "rename", folder);  // so that a kill leaves no half checkpoint
+        require(files_.remove_folder(folder + ".tmp"), "remove", folder);
+    }
+}
+
+}  // namespace teon

@@ -1,0 +1,19 @@
+#include "train/guard.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/ops.h"
+
+namespace teon {
+
+std::optional<GuardEvent> guard_event(const StepMetrics& m, double warn_spikes) {
+    if (m.skip == kSkipNonfinite)
+        return GuardEvent{"update_skipped", std::isfinite(m.loss) ? "non-finite gradient" : "non-finite loss"};
+    const bool warn = warn_spikes > 0 && std::max(m.loss_z, m.grad_norm_z) > warn_spikes;
+    if (m.skip != kSkipSpike && !warn) return std::nullopt;
+    return GuardEvent{m.skip == kSkipSpike ? "update_skipped" : "spike",
+                      fmt::format("loss {:.1f} and gradient norm {:.1f} standard deviations high", m.loss_z, m.grad_norm_z)};
+}
+
+}  // namespace teon

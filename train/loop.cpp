@@ -1,0 +1,190 @@
+#include "train/loop.h"
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "model/decoder.h"
+#include "runtime/context.h"
+#include "train/checkpoint_writer.h"
+#include "train/guard.h"
+#include "train/hf_config.h"
+#include "train/stop.h"
+#include "train/tokenizer_files.h"
+#include "train/trainer.h"
+#include "train/weights.h"
+
+namespace teon {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+
+LoaderOptions loader_options(const Setup& s, bool training, const Comm& comm) {
+    LoaderOptions l;
+    l.B = s.run.B;
+    l.T = s.run.T;
+    l.vocab_size = s.config.V;
+    l.shuffle = training && s.options.shuffle;
+    l.seed = s.options.seed;
+    l.document_mask = s.options.document_mask;
+    l.delimiter = s.delimiter;
+    if (training) {
+        l.rank = comm.rank();
+        l.ranks = comm.size();
+    }
+    return l;
+}
+
+CheckpointPlan checkpoint_plan(const Setup& s) {
+    const std::filesystem::path data(s.train_shards.front().path);
+    const Options& o = s.options;
+    return {o.out, o.out + "/metrics.jsonl", hf_config(s.config, s.delimiter),
+            tokenizer_files((data.parent_path() / "tokenizer").string(), s.config.max_T), o.keep_last, o.keep_every};
+}
+
+bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
+
+class TrainingLoop {
+public:
+    TrainingLoop(const ModelFamily& family, const Setup& setup, const DeviceInfo& device)
+        : s_(setup),
+          o_(setup.options),
+          run_(run_json(family, setup)),
+          loader_(s_.train_shards, loader_options(s_, true, *ctx_.comm)),
+          metrics_(o_.out + "/metrics.jsonl"),
+          console_(s_.steps, o_.log_every, decoder_flops_per_token(s_.config, s_.run.T), device.peak_bf16_flops),
+          stop_(o_.time_limit),
+          model_(make_decoder(s_.config, s_.run, ctx_)),
+          optimizer_(model_->params(), o_.optimizer, ctx_),
+          trainer_(*model_, optimizer_, loader_,
+                   {s_.steps, o_.batch_tokens, s_.micro_steps, o_.grad_clip, o_.skip_spikes, o_.optimizer, o_.schedule}, ctx_),
+          writer_(checkpoint_plan(s_), model_->params(), optimizer_.state()) {
+        if (!s_.val_shards.empty()) val_loader_ = std::make_unique<Loader>(s_.val_shards, loader_options(s_, false, *ctx_.comm));
+        console_.note(fmt::format("{:<12}{}\n{}{:<12}{}\n", "device", device.name, setup_report(s_), "run", o_.out));
+    }
+
+    void begin() {
+        metrics_.truncate_after(0);
+        model_->params().initialize(o_.seed, ctx_.stream);
+        if (o_.init_from.empty()) return;
+        const bool folder = std::filesystem::is_directory(o_.init_from);
+        load_weights(model_->params(), SafetensorsFile(folder ? o_.init_from + "/model.safetensors" : o_.init_from), ctx_.stream);
+    }
+
+    void resume(const ResumePoint& point) {
+        const TrainingState& state = point.state;
+        const bool evaluated = metrics_.truncate_after(state.step);
+        for (const auto& [folder, fault] : point.found.passed_over) {
+            console_.note(fmt::format("passed over {}: {}", folder, fault));
+            metrics_.event(state.step, "checkpoint_passed_over", fault);
+        }
+        clear_remains(o_.out, point.found);
+        console_.note(fmt::format("resuming from {}", point.found.folder));
+        metrics_.event(state.step, "resumed", point.found.folder);
+        read_tensors(point.found.folder, model_->params(), optimizer_.state(), ctx_.stream);
+        loader_.seek(state.next_sample);
+        trainer_.restore(state.step, state.control);
+        if (!evaluated && evaluation_due(state.step)) evaluate_now();
+    }
+
+    void run() {
+        std::string stop;
+        while (trainer_.steps_done() < s_.steps && stop.empty()) {
+            log(trainer_.step());
+            report(writer_.result(false));
+            const int64_t step = trainer_.steps_done();
+            stop = skipped_too_often_ ? "skipped updates" : stop_.reason();
+            const bool save = step == s_.steps || !stop.empty() || due(o_.checkpoint_every, step);
+            const bool diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step);
+            if (save || diagnose || evaluate) log(trainer_.finish());
+            if (diagnose) report_alignment();
+            if (save) save_now(o_.checkpoint_sync || !stop.empty());  // before the evaluation, so that it cannot be lost in there
+            if (evaluate && stop.empty()) evaluate_now();
+        }
+        log(trainer_.finish());
+        report(writer_.result(true));
+        CHECK(!save_failed_, "the last checkpoint could not be written: {}", fault_);
+        CHECK(!skipped_too_often_, "the last {} updates were skipped (--max-skipped {}); the last good state is in {}",
+              trainer_.control().skipped_in_row, o_.max_skipped, o_.out + "/" + checkpoint_name(trainer_.steps_done()));
+        if (!stop.empty() && trainer_.steps_done() < s_.steps)
+            console_.note(fmt::format("stopped by {} after step {}; continue with --resume", stop, trainer_.steps_done()));
+    }
+
+private:
+    bool evaluation_due(int64_t step) const { return val_loader_ && (due(o_.eval_every, step) || step == s_.steps); }
+
+    void log(const std::optional<StepMetrics>& m) {
+        if (!m) return;
+        metrics_.write(*m);
+        console_.step(*m);
+        if (const std::optional<GuardEvent> event = guard_event(*m, o_.warn_spikes)) {
+            metrics_.event(m->step, event->name, event->reason);
+            console_.note(fmt::format("step {}: {}: {}", m->step, event->name, event->reason));
+        }
+        skipped_too_often_ = o_.max_skipped > 0 && m->skipped_in_row >= o_.max_skipped;
+    }
+
+    void evaluate_now() {
+        const int64_t step = trainer_.steps_done(), tokens = step * o_.batch_tokens;
+        const EvalResult e = evaluate(*model_, *val_loader_, s_.run.B, s_.eval_windows, ctx_);
+        metrics_.write(json{{"kind", "eval"}, {"step", step}, {"tokens", tokens}, {"val_loss", e.loss},
+                            {"val_ppl", std::exp(e.loss)}, {"val_tokens", e.tokens}});
+        console_.note(fmt::format("eval {} | val loss {:.4f} | perplexity {:.3f} | {} tokens", step, e.loss, std::exp(e.loss), e.tokens));
+    }
+
+    void report_alignment() {
+        for (const Alignment& a : optimizer_.diagnose(ctx_))
+            metrics_.write(json{{"kind", "diagnose"}, {"step", trainer_.steps_done()}, {"role", name_of(a.role)},
+                                {"layers", {a.layer_a, a.layer_b}}, {"left", a.left}, {"right", a.right}, {"norm_ratio", a.norm_ratio}});
+    }
+
+    // The state after the last step, whose metrics are logged: so a checkpoint never precedes the lines up to its step.
+    void save_now(bool wait) {
+        report(writer_.result(true));
+        const int64_t step = trainer_.steps_done();
+        writer_.save({step, step * o_.batch_tokens, loader_.next_sample(), trainer_.control(), run_}, ctx_.stream);
+        if (wait) report(writer_.result(true));
+    }
+
+    void report(const std::optional<SaveResult>& saved) {
+        if (!saved) return;
+        save_failed_ = !saved->fault.empty();
+        fault_ = saved->fault;
+        if (save_failed_) {
+            metrics_.event(trainer_.steps_done(), "checkpoint_failed", saved->fault);
+            console_.note(fmt::format("checkpoint of step {} failed: {}", saved->step, saved->fault));
+            CHECK(!o_.stop_on_save_error, "{}; the checkpoints before it are whole (--on-save-error stop)", saved->fault);
+            return;
+        }
+        console_.note(fmt::format("checkpoint {} | {} | {:.1f} s{}", saved->folder, bytes_text(static_cast<double>(saved->bytes)),
+                                  saved->seconds, saved->warning.empty() ? "" : " | " + saved->warning));
+    }
+
+    const Setup& s_;
+    const Options& o_;
+    const nlohmann::json run_;
+    Context ctx_;
+    Loader loader_;
+    std::unique_ptr<Loader> val_loader_;
+    MetricsFile metrics_;
+    Console console_;
+    StopRequest stop_;
+    std::unique_ptr<Model> model_;
+    Optimizer optimizer_;
+    Trainer trainer_;
+    CheckpointWriter writer_;
+    bool skipped_too_often_ = false, save_failed_ = false;
+    std::string fault_;           // of the last save, if it failed
+};
+
+}  // namespace
+
+void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, const std::optional<ResumePoint>& resume) {
+    TrainingLoop loop(family, setup, device);
+    if (resume) loop.resume(*resume);
+    else loop.begin();
+    loop.run();
+}
+
+}  // namespace teon
