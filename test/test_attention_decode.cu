@@ -28,8 +28,8 @@ std::pair<std::vector<T>, std::vector<T>> decode(const DecodeCase& c, const std:
         before.insert(before.end(), row, row + first * width);
         last.insert(last.end(), row + first * width, row + c.s.T * width);
     }
-    Guarded<T> cache(int64_t{c.s.B} * c.capacity * 2 * c.s.NKV * c.s.HS, stream), out(int64_t{c.s.B} * c.s.NH * c.s.HS, stream),
-        before_(before, stream), last_(last, stream);
+    Guarded<T> cache(int64_t{c.s.B} * c.capacity * 2 * c.s.NKV * c.s.HS, stream),
+        out(int64_t{c.s.B} * c.s.NH * c.s.HS, stream), before_(before, stream), last_(last, stream);
     AttentionShape s = c.s;
     s.T = first;
     if (first > 0) cache_append(cache.data(), before_.data(), s, 0, c.capacity, stream);

@@ -17,14 +17,13 @@ template <typename F>
 bool complains(F f, const std::string& says) {
     try {
         f();
-    } catch (const Error& error) {
-        return std::string(error.what()).find(says) != std::string::npos;
-    }
+    } catch (const Error& error) { return std::string(error.what()).find(says) != std::string::npos; }
     return false;
 }
 
 // The first `prompt` columns of `tokens` (B, T), then greedy tokens up to column T.
-std::vector<int> continue_greedily(Generator& generator, const std::vector<int>& tokens, int B, int T, int prompt, int V) {
+std::vector<int> continue_greedily(Generator& generator, const std::vector<int>& tokens, int B, int T, int prompt,
+                                   int V) {
     std::vector<int> out(tokens.size()), next(static_cast<size_t>(B)), prompts;
     for (int b = 0; b < B; ++b) prompts.insert(prompts.end(), tokens.begin() + b * T, tokens.begin() + b * T + prompt);
     for (int b = 0; b < B; ++b) std::copy_n(tokens.begin() + b * T, prompt, out.begin() + b * T);
@@ -72,7 +71,8 @@ TEST_CASE("model/generator: logits with the cache are the model's without") {
             download(whole.data(), on_device.data(), on_device.size(), g.runner.context.stream);
             g.runner.context.stream.synchronize();
 
-            auto generator = make_generator(golden_config(name), g.runner.model->params(), kGoldenB, kGoldenT, g.runner.context);
+            auto generator =
+                make_generator(golden_config(name), g.runner.model->params(), kGoldenB, kGoldenT, g.runner.context);
             for (int prompt : {1, 5, kGoldenT}) {
                 INFO("prompt of " << prompt);
                 for (int t = prompt; t <= kGoldenT; ++t) {
@@ -85,8 +85,8 @@ TEST_CASE("model/generator: logits with the cache are the model's without") {
                         const auto row = whole.begin() + (b * kGoldenT + t - 1) * V;
                         expected.insert(expected.end(), row, row + V);
                     }
-                    // The same formula in another order of sums: a few roundings of float. In bf16 each of the two may be
-                    // 0.02 from the exact logits (test_golden.cu), so twice that from each other.
+                    // The same formula in another order of sums: a few roundings of float. In bf16 each of the two may
+                    // be 0.02 from the exact logits (test_golden.cu), so twice that from each other.
                     REQUIRE(relative_distance(logits, expected) <= (dtype == DType::f32 ? 2e-6 : 0.04));
                 }
             }
