@@ -1,0 +1,379 @@
+#!/usr/bin/env python3
+"""Compares training runs:  python3 scripts/compare.py runs/demo-*
+
+Runs that differ only in their seed are one row. Prints a table, writes it as compare.md and, where matplotlib is installed, loss.png
+(validation loss against steps, tokens and time) and alignment.png (what --diagnose-every measured) into --out.
+A run that is missing, unfinished, damaged, not finite or trained on other data is named and left out; the exit status is then 1.
+"""
+
+import argparse
+import dataclasses
+import glob
+import json
+import math
+import os
+import statistics
+import sys
+
+IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only"}  # do not make a run another experiment
+
+
+class BadRun(Exception):
+    pass
+
+
+@dataclasses.dataclass
+class Run:
+    folder: str
+    config: dict
+    steps: list      # of kind "step"
+    evals: list
+    diagnoses: list
+
+    @property
+    def seed(self):
+        return self.config["options"]["seed"]
+
+    @property
+    def experiment(self):
+        return {k: v for k, v in self.config["options"].items() if k not in IGNORED} | {"program": self.config["program"]}
+
+    @property
+    def data(self):
+        return [(os.path.basename(s["path"]), s["tokens"]) for part in ("train", "val") for s in self.config["data"][part]]
+
+    def seconds_at(self):
+        """Seconds of training after each step, evaluation not counted."""
+        total, at = 0.0, {}
+        for m in self.steps:
+            total += m["ms"] / 1000
+            at[m["step"]] = total
+        return at
+
+
+def read_json_lines(path):
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    if text and not text.endswith("\n"):
+        raise BadRun(f"{path}: its last line is cut off")
+    lines = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            raise BadRun(f"{path}: line {number} is not JSON") from None
+    return lines
+
+
+def finite(x):
+    return isinstance(x, (int, float)) and math.isfinite(x)
+
+
+def read_run(folder):
+    """The run in this folder. Raises BadRun with one sentence that names what is wrong with it."""
+    paths = [os.path.join(folder, name) for name in ("config.json", "metrics.jsonl")]
+    for path in paths:
+        if not os.path.isfile(path):
+            raise BadRun(f"{path}: missing")
+    try:
+        with open(paths[0], encoding="utf-8") as file:
+            config = json.load(file)
+        total = config["run"]["steps"]
+        config["options"]["seed"], config["data"]["train"], config["program"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadRun(f"{paths[0]}: not the configuration of a run ({error!r})") from None
+    lines = read_json_lines(paths[1])
+    of_kind = {kind: [m for m in lines if m.get("kind") == kind] for kind in ("step", "eval", "diagnose")}
+    steps, evals = of_kind["step"], of_kind["eval"]
+    if [m.get("step") for m in steps] != list(range(1, total + 1)):
+        raise BadRun(f"{folder}: unfinished: {len(steps)} of {total} steps")
+    bad = next((m["step"] for m in steps + evals if not finite(m.get("loss", m.get("val_loss")))), None)
+    if bad is not None:
+        raise BadRun(f"{folder}: the loss of step {bad} is not finite")
+    if not evals or evals[-1]["step"] != total:
+        raise BadRun(f"{folder}: has no validation loss of its last step")
+    return Run(folder, config, steps, evals, of_kind["diagnose"])
+
+
+def read_runs(patterns):
+    """All good runs in the order given, and a sentence for each bad one."""
+    runs, faults = [], []
+    for pattern in patterns:
+        folders = sorted(f for f in glob.glob(pattern) if os.path.isdir(f))
+        if not folders:
+            faults.append(f"{pattern}: no such folder")
+        for folder in folders:
+            try:
+                run = read_run(folder)
+                if runs and run.data != runs[0].data:
+                    raise BadRun(f"{folder}: trained on other data than {runs[0].folder}")
+                if runs and run.config["run"].get("eval_windows") != runs[0].config["run"].get("eval_windows"):
+                    raise BadRun(f"{folder}: validated on another number of windows than {runs[0].folder}")
+                if all(os.path.realpath(folder) != os.path.realpath(r.folder) for r in runs):
+                    runs.append(run)
+            except BadRun as fault:
+                faults.append(str(fault))
+    return runs, faults
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Group:
+    label: str
+    runs: list
+
+    def values(self, f):
+        return [f(run) for run in self.runs]
+
+
+def text_of(value):
+    if value is True:
+        return "on"
+    if value is False:
+        return "off"
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return ",".join(f"{k}={text_of(v)}" for k, v in value.items()) or "-"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+RELEVANT = {"adamw": lambda flag: not flag.startswith(("teon-", "ns-", "ortho", "momentum", "nesterov", "lr-scale", "adamw-lr", "diagnose")),
+            "muon": lambda flag: not flag.startswith("teon-"), "teon": lambda flag: True}
+
+
+def group_runs(runs):
+    """Runs by experiment; the label says the optimizer and whatever else differs between groups of that optimizer."""
+    groups = []
+    for run in runs:
+        group = next((g for g in groups if g.runs[0].experiment == run.experiment), None)
+        if group is None:
+            groups.append(group := Group("", []))
+        group.runs.append(run)
+    for group in groups:
+        mine = group.runs[0].experiment
+        rivals = [g.runs[0].experiment for g in groups if g is not group]
+        same = [r for r in rivals if r["optimizer"] == mine["optimizer"]]
+        relevant = RELEVANT[mine["optimizer"]]
+        differs = {k for r in same for k in mine if r.get(k) != mine[k] and relevant(k)}
+        differs |= {k for r in rivals for k in ("program", "model", "steps") if r.get(k) != mine.get(k)}
+        group.label = " ".join([mine["optimizer"]] + [f"{k}={text_of(mine[k])}" for k in mine if k in differs and k != "optimizer"])
+    return groups
+
+
+def spread(values):
+    return statistics.stdev(values) if len(values) > 1 else float("nan")
+
+
+def welch_p(a, b):
+    """Two-sided p value of Welch's t test (unequal variances); nan with fewer than two values on a side."""
+    if len(a) < 2 or len(b) < 2:
+        return float("nan")
+    va, vb = statistics.variance(a) / len(a), statistics.variance(b) / len(b)
+    if va + vb == 0:
+        return 1.0 if statistics.mean(a) == statistics.mean(b) else 0.0
+    t = abs(statistics.mean(a) - statistics.mean(b)) / math.sqrt(va + vb)
+    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
+    # With t = sqrt(freedom) tan(x), Student's density is cos(x)^(freedom - 1) up to a constant: Simpson's rule on [0, pi/2].
+    limit, n = math.atan(t / math.sqrt(freedom)), 2000
+
+    def integral(to):
+        h = to / n
+        weights = (1 if i in (0, n) else 4 if i % 2 else 2 for i in range(n + 1))
+        return h / 3 * sum(w * max(math.cos(i * h), 0.0) ** (freedom - 1) for i, w in enumerate(weights))
+
+    return max(0.0, 1 - integral(limit) / integral(math.pi / 2))
+
+
+def reach(run, target):
+    """(step, tokens, seconds) at which the validation loss first is at most target, linearly between evaluations; or None."""
+    seconds = run.seconds_at()
+    before = None
+    for m in run.evals:
+        if m["val_loss"] <= target:
+            if before is None or before["val_loss"] == m["val_loss"]:
+                return m["step"], m["tokens"], seconds[m["step"]]
+            share = (before["val_loss"] - target) / (before["val_loss"] - m["val_loss"])
+
+            def mix(a, b):
+                return a + share * (b - a)
+
+            return (mix(before["step"], m["step"]), mix(before["tokens"], m["tokens"]),
+                    mix(seconds[before["step"]], seconds[m["step"]]))
+        before = m
+    return None
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+def mean_spread(values, digits=4):
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    return f"{statistics.mean(values):.{digits}f} ± {spread(values):.{digits}f}"
+
+
+def short(n):
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if n >= size:
+            return f"{n / size:.3g}{unit}"
+    return f"{n:.3g}"
+
+
+def table(groups, target):
+    header = ["run", "seeds", "val loss", "best", "perplexity", "vs first", "p", "steps to target", "tokens", "seconds", "tokens/s",
+              "optimizer"]
+    rows = []
+    final = [g.values(lambda r: r.evals[-1]["val_loss"]) for g in groups]
+    for g, losses in zip(groups, final):
+        difference, p = "", ""
+        if g is not groups[0]:
+            difference = f"{statistics.mean(losses) - statistics.mean(final[0]):+.4f}"
+            p = welch_p(losses, final[0])
+            p = "-" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
+        reached = [reach(r, target) for r in g.runs]
+        if all(reached):
+            to_target = [statistics.mean(x) for x in zip(*reached)]
+            to_target = [f"{to_target[0]:.0f}", short(to_target[1]), f"{to_target[2]:.1f}"]
+        else:
+            to_target = ["not reached" if not any(reached) else f"{sum(map(bool, reached))} of {len(reached)}", "-", "-"]
+        later = [m for r in g.runs for m in r.steps[len(r.steps) // 10:]]
+        rows.append([g.label, str(len(g.runs)), mean_spread(losses), mean_spread(g.values(lambda r: min(m["val_loss"] for m in r.evals))),
+                     mean_spread([math.exp(x) for x in losses], 3), difference, p, *to_target,
+                     short(statistics.median(m["tokens_per_s"] for m in later)),
+                     f"{100 * sum(m['optimizer_ms'] for m in later) / sum(m['ms'] for m in later):.1f}%"])
+    return header, rows
+
+
+def as_text(header, rows):
+    widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
+    return "\n".join("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
+                     for row in [header, *rows])
+
+
+def as_markdown(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+def label_ends(axis, ends):
+    """Names lines at their right ends, moved apart where they would overlap. ends: [(x, y, text, color)]"""
+    low, high = axis.get_ylim()
+    gap = (high - low) * 0.05
+    at = None
+    for x, y, text, color in sorted(ends, key=lambda e: e[1]):
+        at = y if at is None else max(y, at + gap)
+        axis.annotate(text, (x, y), xytext=(8, at), textcoords=("offset points", "data"), color=color, fontsize=8, va="center",
+                      arrowprops={"arrowstyle": "-", "color": color, "lw": 0.5}, annotation_clip=False)
+
+
+def plot_losses(groups, path, plt):
+    figure, axes = plt.subplots(1, 3, figsize=(16, 4.6), sharey=True)
+    colors = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    final = [statistics.mean(g.values(lambda r: r.evals[-1]["val_loss"])) for g in groups]
+    for axis, name in zip(axes, ("steps", "tokens", "seconds of training")):
+        ends = []
+        for i, g in enumerate(groups):
+            color = colors[i % len(colors)]
+            for run in g.runs:
+                seconds = run.seconds_at()
+                x = [{"steps": m["step"], "tokens": m["tokens"]}.get(name, seconds[m["step"]]) for m in run.evals]
+                axis.plot(x, [m["val_loss"] for m in run.evals], color=color, lw=1.4, alpha=0.8, marker="o", ms=2.5)
+            ends.append((x[-1], final[i], g.label, color))
+        low = min(final)
+        high = max(m["val_loss"] for g in groups for r in g.runs for m in r.evals[len(r.evals) // 4:])
+        axis.set_ylim(low - 0.05 * (high - low + 1e-9), high + 0.05 * (high - low + 1e-9))
+        axis.set_xlabel(name)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        label_ends(axis, ends if axis is axes[-1] else [])
+    axes[0].set_ylabel("validation loss, nats per token")
+    figure.tight_layout()
+    figure.savefig(path, dpi=130, bbox_inches="tight")
+    plt.close(figure)
+
+
+def plot_alignment(groups, path, plt):
+    groups = [g for g in groups if g.runs[0].diagnoses]
+    if not groups:
+        return False
+    measures = (("left", "left singular vectors |<u, u'>|"), ("right", "right singular vectors |<v, v'>|"),
+                ("norm_ratio", "muon norm / teon norm"))
+    figure, axes = plt.subplots(len(groups), 3, figsize=(15, 3.4 * len(groups)), squeeze=False)
+    colors = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    for row, g in zip(axes, groups):
+        roles = list(dict.fromkeys(d["role"] for r in g.runs for d in r.diagnoses))
+        for axis, (key, title) in zip(row, measures):
+            ends = []
+            for i, role in enumerate(roles):
+                by_step = {}
+                for r in g.runs:
+                    for d in r.diagnoses:
+                        if d["role"] == role and finite(d[key]):
+                            by_step.setdefault(d["step"], []).append(d[key])
+                if not by_step:
+                    continue
+                x = sorted(by_step)
+                y = [statistics.mean(by_step[s]) for s in x]
+                axis.plot(x, y, color=colors[i % len(colors)], lw=1.4)
+                ends.append((x[-1], y[-1], role, colors[i % len(colors)]))
+            if key != "norm_ratio":
+                axis.set_ylim(0, 1)
+            label_ends(axis, ends)
+            axis.set_title(f"{g.label}: {title}", fontsize=9)
+            axis.set_xlabel("steps")
+            axis.grid(alpha=0.25)
+            axis.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130, bbox_inches="tight")
+    plt.close(figure)
+    return True
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or a glob of them")
+    parser.add_argument("--target", type=float, help="validation loss to reach (default: the first row's final one)")
+    parser.add_argument("--out", default="compare", help="folder for compare.md and the plots (default compare)")
+    args = parser.parse_args()
+    runs, faults = read_runs(args.runs)
+    for fault in faults:
+        print(f"compare.py: left out: {fault}", file=sys.stderr)
+    if not runs:
+        sys.exit("compare.py: error: no finished run among these")
+    groups = group_runs(runs)
+    target = args.target
+    if target is None:
+        target = max(groups[0].values(lambda r: r.evals[-1]["val_loss"]))
+    header, rows = table(groups, target)
+    print(as_text(header, rows))
+    note = (f"Validation loss in nats per token, mean ± standard deviation over seeds; p: Welch's t test against the first row; "
+            f"target: validation loss {target:.4f}.")
+    print(note)
+    os.makedirs(args.out, exist_ok=True)
+    with open(os.path.join(args.out, "compare.md"), "w", encoding="utf-8") as file:
+        file.write(as_markdown(header, rows) + f"\n\n{note}\n")
+    written = ["compare.md"]
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        print("compare.py: no plots: matplotlib is not installed (make setup)", file=sys.stderr)
+    else:
+        plot_losses(groups, os.path.join(args.out, "loss.png"), plt)
+        written.append("loss.png")
+        if plot_alignment(groups, os.path.join(args.out, "alignment.png"), plt):
+            written.append("alignment.png")
+    print(f"written: {', '.join(os.path.join(args.out, name) for name in written)}")
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()
