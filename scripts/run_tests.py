@@ -14,6 +14,7 @@ import argparse
 import collections
 import concurrent.futures
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -74,7 +75,7 @@ def run_group(program, wrap, names, timeout):
     results, outputs, left = [], [], list(names)
     while left:
         with tempfile.NamedTemporaryFile("w", suffix=".names") as file:
-            file.write("".join(name.replace("\\", "\\\\").replace("[", "\\[") + "\n" for name in left))
+            file.write("".join(re.sub(r'([\\[,"])', r"\\\1", name) + "\n" for name in left))
             file.flush()
             done, running, output, end = run_process([*wrap, program, "--input-file", file.name], timeout)
         if running or (end and not any(r.outcome == "failed" for r in done)):
