@@ -10,7 +10,7 @@ namespace teon {
 struct MomentumSlice {
     Role role;
     int layer;
-    float* data;  // m x n, dense, on the device; not written
+    const float* data;  // m x n, dense, on the device; not written
     int m, n;
 };
 

@@ -149,9 +149,10 @@ std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerO
         groups[it->second].stacks.push_back(static_cast<int>(i));
     }
     for (StackGroup& group : groups) {
-        const int64_t each = scratch_bytes(group), count = static_cast<int64_t>(group.stacks.size());
-        const int64_t chunks = (count * each + kScratchBound - 1) / kScratchBound;
-        group.chunk = static_cast<int>(std::max<int64_t>(1, (count + chunks - 1) / chunks));  // of equal sizes
+        const int64_t count = static_cast<int64_t>(group.stacks.size());
+        const int64_t most = std::clamp(kScratchBound / scratch_bytes(group), int64_t{1}, count);
+        const int64_t chunks = (count + most - 1) / most;
+        group.chunk = static_cast<int>((count + chunks - 1) / chunks);  // about equal chunks
     }
     return groups;
 }
