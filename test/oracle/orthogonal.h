@@ -74,12 +74,14 @@ inline Svd svd(const Matrix& x) {
     Matrix w = transposed(x), v(n, n);  // rows of w are the columns
     for (int i = 0; i < n; i++) v(i, i) = 1;
     auto dot = [&](int p, int q) { return std::inner_product(&w(p, 0), &w(p, 0) + w.cols, &w(q, 0), 0.0); };
-    for (bool again = true; again;) {
+    const double nothing = 1e-16 * std::sqrt(inner(x, x));  // columns this short are rounding errors
+    bool again = true;
+    for (int sweep = 0; again && sweep < 60; sweep++) {
         again = false;
         for (int p = 0; p < n; p++)
             for (int q = p + 1; q < n; q++) {
                 const double a = dot(p, p), b = dot(q, q), c = dot(p, q);
-                if (!(std::abs(c) > 1e-15 * std::sqrt(a * b)) || std::abs(c) < 1e-300) continue;
+                if (!(std::abs(c) > 1e-15 * std::sqrt(a * b)) || std::sqrt(std::min(a, b)) <= nothing) continue;
                 again = true;
                 const double zeta = (b - a) / (2 * c);
                 const double t = std::copysign(1.0, zeta) / (std::abs(zeta) + std::sqrt(1 + zeta * zeta));
