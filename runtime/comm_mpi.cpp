@@ -5,6 +5,7 @@
 
 #if __has_include(<mpi.h>)
 
+#define OMPI_SKIP_MPICXX 1  // OpenMPI's C++ bindings want a library of their own
 #include <mpi.h>
 
 #include <algorithm>
