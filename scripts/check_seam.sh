@@ -43,7 +43,7 @@ while read -r room allowed; do
         "^ *# *include \"model/(?!(${allowed// /|})\.h\")" "${files[@]}"
 done <<'TABLE'
 optim param_table model
-train param_table model activation_plan decoder
+train param_table model activation_plan decoder generator
 TABLE
 
 [ $faults = 0 ] && echo "seam: clean"

@@ -1,0 +1,128 @@
+#include "train/generate.h"
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "train/checkpoint.h"
+#include "train/hf_config.h"
+#include "train/weights.h"
+
+namespace teon {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct GenerateOptions {
+    std::string checkpoint;
+    SamplingOptions sampling;
+    uint64_t seed = 1337;
+    std::optional<DType> dtype;
+};
+
+std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
+    GenerateOptions o;
+    OptionTable t;
+    t.group("Model");
+    t.text("--checkpoint", o.checkpoint, "FOLDER",
+           "config.json and model.safetensors of a GPT-2 or LLaMA, or a run, whose newest checkpoint is taken");
+    t.choice("--dtype", o.dtype, Choices<DType>{{"float", DType::f32}, {"bf16", DType::bf16}},
+             "storage of weights and activations")
+        .default_text = "bf16 on a GPU, float on a CPU";
+    t.group("Text");
+    add_sampling_flags(t, o.sampling);
+    t.integer("--seed", o.seed, 0, 1'000'000'000'000'000, "of sampling");
+    if (!parse_flags(t, "generate", "Sample text from a checkpoint.", argc, argv)) return std::nullopt;
+    CHECK_USAGE(!o.checkpoint.empty(), "--checkpoint: missing; name a checkpoint's folder, or a run's");
+    return o;
+}
+
+void print(std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+}
+
+// A tokenizer's text, or numbers where there is none.
+std::string token_text(const Tokenizer* tokenizer, int token) {
+    return tokenizer ? std::string(tokenizer->bytes(token)) : fmt::format("{} ", token);
+}
+
+int run(const std::vector<ModelFamily>& families, int argc, const char* const* argv) {
+    const std::optional<GenerateOptions> o = parse(argc, argv);
+    if (!o) return 0;
+    const PublishedModel model = open_model(o->checkpoint, families);
+    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(model.folder);
+    const std::vector<int> prompt = prompt_of(o->sampling, tokenizer.get(), model.limits);
+    const SafetensorsFile weights(model.weights());
+
+    CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=host to run on the CPU");
+    Context context;
+    const DType dtype = o->dtype.value_or(device_info().is_gpu ? DType::bf16 : DType::f32);
+    ParamStore params(decoder_params(model.config), dtype, context.stream, false);
+    load_weights(params, weights, context.stream);
+    const int64_t wanted = static_cast<int64_t>(prompt.size()) + o->sampling.sample_tokens;
+    const int capacity = static_cast<int>(std::min<int64_t>(model.config.max_T, wanted));
+    const std::unique_ptr<Generator> generator = make_generator(model.config, params, 1, capacity, context);
+
+    for (size_t i = 0; i < prompt.size(); ++i)
+        if (i > 0 || prompt[0] != model.limits.begin) print(token_text(tokenizer.get(), prompt[i]));
+    const auto begin = std::chrono::steady_clock::now();
+    const size_t count = sample(*generator, prompt, o->sampling, model.limits, o->seed, [&](int token) {
+                             print(token_text(tokenizer.get(), token));
+                         }).size();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    print("\n");
+    fmt::print(stderr, "generate: {} tokens, {:.1f} tokens/s\n", count, static_cast<double>(count) / seconds);
+    return 0;
+}
+
+}  // namespace
+
+PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families) {
+    PublishedModel m{folder, {}, {}};
+    CHECK_USAGE(fs::is_directory(folder), "{}: no such folder", folder);
+    if (!fs::exists(m.weights())) {
+        m.folder = find_checkpoint(folder).folder;
+        CHECK_USAGE(!m.folder.empty(), "{}: holds neither model.safetensors nor a whole checkpoint", folder);
+    }
+    const std::string path = m.folder + "/config.json";
+    std::ifstream file(path);
+    CHECK_USAGE(file, "{}: cannot be read", path);
+    const nlohmann::json j = nlohmann::json::parse(file, nullptr, false);
+    CHECK_USAGE(j.is_object(), "{}: not a JSON object", path);
+    const std::string type = j.contains("model_type") && j["model_type"].is_string() ? j["model_type"] : "";
+    for (const ModelFamily& family : families) {
+        const DecoderConfig base = family.config(family.default_preset);
+        if (base.family != type) continue;
+        m.config = decoder_config(j, base, path);
+        auto token = [&](const char* key) {
+            return j.contains(key) && j[key].is_number_integer() ? j[key].get<int>() : -1;
+        };
+        m.limits = {token("bos_token_id"), token("eos_token_id")};
+        return m;
+    }
+    throw UsageError(fmt::format("{}: model_type is '{}'; only gpt2 and llama can be read here", path, type));
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder) {
+    for (const std::string& candidate : {folder + "/tokenizer", folder})
+        if (fs::exists(candidate + "/description.json") || fs::exists(candidate + "/tokenizer.json"))
+            return std::make_unique<Tokenizer>(candidate);
+    return nullptr;
+}
+
+int generate_main(const std::vector<ModelFamily>& families, int argc, const char* const* argv) {
+    try {
+        return run(families, argc, argv);
+    } catch (const UsageError& error) {
+        fmt::print(stderr, "generate: error: {}\n", error.what());
+        return 2;
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "generate: error: {}\n", error.what());
+        return 1;
+    }
+}
+
+}  // namespace teon

@@ -1,0 +1,31 @@
+// Text from a checkpoint, from the command line to the exit status.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "train/options.h"
+#include "train/sampling.h"
+
+namespace teon {
+
+// A folder with config.json and model.safetensors: a checkpoint of ours, or a published GPT-2 or LLaMA.
+struct PublishedModel {
+    std::string folder;
+    DecoderConfig config;
+    TextLimits limits;
+
+    std::string weights() const { return folder + "/model.safetensors"; }
+};
+
+// `folder`, or the newest whole checkpoint in it if it is a run's. Throws UsageError naming the file and the fault.
+PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families);
+
+// The tokenizer of a checkpoint folder (in tokenizer/ or beside the weights), or nullptr if it has none.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder);
+
+// 0: done; 1: failed; 2: usage. Errors are one line on standard error, beginning "generate: error:".
+int generate_main(const std::vector<ModelFamily>& families, int argc, const char* const* argv);
+
+}  // namespace teon

@@ -1,0 +1,89 @@
+#include "train/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace teon {
+
+void add_sampling_flags(OptionTable& table, SamplingOptions& o) {
+    table.text("--prompt", o.prompt, "TEXT", "what the sampled text begins with").default_text = "nothing";
+    table.add(
+        "--prompt-tokens", "N,...", "the prompt as tokens, for tokenizers that cannot encode text here", "",
+        [&o](const std::string& text) {
+            o.prompt_tokens.clear();
+            for (const std::string& item : split(text)) {
+                const auto token = parse_number(item);
+                CHECK_USAGE(token && *token == std::floor(*token) && *token >= 0 && *token < 1 << 24,
+                            "--prompt-tokens {}: not a token; write whole numbers, e.g. 15496,995", item);
+                o.prompt_tokens.push_back(static_cast<int>(*token));
+            }
+        },
+        [&o] { return nlohmann::json(o.prompt_tokens); });
+    table.integer("--sample-tokens", o.sample_tokens, 1, 1 << 20, "tokens to sample, at most");
+    table.number("--temperature", o.temperature, 0, 100, "what logits are divided by; 0: always the likeliest token");
+    table.integer("--top-k", o.top_k, 0, 1 << 24, "sample among this many of the likeliest tokens; 0: all");
+}
+
+int Sampler::next(std::span<const float> logits) {
+    order_.clear();
+    for (int token = 0; token < static_cast<int>(logits.size()); ++token)
+        if (std::isfinite(logits[static_cast<size_t>(token)])) order_.push_back(token);
+    CHECK(!order_.empty(), "none of the model's {} logits is a finite number: are its weights?", logits.size());
+    auto logit = [&](int token) { return logits[static_cast<size_t>(token)]; };
+    auto likelier = [&](int a, int b) { return logit(a) != logit(b) ? logit(a) > logit(b) : a < b; };
+
+    const int top = *std::min_element(order_.begin(), order_.end(), likelier);
+    if (temperature_ == 0.0f) return top;
+    if (top_k_ > 0 && top_k_ < static_cast<int>(order_.size())) {
+        std::nth_element(order_.begin(), order_.begin() + (top_k_ - 1), order_.end(), likelier);
+        order_.resize(static_cast<size_t>(top_k_));
+        std::sort(order_.begin(), order_.end());  // nth_element leaves any order, which would differ between libraries
+    }
+    weights_.clear();
+    for (int token : order_) weights_.push_back(std::exp((double{logit(token)} - logit(top)) / temperature_));
+    const double uniform =
+        static_cast<double>(engine_() >> 11) * 0x1p-53;  // the library's distributions differ, this does not
+    double left = uniform * std::accumulate(weights_.begin(), weights_.end(), 0.0);
+    for (size_t i = 0; i < order_.size(); ++i)
+        if ((left -= weights_[i]) < 0) return order_[i];
+    return top;  // rounding left a remainder
+}
+
+std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer, const TextLimits& limits) {
+    CHECK_USAGE(o.prompt.empty() || o.prompt_tokens.empty(),
+                "--prompt and --prompt-tokens: they say the same thing; give one");
+    if (!o.prompt_tokens.empty()) return o.prompt_tokens;
+    std::vector<int> tokens;
+    if (limits.begin >= 0) tokens.push_back(limits.begin);
+    if (!o.prompt.empty()) {
+        CHECK_USAGE(tokenizer, "--prompt: there is no tokenizer with the weights or data; give --prompt-tokens 1,2,3");
+        CHECK_USAGE(tokenizer->can_encode(),
+                    "--prompt: this tokenizer cannot encode text here ({}); give --prompt-tokens 1,2,3",
+                    tokenizer->cannot_encode());
+        const std::vector<int> encoded = tokenizer->encode(o.prompt);
+        tokens.insert(tokens.end(), encoded.begin(), encoded.end());
+    }
+    CHECK_USAGE(!tokens.empty(), "--prompt: no token is known to begin texts, so the prompt cannot be empty");
+    return tokens;
+}
+
+std::vector<int> sample(Generator& generator, const std::vector<int>& prompt, const SamplingOptions& o,
+                        const TextLimits& limits, uint64_t seed, const std::function<void(int)>& on_token) {
+    CHECK_USAGE(static_cast<int>(prompt.size()) <= generator.capacity(),
+                "--prompt: its {} tokens do not fit the context of {}", prompt.size(), generator.capacity());
+    Sampler sampler(o.temperature, o.top_k, seed);
+    std::vector<int> tokens;
+    const std::vector<float>* logits = &generator.start(prompt);
+    while (true) {
+        const int token = sampler.next(*logits);
+        if (token == limits.end) return tokens;
+        tokens.push_back(token);
+        if (on_token) on_token(token);
+        if (static_cast<int>(tokens.size()) == o.sample_tokens || generator.length() == generator.capacity())
+            return tokens;
+        logits = &generator.step({token});
+    }
+}
+
+}  // namespace teon

@@ -1,0 +1,58 @@
+// Sampling text from a model: which token comes next, and until when.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer.h"
+#include "model/generator.h"
+#include "train/option_table.h"
+
+namespace teon {
+
+struct SamplingOptions {
+    std::string prompt;
+    std::vector<int> prompt_tokens;  // instead of prompt; empty: not given
+    int sample_tokens = 256;         // at most; the context and a token that ends texts may end it before
+    float temperature = 1.0f;        // logits are divided by it; 0: the likeliest token
+    int top_k = 50;                  // only among the k likeliest; 0: all
+};
+
+// The rows --prompt, --prompt-tokens, --sample-tokens, --temperature and --top-k.
+void add_sampling_flags(OptionTable& table, SamplingOptions& options);
+
+// Draws tokens from softmax(logits / temperature) over the top_k largest logits (of equal ones the lower tokens). The
+// same seed gives the same tokens on every machine.
+class Sampler {
+public:
+    Sampler(float temperature, int top_k, uint64_t seed) : temperature_(temperature), top_k_(top_k), engine_(seed) {}
+    // Throws Error if no logit is a finite number.
+    int next(std::span<const float> logits);
+
+private:
+    float temperature_;
+    int top_k_;
+    std::mt19937_64 engine_;
+    std::vector<int> order_;
+    std::vector<double> weights_;
+};
+
+// What a text is bounded by: -1 for none. Texts of training data begin and end with the same token, the delimiter.
+struct TextLimits {
+    int begin = -1, end = -1;
+};
+
+// The prompt's tokens: prompt_tokens, or the prompt encoded behind the token that begins texts. Throws UsageError that
+// says what to give where the tokenizer (nullptr: none) cannot encode it or nothing would be left.
+std::vector<int> prompt_of(const SamplingOptions& options, const Tokenizer* tokenizer, const TextLimits& limits);
+
+// The tokens that follow the prompt, without the one that ended the text; on_token is called with each as it comes.
+// Throws UsageError if the prompt leaves no room in the generator, which is for one sequence.
+std::vector<int> sample(Generator& generator, const std::vector<int>& prompt, const SamplingOptions& options,
+                        const TextLimits& limits, uint64_t seed, const std::function<void(int)>& on_token = nullptr);
+
+}  // namespace teon
