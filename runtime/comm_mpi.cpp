@@ -5,7 +5,6 @@
 
 #if __has_include(<mpi.h>)
 
-#define OMPI_SKIP_MPICXX 1  // OpenMPI's C++ bindings want a library of their own
 #define OMPI_SKIP_MPICXX  // the C++ bindings of old would need a library of their own
 #define MPICH_SKIP_MPICXX
 #include <mpi.h>
