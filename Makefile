@@ -161,8 +161,9 @@ gpu-check:  ## Build, test, sanitize, train and time on this machine's GPU (8 mi
 check-seam:  ## Check that backend names stay in runtime/ and includes go one way
 	@scripts/check_seam.sh
 
-bench: $(PROGRAMS) $(BENCHES:%=build/$(BACKEND)/%) | venv  ## Measure this machine: each program in bench/
+bench: $(PROGRAMS) $(BENCHES:%=build/$(BACKEND)/%) | venv  ## Measure this machine: each program in bench/, and training beside PyTorch
 	@set -e; for b in $(BENCHES:%=build/$(BACKEND)/%); do echo "$$b"; $$b; done
+	@$(PYTHON) bench/bench_train.py
 
 setup: packages venv  ## Install what is missing: packages, and .venv for plots and tokenizers
 packages:
