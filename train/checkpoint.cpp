@@ -94,13 +94,14 @@ void verify(const std::string& folder) {
     for (const ManifestEntry& entry : files) verify_file(folder, entry);
 }
 
-// Uploads a tensor of the file whose shape must be [rows, cols].
-void upload_tensor(float* out, const SafetensorsFile& file, const std::string& name, int64_t rows, int64_t cols, const Stream& stream) {
+// Uploads elements [begin, end) of a tensor of the file whose shape must be [rows, cols].
+void upload_tensor(float* out, const SafetensorsFile& file, const std::string& name, int64_t rows, int64_t cols, int64_t begin,
+                   int64_t end, const Stream& stream) {
     const TensorInfo& t = file.at(name);
     CHECK(t.dtype == "F32" && t.shape == (std::vector<int64_t>{rows, cols}), "{}: tensor '{}' is {} [{}], this run's is F32 [{}, {}]",
           file.path(), name, t.dtype, fmt::join(t.shape, ", "), rows, cols);
     const std::vector<std::byte> data = file.read(t);
-    upload_bytes(out, data.data(), data.size(), stream);
+    upload(out, reinterpret_cast<const float*>(data.data()) + begin, end - begin, stream);
     stream.synchronize();  // data ends here
 }
 
@@ -201,13 +202,13 @@ void read_tensors(const std::string& folder, ParamStore& params, const std::vect
     const SafetensorsFile master(folder + "/optimizer/master.safetensors");
     for (int i = 0; i < params.table().count(); ++i) {
         const ParamRow& row = params.table()[i];
-        upload_tensor(params.master(i), master, row.name, row.rows, row.cols, stream);
+        upload_tensor(params.master(i), master, row.name, row.rows, row.cols, 0, row.size(), stream);
     }
     params.sync_work(stream);
     const SafetensorsFile saved(folder + "/optimizer/state.safetensors");
     CHECK(saved.tensors().size() == state.size(), "{}: holds {} tensors, this run's optimizer has {}", saved.path(),
           saved.tensors().size(), state.size());
-    for (const StateTensor& t : state) upload_tensor(t.data, saved, t.name, t.rows, t.cols, stream);
+    for (const StateTensor& t : state) upload_tensor(t.data, saved, t.name, t.rows, t.cols, t.begin, t.end, stream);
 }
 
 }  // namespace teon

@@ -75,15 +75,17 @@ CheckpointWriter::~CheckpointWriter() {
     if (thread_.joinable()) thread_.join();
 }
 
-void CheckpointWriter::save(const TrainingState& state, const Stream& stream) {
+void CheckpointWriter::save(const TrainingState& state, const Stream& stream, const std::function<const float*(int slot)>& collected) {
     if (thread_.joinable()) thread_.join();
-    float* to = copy_.data();
-    download(to, params_.master_all(), params_.table().size(), stream);
-    to += params_.table().size();
-    for (const StateTensor& t : state_) {
-        const int64_t n = static_cast<int64_t>(t.rows) * t.cols;
-        download(to, t.data, n, stream);
-        to += n;
+    download(copy_.data(), params_.master_all(), params_.table().size(), stream);
+    for (int slot = 0; slot < kStateSlots; ++slot) {
+        const float* flat = collected ? collected(slot) : nullptr;
+        float* to = copy_.data() + params_.table().size();
+        for (const StateTensor& t : state_) {
+            const int64_t n = static_cast<int64_t>(t.rows) * t.cols;
+            if (t.slot == slot) download(to, flat ? flat + params_.table()[t.param].offset : t.data, n, stream);
+            to += n;
+        }
     }
     copied_.record(stream);
     reported_ = false;

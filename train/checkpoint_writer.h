@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -42,7 +43,8 @@ public:
     ~CheckpointWriter();          // waits for the save in flight
 
     // Begins a save of the state that the stream's queued work leaves. Waits for an earlier save first, never for this one.
-    void save(const TrainingState& state, const Stream& stream);
+    // collected(slot), where several ranks share the optimizer's state: that slot of all of it, laid out as the parameters.
+    void save(const TrainingState& state, const Stream& stream, const std::function<const float*(int slot)>& collected = nullptr);
     // The result of a save that finished since the last call, or of the one in flight if `wait`; nullopt if there is none.
     std::optional<SaveResult> result(bool wait);
 

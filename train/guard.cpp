@@ -8,8 +8,10 @@
 namespace teon {
 
 std::optional<GuardEvent> guard_event(const StepMetrics& m, double warn_spikes) {
-    if (m.skip == kSkipNonfinite)
-        return GuardEvent{"update_skipped", std::isfinite(m.loss) ? "non-finite gradient" : "non-finite loss"};
+    if (m.skip == kSkipNonfinite) {
+        const std::string rank = m.faulty_rank < 0 ? "" : fmt::format(", rank {}", m.faulty_rank);
+        return GuardEvent{"update_skipped", std::isfinite(m.loss) ? "non-finite gradient" : "non-finite loss" + rank};
+    }
     const bool warn = warn_spikes > 0 && std::max(m.loss_z, m.grad_norm_z) > warn_spikes;
     if (m.skip != kSkipSpike && !warn) return std::nullopt;
     return GuardEvent{m.skip == kSkipSpike ? "update_skipped" : "spike",

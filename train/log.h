@@ -17,9 +17,12 @@ struct StepMetrics {
     double ms = 0;            // since the step before
     double tokens_per_s = 0;
     double data_wait_ms = 0;  // the host waited for the loader
+    double comm_wait_ms = 0;  // backward was done, but not the exchange of gradients between ranks
     double optimizer_ms = 0;
     int skip = 0;             // kSkipNonfinite or kSkipSpike: there was no update
     int skipped_in_row = 0;   // this step included
+    int faulty_rank = -1;     // of several ranks, the first whose own loss was not finite
+    bool stop = false;        // a rank asked all to stop (Trainer::request_stop)
     double loss_z = 0, grad_norm_z = 0;  // StepControl's
 };
 
@@ -27,7 +30,7 @@ struct StepMetrics {
 // NaN and infinities are written as null.
 class MetricsFile {
 public:
-    // Throws Error naming the path, also if another process is writing it.
+    // Throws Error naming the path, also if another process is writing it. An empty path: nothing is written.
     explicit MetricsFile(const std::string& path);
     ~MetricsFile();
     MetricsFile(const MetricsFile&) = delete;

@@ -9,6 +9,7 @@
 #include "train/checkpoint_writer.h"
 #include "train/guard.h"
 #include "train/hf_config.h"
+#include "train/reducer.h"
 #include "train/stop.h"
 #include "train/tokenizer_files.h"
 #include "train/trainer.h"
@@ -29,10 +30,8 @@ LoaderOptions loader_options(const Setup& s, bool training, const Comm& comm) {
     l.seed = s.options.seed;
     l.document_mask = s.options.document_mask;
     l.delimiter = s.delimiter;
-    if (training) {
-        l.rank = comm.rank();
-        l.ranks = comm.size();
-    }
+    l.rank = comm.rank();
+    l.ranks = comm.size();
     return l;
 }
 
@@ -41,6 +40,18 @@ CheckpointPlan checkpoint_plan(const Setup& s) {
     const Options& o = s.options;
     return {o.out, o.out + "/metrics.jsonl", hf_config(s.config, s.delimiter),
             tokenizer_files((data.parent_path() / "tokenizer").string(), s.config.max_T), o.keep_last, o.keep_every};
+}
+
+// Ranks above 0 keep a log only if asked to.
+std::string metrics_path(const Options& o, int rank) {
+    if (rank == 0) return o.out + "/metrics.jsonl";
+    return o.rank_logs ? fmt::format("{}/metrics.rank{}.jsonl", o.out, rank) : "";
+}
+
+// What must not differ between ranks; folders may.
+nlohmann::json common_to_ranks(nlohmann::json run) {
+    for (const char* key : {"out", "data", "val-data"}) run["options"].erase(key);
+    return run;
 }
 
 bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
@@ -52,14 +63,16 @@ public:
           o_(setup.options),
           run_(run_json(family, setup)),
           loader_(s_.train_shards, loader_options(s_, true, *ctx_.comm)),
-          metrics_(o_.out + "/metrics.jsonl"),
+          metrics_(metrics_path(o_, ctx_.comm->rank())),
           console_(s_.steps, o_.log_every, decoder_flops_per_token(s_.config, s_.run.T), device.peak_bf16_flops),
           stop_(o_.time_limit),
           model_(make_decoder(s_.config, s_.run, ctx_)),
           optimizer_(model_->params(), o_.optimizer, ctx_),
           trainer_(*model_, optimizer_, loader_,
                    {s_.steps, o_.batch_tokens, s_.micro_steps, o_.grad_clip, o_.skip_spikes, o_.optimizer, o_.schedule}, ctx_),
-          writer_(checkpoint_plan(s_), model_->params(), optimizer_.state()) {
+          writer_(ctx_.comm->rank() > 0 ? nullptr
+                                        : std::make_unique<CheckpointWriter>(checkpoint_plan(s_), model_->params(), optimizer_.state())) {
+        check_equal_on_all_ranks(common_to_ranks(run_).dump(), "options or data", ctx_);
         if (!s_.val_shards.empty()) val_loader_ = std::make_unique<Loader>(s_.val_shards, loader_options(s_, false, *ctx_.comm));
         console_.note(fmt::format("{:<12}{}\n{}{:<12}{}\n", "device", device.name, setup_report(s_), "run", o_.out));
     }
@@ -74,12 +87,12 @@ public:
 
     void resume(const ResumePoint& point) {
         const TrainingState& state = point.state;
-        const bool evaluated = metrics_.truncate_after(state.step);
+        const bool evaluated = rank_0_says(metrics_.truncate_after(state.step));
         for (const auto& [folder, fault] : point.found.passed_over) {
             console_.note(fmt::format("passed over {}: {}", folder, fault));
             metrics_.event(state.step, "checkpoint_passed_over", fault);
         }
-        clear_remains(o_.out, point.found);
+        if (ctx_.comm->rank() == 0) clear_remains(o_.out, point.found);
         console_.note(fmt::format("resuming from {}", point.found.folder));
         metrics_.event(state.step, "resumed", point.found.folder);
         read_tensors(point.found.folder, model_->params(), optimizer_.state(), ctx_.stream);
@@ -90,11 +103,13 @@ public:
 
     void run() {
         std::string stop;
+        if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
         while (trainer_.steps_done() < s_.steps && stop.empty()) {
             log(trainer_.step());
-            report(writer_.result(false));
+            report(saved(false));
+            if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
-            stop = skipped_too_often_ ? "skipped updates" : stop_.reason();
+            stop = skipped_too_often_ ? "skipped updates" : stop_reason();
             const bool save = step == s_.steps || !stop.empty() || due(o_.checkpoint_every, step);
             const bool diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step);
             if (save || diagnose || evaluate) log(trainer_.finish());
@@ -103,13 +118,15 @@ public:
             if (evaluate && stop.empty()) evaluate_now();
         }
         log(trainer_.finish());
-        report(writer_.result(true));
+        report(saved(true));
         CHECK(!save_failed_, "the last checkpoint could not be written: {}", fault_);
         CHECK(!skipped_too_often_, "the last {} updates were skipped (--max-skipped {}); the last good state is in {}",
               trainer_.control().skipped_in_row, o_.max_skipped, o_.out + "/" + checkpoint_name(trainer_.steps_done()));
         if (!stop.empty() && trainer_.steps_done() < s_.steps)
             console_.note(fmt::format("stopped by {} after step {}; continue with --resume", stop, trainer_.steps_done()));
     }
+
+    Comm& comm() { return *ctx_.comm; }
 
 private:
     bool evaluation_due(int64_t step) const { return val_loader_ && (due(o_.eval_every, step) || step == s_.steps); }
@@ -122,6 +139,7 @@ private:
             metrics_.event(m->step, event->name, event->reason);
             console_.note(fmt::format("step {}: {}: {}", m->step, event->name, event->reason));
         }
+        stop_agreed_ |= m->stop;
         skipped_too_often_ = o_.max_skipped > 0 && m->skipped_in_row >= o_.max_skipped;
     }
 
@@ -133,6 +151,25 @@ private:
         console_.note(fmt::format("eval {} | val loss {:.4f} | perplexity {:.3f} | {} tokens", step, e.loss, std::exp(e.loss), e.tokens));
     }
 
+    // Several ranks stop after the same step: the one in whose metrics each of them finds that one of them wanted to.
+    std::string stop_reason() {
+        const std::string own = stop_.reason();
+        if (ctx_.comm->size() == 1) return own;
+        if (!own.empty()) trainer_.request_stop();
+        return !stop_agreed_ ? "" : own.empty() ? "another rank" : own;
+    }
+
+    bool rank_0_says(bool own) {
+        Buffer<float> shared(1);
+        float value = own ? 1.0f : 0.0f;
+        upload(shared.data(), &value, 1, ctx_.stream);
+        ctx_.comm->broadcast(shared.data(), DType::f32, {{0, 1, 0}}, ctx_.stream);
+        ctx_.comm->join(ctx_.stream);
+        download(&value, shared.data(), 1, ctx_.stream);
+        ctx_.stream.synchronize();
+        return value != 0;
+    }
+
     void report_alignment() {
         for (const Alignment& a : optimizer_.diagnose(ctx_))
             metrics_.write(json{{"kind", "diagnose"}, {"step", trainer_.steps_done()}, {"role", name_of(a.role)},
@@ -141,11 +178,30 @@ private:
 
     // The state after the last step, whose metrics are logged: so a checkpoint never precedes the lines up to its step.
     void save_now(bool wait) {
-        report(writer_.result(true));
+        report(saved(true));
         const int64_t step = trainer_.steps_done();
-        writer_.save({step, step * o_.batch_tokens, loader_.next_sample(), trainer_.control(), run_}, ctx_.stream);
-        if (wait) report(writer_.result(true));
+        const TrainingState state{step, step * o_.batch_tokens, loader_.next_sample(), trainer_.control(), run_};
+        if (ctx_.comm->size() == 1) {
+            writer_->save(state, ctx_.stream);
+        } else {
+            save_of_all_ranks(state);
+        }
+        if (wait) report(saved(true));
     }
+
+    // Rank 0 writes what all own. The state comes together where the gradients were, which the next step overwrites.
+    void save_of_all_ranks(const TrainingState& state) {
+        ParamStore& params = model_->params();
+        auto collected = [&](int slot) {
+            optimizer_.collect_state(slot, params.grad_all(), ctx_);
+            return params.grad_all();
+        };
+        optimizer_.collect_masters(params, ctx_);
+        if (writer_) return writer_->save(state, ctx_.stream, collected);
+        for (int slot = 0; slot < kStateSlots; ++slot) collected(slot);
+    }
+
+    std::optional<SaveResult> saved(bool wait) { return writer_ ? writer_->result(wait) : std::nullopt; }
 
     void report(const std::optional<SaveResult>& saved) {
         if (!saved) return;
@@ -173,8 +229,8 @@ private:
     std::unique_ptr<Model> model_;
     Optimizer optimizer_;
     Trainer trainer_;
-    CheckpointWriter writer_;
-    bool skipped_too_often_ = false, save_failed_ = false;
+    std::unique_ptr<CheckpointWriter> writer_;  // of rank 0
+    bool skipped_too_often_ = false, save_failed_ = false, stop_agreed_ = false;
     std::string fault_;           // of the last save, if it failed
 };
 
@@ -182,9 +238,14 @@ private:
 
 void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, const std::optional<ResumePoint>& resume) {
     TrainingLoop loop(family, setup, device);
-    if (resume) loop.resume(*resume);
-    else loop.begin();
-    loop.run();
+    try {
+        if (resume) loop.resume(*resume);
+        else loop.begin();
+        loop.run();
+    } catch (const std::exception& error) {
+        loop.comm().fail(error.what());
+        throw;
+    }
 }
 
 }  // namespace teon

@@ -159,6 +159,10 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
 
     t.group("Checks", FREE);
     t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; touch no device");
+    t.integer("--ranks", o.ranks, 1, 65536, "with --plan-only: plan for this many devices, and print who updates what");
+    t.number("--bandwidth", o.bandwidth, 0, 1e6, "with --ranks: predict communication at this many GB/s per rank; 0: do not");
+    t.toggle("--check-ranks", o.check_ranks, "compare the weights of all ranks after every step (slow)");
+    t.toggle("--rank-logs", o.rank_logs, "ranks above 0 log to metrics.rankN.jsonl and rankN.log in the run's folder");
     // Without influence on the numbers, or compared by what they resolve to (run_json).
     for (const char* flag : {"--recompute", "--data", "--val-data", "--micro-batch", "--steps", "--tokens", "--epochs"})
         std::find_if(t.rows.begin(), t.rows.end(), [&](const OptionRow& row) { return row.flag == flag; })->fixed = false;
@@ -194,6 +198,8 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
     needs({"--teon-k", "--teon-mode", "--teon-roles", "--teon-rms-match", "--teon-normalize-slices"},
           opt.method == Method::teon, "--optimizer teon");
     needs({"--ns-steps", "--ns-form"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
+    needs({"--rank-logs"}, given.count("--out"), "--out");
+    needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
     needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");
     needs({"--keep-every"}, given.count("--keep-last") > 0, "--keep-last");
     needs({"--resume"}, !o.out.empty(), "--out, the run's folder");

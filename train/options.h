@@ -60,6 +60,9 @@ struct Options {
     float skip_spikes = 0, warn_spikes = 0;               // standard deviations; 0: off
     // checks
     bool plan_only = false;
+    int ranks = 1;                                        // with plan_only; a run's come from its launcher
+    double bandwidth = 0;                                 // GB/s per rank, for the plan's prediction; 0: none
+    bool check_ranks = false, rank_logs = false;
 };
 
 // Parses argv and, where given, --config FILE.toml (flags override it). Throws UsageError with one line that names the flag, the

@@ -38,6 +38,7 @@ json run_json(const ModelFamily& family, const Setup& s) {
             {"version", source_version()},
             {"options", options_json(family, s.options)},
             {"model", {{"layers", c.L}, {"channels", c.C}, {"heads", c.NH}, {"kv_heads", c.NKV}, {"ffn", c.F}, {"vocab_size", c.V}}},
+            {"ranks", s.placement.ranks},
             {"micro_batch", s.run.B},
             {"steps", s.steps},
             {"data", data_json(s.train_shards)}};
@@ -47,8 +48,9 @@ void check_unchanged(const ModelFamily& family, const json& saved, const Setup& 
     const json now = run_json(family, setup);
     CHECK_USAGE(saved.value("program", "") == now["program"], "--resume: the run in --out is one of {}", saved.value("program", "?"));
     std::vector<std::string> changed = changed_options(family, saved.value("options", json::object()), setup.options);
+    const bool same_ranks = saved.value("ranks", 1) == setup.placement.ranks;  // others may need another micro-batch
     for (const char* key : {"model", "micro_batch", "steps"})
-        if (saved.value(key, json()) != now[key])
+        if ((same_ranks || std::string_view(key) != "micro_batch") && saved.value(key, json()) != now[key])
             changed.push_back(fmt::format("{} {} (was {})", key, now[key].dump(), saved.value(key, json()).dump()));
     if (saved.value("data", json()) != now["data"]) changed.push_back("the training shards of --data");
     CHECK_USAGE(changed.empty(), "--resume: this run must go on as it began, but these changed: {}; or begin another with --init-from",

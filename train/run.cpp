@@ -1,7 +1,10 @@
 #include "train/run.h"
 
+#include <chrono>
+#include <cstdio>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "train/loop.h"
 #include "train/version.h"
@@ -44,35 +47,65 @@ json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& de
                        {"kv_heads", c.NKV}, {"ffn", c.F}, {"vocab_size", c.V}, {"context", c.max_T},
                        {"parameters", s.params.logical_size()}}},
             {"run", {{"steps", s.steps}, {"micro_batch", s.run.B}, {"micro_steps", s.micro_steps},
-                     {"recompute", name_of(s.run.recompute)}, {"eval_windows", s.eval_windows}}},
+                     {"ranks", s.placement.ranks}, {"recompute", name_of(s.run.recompute)}, {"eval_windows", s.eval_windows}}},
             {"memory_bytes", memory},
             {"data", {{"train", shards_json(s.train_shards)}, {"val", shards_json(s.val_shards)}}},
             {"stacks", stacks}};
 }
 
+void send_output_to(const char* path) { CHECK(std::freopen(path, "a", stdout), "{}: cannot be opened", path); }
+
+// What a run may plan with. Several ranks must come to the same plan, so they go by what their devices have in all, not by
+// what happens to be free; ranks on CPUs share their machine's memory.
+int64_t usable_bytes(const DeviceInfo& device, const Launch& launch) {
+    if (launch.size == 1) return static_cast<int64_t>(0.94 * static_cast<double>(device.free_bytes));
+    return static_cast<int64_t>(0.9 * static_cast<double>(device.total_bytes)) / (device.is_gpu ? 1 : launch.local_size);
+}
+
 int run(const ModelFamily& family, int argc, const char* const* argv) {
+    const Launch launch = launch_from_environment();
+    if (launch.rank > 0) send_output_to("/dev/null");  // rank 0 speaks for all
     std::optional<Options> options = parse_options(family, argc, argv);
     if (!options) return 0;
     constexpr int64_t kPlanBytes = int64_t{80} << 30;  // --plan-only plans for a device of 80 GB unless told otherwise
     const bool cuda = std::string_view(backend_name()) == "cuda";
     if (options->plan_only) {
-        fmt::print("{}", setup_report(make_setup(family, *options, {cuda, options->memory ? options->memory : kPlanBytes})));
+        fmt::print("{}", setup_report(make_setup(family, *options, {cuda, options->memory ? options->memory : kPlanBytes, options->ranks})));
         return 0;
     }
     std::optional<ResumePoint> resume;
     if (options->resume) resume = find_resume_point(options->out);
-    if (resume && options->micro_batch == 0) options->micro_batch = resume->state.run.value("micro_batch", 0);
-    make_setup(family, *options, {cuda, kPlanBytes});  // usage errors come before any device is touched
+    if (resume && options->micro_batch == 0 && resume->state.run.value("ranks", 1) == launch.size)
+        options->micro_batch = resume->state.run.value("micro_batch", 0);
+    make_setup(family, *options, {cuda, kPlanBytes, launch.size});  // usage errors come before any device is touched
     CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=host to run on the CPU");
+    set_device_of(launch);
     const DeviceInfo device = device_info();
-    const int64_t usable = options->memory ? options->memory : static_cast<int64_t>(0.94 * static_cast<double>(device.free_bytes));
-    Setup setup = make_setup(family, *options, {device.is_gpu, usable});
+    const int64_t usable = options->memory ? options->memory : usable_bytes(device, launch);
+    Setup setup = make_setup(family, *options, {device.is_gpu, usable, launch.size});
     if (resume) check_unchanged(family, resume->state.run, setup);
     if (setup.options.out.empty()) setup.options.out = default_run_folder(setup.options);
-    create_run_folder(setup.options.out, setup.options.resume);
-    write_file_atomically(setup.options.out + "/config.json", config_json(family, setup, device).dump(2) + "\n");
+    if (launch.rank == 0) {
+        create_run_folder(setup.options.out, setup.options.resume);
+        write_file_atomically(setup.options.out + "/config.json", config_json(family, setup, device).dump(2) + "\n");
+    }
+    if (launch.rank > 0 && setup.options.rank_logs)
+        send_output_to(fmt::format("{}/rank{}.log", setup.options.out, launch.rank).c_str());
     run_training(family, setup, device, resume);
     return 0;
+}
+
+// What all ranks would say is said once: the others give rank 0 a moment, in which its end ends them.
+void report_error(const ModelFamily& family, const std::exception& error) {
+    std::string rank;
+    try {
+        if (const Launch launch = launch_from_environment(); launch.rank > 0) {
+            rank = fmt::format("rank {}: ", launch.rank);
+            std::this_thread::sleep_for(std::chrono::seconds(2));
+        }
+    } catch (const UsageError&) {  // then that is the error
+    }
+    fmt::print(stderr, "{}: error: {}{}\n", family.program, rank, error.what());
 }
 
 }  // namespace
@@ -81,10 +114,10 @@ int train_main(const ModelFamily& family, int argc, const char* const* argv) {
     try {
         return run(family, argc, argv);
     } catch (const UsageError& error) {
-        fmt::print(stderr, "{}: error: {}\n", family.program, error.what());
+        report_error(family, error);
         return 2;
     } catch (const std::exception& error) {
-        fmt::print(stderr, "{}: error: {}\n", family.program, error.what());
+        report_error(family, error);
         return 1;
     }
 }

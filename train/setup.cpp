@@ -67,12 +67,12 @@ int64_t windows_of(const std::vector<ShardInfo>& shards, int T) {
 }
 
 // Sizes the micro-batch and the recompute policy together: the cheapest policy that leaves room for a useful micro-batch
-// (8192 tokens, or the whole step if that is less), then the largest divisor of the step's sequences that fits.
+// (8192 tokens, or the rank's whole step if that is less), then the largest divisor of its sequences that fits.
 void fit_to_memory(Setup& s, const DeviceLimits& limits, int64_t fixed_bytes) {
     const Options& o = s.options;
-    const int64_t sequences = o.batch_tokens / o.seq_len;
+    const int64_t sequences = o.batch_tokens / o.seq_len / limits.ranks;
     const int64_t most_tokens = limits.is_gpu ? 65536 : 4096;  // beyond this, larger products are no faster
-    const int64_t useful = std::min<int64_t>(8192, std::min(most_tokens, o.batch_tokens));
+    const int64_t useful = std::min<int64_t>(8192, std::min(most_tokens, sequences * o.seq_len));
     const int64_t room = limits.memory_bytes - fixed_bytes;
     auto fits = [&](int B, Recompute policy) {
         DecoderRun trial = s.run;
@@ -106,6 +106,14 @@ void fit_to_memory(Setup& s, const DeviceLimits& limits, int64_t fixed_bytes) {
         "{} needs {} at --micro-batch {} --recompute {}, but {} are there; lower --micro-batch or --seq-len, or use a smaller model",
         o.model, bytes_text(static_cast<double>(wanted)), s.run.B, name_of(s.run.recompute),
         bytes_text(static_cast<double>(limits.memory_bytes))));
+}
+
+void check_shares(const Options& o, int ranks) {
+    const int64_t sequences = o.batch_tokens / o.seq_len, each = o.micro_batch > 0 ? o.micro_batch : 1;
+    CHECK_USAGE(sequences % (each * ranks) == 0,
+                "--batch-tokens {}: its {} sequences are no multiple of {} ranks{}; {} tokens would be", o.batch_tokens,
+                sequences, ranks, o.micro_batch > 0 ? fmt::format(" x --micro-batch {}", each) : "",
+                (sequences / (each * ranks) + 1) * each * ranks * o.seq_len);
 }
 
 void plan_length(Setup& s) {
@@ -145,6 +153,7 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     CHECK_USAGE(!options.document_mask || s.delimiter >= 0 || options.data.empty(),
                 "--document-mask: {} has no manifest.json that names the delimiter; make the shards with scripts/prepare.py",
                 options.data);
+    check_shares(options, limits.ranks);
     open_data(s);
     plan_length(s);
 
@@ -154,18 +163,19 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     s.options.optimizer.ns_dtype = limits.is_gpu ? DType::bf16 : DType::f32;
     s.params = decoder_params(s.config);
     s.optimizer_plan = plan_optimizer(s.params, s.options.optimizer);
+    s.placement = place(s.params, s.optimizer_plan, s.options.optimizer, limits.ranks);
 
     const int64_t P = s.params.size();
     s.memory.push_back({"weights, float masters", 4 * P});
     if (s.run.dtype == DType::bf16) s.memory.push_back({"weights, bf16", 2 * P});
     s.memory.push_back({"gradients, float", 4 * P});
-    s.memory.push_back({"optimizer state", s.optimizer_plan.state_bytes});
+    s.memory.push_back({"optimizer state", *std::max_element(s.placement.state_bytes.begin(), s.placement.state_bytes.end())});
     s.memory.push_back({"optimizer scratch", s.optimizer_plan.scratch_bytes});
     fit_to_memory(s, limits, s.memory_bytes());
     s.activations = decoder_activations(s.config, s.run);
     s.memory.push_back({"activations, saved", s.activations.saved_bytes()});
     s.memory.push_back({"activations, scratch", s.activations.scratch_bytes()});
-    s.micro_steps = static_cast<int>(options.batch_tokens / options.seq_len / s.run.B);
+    s.micro_steps = static_cast<int>(options.batch_tokens / options.seq_len / limits.ranks / s.run.B);
     return s;
 }
 
@@ -195,7 +205,9 @@ std::string setup_report(const Setup& s) {
                                  s.train_shards.size() == 1 ? "" : "s",
                                  s.val_shards.empty() ? ", no validation data"
                                                       : fmt::format(", {} validation windows", s.eval_windows)));
-    line("step", fmt::format("{} tokens = {} x {} sequences of {}", o.batch_tokens, s.micro_steps, s.run.B, o.seq_len));
+    const int ranks = s.placement.ranks;
+    line("step", fmt::format("{} tokens = {}{} x {} sequences of {}", o.batch_tokens, ranks > 1 ? fmt::format("{} ranks x ", ranks) : "",
+                             s.micro_steps, s.run.B, o.seq_len));
     if (s.steps)
         line("length", fmt::format("{} steps = {} tokens{}", s.steps, count_text(static_cast<double>(s.steps * o.batch_tokens)),
                                    s.data_tokens ? fmt::format(" = {:.2f} epochs", static_cast<double>(s.steps * o.batch_tokens) /
@@ -206,6 +218,7 @@ std::string setup_report(const Setup& s) {
     for (const auto& [name, bytes] : s.memory) out += fmt::format("  {:<28}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
     out += fmt::format("  {:<28}{:>12}\n", "total", bytes_text(static_cast<double>(s.memory_bytes())));
     out += plan_table(s.params, s.optimizer_plan, o.optimizer);
+    if (ranks > 1) out += placement_table(s.params, s.placement, s.run.dtype, o.bandwidth);
     return out;
 }
 

@@ -10,6 +10,7 @@
 #include "data/loader.h"
 #include "model/decoder.h"
 #include "optim/optimizer.h"
+#include "optim/placement.h"
 #include "train/options.h"
 
 namespace teon {
@@ -17,7 +18,8 @@ namespace teon {
 // What the plan may assume of the device.
 struct DeviceLimits {
     bool is_gpu = false;
-    int64_t memory_bytes = 0;     // that the run may use
+    int64_t memory_bytes = 0;     // that the run may use on one of them
+    int ranks = 1;                // devices that share the work
 };
 
 struct Setup {
@@ -27,6 +29,7 @@ struct Setup {
     ParamTable params;
     ActivationPlan activations;
     OptimizerPlan optimizer_plan;
+    Placement placement;          // of it on the ranks
     std::vector<ShardInfo> train_shards, val_shards;
     int delimiter = -1;           // token that begins a document, where the data's manifest says
     int64_t data_tokens = 0;

@@ -1,8 +1,11 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <cmath>
+#include <vector>
 
 #include "kernels/ops.h"
+#include "train/reducer.h"
 
 namespace teon {
 
@@ -10,8 +13,11 @@ namespace {
 
 // A step in flight.
 struct Slot {
-    Event begin, optimizer_begin, end;
+    explicit Slot(int ranks) : loss_sums(ranks), stops(ranks) {}
+    Event begin, backward_end, optimizer_begin, end;
     PinnedBuffer<float> loss_sum{1};
+    PinnedBuffer<float> loss_sums, stops;    // by rank
+    PinnedBuffer<float> stop{1};             // this rank's
     PinnedBuffer<StepControl> control{1};
     StepMetrics metrics;
 };
@@ -26,9 +32,12 @@ struct Trainer::Impl {
     Context& ctx;
     Buffer<float> losses;                    // of one micro-batch
     Buffer<float> sums{2};                   // loss sum of the step; squared gradient norm
+    Buffer<float> loss_sums, stops;          // of the step, by rank; whether a rank wants to stop
     Buffer<StepControl> control{1};
     Buffer<std::byte> scratch{static_cast<int64_t>(reduce_scratch_bytes())};
+    Reducer reducer;
     Slot slots[2];
+    bool stop = false;
     int64_t done = 0, returned = 0;
     StepControl last;                        // of the step returned last
 
@@ -38,7 +47,11 @@ struct Trainer::Impl {
           loader(l),
           o(options),
           ctx(context),
-          losses(options.batch_tokens / options.micro_steps / context.comm->size()) {
+          losses(options.batch_tokens / options.micro_steps / context.comm->size()),
+          loss_sums(context.comm->size()),
+          stops(context.comm->size()),
+          reducer(m.params(), opt.ownership(), context),
+          slots{Slot(context.comm->size()), Slot(context.comm->size())} {
         zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);
     }
 
@@ -55,24 +68,41 @@ struct Trainer::Impl {
         ParamStore& params = model.params();
         params.zero_grad(ctx.stream);
         const float grad_scale = 1.0f / static_cast<float>(o.batch_tokens);
+        float* loss_sum = loss_sums.data() + ctx.comm->rank();
         for (int micro = 0; micro < o.micro_steps; ++micro) {
             const Batch batch = loader.next(ctx.stream);
             m.data_wait_ms += loader.wait_ms();
-            model.forward_backward(losses.data(), batch, grad_scale);
-            reduce_sum(sums.data(), scratch.data(), losses.data(), losses.size(), micro > 0, ctx.stream);
+            std::function<void(int)> on_grads_ready;
+            if (micro + 1 == o.micro_steps) on_grads_ready = [this](int layer) { reducer.ready(layer); };
+            model.forward_backward(losses.data(), batch, grad_scale, on_grads_ready);
+            reduce_sum(loss_sum, scratch.data(), losses.data(), losses.size(), micro > 0, ctx.stream);
         }
-        ctx.comm->all_reduce_sum(params.grad_all(), params.table().size(), ctx.stream);
-        ctx.comm->all_reduce_sum(sums.data(), 1, ctx.stream);
+        slot.backward_end.record(ctx.stream);
+        share(slot, loss_sum);
+        reducer.sum_squares(sums.data() + 1, scratch.data());
 
         slot.optimizer_begin.record(ctx.stream);
-        reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false, ctx.stream);
         step_control(control.data(), sums.data() + 1, sums.data(), o.grad_clip, o.skip_spikes, o.optimizer.beta1,
                      o.optimizer.beta2, ctx.stream);
         optimizer.step(params, control.data(), static_cast<float>(factor), ctx);
         download(slot.loss_sum.data(), sums.data(), 1, ctx.stream);
+        download(slot.loss_sums.data(), loss_sums.data(), loss_sums.size(), ctx.stream);
+        download(slot.stops.data(), stops.data(), stops.size(), ctx.stream);
         download(slot.control.data(), control.data(), 1, ctx.stream);
         slot.end.record(ctx.stream);
         ++done;
+    }
+
+    // Gradients, losses and the wish to stop of all ranks; the loss is summed in the order of the ranks.
+    void share(Slot& slot, const float* loss_sum) {
+        Comm& comm = *ctx.comm;
+        float* own_stop = stops.data() + comm.rank();
+        slot.stop[0] = stop ? 1.0f : 0.0f;
+        upload(own_stop, slot.stop.data(), 1, ctx.stream);
+        comm.all_gather(loss_sums.data(), loss_sum, 1, DType::f32, ctx.stream);
+        comm.all_gather(stops.data(), own_stop, 1, DType::f32, ctx.stream);
+        reducer.finish();
+        reduce_sum(sums.data(), scratch.data(), loss_sums.data(), loss_sums.size(), false, ctx.stream);
     }
 
     StepMetrics read_back() {
@@ -86,7 +116,12 @@ struct Trainer::Impl {
         m.skipped_in_row = last.skipped_in_row;
         m.loss_z = last.loss_z;
         m.grad_norm_z = last.grad_norm_z;
+        for (int r = 0; r < static_cast<int>(slot.stops.size()); ++r) {
+            m.stop |= slot.stops[r] != 0;
+            if (slot.stops.size() > 1 && m.faulty_rank < 0 && !std::isfinite(slot.loss_sums[r])) m.faulty_rank = r;
+        }
         m.ms = Event::milliseconds(slot.begin, slot.end);
+        m.comm_wait_ms = Event::milliseconds(slot.backward_end, slot.optimizer_begin);
         m.optimizer_ms = Event::milliseconds(slot.optimizer_begin, slot.end);
         m.tokens_per_s = static_cast<double>(o.batch_tokens) / m.ms * 1000;
         ++returned;
@@ -110,6 +145,7 @@ std::optional<StepMetrics> Trainer::finish() {
 }
 
 int64_t Trainer::steps_done() const { return impl_->done; }
+void Trainer::request_stop() { impl_->stop = true; }
 const StepControl& Trainer::control() const { return impl_->last; }
 
 void Trainer::restore(int64_t done, const StepControl& control) {
@@ -120,23 +156,31 @@ void Trainer::restore(int64_t done, const StepControl& control) {
 }
 
 EvalResult evaluate(Model& model, Loader& loader, int B, int64_t windows, Context& context) {
-    Buffer<float> losses, sum(1);
+    const int64_t ranks = context.comm->size(), rank = context.comm->rank();
+    const int64_t rounds = (windows + ranks * B - 1) / (ranks * B);
+    Buffer<float> losses, sums(rounds), all(rounds * ranks);  // losses of a batch; sum of each batch, of this rank and of all
     Buffer<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()));
     EvalResult result;
+    zero(sums.data(), rounds, context.stream);
     loader.seek(0);
-    for (int64_t seen = 0; seen < windows; seen += B) {
+    for (int64_t round = 0; round < rounds; ++round) {
         Batch batch = loader.next(context.stream);
-        batch.B = static_cast<int>(std::min<int64_t>(B, windows - seen));  // the rest of the last batch is not counted
+        // The rest of the last batch is not counted.
+        batch.B = static_cast<int>(std::clamp<int64_t>(windows - (round * ranks + rank) * B, 0, B));
         const int64_t n = static_cast<int64_t>(batch.B) * batch.T;
-        if (losses.size() == 0) losses = Buffer<float>(n);
+        result.tokens = windows * batch.T;
+        if (losses.size() == 0) losses = Buffer<float>(static_cast<int64_t>(B) * batch.T);
+        if (n == 0) continue;
         model.forward(losses.data(), batch);
-        reduce_sum(sum.data(), scratch.data(), losses.data(), n, seen > 0, context.stream);
-        result.tokens += n;
+        reduce_sum(sums.data() + round, scratch.data(), losses.data(), n, false, context.stream);
     }
-    float total = 0;
-    download(&total, sum.data(), 1, context.stream);
+    context.comm->all_gather(all.data(), sums.data(), rounds, DType::f32, context.stream);
+    context.comm->join(context.stream);
+    std::vector<float> by_rank(static_cast<size_t>(all.size()));
+    download(by_rank.data(), all.data(), all.size(), context.stream);
     context.stream.synchronize();
-    result.loss = static_cast<double>(total) / static_cast<double>(result.tokens);
+    for (int64_t i = 0; i < all.size(); ++i) result.loss += by_rank[i % ranks * rounds + i / ranks];
+    result.loss /= static_cast<double>(result.tokens);
     return result;
 }
 

@@ -34,6 +34,8 @@ public:
     // Waits for the last queued step and returns its metrics, unless they were returned.
     std::optional<StepMetrics> finish();
     int64_t steps_done() const;   // queued so far
+    // Of the next step's metrics, `stop` will be true on every rank. For a rank that wants all to stop after the same step.
+    void request_stop();
     // What the step of the last metrics returned left, for a checkpoint.
     const StepControl& control() const;
     // Continues after step `done` of a run that was saved. Before the first step.
@@ -49,7 +51,8 @@ struct EvalResult {
     int64_t tokens = 0;
 };
 
-// Mean loss over the first `windows` windows of the loader (not shuffled), the same ones every time. Synchronizes.
+// Mean loss over the first `windows` windows of the loader (not shuffled, made for this rank), the same ones every time. The
+// ranks share the work; the result is the same on each and, batch by batch, in the order of one rank. Synchronizes.
 EvalResult evaluate(Model& model, Loader& loader, int B, int64_t windows, Context& context);
 
 }  // namespace teon

@@ -1,0 +1,122 @@
+#include "optim/placement.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace teon {
+
+std::vector<int> longest_processing_time(const std::vector<double>& cost, int ranks) {
+    std::vector<int> order(cost.size()), owner(cost.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return cost[a] > cost[b]; });
+    std::vector<double> load(ranks, 0.0);
+    for (int piece : order) {
+        const auto least = std::min_element(load.begin(), load.end());
+        *least += cost[piece];
+        owner[piece] = static_cast<int>(least - load.begin());
+    }
+    return owner;
+}
+
+double Placement::imbalance() const {
+    const double total = std::accumulate(load.begin(), load.end(), 0.0);
+    return total > 0 ? *std::max_element(load.begin(), load.end()) * ranks / total : 1.0;
+}
+
+Placement place(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks) {
+    CHECK(ranks >= 1, "placement on {} ranks", ranks);
+    Placement p;
+    p.ranks = ranks;
+    std::vector<double> cost;
+    for (const Stack& stack : plan.stacks) cost.push_back(stack.flops);
+    p.owner = longest_processing_time(cost, ranks);
+    int64_t adamw = 0;
+    for (const AdamwRun& run : adamw_runs(table, plan, options)) adamw += run.size;
+    p.adamw = even_parts(adamw, ranks);
+
+    p.load.assign(ranks, 0.0);
+    p.state_bytes.assign(ranks, 0);
+    constexpr int64_t bytes = sizeof(float);
+    for (const Part& part : p.adamw) p.state_bytes[part.root] += 2 * bytes * part.size;
+    for (size_t i = 0; i < plan.stacks.size(); ++i) {
+        const Stack& stack = plan.stacks[i];
+        p.load[p.owner[i]] += stack.flops;
+        p.state_bytes[p.owner[i]] += bytes * stack.K() * momentum_stride(stack.m, stack.n);
+    }
+    return p;
+}
+
+Ownership::Ownership(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks)
+    : table_(table), placement_(place(table, plan, options, ranks)), rows_(table.count()) {
+    int64_t begin = 0;
+    for (const AdamwRun& run : adamw_runs(table, plan, options)) {
+        for (int row : run.rows) rows_[row].adamw_begin = begin + table[row].offset - run.offset;
+        begin += run.size;
+    }
+    for (size_t i = 0; i < plan.stacks.size(); ++i)
+        for (int row : plan.stacks[i].rows) rows_[row].owner = placement_.owner[i];
+}
+
+std::vector<Part> Ownership::parts(const std::vector<int>& rows) const {
+    std::vector<Part> parts;
+    int before = -2;  // the row that the last part ends with
+    auto add = [&](int row, int64_t offset, int64_t size, int owner) {
+        const bool neighbours = !parts.empty() && parts.back().root == owner && row <= before + 1;
+        if (neighbours) {
+            parts.back().size = offset + size - parts.back().offset;
+        } else {
+            parts.push_back({offset, size, owner});
+        }
+        before = row;
+    };
+    for (int row : rows) {
+        const ParamRow& r = table_[row];
+        if (rows_[row].owner >= 0) {
+            add(row, r.offset, r.size(), rows_[row].owner);
+            continue;
+        }
+        const int64_t begin = rows_[row].adamw_begin, end = begin + r.size();
+        for (const Part& part : placement_.adamw) {
+            const int64_t from = std::max(begin, part.offset), to = std::min(end, part.offset + part.size);
+            if (from < to) add(row, r.offset + from - begin, to - from, part.root);
+        }
+    }
+    return parts;
+}
+
+std::vector<Part> Ownership::all() const {
+    std::vector<int> rows(table_.count());
+    std::iota(rows.begin(), rows.end(), 0);
+    return parts(rows);
+}
+
+std::string placement_table(const ParamTable& table, const Placement& placement, DType weights, double gb_per_s) {
+    const int ranks = placement.ranks;
+    std::vector<int> stacks(ranks, 0);
+    for (int owner : placement.owner) ++stacks[owner];
+    std::string text = fmt::format("{:>6}{:>8}{:>14}{:>12}\n", "rank", "stacks", "GFLOP/step", "state MiB");
+    auto line = [&](const std::string& name, int r) {
+        text += fmt::format("{:>6}{:>8}{:>14.2f}{:>12.1f}\n", name, stacks[r], placement.load[r] * 1e-9,
+                            static_cast<double>(placement.state_bytes[r]) / 0x1p20);
+    };
+    for (int r = 0; r < ranks;) {  // ranks that do the same in one line
+        int end = r + 1;
+        while (end < ranks && stacks[end] == stacks[r] && placement.load[end] == placement.load[r] &&
+               placement.state_bytes[end] / 65536 == placement.state_bytes[r] / 65536)
+            ++end;
+        line(end - r == 1 ? fmt::format("{}", r) : fmt::format("{}-{}", r, end - 1), r);
+        r = end;
+    }
+    // Each element is sent to its owner by all other ranks, and by its owner to all others.
+    const double share = static_cast<double>(ranks - 1) / ranks * static_cast<double>(table.size());
+    const double gradients = share * sizeof(float), updated = share * static_cast<double>(size_of(weights));
+    text += fmt::format("load max/mean {:.2f}\n", placement.imbalance());
+    text += fmt::format("sent per step and rank: {:.1f} MiB of gradients + {:.1f} MiB of weights", gradients / 0x1p20,
+                        updated / 0x1p20);
+    if (gb_per_s > 0)
+        text += fmt::format("; predicted {:.2f} ms + {:.2f} ms at {} GB/s", gradients / gb_per_s * 1e-6,
+                            updated / gb_per_s * 1e-6, gb_per_s);
+    return text + "\n";
+}
+
+}  // namespace teon

@@ -1,0 +1,80 @@
+#include "train/reducer.h"
+
+#include "kernels/ops.h"
+#include "train/hash.h"
+
+namespace teon {
+
+Reducer::Reducer(const ParamStore& params, const Ownership& ownership, Context& context, int64_t bucket_bytes)
+    : params_(params), context_(context), bucket_elements_(bucket_bytes / static_cast<int64_t>(sizeof(float))) {
+    const ParamTable& table = params.table();
+    std::vector<std::vector<int>> rows(1);
+    for (int i = 0; i < table.count(); ++i) {
+        const size_t at = static_cast<size_t>(table[i].layer + 1);
+        if (rows.size() <= at) rows.resize(at + 1);
+        rows[at].push_back(i);
+    }
+    for (auto& of_layer : rows) layers_.push_back(ownership.parts(of_layer));
+    if (context.comm->size() == 1) {
+        own_ = {{0, table.size(), 0}};
+        return;
+    }
+    for (const Part& part : ownership.all())
+        if (part.root == context.comm->rank()) own_.push_back(part);
+}
+
+void Reducer::ready(int layer) {
+    if (context_.comm->size() == 1) return;
+    const std::vector<Part>& parts = layers_.at(static_cast<size_t>(layer + 1));
+    bucket_.insert(bucket_.end(), parts.begin(), parts.end());
+    int64_t elements = 0;
+    for (const Part& part : bucket_) elements += part.size;
+    if (layer < 0 || elements >= bucket_elements_) flush();
+}
+
+void Reducer::flush() {
+    context_.comm->reduce_sum(params_.grad_all(), bucket_, context_.stream);
+    bucket_.clear();
+}
+
+void Reducer::finish() { context_.comm->join(context_.stream); }
+
+void Reducer::sum_squares(float* sum, void* scratch) {
+    zero(sum, 1, context_.stream);
+    for (const Part& part : own_)
+        reduce_sum_squares(sum, scratch, params_.grad_all() + part.offset, part.size, true, context_.stream);
+    context_.comm->all_reduce_sum(sum, 1, context_.stream);
+    context_.comm->join(context_.stream);
+}
+
+namespace {
+
+void check_hash(uint64_t hash, const std::string& what, Context& context) {
+    constexpr int64_t words = sizeof hash / sizeof(float);  // it travels as floats whose bits nobody looks at
+    Buffer<float> own(words), all(words * context.comm->size());
+    upload_bytes(own.data(), &hash, sizeof hash, context.stream);
+    context.comm->all_gather(all.data(), own.data(), words, DType::f32, context.stream);
+    context.comm->join(context.stream);
+    std::vector<uint64_t> hashes(context.comm->size());
+    download_bytes(hashes.data(), all.data(), hashes.size() * sizeof hash, context.stream);
+    context.stream.synchronize();
+    for (size_t r = 1; r < hashes.size(); ++r) CHECK(hashes[r] == hashes[0], "rank {} has other {} than rank 0", r, what);
+}
+
+}  // namespace
+
+void check_same_on_all_ranks(const ParamStore& params, Context& context) {
+    const size_t bytes = static_cast<size_t>(params.table().size()) * size_of(params.dtype());
+    std::vector<std::byte> weights(bytes);
+    download_bytes(weights.data(), params.work_all(), bytes, context.stream);
+    context.stream.synchronize();
+    Hash hash;
+    hash.update(weights.data(), bytes);
+    check_hash(hash.digest(), "weights", context);
+}
+
+void check_equal_on_all_ranks(const std::string& text, const char* what, Context& context) {
+    check_hash(hash_of(text), what, context);
+}
+
+}  // namespace teon
