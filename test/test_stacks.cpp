@@ -105,16 +105,23 @@ TEST_CASE("optim/stacks: stacks of one shape share a group, whatever their role,
     REQUIRE(groups[0].stacks.size() == 18);
     REQUIRE(groups[0].slices() == 36);
     REQUIRE(groups[1].stacks.size() == 12);
-    std::vector<int> seen(plan.stacks.size(), 0);
-    int64_t largest = 0;
-    for (const StackGroup& group : groups) {
-        for (int s : group.stacks) seen[s]++;
-        REQUIRE((group.chunk >= 1 && group.chunk <= static_cast<int>(group.stacks.size())));
-        REQUIRE((scratch_bytes(group) <= kScratchBound || group.chunk == 1));
-        largest = std::max(largest, scratch_bytes(group));
+    for (const TableShape& shape : preset_shapes()) {
+        const ParamTable large = make_table(shape);
+        for (int K : {1, 2, 5}) {
+            o.teon_k = K;
+            const OptimizerPlan p = plan_optimizer(large, o);
+            std::vector<int> seen(p.stacks.size(), 0);
+            int64_t largest = 0;
+            for (const StackGroup& group : group_stacks(p, o)) {
+                for (int s : group.stacks) seen[s]++;
+                REQUIRE((group.chunk >= 1 && group.chunk <= static_cast<int>(group.stacks.size())));
+                REQUIRE((scratch_bytes(group) <= kScratchBound || group.chunk == 1));
+                largest = std::max(largest, scratch_bytes(group));
+            }
+            for (int count : seen) REQUIRE(count == 1);
+            REQUIRE(p.scratch_bytes == largest);
+        }
     }
-    for (int count : seen) REQUIRE(count == 1);
-    REQUIRE(plan.scratch_bytes == largest);
 }
 
 TEST_CASE("optim/stacks: state is momentum for stacks and two moments for AdamW's rows") {
