@@ -1,0 +1,355 @@
+// Each instruction against the figures of the PTX manual (PTX ISA, "Matrix fragments for mma.m16n8k16", "ldmatrix",
+// "cp.async"), which number the elements of a fragment and say for each of them which thread holds it.
+#include "runtime/tensor_core.h"
+
+#include "test/compare.h"
+#include "test/skip.h"
+
+#include "test/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+// ---- ldmatrix --------------------------------------------------------------------------------------------------------
+
+// rows (32, 8): row i of matrix m is rows[8 m + i], which lies in shared memory at place[8 m + i]. out (32 lanes, 4).
+template <bool TRANS>
+__global__ void ldmatrix_kernel(uint32_t* out, const bf16* rows, const int* place) {
+    SHARED(bf16, memory, 64 * 8);
+    const int lane = static_cast<int>(threadIdx.x);
+    for (int j = 0; j < 8; j++) memory[place[lane] * 8 + j] = rows[lane * 8 + j];
+    __syncthreads();
+    uint32_t r[4];
+    if constexpr (TRANS) {
+        ldmatrix_x4_trans(r, SharedAddress(memory + place[lane] * 8));
+    } else {
+        ldmatrix_x4(r, SharedAddress(memory + place[lane] * 8));
+    }
+    for (int i = 0; i < 4; i++) out[lane * 4 + i] = r[i];
+}
+
+std::vector<bf16> numbered(int n) {
+    std::vector<bf16> x(n);
+    for (int i = 0; i < n; i++) x[i].bits = static_cast<uint16_t>(0x1000 + i);
+    return x;
+}
+
+std::vector<uint32_t> run_ldmatrix(bool trans) {
+    Stream stream;
+    const std::vector<bf16> rows = numbered(32 * 8);
+    std::vector<int> place(32);
+    for (int i = 0; i < 32; i++) place[i] = (i * 37 + 11) % 64;  // anywhere, each somewhere else
+    Guarded<bf16> on_device(rows, stream);
+    Guarded<int> places(place, stream);
+    Guarded<uint32_t> out(32 * 4, stream);
+    if (trans) {
+        launch<ldmatrix_kernel<true>>({1, 32}, stream, out.data(), on_device.data(), places.data());
+    } else {
+        launch<ldmatrix_kernel<false>>({1, 32}, stream, out.data(), on_device.data(), places.data());
+    }
+    return out.get();
+}
+
+// ---- mma -------------------------------------------------------------------------------------------------------------
+
+// The manual's element i of a fragment, 0 <= i < 8, 4, 4 for A, B, D: its row and column for a lane.
+struct Place {
+    int row, column;
+};
+Place place_a(int lane, int i) {
+    const int group = lane / 4, thread = lane % 4;
+    const bool upper = (i >= 0 && i < 2) || (i >= 4 && i < 6);
+    return {upper ? group : group + 8, i < 4 ? thread * 2 + (i & 1) : thread * 2 + (i & 1) + 8};
+}
+Place place_b(int lane, int i) {
+    return {i < 2 ? lane % 4 * 2 + (i & 1) : lane % 4 * 2 + (i & 1) + 8, lane / 4};
+}
+Place place_d(int lane, int i) { return {i < 2 ? lane / 4 : lane / 4 + 8, lane % 4 * 2 + (i & 1)}; }
+
+// Fragments as they lie in registers: a (32, 4), b (32, 2), d (32, 4).
+__global__ void mma_kernel(float* d, const uint32_t* a, const uint32_t* b) {
+    const int lane = static_cast<int>(threadIdx.x);
+    uint32_t left[4];
+    float sum[4];
+    for (int i = 0; i < 4; i++) left[i] = a[lane * 4 + i], sum[i] = d[lane * 4 + i];
+    mma_m16n8k16(sum, left, b[lane * 2], b[lane * 2 + 1]);
+    for (int i = 0; i < 4; i++) d[lane * 4 + i] = sum[i];
+}
+
+// D + A B for A (16, 16), B (16, 8), D (16, 8), through fragments.
+std::vector<float> run_mma(const std::vector<float>& A, const std::vector<float>& B, const std::vector<float>& D) {
+    std::vector<uint32_t> a(32 * 4), b(32 * 2);
+    std::vector<float> d(32 * 4);
+    for (int lane = 0; lane < 32; lane++) {
+        for (int i = 0; i < 8; i++) {
+            const Place p = place_a(lane, i);
+            a[lane * 4 + i / 2] |= uint32_t{bf16(A[p.row * 16 + p.column]).bits} << 16 * (i % 2);
+        }
+        for (int i = 0; i < 4; i++) {
+            const Place pb = place_b(lane, i), pd = place_d(lane, i);
+            b[lane * 2 + i / 2] |= uint32_t{bf16(B[pb.row * 8 + pb.column]).bits} << 16 * (i % 2);
+            d[lane * 4 + i] = D[pd.row * 8 + pd.column];
+        }
+    }
+    Stream stream;
+    Guarded<uint32_t> on_a(a, stream), on_b(b, stream);
+    Guarded<float> on_d(d, stream);
+    launch<mma_kernel>({1, 32}, stream, on_d.data(), on_a.data(), on_b.data());
+    const std::vector<float> fragments = on_d.get();
+    std::vector<float> result(16 * 8, std::numeric_limits<float>::quiet_NaN());
+    for (int lane = 0; lane < 32; lane++) {
+        for (int i = 0; i < 4; i++) {
+            const Place p = place_d(lane, i);
+            result[p.row * 8 + p.column] = fragments[lane * 4 + i];
+        }
+    }
+    return result;
+}
+
+std::vector<double> product(const std::vector<float>& A, const std::vector<float>& B, const std::vector<float>& D) {
+    std::vector<double> sum(D.begin(), D.end());
+    for (int i = 0; i < 16; i++) {
+        for (int j = 0; j < 8; j++) {
+            for (int k = 0; k < 16; k++) sum[i * 8 + j] += static_cast<double>(A[i * 16 + k]) * B[k * 8 + j];
+        }
+    }
+    return sum;
+}
+
+std::vector<float> integers(int n, uint64_t seed) {
+    std::vector<float> x;
+    for (int v : random_ints(n, seed, 17)) x.push_back(static_cast<float>(v - 8));
+    return x;
+}
+
+__global__ void pack_kernel(uint32_t* packed, const float* x, int pairs) {
+    const int i = static_cast<int>(threadIdx.x);
+    if (i < pairs) packed[i] = pack_bf16(x[2 * i], x[2 * i + 1]);
+}
+
+// ---- cp_async --------------------------------------------------------------------------------------------------------
+
+// out (64 threads, BYTES): what thread i copied, if i < count; thread i reads what thread i ^ 33 copied.
+template <int BYTES>
+__global__ void copy_kernel(unsigned char* out, const unsigned char* in, int count) {
+    SHARED(unsigned char, memory, 64 * BYTES);
+    const int i = static_cast<int>(threadIdx.x), other = i ^ 33;
+    cp_async<BYTES>(memory + i * BYTES, in + i * BYTES, i < count);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    for (int j = 0; j < BYTES; j++) out[other * BYTES + j] = memory[other * BYTES + j];
+}
+
+template <int BYTES>
+void copies(int count) {
+    INFO(BYTES << " bytes, " << count << " threads");
+    Stream stream;
+    std::vector<unsigned char> in(64 * BYTES);
+    for (size_t i = 0; i < in.size(); i++) in[i] = static_cast<unsigned char>(i * 7 + 1);
+    Guarded<unsigned char> on_device(in, stream), out(64 * BYTES, stream);
+    launch<copy_kernel<BYTES>>({1, 64}, stream, out.data(), on_device.data(), count);
+    std::fill(in.begin() + count * BYTES, in.end(), static_cast<unsigned char>(0));
+    REQUIRE(same_bits(out.get(), in));
+}
+
+enum class Misuse { none, no_wait, no_commit, too_few_groups, no_barrier, one_waits, overwritten };
+
+// A ring of two stages through which `steps` tiles of one float4 per thread pass; each thread adds up its neighbour's.
+template <Misuse M>
+__global__ void pipeline_kernel(float* out, const float* in, int steps) {
+    SHARED(float, memory, 2 * 64 * 4);
+    const int i = static_cast<int>(threadIdx.x), neighbour = (i + 32) % 64;
+    auto fetch = [&](int step) {
+        cp_async<16>(memory + (step % 2 * 64 + i) * 4, in + (step * 64 + i) * 4, step < steps);
+        if (M != Misuse::no_commit) cp_async_commit();
+    };
+    float sum = 0.0f;
+    fetch(0);
+    for (int step = 0; step < steps; step++) {
+        if (M != Misuse::overwritten) __syncthreads();  // the stage that is fetched now has been read by all
+        fetch(step + 1);
+        if (M == Misuse::too_few_groups) cp_async_wait<2>();
+        else if (M == Misuse::one_waits && i % 64 != 0) {}
+        else if (M != Misuse::no_wait) cp_async_wait<1>();
+        if (M != Misuse::no_barrier) __syncthreads();
+        for (int j = 0; j < 4; j++) sum += memory[(step % 2 * 64 + neighbour) * 4 + j];
+    }
+    out[i] = sum;
+}
+
+constexpr int kSteps = 5;
+
+std::vector<float> pipeline_input() {
+    std::vector<float> in(kSteps * 64 * 4);
+    for (size_t i = 0; i < in.size(); i++) in[i] = static_cast<float>(i);
+    return in;
+}
+
+template <Misuse M>
+std::vector<float> run_pipeline() {
+    Stream stream;
+    Guarded<float> in(pipeline_input(), stream), out(64, stream);
+    launch<pipeline_kernel<M>>({1, 64}, stream, out.data(), in.data(), kSteps);
+    return out.get();
+}
+
+std::vector<float> pipeline_result() {
+    const std::vector<float> in = pipeline_input();
+    std::vector<float> sums(64);
+    for (int i = 0; i < 64; i++) {
+        for (int step = 0; step < kSteps; step++) {
+            for (int j = 0; j < 4; j++) sums[i] += in[(step * 64 + (i + 32) % 64) * 4 + j];
+        }
+    }
+    return sums;
+}
+
+// Whether some order of threads gives a result that is not the right one.
+template <Misuse M>
+bool fails_in_some_order() {
+    for (const char* order : {"forward", "reverse", "random:1", "random:2", "random:3"}) {
+        const std::string before = set_simt_order(order);
+        const bool same = static_cast<bool>(same_bits(run_pipeline<M>(), pipeline_result()));
+        set_simt_order(before);
+        if (!same) return true;
+    }
+    return false;
+}
+
+__global__ void missing_lane_kernel(float* out) {
+    uint32_t a[4] = {};
+    float d[4] = {};
+    if (threadIdx.x != 7) mma_m16n8k16(d, a, 0, 0);
+    out[threadIdx.x] = d[0];
+}
+
+__global__ void misaligned_copy_kernel(const float* in) {
+    SHARED(float, memory, 64);
+    cp_async<16>(memory + 1, in, true);
+}
+
+}  // namespace
+
+TEST_CASE("runtime/tensor_core: ldmatrix gives lane l elements 2 (l % 4) and the next of row l / 4 of each matrix") {
+    const std::vector<bf16> rows = numbered(32 * 8);
+    const std::vector<uint32_t> r = run_ldmatrix(false);
+    for (int lane = 0; lane < 32; lane++) {
+        for (int m = 0; m < 4; m++) {
+            INFO("lane " << lane << " register " << m);
+            const int row = 8 * m + lane / 4, column = lane % 4 * 2;
+            REQUIRE((r[lane * 4 + m] & 0xffffu) == rows[row * 8 + column].bits);
+            REQUIRE((r[lane * 4 + m] >> 16) == rows[row * 8 + column + 1].bits);
+        }
+    }
+}
+
+TEST_CASE("runtime/tensor_core: ldmatrix.trans gives the same of the transposed matrices") {
+    const std::vector<bf16> rows = numbered(32 * 8);
+    const std::vector<uint32_t> r = run_ldmatrix(true);
+    for (int lane = 0; lane < 32; lane++) {
+        for (int m = 0; m < 4; m++) {
+            INFO("lane " << lane << " register " << m);
+            const int column = lane / 4, row = 8 * m + lane % 4 * 2;
+            REQUIRE((r[lane * 4 + m] & 0xffffu) == rows[row * 8 + column].bits);
+            REQUIRE((r[lane * 4 + m] >> 16) == rows[(row + 1) * 8 + column].bits);
+        }
+    }
+}
+
+TEST_CASE("runtime/tensor_core: mma multiplies fragments that are laid out as the manual says") {
+    // Integers: every order of summation is exact.
+    const std::vector<float> A = integers(16 * 16, 1), B = integers(16 * 8, 2), D = integers(16 * 8, 3);
+    REQUIRE(compare(run_mma(A, B, D), product(A, B, D), 0.0));
+    // One element each, so that a misplaced one cannot hide in a sum.
+    for (int k = 0; k < 16; k++) {
+        std::vector<float> one(16 * 16), other(16 * 8);
+        one[(k * 5 + 3) % 16 * 16 + k] = 3.0f;
+        other[k * 8 + k * 3 % 8] = 5.0f;
+        REQUIRE(compare(run_mma(one, other, D), product(one, other, D), 0.0));
+    }
+}
+
+TEST_CASE("runtime/tensor_core: mma adds in float, whatever the order") {
+    auto rounded = [](std::vector<float> x) {
+        for (float& v : x) v = static_cast<float>(bf16(v));
+        return x;
+    };
+    const std::vector<float> A = rounded(random_values<float>(16 * 16, 4)), B = rounded(random_values<float>(16 * 8, 5));
+    const std::vector<float> D = random_values<float>(16 * 8, 6);
+    std::vector<double> tolerance;
+    for (int i = 0; i < 16; i++) {
+        for (int j = 0; j < 8; j++) {
+            double sum = std::abs(D[i * 8 + j]);
+            for (int k = 0; k < 16; k++) sum += std::abs(static_cast<double>(A[i * 16 + k]) * B[k * 8 + j]);
+            tolerance.push_back(16 * 2 * kUnitRoundoff<float> * sum);  // 16 additions; tensor cores may truncate
+        }
+    }
+    REQUIRE(compare(run_mma(A, B, D), product(A, B, D), tolerance));
+}
+
+TEST_CASE("runtime/tensor_core: mma lets NaN and infinity through, in their own row and column only") {
+    std::vector<float> A = integers(16 * 16, 7), B(16 * 8, 1.0f), D(16 * 8, 0.0f);
+    A[5 * 16 + 2] = std::numeric_limits<float>::quiet_NaN();
+    A[9 * 16 + 4] = std::numeric_limits<float>::infinity();
+    const std::vector<float> result = run_mma(A, B, D);
+    for (int i = 0; i < 16; i++) {
+        for (int j = 0; j < 8; j++) {
+            REQUIRE(std::isnan(result[i * 8 + j]) == (i == 5));
+            REQUIRE(std::isinf(result[i * 8 + j]) == (i == 9));
+        }
+    }
+}
+
+TEST_CASE("runtime/tensor_core: pack_bf16 rounds to nearest even and puts its first argument low") {
+    std::vector<float> x = random_values<float>(40, 8, 100.0);
+    for (float v : {0.0f, -0.0f, 1.00390625f, 1.01171875f, 3.4e38f, 1e-40f, std::numeric_limits<float>::infinity(), -2.0f})
+        x.push_back(v);
+    Stream stream;
+    Guarded<float> in(x, stream);
+    Guarded<uint32_t> out(std::ssize(x) / 2, stream);
+    launch<pack_kernel>({1, 32}, stream, out.data(), in.data(), static_cast<int>(x.size() / 2));
+    const std::vector<uint32_t> packed = out.get();
+    for (size_t i = 0; i < packed.size(); i++) {
+        INFO(x[2 * i] << " " << x[2 * i + 1]);
+        REQUIRE((packed[i] & 0xffffu) == bf16(x[2 * i]).bits);
+        REQUIRE((packed[i] >> 16) == bf16(x[2 * i + 1]).bits);
+    }
+}
+
+TEST_CASE("runtime/tensor_core: cp_async copies 4, 8 and 16 bytes, and zeros where nothing exists") {
+    for (int count : {0, 1, 37, 64}) {
+        copies<4>(count);
+        copies<8>(count);
+        copies<16>(count);
+    }
+}
+
+TEST_CASE("runtime/tensor_core: groups land in order, in every order of threads") {
+    for (const char* order : {"forward", "reverse", "random:1", "random:2"}) {
+        INFO(order);
+        const std::string before = set_simt_order(order);
+        REQUIRE(same_bits(run_pipeline<Misuse::none>(), pipeline_result()));
+        set_simt_order(before);
+    }
+}
+
+TEST_CASE("runtime/tensor_core: copies that are read too early, by too many or too long fail on the host") {
+    if (kTensorCores) SKIP_TEST("a GPU's copies may land before they are waited for");
+    REQUIRE(fails_in_some_order<Misuse::no_wait>());
+    REQUIRE(fails_in_some_order<Misuse::no_commit>());
+    REQUIRE(fails_in_some_order<Misuse::too_few_groups>());
+    REQUIRE(fails_in_some_order<Misuse::no_barrier>());
+    REQUIRE(fails_in_some_order<Misuse::one_waits>());
+    REQUIRE(fails_in_some_order<Misuse::overwritten>());
+}
+
+TEST_CASE("runtime/tensor_core: a missing lane and a misaligned copy are errors on the host") {
+    if (kTensorCores) SKIP_TEST("undefined on a GPU");
+    Stream stream;
+    Buffer<float> memory(64);
+    REQUIRE_THROWS_AS(launch<missing_lane_kernel>({1, 32}, stream, memory.data()), Error);
+    REQUIRE_THROWS_AS(launch<misaligned_copy_kernel>({1, 32}, stream, memory.data()), Error);
+}
