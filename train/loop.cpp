@@ -10,6 +10,7 @@
 #include "train/guard.h"
 #include "train/hf_config.h"
 #include "train/reducer.h"
+#include "train/samples.h"
 #include "train/stop.h"
 #include "train/tokenizer_files.h"
 #include "train/trainer.h"
@@ -35,11 +36,15 @@ LoaderOptions loader_options(const Setup& s, bool training, const Comm& comm) {
     return l;
 }
 
+// Where scripts/prepare.py leaves the tokenizer: beside the shards.
+std::string tokenizer_folder(const Setup& s) {
+    return (std::filesystem::path(s.train_shards.front().path).parent_path() / "tokenizer").string();
+}
+
 CheckpointPlan checkpoint_plan(const Setup& s) {
-    const std::filesystem::path data(s.train_shards.front().path);
     const Options& o = s.options;
-    return {o.out, o.out + "/metrics.jsonl", hf_config(s.config, s.delimiter),
-            tokenizer_files((data.parent_path() / "tokenizer").string(), s.config.max_T), o.keep_last, o.keep_every};
+    return {o.out, o.out + "/metrics.jsonl", hf_config(s.config, s.delimiter), tokenizer_files(tokenizer_folder(s), s.config.max_T),
+            o.keep_last, o.keep_every};
 }
 
 // Ranks above 0 keep a log only if asked to.
@@ -74,6 +79,9 @@ public:
                                         : std::make_unique<CheckpointWriter>(checkpoint_plan(s_), model_->params(), optimizer_.state())) {
         check_equal_on_all_ranks(common_to_ranks(run_).dump(), "options or data", ctx_);
         if (!s_.val_shards.empty()) val_loader_ = std::make_unique<Loader>(s_.val_shards, loader_options(s_, false, *ctx_.comm));
+        if (o_.sample_every > 0 && ctx_.comm->rank() == 0)
+            samples_ = std::make_unique<Samples>(o_.out, tokenizer_folder(s_), s_.config, model_->params(), o_.sampling, s_.delimiter,
+                                                 o_.seed, ctx_);
         console_.note(fmt::format("{:<12}{}\n{}{:<12}{}\n", "device", device.name, setup_report(s_), "run", o_.out));
     }
 
@@ -111,11 +119,12 @@ public:
             const int64_t step = trainer_.steps_done();
             stop = skipped_too_often_ ? "skipped updates" : stop_reason();
             const bool save = step == s_.steps || !stop.empty() || due(o_.checkpoint_every, step);
-            const bool diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step);
-            if (save || diagnose || evaluate) log(trainer_.finish());
+            const bool diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step), sample = due(o_.sample_every, step);
+            if (save || diagnose || evaluate || sample) log(trainer_.finish());
             if (diagnose) report_alignment();
             if (save) save_now(o_.checkpoint_sync || !stop.empty());  // before the evaluation, so that it cannot be lost in there
             if (evaluate && stop.empty()) evaluate_now();
+            if (sample && samples_) sample_now();
         }
         log(trainer_.finish());
         report(saved(true));
@@ -149,6 +158,15 @@ private:
         metrics_.write(json{{"kind", "eval"}, {"step", step}, {"tokens", tokens}, {"val_loss", e.loss},
                             {"val_ppl", std::exp(e.loss)}, {"val_tokens", e.tokens}});
         console_.note(fmt::format("eval {} | val loss {:.4f} | perplexity {:.3f} | {} tokens", step, e.loss, std::exp(e.loss), e.tokens));
+    }
+
+    // A sample that cannot be had is no reason to end a run.
+    void sample_now() {
+        try {
+            console_.note(fmt::format("sample {} | {}", trainer_.steps_done(), samples_->write(trainer_.steps_done())));
+        } catch (const Error& error) {
+            console_.note(fmt::format("sample {} failed: {}", trainer_.steps_done(), error.what()));
+        }
     }
 
     // Several ranks stop after the same step: the one in whose metrics each of them finds that one of them wanted to.
@@ -227,6 +245,7 @@ private:
     Console console_;
     StopRequest stop_;
     std::unique_ptr<Model> model_;
+    std::unique_ptr<Samples> samples_;   // rank 0's, with --sample-every
     Optimizer optimizer_;
     Trainer trainer_;
     std::unique_ptr<CheckpointWriter> writer_;  // of rank 0

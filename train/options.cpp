@@ -157,8 +157,15 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
              "skip updates whose loss or gradient norm is this many standard deviations high; 0: never").fixed = true;
     t.number("--warn-spikes", o.warn_spikes, 0, 1e6, "only report those; 0: never");
 
+    t.group("Samples", FREE);
+    t.integer("--sample-every", o.sample_every, 0, kMaxCount, "steps between texts that the model makes up; 0: never");
+    add_sampling_flags(t, o.sampling);
+
     t.group("Checks", FREE);
     t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; touch no device");
+    t.toggle("--eval-only", o.eval_only,
+             "train nothing; evaluate the weights of --init-from, or of the newest checkpoint in --out with --resume");
+    t.text("--hellaswag", o.hellaswag, "FILE", "with --eval-only: HellaSwag in llm.c's .bin format");
     t.integer("--ranks", o.ranks, 1, 65536, "with --plan-only: plan for this many devices, and print who updates what");
     t.number("--bandwidth", o.bandwidth, 0, 1e6, "with --ranks: predict communication at this many GB/s per rank; 0: do not");
     t.toggle("--check-ranks", o.check_ranks, "compare the weights of all ranks after every step (slow)");
@@ -182,6 +189,17 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
     CHECK_USAGE(lengths.size() <= 1, "{}: they say the same thing; give one", fmt::join(lengths, " and "));
     if (lengths.empty()) o.epochs = 1;
 
+    auto needs = [&](std::initializer_list<const char*> flags, bool allowed, const char* what) {
+        for (const char* flag : flags) CHECK_USAGE(allowed || !given.count(flag), "{} has no meaning without {}", flag, what);
+    };
+    needs({"--resume"}, !o.out.empty(), "--out, the run's folder");
+    needs({"--hellaswag"}, o.eval_only, "--eval-only");
+    if (o.eval_only) {
+        CHECK_USAGE(o.resume || !o.init_from.empty(), "--eval-only: of what? Give --init-from FOLDER, or --resume --out RUN");
+        CHECK_USAGE(!o.data.empty() || !o.val_data.empty() || !o.hellaswag.empty(),
+                    "--eval-only: on what? Give --val-data or --hellaswag");
+        return;
+    }
     CHECK_USAGE(o.batch_tokens % o.seq_len == 0, "--batch-tokens {} is not a multiple of --seq-len {}; {} would be",
                 o.batch_tokens, o.seq_len, std::max<int64_t>(1, o.batch_tokens / o.seq_len) * o.seq_len);
     if (o.micro_batch > 0) {
@@ -190,9 +208,6 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
                     "--micro-batch {} does not divide the {} sequences of a step (--batch-tokens / --seq-len)", o.micro_batch,
                     sequences);
     }
-    auto needs = [&](std::initializer_list<const char*> flags, bool allowed, const char* what) {
-        for (const char* flag : flags) CHECK_USAGE(allowed || !given.count(flag), "{} has no meaning without {}", flag, what);
-    };
     needs({"--adamw-lr", "--momentum", "--nesterov", "--lr-scale", "--ortho", "--ns-steps", "--ns-form", "--diagnose-every"},
           opt.method != Method::adamw, "--optimizer muon or teon");
     needs({"--teon-k", "--teon-mode", "--teon-roles", "--teon-rms-match", "--teon-normalize-slices"},
@@ -202,7 +217,7 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
     needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
     needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");
     needs({"--keep-every"}, given.count("--keep-last") > 0, "--keep-last");
-    needs({"--resume"}, !o.out.empty(), "--out, the run's folder");
+    needs({"--prompt", "--prompt-tokens", "--sample-tokens", "--temperature", "--top-k"}, o.sample_every > 0, "--sample-every");
     CHECK_USAGE(o.plan_only || !o.data.empty(), "--data: missing; name a folder of token shards (make demo shows how)");
 }
 

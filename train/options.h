@@ -10,6 +10,7 @@
 #include "model/decoder.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
+#include "train/sampling.h"
 
 namespace teon {
 
@@ -58,8 +59,12 @@ struct Options {
     // guards
     int max_skipped = 20;
     float skip_spikes = 0, warn_spikes = 0;               // standard deviations; 0: off
+    // samples
+    int64_t sample_every = 0;
+    SamplingOptions sampling;
     // checks
-    bool plan_only = false;
+    bool plan_only = false, eval_only = false;
+    std::string hellaswag;                                // with eval_only
     int ranks = 1;                                        // with plan_only; a run's come from its launcher
     double bandwidth = 0;                                 // GB/s per rank, for the plan's prediction; 0: none
     bool check_ranks = false, rank_logs = false;

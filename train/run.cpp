@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "train/evaluation.h"
 #include "train/loop.h"
 #include "train/version.h"
 
@@ -71,6 +72,10 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
     const bool cuda = std::string_view(backend_name()) == "cuda";
     if (options->plan_only) {
         fmt::print("{}", setup_report(make_setup(family, *options, {cuda, options->memory ? options->memory : kPlanBytes, options->ranks})));
+        return 0;
+    }
+    if (options->eval_only) {
+        evaluate_only(family, *options);
         return 0;
     }
     std::optional<ResumePoint> resume;

@@ -171,6 +171,7 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     s.memory.push_back({"gradients, float", 4 * P});
     s.memory.push_back({"optimizer state", *std::max_element(s.placement.state_bytes.begin(), s.placement.state_bytes.end())});
     s.memory.push_back({"optimizer scratch", s.optimizer_plan.scratch_bytes});
+    if (options.sample_every) s.memory.push_back({"samples", generator_bytes(s.config, 1, s.config.max_T, s.run.dtype)});
     fit_to_memory(s, limits, s.memory_bytes());
     s.activations = decoder_activations(s.config, s.run);
     s.memory.push_back({"activations, saved", s.activations.saved_bytes()});

@@ -1,0 +1,28 @@
+#include "train/samples.h"
+
+#include <filesystem>
+#include <fstream>
+
+namespace teon {
+
+Samples::Samples(const std::string& run_folder, const std::string& tokenizer, const DecoderConfig& config,
+                 const ParamStore& params, const SamplingOptions& options, int delimiter, uint64_t seed,
+                 Context& context)
+    : path_(run_folder + "/samples.txt"), options_(options), limits_{delimiter, delimiter}, seed_(seed) {
+    if (std::filesystem::is_directory(tokenizer)) tokenizer_ = std::make_unique<Tokenizer>(tokenizer);
+    prompt_ = prompt_of(options_, tokenizer_.get(), limits_);
+    generator_ = make_generator(config, params, 1, config.max_T, context);
+}
+
+std::string Samples::write(int64_t step) {
+    std::vector<int> tokens = sample(*generator_, prompt_, options_, limits_, seed_);
+    tokens.insert(tokens.begin(), prompt_.begin() + (prompt_[0] == limits_.begin), prompt_.end());
+    const std::string text = tokenizer_ ? tokenizer_->decode(tokens) : fmt::format("{}", fmt::join(tokens, " "));
+    std::ofstream file(path_, std::ios::app);
+    file << fmt::format("step {}\n{}\n\n", step, text);
+    file.flush();
+    CHECK(file, "{}: cannot be written", path_);
+    return text;
+}
+
+}  // namespace teon

@@ -1,0 +1,32 @@
+// Texts that a model in training makes up: on the console and in the run's samples.txt.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "train/sampling.h"
+
+namespace teon {
+
+class Samples {
+public:
+    // tokenizer: the folder beside the data; if it is not there, samples are token numbers. params must outlive it.
+    // Throws UsageError where the prompt cannot be encoded or does not fit.
+    Samples(const std::string& run_folder, const std::string& tokenizer, const DecoderConfig& config,
+            const ParamStore& params, const SamplingOptions& options, int delimiter, uint64_t seed, Context& context);
+
+    // Samples with the weights as they are, with the same seed each time, so that texts of different steps compare;
+    // appends "step N", the text and a blank line to samples.txt. Returns the text, prompt included.
+    std::string write(int64_t step);
+
+private:
+    const std::string path_;
+    const SamplingOptions options_;
+    const TextLimits limits_;
+    const uint64_t seed_;
+    std::unique_ptr<Tokenizer> tokenizer_;
+    std::vector<int> prompt_;
+    std::unique_ptr<Generator> generator_;
+};
+
+}  // namespace teon
