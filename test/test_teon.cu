@@ -243,6 +243,8 @@ TEST_CASE("optim/teon: ten steps are PyTorch's Muon and the written-out Teon") {
     add("teon.muon-svd", 1, 1, 1e-4, [](auto& o) { o.ortho = Ortho::svd; });
     add("teon.nesterov", 2, 1, 1e-4, [](auto& o) { o.nesterov = true; });
     add("teon.you", 2, 1, 1e-4, [](auto& o) { o.ortho = Ortho::you; });
+    add("teon.you6", 2, 1, 1e-4, [](auto& o) { o.ortho = Ortho::you6, o.ns_steps = 6; });
+    add("teon.jordan", 2, 1, 1e-4, [](auto& o) { o.ortho = Ortho::jordan; });
     add("teon.rms", 2, 1, 1e-4, [](auto& o) { o.teon_rms_match = true; });
     add("teon.normalize", 3, 1, 1e-4, [](auto& o) { o.teon_normalize_slices = true; });
     for (int mode : {1, 2, 3})

@@ -27,6 +27,10 @@ POLAR_EXPRESS = [(8.28721201814563, -23.595886519098837, 17.300387312530933),
                  (2.300652019954817, -1.6689039845747493, 0.4188073119525673)]
 YOU = [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037), (2.8769, -3.1427, 1.2046),
        (2.8366, -3.0525, 1.2012)]
+YOU6 = [(3955 / 1024, -8306 / 1024, 5008 / 1024), (3735 / 1024, -6681 / 1024, 3463 / 1024),
+        (3799 / 1024, -6499 / 1024, 3211 / 1024), (4019 / 1024, -6385 / 1024, 2906 / 1024),
+        (2677 / 1024, -3029 / 1024, 1162 / 1024), (2172 / 1024, -1833 / 1024, 682 / 1024)]
+SETS = {"polar-express": POLAR_EXPRESS, "you": YOU, "you6": YOU6, "jordan": [(3.4445, -4.7750, 2.0315)] * 5}
 
 
 def orthogonalize(z, name):
@@ -35,7 +39,7 @@ def orthogonalize(z, name):
         return u @ vt
     safety = 1.01 if name == "polar-express" else 1.0
     x = z / (z.norm() * safety + 1e-7)
-    for a, b, c in POLAR_EXPRESS if name == "polar-express" else YOU:
+    for a, b, c in SETS[name]:
         a, b, c = a / safety, b / safety**3, c / safety**5
         r = x @ x.T
         x = a * x + (b * r + c * r @ r) @ x
@@ -101,6 +105,7 @@ def main():
         cases = {"torch.plain": torch_muon(weights, gradients, False), "torch.nesterov": torch_muon(weights, gradients, True),
                  "teon.muon": teon(weights, gradients, 1), "teon.muon-svd": teon(weights, gradients, 1, ortho="svd"),
                  "teon.nesterov": teon(weights, gradients, 2, nesterov=True), "teon.you": teon(weights, gradients, 2, ortho="you"),
+                 "teon.you6": teon(weights, gradients, 2, ortho="you6"), "teon.jordan": teon(weights, gradients, 2, ortho="jordan"),
                  "teon.rms": teon(weights, gradients, 2, rms_match=True),
                  "teon.normalize": teon(weights, gradients, 3, normalize=True)}
         for mode in (1, 2, 3):
