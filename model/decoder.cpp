@@ -1,6 +1,7 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/ops.h"
 #include "model/decoder_forward.h"
@@ -92,8 +93,7 @@ private:
         ops().linear(a_.qkv.at<T>(l), a_.norm1.at<T>(l), p.qkv, N);
         ops().rotate(a_.qkv.at<T>(l), a_.cos_sin.at<float>(), batch.positions, N);
         // 3. attention
-        attention_forward(a_.attention.at<T>(l), a_.lse.at<float>(l), a_.attention_scratch.at<void>(), a_.qkv.at<T>(l),
-                          batch.doc_start, shape(batch), ctx_);
+        attend(l, batch);
         ops().linear(a_.branch.at<T>(), a_.attention.at<T>(l), p.attn_out, N);
         // 4. residual stream + attention, normalized
         ops().norm(a_.norm2.at<T>(l), a_.mid.at<T>(l), a_.mean2.at<float>(l), a_.rstd2.at<float>(l), a_.x.at<T>(l),
@@ -145,8 +145,7 @@ private:
         norm_backward(dx, p.norm2, dnorm, dx, a_.mid.at<T>(l), a_.mean2.at<float>(l), a_.rstd2.at<float>(l), N);
         // 3. attention
         linear_backward(dnorm, dx, a_.attention.at<T>(l), p.attn_out, N);
-        attention_backward(a_.dqkv.at<T>(), a_.attention_scratch.at<void>(), dnorm, a_.qkv.at<T>(l), a_.attention.at<T>(l),
-                           a_.lse.at<float>(l), batch.doc_start, shape(batch), ctx_);
+        attend_backward(l, dnorm, batch);
         // 2. queries, keys and values
         if (c_.positions == Positions::rotary)
             rotary_backward(a_.dqkv.at<T>(), a_.cos_sin.at<float>(), batch.positions, N, c_.NH, c_.NKV, c_.HS(), ctx_.stream);
@@ -168,6 +167,33 @@ private:
                        p_.layers[l].norm2, N);
             activation_forward(l, N);
         }
+    }
+
+    // ---- the two attentions behind one name --------------------------------------------------------------------------
+
+    bool flash() const { return r_.attention == AttentionKind::flash; }  // then T is bf16: resolve_attention
+
+    void attend(int l, const Batch& batch) {
+        T* out = a_.attention.at<T>(l);
+        const T* qkv = a_.qkv.at<T>(l);
+        float* lse = a_.lse.at<float>(l);
+        if constexpr (std::is_same_v<T, bf16>) {
+            if (flash()) return flash_attention_forward(out, lse, qkv, batch.doc_start, shape(batch), ctx_.stream);
+        }
+        attention_forward(out, lse, a_.attention_scratch.at<void>(), qkv, batch.doc_start, shape(batch), ctx_);
+    }
+
+    void attend_backward(int l, const T* dout, const Batch& batch) {
+        T* dqkv = a_.dqkv.at<T>();
+        void* scratch = a_.attention_scratch.at<void>();
+        const T* qkv = a_.qkv.at<T>(l);
+        const T* out = a_.attention.at<T>(l);
+        const float* lse = a_.lse.at<float>(l);
+        if constexpr (std::is_same_v<T, bf16>) {
+            if (flash())
+                return flash_attention_backward(dqkv, scratch, dout, qkv, out, lse, batch.doc_start, shape(batch), ctx_.stream);
+        }
+        attention_backward(dqkv, scratch, dout, qkv, out, lse, batch.doc_start, shape(batch), ctx_);
     }
 
     void activation_backward(int l, int N) {
@@ -239,6 +265,7 @@ private:
 std::unique_ptr<Model> make_decoder(const DecoderConfig& c, const DecoderRun& r, Context& context) {
     DecoderRun resolved = r;
     resolved.recompute = resolve_recompute(c, r);
+    resolved.attention = resolve_attention(c, r);
     if (r.dtype == DType::bf16) return std::make_unique<Decoder<bf16>>(c, resolved, context);
     CHECK(r.dtype == DType::f32, "a model is stored as float or bf16, not {}", name_of(r.dtype));
     return std::make_unique<Decoder<float>>(c, resolved, context);

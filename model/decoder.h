@@ -12,6 +12,8 @@ namespace teon {
 enum class Norm { layernorm, rmsnorm };
 enum class Positions { learned, rotary };
 enum class Mlp { gelu, swiglu };
+// flash: on tensor cores, without scores in memory; bf16 and head sizes 64 and 128. automatic: flash where it is possible and
+// the machine has tensor cores, else gemm.
 enum class AttentionKind { automatic, gemm, flash };
 std::string_view name_of(AttentionKind k);
 
@@ -64,6 +66,7 @@ struct DecoderRun {
 ParamTable decoder_params(const DecoderConfig& c);                                // touches no device
 ActivationPlan decoder_activations(const DecoderConfig& c, const DecoderRun& r);  // touches no device; resolves automatic
 Recompute resolve_recompute(const DecoderConfig& c, const DecoderRun& r);         // automatic -> the cheapest that fits
+AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r);     // UsageError if flash is asked in vain
 
 // Training FLOPs of one token in a sequence of T: 6 per weight of every matrix product (head included, embeddings not), and
 // causal attention at half of its full square. Recomputation is not counted.

@@ -200,12 +200,26 @@ ActivationPlan lay_out_activations(const DecoderConfig& c, const DecoderRun& r, 
     row(&A::dqkv, "gradient of q, k, v", N * c.qkv_width() * item, 1, true);
     row(&A::dmlp_act, "gradient of MLP activation", N * c.Fp() * item, 1, true);
     if (c.mlp == Mlp::swiglu) row(&A::dmlp_in, "gradient before activation", N * c.mlp_in_width() * item, 1, true);
-    row(&A::attention_scratch, "attention scratch", static_cast<int64_t>(attention_scratch_bytes(attention, r.dtype)), 1, true);
+    const size_t attention_scratch = resolve_attention(c, r) == AttentionKind::flash
+                                         ? flash_attention_scratch_bytes(attention)
+                                         : attention_scratch_bytes(attention, r.dtype);
+    row(&A::attention_scratch, "attention scratch", static_cast<int64_t>(attention_scratch), 1, true);
     size_t norm_scratch = layernorm ? layernorm_backward_scratch_bytes(static_cast<int>(N), c.C)
                                     : rmsnorm_backward_scratch_bytes(static_cast<int>(N), c.C);
     row(&A::norm_scratch, "norm gradient scratch", static_cast<int64_t>(norm_scratch), 1, true);
     if (arena && c.mlp == Mlp::gelu) activations->dmlp_in = activations->dmlp_act;
     return plan;
+}
+
+AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r) {
+    const bool possible = flash_attention_supports({r.B, r.T, c.NH, c.NKV, c.HS()}, r.dtype);
+    if (r.attention == AttentionKind::automatic)
+        return possible && flash_attention_is_fast() ? AttentionKind::flash : AttentionKind::gemm;
+    CHECK_USAGE(r.attention != AttentionKind::flash || possible,
+                "--attention flash: needs --dtype bf16 and a head size (--channels / --heads) of 64 or 128, but this model has "
+                "{} and {}; use --attention gemm",
+                name_of(r.dtype), c.HS());
+    return r.attention;
 }
 
 Recompute resolve_recompute(const DecoderConfig& c, const DecoderRun& r) {

@@ -177,6 +177,59 @@ TEST_CASE("model/decoder: masked documents are the documents run one by one") {
     }
 }
 
+// Both attentions round to bf16, at different places; against float, flash must not be the worse of the two by much. What
+// dominates is the rounding of everything around the attention, which is the same in both.
+TEST_CASE("model/decoder: flash attention errs no more than gemm attention, with and without documents") {
+    for (const char* family : {"gpt2", "llama"})
+        for (bool documents : {false, true}) {
+            INFO(family << (documents ? ", documents" : ""));
+            DecoderConfig c = small_config(family);
+            c.L = 2, c.C = 128, c.NH = 2, c.NKV = family == std::string("gpt2") ? 2 : 1, c.max_T = 70;
+            c.init_std = 0.15f;
+            std::vector<int> doc_start(2 * 70);
+            for (int i = 0; i < 2 * 70; ++i) doc_start[i] = i % 70 >= 41 ? 41 : 0;
+            const std::vector<int> tokens = random_ints(2 * 70, 51, c.V), targets = random_ints(2 * 70, 52, c.V);
+
+            std::vector<float> weights;
+            auto outcome = [&](DType dtype, AttentionKind attention) {
+                DecoderRun run{2, 70, dtype};
+                run.attention = attention;
+                ModelRunner r(c, run);
+                if (weights.empty()) {
+                    r.model->params().initialize(7, r.context.stream);
+                    weights = r.masters();
+                    for (float& w : weights) w = static_cast<float>(bf16(w));
+                }
+                r.set_masters(weights);
+                r.zero_grad();
+                DeviceBatch batch(tokens, targets, 2, 70, r.context.stream, documents ? doc_start : std::vector<int>{});
+                const double loss = r.loss(batch, true);
+                return Outcome{loss, r.gradients()};
+            };
+            const Outcome exact = outcome(DType::f32, AttentionKind::gemm);
+            const Outcome gemm = outcome(DType::bf16, AttentionKind::gemm);
+            const Outcome flash = outcome(DType::bf16, AttentionKind::flash);
+            const double error = relative_distance(gemm.gradients, exact.gradients);
+            REQUIRE(relative_distance(flash.gradients, exact.gradients) <= 1.25 * error);
+            REQUIRE(relative_distance(flash.gradients, gemm.gradients) <= 1.25 * error);
+            REQUIRE(std::abs(flash.loss - exact.loss) <= 2 * std::abs(gemm.loss - exact.loss) + 1e-3 * exact.loss);
+        }
+}
+
+TEST_CASE("model/decoder: automatic attention takes flash where it can and the machine has tensor cores") {
+    DecoderConfig c = small_config("llama");
+    DecoderRun run{B, T, DType::bf16};
+    REQUIRE(resolve_attention(c, run) == AttentionKind::gemm);  // head size 12
+    c.C = 128, c.NH = c.NKV = 2;
+    REQUIRE(resolve_attention(c, run) == (flash_attention_is_fast() ? AttentionKind::flash : AttentionKind::gemm));
+    run.dtype = DType::f32;
+    REQUIRE(resolve_attention(c, run) == AttentionKind::gemm);
+    run.attention = AttentionKind::flash;
+    REQUIRE_THROWS_AS(resolve_attention(c, run), UsageError);
+    run.dtype = DType::bf16;
+    REQUIRE(resolve_attention(c, run) == AttentionKind::flash);
+}
+
 TEST_CASE("model/decoder: presets have the parameters of their papers") {
     auto count = [](DecoderConfig c, int max_T) {
         c.max_T = max_T;

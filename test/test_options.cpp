@@ -50,6 +50,9 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
     };
     const std::vector<Case> cases = {
         {{"--layers", "0"}, {"--layers 0", "between 1 and"}},
+        {{"--attention", "fast"}, {"--attention fast", "auto, gemm, flash"}},
+        {{"--attention", "flash", "--dtype", "float"}, {"--attention flash", "--dtype bf16", "--attention gemm"}},
+        {{"--attention", "flash", "--dtype", "bf16", "--heads", "24"}, {"--attention flash", "head size", "32"}},
         {{"--layers", "-3"}, {"--layers -3", "between"}},
         {{"--layers", "two"}, {"--layers two", "not a whole number"}},
         {{"--layers", "2.5"}, {"--layers 2.5", "not a whole number"}},
@@ -167,6 +170,23 @@ TEST_CASE("train/options: the resolved configuration names every flag and can be
     REQUIRE(j["model"] == "small");
     REQUIRE(j["teon-roles"] == nlohmann::json({"q", "k", "v"}));
     REQUIRE(j.contains("seed"));
+}
+
+TEST_CASE("train/setup: with flash attention GPT-2 small at a context of 8192 fits 80 GB, without a T x T buffer") {
+    auto plan = [](int T, const char* attention) {
+        const std::string length = std::to_string(T);
+        return make_setup(kGpt2,
+                          *parse({"--plan-only", "--model", "small", "--seq-len", length, "--micro-batch", "8", "--batch-tokens",
+                                  std::to_string(8 * T), "--dtype", "bf16", "--attention", attention, "--recompute", "none",
+                                  "--steps", "10"}),
+                          {true, int64_t{1} << 40});
+    };
+    REQUIRE(plan(8192, "flash").memory_bytes() < 80'000'000'000);
+    // Linear in T: twice the context is twice the activations, but for the logits and what does not depend on T.
+    REQUIRE(plan(8192, "flash").activations.total_bytes() <= 2 * plan(4096, "flash").activations.total_bytes());
+    // Scores of 128 rows at a time, twice in float and twice in bf16.
+    REQUIRE(plan(8192, "gemm").memory_bytes() > plan(8192, "flash").memory_bytes() + int64_t{8} * 12 * 128 * 8192 * 12);
+    REQUIRE(setup_report(plan(1024, "flash")).find("attention   flash") != std::string::npos);
 }
 
 TEST_CASE("train/setup: every preset can be planned, and its report names the memory") {

@@ -43,6 +43,9 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
                                 {"auto", Recompute::automatic}},
              "what backward computes again instead of keeping: nothing, norms and activations, or whole blocks; auto: the "
              "first that fits the device");
+    t.choice("--attention", o.attention,
+             Choices<AttentionKind>{{"auto", AttentionKind::automatic}, {"gemm", AttentionKind::gemm}, {"flash", AttentionKind::flash}},
+             "through matrix products, or fused on tensor cores (bf16, head size 64 or 128); auto: flash where a GPU can");
     if (family.config(family.default_preset).positions == Positions::rotary) {
         t.number("--rope-base", o.rope_base, 1, 1e12, "base of the rotary frequencies").default_text = "preset's";
         t.number("--rope-scaling", o.rope_scaling, 1e-3, 1e6, "positions are divided by this (linear scaling)");

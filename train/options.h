@@ -29,6 +29,7 @@ struct Options {
     int seq_len = 1024;
     std::optional<DType> dtype;
     Recompute recompute = Recompute::automatic;
+    AttentionKind attention = AttentionKind::automatic;
     std::optional<float> rope_base;
     float rope_scaling = 1.0f;
     // data

@@ -48,7 +48,8 @@ json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& de
                        {"kv_heads", c.NKV}, {"ffn", c.F}, {"vocab_size", c.V}, {"context", c.max_T},
                        {"parameters", s.params.logical_size()}}},
             {"run", {{"steps", s.steps}, {"micro_batch", s.run.B}, {"micro_steps", s.micro_steps},
-                     {"ranks", s.placement.ranks}, {"recompute", name_of(s.run.recompute)}, {"eval_windows", s.eval_windows}}},
+                     {"ranks", s.placement.ranks}, {"attention", name_of(s.run.attention)},
+                     {"recompute", name_of(s.run.recompute)}, {"eval_windows", s.eval_windows}}},
             {"memory_bytes", memory},
             {"data", {{"train", shards_json(s.train_shards)}, {"val", shards_json(s.val_shards)}}},
             {"stacks", stacks}};

@@ -160,6 +160,8 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     s.run.T = options.seq_len;
     s.run.dtype = options.dtype.value_or(limits.is_gpu ? DType::bf16 : DType::f32);
     s.options.dtype = s.run.dtype;
+    s.run.attention = options.attention;
+    s.run.attention = resolve_attention(s.config, s.run);
     s.options.optimizer.ns_dtype = limits.is_gpu ? DType::bf16 : DType::f32;
     s.params = decoder_params(s.config);
     s.optimizer_plan = plan_optimizer(s.params, s.options.optimizer);
@@ -214,6 +216,7 @@ std::string setup_report(const Setup& s) {
                                    s.data_tokens ? fmt::format(" = {:.2f} epochs", static_cast<double>(s.steps * o.batch_tokens) /
                                                                                        static_cast<double>(s.data_tokens))
                                                  : ""));
+    line("attention", std::string(name_of(s.run.attention)));
     line("recompute", std::string(name_of(s.run.recompute)));
     out += "memory\n";
     for (const auto& [name, bytes] : s.memory) out += fmt::format("  {:<28}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
