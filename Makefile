@@ -64,7 +64,7 @@ CXX_asan    = $(subst -O3,-O1,$(CXX_host)) -g -fno-omit-frame-pointer -fsanitize
 FMT_cuda   := -DFMT_HEADER_ONLY -DFMT_USE_CONSTEXPR=1
 FMT_nvcc   := -diag-suppress 20208
 CXX_cuda    = $(CXX) -std=c++20 $(OPT) -fopenmp $(WARN) $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
-NVCC_cuda   = $(NVCC) -std=c++20 -O3 --expt-relaxed-constexpr -lineinfo -Werror all-warnings $(FMT_nvcc) \
+NVCC_cuda   = $(NVCC) -std=c++20 $(OPT) --expt-relaxed-constexpr -lineinfo -Werror all-warnings $(FMT_nvcc) \
               -Xcompiler -Wall,-Wextra,-Wno-stringop-overflow,-fopenmp $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
 LIBS_host   = -llapacke -lopenblas -lboost_context -lfmt $(MPI_LIBS)
 LIBS_cuda   = $(CUDA_LIBS)
@@ -119,6 +119,8 @@ endef
 # These commands install what is missing before they build; the others only say what it is.
 SETUP_FIRST := $(if $(filter demo test test-sanitize bench,$(MAKECMDGOALS)),packages,$(if $(filter 0,$(SETUP)),,check-packages))
 $(foreach f,$(FOLDERS),$(eval $(call folder,$f)))
+# What only has to compile and link: nvcc optimizes kernels all the same.
+build/cuda-check/%: private OPT := -O0
 -include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(TESTS) $(LIBRARY) $(addsuffix .cu,$(PROGRAMS) $(BENCHES)))))
 
 # The source version, for --version and each run's config.json.
