@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Shows how a run is getting on: progress, time left, the course of the loss.
+
+    scripts/watch.py runs/gpt2-small-teon-20260101-120000
+
+On a terminal it stays until the run's last step (Ctrl-C to leave); else, or with --once, it prints the state and ends.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import time
+
+from run_metrics import open_run
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values, width):
+    """Means of `width` stretches of the values, as bars between the smallest and the largest."""
+    values = [value for value in values if value is not None]
+    count = min(width, len(values))
+    if not count:
+        return ""
+    means = []
+    for i in range(count):
+        part = values[i * len(values) // count:(i + 1) * len(values) // count]
+        means.append(sum(part) / len(part))
+    low, high = min(means), max(means)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0
+    return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
+
+
+def duration(seconds):
+    hours, rest = divmod(int(round(seconds)), 3600)
+    minutes, seconds = divmod(rest, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"
+
+
+def median(values):
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+def number(value, form):
+    return "not finite" if value is None else format(value, form)
+
+
+def progress_bar(share, width):
+    filled = int(share * width)
+    return "█" * filled + "░" * (width - filled)
+
+
+def view(run, config, lines, width):
+    """The state as lines of text."""
+    total = config.get("run", {}).get("steps", 0)
+    steps = [line for line in lines if line["kind"] == "step"]
+    evals = [line for line in lines if line["kind"] == "eval"]
+    events = [line for line in lines if line["kind"] == "event"]
+    out = [f"run    {run}"]
+    if not steps:
+        return out + ["step   none yet"]
+    last, room = steps[-1], max(10, width - 30)
+    ms = median([step["ms"] for step in steps[-50:] if step["ms"] is not None] or [0])
+    left = "done" if last["step"] >= total else f"{duration((total - last['step']) * ms / 1000)} left"
+    share = last["step"] / total if total else 0
+    out.append(f"step   {last['step']}/{total} {progress_bar(share, min(40, room))} {100 * share:.0f}% {left}")
+    out.append(f"loss   {number(last['loss'], '.4f')} {sparkline([step['loss'] for step in steps], min(60, room))}")
+    if evals:
+        out.append(f"val    {number(evals[-1]['val_loss'], '.4f')} (perplexity {number(evals[-1]['val_ppl'], '.2f')}) "
+                   f"at step {evals[-1]['step']}")
+    rate = last["tokens"] / last["step"] / ms * 1000 if ms else 0
+    out.append(f"speed  {ms:.0f} ms/step, {rate:,.0f} tokens/s, {last['tokens']:,} tokens, learning rate {last['lr']:.2e}")
+    for event in events[-3:]:
+        out.append(f"event  step {event['step']}: {event['event']}: {event['reason']}")
+    return out
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="the run's folder")
+    parser.add_argument("--once", action="store_true", help="print the state and end")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between looks (1)")
+    options = parser.parse_args()
+    config, metrics = open_run(options.run)
+    live = sys.stdout.isatty() and not options.once
+    drawn = 0
+    while True:
+        width = shutil.get_terminal_size().columns
+        text = [line[:width] for line in view(options.run, config, metrics.lines, width)]
+        # Over the last drawing: up, and each line to its end.
+        sys.stdout.write((f"\x1b[{drawn}A" if drawn else "") + "".join(f"{line}\x1b[K\n" if live else f"{line}\n" for line in text))
+        if live and drawn > len(text):
+            sys.stdout.write("\x1b[J")
+        sys.stdout.flush()
+        drawn = len(text)
+        steps = [line for line in metrics.lines if line["kind"] == "step"]
+        if not live or (steps and steps[-1]["step"] >= config.get("run", {}).get("steps", 0)):
+            return
+        time.sleep(options.interval)
+        metrics.update()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        print()
+    except BrokenPipeError:  # `| head` has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
