@@ -1,4 +1,4 @@
-"""Runs that are killed, stopped, damaged and resumed:  python3 -m unittest test/test_resume.py
+"""Runs that are killed, stopped, damaged and resumed:  scripts/run_tests.py test/test_resume.py
 
 TEON_SOAK=1 kills 200 times per optimizer instead of 10 (make soak).
 """
