@@ -1,5 +1,5 @@
 // What Muon and Teon need beside matrix products: momentum with the Frobenius norms that Newton-Schulz starts from, the
-// unfolding of a stack's slices, and the update that folds the result back into the weights (Kotha et al., arXiv
+// unfolding of a stack's slices, and the update that folds the result back into the weights (Zhang et al., arXiv
 // 2601.23261, algorithm 1). Everything is memory-bound; each kernel reads and writes a slice once. Blocks are (part of
 // a slice, slice).
 #include <limits>

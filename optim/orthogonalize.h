@@ -36,7 +36,7 @@ struct MatrixBatch {
 bool restarts_after(DType dtype, int step);
 
 // FLOPs of one matrix, symmetric products counted once (2 s^2 l for X X^T counts s^2 l). For svd: thin SVD by QR and
-// bidiagonalization (Golub & Van Loan, Matrix Computations, table 8.6.1) and the product U V^T.
+// bidiagonalization (Golub & Van Loan, Matrix Computations, section 8.6) and the product U V^T.
 double ortho_flops(const OrthoMethod& method, int rows, int cols);
 
 // The form with fewer FLOPs; gram has to save a tenth, since its products are smaller. asked != automatic is returned.

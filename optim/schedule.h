@@ -20,10 +20,10 @@ struct Schedule {
 // What --min-lr-ratio is where it is not given: 0.1 for cosine, 0 otherwise.
 double default_min_lr_ratio(ScheduleKind kind);
 
-// The factor of the peak learning rate, in [0, 1], for update `step` (counted from 0) of `total`. Ratios become steps by
-// rounding to nearest. Warmup over W steps gives (step + 1) / W, so that no update is wasted on a factor of 0; the decay
-// leaves the peak where warmup or constant part ends, and would reach min_lr_ratio at step = total (and stay there).
-// Throws UsageError unless the ratios are in [0, 1] and total > 0.
+// The factor of the peak learning rate, in [0, 1], for update `step` (counted from 0) of `total`. Ratios become steps
+// by rounding to nearest. Warmup over W steps gives (step + 1) / W, so that no update is wasted on a factor of 0; the
+// decay leaves the peak where warmup or constant part ends, and would reach min_lr_ratio at step = total (and stay
+// there). Throws UsageError unless the ratios are in [0, 1] and total > 0.
 double lr_factor(const Schedule& schedule, int64_t step, int64_t total);
 
 }  // namespace teon

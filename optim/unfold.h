@@ -1,5 +1,5 @@
 // How K same-shape matrices M_k (m x n) become one matrix, and where each of them lies in it: the mode-i matricization
-// of the tensor [:, :, k] = M_k (Kotha et al., arXiv 2601.23261, section 2.2), or its transpose.
+// of the tensor [:, :, k] = M_k (Zhang et al., arXiv 2601.23261, section 2.2), or its transpose.
 //
 //   mode 1   [M_1 .. M_K]          m x nK
 //   mode 2   [M_1; ..; M_K]        mK x n, the transpose of [M_1^T .. M_K^T]: polar factors transpose along

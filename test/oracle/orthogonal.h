@@ -64,7 +64,8 @@ struct Svd {
     Matrix V;
 };
 
-// One-sided Jacobi: rotates columns of x until they are orthogonal (Golub & Van Loan, Matrix Computations, 8.6.4).
+// One-sided Jacobi: rotates columns of x until they are orthogonal (Golub & Van Loan, Matrix Computations,
+// section 8.6).
 inline Svd svd(const Matrix& x) {
     if (x.rows < x.cols) {
         Svd t = svd(transposed(x));
