@@ -1,8 +1,9 @@
 #!/bin/bash
-# What `make demo` runs: trains a small GPT-2 on the corpus of scripts/make_corpus.py and shows what it learned.
+# What `make demo` runs: trains a small model with AdamW, Muon and Teon on the corpus of scripts/make_corpus.py and compares what
+# they learned.
 #
-#   scripts/demo.sh                  must end below the validation loss of a bigram model
-#   DEMO_STEPS=30 scripts/demo.sh    a shorter run; must end below that of a unigram model
+#   MODEL=llama scripts/demo.sh      the small LLaMA instead of the small GPT-2
+#   DEMO_STEPS=30 scripts/demo.sh    shorter runs; they must end below a unigram model instead of a bigram model
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=python3
@@ -11,11 +12,21 @@ python=python3
 corpus=build/corpus
 [ -e $corpus/manifest.json ] || $python scripts/make_corpus.py $corpus
 
-steps=${DEMO_STEPS:-600}
+steps=${DEMO_STEPS:-300}
 baseline=bigram
 [ -z "${DEMO_STEPS:-}" ] || baseline=unigram
-out=runs/demo-adamw-$(date +%Y%m%d-%H%M%S)
-./train_gpt2 --model tiny --seq-len 256 --data $corpus \
-    --optimizer adamw --lr 3e-3 --batch-tokens 4096 --steps "$steps" \
-    --eval-every $(((steps + 3) / 4)) --eval-tokens 65536 --log-every 10 --out "$out"
-$python scripts/demo_report.py --baselines $corpus/baselines.json --must-beat $baseline "$out"
+model=${MODEL:-gpt2}
+folder=runs/demo-$model-$(date +%Y%m%d-%H%M%S)
+
+train() {  # optimizer, its flags
+    echo "== $1"
+    ./train_"$model" --model tiny --seq-len 256 --data $corpus --batch-tokens 2048 --steps "$steps" --optimizer "$@" \
+        --eval-every $(((steps + 5) / 6)) --eval-tokens 131072 --log-every $(((steps + 9) / 10)) --out "$folder/$1"
+}
+train adamw --lr 3e-3
+train muon --lr 0.02 --adamw-lr 3e-3 --diagnose-every $(((steps + 9) / 10))
+train teon --lr 0.02 --adamw-lr 3e-3 --diagnose-every $(((steps + 9) / 10))
+echo
+$python scripts/demo_report.py --baselines $corpus/baselines.json --must-beat $baseline "$folder"/{adamw,muon,teon}
+echo
+$python scripts/compare.py "$folder"/{adamw,muon,teon} --out "$folder"/compare
