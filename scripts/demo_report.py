@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares finished runs on the corpus of make_corpus.py with its baselines, and plots them where matplotlib is installed.
+"""Compares finished runs on the corpus of make_corpus.py with its baselines.
 
     scripts/demo_report.py --baselines build/corpus/baselines.json --must-beat bigram runs/demo-adamw-...
 
@@ -14,28 +14,6 @@ import sys
 def read_metrics(run):
     with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
         return [json.loads(line) for line in file]
-
-
-def plot(runs, baselines, path):
-    import matplotlib
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 4.5))
-    for run, lines in runs.items():
-        steps = [line for line in lines if line["kind"] == "step"]
-        evals = [line for line in lines if line["kind"] == "eval"]
-        training, = axes.plot([s["step"] for s in steps], [s["loss"] for s in steps], alpha=0.3, linewidth=0.8)
-        axes.plot([e["step"] for e in evals], [e["val_loss"] for e in evals], "o-", color=training.get_color(),
-                  label=f"{os.path.basename(run)}, validation")
-    for name in ("unigram", "bigram"):
-        axes.axhline(baselines[name], color="gray", linestyle="--", linewidth=0.8)
-        axes.annotate(name, (0.99, baselines[name]), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="gray")
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats per token)")
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
 
 
 def main():
@@ -62,12 +40,6 @@ def main():
     print(f"\n{'validation loss':{width}}  nats/token  bits/byte")
     for name, loss in rows:
         print(f"{name:{width}}  {loss:10.3f}  {loss * bits:9.3f}")
-    path = os.path.join(options.runs[-1], "loss.png")
-    try:
-        plot(runs, baselines, path)
-        print(f"\ncurves: {path}")
-    except ImportError:
-        print("\nno plot: matplotlib is not installed (`make setup` installs it)")
     for line in failed:
         print(f"demo: failed: {line}", file=sys.stderr)
     return 1 if failed else 0
