@@ -11,6 +11,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -263,6 +264,23 @@ class ResumeTest(unittest.TestCase):
         [last] = self.checkpoints("bad")
         self.assertLess(int(last[5:]), 8)
         self.assertEqual((self.folder / "bad" / last / "model.safetensors").read_bytes(), bytes(weights))
+
+    def test_inspect_prints_state_and_tensors_and_finds_damage(self):
+        try:
+            import numpy  # noqa: F401
+        except ImportError:
+            self.skipTest("numpy is not installed")
+        self.train("run", "--optimizer", "muon")
+        inspect = [sys.executable, ROOT / "scripts" / "inspect_checkpoint.py"]
+        result = subprocess.run([*inspect, self.folder / "run"], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for words in ("step 40 of 40", "40 applied, 0 skipped", "transformer.h.1.mlp.c_fc.weight", "h.1.attn.q.weight.momentum"):
+            self.assertIn(words, result.stdout)
+        state = self.folder / "run" / "step_00000040" / "optimizer" / "state.safetensors"
+        state.write_bytes(state.read_bytes()[:-4] + struct.pack("<f", float("nan")))
+        result = subprocess.run([*inspect, state], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("1 not finite", result.stdout)
 
     def test_two_processes_cannot_write_one_run(self):
         process = self.start("run", steps=10**6)

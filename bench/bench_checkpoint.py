@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""What saving costs training:  python3 bench/bench_checkpoint.py [--data FOLDER] [--every 20] [--steps 100] [--repeat 3]
+
+Trains the same small GPT-2 with and without an asynchronous checkpoint every 20 steps, in turns, and compares the time from
+the first to the last step as the terminal shows them. Prints the median of each and their ratio.
+"""
+
+import argparse
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def milliseconds_per_step(options, out, every):
+    """From the end of step 1 to the end of the last step but one, saves in between included."""
+    command = [ROOT / "train_gpt2", "--data", options.data, "--model", "tiny", "--seq-len", "64", "--batch-tokens", options.batch_tokens,
+               "--steps", options.steps, "--eval-every", "0", "--eval-tokens", "64", "--out", out, *(["--checkpoint-every", every] if every else [])]
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+    ends, saves, size = {}, [], ""
+    for line in process.stdout:
+        if step := re.match(r"step +(\d+)/", line):
+            ends[int(step[1])] = time.perf_counter()
+        elif saved := re.match(r"checkpoint .* \| (.*) \| ([\d.]+) s", line):
+            size = saved[1]
+            saves.append(float(saved[2]))
+    if process.wait() != 0:
+        sys.exit("bench_checkpoint: train_gpt2 failed")
+    last = options.steps - 1
+    return 1000 * (ends[last] - ends[1]) / (last - 1), size, saves
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default=ROOT / "build" / "corpus")
+    parser.add_argument("--every", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--batch-tokens", type=int, default=2048)
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    times = {0: [], options.every: []}
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(options.repeat):
+            for every in times:
+                ms, size, saves = milliseconds_per_step(options, f"{folder}/{i}-{every}", every)
+                times[every].append(ms)
+                print(f"  {'every ' + str(every) if every else 'none':<10} {ms:8.2f} ms/step", flush=True)
+    without, with_saves = (statistics.median(t) for t in times.values())
+    print(f"checkpoints of {size}, each written in {statistics.median(saves):.1f} s")
+    print(f"without {without:.2f} ms/step, with one every {options.every} steps {with_saves:.2f} ms/step: ratio {with_saves / without:.3f}")
+
+
+if __name__ == "__main__":
+    main()
