@@ -117,7 +117,7 @@ build/$1/flags: FORCE | $(SETUP_FIRST)
 endef
 
 # These commands install what is missing before they build; the others only say what it is.
-SETUP_FIRST := $(if $(filter demo test test-sanitize bench,$(MAKECMDGOALS)),packages,$(if $(filter 0,$(SETUP)),,check-packages))
+SETUP_FIRST := $(if $(filter demo test test-sanitize soak bench,$(MAKECMDGOALS)),packages,$(if $(filter 0,$(SETUP)),,check-packages))
 $(foreach f,$(FOLDERS),$(eval $(call folder,$f)))
 # What only has to compile and link: nvcc optimizes kernels all the same.
 build/cuda-check/%: private OPT := -O0
@@ -148,11 +148,14 @@ test: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## Run every test; what cannot 
 
 test-sanitize: build/host-asan/tests build/host/tests  ## Run kernel tests under ASan + UBSan and in other thread orders
 	@echo "address and undefined behaviour sanitizers:"
-	@$(PYTHON) scripts/run_tests.py build/host-asan/tests --only runtime/,kernels/,data/
+	@$(PYTHON) scripts/run_tests.py build/host-asan/tests --only runtime/,kernels/,data/,train/safetensors,train/checkpoint
 	@echo "threads in reverse order:"
 	@SIMT_ORDER=reverse $(PYTHON) scripts/run_tests.py build/host/tests --only runtime/,kernels/
 	@echo "threads in random order:"
 	@SIMT_ORDER=random:1 $(PYTHON) scripts/run_tests.py build/host/tests --only runtime/,kernels/
+
+soak: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## The long versions: 200 kills per optimizer, 500 damaged checkpoints
+	@TEON_SOAK=1 $(PYTHON) scripts/run_tests.py --timeout 7200 $< test/test_resume.py --only train/
 
 check-cuda: $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))  ## Compile and link all with nvcc for every architecture; registers and spills
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
@@ -166,6 +169,7 @@ check-seam:  ## Check that backend names stay in runtime/ and includes go one wa
 bench: $(PROGRAMS) $(BENCHES:%=build/$(BACKEND)/%) | venv  ## Measure this machine: each program in bench/, and training beside PyTorch
 	@set -e; for b in $(BENCHES:%=build/$(BACKEND)/%); do echo "$$b"; $$b; done
 	@$(PYTHON) bench/bench_train.py
+	@$(PYTHON) bench/bench_checkpoint.py
 
 setup: packages venv  ## Install what is missing: packages, and .venv for plots and tokenizers
 packages:
@@ -201,5 +205,5 @@ help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 FORCE:
-.PHONY: FORCE all demo test test-sanitize check-cuda gpu-check check-seam bench setup packages check-packages venv \
+.PHONY: FORCE all demo test test-sanitize soak check-cuda gpu-check check-seam bench setup packages check-packages venv \
         deps-headers format format-check clean help
