@@ -15,7 +15,8 @@ import os
 import statistics
 import sys
 
-IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only"}  # do not make a run another experiment
+IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync", "keep-last", "keep-every",
+           "on-save-error", "resume", "time-limit", "max-skipped", "warn-spikes"}  # do not make a run another experiment
 
 
 class BadRun(Exception):
