@@ -151,29 +151,23 @@ TEST_CASE("data/tokenizer: a damaged folder is named") {
     REQUIRE(complaint(folder.path()).find("'a bb' is not a merge") != std::string::npos);
 }
 
-TEST_CASE("data/tokenizer: GPT-2's vocabulary encodes tinyshakespeare.txt to 338,025 tokens and back") {
-    const std::string bpe = "../shared/data/gpt2_bpe/vocab.bpe", text_path = "../shared/data/text/tinyshakespeare.txt";
-    if (!std::filesystem::exists(bpe) || !std::filesystem::exists(text_path))
-        SKIP_TEST("needs vocab.bpe of GPT-2 and tinyshakespeare.txt in ../shared/data");
-    TempDir folder;
-    std::filesystem::copy_file(bpe, folder / "vocab.bpe");
-    std::ifstream merges(bpe), file(text_path, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
+namespace {
 
-    // Ids: the single bytes, printable ones first, then the merges in order.
+// Tokens of GPT-2: the single bytes, printable ones first, then the merges of vocab.bpe in order, then the delimiter.
+std::vector<std::string> gpt2_tokens(const std::string& bpe) {
+    auto utf8 = [](int c) {
+        return c < 128 ? std::string(1, static_cast<char>(c))
+                       : std::string{static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
+    };
     std::vector<std::string> tokens;
-    for (bool printable : {true, false})
-        for (int byte = 0; byte < 256; ++byte)
-            if (((byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173)) == printable)
-                tokens.push_back(std::string(1, static_cast<char>(byte)));
     std::unordered_map<std::string, std::string> bytes_of;  // of a word in GPT-2's alphabet
-    for (int i = 0, other = 256; i < 256; ++i) {
-        const auto byte = static_cast<unsigned char>(tokens[static_cast<size_t>(i)][0]);
-        const int c = i < 188 ? byte : other++;
-        bytes_of[c < 128 ? std::string(1, static_cast<char>(c))
-                         : std::string{static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))}] =
-            tokens[static_cast<size_t>(i)];
-    }
+    for (bool printable : {true, false})
+        for (int byte = 0, other = 256; byte < 256; ++byte) {
+            if (((byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173)) != printable) continue;
+            tokens.push_back(std::string(1, static_cast<char>(byte)));
+            bytes_of[utf8(printable ? byte : other++)] = tokens.back();
+        }
+    std::ifstream merges(bpe);
     std::string line, left, right;
     std::getline(merges, line);
     while (merges >> left >> right) {
@@ -181,12 +175,57 @@ TEST_CASE("data/tokenizer: GPT-2's vocabulary encodes tinyshakespeare.txt to 338
         bytes_of[left + right] = tokens.back();
     }
     tokens.push_back("<|endoftext|>");
+    return tokens;
+}
+
+uint64_t fnv1a(const std::vector<int>& tokens) {
+    uint64_t hash = 0xcbf29ce484222325;
+    for (int token : tokens) hash = (hash ^ static_cast<uint64_t>(token)) * 0x100000001b3;
+    return hash;
+}
+
+}  // namespace
+
+TEST_CASE("data/tokenizer: GPT-2's tokens are tiktoken's, of tinyshakespeare.txt all 338,025") {
+    const std::string data = "../shared/data/", bpe = data + "gpt2_bpe/vocab.bpe";
+    // Number and FNV-1a hash of tiktoken's tokens.
+    const std::tuple<const char*, size_t, uint64_t> files[] = {
+        {"text/tinyshakespeare.txt", 338025, 0xb547ad363c19676e},
+        {"text/wikitext2_valid.txt", 258659, 0x401eab52e6652dd1},
+        {"text/wikitext2_test.txt", 295877, 0xeeb9b6a7c5c7df94},
+        {"english/english_val.jsonl", 233561, 0xbcad85f59f7da30e},
+    };
+    if (!std::filesystem::exists(bpe)) SKIP_TEST("needs GPT-2's vocab.bpe and texts in ../shared/data");
+    TempDir folder;
+    const std::vector<std::string> tokens = gpt2_tokens(bpe);
     REQUIRE(tokens.size() == 50257);
+    std::filesystem::copy_file(bpe, folder / "vocab.bpe");
     write_tokens(folder / "tokens.bin", tokens, 50256);
     write(folder / "description.json", R"({"kind": "gpt2", "delimiter": 50256})");
     const Tokenizer t(folder.path());
     REQUIRE(t.encode("Hello world") == std::vector<int>{15496, 995});
-    const std::vector<int> encoded = t.encode(text);
-    REQUIRE(encoded.size() == 338025);
-    REQUIRE(t.decode(encoded) == text);
+    const std::string mixed(
+        "Zw\u00f6lf Boxk\u00e4mpfer \u2014 \u201cna\u00efve\u201d \u6771\u4eac\u90fd 123\u00bd \u0663\u0664 e\u0301 "
+        "\u00a0x\u2003y\tz\r\n\n  don't DON'T we'll'dve \U0001f642\U0001f44d\U0001f3fd \u200b\ufeff "
+        "\ud55c\uad6d\uc5b4 \u0939\u093f\u0928\u094d\u0926\u0940 \u0e44\u0e17\u0e22 <|endoftext|> a\0b   \n",
+        177);
+    REQUIRE(t.encode(mixed) ==
+            std::vector<int>{57,    86,    9101, 1652,  8315, 74,  11033, 3149, 2232,  851, 564,   250,   2616,
+                             38776, 447,   251,  10545, 251,  109, 12859, 105,  32849, 121, 17031, 23141, 18923,
+                             96,    149,   97,   304,   136,  223, 220,   1849, 87,    447, 225,   88,    197,
+                             89,    201,   628,  220,   836,  470, 23917, 6,    51,    356, 1183,  1549,  303,
+                             32485, 41840, 235,  8582,  237,  121, 20126, 171,  119,   123, 220,   47991, 250,
+                             166,   113,   255,  168,   244,  112, 28225, 117,  11976, 123, 11976, 101,   24231,
+                             235,   11976, 99,   24231, 222,  220, 31479, 226,  19567, 245, 19567, 95,    1279,
+                             91,    437,   1659, 5239,  91,   29,  257,   188,  65,    220, 220,   220,   198});
+    REQUIRE(t.decode(t.encode(mixed)) == mixed);
+    for (const auto& [name, count, hash] : files) {
+        INFO(name);
+        std::ifstream file(data + name, std::ios::binary);
+        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        const std::vector<int> encoded = t.encode(text);
+        REQUIRE(encoded.size() == count);
+        REQUIRE(fnv1a(encoded) == hash);
+        REQUIRE(t.decode(encoded) == text);
+    }
 }

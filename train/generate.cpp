@@ -20,6 +20,7 @@ struct GenerateOptions {
     SamplingOptions sampling;
     uint64_t seed = 1337;
     std::optional<DType> dtype;
+    bool as_tokens = false;
 };
 
 std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
@@ -33,6 +34,7 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
         .default_text = "bf16 on a GPU, float on a CPU";
     t.group("Text");
     add_sampling_flags(t, o.sampling);
+    t.toggle("--as-tokens", o.as_tokens, "print numbers of tokens, the first included, instead of text");
     t.integer("--seed", o.seed, 0, 1'000'000'000'000'000, "of sampling");
     if (!parse_flags(t, "generate", "Sample text from a checkpoint.", argc, argv)) return std::nullopt;
     CHECK_USAGE(!o.checkpoint.empty(), "--checkpoint: missing; name a checkpoint's folder, or a run's");
@@ -42,11 +44,6 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
 void print(std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
-}
-
-// A tokenizer's text, or numbers where there is none.
-std::string token_text(const Tokenizer* tokenizer, int token) {
-    return tokenizer ? std::string(tokenizer->bytes(token)) : fmt::format("{} ", token);
 }
 
 int run(const std::vector<ModelFamily>& families, int argc, const char* const* argv) {
@@ -66,12 +63,12 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     const int capacity = static_cast<int>(std::min<int64_t>(model.config.max_T, wanted));
     const std::unique_ptr<Generator> generator = make_generator(model.config, params, 1, capacity, context);
 
-    for (size_t i = 0; i < prompt.size(); ++i)
-        if (i > 0 || prompt[0] != model.limits.begin) print(token_text(tokenizer.get(), prompt[i]));
+    // Without a tokenizer there are only numbers to show.
+    const bool numbers = o->as_tokens || !tokenizer;
+    auto show = [&](int token) { print(numbers ? fmt::format("{} ", token) : std::string(tokenizer->bytes(token))); };
+    for (size_t i = !numbers && prompt[0] == model.limits.begin; i < prompt.size(); ++i) show(prompt[i]);
     const auto begin = std::chrono::steady_clock::now();
-    const size_t count = sample(*generator, prompt, o->sampling, model.limits, o->seed, [&](int token) {
-                             print(token_text(tokenizer.get(), token));
-                         }).size();
+    const size_t count = sample(*generator, prompt, o->sampling, model.limits, o->seed, show).size();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     print("\n");
     fmt::print(stderr, "generate: {} tokens, {:.1f} tokens/s\n", count, static_cast<double>(count) / seconds);

@@ -1,0 +1,251 @@
+"""./generate, samples, --eval-only and the views of a run, as a person uses them:  python3 -m unittest test/test_generate.py"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DELIMITER = 256
+
+
+def write_shard(path, tokens):
+    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+def write_bytes_tokenizer(folder):
+    """What prepare.py --tokenizer bytes leaves."""
+    folder.mkdir()
+    tokens = [bytes([byte]) for byte in range(256)] + [b""]
+    header = struct.pack("<256i", 20240328, 2, len(tokens), DELIMITER, *[0] * 252)
+    (folder / "tokens.bin").write_bytes(header + b"".join(bytes([len(token)]) + token for token in tokens))
+    (folder / "description.json").write_text(json.dumps({"kind": "bytes", "vocab_size": 257, "delimiter": DELIMITER}))
+
+
+def write_hellaswag(path, examples):
+    """llm.c's .bin: (label, context, endings) of tokens."""
+    stream = []
+    for index, (label, context, endings) in enumerate(examples):
+        example = [65535, 0, index, label, len(endings), len(context), *context]
+        for ending in endings:
+            example += [len(ending), *ending]
+        example[1] = 2 * len(example)
+        stream += example
+    path.write_bytes(struct.pack("<256i", 20240522, 1, len(examples), *[0] * 253) + struct.pack(f"<{len(stream)}H", *stream))
+
+
+def run(*command, **environment):
+    return subprocess.run(list(map(str, command)), capture_output=True, env={**os.environ, **environment}, timeout=300)
+
+
+class GenerateTest(unittest.TestCase):
+    """One trained run for all tests: a text that repeats itself, so that there is something to learn."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.temporary.name)
+        words = list("the quick brown fox. ".encode())
+        tokens = []
+        while len(tokens) < 20000:
+            tokens += [DELIMITER] + words
+        data = cls.folder / "data"
+        data.mkdir()
+        write_shard(data / "t_train_000000.bin", tokens)
+        write_shard(data / "t_val_000000.bin", tokens[:2000])
+        (data / "manifest.json").write_text(json.dumps({"vocab_size": 257, "delimiter": DELIMITER}))
+        write_bytes_tokenizer(data / "tokenizer")
+        cls.shape = ["--model", "tiny", "--layers", 2, "--channels", 64, "--heads", 2, "--seq-len", 64, "--batch-tokens", 512]
+        cls.run_folder = cls.folder / "run"
+        cls.trained = run(ROOT / "train_gpt2", "--data", data, *cls.shape, "--steps", 60, "--lr", "1e-2", "--eval-every", 30,
+                          "--sample-every", 30, "--prompt", "the qu", "--sample-tokens", 12, "--temperature", 0,
+                          "--out", cls.run_folder)
+        assert cls.trained.returncode == 0, cls.trained.stderr.decode()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def generate(self, *flags, checkpoint=None):
+        result = run(ROOT / "generate", "--checkpoint", checkpoint or self.run_folder, *flags)
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        return result.stdout
+
+    def complaint(self, *command):
+        result = run(*command)
+        self.assertEqual(result.returncode, 2, result.stderr.decode())
+        lines = result.stderr.decode().splitlines()
+        self.assertEqual(len(lines), 1)
+        return lines[0]
+
+    def test_samples_while_training(self):
+        text = (self.run_folder / "samples.txt").read_text()
+        samples = re.findall(r"^step (\d+)\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
+        self.assertEqual([step for step, _ in samples], ["30", "60"])
+        self.assertTrue(all(sample.startswith("the qu") for _, sample in samples))
+        self.assertEqual(samples[-1][1], "the quick brown fo")  # learned
+        self.assertIn("sample 60 | the quick brown fo", self.trained.stdout.decode())
+
+    def test_greedy_text_is_what_was_learned_and_ends_where_texts_end(self):
+        self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0).decode(),
+                         "the quick brown fox. \n")
+        self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0, "--sample-tokens", 6).decode(),
+                         "the quick brown\n")
+        self.assertEqual(self.generate("--temperature", 0, "--sample-tokens", 3).decode(), "the\n")  # no prompt
+        self.assertEqual(self.generate("--prompt-tokens", "256,116", "--temperature", 0, "--sample-tokens", 2, "--as-tokens").decode(),
+                         "256 116 104 101 \n")
+
+    def test_the_seed_decides(self):
+        flags = ["--sample-tokens", 30, "--as-tokens"]
+        hot = [*flags, "--temperature", 20, "--top-k", 0]
+        first = self.generate(*hot, "--seed", 1)
+        self.assertEqual(self.generate(*hot, "--seed", 1), first)
+        self.assertNotEqual(self.generate(*hot, "--seed", 2), first)
+        self.assertEqual(self.generate(*flags, "--temperature", 20, "--top-k", 1), self.generate(*flags, "--temperature", 0))
+
+    def test_bf16_and_a_checkpoint_folder(self):
+        step = next(self.run_folder.glob("step_*"))
+        self.assertEqual(self.generate("--prompt", "the q", "--temperature", 0, "--sample-tokens", 4, "--dtype", "bf16",
+                                       checkpoint=step).decode(), "the quick\n")
+
+    def test_wrong_usage_is_one_line(self):
+        self.assertIn("--checkpoint: missing", self.complaint(ROOT / "generate"))
+        self.assertIn("no such folder", self.complaint(ROOT / "generate", "--checkpoint", self.folder / "none"))
+        self.assertIn("neither model.safetensors", self.complaint(ROOT / "generate", "--checkpoint", self.folder / "data"))
+        at_run = [ROOT / "generate", "--checkpoint", self.run_folder]
+        self.assertIn("do not fit the context of 64", self.complaint(*at_run, "--prompt", "x" * 100))
+        self.assertIn("give one", self.complaint(*at_run, "--prompt", "x", "--prompt-tokens", "1"))
+        self.assertIn("--prompt-tokens 1.5", self.complaint(*at_run, "--prompt-tokens", "1.5"))
+        self.assertIn("did you mean --temperature", self.complaint(*at_run, "--temprature", "1"))
+        self.assertIn("of what?", self.complaint(ROOT / "train_gpt2", "--eval-only", "--val-data", "x"))
+        self.assertIn("model_type is 'gpt2'", self.complaint(ROOT / "train_llama", "--eval-only", "--init-from", self.run_folder,
+                                                             "--val-data", self.folder / "data"))
+
+    def test_evaluation_alone_is_that_of_the_run(self):
+        evals = [line for line in map(json.loads, (self.run_folder / "metrics.jsonl").read_text().splitlines())
+                 if line["kind"] == "eval"]
+        for source in (["--init-from", self.run_folder], ["--resume", "--out", self.run_folder]):
+            result = run(ROOT / "train_gpt2", "--eval-only", *source, "--val-data", self.folder / "data")
+            self.assertEqual(result.returncode, 0, result.stderr.decode())
+            last = evals[-1]
+            self.assertIn(f"val loss {last['val_loss']:.4f} | perplexity {last['val_ppl']:.3f} | {last['val_tokens']} tokens",
+                          result.stdout.decode())
+
+    def test_hellaswag(self):
+        path = self.folder / "hellaswag.bin"
+        rng = random.Random(3)
+        endings = [b" brown fox", b" lazy lazy", b" zzzzzzzzz", b" xq"]
+        examples = []
+        for _ in range(12):
+            order = rng.sample(range(4), 4)
+            examples.append((order.index(0), [DELIMITER, *b"the quick"], [endings[i] for i in order]))
+        write_hellaswag(path, examples)
+        command = [ROOT / "train_gpt2", "--eval-only", "--init-from", self.run_folder, "--hellaswag", path]
+        result = run(*command)
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        self.assertIn("hellaswag accuracy 1.0000 | normalized accuracy 1.0000 | 12 examples", result.stdout.decode())
+        path.write_bytes(path.read_bytes()[:-2])
+        self.assertIn("ends within example 11", self.complaint(*command))
+
+    def test_watch_shows_a_run_that_is_done_and_one_that_is_not(self):
+        result = run(sys.executable, ROOT / "scripts" / "watch.py", self.run_folder)
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        text = result.stdout.decode()
+        for part in ("60/60", "100% done", "perplexity", "tokens/s"):
+            self.assertIn(part, text)
+        self.assertRegex(text, r"loss   \d\.\d{4} [▁▂▃▄▅▆▇█]{10,}\n")
+
+        partial = self.folder / "partial"
+        partial.mkdir()
+        (partial / "config.json").write_text((self.run_folder / "config.json").read_text())
+        watch = [sys.executable, ROOT / "scripts" / "watch.py", "--once", partial]
+        lines = [line for line in (self.run_folder / "metrics.jsonl").read_text().splitlines() if '"kind":"step"' in line]
+        (partial / "metrics.jsonl").write_text("")
+        self.assertIn("none yet", run(*watch).stdout.decode())
+        skipped = json.loads(lines[14]) | {"loss": None}
+        half = "\n".join(lines[:14] + [json.dumps(skipped)]) + "\n" + lines[15][:20]  # a line that is being written
+        (partial / "metrics.jsonl").write_text(half)
+        text = run(*watch).stdout.decode()
+        self.assertIn("15/60", text)
+        self.assertIn(" left", text)
+        self.assertIn("not finite", text)
+        self.assertNotEqual(run(*watch[:-1], self.folder / "none").returncode, 0)
+
+    def test_copies_say_what_library_they_lack(self):
+        for script, library in (("to_tensorboard.py", "tensorboardX"), ("to_wandb.py", "wandb")):
+            # A module of that name that cannot be imported, whatever is installed.
+            blocked = self.folder / "blocked"
+            blocked.mkdir(exist_ok=True)
+            for module in ("tensorboardX", "torch", "wandb"):
+                (blocked / f"{module}.py").write_text("raise ImportError")
+            result = run(sys.executable, ROOT / "scripts" / script, self.run_folder, PYTHONPATH=str(blocked))
+            self.assertEqual(result.returncode, 1)
+            self.assertEqual(result.stderr.decode().splitlines(),
+                             [f"{script}: error: needs a library that is not here: pip install {library}"])
+
+    def test_the_copy_for_tensorboard_has_every_number(self):
+        """With a library that notes what it is given."""
+        fake = self.folder / "fake"
+        fake.mkdir()
+        (fake / "tensorboardX.py").write_text(
+            "class SummaryWriter:\n"
+            "    def __init__(self, folder): print('folder', folder)\n"
+            "    def __enter__(self): return self\n"
+            "    def __exit__(self, *_): pass\n"
+            "    def add_scalar(self, name, value, step): print(name, value, step)\n")
+        result = run(sys.executable, ROOT / "scripts" / "to_tensorboard.py", self.run_folder, PYTHONPATH=str(fake))
+        lines = result.stdout.decode().splitlines()
+        self.assertEqual(sum(line.startswith("train/loss ") for line in lines), 60)
+        self.assertEqual(sum(line.startswith("eval/val_loss ") for line in lines), 2)
+        self.assertFalse(any("kind" in line or "None" in line for line in lines))
+
+
+@unittest.skipUnless(importlib.util.find_spec("transformers") and importlib.util.find_spec("torch"),
+                     "needs transformers and torch")
+class TransformersTest(unittest.TestCase):
+    def test_models_and_tokenizers_that_transformers_saved(self):
+        import tokenizers
+        import torch
+        from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+        corpus = (ROOT / "Makefile").read_text()
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = tokenizers.decoders.ByteLevel()
+        trainer = tokenizers.trainers.BpeTrainer(vocab_size=500, special_tokens=["<|endoftext|>"], show_progress=False,
+                                                 initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
+        tokenizer.train_from_iterator([corpus], trainer)
+        V = tokenizer.get_vocab_size()
+        common = {"vocab_size": V, "bos_token_id": 0, "eos_token_id": 0}
+        torch.manual_seed(5)
+        models = [GPT2LMHeadModel(GPT2Config(n_positions=64, n_embd=48, n_layer=2, n_head=3, initializer_range=0.3, **common)),
+                  LlamaForCausalLM(LlamaConfig(hidden_size=48, intermediate_size=100, num_hidden_layers=2, num_attention_heads=4,
+                                               num_key_value_heads=2, max_position_embeddings=64, rope_theta=5000.0,
+                                               tie_word_embeddings=True, initializer_range=0.3, **common))]
+        for model in models:
+            with self.subTest(model.config.model_type), tempfile.TemporaryDirectory() as folder:
+                model.eval().save_pretrained(folder)
+                tokenizer.save(os.path.join(folder, "tokenizer.json"))
+                for prompt in ("check: don't fail\n\n\tnow", "Ünïcode — 東京 12345  "):
+                    ids = [0, *tokenizer.encode(prompt).ids]
+                    expected = model.generate(torch.tensor([ids]), max_new_tokens=20, do_sample=False)[0].tolist()
+                    if expected[-1] == 0:  # the end is not shown
+                        expected.pop()
+                    flags = ["--checkpoint", folder, "--prompt", prompt, "--temperature", 0, "--sample-tokens", 20]
+                    result = run(ROOT / "generate", *flags, "--as-tokens")
+                    self.assertEqual(result.returncode, 0, result.stderr.decode())
+                    self.assertEqual(list(map(int, result.stdout.split())), expected)
+                    text = tokenizer.decode(expected[1:], skip_special_tokens=False)
+                    shown = run(ROOT / "generate", *flags).stdout.decode(errors="replace")
+                    self.assertEqual(shown, text + "\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
