@@ -1,6 +1,7 @@
 #include "train/loop.h"
 
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -77,6 +78,10 @@ public:
                    {s_.steps, o_.batch_tokens, s_.micro_steps, o_.grad_clip, o_.skip_spikes, o_.optimizer, o_.schedule}, ctx_),
           writer_(ctx_.comm->rank() > 0 ? nullptr
                                         : std::make_unique<CheckpointWriter>(checkpoint_plan(s_), model_->params(), optimizer_.state())) {
+        if (ctx_.comm->rank() > 0 && o_.rank_logs) {  // rank 0 has made the folder before it met the others
+            const std::string path = fmt::format("{}/rank{}.log", o_.out, ctx_.comm->rank());
+            CHECK(std::freopen(path.c_str(), "a", stdout), "{}: cannot be opened", path);
+        }
         check_equal_on_all_ranks(common_to_ranks(run_).dump(), "options or data", ctx_);
         if (!s_.val_shards.empty()) val_loader_ = std::make_unique<Loader>(s_.val_shards, loader_options(s_, false, *ctx_.comm));
         if (o_.sample_every > 0 && ctx_.comm->rank() == 0)

@@ -55,8 +55,6 @@ json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& de
             {"stacks", stacks}};
 }
 
-void send_output_to(const char* path) { CHECK(std::freopen(path, "a", stdout), "{}: cannot be opened", path); }
-
 // What a run may plan with. Several ranks must come to the same plan, so they go by what their devices have in all, not by
 // what happens to be free; ranks on CPUs share their machine's memory.
 int64_t usable_bytes(const DeviceInfo& device, const Launch& launch) {
@@ -66,7 +64,7 @@ int64_t usable_bytes(const DeviceInfo& device, const Launch& launch) {
 
 int run(const ModelFamily& family, int argc, const char* const* argv) {
     const Launch launch = launch_from_environment();
-    if (launch.rank > 0) send_output_to("/dev/null");  // rank 0 speaks for all
+    if (launch.rank > 0) CHECK(std::freopen("/dev/null", "w", stdout), "/dev/null cannot be opened");  // rank 0 speaks for all
     std::optional<Options> options = parse_options(family, argc, argv);
     if (!options) return 0;
     constexpr int64_t kPlanBytes = int64_t{80} << 30;  // --plan-only plans for a device of 80 GB unless told otherwise
@@ -95,8 +93,6 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
         create_run_folder(setup.options.out, setup.options.resume);
         write_file_atomically(setup.options.out + "/config.json", config_json(family, setup, device).dump(2) + "\n");
     }
-    if (launch.rank > 0 && setup.options.rank_logs)
-        send_output_to(fmt::format("{}/rank{}.log", setup.options.out, launch.rank).c_str());
     run_training(family, setup, device, resume);
     return 0;
 }
@@ -107,7 +103,7 @@ void report_error(const ModelFamily& family, const std::exception& error) {
     try {
         if (const Launch launch = launch_from_environment(); launch.rank > 0) {
             rank = fmt::format("rank {}: ", launch.rank);
-            std::this_thread::sleep_for(std::chrono::seconds(2));
+            std::this_thread::sleep_for(std::chrono::seconds(1));
         }
     } catch (const UsageError&) {  // then that is the error
     }

@@ -1,0 +1,359 @@
+"""Several ranks on this machine, by mpirun:  python3 -m unittest test/test_ranks.py"""
+
+import json
+import math
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from test_train import write_shard
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / os.environ.get("TEON_BUILD", "build/host")
+PROGRAM = BUILD / "train_gpt2"
+MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1"]
+SHAPE = {"--model": "tiny", "--layers": 3, "--channels": 32, "--heads": 2, "--vocab-size": 64, "--seq-len": 16,
+         "--batch-tokens": 768, "--micro-batch": 2, "--eval-tokens": 496, "--eval-every": 1000, "--check-ranks": "on"}
+
+
+def has_mpi():
+    libraries = subprocess.run(["ldd", PROGRAM], capture_output=True, text=True).stdout
+    return shutil.which("mpirun") and "libmpi" in libraries
+
+
+def environment(timeout=60, **more):
+    """Without a trace of a launcher that runs these tests. One thread a rank: they share few cores."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMI", "SLURM_", "MASTER_"))}
+    return {**clean, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TEON_COMM_TIMEOUT": str(timeout),
+            **{k: str(v) for k, v in more.items()}}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@unittest.skipUnless("host" in BUILD.name, "ranks are tested on the host backend")
+@unittest.skipUnless(has_mpi(), "needs a program built with MPI, and mpirun (libopenmpi-dev, openmpi-bin)")
+class Ranks(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        tokens = [0]
+        for i in range(6000):  # each token determines the next, but for a jump now and then
+            tokens.append((tokens[-1] * 5 + 1 + (i % 13 == 0)) % 64)
+        write_shard(self.folder / "t_train_000000.bin", tokens[:5000])
+        write_shard(self.folder / "t_val_000000.bin", tokens[5000:])
+
+    def command(self, out, *flags, steps=10):
+        shape = {"--data": self.folder, "--steps": steps, "--out": self.folder / out, **SHAPE}
+        return [str(x) for x in (PROGRAM, *(x for name in shape if name not in flags for x in (name, shape[name])), *flags)]
+
+    def metrics(self, out):
+        return [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
+
+    def losses(self, out):
+        return [m["loss"] for m in self.metrics(out) if m["kind"] == "step"]
+
+    def train(self, ranks, out, *flags, steps=10, command=None, **variables):
+        command = command or self.command(out, *flags, steps=steps)
+        launcher = [*MPIRUN, "-np", str(ranks)] if ranks > 1 else []
+        result = subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=120, env=environment(**variables))
+        self.assertEqual(result.returncode, 0, result.stdout[-2000:] + result.stderr)
+        return result
+
+    def assert_close(self, a, b, tolerance):
+        self.assertEqual(len(a), len(b))
+        for step, (x, y) in enumerate(zip(a, b), 1):
+            self.assertTrue(math.isfinite(x) and abs(x - y) <= tolerance * abs(y), f"step {step}: {x} and {y}")
+
+
+class SameResult(Ranks):
+    def same_on(self, ranks, *flags, steps=50):
+        """Ranks sum gradients in another order than one rank does; what that changes grows with the steps."""
+        self.train(1, "1", *flags, steps=steps)
+        for n in ranks:
+            self.train(n, str(n), *flags, steps=steps)
+            self.assert_close(self.losses(str(n)), self.losses("1"), 1e-6)
+
+    def test_adamw(self):
+        self.same_on((2, 4))
+
+    def test_muon(self):
+        self.same_on((2, 4), "--optimizer", "muon")
+
+    def test_teon_of_every_depth_and_mode(self):
+        for k in (1, 2, 3):
+            for mode in (1, 2):
+                with self.subTest(k=k, mode=mode):
+                    self.same_on((2, 4) if k == 2 else (4,), "--optimizer", "teon", "--teon-k", k, "--teon-mode", mode)
+                    for out in self.folder.glob("[124]"):
+                        shutil.rmtree(out)
+
+    def test_bf16_is_close(self):
+        # Half of bf16's 8 bits: the sums of gradients are float in either case, but the weights they give are rounded.
+        self.train(1, "1", "--dtype", "bf16", "--optimizer", "teon", steps=20)
+        self.train(2, "2", "--dtype", "bf16", "--optimizer", "teon", steps=20)
+        self.assert_close(self.losses("2"), self.losses("1"), 1 / 256)
+
+    def test_more_ranks_than_stacks(self):
+        flags = ["--optimizer", "muon", "--layers", "1"]  # six matrices
+        self.same_on((8,), *flags, steps=10)
+        plan = subprocess.run([*self.command("x", *flags), "--plan-only", "--ranks", "8"], capture_output=True, text=True).stdout
+        self.assertRegex(plan, r"(?m)^ +\d-\d +0 +0\.00 ")  # ranks that own no stack
+
+    def test_the_same_bits_twice(self):
+        for out in ("a", "b"):
+            self.train(2, out, "--optimizer", "teon", steps=20)
+        self.assertEqual(self.losses("a"), self.losses("b"))
+
+    def test_weights_agree_on_all_ranks_for_200_steps(self):
+        self.train(4, "4", "--optimizer", "teon", steps=200)  # SHAPE has --check-ranks
+
+    def test_evaluation_is_that_of_one_rank_to_the_bit(self):
+        for ranks in (1, 2, 3, 4):  # 31 windows in batches of two: ranks get different numbers of them, the last is short
+            self.train(ranks, str(ranks), "--lr", "0", steps=1)
+        results = {m["val_loss"] for n in "1234" for m in self.metrics(n) if m["kind"] == "eval"}
+        self.assertEqual(len(results), 1, results)
+
+    def test_collectives_and_reducer(self):
+        for ranks in (1, 2, 3):
+            with self.subTest(ranks=ranks):
+                result = subprocess.run([*MPIRUN, "-np", str(ranks), BUILD / "tests", "[ranks]"], capture_output=True, text=True,
+                                        env=environment(), timeout=120)
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+                self.assertEqual(result.stdout.count("All tests passed"), ranks)
+
+    def test_resuming_on_another_number_of_ranks(self):
+        for before, after, dtype in ((1, 2, "float"), (2, 1, "float"), (2, 4, "bf16"), (4, 1, "bf16")):
+            with self.subTest(before=before, after=after, dtype=dtype):
+                flags = ["--optimizer", "teon", "--checkpoint-every", "6", "--dtype", dtype]
+                out = f"{before}-{after}"
+                self.train(before, out, *flags, steps=12)
+                whole = self.losses(out)
+                shutil.rmtree(self.folder / out / "step_00000012")
+                self.train(after, out, *flags, "--resume", steps=12)
+                self.assert_close(self.losses(out), whole, 1e-6 if dtype == "float" else 1 / 256)
+                if before == 4:
+                    self.compare_checkpoints(out)
+
+    def compare_checkpoints(self, out):
+        """The one that four ranks wrote and the one rank's that went on from it hold the same tensors; master weights have
+        moved by little: a rank whose masters were not collected would have left those of the beginning."""
+        def tensors(step, file):
+            data = (self.folder / out / f"step_{step:08}" / "optimizer" / file).read_bytes()
+            size = int.from_bytes(data[:8], "little")
+            header = json.loads(data[8:8 + size])
+            header.pop("__metadata__", None)
+            return {name: memoryview(data[8 + size:])[t["data_offsets"][0]:t["data_offsets"][1]].cast("f")
+                    for name, t in header.items()}
+
+        for file in ("master.safetensors", "state.safetensors"):
+            of_four, of_one = tensors(6, file), tensors(12, file)
+            self.assertEqual(of_four.keys(), of_one.keys())
+        masters, later = tensors(6, "master.safetensors"), tensors(12, "master.safetensors")
+        rounded = [x for t in masters.values() for x in t if x != 0 and math.frexp(x)[0] * 256 % 1 == 0]
+        self.assertLess(len(rounded), sum(map(len, masters.values())) / 4)  # floats, not bf16 that was broadcast
+        moved = sum((x - y) ** 2 for n in masters for x, y in zip(masters[n], later[n]))
+        size = sum(x * x for t in masters.values() for x in t)
+        self.assertLess(moved, 0.3 * size)
+
+    def test_only_rank_0_speaks(self):
+        alone = self.train(1, "alone").stdout.splitlines()
+        result = self.train(2, "two", "--rank-logs")
+        steps = [line for line in result.stdout.splitlines() if line.startswith("step ")]
+        self.assertEqual(len([line for line in steps if "/10 |" in line]), 10)
+        self.assertEqual(len([line for line in alone if "/10 |" in line]), 10)
+        self.assertEqual(result.stderr, "")
+        self.assertIn("step 10/10", (self.folder / "two" / "rank1.log").read_text())
+        self.assertEqual(len((self.folder / "two" / "metrics.rank1.jsonl").read_text().splitlines()), len(self.metrics("two")))
+
+
+class Failures(Ranks):
+    """All ranks end within the timeout, with one that says which rank it was."""
+
+    def expect(self, processes, pattern, within, status=1):
+        start = time.monotonic()
+        output = ""
+        for p in processes:
+            output += p.communicate(timeout=60)[0]
+            self.assertNotEqual(p.returncode, 0, output)
+        if status:
+            self.assertIn(status, [p.returncode for p in processes], output)
+        self.assertRegex(output, pattern)
+        self.assertLess(time.monotonic() - start, within, output)
+        return output
+
+    def launch(self, command, **variables):
+        p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(**variables))
+        self.addCleanup(p.stdout.close)
+        self.addCleanup(p.kill)
+        return p
+
+    def ranks_of(self, run):
+        """Process ids by rank."""
+        found = {}
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if str(self.folder / run) not in (path / "cmdline").read_text() or "mpirun" in (path / "comm").read_text():
+                    continue
+                variables = (path / "environ").read_text().split("\0")
+            except OSError:
+                continue
+            for v in variables:
+                if v.startswith("OMPI_COMM_WORLD_RANK="):
+                    found[int(v.split("=")[1])] = int(path.name)
+        return found
+
+    def running(self, run, ranks=3, **variables):
+        """A run that would go on for long, in the middle of its steps."""
+        process = self.launch([*MPIRUN, "-np", str(ranks), *self.command(run, steps=1000000)], **variables)
+        log = self.folder / run / "metrics.jsonl"
+        deadline = time.monotonic() + 60
+        while not (log.exists() and log.stat().st_size > 1000):
+            self.assertTrue(process.poll() is None and time.monotonic() < deadline, process.poll())
+            time.sleep(0.05)
+        return process, self.ranks_of(run)
+
+    def test_a_rank_is_killed(self):
+        for rank in (0, 1, 2):
+            with self.subTest(rank=rank):
+                process, ids = self.running(f"kill{rank}")
+                os.kill(ids[rank], signal.SIGKILL)
+                self.expect([process], rf"rank {rank}\b.*(ended unexpectedly|Killed)", 20, None)
+                self.assertEqual(self.ranks_of(f"kill{rank}"), {})
+
+    def test_a_rank_is_stopped(self):
+        for rank in (0, 1, 2):
+            with self.subTest(rank=rank):
+                process, ids = self.running(f"stop{rank}", timeout=2)
+                os.kill(ids[rank], signal.SIGSTOP)
+                self.expect([process], rf"rank {rank}\b.* has not answered for 2 s", 20)
+                self.assertEqual(self.ranks_of(f"stop{rank}"), {})
+
+    def test_a_rank_that_is_merely_slow_is_waited_for(self):
+        self.train(2, "slow", command=["bash", "-c", '[ $OMPI_COMM_WORLD_RANK = 0 ] || sleep 1.5; exec "$@"', "late",
+                                       *self.command("slow")], timeout=20)
+        self.assertEqual(len(self.losses("slow")), 10)
+
+    def test_a_rank_is_too_late(self):
+        for rank in (0, 2):
+            with self.subTest(rank=rank):
+                late = ["bash", "-c", f'[ $OMPI_COMM_WORLD_RANK != {rank} ] || sleep 30; exec "$@"', "late", *self.command("late")]
+                process = self.launch([*MPIRUN, "-np", "3", *late], timeout=1)
+                self.expect([process], rf"rank {rank} did not arrive|did not find rank {rank}\b", 25)
+
+    def test_a_signal_to_one_rank_stops_all_after_the_same_step(self):
+        process, ids = self.running("term")
+        os.kill(ids[1], signal.SIGTERM)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertIn("stopped by another rank after step", output)
+
+    def test_an_error_of_one_rank_ends_all(self):
+        other = self.folder / "other"
+        shutil.copytree(self.folder, other, ignore=shutil.ignore_patterns("other"))
+        write_shard(other / "t_train_000000.bin", [99] * 5000)  # outside of the vocabulary
+        a, b = self.command("bad"), self.command("bad", "--data", other)
+        process = self.launch([*MPIRUN, "-np", "1", *a, ":", "-np", "1", *b])
+        self.expect([process], r"rank 1\b", 30)
+
+    def test_ranks_with_different_options_do_not_start(self):
+        process = self.launch([*MPIRUN, "-np", "1", *self.command("seeds"), ":", "-np", "1", *self.command("seeds", "--seed", 1)])
+        self.expect([process], "rank 1 has other options or data than rank 0", 30)
+
+    def test_usage_errors_are_said_once(self):
+        process = self.launch([*MPIRUN, "-np", "4", *self.command("x", "--no-such-flag")])
+        output = self.expect([process], "no such flag", 20, 2)
+        self.assertEqual(output.count("no such flag"), 1, output)
+        process = self.launch([*MPIRUN, "-np", "5", *self.command("x")])
+        self.expect([process], "48 sequences are no multiple of 5 ranks", 20, 2)
+
+    # Where ranks meet. These need no mpirun: processes are ranks by their environment, as under torchrun.
+
+    def rank(self, rank, size=2, timeout=1, **where):
+        return self.launch(self.command("meet"), RANK=rank, WORLD_SIZE=size, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=size, timeout=timeout,
+                           **where)
+
+    def test_the_port_is_taken(self):
+        with socket.create_server(("0.0.0.0", 0)) as server:
+            port = server.getsockname()[1]
+            self.expect([self.rank(0, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)],
+                        f"cannot listen at port {port}: Address already in use; set MASTER_PORT", 10)
+
+    def test_another_program_listens_at_the_port(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.expect([self.rank(1, MASTER_ADDR="127.0.0.1", MASTER_PORT=server.getsockname()[1])],
+                        "rank 1 did not find rank 0 within 1 s: .*is not rank 0 of this run", 15)
+
+    def test_a_stale_file_is_refused(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            contents = ("", "garbage", f"127.0.0.1 {free_port()} 0123", f"127.0.0.1 {server.getsockname()[1]} 0123",
+                        "no.such.host.invalid 1234 0123")
+            ranks = []
+            for i, content in enumerate(contents):
+                (self.folder / f"address{i}").write_text(content)
+                ranks.append(self.rank(1, TEON_RENDEZVOUS=self.folder / f"address{i}"))
+            output = self.expect(ranks, "", 20)
+            self.assertEqual(output.count("rank 1 did not find rank 0 within 1 s"), len(contents), output)
+
+    def test_a_stale_file_is_replaced(self):
+        file = self.folder / "address"
+        file.write_text(f"127.0.0.1 {free_port()} 0123")
+        self.train(2, "fresh", TEON_RENDEZVOUS=file)
+        self.assertFalse(file.exists())
+
+    def test_ranks_of_another_run_are_refused(self):
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        ranks = [self.rank(0, TORCHELASTIC_RUN_ID="a", **where), self.rank(1, TORCHELASTIC_RUN_ID="b", **where)]
+        self.expect(ranks, "(?s)rank 1 did not arrive within 1 s.*belongs to another run", 15)
+        ranks = [self.rank(0, 2, **where), self.rank(1, 3, **where)]
+        self.expect(ranks, "(?s)rank 1 did not arrive within 1 s.*belongs to another run", 15)
+
+    def test_two_processes_claim_one_rank(self):
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        self.expect([self.rank(0, 3, **where), self.rank(1, 3, **where), self.rank(1, 3, **where)],
+                    "(?s)rank 2 did not arrive within 1 s", 15)
+
+    def test_nonsense_at_rank_0s_port_does_not_disturb(self):
+        port = free_port()
+        zero = self.rank(0, timeout=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                with socket.create_connection(("127.0.0.1", port)) as s:
+                    s.sendall(random.Random(1).randbytes(100))
+                break
+            except OSError:
+                time.sleep(0.02)
+        self.expect([zero], "rank 1 did not arrive within 2 s", 15)
+
+    def test_a_launcher_that_mpi_knows_nothing_of(self):
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        ranks = [self.rank(0, timeout=10, **where), self.rank(1, timeout=10, **where)]
+        self.expect(ranks, "torchrun says rank [01] of 2, but MPI says", 20)
+
+    def test_contradictions_in_the_environment(self):
+        for variables, text in (({"RANK": "x", "WORLD_SIZE": 2}, "RANK=x: expected a whole number"),
+                                ({"RANK": 2, "WORLD_SIZE": 2}, "torchrun says rank 2 of 2"),
+                                ({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "a"}, "MASTER_PORT is not"),
+                                ({"RANK": 0, "WORLD_SIZE": 2}, "does not say where rank 0 is")):
+            with self.subTest(text=text):
+                self.expect([self.launch(self.command("env"), **variables)], text, 10, 2)
+
+
+del Ranks  # its subclasses are the tests
+
+if __name__ == "__main__":
+    unittest.main()
