@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh packages   compiler and libraries, by apt-get (with sudo unless root)
 #   scripts/setup.sh venv       .venv with scripts/requirements.txt; without it only plots and tokenizers are missing
+#   scripts/setup.sh mpi        OpenMPI, for several ranks on CPUs (build again afterwards)
 #   scripts/setup.sh dev        clang-format, for `make format`
 #   scripts/setup.sh check      installs nothing; fails and says what is missing if building would fail
 #   scripts/setup.sh            packages and venv
@@ -89,6 +90,7 @@ venv() {
 case "${1:-all}" in
 packages) packages ;;
 venv) venv ;;
+mpi) { command -v mpicxx && command -v mpirun; } >/dev/null || install_packages libopenmpi-dev openmpi-bin ;;
 dev) command -v clang-format-14 >/dev/null || install_packages clang-format-14 ;;
 check)
     mapfile -t wanted < <(missing_packages)

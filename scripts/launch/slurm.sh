@@ -1,0 +1,35 @@
+#!/bin/bash
+# Trains on several nodes of a Slurm cluster; one task per GPU. From the repository, after `make BACKEND=cuda`:
+#
+#   sbatch --nodes=2 scripts/launch/slurm.sh --model large --optimizer teon --data datasets/fineweb10B --batch-tokens 524288
+#
+# Ranks find each other by the step's node list. A job that is about to end is told two minutes before: it saves a
+# checkpoint, and this script asks for another job that goes on from it. Checkpoints do not depend on the number of GPUs.
+#
+#SBATCH --job-name=teon
+#SBATCH --nodes=2
+#SBATCH --gpus-per-node=8
+#SBATCH --ntasks-per-node=8
+#SBATCH --cpus-per-task=8
+#SBATCH --time=24:00:00
+#SBATCH --signal=TERM@120
+#SBATCH --requeue
+#SBATCH --output=%x-%j.log
+set -euo pipefail
+cd "${SLURM_SUBMIT_DIR:?run me with sbatch}"
+
+out=${TEON_OUT:-runs/slurm-$SLURM_JOB_ID}            # stays the same when the job is requeued
+program=${TEON_PROGRAM:-./train_gpt2}
+export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
+export TEON_COMM_TIMEOUT=${TEON_COMM_TIMEOUT:-300}   # seconds after which a silent rank ends the run
+
+resume=()
+[ -e "$out/metrics.jsonl" ] && resume=(--resume)
+status=0
+srun --kill-on-bad-exit=1 "$program" "$@" --out "$out" "${resume[@]}" || status=$?
+
+# Stopped by the signal with all saved, but not at its end: once more.
+if [ $status = 0 ] && tail -n 20 "$SLURM_JOB_NAME-$SLURM_JOB_ID.log" | grep -q '^stopped by '; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit $status
