@@ -15,6 +15,7 @@
 #SBATCH --signal=TERM@120
 #SBATCH --requeue
 #SBATCH --output=%x-%j.log
+#SBATCH --open-mode=append
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?run me with sbatch}"
 
@@ -23,10 +24,9 @@ program=${TEON_PROGRAM:-./train_gpt2}
 export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
 export TEON_COMM_TIMEOUT=${TEON_COMM_TIMEOUT:-300}   # seconds after which a silent rank ends the run
 
-resume=()
-[ -e "$out/metrics.jsonl" ] && resume=(--resume)
+# --resume goes on from the newest checkpoint in --out, if there is one.
 status=0
-srun --kill-on-bad-exit=1 "$program" "$@" --out "$out" "${resume[@]}" || status=$?
+srun --kill-on-bad-exit=1 "$program" "$@" --out "$out" --resume || status=$?
 
 # Stopped by the signal with all saved, but not at its end: once more.
 if [ $status = 0 ] && tail -n 20 "$SLURM_JOB_NAME-$SLURM_JOB_ID.log" | grep -q '^stopped by '; then
