@@ -184,7 +184,7 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
     OptimizerOptions& opt = o.optimizer;
     if (!given.count("--lr")) opt.lr = opt.method == Method::adamw ? 3e-4f : 5e-3f;
     opt.adamw_lr = o.adamw_lr.value_or(opt.lr);
-    o.schedule.min_lr_ratio = o.min_lr_ratio.value_or(o.schedule.kind == ScheduleKind::cosine ? 0.1 : 0.0);
+    o.schedule.min_lr_ratio = o.min_lr_ratio.value_or(default_min_lr_ratio(o.schedule.kind));
 
     std::vector<std::string> lengths;
     for (const char* flag : {"--steps", "--tokens", "--epochs"})
