@@ -81,7 +81,8 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
     if (options->resume) resume = find_resume_point(options->out);
     if (resume && options->micro_batch == 0 && resume->state.run.value("ranks", 1) == launch.size)
         options->micro_batch = resume->state.run.value("micro_batch", 0);
-    make_setup(family, *options, {cuda, kPlanBytes, launch.size});  // usage errors come before any device is touched
+    constexpr int64_t kAnyBytes = INT64_MAX / 2;
+    make_setup(family, *options, {cuda, kAnyBytes, launch.size});  // usage errors come before any device is touched
     CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=host to run on the CPU");
     set_device_of(launch);
     const DeviceInfo device = device_info();
