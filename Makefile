@@ -166,10 +166,14 @@ gpu-check:  ## Build, test, sanitize, train and time on this machine's GPU (8 mi
 check-seam:  ## Check that backend names stay in runtime/ and includes go one way
 	@scripts/check_seam.sh
 
-bench: $(PROGRAMS) $(BENCHES:%=build/$(BACKEND)/%) | venv  ## Measure this machine: each program in bench/, and training beside PyTorch
-	@set -e; for b in $(BENCHES:%=build/$(BACKEND)/%); do echo "$$b"; $$b; done
+BENCH_HERE := $(patsubst %,build/$(BACKEND)/%,$(filter-out bench/bench_gpu,$(BENCHES)))
+bench: $(PROGRAMS) $(BENCH_HERE) | venv  ## Measure this machine: each program in bench/, and training beside PyTorch
+	@set -e; for b in $(BENCH_HERE); do echo "$$b"; $$b; done
 	@$(PYTHON) bench/bench_train.py
 	@$(PYTHON) bench/bench_checkpoint.py
+
+bench-gpu: build/$(BACKEND)/bench/bench_gpu  ## Attention, kernels and steps on the GPU beside PyTorch, into bench/RESULTS.md (9 minutes)
+	@python3 bench/bench_gpu.py $< --python $$(command -v $(PYTHON))
 
 setup: packages venv  ## Install what is missing: packages, and .venv for plots and tokenizers
 packages:
@@ -205,5 +209,5 @@ help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 FORCE:
-.PHONY: FORCE all demo test test-sanitize soak check-cuda gpu-check check-seam bench setup packages check-packages venv \
+.PHONY: FORCE all demo test test-sanitize soak check-cuda gpu-check check-seam bench bench-gpu setup packages check-packages venv \
         deps-headers format format-check clean help

@@ -46,7 +46,7 @@ int main() {
         model->forward_backward(losses.data(), *batch, 1.0f / (B * T));
         reduce_sum(sums.data(), scratch.data(), losses.data(), B * T, false, ctx.stream);
         reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false, ctx.stream);
-        step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 0.9f, 0.95f, ctx.stream);
+        step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 0.0f, 0.9f, 0.95f, ctx.stream);
         optimizer.step(params, control.data(), 1.0f, ctx);
     };
     auto timed = [&] {

@@ -12,9 +12,9 @@ inline constexpr int kFlashThreads = 32 * kFlashWarps;
 __device__ __forceinline__ int lane_of_thread() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ __forceinline__ int warp_of_thread() { return static_cast<int>(threadIdx.x) / 32; }
 
-// ROWS x COLS elements. Chunk c (8 elements, 16 bytes) of row r lies where chunk c ^ (r % 8) would be: then 8 rows of one
-// column of chunks, which ldmatrix reads at once, and 8 neighbouring chunks of one row, which copies write at once, both
-// lie in different banks.
+// ROWS x COLS elements. Chunk c (8 elements, 16 bytes) of row r lies where chunk c ^ (r % 8) would be: then 8 rows of
+// one column of chunks, which ldmatrix reads at once, and 8 neighbouring chunks of one row, which copies write at once,
+// both lie in different banks.
 template <int ROWS, int COLS>
 struct FlashTile {
     static constexpr int kChunks = COLS / 8;
@@ -24,8 +24,8 @@ struct FlashTile {
 
     __device__ __forceinline__ bf16* chunk(int row, int c) const { return memory + row * COLS + (c ^ (row % 8)) * 8; }
 
-    // All threads of the block start to copy `rows` rows of COLS elements, `stride` elements apart; the other rows of the
-    // tile become 0. first: this thread's part of the first rows, see first_chunk.
+    // All threads of the block start to copy `rows` rows of COLS elements, `stride` elements apart; the other rows of
+    // the tile become 0. first: this thread's part of the first rows, see first_chunk.
     __device__ __forceinline__ void start_copy(const bf16* first, int64_t stride, int rows) const {
         constexpr int kStep = kFlashThreads / kChunks;  // a multiple of 8: chunks of a column lie kStep * COLS apart
         const int thread = static_cast<int>(threadIdx.x), row = thread / kChunks;
@@ -41,8 +41,8 @@ struct FlashTile {
     // The tile's rows from `row` on, a multiple of 16.
     __device__ __forceinline__ FlashTile<ROWS, COLS> from(int row) const { return {memory + row * COLS}; }
 
-    // Chunk 2 k + c, c = 0 or 1, of row `row` + lane_row, where row is a multiple of 8. The tile is 256-byte aligned, so
-    // that k flips bits of an address that depends on the lane alone.
+    // Chunk 2 k + c, c = 0 or 1, of row `row` + lane_row, where row is a multiple of 8. The tile is 256-byte aligned,
+    // so that k flips bits of an address that depends on the lane alone.
     __device__ __forceinline__ SharedAddress address(int row, int lane_row, int k, int c) const {
         return (SharedAddress(chunk(lane_row, c)) ^ 32 * k) + row * COLS * static_cast<int>(sizeof(bf16));
     }
@@ -52,8 +52,8 @@ struct FlashTile {
         const int lane = lane_of_thread();
         ldmatrix_x4(a, address(row, lane % 16, k, lane / 16));
     }
-    // Two operands B whose columns are rows [row, row + 16) of the tile: {b[0], b[1]} and {b[2], b[3]}. Their rows are the
-    // tile's columns [16 k, 16 k + 16).
+    // Two operands B whose columns are rows [row, row + 16) of the tile: {b[0], b[1]} and {b[2], b[3]}. Their rows are
+    // the tile's columns [16 k, 16 k + 16).
     __device__ __forceinline__ void load_b_of_rows(uint32_t (&b)[4], int row, int k) const {
         const int lane = lane_of_thread();
         ldmatrix_x4(b, address(row, lane % 8 + lane / 16 * 8, k, lane / 8 % 2));
@@ -91,9 +91,9 @@ struct FlashTile {
     }
 };
 
-// sum (16 M x 8 N) += A (16 M x 16 K) B (16 K x 8 N). a(fragment, m, k) and b(two fragments, n / 2, k) bring the operands.
-// UNROLL steps along K are one piece of code; more than 4 would load so far ahead that registers run out, but operands
-// that are in registers already have no other way of being indexed.
+// sum (16 M x 8 N) += A (16 M x 16 K) B (16 K x 8 N). a(fragment, m, k) and b(two fragments, n / 2, k) bring the
+// operands. UNROLL steps along K are one piece of code; more than 4 would load so far ahead that registers run out, but
+// operands that are in registers already have no other way of being indexed.
 template <int M, int N, int K, int UNROLL = (K < 4 ? K : 4), typename A, typename B>
 __device__ __forceinline__ void flash_multiply(float (&sum)[M][N][4], A a, B b) {
 #pragma unroll UNROLL
@@ -135,8 +135,8 @@ __device__ __forceinline__ void flash_pack_a(uint32_t (&a)[4], const float (&x)[
     a[3] = pack_bf16(x[2 * k + 1][2], x[2 * k + 1][3]);
 }
 
-// An operand A of 16 M rows and 16 K columns that does not change while a kernel loops: in registers if HELD, which saves
-// reading it from shared memory for every product, else read again.
+// An operand A of 16 M rows and 16 K columns that does not change while a kernel loops: in registers if HELD, which
+// saves reading it from shared memory for every product, else read again.
 template <int M, int K, bool HELD>
 struct FlashOperand {
     uint32_t held[HELD ? M : 1][HELD ? K : 1][4];

@@ -132,8 +132,10 @@ public:
     void wait(int groups) {
         std::erase_if(pending_, [&](const Copy& c) {
             if (c.group >= committed_ - groups) return false;
-            if (c.from) std::memcpy(c.to, c.from, c.bytes);
-            else std::memset(c.to, 0, c.bytes);
+            if (c.from)
+                std::memcpy(c.to, c.from, c.bytes);
+            else
+                std::memset(c.to, 0, c.bytes);
             return true;
         });
     }
@@ -166,8 +168,8 @@ void ldmatrix(uint32_t (&r)[4], SharedAddress row, const Site& site) {
                 for (int l = 0; l < 32; ++l) {
                     const int g = l / 4, c = 2 * (l % 4);
                     auto element = [&](int i, int j) { return uint32_t{lanes[8 * matrix + i].row[j].bits}; };
-                    lanes[l].r[matrix] = TRANS ? element(c, g) | element(c + 1, g) << 16
-                                               : element(g, c) | element(g, c + 1) << 16;
+                    lanes[l].r[matrix] =
+                        TRANS ? element(c, g) | element(c + 1, g) << 16 : element(g, c) | element(g, c + 1) << 16;
                 }
             }
         },
@@ -184,7 +186,9 @@ struct MmaLane {
 
 inline uint32_t pack_bf16(float low, float high) { return bf16(low).bits | uint32_t{bf16(high).bits} << 16; }
 
-inline void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row TEON_SITE_PARAMETER) { simt::ldmatrix<false>(r, row, site); }
+inline void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row TEON_SITE_PARAMETER) {
+    simt::ldmatrix<false>(r, row, site);
+}
 
 inline void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAddress row TEON_SITE_PARAMETER) {
     simt::ldmatrix<true>(r, row, site);
@@ -228,7 +232,8 @@ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uin
 template <int BYTES>
 void cp_async(void* shared, const void* global, bool exists) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16);
-    const bool aligned = (reinterpret_cast<uintptr_t>(shared) | (exists ? reinterpret_cast<uintptr_t>(global) : 0)) % BYTES == 0;
+    const bool aligned =
+        (reinterpret_cast<uintptr_t>(shared) | (exists ? reinterpret_cast<uintptr_t>(global) : 0)) % BYTES == 0;
     CHECK(aligned, "cp_async: {} bytes must come from and go to multiples of {} bytes", BYTES, BYTES);
     simt::AsyncCopies::mine().start(shared, exists ? global : nullptr, BYTES);
 }

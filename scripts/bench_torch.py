@@ -2,7 +2,10 @@
 """The PyTorch twin of train_gpt2's step, for comparison:  python3 scripts/bench_torch.py --device cpu
 
 GPT-2 with tied head, AdamW (decoupled decay, matrices only), global-norm clipping, random tokens. float32 on the CPU; on a GPU bf16
-weights' autocast, fused AdamW with float32 state, torch.compile. Prints a line per --log steps and, last, one JSON object.
+weights' autocast, fused AdamW with float32 state, torch.compile. Prints one JSON object.
+
+With --attention (on a GPU): causal scaled_dot_product_attention alone, bf16, forward and backward, by every backend that PyTorch
+has here, in turn; one JSON object per shape, backend and pass, at the shapes of bench/bench_gpu.cu.
 """
 
 import argparse
@@ -50,14 +53,58 @@ class GPT2(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
 
 
+def attention():
+    """16384 tokens of 1024 channels. One measurement is the mean of 5 runs; the backends take turns, 7 times; medians."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
+                "efficient": SDPBackend.EFFICIENT_ATTENTION}
+
+    def timed(run):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(5):
+            run()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 5
+
+    for HS in (64, 128):
+        for T in (256, 1024, 8192):
+            shape = (16384 // T, 1024 // HS, T, HS)
+            q, k, v, dout = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+            for x in (q, k, v):
+                x.requires_grad_()
+            ms = {}
+            for turn in range(8):
+                for name, backend in backends.items():
+                    try:
+                        with sdpa_kernel(backend):
+                            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+                            passes = {"forward": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+                                      "backward": lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)}
+                            for which, run in passes.items():
+                                measured = timed(run)
+                                if turn > 0:  # the first turn warms up
+                                    ms.setdefault((name, which), []).append(measured)
+                    except RuntimeError:  # PyTorch's way of saying that this backend does not exist here
+                        continue
+            for (name, which), values in ms.items():
+                print(json.dumps({"kind": "attention", "method": f"PyTorch {name}", "pass": which, "B": shape[0], "T": T,
+                                  "NH": shape[1], "HS": HS, "ms": statistics.median(values)}), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     for flag, default in (("layers", 12), ("channels", 768), ("heads", 12), ("seq-len", 1024), ("batch", 16),
                           ("vocab-size", 50304), ("micro-steps", 1), ("steps", 40)):
         parser.add_argument(f"--{flag}", type=int, default=default, help=f"(default {default})")
+    parser.add_argument("--attention", action="store_true", help="measure attention alone instead of a model")
     args = parser.parse_args()
     torch.manual_seed(1)
+    if args.attention:
+        return attention()
     gpu = args.device == "cuda"
     model = GPT2(args.vocab_size, args.seq_len, args.channels, args.layers, args.heads).to(args.device)
     matrices = [p for p in model.parameters() if p.dim() >= 2]

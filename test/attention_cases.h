@@ -1,5 +1,5 @@
-// What the tests of both attention implementations share: inputs, the naive computation that sets the tolerances, and the
-// comparison with the float64 oracle.
+// What the tests of both attention implementations share: inputs, the naive computation that sets the tolerances, and
+// the comparison with the float64 oracle.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +26,8 @@ struct AttentionInputs {
 template <typename T>
 AttentionInputs<T> random_inputs(const AttentionShape& s, uint64_t seed, double std = 1.0) {
     AttentionInputs<T> in{random_values<T>(s.B * s.T * s.qkv_width(), seed),
-                 random_values<T>(int64_t{s.B} * s.T * s.NH * s.HS, seed + 1),
-                 {}};
+                          random_values<T>(int64_t{s.B} * s.T * s.NH * s.HS, seed + 1),
+                          {}};
     for (int64_t row = 0; row < int64_t{s.B} * s.T; row++) {
         for (int c = 0; c < (s.NH + s.NKV) * s.HS; c++) {
             T& x = in.qkv[row * s.qkv_width() + c];
@@ -117,7 +117,7 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
 // One tolerance for a whole tensor: `times` the largest error of the naive computation, plus one rounding of its
 // largest value (where the naive one is exact by luck, as for a single key) and float's own error.
 inline std::vector<double> naive_tolerance(const std::vector<Tracked>& expected, const std::vector<double>& naive,
-                                    double times) {
+                                           double times) {
     double error = 0, value = 0, magnitude = 0;
     for (size_t i = 0; i < expected.size(); i++) {
         error = std::max(error, std::abs(naive[i] - expected[i].value));
@@ -146,7 +146,8 @@ std::vector<E> columns(const std::vector<E>& x, int64_t width, int64_t begin, in
 }
 
 // The error of `actual` is at most twice, in gradients three times, that of the naive computation.
-inline void close_to_naive_bf16(const AttentionShape& s, const AttentionInputs<bf16>& in, const AttentionResult<bf16>& actual) {
+inline void close_to_naive_bf16(const AttentionShape& s, const AttentionInputs<bf16>& in,
+                                const AttentionResult<bf16>& actual) {
     INFO(describe(s));
     const AttentionOracle<Tracked> expected = oracle(s, in);
     const AttentionOracle<double> naive = naive_bf16(s, in);

@@ -96,7 +96,8 @@ TEST_CASE("kernels/attention_flash: scores far beyond the range of exp, growing 
     }
 }
 
-TEST_CASE("kernels/attention_flash: a row that sees only itself copies its value and has no gradient in query and key") {
+TEST_CASE(
+    "kernels/attention_flash: a row that sees only itself copies its value and has no gradient in query and key") {
     const AttentionShape s{2, 97, 2, 2, 64};
     AttentionInputs<bf16> in = random_inputs<bf16>(s, 360);
     for (int i = 0; i < s.B * s.T; i++) in.doc_start.push_back(i % s.T);
@@ -134,10 +135,10 @@ TEST_CASE("kernels/attention_flash: documents at tile boundaries equal the docum
     const int64_t width = s.qkv_width(), C = s.NH * s.HS;
     AttentionResult<bf16> parts;
     for (auto [begin, end] : {std::pair{0, cut}, {cut, s.T}}) {
-        const AttentionResult<bf16> r =
-            run_flash({1, end - begin, s.NH, s.NKV, s.HS}, {{in.qkv.begin() + begin * width, in.qkv.begin() + end * width},
-                                                            {in.dout.begin() + begin * C, in.dout.begin() + end * C},
-                                                            {}});
+        const AttentionResult<bf16> r = run_flash({1, end - begin, s.NH, s.NKV, s.HS},
+                                                  {{in.qkv.begin() + begin * width, in.qkv.begin() + end * width},
+                                                   {in.dout.begin() + begin * C, in.dout.begin() + end * C},
+                                                   {}});
         parts.out.insert(parts.out.end(), r.out.begin(), r.out.end());
         parts.dqkv.insert(parts.dqkv.end(), r.dqkv.begin(), r.dqkv.end());
     }
@@ -182,15 +183,17 @@ TEST_CASE("kernels/attention_flash: either backward pass may follow either forwa
     Guarded<std::byte> scratch(static_cast<int64_t>(attention_scratch_bytes(s, DType::bf16)), stream),
         flash_scratch(static_cast<int64_t>(flash_attention_scratch_bytes(s)), stream);
     flash_attention_forward(out.data(), lse.data(), qkv.data(), nullptr, s, stream);
-    attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), nullptr, s, context);
+    attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), nullptr, s,
+                       context);
     close_to_naive_bf16(s, in, {out.get(), lse.get(), dqkv.get()});
     attention_forward(out.data(), lse.data(), scratch.data(), qkv.data(), nullptr, s, context);
-    flash_attention_backward(dqkv.data(), flash_scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), nullptr,
-                             s, stream);
+    flash_attention_backward(dqkv.data(), flash_scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(),
+                             nullptr, s, stream);
     close_to_naive_bf16(s, in, {out.get(), lse.get(), dqkv.get()});
 }
 
-TEST_CASE("kernels/attention_flash: the same bits in every order of threads, for any number of OS threads, every time") {
+TEST_CASE(
+    "kernels/attention_flash: the same bits in every order of threads, for any number of OS threads, every time") {
     for (int HS : {64, 128}) {
         const AttentionShape s{2, 150, 2, 1, HS};
         AttentionInputs<bf16> in = random_inputs<bf16>(s, 420);
@@ -212,6 +215,8 @@ TEST_CASE("kernels/attention_flash: scratch is one pair of floats per row, and s
     Stream stream;
     Buffer<bf16> x(4096);
     Buffer<float> lse(64);
-    REQUIRE_THROWS_AS(flash_attention_forward(x.data(), lse.data(), x.data(), nullptr, {1, 4, 1, 1, 32}, stream), Error);
-    REQUIRE_THROWS_AS(flash_attention_forward(x.data() + 1, lse.data(), x.data(), nullptr, {1, 4, 1, 1, 64}, stream), Error);
+    REQUIRE_THROWS_AS(flash_attention_forward(x.data(), lse.data(), x.data(), nullptr, {1, 4, 1, 1, 32}, stream),
+                      Error);
+    REQUIRE_THROWS_AS(flash_attention_forward(x.data() + 1, lse.data(), x.data(), nullptr, {1, 4, 1, 1, 64}, stream),
+                      Error);
 }

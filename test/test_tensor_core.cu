@@ -12,7 +12,8 @@ using namespace teon::test;
 
 namespace {
 
-// ---- ldmatrix --------------------------------------------------------------------------------------------------------
+// ---- ldmatrix
+// --------------------------------------------------------------------------------------------------------
 
 // rows (32, 8): row i of matrix m is rows[8 m + i], which lies in shared memory at place[8 m + i]. out (32 lanes, 4).
 template <bool TRANS>
@@ -52,7 +53,8 @@ std::vector<uint32_t> run_ldmatrix(bool trans) {
     return out.get();
 }
 
-// ---- mma -------------------------------------------------------------------------------------------------------------
+// ---- mma
+// -------------------------------------------------------------------------------------------------------------
 
 // The manual's element i of a fragment, 0 <= i < 8, 4, 4 for A, B, D: its row and column for a lane.
 struct Place {
@@ -63,9 +65,7 @@ Place place_a(int lane, int i) {
     const bool upper = (i >= 0 && i < 2) || (i >= 4 && i < 6);
     return {upper ? group : group + 8, i < 4 ? thread * 2 + (i & 1) : thread * 2 + (i & 1) + 8};
 }
-Place place_b(int lane, int i) {
-    return {i < 2 ? lane % 4 * 2 + (i & 1) : lane % 4 * 2 + (i & 1) + 8, lane / 4};
-}
+Place place_b(int lane, int i) { return {i < 2 ? lane % 4 * 2 + (i & 1) : lane % 4 * 2 + (i & 1) + 8, lane / 4}; }
 Place place_d(int lane, int i) { return {i < 2 ? lane / 4 : lane / 4 + 8, lane % 4 * 2 + (i & 1)}; }
 
 // Fragments as they lie in registers: a (32, 4), b (32, 2), d (32, 4).
@@ -129,7 +129,8 @@ __global__ void pack_kernel(uint32_t* packed, const float* x, int pairs) {
     if (i < pairs) packed[i] = pack_bf16(x[2 * i], x[2 * i + 1]);
 }
 
-// ---- cp_async --------------------------------------------------------------------------------------------------------
+// ---- cp_async
+// --------------------------------------------------------------------------------------------------------
 
 // out (64 threads, BYTES): what thread i copied, if i < count; thread i reads what thread i ^ 33 copied.
 template <int BYTES>
@@ -171,9 +172,11 @@ __global__ void pipeline_kernel(float* out, const float* in, int steps) {
     for (int step = 0; step < steps; step++) {
         if (M != Misuse::overwritten) __syncthreads();  // the stage that is fetched now has been read by all
         fetch(step + 1);
-        if (M == Misuse::too_few_groups) cp_async_wait<2>();
-        else if (M == Misuse::one_waits && i % 64 != 0) {}
-        else if (M != Misuse::no_wait) cp_async_wait<1>();
+        if (M == Misuse::too_few_groups)
+            cp_async_wait<2>();
+        else if (M == Misuse::one_waits && i % 64 != 0) {
+        } else if (M != Misuse::no_wait)
+            cp_async_wait<1>();
         if (M != Misuse::no_barrier) __syncthreads();
         for (int j = 0; j < 4; j++) sum += memory[(step % 2 * 64 + neighbour) * 4 + j];
     }
@@ -277,7 +280,8 @@ TEST_CASE("runtime/tensor_core: mma adds in float, whatever the order") {
         for (float& v : x) v = static_cast<float>(bf16(v));
         return x;
     };
-    const std::vector<float> A = rounded(random_values<float>(16 * 16, 4)), B = rounded(random_values<float>(16 * 8, 5));
+    const std::vector<float> A = rounded(random_values<float>(16 * 16, 4)),
+                             B = rounded(random_values<float>(16 * 8, 5));
     const std::vector<float> D = random_values<float>(16 * 8, 6);
     std::vector<double> tolerance;
     for (int i = 0; i < 16; i++) {
@@ -305,7 +309,8 @@ TEST_CASE("runtime/tensor_core: mma lets NaN and infinity through, in their own 
 
 TEST_CASE("runtime/tensor_core: pack_bf16 rounds to nearest even and puts its first argument low") {
     std::vector<float> x = random_values<float>(40, 8, 100.0);
-    for (float v : {0.0f, -0.0f, 1.00390625f, 1.01171875f, 3.4e38f, 1e-40f, std::numeric_limits<float>::infinity(), -2.0f})
+    for (float v :
+         {0.0f, -0.0f, 1.00390625f, 1.01171875f, 3.4e38f, 1e-40f, std::numeric_limits<float>::infinity(), -2.0f})
         x.push_back(v);
     Stream stream;
     Guarded<float> in(x, stream);

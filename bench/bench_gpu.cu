@@ -1,0 +1,302 @@
+// Measures this program's side of `make bench-gpu` (bench/bench_gpu.py puts it beside PyTorch's) and prints one JSON
+// object per line. Every operation comes with its counted FLOPs and the bytes that it cannot avoid to move; where there
+// is no GPU, "ms" is null and nothing runs.
+//
+//   bench_gpu                          attention at several T and HS, then each kernel of a GPT-2 124M step, then
+//   bandwidth bench_gpu train T gemm|flash       median milliseconds of a GPT-2 124M training step of 65536 tokens
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "model/gpt2.h"
+#include "optim/optimizer.h"
+#include "test/device_batch.h"
+
+using namespace teon;
+
+namespace {
+
+using T = bf16;
+
+// Where all tensors of one operation after the other lie: normal numbers of standard deviation 1, so that no product is
+// of zeros. Empty without a GPU.
+class Memory {
+public:
+    Memory(bool there, int64_t bytes, const Stream& stream) : there_(there) {
+        if (!there) return;
+        memory_ = Buffer<std::byte>(bytes);
+        constexpr int kRows = 1024, kCols = 4096;
+        Buffer<float> normal(kRows * kCols);
+        fill_normal(normal.data(), kRows, kCols, kRows, kCols, 1.0f, 1, 1, stream);
+        const int64_t n = bytes / static_cast<int64_t>(sizeof(T));
+        for (int64_t i = 0; i < n; i += normal.size())
+            cast(reinterpret_cast<T*>(memory_.data()) + i, normal.data(), std::min<int64_t>(normal.size(), n - i),
+                 stream);
+        stream.synchronize();
+    }
+    void reset() { used_ = 0; }
+    template <typename E>
+    E* take(int64_t n) {
+        const int64_t bytes = static_cast<int64_t>(Arena::aligned(static_cast<size_t>(n) * sizeof(E)));
+        if (!there_) return nullptr;
+        CHECK(used_ + bytes <= memory_.size(), "bench_gpu: an operation needs more than {} bytes", memory_.size());
+        used_ += bytes;
+        return reinterpret_cast<E*>(memory_.data() + used_ - bytes);
+    }
+
+private:
+    bool there_;
+    Buffer<std::byte> memory_;
+    int64_t used_ = 0;
+};
+
+struct Bench {
+    Context context;
+    bool gpu = device_info().is_gpu;
+    Memory memory{gpu, int64_t{3} << 30, context.stream};
+
+    // Median over 7 of the mean of 5 runs in a row, after 2 for warming up, in milliseconds; null without a GPU.
+    std::string measure(const std::function<void()>& run) {
+        if (!gpu) return "null";
+        std::vector<double> ms;
+        for (int i = 0; i < 2; i++) run();
+        for (int i = 0; i < 7; i++) {
+            Event from, to;
+            from.record(context.stream);
+            for (int k = 0; k < 5; k++) run();
+            to.record(context.stream);
+            to.synchronize();
+            ms.push_back(Event::milliseconds(from, to) / 5);
+        }
+        std::sort(ms.begin(), ms.end());
+        return fmt::format("{:.6f}", ms[ms.size() / 2]);
+    }
+    // One operation that a step runs `count` times.
+    void kernel(const char* name, int count, double flops, double bytes, const std::function<void()>& run) {
+        fmt::print(R"({{"kind": "kernel", "name": "{}", "count": {}, "flops": {:.0f}, "bytes": {:.0f}, "ms": {}}})"
+                   "\n",
+                   name, count, flops, bytes, measure(run));
+        std::fflush(stdout);
+        memory.reset();
+    }
+};
+
+// Multiplications and additions of what the causal mask leaves: two products forward, five backward.
+double attention_flops(const AttentionShape& s, int products) {
+    return products * 2.0 * s.B * s.NH * s.HS * (0.5 * s.T * (s.T + 1.0));
+}
+double attention_rows(const AttentionShape& s) { return static_cast<double>(s.B) * s.T; }
+
+struct AttentionTensors {
+    T *qkv, *out, *dout, *dqkv;
+    float* lse;
+    void *scratch, *flash_scratch;
+    AttentionTensors(Memory& m, const AttentionShape& s) {
+        const int64_t rows = int64_t{s.B} * s.T, C = int64_t{s.NH} * s.HS;
+        qkv = m.take<T>(rows * s.qkv_width()), dqkv = m.take<T>(rows * s.qkv_width());
+        out = m.take<T>(rows * C), dout = m.take<T>(rows * C);
+        lse = m.take<float>(rows * s.NH);
+        scratch = m.take<std::byte>(static_cast<int64_t>(attention_scratch_bytes(s, DType::bf16)));
+        flash_scratch = m.take<std::byte>(static_cast<int64_t>(flash_attention_scratch_bytes(s)));
+    }
+};
+
+// 16384 tokens of 1024 channels.
+void attention(Bench& b) {
+    for (int HS : {64, 128}) {
+        for (int length : {256, 1024, 8192}) {
+            const AttentionShape s{16384 / length, length, 1024 / HS, 1024 / HS, HS};
+            const AttentionTensors t(b.memory, s);
+            Context& c = b.context;
+            const double tensor = attention_rows(s) * s.NH * s.HS * sizeof(T);  // bytes of one of q, k, v, out
+            auto print = [&](const char* method, const char* pass, int products, int tensors,
+                             const std::function<void()>& run) {
+                fmt::print(
+                    R"({{"kind": "attention", "method": "{}", "pass": "{}", "B": {}, "T": {}, "NH": {}, "HS": {}, )"
+                    R"("flops": {:.0f}, "bytes": {:.0f}, "ms": {}}})"
+                    "\n",
+                    method, pass, s.B, s.T, s.NH, s.HS, attention_flops(s, products), tensors * tensor, b.measure(run));
+                std::fflush(stdout);
+            };
+            print("flash", "forward", 2, 4,
+                  [&] { flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, c.stream); });
+            print("flash", "backward", 5, 8, [&] {
+                flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, c.stream);
+            });
+            print("gemm", "forward", 2, 4, [&] { attention_forward(t.out, t.lse, t.scratch, t.qkv, nullptr, s, c); });
+            print("gemm", "backward", 5, 8,
+                  [&] { attention_backward(t.dqkv, t.scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, c); });
+            b.memory.reset();
+        }
+    }
+}
+
+// y (N, out) = x (N, in) W^T: forward, gradient of x, gradient of W (float, +=).
+void linear(Bench& b, const std::string& name, int count, int N, int out, int in) {
+    const double flops = 2.0 * N * out * in, x = 2.0 * N * in, y = 2.0 * N * out, w = 2.0 * out * in;
+    auto product = [&](const char* pass, double bytes, int m, int n, int k, bool trans_a, bool trans_b, auto output) {
+        Gemm g{.M = m, .N = n, .K = k, .trans_a = trans_a, .trans_b = trans_b};
+        g.A = mat(b.memory.take<T>(int64_t{m} * k), trans_a ? m : k);
+        g.B = mat(b.memory.take<T>(int64_t{n} * k), trans_b ? k : n);
+        g.C = mat(b.memory.take<decltype(output)>(int64_t{m} * n), n);
+        g.beta = trans_a ? 1.0f : 0.0f;
+        b.kernel((name + pass).c_str(), count, flops, bytes, [&] { b.context.linalg.gemm(g); });
+    };
+    product(" forward", x + w + y, N, out, in, false, true, T());
+    product(" dX", x + w + y, N, in, out, false, false, T());
+    product(" dW", x + y + 4 * w, out, in, N, true, false, 0.0f);  // float, read and written
+}
+
+// A GPT-2 124M step of one micro-batch of 16 x 1024 tokens, kernel by kernel.
+void step_kernels(Bench& b) {
+    const DecoderConfig c = gpt2_config("small");
+    const int L = c.L, C = c.C, F = c.Fp(), Vp = c.Vp(), V = c.V, length = 1024, N = 16 * length, chunk = 1280;
+    const Stream& stream = b.context.stream;
+    Memory& m = b.memory;
+    const double NC = 2.0 * N * C;  // bytes of the residual stream
+    linear(b, "qkv", L, N, 3 * C, C);
+    linear(b, "attention out", L, N, C, C);
+    linear(b, "MLP up", L, N, F, C);
+    linear(b, "MLP down", L, N, C, F);
+    linear(b, "head, 1280 rows", (N + chunk - 1) / chunk, chunk, Vp, C);
+    {
+        const AttentionShape s{16, length, c.NH, c.NKV, c.HS()};
+        const AttentionTensors t(m, s);
+        b.kernel("attention forward", L, attention_flops(s, 2), 4 * NC,
+                 [&] { flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, stream); });
+    }
+    {
+        const AttentionShape s{16, length, c.NH, c.NKV, c.HS()};
+        const AttentionTensors t(m, s);
+        if (b.gpu) flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, stream);
+        b.kernel("attention backward", L, attention_flops(s, 5), 8 * NC, [&] {
+            flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, stream);
+        });
+    }
+    auto rows = [&] { return m.take<T>(int64_t{N} * C); };
+    {
+        T *out = rows(), *residual = rows(), *x = rows(), *branch = rows(), *weight = m.take<T>(C),
+          *bias = m.take<T>(C);
+        float *mean = m.take<float>(N), *rstd = m.take<float>(N);
+        b.kernel("norm + residual forward", 2 * L + 1, 0, 4 * NC,
+                 [&] { layernorm_forward(out, residual, mean, rstd, x, branch, weight, bias, N, C, 1e-5f, stream); });
+    }
+    {
+        T *dx = rows(), *dout = rows(), *x = rows(), *weight = m.take<T>(C);
+        float *mean = m.take<float>(N), *rstd = m.take<float>(N), *dw = m.take<float>(C), *db = m.take<float>(C);
+        void* scratch = m.take<std::byte>(static_cast<int64_t>(layernorm_backward_scratch_bytes(N, C)));
+        b.kernel("norm + residual backward", 2 * L + 1, 0, 4 * NC,
+                 [&] { layernorm_backward(dx, dw, db, scratch, dout, dx, x, mean, rstd, weight, N, C, stream); });
+    }
+    {
+        T *y = m.take<T>(int64_t{N} * F), *x = m.take<T>(int64_t{N} * F);
+        b.kernel("GELU forward", L, 0, 4.0 * N * F, [&] { gelu_forward(y, x, int64_t{N} * F, stream); });
+        y = m.take<T>(int64_t{N} * F), x = m.take<T>(int64_t{N} * F);
+        b.kernel("GELU backward", L, 0, 6.0 * N * F, [&] { gelu_backward(y, x, y, int64_t{N} * F, stream); });
+    }
+    {
+        T* logits = m.take<T>(int64_t{chunk} * Vp);
+        float* losses = m.take<float>(chunk);
+        Buffer<int> targets(b.gpu ? chunk : 0);
+        if (b.gpu) zero(targets.data(), chunk, stream);
+        b.kernel("classifier, 1280 rows", (N + chunk - 1) / chunk, 0, 4.0 * chunk * Vp,
+                 [&] { classifier(logits, losses, targets.data(), chunk, V, Vp, 1.0f / N, true, stream); });
+    }
+    {
+        ParamTable table = decoder_params(c);
+        const int64_t P = table.size();
+        float *master = m.take<float>(P), *first = m.take<float>(P), *second = m.take<float>(P),
+              *grad = m.take<float>(P);
+        T* work = m.take<T>(P);
+        Buffer<StepControl> control(b.gpu ? 1 : 0);
+        const StepControl tenth{
+            .grad_norm = 1.0f, .scale = 1.0f, .updates = 10, .bias_correction1 = 0.65f, .bias_correction2 = 0.4f};
+        if (b.gpu) upload(control.data(), &tenth, 1, stream);
+        b.kernel("AdamW", 1, 0, 30.0 * static_cast<double>(P), [&] {
+            adamw_update(master, work, first, second, grad, control.data(), P, 3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, stream);
+        });
+        grad = m.take<float>(P);
+        float* sum = m.take<float>(1);
+        void* scratch = m.take<std::byte>(static_cast<int64_t>(reduce_scratch_bytes()));
+        b.kernel("gradient norm", 1, 0, 4.0 * static_cast<double>(P),
+                 [&] { reduce_sum_squares(sum, scratch, grad, P, false, stream); });
+    }
+    const int64_t n = int64_t{1} << 30;
+    std::byte *to = m.take<std::byte>(n), *from = m.take<std::byte>(n);
+    b.kernel("copy", 0, 0, 2.0 * static_cast<double>(n), [&] { copy_bytes(to, from, static_cast<size_t>(n), stream); });
+}
+
+// Micro-batches of 16384 tokens, 65536 a step, AdamW and clipping; the token stream is random.
+void train(int length, AttentionKind attention) {
+    DecoderConfig c = gpt2_config("small");
+    c.max_T = length;
+    const int B = 16384 / length, N = 16384, kMicroSteps = 4, kSteps = 40, kWarmUp = 10;
+    DecoderRun run{B, length, DType::bf16};
+    run.attention = attention;
+    Context ctx;
+    std::unique_ptr<Model> model = make_decoder(c, run, ctx);
+    ParamStore& params = model->params();
+    params.initialize(1, ctx.stream);
+    Optimizer optimizer(params, {}, ctx);
+    std::vector<int> tokens(N), targets(N);
+    uint64_t state = 1;
+    auto next = [&] {
+        return static_cast<int>((state = state * 6364136223846793005u + 1442695040888963407u) >> 33) % c.V;
+    };
+    for (int i = 0; i < N; i++) tokens[i] = next(), targets[i] = next();
+    test::DeviceBatch batch(tokens, targets, B, length, ctx.stream);
+    Buffer<float> losses(N), sums(2);
+    Buffer<StepControl> control(1);
+    Buffer<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()));
+    zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);
+    std::vector<double> ms;
+    for (int i = 0; i < kSteps; i++) {
+        Event from, to;
+        from.record(ctx.stream);
+        params.zero_grad(ctx.stream);
+        for (int k = 0; k < kMicroSteps; k++) model->forward_backward(losses.data(), *batch, 1.0f / (kMicroSteps * N));
+        reduce_sum(sums.data(), scratch.data(), losses.data(), N, false, ctx.stream);
+        reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
+                           ctx.stream);
+        step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 0.0f, 0.9f, 0.95f, ctx.stream);
+        optimizer.step(params, control.data(), 1.0f, ctx);
+        to.record(ctx.stream);
+        to.synchronize();
+        if (i >= kWarmUp) ms.push_back(Event::milliseconds(from, to));
+    }
+    std::sort(ms.begin(), ms.end());
+    fmt::print(R"({{"kind": "train", "T": {}, "attention": "{}", "ms": {:.4f}, "tokens": {}}})"
+               "\n",
+               length, name_of(attention), ms[ms.size() / 2], kMicroSteps * N);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        CHECK_USAGE(device_count() > 0, "no device: this benchmark was built for {} but finds none", backend_name());
+        set_device(0);
+        const DeviceInfo info = device_info();
+        fmt::print(R"({{"kind": "device", "name": "{}", "gpu": {}, "peak_bf16_flops": {:.0f}}})"
+                   "\n",
+                   info.name, info.is_gpu, info.peak_bf16_flops);
+        if (argc == 4 && argv[1] == std::string("train")) {
+            CHECK_USAGE(info.is_gpu, "bench_gpu train: needs a GPU");
+            const std::string kind = argv[3];
+            CHECK_USAGE(kind == "gemm" || kind == "flash", "bench_gpu train T {}: must be gemm or flash", kind);
+            const int length = std::atoi(argv[2]);
+            CHECK_USAGE(length >= 1 && 16384 % length == 0, "bench_gpu train {}: must divide 16384", argv[2]);
+            train(length, kind == "gemm" ? AttentionKind::gemm : AttentionKind::flash);
+        } else {
+            CHECK_USAGE(argc == 1, "bench_gpu: takes no arguments, or train T gemm|flash");
+            Bench bench;
+            attention(bench);
+            step_kernels(bench);
+        }
+    } catch (const std::exception& e) {
+        fmt::print(stderr, "{}\n", e.what());
+        return 1;
+    }
+}

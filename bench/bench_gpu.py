@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Attention, every kernel of a GPT-2 124M step and whole steps on this machine's GPU, beside PyTorch:  make bench-gpu
+
+Runs the program (build/cuda/bench/bench_gpu) and scripts/bench_torch.py in turn, each started anew up to three times within the time
+given, and takes medians over the starts. Prints the tables and, where there is a GPU, appends them to bench/RESULTS.md. Without
+one it prints what every kernel has to compute and to move, with the limit that an H200 sets to it, and "not run" for the rest.
+"""
+
+import argparse
+import collections
+import datetime
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+H200 = {"name": "H200 (data sheet)", "flops": 989e12, "bytes": 4.8e12}
+LENGTHS, HEAD_SIZES, STARTS = (256, 1024, 8192), (64, 128), 3
+
+
+class Deadline:
+    def __init__(self, seconds):
+        self.end = time.monotonic() + seconds
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def run(self, *command):
+        """The JSON objects that a program prints; none if it fails, is not there or would end too late."""
+        if self.left() < 20:
+            return []
+        try:
+            result = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=self.left(), check=False)
+        except (subprocess.TimeoutExpired, OSError) as error:
+            print(f"bench_gpu: {command[0]}: {error}", file=sys.stderr)
+            return []
+        if result.returncode != 0:
+            last = result.stderr.strip().splitlines()[-1:] or ["no message"]
+            print(f"bench_gpu: {' '.join(map(str, command))}: {last[0]}", file=sys.stderr)
+        return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]) + "\n"
+
+
+def attention_table(rows):
+    """TFLOP/s of the causal half: 2 products forward, 5 backward."""
+    flops, ms = {}, collections.defaultdict(list)
+    for row in rows:
+        shape = row["T"], row["HS"], row["pass"]
+        flops.setdefault(shape, row.get("flops"))
+        if row["ms"]:
+            ms[(*shape, row["method"])].append(row["ms"])
+    methods = ["flash", "gemm"] + sorted({key[3] for key in ms} - {"flash", "gemm"})
+    lines = []
+    for HS in HEAD_SIZES:
+        for T in LENGTHS:
+            for which in ("forward", "backward"):
+                shape = T, HS, which
+                speed = {m: flops[shape] / statistics.median(ms[(*shape, m)]) / 1e9 for m in methods if (*shape, m) in ms}
+                best = max((s for m, s in speed.items() if m.startswith("PyTorch")), default=None)
+                lines.append([which, T, HS, f"{flops[shape] / 1e9:.1f}"]
+                             + [f"{speed[m]:.0f}" if m in speed else "not run" for m in methods]
+                             + [f"{speed['flash'] / best:.2f}" if best and "flash" in speed else "not run"])
+    return table(["pass", "T", "HS", "GFLOP"] + [f"{m}, TFLOP/s" for m in methods] + ["flash / best of PyTorch"], lines)
+
+
+def kernel_table(rows, limits):
+    """Each kernel of one micro-batch of 16 x 1024 tokens: its share and its distance to what the machine allows."""
+    kernels = collections.OrderedDict()
+    for row in rows:
+        kernels.setdefault(row["name"], []).append(row)
+    medians = {name: statistics.median(r["ms"] for r in group) for name, group in kernels.items() if group[0]["ms"]}
+    total = sum(medians[name] * kernels[name][0]["count"] for name in medians) or None
+    lines = []
+    for name, (row, *_) in kernels.items():
+        if not row["count"]:
+            continue
+        seconds = {"arithmetic": row["flops"] / limits["flops"], "memory": row["bytes"] / limits["bytes"]}
+        bound = max(seconds, key=seconds.get)
+        limit, ms = 1000 * seconds[bound], medians.get(name)
+        lines.append([name, row["count"], f"{row['flops'] / 1e9:.1f}" if row["flops"] else "-", f"{row['bytes'] / 1e6:.0f}", bound,
+                      f"{1000 * limit:.0f}"]
+                     + ([f"{1000 * ms:.0f}", f"{100 * limit / ms:.0f}%", f"{100 * ms * row['count'] / total:.1f}%"] if ms
+                        else ["not run"] * 3))
+    return table(["kernel", "times", "GFLOP", "MB", "bound by", f"limit, us, {limits['name']}", "us", "of the limit",
+                  "share of all"], lines)
+
+
+def train_table(ours, torchs):
+    speed = lambda rows: statistics.median(rows) if rows else None
+    lines = []
+    for T in (1024, 8192):
+        torch = speed([r["tokens_per_s"] for r in torchs if r["T"] == T])
+        for kind in ("gemm", "flash"):
+            mine = speed([1000 * r["tokens"] / r["ms"] for r in ours if r["T"] == T and r["attention"] == kind])
+            lines.append([T, kind, f"{mine:.0f}" if mine else "not run", f"{torch:.0f}" if torch else "not run",
+                          f"{mine / torch:.2f}" if mine and torch else "not run"])
+    return table(["T", "attention", "tokens/s", "compiled PyTorch, tokens/s", "ratio"], lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", help="build/<backend>/bench/bench_gpu")
+    parser.add_argument("--python", default=sys.executable, help="interpreter with PyTorch (default: this one)")
+    parser.add_argument("--seconds", type=float, default=500, help="start nothing that would end later (default 500)")
+    args = parser.parse_args()
+    deadline = Deadline(args.seconds)
+    twin = [args.python, ROOT / "scripts" / "bench_torch.py"]
+    attention, kernels, ours, torchs, device = [], [], [], [], None
+    for start in range(STARTS):
+        rows = deadline.run(args.program)
+        device = device or next((r for r in rows if r["kind"] == "device"), None)
+        if device is None:
+            sys.exit("bench_gpu: error: the program printed nothing")
+        attention += [r for r in rows if r["kind"] == "attention"]
+        kernels += [r for r in rows if r["kind"] == "kernel"]
+        if not device["gpu"]:
+            break
+        attention += deadline.run(*twin, "--attention")
+        for T in (1024, 8192):
+            for kind in ("gemm", "flash"):
+                ours += [r for r in deadline.run(args.program, "train", T, kind) if r["kind"] == "train"]
+            torchs += [{**r, "T": T} for r in deadline.run(*twin, "--seq-len", T, "--batch", 16384 // T, "--micro-steps", 4)]
+        print(f"start {start + 1} of {STARTS} done, {deadline.left():.0f} s left", file=sys.stderr)
+
+    limits = H200
+    if device["gpu"]:
+        copies = [r["bytes"] / r["ms"] * 1000 for r in kernels if r["name"] == "copy"]
+        limits = {"name": "data sheet and measured copy", "flops": device["peak_bf16_flops"] or H200["flops"],
+                  "bytes": statistics.median(copies)}
+    text = (f"## GPU: {device['name'] if device['gpu'] else 'not run'}, {datetime.date.today()}\n\n"
+            "Causal attention alone, bf16, 16384 tokens of 1024 channels:\n\n" + attention_table(attention)
+            + "\nThe kernels of one micro-batch of GPT-2 124M, 16 x 1024 tokens, bf16 (bytes: each operand moved once):\n\n"
+            + kernel_table(kernels, limits)
+            + "\nTraining GPT-2 124M, 65536 tokens a step, AdamW, clipping, bf16 with float master weights, no recomputation:\n\n"
+            + train_table(ours, torchs))
+    print(text)
+    if device["gpu"]:
+        with open(ROOT / "bench" / "RESULTS.md", "a", encoding="utf-8") as file:
+            file.write("\n" + text)
+
+
+if __name__ == "__main__":
+    main()
