@@ -1,6 +1,7 @@
 // Tensor-core and asynchronous-copy instructions for kernels, as functions of a warp. nvcc turns each into one PTX
-// instruction (sm_80 and later); the host executes them as the PTX manual describes (PTX ISA 8.0, sections 9.7.13.4
-// "mma.m16n8k16", 9.7.13.4.15 "ldmatrix" and 9.7.8.24 "cp.async"), as slowly and as unkindly as it can:
+// instruction (sm_80 and later); the host executes them as the PTX manual describes ("ldmatrix", "Matrix fragments for
+// mma.m16n8k16", "cp.async" in https://docs.nvidia.com/cuda/parallel-thread-execution), as slowly and as unkindly as it
+// can:
 //
 //   - ldmatrix and mma are warp-wide: all 32 lanes must reach the same call.
 //   - A copy's target holds NaN patterns from cp_async until the thread that started the copy has waited for its group.
