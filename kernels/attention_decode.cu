@@ -1,8 +1,9 @@
-// Attention of one query row per sequence against a cache of keys and values: what a token costs when a text is generated.
+// Attention of one query row per sequence against a cache of keys and values: what a token costs when a text is
+// generated.
 //
-// One block per sequence and query head. A thread takes whole keys, so that a score is one thread's dot product and nothing
-// is reduced until the softmax; the scores then lie in shared memory, and the block is dealt again over the columns of the
-// values and, as often as it is larger than a row, over the keys.
+// One block per sequence and query head. A thread takes whole keys, so that a score is one thread's dot product and
+// nothing is reduced until the softmax; the scores then lie in shared memory, and the block is dealt again over the
+// columns of the values and, as often as it is larger than a row, over the keys.
 #include <cmath>
 
 #include "kernels/common.h"
@@ -20,17 +21,19 @@ struct DecodeShape {
     int NH, NKV, HS, keys;
 };
 
-// The block's threads over the value columns: splits * vectors of them work, each on the keys split, split + splits, ...
+// The block's threads over the value columns: splits * vectors of them work, each on the keys split, split + splits,
+// ...
 template <int W>
 struct ValueThreads {
     int vectors, splits;
-    TEON_HD explicit ValueThreads(int HS) : vectors(HS / W), splits(kDecodeBlock / vectors > 0 ? kDecodeBlock / vectors : 1) {}
+    TEON_HD explicit ValueThreads(int HS)
+        : vectors(HS / W), splits(kDecodeBlock / vectors > 0 ? kDecodeBlock / vectors : 1) {}
 };
 
 template <typename T, int W>
 __global__ void __launch_bounds__(kDecodeBlock)
     attention_decode_kernel(T* out, const T* qkv, const T* cache, DecodeShape s, float scale) {
-    DYN_SHARED(float, probs);      // keys
+    DYN_SHARED(float, probs);                           // keys
     float* partial = probs + (s.keys + W - 1) / W * W;  // splits x HS
     const int b = static_cast<int>(blockIdx.x) / s.NH, h = static_cast<int>(blockIdx.x) % s.NH;
     const int thread = static_cast<int>(threadIdx.x);
@@ -75,7 +78,7 @@ __global__ void __launch_bounds__(kDecodeBlock)
 // Elements [0, row) of cache row begin + t of each sequence = those that end row t of qkv.
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock) cache_append_kernel(T* cache, const T* qkv, int64_t n, int row, int T_new,
-                                                                 int64_t width, int64_t begin, int64_t capacity) {
+                                                                  int64_t width, int64_t begin, int64_t capacity) {
     for_each_vec<W>(n, [=](auto w, int64_t i) {
         constexpr int w_ = decltype(w)::value;
         const int64_t b_t = i / row, c = i % row, b = b_t / T_new, t = b_t % T_new;
@@ -84,8 +87,8 @@ __global__ void __launch_bounds__(kFlatBlock) cache_append_kernel(T* cache, cons
 }
 
 void check_decode(const AttentionShape& s, int keys, int capacity) {
-    CHECK(s.B >= 1 && s.NKV >= 1 && s.HS >= 1 && s.NH % s.NKV == 0, "attention_decode: B={} NH={} NKV={} HS={}", s.B, s.NH,
-          s.NKV, s.HS);
+    CHECK(s.B >= 1 && s.NKV >= 1 && s.HS >= 1 && s.NH % s.NKV == 0, "attention_decode: B={} NH={} NKV={} HS={}", s.B,
+          s.NH, s.NKV, s.HS);
     CHECK(keys >= 1 && keys <= capacity, "attention_decode: {} keys in a cache of {}", keys, capacity);
 }
 
@@ -98,12 +101,14 @@ void cache_append(T* cache, const T* qkv, const AttentionShape& s, int begin, in
     const int64_t n = static_cast<int64_t>(s.B) * s.T * row;
     auto run = [&](auto width) {
         constexpr int W = decltype(width)::value;
-        launch<cache_append_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, cache, qkv, n, row, s.T, s.qkv_width(),
-                                          begin, capacity);
+        launch<cache_append_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, cache, qkv, n, row, s.T,
+                                          s.qkv_width(), begin, capacity);
     };
     constexpr int W = kVecWidth<T>;
-    if (vec_aligned<T, W>(row, cache, qkv) && s.qkv_width() % W == 0) run(std::integral_constant<int, W>{});
-    else run(std::integral_constant<int, 1>{});
+    if (vec_aligned<T, W>(row, cache, qkv) && s.qkv_width() % W == 0)
+        run(std::integral_constant<int, W>{});
+    else
+        run(std::integral_constant<int, 1>{});
 }
 
 template <typename T>
@@ -115,14 +120,17 @@ void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape
     const DecodeShape shape{s.qkv_width(), cache_row, capacity * cache_row, s.NH, s.NKV, s.HS, keys};
     auto run = [&](auto width) {
         constexpr int W = decltype(width)::value;
-        const size_t shared = (static_cast<size_t>((keys + W - 1) / W * W) + ValueThreads<W>(s.HS).splits * s.HS) * sizeof(float);
+        const size_t shared =
+            (static_cast<size_t>((keys + W - 1) / W * W) + ValueThreads<W>(s.HS).splits * s.HS) * sizeof(float);
         launch<attention_decode_kernel<T, W>>({s.B * s.NH, kDecodeBlock, shared}, stream, out, qkv, cache, shape,
                                               1.0f / std::sqrt(static_cast<float>(s.HS)));
     };
     // Partial sums are float vectors of as many elements, so W is also bounded by theirs.
     constexpr int W = kVecWidth<float> < kVecWidth<T> ? kVecWidth<float> : kVecWidth<T>;
-    if (vec_aligned<T, W>(s.HS, qkv, cache)) run(std::integral_constant<int, W>{});
-    else run(std::integral_constant<int, 1>{});
+    if (vec_aligned<T, W>(s.HS, qkv, cache))
+        run(std::integral_constant<int, W>{});
+    else
+        run(std::integral_constant<int, 1>{});
 }
 
 template void cache_append(float*, const float*, const AttentionShape&, int, int, const Stream&);

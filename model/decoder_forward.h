@@ -16,14 +16,16 @@ struct DecoderForward {
     const ParamStore& params;
     Context& context;
 
-    // residual = x + branch (nullptr: x itself, `residual` is not written); out = its norm. All (N, C); mean (LayerNorm only) and
-    // rstd (N).
-    void norm(T* out, T* residual, float* mean, float* rstd, const T* x, const T* branch, const NormRows& p, int N) const {
+    // residual = x + branch (nullptr: x itself, `residual` is not written); out = its norm. All (N, C); mean (LayerNorm
+    // only) and rstd (N).
+    void norm(T* out, T* residual, float* mean, float* rstd, const T* x, const T* branch, const NormRows& p,
+              int N) const {
         if (c.norm == Norm::layernorm) {
             layernorm_forward(out, residual, mean, rstd, x, branch, params.work<T>(p.weight), params.work<T>(p.bias), N,
                               c.C, c.norm_eps, context.stream);
         } else {
-            rmsnorm_forward(out, residual, rstd, x, branch, params.work<T>(p.weight), N, c.C, c.norm_eps, context.stream);
+            rmsnorm_forward(out, residual, rstd, x, branch, params.work<T>(p.weight), N, c.C, c.norm_eps,
+                            context.stream);
         }
     }
 
@@ -78,7 +80,8 @@ inline void fill_rotary_table(float* cos_sin, const DecoderConfig& c, const Stre
     const int half = c.HS() / 2;
     std::vector<float> inv_freq(half);
     for (int j = 0; j < half; ++j)
-        inv_freq[j] = static_cast<float>(std::pow(static_cast<double>(c.rope_base), -2.0 * j / c.HS()) / c.rope_scaling);
+        inv_freq[j] =
+            static_cast<float>(std::pow(static_cast<double>(c.rope_base), -2.0 * j / c.HS()) / c.rope_scaling);
     Buffer<float> on_device(half);
     upload(on_device.data(), inv_freq.data(), half, stream);
     rotary_table(cos_sin, on_device.data(), c.max_T, c.HS(), stream);

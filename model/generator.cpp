@@ -10,15 +10,15 @@ namespace {
 
 // Everything that one pass writes, N = B * T rows of the longest prompt; and what lives from pass to pass.
 struct GeneratorTensors {
-    Tensor x, norm, branch;                // (N, C) T: residual stream, normalized, and what the next norm adds to the stream
-    Tensor mean, rstd;                     // (N) float
-    Tensor qkv, attention;                 // (N, qkv_width) T; (N, C) T
+    Tensor x, norm, branch;  // (N, C) T: residual stream, normalized, and what the next norm adds to the stream
+    Tensor mean, rstd;       // (N) float
+    Tensor qkv, attention;   // (N, qkv_width) T; (N, C) T
     Tensor lse, attention_scratch;
-    Tensor mlp_in, mlp_act;                // (N, mlp_in_width) T; (N, Fp) T
-    Tensor cache;                          // L copies of (B, capacity, 2 NKV HS) T
-    Tensor logits, logits_float;           // (B, Vp) T; float
-    Tensor tokens, positions;              // (N) int
-    Tensor cos_sin;                        // (max_T, HS) float
+    Tensor mlp_in, mlp_act;       // (N, mlp_in_width) T; (N, Fp) T
+    Tensor cache;                 // L copies of (B, capacity, 2 NKV HS) T
+    Tensor logits, logits_float;  // (B, Vp) T; float
+    Tensor tokens, positions;     // (N) int
+    Tensor cos_sin;               // (max_T, HS) float
 };
 
 // Takes the memory if `arena` is given. Returns its size in bytes.
@@ -65,15 +65,17 @@ public:
 
     const std::vector<float>& start(const std::vector<int>& tokens) override {
         const int T_new = static_cast<int>(tokens.size()) / B_;
-        CHECK(T_new >= 1 && static_cast<int64_t>(tokens.size()) == static_cast<int64_t>(T_new) * B_ && T_new <= capacity_,
-              "{} prompt tokens for {} sequences of at most {}", tokens.size(), B_, capacity_);
+        CHECK(
+            T_new >= 1 && static_cast<int64_t>(tokens.size()) == static_cast<int64_t>(T_new) * B_ && T_new <= capacity_,
+            "{} prompt tokens for {} sequences of at most {}", tokens.size(), B_, capacity_);
         length_ = 0;
         return extend(tokens, T_new);
     }
 
     const std::vector<float>& step(const std::vector<int>& tokens) override {
         CHECK(static_cast<int>(tokens.size()) == B_, "{} tokens for {} sequences", tokens.size(), B_);
-        CHECK(length_ < capacity_, "the sequences have {} tokens, which is all that the generator was made for", length_);
+        CHECK(length_ < capacity_, "the sequences have {} tokens, which is all that the generator was made for",
+              length_);
         return extend(tokens, 1);
     }
 
@@ -95,7 +97,8 @@ private:
         download(padded_.data(), a_.logits_float.at<float>(), static_cast<int64_t>(padded_.size()), ctx_.stream);
         ctx_.stream.synchronize();
         for (int b = 0; b < B_; ++b)
-            std::copy_n(padded_.begin() + static_cast<int64_t>(b) * c_.Vp(), c_.V, logits_.begin() + static_cast<int64_t>(b) * c_.V);
+            std::copy_n(padded_.begin() + static_cast<int64_t>(b) * c_.Vp(), c_.V,
+                        logits_.begin() + static_cast<int64_t>(b) * c_.V);
         length_ += T_new;
         return logits_;
     }
@@ -111,10 +114,11 @@ private:
         cache_append(a_.cache.at<T>(l), at(a_.qkv), shape, length_, capacity_, ctx_.stream);
         // 2. attention: of a whole prompt to itself, of a token to the cache
         if (length_ == 0) {
-            attention_forward(at(a_.attention), a_.lse.at<float>(), a_.attention_scratch.at<void>(), at(a_.qkv), nullptr,
-                              shape, ctx_);
+            attention_forward(at(a_.attention), a_.lse.at<float>(), a_.attention_scratch.at<void>(), at(a_.qkv),
+                              nullptr, shape, ctx_);
         } else {
-            attention_decode(at(a_.attention), at(a_.qkv), a_.cache.at<T>(l), shape, length_ + 1, capacity_, ctx_.stream);
+            attention_decode(at(a_.attention), at(a_.qkv), a_.cache.at<T>(l), shape, length_ + 1, capacity_,
+                             ctx_.stream);
         }
         ops_.linear(at(a_.branch), at(a_.attention), p.attn_out, N);
         // 3. MLP
@@ -131,7 +135,8 @@ private:
     void upload_rows(const std::vector<int>& tokens, int T_new) {
         positions_.resize(tokens.size());
         for (size_t i = 0; i < tokens.size(); ++i) {
-            CHECK(tokens[i] >= 0 && tokens[i] < c_.V, "token {} is outside the model's vocabulary of {}", tokens[i], c_.V);
+            CHECK(tokens[i] >= 0 && tokens[i] < c_.V, "token {} is outside the model's vocabulary of {}", tokens[i],
+                  c_.V);
             positions_[i] = length_ + static_cast<int>(i) % T_new;
         }
         const auto n = static_cast<int64_t>(tokens.size());
@@ -161,8 +166,8 @@ int64_t generator_bytes(const DecoderConfig& c, int B, int capacity, DType dtype
 
 std::unique_ptr<Generator> make_generator(const DecoderConfig& c, const ParamStore& params, int B, int capacity,
                                           Context& context) {
-    CHECK_USAGE(B >= 1 && capacity >= 1 && capacity <= c.max_T, "{} tokens per sequence: this model's context is {}", capacity,
-                c.max_T);
+    CHECK_USAGE(B >= 1 && capacity >= 1 && capacity <= c.max_T, "{} tokens per sequence: this model's context is {}",
+                capacity, c.max_T);
     if (params.dtype() == DType::bf16) return std::make_unique<DecoderGenerator<bf16>>(c, params, B, capacity, context);
     return std::make_unique<DecoderGenerator<float>>(c, params, B, capacity, context);
 }

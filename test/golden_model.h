@@ -41,8 +41,7 @@ struct Golden {
     Golden(const std::string& name, DType dtype, Recompute recompute = Recompute::none)
         : file("test/golden/" + name + ".safetensors"),
           runner(golden_config(name), {kGoldenB, kGoldenT, dtype, recompute}),
-          batch(read_ints(file, "tokens"), read_ints(file, "targets"), kGoldenB, kGoldenT,
-                 runner.context.stream) {
+          batch(read_ints(file, "tokens"), read_ints(file, "targets"), kGoldenB, kGoldenT, runner.context.stream) {
         load_weights(runner.model->params(), file, runner.context.stream);
     }
 };

@@ -21,15 +21,19 @@ bool complains(F f, const std::string& says) {
     return false;
 }
 
-// The first `prompt` columns of `tokens` (B, T), then greedy tokens up to column T.
-std::vector<int> continue_greedily(Generator& generator, const std::vector<int>& tokens, int B, int T, int prompt,
-                                   int V) {
-    std::vector<int> out(tokens.size()), next(static_cast<size_t>(B)), prompts;
-    for (int b = 0; b < B; ++b) prompts.insert(prompts.end(), tokens.begin() + b * T, tokens.begin() + b * T + prompt);
-    for (int b = 0; b < B; ++b) std::copy_n(tokens.begin() + b * T, prompt, out.begin() + b * T);
-    const std::vector<float>* logits = &generator.start(prompts);
-    for (int t = prompt; t < T; ++t) {
-        for (int b = 0; b < B; ++b) next[b] = out[b * T + t] = argmax(logits->data() + b * V, V);
+// Row b of the result: the first prompts[b] columns of row b of `tokens` (B, T), then greedy tokens up to column T.
+std::vector<int> continue_greedily(Generator& generator, const std::vector<int>& tokens, int T,
+                                   const std::vector<int>& prompts, int V) {
+    const int B = static_cast<int>(prompts.size()), shortest = *std::min_element(prompts.begin(), prompts.end());
+    std::vector<int> out(tokens.size()), next(static_cast<size_t>(B)), begin;
+    for (int b = 0; b < B; ++b) begin.insert(begin.end(), tokens.begin() + b * T, tokens.begin() + b * T + shortest);
+    for (int b = 0; b < B; ++b) std::copy_n(tokens.begin() + b * T, prompts[b], out.begin() + b * T);
+    const std::vector<float>* logits = &generator.start(begin);
+    for (int t = shortest; t < T; ++t) {
+        for (int b = 0; b < B; ++b) {
+            if (t >= prompts[b]) out[b * T + t] = argmax(logits->data() + b * V, V);
+            next[b] = out[b * T + t];
+        }
         if (t + 1 < T) logits = &generator.step(next);
     }
     return out;
@@ -45,15 +49,15 @@ TEST_CASE("model/generator: greedy continuations are those of transformers' gene
         const std::vector<int> expected = read_ints(g.file, "greedy");
         REQUIRE(expected.size() == size_t{kGoldenB} * kGoldenT);
         auto generator = make_generator(c, g.runner.model->params(), kGoldenB, kGoldenT, g.runner.context);
-        REQUIRE(continue_greedily(*generator, expected, kGoldenB, kGoldenT, 3, c.V) == expected);
+        REQUIRE(continue_greedily(*generator, expected, kGoldenT, {3, 3, 3}, c.V) == expected);
         REQUIRE(generator->length() == kGoldenT - 1);
+        REQUIRE(continue_greedily(*generator, expected, kGoldenT, {5, 3, 8}, c.V) ==
+                expected);  // longer prompts are fed on
 
-        // One sequence alone, and token by token, is no different.
         auto single = make_generator(c, g.runner.model->params(), 1, kGoldenT, g.runner.context);
         for (int b = 0; b < kGoldenB; ++b) {
             const std::vector<int> row(expected.begin() + b * kGoldenT, expected.begin() + (b + 1) * kGoldenT);
-            REQUIRE(continue_greedily(*single, row, 1, kGoldenT, 3, c.V) == row);
-            REQUIRE(continue_greedily(*single, row, 1, kGoldenT, 1, c.V).size() == row.size());
+            REQUIRE(continue_greedily(*single, row, kGoldenT, {3}, c.V) == row);
         }
     }
 }
