@@ -37,16 +37,14 @@ def damage(path):
 
 class ResumeTest(unittest.TestCase):
     def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = pathlib.Path(self.temporary.name)
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
         rng = random.Random(1)
         self.data = self.folder / "data"
         self.data.mkdir()
         write_shard(self.data / "t_train_000000.bin", [rng.randrange(64) for _ in range(20000)])
         write_shard(self.data / "t_val_000000.bin", [rng.randrange(64) for _ in range(200)])
-
-    def tearDown(self):
-        self.temporary.cleanup()
 
     def command(self, out, *flags, steps=40, shape=SHAPE):
         return [ROOT / "train_gpt2", "--data", self.data, *shape, "--steps", str(steps), "--out", self.folder / out,
@@ -239,6 +237,42 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual(self.trained("stop"), self.trained("on"))
         result = self.train("last", *flags, expect=1)
         self.assertIn("last checkpoint could not be written", result.stderr)
+
+    def test_a_full_disk_costs_no_checkpoint_and_no_line_of_the_log(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=480k", "tmpfs", disk], capture_output=True).returncode != 0:
+            self.skipTest("mounting a tmpfs is not permitted")
+        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        flags = ["--checkpoint-every", 10]
+        self.train("whole", *flags)
+        result = self.train("disk/run", *flags, expect=1)
+        self.assertIn("No space left on device", result.stderr)
+        good = self.checkpoints("disk/run")
+        self.assertIn("step_00000010", good)
+        self.assertNotIn("step_00000040", good)
+        self.assertIn("checkpoint of step 40 failed", result.stdout)
+        subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
+        result = self.train("disk/run", *flags, "--resume")
+        self.assertIn(f"resuming from {self.folder / 'disk/run' / good[-1]}", result.stdout)
+        self.assert_same_run("whole", "disk/run", 40)
+
+    def test_data_that_vanish_end_the_run_after_saving_what_was_done(self):
+        self.train("whole", steps=3000)
+        shard = self.data / "t_train_000000.bin"
+        original = shard.read_bytes()
+        process = self.start("run", steps=3000)
+        while not (self.folder / "run" / "metrics.jsonl").exists() or not self.metrics("run"):
+            time.sleep(0.01)
+        os.truncate(shard, 2000)
+        output, error = process.communicate(timeout=300)
+        self.assertEqual(process.returncode, 1, output)
+        self.assertIn("t_train_000000.bin", error)
+        [last] = self.checkpoints("run")
+        self.assertLess(int(last[5:]), 3000)
+        shard.write_bytes(original)
+        self.train("run", "--resume", steps=3000)
+        self.assert_same_run("whole", "run", 3000)
 
     def test_init_from_begins_with_those_weights(self):
         self.train("run")

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "kernels/ops.h"
 #include "runtime/check.h"
@@ -64,8 +65,21 @@ MetricsFile::~MetricsFile() {
 
 void MetricsFile::write(const nlohmann::json& line) {
     if (path_.empty()) return;
-    std::string text = line.dump() + "\n";
-    write_all(file_, text.data(), text.size(), path_);
+    unwritten_ += line.dump() + "\n";
+    flush();
+}
+
+void MetricsFile::flush() {
+    while (!unwritten_.empty()) {
+        const ssize_t n = ::write(file_, unwritten_.data(), unwritten_.size());
+        if (n > 0) {
+            unwritten_.erase(0, static_cast<size_t>(n));
+        } else if (errno != EINTR) {
+            if (!std::exchange(complained_, true)) fmt::print(stderr, "{}: cannot write, trying again later: {}\n", path_, std::strerror(errno));
+            return;
+        }
+    }
+    complained_ = false;
 }
 
 void MetricsFile::write(const StepMetrics& m) {

@@ -27,7 +27,8 @@ struct StepMetrics {
 };
 
 // An append-only file of one JSON object per line. A line is written by one write call, so that a kill leaves whole lines.
-// NaN and infinities are written as null.
+// NaN and infinities are written as null. Lines that cannot be written (the disk is full) are kept and written when that is
+// possible again; the first time it says so on standard error.
 class MetricsFile {
 public:
     // Throws Error naming the path, also if another process is writing it. An empty path: nothing is written.
@@ -41,8 +42,10 @@ public:
     // evaluation of `step` itself is left.
     bool truncate_after(int64_t step);
 private:
-    std::string path_;
+    void flush();
+    std::string path_, unwritten_;
     int file_;
+    bool complained_ = false;
 };
 
 // The console: a line per step, an ETA from the last steps' time, MFU where the device's peak is known.

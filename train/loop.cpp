@@ -110,6 +110,8 @@ public:
         metrics_.event(state.step, "resumed", point.found.folder);
         read_tensors(point.found.folder, model_->params(), optimizer_.state(), ctx_.stream);
         loader_.seek(state.next_sample);
+        next_sample_ = state.next_sample;
+        saved_step_ = state.step;
         trainer_.restore(state.step, state.control);
         if (!evaluated && evaluation_due(state.step)) evaluate_now();
     }
@@ -118,7 +120,7 @@ public:
         std::string stop;
         if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
         while (trainer_.steps_done() < s_.steps && stop.empty()) {
-            log(trainer_.step());
+            step();
             report(saved(false));
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
@@ -144,6 +146,27 @@ public:
 
 private:
     bool evaluation_due(int64_t step) const { return val_loader_ && (due(o_.eval_every, step) || step == s_.steps); }
+
+    // Where a step cannot be taken (its data vanished) the steps before it are saved: nothing of it has reached the weights.
+    void step() {
+        try {
+            log(trainer_.step());
+            next_sample_ = loader_.next_sample();
+        } catch (const Error&) {
+            if (ctx_.comm->size() == 1) save_before_failing();  // several ranks would have to save together
+            throw;
+        }
+    }
+
+    void save_before_failing() {
+        try {
+            log(trainer_.finish());
+            report(saved(true));
+            if (trainer_.steps_done() > saved_step_) save_now(true);
+        } catch (const Error& error) {  // the first error is the one that the run ends with
+            console_.note(fmt::format("nor could step {} be saved: {}", trainer_.steps_done(), error.what()));
+        }
+    }
 
     void log(const std::optional<StepMetrics>& m) {
         if (!m) return;
@@ -203,7 +226,7 @@ private:
     void save_now(bool wait) {
         report(saved(true));
         const int64_t step = trainer_.steps_done();
-        const TrainingState state{step, step * o_.batch_tokens, loader_.next_sample(), trainer_.control(), run_};
+        const TrainingState state{step, step * o_.batch_tokens, next_sample_, trainer_.control(), run_};
         if (ctx_.comm->size() == 1) {
             writer_->save(state, ctx_.stream);
         } else {
@@ -236,6 +259,7 @@ private:
             CHECK(!o_.stop_on_save_error, "{}; the checkpoints before it are whole (--on-save-error stop)", saved->fault);
             return;
         }
+        saved_step_ = saved->step;
         console_.note(fmt::format("checkpoint {} | {} | {:.1f} s{}", saved->folder, bytes_text(static_cast<double>(saved->bytes)),
                                   saved->seconds, saved->warning.empty() ? "" : " | " + saved->warning));
     }
@@ -254,6 +278,8 @@ private:
     Optimizer optimizer_;
     Trainer trainer_;
     std::unique_ptr<CheckpointWriter> writer_;  // of rank 0
+    int64_t next_sample_ = 0;     // after the last step
+    int64_t saved_step_ = 0;      // of the newest checkpoint
     bool skipped_too_often_ = false, save_failed_ = false, stop_agreed_ = false;
     std::string fault_;           // of the last save, if it failed
 };
