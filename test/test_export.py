@@ -7,6 +7,7 @@ import json
 import math
 import pathlib
 import random
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -59,7 +60,8 @@ class ExportTest(unittest.TestCase):
         (folder / "description.json").write_text(json.dumps({"kind": "huggingface", "delimiter": 0, "delimiter_text": "<end>"}))
 
     def train(self, program, out, *flags, steps=30, lr=1e-2):
-        command = [ROOT / program, "--data", self.folder, *SHAPE, "--steps", steps, "--lr", lr, "--out", self.folder / out, *flags]
+        data = [] if "--data" in flags else ["--data", self.folder]
+        command = [ROOT / program, *data, *SHAPE, "--steps", steps, "--lr", lr, "--out", self.folder / out, *flags]
         result = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=self.folder, timeout=300)
         self.assertEqual(result.returncode, 0, result.stderr)
         lines = (self.folder / out / "metrics.jsonl").read_text().splitlines()
@@ -105,6 +107,21 @@ class ExportTest(unittest.TestCase):
         self.assertEqual(tokenizer.eos_token_id, 0)
         self.assertEqual((folder / "tokenizer" / "tokenizer.json").read_bytes(),
                          (self.folder / "tokenizer" / "tokenizer.json").read_bytes())
+
+    def test_gpt2s_tokenizer_comes_along(self):
+        source = ROOT.parent / "shared" / "data" / "gpt2_bpe"
+        if not source.is_dir():
+            self.skipTest(f"{source} is not there")
+        data = self.folder / "gpt2 data"
+        shutil.copytree(source, data / "tokenizer")
+        for name in ("t_train_000000.bin", "t_val_000000.bin"):
+            shutil.copy(self.folder / name, data)
+        (data / "tokenizer" / "description.json").write_text(
+            json.dumps({"kind": "gpt2", "delimiter": 50256, "delimiter_text": "<|endoftext|>"}))
+        folder, _ = self.train("train_gpt2", "gpt2 tokenizer run", "--data", data, steps=1)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.assertEqual(tokenizer("Hello world<|endoftext|>")["input_ids"], [15496, 995, 50256])
+        self.assertEqual(tokenizer.eos_token_id, 50256)
 
     def test_every_file_of_tensors_is_read_by_the_python_library(self):
         folder, _ = self.train("train_gpt2", "tensors", "--optimizer", "teon", steps=2)

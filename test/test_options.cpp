@@ -6,6 +6,7 @@
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "test/temp_dir.h"
+#include "train/option_table.h"
 #include "train/setup.h"
 
 #include "test/catch.h"
@@ -116,6 +117,16 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
         {{"--seed", "-1"}, {"--seed -1"}},
         {{"--eval-every", "-1"}, {"--eval-every -1"}},
         {{"--log-every", "0"}, {"--log-every 0"}},
+        {{"--checkpoint-every", "-1"}, {"--checkpoint-every -1"}},
+        {{"--keep-every", "100"}, {"--keep-every", "--keep-last"}},
+        {{"--on-save-error", "ignore"}, {"--on-save-error ignore", "continue, stop"}},
+        {{"--resume"}, {"--resume", "--out"}},
+        {{"--time-limit", "soon"}, {"--time-limit soon", "23h50m"}},
+        {{"--time-limit", "5m1h"}, {"--time-limit 5m1h"}},
+        {{"--time-limit", "0"}, {"--time-limit 0"}},
+        {{"--max-skipped", "-1"}, {"--max-skipped -1"}},
+        {{"--skip-spikes", "-2"}, {"--skip-spikes -2"}},
+        {{"--warn-spikes", "many"}, {"--warn-spikes many"}},
         {{"--prompt", "x"}, {"--prompt", "--sample-every"}},
         {{"--sample-every", "5", "--prompt-tokens", "1,x"}, {"--prompt-tokens x", "15496,995"}},
         {{"--sample-every", "5", "--temperature", "-1"}, {"--temperature -1"}},
@@ -218,4 +229,34 @@ TEST_CASE("train/setup: less memory means recomputation and smaller micro-batche
     REQUIRE(roomy.run.B * roomy.run.T >= 8192);
     REQUIRE((tight.run.recompute > roomy.run.recompute || tight.run.B < roomy.run.B));
     REQUIRE_THROWS_AS(make_setup(kLlama, o, {true, int64_t{16} << 30}), UsageError);
+}
+
+TEST_CASE("train/options: durations") {
+    const std::pair<const char*, double> good[] = {{"3600", 3600}, {"90s", 90}, {"45m", 2700}, {"23h50m", 85800}, {"1d12h", 129600},
+                                                   {"1d1h1m1s", 90061}, {"0", 0}};
+    for (const auto& [text, seconds] : good) REQUIRE(parse_duration(text) == seconds);
+    for (const char* text : {"", "h", "5x", "5m5m", "5s5m", "1h30", "-5", "1.5h", " 5", "5 m", "99999999999999999999"})
+        REQUIRE(!parse_duration(text));
+}
+
+TEST_CASE("train/options: a run that resumes may change what does not change its numbers, and nothing else") {
+    auto changed = [](std::vector<std::string> before, std::vector<std::string> after) {
+        for (auto* flags : {&before, &after}) flags->insert(flags->end(), {"--data", "x", "--optimizer", "teon"});
+        return changed_options(kGpt2, nlohmann::json::parse(options_json(kGpt2, *parse(before)).dump()), *parse(after));
+    };
+    REQUIRE(changed({}, {}).empty());
+    REQUIRE(changed({"--lr", "0.1"}, {"--lr", "0.1"}).empty());
+    REQUIRE(changed({}, {"--out", "y", "--eval-every", "3", "--log-every", "7", "--checkpoint-every", "5", "--resume", "--time-limit",
+                         "1h", "--max-skipped", "3", "--warn-spikes", "5", "--recompute", "block", "--memory", "1Gi"}).empty());
+    const std::vector<std::string> fixed[] = {
+        {"--model", "tiny"}, {"--layers", "3"}, {"--seq-len", "512"}, {"--dtype", "bf16"}, {"--shuffle", "off"}, {"--batch-tokens", "1024"},
+        {"--lr", "1"}, {"--adamw-lr", "1"}, {"--weight-decay", "1"}, {"--grad-clip", "2"}, {"--beta1", "0.5"}, {"--momentum", "0.5"},
+        {"--nesterov", "on"}, {"--lr-scale", "q=2"}, {"--ortho", "you"}, {"--ns-steps", "3"}, {"--teon-k", "3"}, {"--teon-roles", "q"},
+        {"--schedule", "linear"}, {"--warmup-ratio", "0.5"}, {"--min-lr-ratio", "0.5"}, {"--seed", "1"}, {"--skip-spikes", "8"}};
+    for (const std::vector<std::string>& flags : fixed) {
+        const std::vector<std::string> found = changed({}, flags);
+        REQUIRE(found.size() == 1);
+        REQUIRE(found[0].find(flags[0] + " ") == 0);
+        REQUIRE(found[0].find("(was ") != std::string::npos);
+    }
 }
