@@ -206,6 +206,24 @@ class GenerateTest(unittest.TestCase):
         self.assertEqual(sum(line.startswith("eval/val_loss ") for line in lines), 2)
         self.assertFalse(any("kind" in line or "None" in line for line in lines))
 
+    def test_the_copy_for_wandb_logs_each_step_once_in_order(self):
+        fake = self.folder / "fake_wandb"
+        fake.mkdir()
+        (fake / "wandb.py").write_text(
+            "class Run:\n"
+            "    def __enter__(self): return self\n"
+            "    def __exit__(self, *_): pass\n"
+            "    def log(self, values, step): print('log', step, sorted(values))\n"
+            "def init(project, name, config):\n"
+            "    print('init', project, name, config['run']['steps'])\n"
+            "    return Run()\n")
+        result = run(sys.executable, ROOT / "scripts" / "to_wandb.py", self.run_folder, "--project", "p", PYTHONPATH=str(fake))
+        lines = result.stdout.decode().splitlines()
+        self.assertEqual(lines[0], "init p run 60")
+        self.assertEqual([int(line.split()[1]) for line in lines if line.startswith("log ")], list(range(1, 61)))
+        self.assertIn("eval/val_loss", lines[30])
+        self.assertIn("train/loss", lines[30])
+
 
 @unittest.skipUnless(importlib.util.find_spec("transformers") and importlib.util.find_spec("torch"),
                      "needs transformers and torch")
