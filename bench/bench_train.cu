@@ -1,6 +1,6 @@
 // How a training step spends its time on this machine, in this process:  build/host/bench/bench_train
-// GPT-2 with 256 channels, 4 layers, 8 sequences of 256 tokens, vocabulary 256 (bench/bench_train.py compares its tokens/s with
-// PyTorch's). Prints the share of the step inside matrix products, and what they reach.
+// GPT-2 with 256 channels, 4 layers, 8 sequences of 256 tokens, vocabulary 256 (bench/bench_train.py compares its
+// tokens/s with PyTorch's). Prints the share of the step inside matrix products, and what they reach.
 #include <algorithm>
 #include <vector>
 
@@ -45,7 +45,8 @@ int main() {
         params.zero_grad(ctx.stream);
         model->forward_backward(losses.data(), *batch, 1.0f / (B * T));
         reduce_sum(sums.data(), scratch.data(), losses.data(), B * T, false, ctx.stream);
-        reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false, ctx.stream);
+        reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
+                           ctx.stream);
         step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 0.0f, 0.9f, 0.95f, ctx.stream);
         optimizer.step(params, control.data(), 1.0f, ctx);
     };
@@ -69,6 +70,6 @@ int main() {
     const double gemm_ms = p.ms / kSteps;
     fmt::print("GPT-2 {:.2f}M, {} x {} tokens, float, AdamW: {:.1f} ms/step, {:.0f} tokens/s\n",
                static_cast<double>(params.table().logical_size()) / 1e6, B, T, ms, B * T / ms * 1000);
-    fmt::print("in {} products {:.1f} ms ({:.0f}%, {:.0f} GFLOP/s), outside {:.1f} ms\n", p.calls / kSteps, gemm_ms, 100 * gemm_ms / ms,
-               p.flops / p.ms / 1e6, ms - gemm_ms);
+    fmt::print("in {} products {:.1f} ms ({:.0f}%, {:.0f} GFLOP/s), outside {:.1f} ms\n", p.calls / kSteps, gemm_ms,
+               100 * gemm_ms / ms, p.flops / p.ms / 1e6, ms - gemm_ms);
 }

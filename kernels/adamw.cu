@@ -8,7 +8,7 @@ namespace teon {
 
 // Counts x in and returns its distance from the mean of the values before it, in their standard deviations.
 __device__ float count_in(SeriesStats& s, float x) {
-    constexpr int FIRST = 16, MEMORY = 128;  // no judgement before FIRST values
+    constexpr int FIRST = 16, MEMORY = 128;             // no judgement before FIRST values
     constexpr float OUTLIER = 4.0f, HUGE_STEP = 1e15f;  // its square is still a float
     // A series may be constant: then a thousandth of it counts as one deviation.
     const float deviation = fmaxf(fmaxf(sqrtf(s.variance), 1e-3f * fabsf(s.mean)), 1e-30f);

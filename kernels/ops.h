@@ -1,9 +1,10 @@
 // Every operation, documented once. op_forward / op_backward launch kernels on the given stream and return.
 //
-// T is float or bf16; sums, statistics and parameter gradients are float. N = B * T rows. All matrices are row-major and
-// dense. Outputs are written with `=` unless `+=` is said. Pointers come from Buffer or Arena (256-byte aligned); any
-// dimension >= 1 is allowed unless said otherwise. Argument order: outputs, saved state, scratch, inputs, dimensions,
-// scalars, stream. The same inputs give the same bits: no float atomics, two-stage reductions of fixed shape.
+// T is float or bf16; sums, statistics and parameter gradients are float. N = B * T rows. All matrices are row-major
+// and dense. Outputs are written with `=` unless `+=` is said. Pointers come from Buffer or Arena (256-byte aligned);
+// any dimension >= 1 is allowed unless said otherwise. Argument order: outputs, saved state, scratch, inputs,
+// dimensions, scalars, stream. The same inputs give the same bits: no float atomics, two-stage reductions of fixed
+// shape.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@
 
 namespace teon {
 
-// ---- embedding.cu ----------------------------------------------------------------------------------------------------
+// ---- embedding.cu
+// ----------------------------------------------------------------------------------------------------
 
 // out (N, C) = wte[tokens] + wpe[positions]; wte (V, C), wpe (positions, C) or nullptr for none.
 template <typename T>
@@ -27,24 +29,27 @@ template <typename T>
 void embedding_backward(float* dtable, const T* dout, const int* ids, const int* order, int N, int C,
                         const Stream& stream);
 
-// ---- layernorm.cu ----------------------------------------------------------------------------------------------------
+// ---- layernorm.cu
+// ----------------------------------------------------------------------------------------------------
 
 // residual = x + branch; out = (residual - mean) * rstd * weight + bias, row by row. mean, rstd (N).
-// branch = nullptr: residual is x itself and `residual` is not written (may be nullptr). residual may alias x or branch.
-// Statistics are those of the residual as stored (rounded to T), so that a recomputation from it gives the same bits.
+// branch = nullptr: residual is x itself and `residual` is not written (may be nullptr). residual may alias x or
+// branch. Statistics are those of the residual as stored (rounded to T), so that a recomputation from it gives the same
+// bits.
 template <typename T>
 void layernorm_forward(T* out, T* residual, float* mean, float* rstd, const T* x, const T* branch, const T* weight,
                        const T* bias, int N, int C, float eps, const Stream& stream);
 
-// dx (N, C) = dresidual + (d out / d x)^T dout, where x is the normalized input (the residual). dresidual = nullptr: zero.
-// dx may alias dresidual or dout. dweight, dbias (C) float +=. scratch: layernorm_backward_scratch_bytes(N, C).
+// dx (N, C) = dresidual + (d out / d x)^T dout, where x is the normalized input (the residual). dresidual = nullptr:
+// zero. dx may alias dresidual or dout. dweight, dbias (C) float +=. scratch: layernorm_backward_scratch_bytes(N, C).
 size_t layernorm_backward_scratch_bytes(int N, int C);
 template <typename T>
 void layernorm_backward(T* dx, float* dweight, float* dbias, void* scratch, const T* dout, const T* dresidual,
                         const T* x, const float* mean, const float* rstd, const T* weight, int N, int C,
                         const Stream& stream);
 
-// ---- rmsnorm.cu ------------------------------------------------------------------------------------------------------
+// ---- rmsnorm.cu
+// ------------------------------------------------------------------------------------------------------
 
 // As layernorm without mean and bias: out = residual * rstd * weight, rstd = 1 / sqrt(mean of squares + eps).
 template <typename T>
@@ -55,19 +60,25 @@ template <typename T>
 void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const T* dresidual, const T* x,
                       const float* rstd, const T* weight, int N, int C, const Stream& stream);
 
-// ---- gelu.cu, swiglu.cu ----------------------------------------------------------------------------------------------
+// ---- gelu.cu, swiglu.cu
+// ----------------------------------------------------------------------------------------------
 
 // out = gelu_tanh(x) (runtime/activation.h), n elements. out may alias x.
-template <typename T> void gelu_forward(T* out, const T* x, int64_t n, const Stream& stream);
+template <typename T>
+void gelu_forward(T* out, const T* x, int64_t n, const Stream& stream);
 // dx = dout * gelu_tanh'(x). dx may alias dout.
-template <typename T> void gelu_backward(T* dx, const T* x, const T* dout, int64_t n, const Stream& stream);
+template <typename T>
+void gelu_backward(T* dx, const T* x, const T* dout, int64_t n, const Stream& stream);
 
 // out (N, F) = silu(gate) * up, where gate_up (N, 2F) holds gate in its first F columns and up in the others.
-template <typename T> void swiglu_forward(T* out, const T* gate_up, int N, int F, const Stream& stream);
+template <typename T>
+void swiglu_forward(T* out, const T* gate_up, int N, int F, const Stream& stream);
 // dgate_up (N, 2F) from dout (N, F). dgate_up may alias gate_up.
-template <typename T> void swiglu_backward(T* dgate_up, const T* gate_up, const T* dout, int N, int F, const Stream& stream);
+template <typename T>
+void swiglu_backward(T* dgate_up, const T* gate_up, const T* dout, int N, int F, const Stream& stream);
 
-// ---- rotary.cu -------------------------------------------------------------------------------------------------------
+// ---- rotary.cu
+// -------------------------------------------------------------------------------------------------------
 
 // cos_sin (positions, HS) float: columns [0, HS/2) the cosines, the others the sines of position * inv_freq[j], where
 // inv_freq (HS/2) is on the device. HS even.
@@ -83,7 +94,8 @@ template <typename T>
 void rotary_backward(T* dqkv, const float* cos_sin, const int* positions, int N, int NH, int NKV, int HS,
                      const Stream& stream);
 
-// ---- attention.cu ----------------------------------------------------------------------------------------------------
+// ---- attention.cu
+// ----------------------------------------------------------------------------------------------------
 
 // Causal self-attention. Head h of the NH query heads uses key/value head h / (NH / NKV). Scores are scaled by
 // 1 / sqrt(HS). doc_start (B, T) or nullptr: row t sees keys doc_start[t] <= t' <= t only.
@@ -104,11 +116,12 @@ template <typename T>
 void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
                         const int* doc_start, const AttentionShape& s, Context& context);
 
-// ---- attention_flash.cu ----------------------------------------------------------------------------------------------
+// ---- attention_flash.cu
+// ----------------------------------------------------------------------------------------------
 
-// The same functions of the same tensors, on tensor cores: bf16, head sizes 64 and 128 only, tensors 16-byte aligned, and
-// doc_start must not decrease along T. Scratch is what the backward pass notes of each row; no T x T scores exist. lse is
-// that of attention_forward to rounding, so that either backward pass may follow either forward pass.
+// The same functions of the same tensors, on tensor cores: bf16, head sizes 64 and 128 only, tensors 16-byte aligned,
+// and doc_start must not decrease along T. Scratch is what the backward pass notes of each row; no T x T scores exist.
+// lse is that of attention_forward to rounding, so that either backward pass may follow either forward pass.
 bool flash_attention_supports(const AttentionShape& s, DType dtype);
 bool flash_attention_is_fast();  // false on the host, which executes tensor-core instructions one by one
 size_t flash_attention_scratch_bytes(const AttentionShape& s);
@@ -117,47 +130,53 @@ void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* 
 void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const bf16* qkv, const bf16* out,
                               const float* lse, const int* doc_start, const AttentionShape& s, const Stream& stream);
 
-// ---- attention_decode.cu ---------------------------------------------------------------------------------------------
+// ---- attention_decode.cu
+// ---------------------------------------------------------------------------------------------
 
-// A cache of keys and values holds `capacity` rows of each sequence: (B, capacity, 2 NKV HS), row t = token t's key heads, then
-// its value heads. Rows [begin, begin + s.T) of each sequence = those of packed qkv (B, s.T, (NH + 2 NKV) HS).
+// A cache of keys and values holds `capacity` rows of each sequence: (B, capacity, 2 NKV HS), row t = token t's key
+// heads, then its value heads. Rows [begin, begin + s.T) of each sequence = those of packed qkv (B, s.T, (NH + 2 NKV)
+// HS).
 template <typename T>
 void cache_append(T* cache, const T* qkv, const AttentionShape& s, int begin, int capacity, const Stream& stream);
-// out (B, NH * HS) = attention of one query row per sequence, of packed qkv (B, (NH + 2 NKV) * HS), to the first `keys` rows of
-// the cache, its own included. s.T must be 1. Scores lie in shared memory, which 40000 keys fit.
+// out (B, NH * HS) = attention of one query row per sequence, of packed qkv (B, (NH + 2 NKV) * HS), to the first `keys`
+// rows of the cache, its own included. s.T must be 1. Scores lie in shared memory, which 40000 keys fit.
 template <typename T>
 void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape& s, int keys, int capacity,
                       const Stream& stream);
 
-// ---- classifier.cu ---------------------------------------------------------------------------------------------------
+// ---- classifier.cu
+// ---------------------------------------------------------------------------------------------------
 
-// Softmax cross-entropy, fused. logits (N, Vp), columns V..Vp-1 are padding: outside the softmax, and their gradient is 0.
-// losses (N) = -log softmax(logits)[target], 0 where target < 0, NaN (with its row's gradient) where target >= V. If
+// Softmax cross-entropy, fused. logits (N, Vp), columns V..Vp-1 are padding: outside the softmax, and their gradient is
+// 0. losses (N) = -log softmax(logits)[target], 0 where target < 0, NaN (with its row's gradient) where target >= V. If
 // with_gradient, logits are overwritten by grad_scale * (softmax - onehot) (0 where target < 0).
 template <typename T>
 void classifier(T* logits, float* losses, const int* targets, int N, int V, int Vp, float grad_scale,
                 bool with_gradient, const Stream& stream);
 
-// ---- reduce.cu -------------------------------------------------------------------------------------------------------
+// ---- reduce.cu
+// -------------------------------------------------------------------------------------------------------
 
-// out[0] = (accumulate ? out[0] : 0) + sum of x (or of its squares), in float with fixed order. scratch: reduce_scratch_bytes().
+// out[0] = (accumulate ? out[0] : 0) + sum of x (or of its squares), in float with fixed order. scratch:
+// reduce_scratch_bytes().
 size_t reduce_scratch_bytes();
 void reduce_sum(float* out, void* scratch, const float* x, int64_t n, bool accumulate, const Stream& stream);
 void reduce_sum_squares(float* out, void* scratch, const float* x, int64_t n, bool accumulate, const Stream& stream);
 
-// ---- adamw.cu --------------------------------------------------------------------------------------------------------
+// ---- adamw.cu
+// --------------------------------------------------------------------------------------------------------
 
-// A series' mean and variance: exact over its first 128 values, then exponentially weighted with that memory. All zero: no
-// value yet.
+// A series' mean and variance: exact over its first 128 values, then exponentially weighted with that memory. All zero:
+// no value yet.
 struct SeriesStats {
     float mean = 0, variance = 0;
-    int count = 0;           // values seen, up to 128
+    int count = 0;  // values seen, up to 128
 };
 
 inline constexpr int kSkipNonfinite = 1, kSkipSpike = 2;
 
-// What one optimizer step is allowed to do; lives on the device, so that no step waits for the host. All zero: before the
-// first step.
+// What one optimizer step is allowed to do; lives on the device, so that no step waits for the host. All zero: before
+// the first step.
 struct StepControl {
     float grad_norm = 0;         // global norm of the gradient before clipping
     float scale = 0;             // what gradients are multiplied by: min(1, clip / norm)
@@ -165,15 +184,17 @@ struct StepControl {
     int updates = 0;             // updates applied so far, this one included: AdamW's t
     float bias_correction1 = 0;  // 1 - beta1^updates
     float bias_correction2 = 0;
-    int skipped_in_row = 0;      // steps skipped one after the other, this one included
-    float loss_z = 0, grad_norm_z = 0;  // in standard deviations of the steps before; 0 for the first 16, inf if not finite
+    int skipped_in_row = 0;  // steps skipped one after the other, this one included
+    float loss_z = 0,
+          grad_norm_z = 0;  // in standard deviations of the steps before; 0 for the first 16, inf if not finite
     SeriesStats loss_stats = {}, grad_norm_stats = {};
 };
-// Fills *control from norm_squared[0] and loss[0] (device), counting up `updates` unless skipped. clip = 0: no clipping.
-// spike_limit > 0: a step whose loss_z or grad_norm_z is above it is skipped. Values that are not finite are not counted in the
-// statistics, and outliers as 4 standard deviations, so that neither blinds them and a lasting change is accepted in time.
-void step_control(StepControl* control, const float* norm_squared, const float* loss, float clip, float spike_limit, float beta1,
-                  float beta2, const Stream& stream);
+// Fills *control from norm_squared[0] and loss[0] (device), counting up `updates` unless skipped. clip = 0: no
+// clipping. spike_limit > 0: a step whose loss_z or grad_norm_z is above it is skipped. Values that are not finite are
+// not counted in the statistics, and outliers as 4 standard deviations, so that neither blinds them and a lasting
+// change is accepted in time.
+void step_control(StepControl* control, const float* norm_squared, const float* loss, float clip, float spike_limit,
+                  float beta1, float beta2, const Stream& stream);
 
 // AdamW with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101) on n parameters:
 //   g = grad * scale; m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2;
@@ -182,58 +203,64 @@ template <typename T>
 void adamw_update(float* master, T* work, float* m, float* v, const float* grad, const StepControl* control, int64_t n,
                   float lr, float beta1, float beta2, float eps, float weight_decay, const Stream& stream);
 
-// ---- fill.cu ---------------------------------------------------------------------------------------------------------
+// ---- fill.cu
+// ---------------------------------------------------------------------------------------------------------
 
-// x (rows, cols) = normal(0, std) in its first logical_rows x logical_cols, 0 elsewhere. The number at (i, j) depends only
-// on (seed, tensor, i * logical_cols + j): Philox4x32-10 (Salmon et al. 2011) and Box-Muller.
+// x (rows, cols) = normal(0, std) in its first logical_rows x logical_cols, 0 elsewhere. The number at (i, j) depends
+// only on (seed, tensor, i * logical_cols + j): Philox4x32-10 (Salmon et al. 2011) and Box-Muller.
 void fill_normal(float* x, int rows, int cols, int logical_rows, int logical_cols, float std, uint64_t seed,
                  uint64_t tensor, const Stream& stream);
 void fill_constant(float* x, int rows, int cols, int logical_rows, int logical_cols, float value, const Stream& stream);
-template <typename Dst, typename Src> void cast(Dst* dst, const Src* src, int64_t n, const Stream& stream);
+template <typename Dst, typename Src>
+void cast(Dst* dst, const Src* src, int64_t n, const Stream& stream);
 
-// ---- teon.cu ---------------------------------------------------------------------------------------------------------
+// ---- teon.cu
+// ---------------------------------------------------------------------------------------------------------
 
 // The slices M_k that one batch of orthogonalizations is made of: matrices (m x n) of one shape, K after K for each
 // unfolding. What a kernel has to know of a slice lies on the device.
 struct Slice {
-    int64_t param;           // where it begins in the flat buffers (gradients, master and work weights), in elements
-    int64_t state;           // and in the momentum buffer
-    float step;              // factor of the learning rate for O_k
-    float decay;             // weight decay
+    int64_t param;  // where it begins in the flat buffers (gradients, master and work weights), in elements
+    int64_t state;  // and in the momentum buffer
+    float step;     // factor of the learning rate for O_k
+    float decay;    // weight decay
 };
 struct SliceBatch {
-    const Slice* slices;     // device, count
+    const Slice* slices;  // device, count
     int count, m, n;
-    bool aligned;            // every param and state offset is a multiple of kVecWidth<float>
+    bool aligned;  // every param and state offset is a multiple of kVecWidth<float>
     constexpr int64_t size() const { return static_cast<int64_t>(m) * n; }
 };
-// Where they lie in the unfoldings: (i, j) of slice k of matrix b is Z[b matrix + k slice + i row + j], strides in elements.
+// Where they lie in the unfoldings: (i, j) of slice k of matrix b is Z[b matrix + k slice + i row + j], strides in
+// elements.
 struct SliceLayout {
     int K;
     int64_t row_stride, slice_stride, matrix_stride;
 };
 
-// momentum = mu * momentum + scale * grad, where scale is control's; nothing if control says skip. grad = nullptr: left as it
-// is. control = nullptr: scale 1, no skip. partial (count, momentum_parts(s)) = sums of squares, in parts, of what is to be
-// orthogonalized: the momentum, or grad * scale + mu * momentum (Nesterov).
+// momentum = mu * momentum + scale * grad, where scale is control's; nothing if control says skip. grad = nullptr: left
+// as it is. control = nullptr: scale 1, no skip. partial (count, momentum_parts(s)) = sums of squares, in parts, of
+// what is to be orthogonalized: the momentum, or grad * scale + mu * momentum (Nesterov).
 int momentum_parts(const SliceBatch& s);
-void momentum_update(float* momentum, float* partial, const float* grad, const StepControl* control, const SliceBatch& s,
-                     float mu, bool nesterov, const Stream& stream);
+void momentum_update(float* momentum, float* partial, const float* grad, const StepControl* control,
+                     const SliceBatch& s, float mu, bool nesterov, const Stream& stream);
 
 // scales (matrices, K) = what each slice is multiplied by so that its unfolding Z has ||Z||_F = 1 / margin:
-// 1 / (||Z||_F margin + 1e-7), after each slice was divided by its own norm + 1e-7 if normalize_slices. A matrix that is not
-// finite, or whose sum of squares is not, gets the scale 0 and nonfinite[matrix] = 1 (else left as it is); skip: scale 0.
-void slice_scales(float* scales, int* nonfinite, const float* partial, const StepControl* control, int parts, int matrices,
-                  int K, float margin, bool normalize_slices, const Stream& stream);
+// 1 / (||Z||_F margin + 1e-7), after each slice was divided by its own norm + 1e-7 if normalize_slices. A matrix that
+// is not finite, or whose sum of squares is not, gets the scale 0 and nonfinite[matrix] = 1 (else left as it is); skip:
+// scale 0.
+void slice_scales(float* scales, int* nonfinite, const float* partial, const StepControl* control, int parts,
+                  int matrices, int K, float margin, bool normalize_slices, const Stream& stream);
 
 // Z = scales * momentum (or * (grad * scale + mu * momentum) if grad is given), rounded to T (float, bf16, f16), in the
-// layout; elements between columns and row stride are not written. Scale 0 gives 0 whatever the input; scales = nullptr: 1.
+// layout; elements between columns and row stride are not written. Scale 0 gives 0 whatever the input; scales =
+// nullptr: 1.
 template <typename T>
 void unfold(T* Z, const float* momentum, const float* grad, const float* scales, const StepControl* control,
             const SliceBatch& s, const SliceLayout& layout, float mu, const Stream& stream);
 
-// master = master (1 - lr decay) - lr step Z, slice by slice; work = master rounded (nullptr: none). Nothing if control says
-// skip. With master = 0, decay = 0, step = -1 and lr = 1 this is the inverse of unfold.
+// master = master (1 - lr decay) - lr step Z, slice by slice; work = master rounded (nullptr: none). Nothing if control
+// says skip. With master = 0, decay = 0, step = -1 and lr = 1 this is the inverse of unfold.
 template <typename T, typename W>
 void fold_update(float* master, W* work, const T* Z, const StepControl* control, const SliceBatch& s,
                  const SliceLayout& layout, float lr, const Stream& stream);
@@ -242,7 +269,8 @@ void fold_update(float* master, W* work, const T* Z, const StepControl* control,
 template <typename T>
 void add_identity(T* out, const T* x, float a, int count, int side, int64_t ld, const Stream& stream);
 
-// Columns j of U (rows x r) with S[j] <= tolerance * S[0] (S descending) become 0: directions that are not in the matrix.
+// Columns j of U (rows x r) with S[j] <= tolerance * S[0] (S descending) become 0: directions that are not in the
+// matrix.
 void drop_null_directions(float* U, const float* S, int rows, int r, float tolerance, const Stream& stream);
 
 }  // namespace teon

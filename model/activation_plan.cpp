@@ -6,10 +6,14 @@ namespace teon {
 
 std::string_view name_of(Recompute r) {
     switch (r) {
-        case Recompute::none: return "none";
-        case Recompute::cheap: return "cheap";
-        case Recompute::block: return "block";
-        case Recompute::automatic: return "auto";
+        case Recompute::none:
+            return "none";
+        case Recompute::cheap:
+            return "cheap";
+        case Recompute::block:
+            return "block";
+        case Recompute::automatic:
+            return "auto";
     }
     return "?";
 }

@@ -28,7 +28,7 @@ public:
     const std::vector<ActivationRow>& rows() const { return rows_; }
     int64_t saved_bytes() const;
     int64_t scratch_bytes() const;
-    int64_t total_bytes() const;    // what one Arena holds, alignment included
+    int64_t total_bytes() const;  // what one Arena holds, alignment included
 private:
     std::vector<ActivationRow> rows_;
 };

@@ -36,17 +36,18 @@ public:
                           const std::function<void(int)>& on_grads_ready) override {
         run_blocks(batch);
         run_head(losses, batch, grad_scale, true);
-        norm_backward(a_.dx.at<T>(), p_.final_norm, a_.dnorm.at<T>(), nullptr, a_.x.at<T>(c_.L), a_.mean_final.at<float>(),
-                      a_.rstd_final.at<float>(), batch.B * batch.T);
+        norm_backward(a_.dx.at<T>(), p_.final_norm, a_.dnorm.at<T>(), nullptr, a_.x.at<T>(c_.L),
+                      a_.mean_final.at<float>(), a_.rstd_final.at<float>(), batch.B * batch.T);
         for (int l = c_.L - 1; l >= 0; --l) {
             block_backward(l, batch);
             if (on_grads_ready) on_grads_ready(l);
         }
         const int N = batch.B * batch.T;
-        embedding_backward(params_->grad(p_.token), a_.dx.at<T>(), batch.tokens, batch.token_order, N, c_.C, ctx_.stream);
+        embedding_backward(params_->grad(p_.token), a_.dx.at<T>(), batch.tokens, batch.token_order, N, c_.C,
+                           ctx_.stream);
         if (p_.position >= 0)
-            embedding_backward(params_->grad(p_.position), a_.dx.at<T>(), batch.positions, batch.position_order, N, c_.C,
-                               ctx_.stream);
+            embedding_backward(params_->grad(p_.position), a_.dx.at<T>(), batch.positions, batch.position_order, N,
+                               c_.C, ctx_.stream);
         if (on_grads_ready) on_grads_ready(-1);
     }
 
@@ -63,7 +64,8 @@ public:
     }
 
 private:
-    // ---- forward -----------------------------------------------------------------------------------------------------
+    // ---- forward
+    // -----------------------------------------------------------------------------------------------------
 
     void run_blocks(const Batch& batch) {
         CHECK(batch.T <= r_.T && static_cast<int64_t>(batch.B) * batch.T <= static_cast<int64_t>(r_.B) * r_.T &&
@@ -128,7 +130,8 @@ private:
         ops().linear(a_.logits.at<T>(), a_.norm_final.at<T>() + static_cast<int64_t>(begin) * c_.C, p_.head, rows);
     }
 
-    // ---- backward ----------------------------------------------------------------------------------------------------
+    // ---- backward
+    // ----------------------------------------------------------------------------------------------------
 
     // dx: in, the gradient of the residual stream after block l; out, before it.
     void block_backward(int l, const Batch& batch) {
@@ -148,7 +151,8 @@ private:
         attend_backward(l, dnorm, batch);
         // 2. queries, keys and values
         if (c_.positions == Positions::rotary)
-            rotary_backward(a_.dqkv.at<T>(), a_.cos_sin.at<float>(), batch.positions, N, c_.NH, c_.NKV, c_.HS(), ctx_.stream);
+            rotary_backward(a_.dqkv.at<T>(), a_.cos_sin.at<float>(), batch.positions, N, c_.NH, c_.NKV, c_.HS(),
+                            ctx_.stream);
         linear_backward(dnorm, a_.dqkv.at<T>(), a_.norm1.at<T>(l), p.qkv, N);
         // 1.
         norm_backward(dx, p.norm1, dnorm, dx, a_.x.at<T>(l), a_.mean1.at<float>(l), a_.rstd1.at<float>(l), N);
@@ -163,13 +167,14 @@ private:
         if (r_.recompute == Recompute::block) {
             attention_and_mlp_in(l, batch);
         } else {
-            ops().norm(a_.norm2.at<T>(l), nullptr, a_.mean2.at<float>(l), a_.rstd2.at<float>(l), a_.mid.at<T>(l), nullptr,
-                       p_.layers[l].norm2, N);
+            ops().norm(a_.norm2.at<T>(l), nullptr, a_.mean2.at<float>(l), a_.rstd2.at<float>(l), a_.mid.at<T>(l),
+                       nullptr, p_.layers[l].norm2, N);
             activation_forward(l, N);
         }
     }
 
-    // ---- the two attentions behind one name --------------------------------------------------------------------------
+    // ---- the two attentions behind one name
+    // --------------------------------------------------------------------------
 
     bool flash() const { return r_.attention == AttentionKind::flash; }  // then T is bf16: resolve_attention
 
@@ -191,31 +196,33 @@ private:
         const float* lse = a_.lse.at<float>(l);
         if constexpr (std::is_same_v<T, bf16>) {
             if (flash())
-                return flash_attention_backward(dqkv, scratch, dout, qkv, out, lse, batch.doc_start, shape(batch), ctx_.stream);
+                return flash_attention_backward(dqkv, scratch, dout, qkv, out, lse, batch.doc_start, shape(batch),
+                                                ctx_.stream);
         }
         attention_backward(dqkv, scratch, dout, qkv, out, lse, batch.doc_start, shape(batch), ctx_);
     }
 
     void activation_backward(int l, int N) {
         if (c_.mlp == Mlp::gelu) {
-            gelu_backward(a_.dmlp_in.at<T>(), a_.mlp_in.at<T>(l), a_.dmlp_act.at<T>(), static_cast<int64_t>(N) * c_.Fp(),
-                          ctx_.stream);
+            gelu_backward(a_.dmlp_in.at<T>(), a_.mlp_in.at<T>(l), a_.dmlp_act.at<T>(),
+                          static_cast<int64_t>(N) * c_.Fp(), ctx_.stream);
         } else {
             swiglu_backward(a_.dmlp_in.at<T>(), a_.mlp_in.at<T>(l), a_.dmlp_act.at<T>(), N, c_.Fp(), ctx_.stream);
         }
     }
 
-    // ---- norms and linear layers -------------------------------------------------------------------------------------
+    // ---- norms and linear layers
+    // -------------------------------------------------------------------------------------
 
     void norm_backward(T* dx, const NormRows& p, const T* dout, const T* dresidual, const T* x, const float* mean,
                        const float* rstd, int N) {
         void* scratch = a_.norm_scratch.at<void>();
         if (c_.norm == Norm::layernorm) {
-            layernorm_backward(dx, params_->grad(p.weight), params_->grad(p.bias), scratch, dout, dresidual, x, mean, rstd,
-                               params_->work<T>(p.weight), N, c_.C, ctx_.stream);
+            layernorm_backward(dx, params_->grad(p.weight), params_->grad(p.bias), scratch, dout, dresidual, x, mean,
+                               rstd, params_->work<T>(p.weight), N, c_.C, ctx_.stream);
         } else {
-            rmsnorm_backward(dx, params_->grad(p.weight), scratch, dout, dresidual, x, rstd, params_->work<T>(p.weight), N,
-                             c_.C, ctx_.stream);
+            rmsnorm_backward(dx, params_->grad(p.weight), scratch, dout, dresidual, x, rstd, params_->work<T>(p.weight),
+                             N, c_.C, ctx_.stream);
         }
     }
 

@@ -9,9 +9,12 @@ namespace teon {
 
 std::string_view name_of(AttentionKind k) {
     switch (k) {
-        case AttentionKind::automatic: return "auto";
-        case AttentionKind::gemm: return "gemm";
-        case AttentionKind::flash: return "flash";
+        case AttentionKind::automatic:
+            return "auto";
+        case AttentionKind::gemm:
+            return "gemm";
+        case AttentionKind::flash:
+            return "flash";
     }
     return "?";
 }
@@ -35,7 +38,8 @@ void validate(const DecoderConfig& c) {
                 c.NKV, c.NH);
 }
 
-// ---- parameters ------------------------------------------------------------------------------------------------------
+// ---- parameters
+// ------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -122,11 +126,13 @@ DecoderParams lay_out_params(const DecoderConfig& c) {
     for (int l = 0; l < c.L; ++l) {
         LayerRows rows;
         rows.norm1 = b.norm(n.norm1, l);
-        rows.qkv = b.linear({{n.q, Role::q, c.C, c.C}, {n.k, Role::k, KV, KV}, {n.v, Role::v, KV, KV}}, l, c.C, c.C, std);
+        rows.qkv =
+            b.linear({{n.q, Role::q, c.C, c.C}, {n.k, Role::k, KV, KV}, {n.v, Role::v, KV, KV}}, l, c.C, c.C, std);
         rows.attn_out = b.linear({{n.o, Role::o, c.C, c.C}}, l, c.C, c.C, residual_std);
         rows.norm2 = b.norm(n.norm2, l);
         if (c.mlp == Mlp::swiglu) {
-            rows.mlp_in = b.linear({{n.gate, Role::mlp_gate, c.Fp(), c.F}, {n.up, Role::mlp_up, c.Fp(), c.F}}, l, c.C, c.C, std);
+            rows.mlp_in =
+                b.linear({{n.gate, Role::mlp_gate, c.Fp(), c.F}, {n.up, Role::mlp_up, c.Fp(), c.F}}, l, c.C, c.C, std);
         } else {
             rows.mlp_in = b.linear({{n.up, Role::mlp_up, c.Fp(), c.F}}, l, c.C, c.C, std);
         }
@@ -150,7 +156,8 @@ double decoder_flops_per_token(const DecoderConfig& c, int T) {
     return 6.0 * weights + 6.0 * c.L * c.C * static_cast<double>(T);
 }
 
-// ---- activations -----------------------------------------------------------------------------------------------------
+// ---- activations
+// -----------------------------------------------------------------------------------------------------
 
 int head_rows(const DecoderConfig& c, const DecoderRun& r) {
     constexpr int64_t kBudget = 128 << 20;
@@ -158,7 +165,8 @@ int head_rows(const DecoderConfig& c, const DecoderRun& r) {
     return static_cast<int>(std::clamp<int64_t>(rows, 128, static_cast<int64_t>(r.B) * r.T));
 }
 
-ActivationPlan lay_out_activations(const DecoderConfig& c, const DecoderRun& r, Activations* activations, Arena* arena) {
+ActivationPlan lay_out_activations(const DecoderConfig& c, const DecoderRun& r, Activations* activations,
+                                   Arena* arena) {
     CHECK(r.recompute != Recompute::automatic, "the recompute policy must be resolved before memory is laid out");
     const int64_t N = static_cast<int64_t>(r.B) * r.T, item = size_of(r.dtype), f32 = 4;
     const int64_t NC = N * c.C * item;
@@ -171,8 +179,9 @@ ActivationPlan lay_out_activations(const DecoderConfig& c, const DecoderRun& r, 
     auto row = [&](Tensor Activations::*tensor, const char* name, int64_t bytes, int copies, bool shared_by_layers) {
         const char* lifetime = copies > 1 || !shared_by_layers ? "saved" : "scratch";
         plan.add(name, bytes, copies, lifetime);
-        if (arena) (*activations).*tensor = {arena->take<std::byte>(static_cast<int64_t>(Arena::aligned(bytes)) * copies),
-                                             copies > 1 ? static_cast<int64_t>(Arena::aligned(bytes)) : 0};
+        if (arena)
+            (*activations).*tensor = {arena->take<std::byte>(static_cast<int64_t>(Arena::aligned(bytes)) * copies),
+                                      copies > 1 ? static_cast<int64_t>(Arena::aligned(bytes)) : 0};
     };
     using A = Activations;
     row(&A::x, "residual stream", NC, L + 1, false);
@@ -215,10 +224,11 @@ AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r) {
     const bool possible = flash_attention_supports({r.B, r.T, c.NH, c.NKV, c.HS()}, r.dtype);
     if (r.attention == AttentionKind::automatic)
         return possible && flash_attention_is_fast() ? AttentionKind::flash : AttentionKind::gemm;
-    CHECK_USAGE(r.attention != AttentionKind::flash || possible,
-                "--attention flash: needs --dtype bf16 and a head size (--channels / --heads) of 64 or 128, but this model has "
-                "{} and {}; use --attention gemm",
-                name_of(r.dtype), c.HS());
+    CHECK_USAGE(
+        r.attention != AttentionKind::flash || possible,
+        "--attention flash: needs --dtype bf16 and a head size (--channels / --heads) of 64 or 128, but this model has "
+        "{} and {}; use --attention gemm",
+        name_of(r.dtype), c.HS());
     return r.attention;
 }
 

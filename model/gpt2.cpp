@@ -9,10 +9,10 @@ struct Preset {
     int C, L, NH;
 };
 constexpr Preset kPresets[] = {
-    {"tiny", 128, 4, 4},     // for CPUs and tests: 0.8M in the blocks
-    {"small", 768, 12, 12},  // 124M
-    {"base", 1024, 24, 16},  // 355M
-    {"large", 1280, 36, 20}, // 774M
+    {"tiny", 128, 4, 4},      // for CPUs and tests: 0.8M in the blocks
+    {"small", 768, 12, 12},   // 124M
+    {"base", 1024, 24, 16},   // 355M
+    {"large", 1280, 36, 20},  // 774M
 };
 
 DecoderNames names() {
@@ -55,7 +55,8 @@ DecoderConfig gpt2_config(const std::string& preset) {
         c.names = names();
         return c;
     }
-    throw UsageError(fmt::format("no GPT-2 preset is called '{}'; there are {}", preset, fmt::join(gpt2_presets(), ", ")));
+    throw UsageError(
+        fmt::format("no GPT-2 preset is called '{}'; there are {}", preset, fmt::join(gpt2_presets(), ", ")));
 }
 
 }  // namespace teon

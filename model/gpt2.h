@@ -8,7 +8,7 @@
 
 namespace teon {
 
-std::vector<std::string> gpt2_presets();             // "tiny", "small", "base", "large"
+std::vector<std::string> gpt2_presets();               // "tiny", "small", "base", "large"
 DecoderConfig gpt2_config(const std::string& preset);  // throws UsageError on an unknown preset
 
 }  // namespace teon

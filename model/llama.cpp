@@ -10,11 +10,11 @@ struct Preset {
 };
 // The paper's sizes (Table 5 of arXiv 2601.23261), with vocabulary 32000 and an untied head.
 constexpr Preset kPresets[] = {
-    {"tiny", 128, 4, 4, 344},     // for CPUs and tests
-    {"60m", 512, 8, 8, 1376},     // 58.07M
-    {"130m", 768, 12, 12, 2048},  // 134.11M
-    {"350m", 1024, 24, 16, 2736}, // 367.97M
-    {"1b", 2048, 24, 32, 5461},   // 1339.08M
+    {"tiny", 128, 4, 4, 344},      // for CPUs and tests
+    {"60m", 512, 8, 8, 1376},      // 58.07M
+    {"130m", 768, 12, 12, 2048},   // 134.11M
+    {"350m", 1024, 24, 16, 2736},  // 367.97M
+    {"1b", 2048, 24, 32, 5461},    // 1339.08M
 };
 
 DecoderNames names() {
@@ -63,7 +63,8 @@ DecoderConfig llama_config(const std::string& preset) {
         c.names = names();
         return c;
     }
-    throw UsageError(fmt::format("no LLaMA preset is called '{}'; there are {}", preset, fmt::join(llama_presets(), ", ")));
+    throw UsageError(
+        fmt::format("no LLaMA preset is called '{}'; there are {}", preset, fmt::join(llama_presets(), ", ")));
 }
 
 }  // namespace teon

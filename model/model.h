@@ -17,16 +17,17 @@ public:
     ParamStore& params() { return *params_; }
     const ParamTable& table() const { return params_->table(); }
 
-    // Forward and backward of one micro-batch. losses (B * T, device) = per-token losses in nats. Parameter gradients +=
-    // grad_scale * d(sum of losses)/dw. on_grads_ready(layer), if given, is called on the host once the gradients of that
-    // layer are queued, from L - 1 down to 0, and with -1 for everything outside the layers.
+    // Forward and backward of one micro-batch. losses (B * T, device) = per-token losses in nats. Parameter gradients
+    // += grad_scale * d(sum of losses)/dw. on_grads_ready(layer), if given, is called on the host once the gradients of
+    // that layer are queued, from L - 1 down to 0, and with -1 for everything outside the layers.
     virtual void forward_backward(float* losses, const Batch& batch, float grad_scale,
                                   const std::function<void(int)>& on_grads_ready = nullptr) = 0;
 
     // Forward only: losses (B * T, device).
     virtual void forward(float* losses, const Batch& batch) = 0;
 
-    // Forward only: logits (row_end - row_begin, V) float, without padding, of those rows of the batch. For tests and sampling.
+    // Forward only: logits (row_end - row_begin, V) float, without padding, of those rows of the batch. For tests and
+    // sampling.
     virtual void logits(float* logits, const Batch& batch, int row_begin, int row_end) = 0;
 
     virtual const ActivationPlan& activation_plan() const = 0;

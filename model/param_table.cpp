@@ -6,18 +6,30 @@ namespace teon {
 
 std::string_view name_of(Role role) {
     switch (role) {
-        case Role::token_embedding: return "token-embedding";
-        case Role::position_embedding: return "position-embedding";
-        case Role::norm: return "norm";
-        case Role::bias: return "bias";
-        case Role::q: return "q";
-        case Role::k: return "k";
-        case Role::v: return "v";
-        case Role::o: return "o";
-        case Role::mlp_up: return "mlp-up";
-        case Role::mlp_gate: return "mlp-gate";
-        case Role::mlp_down: return "mlp-down";
-        case Role::head: return "head";
+        case Role::token_embedding:
+            return "token-embedding";
+        case Role::position_embedding:
+            return "position-embedding";
+        case Role::norm:
+            return "norm";
+        case Role::bias:
+            return "bias";
+        case Role::q:
+            return "q";
+        case Role::k:
+            return "k";
+        case Role::v:
+            return "v";
+        case Role::o:
+            return "o";
+        case Role::mlp_up:
+            return "mlp-up";
+        case Role::mlp_gate:
+            return "mlp-gate";
+        case Role::mlp_down:
+            return "mlp-down";
+        case Role::head:
+            return "head";
     }
     return "?";
 }
@@ -30,8 +42,10 @@ bool is_hidden_matrix(Role role) {
         case Role::o:
         case Role::mlp_up:
         case Role::mlp_gate:
-        case Role::mlp_down: return true;
-        default: return false;
+        case Role::mlp_down:
+            return true;
+        default:
+            return false;
     }
 }
 
@@ -60,7 +74,8 @@ int64_t ParamTable::logical_size() const {
 
 ParamStore::ParamStore(const ParamTable& table, DType dtype, const Stream& stream, bool gradients)
     : table_(table), dtype_(dtype), master_(table.size()), grad_(gradients ? table.size() : 0) {
-    CHECK(dtype == DType::f32 || dtype == DType::bf16, "parameters are stored as float or bf16, not {}", name_of(dtype));
+    CHECK(dtype == DType::f32 || dtype == DType::bf16, "parameters are stored as float or bf16, not {}",
+          name_of(dtype));
     if (dtype == DType::bf16) work_ = Buffer<bf16>(table.size());
     zero(master_.data(), master_.size(), stream);  // the gaps between rows must hold zeros, not whatever memory held
     sync_work(stream);
@@ -71,7 +86,8 @@ void ParamStore::initialize(uint64_t seed, const Stream& stream) {
     for (int i = 0; i < table_.count(); ++i) {
         const ParamRow& row = table_[i];
         if (row.init == Init::normal) {
-            fill_normal(master(i), row.rows, row.cols, row.logical_rows, row.logical_cols, row.init_std, seed, i, stream);
+            fill_normal(master(i), row.rows, row.cols, row.logical_rows, row.logical_cols, row.init_std, seed, i,
+                        stream);
         } else {
             float value = row.init == Init::ones ? 1.0f : 0.0f;
             fill_constant(master(i), row.rows, row.cols, row.logical_rows, row.logical_cols, value, stream);

@@ -79,8 +79,8 @@ std::vector<Round> share_group(StackGroup& group, const OptimizerPlan& plan, con
     return rounds;
 }
 
-GroupState make_group(const StackGroup& group, std::vector<Round> rounds, const OptimizerPlan& plan, const ParamTable& table,
-                      const OptimizerOptions& options, const Stream& stream) {
+GroupState make_group(const StackGroup& group, std::vector<Round> rounds, const OptimizerPlan& plan,
+                      const ParamTable& table, const OptimizerOptions& options, const Stream& stream) {
     GroupState state{.group = group,
                      .rounds = std::move(rounds),
                      .momentum = {},
@@ -145,8 +145,7 @@ Optimizer::Optimizer(const ParamStore& params, const OptimizerOptions& options, 
     int64_t partials = 0, slices = 0, scratch = 0;
     for (StackGroup& group : group_stacks(self.plan, options)) {
         std::vector<Round> rounds = share_group(group, self.plan, self.table, self.ownership, rank);
-        self.groups.push_back(
-            make_group(group, std::move(rounds), self.plan, self.table, options, context.stream));
+        self.groups.push_back(make_group(group, std::move(rounds), self.plan, self.table, options, context.stream));
         if (group.stacks.empty()) continue;
         const SliceBatch chunk = self.groups.back().batch(0, group.chunk);
         partials = std::max(partials, int64_t{chunk.count} * momentum_parts(chunk));
@@ -307,7 +306,8 @@ void Optimizer::collect_state(int slot, float* flat, Context& context) {
     for (const StateTensor& tensor : state()) {
         if (tensor.slot != slot) continue;
         rows.push_back(tensor.param);
-        copy(flat + impl_->table[tensor.param].offset + tensor.begin, tensor.data, tensor.end - tensor.begin, context.stream);
+        copy(flat + impl_->table[tensor.param].offset + tensor.begin, tensor.data, tensor.end - tensor.begin,
+             context.stream);
     }
     std::sort(rows.begin(), rows.end());
     context.comm->broadcast(flat, DType::f32, impl_->ownership.parts(rows), context.stream);

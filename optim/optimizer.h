@@ -67,11 +67,11 @@ std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const
 
 // A named flat piece of optimizer state, for checkpoints. Of several ranks each holds some elements of some tensors.
 struct StateTensor {
-    std::string name;         // "h.0.attn.q.weight.momentum", "wte.weight.m"
-    float* data;              // this rank's elements [begin, end); all of them if there is one rank
-    int rows, cols;           // as stored
-    int param;                // row of the ParamTable
-    int slot;                 // 0: momentum and first moments, 1: second moments
+    std::string name;  // "h.0.attn.q.weight.momentum", "wte.weight.m"
+    float* data;       // this rank's elements [begin, end); all of them if there is one rank
+    int rows, cols;    // as stored
+    int param;         // row of the ParamTable
+    int slot;          // 0: momentum and first moments, 1: second moments
     int64_t begin, end;
 };
 inline constexpr int kStateSlots = 2;
@@ -94,9 +94,10 @@ public:
     const OptimizerPlan& plan() const;
     const Ownership& ownership() const;
 
-    // One update from params.grad, of which the elements that this rank owns count; the working weights are then the same
-    // on every rank. In bf16 a rank's master weights stay behind where it is not their owner (collect_masters). lr_factor is the schedule's, in [0, 1]. Obeys control (device): clip scale, skip.
-    // Queues work on context.stream and does not wait for it (except with Ortho::svd).
+    // One update from params.grad, of which the elements that this rank owns count; the working weights are then the
+    // same on every rank. In bf16 a rank's master weights stay behind where it is not their owner (collect_masters).
+    // lr_factor is the schedule's, in [0, 1]. Obeys control (device): clip scale, skip. Queues work on context.stream
+    // and does not wait for it (except with Ortho::svd).
     void step(ParamStore& params, const StepControl* control, float lr_factor, Context& context);
 
     // Off the hot path; all of them wait for the device.
@@ -109,7 +110,8 @@ public:
     std::vector<Alignment> diagnose(Context& context);
     // The same list of tensors on every rank.
     std::vector<StateTensor> state();
-    // Called on all ranks: flat (table size, laid out as the parameters) = a slot of all ranks' state, where the slot has any.
+    // Called on all ranks: flat (table size, laid out as the parameters) = a slot of all ranks' state, where the slot
+    // has any.
     void collect_state(int slot, float* flat, Context& context);
     // Called on all ranks: every master weight = its owner's.
     void collect_masters(ParamStore& params, Context& context);

@@ -1,7 +1,7 @@
-// Who updates what when several ranks train together. A stack is owned whole by one rank, which alone holds its momentum
-// and orthogonalizes it: cut across ranks, an orthogonalized matrix would come out differently on each. What AdamW updates
-// is cut evenly, at any element. All follows from the table, the plan and the number of ranks, so every rank computes the
-// same, and so does --plan-only without the ranks.
+// Who updates what when several ranks train together. A stack is owned whole by one rank, which alone holds its
+// momentum and orthogonalizes it: cut across ranks, an orthogonalized matrix would come out differently on each. What
+// AdamW updates is cut evenly, at any element. All follows from the table, the plan and the number of ranks, so every
+// rank computes the same, and so does --plan-only without the ranks.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct Placement {
 };
 Placement place(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks);
 
-// Where the parameters of `rows` (ascending) lie in the flat buffers and who owns them, ascending. Neighbours of one owner
-// are one part, alignment gaps between them included.
+// Where the parameters of `rows` (ascending) lie in the flat buffers and who owns them, ascending. Neighbours of one
+// owner are one part, alignment gaps between them included.
 class Ownership {
 public:
     Ownership(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks);
@@ -40,7 +40,7 @@ public:
 
 private:
     struct Row {
-        int owner = -1;          // of a stack's row; -1: AdamW's
+        int owner = -1;           // of a stack's row; -1: AdamW's
         int64_t adamw_begin = 0;  // among the elements of all AdamW runs
     };
     ParamTable table_;
@@ -48,8 +48,8 @@ private:
     std::vector<Row> rows_;
 };
 
-// As text: load, state and messages by rank, and what a step's exchange takes at `gb_per_s` GB/s and rank. `weights` is the
-// type that new weights travel in; gradients travel in float.
+// As text: load, state and messages by rank, and what a step's exchange takes at `gb_per_s` GB/s and rank. `weights` is
+// the type that new weights travel in; gradients travel in float.
 std::string placement_table(const ParamTable& table, const Placement& placement, DType weights, double gb_per_s);
 
 }  // namespace teon

@@ -22,9 +22,9 @@ struct UsageError : Error {
 }  // namespace teon
 
 // Throws teon::Error with the formatted message unless cond holds.
-#define CHECK(cond, ...)                                                   \
-    do {                                                                   \
-        if (!(cond)) throw ::teon::Error(::fmt::format(__VA_ARGS__));      \
+#define CHECK(cond, ...)                                              \
+    do {                                                              \
+        if (!(cond)) throw ::teon::Error(::fmt::format(__VA_ARGS__)); \
     } while (0)
 
 // The same for wrong usage (flags, presets, files named on the command line).

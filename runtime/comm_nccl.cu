@@ -1,6 +1,6 @@
-// Ranks on GPUs, over NCCL. Operations run on a stream of the communicator's own: it waits for the caller's stream by an
-// event, and join() makes the caller's stream wait for it; the host never waits. A thread looks after errors that NCCL
-// reports late and operations that do not end.
+// Ranks on GPUs, over NCCL. Operations run on a stream of the communicator's own: it waits for the caller's stream by
+// an event, and join() makes the caller's stream wait for it; the host never waits. A thread looks after errors that
+// NCCL reports late and operations that do not end.
 #include "runtime/comm.h"
 
 #if __has_include(<nccl.h>)
@@ -83,20 +83,28 @@ public:
 
 protected:
     void queue_reduce(float* data, const std::vector<Part>& parts, const Stream& stream) override {
-        queue(stream, [&](const Part& part) {
-            float* at = data + part.offset;
-            check_nccl(ncclReduce(at, at, static_cast<size_t>(part.size), ncclFloat, ncclSum, part.root, comm_, own()),
-                       "reducing gradients");
-        }, parts);
+        queue(
+            stream,
+            [&](const Part& part) {
+                float* at = data + part.offset;
+                check_nccl(
+                    ncclReduce(at, at, static_cast<size_t>(part.size), ncclFloat, ncclSum, part.root, comm_, own()),
+                    "reducing gradients");
+            },
+            parts);
     }
 
     void queue_broadcast(void* data, DType dtype, const std::vector<Part>& parts, const Stream& stream) override {
         const size_t element = size_of(dtype);
-        queue(stream, [&](const Part& part) {
-            std::byte* at = static_cast<std::byte*>(data) + static_cast<size_t>(part.offset) * element;
-            check_nccl(ncclBroadcast(at, at, static_cast<size_t>(part.size) * element, ncclUint8, part.root, comm_, own()),
-                       "broadcasting weights");
-        }, parts);
+        queue(
+            stream,
+            [&](const Part& part) {
+                std::byte* at = static_cast<std::byte*>(data) + static_cast<size_t>(part.offset) * element;
+                check_nccl(
+                    ncclBroadcast(at, at, static_cast<size_t>(part.size) * element, ncclUint8, part.root, comm_, own()),
+                    "broadcasting weights");
+            },
+            parts);
     }
 
 private:
@@ -132,11 +140,10 @@ private:
                 ncclResult_t status = ncclSuccess;
                 check_nccl(ncclCommGetAsyncError(comm_, &status), "asking NCCL for errors");
                 if (status != ncclInProgress) check_nccl(status, "exchanging with other ranks");
-                if (overdue()) rendezvous_.fail(fmt::format("waited {} s for the other ranks", launch_.timeout_s), true);
+                if (overdue())
+                    rendezvous_.fail(fmt::format("waited {} s for the other ranks", launch_.timeout_s), true);
             }
-        } catch (const std::exception& error) {
-            rendezvous_.fail(error.what());
-        }
+        } catch (const std::exception& error) { rendezvous_.fail(error.what()); }
     }
 
     bool overdue() {
@@ -145,7 +152,8 @@ private:
             spare_.push_back(std::move(pending_.front().done));
             pending_.pop_front();
         }
-        return !pending_.empty() && Clock::now() - pending_.front().queued > std::chrono::duration<double>(launch_.timeout_s);
+        return !pending_.empty() &&
+               Clock::now() - pending_.front().queued > std::chrono::duration<double>(launch_.timeout_s);
     }
 
     const Launch launch_;
@@ -176,9 +184,10 @@ std::unique_ptr<Comm> make_comm(const Launch& launch) { return std::make_unique<
 namespace teon {
 
 std::unique_ptr<Comm> make_comm(const Launch& launch) {
-    throw Error(fmt::format("{} started {} ranks, but this program was built without NCCL: install libnccl-dev and build "
-                            "again",
-                            launch.by, launch.size));
+    throw Error(
+        fmt::format("{} started {} ranks, but this program was built without NCCL: install libnccl-dev and build "
+                    "again",
+                    launch.by, launch.size));
 }
 
 }  // namespace teon

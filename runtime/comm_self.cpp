@@ -20,8 +20,8 @@ std::vector<Part> even_parts(int64_t n, int ranks, int64_t align) {
 void Comm::check(const char* operation, const std::vector<Part>& parts) const {
     for (const Part& part : parts) {
         CHECK(part.size >= 0, "{}: {} elements", operation, part.size);
-        CHECK(part.root >= 0 && part.root < size(), "{}: root {}, but this run has the ranks 0 to {}", operation, part.root,
-              size() - 1);
+        CHECK(part.root >= 0 && part.root < size(), "{}: root {}, but this run has the ranks 0 to {}", operation,
+              part.root, size() - 1);
     }
 }
 

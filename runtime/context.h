@@ -12,7 +12,7 @@ struct Context {
     Linalg linalg{stream};
     std::unique_ptr<Comm> comm = make_comm();
     Context() = default;
-    Context(Context&&) = delete;   // linalg refers to stream
+    Context(Context&&) = delete;  // linalg refers to stream
 };
 
 }  // namespace teon

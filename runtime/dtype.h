@@ -20,8 +20,16 @@ enum class DType : uint8_t { f32, bf16, f16 };
 constexpr int size_of(DType t) { return t == DType::f32 ? 4 : 2; }
 constexpr std::string_view name_of(DType t) { return t == DType::f32 ? "float" : t == DType::bf16 ? "bf16" : "f16"; }
 
-TEON_HD uint32_t float_bits(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
-TEON_HD float bits_float(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
+TEON_HD uint32_t float_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+TEON_HD float bits_float(uint32_t u) {
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
 
 // bfloat16: the upper half of a float.
 struct bf16 {
@@ -46,7 +54,7 @@ struct f16 {
             h = 0x7e00u;
         } else if (a >= 0x477ff000u) {  // rounds to 2^16 or beyond
             h = 0x7c00u;
-        } else if (a < 0x38800000u) {   // subnormal half: let float addition do the rounding
+        } else if (a < 0x38800000u) {  // subnormal half: let float addition do the rounding
             h = float_bits(bits_float(a) + 0.5f) - 0x3f000000u;
         } else {
             h = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
@@ -61,15 +69,18 @@ struct f16 {
     }
 };
 
-template <typename T> constexpr DType dtype_of = DType::f32;
-template <> inline constexpr DType dtype_of<bf16> = DType::bf16;
-template <> inline constexpr DType dtype_of<f16> = DType::f16;
+template <typename T>
+constexpr DType dtype_of = DType::f32;
+template <>
+inline constexpr DType dtype_of<bf16> = DType::bf16;
+template <>
+inline constexpr DType dtype_of<f16> = DType::f16;
 
-// The widest access of one thread: 16 bytes on a GPU, a 64-byte vector register's worth on a CPU. TEON_CUDA is defined for
-// every file of a CUDA build, also those that g++ compiles, so that all agree.
-// Rows of up to kRowAlone elements that have to be reduced are one thread's work each, longer ones are shared by a warp
-// or block: on a CPU a warp-wide reduction costs as much as reading a short row; on a GPU neighbouring threads have to
-// share rows for their loads to coalesce.
+// The widest access of one thread: 16 bytes on a GPU, a 64-byte vector register's worth on a CPU. TEON_CUDA is defined
+// for every file of a CUDA build, also those that g++ compiles, so that all agree. Rows of up to kRowAlone elements
+// that have to be reduced are one thread's work each, longer ones are shared by a warp or block: on a CPU a warp-wide
+// reduction costs as much as reading a short row; on a GPU neighbouring threads have to share rows for their loads to
+// coalesce.
 #if defined(TEON_CUDA) || defined(__CUDACC__)
 inline constexpr int kVecBytes = 16;
 inline constexpr int kRowAlone = 0;
@@ -77,7 +88,8 @@ inline constexpr int kRowAlone = 0;
 inline constexpr int kVecBytes = 64;
 inline constexpr int kRowAlone = 2048;
 #endif
-template <typename T> inline constexpr int kVecWidth = kVecBytes / static_cast<int>(sizeof(T));
+template <typename T>
+inline constexpr int kVecWidth = kVecBytes / static_cast<int>(sizeof(T));
 
 // N elements that move as one access. The address must be a multiple of sizeof(Vec) (CHECKed by launchers).
 template <typename T, int N>
@@ -87,16 +99,23 @@ struct alignas(sizeof(T) * N) Vec {
     TEON_HD const T& operator[](int i) const { return v[i]; }
 };
 
-// The loop over the elements of a Vec: FOR_VEC(k, N) y[k] = f(x[k]). Unrolled on a GPU. On the host it has to stay a loop,
-// which g++ turns into vector instructions; unrolled early, it would make g++ vectorize the loop around it, by transposing.
+// The loop over the elements of a Vec: FOR_VEC(k, N) y[k] = f(x[k]). Unrolled on a GPU. On the host it has to stay a
+// loop, which g++ turns into vector instructions; unrolled early, it would make g++ vectorize the loop around it, by
+// transposing.
 #if defined(__CUDACC__)
 #define FOR_VEC(k, N) _Pragma("unroll") for (int k = 0; k < (N); k++)
 #else
 #define FOR_VEC(k, N) _Pragma("GCC unroll 1") for (int k = 0; k < (N); k++)
 #endif
 
-template <int N, typename T> TEON_HD Vec<T, N> load_vec(const T* p) { return *reinterpret_cast<const Vec<T, N>*>(p); }
-template <int N, typename T> TEON_HD void store_vec(T* p, const Vec<T, N>& x) { *reinterpret_cast<Vec<T, N>*>(p) = x; }
+template <int N, typename T>
+TEON_HD Vec<T, N> load_vec(const T* p) {
+    return *reinterpret_cast<const Vec<T, N>*>(p);
+}
+template <int N, typename T>
+TEON_HD void store_vec(T* p, const Vec<T, N>& x) {
+    *reinterpret_cast<Vec<T, N>*>(p) = x;
+}
 
 // Whether W-wide accesses are possible: every row starts at a multiple of W elements of T.
 template <typename T, int W, typename... P>

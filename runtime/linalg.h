@@ -73,8 +73,8 @@ public:
     // eigenvectors on return. Synchronizes the stream. Throws Error like svd.
     void eigh(float* A, int n, float* w);
 
-    // Totals of every gemm since profiling was switched on. While it is on, each gemm waits for its end, so that the sum is
-    // right and the program slower: for benchmarks.
+    // Totals of every gemm since profiling was switched on. While it is on, each gemm waits for its end, so that the
+    // sum is right and the program slower: for benchmarks.
     struct Profile {
         int64_t calls = 0;
         double flops = 0, ms = 0;
@@ -86,7 +86,7 @@ public:
     size_t workspace_bytes() const;
 
 private:
-    void run(const Gemm& g);   // a checked one
+    void run(const Gemm& g);  // a checked one
     struct Impl;
     std::unique_ptr<Impl> impl_;
 };

@@ -11,8 +11,10 @@ class GemmProfiler {
 public:
     void set(bool on) {
         total_ = {};
-        if (on) events_.emplace();
-        else events_.reset();
+        if (on)
+            events_.emplace();
+        else
+            events_.reset();
     }
     const Linalg::Profile& total() const { return total_; }
 

@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cmath>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -80,7 +80,8 @@ struct Message {
 };
 
 void set_patience(int fd, double seconds) {
-    timeval t{.tv_sec = static_cast<time_t>(seconds), .tv_usec = static_cast<suseconds_t>((seconds - std::floor(seconds)) * 1e6)};
+    timeval t{.tv_sec = static_cast<time_t>(seconds),
+              .tv_usec = static_cast<suseconds_t>((seconds - std::floor(seconds)) * 1e6)};
     ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
     ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t);
     const int on = 1;
@@ -119,7 +120,8 @@ std::optional<Message> receive_message(const Socket& from) {
     Header header;
     if (!receive_bytes(from, &header, sizeof header)) return std::nullopt;
     constexpr int32_t kLongest = 1 << 16;
-    if (std::memcmp(header.magic, Header{}.magic, sizeof header.magic) != 0 || header.length < 0 || header.length > kLongest)
+    if (std::memcmp(header.magic, Header{}.magic, sizeof header.magic) != 0 || header.length < 0 ||
+        header.length > kLongest)
         return std::nullopt;
     Message m{header.kind, header.rank, header.value, std::string(static_cast<size_t>(header.length), '\0')};
     if (!receive_bytes(from, m.text.data(), m.text.size())) return std::nullopt;
@@ -135,7 +137,8 @@ std::string host_name() {
 
 std::string fresh_nonce() {
     std::random_device random;
-    return fmt::format("{:08x}{:08x}-{:x}", random(), random(), std::chrono::system_clock::now().time_since_epoch().count());
+    return fmt::format("{:08x}{:08x}-{:x}", random(), random(),
+                       std::chrono::system_clock::now().time_since_epoch().count());
 }
 
 struct Address {
@@ -219,7 +222,8 @@ struct Rendezvous::Impl {
     std::string own_file;  // that rank 0 wrote
     std::thread watcher;
 
-    explicit Impl(const Launch& l) : launch(l), name(fmt::format("rank {} ({}, pid {})", l.rank, host_name(), ::getpid())) {}
+    explicit Impl(const Launch& l)
+        : launch(l), name(fmt::format("rank {} ({}, pid {})", l.rank, host_name(), ::getpid())) {}
 
     // ---- meeting ---------------------------------------------------------------------------------------------------
 
@@ -253,7 +257,8 @@ struct Rendezvous::Impl {
         if (!hello || hello->kind != Kind::hello) return;
         const size_t first = hello->text.find('\n'), second = hello->text.find('\n', first + 1);
         if (second == std::string::npos) return;
-        const std::string run = hello->text.substr(0, first), expected = hello->text.substr(first + 1, second - first - 1);
+        const std::string run = hello->text.substr(0, first),
+                          expected = hello->text.substr(first + 1, second - first - 1);
         const bool taken = hello->rank <= 0 || hello->rank >= launch.size ||
                            std::any_of(peers.begin(), peers.end(), [&](auto& p) { return p.rank == hello->rank; });
         std::string why;
@@ -290,12 +295,14 @@ struct Rendezvous::Impl {
                 if (!written) problem = fmt::format("{} does not exist", launch.file);
             }
             if (Socket socket = address.port ? connect_to(address, problem) : Socket(); socket) {
-                send_message(socket, {Kind::hello, launch.rank, launch.size, launch.run + "\n" + address.nonce + "\n" + name});
+                send_message(socket,
+                             {Kind::hello, launch.rank, launch.size, launch.run + "\n" + address.nonce + "\n" + name});
                 const std::optional<Message> answer = receive_message(socket);
                 if (answer && answer->kind == Kind::welcome && (address.nonce.empty() || answer->text == address.nonce))
                     return wait_for_go(std::move(socket));
-                problem = fmt::format("{}:{} {}", address.host, address.port,
-                                      answer && answer->kind == Kind::refused ? answer->text : "is not rank 0 of this run");
+                problem =
+                    fmt::format("{}:{} {}", address.host, address.port,
+                                answer && answer->kind == Kind::refused ? answer->text : "is not rank 0 of this run");
                 if (!launch.file.empty()) problem += fmt::format(" ({} is of an earlier run)", launch.file);
             }
             std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -391,10 +398,11 @@ private:
 
 Rendezvous::Rendezvous(const Launch& launch, std::string& payload) : impl_(std::make_unique<Impl>(launch)) {
     if (launch.size == 1) return;
-    CHECK_USAGE(!launch.file.empty() || !launch.host.empty(),
-                "{} does not say where rank 0 is: set MASTER_ADDR and MASTER_PORT, or TEON_RENDEZVOUS to a file that all "
-                "machines see (mpirun -x NAME=VALUE passes them on)",
-                launch.by);
+    CHECK_USAGE(
+        !launch.file.empty() || !launch.host.empty(),
+        "{} does not say where rank 0 is: set MASTER_ADDR and MASTER_PORT, or TEON_RENDEZVOUS to a file that all "
+        "machines see (mpirun -x NAME=VALUE passes them on)",
+        launch.by);
     if (launch.rank == 0) {
         impl_->gather(payload);
     } else {

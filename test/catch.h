@@ -1,5 +1,5 @@
-// Catch2, version 2 (Debian 12) or 3 (Ubuntu 24.04), under one include. Each test program links one main: test/main.cpp.
-// CHECK stays the one of runtime/check.h, in whatever order headers are included; tests use REQUIRE.
+// Catch2, version 2 (Debian 12) or 3 (Ubuntu 24.04), under one include. Each test program links one main:
+// test/main.cpp. CHECK stays the one of runtime/check.h, in whatever order headers are included; tests use REQUIRE.
 #pragma once
 
 #include "runtime/check.h"

@@ -24,8 +24,10 @@ struct ModelRunner {
     // Mean loss; gradients of the mean loss += where `backward`.
     double loss(const DeviceBatch& batch, bool backward = false, float weight = 1.0f) {
         const int64_t rows = int64_t{(*batch).B} * (*batch).T;
-        if (backward) model->forward_backward(losses.data(), *batch, weight / static_cast<float>(rows));
-        else model->forward(losses.data(), *batch);
+        if (backward)
+            model->forward_backward(losses.data(), *batch, weight / static_cast<float>(rows));
+        else
+            model->forward(losses.data(), *batch);
         const std::vector<float> values = losses.get();
         double sum = 0;
         for (int64_t i = 0; i < rows; ++i) sum += values[static_cast<size_t>(i)];

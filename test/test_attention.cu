@@ -164,9 +164,10 @@ TEST_CASE("kernels/attention: documents in one sequence equal the documents run 
         in.doc_start.insert(in.doc_start.end(), end - begin, begin);
         const AttentionShape alone{1, end - begin, s.NH, s.NKV, s.HS};
         const int64_t width = s.qkv_width(), C = s.NH * s.HS;
-        const AttentionResult<float> r = run<float>(alone, {{in.qkv.begin() + begin * width, in.qkv.begin() + end * width},
-                                                   {in.dout.begin() + begin * C, in.dout.begin() + end * C},
-                                                   {}});
+        const AttentionResult<float> r =
+            run<float>(alone, {{in.qkv.begin() + begin * width, in.qkv.begin() + end * width},
+                               {in.dout.begin() + begin * C, in.dout.begin() + end * C},
+                               {}});
         expected.out.insert(expected.out.end(), r.out.begin(), r.out.end());
         expected.dqkv.insert(expected.dqkv.end(), r.dqkv.begin(), r.dqkv.end());
         for (int h = 0; h < s.NH; h++) {

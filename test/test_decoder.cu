@@ -79,8 +79,10 @@ TEST_CASE("model/decoder: the gradient is the derivative of the loss along rando
                 r.set_masters(w);
                 return r.loss(batch);
             };
-            // Central differences: error step^2 * third derivative + 1e-6 (float losses) / step, at a step of 1e-3 of the weights.
-            const double step = 1e-3, tolerance = 0.02 * std::sqrt(steepest * size / static_cast<double>(p.size())) * 3 + 2e-3;
+            // Central differences: error step^2 * third derivative + 1e-6 (float losses) / step, at a step of 1e-3 of
+            // the weights.
+            const double step = 1e-3,
+                         tolerance = 0.02 * std::sqrt(steepest * size / static_cast<double>(p.size())) * 3 + 2e-3;
             const double measured = (loss_at(step) - loss_at(-step)) / (2 * step);
             REQUIRE(std::abs(measured - slope) <= tolerance + 0.02 * std::abs(slope));
         }
@@ -130,7 +132,8 @@ TEST_CASE("model/decoder: two batches of B accumulated are one batch of 2B") {
         const DecoderConfig c = small_config(family);
         ModelRunner r(c, {2 * B, T, DType::f32});
         r.model->params().initialize(7, r.context.stream);
-        std::vector<int> tokens = random_ints(int64_t{2} * B * T, 21, c.V), targets = random_ints(int64_t{2} * B * T, 22, c.V);
+        std::vector<int> tokens = random_ints(int64_t{2} * B * T, 21, c.V),
+                         targets = random_ints(int64_t{2} * B * T, 22, c.V);
         DeviceBatch whole(tokens, targets, 2 * B, T, r.context.stream);
         const double loss = r.loss(whole, true);
         const std::vector<float> expected = r.gradients();
@@ -143,8 +146,8 @@ TEST_CASE("model/decoder: two batches of B accumulated are one batch of 2B") {
             DeviceBatch batch(part(tokens), part(targets), B, T, r.context.stream);
             sum += 0.5 * r.loss(batch, true, 0.5f);
         }
-        REQUIRE(std::abs(sum - loss) <= 1e-6 * loss);                         // one rounding per loss
-        REQUIRE(relative_distance(r.gradients(), expected) <= 1e-6);          // sums of the same terms in another order
+        REQUIRE(std::abs(sum - loss) <= 1e-6 * loss);                 // one rounding per loss
+        REQUIRE(relative_distance(r.gradients(), expected) <= 1e-6);  // sums of the same terms in another order
     }
 }
 
@@ -161,8 +164,8 @@ TEST_CASE("model/decoder: masked documents are the documents run one by one") {
         for (size_t d = 0; d + 1 < begins.size(); ++d) {
             const int from = begins[d], n = begins[d + 1] - from;
             std::fill_n(doc_start.begin() + from, n, from);
-            DeviceBatch batch({tokens.begin() + from, tokens.begin() + from + n}, {targets.begin() + from, targets.begin() + from + n},
-                              1, n, r.context.stream);
+            DeviceBatch batch({tokens.begin() + from, tokens.begin() + from + n},
+                              {targets.begin() + from, targets.begin() + from + n}, 1, n, r.context.stream);
             r.loss(batch, true, static_cast<float>(n) / T);
             const std::vector<float> losses = r.losses.get();
             separate.insert(separate.end(), losses.begin(), losses.begin() + n);
@@ -177,8 +180,8 @@ TEST_CASE("model/decoder: masked documents are the documents run one by one") {
     }
 }
 
-// Both attentions round to bf16, at different places; against float, flash must not be the worse of the two by much. What
-// dominates is the rounding of everything around the attention, which is the same in both.
+// Both attentions round to bf16, at different places; against float, flash must not be the worse of the two by much.
+// What dominates is the rounding of everything around the attention, which is the same in both.
 TEST_CASE("model/decoder: flash attention errs no more than gemm attention, with and without documents") {
     for (const char* family : {"gpt2", "llama"})
         for (bool documents : {false, true}) {

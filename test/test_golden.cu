@@ -13,9 +13,9 @@ namespace {
 
 constexpr int B = kGoldenB, T = kGoldenT;
 
-// Reasons for the bounds. In float each result passes through some 30 roundings of 2^-24 in its longest chain, and sums of
-// at most 96 terms; the largest distance seen is 2e-6 of a tensor's norm, and a wrong formula shows as 1e-2 or more. In bf16
-// every activation and every gradient between layers is rounded to 2^-9 about 20 times over two blocks.
+// Reasons for the bounds. In float each result passes through some 30 roundings of 2^-24 in its longest chain, and sums
+// of at most 96 terms; the largest distance seen is 2e-6 of a tensor's norm, and a wrong formula shows as 1e-2 or more.
+// In bf16 every activation and every gradient between layers is rounded to 2^-9 about 20 times over two blocks.
 double gradient_bound(DType dtype) { return dtype == DType::f32 ? 1e-5 : 0.05; }
 double logit_bound(DType dtype) { return dtype == DType::f32 ? 3e-6 : 0.02; }
 double loss_bound(DType dtype) { return dtype == DType::f32 ? 2e-6 : 0.02; }
@@ -41,7 +41,8 @@ TEST_CASE("model/decoder: logits, loss and every gradient are Hugging Face's") {
                 INFO(t.name);
                 std::vector<float> ours(static_cast<size_t>(t.elements()), NAN);
                 for (int i : t.params) gather_param(table[i], grads.data() + table[i].offset, ours.data());
-                REQUIRE(relative_distance(ours, g.file.read_float(g.file.at("grad." + t.name))) <= gradient_bound(dtype));
+                REQUIRE(relative_distance(ours, g.file.read_float(g.file.at("grad." + t.name))) <=
+                        gradient_bound(dtype));
             }
         }
 }
@@ -82,8 +83,10 @@ TEST_CASE("train: the losses of ten AdamW steps are PyTorch's") {
                 const double ours = g.runner.loss(g.batch, true);
                 REQUIRE(std::abs(ours - loss) <= loss_bound(dtype) * loss);
                 reduce_sum(sums.data(), scratch.data(), g.runner.losses.data(), g.runner.N, false, ctx.stream);
-                reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false, ctx.stream);
-                step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 0.0f, options.beta1, options.beta2, ctx.stream);
+                reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
+                                   ctx.stream);
+                step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 0.0f, options.beta1, options.beta2,
+                             ctx.stream);
                 optimizer.step(params, control.data(), 1.0f, ctx);
             }
         }

@@ -30,9 +30,7 @@ std::string complaint(const std::vector<std::string>& flags, const ModelFamily& 
         std::optional<Options> o = parse(flags, family);
         if (!o) return "no complaint";
         make_setup(family, *o, {false, int64_t{80} << 30});
-    } catch (const UsageError& error) {
-        return error.what();
-    }
+    } catch (const UsageError& error) { return error.what(); }
     return "no complaint";
 }
 
@@ -152,8 +150,8 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
 }
 
 TEST_CASE("train/options: quantities, lists and switches are read as people write them") {
-    const auto o = *parse({"--plan-only", "--batch-tokens=512Ki", "--tokens", "1e9", "--optimizer", "teon", "--nesterov",
-                           "--teon-roles", "q,mlp-up", "--lr-scale", "q=0.5,o=2", "--shuffle", "off"});
+    const auto o = *parse({"--plan-only", "--batch-tokens=512Ki", "--tokens", "1e9", "--optimizer", "teon",
+                           "--nesterov", "--teon-roles", "q,mlp-up", "--lr-scale", "q=0.5,o=2", "--shuffle", "off"});
     REQUIRE(o.batch_tokens == 524288);
     REQUIRE(o.tokens == 1000000000);
     REQUIRE(o.optimizer.nesterov);
@@ -166,7 +164,8 @@ TEST_CASE("train/options: quantities, lists and switches are read as people writ
 TEST_CASE("train/options: a config file sets what the command line does not") {
     TempDir folder;
     const std::string path = folder / "run.toml";
-    std::ofstream(path) << "optimizer = \"teon\"\nlr = 0.02\nlayers = 3\nteon-roles = [\"q\", \"k\"]\nnesterov = true\n";
+    std::ofstream(path)
+        << "optimizer = \"teon\"\nlr = 0.02\nlayers = 3\nteon-roles = [\"q\", \"k\"]\nnesterov = true\n";
     const auto o = *parse({"--plan-only", "--config", path, "--layers", "5"});
     REQUIRE(o.optimizer.method == Method::teon);
     REQUIRE(o.optimizer.lr == 0.02f);
@@ -194,9 +193,9 @@ TEST_CASE("train/setup: with flash attention GPT-2 small at a context of 8192 fi
     auto plan = [](int T, const char* attention) {
         const std::string length = std::to_string(T);
         return make_setup(kGpt2,
-                          *parse({"--plan-only", "--model", "small", "--seq-len", length, "--micro-batch", "8", "--batch-tokens",
-                                  std::to_string(8 * T), "--dtype", "bf16", "--attention", attention, "--recompute", "none",
-                                  "--steps", "10"}),
+                          *parse({"--plan-only", "--model", "small", "--seq-len", length, "--micro-batch", "8",
+                                  "--batch-tokens", std::to_string(8 * T), "--dtype", "bf16", "--attention", attention,
+                                  "--recompute", "none", "--steps", "10"}),
                           {true, int64_t{1} << 40});
     };
     REQUIRE(plan(8192, "flash").memory_bytes() < 80'000'000'000);
@@ -212,9 +211,11 @@ TEST_CASE("train/setup: every preset can be planned, and its report names the me
         for (const std::string& preset : family.presets)
             for (const char* optimizer : {"adamw", "muon", "teon"}) {
                 INFO(family.program << " " << preset << " " << optimizer);
-                const auto o = parse({"--plan-only", "--model", preset, "--optimizer", optimizer, "--steps", "10"}, family);
+                const auto o =
+                    parse({"--plan-only", "--model", preset, "--optimizer", optimizer, "--steps", "10"}, family);
                 const Setup s = make_setup(family, *o, {true, int64_t{80} << 30});
-                REQUIRE(s.memory_bytes() > 14 * s.params.size());   // masters, bf16 weights, gradients and at least one moment
+                REQUIRE(s.memory_bytes() >
+                        14 * s.params.size());  // masters, bf16 weights, gradients and at least one moment
                 REQUIRE(s.memory_bytes() < int64_t{80} << 30);
                 REQUIRE(int64_t{s.run.B} * s.micro_steps * s.run.T == o->batch_tokens);
                 REQUIRE(setup_report(s).find("total") != std::string::npos);
@@ -232,8 +233,9 @@ TEST_CASE("train/setup: less memory means recomputation and smaller micro-batche
 }
 
 TEST_CASE("train/options: durations") {
-    const std::pair<const char*, double> good[] = {{"3600", 3600}, {"90s", 90}, {"45m", 2700}, {"23h50m", 85800}, {"1d12h", 129600},
-                                                   {"1d1h1m1s", 90061}, {"0", 0}};
+    const std::pair<const char*, double> good[] = {{"3600", 3600},    {"90s", 90},       {"45m", 2700},
+                                                   {"23h50m", 85800}, {"1d12h", 129600}, {"1d1h1m1s", 90061},
+                                                   {"0", 0}};
     for (const auto& [text, seconds] : good) REQUIRE(parse_duration(text) == seconds);
     for (const char* text : {"", "h", "5x", "5m5m", "5s5m", "1h30", "-5", "1.5h", " 5", "5 m", "99999999999999999999"})
         REQUIRE(!parse_duration(text));
@@ -246,13 +248,33 @@ TEST_CASE("train/options: a run that resumes may change what does not change its
     };
     REQUIRE(changed({}, {}).empty());
     REQUIRE(changed({"--lr", "0.1"}, {"--lr", "0.1"}).empty());
-    REQUIRE(changed({}, {"--out", "y", "--eval-every", "3", "--log-every", "7", "--checkpoint-every", "5", "--resume", "--time-limit",
-                         "1h", "--max-skipped", "3", "--warn-spikes", "5", "--recompute", "block", "--memory", "1Gi"}).empty());
-    const std::vector<std::string> fixed[] = {
-        {"--model", "tiny"}, {"--layers", "3"}, {"--seq-len", "512"}, {"--dtype", "bf16"}, {"--shuffle", "off"}, {"--batch-tokens", "1024"},
-        {"--lr", "1"}, {"--adamw-lr", "1"}, {"--weight-decay", "1"}, {"--grad-clip", "2"}, {"--beta1", "0.5"}, {"--momentum", "0.5"},
-        {"--nesterov", "on"}, {"--lr-scale", "q=2"}, {"--ortho", "you"}, {"--ns-steps", "3"}, {"--teon-k", "3"}, {"--teon-roles", "q"},
-        {"--schedule", "linear"}, {"--warmup-ratio", "0.5"}, {"--min-lr-ratio", "0.5"}, {"--seed", "1"}, {"--skip-spikes", "8"}};
+    REQUIRE(changed({}, {"--out", "y", "--eval-every", "3", "--log-every", "7", "--checkpoint-every", "5", "--resume",
+                         "--time-limit", "1h", "--max-skipped", "3", "--warn-spikes", "5", "--recompute", "block",
+                         "--memory", "1Gi"})
+                .empty());
+    const std::vector<std::string> fixed[] = {{"--model", "tiny"},
+                                              {"--layers", "3"},
+                                              {"--seq-len", "512"},
+                                              {"--dtype", "bf16"},
+                                              {"--shuffle", "off"},
+                                              {"--batch-tokens", "1024"},
+                                              {"--lr", "1"},
+                                              {"--adamw-lr", "1"},
+                                              {"--weight-decay", "1"},
+                                              {"--grad-clip", "2"},
+                                              {"--beta1", "0.5"},
+                                              {"--momentum", "0.5"},
+                                              {"--nesterov", "on"},
+                                              {"--lr-scale", "q=2"},
+                                              {"--ortho", "you"},
+                                              {"--ns-steps", "3"},
+                                              {"--teon-k", "3"},
+                                              {"--teon-roles", "q"},
+                                              {"--schedule", "linear"},
+                                              {"--warmup-ratio", "0.5"},
+                                              {"--min-lr-ratio", "0.5"},
+                                              {"--seed", "1"},
+                                              {"--skip-spikes", "8"}};
     for (const std::vector<std::string>& flags : fixed) {
         const std::vector<std::string> found = changed({}, flags);
         REQUIRE(found.size() == 1);

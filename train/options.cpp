@@ -36,24 +36,31 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
         "the data's manifest.json, or the preset's";
     t.integer("--seq-len", o.seq_len, 1, 1 << 20, "tokens per sequence");
     t.choice("--dtype", o.dtype, Choices<DType>{{"float", DType::f32}, {"bf16", DType::bf16}},
-             "storage of weights and activations (master weights and sums are float)").default_text =
-        "bf16 on a GPU, float on a CPU";
-    t.choice("--recompute", o.recompute,
-             Choices<Recompute>{{"none", Recompute::none}, {"cheap", Recompute::cheap}, {"block", Recompute::block},
-                                {"auto", Recompute::automatic}},
-             "what backward computes again instead of keeping: nothing, norms and activations, or whole blocks; auto: the "
-             "first that fits the device");
-    t.choice("--attention", o.attention,
-             Choices<AttentionKind>{{"auto", AttentionKind::automatic}, {"gemm", AttentionKind::gemm}, {"flash", AttentionKind::flash}},
-             "through matrix products, or fused on tensor cores (bf16, head size 64 or 128); auto: flash where a GPU can");
+             "storage of weights and activations (master weights and sums are float)")
+        .default_text = "bf16 on a GPU, float on a CPU";
+    t.choice(
+        "--recompute", o.recompute,
+        Choices<Recompute>{{"none", Recompute::none},
+                           {"cheap", Recompute::cheap},
+                           {"block", Recompute::block},
+                           {"auto", Recompute::automatic}},
+        "what backward computes again instead of keeping: nothing, norms and activations, or whole blocks; auto: the "
+        "first that fits the device");
+    t.choice(
+        "--attention", o.attention,
+        Choices<AttentionKind>{
+            {"auto", AttentionKind::automatic}, {"gemm", AttentionKind::gemm}, {"flash", AttentionKind::flash}},
+        "through matrix products, or fused on tensor cores (bf16, head size 64 or 128); auto: flash where a GPU can");
     if (family.config(family.default_preset).positions == Positions::rotary) {
         t.number("--rope-base", o.rope_base, 1, 1e12, "base of the rotary frequencies").default_text = "preset's";
         t.number("--rope-scaling", o.rope_scaling, 1e-3, 1e6, "positions are divided by this (linear scaling)");
     }
 
     t.group("Data");
-    t.text("--data", o.data, "PATH", "training shards: a folder (its *_train_*.bin), a file, a glob or a list of these");
-    t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (*_val_*.bin)").default_text = "--data's, if a folder";
+    t.text("--data", o.data, "PATH",
+           "training shards: a folder (its *_train_*.bin), a file, a glob or a list of these");
+    t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (*_val_*.bin)").default_text =
+        "--data's, if a folder";
     t.toggle("--shuffle", o.shuffle, "visit windows in a random order, each once an epoch");
     t.toggle("--document-mask", o.document_mask, "attention and positions restart at each document");
 
@@ -70,7 +77,8 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
              Choices<Method>{{"adamw", Method::adamw}, {"muon", Method::muon}, {"teon", Method::teon}},
              "what updates the hidden matrices; AdamW updates the rest");
     t.number("--lr", opt.lr, 0, 100, "peak learning rate").default_text = "3e-4 adamw, 5e-3 muon and teon";
-    t.number("--adamw-lr", o.adamw_lr, 0, 100, "peak learning rate of AdamW's share under muon and teon").default_text = "= lr";
+    t.number("--adamw-lr", o.adamw_lr, 0, 100, "peak learning rate of AdamW's share under muon and teon").default_text =
+        "= lr";
     t.number("--weight-decay", opt.weight_decay, 0, 10, "decoupled weight decay, of matrices and embeddings");
     t.number("--grad-clip", o.grad_clip, 0, 1e9, "largest global gradient norm; 0: no clipping");
     t.number("--beta1", opt.beta1, 0, 0.999999, "AdamW's decay of the first moment");
@@ -78,25 +86,30 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.number("--eps", opt.eps, 0, 1, "AdamW's epsilon").default_text = "1e-8";
     t.number("--momentum", opt.momentum, 0, 0.999999, "Muon's and Teon's momentum");
     t.toggle("--nesterov", opt.nesterov, "orthogonalize gradient + momentum * M instead of M");
-    t.add("--lr-scale", "ROLE=X,...", "factors of the learning rate per role, e.g. q=0.707,k=0.707,v=0.707", "",
-          [&opt](const std::string& text) {
-              for (const std::string& item : split(text)) {
-                  size_t equals = item.find('=');
-                  CHECK_USAGE(equals != std::string::npos, "--lr-scale {}: write role=factor, e.g. q=0.5", item);
-                  auto factor = parse_number(item.substr(equals + 1));
-                  CHECK_USAGE(factor && *factor >= 0 && *factor <= 1e4, "--lr-scale {}: the factor must be between 0 and 1e4", item);
-                  opt.lr_scale[parse_matrix_role("--lr-scale", item.substr(0, equals))] = static_cast<float>(*factor);
-              }
-          },
-          [&opt] {
-              json j = json::object();
-              for (auto [role, factor] : opt.lr_scale) j[std::string(name_of(role))] = factor;
-              return j;
-          });
+    t.add(
+        "--lr-scale", "ROLE=X,...", "factors of the learning rate per role, e.g. q=0.707,k=0.707,v=0.707", "",
+        [&opt](const std::string& text) {
+            for (const std::string& item : split(text)) {
+                size_t equals = item.find('=');
+                CHECK_USAGE(equals != std::string::npos, "--lr-scale {}: write role=factor, e.g. q=0.5", item);
+                auto factor = parse_number(item.substr(equals + 1));
+                CHECK_USAGE(factor && *factor >= 0 && *factor <= 1e4,
+                            "--lr-scale {}: the factor must be between 0 and 1e4", item);
+                opt.lr_scale[parse_matrix_role("--lr-scale", item.substr(0, equals))] = static_cast<float>(*factor);
+            }
+        },
+        [&opt] {
+            json j = json::object();
+            for (auto [role, factor] : opt.lr_scale) j[std::string(name_of(role))] = factor;
+            return j;
+        });
 
     t.group("Orthogonalizer");
     t.choice("--ortho", opt.ortho,
-             Choices<Ortho>{{"svd", Ortho::svd}, {"jordan", Ortho::jordan}, {"you", Ortho::you}, {"you6", Ortho::you6},
+             Choices<Ortho>{{"svd", Ortho::svd},
+                            {"jordan", Ortho::jordan},
+                            {"you", Ortho::you},
+                            {"you6", Ortho::you6},
                             {"polar-express", Ortho::polar_express}},
              "exact polar factor, or a Newton-Schulz coefficient set");
     t.integer("--ns-steps", opt.ns_steps, 1, 100, "Newton-Schulz steps");
@@ -107,27 +120,32 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.group("Teon");
     t.integer("--teon-k", opt.teon_k, 1, 1024, "consecutive layers per stack");
     t.integer("--teon-mode", opt.teon_mode, 1, 3, "unfolding of the stack");
-    t.add("--teon-roles", "ROLE,...", "matrices that are stacked; the others are Muon's", "q,k,v",
-          [&opt](const std::string& text) {
-              opt.teon_roles.clear();
-              for (const std::string& item : split(text)) opt.teon_roles.insert(parse_matrix_role("--teon-roles", item));
-          },
-          [&opt] {
-              json j = json::array();
-              for (Role role : opt.teon_roles) j.push_back(name_of(role));
-              return j;
-          });
+    t.add(
+        "--teon-roles", "ROLE,...", "matrices that are stacked; the others are Muon's", "q,k,v",
+        [&opt](const std::string& text) {
+            opt.teon_roles.clear();
+            for (const std::string& item : split(text)) opt.teon_roles.insert(parse_matrix_role("--teon-roles", item));
+        },
+        [&opt] {
+            json j = json::array();
+            for (Role role : opt.teon_roles) j.push_back(name_of(role));
+            return j;
+        });
     t.toggle("--teon-rms-match", opt.teon_rms_match, "scale a stack's updates to the size that Muon's would have");
     t.toggle("--teon-normalize-slices", opt.teon_normalize_slices, "divide each slice by its norm before stacking");
 
     t.group("Schedule");
     t.choice("--schedule", o.schedule.kind,
-             Choices<ScheduleKind>{{"cosine", ScheduleKind::cosine}, {"linear", ScheduleKind::linear},
-                                   {"constant", ScheduleKind::constant}, {"constant-linear", ScheduleKind::constant_linear}},
+             Choices<ScheduleKind>{{"cosine", ScheduleKind::cosine},
+                                   {"linear", ScheduleKind::linear},
+                                   {"constant", ScheduleKind::constant},
+                                   {"constant-linear", ScheduleKind::constant_linear}},
              "learning rate after the warmup");
     t.number("--warmup-ratio", o.schedule.warmup_ratio, 0, 1, "share of the steps with rising learning rate");
-    t.number("--constant-ratio", o.schedule.constant_ratio, 0, 1, "constant-linear: share of the steps before the decay");
-    t.number("--min-lr-ratio", o.min_lr_ratio, 0, 1, "last learning rate, of the peak").default_text = "0.1 cosine, 0 else";
+    t.number("--constant-ratio", o.schedule.constant_ratio, 0, 1,
+             "constant-linear: share of the steps before the decay");
+    t.number("--min-lr-ratio", o.min_lr_ratio, 0, 1, "last learning rate, of the peak").default_text =
+        "0.1 cosine, 0 else";
 
     constexpr bool FREE = false;  // may differ when a run resumes
     t.group("Run", FREE);
@@ -145,11 +163,14 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.group("Checkpoints", FREE);
     t.integer("--checkpoint-every", o.checkpoint_every, 0, kMaxCount, "steps between checkpoints; 0: only at the end");
     t.integer("--keep-last", o.keep_last, 0, kMaxCount, "remove older checkpoints than this many; 0: keep all");
-    t.integer("--keep-every", o.keep_every, 0, kMaxCount, "but keep those of steps that are multiples of this; 0: none");
-    t.toggle("--checkpoint-sync", o.checkpoint_sync, "wait for each checkpoint instead of training on while it is written");
+    t.integer("--keep-every", o.keep_every, 0, kMaxCount,
+              "but keep those of steps that are multiples of this; 0: none");
+    t.toggle("--checkpoint-sync", o.checkpoint_sync,
+             "wait for each checkpoint instead of training on while it is written");
     t.choice("--on-save-error", o.stop_on_save_error, Choices<bool>{{"continue", false}, {"stop", true}},
              "what to do if a checkpoint cannot be written (the ones before it stay good)");
-    t.toggle("--resume", o.resume, "continue from the newest whole checkpoint in --out; starts anew if there is none yet");
+    t.toggle("--resume", o.resume,
+             "continue from the newest whole checkpoint in --out; starts anew if there is none yet");
     t.text("--init-from", o.init_from, "PATH", "begin with the weights of a checkpoint folder or model.safetensors");
     t.duration("--time-limit", o.time_limit, "save and end after this time, e.g. 23h50m").default_text = "none";
 
@@ -157,7 +178,8 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.integer("--max-skipped", o.max_skipped, 0, kMaxInt,
               "end the run after this many skipped updates in a row; 0: never");
     t.number("--skip-spikes", o.skip_spikes, 0, 1e6,
-             "skip updates whose loss or gradient norm is this many standard deviations high; 0: never").fixed = true;
+             "skip updates whose loss or gradient norm is this many standard deviations high; 0: never")
+        .fixed = true;
     t.number("--warn-spikes", o.warn_spikes, 0, 1e6, "only report those; 0: never");
 
     t.group("Samples", FREE);
@@ -170,12 +192,14 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
              "train nothing; evaluate the weights of --init-from, or of the newest checkpoint in --out with --resume");
     t.text("--hellaswag", o.hellaswag, "FILE", "with --eval-only: HellaSwag in llm.c's .bin format");
     t.integer("--ranks", o.ranks, 1, 65536, "with --plan-only: plan for this many devices, and print who updates what");
-    t.number("--bandwidth", o.bandwidth, 0, 1e6, "with --ranks: predict communication at this many GB/s per rank; 0: do not");
+    t.number("--bandwidth", o.bandwidth, 0, 1e6,
+             "with --ranks: predict communication at this many GB/s per rank; 0: do not");
     t.toggle("--check-ranks", o.check_ranks, "compare the weights of all ranks after every step (slow)");
     t.toggle("--rank-logs", o.rank_logs, "ranks above 0 log to metrics.rankN.jsonl and rankN.log in the run's folder");
     // Without influence on the numbers, or compared by what they resolve to (run_json).
     for (const char* flag : {"--recompute", "--data", "--val-data", "--micro-batch", "--steps", "--tokens", "--epochs"})
-        std::find_if(t.rows.begin(), t.rows.end(), [&](const OptionRow& row) { return row.flag == flag; })->fixed = false;
+        std::find_if(t.rows.begin(), t.rows.end(), [&](const OptionRow& row) { return row.flag == flag; })->fixed =
+            false;
     return t;
 }
 
@@ -193,12 +217,14 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
     if (lengths.empty()) o.epochs = 1;
 
     auto needs = [&](std::initializer_list<const char*> flags, bool allowed, const char* what) {
-        for (const char* flag : flags) CHECK_USAGE(allowed || !given.count(flag), "{} has no meaning without {}", flag, what);
+        for (const char* flag : flags)
+            CHECK_USAGE(allowed || !given.count(flag), "{} has no meaning without {}", flag, what);
     };
     needs({"--resume"}, !o.out.empty(), "--out, the run's folder");
     needs({"--hellaswag"}, o.eval_only, "--eval-only");
     if (o.eval_only) {
-        CHECK_USAGE(o.resume || !o.init_from.empty(), "--eval-only: of what? Give --init-from FOLDER, or --resume --out RUN");
+        CHECK_USAGE(o.resume || !o.init_from.empty(),
+                    "--eval-only: of what? Give --init-from FOLDER, or --resume --out RUN");
         CHECK_USAGE(!o.data.empty() || !o.val_data.empty() || !o.hellaswag.empty(),
                     "--eval-only: on what? Give --val-data or --hellaswag");
         return;
@@ -208,10 +234,11 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
     if (o.micro_batch > 0) {
         const int64_t sequences = o.batch_tokens / o.seq_len;
         CHECK_USAGE(sequences % o.micro_batch == 0,
-                    "--micro-batch {} does not divide the {} sequences of a step (--batch-tokens / --seq-len)", o.micro_batch,
-                    sequences);
+                    "--micro-batch {} does not divide the {} sequences of a step (--batch-tokens / --seq-len)",
+                    o.micro_batch, sequences);
     }
-    needs({"--adamw-lr", "--momentum", "--nesterov", "--lr-scale", "--ortho", "--ns-steps", "--ns-form", "--diagnose-every"},
+    needs({"--adamw-lr", "--momentum", "--nesterov", "--lr-scale", "--ortho", "--ns-steps", "--ns-form",
+           "--diagnose-every"},
           opt.method != Method::adamw, "--optimizer muon or teon");
     needs({"--teon-k", "--teon-mode", "--teon-roles", "--teon-rms-match", "--teon-normalize-slices"},
           opt.method == Method::teon, "--optimizer teon");
@@ -220,7 +247,8 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
     needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
     needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");
     needs({"--keep-every"}, given.count("--keep-last") > 0, "--keep-last");
-    needs({"--prompt", "--prompt-tokens", "--sample-tokens", "--temperature", "--top-k"}, o.sample_every > 0, "--sample-every");
+    needs({"--prompt", "--prompt-tokens", "--sample-tokens", "--temperature", "--top-k"}, o.sample_every > 0,
+          "--sample-every");
     CHECK_USAGE(o.plan_only || !o.data.empty(), "--data: missing; name a folder of token shards (make demo shows how)");
 }
 

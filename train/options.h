@@ -1,5 +1,5 @@
-// Every flag of train_gpt2 and train_llama: one row of a table generates parsing, help, range checks, the config file's keys and
-// the resolved config that is logged. Reading options touches no device and allocates nothing.
+// Every flag of train_gpt2 and train_llama: one row of a table generates parsing, help, range checks, the config file's
+// keys and the resolved config that is logged. Reading options touches no device and allocates nothing.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -16,8 +16,8 @@ namespace teon {
 
 // What distinguishes one training program from another.
 struct ModelFamily {
-    std::string program;                                  // "train_gpt2"
-    std::string default_preset;                           // "small"
+    std::string program;         // "train_gpt2"
+    std::string default_preset;  // "small"
     std::vector<std::string> presets;
     DecoderConfig (*config)(const std::string& preset);
 };
@@ -37,7 +37,7 @@ struct Options {
     bool shuffle = true, document_mask = false;
     // batch
     int64_t batch_tokens = 524288;
-    int micro_batch = 0;                                  // 0: automatic
+    int micro_batch = 0;  // 0: automatic
     int64_t steps = 0, tokens = 0;
     double epochs = 0;
     // optimizer, orthogonalizer, teon
@@ -51,34 +51,36 @@ struct Options {
     std::string out;
     uint64_t seed = 1337;
     int64_t eval_every = 250, eval_tokens = 0, log_every = 1, diagnose_every = 0;
-    int64_t memory = 0;                                   // bytes; 0: what the device has
+    int64_t memory = 0;  // bytes; 0: what the device has
     // checkpoints
     int64_t checkpoint_every = 0, keep_last = 0, keep_every = 0;
     bool checkpoint_sync = false, stop_on_save_error = false, resume = false;
     std::string init_from;
-    double time_limit = 0;                                // seconds; 0: none
+    double time_limit = 0;  // seconds; 0: none
     // guards
     int max_skipped = 20;
-    float skip_spikes = 0, warn_spikes = 0;               // standard deviations; 0: off
+    float skip_spikes = 0, warn_spikes = 0;  // standard deviations; 0: off
     // samples
     int64_t sample_every = 0;
     SamplingOptions sampling;
     // checks
     bool plan_only = false, eval_only = false;
-    std::string hellaswag;                                // with eval_only
-    int ranks = 1;                                        // with plan_only; a run's come from its launcher
-    double bandwidth = 0;                                 // GB/s per rank, for the plan's prediction; 0: none
+    std::string hellaswag;  // with eval_only
+    int ranks = 1;          // with plan_only; a run's come from its launcher
+    double bandwidth = 0;   // GB/s per rank, for the plan's prediction; 0: none
     bool check_ranks = false, rank_logs = false;
 };
 
-// Parses argv and, where given, --config FILE.toml (flags override it). Throws UsageError with one line that names the flag, the
-// value and the fix. Returns std::nullopt if --help or --version was asked for and printed.
+// Parses argv and, where given, --config FILE.toml (flags override it). Throws UsageError with one line that names the
+// flag, the value and the fix. Returns std::nullopt if --help or --version was asked for and printed.
 std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv);
 
 // Every flag with its resolved value, for config.json.
 nlohmann::json options_json(const ModelFamily& family, const Options& options);
 
-// Of the flags that a resumed run must not change, those whose resolved value is not the saved one: "--lr 0.1 (was 0.2)".
-std::vector<std::string> changed_options(const ModelFamily& family, const nlohmann::json& saved, const Options& options);
+// Of the flags that a resumed run must not change, those whose resolved value is not the saved one: "--lr 0.1 (was
+// 0.2)".
+std::vector<std::string> changed_options(const ModelFamily& family, const nlohmann::json& saved,
+                                         const Options& options);
 
 }  // namespace teon

@@ -58,7 +58,8 @@ void check_hash(uint64_t hash, const std::string& what, Context& context) {
     std::vector<uint64_t> hashes(context.comm->size());
     download_bytes(hashes.data(), all.data(), hashes.size() * sizeof hash, context.stream);
     context.stream.synchronize();
-    for (size_t r = 1; r < hashes.size(); ++r) CHECK(hashes[r] == hashes[0], "rank {} has other {} than rank 0", r, what);
+    for (size_t r = 1; r < hashes.size(); ++r)
+        CHECK(hashes[r] == hashes[0], "rank {} has other {} than rank 0", r, what);
 }
 
 }  // namespace

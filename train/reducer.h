@@ -14,13 +14,14 @@ namespace teon {
 class Reducer {
 public:
     // Buckets hold the gradients of as many layers as it takes to have `bucket_bytes` of them.
-    Reducer(const ParamStore& params, const Ownership& ownership, Context& context, int64_t bucket_bytes = int64_t{4} << 20);
+    Reducer(const ParamStore& params, const Ownership& ownership, Context& context,
+            int64_t bucket_bytes = int64_t{4} << 20);
 
-    // The gradients of a layer are queued on context.stream (Model::forward_backward's on_grads_ready; -1 is the last). Only
-    // in the last micro-step: before it, gradients are summed where they are.
+    // The gradients of a layer are queued on context.stream (Model::forward_backward's on_grads_ready; -1 is the last).
+    // Only in the last micro-step: before it, gradients are summed where they are.
     void ready(int layer);
-    // After ready(-1): context.stream continues when this rank's own gradients are the sums over all ranks. The others are
-    // what they were.
+    // After ready(-1): context.stream continues when this rank's own gradients are the sums over all ranks. The others
+    // are what they were.
     void finish();
 
     // *sum (device) = the sum of squares of the reduced gradients, over all ranks, with the same bits on each. scratch:
@@ -38,8 +39,8 @@ private:
     std::vector<Part> bucket_;
 };
 
-// Both are called by all ranks, wait for the device, and throw Error naming the first rank that differs from rank 0: in a bit
-// of the working weights; in a text (what says of what).
+// Both are called by all ranks, wait for the device, and throw Error naming the first rank that differs from rank 0: in
+// a bit of the working weights; in a text (what says of what).
 void check_same_on_all_ranks(const ParamStore& params, Context& context);
 void check_equal_on_all_ranks(const std::string& text, const char* what, Context& context);
 

@@ -35,8 +35,13 @@ json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& de
     for (const Stack& stack : s.optimizer_plan.stacks) {
         json rows = json::array();
         for (int row : stack.rows) rows.push_back(s.params[row].name);
-        stacks.push_back({{"role", name_of(stack.role)}, {"m", stack.m}, {"n", stack.n}, {"mode", stack.mode},
-                          {"form", name_of(stack.form)}, {"flops", stack.flops}, {"parameters", rows}});
+        stacks.push_back({{"role", name_of(stack.role)},
+                          {"m", stack.m},
+                          {"n", stack.n},
+                          {"mode", stack.mode},
+                          {"form", name_of(stack.form)},
+                          {"flops", stack.flops},
+                          {"parameters", rows}});
     }
     json memory = json::object();
     for (const auto& [name, bytes] : s.memory) memory[name] = bytes;
@@ -44,33 +49,50 @@ json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& de
             {"version", source_version()},
             {"device", {{"name", device.name}, {"backend", backend_name()}, {"memory_bytes", device.total_bytes}}},
             {"options", options_json(family, s.options)},
-            {"model", {{"family", c.family}, {"preset", c.preset}, {"layers", c.L}, {"channels", c.C}, {"heads", c.NH},
-                       {"kv_heads", c.NKV}, {"ffn", c.F}, {"vocab_size", c.V}, {"context", c.max_T},
-                       {"parameters", s.params.logical_size()}}},
-            {"run", {{"steps", s.steps}, {"micro_batch", s.run.B}, {"micro_steps", s.micro_steps},
-                     {"ranks", s.placement.ranks}, {"attention", name_of(s.run.attention)},
-                     {"recompute", name_of(s.run.recompute)}, {"eval_windows", s.eval_windows}}},
+            {"model",
+             {{"family", c.family},
+              {"preset", c.preset},
+              {"layers", c.L},
+              {"channels", c.C},
+              {"heads", c.NH},
+              {"kv_heads", c.NKV},
+              {"ffn", c.F},
+              {"vocab_size", c.V},
+              {"context", c.max_T},
+              {"parameters", s.params.logical_size()}}},
+            {"run",
+             {{"steps", s.steps},
+              {"micro_batch", s.run.B},
+              {"micro_steps", s.micro_steps},
+              {"ranks", s.placement.ranks},
+              {"attention", name_of(s.run.attention)},
+              {"recompute", name_of(s.run.recompute)},
+              {"eval_windows", s.eval_windows}}},
             {"memory_bytes", memory},
             {"data", {{"train", shards_json(s.train_shards)}, {"val", shards_json(s.val_shards)}}},
             {"stacks", stacks}};
 }
 
-// What a run may plan with. Several ranks must come to the same plan, so they go by what their devices have in all, not by
-// what happens to be free; ranks on CPUs share their machine's memory.
+// What a run may plan with. Several ranks must come to the same plan, so they go by what their devices have in all, not
+// by what happens to be free; ranks on CPUs share their machine's memory.
 int64_t usable_bytes(const DeviceInfo& device, const Launch& launch) {
     if (launch.size == 1) return static_cast<int64_t>(0.94 * static_cast<double>(device.free_bytes));
-    return static_cast<int64_t>(0.9 * static_cast<double>(device.total_bytes)) / (device.is_gpu ? 1 : launch.local_size);
+    return static_cast<int64_t>(0.9 * static_cast<double>(device.total_bytes)) /
+           (device.is_gpu ? 1 : launch.local_size);
 }
 
 int run(const ModelFamily& family, int argc, const char* const* argv) {
     const Launch launch = launch_from_environment();
-    if (launch.rank > 0) CHECK(std::freopen("/dev/null", "w", stdout), "/dev/null cannot be opened");  // rank 0 speaks for all
+    if (launch.rank > 0)
+        CHECK(std::freopen("/dev/null", "w", stdout), "/dev/null cannot be opened");  // rank 0 speaks for all
     std::optional<Options> options = parse_options(family, argc, argv);
     if (!options) return 0;
     constexpr int64_t kPlanBytes = int64_t{80} << 30;  // --plan-only plans for a device of 80 GB unless told otherwise
     const bool cuda = std::string_view(backend_name()) == "cuda";
     if (options->plan_only) {
-        fmt::print("{}", setup_report(make_setup(family, *options, {cuda, options->memory ? options->memory : kPlanBytes, options->ranks})));
+        fmt::print("{}",
+                   setup_report(make_setup(family, *options,
+                                           {cuda, options->memory ? options->memory : kPlanBytes, options->ranks})));
         return 0;
     }
     if (options->eval_only) {

@@ -35,8 +35,9 @@ void read_exactly(int file, void* out, int64_t bytes, int64_t offset, const std:
 TensorInfo parse_tensor(const std::string& path, const std::string& name, const nlohmann::json& j, int64_t data_begin,
                         int64_t data_bytes) {
     auto fault = [&](const char* what) { return fmt::format("{}: tensor '{}': {}", path, name, what); };
-    CHECK(j.is_object() && j.contains("dtype") && j["dtype"].is_string() && j.contains("shape") && j["shape"].is_array() &&
-              j.contains("data_offsets") && j["data_offsets"].is_array() && j["data_offsets"].size() == 2,
+    CHECK(j.is_object() && j.contains("dtype") && j["dtype"].is_string() && j.contains("shape") &&
+              j["shape"].is_array() && j.contains("data_offsets") && j["data_offsets"].is_array() &&
+              j["data_offsets"].size() == 2,
           "{}", fault("its header entry is not {dtype, shape, data_offsets}"));
     TensorInfo t;
     t.name = name;
@@ -45,7 +46,8 @@ TensorInfo parse_tensor(const std::string& path, const std::string& name, const 
     CHECK(item > 0, "{}", fault(("unknown dtype " + t.dtype).c_str()));
     int64_t elements = 1;
     for (const auto& d : j["shape"]) {
-        CHECK(d.is_number_unsigned() && d.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX), "{}", fault("bad shape"));
+        CHECK(d.is_number_unsigned() && d.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX), "{}",
+              fault("bad shape"));
         t.shape.push_back(d.get<int64_t>());
         CHECK(!__builtin_mul_overflow(elements, t.shape.back(), &elements), "{}", fault("shape overflows"));
     }
@@ -63,9 +65,9 @@ TensorInfo parse_tensor(const std::string& path, const std::string& name, const 
 }  // namespace
 
 int dtype_bytes(const std::string& dtype) {
-    static const std::map<std::string, int> sizes = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4},
-                                                     {"I16", 2}, {"I8", 1},  {"U8", 1},  {"BOOL", 1}, {"U16", 2}, {"U32", 4},
-                                                     {"U64", 8}};
+    static const std::map<std::string, int> sizes = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
+                                                     {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U8", 1},   {"BOOL", 1},
+                                                     {"U16", 2}, {"U32", 4}, {"U64", 8}};
     auto it = sizes.find(dtype);
     return it == sizes.end() ? 0 : it->second;
 }
@@ -108,8 +110,9 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
                 metadata_[key] = value.get<std::string>();
             }
         }
-        std::sort(tensors_.begin(), tensors_.end(),
-                  [](const TensorInfo& a, const TensorInfo& b) { return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes); });
+        std::sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
+            return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
+        });
         int64_t at = data_begin;  // the data must be covered once, without holes
         for (const TensorInfo& t : tensors_) {
             CHECK(t.offset == at, "{}: tensor '{}' begins at byte {}, expected {}", path, t.name, t.offset, at);
@@ -152,15 +155,21 @@ std::vector<float> SafetensorsFile::read_float(const TensorInfo& tensor) const {
             out[i] = static_cast<float>(x);
         }
     };
-    if (tensor.dtype == "F32") convert(float{});
-    else if (tensor.dtype == "F64") convert(double{});
-    else if (tensor.dtype == "BF16") convert(bf16{});
-    else if (tensor.dtype == "F16") convert(f16{});
-    else throw Error(fmt::format("{}: tensor '{}' is {}, not a floating-point type", path_, tensor.name, tensor.dtype));
+    if (tensor.dtype == "F32")
+        convert(float{});
+    else if (tensor.dtype == "F64")
+        convert(double{});
+    else if (tensor.dtype == "BF16")
+        convert(bf16{});
+    else if (tensor.dtype == "F16")
+        convert(f16{});
+    else
+        throw Error(fmt::format("{}: tensor '{}' is {}, not a floating-point type", path_, tensor.name, tensor.dtype));
     return out;
 }
 
-std::string safetensors_header(const std::vector<TensorData>& tensors, const std::map<std::string, std::string>& metadata) {
+std::string safetensors_header(const std::vector<TensorData>& tensors,
+                               const std::map<std::string, std::string>& metadata) {
     nlohmann::ordered_json header = nlohmann::ordered_json::object();
     if (!metadata.empty()) header["__metadata__"] = metadata;
     int64_t at = 0;

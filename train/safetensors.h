@@ -1,5 +1,6 @@
-// The safetensors format (https://github.com/huggingface/safetensors): 8 bytes little-endian header length, a JSON header, data.
-// The reader trusts nothing: every length, offset, shape and type is checked against the file before it is used.
+// The safetensors format (https://github.com/huggingface/safetensors): 8 bytes little-endian header length, a JSON
+// header, data. The reader trusts nothing: every length, offset, shape and type is checked against the file before it
+// is used.
 #pragma once
 
 #include <cstdint>
@@ -10,25 +11,25 @@
 namespace teon {
 
 struct TensorInfo {
-    std::string name, dtype;         // "F32", "BF16", "F16", "F64", "I32", "I64", ...
-    std::vector<int64_t> shape;      // empty: a scalar
-    int64_t offset = 0, bytes = 0;   // in the file
+    std::string name, dtype;        // "F32", "BF16", "F16", "F64", "I32", "I64", ...
+    std::vector<int64_t> shape;     // empty: a scalar
+    int64_t offset = 0, bytes = 0;  // in the file
     int64_t elements() const;
 };
 
 class SafetensorsFile {
 public:
-    explicit SafetensorsFile(const std::string& path);   // throws Error naming the file and the fault
+    explicit SafetensorsFile(const std::string& path);  // throws Error naming the file and the fault
     ~SafetensorsFile();
     SafetensorsFile(const SafetensorsFile&) = delete;
 
     const std::string& path() const { return path_; }
-    const std::vector<TensorInfo>& tensors() const { return tensors_; }   // in the order of their data
+    const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in the order of their data
     const std::map<std::string, std::string>& metadata() const { return metadata_; }
-    const TensorInfo* find(const std::string& name) const;                // nullptr if absent
-    const TensorInfo& at(const std::string& name) const;                  // throws Error naming file and tensor
+    const TensorInfo* find(const std::string& name) const;  // nullptr if absent
+    const TensorInfo& at(const std::string& name) const;    // throws Error naming file and tensor
     std::vector<std::byte> read(const TensorInfo& tensor) const;
-    std::vector<float> read_float(const TensorInfo& tensor) const;        // from F32, BF16, F16 or F64
+    std::vector<float> read_float(const TensorInfo& tensor) const;  // from F32, BF16, F16 or F64
 
 private:
     std::string path_;
@@ -44,9 +45,10 @@ struct TensorData {
     const void* data = nullptr;
 };
 
-int dtype_bytes(const std::string& dtype);   // 0 for an unknown one
+int dtype_bytes(const std::string& dtype);  // 0 for an unknown one
 
 // The header of a file with these tensors one behind the other; their data follow it in order.
-std::string safetensors_header(const std::vector<TensorData>& tensors, const std::map<std::string, std::string>& metadata);
+std::string safetensors_header(const std::vector<TensorData>& tensors,
+                               const std::map<std::string, std::string>& metadata);
 
 }  // namespace teon

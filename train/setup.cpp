@@ -28,7 +28,8 @@ DecoderConfig make_config(const ModelFamily& family, const Options& o, const nlo
     DecoderConfig c = family.config(o.model);
     if (o.layers) c.L = o.layers;
     if (o.channels) {
-        c.F = static_cast<int>(static_cast<int64_t>(c.F) * o.channels / c.C);  // the preset's ratio of MLP to model width
+        c.F =
+            static_cast<int>(static_cast<int64_t>(c.F) * o.channels / c.C);  // the preset's ratio of MLP to model width
         c.C = o.channels;
     }
     if (o.heads) c.NKV = c.NH = o.heads;
@@ -37,7 +38,8 @@ DecoderConfig make_config(const ModelFamily& family, const Options& o, const nlo
     const int in_data = manifest.is_object() ? manifest.value("vocab_size", 0) : 0;
     if (o.vocab_size) {
         c.V = o.vocab_size;
-        CHECK_USAGE(c.V >= in_data, "--vocab-size {}: the data's manifest.json says {}; leave the flag out to use that", c.V, in_data);
+        CHECK_USAGE(c.V >= in_data, "--vocab-size {}: the data's manifest.json says {}; leave the flag out to use that",
+                    c.V, in_data);
     } else if (in_data) {
         c.V = in_data;
     }
@@ -66,8 +68,9 @@ int64_t windows_of(const std::vector<ShardInfo>& shards, int T) {
     return n;
 }
 
-// Sizes the micro-batch and the recompute policy together: the cheapest policy that leaves room for a useful micro-batch
-// (8192 tokens, or the rank's whole step if that is less), then the largest divisor of its sequences that fits.
+// Sizes the micro-batch and the recompute policy together: the cheapest policy that leaves room for a useful
+// micro-batch (8192 tokens, or the rank's whole step if that is less), then the largest divisor of its sequences that
+// fits.
 void fit_to_memory(Setup& s, const DeviceLimits& limits, int64_t fixed_bytes) {
     const Options& o = s.options;
     const int64_t sequences = o.batch_tokens / o.seq_len / limits.ranks;
@@ -102,10 +105,11 @@ void fit_to_memory(Setup& s, const DeviceLimits& limits, int64_t fixed_bytes) {
         }
     DecoderRun smallest = s.run;
     const int64_t wanted = fixed_bytes + decoder_activations(s.config, smallest).total_bytes();
-    throw UsageError(fmt::format(
-        "{} needs {} at --micro-batch {} --recompute {}, but {} are there; lower --micro-batch or --seq-len, or use a smaller model",
-        o.model, bytes_text(static_cast<double>(wanted)), s.run.B, name_of(s.run.recompute),
-        bytes_text(static_cast<double>(limits.memory_bytes))));
+    throw UsageError(
+        fmt::format("{} needs {} at --micro-batch {} --recompute {}, but {} are there; lower --micro-batch or "
+                    "--seq-len, or use a smaller model",
+                    o.model, bytes_text(static_cast<double>(wanted)), s.run.B, name_of(s.run.recompute),
+                    bytes_text(static_cast<double>(limits.memory_bytes))));
 }
 
 void check_shares(const Options& o, int ranks) {
@@ -125,14 +129,16 @@ void plan_length(Setup& s) {
         CHECK_USAGE(s.steps > 0, "--tokens {}: less than one step of --batch-tokens {}", o.tokens, o.batch_tokens);
     } else if (!s.train_shards.empty()) {
         const double windows = static_cast<double>(windows_of(s.train_shards, o.seq_len));
-        s.steps = static_cast<int64_t>(std::floor(o.epochs * windows * o.seq_len / static_cast<double>(o.batch_tokens)));
-        CHECK_USAGE(s.steps > 0, "--epochs {}: the data's {} tokens are less than one step of --batch-tokens {}", o.epochs,
-                    s.data_tokens, o.batch_tokens);
+        s.steps =
+            static_cast<int64_t>(std::floor(o.epochs * windows * o.seq_len / static_cast<double>(o.batch_tokens)));
+        CHECK_USAGE(s.steps > 0, "--epochs {}: the data's {} tokens are less than one step of --batch-tokens {}",
+                    o.epochs, s.data_tokens, o.batch_tokens);
     }
     if (!s.val_shards.empty()) {
         const int64_t limit = o.eval_tokens ? o.eval_tokens : 10485760;
         s.eval_windows = std::min(windows_of(s.val_shards, o.seq_len), std::max<int64_t>(1, limit / o.seq_len));
-        CHECK_USAGE(s.eval_windows > 0, "--val-data: {} has no window of --seq-len {} + 1 tokens", s.val_shards[0].path, o.seq_len);
+        CHECK_USAGE(s.eval_windows > 0, "--val-data: {} has no window of --seq-len {} + 1 tokens", s.val_shards[0].path,
+                    o.seq_len);
     }
 }
 
@@ -150,9 +156,10 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     const nlohmann::json manifest = options.data.empty() ? nlohmann::json() : read_manifest(options.data);
     s.config = make_config(family, options, manifest);
     if (manifest.is_object()) s.delimiter = manifest.value("delimiter", -1);
-    CHECK_USAGE(!options.document_mask || s.delimiter >= 0 || options.data.empty(),
-                "--document-mask: {} has no manifest.json that names the delimiter; make the shards with scripts/prepare.py",
-                options.data);
+    CHECK_USAGE(
+        !options.document_mask || s.delimiter >= 0 || options.data.empty(),
+        "--document-mask: {} has no manifest.json that names the delimiter; make the shards with scripts/prepare.py",
+        options.data);
     check_shares(options, limits.ranks);
     open_data(s);
     plan_length(s);
@@ -171,9 +178,11 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     s.memory.push_back({"weights, float masters", 4 * P});
     if (s.run.dtype == DType::bf16) s.memory.push_back({"weights, bf16", 2 * P});
     s.memory.push_back({"gradients, float", 4 * P});
-    s.memory.push_back({"optimizer state", *std::max_element(s.placement.state_bytes.begin(), s.placement.state_bytes.end())});
+    s.memory.push_back(
+        {"optimizer state", *std::max_element(s.placement.state_bytes.begin(), s.placement.state_bytes.end())});
     s.memory.push_back({"optimizer scratch", s.optimizer_plan.scratch_bytes});
-    if (options.sample_every) s.memory.push_back({"samples", generator_bytes(s.config, 1, s.config.max_T, s.run.dtype)});
+    if (options.sample_every)
+        s.memory.push_back({"samples", generator_bytes(s.config, 1, s.config.max_T, s.run.dtype)});
     fit_to_memory(s, limits, s.memory_bytes());
     s.activations = decoder_activations(s.config, s.run);
     s.memory.push_back({"activations, saved", s.activations.saved_bytes()});
@@ -199,27 +208,30 @@ std::string setup_report(const Setup& s) {
     const Options& o = s.options;
     std::string out;
     auto line = [&](std::string_view name, std::string value) { out += fmt::format("{:<12}{}\n", name, value); };
-    line("model", fmt::format("{} {}: {} layers, {} channels, {} heads{}, MLP {}, vocabulary {}, context {}", c.family, c.preset,
-                              c.L, c.C, c.NH, c.NKV == c.NH ? "" : fmt::format(" ({} key/value)", c.NKV), c.F, c.V, c.max_T));
+    line("model",
+         fmt::format("{} {}: {} layers, {} channels, {} heads{}, MLP {}, vocabulary {}, context {}", c.family, c.preset,
+                     c.L, c.C, c.NH, c.NKV == c.NH ? "" : fmt::format(" ({} key/value)", c.NKV), c.F, c.V, c.max_T));
     line("parameters", fmt::format("{} ({}), stored as {}", s.params.logical_size(),
                                    count_text(static_cast<double>(s.params.logical_size())), name_of(s.run.dtype)));
     if (!s.train_shards.empty())
-        line("data", fmt::format("{} tokens in {} shard{}{}", count_text(static_cast<double>(s.data_tokens)), s.train_shards.size(),
-                                 s.train_shards.size() == 1 ? "" : "s",
+        line("data", fmt::format("{} tokens in {} shard{}{}", count_text(static_cast<double>(s.data_tokens)),
+                                 s.train_shards.size(), s.train_shards.size() == 1 ? "" : "s",
                                  s.val_shards.empty() ? ", no validation data"
                                                       : fmt::format(", {} validation windows", s.eval_windows)));
     const int ranks = s.placement.ranks;
-    line("step", fmt::format("{} tokens = {}{} x {} sequences of {}", o.batch_tokens, ranks > 1 ? fmt::format("{} ranks x ", ranks) : "",
-                             s.micro_steps, s.run.B, o.seq_len));
+    line("step", fmt::format("{} tokens = {}{} x {} sequences of {}", o.batch_tokens,
+                             ranks > 1 ? fmt::format("{} ranks x ", ranks) : "", s.micro_steps, s.run.B, o.seq_len));
     if (s.steps)
-        line("length", fmt::format("{} steps = {} tokens{}", s.steps, count_text(static_cast<double>(s.steps * o.batch_tokens)),
-                                   s.data_tokens ? fmt::format(" = {:.2f} epochs", static_cast<double>(s.steps * o.batch_tokens) /
-                                                                                       static_cast<double>(s.data_tokens))
-                                                 : ""));
+        line("length",
+             fmt::format("{} steps = {} tokens{}", s.steps, count_text(static_cast<double>(s.steps * o.batch_tokens)),
+                         s.data_tokens ? fmt::format(" = {:.2f} epochs", static_cast<double>(s.steps * o.batch_tokens) /
+                                                                             static_cast<double>(s.data_tokens))
+                                       : ""));
     line("attention", std::string(name_of(s.run.attention)));
     line("recompute", std::string(name_of(s.run.recompute)));
     out += "memory\n";
-    for (const auto& [name, bytes] : s.memory) out += fmt::format("  {:<28}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
+    for (const auto& [name, bytes] : s.memory)
+        out += fmt::format("  {:<28}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
     out += fmt::format("  {:<28}{:>12}\n", "total", bytes_text(static_cast<double>(s.memory_bytes())));
     out += plan_table(s.params, s.optimizer_plan, o.optimizer);
     if (ranks > 1) out += placement_table(s.params, s.placement, s.run.dtype, o.bandwidth);

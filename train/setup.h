@@ -18,23 +18,23 @@ namespace teon {
 // What the plan may assume of the device.
 struct DeviceLimits {
     bool is_gpu = false;
-    int64_t memory_bytes = 0;     // that the run may use on one of them
-    int ranks = 1;                // devices that share the work
+    int64_t memory_bytes = 0;  // that the run may use on one of them
+    int ranks = 1;             // devices that share the work
 };
 
 struct Setup {
     Options options;
     DecoderConfig config;
-    DecoderRun run;               // micro-batch, storage type, resolved recompute policy
+    DecoderRun run;  // micro-batch, storage type, resolved recompute policy
     ParamTable params;
     ActivationPlan activations;
     OptimizerPlan optimizer_plan;
-    Placement placement;          // of it on the ranks
+    Placement placement;  // of it on the ranks
     std::vector<ShardInfo> train_shards, val_shards;
-    int delimiter = -1;           // token that begins a document, where the data's manifest says
+    int delimiter = -1;  // token that begins a document, where the data's manifest says
     int64_t data_tokens = 0;
-    int64_t steps = 0;            // 0 when the data is not known (--plan-only)
-    int micro_steps = 1;          // gradient accumulation: micro-batches per step and rank
+    int64_t steps = 0;    // 0 when the data is not known (--plan-only)
+    int micro_steps = 1;  // gradient accumulation: micro-batches per step and rank
     int64_t eval_windows = 0;
     std::vector<std::pair<std::string, int64_t>> memory;  // bytes per category
     int64_t memory_bytes() const;

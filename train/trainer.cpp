@@ -16,8 +16,8 @@ struct Slot {
     explicit Slot(int ranks) : loss_sums(ranks), stops(ranks) {}
     Event begin, backward_end, optimizer_begin, end;
     PinnedBuffer<float> loss_sum{1};
-    PinnedBuffer<float> loss_sums, stops;    // by rank
-    PinnedBuffer<float> stop{1};             // this rank's
+    PinnedBuffer<float> loss_sums, stops;  // by rank
+    PinnedBuffer<float> stop{1};           // this rank's
     PinnedBuffer<StepControl> control{1};
     StepMetrics metrics;
 };
@@ -30,16 +30,16 @@ struct Trainer::Impl {
     Loader& loader;
     TrainerOptions o;
     Context& ctx;
-    Buffer<float> losses;                    // of one micro-batch
-    Buffer<float> sums{2};                   // loss sum of the step; squared gradient norm
-    Buffer<float> loss_sums, stops;          // of the step, by rank; whether a rank wants to stop
+    Buffer<float> losses;            // of one micro-batch
+    Buffer<float> sums{2};           // loss sum of the step; squared gradient norm
+    Buffer<float> loss_sums, stops;  // of the step, by rank; whether a rank wants to stop
     Buffer<StepControl> control{1};
     Buffer<std::byte> scratch{static_cast<int64_t>(reduce_scratch_bytes())};
     Reducer reducer;
     Slot slots[2];
     bool stop = false;
     int64_t done = 0, returned = 0;
-    StepControl last;                        // of the step returned last
+    StepControl last;  // of the step returned last
 
     Impl(Model& m, Optimizer& opt, Loader& l, const TrainerOptions& options, Context& context)
         : model(m),
@@ -158,7 +158,8 @@ void Trainer::restore(int64_t done, const StepControl& control) {
 EvalResult evaluate(Model& model, Loader& loader, int B, int64_t windows, Context& context) {
     const int64_t ranks = context.comm->size(), rank = context.comm->rank();
     const int64_t rounds = (windows + ranks * B - 1) / (ranks * B);
-    Buffer<float> losses, sums(rounds), all(rounds * ranks);  // losses of a batch; sum of each batch, of this rank and of all
+    Buffer<float> losses, sums(rounds),
+        all(rounds * ranks);  // losses of a batch; sum of each batch, of this rank and of all
     Buffer<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()));
     EvalResult result;
     zero(sums.data(), rounds, context.stream);

@@ -1,5 +1,5 @@
-// One optimizer step: micro-batches forward and backward, norm, clipping, update. Nothing in a step allocates or waits for the
-// device; metrics are read back when the step after is already queued.
+// One optimizer step: micro-batches forward and backward, norm, clipping, update. Nothing in a step allocates or waits
+// for the device; metrics are read back when the step after is already queued.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ namespace teon {
 
 struct TrainerOptions {
     int64_t steps = 0;
-    int64_t batch_tokens = 0;     // of a step, over all ranks and micro-batches
+    int64_t batch_tokens = 0;  // of a step, over all ranks and micro-batches
     int micro_steps = 1;
     float grad_clip = 1.0f;
-    float skip_spikes = 0;        // StepControl's spike_limit
+    float skip_spikes = 0;  // StepControl's spike_limit
     OptimizerOptions optimizer;
     Schedule schedule;
 };
@@ -33,8 +33,9 @@ public:
     std::optional<StepMetrics> step();
     // Waits for the last queued step and returns its metrics, unless they were returned.
     std::optional<StepMetrics> finish();
-    int64_t steps_done() const;   // queued so far
-    // Of the next step's metrics, `stop` will be true on every rank. For a rank that wants all to stop after the same step.
+    int64_t steps_done() const;  // queued so far
+    // Of the next step's metrics, `stop` will be true on every rank. For a rank that wants all to stop after the same
+    // step.
     void request_stop();
     // What the step of the last metrics returned left, for a checkpoint.
     const StepControl& control() const;
@@ -47,12 +48,13 @@ private:
 };
 
 struct EvalResult {
-    double loss = 0;              // nats per token, mean
+    double loss = 0;  // nats per token, mean
     int64_t tokens = 0;
 };
 
-// Mean loss over the first `windows` windows of the loader (not shuffled, made for this rank), the same ones every time. The
-// ranks share the work; the result is the same on each and, batch by batch, in the order of one rank. Synchronizes.
+// Mean loss over the first `windows` windows of the loader (not shuffled, made for this rank), the same ones every
+// time. The ranks share the work; the result is the same on each and, batch by batch, in the order of one rank.
+// Synchronizes.
 EvalResult evaluate(Model& model, Loader& loader, int B, int64_t windows, Context& context);
 
 }  // namespace teon

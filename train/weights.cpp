@@ -12,9 +12,9 @@ struct Place {
 };
 Place place_of(const ParamRow& r) {
     const int64_t m = r.logical_rows, n = r.logical_cols;
-    if (m == 1 && r.rows == 1) return {r.slot.part * n, 0, 1};                    // a vector: parts follow one another
-    if (r.slot.transposed) return {r.slot.part * m, 1, m * r.slot.parts};         // (in, parts * out)
-    return {r.slot.part * m * n, n, 1};                                           // (parts * out, in)
+    if (m == 1 && r.rows == 1) return {r.slot.part * n, 0, 1};             // a vector: parts follow one another
+    if (r.slot.transposed) return {r.slot.part * m, 1, m * r.slot.parts};  // (in, parts * out)
+    return {r.slot.part * m * n, n, 1};                                    // (parts * out, in)
 }
 
 template <typename F>
@@ -43,8 +43,10 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParamTable& table) {
         }
         const int64_t m = r.logical_rows, n = r.logical_cols, parts = r.slot.parts;
         std::vector<int64_t> shape = {m * parts, n};
-        if (r.rows == 1) shape = {n * parts};
-        else if (r.slot.transposed) shape = {n, m * parts};
+        if (r.rows == 1)
+            shape = {n * parts};
+        else if (r.slot.transposed)
+            shape = {n, m * parts};
         tensors.push_back({r.slot.tensor, shape, {i}});
     }
     return tensors;

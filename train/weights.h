@@ -12,19 +12,19 @@ namespace teon {
 // One tensor of a checkpoint and the parameters that it holds.
 struct CheckpointTensor {
     std::string name;
-    std::vector<int64_t> shape;    // without padding, as the checkpoint stores it
-    std::vector<int> params;       // rows of the table, in order of their part
+    std::vector<int64_t> shape;  // without padding, as the checkpoint stores it
+    std::vector<int> params;     // rows of the table, in order of their part
     int64_t elements() const;
 };
 std::vector<CheckpointTensor> checkpoint_tensors(const ParamTable& table);
 
-// Copies one parameter between its storage (rows x cols with padding) and its place in the checkpoint tensor's elements. Reading fills
-// the padding with zeros.
-void gather_param(const ParamRow& row, const float* storage, float* tensor);    // storage -> tensor
-void scatter_param(const ParamRow& row, const float* tensor, float* storage);   // tensor -> storage
+// Copies one parameter between its storage (rows x cols with padding) and its place in the checkpoint tensor's
+// elements. Reading fills the padding with zeros.
+void gather_param(const ParamRow& row, const float* storage, float* tensor);   // storage -> tensor
+void scatter_param(const ParamRow& row, const float* tensor, float* storage);  // tensor -> storage
 
-// Sets all master and working weights from the file. Names may lack the "transformer." or "model." prefix, as published ones do.
-// Throws Error naming file and tensor if one is absent or has another shape.
+// Sets all master and working weights from the file. Names may lack the "transformer." or "model." prefix, as published
+// ones do. Throws Error naming file and tensor if one is absent or has another shape.
 void load_weights(ParamStore& params, const SafetensorsFile& file, const Stream& stream);
 
 }  // namespace teon
