@@ -1,4 +1,5 @@
-// Letters and numbers of Unicode 14.0.0. Generated: python3 scripts/make_unicode_classes.py > data/unicode_classes.h
+// Letters and numbers of Unicode 14.0.0.
+// Generated: python3 scripts/make_unicode_classes.py > data/unicode_classes.h
 #pragma once
 
 namespace teon {

@@ -32,7 +32,8 @@ def table(name, kind):
     return f"inline constexpr CodePoints {name}[] = {{\n" + "\n".join([*lines, line]) + "\n};"
 
 
-print(f"""// Letters and numbers of Unicode {unicodedata.unidata_version}. Generated: python3 scripts/make_unicode_classes.py > data/unicode_classes.h
+print(f"""// Letters and numbers of Unicode {unicodedata.unidata_version}.
+// Generated: python3 scripts/make_unicode_classes.py > data/unicode_classes.h
 #pragma once
 
 namespace teon {{

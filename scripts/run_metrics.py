@@ -6,7 +6,7 @@ import sys
 
 
 class Metrics:
-    """The lines of a run's metrics.jsonl. update() reads what was appended since; a line that is still being written waits.
+    """The lines of a run's metrics.jsonl. update() reads what was appended since; a line still being written waits.
 
     A run that resumes cuts off what came after its checkpoint; then everything is read again.
     """

@@ -73,7 +73,8 @@ def view(run, config, lines, width):
         out.append(f"val    {number(evals[-1]['val_loss'], '.4f')} (perplexity {number(evals[-1]['val_ppl'], '.2f')}) "
                    f"at step {evals[-1]['step']}")
     rate = last["tokens"] / last["step"] / ms * 1000 if ms else 0
-    out.append(f"speed  {ms:.0f} ms/step, {rate:,.0f} tokens/s, {last['tokens']:,} tokens, learning rate {last['lr']:.2e}")
+    out.append(f"speed  {ms:.0f} ms/step, {rate:,.0f} tokens/s, {last['tokens']:,} tokens, "
+               f"learning rate {last['lr']:.2e}")
     for event in events[-3:]:
         out.append(f"event  step {event['step']}: {event['event']}: {event['reason']}")
     return out
@@ -92,7 +93,8 @@ def main():
         width = shutil.get_terminal_size().columns
         text = [line[:width] for line in view(options.run, config, metrics.lines, width)]
         # Over the last drawing: up, and each line to its end.
-        sys.stdout.write((f"\x1b[{drawn}A" if drawn else "") + "".join(f"{line}\x1b[K\n" if live else f"{line}\n" for line in text))
+        end = "\x1b[K\n" if live else "\n"
+        sys.stdout.write((f"\x1b[{drawn}A" if drawn else "") + "".join(line + end for line in text))
         if live and drawn > len(text):
             sys.stdout.write("\x1b[J")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""./generate, samples, --eval-only and the views of a run, as a person uses them:  python3 -m unittest test/test_generate.py"""
+"""./generate, samples, --eval-only and the views of a run, as a person uses them:  python3 test/test_generate.py"""
 
 import importlib.util
 import json
@@ -17,7 +17,8 @@ DELIMITER = 256
 
 
 def write_shard(path, tokens):
-    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}H", *tokens))
+    header = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
+    path.write_bytes(header + struct.pack(f"<{len(tokens)}H", *tokens))
 
 
 def write_bytes_tokenizer(folder):
@@ -38,7 +39,8 @@ def write_hellaswag(path, examples):
             example += [len(ending), *ending]
         example[1] = 2 * len(example)
         stream += example
-    path.write_bytes(struct.pack("<256i", 20240522, 1, len(examples), *[0] * 253) + struct.pack(f"<{len(stream)}H", *stream))
+    header = struct.pack("<256i", 20240522, 1, len(examples), *[0] * 253)
+    path.write_bytes(header + struct.pack(f"<{len(stream)}H", *stream))
 
 
 def run(*command, **environment):
@@ -62,10 +64,11 @@ class GenerateTest(unittest.TestCase):
         write_shard(data / "t_val_000000.bin", tokens[:2000])
         (data / "manifest.json").write_text(json.dumps({"vocab_size": 257, "delimiter": DELIMITER}))
         write_bytes_tokenizer(data / "tokenizer")
-        cls.shape = ["--model", "tiny", "--layers", 2, "--channels", 64, "--heads", 2, "--seq-len", 64, "--batch-tokens", 512]
+        cls.shape = ["--model", "tiny", "--layers", 2, "--channels", 64, "--heads", 2, "--seq-len", 64,
+                     "--batch-tokens", 512]
         cls.run_folder = cls.folder / "run"
-        cls.trained = run(ROOT / "train_gpt2", "--data", data, *cls.shape, "--steps", 60, "--lr", "1e-2", "--eval-every", 30,
-                          "--sample-every", 30, "--prompt", "the qu", "--sample-tokens", 12, "--temperature", 0,
+        cls.trained = run(ROOT / "train_gpt2", "--data", data, *cls.shape, "--steps", 60, "--lr", "1e-2",
+                          "--eval-every", 30, "--sample-every", 30, "--prompt", "the qu", "--sample-tokens", 12, "--temperature", 0,
                           "--out", cls.run_folder)
         assert cls.trained.returncode == 0, cls.trained.stderr.decode()
 
@@ -99,8 +102,8 @@ class GenerateTest(unittest.TestCase):
         self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0, "--sample-tokens", 6).decode(),
                          "the quick brown\n")
         self.assertEqual(self.generate("--temperature", 0, "--sample-tokens", 3).decode(), "the\n")  # no prompt
-        self.assertEqual(self.generate("--prompt-tokens", "256,116", "--temperature", 0, "--sample-tokens", 2, "--as-tokens").decode(),
-                         "256 116 104 101 \n")
+        numbers = self.generate("--prompt-tokens", "256,116", "--temperature", 0, "--sample-tokens", 2, "--as-tokens")
+        self.assertEqual(numbers.decode(), "256 116 104 101 \n")
 
     def test_the_seed_decides(self):
         flags = ["--sample-tokens", 30, "--as-tokens"]
@@ -108,7 +111,8 @@ class GenerateTest(unittest.TestCase):
         first = self.generate(*hot, "--seed", 1)
         self.assertEqual(self.generate(*hot, "--seed", 1), first)
         self.assertNotEqual(self.generate(*hot, "--seed", 2), first)
-        self.assertEqual(self.generate(*flags, "--temperature", 20, "--top-k", 1), self.generate(*flags, "--temperature", 0))
+        self.assertEqual(self.generate(*flags, "--temperature", 20, "--top-k", 1),
+                         self.generate(*flags, "--temperature", 0))
 
     def test_bf16_and_a_checkpoint_folder(self):
         step = next(self.run_folder.glob("step_*"))
@@ -118,15 +122,17 @@ class GenerateTest(unittest.TestCase):
     def test_wrong_usage_is_one_line(self):
         self.assertIn("--checkpoint: missing", self.complaint(ROOT / "generate"))
         self.assertIn("no such folder", self.complaint(ROOT / "generate", "--checkpoint", self.folder / "none"))
-        self.assertIn("neither model.safetensors", self.complaint(ROOT / "generate", "--checkpoint", self.folder / "data"))
+        self.assertIn("neither model.safetensors",
+                      self.complaint(ROOT / "generate", "--checkpoint", self.folder / "data"))
         at_run = [ROOT / "generate", "--checkpoint", self.run_folder]
         self.assertIn("do not fit the context of 64", self.complaint(*at_run, "--prompt", "x" * 100))
         self.assertIn("give one", self.complaint(*at_run, "--prompt", "x", "--prompt-tokens", "1"))
         self.assertIn("--prompt-tokens 1.5", self.complaint(*at_run, "--prompt-tokens", "1.5"))
         self.assertIn("did you mean --temperature", self.complaint(*at_run, "--temprature", "1"))
         self.assertIn("of what?", self.complaint(ROOT / "train_gpt2", "--eval-only", "--val-data", "x"))
-        self.assertIn("model_type is 'gpt2'", self.complaint(ROOT / "train_llama", "--eval-only", "--init-from", self.run_folder,
-                                                             "--val-data", self.folder / "data"))
+        self.assertIn("model_type is 'gpt2'",
+                      self.complaint(ROOT / "train_llama", "--eval-only", "--init-from", self.run_folder,
+                                     "--val-data", self.folder / "data"))
 
     def test_evaluation_alone_is_that_of_the_run(self):
         evals = [line for line in map(json.loads, (self.run_folder / "metrics.jsonl").read_text().splitlines())
@@ -135,8 +141,8 @@ class GenerateTest(unittest.TestCase):
             result = run(ROOT / "train_gpt2", "--eval-only", *source, "--val-data", self.folder / "data")
             self.assertEqual(result.returncode, 0, result.stderr.decode())
             last = evals[-1]
-            self.assertIn(f"val loss {last['val_loss']:.4f} | perplexity {last['val_ppl']:.3f} | {last['val_tokens']} tokens",
-                          result.stdout.decode())
+            expected = f"val loss {last['val_loss']:.4f} | perplexity {last['val_ppl']:.3f} | {last['val_tokens']} tokens"
+            self.assertIn(expected, result.stdout.decode())
 
     def test_hellaswag(self):
         path = self.folder / "hellaswag.bin"
@@ -166,7 +172,8 @@ class GenerateTest(unittest.TestCase):
         partial.mkdir()
         (partial / "config.json").write_text((self.run_folder / "config.json").read_text())
         watch = [sys.executable, ROOT / "scripts" / "watch.py", "--once", partial]
-        lines = [line for line in (self.run_folder / "metrics.jsonl").read_text().splitlines() if '"kind":"step"' in line]
+        metrics = (self.run_folder / "metrics.jsonl").read_text()
+        lines = [line for line in metrics.splitlines() if '"kind":"step"' in line]
         (partial / "metrics.jsonl").write_text("")
         self.assertIn("none yet", run(*watch).stdout.decode())
         skipped = json.loads(lines[14]) | {"loss": None}
@@ -217,12 +224,41 @@ class GenerateTest(unittest.TestCase):
             "def init(project, name, config):\n"
             "    print('init', project, name, config['run']['steps'])\n"
             "    return Run()\n")
-        result = run(sys.executable, ROOT / "scripts" / "to_wandb.py", self.run_folder, "--project", "p", PYTHONPATH=str(fake))
+        result = run(sys.executable, ROOT / "scripts" / "to_wandb.py", self.run_folder, "--project", "p",
+                     PYTHONPATH=str(fake))
         lines = result.stdout.decode().splitlines()
         self.assertEqual(lines[0], "init p run 60")
         self.assertEqual([int(line.split()[1]) for line in lines if line.startswith("log ")], list(range(1, 61)))
         self.assertIn("eval/val_loss", lines[30])
         self.assertIn("train/loss", lines[30])
+
+
+@unittest.skipUnless(importlib.util.find_spec("tokenizers") and importlib.util.find_spec("numpy"),
+                     "needs tokenizers and numpy")
+class PreparedTest(unittest.TestCase):
+    def test_prompts_of_a_tokenizer_trained_by_prepare_are_its_librarys(self):
+        """From text to shards, run, checkpoint and back to text."""
+        sys.path.insert(0, str(ROOT / "scripts"))
+        from teon_data import tokenizer
+
+        with tempfile.TemporaryDirectory() as folder:
+            data, text, run_folder = (os.path.join(folder, name) for name in ("data", "text.txt", "run"))
+            sources = [(ROOT / name).read_text() for name in ("Makefile", "scripts/prepare.py")]
+            pathlib.Path(text).write_text("".join(sources))
+            for command in ([sys.executable, ROOT / "scripts" / "prepare.py", text, "--txt-documents", "line",
+                             "--tokenizer", "train:600", "--val-tokens", 500, "--out", data],
+                            [ROOT / "train_llama", "--data", data, "--model", "tiny", "--layers", 1, "--channels", 32,
+                             "--heads", 2, "--seq-len", 64, "--batch-tokens", 128, "--steps", 1, "--out", run_folder]):
+                result = run(*command)
+                self.assertEqual(result.returncode, 0, result.stderr.decode())
+            library = tokenizer.load(os.path.join(data, "tokenizer"))
+            for prompt in ("def main():\n    don't(x,  y)", "naïve “東京”\t½ 🙂  "):
+                command = [ROOT / "generate", "--checkpoint", run_folder, "--prompt", prompt, "--sample-tokens", 1]
+                result = run(*command, "--as-tokens")
+                self.assertEqual(result.returncode, 0, result.stderr.decode())
+                expected = [library.delimiter, *map(int, library.encode([prompt])[0])]
+                self.assertEqual(list(map(int, result.stdout.split()))[:len(expected)], expected)
+                self.assertTrue(run(*command).stdout.startswith(prompt.encode()))
 
 
 @unittest.skipUnless(importlib.util.find_spec("transformers") and importlib.util.find_spec("torch"),
@@ -241,12 +277,12 @@ class TransformersTest(unittest.TestCase):
                                                  initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
         tokenizer.train_from_iterator([corpus], trainer)
         V = tokenizer.get_vocab_size()
-        common = {"vocab_size": V, "bos_token_id": 0, "eos_token_id": 0}
+        common = {"vocab_size": V, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3}
         torch.manual_seed(5)
-        models = [GPT2LMHeadModel(GPT2Config(n_positions=64, n_embd=48, n_layer=2, n_head=3, initializer_range=0.3, **common)),
-                  LlamaForCausalLM(LlamaConfig(hidden_size=48, intermediate_size=100, num_hidden_layers=2, num_attention_heads=4,
-                                               num_key_value_heads=2, max_position_embeddings=64, rope_theta=5000.0,
-                                               tie_word_embeddings=True, initializer_range=0.3, **common))]
+        models = [GPT2LMHeadModel(GPT2Config(n_positions=64, n_embd=48, n_layer=2, n_head=3, **common)),
+                  LlamaForCausalLM(LlamaConfig(hidden_size=48, intermediate_size=100, num_hidden_layers=2,
+                                               num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+                                               rope_theta=5000.0, tie_word_embeddings=True, **common))]
         for model in models:
             with self.subTest(model.config.model_type), tempfile.TemporaryDirectory() as folder:
                 model.eval().save_pretrained(folder)
