@@ -52,8 +52,6 @@ public:
 
     // What this rank has sent if every part goes directly between its root and each other rank.
     int64_t bytes_sent() const { return bytes_sent_; }
-    // How long operations were under way, joined or not; 0 where nobody measures it.
-    virtual double busy_ms() const { return 0; }
 
 protected:
     virtual void queue_reduce(float* data, const std::vector<Part>& parts, const Stream& stream) = 0;

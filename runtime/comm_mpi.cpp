@@ -10,7 +10,6 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -26,7 +25,6 @@ namespace teon {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Milliseconds = std::chrono::duration<double, std::milli>;
 
 // MPI counts in int; longer messages go in pieces, whose number both sides know.
 constexpr int64_t kLongest = int64_t{1} << 28;
@@ -55,7 +53,6 @@ public:
 
     int rank() const override { return launch_.rank; }
     int size() const override { return launch_.size; }
-    double busy_ms() const override { return busy_ms_; }
 
     void join(const Stream&) override {
         std::unique_lock lock(mutex_);
@@ -100,9 +97,7 @@ private:
             const std::function<void()> operation = std::move(operations_.front());
             operations_.pop_front();
             lock.unlock();
-            const auto begin = Clock::now();
             operation();
-            busy_ms_ = busy_ms_ + Milliseconds(Clock::now() - begin).count();
             lock.lock();
             ++done_;
             changed_.notify_all();
@@ -229,7 +224,6 @@ private:
     std::condition_variable changed_;
     std::deque<std::function<void()>> operations_;
     int64_t queued_ = 0, done_ = 0;
-    std::atomic<double> busy_ms_{0};
     bool stop_ = false, finalize_ = false;
     std::thread thread_;
 };

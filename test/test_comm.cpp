@@ -168,6 +168,22 @@ TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm i
     }
 }
 
+namespace {
+
+// The sum over ranks of a number that float holds exactly, as does every partial sum.
+double total(double own) {
+    Buffer<float> x(1);
+    float value = static_cast<float>(own);
+    upload(x.data(), &value, 1, context().stream);
+    context().comm->all_reduce_sum(x.data(), 1, context().stream);
+    context().comm->join(context().stream);
+    download(&value, x.data(), 1, context().stream);
+    context().stream.synchronize();
+    return value;
+}
+
+}  // namespace
+
 TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the rank is named", "[.][ranks]") {
     Context& ctx = context();
     if (ctx.comm->size() == 1) return;
@@ -203,10 +219,20 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
         const Part foreign = *std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.root != last; });
         const std::vector<float> before = weights();
         const float nan = NAN;
+        const int64_t sent_before = ctx.comm->bytes_sent();
         if (ctx.comm->rank() == last) upload(params.master_all() + foreign.offset, &nan, 1, ctx.stream);
         trainer.step();
         StepMetrics m = *trainer.finish();
         REQUIRE(m.skip == kSkipNonfinite);
+        // All ranks together send each gradient and each new weight to or from N - 1 ranks; the rest is losses, the norm and
+        // the gaps of fewer than 64 elements between rows.
+        int64_t elements = 0;
+        for (const ParamRow& row : params.table().rows()) elements += row.size();
+        const double minimum = 2.0 * sizeof(float) * static_cast<double>(elements * last);
+        const double gaps = 2.0 * sizeof(float) * 63 * params.table().count() * last;
+        const double sent = total(static_cast<double>(ctx.comm->bytes_sent() - sent_before));
+        REQUIRE(sent >= minimum);
+        REQUIRE(sent <= minimum + gaps + 16.0 * sizeof(float) * ctx.comm->size() * ctx.comm->size());
         REQUIRE(m.faulty_rank == last);
         REQUIRE(weights() == before);
         trainer.step();
