@@ -48,7 +48,8 @@ struct Trained {
     std::unique_ptr<Model> model;
     std::unique_ptr<Optimizer> optimizer;
 
-    explicit Trained(uint64_t seed, Method method = Method::teon, bool llama = false, DType dtype = DType::f32, int L = 2)
+    explicit Trained(uint64_t seed, Method method = Method::teon, bool llama = false, DType dtype = DType::f32,
+                     int L = 2)
         : config(small_config(llama, L)), model(make_decoder(config, {1, 4, dtype}, ctx)) {
         OptimizerOptions o;
         o.method = method;
@@ -57,7 +58,8 @@ struct Trained {
         fill(seed);
     }
     void fill(uint64_t seed) {
-        for (int i = 0; i < model->table().count(); ++i) put(model->params().master(i), model->table()[i].size(), seed++);
+        for (int i = 0; i < model->table().count(); ++i)
+            put(model->params().master(i), model->table()[i].size(), seed++);
         model->params().sync_work(ctx.stream);
         for (const StateTensor& t : optimizer->state()) put(t.data, int64_t{t.rows} * t.cols, seed++);
     }
@@ -107,7 +109,7 @@ struct Trained {
 // File operations that can be told to fail; nothing is synced, as the tests do not pull the plug.
 struct FaultyFiles : FileOps {
     enum Kind { error, short_write, crash };
-    int64_t calls = 0, fault_at = -1;   // the call that fails; a crash also fails every call after it
+    int64_t calls = 0, fault_at = -1;  // the call that fails; a crash also fails every call after it
     Kind kind = error;
     int code = EIO;
     bool happened = false;
@@ -136,7 +138,9 @@ struct FaultyFiles : FileOps {
         return failed ? -1 : status;
     }
     int sync_path(const std::string&) override { return fails() ? -1 : 0; }
-    int rename(const std::string& from, const std::string& to) override { return fails() ? -1 : FileOps::rename(from, to); }
+    int rename(const std::string& from, const std::string& to) override {
+        return fails() ? -1 : FileOps::rename(from, to);
+    }
     int remove_folder(const std::string& path) override { return fails() ? -1 : FileOps::remove_folder(path); }
 };
 
@@ -145,7 +149,8 @@ std::string content(const std::string& path) {
     return std::string(std::istreambuf_iterator<char>(in), {});
 }
 void replace(const std::string& path, const std::string& bytes) {
-    std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(path, std::ios::binary | std::ios::trunc)
+        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
 std::vector<std::string> files_of(const std::string& folder) {
@@ -177,7 +182,8 @@ TEST_CASE("train/checkpoint: what is read is what was written, bit for bit") {
                 if (dtype == DType::bf16) {
                     std::vector<bf16> a(static_cast<size_t>(saved.model->table().size())), b = a;
                     for (auto [from, to] : {std::pair{&saved, &a}, {&loaded, &b}}) {
-                        download(to->data(), static_cast<bf16*>(from->model->params().work_all()), std::ssize(*to), from->ctx.stream);
+                        download(to->data(), static_cast<bf16*>(from->model->params().work_all()), std::ssize(*to),
+                                 from->ctx.stream);
                         from->ctx.stream.synchronize();
                     }
                     REQUIRE(std::memcmp(a.data(), b.data(), a.size() * sizeof(bf16)) == 0);
@@ -206,7 +212,8 @@ TEST_CASE("train/checkpoint: model.safetensors holds the weights without padding
     }
 }
 
-TEST_CASE("train/checkpoint: a fault at any file operation leaves a whole checkpoint, and the next save needs no help") {
+TEST_CASE(
+    "train/checkpoint: a fault at any file operation leaves a whole checkpoint, and the next save needs no help") {
     Trained old_run(1, Method::adamw, false, DType::f32, 1), new_run(1000, Method::adamw, false, DType::f32, 1);
     const std::vector<float> old_bits = old_run.bits(), new_bits = new_run.bits();
     TempDir folder;
@@ -226,8 +233,10 @@ TEST_CASE("train/checkpoint: a fault at any file operation leaves a whole checkp
                 fs::remove_all(folder / "step_00000002");
                 break;
             }
-            if (kind == FaultyFiles::short_write) REQUIRE(result.fault == "");  // the rest is written by another call
-            else REQUIRE(result.fault.find(std::strerror(files.code)) != std::string::npos);
+            if (kind == FaultyFiles::short_write)
+                REQUIRE(result.fault == "");  // the rest is written by another call
+            else
+                REQUIRE(result.fault.find(std::strerror(files.code)) != std::string::npos);
 
             const FoundCheckpoint found = find_checkpoint(folder.path());
             REQUIRE(found.passed_over.empty());  // no half checkpoint ever has a checkpoint's name
@@ -296,8 +305,10 @@ TEST_CASE("train/checkpoint: every damage is found, the file named and the check
         REQUIRE(found.passed_over.size() == 1);
         REQUIRE(found.passed_over[0].first == newer);
         const std::string& fault = found.passed_over[0].second;
-        if (i % 6 != 3) REQUIRE(fault.find(path) == 0);
-        else REQUIRE(fault.find(newer) == 0);  // either of the two, or manifest.json
+        if (i % 6 != 3)
+            REQUIRE(fault.find(path) == 0);
+        else
+            REQUIRE(fault.find(newer) == 0);  // either of the two, or manifest.json
     }
 }
 
@@ -346,7 +357,8 @@ TEST_CASE("train/checkpoint: training goes on while a checkpoint is written, whi
     REQUIRE(writer.result(true)->step == 2);
     REQUIRE(!writer.result(true));
     for (auto [step, bits] : {std::pair{1, &before}, {2, &after}}) {
-        read_tensors(folder / checkpoint_name(step), loaded.model->params(), loaded.optimizer->state(), loaded.ctx.stream);
+        read_tensors(folder / checkpoint_name(step), loaded.model->params(), loaded.optimizer->state(),
+                     loaded.ctx.stream);
         REQUIRE(same_bits(loaded.bits(), *bits));
     }
 }
@@ -380,15 +392,14 @@ TEST_CASE("train/checkpoint: old ones are removed but for the last few and every
 TEST_CASE("train/checkpoint: state of another run is refused by name") {
     TempDir folder;
     FaultyFiles files;
-    Trained saved(1, Method::teon), adamw(1, Method::adamw), deeper(1, Method::teon, false, DType::f32, 3), llama(1, Method::teon, true);
+    Trained saved(1, Method::teon), adamw(1, Method::adamw), deeper(1, Method::teon, false, DType::f32, 3),
+        llama(1, Method::teon, true);
     const std::string checkpoint = saved.save(folder.path(), 7, files).folder;
     for (Trained* other : {&adamw, &deeper, &llama}) {
         std::string message;
         try {
             read_tensors(checkpoint, other->model->params(), other->optimizer->state(), other->ctx.stream);
-        } catch (const Error& error) {
-            message = error.what();
-        }
+        } catch (const Error& error) { message = error.what(); }
         REQUIRE(message.find(checkpoint + "/optimizer/") == 0);
     }
 }
@@ -397,8 +408,8 @@ TEST_CASE("train/checkpoint: a folder's name is a checkpoint's or it is not") {
     REQUIRE(checkpoint_name(1000) == "step_00001000");
     REQUIRE(checkpoint_step("step_00001000") == 1000);
     REQUIRE(checkpoint_step(checkpoint_name(123456789012)) == 123456789012);
-    for (const char* name : {"", "step_", "step_1", "step_00001000.tmp", "step_00001000.damaged", "step_-0000001", "step_0000100x",
-                             "xstep_00001000", "step_000001000"})
+    for (const char* name : {"", "step_", "step_1", "step_00001000.tmp", "step_00001000.damaged", "step_-0000001",
+                             "step_0000100x", "xstep_00001000", "step_000001000"})
         REQUIRE(!checkpoint_step(name));
 }
 

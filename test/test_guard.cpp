@@ -50,7 +50,8 @@ TEST_CASE("train/guard: z-scores are those of mean and variance of the steps bef
         for (double y : seen) variance += (y - mean) * (y - mean) / static_cast<double>(seen.size());
         const double expected = i < 16 ? 0 : (x - mean) / std::sqrt(variance);
         const StepControl c = step(x, 2 * x);
-        // 100 updates of mean and variance, each of a few roundings to 2^-24, seen through values 20 deviations from zero.
+        // 100 updates of mean and variance, each of a few roundings to 2^-24, seen through values 20 deviations from
+        // zero.
         REQUIRE(std::abs(c.loss_z - expected) <= 1e-3);
         REQUIRE(std::abs(c.grad_norm_z - expected) <= 1e-3);
         REQUIRE(std::abs(expected) <= 4);  // outliers are counted as less
@@ -61,7 +62,8 @@ TEST_CASE("train/guard: z-scores are those of mean and variance of the steps bef
 TEST_CASE("train/guard: a value that is not finite leaves the statistics alone and the next step is judged as ever") {
     Steps step(8.0f);
     StepControl before;
-    for (int i = 0; i < 40; ++i) before = step(3.0f + 0.01f * static_cast<float>(i % 5), 1.0f + 0.02f * static_cast<float>(i % 3));
+    for (int i = 0; i < 40; ++i)
+        before = step(3.0f + 0.01f * static_cast<float>(i % 5), 1.0f + 0.02f * static_cast<float>(i % 3));
     const float bad[] = {NAN, INFINITY, -INFINITY};
     int row = 0;
     for (float x : bad) {
@@ -135,7 +137,7 @@ TEST_CASE("train/guard: what is logged names what happened") {
     REQUIRE(guard_event(m, 0)->reason == "non-finite loss");
 }
 
-// ---- planted in training ---------------------------------------------------------------------------------------------
+// ---- planted in training ----------------------------------------------------------------------------------
 
 namespace {
 
@@ -159,9 +161,11 @@ public:
         params_ = std::make_unique<ParamStore>(table, DType::f32, stream);
         params_->initialize(1, stream);
     }
-    void forward_backward(float* losses, const Batch& batch, float grad_scale, const std::function<void(int)>&) override {
+    void forward_backward(float* losses, const Batch& batch, float grad_scale,
+                          const std::function<void(int)>&) override {
         std::vector<float> loss(static_cast<size_t>(batch.B * batch.T), 2.0f), gradient(64), before(64);
-        for (size_t i = 0; i < 64; ++i) gradient[i] = std::sin(static_cast<float>(i) + 0.1f * static_cast<float>(call_));
+        for (size_t i = 0; i < 64; ++i)
+            gradient[i] = std::sin(static_cast<float>(i) + 0.1f * static_cast<float>(call_));
         if (plant) plant(call_, loss[1], gradient[5]);
         download(before.data(), params_->grad_all(), 64, stream_);
         stream_.synchronize();
@@ -182,7 +186,7 @@ private:
 };
 
 struct TrainedSteps {
-    std::vector<std::vector<float>> weights;   // after each step: master weights and optimizer state
+    std::vector<std::vector<float>> weights;  // after each step: master weights and optimizer state
     std::vector<StepMetrics> metrics;
     std::vector<StepControl> control;
 };

@@ -53,9 +53,7 @@ std::string fault(MemoryFile& memory, const std::string& bytes) {
         for (const TensorInfo& t : file.tensors()) at -= static_cast<int64_t>(file.read(t).size());
         if (at < 8) throw std::logic_error("tensors of more bytes than the file");  // no Error: fails the test
         return "";
-    } catch (const Error& error) {
-        return error.what();
-    }
+    } catch (const Error& error) { return error.what(); }
 }
 
 }  // namespace
@@ -65,11 +63,13 @@ TEST_CASE("train/safetensors: a file that is written is read back") {
     const std::string path = memory.path();
     const std::vector<float> a = {1, -2, 3, NAN, INFINITY, -0.0f}, none;
     const float scalar = 0.5f;
-    const std::vector<TensorData> tensors = {{"a", "F32", {2, 3}, a.data()}, {"no elements", "F32", {0, 4}, none.data()},
+    const std::vector<TensorData> tensors = {{"a", "F32", {2, 3}, a.data()},
+                                             {"no elements", "F32", {0, 4}, none.data()},
                                              {"\xc3\xa9 \"quoted\"", "F32", {}, &scalar}};
     std::string bytes = safetensors_header(tensors, {{"format", "pt"}});
     REQUIRE(bytes.size() % 8 == 0);
-    bytes.append(reinterpret_cast<const char*>(a.data()), a.size() * 4).append(reinterpret_cast<const char*>(&scalar), 4);
+    bytes.append(reinterpret_cast<const char*>(a.data()), a.size() * 4)
+        .append(reinterpret_cast<const char*>(&scalar), 4);
     REQUIRE(fault(memory, bytes) == "");
     const SafetensorsFile file(path);
     REQUIRE(file.metadata().at("format") == "pt");
@@ -90,7 +90,8 @@ TEST_CASE("train/safetensors: floats of every width, and no others, become float
     const bf16 b = bf16(1.25f);
     const f16 h = f16(1.25f);
     const int64_t i = 5;
-    const std::vector<TensorData> tensors = {{"d", "F64", {1}, &d}, {"i", "I64", {1}, &i}, {"b", "BF16", {1}, &b}, {"h", "F16", {1}, &h}};
+    const std::vector<TensorData> tensors = {
+        {"d", "F64", {1}, &d}, {"i", "I64", {1}, &i}, {"b", "BF16", {1}, &b}, {"h", "F16", {1}, &h}};
     std::string bytes = safetensors_header(tensors, {});
     bytes.append(reinterpret_cast<const char*>(&d), 8).append(reinterpret_cast<const char*>(&i), 8);
     bytes.append(reinterpret_cast<const char*>(&b), 2).append(reinterpret_cast<const char*>(&h), 2);
@@ -155,12 +156,33 @@ TEST_CASE("train/safetensors: files that are not what their header says are refu
 TEST_CASE("train/safetensors: no header makes the reader crash or read elsewhere") {
     MemoryFile memory;
     const std::vector<float> data(12, 1.0f);
-    std::string seed = safetensors_header({{"a", "F32", {2, 3}, nullptr}, {"b", "I64", {}, nullptr}, {"c", "BF16", {4, 0, 1}, nullptr},
-                                           {"d", "F32", {4}, nullptr}}, {{"format", "pt"}});
+    std::string seed = safetensors_header({{"a", "F32", {2, 3}, nullptr},
+                                           {"b", "I64", {}, nullptr},
+                                           {"c", "BF16", {4, 0, 1}, nullptr},
+                                           {"d", "F32", {4}, nullptr}},
+                                          {{"format", "pt"}});
     seed.append(reinterpret_cast<const char*>(data.data()), 48);
     REQUIRE(fault(memory, seed) == "");
-    const std::string pieces[] = {"{", "}", "[", "]", ",", ":", "\"", "-1", "0", "1e99", "9223372036854775807", "18446744073709551615",
-                                  "null", "true", "\"F32\"", "\"a\"", "\"shape\"", "\\u0000", "\xff", "\"__metadata__\":{}"};
+    const std::string pieces[] = {"{",
+                                  "}",
+                                  "[",
+                                  "]",
+                                  ",",
+                                  ":",
+                                  "\"",
+                                  "-1",
+                                  "0",
+                                  "1e99",
+                                  "9223372036854775807",
+                                  "18446744073709551615",
+                                  "null",
+                                  "true",
+                                  "\"F32\"",
+                                  "\"a\"",
+                                  "\"shape\"",
+                                  "\\u0000",
+                                  "\xff",
+                                  "\"__metadata__\":{}"};
     std::mt19937_64 random(11);
     auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
     int accepted = 0;
@@ -170,11 +192,20 @@ TEST_CASE("train/safetensors: no header makes the reader crash or read elsewhere
         for (size_t k = 0; k < changes; ++k) {
             const size_t at = below(bytes.size());
             switch (below(5)) {
-                case 0: bytes[at] ^= static_cast<char>(1 << below(8)); break;
-                case 1: bytes[at] = static_cast<char>(below(256)); break;
-                case 2: bytes.insert(at, pieces[below(std::size(pieces))]); break;
-                case 3: bytes.replace(at, below(8), pieces[below(std::size(pieces))]); break;
-                default: bytes.resize(at + 1);
+                case 0:
+                    bytes[at] ^= static_cast<char>(1 << below(8));
+                    break;
+                case 1:
+                    bytes[at] = static_cast<char>(below(256));
+                    break;
+                case 2:
+                    bytes.insert(at, pieces[below(std::size(pieces))]);
+                    break;
+                case 3:
+                    bytes.replace(at, below(8), pieces[below(std::size(pieces))]);
+                    break;
+                default:
+                    bytes.resize(at + 1);
             }
         }
         if (below(2) && bytes.size() > 56) {  // a length that fits what was changed gets further

@@ -81,12 +81,11 @@ void verify(const std::string& folder) {
     try {
         step = j.at("step").get<int64_t>();
         for (const json& f : j.at("files")) {
-            files.push_back({f.at("path").get<std::string>(), f.at("bytes").get<int64_t>(), parse_hex(f.at("xxh3").get<std::string>())});
+            files.push_back({f.at("path").get<std::string>(), f.at("bytes").get<int64_t>(),
+                             parse_hex(f.at("xxh3").get<std::string>())});
             names.insert(files.back().path);
         }
-    } catch (const std::exception& fault) {
-        throw Error(fmt::format("{}: not a manifest: {}", path, fault.what()));
-    }
+    } catch (const std::exception& fault) { throw Error(fmt::format("{}: not a manifest: {}", path, fault.what())); }
     CHECK(text == manifest_text(step, files), "{}: its content changed", path);
     const std::optional<int64_t> expected = checkpoint_step(fs::path(folder).filename().string());
     CHECK(!expected || *expected == step, "{}: of step {}, not of this folder's", path, step);
@@ -95,11 +94,12 @@ void verify(const std::string& folder) {
 }
 
 // Uploads elements [begin, end) of a tensor of the file whose shape must be [rows, cols].
-void upload_tensor(float* out, const SafetensorsFile& file, const std::string& name, int64_t rows, int64_t cols, int64_t begin,
-                   int64_t end, const Stream& stream) {
+void upload_tensor(float* out, const SafetensorsFile& file, const std::string& name, int64_t rows, int64_t cols,
+                   int64_t begin, int64_t end, const Stream& stream) {
     const TensorInfo& t = file.at(name);
-    CHECK(t.dtype == "F32" && t.shape == (std::vector<int64_t>{rows, cols}), "{}: tensor '{}' is {} [{}], this run's is F32 [{}, {}]",
-          file.path(), name, t.dtype, fmt::join(t.shape, ", "), rows, cols);
+    CHECK(t.dtype == "F32" && t.shape == (std::vector<int64_t>{rows, cols}),
+          "{}: tensor '{}' is {} [{}], this run's is F32 [{}, {}]", file.path(), name, t.dtype,
+          fmt::join(t.shape, ", "), rows, cols);
     const std::vector<std::byte> data = file.read(t);
     upload(out, reinterpret_cast<const float*>(data.data()) + begin, end - begin, stream);
     stream.synchronize();  // data ends here
@@ -134,9 +134,7 @@ TrainingState training_state(const json& j, const std::string& path) {
         s.control.loss_stats = stats_of(guard.at("loss"));
         s.control.grad_norm_stats = stats_of(guard.at("grad_norm"));
         s.run = j.at("run");
-    } catch (const std::exception& fault) {
-        throw Error(fmt::format("{}: {}", path, fault.what()));
-    }
+    } catch (const std::exception& fault) { throw Error(fmt::format("{}: {}", path, fault.what())); }
     return s;
 }
 
@@ -152,7 +150,8 @@ std::optional<int64_t> checkpoint_step(const std::string& name) {
 
 std::string manifest_text(int64_t step, const std::vector<ManifestEntry>& files) {
     nlohmann::ordered_json j = {{"format", kFormat}, {"step", step}, {"files", json::array()}};
-    for (const ManifestEntry& f : files) j["files"].push_back({{"path", f.path}, {"bytes", f.bytes}, {"xxh3", hex(f.xxh3)}});
+    for (const ManifestEntry& f : files)
+        j["files"].push_back({{"path", f.path}, {"bytes", f.bytes}, {"xxh3", hex(f.xxh3)}});
     const std::string content = j.dump();
     j["xxh3"] = hex(hash_of(content));
     return j.dump(1) + "\n";
@@ -162,9 +161,7 @@ std::optional<std::string> checkpoint_fault(const std::string& folder) {
     try {
         verify(folder);
         return std::nullopt;
-    } catch (const std::exception& fault) {
-        return fault.what();
-    }
+    } catch (const std::exception& fault) { return fault.what(); }
 }
 
 std::vector<int64_t> list_checkpoints(const std::string& run_folder) {
@@ -198,7 +195,8 @@ TrainingState read_training_state(const std::string& folder) {
     return training_state(j, path);
 }
 
-void read_tensors(const std::string& folder, ParamStore& params, const std::vector<StateTensor>& state, const Stream& stream) {
+void read_tensors(const std::string& folder, ParamStore& params, const std::vector<StateTensor>& state,
+                  const Stream& stream) {
     const SafetensorsFile master(folder + "/optimizer/master.safetensors");
     for (int i = 0; i < params.table().count(); ++i) {
         const ParamRow& row = params.table()[i];

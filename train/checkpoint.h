@@ -23,36 +23,36 @@ namespace teon {
 
 // All that a run needs, beside weights and optimizer state, to go on as if it had not stopped.
 struct TrainingState {
-    int64_t step = 0;             // optimizer steps done, skipped ones included
+    int64_t step = 0;  // optimizer steps done, skipped ones included
     int64_t tokens = 0;
-    int64_t next_sample = 0;      // the loader's position: a global sample index
-    StepControl control;          // updates applied and what the guard knows
-    nlohmann::json run;           // options and data, for resuming to compare (train/resume.h)
+    int64_t next_sample = 0;  // the loader's position: a global sample index
+    StepControl control;      // updates applied and what the guard knows
+    nlohmann::json run;       // options and data, for resuming to compare (train/resume.h)
 };
 nlohmann::json to_json(const TrainingState& state);
-TrainingState training_state(const nlohmann::json& j, const std::string& path);   // throws Error naming path and key
+TrainingState training_state(const nlohmann::json& j, const std::string& path);  // throws Error naming path and key
 
-std::string checkpoint_name(int64_t step);                       // "step_00001000"
+std::string checkpoint_name(int64_t step);                        // "step_00001000"
 std::optional<int64_t> checkpoint_step(const std::string& name);  // of such a name; nullopt for any other
 
-// ---- manifest --------------------------------------------------------------------------------------------------------
+// ---- manifest ---------------------------------------------------------------------------------------------
 
 struct ManifestEntry {
-    std::string path;             // relative to the folder
+    std::string path;  // relative to the folder
     int64_t bytes = 0;
     uint64_t xxh3 = 0;
 };
 // The text of manifest.json. It ends in a hash of itself, so that no change of it goes unnoticed.
 std::string manifest_text(int64_t step, const std::vector<ManifestEntry>& files);
 
-// Why the folder is not a whole checkpoint, with the file at fault and what was expected of it; nullopt if it is whole. Reads and
-// hashes everything. Never throws.
+// Why the folder is not a whole checkpoint, with the file at fault and what was expected of it; nullopt if it is whole.
+// Reads and hashes everything. Never throws.
 std::optional<std::string> checkpoint_fault(const std::string& folder);
 
-// ---- finding and reading ---------------------------------------------------------------------------------------------
+// ---- finding and reading ----------------------------------------------------------------------------------
 
 struct FoundCheckpoint {
-    std::string folder;           // empty: there is none
+    std::string folder;                                            // empty: there is none
     std::vector<std::pair<std::string, std::string>> passed_over;  // newer ones: folder, fault
 };
 // The newest whole checkpoint of a run's folder.
@@ -61,8 +61,9 @@ FoundCheckpoint find_checkpoint(const std::string& run_folder);
 std::vector<int64_t> list_checkpoints(const std::string& run_folder);
 
 TrainingState read_training_state(const std::string& folder);
-// Sets master weights, working weights and optimizer state to the saved bits. Throws Error naming file and tensor if one is absent
-// or has another shape.
-void read_tensors(const std::string& folder, ParamStore& params, const std::vector<StateTensor>& state, const Stream& stream);
+// Sets master weights, working weights and optimizer state to the saved bits. Throws Error naming file and tensor if
+// one is absent or has another shape.
+void read_tensors(const std::string& folder, ParamStore& params, const std::vector<StateTensor>& state,
+                  const Stream& stream);
 
 }  // namespace teon

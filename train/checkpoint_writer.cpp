@@ -64,7 +64,8 @@ private:
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(CheckpointPlan plan, const ParamStore& params, std::vector<StateTensor> state, FileOps& files)
+CheckpointWriter::CheckpointWriter(CheckpointPlan plan, const ParamStore& params, std::vector<StateTensor> state,
+                                   FileOps& files)
     : plan_(std::move(plan)), params_(params), state_(std::move(state)), files_(files) {
     int64_t elements = params.table().size();
     for (const StateTensor& t : state_) elements += static_cast<int64_t>(t.rows) * t.cols;
@@ -75,7 +76,8 @@ CheckpointWriter::~CheckpointWriter() {
     if (thread_.joinable()) thread_.join();
 }
 
-void CheckpointWriter::save(const TrainingState& state, const Stream& stream, const std::function<const float*(int slot)>& collected) {
+void CheckpointWriter::save(const TrainingState& state, const Stream& stream,
+                            const std::function<const float*(int slot)>& collected) {
     if (thread_.joinable()) thread_.join();
     download(copy_.data(), params_.master_all(), params_.table().size(), stream);
     for (int slot = 0; slot < kStateSlots; ++slot) {
@@ -123,9 +125,7 @@ void CheckpointWriter::save_copy(const TrainingState& state) {
     }
     try {
         remove_old(state.step);
-    } catch (const std::exception& fault) {
-        result_.warning = fault.what();
-    }
+    } catch (const std::exception& fault) { result_.warning = fault.what(); }
 }
 
 void CheckpointWriter::write(const TrainingState& state, const std::string& staged) {
@@ -162,11 +162,13 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
     auto write_tensors = [&](const std::string& path, const std::vector<TensorData>& tensors) {
         OutputFile file(files_, staged, path);
         file.write(safetensors_header(tensors, format));
-        for (const TensorData& t : tensors) file.write(t.data, static_cast<size_t>(t.shape[0] * t.shape[1]) * sizeof(float));
+        for (const TensorData& t : tensors)
+            file.write(t.data, static_cast<size_t>(t.shape[0] * t.shape[1]) * sizeof(float));
         close(file);
     };
     std::vector<TensorData> masters, moments;
-    for (const ParamRow& row : table.rows()) masters.push_back({row.name, "F32", {row.rows, row.cols}, copy_.data() + row.offset});
+    for (const ParamRow& row : table.rows())
+        masters.push_back({row.name, "F32", {row.rows, row.cols}, copy_.data() + row.offset});
     const float* from = copy_.data() + table.size();
     for (const StateTensor& t : state_) {
         moments.push_back({t.name, "F32", {t.rows, t.cols}, from});

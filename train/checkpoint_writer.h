@@ -1,8 +1,8 @@
 // Writes checkpoints (train/checkpoint.h) while training goes on.
 //
-// save() copies weights and state to pinned memory in the order of the stream; a thread waits for that copy and writes it to
-// step_X.tmp/, every file and folder fsynced, then renames the folder. A failure or a kill at any point leaves the older
-// checkpoints as they were.
+// save() copies weights and state to pinned memory in the order of the stream; a thread waits for that copy and writes
+// it to step_X.tmp/, every file and folder fsynced, then renames the folder. A failure or a kill at any point leaves
+// the older checkpoints as they were.
 #pragma once
 
 #include <atomic>
@@ -21,31 +21,38 @@ namespace teon {
 struct SaveResult {
     int64_t step = 0;
     std::string folder;
-    std::string fault;            // empty: saved
-    std::string warning;          // saved, but an old checkpoint could not be removed
-    double seconds = 0;           // from the copy's end to the rename
+    std::string fault;    // empty: saved
+    std::string warning;  // saved, but an old checkpoint could not be removed
+    double seconds = 0;   // from the copy's end to the rename
     int64_t bytes = 0;
 };
 
 struct CheckpointPlan {
     std::string run_folder;
-    std::string log;              // made durable before the checkpoint is, as resuming cuts it to the checkpoint's step; may be empty
-    nlohmann::ordered_json hf_config;                                 // config.json
-    std::vector<std::pair<std::string, std::string>> extra_files;     // path within the folder (at most one folder deep), content
-    int64_t keep_last = 0;        // after a save, older ones beyond this many are removed; 0: all are kept
-    int64_t keep_every = 0;       // but steps that are multiples of this are kept
+    // Made durable before a checkpoint is, as resuming cuts it to the checkpoint's step; may be empty.
+    std::string log;
+    nlohmann::ordered_json hf_config;  // config.json
+    // The tokenizer: path within the folder (at most one folder deep), content.
+    std::vector<std::pair<std::string, std::string>> extra_files;
+    int64_t keep_last = 0;   // after a save, older ones beyond this many are removed; 0: all are kept
+    int64_t keep_every = 0;  // but steps that are multiples of this are kept
 };
 
 class CheckpointWriter {
 public:
-    // Allocates the pinned copy: as much as master weights and optimizer state. `params` and what `state` points at outlive this.
-    CheckpointWriter(CheckpointPlan plan, const ParamStore& params, std::vector<StateTensor> state, FileOps& files = system_files());
-    ~CheckpointWriter();          // waits for the save in flight
+    // Allocates the pinned copy: as much as master weights and optimizer state. `params` and what `state` points at
+    // outlive this.
+    CheckpointWriter(CheckpointPlan plan, const ParamStore& params, std::vector<StateTensor> state,
+                     FileOps& files = system_files());
+    ~CheckpointWriter();  // waits for the save in flight
 
-    // Begins a save of the state that the stream's queued work leaves. Waits for an earlier save first, never for this one.
-    // collected(slot), where several ranks share the optimizer's state: that slot of all of it, laid out as the parameters.
-    void save(const TrainingState& state, const Stream& stream, const std::function<const float*(int slot)>& collected = nullptr);
-    // The result of a save that finished since the last call, or of the one in flight if `wait`; nullopt if there is none.
+    // Begins a save of the state that the stream's queued work leaves. Waits for an earlier save first, never for this
+    // one. collected(slot), where several ranks share the optimizer's state: that slot of all of it, laid out as the
+    // parameters.
+    void save(const TrainingState& state, const Stream& stream,
+              const std::function<const float*(int slot)>& collected = nullptr);
+    // The result of a save that finished since the last call, or of the one in flight if `wait`; nullopt if there is
+    // none.
     std::optional<SaveResult> result(bool wait);
 
 private:
@@ -57,11 +64,11 @@ private:
     const ParamStore& params_;
     std::vector<StateTensor> state_;
     FileOps& files_;
-    PinnedBuffer<float> copy_;    // master weights, then each state tensor
+    PinnedBuffer<float> copy_;  // master weights, then each state tensor
     Event copied_;
     std::thread thread_;
     std::atomic<bool> running_ = false;
-    SaveResult result_;           // the thread's while running_, then this object's
+    SaveResult result_;  // the thread's while running_, then this object's
     bool reported_ = true;
 };
 

@@ -1,9 +1,9 @@
 // The file operations that saving consists of, one virtual function each, so that tests can make any of them fail.
 #pragma once
 
+#include <sys/types.h>
 #include <cstddef>
 #include <string>
-#include <sys/types.h>
 
 namespace teon {
 
@@ -12,13 +12,13 @@ class FileOps {
 public:
     virtual ~FileOps() = default;
     virtual int make_folder(const std::string& path);
-    virtual int create(const std::string& path);                           // for writing; the file must not exist
-    virtual ssize_t write(int file, const void* data, size_t bytes);       // may write less, as write(2)
+    virtual int create(const std::string& path);                      // for writing; the file must not exist
+    virtual ssize_t write(int file, const void* data, size_t bytes);  // may write less, as write(2)
     virtual int sync(int file);
     virtual int close(int file);
-    virtual int sync_path(const std::string& path);                        // of a folder or file that exists
+    virtual int sync_path(const std::string& path);  // of a folder or file that exists
     virtual int rename(const std::string& from, const std::string& to);
-    virtual int remove_folder(const std::string& path);                    // with all that is in it; 0 if there is none
+    virtual int remove_folder(const std::string& path);  // with all that is in it; 0 if there is none
 };
 
 FileOps& system_files();

@@ -14,8 +14,9 @@ std::optional<GuardEvent> guard_event(const StepMetrics& m, double warn_spikes) 
     }
     const bool warn = warn_spikes > 0 && std::max(m.loss_z, m.grad_norm_z) > warn_spikes;
     if (m.skip != kSkipSpike && !warn) return std::nullopt;
-    return GuardEvent{m.skip == kSkipSpike ? "update_skipped" : "spike",
-                      fmt::format("loss {:.1f} and gradient norm {:.1f} standard deviations high", m.loss_z, m.grad_norm_z)};
+    return GuardEvent{
+        m.skip == kSkipSpike ? "update_skipped" : "spike",
+        fmt::format("loss {:.1f} and gradient norm {:.1f} standard deviations high", m.loss_z, m.grad_norm_z)};
 }
 
 }  // namespace teon

@@ -69,7 +69,8 @@ struct Reader {
     template <typename T>
     void require(const char* key, T supported, T otherwise) const {
         const T value = get(key, otherwise);
-        CHECK_USAGE(value == supported, "{}: {} is {}; only {} is computed here", path, key, json(value).dump(), json(supported).dump());
+        CHECK_USAGE(value == supported, "{}: {} is {}; only {} is computed here", path, key, json(value).dump(),
+                    json(supported).dump());
     }
 };
 
@@ -105,7 +106,8 @@ void read_llama(DecoderConfig& c, const Reader& r) {
     c.rope_base = Reader{parameters, r.path}.get("rope_theta", r.get("rope_theta", 10000.0f));
     const Reader rope{scaling, r.path};
     const auto type = rope.get<std::string>("rope_type", rope.get<std::string>("type", "default"));
-    CHECK_USAGE(type == "default" || type == "linear", "{}: rope_type is {}; only default and linear are computed here", r.path, type);
+    CHECK_USAGE(type == "default" || type == "linear", "{}: rope_type is {}; only default and linear are computed here",
+                r.path, type);
     c.rope_scaling = type == "linear" ? rope.get("factor", 1.0f) : 1.0f;
 }
 
@@ -127,8 +129,10 @@ DecoderConfig decoder_config(const nlohmann::json& j, const DecoderConfig& base,
     DecoderConfig c = base;
     const Reader r{j, path};
     r.require<std::string>("model_type", base.family, "");
-    if (base.mlp == Mlp::gelu) read_gpt2(c, r);
-    else read_llama(c, r);
+    if (base.mlp == Mlp::gelu)
+        read_gpt2(c, r);
+    else
+        read_llama(c, r);
     c.V = r.size("vocab_size");
     c.preset = "checkpoint";
     validate(c);

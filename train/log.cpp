@@ -75,7 +75,8 @@ void MetricsFile::flush() {
         if (n > 0) {
             unwritten_.erase(0, static_cast<size_t>(n));
         } else if (errno != EINTR) {
-            if (!std::exchange(complained_, true)) fmt::print(stderr, "{}: cannot write, trying again later: {}\n", path_, std::strerror(errno));
+            if (!std::exchange(complained_, true))
+                fmt::print(stderr, "{}: cannot write, trying again later: {}\n", path_, std::strerror(errno));
             return;
         }
     }
@@ -120,7 +121,9 @@ void Console::step(const StepMetrics& m) {
     fmt::print("step {:>{}}/{} | loss {:.4f} | norm {:.3f} | lr {:.2e} | {:.0f} ms | {} tok/s{} | ETA {}{}\n", m.step,
                std::to_string(total_).size(), total_, m.loss, m.grad_norm, m.lr, m.ms, count_text(m.tokens_per_s), mfu,
                duration_text(static_cast<double>(total_ - m.step) * smoothed_ms_ / 1000),
-               m.skip == 0 ? "" : m.skip == kSkipSpike ? " | update skipped: spike" : " | update skipped: not finite");
+               m.skip == 0            ? ""
+               : m.skip == kSkipSpike ? " | update skipped: spike"
+                                      : " | update skipped: not finite");
     std::fflush(stdout);
 }
 

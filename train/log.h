@@ -9,26 +9,26 @@
 namespace teon {
 
 struct StepMetrics {
-    int64_t step = 0;         // 1 = after the first update
-    int64_t tokens = 0;       // seen so far
-    double loss = 0;          // nats per token, mean of the step
+    int64_t step = 0;    // 1 = after the first update
+    int64_t tokens = 0;  // seen so far
+    double loss = 0;     // nats per token, mean of the step
     double grad_norm = 0;
     double lr = 0;
-    double ms = 0;            // since the step before
+    double ms = 0;  // since the step before
     double tokens_per_s = 0;
     double data_wait_ms = 0;  // the host waited for the loader
     double comm_wait_ms = 0;  // backward was done, but not the exchange of gradients between ranks
     double optimizer_ms = 0;
-    int skip = 0;             // kSkipNonfinite or kSkipSpike: there was no update
-    int skipped_in_row = 0;   // this step included
-    int faulty_rank = -1;     // of several ranks, the first whose own loss was not finite
-    bool stop = false;        // a rank asked all to stop (Trainer::request_stop)
+    int skip = 0;                        // kSkipNonfinite or kSkipSpike: there was no update
+    int skipped_in_row = 0;              // this step included
+    int faulty_rank = -1;                // of several ranks, the first whose own loss was not finite
+    bool stop = false;                   // a rank asked all to stop (Trainer::request_stop)
     double loss_z = 0, grad_norm_z = 0;  // StepControl's
 };
 
-// An append-only file of one JSON object per line. A line is written by one write call, so that a kill leaves whole lines.
-// NaN and infinities are written as null. Lines that cannot be written (the disk is full) are kept and written when that is
-// possible again; the first time it says so on standard error.
+// An append-only file of one JSON object per line. A line is written by one write call, so that a kill leaves whole
+// lines. NaN and infinities are written as null. Lines that cannot be written (the disk is full) are kept and written
+// when that is possible again; the first time it says so on standard error.
 class MetricsFile {
 public:
     // Throws Error naming the path, also if another process is writing it. An empty path: nothing is written.
@@ -38,9 +38,10 @@ public:
     void write(const nlohmann::json& line);
     void write(const StepMetrics& m);
     void event(int64_t step, const std::string& name, const std::string& reason);
-    // For resuming at `step`: removes what comes after it, from the first line of a later step or that is not whole. True if an
-    // evaluation of `step` itself is left.
+    // For resuming at `step`: removes what comes after it, from the first line of a later step or that is not whole.
+    // True if an evaluation of `step` itself is left.
     bool truncate_after(int64_t step);
+
 private:
     void flush();
     std::string path_, unwritten_;
@@ -54,6 +55,7 @@ public:
     Console(int64_t total_steps, int64_t log_every, double flops_per_token, double peak_flops);
     void step(const StepMetrics& m);
     void note(const std::string& text);
+
 private:
     int64_t total_, log_every_;
     double flops_per_token_, peak_flops_;

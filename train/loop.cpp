@@ -7,11 +7,10 @@
 
 #include "model/decoder.h"
 #include "runtime/context.h"
-#include "train/checkpoint_writer.h"
 #include "train/guard.h"
-#include "train/hf_config.h"
 #include "train/reducer.h"
 #include "train/samples.h"
+#include "train/saver.h"
 #include "train/stop.h"
 #include "train/tokenizer_files.h"
 #include "train/trainer.h"
@@ -35,17 +34,6 @@ LoaderOptions loader_options(const Setup& s, bool training, const Comm& comm) {
     l.rank = comm.rank();
     l.ranks = comm.size();
     return l;
-}
-
-// Where scripts/prepare.py leaves the tokenizer: beside the shards.
-std::string tokenizer_folder(const Setup& s) {
-    return (std::filesystem::path(s.train_shards.front().path).parent_path() / "tokenizer").string();
-}
-
-CheckpointPlan checkpoint_plan(const Setup& s) {
-    const Options& o = s.options;
-    return {o.out, o.out + "/metrics.jsonl", hf_config(s.config, s.delimiter), tokenizer_files(tokenizer_folder(s), s.config.max_T),
-            o.keep_last, o.keep_every};
 }
 
 // Ranks above 0 keep a log only if asked to.
@@ -75,18 +63,19 @@ public:
           model_(make_decoder(s_.config, s_.run, ctx_)),
           optimizer_(model_->params(), o_.optimizer, ctx_),
           trainer_(*model_, optimizer_, loader_,
-                   {s_.steps, o_.batch_tokens, s_.micro_steps, o_.grad_clip, o_.skip_spikes, o_.optimizer, o_.schedule}, ctx_),
-          writer_(ctx_.comm->rank() > 0 ? nullptr
-                                        : std::make_unique<CheckpointWriter>(checkpoint_plan(s_), model_->params(), optimizer_.state())) {
+                   {s_.steps, o_.batch_tokens, s_.micro_steps, o_.grad_clip, o_.skip_spikes, o_.optimizer, o_.schedule},
+                   ctx_),
+          saver_(s_, *model_, optimizer_, ctx_, metrics_, console_) {
         if (ctx_.comm->rank() > 0 && o_.rank_logs) {  // rank 0 has made the folder before it met the others
             const std::string path = fmt::format("{}/rank{}.log", o_.out, ctx_.comm->rank());
             CHECK(std::freopen(path.c_str(), "a", stdout), "{}: cannot be opened", path);
         }
         check_equal_on_all_ranks(common_to_ranks(run_).dump(), "options or data", ctx_);
-        if (!s_.val_shards.empty()) val_loader_ = std::make_unique<Loader>(s_.val_shards, loader_options(s_, false, *ctx_.comm));
+        if (!s_.val_shards.empty())
+            val_loader_ = std::make_unique<Loader>(s_.val_shards, loader_options(s_, false, *ctx_.comm));
         if (o_.sample_every > 0 && ctx_.comm->rank() == 0)
-            samples_ = std::make_unique<Samples>(o_.out, tokenizer_folder(s_), s_.config, model_->params(), o_.sampling, s_.delimiter,
-                                                 o_.seed, ctx_);
+            samples_ = std::make_unique<Samples>(o_.out, tokenizer_folder(s_.train_shards.front().path), s_.config,
+                                                 model_->params(), o_.sampling, s_.delimiter, o_.seed, ctx_);
         console_.note(fmt::format("{:<12}{}\n{}{:<12}{}\n", "device", device.name, setup_report(s_), "run", o_.out));
     }
 
@@ -95,7 +84,8 @@ public:
         model_->params().initialize(o_.seed, ctx_.stream);
         if (o_.init_from.empty()) return;
         const bool folder = std::filesystem::is_directory(o_.init_from);
-        load_weights(model_->params(), SafetensorsFile(folder ? o_.init_from + "/model.safetensors" : o_.init_from), ctx_.stream);
+        load_weights(model_->params(), SafetensorsFile(folder ? o_.init_from + "/model.safetensors" : o_.init_from),
+                     ctx_.stream);
     }
 
     void resume(const ResumePoint& point) {
@@ -111,7 +101,7 @@ public:
         read_tensors(point.found.folder, model_->params(), optimizer_.state(), ctx_.stream);
         loader_.seek(state.next_sample);
         next_sample_ = state.next_sample;
-        saved_step_ = state.step;
+        saver_.resumed_at(state.step);
         trainer_.restore(state.step, state.control);
         if (!evaluated && evaluation_due(state.step)) evaluate_now();
     }
@@ -121,25 +111,28 @@ public:
         if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
         while (trainer_.steps_done() < s_.steps && stop.empty()) {
             step();
-            report(saved(false));
+            saver_.report(false, trainer_.steps_done());
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
             stop = skipped_too_often_ ? "skipped updates" : stop_reason();
             const bool save = step == s_.steps || !stop.empty() || due(o_.checkpoint_every, step);
-            const bool diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step), sample = due(o_.sample_every, step);
+            const bool diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
+                       sample = due(o_.sample_every, step);
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
             if (diagnose) report_alignment();
-            if (save) save_now(o_.checkpoint_sync || !stop.empty());  // before the evaluation, so that it cannot be lost in there
+            // Before the evaluation, so that nothing is lost in there.
+            if (save) save_now(o_.checkpoint_sync || !stop.empty());
             if (evaluate && stop.empty()) evaluate_now();
             if (sample && samples_) sample_now();
         }
         log(trainer_.finish());
-        report(saved(true));
-        CHECK(!save_failed_, "the last checkpoint could not be written: {}", fault_);
+        saver_.report(true, trainer_.steps_done());
+        CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
         CHECK(!skipped_too_often_, "the last {} updates were skipped (--max-skipped {}); the last good state is in {}",
               trainer_.control().skipped_in_row, o_.max_skipped, o_.out + "/" + checkpoint_name(trainer_.steps_done()));
         if (!stop.empty() && trainer_.steps_done() < s_.steps)
-            console_.note(fmt::format("stopped by {} after step {}; continue with --resume", stop, trainer_.steps_done()));
+            console_.note(
+                fmt::format("stopped by {} after step {}; continue with --resume", stop, trainer_.steps_done()));
     }
 
     Comm& comm() { return *ctx_.comm; }
@@ -147,7 +140,8 @@ public:
 private:
     bool evaluation_due(int64_t step) const { return val_loader_ && (due(o_.eval_every, step) || step == s_.steps); }
 
-    // Where a step cannot be taken (its data vanished) the steps before it are saved: nothing of it has reached the weights.
+    // Where a step cannot be taken (its data vanished) the steps before it are saved: nothing of it has reached the
+    // weights.
     void step() {
         try {
             log(trainer_.step());
@@ -161,8 +155,8 @@ private:
     void save_before_failing() {
         try {
             log(trainer_.finish());
-            report(saved(true));
-            if (trainer_.steps_done() > saved_step_) save_now(true);
+            saver_.report(true, trainer_.steps_done());
+            if (trainer_.steps_done() > saver_.newest()) save_now(true);
         } catch (const Error& error) {  // the first error is the one that the run ends with
             console_.note(fmt::format("nor could step {} be saved: {}", trainer_.steps_done(), error.what()));
         }
@@ -183,9 +177,14 @@ private:
     void evaluate_now() {
         const int64_t step = trainer_.steps_done(), tokens = step * o_.batch_tokens;
         const EvalResult e = evaluate(*model_, *val_loader_, s_.run.B, s_.eval_windows, ctx_);
-        metrics_.write(json{{"kind", "eval"}, {"step", step}, {"tokens", tokens}, {"val_loss", e.loss},
-                            {"val_ppl", std::exp(e.loss)}, {"val_tokens", e.tokens}});
-        console_.note(fmt::format("eval {} | val loss {:.4f} | perplexity {:.3f} | {} tokens", step, e.loss, std::exp(e.loss), e.tokens));
+        metrics_.write(json{{"kind", "eval"},
+                            {"step", step},
+                            {"tokens", tokens},
+                            {"val_loss", e.loss},
+                            {"val_ppl", std::exp(e.loss)},
+                            {"val_tokens", e.tokens}});
+        console_.note(fmt::format("eval {} | val loss {:.4f} | perplexity {:.3f} | {} tokens", step, e.loss,
+                                  std::exp(e.loss), e.tokens));
     }
 
     // A sample that cannot be had is no reason to end a run.
@@ -218,50 +217,19 @@ private:
 
     void report_alignment() {
         for (const Alignment& a : optimizer_.diagnose(ctx_))
-            metrics_.write(json{{"kind", "diagnose"}, {"step", trainer_.steps_done()}, {"role", name_of(a.role)},
-                                {"layers", {a.layer_a, a.layer_b}}, {"left", a.left}, {"right", a.right}, {"norm_ratio", a.norm_ratio}});
+            metrics_.write(json{{"kind", "diagnose"},
+                                {"step", trainer_.steps_done()},
+                                {"role", name_of(a.role)},
+                                {"layers", {a.layer_a, a.layer_b}},
+                                {"left", a.left},
+                                {"right", a.right},
+                                {"norm_ratio", a.norm_ratio}});
     }
 
     // The state after the last step, whose metrics are logged: so a checkpoint never precedes the lines up to its step.
     void save_now(bool wait) {
-        report(saved(true));
         const int64_t step = trainer_.steps_done();
-        const TrainingState state{step, step * o_.batch_tokens, next_sample_, trainer_.control(), run_};
-        if (ctx_.comm->size() == 1) {
-            writer_->save(state, ctx_.stream);
-        } else {
-            save_of_all_ranks(state);
-        }
-        if (wait) report(saved(true));
-    }
-
-    // Rank 0 writes what all own. The state comes together where the gradients were, which the next step overwrites.
-    void save_of_all_ranks(const TrainingState& state) {
-        ParamStore& params = model_->params();
-        auto collected = [&](int slot) {
-            optimizer_.collect_state(slot, params.grad_all(), ctx_);
-            return params.grad_all();
-        };
-        optimizer_.collect_masters(params, ctx_);
-        if (writer_) return writer_->save(state, ctx_.stream, collected);
-        for (int slot = 0; slot < kStateSlots; ++slot) collected(slot);
-    }
-
-    std::optional<SaveResult> saved(bool wait) { return writer_ ? writer_->result(wait) : std::nullopt; }
-
-    void report(const std::optional<SaveResult>& saved) {
-        if (!saved) return;
-        save_failed_ = !saved->fault.empty();
-        fault_ = saved->fault;
-        if (save_failed_) {
-            metrics_.event(trainer_.steps_done(), "checkpoint_failed", saved->fault);
-            console_.note(fmt::format("checkpoint of step {} failed: {}", saved->step, saved->fault));
-            CHECK(!o_.stop_on_save_error, "{}; the checkpoints before it are whole (--on-save-error stop)", saved->fault);
-            return;
-        }
-        saved_step_ = saved->step;
-        console_.note(fmt::format("checkpoint {} | {} | {:.1f} s{}", saved->folder, bytes_text(static_cast<double>(saved->bytes)),
-                                  saved->seconds, saved->warning.empty() ? "" : " | " + saved->warning));
+        saver_.save({step, step * o_.batch_tokens, next_sample_, trainer_.control(), run_}, wait);
     }
 
     const Setup& s_;
@@ -274,23 +242,24 @@ private:
     Console console_;
     StopRequest stop_;
     std::unique_ptr<Model> model_;
-    std::unique_ptr<Samples> samples_;   // rank 0's, with --sample-every
+    std::unique_ptr<Samples> samples_;  // rank 0's, with --sample-every
     Optimizer optimizer_;
     Trainer trainer_;
-    std::unique_ptr<CheckpointWriter> writer_;  // of rank 0
-    int64_t next_sample_ = 0;     // after the last step
-    int64_t saved_step_ = 0;      // of the newest checkpoint
-    bool skipped_too_often_ = false, save_failed_ = false, stop_agreed_ = false;
-    std::string fault_;           // of the last save, if it failed
+    Saver saver_;
+    int64_t next_sample_ = 0;  // after the last step
+    bool skipped_too_often_ = false, stop_agreed_ = false;
 };
 
 }  // namespace
 
-void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, const std::optional<ResumePoint>& resume) {
+void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device,
+                  const std::optional<ResumePoint>& resume) {
     TrainingLoop loop(family, setup, device);
     try {
-        if (resume) loop.resume(*resume);
-        else loop.begin();
+        if (resume)
+            loop.resume(*resume);
+        else
+            loop.begin();
         loop.run();
     } catch (const std::exception& error) {
         loop.comm().fail(error.what());

@@ -9,8 +9,9 @@
 
 namespace teon {
 
-// Trains from step 1, or from a resume point, to setup.steps, or until it is told to stop (then it has saved). The folder
-// setup.options.out exists. Throws Error where the run cannot go on.
-void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, const std::optional<ResumePoint>& resume);
+// Trains from step 1, or from a resume point, to setup.steps, or until it is told to stop (then it has saved). The
+// folder setup.options.out exists. Throws Error where the run cannot go on.
+void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device,
+                  const std::optional<ResumePoint>& resume);
 
 }  // namespace teon

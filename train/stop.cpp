@@ -1,7 +1,7 @@
 #include "train/stop.h"
 
-#include <csignal>
 #include <unistd.h>
+#include <csignal>
 
 #include "train/log.h"
 

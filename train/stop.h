@@ -9,7 +9,7 @@ namespace teon {
 // While one lives, the first SIGTERM or SIGINT is noted and the second ends the process at once. One at a time.
 class StopRequest {
 public:
-    explicit StopRequest(double time_limit_s);   // counted from now; 0: none
+    explicit StopRequest(double time_limit_s);  // counted from now; 0: none
     ~StopRequest();
     StopRequest(const StopRequest&) = delete;
     // "SIGTERM", "time limit 23h50m"; empty while the run is to go on.

@@ -9,6 +9,10 @@
 
 namespace teon {
 
+std::string tokenizer_folder(const std::string& shard) {
+    return (std::filesystem::path(shard).parent_path() / "tokenizer").string();
+}
+
 std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::string& folder, int max_length) {
     namespace fs = std::filesystem;
     std::map<std::string, std::string> files;
@@ -26,10 +30,12 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
     if (!description.is_object()) return result;
     const std::string kind = description.value("kind", "");
     // What Hugging Face calls each file, and the class that reads them.
-    const std::map<std::string, std::string> names = {{"tokenizer.json", "tokenizer.json"}, {"tokenizer.model", "tokenizer.model"},
-                                                      {"encoder.json", "vocab.json"}, {"vocab.bpe", "merges.txt"}};
-    const std::map<std::string, std::string> classes = {{"gpt2", "GPT2Tokenizer"}, {"huggingface", "PreTrainedTokenizerFast"},
-                                                        {"sentencepiece", "LlamaTokenizer"}};
+    const std::map<std::string, std::string> names = {{"tokenizer.json", "tokenizer.json"},
+                                                      {"tokenizer.model", "tokenizer.model"},
+                                                      {"encoder.json", "vocab.json"},
+                                                      {"vocab.bpe", "merges.txt"}};
+    const std::map<std::string, std::string> classes = {
+        {"gpt2", "GPT2Tokenizer"}, {"huggingface", "PreTrainedTokenizerFast"}, {"sentencepiece", "LlamaTokenizer"}};
     const auto tokenizer_class = classes.find(kind);
     if (tokenizer_class == classes.end()) return result;  // bytes: Hugging Face has no such tokenizer
     for (const auto& [ours, theirs] : names)

@@ -7,9 +7,12 @@
 
 namespace teon {
 
-// Path and content of each file: the folder that scripts/prepare.py leaves beside shards, as it is under tokenizer/, and once more at
-// the top under the names by which Hugging Face's AutoTokenizer finds it. Empty if `folder` is not there. max_length: the model's
-// context. Throws Error naming a file that cannot be read.
+// Where scripts/prepare.py leaves it: beside the shards.
+std::string tokenizer_folder(const std::string& shard);
+
+// Path and content of each file: the folder that scripts/prepare.py leaves beside shards, as it is under tokenizer/,
+// and once more at the top under the names by which Hugging Face's AutoTokenizer finds it. Empty if `folder` is not
+// there. max_length: the model's context. Throws Error naming a file that cannot be read.
 std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::string& folder, int max_length);
 
 }  // namespace teon

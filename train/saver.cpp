@@ -1,0 +1,67 @@
+#include "train/saver.h"
+
+#include "train/hf_config.h"
+#include "train/tokenizer_files.h"
+
+namespace teon {
+
+namespace {
+
+CheckpointPlan checkpoint_plan(const Setup& s) {
+    const Options& o = s.options;
+    CheckpointPlan plan;
+    plan.run_folder = o.out;
+    plan.log = o.out + "/metrics.jsonl";
+    plan.hf_config = hf_config(s.config, s.delimiter);
+    plan.extra_files = tokenizer_files(tokenizer_folder(s.train_shards.front().path), s.config.max_T);
+    plan.keep_last = o.keep_last;
+    plan.keep_every = o.keep_every;
+    return plan;
+}
+
+}  // namespace
+
+Saver::Saver(const Setup& setup, Model& model, Optimizer& optimizer, Context& context, MetricsFile& metrics,
+             Console& console)
+    : o_(setup.options), model_(model), optimizer_(optimizer), ctx_(context), metrics_(metrics), console_(console) {
+    if (context.comm->rank() == 0)
+        writer_ = std::make_unique<CheckpointWriter>(checkpoint_plan(setup), model.params(), optimizer.state());
+}
+
+void Saver::save(const TrainingState& state, bool wait) {
+    report(true, state.step);
+    ParamStore& params = model_.params();
+    std::function<const float*(int)> collected;  // one rank has it all
+    if (ctx_.comm->size() > 1) {
+        optimizer_.collect_masters(params, ctx_);
+        // The state comes together where the gradients were, which the next step overwrites.
+        collected = [&](int slot) {
+            optimizer_.collect_state(slot, params.grad_all(), ctx_);
+            return params.grad_all();
+        };
+    }
+    if (writer_) {
+        writer_->save(state, ctx_.stream, collected);
+    } else {
+        for (int slot = 0; slot < kStateSlots; ++slot) collected(slot);
+    }
+    if (wait) report(true, state.step);
+}
+
+void Saver::report(bool wait, int64_t step) {
+    const std::optional<SaveResult> saved = writer_ ? writer_->result(wait) : std::nullopt;
+    if (!saved) return;
+    fault_ = saved->fault;
+    if (!fault_.empty()) {
+        metrics_.event(step, "checkpoint_failed", fault_);
+        console_.note(fmt::format("checkpoint of step {} failed: {}", saved->step, fault_));
+        CHECK(!o_.stop_on_save_error, "{}; the checkpoints before it are whole (--on-save-error stop)", fault_);
+        return;
+    }
+    newest_ = saved->step;
+    console_.note(fmt::format("checkpoint {} | {} | {:.1f} s{}", saved->folder,
+                              bytes_text(static_cast<double>(saved->bytes)), saved->seconds,
+                              saved->warning.empty() ? "" : " | " + saved->warning));
+}
+
+}  // namespace teon
