@@ -286,7 +286,7 @@ struct Rendezvous::Impl {
 
     std::string join() {
         const auto deadline = Clock::now() + Seconds(launch.timeout_s);
-        std::string problem;
+        std::string problem, refusal;  // what was last in the way; what rank 0 itself said, which tells more
         while (Clock::now() < deadline) {
             Address address{launch.host, launch.port, ""};
             if (!launch.file.empty()) {
@@ -300,14 +300,16 @@ struct Rendezvous::Impl {
                 const std::optional<Message> answer = receive_message(socket);
                 if (answer && answer->kind == Kind::welcome && (address.nonce.empty() || answer->text == address.nonce))
                     return wait_for_go(std::move(socket));
-                problem =
-                    fmt::format("{}:{} {}", address.host, address.port,
-                                answer && answer->kind == Kind::refused ? answer->text : "is not rank 0 of this run");
+                const bool refused = answer && answer->kind == Kind::refused;
+                problem = fmt::format("{}:{} {}", address.host, address.port,
+                                      refused ? answer->text : "is not rank 0 of this run");
                 if (!launch.file.empty()) problem += fmt::format(" ({} is of an earlier run)", launch.file);
+                if (refused) refusal = problem;
             }
             std::this_thread::sleep_for(std::chrono::milliseconds(50));
         }
-        throw Error(fmt::format("rank {} did not find rank 0 within {} s: {}", launch.rank, launch.timeout_s, problem));
+        throw Error(
+            fmt::format("did not find rank 0 within {} s: {}", launch.timeout_s, refusal.empty() ? problem : refusal));
     }
 
     // Rank 0's own patience ends first, so that it can say who is missing.
@@ -315,7 +317,7 @@ struct Rendezvous::Impl {
         set_patience(socket.fd(), launch.timeout_s + 5);
         const std::optional<Message> message = receive_message(socket);
         if (message && message->kind == Kind::failed) std::_Exit(1);  // rank 0 says why
-        CHECK(message && message->kind == Kind::go, "rank {}: rank 0 ended before all ranks had arrived", launch.rank);
+        CHECK(message && message->kind == Kind::go, "rank 0 ended before all ranks had arrived");
         peers.push_back({0, "rank 0", std::move(socket), Clock::now()});
         return message->text;
     }

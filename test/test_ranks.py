@@ -295,7 +295,7 @@ class Failures(Ranks):
     def test_another_program_listens_at_the_port(self):
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.expect([self.rank(1, MASTER_ADDR="127.0.0.1", MASTER_PORT=server.getsockname()[1])],
-                        "rank 1 did not find rank 0 within 1 s: .*is not rank 0 of this run", 15)
+                        "rank 1: did not find rank 0 within 1 s: .*is not rank 0 of this run", 15)
 
     def test_a_stale_file_is_refused(self):
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -305,8 +305,8 @@ class Failures(Ranks):
             for i, content in enumerate(contents):
                 (self.folder / f"address{i}").write_text(content)
                 ranks.append(self.rank(1, TEON_RENDEZVOUS=self.folder / f"address{i}"))
-            output = self.expect(ranks, "", 20)
-            self.assertEqual(output.count("rank 1 did not find rank 0 within 1 s"), len(contents), output)
+            output = self.expect(ranks, "did not find", 20)
+            self.assertEqual(output.count("rank 1: did not find rank 0 within 1 s"), len(contents), output)
 
     def test_a_stale_file_is_replaced(self):
         file = self.folder / "address"
