@@ -1,9 +1,9 @@
-// Communication between ranks. comm_self.cpp is the single process; comm_mpi.cpp (host) and comm_nccl.cu (CUDA) come behind
-// the same interface. Counts are elements, never bytes.
+// Communication between ranks. comm_self.cpp is the single process; comm_mpi.cpp (host) and comm_nccl.cu (CUDA) come
+// behind the same interface. Counts are elements, never bytes.
 //
-// Every operation is queued and runs beside the caller, on the communicator's own stream or thread, in the order in which
-// it was queued: all ranks must queue the same operations in the same order. An operation begins once what `stream` holds at
-// the call is done; until a join() its memory must neither be read, written nor freed.
+// Every operation is queued and runs beside the caller, on the communicator's own stream or thread, in the order in
+// which it was queued: all ranks must queue the same operations in the same order. An operation begins once what
+// `stream` holds at the call is done; until a join() its memory must neither be read, written nor freed.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,9 @@ public:
     virtual int rank() const = 0;
     virtual int size() const = 0;
 
-    // Each part, in place on its root = the sum over all ranks, in float and in an order that does not depend on timing (by
-    // rank on the host). The other ranks' parts stay as they are. Throws Error on a part with a negative size or no root.
+    // Each part, in place on its root = the sum over all ranks, in float and in an order that does not depend on timing
+    // (by rank on the host). The other ranks' parts stay as they are. Throws Error on a part with a negative size or no
+    // root.
     void reduce_sum(float* data, const std::vector<Part>& parts, const Stream& stream);
     // Each part on every rank = its root's.
     void broadcast(void* data, DType dtype, const std::vector<Part>& parts, const Stream& stream);

@@ -1,6 +1,6 @@
-// Ranks on CPUs, over MPI. A thread of the communicator's own makes every MPI call, one operation after the other, while
-// the caller computes. Sums are made here and not by MPI, in the order of the ranks, so that they depend neither on timing
-// nor on the MPI library: each rank sends its part straight to the part's root.
+// Ranks on CPUs, over MPI. A thread of the communicator's own makes every MPI call, one operation after the other,
+// while the caller computes. Sums are made here and not by MPI, in the order of the ranks, so that they depend neither
+// on timing nor on the MPI library: each rank sends its part straight to the part's root.
 #include "runtime/comm.h"
 
 #if __has_include(<mpi.h>)
@@ -112,9 +112,10 @@ private:
         MPI_Comm_size(MPI_COMM_WORLD, &size);
         MPI_Comm_rank(MPI_COMM_WORLD, &rank);
         if (size != launch_.size || rank != launch_.rank)
-            rendezvous_.fail(fmt::format("{} says rank {} of {}, but MPI says {} of {}; launch with the mpirun of the MPI that "
-                                         "this program was built with",
-                                         launch_.by, launch_.rank, launch_.size, rank, size));
+            rendezvous_.fail(
+                fmt::format("{} says rank {} of {}, but MPI says {} of {}; launch with the mpirun of the MPI that "
+                            "this program was built with",
+                            launch_.by, launch_.rank, launch_.size, rank, size));
     }
 
     using Exchange = std::vector<MPI_Request>;  // messages under way
@@ -239,9 +240,10 @@ std::unique_ptr<Comm> make_comm(const Launch& launch) { return std::make_unique<
 namespace teon {
 
 std::unique_ptr<Comm> make_comm(const Launch& launch) {
-    throw Error(fmt::format("{} started {} ranks, but this program was built without MPI: install libopenmpi-dev and build "
-                            "again",
-                            launch.by, launch.size));
+    throw Error(
+        fmt::format("{} started {} ranks, but this program was built without MPI: install libopenmpi-dev and build "
+                    "again",
+                    launch.by, launch.size));
 }
 
 }  // namespace teon

@@ -88,7 +88,8 @@ TEST_CASE("runtime/comm: broadcast, gather and all-reduce give every rank the sa
         const std::vector<bf16> received = b.get();
         for (const Part& part : parts) {
             const std::vector<bf16> of_root = random_values<bf16>(n, 1 + part.root);
-            REQUIRE((part.size == 0 || std::memcmp(&received[part.offset], &of_root[part.offset], part.size * sizeof(bf16)) == 0));
+            REQUIRE((part.size == 0 ||
+                     std::memcmp(&received[part.offset], &of_root[part.offset], part.size * sizeof(bf16)) == 0));
         }
         const std::vector<float> sums = sum.get(), all = gathered.get();
         for (int64_t i : {int64_t{0}, n / 2, n - 1}) REQUIRE(sums[i] == sum_in_order(comm.size(), n, i, 3));
@@ -224,8 +225,8 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
         trainer.step();
         StepMetrics m = *trainer.finish();
         REQUIRE(m.skip == kSkipNonfinite);
-        // All ranks together send each gradient and each new weight to or from N - 1 ranks; the rest is losses, the norm and
-        // the gaps of fewer than 64 elements between rows.
+        // All ranks together send each gradient and each new weight to or from N - 1 ranks; the rest is losses, the
+        // norm and the gaps of fewer than 64 elements between rows.
         int64_t elements = 0;
         for (const ParamRow& row : params.table().rows()) elements += row.size();
         const double minimum = 2.0 * sizeof(float) * static_cast<double>(elements * last);
