@@ -2,7 +2,8 @@
 """What saving costs training:  python3 bench/bench_checkpoint.py [--data FOLDER] [--every 20] [--steps 100] [--repeat 5]
 
 Trains the same small GPT-2 with and without an asynchronous checkpoint every 20 steps, in turns, and compares the time from
-the first to the last step as the terminal shows them. Prints the median of each and their ratio.
+the first to the last step as the terminal shows them. Prints the median of each, and of the
+ratios of neighbours, which other work on the machine disturbs least.
 """
 
 import argparse
