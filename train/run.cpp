@@ -120,13 +120,15 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
     return 0;
 }
 
-// What all ranks would say is said once: the others give rank 0 a moment, in which its end ends them.
+// What all ranks would say is said once: the others give rank 0 time, in which its end ends them. More of it for usage
+// errors, which all ranks find, and no harm is done by waiting.
 void report_error(const ModelFamily& family, const std::exception& error) {
     std::string rank;
     try {
         if (const Launch launch = launch_from_environment(); launch.rank > 0) {
             rank = fmt::format("rank {}: ", launch.rank);
-            std::this_thread::sleep_for(std::chrono::seconds(1));
+            const bool usage = dynamic_cast<const UsageError*>(&error) != nullptr;
+            std::this_thread::sleep_for(std::chrono::seconds(usage ? 10 : 1));
         }
     } catch (const UsageError&) {  // then that is the error
     }
