@@ -20,12 +20,12 @@ folder=runs/demo-$model-$(date +%Y%m%d-%H%M%S)
 
 train() {  # optimizer, its flags
     echo "== $1"
-    ./train_"$model" --model tiny --seq-len 256 --data $corpus --batch-tokens 2048 --steps "$steps" --optimizer "$@" \
+    ./train_"$model" --model tiny --seq-len 128 --data $corpus --batch-tokens 2048 --steps "$steps" --optimizer "$@" \
         --eval-every $(((steps + 5) / 6)) --eval-tokens 131072 --log-every $(((steps + 9) / 10)) --out "$folder/$1"
 }
-train adamw --lr 3e-3
-train muon --lr 0.02 --adamw-lr 3e-3 --diagnose-every $(((steps + 9) / 10))
-train teon --lr 0.02 --adamw-lr 3e-3 --diagnose-every $(((steps + 9) / 10))
+train adamw --lr 4e-3
+train muon --lr 0.02 --adamw-lr 4e-3 --diagnose-every $(((steps + 9) / 10))
+train teon --lr 0.02 --adamw-lr 4e-3 --diagnose-every $(((steps + 9) / 10))
 echo
 $python scripts/demo_report.py --baselines $corpus/baselines.json --must-beat $baseline "$folder"/{adamw,muon,teon}
 echo
