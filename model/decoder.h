@@ -74,6 +74,10 @@ AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r);  /
 // and causal attention at half of its full square. Recomputation is not counted.
 double decoder_flops_per_token(const DecoderConfig& c, int T);
 
+// The arithmetic that a recompute policy adds to a step, as a share of decoder_flops_per_token. Elementwise work is not
+// counted.
+double recompute_flops_share(const DecoderConfig& c, int T, Recompute policy);
+
 // Parameters are allocated but not initialized (ParamStore::initialize, or loaded).
 std::unique_ptr<Model> make_decoder(const DecoderConfig& c, const DecoderRun& r, Context& context);
 

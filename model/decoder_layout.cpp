@@ -156,6 +156,15 @@ double decoder_flops_per_token(const DecoderConfig& c, int T) {
     return 6.0 * weights + 6.0 * c.L * c.C * static_cast<double>(T);
 }
 
+double recompute_flops_share(const DecoderConfig& c, int T, Recompute policy) {
+    if (policy != Recompute::block) return 0;
+    // The forward products of each block but the last, without its last one: 2 per weight, and attention's two
+    // products.
+    const double width = c.C;
+    const double weights = width * (c.qkv_width() + c.C + c.mlp_in_width());
+    return (c.L - 1) * (2 * weights + 2 * width * T) / decoder_flops_per_token(c, T);
+}
+
 // ---- activations
 // -----------------------------------------------------------------------------------------------------
 

@@ -61,33 +61,50 @@ TEST_CASE("model/decoder: padding has no gradient and the gaps between parameter
     }
 }
 
+namespace {
+
+// Ten clipped steps from the golden weights; each step's loss before the update is the fixture's `key`.
+void check_ten_steps(const std::string& name, DType dtype, const OptimizerOptions& options, const char* key) {
+    Golden g(name, dtype);
+    INFO(name << " " << name_of(dtype) << " " << key);
+    Context& ctx = g.runner.context;
+    ParamStore& params = g.runner.model->params();
+    Optimizer optimizer(params, options, ctx);
+    Buffer<float> sums(2);
+    Buffer<StepControl> control(1);
+    Buffer<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()));
+    zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);
+    const std::vector<float> expected = g.file.read_float(g.file.at(key));
+    REQUIRE(expected.size() == 10);
+    for (float loss : expected) {
+        params.zero_grad(ctx.stream);
+        const double ours = g.runner.loss(g.batch, true);
+        REQUIRE(std::abs(ours - loss) <= loss_bound(dtype) * loss);
+        reduce_sum(sums.data(), scratch.data(), g.runner.losses.data(), g.runner.N, false, ctx.stream);
+        reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
+                           ctx.stream);
+        step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 0.0f, options.beta1, options.beta2,
+                     ctx.stream);
+        optimizer.step(params, control.data(), 1.0f, ctx);
+    }
+}
+
+}  // namespace
+
 TEST_CASE("train: the losses of ten AdamW steps are PyTorch's") {
+    OptimizerOptions options;
+    options.method = Method::adamw;
+    options.lr = options.adamw_lr = 1e-2f;
     for (const char* name : {"gpt2", "llama", "llama_gqa"})
-        for (DType dtype : {DType::f32, DType::bf16}) {
-            Golden g(name, dtype);
-            INFO(name << " " << name_of(dtype));
-            Context& ctx = g.runner.context;
-            ParamStore& params = g.runner.model->params();
-            OptimizerOptions options;
-            options.method = Method::adamw;
-            options.lr = options.adamw_lr = 1e-2f;
-            Optimizer optimizer(params, options, ctx);
-            Buffer<float> sums(2);
-            Buffer<StepControl> control(1);
-            Buffer<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()));
-            zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);
-            const std::vector<float> expected = g.file.read_float(g.file.at("adamw_losses"));
-            REQUIRE(expected.size() == 10);
-            for (float loss : expected) {
-                params.zero_grad(ctx.stream);
-                const double ours = g.runner.loss(g.batch, true);
-                REQUIRE(std::abs(ours - loss) <= loss_bound(dtype) * loss);
-                reduce_sum(sums.data(), scratch.data(), g.runner.losses.data(), g.runner.N, false, ctx.stream);
-                reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
-                                   ctx.stream);
-                step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 0.0f, options.beta1, options.beta2,
-                             ctx.stream);
-                optimizer.step(params, control.data(), 1.0f, ctx);
-            }
-        }
+        for (DType dtype : {DType::f32, DType::bf16}) check_ten_steps(name, dtype, options, "adamw_losses");
+}
+
+TEST_CASE("train: the losses of ten Teon steps are those of the paper's algorithm in float64") {
+    OptimizerOptions options;
+    options.method = Method::teon;
+    options.lr = 2e-2f;
+    options.adamw_lr = 1e-2f;
+    options.ns_dtype = DType::f32;
+    for (const char* name : {"llama", "llama_gqa"})
+        for (DType dtype : {DType::f32, DType::bf16}) check_ten_steps(name, dtype, options, "teon_losses");
 }

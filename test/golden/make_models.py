@@ -9,12 +9,14 @@ Needs scripts/requirements-dev.txt; the fixtures are committed, so nobody needs 
 
 import pathlib
 
+import make_optim
 import torch
 from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 HERE = pathlib.Path(__file__).parent
 LR, WEIGHT_DECAY, BETAS, EPS, CLIP, STEPS = 1e-2, 0.1, (0.9, 0.95), 1e-8, 1.0, 10
+TEON_LR = 0.02
 
 
 def gpt2():
@@ -66,6 +68,36 @@ def greedy(model, prompts, length):
                           do_sample=False, num_beams=1, use_cache=True, eos_token_id=None, pad_token_id=0)
 
 
+def teon_losses(model, tokens, targets):
+    """Q, K and V of both layers stacked, the other hidden matrices one by one, AdamW for the rest."""
+    named = dict(model.named_parameters())
+    stacks = [[f"model.layers.{layer}.self_attn.{x}_proj.weight" for layer in (0, 1)] for x in "qkv"]
+    stacks += [[f"model.layers.{layer}.{x}.weight"] for layer in (0, 1)
+               for x in ("self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")]
+    stacked = {name for stack in stacks for name in stack}
+    rest = [p for n, p in named.items() if n not in stacked]
+    optimizer = torch.optim.AdamW([{"params": [p for p in rest if p.dim() >= 2], "weight_decay": WEIGHT_DECAY},
+                                   {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0}],
+                                  lr=LR, betas=BETAS, eps=EPS)
+    momenta = {name: torch.zeros_like(named[name]) for name in stacked}
+    losses = []
+    for _ in range(STEPS):
+        model.zero_grad()
+        loss, _ = loss_of(model, tokens, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        with torch.no_grad():
+            for name in stacked:
+                momenta[name] = make_optim.MOMENTUM * momenta[name] + named[name].grad
+            for stack in stacks:
+                updates = make_optim.teon_updates([momenta[name] for name in stack], 1, "polar-express", False, False)
+                for name, update in zip(stack, updates):
+                    named[name].mul_(1 - TEON_LR * WEIGHT_DECAY).sub_(TEON_LR * update)
+        losses.append(loss.item())
+    return losses
+
+
 def make(name, model, vocabulary):
     torch.manual_seed(1)
     model = model.double().train()
@@ -86,7 +118,11 @@ def make(name, model, vocabulary):
         out["grad." + n] = p.grad.float().clone()
     out["greedy"] = greedy(model.eval(), inputs[:, :3], T).int().contiguous()
     model.train()
+    start = {n: p.detach().clone() for n, p in model.named_parameters()}
     out["adamw_losses"] = torch.tensor(adamw_losses(model, inputs, targets), dtype=torch.float64)
+    if not tied:
+        model.load_state_dict(start, strict=False)
+        out["teon_losses"] = torch.tensor(teon_losses(model, inputs, targets), dtype=torch.float64)
     path = HERE / f"{name}.safetensors"
     save_file(out, path)
     print(f"{path}: {path.stat().st_size} bytes, loss {loss.item():.6f} -> {out['adamw_losses'][-1]:.6f}")
