@@ -21,6 +21,7 @@ areas=${AREAS:-main}
 repository=$(cd "$(dirname "$0")/.." && pwd)
 root=$(mktemp -d "${TMPDIR:-/tmp}/fresh-$suite-XXXXXX")
 times=()
+done=0
 
 finish() {
     local status=$?
@@ -31,7 +32,7 @@ finish() {
         umount -R "$root/proc" "$root/dev" 2>/dev/null || true
         rm -rf --one-file-system "$root"
     fi
-    [ $status = 0 ] && echo "fresh machine: passed" || echo "fresh machine: FAILED"
+    if [ $done = 1 ]; then echo "fresh machine: passed"; else echo "fresh machine: FAILED"; exit $((status ? status : 1)); fi
 }
 trap finish EXIT
 
@@ -78,3 +79,4 @@ copy_settings
 git clone -q --no-hardlinks "$repository" "$root/root/teon"
 IFS=';' read -ra commands <<<"${COMMANDS:-make demo;make test}"
 for command in "${commands[@]}"; do timed "$command" run_inside "$command"; done
+done=1
