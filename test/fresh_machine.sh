@@ -29,8 +29,8 @@ finish() {
     if [ "${KEEP:-0}" = 1 ]; then
         echo "kept: $root"
     else
-        umount -R "$root/proc" "$root/dev" 2>/dev/null || true
-        rm -rf --one-file-system "$root"
+        umount --lazy --recursive "$root/proc" "$root/dev" 2>/dev/null || true
+        rm -rf --one-file-system "$root" || true
     fi
     if [ $done = 1 ]; then echo "fresh machine: passed"; else echo "fresh machine: FAILED"; exit $((status ? status : 1)); fi
 }
