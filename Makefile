@@ -169,6 +169,7 @@ check-seam:  ## Check that backend names stay in runtime/ and includes go one wa
 BENCH_HERE := $(patsubst %,build/$(BACKEND)/%,$(filter-out bench/bench_gpu,$(BENCHES)))
 bench: $(PROGRAMS) $(BENCH_HERE) | venv  ## Measure this machine: each program in bench/, and training beside PyTorch
 	@set -e; for b in $(BENCH_HERE); do echo "$$b"; $$b; done
+	@$(PYTHON) bench/bench_optimizers.py
 	@$(PYTHON) bench/bench_train.py
 	@$(PYTHON) bench/bench_checkpoint.py
 

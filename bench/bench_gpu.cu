@@ -2,17 +2,15 @@
 // object per line. Every operation comes with its counted FLOPs and the bytes that it cannot avoid to move; where there
 // is no GPU, "ms" is null and nothing runs.
 //
-//   bench_gpu                          attention at several T and HS, then each kernel of a GPT-2 124M step, then
-//   bandwidth bench_gpu train T gemm|flash       median milliseconds of a GPT-2 124M training step of 65536 tokens
+//   bench_gpu                      attention at several T and HS, each kernel of a GPT-2 124M step, copy bandwidth
+//   bench_gpu train T gemm|flash   median milliseconds of a GPT-2 124M training step of 65536 tokens
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "bench/training_step.h"
 #include "model/gpt2.h"
-#include "optim/optimizer.h"
-#include "test/device_batch.h"
 
 using namespace teon;
 
@@ -232,44 +230,13 @@ void step_kernels(Bench& b) {
 void train(int length, AttentionKind attention) {
     DecoderConfig c = gpt2_config("small");
     c.max_T = length;
-    const int B = 16384 / length, N = 16384, kMicroSteps = 4, kSteps = 40, kWarmUp = 10;
-    DecoderRun run{B, length, DType::bf16};
+    DecoderRun run{16384 / length, length, DType::bf16};
     run.attention = attention;
-    Context ctx;
-    std::unique_ptr<Model> model = make_decoder(c, run, ctx);
-    ParamStore& params = model->params();
-    params.initialize(1, ctx.stream);
-    Optimizer optimizer(params, {}, ctx);
-    std::vector<int> tokens(N), targets(N);
-    uint64_t state = 1;
-    auto next = [&] {
-        return static_cast<int>((state = state * 6364136223846793005u + 1442695040888963407u) >> 33) % c.V;
-    };
-    for (int i = 0; i < N; i++) tokens[i] = next(), targets[i] = next();
-    test::DeviceBatch batch(tokens, targets, B, length, ctx.stream);
-    Buffer<float> losses(N), sums(2);
-    Buffer<StepControl> control(1);
-    Buffer<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()));
-    zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);
-    std::vector<double> ms;
-    for (int i = 0; i < kSteps; i++) {
-        Event from, to;
-        from.record(ctx.stream);
-        params.zero_grad(ctx.stream);
-        for (int k = 0; k < kMicroSteps; k++) model->forward_backward(losses.data(), *batch, 1.0f / (kMicroSteps * N));
-        reduce_sum(sums.data(), scratch.data(), losses.data(), N, false, ctx.stream);
-        reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
-                           ctx.stream);
-        step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 0.0f, 0.9f, 0.95f, ctx.stream);
-        optimizer.step(params, control.data(), 1.0f, ctx);
-        to.record(ctx.stream);
-        to.synchronize();
-        if (i >= kWarmUp) ms.push_back(Event::milliseconds(from, to));
-    }
-    std::sort(ms.begin(), ms.end());
+    bench::TrainingStep step(c, run, 4);
+    step.median_ms(10);  // warm-up
     fmt::print(R"({{"kind": "train", "T": {}, "attention": "{}", "ms": {:.4f}, "tokens": {}}})"
                "\n",
-               length, name_of(attention), ms[ms.size() / 2], kMicroSteps * N);
+               length, name_of(attention), step.median_ms(30), step.tokens());
 }
 
 }  // namespace

@@ -9,38 +9,24 @@ PyTorch is used where it is installed (scripts/requirements-dev.txt; --python na
 import argparse
 import json
 import os
-import pathlib
-import random
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+import runs
+
 C, L, NH, T, B, V = 256, 4, 8, 256, 8, 256
 
 
-def random_shard(folder):
-    generator = random.Random(1)
-    tokens = [generator.randrange(V) for _ in range(600_000)]
-    path = pathlib.Path(folder) / "random_train_000000.bin"
-    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}H", *tokens))
-    return path
-
-
-def ours(folder, shard, steps, run):
-    out = pathlib.Path(folder) / f"run{run}"
-    command = [ROOT / "train_gpt2", "--model", "tiny", "--layers", L, "--channels", C, "--heads", NH, "--vocab-size", V,
-               "--seq-len", T, "--batch-tokens", B * T, "--micro-batch", B, "--steps", steps, "--dtype", "float",
-               "--data", shard, "--out", out]
-    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return statistics.median(m["tokens_per_s"] for m in lines if m["kind"] == "step" and m["step"] > steps // 4)
+def ours(shard, steps):
+    metrics = runs.train(shard, "--model", "tiny", "--layers", L, "--channels", C, "--heads", NH, "--vocab-size", V, "--seq-len", T,
+                         "--batch-tokens", B * T, "--micro-batch", B, "--dtype", "float", steps=steps)
+    return statistics.median(m["tokens_per_s"] for m in metrics)
 
 
 def torchs(python, steps):
-    result = subprocess.run([python, ROOT / "scripts" / "bench_torch.py", "--device", "cpu", "--layers", str(L), "--channels", str(C),
+    result = subprocess.run([python, runs.ROOT / "scripts" / "bench_torch.py", "--device", "cpu", "--layers", str(L), "--channels", str(C),
                              "--heads", str(NH), "--seq-len", str(T), "--batch", str(B), "--vocab-size", str(V), "--steps", str(steps)],
                             capture_output=True, text=True)
     if result.returncode != 0:
@@ -56,9 +42,9 @@ def main():
     args = parser.parse_args()
     engine, torch = [], []
     with tempfile.TemporaryDirectory() as folder:
-        shard = random_shard(folder)
-        for run in range(args.repeats):
-            engine.append(ours(folder, shard, args.steps, run))
+        shard = runs.random_shard(folder, V, 600_000)
+        for _ in range(args.repeats):
+            engine.append(ours(shard, args.steps))
             speed = torchs(args.python, args.steps)
             if speed is None:
                 print(f"train_gpt2 {engine[-1]:.0f} tokens/s; PyTorch is not installed, so no ratio", flush=True)

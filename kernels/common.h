@@ -12,7 +12,7 @@
 
 namespace teon {
 
-// ---- vectors -------------------------------------------------------------------------------------------
+// ---- vectors ------------------------------------------------------------------------------------
 
 // W elements of T as floats, and back (rounded).
 template <int W, typename T>
@@ -41,7 +41,7 @@ __device__ __forceinline__ float sum_of(const Vec<float, W>& x) {
     }
 }
 
-// ---- flat arrays ---------------------------------------------------------------------------------------
+// ---- flat arrays --------------------------------------------------------------------------------
 
 inline constexpr int kFlatBlock = 256;
 inline constexpr int kFlatVecsPerThread = 4;
@@ -77,7 +77,7 @@ void for_flat_width(F f, const P*... pointers) {
     }
 }
 
-// ---- rows ----------------------------------------------------------------------------------------------
+// ---- rows ---------------------------------------------------------------------------------------
 
 // A row is done by kLanes threads (a warp, or one), kWidth elements at a time. If kHeld > 0 each lane can keep its
 // part, at most kHeld vectors, in registers.

@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(32 * PARTS)
     store_vec(grad, total);
 }
 
-// ---- launchers -----------------------------------------------------------------------------------------
+// ---- launchers ----------------------------------------------------------------------------------
 
 template <typename T, bool CENTERED>
 void norm_forward(T* out, T* residual, float* mean, float* rstd, const T* x, const T* branch, const T* weight,

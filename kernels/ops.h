@@ -15,8 +15,7 @@
 
 namespace teon {
 
-// ---- embedding.cu
-// ----------------------------------------------------------------------------------------------------
+// ---- embedding.cu -------------------------------------------------------------------------------
 
 // out (N, C) = wte[tokens] + wpe[positions]; wte (V, C), wpe (positions, C) or nullptr for none.
 template <typename T>
@@ -29,8 +28,7 @@ template <typename T>
 void embedding_backward(float* dtable, const T* dout, const int* ids, const int* order, int N, int C,
                         const Stream& stream);
 
-// ---- layernorm.cu
-// ----------------------------------------------------------------------------------------------------
+// ---- layernorm.cu -------------------------------------------------------------------------------
 
 // residual = x + branch; out = (residual - mean) * rstd * weight + bias, row by row. mean, rstd (N).
 // branch = nullptr: residual is x itself and `residual` is not written (may be nullptr). residual may alias x or
@@ -48,8 +46,7 @@ void layernorm_backward(T* dx, float* dweight, float* dbias, void* scratch, cons
                         const T* x, const float* mean, const float* rstd, const T* weight, int N, int C,
                         const Stream& stream);
 
-// ---- rmsnorm.cu
-// ------------------------------------------------------------------------------------------------------
+// ---- rmsnorm.cu ---------------------------------------------------------------------------------
 
 // As layernorm without mean and bias: out = residual * rstd * weight, rstd = 1 / sqrt(mean of squares + eps).
 template <typename T>
@@ -60,8 +57,7 @@ template <typename T>
 void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const T* dresidual, const T* x,
                       const float* rstd, const T* weight, int N, int C, const Stream& stream);
 
-// ---- gelu.cu, swiglu.cu
-// ----------------------------------------------------------------------------------------------
+// ---- gelu.cu, swiglu.cu -------------------------------------------------------------------------
 
 // out = gelu_tanh(x) (runtime/activation.h), n elements. out may alias x.
 template <typename T>
@@ -77,8 +73,7 @@ void swiglu_forward(T* out, const T* gate_up, int N, int F, const Stream& stream
 template <typename T>
 void swiglu_backward(T* dgate_up, const T* gate_up, const T* dout, int N, int F, const Stream& stream);
 
-// ---- rotary.cu
-// -------------------------------------------------------------------------------------------------------
+// ---- rotary.cu ----------------------------------------------------------------------------------
 
 // cos_sin (positions, HS) float: columns [0, HS/2) the cosines, the others the sines of position * inv_freq[j], where
 // inv_freq (HS/2) is on the device. HS even.
@@ -94,8 +89,7 @@ template <typename T>
 void rotary_backward(T* dqkv, const float* cos_sin, const int* positions, int N, int NH, int NKV, int HS,
                      const Stream& stream);
 
-// ---- attention.cu
-// ----------------------------------------------------------------------------------------------------
+// ---- attention.cu -------------------------------------------------------------------------------
 
 // Causal self-attention. Head h of the NH query heads uses key/value head h / (NH / NKV). Scores are scaled by
 // 1 / sqrt(HS). doc_start (B, T) or nullptr: row t sees keys doc_start[t] <= t' <= t only.
@@ -116,8 +110,7 @@ template <typename T>
 void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
                         const int* doc_start, const AttentionShape& s, Context& context);
 
-// ---- attention_flash.cu
-// ----------------------------------------------------------------------------------------------
+// ---- attention_flash.cu -------------------------------------------------------------------------
 
 // The same functions of the same tensors, on tensor cores: bf16, head sizes 64 and 128 only, tensors 16-byte aligned,
 // and doc_start must not decrease along T. Scratch is what the backward pass notes of each row; no T x T scores exist.
@@ -130,8 +123,7 @@ void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* 
 void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const bf16* qkv, const bf16* out,
                               const float* lse, const int* doc_start, const AttentionShape& s, const Stream& stream);
 
-// ---- attention_decode.cu
-// ---------------------------------------------------------------------------------------------
+// ---- attention_decode.cu ------------------------------------------------------------------------
 
 // A cache of keys and values holds `capacity` rows of each sequence: (B, capacity, 2 NKV HS), row t = token t's key
 // heads, then its value heads. Rows [begin, begin + s.T) of each sequence = those of packed qkv (B, s.T, (NH + 2 NKV)
@@ -144,8 +136,7 @@ template <typename T>
 void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape& s, int keys, int capacity,
                       const Stream& stream);
 
-// ---- classifier.cu
-// ---------------------------------------------------------------------------------------------------
+// ---- classifier.cu ------------------------------------------------------------------------------
 
 // Softmax cross-entropy, fused. logits (N, Vp), columns V..Vp-1 are padding: outside the softmax, and their gradient is
 // 0. losses (N) = -log softmax(logits)[target], 0 where target < 0, NaN (with its row's gradient) where target >= V. If
@@ -154,8 +145,7 @@ template <typename T>
 void classifier(T* logits, float* losses, const int* targets, int N, int V, int Vp, float grad_scale,
                 bool with_gradient, const Stream& stream);
 
-// ---- reduce.cu
-// -------------------------------------------------------------------------------------------------------
+// ---- reduce.cu ----------------------------------------------------------------------------------
 
 // out[0] = (accumulate ? out[0] : 0) + sum of x (or of its squares), in float with fixed order. scratch:
 // reduce_scratch_bytes().
@@ -163,8 +153,7 @@ size_t reduce_scratch_bytes();
 void reduce_sum(float* out, void* scratch, const float* x, int64_t n, bool accumulate, const Stream& stream);
 void reduce_sum_squares(float* out, void* scratch, const float* x, int64_t n, bool accumulate, const Stream& stream);
 
-// ---- adamw.cu
-// --------------------------------------------------------------------------------------------------------
+// ---- adamw.cu -----------------------------------------------------------------------------------
 
 // A series' mean and variance: exact over its first 128 values, then exponentially weighted with that memory. All zero:
 // no value yet.
@@ -203,8 +192,7 @@ template <typename T>
 void adamw_update(float* master, T* work, float* m, float* v, const float* grad, const StepControl* control, int64_t n,
                   float lr, float beta1, float beta2, float eps, float weight_decay, const Stream& stream);
 
-// ---- fill.cu
-// ---------------------------------------------------------------------------------------------------------
+// ---- fill.cu ------------------------------------------------------------------------------------
 
 // x (rows, cols) = normal(0, std) in its first logical_rows x logical_cols, 0 elsewhere. The number at (i, j) depends
 // only on (seed, tensor, i * logical_cols + j): Philox4x32-10 (Salmon et al. 2011) and Box-Muller.
@@ -214,8 +202,7 @@ void fill_constant(float* x, int rows, int cols, int logical_rows, int logical_c
 template <typename Dst, typename Src>
 void cast(Dst* dst, const Src* src, int64_t n, const Stream& stream);
 
-// ---- teon.cu
-// ---------------------------------------------------------------------------------------------------------
+// ---- teon.cu ------------------------------------------------------------------------------------
 
 // The slices M_k that one batch of orthogonalizations is made of: matrices (m x n) of one shape, K after K for each
 // unfolding. What a kernel has to know of a slice lies on the device.

@@ -38,8 +38,7 @@ void validate(const DecoderConfig& c) {
                 c.NKV, c.NH);
 }
 
-// ---- parameters
-// ------------------------------------------------------------------------------------------------------
+// ---- parameters ---------------------------------------------------------------------------------
 
 namespace {
 
@@ -165,8 +164,7 @@ double recompute_flops_share(const DecoderConfig& c, int T, Recompute policy) {
     return (c.L - 1) * (2 * weights + 2 * width * T) / decoder_flops_per_token(c, T);
 }
 
-// ---- activations
-// -----------------------------------------------------------------------------------------------------
+// ---- activations --------------------------------------------------------------------------------
 
 int head_rows(const DecoderConfig& c, const DecoderRun& r) {
     constexpr int64_t kBudget = 128 << 20;

@@ -2,11 +2,14 @@
 #include <omp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 
+#include "runtime/cgroup.h"
 #include "runtime/device.h"
 #include "runtime/device_account.h"
 
@@ -28,10 +31,11 @@ std::string proc_value(const char* path, std::string_view key) {
 
 size_t total_memory() { return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE); }
 
-// What the system could still give without swapping.
+// What the system could still give without swapping, and a container's limit allows.
 size_t available_memory() {
     std::string kib = proc_value("/proc/meminfo", "MemAvailable");
-    return kib.empty() ? total_memory() : std::strtoull(kib.c_str(), nullptr, 10) * 1024;
+    const size_t system = kib.empty() ? total_memory() : std::strtoull(kib.c_str(), nullptr, 10) * 1024;
+    return std::min<size_t>(system, cgroup_limits().memory_left.value_or(system));
 }
 
 // The system grants more than it has and then ends the program, so large requests are compared with what is there.
@@ -50,7 +54,14 @@ using Clock = std::chrono::steady_clock;
 
 int device_count() { return 1; }
 
-void set_device(int index) { CHECK(index == 0, "device {} does not exist: the host backend has device 0 only", index); }
+void set_device(int index) {
+    CHECK(index == 0, "device {} does not exist: the host backend has device 0 only", index);
+    // The OpenMP library counts processors, not what a container lets this process use of them; threads beyond that
+    // spin while others wait for their turn.
+    const std::optional<double> cpus = cgroup_limits().cpus;
+    if (cpus && !std::getenv("OMP_NUM_THREADS"))
+        omp_set_num_threads(std::clamp(static_cast<int>(std::ceil(*cpus)), 1, omp_get_max_threads()));
+}
 
 DeviceInfo device_info() {
     DeviceInfo info;

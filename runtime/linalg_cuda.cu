@@ -156,8 +156,7 @@ MatrixLayout describe(const Mat& x, int64_t rows, int64_t columns, int count) {
     return layout;
 }
 
-// ---- kernels around the products
-// -------------------------------------------------------------------------------------
+// ---- kernels around the products ----------------------------------------------------------------
 
 constexpr int kBlock = 256;
 constexpr int kTile = 32;       // square tile that goes through shared memory
@@ -174,6 +173,13 @@ __global__ void __launch_bounds__(kBlock) gelu_kernel(T* c, int64_t ldc, const T
 #pragma unroll
     for (int k = 0; k < W; k++) v[k] = T(gelu_tanh(static_cast<float>(v[k])));
     store_vec(c + row * ldc + j, v);
+}
+
+// Every row of c (M x N) = bias.
+template <typename T>
+__global__ void __launch_bounds__(kBlock) fill_rows_kernel(T* c, int64_t ldc, const T* bias, int N) {
+    int j = static_cast<int>(blockIdx.y) * kBlock + static_cast<int>(threadIdx.x);
+    if (j < N) c[int64_t{blockIdx.x} * ldc + j] = bias[j];
 }
 
 // partial[part * M + j] = sum of A(j, k) over the part's k, in an order that depends on the shape only.
@@ -289,8 +295,7 @@ void check_convergence(const char* operation, int m, int n, int info) {
 
 }  // namespace
 
-// ---- products
-// --------------------------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
 struct Linalg::Impl {
     const Stream& stream;
@@ -314,6 +319,7 @@ struct Linalg::Impl {
     const Plan* plan(const Call& c);
     cublasLtMatmulAlgo_t fastest(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found, int n);
     bool multiply(const Gemm& g, const Mat& addend, int count, cublasLtEpilogue_t epilogue, const void* bias);
+    void multiply_bias(const Gemm& g, const Mat& addend);
     void multiply_batches(const Gemm& g, const Mat& addend);
     void multiply_symmetric(const Gemm& g, const Mat& addend, int parts);
     void reduce_bias(const Gemm& g);
@@ -400,6 +406,21 @@ bool Linalg::Impl::multiply(const Gemm& g, const Mat& addend, int count, cublasL
     return true;
 }
 
+// One product and a bias on each of its rows. Each row is a column of the library's D = C^T, whose epilogue adds a
+// vector of the length of a column. Where it has none (odd sizes or addresses), C begins as the bias and the product is
+// added.
+void Linalg::Impl::multiply_bias(const Gemm& g, const Mat& addend) {
+    if (multiply(g, addend, 1, CUBLASLT_EPILOGUE_BIAS, g.bias.data)) return;
+    require(g.beta == 0.0f, g);
+    with_elements(g.C, [&]<typename T>(T* c) {
+        dim3 grid(static_cast<unsigned>(g.M), static_cast<unsigned>(blocks_for(g.N)));
+        launch<fill_rows_kernel<T>>({grid, kBlock}, stream, c, g.C.ld, static_cast<const T*>(g.bias.data), g.N);
+    });
+    Gemm onto_bias = g;
+    onto_bias.beta = 1.0f;
+    multiply_batches(onto_bias, g.C);
+}
+
 // Both levels of a batch: as one where the strides allow it, else one call per matrix of the shorter level.
 void Linalg::Impl::multiply_batches(const Gemm& g, const Mat& addend) {
     const Mat* mats[] = {&g.A, &g.B, &g.C, &addend};
@@ -483,15 +504,13 @@ void Linalg::run(const Gemm& g) {
             return impl_->multiply_batches(g, addend);
         }
         case Epilogue::bias:
-            // Added to every row of C, which is a column of the library's D = C^T: length N = rows of D, as it demands.
-            return require(impl_->multiply(g, addend, 1, CUBLASLT_EPILOGUE_BIAS, g.bias.data), g);
+            return impl_->multiply_bias(g, addend);
         case Epilogue::gelu_bias: {
             // The library's own GELU epilogue activates the sum before it is rounded, by a tanh of its own. Then
             // recomputing from aux would give other bits; so the product goes to aux and our function makes C of it.
             Gemm to_aux = g;
             to_aux.C = g.aux;
-            const Mat& added = g.beta == 0.0f ? g.aux : addend;
-            require(impl_->multiply(to_aux, added, 1, CUBLASLT_EPILOGUE_BIAS, g.bias.data), g);
+            impl_->multiply_bias(to_aux, g.beta == 0.0f ? g.aux : addend);
             return with_elements(g.C, [&]<typename T>(T*) { gelu<T>(g, impl_->stream); });
         }
         case Epilogue::bias_grad:
@@ -502,8 +521,7 @@ void Linalg::run(const Gemm& g) {
 
 void Linalg::set_autotune(bool on) { impl_->autotune = on; }
 
-// ---- decompositions
-// --------------------------------------------------------------------------------------------------
+// ---- decompositions -----------------------------------------------------------------------------
 
 int Linalg::Impl::read(const int* device_value) const {
     int value = 0;

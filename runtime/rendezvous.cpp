@@ -52,7 +52,7 @@ private:
     int fd_ = -1;
 };
 
-// ---- messages ------------------------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
 // hello    a rank introduces itself: value = size of its run, text = run, nonce (or nothing) and name, one per line
 // welcome  rank 0 knows it: text = nonce
@@ -128,7 +128,7 @@ std::optional<Message> receive_message(const Socket& from) {
     return m;
 }
 
-// ---- addresses -----------------------------------------------------------------------------------------------------
+// ---- addresses ----------------------------------------------------------------------------------
 
 std::string host_name() {
     char name[256] = {};

@@ -129,15 +129,18 @@ class Group:
         return [f(run) for run in self.runs]
 
 
+def setting(flag, value):
+    """`flag=value`, as short as it can be: flags that are off or empty go without saying."""
+    if value is False or value is None or value == {} or value == []:
+        return ""
+    return flag if value is True else f"{flag}={text_of(value)}"
+
+
 def text_of(value):
-    if value is True:
-        return "on"
-    if value is False:
-        return "off"
     if isinstance(value, list):
         return ",".join(map(str, value))
     if isinstance(value, dict):
-        return ",".join(f"{k}={text_of(v)}" for k, v in value.items()) or "-"
+        return ",".join(f"{k}={text_of(v)}" for k, v in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -160,7 +163,8 @@ def group_runs(runs):
         relevant = RELEVANT[mine["optimizer"]]
         differs = {k for r in same for k in mine if r.get(k) != mine[k] and relevant(k)}
         differs |= {k for r in rivals for k in ("program", "model", "steps") if r.get(k) != mine.get(k)}
-        group.label = " ".join([mine["optimizer"]] + [f"{k}={text_of(mine[k])}" for k in mine if k in differs and k != "optimizer"])
+        settings = [setting(k, mine[k]) for k in mine if k in differs and k != "optimizer"]
+        group.label = " ".join([mine["optimizer"], *filter(None, settings)])
     return groups
 
 

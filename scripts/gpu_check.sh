@@ -1,6 +1,7 @@
 #!/bin/bash
 # What `make gpu-check` runs on a machine with an NVIDIA GPU, within 8 minutes and without installing anything: builds, runs
-# every test on the GPU, kernel tests under compute-sanitizer, the demo, and 20 steps of GPT-2 124M. Prints one table.
+# every test on the GPU, kernel tests under compute-sanitizer, the demos, and 20 steps each of GPT-2 124M (AdamW) and LLaMA 130M (Teon).
+# Ends with a table of both.
 # Headers that the machine lacks may lie in build/deps/include (`make deps-headers` elsewhere) or be named by DEPS_INCLUDE.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -30,22 +31,27 @@ skip() { rows+=("$1|skipped|0|$2"); }
 
 sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$(scripts/find_cuda.sh nvcc)")"/compute-sanitizer 2>/dev/null)
 
-train_124m() {
-    nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 200 >$logs/memory.txt &
-    local sampler=$! status=0
+# pretrain NAME PROGRAM FLAGS...: 20 steps, and the GPU's memory in use before and during them, in MiB.
+pretrain() {
+    local name=$1 program=$2 sampler status=0
+    shift 2
+    nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 200 >$logs/"$name".memory &
+    sampler=$!
     sleep 0.5
-    ./train_gpt2 --model small --dtype bf16 --vocab-size 50257 --data build/corpus --batch-tokens 524288 --steps 20 --eval-tokens 65536 \
-        --out runs/gpu-check-124m-"$(date +%Y%m%d-%H%M%S)" || status=$?
+    rm -rf $logs/"$name"
+    ./"$program" --dtype bf16 --data build/corpus --batch-tokens 524288 --steps 20 --eval-tokens 65536 --out $logs/"$name" "$@" || status=$?
     kill $sampler
     return $status
 }
-export -f train_124m
+export -f pretrain
 export logs
 
 if check build 240 make all build/cuda/tests; then
     check tests 180 python3 scripts/run_tests.py build/cuda/tests test/test_*.py --jobs 4
     check demo 90 make demo
-    check gpt2-124m 90 bash -c train_124m
+    check demo-llama 60 make demo MODEL=llama DEMO_STEPS=60
+    check gpt2-124m 80 bash -c 'pretrain gpt2-124m train_gpt2 --model small --vocab-size 50257'
+    check llama-130m 80 bash -c 'pretrain llama-130m train_llama --model 130m --vocab-size 32000 --optimizer teon --lr 5e-3'
     if [ -n "$sanitizer" ]; then
         check compute-sanitizer 240 python3 scripts/run_tests.py build/cuda/tests --only kernels/ --jobs 6 \
             --wrap "$sanitizer --tool memcheck --error-exitcode 9"
@@ -59,6 +65,5 @@ for row in "${rows[@]}"; do
     IFS='|' read -r name result seconds detail <<<"$row"
     printf '%-18s %-8s %8s  %s\n' "$name" "$result" "$seconds" "$detail"
 done
-run=$(ls -dt runs/gpu-check-124m-* 2>/dev/null | head -1)
-[ -z "$run" ] || python3 scripts/gpu_report.py "$run" $logs/gpt2-124m.log $logs/memory.txt
+python3 scripts/gpu_report.py $logs gpt2-124m llama-130m
 exit $failed

@@ -137,7 +137,7 @@ TEST_CASE("train/guard: what is logged names what happened") {
     REQUIRE(guard_event(m, 0)->reason == "non-finite loss");
 }
 
-// ---- planted in training ----------------------------------------------------------------------------------
+// ---- planted in training ------------------------------------------------------------------------
 
 namespace {
 

@@ -3,7 +3,9 @@
 TEON_SOAK=1 kills 200 times per optimizer instead of 10 (make soak).
 """
 
+import importlib.util
 import json
+import math
 import os
 import pathlib
 import random
@@ -33,6 +35,18 @@ def damage(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
+
+
+def write_as_if_saved(checkpoint, name, content):
+    """Replaces a file of a checkpoint and what the manifest says of it."""
+    import xxhash
+
+    (checkpoint / name).write_bytes(content)
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    del manifest["xxh3"]
+    next(f for f in manifest["files"] if f["path"] == name)["xxh3"] = xxhash.xxh3_64_hexdigest(content)
+    manifest["xxh3"] = xxhash.xxh3_64_hexdigest(json.dumps(manifest, separators=(",", ":")).encode())
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 
 class ResumeTest(unittest.TestCase):
@@ -108,6 +122,23 @@ class ResumeTest(unittest.TestCase):
             self.assert_same_run("whole", out, steps)
             self.assertEqual(len(self.checkpoints(out)), 3)
             shutil.rmtree(self.folder / out)
+
+    @unittest.skipUnless(importlib.util.find_spec("xxhash"), "xxhash is not installed")
+    def test_a_momentum_that_is_not_finite_is_never_saved(self):
+        flags = ["--optimizer", "teon", "--checkpoint-every", 2, "--resume"]
+        self.train("a", *flags, steps=4)
+        shutil.rmtree(self.folder / "a" / "step_00000004")
+        checkpoint, name = self.folder / "a" / "step_00000002", "optimizer/state.safetensors"
+        content = bytearray((checkpoint / name).read_bytes())
+        header = int.from_bytes(content[:8], "little")
+        tensors = json.loads(content[8:8 + header])
+        momentum = next(tensor for key, tensor in tensors.items() if key.endswith("attn.q.weight.momentum"))
+        at = 8 + header + momentum["data_offsets"][0]
+        content[at:at + 4] = struct.pack("<f", math.nan)
+        write_as_if_saved(checkpoint, name, bytes(content))
+        result = self.train("a", *flags, steps=4, expect=1)
+        self.assertRegex(result.stderr, r"^train_gpt2: error: the momentum of \S+q\S* .* is not finite.*\n$")
+        self.assertEqual(self.checkpoints("a"), ["step_00000002"])
 
     def test_killed_at_any_moment_adamw(self):
         self.kill_and_resume("adamw")

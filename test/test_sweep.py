@@ -82,6 +82,15 @@ class CompareTest(unittest.TestCase):
         self.assertIn("muon lr=0.01", result.stdout)
         self.assertIn("muon lr=0.02", result.stdout)
 
+    def test_labels_pass_over_what_is_off_or_empty(self):
+        write_run(self.folder / "a", "teon", **{"teon-rms-match": False, "lr-scale": {}})
+        write_run(self.folder / "b", "teon", **{"teon-rms-match": True, "lr-scale": {}})
+        write_run(self.folder / "c", "teon", **{"teon-rms-match": False, "lr-scale": {"q": 0.5}})
+        lines = self.compare(*(self.folder / name for name in "abc")).stdout.splitlines()
+        self.assertRegex(lines[1], r"^teon  +1 ")
+        self.assertRegex(lines[2], r"^teon teon-rms-match +1 ")
+        self.assertRegex(lines[3], r"^teon lr-scale=q=0\.5 +1 ")
+
     def test_steps_tokens_and_time_to_a_target(self):
         run = compare.read_run(write_run(self.folder / "a"))
         step, tokens, seconds = compare.reach(run, 2.75)

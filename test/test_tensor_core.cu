@@ -12,8 +12,7 @@ using namespace teon::test;
 
 namespace {
 
-// ---- ldmatrix
-// --------------------------------------------------------------------------------------------------------
+// ---- ldmatrix -----------------------------------------------------------------------------------
 
 // rows (32, 8): row i of matrix m is rows[8 m + i], which lies in shared memory at place[8 m + i]. out (32 lanes, 4).
 template <bool TRANS>
@@ -53,8 +52,7 @@ std::vector<uint32_t> run_ldmatrix(bool trans) {
     return out.get();
 }
 
-// ---- mma
-// -------------------------------------------------------------------------------------------------------------
+// ---- mma ----------------------------------------------------------------------------------------
 
 // The manual's element i of a fragment, 0 <= i < 8, 4, 4 for A, B, D: its row and column for a lane.
 struct Place {
@@ -129,8 +127,7 @@ __global__ void pack_kernel(uint32_t* packed, const float* x, int pairs) {
     if (i < pairs) packed[i] = pack_bf16(x[2 * i], x[2 * i + 1]);
 }
 
-// ---- cp_async
-// --------------------------------------------------------------------------------------------------------
+// ---- cp_async -----------------------------------------------------------------------------------
 
 // out (64 threads, BYTES): what thread i copied, if i < count; thread i reads what thread i ^ 33 copied.
 template <int BYTES>

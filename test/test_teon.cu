@@ -455,8 +455,7 @@ TEST_CASE("optim/teon: diagnosis finds the alignment and norm ratio of consecuti
     REQUIRE(run.optimizer.diagnose(run.context).empty());
 }
 
-// ---- the paper's theory, on the float64 oracles and on the device
-// ----------------------------------------------------
+// ---- the paper's theory, on the float64 oracles and on the device -------------------------------
 
 TEST_CASE("optim/teon: norm and dual norm inequalities hold for modes 1 and 2 on random tensors") {
     for (int trial = 0; trial < 60; trial++) {

@@ -35,7 +35,7 @@ TrainingState training_state(const nlohmann::json& j, const std::string& path); 
 std::string checkpoint_name(int64_t step);                        // "step_00001000"
 std::optional<int64_t> checkpoint_step(const std::string& name);  // of such a name; nullopt for any other
 
-// ---- manifest ---------------------------------------------------------------------------------------------
+// ---- manifest -----------------------------------------------------------------------------------
 
 struct ManifestEntry {
     std::string path;  // relative to the folder
@@ -49,7 +49,7 @@ std::string manifest_text(int64_t step, const std::vector<ManifestEntry>& files)
 // Reads and hashes everything. Never throws.
 std::optional<std::string> checkpoint_fault(const std::string& folder);
 
-// ---- finding and reading ----------------------------------------------------------------------------------
+// ---- finding and reading ------------------------------------------------------------------------
 
 struct FoundCheckpoint {
     std::string folder;                                            // empty: there is none

@@ -119,6 +119,7 @@ public:
             const bool diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
                        sample = due(o_.sample_every, step);
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
+            if (save || evaluate) optimizer_.check_finite(ctx_);  // nothing is saved of a stack that stopped learning
             if (diagnose) report_alignment();
             // Before the evaluation, so that nothing is lost in there.
             if (save) save_now(o_.checkpoint_sync || !stop.empty());
