@@ -2,7 +2,7 @@
 """Tokens/s of ./train_gpt2 on the CPU beside PyTorch eager on the same cores, interleaved:  python3 bench/bench_train.py
 
 GPT-2 with 256 channels, 4 layers, 8 sequences of 256 tokens, vocabulary 256, float32, AdamW, gradient clipping, random tokens. Each
-program is started --repeats times in turn; a figure is the median step after the warm-up, the ratio is of the two programs' medians.
+program is started --repeats times in turn; a figure is the median step after the warm-up, the ratio is the median over neighbours.
 PyTorch is used where it is installed (scripts/requirements-dev.txt; --python names the interpreter that has it).
 """
 
@@ -52,8 +52,8 @@ def main():
             torch.append(speed)
             print(f"train_gpt2 {engine[-1]:.0f} tokens/s, PyTorch eager {speed:.0f} tokens/s, ratio {engine[-1] / speed:.2f}", flush=True)
     if torch:
-        print(f"median: {statistics.median(engine):.0f} and {statistics.median(torch):.0f} tokens/s on {os.cpu_count()} cores, "
-              f"ratio {statistics.median(engine) / statistics.median(torch):.2f}")
+        ratio = statistics.median(mine / theirs for mine, theirs in zip(engine, torch))
+        print(f"median: {statistics.median(engine):.0f} and {statistics.median(torch):.0f} tokens/s on {os.cpu_count()} cores, ratio {ratio:.2f}")
 
 
 if __name__ == "__main__":

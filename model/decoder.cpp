@@ -64,8 +64,7 @@ public:
     }
 
 private:
-    // ---- forward
-    // -----------------------------------------------------------------------------------------------------
+    // ---- forward --------------------------------------------------------------------------------
 
     void run_blocks(const Batch& batch) {
         CHECK(batch.T <= r_.T && static_cast<int64_t>(batch.B) * batch.T <= static_cast<int64_t>(r_.B) * r_.T &&
@@ -130,8 +129,7 @@ private:
         ops().linear(a_.logits.at<T>(), a_.norm_final.at<T>() + static_cast<int64_t>(begin) * c_.C, p_.head, rows);
     }
 
-    // ---- backward
-    // ----------------------------------------------------------------------------------------------------
+    // ---- backward -------------------------------------------------------------------------------
 
     // dx: in, the gradient of the residual stream after block l; out, before it.
     void block_backward(int l, const Batch& batch) {
@@ -173,8 +171,7 @@ private:
         }
     }
 
-    // ---- the two attentions behind one name
-    // --------------------------------------------------------------------------
+    // ---- the two attentions behind one name -----------------------------------------------------
 
     bool flash() const { return r_.attention == AttentionKind::flash; }  // then T is bf16: resolve_attention
 
@@ -211,8 +208,7 @@ private:
         }
     }
 
-    // ---- norms and linear layers
-    // -------------------------------------------------------------------------------------
+    // ---- norms and linear layers ----------------------------------------------------------------
 
     void norm_backward(T* dx, const NormRows& p, const T* dout, const T* dresidual, const T* x, const float* mean,
                        const float* rstd, int N) {
@@ -253,7 +249,7 @@ private:
         ctx_.linalg.gemm(input);
     }
 
-    // ------------------------------------------------------------------------------------------------------------------
+    // ---------------------------------------------------------------------------------------------
 
     DecoderForward<T> ops() const { return {c_, *params_, ctx_}; }
     AttentionShape shape(const Batch& batch) const { return {batch.B, batch.T, c_.NH, c_.NKV, c_.HS()}; }

@@ -35,7 +35,9 @@ struct OptimizerOptions {
     Ortho ortho = Ortho::polar_express;
     int ns_steps = 5;
     NsForm ns_form = NsForm::automatic;
-    DType ns_dtype = DType::bf16;  // storage of the Newton-Schulz matrices: bf16 on a GPU, float on the host
+    // Storage of the Newton-Schulz matrices: float on the host, f16 on a GPU. All values are normalized, so that f16's
+    // range suffices; it is as fast as bf16, three bits more exact and its Gram form needs a restart less.
+    DType ns_dtype = DType::f16;
     int teon_k = 2;
     int teon_mode = 1;
     std::set<Role> teon_roles = {Role::q, Role::k, Role::v};

@@ -44,8 +44,8 @@ public:
     // q(R) = a I + Z: the multiple of I stays a number until a sum is rounded, half precision need not hold it in Z.
     void* gram_form() {
         void *R = square_[0], *Z = square_[1], *Q = square_[2], *spare = square_[3];
-        for (int t = 0, done = 0; t < method_.steps;
-             ++t) {  // done: steps that are in Q, since X was last multiplied by it
+        int done = 0;  // steps that are in Q, since X was last multiplied by it
+        for (int t = 0; t < method_.steps; ++t) {
             const NsTriple q = set_.at(t);
             const bool last = t + 1 == method_.steps || restarts_after(method_.dtype, t + 1);
             if (done == 0) gram(R);

@@ -87,7 +87,7 @@ private:
         changed_.notify_all();
     }
 
-    // ---- on the communicator's thread ------------------------------------------------------------------------------
+    // ---- on the communicator's thread -----------------------------------------------------------
 
     void work() {
         start();

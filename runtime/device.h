@@ -72,6 +72,7 @@ void* device_allocate(size_t bytes);  // 256-byte aligned; throws Error naming t
 void device_free(void* p, size_t bytes) noexcept;
 void* pinned_allocate(size_t bytes);
 void pinned_free(void* p, size_t bytes) noexcept;
+void mark_profiled_range(bool on);  // for a profiler outside of the program
 }  // namespace detail
 
 // Bytes, asynchronous on the stream. Pageable host memory is allowed but makes the call synchronous.

@@ -107,6 +107,8 @@ void device_free(void* p, size_t bytes) noexcept {
     std::free(p);
 }
 
+void mark_profiled_range(bool) {}
+
 void* pinned_allocate(size_t bytes) { return allocate_aligned(bytes); }
 void pinned_free(void* p, size_t) noexcept { std::free(p); }
 

@@ -61,8 +61,8 @@ public:
     void gemm(const Gemm& g);
 
     // Whether the first gemm of a kind times the algorithms that cuBLASLt proposes and keeps the fastest (only with
-    // beta = 0 and outside graph capture), instead of taking the first proposal. For benchmarks: the choice, and with
-    // it the last bits of results, may differ from run to run. Off by default; no effect on the host.
+    // beta = 0 and outside graph capture), instead of taking the first proposal. The choice, and with it the last bits
+    // of results, may differ from run to run. Off by default; no effect on the host.
     void set_autotune(bool on);
 
     // Thin SVD of A (m x n, float, row-major, overwritten): A = U diag(S) Vt; U (m x r), S (r), Vt (r x n), r = min(m,
@@ -72,15 +72,6 @@ public:
     // Eigendecomposition of symmetric A (n x n, float): A = Q diag(w) Q^T, w ascending (n); the ROWS of A hold the
     // eigenvectors on return. Synchronizes the stream. Throws Error like svd.
     void eigh(float* A, int n, float* w);
-
-    // Totals of every gemm since profiling was switched on. While it is on, each gemm waits for its end, so that the
-    // sum is right and the program slower: for benchmarks.
-    struct Profile {
-        int64_t calls = 0;
-        double flops = 0, ms = 0;
-    };
-    void set_profiling(bool on);
-    Profile profile() const;
 
     const Stream& stream() const;
     size_t workspace_bytes() const;

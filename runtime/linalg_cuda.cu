@@ -303,7 +303,6 @@ struct Linalg::Impl {
     Buffer<std::byte> workspace{kWorkspaceBytes + kBiasScratchBytes};
     std::map<Key, Plan> plans = {};
     bool autotune = false;
-    detail::GemmProfiler profiler = {};
     cusolverDnHandle_t solver = nullptr;  // made when first needed
 
     ~Impl() {
@@ -489,11 +488,9 @@ Linalg& Linalg::operator=(Linalg&&) noexcept = default;
 
 void Linalg::gemm(const Gemm& g) {
     detail::check_gemm(g);
-    impl_->profiler.measure(g, impl_->stream, [&] { run(g); });
+    const detail::ProfileScope profile = detail::profile_scope(g, impl_->stream);
+    run(g);
 }
-
-void Linalg::set_profiling(bool on) { impl_->profiler.set(on); }
-Linalg::Profile Linalg::profile() const { return impl_->profiler.total(); }
 
 void Linalg::run(const Gemm& g) {
     const Mat& addend = g.addend.data && g.beta != 0.0f ? g.addend : g.C;

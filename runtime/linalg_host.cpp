@@ -315,7 +315,6 @@ void check_status(const char* operation, int m, int n, lapack_int status) {
 struct Linalg::Impl {
     const Stream& stream;
     std::vector<Scratch> scratch = {};  // one per thread
-    detail::GemmProfiler profiler = {};
 };
 
 Linalg::Linalg(const Stream& stream) : impl_(new Impl{stream}) {
@@ -327,11 +326,9 @@ Linalg& Linalg::operator=(Linalg&&) noexcept = default;
 
 void Linalg::gemm(const Gemm& g) {
     detail::check_gemm(g);
-    impl_->profiler.measure(g, impl_->stream, [&] { run(g); });
+    const detail::ProfileScope profile = detail::profile_scope(g, impl_->stream);
+    run(g);
 }
-
-void Linalg::set_profiling(bool on) { impl_->profiler.set(on); }
-Linalg::Profile Linalg::profile() const { return impl_->profiler.total(); }
 
 void Linalg::run(const Gemm& g) {
     switch (g.A.dtype) {

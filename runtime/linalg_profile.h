@@ -1,41 +1,21 @@
-// Time and FLOPs of gemms, for both backends.
+// A product as a row of a profile, for both backends.
 #pragma once
 
-#include <optional>
-
 #include "runtime/linalg.h"
+#include "runtime/profiler.h"
 
 namespace teon::detail {
 
-class GemmProfiler {
-public:
-    void set(bool on) {
-        total_ = {};
-        if (on)
-            events_.emplace();
-        else
-            events_.reset();
-    }
-    const Linalg::Profile& total() const { return total_; }
-
-    template <typename F>
-    void measure(const Gemm& g, const Stream& stream, F run) {
-        if (!events_) return run();
-        events_->begin.record(stream);
-        run();
-        events_->end.record(stream);
-        events_->end.synchronize();
-        total_.calls += 1;
-        total_.flops += 2.0 * g.M * g.N * g.K * g.batch_inner * g.batch_outer;
-        total_.ms += Event::milliseconds(events_->begin, events_->end);
-    }
-
-private:
-    struct Events {
-        Event begin, end;
-    };
-    std::optional<Events> events_;
-    Linalg::Profile total_;
-};
+// "gemm 2048 x 512 x 128 NT", with the number of matrices behind it if it is a batch.
+inline ProfileScope profile_scope(const Gemm& g, const Stream& stream) {
+    const int batch = g.batch_inner * g.batch_outer;
+    return ProfileScope(
+        stream,
+        [&] {
+            return fmt::format("gemm {} x {} x {} {}{}{}", g.M, g.N, g.K, g.trans_a ? 'T' : 'N', g.trans_b ? 'T' : 'N',
+                               batch > 1 ? fmt::format(", {} of them", batch) : "");
+        },
+        2.0 * g.M * g.N * g.K * batch);
+}
 
 }  // namespace teon::detail

@@ -225,7 +225,7 @@ struct Rendezvous::Impl {
     explicit Impl(const Launch& l)
         : launch(l), name(fmt::format("rank {} ({}, pid {})", l.rank, host_name(), ::getpid())) {}
 
-    // ---- meeting ---------------------------------------------------------------------------------------------------
+    // ---- meeting --------------------------------------------------------------------------------
 
     void gather(const std::string& payload) {
         const bool here = launch.local_size == launch.size;
@@ -322,7 +322,7 @@ struct Rendezvous::Impl {
         return message->text;
     }
 
-    // ---- watching --------------------------------------------------------------------------------------------------
+    // ---- watching -------------------------------------------------------------------------------
 
     void watch() {
         const auto period = std::chrono::milliseconds(std::clamp(static_cast<int>(launch.timeout_s * 200), 20, 1000));

@@ -26,6 +26,7 @@
 #include "runtime/check.h"
 #include "runtime/device.h"
 #include "runtime/dtype.h"
+#include "runtime/profiler.h"
 
 #if !defined(__CUDACC__)
 #include "runtime/simt_host.h"
@@ -67,14 +68,17 @@ inline void check_launch(const LaunchConfig& c) {
           227 * 1024);
 }
 
-// "scale_kernel<float>", from the compiler's spelling of this function.
+// "scale_kernel<float>", from the compiler's spelling of this function; without namespaces.
 template <auto Kernel>
 std::string kernel_name() {
     const std::string_view text = __PRETTY_FUNCTION__;
     const size_t equals = text.find("Kernel = ");
     const size_t begin = equals == text.npos ? 0 : equals + 9;
     const size_t end = text.find_first_of(";]", begin);
-    return std::string(text.substr(begin, end == text.npos ? end : end - begin));
+    std::string name(text.substr(begin, end == text.npos ? end : end - begin));
+    for (const std::string_view scope : {"teon::", "{anonymous}::", "(anonymous namespace)::", "<unnamed>::"})
+        for (size_t at; (at = name.find(scope)) != name.npos;) name.erase(at, scope.size());
+    return name;
 }
 
 }  // namespace detail
@@ -172,6 +176,7 @@ void launch(void (*)(P...), const LaunchConfig& c, const Stream&, Args&&... args
 // failing block threw; CUDA throws Error for a launch that is refused and reports later failures at synchronize().
 template <auto Kernel, typename... Args>
 void launch(const LaunchConfig& c, const Stream& stream, Args&&... args) {
+    const detail::ProfileScope profile(stream, detail::kernel_name<Kernel>);
     detail::launch<Kernel>(Kernel, c, stream, std::forward<Args>(args)...);
 }
 

@@ -16,7 +16,8 @@ import statistics
 import sys
 
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync", "keep-last", "keep-every",
-           "on-save-error", "resume", "time-limit", "max-skipped", "warn-spikes"}  # do not make a run another experiment
+           "on-save-error", "resume", "time-limit", "max-skipped", "warn-spikes", "diagnose-every", "profile-steps", "check-ranks",
+           "rank-logs", "recompute", "autotune"}  # do not make a run another experiment
 
 
 class BadRun(Exception):
@@ -294,6 +295,7 @@ def plot_losses(groups, path, plt):
         high = max(m["val_loss"] for g in groups for r in g.runs for m in r.evals[len(r.evals) // 4:])
         axis.set_ylim(low - 0.05 * (high - low + 1e-9), high + 0.05 * (high - low + 1e-9))
         axis.set_xlabel(name)
+        axis.xaxis.set_major_formatter(lambda value, _: short(value))
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
         label_ends(axis, ends if axis is axes[-1] else [])

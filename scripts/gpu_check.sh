@@ -1,7 +1,8 @@
 #!/bin/bash
 # What `make gpu-check` runs on a machine with an NVIDIA GPU, within 8 minutes and without installing anything: builds, runs
 # every test on the GPU, kernel tests under compute-sanitizer, the demos, and 20 steps each of GPT-2 124M (AdamW) and LLaMA 130M (Teon).
-# Ends with a table of both.
+# Ends with a table of both; where their time went, kernel by kernel, is in
+# build/gpu-check/*/profile.txt.
 # Headers that the machine lacks may lie in build/deps/include (`make deps-headers` elsewhere) or be named by DEPS_INCLUDE.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -39,7 +40,8 @@ pretrain() {
     sampler=$!
     sleep 0.5
     rm -rf $logs/"$name"
-    ./"$program" --dtype bf16 --data build/corpus --batch-tokens 524288 --steps 20 --eval-tokens 65536 --out $logs/"$name" "$@" || status=$?
+    ./"$program" --dtype bf16 --data build/corpus --batch-tokens 524288 --steps 20 --eval-tokens 65536 \
+        --profile-steps 18:19 --out $logs/"$name" "$@" || status=$?
     kill $sampler
     return $status
 }

@@ -6,8 +6,9 @@
 #   sudo SUITE=noble MIRROR=http://archive.ubuntu.com/ubuntu AREAS=main,universe test/fresh_machine.sh     Ubuntu 24.04
 #   sudo COMMANDS="make test" KEEP=1 test/fresh_machine.sh                       other commands; keep the folder
 #
-# Needs root and debootstrap (for Ubuntu on Debian also ubuntu-archive-keyring). What this machine needs to reach packages (apt and pip settings, proxies, certificates)
-# holds in the new one too. Everything is mounted in a private namespace, so nothing stays mounted however it ends.
+# Needs root and debootstrap; for Ubuntu the archive's signature is checked where ubuntu-archive-keyring is installed. What this
+# machine needs to reach packages (apt and pip settings, proxies, certificates) holds in the new one too. Everything is mounted in a
+# private namespace, so nothing stays mounted however it ends.
 set -euo pipefail
 if [ "${IN_NAMESPACE:-}" != 1 ]; then
     [ "$(id -u)" = 0 ] || { echo "fresh_machine: error: needs root (chroot)" >&2; exit 2; }
@@ -44,9 +45,13 @@ timed() {
 }
 
 make_machine() {
-    local script=/usr/share/debootstrap/scripts/$suite
+    local script=/usr/share/debootstrap/scripts/$suite signature=()
     [ -e "$script" ] || script=/usr/share/debootstrap/scripts/gutsy  # what every newer Ubuntu's is a link to
-    debootstrap --variant=minbase --components="$areas" --include=make,git,ca-certificates \
+    if grep -q ubuntu-archive-keyring "$script" && [ ! -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]; then
+        echo "fresh_machine: no ubuntu-archive-keyring here: the base system's signature is not checked"
+        signature=(--no-check-gpg)
+    fi
+    debootstrap "${signature[@]}" --variant=minbase --components="$areas" --include=make,git,ca-certificates \
         "$suite" "$root" "$mirror" "$script" >"$root.log" 2>&1 || { tail -20 "$root.log"; return 1; }
     rm -f "$root.log"
 }

@@ -209,7 +209,9 @@ TEST_CASE("optim/orthogonalize: distance to the polar factor of Gaussian matrice
         double jordan, you, you6, polar_express;
     } table[] = {{768, 768, .2012, .1170, .1437, .1186},
                  {768, 1536, .1673, .0164, .0641, .0890},
-                 {768, 3072, .1623, .0158, .0178, .0888}};
+                 {768, 3072, .1623, .0158, .0178, .0888},
+                 {768, 4608, .1354, .0154, .0186, .0886},
+                 {1024, 2048, .1718, .0165, .0726, .0896}};
     for (const auto& t : table) {
         const Large x = large(context, t.rows, t.cols);
         const double expected[] = {t.jordan, t.you, t.you6, t.polar_express};

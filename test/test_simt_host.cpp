@@ -260,7 +260,7 @@ TEST_CASE("runtime/simt: threads at different barriers are an error that names b
             const ScopedOrder scope(order);
             const std::string message = launch_error<divergent_barriers_kernel>({1, 64}, where);
             CAPTURE(message);
-            REQUIRE(contains(message, "kernel {anonymous}::divergent_barriers_kernel, block (0, 0, 0)"));
+            REQUIRE(contains(message, "kernel divergent_barriers_kernel, block (0, 0, 0)"));
             REQUIRE(contains(message, line(kBarrierA)));
             REQUIRE(contains(message, line(kBarrierB)));
         }

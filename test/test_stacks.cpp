@@ -212,8 +212,8 @@ TEST_CASE("optim/stacks: the table says role, shape, stacks, unfolding, orthogon
     const OptimizerOptions o = options_of(Method::teon, 2);
     const std::string text = plan_table(table, plan_optimizer(table, o), o);
     INFO(text);
-    for (const char* expected : {"role", "mlp-down", "3072 x 768", "mode 1: 768 x 1536", "polar-express x5, gram, bf16",
-                                 "polar-express x5, standard, bf16", "GFLOP/step", "adamw: "})
+    for (const char* expected : {"role", "mlp-down", "3072 x 768", "mode 1: 768 x 1536", "polar-express x5, gram, f16",
+                                 "polar-express x5, standard, f16", "GFLOP/step", "adamw: "})
         REQUIRE(text.find(expected) != std::string::npos);
     size_t header = text.find("GFLOP/step") + 10;  // each line of the table ends where its header does
     int lines = 0;

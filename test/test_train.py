@@ -48,6 +48,20 @@ class TrainTest(unittest.TestCase):
     def losses(self, metrics):
         return [(m["kind"], m["step"], m.get("loss", m.get("val_loss")), m.get("grad_norm")) for m in metrics]
 
+    def test_profile_steps_says_where_their_time_went(self):
+        result, metrics = self.train("profiled", "--profile-steps", "3:4")
+        table = (self.folder / "profiled" / "profile.txt").read_text().splitlines()
+        self.assertRegex(table[0], r"share +ms/step +calls/step +GFLOP/s")
+        rows = [line.split(None, 2) for line in table[1:]]
+        self.assertAlmostEqual(sum(float(share.rstrip("%")) for share, _, _ in rows), 100, delta=0.1 * len(rows))
+        # 2 micro-batches a step: backward of the activation of 2 layers; forward of those and, of the same shape, of the logits.
+        self.assertRegex("\n".join(table), r" 4 +gelu_backward_kernel<float, \d+>")
+        self.assertRegex("\n".join(table), r" 6 +\d+  gemm 64 x 128 x 32 NT")
+        self.assertIn("outside of all", table[-1])
+        self.assertIn("profile of steps 3 to 4", result.stdout)
+        _, without = self.train("plain")
+        self.assertEqual(self.losses(metrics), self.losses(without))
+
     def test_a_run_writes_its_folder_and_logs_every_step_once(self):
         result, metrics = self.train("run")
         steps = [m for m in metrics if m["kind"] == "step"]

@@ -103,6 +103,29 @@ void MetricsFile::event(int64_t step, const std::string& name, const std::string
     write(nlohmann::ordered_json{{"kind", "event"}, {"step", step}, {"event", name}, {"reason", reason}});
 }
 
+std::string profile_table(const Profile& profile, int64_t steps, size_t most) {
+    const double n = static_cast<double>(steps);
+    double inside = 0, rest = 0;
+    for (const Profile::Row& row : profile.rows) inside += row.ms;
+    std::string table = fmt::format("{:>7} {:>10} {:>11} {:>9}\n", "share", "ms/step", "calls/step", "GFLOP/s");
+    auto line = [&](double ms, const std::string& calls, const std::string& speed, const std::string& what) {
+        table +=
+            fmt::format("{:>6.1f}% {:>10.3f} {:>11} {:>9}  {}\n", 100 * ms / profile.ms, ms / n, calls, speed, what);
+    };
+    for (size_t i = 0; i < profile.rows.size(); ++i) {
+        const Profile::Row& row = profile.rows[i];
+        if (i < most) {
+            line(row.ms, fmt::format("{:.4g}", static_cast<double>(row.calls) / n),
+                 row.flops > 0 ? fmt::format("{:.0f}", row.flops / row.ms / 1e6) : "", row.name);
+        } else {
+            rest += row.ms;
+        }
+    }
+    if (rest > 0) line(rest, "", "", fmt::format("{} others", profile.rows.size() - most));
+    line(profile.ms - inside, "", "", "outside of all: copies, waiting, the host");
+    return table;
+}
+
 std::string duration_text(double seconds) {
     const int64_t s = static_cast<int64_t>(std::llround(seconds));
     if (s >= 3600) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);

@@ -6,6 +6,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "runtime/profiler.h"
+
 namespace teon {
 
 struct StepMetrics {
@@ -61,6 +63,10 @@ private:
     double flops_per_token_, peak_flops_;
     double smoothed_ms_ = 0;
 };
+
+// Of `steps` steps: share, time, calls and GFLOP/s of each kernel and product, the most expensive first, `most` of
+// them.
+std::string profile_table(const Profile& profile, int64_t steps, size_t most = SIZE_MAX);
 
 // "1h02m", "3m12s", "45s".
 std::string duration_text(double seconds);

@@ -110,7 +110,9 @@ public:
         std::string stop;
         if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
         while (trainer_.steps_done() < s_.steps && stop.empty()) {
+            if (trainer_.steps_done() + 1 == o_.profile_steps.first) begin_profile();
             step();
+            if (trainer_.steps_done() == o_.profile_steps.second) end_profile();
             saver_.report(false, trainer_.steps_done());
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
@@ -151,6 +153,22 @@ private:
             if (ctx_.comm->size() == 1) save_before_failing();  // several ranks would have to save together
             throw;
         }
+    }
+
+    void begin_profile() {
+        log(trainer_.finish());
+        start_profile(ctx_.stream);
+        profiling_ = true;
+    }
+
+    void end_profile() {
+        if (!std::exchange(profiling_, false)) return;  // resumed between the first and the last step
+        const Profile profile = stop_profile(ctx_.stream);
+        const auto [first, last] = o_.profile_steps;
+        const std::string path = o_.out + "/profile.txt";
+        if (ctx_.comm->rank() == 0) write_file_atomically(path, profile_table(profile, last - first + 1));
+        console_.note(fmt::format("profile of steps {} to {}, all of it in {}\n{}", first, last, path,
+                                  profile_table(profile, last - first + 1, 12)));
     }
 
     void save_before_failing() {
@@ -248,7 +266,7 @@ private:
     Trainer trainer_;
     Saver saver_;
     int64_t next_sample_ = 0;  // after the last step
-    bool skipped_too_often_ = false, stop_agreed_ = false;
+    bool skipped_too_often_ = false, stop_agreed_ = false, profiling_ = false;
 };
 
 }  // namespace

@@ -116,6 +116,23 @@ public:
             },
             [&field] { return nlohmann::json(field); });
     }
+    // Two whole numbers FIRST:LAST, 1 <= FIRST <= LAST; {0, 0}: none.
+    OptionRow& range(std::string flag, std::pair<int64_t, int64_t>& field, std::string help) {
+        return add(
+            flag, "FIRST:LAST", help, "none",
+            [=, &field](const std::string& text) {
+                const size_t colon = text.find(':');
+                const auto first = parse_number(text.substr(0, colon));
+                const auto last = colon < text.size() ? parse_number(text.substr(colon + 1)) : std::nullopt;
+                CHECK_USAGE(first && last && *first == std::floor(*first) && *last == std::floor(*last) &&
+                                1 <= *first && *first <= *last && *last <= 1e15,
+                            "{} {}: not a range (write 10:12)", flag, text);
+                field = {static_cast<int64_t>(*first), static_cast<int64_t>(*last)};
+            },
+            [&field] {
+                return nlohmann::json(field.first > 0 ? fmt::format("{}:{}", field.first, field.second) : "");
+            });
+    }
     // One of a few names; the field may be optional.
     template <typename F, typename E>
     OptionRow& choice(std::string flag, F& field, Choices<E> choices, std::string help) {

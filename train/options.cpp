@@ -51,6 +51,10 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
         Choices<AttentionKind>{
             {"auto", AttentionKind::automatic}, {"gemm", AttentionKind::gemm}, {"flash", AttentionKind::flash}},
         "through matrix products, or fused on tensor cores (bf16, head size 64 or 128); auto: flash where a GPU can");
+    t.toggle(
+        "--autotune", o.autotune,
+        "on a GPU, try the library's algorithms for each matrix product and take the fastest; then the last bits of "
+        "results may differ from run to run");
     if (family.config(family.default_preset).positions == Positions::rotary) {
         t.number("--rope-base", o.rope_base, 1, 1e12, "base of the rotary frequencies").default_text = "preset's";
         t.number("--rope-scaling", o.rope_scaling, 1e-3, 1e6, "positions are divided by this (linear scaling)");
@@ -194,6 +198,8 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.integer("--ranks", o.ranks, 1, 65536, "with --plan-only: plan for this many devices, and print who updates what");
     t.number("--bandwidth", o.bandwidth, 0, 1e6,
              "with --ranks: predict communication at this many GB/s per rank; 0: do not");
+    t.range("--profile-steps", o.profile_steps,
+            "time every kernel of these steps; the table goes to profile.txt in the run's folder");
     t.toggle("--check-ranks", o.check_ranks, "compare the weights of all ranks after every step (slow)");
     t.toggle("--rank-logs", o.rank_logs, "ranks above 0 log to metrics.rankN.jsonl and rankN.log in the run's folder");
     // Without influence on the numbers, or compared by what they resolve to (run_json).

@@ -30,6 +30,7 @@ struct Options {
     std::optional<DType> dtype;
     Recompute recompute = Recompute::automatic;
     AttentionKind attention = AttentionKind::automatic;
+    bool autotune = false;
     std::optional<float> rope_base;
     float rope_scaling = 1.0f;
     // data
@@ -69,6 +70,7 @@ struct Options {
     int ranks = 1;          // with plan_only; a run's come from its launcher
     double bandwidth = 0;   // GB/s per rank, for the plan's prediction; 0: none
     bool check_ranks = false, rank_logs = false;
+    std::pair<int64_t, int64_t> profile_steps = {};  // first and last; {0, 0}: none
 };
 
 // Parses argv and, where given, --config FILE.toml (flags override it). Throws UsageError with one line that names the

@@ -134,6 +134,9 @@ void plan_length(Setup& s) {
         CHECK_USAGE(s.steps > 0, "--epochs {}: the data's {} tokens are less than one step of --batch-tokens {}",
                     o.epochs, s.data_tokens, o.batch_tokens);
     }
+    const auto [first, last] = o.profile_steps;
+    CHECK_USAGE(last == 0 || s.steps == 0 || last <= s.steps, "--profile-steps {}:{}: the run has {} steps", first,
+                last, s.steps);
     if (!s.val_shards.empty()) {
         const int64_t limit = o.eval_tokens ? o.eval_tokens : 10485760;
         s.eval_windows = std::min(windows_of(s.val_shards, o.seq_len), std::max<int64_t>(1, limit / o.seq_len));
@@ -169,7 +172,7 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     s.options.dtype = s.run.dtype;
     s.run.attention = options.attention;
     s.run.attention = resolve_attention(s.config, s.run);
-    s.options.optimizer.ns_dtype = limits.is_gpu ? DType::bf16 : DType::f32;
+    s.options.optimizer.ns_dtype = limits.is_gpu ? DType::f16 : DType::f32;
     s.params = decoder_params(s.config);
     s.optimizer_plan = plan_optimizer(s.params, s.options.optimizer);
     s.placement = place(s.params, s.optimizer_plan, s.options.optimizer, limits.ranks);
