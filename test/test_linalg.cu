@@ -57,7 +57,7 @@ struct Case {
     float alpha = 1.0f, beta = 0.0f;
     int padding = 0, inner = 1, outer = 1;
     Epilogue epilogue = Epilogue::none;
-    bool addend = false;
+    bool addend = false, autotune = false;
 };
 
 // The rounding errors of a float sum of K products with random signs behave like a random walk along partial sums that
@@ -73,6 +73,7 @@ void check_gemm(const Case& c) {
     CAPTURE(static_cast<int>(c.epilogue), c.addend, name_of(dtype_of<T>), name_of(dtype_of<TC>));
     Stream stream;
     Linalg linalg(stream);
+    linalg.set_autotune(c.autotune);
     int batch = c.inner * c.outer;
     Layout la(c.trans_a ? c.K : c.M, c.trans_a ? c.M : c.K, c.padding, c.inner, c.outer);
     Layout lb(c.trans_b ? c.N : c.K, c.trans_b ? c.K : c.N, c.padding, c.inner, c.outer);
@@ -219,6 +220,11 @@ TEST_CASE("runtime/linalg: gemm covers batches in two levels") {
     }
 }
 
+TEST_CASE("runtime/linalg: the algorithm that autotuning takes computes the same") {
+    check_dtypes({.M = 72, .N = 136, .K = 264, .trans_b = true, .autotune = true});
+    check_dtypes({.M = 72, .N = 136, .K = 264, .beta = 1.0f, .inner = 3, .autotune = true});
+}
+
 TEST_CASE("runtime/linalg: a batch stride of 0 uses one matrix for all") {
     Stream stream;
     Linalg linalg(stream);
@@ -245,6 +251,9 @@ TEST_CASE("runtime/linalg: the bias epilogue adds a row to every row") {
             check_gemm<bf16, bf16>(c);
         }
     }
+    Case odd{.M = 33, .N = 31, .K = 17, .trans_b = true, .padding = 1, .epilogue = Epilogue::bias};
+    check_gemm<float, float>(odd);
+    check_gemm<bf16, bf16>(odd);
 }
 
 TEST_CASE("runtime/linalg: the GELU epilogue keeps the pre-activation and activates what it kept") {

@@ -70,6 +70,7 @@ public:
             const std::string path = fmt::format("{}/rank{}.log", o_.out, ctx_.comm->rank());
             CHECK(std::freopen(path.c_str(), "a", stdout), "{}: cannot be opened", path);
         }
+        ctx_.linalg.set_autotune(o_.autotune);
         check_equal_on_all_ranks(common_to_ranks(run_).dump(), "options or data", ctx_);
         if (!s_.val_shards.empty())
             val_loader_ = std::make_unique<Loader>(s_.val_shards, loader_options(s_, false, *ctx_.comm));
