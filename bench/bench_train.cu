@@ -19,9 +19,9 @@ int main() {
     bench::TrainingStep step(c, run, 1);
     step.median_ms(kSteps);  // warm-up
     const double ms = step.median_ms(kSteps);
-    start_profile(step.context.stream);
+    Profiler profiler(step.context.stream);
     step.median_ms(kSteps);
-    const Profile profile = stop_profile(step.context.stream);
+    const Profile profile = profiler.result();
     double products = 0, gemm_ms = 0, flops = 0;
     for (const Profile::Row& row : profile.rows) {
         if (row.flops == 0) continue;

@@ -31,6 +31,8 @@ const char* backend_name();    // "cuda" or "host"
 size_t device_bytes_in_use();  // bytes held by live Buffers and Arenas of this process
 size_t device_bytes_peak();
 
+class Profiler;
+
 // An ordered queue of work. On the host backend everything is done when the call returns.
 class Stream {
 public:
@@ -43,9 +45,12 @@ public:
     }
     void synchronize() const;  // throws Error with the failed kernel's message
     void* handle() const { return handle_; }
+    Profiler* profiler() const { return profiler_; }  // that notes what is queued here (runtime/profiler.h), or null
+    void set_profiler(Profiler* p) { profiler_ = p; }
 
 private:
     void* handle_ = nullptr;
+    Profiler* profiler_ = nullptr;
 };
 
 // A point in a stream; also a clock.

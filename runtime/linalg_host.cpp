@@ -326,7 +326,7 @@ Linalg& Linalg::operator=(Linalg&&) noexcept = default;
 
 void Linalg::gemm(const Gemm& g) {
     detail::check_gemm(g);
-    const detail::ProfileScope profile = detail::profile_scope(g, impl_->stream);
+    const ProfileScope profile = detail::profile_scope(g, impl_->stream);
     run(g);
 }
 

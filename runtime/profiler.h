@@ -1,10 +1,10 @@
-// Where the time of a stretch of work goes: every kernel and every matrix product between start and stop, by the clock
-// of the device. Nothing waits in between, so the work runs as it always does. Of work inside of work (kernels that a
-// product launches) only the outer counts.
+// Where the time of a stretch of work goes: every kernel and every matrix product that is queued on a stream, by the
+// clock of the device. Nothing waits in between, so the work runs as it always does. Of work inside of work (kernels
+// that a product launches) only the outer counts.
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -22,33 +22,45 @@ struct Profile {
     std::vector<Row> rows;  // the most expensive first
 };
 
-// An outside profiler that waits for cudaProfilerStart (nsys profile --capture-range=cudaProfilerApi) sees the same
-// range. One profile at a time, of one thread.
-void start_profile(const Stream& stream);
-Profile stop_profile(const Stream& stream);  // waits for the stream
+// Notes what one thread queues on the stream during its life. A profiler outside of the program that waits for
+// cudaProfilerStart (nsys profile --capture-range=cudaProfilerApi) sees the same range.
+class Profiler {
+public:
+    explicit Profiler(Stream& stream);  // Throws Error if the stream has a profiler already
+    ~Profiler();
+    Profiler(const Profiler&) = delete;
+    // What has been queued so far; waits for the stream.
+    Profile result();
 
-namespace detail {
+private:
+    friend class ProfileScope;
+    struct Span {
+        std::string name;
+        double flops;
+        Event begin, end;
+    };
+    Stream& stream_;
+    Event begin_;
+    std::deque<Span> spans_;
+    bool inside_ = false;  // of a scope
+};
 
-extern bool profiling;
-
-// Charges the work that is queued on the stream during its life to name(), which is called only while profiling.
+// Charges what is queued on the stream during its life to name(), which is called only if the stream has a profiler.
 class ProfileScope {
 public:
     template <typename Name>
     ProfileScope(const Stream& stream, const Name& name, double flops = 0) {
-        if (profiling) begin(stream, name(), flops);
+        if (stream.profiler() && !stream.profiler()->inside_) begin(*stream.profiler(), name(), flops);
     }
     ~ProfileScope() {
-        if (stream_) end();
+        if (profiler_) end();
     }
-    ProfileScope(ProfileScope&&) = delete;
+    ProfileScope(const ProfileScope&) = delete;
 
 private:
-    void begin(const Stream& stream, const std::string& name, double flops);
+    void begin(Profiler& profiler, const std::string& name, double flops);
     void end();
-    const Stream* stream_ = nullptr;  // null while not profiling and inside of another scope
+    Profiler* profiler_ = nullptr;  // null without one, and inside of another scope
 };
-
-}  // namespace detail
 
 }  // namespace teon

@@ -176,7 +176,7 @@ void launch(void (*)(P...), const LaunchConfig& c, const Stream&, Args&&... args
 // failing block threw; CUDA throws Error for a launch that is refused and reports later failures at synchronize().
 template <auto Kernel, typename... Args>
 void launch(const LaunchConfig& c, const Stream& stream, Args&&... args) {
-    const detail::ProfileScope profile(stream, detail::kernel_name<Kernel>);
+    const ProfileScope profile(stream, detail::kernel_name<Kernel>);
     detail::launch<Kernel>(Kernel, c, stream, std::forward<Args>(args)...);
 }
 

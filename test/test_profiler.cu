@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "kernels/ops.h"
 #include "runtime/profiler.h"
@@ -24,11 +25,12 @@ TEST_CASE("runtime/profiler: kernels and products between start and stop are cou
     zero(x.data(), n * n, context.stream);
     auto activate = [&] { gelu_forward(y.data(), x.data(), n * n, context.stream); };
     activate();
-    start_profile(context.stream);
+    std::optional<Profiler> profiler(std::in_place, context.stream);
     for (int i = 0; i < 3; ++i) activate();
     context.linalg.gemm(
         {.M = n, .N = n / 2, .K = n, .A = mat(x.data(), n), .B = mat(x.data(), n), .C = mat(y.data(), n)});
-    const Profile profile = stop_profile(context.stream);
+    const Profile profile = profiler->result();
+    profiler.reset();
     activate();
 
     REQUIRE(profile.rows.size() == 2);
@@ -48,22 +50,24 @@ TEST_CASE("runtime/profiler: of work inside of work only the outer counts") {
     Context context;
     Buffer<float> x(64);
     zero(x.data(), 64, context.stream);
-    start_profile(context.stream);
+    Profiler profiler(context.stream);
     {
-        const detail::ProfileScope outer(context.stream, [] { return std::string("outer"); });
+        const ProfileScope outer(context.stream, [] { return std::string("outer"); });
         gelu_forward(x.data(), x.data(), 64, context.stream);
     }
     gelu_forward(x.data(), x.data(), 64, context.stream);
-    const Profile profile = stop_profile(context.stream);
+    const Profile profile = profiler.result();
     REQUIRE(profile.rows.size() == 2);
     REQUIRE(find(profile, "outer")->calls == 1);
     REQUIRE(find(profile, "gelu_forward")->calls == 1);
 }
 
-TEST_CASE("runtime/profiler: one profile at a time") {
-    Context context;
-    REQUIRE_THROWS_AS(stop_profile(context.stream), Error);
-    start_profile(context.stream);
-    REQUIRE_THROWS_AS(start_profile(context.stream), Error);
-    REQUIRE(stop_profile(context.stream).rows.empty());
+TEST_CASE("runtime/profiler: one profiler of a stream at a time, and its stream only") {
+    Context context, other;
+    Buffer<float> x(64);
+    zero(x.data(), 64, other.stream);
+    Profiler profiler(context.stream);
+    REQUIRE_THROWS_AS(Profiler(context.stream), Error);
+    gelu_forward(x.data(), x.data(), 64, other.stream);
+    REQUIRE(profiler.result().rows.empty());
 }

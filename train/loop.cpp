@@ -158,13 +158,13 @@ private:
 
     void begin_profile() {
         log(trainer_.finish());
-        start_profile(ctx_.stream);
-        profiling_ = true;
+        profiler_.emplace(ctx_.stream);
     }
 
     void end_profile() {
-        if (!std::exchange(profiling_, false)) return;  // resumed between the first and the last step
-        const Profile profile = stop_profile(ctx_.stream);
+        if (!profiler_) return;  // resumed between the first and the last step
+        const Profile profile = profiler_->result();
+        profiler_.reset();
         const auto [first, last] = o_.profile_steps;
         const std::string path = o_.out + "/profile.txt";
         if (ctx_.comm->rank() == 0) write_file_atomically(path, profile_table(profile, last - first + 1));
@@ -267,7 +267,8 @@ private:
     Trainer trainer_;
     Saver saver_;
     int64_t next_sample_ = 0;  // after the last step
-    bool skipped_too_often_ = false, stop_agreed_ = false, profiling_ = false;
+    bool skipped_too_often_ = false, stop_agreed_ = false;
+    std::optional<Profiler> profiler_;  // between --profile-steps
 };
 
 }  // namespace

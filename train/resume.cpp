@@ -49,8 +49,8 @@ json run_json(const ModelFamily& family, const Setup& s) {
 
 void check_unchanged(const ModelFamily& family, const json& saved, const Setup& setup) {
     const json now = run_json(family, setup);
-    CHECK_USAGE(saved.value("program", "") == now["program"], "--resume: the run in --out is one of {}",
-                saved.value("program", "?"));
+    CHECK_USAGE(saved.value("program", "") == now.at("program").get<std::string>(),
+                "--resume: the run in --out is one of {}", saved.value("program", "?"));
     std::vector<std::string> changed = changed_options(family, saved.value("options", json::object()), setup.options);
     const bool same_ranks = saved.value("ranks", 1) == setup.placement.ranks;  // others may need another micro-batch
     for (const char* key : {"model", "micro_batch", "steps"})
