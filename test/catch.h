@@ -15,3 +15,14 @@
 #endif
 #undef CHECK
 #pragma pop_macro("CHECK")
+
+namespace teon::test {
+
+// A matcher of strings: REQUIRE_THROWS_WITH(f(), ContainsSubstring("cannot open")).
+#if CATCH_VERSION_MAJOR >= 3
+using Catch::Matchers::ContainsSubstring;
+#else
+inline auto ContainsSubstring(const std::string& part) { return Catch::Contains(part); }
+#endif
+
+}  // namespace teon::test

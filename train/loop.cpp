@@ -122,7 +122,6 @@ public:
             const bool diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
                        sample = due(o_.sample_every, step);
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
-            if (save || evaluate) optimizer_.check_finite(ctx_);  // nothing is saved of a stack that stopped learning
             if (diagnose) report_alignment();
             // Before the evaluation, so that nothing is lost in there.
             if (save) save_now(o_.checkpoint_sync || !stop.empty());
@@ -161,15 +160,19 @@ private:
         profiler_.emplace(ctx_.stream);
     }
 
+    // A profile that cannot be written is no reason to end a run.
     void end_profile() {
         if (!profiler_) return;  // resumed between the first and the last step
         const Profile profile = profiler_->result();
         profiler_.reset();
         const auto [first, last] = o_.profile_steps;
         const std::string path = o_.out + "/profile.txt";
-        if (ctx_.comm->rank() == 0) write_file_atomically(path, profile_table(profile, last - first + 1));
         console_.note(fmt::format("profile of steps {} to {}, all of it in {}\n{}", first, last, path,
                                   profile_table(profile, last - first + 1, 12)));
+        if (ctx_.comm->rank() > 0) return;
+        try {
+            write_file_atomically(path, profile_table(profile, last - first + 1));
+        } catch (const Error& error) { console_.note(error.what()); }
     }
 
     void save_before_failing() {
@@ -195,6 +198,7 @@ private:
     }
 
     void evaluate_now() {
+        optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done(), tokens = step * o_.batch_tokens;
         const EvalResult e = evaluate(*model_, *val_loader_, s_.run.B, s_.eval_windows, ctx_);
         metrics_.write(json{{"kind", "eval"},
@@ -247,7 +251,9 @@ private:
     }
 
     // The state after the last step, whose metrics are logged: so a checkpoint never precedes the lines up to its step.
+    // Nothing is saved of an optimizer with a stack that stopped learning.
     void save_now(bool wait) {
+        optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done();
         saver_.save({step, step * o_.batch_tokens, next_sample_, trainer_.control(), run_}, wait);
     }
