@@ -140,6 +140,12 @@ class ResumeTest(unittest.TestCase):
         self.assertRegex(result.stderr, r"^train_gpt2: error: the momentum of \S+q\S* .* is not finite.*\n$")
         self.assertEqual(self.checkpoints("a"), ["step_00000002"])
 
+    def test_resuming_removes_what_a_kill_kept_from_being_removed(self):
+        self.train("a", "--checkpoint-every", 10)
+        self.assertEqual(len(self.checkpoints("a")), 4)
+        self.train("a", "--checkpoint-every", 10, "--keep-last", 2, "--resume")  # the last save is done, so none comes
+        self.assertEqual(self.checkpoints("a"), ["step_00000030", "step_00000040"])
+
     def test_killed_at_any_moment_adamw(self):
         self.kill_and_resume("adamw")
 

@@ -123,9 +123,7 @@ void CheckpointWriter::save_copy(const TrainingState& state) {
         files_.remove_folder(staged);  // to give back the space; the next save of this step tries again if this fails
         return;
     }
-    try {
-        remove_old(state.step);
-    } catch (const std::exception& fault) { result_.warning = fault.what(); }
+    result_.warning = remove_old(state.step);
 }
 
 void CheckpointWriter::write(const TrainingState& state, const std::string& staged) {
@@ -197,18 +195,21 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
     for (const std::string& folder : folders) require(files_.sync_path(folder), "sync", folder);
 }
 
-void CheckpointWriter::remove_old(int64_t newest) {
-    if (plan_.keep_last == 0) return;
+std::string CheckpointWriter::remove_old(int64_t newest) {
+    if (plan_.keep_last == 0) return "";
     std::vector<int64_t> steps = list_checkpoints(plan_.run_folder);
     std::erase_if(steps, [&](int64_t step) { return step >= newest; });
     int64_t kept = 1;
-    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-        if (plan_.keep_every > 0 && *step % plan_.keep_every == 0) continue;
-        if (++kept <= plan_.keep_last) continue;
-        const std::string folder = plan_.run_folder + "/" + checkpoint_name(*step);
-        require(files_.rename(folder, folder + ".tmp"), "rename", folder);  // so that a kill leaves no half checkpoint
-        require(files_.remove_folder(folder + ".tmp"), "remove", folder);
-    }
+    try {
+        for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+            if (plan_.keep_every > 0 && *step % plan_.keep_every == 0) continue;
+            if (++kept <= plan_.keep_last) continue;
+            const std::string folder = plan_.run_folder + "/" + checkpoint_name(*step);
+            require(files_.rename(folder, folder + ".tmp"), "rename", folder);  // so that a kill leaves no half one
+            require(files_.remove_folder(folder + ".tmp"), "remove", folder);
+        }
+    } catch (const std::exception& fault) { return fault.what(); }
+    return "";
 }
 
 }  // namespace teon

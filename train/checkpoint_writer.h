@@ -54,11 +54,13 @@ public:
     // The result of a save that finished since the last call, or of the one in flight if `wait`; nullopt if there is
     // none.
     std::optional<SaveResult> result(bool wait);
+    // Removes what keep_last and keep_every do not keep beside the checkpoint of step `newest`. Every save does; a run
+    // that was killed between the two has it to make up for. Returns what went wrong, if anything.
+    std::string remove_old(int64_t newest);
 
 private:
     void write(const TrainingState& state, const std::string& staged);
     void save_copy(const TrainingState& state);
-    void remove_old(int64_t newest);
 
     CheckpointPlan plan_;
     const ParamStore& params_;

@@ -48,6 +48,12 @@ void Saver::save(const TrainingState& state, bool wait) {
     if (wait) report(true, state.step);
 }
 
+void Saver::resumed_at(int64_t step) {
+    newest_ = step;
+    const std::string fault = writer_ ? writer_->remove_old(step) : "";
+    if (!fault.empty()) console_.note(fault);
+}
+
 void Saver::report(bool wait, int64_t step) {
     const std::optional<SaveResult> saved = writer_ ? writer_->result(wait) : std::nullopt;
     if (!saved) return;

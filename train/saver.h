@@ -24,7 +24,8 @@ public:
     // Throws Error if it failed and --on-save-error is stop.
     void report(bool wait, int64_t step);
 
-    void resumed_at(int64_t step) { newest_ = step; }
+    // The run goes on from its checkpoint of `step`; older ones that are not to be kept are removed.
+    void resumed_at(int64_t step);
     int64_t newest() const { return newest_; }           // step of the newest checkpoint that was written; 0: none
     const std::string& fault() const { return fault_; }  // of the last save; empty if it succeeded
 
