@@ -30,4 +30,4 @@ def train(shard, *flags, steps):
 
 def on_gpu():
     """Whether ./train_gpt2 was built for CUDA."""
-    return "cuda" in (ROOT / "train_gpt2").resolve().parts
+    return (ROOT / "train_gpt2").resolve().parent.name == "cuda"

@@ -1,8 +1,7 @@
 #!/bin/bash
 # What `make gpu-check` runs on a machine with an NVIDIA GPU, within 8 minutes and without installing anything: builds, runs
 # every test on the GPU, kernel tests under compute-sanitizer, the demos, and 20 steps each of GPT-2 124M (AdamW) and LLaMA 130M (Teon).
-# Ends with a table of both; where their time went, kernel by kernel, is in
-# build/gpu-check/*/profile.txt.
+# Ends with a table of both; where their time went, kernel by kernel, is in build/gpu-check/*/profile.txt.
 # Headers that the machine lacks may lie in build/deps/include (`make deps-headers` elsewhere) or be named by DEPS_INCLUDE.
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -3,7 +3,7 @@
 
 Writes test/golden/<model>.safetensors: weights (float32, exactly representable), tokens and targets, and what PyTorch makes of them
 in float64: logits, loss, every gradient, greedy continuations of the first three tokens of each row, and the losses of ten AdamW
-steps (clipped, decayed as train/ does it).
+steps (clipped, decayed as train/ does it) and, of LLaMA, of ten Teon steps.
 Needs scripts/requirements-dev.txt; the fixtures are committed, so nobody needs it to run the tests.
 """
 
@@ -46,11 +46,15 @@ def loss_of(model, tokens, targets):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()), logits
 
 
+def adamw(parameters):
+    """Decoupled decay of matrices, none of vectors."""
+    matrices, vectors = [p for p in parameters if p.dim() >= 2], [p for p in parameters if p.dim() < 2]
+    return torch.optim.AdamW([{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}],
+                             lr=LR, betas=BETAS, eps=EPS)
+
+
 def adamw_losses(model, tokens, targets):
-    decayed = [p for p in model.parameters() if p.dim() >= 2]
-    rest = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": rest, "weight_decay": 0.0}],
-                                  lr=LR, betas=BETAS, eps=EPS)
+    optimizer = adamw(list(model.parameters()))
     losses = []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -75,10 +79,7 @@ def teon_losses(model, tokens, targets):
     stacks += [[f"model.layers.{layer}.{x}.weight"] for layer in (0, 1)
                for x in ("self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")]
     stacked = {name for stack in stacks for name in stack}
-    rest = [p for n, p in named.items() if n not in stacked]
-    optimizer = torch.optim.AdamW([{"params": [p for p in rest if p.dim() >= 2], "weight_decay": WEIGHT_DECAY},
-                                   {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0}],
-                                  lr=LR, betas=BETAS, eps=EPS)
+    optimizer = adamw([p for n, p in named.items() if n not in stacked])
     momenta = {name: torch.zeros_like(named[name]) for name in stacked}
     losses = []
     for _ in range(STEPS):
