@@ -1,6 +1,5 @@
-// Orthogonalization alone: five steps on batches of Gaussian matrices, per form (and, for the first shape, per method),
-// with the error against float64 and the predicted FLOPs beside the measured time. On the host a tenth of each batch,
-// in float.
+// Orthogonalization alone: five steps on batches of Gaussian matrices, per method and form, with the error against
+// float64 and the predicted FLOPs beside the measured time. On the host a tenth of each batch, in float.
 //   make bench, or build/host/bench/bench_ortho [LARGEST_SIDE]   (default 1280 on the host: 2048 takes minutes)
 #include <fmt/core.h>
 
@@ -147,10 +146,7 @@ void run(int largest) {
         if (s.rows > largest) continue;
         if (!gpu) s.batch = (s.batch + 9) / 10;
         const std::vector<double> x = gaussian(s);
-        const bool first = s.cols == kShapes[0].cols;
-        std::vector<Ortho> orthos = {Ortho::polar_express};
-        if (first) orthos = {Ortho::jordan, Ortho::you, Ortho::you6, Ortho::polar_express};
-        for (Ortho ortho : orthos) {
+        for (Ortho ortho : {Ortho::jordan, Ortho::you, Ortho::you6, Ortho::polar_express}) {
             const std::vector<double> expected = reference(x, s, {.ortho = ortho});
             for (DType dtype : dtypes)
                 for (NsForm form : {NsForm::standard, NsForm::gram})
