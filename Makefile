@@ -30,7 +30,7 @@ PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python
 # A file belongs to both backends unless its suffix names one.
 ONLY_host := %_host.cpp %_mpi.cpp
 ONLY_cuda := %_cuda.cu %_nccl.cu %_sm90.cu
-ROOMS     := runtime kernels model optim data train
+ROOMS     := runtime kernels model optim data options checkpoint generation train
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
 TESTS     := $(wildcard test/*.cu test/*.cpp test/oracle/*.cpp)
 PROGRAMS  := $(basename $(wildcard train_gpt2.cu train_llama.cu generate.cu))
@@ -105,8 +105,8 @@ build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY))
 
 # Catch2's own code: slow to compile, and its speed does not matter.
 build/$1/test/main.cpp.o: private OPT := -O0
-build/$1/train/version.cpp.o: private EXTRA = $$(VERSION)
-build/$1/train/version.cpp.o: build/version
+build/$1/options/version.cpp.o: private EXTRA = $$(VERSION)
+build/$1/options/version.cpp.o: build/version
 build/$1/runtime/comm_mpi.cpp.o: private EXTRA = $$(MPI_INCLUDE)
 build/$1/runtime/comm_mpi.cpp.o: build/mpi
 
@@ -155,7 +155,7 @@ test-sanitize: build/host-asan/tests build/host/tests  ## Run tests under ASan +
 	@SIMT_ORDER=random:1 $(PYTHON) scripts/run_tests.py build/host/tests --only runtime/,kernels/
 
 soak: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## The long versions: 200 kills per optimizer, 500 damaged checkpoints
-	@TEON_SOAK=1 $(PYTHON) scripts/run_tests.py --timeout 7200 $< test/test_resume.py --only train/
+	@TEON_SOAK=1 $(PYTHON) scripts/run_tests.py --timeout 7200 $< test/test_resume.py --only train/,checkpoint/
 
 check-cuda: $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))  ## Compile and link all with nvcc for every architecture; registers and spills
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check

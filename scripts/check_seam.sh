@@ -25,7 +25,7 @@ reject "a condition on the backend outside runtime/" '^ *# *(if|elif).*(__CUDACC
 # Which rooms each room may include, beside itself.
 while read -r room allowed; do
     mapfile -t files < <(sources "$room" 2>/dev/null)
-    pattern="^ *# *include \"($(printf '%s\n' runtime kernels model optim data train test | grep -vwE "$room${allowed:+|${allowed// /|}}" | paste -sd'|'))/"
+    pattern="^ *# *include \"($(printf '%s\n' runtime kernels model optim data options checkpoint generation train test | grep -vwE "$room${allowed:+|${allowed// /|}}" | paste -sd'|'))/"
     reject "$room/ may include ${allowed:-nothing} only" "$pattern" "${files[@]}"
 done <<'TABLE'
 runtime
@@ -33,7 +33,10 @@ kernels runtime
 model runtime kernels data
 optim runtime kernels model
 data runtime
-train runtime kernels model optim data
+options runtime
+checkpoint runtime kernels model optim data
+generation runtime kernels model data options checkpoint
+train runtime kernels model optim data options checkpoint generation
 TABLE
 
 # Of model/, optim/ sees the parameter table and the abstract Model; train/ also what options and plans are made of.
@@ -43,7 +46,8 @@ while read -r room allowed; do
         "^ *# *include \"model/(?!(${allowed// /|})\.h\")" "${files[@]}"
 done <<'TABLE'
 optim param_table model
-train param_table model activation_plan decoder generator
+checkpoint param_table decoder
+train param_table model activation_plan decoder family
 TABLE
 
 [ $faults = 0 ] && echo "seam: clean"

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/safetensors.h"
+#include "checkpoint/weights.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "test/model_runner.h"
-#include "train/safetensors.h"
-#include "train/weights.h"
 
 namespace teon::test {
 

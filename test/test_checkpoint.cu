@@ -1,4 +1,4 @@
-#include "train/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 #include <sys/mount.h>
 #include <unistd.h>
@@ -10,15 +10,15 @@
 #include <mutex>
 #include <random>
 
+#include "checkpoint/checkpoint_writer.h"
+#include "checkpoint/hf_config.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/weights.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "test/compare.h"
 #include "test/skip.h"
 #include "test/temp_dir.h"
-#include "train/checkpoint_writer.h"
-#include "train/hf_config.h"
-#include "train/safetensors.h"
-#include "train/weights.h"
 
 #include "test/catch.h"
 
@@ -163,7 +163,7 @@ std::vector<std::string> files_of(const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("train/checkpoint: what is read is what was written, bit for bit") {
+TEST_CASE("checkpoint/checkpoint: what is read is what was written, bit for bit") {
     for (Method method : {Method::adamw, Method::muon, Method::teon})
         for (bool llama : {false, true})
             for (DType dtype : {DType::f32, DType::bf16}) {
@@ -191,7 +191,7 @@ TEST_CASE("train/checkpoint: what is read is what was written, bit for bit") {
             }
 }
 
-TEST_CASE("train/checkpoint: model.safetensors holds the weights without padding, under Hugging Face's names") {
+TEST_CASE("checkpoint/checkpoint: model.safetensors holds the weights without padding, under Hugging Face's names") {
     for (bool llama : {false, true}) {
         TempDir folder;
         FaultyFiles files;
@@ -213,7 +213,7 @@ TEST_CASE("train/checkpoint: model.safetensors holds the weights without padding
 }
 
 TEST_CASE(
-    "train/checkpoint: a fault at any file operation leaves a whole checkpoint, and the next save needs no help") {
+    "checkpoint/checkpoint: a fault at any file operation leaves a whole checkpoint, and the next save needs no help") {
     Trained old_run(1, Method::adamw, false, DType::f32, 1), new_run(1000, Method::adamw, false, DType::f32, 1);
     const std::vector<float> old_bits = old_run.bits(), new_bits = new_run.bits();
     TempDir folder;
@@ -252,7 +252,7 @@ TEST_CASE(
         }
 }
 
-TEST_CASE("train/checkpoint: every damage is found, the file named and the checkpoint before it taken") {
+TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the checkpoint before it taken") {
     Trained run(1, Method::teon, false, DType::f32, 1);
     TempDir pristine, folder;
     FaultyFiles files;
@@ -312,7 +312,8 @@ TEST_CASE("train/checkpoint: every damage is found, the file named and the check
     }
 }
 
-TEST_CASE("train/checkpoint: a folder under another's name and a manifest that lists too little are no checkpoints") {
+TEST_CASE(
+    "checkpoint/checkpoint: a folder under another's name and a manifest that lists too little are no checkpoints") {
     Trained run(1, Method::adamw, false, DType::f32, 1);
     TempDir folder;
     FaultyFiles files;
@@ -327,7 +328,7 @@ TEST_CASE("train/checkpoint: a folder under another's name and a manifest that l
     REQUIRE(found.passed_over[1].second.find("of step 10") != std::string::npos);
 }
 
-TEST_CASE("train/checkpoint: training goes on while a checkpoint is written, which holds what was when it began") {
+TEST_CASE("checkpoint/checkpoint: training goes on while a checkpoint is written, which holds what was when it began") {
     struct Slow : FaultyFiles {
         std::mutex mutex;
         std::condition_variable changed;
@@ -363,7 +364,7 @@ TEST_CASE("train/checkpoint: training goes on while a checkpoint is written, whi
     }
 }
 
-TEST_CASE("train/checkpoint: old ones are removed but for the last few and every so many") {
+TEST_CASE("checkpoint/checkpoint: old ones are removed but for the last few and every so many") {
     TempDir folder;
     FaultyFiles files;
     Trained run(1, Method::adamw, false, DType::f32, 1);
@@ -389,7 +390,7 @@ TEST_CASE("train/checkpoint: old ones are removed but for the last few and every
     REQUIRE(checkpoint_fault(result.folder) == std::nullopt);
 }
 
-TEST_CASE("train/checkpoint: state of another run is refused by name") {
+TEST_CASE("checkpoint/checkpoint: state of another run is refused by name") {
     TempDir folder;
     FaultyFiles files;
     Trained saved(1, Method::teon), adamw(1, Method::adamw), deeper(1, Method::teon, false, DType::f32, 3),
@@ -404,7 +405,7 @@ TEST_CASE("train/checkpoint: state of another run is refused by name") {
     }
 }
 
-TEST_CASE("train/checkpoint: a folder's name is a checkpoint's or it is not") {
+TEST_CASE("checkpoint/checkpoint: a folder's name is a checkpoint's or it is not") {
     REQUIRE(checkpoint_name(1000) == "step_00001000");
     REQUIRE(checkpoint_step("step_00001000") == 1000);
     REQUIRE(checkpoint_step(checkpoint_name(123456789012)) == 123456789012);
@@ -413,7 +414,7 @@ TEST_CASE("train/checkpoint: a folder's name is a checkpoint's or it is not") {
         REQUIRE(!checkpoint_step(name));
 }
 
-TEST_CASE("train/checkpoint: a full disk is reported and costs only the new checkpoint") {
+TEST_CASE("checkpoint/checkpoint: a full disk is reported and costs only the new checkpoint") {
     TempDir folder;
     const std::string disk = folder / "disk";
     fs::create_directories(disk);
@@ -437,7 +438,7 @@ TEST_CASE("train/checkpoint: a full disk is reported and costs only the new chec
     REQUIRE(run.save(disk, saved + 1, system_files()).fault == "");
 }
 
-TEST_CASE("train/checkpoint: a folder that cannot be written is reported and what is there stays") {
+TEST_CASE("checkpoint/checkpoint: a folder that cannot be written is reported and what is there stays") {
     if (geteuid() == 0) SKIP_TEST("root may write everywhere");
     TempDir folder;
     Trained run(1, Method::adamw, false, DType::f32, 1);

@@ -1,4 +1,4 @@
-#include "model/generator.h"
+#include "generation/generator.h"
 
 #include <algorithm>
 

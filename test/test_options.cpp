@@ -5,8 +5,8 @@
 
 #include "model/gpt2.h"
 #include "model/llama.h"
+#include "options/option_table.h"
 #include "test/temp_dir.h"
-#include "train/option_table.h"
 #include "train/setup.h"
 
 #include "test/catch.h"

@@ -1,4 +1,4 @@
-#include "train/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -58,7 +58,7 @@ std::string fault(MemoryFile& memory, const std::string& bytes) {
 
 }  // namespace
 
-TEST_CASE("train/safetensors: a file that is written is read back") {
+TEST_CASE("checkpoint/safetensors: a file that is written is read back") {
     MemoryFile memory;
     const std::string path = memory.path();
     const std::vector<float> a = {1, -2, 3, NAN, INFINITY, -0.0f}, none;
@@ -83,7 +83,7 @@ TEST_CASE("train/safetensors: a file that is written is read back") {
     REQUIRE_THROWS_WITH(file.at("b"), ContainsSubstring(path) && ContainsSubstring("'b'"));
 }
 
-TEST_CASE("train/safetensors: floats of every width, and no others, become floats") {
+TEST_CASE("checkpoint/safetensors: floats of every width, and no others, become floats") {
     MemoryFile memory;
     const std::string path = memory.path();
     const double d = 1.25;
@@ -101,7 +101,7 @@ TEST_CASE("train/safetensors: floats of every width, and no others, become float
     REQUIRE_THROWS_WITH(file.read_float(file.at("i")), ContainsSubstring("I64"));
 }
 
-TEST_CASE("train/safetensors: what Python wrote is read") {
+TEST_CASE("checkpoint/safetensors: what Python wrote is read") {
     for (const char* name : {"gpt2", "llama", "llama_gqa"}) {
         const SafetensorsFile file(std::string("test/golden/") + name + ".safetensors");
         REQUIRE(file.tensors().size() > 20);
@@ -112,7 +112,7 @@ TEST_CASE("train/safetensors: what Python wrote is read") {
     }
 }
 
-TEST_CASE("train/safetensors: files that are not what their header says are refused, and say why") {
+TEST_CASE("checkpoint/safetensors: files that are not what their header says are refused, and say why") {
     MemoryFile memory;
     const std::string path = memory.path();
     auto entry = [](const std::string& dtype, const std::string& shape, const std::string& offsets) {
@@ -153,7 +153,7 @@ TEST_CASE("train/safetensors: files that are not what their header says are refu
     REQUIRE_THROWS_WITH(SafetensorsFile(folder.path()), ContainsSubstring("not a regular file"));
 }
 
-TEST_CASE("train/safetensors: no header makes the reader crash or read elsewhere") {
+TEST_CASE("checkpoint/safetensors: no header makes the reader crash or read elsewhere") {
     MemoryFile memory;
     const std::vector<float> data(12, 1.0f);
     std::string seed = safetensors_header({{"a", "F32", {2, 3}, nullptr},

@@ -1,13 +1,13 @@
-#include "train/sampling.h"
+#include "generation/sampling.h"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/hf_config.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
-#include "train/hf_config.h"
 
 #include "test/catch.h"
 
@@ -75,7 +75,7 @@ SamplingOptions greedy(int tokens) {
 
 }  // namespace
 
-TEST_CASE("train/sampling: tokens come as often as softmax(logits / temperature) says, among the top k") {
+TEST_CASE("generation/sampling: tokens come as often as softmax(logits / temperature) says, among the top k") {
     const std::vector<float> logits = {0.5f, -1.0f, 2.0f, 2.0f, -INFINITY, 0.0f, 1.0f, NAN};
     const int n = 200000;
     const std::vector<int> all = {0, 1, 2, 3, 5, 6};
@@ -89,7 +89,7 @@ TEST_CASE("train/sampling: tokens come as often as softmax(logits / temperature)
     REQUIRE_FALSE(same_distribution(frequencies(logits, 1.0f, 0, n), exact(logits, 1.1, all), n));
 }
 
-TEST_CASE("train/sampling: temperature 0 takes the likeliest, and large logits do not overflow") {
+TEST_CASE("generation/sampling: temperature 0 takes the likeliest, and large logits do not overflow") {
     Sampler likeliest(0.0f, 50, 1);
     REQUIRE(likeliest.next(std::vector<float>{1.0f, 3.0f, 3.0f}) == 1);
     Sampler hot(0.01f, 0, 1);
@@ -97,7 +97,7 @@ TEST_CASE("train/sampling: temperature 0 takes the likeliest, and large logits d
     REQUIRE_THROWS_AS(hot.next(std::vector<float>{NAN, NAN}), Error);
 }
 
-TEST_CASE("train/sampling: the seed decides, on every machine alike") {
+TEST_CASE("generation/sampling: the seed decides, on every machine alike") {
     auto draw = [](uint64_t seed) {
         Sampler sampler(1.0f, 0, seed);
         std::vector<int> tokens;
@@ -110,7 +110,7 @@ TEST_CASE("train/sampling: the seed decides, on every machine alike") {
     REQUIRE(draw(std::mt19937_64::default_seed)[0] == static_cast<int>(14514284786278117030u * 0x1p-64 * 100));
 }
 
-TEST_CASE("train/sampling: a text ends at the limit of tokens, of the context, or by its token") {
+TEST_CASE("generation/sampling: a text ends at the limit of tokens, of the context, or by its token") {
     Script generator(10);
     std::vector<int> streamed;
     const std::vector<int> text =
@@ -122,7 +122,7 @@ TEST_CASE("train/sampling: a text ends at the limit of tokens, of the context, o
     REQUIRE_THROWS_AS(sample(generator, std::vector<int>(11, 1), greedy(1), {}, 0), UsageError);
 }
 
-TEST_CASE("train/sampling: prompts") {
+TEST_CASE("generation/sampling: prompts") {
     SamplingOptions o;
     REQUIRE(prompt_of(o, nullptr, {9, 9}) == std::vector<int>{9});
     REQUIRE_THROWS_AS(prompt_of(o, nullptr, {}), UsageError);
@@ -134,7 +134,7 @@ TEST_CASE("train/sampling: prompts") {
     REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, 9}), UsageError);
 }
 
-TEST_CASE("train/hf_config: what is written is read back, and what cannot be computed is refused") {
+TEST_CASE("checkpoint/hf_config: what is written is read back, and what cannot be computed is refused") {
     for (const DecoderConfig& base : {gpt2_config("tiny"), llama_config("130m")}) {
         DecoderConfig c = base;
         c.L = 3;
@@ -169,7 +169,7 @@ TEST_CASE("train/hf_config: what is written is read back, and what cannot be com
     }
 }
 
-TEST_CASE("train/hf_config: published forms of LLaMA's rotary base are understood") {
+TEST_CASE("checkpoint/hf_config: published forms of LLaMA's rotary base are understood") {
     const DecoderConfig base = llama_config("tiny");
     nlohmann::json j = nlohmann::json::parse(hf_config(base, 1).dump());
     j.erase("rope_scaling");

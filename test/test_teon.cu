@@ -2,6 +2,7 @@
 #include <numeric>
 #include <string>
 
+#include "checkpoint/safetensors.h"
 #include "optim/optimizer.h"
 #include "optim/stacks.h"
 #include "test/catch.h"
@@ -9,7 +10,6 @@
 #include "test/oracle/orthogonal.h"
 #include "test/param_tables.h"
 #include "test/schedule.h"
-#include "train/safetensors.h"
 
 using namespace teon;
 using namespace teon::test;

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "checkpoint/weights.h"
 #include "data/loader.h"
-#include "train/generate.h"
+#include "generation/generate.h"
 #include "train/trainer.h"
-#include "train/weights.h"
 
 namespace teon {
 

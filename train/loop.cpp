@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/tokenizer_files.h"
+#include "checkpoint/weights.h"
 #include "model/decoder.h"
 #include "runtime/context.h"
 #include "train/guard.h"
@@ -12,9 +14,7 @@
 #include "train/samples.h"
 #include "train/saver.h"
 #include "train/stop.h"
-#include "train/tokenizer_files.h"
 #include "train/trainer.h"
-#include "train/weights.h"
 
 namespace teon {
 

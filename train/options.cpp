@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "train/option_table.h"
+#include "options/option_table.h"
 
 namespace teon {
 

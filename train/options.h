@@ -7,20 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "model/decoder.h"
+#include "generation/sampling.h"
+#include "model/family.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
-#include "train/sampling.h"
 
 namespace teon {
-
-// What distinguishes one training program from another.
-struct ModelFamily {
-    std::string program;         // "train_gpt2"
-    std::string default_preset;  // "small"
-    std::vector<std::string> presets;
-    DecoderConfig (*config)(const std::string& preset);
-};
 
 struct Options {
     // model

@@ -1,7 +1,7 @@
 #include "train/reducer.h"
 
+#include "checkpoint/hash.h"
 #include "kernels/ops.h"
-#include "train/hash.h"
 
 namespace teon {
 

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "train/version.h"
+#include "options/version.h"
 
 namespace teon {
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 
-#include "train/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "train/setup.h"
 
 namespace teon {

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "options/version.h"
 #include "train/evaluation.h"
 #include "train/loop.h"
-#include "train/version.h"
 
 namespace teon {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "train/sampling.h"
+#include "generation/sampling.h"
 
 namespace teon {
 

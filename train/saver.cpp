@@ -1,7 +1,7 @@
 #include "train/saver.h"
 
-#include "train/hf_config.h"
-#include "train/tokenizer_files.h"
+#include "checkpoint/hf_config.h"
+#include "checkpoint/tokenizer_files.h"
 
 namespace teon {
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "checkpoint/checkpoint_writer.h"
 #include "model/model.h"
-#include "train/checkpoint_writer.h"
 #include "train/log.h"
 #include "train/setup.h"
 

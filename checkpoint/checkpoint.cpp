@@ -1,4 +1,4 @@
-#include "train/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,8 +6,8 @@
 #include <fstream>
 #include <set>
 
-#include "train/hash.h"
-#include "train/safetensors.h"
+#include "checkpoint/hash.h"
+#include "checkpoint/safetensors.h"
 
 namespace teon {
 

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "train/checkpoint.h"
-#include "train/file_ops.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/file_ops.h"
 
 namespace teon {
 

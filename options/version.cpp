@@ -1,4 +1,4 @@
-#include "train/version.h"
+#include "options/version.h"
 
 namespace teon {
 

@@ -1,4 +1,4 @@
-#include "train/hash.h"
+#include "checkpoint/hash.h"
 
 // g++ 12 warns inside its own AVX-512 header.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

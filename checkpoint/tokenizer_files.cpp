@@ -1,4 +1,4 @@
-#include "train/tokenizer_files.h"
+#include "checkpoint/tokenizer_files.h"
 
 #include <filesystem>
 #include <fstream>

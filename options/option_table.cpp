@@ -1,4 +1,4 @@
-#include "train/option_table.h"
+#include "options/option_table.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,7 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "train/version.h"
+#include "options/version.h"
 
 namespace teon {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/safetensors.h"
 #include "model/param_table.h"
-#include "train/safetensors.h"
 
 namespace teon {
 

@@ -1,4 +1,4 @@
-#include "train/weights.h"
+#include "checkpoint/weights.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "train/hf_config.h"
+#include "checkpoint/hf_config.h"
 
 #include <nlohmann/json.hpp>
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "data/tokenizer.h"
-#include "model/generator.h"
-#include "train/option_table.h"
+#include "generation/generator.h"
+#include "options/option_table.h"
 
 namespace teon {
 

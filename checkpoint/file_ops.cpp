@@ -1,4 +1,4 @@
-#include "train/file_ops.h"
+#include "checkpoint/file_ops.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

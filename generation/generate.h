@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "train/options.h"
-#include "train/sampling.h"
+#include "generation/sampling.h"
+#include "model/family.h"
 
 namespace teon {
 

@@ -1,13 +1,13 @@
-#include "train/generate.h"
+#include "generation/generate.h"
 
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 
-#include "train/checkpoint.h"
-#include "train/hf_config.h"
-#include "train/weights.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/hf_config.h"
+#include "checkpoint/weights.h"
 
 namespace teon {
 

@@ -1,13 +1,13 @@
-#include "train/checkpoint_writer.h"
+#include "checkpoint/checkpoint_writer.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 
-#include "train/hash.h"
-#include "train/safetensors.h"
-#include "train/weights.h"
+#include "checkpoint/hash.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/weights.h"
 
 namespace teon {
 
