@@ -8,18 +8,20 @@ namespace teon {
 
 void add_sampling_flags(OptionTable& table, SamplingOptions& o) {
     table.text("--prompt", o.prompt, "TEXT", "what the sampled text begins with").default_text = "nothing";
-    table.add(
-        "--prompt-tokens", "N,...", "the prompt as tokens, for tokenizers that cannot encode text here", "",
-        [&o](const std::string& text) {
-            o.prompt_tokens.clear();
-            for (const std::string& item : split(text)) {
-                const auto token = parse_number(item);
-                CHECK_USAGE(token && *token == std::floor(*token) && *token >= 0 && *token < 1 << 24,
-                            "--prompt-tokens {}: not a token; write whole numbers, e.g. 15496,995", item);
-                o.prompt_tokens.push_back(static_cast<int>(*token));
-            }
-        },
-        [&o] { return nlohmann::json(o.prompt_tokens); });
+    table
+        .add(
+            "--prompt-tokens", "N,...", "the prompt as tokens, for tokenizers that cannot encode text here", "",
+            [&o](const std::string& text) {
+                o.prompt_tokens.clear();
+                for (const std::string& item : split(text)) {
+                    const auto token = parse_number(item);
+                    CHECK_USAGE(token && *token == std::floor(*token) && *token >= 0 && *token < 1 << 24,
+                                "--prompt-tokens {}: not a token; write whole numbers, e.g. 15496,995", item);
+                    o.prompt_tokens.push_back(static_cast<int>(*token));
+                }
+            },
+            [&o] { return nlohmann::json(o.prompt_tokens); })
+        .is_list = true;
     table.integer("--sample-tokens", o.sample_tokens, 1, 1 << 20, "tokens to sample, at most");
     table.number("--temperature", o.temperature, 0, 100, "what logits are divided by; 0: always the likeliest token");
     table.integer("--top-k", o.top_k, 0, 1 << 24, "sample among this many of the likeliest tokens; 0: all");

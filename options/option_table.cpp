@@ -46,6 +46,8 @@ std::optional<double> parse_duration(std::string_view text) {
     return total;
 }
 
+double as_written(float x) { return std::stod(fmt::format("{}", x)); }
+
 std::vector<std::string> split(const std::string& text) {
     std::vector<std::string> parts;
     size_t begin = 0;
@@ -99,7 +101,9 @@ std::optional<std::set<std::string>> parse_flags(const OptionTable& table, const
         const OptionRow& row = table.rows[i];
         std::string help = row.default_text.empty() ? row.help : fmt::format("{} ({})", row.help, row.default_text);
         CLI::Option* handle = app.add_option(row.flag, values[i], help)->group(row.group)->type_name(row.type);
-        handle->expected(row.is_switch ? 0 : 1, row.is_switch ? 1 : CLI::detail::expected_max_vector_size);
+        handle->expected(row.is_switch ? 0 : 1, row.is_list ? CLI::detail::expected_max_vector_size : 1);
+        // One for all, so that a flag that is given twice is found below and named there.
+        handle->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
         handles.push_back(handle);
     }
     try {
@@ -120,6 +124,8 @@ std::optional<std::set<std::string>> parse_flags(const OptionTable& table, const
     std::set<std::string> given;
     for (size_t i = 0; i < table.rows.size(); ++i) {
         if (handles[i]->count() == 0) continue;
+        CHECK_USAGE(table.rows[i].is_list || values[i].size() <= 1, "{}: given {} times ({}); give it once",
+                    table.rows[i].flag, values[i].size(), fmt::join(values[i], ", "));
         given.insert(table.rows[i].flag);
         table.rows[i].set(fmt::format("{}", fmt::join(values[i], ",")));
     }

@@ -22,6 +22,10 @@ std::optional<double> parse_number(std::string_view text);
 // Seconds of 3600, 90s, 45m, 23h50m, 1d12h: whole numbers, units from large to small, each at most once.
 std::optional<double> parse_duration(std::string_view text);
 
+// The shortest decimal number that is this one: 0.9, not 0.8999999761581421.
+double as_written(float x);
+inline double as_written(double x) { return x; }
+
 // The parts between commas.
 std::vector<std::string> split(const std::string& text);
 
@@ -30,7 +34,8 @@ struct OptionRow {
     std::function<void(const std::string&)> set;  // throws UsageError
     std::function<nlohmann::json()> get;
     bool is_switch = false;
-    bool fixed = true;  // a run that resumes must have the value that it began with
+    bool is_list = false;  // several words may follow the flag; they become one with commas
+    bool fixed = true;     // a run that resumes must have the value that it began with
 };
 
 template <typename E>
@@ -79,9 +84,9 @@ public:
             },
             [&field] {
                 if constexpr (std::is_arithmetic_v<F>)
-                    return nlohmann::json(field);
+                    return nlohmann::json(as_written(field));
                 else
-                    return field ? nlohmann::json(*field) : nlohmann::json();
+                    return field ? nlohmann::json(as_written(*field)) : nlohmann::json();
             });
     }
     OptionRow& text(std::string flag, std::string& field, std::string type, std::string help) {
@@ -165,7 +170,7 @@ public:
     OptionRow& add(std::string flag, std::string type, std::string help, std::string default_text,
                    std::function<void(const std::string&)> set, std::function<nlohmann::json()> get) {
         rows.push_back({group_, std::move(flag), std::move(type), std::move(help), std::move(default_text),
-                        std::move(set), std::move(get), false, fixed_});
+                        std::move(set), std::move(get), false, false, fixed_});
         return rows.back();
     }
 

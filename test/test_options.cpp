@@ -61,7 +61,7 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
         {{"--layers", "inf"}, {"--layers inf"}},
         {{"--layers", "1e99"}, {"--layers 1e99", "between"}},
         {{"--layers"}, {"--layers"}},
-        {{"--layers", "2", "--layers", "3"}, {"--layers 2,3"}},
+        {{"--layers", "2", "--layers", "3"}, {"--layers: given 2 times (2, 3)"}},
         {{"--channels", "100", "--heads", "12"}, {"--channels 100", "--heads 12"}},
         {{"--heads", "7"}, {"--heads 7"}},
         {{"--kv-heads", "5"}, {"--kv-heads 5"}},
@@ -140,6 +140,9 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
         {{"--leyers", "3"}, {"--leyers", "did you mean --layers"}},
         {{"-l", "3"}, {"-l"}},
         {{"stray"}, {"stray"}},
+        {{"--out", "a", "resume"}, {"'resume'", "not expected here"}},
+        {{"--out", "a", "--out", "b"}, {"--out: given 2 times (a, b)"}},
+        {{"--lr", "1e-3", "--lr", "2e-3"}, {"--lr: given 2 times (1e-3, 2e-3)"}},
         {{"--rope-base", "1e4"}, {"--rope-base", "no such flag"}},
         {{"--config", "/no/such/file.toml"}, {"/no/such/file.toml"}},
     };
@@ -164,6 +167,11 @@ TEST_CASE("train/options: quantities, lists and switches are read as people writ
     REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::mlp_up});
     REQUIRE(o.optimizer.lr_scale == std::map<Role, float>{{Role::q, 0.5f}, {Role::o, 2.0f}});
     REQUIRE(o.optimizer.adamw_lr == o.optimizer.lr);
+    const auto words = *parse({"--plan-only", "--data", "a", "b", "--out", "c", "--optimizer", "teon", "--teon-roles",
+                               "q", "k", "--teon-roles", "v"});
+    REQUIRE(words.data == "a,b");
+    REQUIRE(words.out == "c");
+    REQUIRE(words.optimizer.teon_roles == std::set<Role>{Role::q, Role::k, Role::v});
 }
 
 TEST_CASE("train/options: a config file sets what the command line does not") {
@@ -177,6 +185,8 @@ TEST_CASE("train/options: a config file sets what the command line does not") {
     REQUIRE(o.layers == 5);
     REQUIRE(o.optimizer.nesterov);
     REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::k});
+    std::ofstream(path) << "lr = [0.02, 0.03]\n";
+    REQUIRE(complaint({"--plan-only", "--config", path}).find("--lr: given 2 times") != std::string::npos);
     std::ofstream(path) << "leyers = 3\n";
     REQUIRE(complaint({"--plan-only", "--config", path}).find("leyers") != std::string::npos);
     std::ofstream(path) << "layers = 0\n";
@@ -192,6 +202,9 @@ TEST_CASE("train/options: the resolved configuration names every flag and can be
     REQUIRE(j["model"] == "small");
     REQUIRE(j["teon-roles"] == nlohmann::json({"q", "k", "v"}));
     REQUIRE(j.contains("seed"));
+    REQUIRE(j["beta1"].dump() == "0.9");
+    REQUIRE(j["adamw-lr"].dump() == "0.01");
+    REQUIRE(j["min-lr-ratio"].dump() == "0.1");
 }
 
 TEST_CASE("train/setup: with flash attention GPT-2 small at a context of 8192 fits 80 GB, without a T x T buffer") {
@@ -282,7 +295,7 @@ TEST_CASE("train/options: a run that resumes may change what does not change its
                                               {"--skip-spikes", "8"}};
     for (const std::vector<std::string>& flags : fixed) {
         const std::vector<std::string> found = changed({}, flags);
-        REQUIRE(found.size() == 1);
+        REQUIRE(found.size() == (flags[0] == "--lr" || flags[0] == "--schedule" ? 2 : 1));  // with what follows from it
         REQUIRE(found[0].find(flags[0] + " ") == 0);
         REQUIRE(found[0].find("(was ") != std::string::npos);
     }

@@ -61,10 +61,11 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     }
 
     t.group("Data");
-    t.text("--data", o.data, "PATH",
-           "training shards: a folder (its *_train_*.bin), a file, a glob or a list of these");
-    t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (*_val_*.bin)").default_text =
-        "--data's, if a folder";
+    t.text("--data", o.data, "PATH", "training shards: a folder (its *_train_*.bin), a file, a glob or a list of these")
+        .is_list = true;
+    OptionRow& val_data = t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (*_val_*.bin)");
+    val_data.default_text = "--data's, if a folder";
+    val_data.is_list = true;
     t.toggle("--shuffle", o.shuffle, "visit windows in a random order, each once an epoch");
     t.toggle("--document-mask", o.document_mask, "attention and positions restart at each document");
 
@@ -91,22 +92,23 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.number("--momentum", opt.momentum, 0, 0.999999, "Muon's and Teon's momentum");
     t.toggle("--nesterov", opt.nesterov, "orthogonalize gradient + momentum * M instead of M");
     t.add(
-        "--lr-scale", "ROLE=X,...", "factors of the learning rate per role, e.g. q=0.707,k=0.707,v=0.707", "",
-        [&opt](const std::string& text) {
-            for (const std::string& item : split(text)) {
-                size_t equals = item.find('=');
-                CHECK_USAGE(equals != std::string::npos, "--lr-scale {}: write role=factor, e.g. q=0.5", item);
-                auto factor = parse_number(item.substr(equals + 1));
-                CHECK_USAGE(factor && *factor >= 0 && *factor <= 1e4,
-                            "--lr-scale {}: the factor must be between 0 and 1e4", item);
-                opt.lr_scale[parse_matrix_role("--lr-scale", item.substr(0, equals))] = static_cast<float>(*factor);
-            }
-        },
-        [&opt] {
-            json j = json::object();
-            for (auto [role, factor] : opt.lr_scale) j[std::string(name_of(role))] = factor;
-            return j;
-        });
+         "--lr-scale", "ROLE=X,...", "factors of the learning rate per role, e.g. q=0.707,k=0.707,v=0.707", "",
+         [&opt](const std::string& text) {
+             for (const std::string& item : split(text)) {
+                 size_t equals = item.find('=');
+                 CHECK_USAGE(equals != std::string::npos, "--lr-scale {}: write role=factor, e.g. q=0.5", item);
+                 auto factor = parse_number(item.substr(equals + 1));
+                 CHECK_USAGE(factor && *factor >= 0 && *factor <= 1e4,
+                             "--lr-scale {}: the factor must be between 0 and 1e4", item);
+                 opt.lr_scale[parse_matrix_role("--lr-scale", item.substr(0, equals))] = static_cast<float>(*factor);
+             }
+         },
+         [&opt] {
+             json j = json::object();
+             for (auto [role, factor] : opt.lr_scale) j[std::string(name_of(role))] = as_written(factor);
+             return j;
+         })
+        .is_list = true;
 
     t.group("Orthogonalizer");
     t.choice("--ortho", opt.ortho,
@@ -125,16 +127,17 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.integer("--teon-k", opt.teon_k, 1, 1024, "consecutive layers per stack");
     t.integer("--teon-mode", opt.teon_mode, 1, 3, "unfolding of the stack");
     t.add(
-        "--teon-roles", "ROLE,...", "matrices that are stacked; the others are Muon's", "q,k,v",
-        [&opt](const std::string& text) {
-            opt.teon_roles.clear();
-            for (const std::string& item : split(text)) opt.teon_roles.insert(parse_matrix_role("--teon-roles", item));
-        },
-        [&opt] {
-            json j = json::array();
-            for (Role role : opt.teon_roles) j.push_back(name_of(role));
-            return j;
-        });
+         "--teon-roles", "ROLE,...", "matrices that are stacked; the others are Muon's", "q,k,v",
+         [&opt](const std::string& text) {
+             opt.teon_roles.clear();
+             for (const std::string& item : split(text)) opt.teon_roles.insert(parse_matrix_role("--teon-roles", item));
+         },
+         [&opt] {
+             json j = json::array();
+             for (Role role : opt.teon_roles) j.push_back(name_of(role));
+             return j;
+         })
+        .is_list = true;
     t.toggle("--teon-rms-match", opt.teon_rms_match, "scale a stack's updates to the size that Muon's would have");
     t.toggle("--teon-normalize-slices", opt.teon_normalize_slices, "divide each slice by its norm before stacking");
 
@@ -148,8 +151,9 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.number("--warmup-ratio", o.schedule.warmup_ratio, 0, 1, "share of the steps with rising learning rate");
     t.number("--constant-ratio", o.schedule.constant_ratio, 0, 1,
              "constant-linear: share of the steps before the decay");
-    t.number("--min-lr-ratio", o.min_lr_ratio, 0, 1, "last learning rate, of the peak").default_text =
-        "0.1 cosine, 0 else";
+    t.number("--min-lr-ratio", o.min_lr_ratio, 0, 1,
+             "where the decay ends, as a share of the peak: the rate of the step after the last")
+        .default_text = "0.1 cosine, 0 else";
 
     constexpr bool FREE = false;  // may differ when a run resumes
     t.group("Run", FREE);
@@ -213,8 +217,10 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
 void check_conflicts(Options& o, const std::set<std::string>& given) {
     OptimizerOptions& opt = o.optimizer;
     if (!given.count("--lr")) opt.lr = opt.method == Method::adamw ? 3e-4f : 5e-3f;
-    opt.adamw_lr = o.adamw_lr.value_or(opt.lr);
-    o.schedule.min_lr_ratio = o.min_lr_ratio.value_or(default_min_lr_ratio(o.schedule.kind));
+    if (!o.adamw_lr) o.adamw_lr = opt.lr;
+    if (!o.min_lr_ratio) o.min_lr_ratio = default_min_lr_ratio(o.schedule.kind);
+    opt.adamw_lr = *o.adamw_lr;
+    o.schedule.min_lr_ratio = *o.min_lr_ratio;
 
     std::vector<std::string> lengths;
     for (const char* flag : {"--steps", "--tokens", "--epochs"})

@@ -191,6 +191,7 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     s.memory.push_back({"activations, saved", s.activations.saved_bytes()});
     s.memory.push_back({"activations, scratch", s.activations.scratch_bytes()});
     s.micro_steps = static_cast<int>(options.batch_tokens / options.seq_len / limits.ranks / s.run.B);
+    s.options.micro_batch = s.run.B;
     return s;
 }
 
