@@ -102,6 +102,7 @@ std::optional<std::set<std::string>> parse_flags(const OptionTable& table, const
         std::string help = row.default_text.empty() ? row.help : fmt::format("{} ({})", row.help, row.default_text);
         CLI::Option* handle = app.add_option(row.flag, values[i], help)->group(row.group)->type_name(row.type);
         handle->expected(row.is_switch ? 0 : 1, row.is_list ? CLI::detail::expected_max_vector_size : 1);
+        handle->allow_extra_args(row.is_list);
         // One for all, so that a flag that is given twice is found below and named there.
         handle->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
         handles.push_back(handle);
