@@ -1,27 +1,27 @@
 #!/usr/bin/env python3
-"""Compares training runs:  python3 scripts/compare.py runs/demo-*
+"""Compares training runs:
 
-Runs that differ only in their seed are one row. Prints a table, writes it as compare.md and, where matplotlib is installed, loss.png
-(validation loss against steps, tokens and time) and alignment.png (what --diagnose-every measured) into --out.
-A run that is missing, unfinished, damaged, not finite or trained on other data is named and left out; the exit status is then 1.
+    python3 scripts/compare.py runs/demo-*        runs, and folders that hold runs
+
+Runs that differ only in their seed are one row. Prints a table, writes it as compare.md and, where matplotlib is
+installed, loss.png (validation loss against steps, tokens and time) and alignment.png (what --diagnose-every measured)
+into --out. A run that is unfinished, damaged, not finite or trained on other data is named and left out. Exit status: 0;
+1 where that was for another reason than being unfinished, or where nothing is left; 2 usage.
 """
 
 import argparse
 import dataclasses
-import glob
-import json
 import math
 import os
 import statistics
 import sys
 
-IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync", "keep-last", "keep-every",
-           "on-save-error", "resume", "time-limit", "max-skipped", "warn-spikes", "diagnose-every", "profile-steps", "check-ranks",
-           "rank-logs", "recompute", "autotune"}  # do not make a run another experiment
+from run_folder import BadRun, Unfinished, exit_code, find_runs, is_done, open_run
 
-
-class BadRun(Exception):
-    pass
+# Options that do not make a run another experiment.
+IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync",
+           "keep-last", "keep-every", "on-save-error", "resume", "time-limit", "max-skipped", "warn-spikes",
+           "diagnose-every", "profile-steps", "check-ranks", "rank-logs", "recompute", "autotune"}
 
 
 @dataclasses.dataclass
@@ -53,57 +53,38 @@ class Run:
         return at
 
 
-def read_json_lines(path):
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    if text and not text.endswith("\n"):
-        raise BadRun(f"{path}: its last line is cut off")
-    lines = []
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            raise BadRun(f"{path}: line {number} is not JSON") from None
-    return lines
-
-
 def finite(x):
     return isinstance(x, (int, float)) and math.isfinite(x)
 
 
 def read_run(folder):
-    """The run in this folder. Raises BadRun with one sentence that names what is wrong with it."""
-    paths = [os.path.join(folder, name) for name in ("config.json", "metrics.jsonl")]
-    for path in paths:
-        if not os.path.isfile(path):
-            raise BadRun(f"{path}: missing")
-    try:
-        with open(paths[0], encoding="utf-8") as file:
-            config = json.load(file)
-        total = config["run"]["steps"]
-        config["options"]["seed"], config["data"]["train"], config["program"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadRun(f"{paths[0]}: not the configuration of a run ({error!r})") from None
-    lines = read_json_lines(paths[1])
-    of_kind = {kind: [m for m in lines if m.get("kind") == kind] for kind in ("step", "eval", "diagnose")}
-    steps, evals = of_kind["step"], of_kind["eval"]
-    if [m.get("step") for m in steps] != list(range(1, total + 1)):
-        raise BadRun(f"{folder}: unfinished: {len(steps)} of {total} steps")
+    """The finished run in this folder; else BadRun, or Unfinished."""
+    config, metrics = open_run(folder)
+    total = config["run"]["steps"]
+    steps, evals = metrics.of_kind("step"), metrics.of_kind("eval")
+    if metrics.cut_off or not is_done(config, metrics):
+        raise Unfinished(f"{folder}: unfinished: {len(steps)} of {total} steps")
+    if [m["step"] for m in steps] != list(range(1, total + 1)):
+        raise BadRun(f"{metrics.path}: {len(steps)} lines of steps, which are not the steps 1 to {total}")
     bad = next((m["step"] for m in steps + evals if not finite(m.get("loss", m.get("val_loss")))), None)
     if bad is not None:
         raise BadRun(f"{folder}: the loss of step {bad} is not finite")
-    if not evals or evals[-1]["step"] != total:
-        raise BadRun(f"{folder}: has no validation loss of its last step")
-    return Run(folder, config, steps, evals, of_kind["diagnose"])
+    if not evals:
+        raise BadRun(f"{folder}: has no validation loss; give the run --val-data")
+    if any(m["step"] > total or m["step"] < 1 for m in evals):
+        raise BadRun(f"{metrics.path}: an evaluation at a step that the run does not have")
+    if any(not finite(m[key]) for m in steps for key in ("ms", "tokens_per_s", "optimizer_ms")):
+        raise BadRun(f"{metrics.path}: a step without its time")
+    return Run(folder, config, steps, evals, metrics.of_kind("diagnose"))
 
 
 def read_runs(patterns):
-    """All good runs in the order given, and a sentence for each bad one."""
+    """All good runs in the order given, and a BadRun for each other."""
     runs, faults = [], []
     for pattern in patterns:
-        folders = sorted(f for f in glob.glob(pattern) if os.path.isdir(f))
+        folders = find_runs(pattern)
         if not folders:
-            faults.append(f"{pattern}: no such folder")
+            faults.append(BadRun(f"{pattern}: no run in it" if os.path.isdir(pattern) else f"{pattern}: no such folder"))
         for folder in folders:
             try:
                 run = read_run(folder)
@@ -114,7 +95,7 @@ def read_runs(patterns):
                 if all(os.path.realpath(folder) != os.path.realpath(r.folder) for r in runs):
                     runs.append(run)
             except BadRun as fault:
-                faults.append(str(fault))
+                faults.append(fault)
     return runs, faults
 
 
@@ -267,84 +248,88 @@ def as_markdown(header, rows):
 # ---- pictures --------------------------------------------------------------------------------------------------------
 
 
-def label_ends(axis, ends):
-    """Names lines at their right ends, moved apart where they would overlap. ends: [(x, y, text, color)]"""
-    low, high = axis.get_ylim()
-    gap = (high - low) * 0.05
-    at = None
-    for x, y, text, color in sorted(ends, key=lambda e: e[1]):
-        at = y if at is None else max(y, at + gap)
-        axis.annotate(text, (x, y), xytext=(8, at), textcoords=("offset points", "data"), color=color, fontsize=8, va="center",
-                      arrowprops={"arrowstyle": "-", "color": color, "lw": 0.5}, annotation_clip=False)
+def styles(plt, count):
+    """How to draw each of `count` curves, the first below the others: where they coincide, thick solid lines show beneath
+    thin broken ones."""
+    colors = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    dashes = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+    markers = "osD^vP*X"
+    widths = [1.2 + 3 * (count - 1 - i) / max(1, count - 1) for i in range(count)]
+    return [{"color": colors[i % len(colors)], "linestyle": dashes[i % len(dashes)], "lw": width,
+             "marker": markers[i % len(markers)], "ms": width + 3.5, "markevery": 0.08, "markerfacecolor": "white"}
+            for i, width in enumerate(widths)]
+
+
+def prepare_axis(axis, title, xlabel, ylabel):
+    axis.set_title(title, fontsize=10)
+    axis.set_xlabel(xlabel)
+    axis.set_ylabel(ylabel)
+    axis.xaxis.set_major_formatter(lambda value, _: short(value))
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def save_figure(figure, title, path, plt):
+    figure.suptitle(title)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130, bbox_inches="tight")
+    plt.close(figure)
+
+
+def title_of(groups):
+    runs = [run for g in groups for run in g.runs]
+    programs = " and ".join(sorted({run.config["program"] for run in runs}))
+    data = os.path.basename(os.path.dirname(runs[0].config["data"]["train"][0]["path"])) if runs[0].data else ""
+    return f"{programs}{data and ' on ' + data}"
 
 
 def plot_losses(groups, path, plt):
-    figure, axes = plt.subplots(1, 3, figsize=(16, 4.6), sharey=True)
-    colors = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    figure, axes = plt.subplots(1, 3, figsize=(16, 5))
     final = [statistics.mean(g.values(lambda r: r.evals[-1]["val_loss"])) for g in groups]
+    low = min(m["val_loss"] for g in groups for r in g.runs for m in r.evals)
+    high = max(m["val_loss"] for g in groups for r in g.runs for m in r.evals[len(r.evals) // 4:])
+    margin = 0.05 * (high - low) or 0.01
     for axis, name in zip(axes, ("steps", "tokens", "seconds of training")):
-        ends = []
-        for i, g in enumerate(groups):
-            color = colors[i % len(colors)]
+        for g, loss, style in zip(groups, final, styles(plt, len(groups))):
             for run in g.runs:
                 seconds = run.seconds_at()
                 x = [{"steps": m["step"], "tokens": m["tokens"]}.get(name, seconds[m["step"]]) for m in run.evals]
-                axis.plot(x, [m["val_loss"] for m in run.evals], color=color, lw=1.4, alpha=0.8, marker="o", ms=2.5)
-            ends.append((x[-1], final[i], g.label, color))
-        low = min(final)
-        high = max(m["val_loss"] for g in groups for r in g.runs for m in r.evals[len(r.evals) // 4:])
-        axis.set_ylim(low - 0.05 * (high - low + 1e-9), high + 0.05 * (high - low + 1e-9))
-        axis.set_xlabel(name)
-        axis.xaxis.set_major_formatter(lambda value, _: short(value))
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-        label_ends(axis, ends if axis is axes[-1] else [])
-    axes[0].set_ylabel("validation loss, nats per token")
-    figure.tight_layout()
-    figure.savefig(path, dpi=130, bbox_inches="tight")
-    plt.close(figure)
+                label = f"{g.label}: {loss:.4f}" if run is g.runs[0] else None
+                axis.plot(x, [m["val_loss"] for m in run.evals], alpha=0.85, label=label, **style)
+        axis.set_ylim(low - margin, high + margin)
+        prepare_axis(axis, f"against {name}", name, "validation loss, nats per token")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=9,
+                  ncols=2 if max(len(g.label) for g in groups) > 40 else 4, handlelength=5,
+                  title="a curve per seed; the last value's mean over seeds")
+    save_figure(figure, f"Validation loss of {title_of(groups)}", path, plt)
 
 
 def plot_alignment(groups, path, plt):
-    groups = [g for g in groups if g.runs[0].diagnoses]
+    groups = [g for g in groups if any(run.diagnoses for run in g.runs)]
     if not groups:
         return False
-    measures = (("left", "left singular vectors |<u, u'>|"), ("right", "right singular vectors |<v, v'>|"),
-                ("norm_ratio", "muon norm / teon norm"))
-    figure, axes = plt.subplots(len(groups), 3, figsize=(15, 3.4 * len(groups)), squeeze=False)
-    colors = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    measures = (("left", "left singular vectors", "|<u, u'>|"), ("right", "right singular vectors", "|<v, v'>|"),
+                ("norm_ratio", "what stacking can gain", "nuclear norms: slices / unfolding"))
+    figure, axes = plt.subplots(len(groups), 3, figsize=(15, 3.6 * len(groups)), squeeze=False)
     for row, g in zip(axes, groups):
         roles = list(dict.fromkeys(d["role"] for r in g.runs for d in r.diagnoses))
-        for axis, (key, title) in zip(row, measures):
-            ends = []
-            for i, role in enumerate(roles):
+        for axis, (key, title, ylabel) in zip(row, measures):
+            for role, style in zip(roles, styles(plt, len(roles))):
                 by_step = {}
-                for r in g.runs:
-                    for d in r.diagnoses:
-                        if d["role"] == role and finite(d[key]):
-                            by_step.setdefault(d["step"], []).append(d[key])
-                if not by_step:
-                    continue
-                x = sorted(by_step)
-                y = [statistics.mean(by_step[s]) for s in x]
-                axis.plot(x, y, color=colors[i % len(colors)], lw=1.4)
-                ends.append((x[-1], y[-1], role, colors[i % len(colors)]))
+                for d in (d for r in g.runs for d in r.diagnoses if d["role"] == role and finite(d[key])):
+                    by_step.setdefault(d["step"], []).append(d[key])
+                axis.plot(sorted(by_step), [statistics.mean(by_step[s]) for s in sorted(by_step)], label=role, **style)
             if key != "norm_ratio":
                 axis.set_ylim(0, 1)
-            label_ends(axis, ends)
-            axis.set_title(f"{g.label}: {title}", fontsize=9)
-            axis.set_xlabel("steps")
-            axis.grid(alpha=0.25)
-            axis.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130, bbox_inches="tight")
-    plt.close(figure)
+            prepare_axis(axis, f"{g.label}\n{title}", "steps", ylabel)
+        row[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9, handlelength=5, title="role")
+    save_figure(figure, "Momenta of consecutive layers, mean over pairs and seeds", path, plt)
     return True
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or a glob of them")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of runs, or a glob of them")
     parser.add_argument("--target", type=float, help="validation loss to reach (default: the first row's final one)")
     parser.add_argument("--out", default="compare", help="folder for compare.md and the plots (default compare)")
     args = parser.parse_args()
@@ -352,15 +337,15 @@ def main():
     for fault in faults:
         print(f"compare.py: left out: {fault}", file=sys.stderr)
     if not runs:
-        sys.exit("compare.py: error: no finished run among these")
+        raise BadRun("no finished run among these")
     groups = group_runs(runs)
     target = args.target
     if target is None:
         target = max(groups[0].values(lambda r: r.evals[-1]["val_loss"]))
     header, rows = table(groups, target)
     print(as_text(header, rows))
-    note = (f"Validation loss in nats per token, mean ± standard deviation over seeds; p: Welch's t test against the first row; "
-            f"target: validation loss {target:.4f}.")
+    note = (f"Validation loss in nats per token, mean ± standard deviation over seeds; p: Welch's t test against the "
+            f"first row; target: validation loss {target:.4f}.")
     print(note)
     os.makedirs(args.out, exist_ok=True)
     with open(os.path.join(args.out, "compare.md"), "w", encoding="utf-8") as file:
@@ -379,8 +364,8 @@ def main():
         if plot_alignment(groups, os.path.join(args.out, "alignment.png"), plt):
             written.append("alignment.png")
     print(f"written: {', '.join(os.path.join(args.out, name) for name in written)}")
-    sys.exit(1 if faults else 0)
+    return int(any(not isinstance(fault, Unfinished) for fault in faults))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

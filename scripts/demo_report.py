@@ -6,33 +6,28 @@
 Prints validation loss in nats per token and bits per byte. Exit status 1 if a run did not end below --must-beat.
 """
 import argparse
-import json
-import os
 import sys
 
+from run_folder import exit_code, open_run, read_object
 
-def read_metrics(run):
-    with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+MODELS = ("uniform", "unigram", "bigram")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--baselines", required=True, metavar="FILE")
-    parser.add_argument("--must-beat", required=True, choices=("uniform", "unigram", "bigram"))
+    parser.add_argument("--must-beat", required=True, choices=MODELS)
     parser.add_argument("runs", nargs="+", metavar="RUN")
     options = parser.parse_args()
-    with open(options.baselines, encoding="utf-8") as file:
-        table = json.load(file)
+    table = read_object(options.baselines, [("bits_per_byte_per_nat", float)] + [(f"nats_per_token.{m}", float) for m in MODELS])
     baselines, bits = table["nats_per_token"], table["bits_per_byte_per_nat"]
 
-    runs = {run.rstrip("/"): read_metrics(run) for run in options.runs}
     rows = [(f"{name} model", baselines[name]) for name in ("unigram", "bigram")]
     failed = []
-    for run, lines in runs.items():
-        losses = [line["val_loss"] for line in lines if line["kind"] == "eval"]
-        loss = losses[-1] if losses and losses[-1] is not None else float("nan")
-        rows.append((run, loss))
+    for run in options.runs:
+        evals = open_run(run)[1].of_kind("eval")
+        loss = evals[-1]["val_loss"] if evals and evals[-1]["val_loss"] is not None else float("nan")
+        rows.append((run.rstrip("/"), loss))
         if not loss < baselines[options.must_beat]:
             failed.append(f"{run} did not get below the {options.must_beat} model")
 
@@ -46,4 +41,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

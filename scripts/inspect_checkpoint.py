@@ -11,42 +11,57 @@ Compares every file with the manifest: sizes, and hashes where the library xxhas
 
 import argparse
 import json
+import math
 import pathlib
 import re
 import struct
 import sys
 
-import numpy as np
+from run_folder import BadRun, exit_code, find_checkpoint, parse_object, read_object
 
-DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1", "U8": "<u1"}
+try:
+    import numpy as np
+except ImportError:
+    sys.exit("inspect_checkpoint.py: error: needs a library that is not here: pip install numpy")
+
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1",
+          "U8": "<u1"}
 BLOCK = 1 << 24  # elements at a time
+LARGEST_HEADER = 100 << 20  # bytes, as the safetensors library has it
 
 
-class Problem(Exception):
-    pass
-
-
-def read_json(path):
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise Problem(f"{path}: {error}") from error
+def is_count(x):
+    return type(x) is int and x >= 0
 
 
 def tensors(path):
     """Name, dtype, shape and memory-mapped elements of each tensor, in the order of the file."""
-    try:
-        with open(path, "rb") as file:
-            [size] = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(min(size, path.stat().st_size)))
-        header.pop("__metadata__", None)
-        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-            begin, end = entry["data_offsets"]
-            dtype = np.dtype(DTYPES[entry["dtype"]])
-            data = np.memmap(path, dtype, "r", 8 + size + begin, (end - begin) // dtype.itemsize) if end > begin else np.empty(0, dtype)
-            yield name, entry["dtype"], entry["shape"], data
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise Problem(f"{path}: not a safetensors file ({error!r})") from error
+    if not path.is_file():
+        raise BadRun(f"{path}: missing")
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        [header_bytes] = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
+        if header_bytes > min(LARGEST_HEADER, size - 8):
+            raise BadRun(f"{path}: not a safetensors file: its header would have {header_bytes} bytes")
+        header = parse_object(file.read(header_bytes).decode(errors="replace"), f"{path}: its header")
+    header.pop("__metadata__", None)
+    data_bytes = size - 8 - header_bytes
+    for name, entry in header.items():
+        fault = f"{path}: damaged header: tensor {name[:60]!r}"
+        if not isinstance(entry, dict) or entry.get("dtype") not in DTYPES:
+            raise BadRun(f"{fault} has no known dtype")
+        shape, offsets = entry.get("shape"), entry.get("data_offsets")
+        if not isinstance(shape, list) or not all(map(is_count, shape)):
+            raise BadRun(f"{fault} has no shape")
+        if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(is_count, offsets)):
+            raise BadRun(f"{fault} has no data_offsets")
+        wanted = math.prod(shape) * np.dtype(DTYPES[entry["dtype"]]).itemsize
+        if offsets[1] - offsets[0] != wanted or offsets[1] > data_bytes:
+            raise BadRun(f"{fault} takes {wanted} bytes, at {offsets} of {data_bytes}")
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        dtype, count = np.dtype(DTYPES[entry["dtype"]]), math.prod(entry["shape"])
+        at = 8 + header_bytes + entry["data_offsets"][0]
+        yield name, entry["dtype"], entry["shape"], np.memmap(path, dtype, "r", at, count) if count else np.empty(0, dtype)
 
 
 def statistics(dtype, data):
@@ -81,7 +96,11 @@ def print_tensors(path):
 
 def verify(folder):
     """What is wrong with the files, compared with manifest.json."""
-    manifest = read_json(folder / "manifest.json")
+    path = folder / "manifest.json"
+    manifest = read_object(path, [("files", list)])
+    for entry in manifest["files"]:
+        if not isinstance(entry, dict) or [type(entry.get(k)) for k in ("path", "bytes", "xxh3")] != [str, int, str]:
+            raise BadRun(f"{path}: a file in it lacks \"path\", \"bytes\" or \"xxh3\"")
     try:
         import xxhash
     except ImportError:
@@ -109,15 +128,20 @@ def verify(folder):
 
 
 def print_state(folder):
-    state, model = read_json(folder / "trainer.json"), read_json(folder / "config.json")
+    model = read_object(folder / "config.json", [("architectures", list)])
+    numbers = [(f"guard.{name}.{key}", kind) for name in ("loss", "grad_norm")
+               for key, kind in (("mean", float), ("variance", float), ("count", int))]
+    state = read_object(folder / "trainer.json", [
+        ("run.model", dict), ("run.steps", int), ("run.program", str), ("run.version", str), ("run.options", dict), ("step", int),
+        ("tokens", int), ("next_sample", int), ("updates", int), ("guard.skipped_in_row", int), *numbers])
     run, guard = state["run"], state["guard"]
     print(f"checkpoint  {folder}")
-    print(f"model       {model['architectures'][0]}, " + ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in run["model"].items()))
+    print(f"model       {', '.join(map(str, model['architectures']))}, " + ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in run["model"].items()))
     print(f"progress    step {state['step']} of {run['steps']}, {state['tokens']:,} tokens, next sample {state['next_sample']}")
     print(f"updates     {state['updates']} applied, {state['step'] - state['updates']} skipped, {guard['skipped_in_row']} just now")
     for name in ("loss", "grad_norm"):
         s = guard[name]
-        print(f"{'  ' + name:<12}mean {s['mean']:.6g}, deviation {s['variance'] ** 0.5:.4g} of the last {s['count']} steps"
+        print(f"{'  ' + name:<12}mean {s['mean']:.6g}, deviation {max(0.0, s['variance']) ** 0.5:.4g} of the last {s['count']} steps"
               + (" (sum over the tokens of a step)" if name == "loss" else ""))
     print(f"made by     {run['program']} {run['version']}")
     options = {k: f"{v:.7g}" if isinstance(v, float) else v for k, v in run["options"].items() if v not in (None, "", {}, [], False)}
@@ -130,24 +154,16 @@ def main():
     parser.add_argument("--state-only", action="store_true", help="leave out the tables of tensors")
     options = parser.parse_args()
     path, faults = options.path, 0
-    try:
-        if path.is_file():
-            return int(print_tensors(path) > 0)
-        if not (path / "trainer.json").is_file():
-            found = sorted(p for p in path.glob("step_*") if re.fullmatch(r"step_\d{8,}", p.name))
-            if not found:
-                parser.error(f"{path}: no checkpoint, and no run with one")
-            path = found[-1]
-        print_state(path)
-        faults += verify(path)
-        if not options.state_only:
-            for name in ("model.safetensors", "optimizer/master.safetensors", "optimizer/state.safetensors"):
-                faults += print_tensors(path / name)
-    except Problem as problem:
-        print(f"inspect_checkpoint: error: {problem}", file=sys.stderr)
-        return 1
+    if path.is_file():
+        return int(print_tensors(path) > 0)
+    path = pathlib.Path(find_checkpoint(path))
+    print_state(path)
+    faults += verify(path)
+    if not options.state_only:
+        for name in ("model.safetensors", "optimizer/master.safetensors", "optimizer/state.safetensors"):
+            faults += print_tensors(path / name)
     return int(faults > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -21,10 +21,11 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import compare  # noqa: E402
+from run_folder import BadRun  # noqa: E402
 
 
 class Fault(Exception):
-    pass
+    """A sweep that cannot be meant; the message is one sentence."""
 
 
 def parse_grid(items):
@@ -39,7 +40,31 @@ def parse_grid(items):
     return grid
 
 
-def read_toml(path):
+def is_list_of(*types):
+    return lambda value: isinstance(value, list) and bool(value) and all(type(item) in types for item in value)
+
+
+def is_setting(value):
+    """What one value of a flag may be."""
+    return type(value) in (str, int, float, bool) or is_list_of(str, int, float)(value)
+
+
+def is_table_of(accepts):
+    return lambda value: isinstance(value, dict) and all(accepts(item) for item in value.values())
+
+
+PLAN = {  # key: what it is, in words and as a check
+    "out": ("a folder's name", lambda value: type(value) is str),
+    "seeds": ("a list of whole numbers", is_list_of(int)),
+    "command": ("a text or a list of words", lambda value: type(value) is str or is_list_of(str, int, float)(value)),
+    "grid": ("a table of flags, each with a value or a list of values",
+             is_table_of(lambda v: is_setting(v) or isinstance(v, list) and bool(v) and all(map(is_setting, v)))),
+    "cells": ("tables [[cells]] of flags, each with its value",
+              lambda value: isinstance(value, list) and all(map(is_table_of(is_setting), value))),
+}
+
+
+def read_plan(path):
     try:
         import tomllib
     except ImportError:
@@ -49,11 +74,14 @@ def read_toml(path):
             plan = tomllib.load(file)
     except OSError as error:
         raise Fault(f"{path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, not UTF-8, nested too deep
         raise Fault(f"{path}: {error}") from None
-    unknown = set(plan) - {"out", "seeds", "command", "grid", "cells"}
-    if unknown:
-        raise Fault(f"{path}: {', '.join(sorted(unknown))}: not known; there are out, seeds, command, grid, cells")
+    for key, value in plan.items():
+        if key not in PLAN:
+            raise Fault(f"{path}: {key}: not known; there are {', '.join(PLAN)}")
+        what, accepts = PLAN[key]
+        if not accepts(value):
+            raise Fault(f"{path}: {key} should be {what}")
     return plan
 
 
@@ -80,7 +108,7 @@ def folder_of(out, cell):
 def is_finished(folder):
     try:
         compare.read_run(folder)
-    except compare.BadRun:
+    except BadRun:
         return False
     return True
 
@@ -93,7 +121,10 @@ def run_cell(command, cell, folder):
     elif os.path.exists(folder):
         shutil.rmtree(folder)  # begun, but with nothing to go on from
     print("$", shlex.join(words), flush=True)
-    return subprocess.run(words, stdout=subprocess.DEVNULL).returncode
+    try:
+        return subprocess.run(words, stdout=subprocess.DEVNULL).returncode
+    except OSError as error:
+        raise Fault(f"cannot run {words[0]}: {error.strerror}") from None
 
 
 def main():
@@ -108,15 +139,21 @@ def main():
         cut = arguments.index("--")
         arguments, command = arguments[:cut], arguments[cut + 1:]
     args = parser.parse_args(arguments)
-    plan = read_toml(args.plan) if args.plan else {}
+    plan = read_plan(args.plan) if args.plan else {}
     grid = {k: v if isinstance(v, list) else [v] for k, v in plan.get("grid", {}).items()} | parse_grid(args.grid)
     seeds = args.seeds.split(",") if args.seeds else plan.get("seeds", [1337])
+    if not all(str(seed).isdigit() for seed in seeds):
+        raise Fault(f"--seeds {args.seeds}: write whole numbers, as in 1,2,3")
     out = args.out or plan.get("out", "runs/sweep")
     if not command:
         command = plan.get("command", [])
-        command = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+        try:
+            command = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+        except ValueError as error:
+            raise Fault(f"{args.plan}: command: {error}") from None
     if not command:
-        raise Fault("no command to run; put one behind -- or into the file's 'command'")
+        where = f"{args.plan}: " if args.plan else ""
+        raise Fault(f"{where}no command to run; put one behind -- or into the file's 'command'")
 
     cells = cells_of(grid, plan.get("cells", []), seeds)
     folders = [folder_of(out, cell) for cell in cells]

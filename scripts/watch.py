@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 
-from run_metrics import open_run
+from run_folder import exit_code, is_done, open_run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -54,27 +54,24 @@ def progress_bar(share, width):
     return "█" * filled + "░" * (width - filled)
 
 
-def view(run, config, lines, width):
+def view(run, config, metrics, width):
     """The state as lines of text."""
-    total = config.get("run", {}).get("steps", 0)
-    steps = [line for line in lines if line["kind"] == "step"]
-    evals = [line for line in lines if line["kind"] == "eval"]
-    events = [line for line in lines if line["kind"] == "event"]
+    total = config["run"]["steps"]
+    steps, evals, events = map(metrics.of_kind, ("step", "eval", "event"))
     out = [f"run    {run}"]
     if not steps:
         return out + ["step   none yet"]
     last, room = steps[-1], max(10, width - 30)
-    ms = median([step["ms"] for step in steps[-50:] if step["ms"] is not None] or [0])
+    ms, rate = (median([step[key] for step in steps[-50:] if step[key] is not None] or [0]) for key in ("ms", "tokens_per_s"))
     left = "done" if last["step"] >= total else f"{duration((total - last['step']) * ms / 1000)} left"
-    share = last["step"] / total if total else 0
+    share = min(1.0, last["step"] / total) if total else 0
     out.append(f"step   {last['step']}/{total} {progress_bar(share, min(40, room))} {100 * share:.0f}% {left}")
     out.append(f"loss   {number(last['loss'], '.4f')} {sparkline([step['loss'] for step in steps], min(60, room))}")
     if evals:
         out.append(f"val    {number(evals[-1]['val_loss'], '.4f')} (perplexity {number(evals[-1]['val_ppl'], '.2f')}) "
                    f"at step {evals[-1]['step']}")
-    rate = last["tokens"] / last["step"] / ms * 1000 if ms else 0
     out.append(f"speed  {ms:.0f} ms/step, {rate:,.0f} tokens/s, {last['tokens']:,} tokens, "
-               f"learning rate {last['lr']:.2e}")
+               f"learning rate {number(last['lr'], '.2e')}")
     for event in events[-3:]:
         out.append(f"event  step {event['step']}: {event['event']}: {event['reason']}")
     return out
@@ -91,7 +88,7 @@ def main():
     drawn = 0
     while True:
         width = shutil.get_terminal_size().columns
-        text = [line[:width] for line in view(options.run, config, metrics.lines, width)]
+        text = [line[:width] for line in view(options.run, config, metrics, width)]
         # Over the last drawing: up, and each line to its end.
         end = "\x1b[K\n" if live else "\n"
         sys.stdout.write((f"\x1b[{drawn}A" if drawn else "") + "".join(line + end for line in text))
@@ -99,17 +96,11 @@ def main():
             sys.stdout.write("\x1b[J")
         sys.stdout.flush()
         drawn = len(text)
-        steps = [line for line in metrics.lines if line["kind"] == "step"]
-        if not live or (steps and steps[-1]["step"] >= config.get("run", {}).get("steps", 0)):
-            return
+        if not live or is_done(config, metrics):
+            return 0
         time.sleep(options.interval)
         metrics.update()
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        print()
-    except BrokenPipeError:  # `| head` has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(exit_code(main))

@@ -185,53 +185,6 @@ class GenerateTest(unittest.TestCase):
         self.assertIn("not finite", text)
         self.assertNotEqual(run(*watch[:-1], self.folder / "none").returncode, 0)
 
-    def test_copies_say_what_library_they_lack(self):
-        for script, library in (("to_tensorboard.py", "tensorboardX"), ("to_wandb.py", "wandb")):
-            # A module of that name that cannot be imported, whatever is installed.
-            blocked = self.folder / "blocked"
-            blocked.mkdir(exist_ok=True)
-            for module in ("tensorboardX", "torch", "wandb"):
-                (blocked / f"{module}.py").write_text("raise ImportError")
-            result = run(sys.executable, ROOT / "scripts" / script, self.run_folder, PYTHONPATH=str(blocked))
-            self.assertEqual(result.returncode, 1)
-            self.assertEqual(result.stderr.decode().splitlines(),
-                             [f"{script}: error: needs a library that is not here: pip install {library}"])
-
-    def test_the_copy_for_tensorboard_has_every_number(self):
-        """With a library that notes what it is given."""
-        fake = self.folder / "fake"
-        fake.mkdir()
-        (fake / "tensorboardX.py").write_text(
-            "class SummaryWriter:\n"
-            "    def __init__(self, folder): print('folder', folder)\n"
-            "    def __enter__(self): return self\n"
-            "    def __exit__(self, *_): pass\n"
-            "    def add_scalar(self, name, value, step): print(name, value, step)\n")
-        result = run(sys.executable, ROOT / "scripts" / "to_tensorboard.py", self.run_folder, PYTHONPATH=str(fake))
-        lines = result.stdout.decode().splitlines()
-        self.assertEqual(sum(line.startswith("train/loss ") for line in lines), 60)
-        self.assertEqual(sum(line.startswith("eval/val_loss ") for line in lines), 2)
-        self.assertFalse(any("kind" in line or "None" in line for line in lines))
-
-    def test_the_copy_for_wandb_logs_each_step_once_in_order(self):
-        fake = self.folder / "fake_wandb"
-        fake.mkdir()
-        (fake / "wandb.py").write_text(
-            "class Run:\n"
-            "    def __enter__(self): return self\n"
-            "    def __exit__(self, *_): pass\n"
-            "    def log(self, values, step): print('log', step, sorted(values))\n"
-            "def init(project, name, config):\n"
-            "    print('init', project, name, config['run']['steps'])\n"
-            "    return Run()\n")
-        result = run(sys.executable, ROOT / "scripts" / "to_wandb.py", self.run_folder, "--project", "p",
-                     PYTHONPATH=str(fake))
-        lines = result.stdout.decode().splitlines()
-        self.assertEqual(lines[0], "init p run 60")
-        self.assertEqual([int(line.split()[1]) for line in lines if line.startswith("log ")], list(range(1, 61)))
-        self.assertIn("eval/val_loss", lines[30])
-        self.assertIn("train/loss", lines[30])
-
 
 @unittest.skipUnless(importlib.util.find_spec("tokenizers") and importlib.util.find_spec("numpy"),
                      "needs tokenizers and numpy")

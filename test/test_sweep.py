@@ -29,8 +29,9 @@ json.dump({"program": "fake", "options": options, "run": {"steps": 2, "eval_wind
 with open(os.path.join(flags["out"], "metrics.jsonl"), "w") as file:
     for step in (1, 2):
         print(json.dumps({"kind": "step", "step": step, "tokens": step, "loss": 1.0, "ms": 1.0, "tokens_per_s": 1.0,
-                          "optimizer_ms": 0.1}), file=file)
-    print(json.dumps({"kind": "eval", "step": 2, "tokens": 2, "val_loss": options["lr"] + options["seed"] / 100}), file=file)
+                          "optimizer_ms": 0.1, "lr": 1.0}), file=file)
+    print(json.dumps({"kind": "eval", "step": 2, "tokens": 2, "val_ppl": 1.0,
+                      "val_loss": options["lr"] + options["seed"] / 100}), file=file)
 """ % DATA
 
 
@@ -42,9 +43,10 @@ def write_run(folder, optimizer="adamw", seed=1, losses=(4.0, 3.0, 2.5, 2.2), da
     lines = []
     for step in range(1, STEPS + 1):
         lines.append({"kind": "step", "step": step, "tokens": 100 * step, "loss": 5 - step / 10, "ms": 10.0,
-                      "tokens_per_s": 1e4, "optimizer_ms": 2.0})
+                      "tokens_per_s": 1e4, "optimizer_ms": 2.0, "lr": 0.01})
         if step % 5 == 0:
-            lines.append({"kind": "eval", "step": step, "tokens": 100 * step, "val_loss": losses[step // 5 - 1]})
+            lines.append({"kind": "eval", "step": step, "tokens": 100 * step, "val_loss": losses[step // 5 - 1],
+                          "val_ppl": 2.0})
             lines.append({"kind": "diagnose", "step": step, "role": "q", "layers": [0, 1], "left": 0.1, "right": 0.8, "norm_ratio": 1.2})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
@@ -120,11 +122,23 @@ class CompareTest(unittest.TestCase):
         write_run(self.folder / "other", data={"train": [{"path": "x_train.bin", "tokens": 5}], "val": []})
         result = self.compare(*(self.folder / n for n in ("good", "cut", "short", "nan", "garbage", "gone", "other", "absent")))
         self.assertEqual(result.returncode, 1)
-        for name, fault in (("cut", "cut off"), ("short", "unfinished"), ("nan", "not finite"), ("garbage", "not JSON"),
+        for name, fault in (("cut", "unfinished"), ("short", "unfinished"), ("nan", "not finite"), ("garbage", "lacks"),
                             ("gone", "missing"), ("other", "other data"), ("absent", "no such folder")):
             self.assertTrue(any(name in line and fault in line for line in result.stderr.splitlines()), (name, result.stderr))
         self.assertRegex(result.stdout.splitlines()[1], r"^adamw +1 +2\.2000")
         self.assertEqual(len([line for line in result.stdout.splitlines() if line.startswith("adamw")]), 1)
+        result = self.compare(*(self.folder / n for n in ("good", "cut", "short")))  # unfinished is no fault
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(len(result.stderr.splitlines()), 2)
+
+    def test_folders_of_runs_are_descended_into(self):
+        write_run(self.folder / "runs" / "demo" / "adamw")
+        write_run(self.folder / "runs" / "demo" / "muon", "muon")
+        write_run(self.folder / "runs" / "teon", "teon")
+        (self.folder / "runs" / "demo" / "compare").mkdir()  # what an earlier comparison left
+        result = self.compare(self.folder / "runs" / "*")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual([line.split()[0] for line in result.stdout.splitlines()[1:4]], ["adamw", "muon", "teon"])
 
     def test_plots(self):
         try:

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Copies a run's metrics to TensorBoard or Weights & Biases while it trains, or afterwards.
+
+    python3 scripts/follow.py runs/NAME --to tensorboard         # into runs/NAME/tensorboard: tensorboard --logdir runs
+    python3 scripts/follow.py runs/NAME --to wandb --project teon
+
+Reads metrics.jsonl, so that training neither waits for it nor notices when it is absent, and ends with the run's last step;
+--once copies what is there and ends. Each step is logged once, all of its lines together: when the next step is in the
+log, or at the end. Stopped and started again it goes on where it was (TensorBoard's copy begins again). When the service
+cannot be reached it says so and tries again, at first after a second, later after a minute. Needs tensorboardX, or
+PyTorch with tensorboard; or wandb.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+
+from run_folder import BadRun, exit_code, is_done, open_run, read_config, read_object
+
+LONGEST_WAIT = 60  # seconds between attempts to reach a service
+
+
+def say(text):
+    print(f"follow.py: {text}", file=sys.stderr, flush=True)
+
+
+def scalars(line):
+    """A line's numbers as (name, value): "train/loss", "eval/val_loss", "diagnose/q/0-1/left". NaN and infinity, which
+    are null in the file, are left out."""
+    kind = {"step": "train"}.get(line["kind"], line["kind"])
+    if kind == "diagnose":
+        kind = f"diagnose/{line['role']}/{'-'.join(map(str, line['layers']))}"
+    return [(f"{kind}/{key}", value) for key, value in line.items() if key != "step" and type(value) in (int, float)]
+
+
+class TensorBoard:
+    def __init__(self, run, options):
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise BadRun("needs a library that is not here: pip install tensorboardX") from None
+        folder = os.path.join(run, "tensorboard")
+        shutil.rmtree(folder, ignore_errors=True)  # two copies would be drawn over each other
+        self.writer, self.last_step = SummaryWriter(folder), 0
+
+    def log(self, step, values):
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+        self.last_step = step
+
+    def flush(self):
+        self.writer.flush()
+
+    def close(self):
+        self.writer.close()
+
+
+class Wandb:
+    """wandb.json in the run's folder holds the run's id there and the last step that was logged."""
+
+    def __init__(self, run, options):
+        try:
+            import wandb
+        except ImportError:
+            raise BadRun("needs a library that is not here: pip install wandb") from None
+        self.path = os.path.join(run, "wandb.json")
+        state = read_object(self.path, [("id", str), ("step", int)]) if os.path.exists(self.path) else None
+        self.run = wandb.init(project=options.project, name=options.name or os.path.basename(os.path.abspath(run)),
+                              id=state and state["id"], resume="allow", config=read_config(run), dir=run)
+        self.last_step = max(state["step"] if state else 0, self.run.step - 1)
+
+    def log(self, step, values):
+        self.run.log(values, step=step)
+        self.last_step = step
+
+    def flush(self):
+        with open(self.path + ".staged", "w", encoding="utf-8") as file:
+            json.dump({"id": self.run.id, "step": self.last_step}, file)
+        os.replace(self.path + ".staged", self.path)
+
+    def close(self):
+        self.flush()
+        self.run.finish()
+
+
+SERVICES = {"tensorboard": TensorBoard, "wandb": Wandb}
+
+
+def copy_new(service, metrics, whole):
+    """Logs the steps behind the last one logged; without `whole` not the newest, which may get further lines."""
+    steps = {}
+    for line in metrics.lines:
+        if line["step"] > service.last_step:
+            steps.setdefault(line["step"], {}).update(scalars(line))
+    for step in sorted(steps) if whole else sorted(steps)[:-1]:
+        service.log(step, steps[step])
+    service.flush()
+
+
+def wait_for_run(run):
+    if not os.path.exists(os.path.join(run, "metrics.jsonl")):
+        say(f"waiting for {run}/metrics.jsonl")
+    while not os.path.exists(os.path.join(run, "metrics.jsonl")):
+        time.sleep(1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="the run's folder")
+    parser.add_argument("--to", required=True, choices=SERVICES)
+    parser.add_argument("--project", default="teon", help="of Weights & Biases (teon)")
+    parser.add_argument("--name", help="of the run there (the folder's name)")
+    parser.add_argument("--once", action="store_true", help="copy what is there and end")
+    parser.add_argument("--interval", type=float, default=5.0, metavar="SECONDS", help="between looks (5)")
+    options = parser.parse_args()
+    if not options.once:
+        wait_for_run(options.run)
+    config, metrics = open_run(options.run)
+    service, wait = None, 1.0
+    try:
+        while True:
+            end = options.once or is_done(config, metrics)
+            try:
+                service = service or SERVICES[options.to](options.run, options)
+                copy_new(service, metrics, whole=end)
+                wait = 1.0
+                if end:
+                    break
+            except BadRun:
+                raise
+            except Exception as error:  # the service's own, its HTTP library's and the socket's errors
+                message = (str(error).strip().splitlines() or [""])[0][:200]
+                say(f"{options.to}: {type(error).__name__}: {message}; trying again in {wait:.0f} s")
+                time.sleep(wait)
+                wait = min(2 * wait, LONGEST_WAIT)
+            else:
+                time.sleep(options.interval)
+            metrics.update()
+    except KeyboardInterrupt:
+        say("stopped; the same command goes on")
+    if service:
+        service.close()
+        print(f"steps up to {service.last_step} of {options.run} are in {options.to}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

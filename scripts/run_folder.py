@@ -1,0 +1,178 @@
+"""A run's folder as scripts read it: config.json, and metrics.jsonl as it grows.
+
+Both are checked here, once. Whatever is wrong with them is a BadRun: one sentence that names the file and the fault.
+"""
+
+import glob
+import json
+import os
+import re
+import sys
+
+NUMBER = (int, float, type(None))  # NaN and infinity are null in the file
+# What scripts rely on in each kind of line; other fields and other kinds may be there.
+FIELDS = {
+    "step": {"tokens": (int,), "loss": NUMBER, "lr": NUMBER, "ms": NUMBER, "tokens_per_s": NUMBER, "optimizer_ms": NUMBER},
+    "eval": {"tokens": (int,), "val_loss": NUMBER, "val_ppl": NUMBER},
+    "diagnose": {"role": (str,), "layers": (list,), "left": NUMBER, "right": NUMBER, "norm_ratio": NUMBER},
+    "event": {"event": (str,), "reason": (str,)},
+}
+
+
+KINDS = {str: "a text", int: "a whole number", float: "a number", list: "a list", dict: "an object"}
+
+
+class BadRun(Exception):
+    """A run, or a file of one, that cannot be used; the message is one sentence."""
+
+
+class Unfinished(BadRun):
+    """A run that is whole as far as it went."""
+
+
+def read_text(path):
+    if not os.path.isfile(path):  # a pipe or a device would be waited for
+        raise BadRun(f"{path}: {'not a file' if os.path.lexists(path) else 'missing'}")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise BadRun(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadRun(f"{path}: not UTF-8 text") from None
+
+
+def parse_object(text, where):
+    """The JSON object in `text`; `where` names it in messages."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # the latter: nested too deep
+        raise BadRun(f"{where}: not JSON") from None
+    if not isinstance(value, dict):
+        raise BadRun(f"{where}: not a JSON object")
+    return value
+
+
+def read_object(path, fields=()):
+    """The JSON object in a file, after checking that it has `fields`: pairs of a path such as "run.steps" and a type."""
+    found = parse_object(read_text(path), path)
+    for name, kind in fields:
+        value = found
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if type(value) not in ((int, float) if kind is float else (kind,)):
+            found_text = "nothing" if value is None else json.dumps(value)[:40]
+            raise BadRun(f"{path}: \"{name}\" should be {KINDS[kind]}, found {found_text}")
+    return found
+
+
+def read_config(run):
+    path = os.path.join(run, "config.json")
+    config = read_object(path, (("program", str), ("run.steps", int), ("options.optimizer", str), ("options.seed", int),
+                                ("data.train", list), ("data.val", list)))
+    for shard in config["data"]["train"] + config["data"]["val"]:
+        if not isinstance(shard, dict) or type(shard.get("path")) is not str or type(shard.get("tokens")) is not int:
+            raise BadRun(f"{path}: a shard in \"data\" lacks its path or its tokens")
+    return config
+
+
+def check_line(line, where):
+    if type(line.get("kind")) is not str or type(line.get("step")) is not int:
+        raise BadRun(f"{where}: lacks \"kind\" or \"step\"")
+    for field, types in FIELDS.get(line["kind"], {}).items():
+        if type(line.get(field, ...)) not in types:
+            raise BadRun(f"{where}: \"{field}\" is missing or of another type")
+    return line
+
+
+class Metrics:
+    """The lines of a run's metrics.jsonl. update() reads what was appended since; a line still being written waits.
+
+    A run that resumes cuts off what came after its checkpoint; then everything is read again.
+    """
+
+    def __init__(self, run):
+        self.path = os.path.join(run, "metrics.jsonl")
+        self.forget()
+        self.update()
+
+    def forget(self):
+        self.position, self.last, self.lines = 0, b"", []
+        self.cut_off = False  # the last line has no end yet
+
+    def update(self):
+        if not os.path.isfile(self.path):
+            raise BadRun(f"{self.path}: missing")
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.position - len(self.last))
+                if file.read(len(self.last)) != self.last:
+                    self.forget()
+                    file.seek(0)
+                data = file.read()
+        except OSError as error:
+            raise BadRun(f"{self.path}: {error.strerror}") from None
+        whole = data[:data.rfind(b"\n") + 1]
+        for text in whole.splitlines(keepends=True):
+            where = f"{self.path}: line {len(self.lines) + 1}"
+            self.lines.append(check_line(parse_object(text.decode(errors="replace"), where), where))
+            self.last = text
+        self.position += len(whole)
+        self.cut_off = len(whole) < len(data)
+
+    def of_kind(self, kind):
+        return [line for line in self.lines if line["kind"] == kind]
+
+
+def is_done(config, metrics):
+    """Whether the last step and the evaluation after it are in the log."""
+    total = config["run"]["steps"]
+    steps, evals = metrics.of_kind("step"), metrics.of_kind("eval")
+    return (bool(steps) and steps[-1]["step"] >= total
+            and (not config["data"]["val"] or bool(evals) and evals[-1]["step"] >= total))
+
+
+def open_run(run):
+    return read_config(run), Metrics(run)
+
+
+def find_runs(pattern):
+    """The folders of runs that a path or glob names, sorted: itself, or those below it."""
+    found = []
+    for top in [pattern] if os.path.isdir(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern))):
+        for folder, below, files in os.walk(top):
+            if "metrics.jsonl" in files or folder == top and "config.json" in files:
+                found.append(folder)
+                below.clear()
+            below.sort()
+    return found
+
+
+def find_checkpoint(folder):
+    """The folder itself where it is a checkpoint, else the newest checkpoint of the run."""
+    if os.path.isfile(os.path.join(folder, "trainer.json")):
+        return str(folder)
+    found = sorted(path for path in glob.glob(os.path.join(glob.escape(str(folder)), "step_*"))
+                   if re.fullmatch(r"step_\d{8,}", os.path.basename(path)))
+    if not found:
+        raise BadRun(f"{folder}: no checkpoint, and no run with one")
+    return found[-1]
+
+
+def program():
+    return os.path.basename(sys.argv[0])
+
+
+def exit_code(main):
+    """Runs a script's main(): its exit status; 1 and one line for a bad run; quiet after Ctrl-C and `| head`."""
+    try:
+        return main()
+    except BadRun as fault:
+        print(f"{program()}: error: {fault}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
