@@ -113,14 +113,15 @@ def is_finished(folder):
     return True
 
 
-def run_cell(command, cell, folder):
+def run_cell(command, cell, folder, quiet=False):
     flags = [word for k, v in cell.items() for word in (f"--{k}", v)]
     words = command + flags + ["--out", folder]
     if glob.glob(os.path.join(folder, "step_*[0-9]")):
         words.append("--resume")
     elif os.path.exists(folder):
         shutil.rmtree(folder)  # begun, but with nothing to go on from
-    print("$", shlex.join(words), flush=True)
+    if not quiet:
+        print("$", shlex.join(words), flush=True)
     try:
         return subprocess.run(words, stdout=subprocess.DEVNULL).returncode
     except OSError as error:

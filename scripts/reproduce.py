@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Reproduces the Teon paper (arXiv 2601.23261): every table and figure a command.
+
+    python3 scripts/reproduce.py list                          the tables, and how much of each has run
+    python3 scripts/reproduce.py show gpt                      one table's rows, flags and the paper's figures
+    python3 scripts/reproduce.py run gpt --scale tiny          runs what is missing of it
+    python3 scripts/reproduce.py table gpt                     prints it as measured
+    python3 scripts/reproduce.py figure gpt validation         training, validation, rates, alignment or time, as a picture
+    python3 scripts/reproduce.py all --scale tiny              runs every table, then `report`
+    python3 scripts/reproduce.py all --estimate --scale full   what that would take
+    python3 scripts/reproduce.py report                        writes docs/REPRODUCTION.md from what has run
+
+Scales: tiny (two CPU cores, three hours for all), small (one GPU, an hour a table), full (the paper). Text comes from FineWeb, or from
+--text and --val-text. Stopped at any moment, the same command goes on; finished cells never run again. Tables are experiments/*.toml.
+"""
+import argparse
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import compare  # noqa: E402
+from reproduction import estimate, figures, plan, report, runs, tables  # noqa: E402
+
+
+def find(all_tables, name):
+    for table in all_tables:
+        if table.id == name:
+            return table
+    raise plan.Fault(f"{name}: no such table; there are {', '.join(t.id for t in all_tables)}")
+
+
+def show(table, scale):
+    print(f"{table.title}\n{table.place}\n{table.claim}\n")
+    for model in table.models:
+        here = scale.models.get(model)
+        print(f"{model}: {tables.describe(here) if here else f'not at scale {scale.name}'}")
+    print()
+    for row in table.rows:
+        flags = " ".join(f"--{k} {v}" for k, v in (table.flags | row.flags).items())
+        paper = ", ".join(f"{model} {value:.2f}" for model, value in row.paper.items())
+        print(f"{row.name}\n    {flags}" + (f"\n    paper: {paper}" if paper else "") + (f"\n    against {row.against}" if row.against else ""))
+
+
+def progress(table, found):
+    rows = sum(1 for m in found if m.best)
+    return f"{rows} of {len(found)} rows" if found else "not at this scale"
+
+
+def costs(all_tables, scale, tflops):
+    """Lines: what a scale takes, table by table. Tables share cells, so their sum is too much."""
+    header, rows, total, known = ["table", "model", "cells", "parameters", "tokens", "GiB on the device", "GiB of disk", "hours"], [], 0, {}
+    for table in all_tables:
+        for name, cells in estimate.cells_of(table, scale).items():
+            key = (table.program, name)
+            known[key] = known.get(key) or estimate.of_model(table.program, scale.models[name], scale.vocabulary[table.program], 1)
+            cost = known[key]
+            hours = cells * cost.hours(tflops)
+            total += hours
+            rows.append([table.id, name, str(cells), compare.short(cost.parameters), compare.short(cost.tokens),
+                         f"{cost.memory / 2**30:.1f}", f"{cells * cost.disk / 2**30:.1f}", f"{hours:.1f}"])
+    return header, rows, total
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["list", "show", "run", "table", "figure", "report", "all"])
+    parser.add_argument("table", nargs="?", metavar="TABLE", help="a file of experiments/ without .toml")
+    parser.add_argument("figure", nargs="?", metavar="FIGURE", help=", ".join(figures.FIGURES))
+    parser.add_argument("--scale", default="tiny", help="tiny (default), small or full")
+    parser.add_argument("--out", default="runs/reproduce", help="folder of the runs (default runs/reproduce)")
+    parser.add_argument("--datasets", default="datasets/reproduce", help="folder of the shards (default datasets/reproduce)")
+    parser.add_argument("--text", nargs="+", default=[], metavar="FILE", help="train on these files instead of FineWeb")
+    parser.add_argument("--val-text", nargs="+", default=[], metavar="FILE", help="and validate on these (default: a tenth of --text)")
+    parser.add_argument("--estimate", action="store_true", help="run nothing; say what it would take")
+    parser.add_argument("--tflops", type=float, default=400, help="what one device sustains, for --estimate (default 400)")
+    parser.add_argument("--experiments", default=os.path.join(plan.ROOT, "experiments"), help="folder of other tables and scales")
+    parser.add_argument("--report", default=os.path.join(plan.ROOT, "docs", "REPRODUCTION.md"), help="(default docs/REPRODUCTION.md)")
+    args = parser.parse_args()
+
+    all_tables, scales = plan.load_tables(args.experiments), plan.load_scales(args.experiments)
+    if args.scale not in scales:
+        raise plan.Fault(f"--scale {args.scale}: one of {', '.join(scales)}")
+    scale = scales[args.scale]
+    if args.command in ("show", "run", "table", "figure") and not args.table:
+        raise plan.Fault(f"{args.command}: name a table: {', '.join(t.id for t in all_tables)}")
+    chosen = [find(all_tables, args.table)] if args.table else all_tables
+    data = runs.Data(scale, args.datasets, args.text, args.val_text)
+    state = runs.Runs(scale, args.out, data)
+
+    if args.estimate:
+        header, rows, total = costs(chosen, scale, args.tflops)
+        print(compare.as_text(header, rows))
+        print(f"\n{total:.0f} hours at most on one device at {args.tflops:g} TFLOP/s; cells that several tables share are counted in each.")
+    elif args.command == "list":
+        for table in all_tables:
+            print(f"{table.id:15} {table.title}; {table.place}: {progress(table, tables.measure(table, state))}")
+    elif args.command == "show":
+        show(chosen[0], scale)
+    elif args.command in ("run", "all"):
+        state.may_run = True
+        for table in chosen:
+            print(f"{table.id}: {table.title}", flush=True)
+            state.everything(table)
+        if state.failed:
+            print(f"reproduce.py: failed: {', '.join(state.failed)}", file=sys.stderr)
+        state.may_run = False
+        if args.command == "run":
+            print(tables.render(chosen[0], state, compare.as_text))
+    elif args.command == "table":
+        print(tables.render(chosen[0], state, compare.as_text))
+    elif args.command == "figure":
+        wanted = [args.figure] if args.figure else list(figures.FIGURES)
+        if any(name not in figures.FIGURES for name in wanted):
+            raise plan.Fault(f"{args.figure}: no such figure; there are {', '.join(figures.FIGURES)}")
+        for name in wanted:
+            path = figures.draw(name, chosen[0], state, os.path.join(state.out, "figures"))
+            print(path or f"{name}: nothing of it has run")
+    if args.command in ("report", "all") and not args.estimate:
+        header, rows, total = costs(all_tables, scales.get("full", scale), args.tflops)
+        lines = [compare.as_markdown(header, rows), "", f"At most {total:.0f} hours on one GPU that sustains {args.tflops:g} TFLOP/s "
+                 "(6 FLOPs per parameter and token); cells that several tables share are counted in each. "
+                 "`reproduce.py all --estimate --scale full` prints it."]
+        report.write(args.report, all_tables, state, lines)
+        print(f"written: {args.report}")
+    return 1 if state.failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except plan.Fault as fault:
+        print(f"reproduce.py: error: {fault}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit("reproduce.py: stopped; the same command goes on")

@@ -1,0 +1,190 @@
+"""The paper's figures and those it lacks, from the cells of a scale. Each returns whether there was something to draw."""
+import math
+import os
+import statistics
+
+import compare
+
+
+def axes_of(columns, plt, height=4.2):
+    figure, axes = plt.subplots(1, columns, figsize=(5.2 * columns, height), squeeze=False)
+    for axis in axes[0]:
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes[0]
+
+
+def save(figure, path, plt, title):
+    figure.suptitle(title)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+    plt.close(figure)
+
+
+def style(name):
+    """Teon's lines are dashed: they often lie on Muon's."""
+    return {"ls": "--" if name.startswith("Teon") else "-", "lw": 1.6}
+
+
+def smooth(values, width):
+    """Means over a window that looks back."""
+    total, out = 0.0, []
+    for i, x in enumerate(values):
+        total += x - (values[i - width] if i >= width else 0)
+        out.append(total / min(i + 1, width))
+    return out
+
+
+def best_of(table, runs, model, names):
+    for name in names:
+        row = table.row(name)
+        results = runs.seeds(table, row, model, runs.best_rate(table, row, model))
+        if results:
+            yield name, results
+
+
+def training_curves(table, runs, path, plt):
+    """Training loss in the first fifth of the steps and in the last half, at each method's best rate; one column pair a model."""
+    models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, [r.name for r in table.rows]))]
+    if not models:
+        return False
+    names = [r.name for r in table.rows if r.name == "AdamW" or "PolarExpress" in r.name]
+    figure, axes = axes_of(2 * len(models), plt)
+    for i, model in enumerate(models):
+        for name, results in best_of(table, runs, model, names):
+            losses = [statistics.mean(x) for x in zip(*([m["loss"] for m in r.run.steps] for r in results))]
+            steps, curve = range(1, len(losses) + 1), smooth(losses, max(1, len(losses) // 40))
+            cut, tail = len(losses) // 5, len(losses) // 2
+            axes[2 * i].plot(steps[:cut], curve[:cut], label=name, **style(name))
+            axes[2 * i + 1].plot(steps[tail:], curve[tail:], label=name, **style(name))
+        for axis, part in zip(axes[2 * i:2 * i + 2], ("early", "late")):
+            axis.set_title(f"{model.name}: {part}", fontsize=10)
+            axis.set_xlabel("steps")
+            axis.set_ylabel("training loss, nats per token")
+            axis.legend(fontsize=8, frameon=False)
+    save(figure, path, plt, f"{table.title}: training loss")
+    return True
+
+
+def validation_curves(table, runs, path, plt):
+    """Validation perplexity over training, mean and standard deviation over seeds."""
+    models = table.models_at(runs.scale)
+    figure, axes = axes_of(max(1, len(models)), plt)
+    drawn = False
+    for axis, model in zip(axes, models):
+        last = []
+        for name, results in best_of(table, runs, model, [r.name for r in table.rows]):
+            steps = [m["step"] for m in results[0].run.evals]
+            values = list(zip(*([math.exp(m["val_loss"]) for m in r.run.evals] for r in results)))
+            mean = [statistics.mean(v) for v in values]
+            spread = [statistics.stdev(v) if len(v) > 1 else 0 for v in values]
+            (line,) = axis.plot(steps, mean, label=f"{name} ({len(results)})", marker="o", ms=2.5, **style(name))
+            axis.fill_between(steps, [m - s for m, s in zip(mean, spread)], [m + s for m, s in zip(mean, spread)],
+                              color=line.get_color(), alpha=0.2, lw=0)
+            last += mean[len(mean) // 3:]
+            drawn = True
+        if last:
+            axis.set_ylim(0.97 * min(last), 1.03 * max(last))
+        axis.set_title(model.name, fontsize=10)
+        axis.set_xlabel("steps")
+        axis.set_ylabel("validation perplexity")
+        if axis.lines:
+            axis.legend(fontsize=7, frameon=False, title="seeds in brackets", title_fontsize=7)
+    save(figure, path, plt, f"{table.title}: validation perplexity, mean ± standard deviation")
+    return drawn
+
+
+def rates(table, runs, path, plt):
+    """Loss against learning rate: the grid of each row."""
+    models = table.models_at(runs.scale)
+    figure, axes = axes_of(max(1, len(models)), plt)
+    drawn = False
+    for axis, model in zip(axes, models):
+        worst = []
+        for row in table.rows:
+            points = [(rate, runs.loss(cell)) for rate, cell in runs.tuning(table, row, model).items()]
+            points = [(x, y) for x, y in points if y is not None and math.isfinite(y)]
+            if len(points) > 1:
+                axis.plot(*zip(*points), marker="o", ms=4, label=row.name, **style(row.name))
+                worst.append(sorted(y for _, y in points))
+                drawn = True
+        if worst:
+            low, high = min(w[0] for w in worst), max(w[len(w) // 2] for w in worst)
+            axis.set_ylim(low - 0.05 * (high - low), high + 0.6 * (high - low))
+            axis.legend(fontsize=7, frameon=False)
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+        axis.set_title(model.name, fontsize=10)
+        axis.set_xlabel("learning rate")
+        axis.set_ylabel("validation loss, nats per token")
+    save(figure, path, plt, f"{table.title}: loss against learning rate (one seed)")
+    return drawn
+
+
+ROLES = ("q", "k", "v", "o", "mlp-up", "mlp-down")
+
+
+def alignment(table, runs, path, plt):
+    """|<u, u'>| and |<v, v'>| of the top singular vectors of neighbouring layers' momenta over Muon's training, by role."""
+    rows = [r for r in table.rows if r.flags.get("optimizer") == "muon" and r.flags.get("ortho", "polar-express") == "polar-express"]
+    for model in table.models_at(runs.scale):
+        for row in rows[:1]:
+            results = runs.seeds(table, row, model, runs.best_rate(table, row, model))
+            diagnoses = results[0].run.diagnoses if results else []
+            if not diagnoses:
+                continue
+            figure, axes = axes_of(2, plt)
+            for axis, side in zip(axes, ("left", "right")):
+                for role in ROLES:
+                    by_step = {}
+                    for d in diagnoses:
+                        if d["role"] == role and compare.finite(d[side]):
+                            by_step.setdefault(d["step"], []).append(d[side])
+                    if by_step:
+                        steps = sorted(by_step)
+                        axis.plot(steps, [statistics.mean(by_step[s]) for s in steps], lw=1.5, label=role)
+                axis.set_ylim(0, 1)
+                axis.set_title(f"{side} singular vectors", fontsize=10)
+                axis.set_xlabel("steps")
+                axis.set_ylabel("|inner product|, mean over neighbouring layers")
+                axis.legend(fontsize=8, frameon=False, ncol=2)
+            save(figure, path, plt, f"Alignment of the top singular vectors of momenta ({model.name}, {row.name})")
+            return True
+    return False
+
+
+def step_times(table, runs, path, plt):
+    """Median milliseconds of a step, and the optimizer's part, relative to AdamW where the table has it."""
+    models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, [r.name for r in table.rows]))]
+    if not models:
+        return False
+    figure, axes = axes_of(len(models), plt)
+    for axis, model in zip(axes, models):
+        found = list(best_of(table, runs, model, [r.name for r in table.rows]))
+        total = [statistics.median(m["ms"] for r in results for m in r.run.steps) for _, results in found]
+        own = [statistics.median(m["optimizer_ms"] for r in results for m in r.run.steps) for _, results in found]
+        places = range(len(found))
+        axis.barh(places, total, color="#9db8d6", label="forward and backward")
+        axis.barh(places, own, color="#2f5d8a", label="optimizer")
+        axis.set_yticks(places, [name for name, _ in found], fontsize=8)
+        axis.invert_yaxis()
+        axis.set_xlabel("ms per step, median")
+        axis.set_title(model.name, fontsize=10)
+        axis.legend(fontsize=8, frameon=False)
+    save(figure, path, plt, f"{table.title}: time per step")
+    return True
+
+
+FIGURES = {"training": training_curves, "validation": validation_curves, "rates": rates, "alignment": alignment, "time": step_times}
+
+
+def draw(name, table, runs, folder):
+    """The path of the figure, or None where no cell of it has run."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, f"{table.id}-{name}.png")
+    return path if FIGURES[name](table, runs, path, plt) else None

@@ -1,0 +1,181 @@
+"""A table's rows as measured: each method at its best rate and at the paper's equal one, beside the paper's figures."""
+import dataclasses
+import math
+import statistics
+
+import compare
+
+NOT_RUN = "not run"
+
+
+@dataclasses.dataclass
+class Comparison:
+    difference: float = math.nan  # of the mean perplexity, relative: -.03 is three per cent lower
+    p: float = math.nan           # Welch's t test on the losses, corrected over the table (Holm)
+
+
+@dataclasses.dataclass
+class Measured:
+    """One row for one model."""
+    row: object
+    model: object
+    best: list           # results at the row's own best rate
+    equal: list          # at the rate of the Muon beside it
+    rate: float
+    equal_rate: float
+    edge: bool           # the best rate is an end of the grid
+    against_best: Comparison = dataclasses.field(default_factory=Comparison)
+    against_equal: Comparison = dataclasses.field(default_factory=Comparison)
+
+    def paper_difference(self, table):
+        """What the paper says of the row against its rival, relative; nan where it says nothing."""
+        own, rival = self.row.paper.get(self.model.name), None
+        if self.row.against:
+            rival = table.row(self.row.against).paper.get(self.model.name)
+        return own / rival - 1 if own and rival else math.nan
+
+
+def perplexities(results):
+    return [r.perplexity for r in results]
+
+
+def compared(own, rival):
+    if not own or not rival:
+        return Comparison()
+    difference = statistics.mean(perplexities(own)) / statistics.mean(perplexities(rival)) - 1
+    return Comparison(difference, compare.welch_p([r.loss for r in own], [r.loss for r in rival]))
+
+
+def holm(comparisons):
+    """Corrects the p values in place for their number: the smallest times n, the next times n - 1, ..., never falling."""
+    known = sorted((c for c in comparisons if not math.isnan(c.p)), key=lambda c: c.p)
+    least = 0.0
+    for i, c in enumerate(known):
+        c.p = least = min(1.0, max(least, c.p * (len(known) - i)))
+
+
+def measure(table, runs):
+    """Measured for every row and every model of the scale."""
+    found = []
+    for model in table.models_at(runs.scale):
+        by_row = {}
+        for row in table.rows:
+            rate, equal_rate = runs.best_rate(table, row, model), runs.equal_rate(table, row, model)
+            by_row[row.name] = Measured(row, model, runs.seeds(table, row, model, rate), runs.seeds(table, row, model, equal_rate),
+                                        rate, equal_rate, runs.at_edge(table, row, model))
+        for m in by_row.values():
+            rival = by_row.get(m.row.against)
+            if rival:
+                m.against_best = compared(m.best, rival.best)
+                if m.equal_rate != m.rate:  # else the same runs
+                    m.against_equal = compared(m.equal, rival.equal)
+        found += by_row.values()
+    holm([c for m in found for c in (m.against_best, m.against_equal)])
+    return found
+
+
+# ---- as text -----------------------------------------------------------------------------------------------------------
+
+
+def text_of_perplexity(results):
+    values = perplexities(results)
+    if not values:
+        return NOT_RUN
+    return f"{statistics.mean(values):.2f}" + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def text_of_rate(rate, edge=False):
+    return "" if rate is None else f"{rate:g}" + (" (end of the grid)" if edge else "")
+
+
+def percent(x):
+    return "" if math.isnan(x) else f"{100 * x:+.1f}%"
+
+
+def text_of_p(p):
+    return "" if math.isnan(p) else "< .001" if p < 0.001 else f"{p:.3f}"[1:] if p < 1 else "1"
+
+
+HEADER = ["", "lr", "seeds", "perplexity", "against its rival", "p", "at equal lr", "against", "p", "paper", "against"]
+
+
+def lines_of(table, found, model):
+    rows = []
+    for m in (m for m in found if m.model is model):
+        equal = m.against_equal if not math.isnan(m.against_equal.difference) else None
+        paper = m.row.paper.get(model.name)
+        rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(m.best) or ""), text_of_perplexity(m.best),
+                     percent(m.against_best.difference), text_of_p(m.against_best.p),
+                     f"{text_of_perplexity(m.equal)} ({text_of_rate(m.equal_rate)})" if equal else "",
+                     percent(equal.difference) if equal else "", text_of_p(equal.p) if equal else "",
+                     f"{paper:.2f}" if paper else "-", percent(m.paper_difference(table))])
+    return rows
+
+
+def variance_lines(table, found, model):
+    """The layout of the paper's table of means and variances."""
+    rows = []
+    for m in (m for m in found if m.model is model):
+        values = perplexities(m.best)
+        paper, variance = m.row.paper.get(model.name), m.row.paper_variance.get(model.name)
+        rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(values) or ""),
+                     f"{statistics.mean(values):.3f}" if values else NOT_RUN,
+                     f"{statistics.variance(values):.4f}" if len(values) > 1 else "", percent(m.against_best.difference),
+                     text_of_p(m.against_best.p), f"{paper:.2f}", f"{variance:.4f}", percent(m.paper_difference(table))])
+    return rows
+
+
+VARIANCE_HEADER = ["", "lr", "seeds", "mean perplexity", "variance", "against its rival", "p", "paper: mean", "variance", "against"]
+
+
+def describe(model):
+    """The model's size and training, as flags say it: "layers 4, channels 96, ..."."""
+    return ", ".join(f"{flag} {value:g}" if isinstance(value, (int, float)) else f"{flag} {value}" for flag, value in model.flags.items())
+
+
+def render(table, runs, formatted=compare.as_markdown):
+    """The table as text, a part for each model, and what is to be said of it."""
+    found = measure(table, runs)
+    header, lines = (VARIANCE_HEADER, variance_lines) if table.variance else (HEADER, lines_of)
+    parts = []
+    for name in table.models:
+        model = runs.scale.models.get(name)
+        if model is None:
+            parts.append(f"{name}: not at this scale.")
+            continue
+        parts.append(f"{name} ({describe(model)}):\n\n{formatted(header, lines(table, found, model))}")
+    return "\n\n".join(parts + remarks(found))
+
+
+def remarks(found):
+    """What a reader must know of the cells: other engines, other options."""
+    from reproduction import runs as module
+    results = [r for m in found for r in m.best + m.equal]
+    older = {r.engine for r in results if r.engine != module.engine()}
+    notes = []
+    if older:
+        notes.append(f"Ran with other sources than today's ({module.engine()}): {', '.join(sorted(older))}.")
+    changed = sorted({r.run.folder for r in results if r.options_changed})
+    if changed:
+        notes.append(f"Ran with other options than the table now has: {', '.join(changed)}.")
+    return notes
+
+
+def verdict(table, found):
+    """In one sentence each: where the paper compares two rows, whether we find the same."""
+    sentences = []
+    for m in found:
+        claimed = m.paper_difference(table)
+        if math.isnan(claimed):
+            continue
+        measured = m.against_best
+        if math.isnan(measured.difference):
+            answer = NOT_RUN
+        elif not measured.p < 0.05:
+            answer = f"not decided ({percent(measured.difference)}, p = {text_of_p(measured.p) or 'one seed'})"
+        elif (measured.difference < 0) == (claimed < 0):
+            answer = f"agrees ({percent(measured.difference)})"
+        else:
+            answer = f"the opposite ({percent(measured.difference)})"
+        sentences.append((f"{m.model.name}: {m.row.name} against {m.row.against}: {percent(claimed)} in the paper", answer))
+    return sentences

@@ -1,0 +1,163 @@
+"""scripts/reproduce.py on experiments of a few seconds:  scripts/run_tests.py test/test_reproduce.py"""
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+try:
+    import tomllib
+except ImportError:
+    tomllib = None
+if tomllib:
+    from reproduction import figures, plan, runs, tables
+
+SCALES = """
+[tiny]
+about = "seconds"
+seeds = 2
+headline_seeds = 2
+grid = [0.5, 1]
+vocabulary = { train_gpt2 = "bytes" }
+source = ["none"]
+eval_every = 5
+eval_tokens = 256
+diagnose_every = 5
+[tiny.models]
+a = { model = "tiny", layers = 2, channels = 32, heads = 2, seq-len = 16, batch-tokens = 64, steps = 10, rates = { adamw = 0.004, muon = 0.02, teon = 0.02 } }
+"""
+TABLE = """
+order = {order}
+title = "Title {order}"
+place = "Table {order}"
+claim = "Teon is better"
+program = "train_gpt2"
+models = ["a", "b"]
+flags = {{ weight-decay = 0.1, teon-k = 2 }}
+[[rows]]
+name = "Muon"
+flags = {{ optimizer = "muon" }}
+paper = {{ a = 30.0 }}
+[[rows]]
+name = "Teon"
+flags = {{ optimizer = "teon"{flags} }}
+against = "Muon"
+paper = {{ a = 27.0 }}
+"""
+
+
+@unittest.skipUnless(tomllib, "reading TOML needs Python 3.11")
+class ReproduceTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(temporary.cleanup)
+        cls.folder = pathlib.Path(temporary.name)
+        (cls.folder / "scales.toml").write_text(SCALES)
+        (cls.folder / "one.toml").write_text(TABLE.format(order=1, flags=""))
+        (cls.folder / "two.toml").write_text(TABLE.format(order=2, flags=", teon-mode = 2"))
+        rng = random.Random(3)
+        text = "".join(rng.choice("abcdefgh ,.\n") for _ in range(40000))
+        (cls.folder / "text.txt").write_text(text)
+
+    def call(self, *words):
+        command = [sys.executable, ROOT / "scripts" / "reproduce.py", *words, "--experiments", self.folder, "--out", self.folder / "runs",
+                   "--datasets", self.folder / "data", "--text", self.folder / "text.txt", "--report", self.folder / "REPRODUCTION.md"]
+        return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    def load(self):
+        scale = plan.load_scales(self.folder)["tiny"]
+        return runs.Runs(scale, self.folder / "runs", runs.Data(scale, self.folder / "data")), plan.load_tables(self.folder)
+
+    def test_a_table_is_run_once_and_shown(self):
+        first = self.call("run", "one")
+        self.assertEqual(first.returncode, 0, first.stderr)
+        made = sorted(self.folder.glob("runs/tiny/a/*"))
+        # AdamW's grid, for the rate of what is not a matrix; the grids of Muon and Teon; and the second seed of each.
+        self.assertGreaterEqual(len(made), 2 + 4 + 2)
+        times = {f: f.stat().st_mtime_ns for f in self.folder.glob("runs/tiny/a/*/metrics.jsonl")}
+        again = self.call("run", "one")
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertEqual(times, {f: f.stat().st_mtime_ns for f in self.folder.glob("runs/tiny/a/*/metrics.jsonl")})
+        self.assertRegex(again.stdout, r"Teon .* 27\.00 +-10\.0%")
+
+        # The other table shares Muon's cells.
+        second = self.call("run", "two")
+        self.assertEqual(second.returncode, 0, second.stderr)
+        new = [f for f in self.folder.glob("runs/tiny/a/*") if f not in made]
+        self.assertTrue(new and all("teon-mode_2" in f.name for f in new), new)
+
+        # A finished cell is kept when the sources or the table change, and says so.
+        cell = next(self.folder.glob("runs/tiny/a/optimizer_teon-lr*seed_2/cell.json"))
+        content = json.loads(cell.read_text())
+        cell.write_text(json.dumps(content | {"engine": "0123456789ab"}))
+        self.assertIn("0123456789ab", self.call("table", "one").stdout)
+        cell.write_text(json.dumps(content | {"options": {"eval-every": 6}}))
+        self.assertIn("other options", self.call("table", "one").stdout)
+        cell.write_text(json.dumps(content))
+
+        report = self.call("report")
+        self.assertEqual(report.returncode, 0, report.stderr)
+        text = (self.folder / "REPRODUCTION.md").read_text()
+        self.assertIn("b: not at this scale", text)
+        for picture in re.findall(r"\]\((reproduction/.*?\.png)\)", text):
+            self.assertTrue((self.folder / picture).stat().st_size > 1000, picture)
+        listed = self.call("list").stdout.splitlines()
+        self.assertIn("2 of 2 rows", listed[0])
+
+    def test_what_has_not_run_says_so(self):
+        state, all_tables = self.load()
+        state.out = str(self.folder / "nothing")
+        text = tables.render(all_tables[0], state)
+        self.assertEqual(text.count(tables.NOT_RUN), 2)
+        self.assertEqual({answer for _, answer in tables.verdict(all_tables[0], tables.measure(all_tables[0], state))}, {tables.NOT_RUN})
+        self.assertIsNone(figures.draw("training", all_tables[0], state, self.folder / "pictures"))
+
+    def test_holms_correction(self):
+        comparisons = [tables.Comparison(p=p) for p in (0.01, 0.04, float("nan"), 0.03, 0.5)]
+        tables.holm(comparisons)
+        # Sorted .01 .03 .04 .5, times 4 3 2 1, never falling: .04, .09, .09 (not .08), .5.
+        for c, p in zip(comparisons, (0.04, 0.09, None, 0.09, 0.5)):
+            if p:
+                self.assertAlmostEqual(c.p, p)
+
+    def test_the_projects_tables_are_whole(self):
+        folder = ROOT / "experiments"
+        scales, all_tables = plan.load_scales(folder), plan.load_tables(folder)
+        self.assertEqual(set(scales), {"tiny", "small", "full"})
+        for table in all_tables:
+            for scale in scales.values():
+                self.assertTrue(table.models_at(scale), f"{table.id} has no model at scale {scale.name}")
+            self.assertFalse(set(table.models) - set(scales["full"].models), table.id)
+        # Each flag is one of the program's.
+        for program in {t.program for t in all_tables}:
+            shown = subprocess.run([ROOT / program, "--help"], capture_output=True, text=True).stdout
+            flags = {f for t in all_tables if t.program == program for r in t.rows
+                     for f in {*t.flags, *r.flags, *(k for m in r.model_flags.values() for k in m)}}
+            flags |= {f for s in scales.values() for m in s.models.values() for f in m.flags}
+            for flag in flags:
+                self.assertIn(f"--{flag}", shown, program)
+
+    def test_bad_calls_are_one_line(self):
+        for words, part in ((["run"], "name a table"), (["table", "three"], "no such table"), (["list", "--scale", "huge"], "--scale huge")):
+            done = self.call(*words)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(part, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        bad = self.folder / "bad"
+        os.makedirs(bad)
+        (bad / "scales.toml").write_text(SCALES)
+        (bad / "one.toml").write_text(TABLE.format(order=1, flags="").replace("claim", "clam"))
+        done = subprocess.run([sys.executable, ROOT / "scripts" / "reproduce.py", "list", "--experiments", bad], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("clam: not known; claim: missing", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
