@@ -24,7 +24,7 @@ class Cost:
 
 def of_model(program, model, vocabulary, cells):
     flags = [word for k, v in model.flags.items() for word in (f"--{k}", f"{v:g}" if isinstance(v, float) else str(v))]
-    size = {"gpt2": 50257, "llama2": 32000}.get(vocabulary) or int(vocabulary.split(":")[1])
+    size = {"gpt2": 50257, "llama2": 32000, "bytes": 257}.get(vocabulary) or int(vocabulary.split(":")[1])
     words = [os.path.join(plan.ROOT, program), *flags, "--vocab-size", str(size), "--optimizer", "muon", "--dtype", "bf16", "--plan-only"]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:

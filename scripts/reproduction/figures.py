@@ -6,19 +6,9 @@ import statistics
 import compare
 
 
-def axes_of(columns, plt, height=4.2):
-    figure, axes = plt.subplots(1, columns, figsize=(5.2 * columns, height), squeeze=False)
-    for axis in axes[0]:
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+def axes_of(columns, plt):
+    figure, axes = plt.subplots(1, columns, figsize=(5.2 * columns, 4.2), squeeze=False)
     return figure, axes[0]
-
-
-def save(figure, path, plt, title):
-    figure.suptitle(title)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120, bbox_inches="tight")
-    plt.close(figure)
 
 
 def style(name):
@@ -58,11 +48,9 @@ def training_curves(table, runs, path, plt):
             axes[2 * i].plot(steps[:cut], curve[:cut], label=name, **style(name))
             axes[2 * i + 1].plot(steps[tail:], curve[tail:], label=name, **style(name))
         for axis, part in zip(axes[2 * i:2 * i + 2], ("early", "late")):
-            axis.set_title(f"{model.name}: {part}", fontsize=10)
-            axis.set_xlabel("steps")
-            axis.set_ylabel("training loss, nats per token")
+            compare.prepare_axis(axis, f"{model.name}: {part}", "steps", "training loss, nats per token")
             axis.legend(fontsize=8, frameon=False)
-    save(figure, path, plt, f"{table.title}: training loss")
+    compare.save_figure(figure, f"{table.title}: training loss", path, plt)
     return True
 
 
@@ -85,12 +73,10 @@ def validation_curves(table, runs, path, plt):
             drawn = True
         if last:
             axis.set_ylim(0.97 * min(last), 1.03 * max(last))
-        axis.set_title(model.name, fontsize=10)
-        axis.set_xlabel("steps")
-        axis.set_ylabel("validation perplexity")
+        compare.prepare_axis(axis, model.name, "steps", "validation perplexity")
         if axis.lines:
             axis.legend(fontsize=7, frameon=False, title="seeds in brackets", title_fontsize=7)
-    save(figure, path, plt, f"{table.title}: validation perplexity, mean ± standard deviation")
+    compare.save_figure(figure, f"{table.title}: validation perplexity, mean ± standard deviation", path, plt)
     return drawn
 
 
@@ -113,11 +99,9 @@ def rates(table, runs, path, plt):
             axis.set_ylim(low - 0.05 * (high - low), high + 0.6 * (high - low))
             axis.legend(fontsize=7, frameon=False)
         axis.set_xscale("log", base=2)
+        compare.prepare_axis(axis, model.name, "learning rate", "validation loss, nats per token")
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-        axis.set_title(model.name, fontsize=10)
-        axis.set_xlabel("learning rate")
-        axis.set_ylabel("validation loss, nats per token")
-    save(figure, path, plt, f"{table.title}: loss against learning rate (one seed)")
+    compare.save_figure(figure, f"{table.title}: loss against learning rate (one seed)", path, plt)
     return drawn
 
 
@@ -144,11 +128,9 @@ def alignment(table, runs, path, plt):
                         steps = sorted(by_step)
                         axis.plot(steps, [statistics.mean(by_step[s]) for s in steps], lw=1.5, label=role)
                 axis.set_ylim(0, 1)
-                axis.set_title(f"{side} singular vectors", fontsize=10)
-                axis.set_xlabel("steps")
-                axis.set_ylabel("|inner product|, mean over neighbouring layers")
+                compare.prepare_axis(axis, f"{side} singular vectors", "steps", "|inner product|, mean over neighbouring layers")
                 axis.legend(fontsize=8, frameon=False, ncol=2)
-            save(figure, path, plt, f"Alignment of the top singular vectors of momenta ({model.name}, {row.name})")
+            compare.save_figure(figure, f"Alignment of the top singular vectors of momenta ({model.name}, {row.name})", path, plt)
             return True
     return False
 
@@ -168,10 +150,9 @@ def step_times(table, runs, path, plt):
         axis.barh(places, own, color="#2f5d8a", label="optimizer")
         axis.set_yticks(places, [name for name, _ in found], fontsize=8)
         axis.invert_yaxis()
-        axis.set_xlabel("ms per step, median")
-        axis.set_title(model.name, fontsize=10)
+        compare.prepare_axis(axis, model.name, "ms per step, median", "")
         axis.legend(fontsize=8, frameon=False)
-    save(figure, path, plt, f"{table.title}: time per step")
+    compare.save_figure(figure, f"{table.title}: time per step", path, plt)
     return True
 
 
