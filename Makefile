@@ -30,7 +30,7 @@ PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python
 # A file belongs to both backends unless its suffix names one.
 ONLY_host := %_host.cpp %_mpi.cpp
 ONLY_cuda := %_cuda.cu %_nccl.cu %_sm90.cu
-ROOMS     := runtime kernels model optim data options checkpoint generation train
+ROOMS     := runtime files kernels model optim data options checkpoint generation train
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
 TESTS     := $(wildcard test/*.cu test/*.cpp test/oracle/*.cpp)
 PROGRAMS  := $(basename $(wildcard train_gpt2.cu train_llama.cu generate.cu))

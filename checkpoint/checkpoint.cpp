@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
-#include "checkpoint/hash.h"
 #include "checkpoint/safetensors.h"
+#include "files/file.h"
+#include "files/hash.h"
+#include "files/json.h"
 
 namespace teon {
 
@@ -23,69 +24,50 @@ constexpr std::string_view kPrefix = "step_";
 constexpr const char* kNeeded[] = {"config.json", "model.safetensors", "optimizer/master.safetensors",
                                    "optimizer/state.safetensors", "trainer.json"};
 
-std::string read_text(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    CHECK(file, "{}: cannot be read", path);
-    std::string text(std::istreambuf_iterator<char>(file), {});
-    CHECK(!file.bad(), "{}: cannot be read", path);
-    return text;
-}
-
 std::string hex(uint64_t x) { return fmt::format("{:016x}", x); }
 
-uint64_t parse_hex(const std::string& text) {
+uint64_t parse_hex(const std::string& text, const std::string& path) {
     uint64_t x = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x, 16);
-    CHECK(error == std::errc() && end == text.data() + text.size(), "'{}' is not a hash", text);
+    CHECK(error == std::errc() && end == text.data() + text.size(), "{}: '{}' is not a hash", path, text);
     return x;
 }
 
 json stats_json(const SeriesStats& s) { return {{"mean", s.mean}, {"variance", s.variance}, {"count", s.count}}; }
-SeriesStats stats_of(const json& j) {
-    return {j.at("mean").get<float>(), j.at("variance").get<float>(), j.at("count").get<int>()};
-}
+SeriesStats stats_of(const JsonObject& j) { return {j.at<float>("mean"), j.at<float>("variance"), j.at<int>("count")}; }
 
 // Throws Error unless the file has this size and hash.
 void verify_file(const std::string& folder, const ManifestEntry& entry) {
     const std::string path = folder + "/" + entry.path;
-    std::error_code error;
-    const fs::file_status status = fs::status(path, error);
-    CHECK(fs::exists(status), "{}: missing", path);
-    CHECK(fs::is_regular_file(status), "{}: not a file", path);
-    const int64_t bytes = static_cast<int64_t>(fs::file_size(path, error));
-    CHECK(!error && bytes == entry.bytes, "{}: {} bytes, {} were written", path, bytes, entry.bytes);
-    std::ifstream file(path, std::ios::binary);
-    CHECK(file, "{}: cannot be read", path);
+    const InputFile file(path);
+    CHECK(file.bytes() == entry.bytes, "{}: {} bytes, {} were written", path, file.bytes(), entry.bytes);
     Hash hash;
     std::vector<char> block(size_t{1} << 20);
-    int64_t seen = 0;
-    while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
-        hash.update(block.data(), static_cast<size_t>(file.gcount()));
-        seen += file.gcount();
+    for (int64_t at = 0; at < file.bytes(); at += static_cast<int64_t>(block.size())) {
+        const int64_t n = std::min(file.bytes() - at, static_cast<int64_t>(block.size()));
+        file.read(block.data(), n, at);
+        hash.update(block.data(), static_cast<size_t>(n));
     }
-    CHECK(!file.bad() && seen == bytes, "{}: cannot be read beyond byte {}", path, seen);
     const uint64_t found = hash.digest();
     CHECK(found == entry.xxh3, "{}: its content changed: hash {}, {} was written", path, hex(found), hex(entry.xxh3));
 }
 
 void verify(const std::string& folder) {
     const std::string path = folder + "/manifest.json";
-    std::error_code error;
-    CHECK(fs::exists(path, error), "{}: missing", path);
-    const std::string text = read_text(path);
-    const json j = json::parse(text, nullptr, false);
-    CHECK(j.is_object(), "{}: not valid JSON", path);
+    const std::string text = read_text(path, JsonLimits().bytes);
+    const json parsed = parse_json(text, path);
+    const JsonObject manifest(parsed, path);
     std::vector<ManifestEntry> files;
     std::set<std::string> names;
-    int64_t step = -1;
-    try {
-        step = j.at("step").get<int64_t>();
-        for (const json& f : j.at("files")) {
-            files.push_back({f.at("path").get<std::string>(), f.at("bytes").get<int64_t>(),
-                             parse_hex(f.at("xxh3").get<std::string>())});
-            names.insert(files.back().path);
-        }
-    } catch (const std::exception& fault) { throw Error(fmt::format("{}: not a manifest: {}", path, fault.what())); }
+    const auto step = manifest.at<int64_t>("step");
+    const auto list = manifest.at<json>("files");
+    CHECK(list.is_array(), "{}: files is not a list", path);
+    for (const json& item : list) {
+        const JsonObject file(item, path + ": files");
+        files.push_back(
+            {file.at<std::string>("path"), file.at<int64_t>("bytes"), parse_hex(file.at<std::string>("xxh3"), path)});
+        names.insert(files.back().path);
+    }
     CHECK(text == manifest_text(step, files), "{}: its content changed", path);
     const std::optional<int64_t> expected = checkpoint_step(fs::path(folder).filename().string());
     CHECK(!expected || *expected == step, "{}: of step {}, not of this folder's", path, step);
@@ -122,19 +104,23 @@ json to_json(const TrainingState& s) {
 
 TrainingState training_state(const json& j, const std::string& path) {
     TrainingState s;
-    try {
-        const int format = j.at("format").get<int>();
-        CHECK(format == kFormat, "format {}, this program reads {}", format, kFormat);
-        s.step = j.at("step").get<int64_t>();
-        s.tokens = j.at("tokens").get<int64_t>();
-        s.next_sample = j.at("next_sample").get<int64_t>();
-        s.control.updates = j.at("updates").get<int>();
-        const json& guard = j.at("guard");
-        s.control.skipped_in_row = guard.at("skipped_in_row").get<int>();
-        s.control.loss_stats = stats_of(guard.at("loss"));
-        s.control.grad_norm_stats = stats_of(guard.at("grad_norm"));
-        s.run = j.at("run");
-    } catch (const std::exception& fault) { throw Error(fmt::format("{}: {}", path, fault.what())); }
+    const JsonObject o(j, path);
+    const int format = o.at<int>("format");
+    CHECK(format == kFormat, "{}: format {}, this program reads {}", path, format, kFormat);
+    s.step = o.at<int64_t>("step");
+    s.tokens = o.at<int64_t>("tokens");
+    s.next_sample = o.at<int64_t>("next_sample");
+    s.control.updates = o.at<int>("updates");
+    const auto guard_json = o.at<json>("guard");
+    const JsonObject guard(guard_json, path + ": guard");
+    s.control.skipped_in_row = guard.at<int>("skipped_in_row");
+    auto stats = [&](const char* key) {
+        const auto series = guard.at<json>(key);
+        return stats_of(JsonObject(series, guard.name() + ": " + key));
+    };
+    s.control.loss_stats = stats("loss");
+    s.control.grad_norm_stats = stats("grad_norm");
+    s.run = o.at<json>("run");
     return s;
 }
 
@@ -190,9 +176,7 @@ FoundCheckpoint find_checkpoint(const std::string& run_folder) {
 
 TrainingState read_training_state(const std::string& folder) {
     const std::string path = folder + "/trainer.json";
-    const json j = json::parse(read_text(path), nullptr, false);
-    CHECK(j.is_object(), "{}: not valid JSON", path);
-    return training_state(j, path);
+    return training_state(read_json(path), path);
 }
 
 void read_tensors(const std::string& folder, ParamStore& params, const std::vector<StateTensor>& state,

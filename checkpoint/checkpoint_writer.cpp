@@ -5,9 +5,9 @@
 #include <chrono>
 #include <cstring>
 
-#include "checkpoint/hash.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
+#include "files/hash.h"
 
 namespace teon {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/file_ops.h"
+#include "files/file_ops.h"
 
 namespace teon {
 

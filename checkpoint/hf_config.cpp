@@ -1,6 +1,6 @@
 #include "checkpoint/hf_config.h"
 
-#include <nlohmann/json.hpp>
+#include "files/json.h"
 
 namespace teon {
 
@@ -53,12 +53,7 @@ struct Reader {
 
     template <typename T>
     T get(const char* key, T otherwise) const {
-        if (!j.contains(key) || j[key].is_null()) return otherwise;
-        try {
-            return j[key].get<T>();
-        } catch (const nlohmann::json::exception&) {
-            throw UsageError(fmt::format("{}: {} is {}", path, key, j[key].dump()));
-        }
+        return JsonObject(j, path).get(key, std::move(otherwise));
     }
     int size(const char* key) const {
         const int value = get(key, 0);

@@ -1,15 +1,9 @@
 #include "checkpoint/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
-#include <set>
 
+#include "files/json.h"
 #include "runtime/check.h"
 #include "runtime/dtype.h"
 
@@ -18,19 +12,6 @@ namespace teon {
 namespace {
 
 constexpr int64_t kMaxHeader = 100'000'000;  // the format's own limit
-
-void read_exactly(int file, void* out, int64_t bytes, int64_t offset, const std::string& path) {
-    char* p = static_cast<char*>(out);
-    while (bytes > 0) {
-        ssize_t n = ::pread(file, p, static_cast<size_t>(bytes), offset);
-        if (n < 0 && errno == EINTR) continue;
-        CHECK(n >= 0, "{}: cannot read: {}", path, std::strerror(errno));
-        CHECK(n > 0, "{}: ends at byte {}, {} more were expected", path, offset, bytes);
-        p += n;
-        offset += n;
-        bytes -= n;
-    }
-}
 
 TensorInfo parse_tensor(const std::string& path, const std::string& name, const nlohmann::json& j, int64_t data_begin,
                         int64_t data_bytes) {
@@ -74,74 +55,54 @@ int dtype_bytes(const std::string& dtype) {
 
 int64_t TensorInfo::elements() const { return bytes / dtype_bytes(dtype); }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-    file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    CHECK(file_ >= 0, "{}: cannot open: {}", path, std::strerror(errno));
-    try {
-        struct stat status;
-        CHECK(::fstat(file_, &status) == 0 && S_ISREG(status.st_mode), "{}: not a regular file", path);
-        const int64_t size = status.st_size;
-        CHECK(size >= 8, "{}: {} bytes are too few for a safetensors file", path, size);
-        uint64_t header_bytes = 0;
-        read_exactly(file_, &header_bytes, 8, 0, path);
-        CHECK(header_bytes <= static_cast<uint64_t>(std::min(kMaxHeader, size - 8)),
-              "{}: its header claims {} bytes, the file has {}", path, header_bytes, size);
-        std::string text(header_bytes, '\0');
-        read_exactly(file_, text.data(), static_cast<int64_t>(header_bytes), 8, path);
-        std::set<std::string> names;
-        bool repeated = false;
-        auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-            if (depth == 1 && event == nlohmann::json::parse_event_t::key)
-                repeated |= !names.insert(parsed.get<std::string>()).second;
-            return true;
-        };
-        nlohmann::json header = nlohmann::json::parse(text, watch, false);
-        CHECK(header.is_object(), "{}: its header is not a JSON object", path);
-        CHECK(!repeated, "{}: its header names a tensor twice", path);
-        const int64_t data_begin = 8 + static_cast<int64_t>(header_bytes);
-        for (const auto& [name, entry] : header.items()) {
-            if (name != "__metadata__") {
-                tensors_.push_back(parse_tensor(path, name, entry, data_begin, size - data_begin));
-                continue;
-            }
-            CHECK(entry.is_object(), "{}: its __metadata__ is not an object", path);
-            for (const auto& [key, value] : entry.items()) {
-                CHECK(value.is_string(), "{}: its __metadata__ '{}' is not a string", path, key);
-                metadata_[key] = value.get<std::string>();
-            }
+SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+    const int64_t size = file_.bytes();
+    CHECK(size >= 8, "{}: {} bytes are too few for a safetensors file", path, size);
+    uint64_t header_bytes = 0;
+    file_.read(&header_bytes, 8, 0);
+    CHECK(header_bytes <= static_cast<uint64_t>(std::min(kMaxHeader, size - 8)),
+          "{}: its header claims {} bytes, the file has {}", path, header_bytes, size);
+    std::string text(header_bytes, '\0');
+    file_.read(text.data(), static_cast<int64_t>(header_bytes), 8);
+    const nlohmann::json header = parse_json(text, path + ": its header", {.bytes = kMaxHeader});
+    const int64_t data_begin = 8 + static_cast<int64_t>(header_bytes);
+    for (const auto& [name, entry] : header.items()) {
+        if (name != "__metadata__") {
+            tensors_.push_back(parse_tensor(path, name, entry, data_begin, size - data_begin));
+            continue;
         }
-        std::sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
-            return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
-        });
-        int64_t at = data_begin;  // the data must be covered once, without holes
-        for (const TensorInfo& t : tensors_) {
-            CHECK(t.offset == at, "{}: tensor '{}' begins at byte {}, expected {}", path, t.name, t.offset, at);
-            at += t.bytes;
+        CHECK(entry.is_object(), "{}: its __metadata__ is not an object", path);
+        for (const auto& [key, value] : entry.items()) {
+            CHECK(value.is_string(), "{}: its __metadata__ '{}' is not a string", path, key);
+            metadata_[key] = value.get<std::string>();
         }
-        CHECK(at == size, "{}: {} bytes, but its header describes {}", path, size, at);
-    } catch (...) {
-        ::close(file_);
-        throw;
     }
+    std::sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
+        return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
+    });
+    int64_t at = data_begin;  // the data must be covered once, without holes
+    for (const TensorInfo& t : tensors_) {
+        CHECK(t.offset == at, "{}: tensor '{}' begins at byte {}, expected {}", path, t.name, t.offset, at);
+        at += t.bytes;
+        index_.emplace(t.name, index_.size());
+    }
+    CHECK(at == size, "{}: {} bytes, but its header describes {}", path, size, at);
 }
 
-SafetensorsFile::~SafetensorsFile() { ::close(file_); }
-
 const TensorInfo* SafetensorsFile::find(const std::string& name) const {
-    for (const TensorInfo& t : tensors_)
-        if (t.name == name) return &t;
-    return nullptr;
+    const auto found = index_.find(name);
+    return found == index_.end() ? nullptr : &tensors_[found->second];
 }
 
 const TensorInfo& SafetensorsFile::at(const std::string& name) const {
     const TensorInfo* t = find(name);
-    CHECK(t, "{}: has no tensor '{}'", path_, name);
+    CHECK(t, "{}: has no tensor '{}'", path(), name);
     return *t;
 }
 
 std::vector<std::byte> SafetensorsFile::read(const TensorInfo& tensor) const {
     std::vector<std::byte> data(static_cast<size_t>(tensor.bytes));
-    read_exactly(file_, data.data(), tensor.bytes, tensor.offset, path_);
+    file_.read(data.data(), tensor.bytes, tensor.offset);
     return data;
 }
 
@@ -164,7 +125,7 @@ std::vector<float> SafetensorsFile::read_float(const TensorInfo& tensor) const {
     else if (tensor.dtype == "F16")
         convert(f16{});
     else
-        throw Error(fmt::format("{}: tensor '{}' is {}, not a floating-point type", path_, tensor.name, tensor.dtype));
+        throw Error(fmt::format("{}: tensor '{}' is {}, not a floating-point type", path(), tensor.name, tensor.dtype));
     return out;
 }
 

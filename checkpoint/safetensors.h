@@ -6,7 +6,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
+
+#include "files/file.h"
 
 namespace teon {
 
@@ -20,10 +23,8 @@ struct TensorInfo {
 class SafetensorsFile {
 public:
     explicit SafetensorsFile(const std::string& path);  // throws Error naming the file and the fault
-    ~SafetensorsFile();
-    SafetensorsFile(const SafetensorsFile&) = delete;
 
-    const std::string& path() const { return path_; }
+    const std::string& path() const { return file_.path(); }
     const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in the order of their data
     const std::map<std::string, std::string>& metadata() const { return metadata_; }
     const TensorInfo* find(const std::string& name) const;  // nullptr if absent
@@ -32,9 +33,9 @@ public:
     std::vector<float> read_float(const TensorInfo& tensor) const;  // from F32, BF16, F16 or F64
 
 private:
-    std::string path_;
-    int file_ = -1;
+    InputFile file_;
     std::vector<TensorInfo> tensors_;
+    std::unordered_map<std::string, size_t> index_;  // in tensors_, by name
     std::map<std::string, std::string> metadata_;
 };
 

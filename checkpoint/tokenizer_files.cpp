@@ -1,10 +1,10 @@
 #include "checkpoint/tokenizer_files.h"
 
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "files/file.h"
+#include "files/json.h"
 #include "runtime/check.h"
 
 namespace teon {
@@ -19,16 +19,17 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(folder, error)) {
         if (!entry.is_regular_file()) continue;
-        std::ifstream file(entry.path(), std::ios::binary);
-        CHECK(file, "{}: cannot be read", entry.path().string());
-        files[entry.path().filename().string()] = std::string(std::istreambuf_iterator<char>(file), {});
+        constexpr int64_t kMaxFile = int64_t{256} << 20;
+        files[entry.path().filename().string()] = read_text(entry.path().string(), kMaxFile);
     }
     std::vector<std::pair<std::string, std::string>> result;
     for (const auto& [name, content] : files) result.push_back({"tokenizer/" + name, content});
 
-    const nlohmann::json description = nlohmann::json::parse(files["description.json"], nullptr, false);
-    if (!description.is_object()) return result;
-    const std::string kind = description.value("kind", "");
+    if (!files.count("description.json")) return result;
+    const std::string path = folder + "/description.json";
+    const nlohmann::json parsed = parse_json(files["description.json"], path);
+    const JsonObject description(parsed, path);
+    const auto kind = description.get<std::string>("kind", "");
     // What Hugging Face calls each file, and the class that reads them.
     const std::map<std::string, std::string> names = {{"tokenizer.json", "tokenizer.json"},
                                                       {"tokenizer.model", "tokenizer.model"},
@@ -40,9 +41,11 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
     if (tokenizer_class == classes.end()) return result;  // bytes: Hugging Face has no such tokenizer
     for (const auto& [ours, theirs] : names)
         if (files.count(ours)) result.push_back({theirs, files[ours]});
-    nlohmann::json config = nlohmann::json::parse(files["tokenizer_config.json"], nullptr, false);
-    if (!config.is_object()) {
-        const std::string delimiter = description.value("delimiter_text", "");
+    nlohmann::json config;
+    if (files.count("tokenizer_config.json")) {
+        config = parse_json(files["tokenizer_config.json"], folder + "/tokenizer_config.json");
+    } else {
+        const auto delimiter = description.get<std::string>("delimiter_text", "");
         config = {{"tokenizer_class", tokenizer_class->second}, {"bos_token", delimiter}, {"eos_token", delimiter}};
     }
     config["model_max_length"] = max_length;

@@ -2,9 +2,8 @@
 
 #include <cstdint>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
+#include "files/file.h"
 #include "runtime/check.h"
 
 namespace teon {
@@ -49,9 +48,7 @@ private:
 }  // namespace
 
 std::vector<MultipleChoice> read_multiple_choice(const std::string& path, int vocab_size) {
-    std::ifstream stream(path, std::ios::binary);
-    CHECK_USAGE(stream, "{}: cannot be read", path);
-    const std::string file{std::istreambuf_iterator<char>(stream), {}};
+    const std::string file = read_text(path, int64_t{1} << 30);
     int32_t header[4];
     CHECK_USAGE(file.size() >= kHeaderBytes && file.size() % 2 == 0,
                 "{}: {} bytes are no header and numbers of two bytes", path, file.size());

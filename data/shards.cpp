@@ -28,32 +28,12 @@ struct Format {
 };
 constexpr Format FORMATS[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
-// As many of `bytes` from the start of the file as there are, or -1 with errno set.
-ssize_t read_start(const File& file, std::byte* out, size_t bytes) {
-    size_t done = 0;
-    while (done < bytes) {
-        ssize_t n = ::pread(file.descriptor(), out + done, bytes - done, static_cast<off_t>(done));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return -1;
-        if (n == 0) break;
-        done += static_cast<size_t>(n);
-    }
-    return static_cast<ssize_t>(done);
-}
-
 ShardInfo open_shard(const std::string& path) {
-    // Without O_NONBLOCK, opening a pipe would wait for its writer.
-    File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    CHECK_USAGE(file.descriptor() >= 0, "{}: cannot be opened: {}; check the path and its permissions", path,
-                std::strerror(errno));
-    struct stat status;
-    CHECK_USAGE(::fstat(file.descriptor(), &status) == 0, "{}: cannot be examined: {}", path, std::strerror(errno));
-    CHECK_USAGE(!S_ISDIR(status.st_mode), "{}: is a directory, expected a token shard; name the files in it", path);
-    CHECK_USAGE(S_ISREG(status.st_mode), "{}: is not a regular file, expected a token shard", path);
+    const InputFile file(path);
     std::byte header[SHARD_HEADER_BYTES];
-    ssize_t n = read_start(file, header, sizeof header);
-    CHECK_USAGE(n >= 0, "{}: cannot be read: {}; check the disk", path, std::strerror(errno));
-    return parse_shard_header(path, {header, static_cast<size_t>(n)}, status.st_size);
+    const int64_t n = std::min<int64_t>(file.bytes(), SHARD_HEADER_BYTES);
+    file.read(header, n, 0);
+    return parse_shard_header(path, {header, static_cast<size_t>(n)}, file.bytes());
 }
 
 std::vector<std::string> list_folder(const std::string& folder, const std::string& split) {

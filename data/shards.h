@@ -13,8 +13,9 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
+
+#include "files/file.h"
 
 namespace teon {
 
@@ -42,25 +43,6 @@ struct ReadPolicy {
     ssize_t (*pread)(int file, void* out, size_t bytes, off_t offset) = ::pread;
     int attempts = 5;                            // for errors that may pass: EIO, ESTALE, EAGAIN, ETIMEDOUT
     std::chrono::milliseconds first_pause{100};  // doubled after each attempt: 1.5 s in all
-};
-
-// An open file. Move-only; -1 is none.
-class File {
-public:
-    File() = default;
-    explicit File(int descriptor) : descriptor_(descriptor) {}
-    ~File() {
-        if (descriptor_ >= 0) ::close(descriptor_);
-    }
-    File(File&& o) noexcept : descriptor_(std::exchange(o.descriptor_, -1)) {}
-    File& operator=(File&& o) noexcept {
-        std::swap(descriptor_, o.descriptor_);
-        return *this;
-    }
-    int descriptor() const { return descriptor_; }
-
-private:
-    int descriptor_ = -1;
 };
 
 // Reads tokens from any place of any shard, from one thread at a time.

@@ -4,13 +4,12 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <queue>
 
 #include "data/words.h"
+#include "files/file.h"
+#include "files/json.h"
 #include "runtime/check.h"
 
 namespace teon {
@@ -19,17 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-std::string read_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    CHECK_USAGE(file, "{}: cannot be read", path);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
-
-json read_json(const std::string& path) {
-    json value = json::parse(read_file(path), nullptr, false);
-    CHECK_USAGE(value.is_object(), "{}: not a JSON object", path);
-    return value;
-}
+constexpr int64_t kMaxFile = int64_t{256} << 20;
+constexpr int kMaxTokens = 1 << 22;  // ids; the largest vocabularies in use have 300 thousand
 
 // GPT-2's printable stand-ins for bytes: the byte of a code point, -1 for a code point that stands for none.
 int byte_of(char32_t c) {
@@ -79,18 +69,17 @@ std::string piece_bytes(const std::string& piece) {
 }
 
 // Why a tokenizer.json is not GPT-2's scheme with another vocabulary; empty if it is.
-std::string not_like_gpt2(const json& j) {
-    const json model = j.value("model", json::object()), words = j.value("pre_tokenizer", json());
-    if (model.value("type", "") != "BPE" || model.value("byte_fallback", false)) return "not a byte-level BPE";
-    if (!words.is_object() || words.value("type", "") != "ByteLevel" || !words.value("use_regex", true) ||
-        words.value("add_prefix_space", true))
+std::string not_like_gpt2(const JsonObject& j, const JsonObject& model) {
+    if (model.get<std::string>("type", "") != "BPE" || model.get("byte_fallback", false)) return "not a byte-level BPE";
+    const json splitter = j.get("pre_tokenizer", json::object());
+    const JsonObject words(splitter, j.name() + ": pre_tokenizer");
+    if (words.get<std::string>("type", "") != "ByteLevel" || !words.get("use_regex", true) ||
+        words.get("add_prefix_space", true))
         return "its words are not split as GPT-2's";
-    if (!j.value("normalizer", json()).is_null()) return "it normalizes text";
-    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-        const json affix = model.value(key, json());
-        if (affix.is_string() && affix != "") return "its tokens have affixes";
-    }
-    return model.value("ignore_merges", false) ? "it looks up whole words" : "";
+    if (j.has("normalizer")) return "it normalizes text";
+    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
+        if (!model.get<std::string>(key, "").empty()) return "its tokens have affixes";
+    return model.get("ignore_merges", false) ? "it looks up whole words" : "";
 }
 
 uint64_t pair_key(int left, int right) {
@@ -99,12 +88,13 @@ uint64_t pair_key(int left, int right) {
 
 }  // namespace
 
-Tokenizer::Tokenizer(const std::string& folder) try {
+Tokenizer::Tokenizer(const std::string& folder) {
     const std::string description_path = folder + "/description.json", json_path = folder + "/tokenizer.json";
     if (std::filesystem::exists(description_path)) {
-        const json description = read_json(description_path);
-        const std::string kind = description.value("kind", "");
-        delimiter_ = description.value("delimiter", -1);
+        const json parsed = read_json(description_path);
+        const JsonObject description(parsed, description_path);
+        const auto kind = description.get<std::string>("kind", "");
+        delimiter_ = description.get("delimiter", -1);
         read_token_bytes(folder + "/tokens.bin");
         if (kind == "bytes") {
             number_bytes();
@@ -121,14 +111,12 @@ Tokenizer::Tokenizer(const std::string& folder) try {
         read_tokenizer_json(json_path, true);
     }
     token_of_ = {};
-} catch (const json::exception& error) {  // a value that is not of the type it should be
-    throw UsageError(fmt::format("{}: its tokenizer cannot be read: {}", folder, error.what()));
 }
 
 // llm.c's layout: 256 int32 (magic 20240328, version 2, vocabulary size, delimiter), then a length byte and the bytes
 // per id.
 void Tokenizer::read_token_bytes(const std::string& path) {
-    const std::string file = read_file(path);
+    const std::string file = read_text(path, kMaxFile);
     int32_t header[4];
     CHECK_USAGE(file.size() >= 1024, "{}: {} bytes are less than its header", path, file.size());
     std::memcpy(header, file.data(), sizeof header);
@@ -159,7 +147,7 @@ void Tokenizer::number_bytes() {
 
 // vocab.bpe: a line with the version, then a merge per line.
 void Tokenizer::read_vocab_bpe(const std::string& path) {
-    const std::string file = read_file(path);
+    const std::string file = read_text(path, kMaxFile);
     for (size_t line = file.find('\n') + 1, end; line != 0 && line < file.size(); line = end + 1) {
         end = std::min(file.find('\n', line), file.size());
         if (end == line) continue;
@@ -171,39 +159,53 @@ void Tokenizer::read_vocab_bpe(const std::string& path) {
 }
 
 void Tokenizer::read_tokenizer_json(const std::string& path, bool decode_too) {
-    const json j = read_json(path);
-    const json model = j.value("model", json::object()), vocabulary = model.value("vocab", json());
-    cannot_encode_ = not_like_gpt2(j);
-    CHECK_USAGE(vocabulary.is_object() || !decode_too, "{}: has no vocabulary that maps texts to ids", path);
-    if (decode_too) {
-        const bool byte_level = j.value("decoder", json()).dump().find("ByteLevel") != std::string::npos;
-        auto set = [&](int token, std::string text) {
-            CHECK_USAGE(token >= 0 && token < 1 << 24, "{}: token {} is out of range", path, token);
-            if (token >= vocab_size()) bytes_.resize(static_cast<size_t>(token) + 1);
-            bytes_[static_cast<size_t>(token)] = std::move(text);
-        };
-        for (const auto& [text, token] : vocabulary.items()) {
-            const auto spelled = byte_level ? spelled_bytes(text) : std::nullopt;
-            set(token.get<int>(), spelled ? *spelled : piece_bytes(text));
-        }
-        for (const json& added : j.value("added_tokens", json::array())) {
-            const std::string text = added.at("content");
-            set(added.at("id"), text);
-            if (text == "<|endoftext|>" || text == "<|begin_of_text|>" || text == "<s>") delimiter_ = added.at("id");
-        }
-    }
+    const json file = read_json(path, {.bytes = kMaxFile});
+    const JsonObject j(file, path);
+    CHECK_USAGE(j.has("model") && file["model"].is_object(), "{}: has no model", path);
+    const JsonObject model(file["model"], path + ": model");
+    cannot_encode_ = not_like_gpt2(j, model);
+    if (decode_too) read_tokens(file, path);
     if (!can_encode()) return;
     number_bytes();
-    if (!can_encode()) return;
-    for (const json& merge : model.value("merges", json::array())) {
-        if (merge.is_array()) {
-            add_merge(merge.at(0), merge.at(1), path);
+    if (!can_encode() || !model.has("merges")) return;
+    const json& merges = file["model"]["merges"];
+    CHECK_USAGE(merges.is_array(), "{}: merges is not a list", model.name());
+    for (const json& merge : merges) {
+        const std::string where = model.name() + ": merges";
+        if (merge.is_array() && merge.size() == 2) {
+            add_merge(json_value<std::string>(merge[0], where), json_value<std::string>(merge[1], where), path);
         } else {
-            const std::string text = merge;
+            const auto text = json_value<std::string>(merge, where);
             const size_t blank = text.find(' ');
             CHECK_USAGE(blank != std::string::npos, "{}: the merge '{}' is not a pair", path, text);
             add_merge(text.substr(0, blank), text.substr(blank + 1), path);
         }
+    }
+}
+
+// The bytes of every token: of the vocabulary and those that were added to it.
+void Tokenizer::read_tokens(const nlohmann::json& file, const std::string& path) {
+    const JsonObject j(file, path), model(file["model"], path + ": model");
+    CHECK_USAGE(model.has("vocab") && file["model"]["vocab"].is_object(),
+                "{}: has no vocabulary that maps texts to ids", path);
+    const bool byte_level = j.get("decoder", json()).dump().find("ByteLevel") != std::string::npos;
+    auto set = [&](int token, std::string text) {
+        CHECK_USAGE(token >= 0 && token < kMaxTokens, "{}: token {} is out of range", path, token);
+        if (token >= vocab_size()) bytes_.resize(static_cast<size_t>(token) + 1);
+        bytes_[static_cast<size_t>(token)] = std::move(text);
+    };
+    for (const auto& [text, token] : file["model"]["vocab"].items()) {
+        const auto spelled = byte_level ? spelled_bytes(text) : std::nullopt;
+        set(json_value<int>(token, model.name() + ": vocab"), spelled ? *spelled : piece_bytes(text));
+    }
+    if (!j.has("added_tokens")) return;
+    CHECK_USAGE(file["added_tokens"].is_array(), "{}: added_tokens is not a list", path);
+    for (const json& item : file["added_tokens"]) {
+        const JsonObject added(item, path + ": added_tokens");
+        const auto text = added.at<std::string>("content");
+        const auto id = added.at<int>("id");
+        set(id, text);
+        if (text == "<|endoftext|>" || text == "<|begin_of_text|>" || text == "<s>") delimiter_ = id;
     }
 }
 

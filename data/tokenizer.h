@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,6 +39,7 @@ private:
     void read_token_bytes(const std::string& path);
     void read_vocab_bpe(const std::string& path);
     void read_tokenizer_json(const std::string& path, bool decode_too);
+    void read_tokens(const nlohmann::json& file, const std::string& path);
     void add_merge(const std::string& left, const std::string& right, const std::string& path);
     void number_bytes();
     void encode_word(std::string_view word, std::vector<int>& out) const;

@@ -3,11 +3,11 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/weights.h"
+#include "files/json.h"
 
 namespace teon {
 
@@ -85,11 +85,8 @@ PublishedModel open_model(const std::string& folder, const std::vector<ModelFami
         CHECK_USAGE(!m.folder.empty(), "{}: holds neither model.safetensors nor a whole checkpoint", folder);
     }
     const std::string path = m.folder + "/config.json";
-    std::ifstream file(path);
-    CHECK_USAGE(file, "{}: cannot be read", path);
-    const nlohmann::json j = nlohmann::json::parse(file, nullptr, false);
-    CHECK_USAGE(j.is_object(), "{}: not a JSON object", path);
-    const std::string type = j.contains("model_type") && j["model_type"].is_string() ? j["model_type"] : "";
+    const nlohmann::json j = read_json(path);
+    const auto type = JsonObject(j, path).get<std::string>("model_type", "");
     for (const ModelFamily& family : families) {
         const DecoderConfig base = family.config(family.default_preset);
         if (base.family != type) continue;

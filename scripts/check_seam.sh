@@ -25,18 +25,19 @@ reject "a condition on the backend outside runtime/" '^ *# *(if|elif).*(__CUDACC
 # Which rooms each room may include, beside itself.
 while read -r room allowed; do
     mapfile -t files < <(sources "$room" 2>/dev/null)
-    pattern="^ *# *include \"($(printf '%s\n' runtime kernels model optim data options checkpoint generation train test | grep -vwE "$room${allowed:+|${allowed// /|}}" | paste -sd'|'))/"
+    pattern="^ *# *include \"($(printf '%s\n' runtime files kernels model optim data options checkpoint generation train test | grep -vwE "$room${allowed:+|${allowed// /|}}" | paste -sd'|'))/"
     reject "$room/ may include ${allowed:-nothing} only" "$pattern" "${files[@]}"
 done <<'TABLE'
 runtime
+files runtime
 kernels runtime
 model runtime kernels data
 optim runtime kernels model
-data runtime
-options runtime
-checkpoint runtime kernels model optim data
-generation runtime kernels model data options checkpoint
-train runtime kernels model optim data options checkpoint generation
+data runtime files
+options runtime files
+checkpoint runtime files kernels model optim data
+generation runtime files kernels model data options checkpoint
+train runtime files kernels model optim data options checkpoint generation
 TABLE
 
 # Of model/, optim/ sees the parameter table and the abstract Model; train/ also what options and plans are made of.

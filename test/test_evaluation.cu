@@ -169,5 +169,5 @@ TEST_CASE("data/multiple_choice: what was written is read, and damage is named")
         write_examples(path, damaged, 5);
         REQUIRE(says(complaint(path, 61), "example 0"));
     }
-    REQUIRE(says(complaint(folder / "none", 61), "cannot be read"));
+    REQUIRE(says(complaint(folder / "none", 61), "cannot be opened"));
 }

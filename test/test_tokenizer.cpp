@@ -131,9 +131,9 @@ TEST_CASE("data/tokenizer: a damaged folder is named") {
     TempDir folder;
     REQUIRE(complaint(folder.path()).find("neither description.json nor tokenizer.json") != std::string::npos);
     write(folder / "description.json", "{");
-    REQUIRE(complaint(folder.path()).find("description.json: not a JSON object") != std::string::npos);
+    REQUIRE(complaint(folder.path()).find("description.json: not valid JSON: line 1") != std::string::npos);
     write(folder / "description.json", R"({"kind": "bytes", "delimiter": 256})");
-    REQUIRE(complaint(folder.path()).find("tokens.bin: cannot be read") != std::string::npos);
+    REQUIRE(complaint(folder.path()).find("tokens.bin: cannot be opened") != std::string::npos);
     write(folder / "tokens.bin", std::string(100, 'x'));
     REQUIRE(complaint(folder.path()).find("less than its header") != std::string::npos);
     write(folder / "tokens.bin", std::string(2000, 'x'));
@@ -149,6 +149,32 @@ TEST_CASE("data/tokenizer: a damaged folder is named") {
     write(folder / "description.json", R"({"kind": "gpt2", "delimiter": 300})");
     write(folder / "vocab.bpe", "#version\na bb\n");
     REQUIRE(complaint(folder.path()).find("'a bb' is not a merge") != std::string::npos);
+}
+
+TEST_CASE("data/tokenizer: a tokenizer.json that is not what it should be is named, however deep or odd it is") {
+    TempDir folder;
+    const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
+    const std::string model = R"("model": {"type": "BPE", "vocab": {"a": 0}, "merges": [)";
+    const std::pair<std::string, const char*> cases[] = {
+        {R"({"decoder": )" + deep + "}", "brackets within one another"},
+        {R"({"added_tokens": [{"id": 1, "content": ")" + std::string(1000, 'x') + R"("}]})", "has no model"},
+        {R"({"model": 3})", "has no model"},
+        {R"({"model": {"vocab": [["a", 0.5]]}})", "no vocabulary that maps texts to ids"},
+        {R"({"model": {"vocab": {"a": "0"}}})", "vocab is \"0\", expected a whole number"},
+        {R"({"model": {"vocab": {"a": -1}}})", "token -1 is out of range"},
+        {R"({"model": {"vocab": {"a": 2147483647}}})", "token 2147483647 is out of range"},
+        {R"({"model": {"type": 3, "vocab": {}}})", "type is 3, expected a text"},
+        {R"({"pre_tokenizer": [], )" + model + "]}}", "expected an object"},
+        {R"({"added_tokens": {}, )" + model + "]}}", "added_tokens is not a list"},
+        {R"({"added_tokens": [7], )" + model + "]}}", "added_tokens is 7"},
+        {R"({"added_tokens": [{"id": 1}], )" + model + "]}}", "content is missing"},
+    };
+    for (const auto& [text, says] : cases) {
+        write(folder / "tokenizer.json", text);
+        INFO(complaint(folder.path()));
+        REQUIRE(complaint(folder.path()).find(says) != std::string::npos);
+        REQUIRE(complaint(folder.path()).find(folder / "tokenizer.json") == 0);
+    }
 }
 
 namespace {

@@ -1,6 +1,5 @@
 #include "train/log.h"
 
-#include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -20,28 +19,15 @@ namespace teon {
 
 namespace {
 
-void write_all(int file, const char* data, size_t size, const std::string& path) {
-    while (size > 0) {
-        ssize_t n = ::write(file, data, size);
-        if (n < 0 && errno == EINTR) continue;
-        CHECK(n > 0, "{}: cannot write: {}", path, std::strerror(errno));
-        data += n;
-        size -= static_cast<size_t>(n);
-    }
-}
-
 nlohmann::json number(double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(); }
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(-1) {
+MetricsFile::MetricsFile(const std::string& path) : path_(path) {
     if (path.empty()) return;
-    file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    CHECK(file_ >= 0, "{}: cannot open: {}", path, std::strerror(errno));
-    if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // other errors: a file system without locks
-        ::close(file_);
-        throw Error(fmt::format("{}: another process is writing it", path));
-    }
+    file_ = open_for_append(path);
+    CHECK(::flock(file_.descriptor(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,  // or there are no locks here
+          "{}: another process is writing it", path);
 }
 
 bool MetricsFile::truncate_after(int64_t step) {
@@ -55,12 +41,8 @@ bool MetricsFile::truncate_after(int64_t step) {
         evaluated |= j.value("kind", "") == "eval" && j.value("step", int64_t{0}) == step;
         keep += static_cast<off_t>(line.size()) + 1;
     }
-    CHECK(::ftruncate(file_, keep) == 0, "{}: cannot truncate: {}", path_, std::strerror(errno));
+    CHECK(::ftruncate(file_.descriptor(), keep) == 0, "{}: cannot truncate: {}", path_, std::strerror(errno));
     return evaluated;
-}
-
-MetricsFile::~MetricsFile() {
-    if (file_ >= 0) ::close(file_);
 }
 
 void MetricsFile::write(const nlohmann::json& line) {
@@ -71,7 +53,7 @@ void MetricsFile::write(const nlohmann::json& line) {
 
 void MetricsFile::flush() {
     while (!unwritten_.empty()) {
-        const ssize_t n = ::write(file_, unwritten_.data(), unwritten_.size());
+        const ssize_t n = ::write(file_.descriptor(), unwritten_.data(), unwritten_.size());
         if (n > 0) {
             unwritten_.erase(0, static_cast<size_t>(n));
         } else if (errno != EINTR) {
@@ -162,22 +144,6 @@ void create_run_folder(const std::string& folder, bool resume) {
     std::filesystem::create_directories(folder, error);
     CHECK_USAGE(!error && ::access(folder.c_str(), W_OK) == 0, "--out {}: cannot be written: {}", folder,
                 error ? error.message() : std::strerror(errno));
-}
-
-void write_file_atomically(const std::string& path, const std::string& content) {
-    const std::string temporary = path + ".tmp";
-    int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    CHECK(file >= 0, "{}: cannot open: {}", temporary, std::strerror(errno));
-    try {
-        write_all(file, content.data(), content.size(), temporary);
-        CHECK(::fsync(file) == 0, "{}: cannot write: {}", temporary, std::strerror(errno));
-    } catch (...) {
-        ::close(file);
-        ::unlink(temporary.c_str());
-        throw;
-    }
-    ::close(file);
-    CHECK(::rename(temporary.c_str(), path.c_str()) == 0, "{}: cannot rename: {}", path, std::strerror(errno));
 }
 
 }  // namespace teon

@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "files/file.h"
 #include "runtime/profiler.h"
 
 namespace teon {
@@ -35,8 +36,6 @@ class MetricsFile {
 public:
     // Throws Error naming the path, also if another process is writing it. An empty path: nothing is written.
     explicit MetricsFile(const std::string& path);
-    ~MetricsFile();
-    MetricsFile(const MetricsFile&) = delete;
     void write(const nlohmann::json& line);
     void write(const StepMetrics& m);
     void event(int64_t step, const std::string& name, const std::string& reason);
@@ -47,7 +46,7 @@ public:
 private:
     void flush();
     std::string path_, unwritten_;
-    int file_;
+    File file_;
     bool complained_ = false;
 };
 
@@ -73,7 +72,5 @@ std::string duration_text(double seconds);
 
 // Creates the folder of a run. Throws UsageError if it already holds one, unless that is to be continued.
 void create_run_folder(const std::string& folder, bool resume);
-// Writes the whole file or none of it: a temporary file beside it, fsync, rename.
-void write_file_atomically(const std::string& path, const std::string& content);
 
 }  // namespace teon

@@ -1,7 +1,11 @@
 #include "train/loop.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -68,7 +72,8 @@ public:
           saver_(s_, *model_, optimizer_, ctx_, metrics_, console_) {
         if (ctx_.comm->rank() > 0 && o_.rank_logs) {  // rank 0 has made the folder before it met the others
             const std::string path = fmt::format("{}/rank{}.log", o_.out, ctx_.comm->rank());
-            CHECK(std::freopen(path.c_str(), "a", stdout), "{}: cannot be opened", path);
+            CHECK(::dup2(open_for_append(path).descriptor(), ::fileno(stdout)) >= 0, "{}: {}", path,
+                  std::strerror(errno));
         }
         ctx_.linalg.set_autotune(o_.autotune);
         check_equal_on_all_ranks(common_to_ranks(run_).dump(), "options or data", ctx_);

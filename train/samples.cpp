@@ -1,7 +1,8 @@
 #include "train/samples.h"
 
 #include <filesystem>
-#include <fstream>
+
+#include "files/file.h"
 
 namespace teon {
 
@@ -20,10 +21,8 @@ std::string Samples::write(int64_t step) {
     std::vector<int> tokens = sample(*generator_, prompt_, options_, limits_, seed_);
     tokens.insert(tokens.begin(), prompt_.begin() + (prompt_[0] == limits_.begin), prompt_.end());
     const std::string text = tokenizer_ ? tokenizer_->decode(tokens) : fmt::format("{}", fmt::join(tokens, " "));
-    std::ofstream file(path_, std::ios::app);
-    file << fmt::format("step {}\n{}\n\n", step, text);
-    file.flush();
-    CHECK(file, "{}: cannot be written", path_);
+    const std::string entry = fmt::format("step {}\n{}\n\n", step, text);
+    write_all(open_for_append(path_), entry.data(), entry.size(), path_);
     return text;
 }
 

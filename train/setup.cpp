@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
+
+#include "files/json.h"
 
 namespace teon {
 
@@ -16,11 +16,10 @@ namespace fs = std::filesystem;
 nlohmann::json read_manifest(const std::string& data) {
     std::error_code ignored;
     fs::path folder = fs::is_directory(data, ignored) ? fs::path(data) : fs::path(data).parent_path();
-    fs::path path = folder / "manifest.json";
-    std::ifstream file(path);
-    if (!file) return nullptr;
-    nlohmann::json manifest = nlohmann::json::parse(file, nullptr, false);
-    CHECK_USAGE(manifest.is_object(), "{}: not valid JSON; make the shards again or remove the file", path.string());
+    const std::string path = (folder / "manifest.json").string();
+    if (!fs::exists(path, ignored)) return nullptr;
+    nlohmann::json manifest = read_json(path);
+    for (const char* key : {"vocab_size", "delimiter"}) JsonObject(manifest, path).get(key, -1);
     return manifest;
 }
 

@@ -12,10 +12,14 @@ class Hash {
 public:
     Hash();
     void update(const void* data, size_t bytes);
-    uint64_t digest() const;
+    uint64_t digest() const;  // of what was given so far
 
 private:
-    std::shared_ptr<void> state_;
+    struct State;  // the library's
+    struct Free {
+        void operator()(State* state) const;
+    };
+    std::unique_ptr<State, Free> state_;
 };
 
 uint64_t hash_of(const std::string& text);

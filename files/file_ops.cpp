@@ -1,4 +1,4 @@
-#include "checkpoint/file_ops.h"
+#include "files/file_ops.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@ namespace teon {
 int FileOps::make_folder(const std::string& path) { return ::mkdir(path.c_str(), 0755); }
 
 int FileOps::create(const std::string& path) {
-    return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
 }
 
 ssize_t FileOps::write(int file, const void* data, size_t bytes) { return ::write(file, data, bytes); }
@@ -23,7 +23,7 @@ int FileOps::sync(int file) { return ::fsync(file); }
 int FileOps::close(int file) { return ::close(file); }
 
 int FileOps::sync_path(const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int file = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (file < 0) return -1;
     const int status = ::fsync(file), error = errno;
     ::close(file);
