@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Text to token shards.
 
-    python scripts/prepare.py fineweb:10BT --out datasets/fineweb10B
-    python scripts/prepare.py 'corpus/*.jsonl.zst' --tokenizer tokenizer.json --out datasets/corpus
-    python scripts/prepare.py verify datasets/fineweb10B
+    .venv/bin/python scripts/prepare.py fineweb:10BT --out datasets/fineweb10B
+    .venv/bin/python scripts/prepare.py 'corpus/*.jsonl.zst' --tokenizer tokenizer.json --out datasets/corpus
+    .venv/bin/python scripts/prepare.py verify datasets/fineweb10B
 
-Needs: pip install numpy pyarrow tqdm, and what the input asks for: tiktoken (gpt2), tokenizers (tokenizer.json, train),
-sentencepiece (tokenizer.model, llama2), huggingface_hub (fineweb, llama2). docs/data.md describes the format.
+Needs what `make setup` installs into .venv; of that numpy, pyarrow and tqdm always, the rest as the input asks for it:
+tiktoken (gpt2), tokenizers (tokenizer.json, train), sentencepiece (tokenizer.model, llama2), huggingface_hub (fineweb,
+llama2, hf:). docs/data.md describes the format.
 """
 
 import argparse
@@ -20,15 +21,17 @@ try:
     from teon_data import shards, tokenizer
     from teon_data.files import Failure, UsageError, first_line, quantity
     from teon_data.pipeline import Run, reasons
-    from teon_data.sources import hub_sample
+    from teon_data.sources import hub_data
     from teon_data.workers import Job
 except ImportError as missing:
-    sys.exit(f"prepare: error: {missing}: pip install numpy pyarrow tqdm")
+    sys.exit(f"prepare: error: {missing}; `make setup` installs it into .venv; then run .venv/bin/python scripts/prepare.py")
 
 EXAMPLES = """\
 sources:
   fineweb[:SAMPLE]      FineWeb from the Hugging Face Hub; SAMPLE is 10BT (default), 100BT, 350BT or edu
   fineweb-edu[:SAMPLE]  FineWeb-Edu; SAMPLE is 10BT (default), 100BT or 350BT
+  hf:OWNER/NAME[[:CONFIG]:SPLIT]
+                        any dataset of the Hugging Face Hub, by its name, configuration and split (train)
   FILE, FOLDER, GLOB    .parquet, .jsonl, .txt; the last two also .gz or .zst
 
 other commands:
@@ -70,7 +73,7 @@ def parse(arguments):
                        "file's name)")
     add("--tokenizer", default="gpt2", metavar="T",
         help="gpt2 (default), llama2, bytes, train:SIZE (byte-level BPE trained on the input), or the path of a "
-             "tokenizer.json or SentencePiece tokenizer.model")
+             "tokenizer.json or SentencePiece tokenizer.model, or of a folder with one, or hf:OWNER/NAME on the hub")
     add("--bpe-dir", metavar="FOLDER", help="where vocab.bpe and encoder.json of gpt2 are, instead of downloading them")
     add("--delimiter", metavar="TOKEN", help="token before each document, as text or id (the tokenizer's own: "
                                              "<|endoftext|>, <s>, ...)")
@@ -105,8 +108,9 @@ def parse(arguments):
 
 
 def default_name(source):
-    if sample := hub_sample(source):
-        return "edu_fineweb" if sample[0].endswith("edu") else "fineweb"
+    if data := hub_data(source):
+        name = data.repository.split("/")[1]
+        return {"fineweb": "fineweb", "fineweb-edu": "edu_fineweb"}.get(name, name)
     stem = os.path.basename(os.path.normpath(source)).split(".")[0]
     return re.sub(r"[^A-Za-z0-9_-]+", "", stem).lstrip("_-") or "text"
 
@@ -126,7 +130,7 @@ def prepare(arguments):
     if made_now:
         print(f"{run.made} units tokenized in {seconds:.1f} s by {job.workers} workers")
     if all(shard["split"] == "val" for shard in manifest["shards"]):
-        print("all tokens went to validation; a smaller --val-tokens leaves some for training")
+        print(f"all tokens went to validation; to leave some for training, remove {job.out} and give a smaller --val-tokens")
     return 0
 
 

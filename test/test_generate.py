@@ -160,6 +160,24 @@ class GenerateTest(unittest.TestCase):
         path.write_bytes(path.read_bytes()[:-2])
         self.assertIn("ends within example 11", self.complaint(*command))
 
+    @unittest.skipUnless(importlib.util.find_spec("numpy"), "needs numpy")
+    def test_hellaswag_from_its_jsonl(self):
+        source, out, expected = (self.folder / name for name in ("h.jsonl", "made.bin", "expected.bin"))
+        command = [sys.executable, ROOT / "scripts" / "hellaswag.py", source, "--data", self.folder / "data", "--out", out]
+        rows = [{"ind": 4, "ctx": "A dog", "endings": ["barks.", "is a cat.", "flies"], "label": 1},
+                {"ind": 9, "ctx": "Grüße", "endings": ["a", "b"], "label": "0"}]  # the hub's copy has labels as text
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        result = run(*command)
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        write_hellaswag(expected, [(int(row["label"]), row["ctx"].encode(), [b" " + e.encode() for e in row["endings"]]) for row in rows])
+        self.assertEqual(out.read_bytes(), expected.read_bytes())
+        for damaged in ('{"ctx": "x"}', "[]", '{"ctx": "x", "endings": ["a"], "label": 1}', '{"ctx": "", "endings": ["a"], "label": 0}', ""):
+            source.write_text(json.dumps(rows[0]) + "\n" + damaged + "\n")
+            result = run(*command)
+            self.assertEqual(result.returncode, 1)
+            self.assertRegex(result.stderr.decode(), r"^hellaswag.py: error: .*h\.jsonl: line 2.*\n$")
+        self.assertEqual(out.read_bytes(), expected.read_bytes())
+
     def test_watch_shows_a_run_that_is_done_and_one_that_is_not(self):
         result = run(sys.executable, ROOT / "scripts" / "watch.py", self.run_folder)
         self.assertEqual(result.returncode, 0, result.stderr.decode())

@@ -359,7 +359,8 @@ class TestInputs(InFolder):
                 self.assertEqual(found, expected, (name, unit_bytes))
 
     def test_bad_rows_are_counted_by_reason_and_left_out(self):
-        write_parquet(self.path("a.parquet"), ["one", None, b"\xff\xfe", "two", b"ok\x80", None])
+        good = [str(number) for number in range(9)]
+        write_parquet(self.path("a.parquet"), [*good, "one", None, b"\xff\xfe", "two", b"ok\x80", None])
         write_lines(self.path("b.jsonl"), [b'{"text": "three"}', b'{"text": null}', b'{"other": 1}',
                                            b'{"text": 7}', b'[1]', b'{"text": "cut',
                                            b'{"text": "\xff"}', b'{"text": "\\ud800"}', b'', b'  ',
@@ -368,9 +369,33 @@ class TestInputs(InFolder):
             file.write(b"four\n\xff\nfive")
         _, err = self.prepare(self.path("a.parquet"), self.path("b.jsonl"), self.path("c.txt"), "--tokenizer", "bytes",
                               "--out", self.path("out"), "--workers", 2)
-        self.assertEqual(stream(self.path("out")).tolist(), bytes_stream(["one", "two", "three", "", "four\nfive"]))
+        self.assertEqual(stream(self.path("out")).tolist(), bytes_stream([*good, "one", "two", "three", "", "four\nfive"]))
+        self.assertEqual(self.manifest("out")["good_rows"], 9 + 2 + 2 + 2)
         self.assertEqual(self.manifest("out")["bad_rows"],
                          {"null": 4, "not text": 2, "invalid UTF-8": 5, "not JSON": 1})
+
+    def test_more_bad_rows_than_good_ones_are_an_error_that_says_what_to_do(self):
+        latin = "für\nschön\nplain\nGrüße\n".encode("latin-1")
+        write_lines(self.path("b.jsonl"), [b'{"body": "x"}'] * 3)
+        for name, data, cure in (("a.txt", latin, "iconv -f LATIN1"), ("b.jsonl", None, "--text-field"),
+                                 ("c.jsonl", b"<html>\n</html>\n", "one JSON object a line")):
+            if data:
+                with open(self.path(name), "wb") as file:
+                    file.write(data)
+            out = self.path("out-" + name)
+            line = self.fails(1, self.path(name), "--tokenizer", "bytes", "--out", out)
+            for part in (self.path(name), "more bad rows than good ones", cure):
+                self.assertIn(part, line)
+        # The advice works, in the same folder.
+        self.prepare(self.path("b.jsonl"), "--tokenizer", "bytes", "--out", self.path("out-b.jsonl"), "--text-field", "body")
+        with open(self.path("a.txt"), "w", encoding="utf-8") as file:
+            file.write(latin.decode("latin-1"))
+        self.prepare(self.path("a.txt"), "--tokenizer", "bytes", "--out", self.path("out-a.txt"))
+        self.assertEqual(stream(self.path("out-a.txt")).tolist(), bytes_stream([latin.decode("latin-1")]))
+        # A file of bad rows among many good ones only counts.
+        write_lines(self.path("0.jsonl"), [b'{"text": "x"}'] * 4)
+        self.prepare(self.path("0.jsonl"), self.path("b.jsonl"), "--tokenizer", "bytes", "--out", self.path("mixed"))
+        self.assertEqual(self.manifest("mixed")["bad_rows"]["null"], 3)
 
     def test_a_damaged_file_is_named_and_what_was_done_is_kept(self):
         texts = some_texts(60)
@@ -416,8 +441,9 @@ class TestInputs(InFolder):
         write_parquet(self.path("a.parquet"), [None, None])
         self.assertIn("null 2", self.fails(1, self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("o")))
         pq.write_table(pa.table({"body": ["x"], "text": [1]}), self.path("b.parquet"))
-        self.assertIn("is int64, not text; choose one with --text-field (columns of text: body)",
-                      self.fails(1, self.path("b.parquet"), "--tokenizer", "bytes", "--out", self.path("p")))
+        command = [self.path("b.parquet"), "--tokenizer", "bytes", "--out", self.path("p")]
+        self.assertIn("is int64, not text; choose one with --text-field (columns of text: body)", self.fails(1, *command))
+        self.prepare(*command, "--text-field", "body")
 
     def test_a_tokenizer_that_gives_its_delimiter_for_text_is_refused(self):
         if missing("tokenizers"):
@@ -442,16 +468,22 @@ class TestHub(InFolder):
                 self.path, self.size = path, os.path.getsize(os.path.join(folder, path))
 
         class Api:
-            def repo_info(self, repository, repo_type):
+            def repo_info(self, repository, repo_type=None, revision=None):
                 if listing_error:
                     raise listing_error
-                return mock.Mock(sha="c0ffee")
+                self.asked = (repository, repo_type, revision)
+                names = [name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name))]
+                return mock.Mock(sha="c0ffee", siblings=[mock.Mock(rfilename=name) for name in names])
 
             def list_repo_tree(self, repository, path, recursive, revision, repo_type):
-                assert (repository, repo_type, revision) == ("HuggingFaceFW/fineweb", "dataset", "c0ffee")
-                return [Entry(f"{path}/{name}") for name in reversed(sorted(os.listdir(os.path.join(folder, path))))]
+                assert (repo_type, revision) == ("dataset", "c0ffee")
+                assert self.asked in (("HuggingFaceFW/fineweb", "dataset", None), ("a/b", "dataset", "refs/convert/parquet"))
+                paths = [os.path.relpath(os.path.join(base, name), folder)
+                         for base, _, names in os.walk(os.path.join(folder, path or "")) for name in names]
+                return [Entry(name) for name in reversed(sorted(paths))]
 
-        def download(repository, path, repo_type, revision, local_dir):
+        def download(repository, path, repo_type=None, revision=None, local_dir=None):
+            assert revision == "c0ffee"
             if not local_dir:
                 return os.path.join(folder, path)
             os.makedirs(os.path.join(local_dir, os.path.dirname(path)), exist_ok=True)
@@ -460,6 +492,44 @@ class TestHub(InFolder):
             return os.path.join(local_dir, path)
 
         return mock.patch.multiple("huggingface_hub", HfApi=Api, hf_hub_download=download)
+
+    @needs("huggingface_hub")
+    def test_a_dataset_by_its_name_configuration_and_split(self):
+        for config, split, text in (("default", "train", "1"), ("default", "test", "2"), ("other", "train", "3"),
+                                    ("other", "partial-big", "4")):
+            os.makedirs(self.path(config, split))
+            write_parquet(self.path(config, split, "0000.parquet"), [text])
+        with self.hub():
+            for number, (source, text) in enumerate((("hf:a/b", "1"), ("hf:a/b:test", "2"), ("hf:a/b:other:train", "3"))):
+                out = self.path(f"out{number}")
+                self.prepare(source, "--tokenizer", "bytes", "--val-tokens", 0, "--out", out)
+                self.assertEqual(stream(out).tolist(), bytes_stream([text]))
+                self.assertIn("b_train_000001.bin", os.listdir(out))
+            for source, words in (("hf:a/b:dev", "there are test, train"), ("hf:a/b:none:train", "default, other"),
+                                  ("hf:a/b:other:big", "only the beginning"), ("hf:a", "hf:OWNER/NAME"),
+                                  ("hf:a/b:c:d:e", "hf:OWNER/NAME")):
+                self.assertIn(words, self.fails(2, source, "--tokenizer", "bytes", "--out", self.path("bad")))
+                self.assertFalse(os.path.exists(self.path("bad")))
+
+    @needs("huggingface_hub", "tokenizers")
+    def test_tokenizers_by_hub_name_and_by_folder(self):
+        write_parquet(self.path("a.parquet"), ["a b a"])
+        import tokenizers
+        model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "[START]": 2}, unk_token="a"))
+        model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        model.save(self.path("tokenizer.json"))
+        with open(self.path("tokenizer_config.json"), "w", encoding="utf-8") as file:
+            json.dump({"bos_token": "[START]"}, file)
+        with self.hub():
+            for number, name in enumerate(("hf:a/b", self.folder, self.path("tokenizer.json"))):
+                out = self.path(f"out{number}")
+                self.prepare(self.path("a.parquet"), "--tokenizer", name, "--val-tokens", 0, "--out", out)
+                self.assertEqual(stream(out).tolist(), [2, 0, 1, 0])
+        os.remove(self.path("tokenizer.json"))
+        with self.hub():
+            for name in ("hf:a/b", self.folder):
+                self.assertIn("no tokenizer.json or tokenizer.model", self.fails(
+                    2, self.path("a.parquet"), "--tokenizer", name, "--out", self.path("bad")))
 
     @needs("huggingface_hub")
     def test_fineweb_files_are_read_in_order_from_one_revision(self):
@@ -611,7 +681,7 @@ class TestShards(InFolder):
                           ["fineweb", source, "--out", out], [source, "--out", source, "--tokenizer", "bytes"]):
             self.fails(2, *arguments)
             self.assertFalse(os.path.exists(out), arguments)
-        for options in (["--tokenizer", "nonsense"], ["--tokenizer", "train:9"],
+        for options in (["--tokenizer", "nonsense"], ["--tokenizer", "hf:x"], ["--tokenizer", "hf:x/y:z"], ["--tokenizer", "train:9"],
                         ["--tokenizer", self.path("none.json")], ["--shard-tokens", "many"],
                         ["--shard-tokens", "1e12"], ["--max-tokens", "0"], ["--workers", "-1"], ["--name", "a/b"],
                         ["--delimiter", "<s>"], ["--bpe-dir", self.folder]):

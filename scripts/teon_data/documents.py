@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .files import Failure, first_line
+from .files import Failure, WrongOption, first_line
 
 BATCH_ROWS = 256      # parquet rows decoded at a time
 READ_BYTES = 1 << 20  # buffer of every file
@@ -57,7 +57,7 @@ def parquet_text_sizes(path, field):
     if field not in schema.names or not holds_text(schema.field(field)):
         fault = f"is {schema.field(field).type}, not text" if field in schema.names else "does not exist"
         texts = [name for name in schema.names if holds_text(schema.field(name))]
-        raise Failure(f"{path}: the column '{field}' {fault}; choose one with --text-field "
+        raise WrongOption(f"{path}: the column '{field}' {fault}; choose one with --text-field "
                       f"(columns of text: {', '.join(texts) or 'none'})")
     column = next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == field)
     chunks = (metadata.row_group(i).column(column) for i in range(metadata.num_row_groups))
@@ -140,16 +140,17 @@ class Reader:
         self.file = None
         self.resume_at = 0  # where reading the last unit of a compressed file ended
 
-    def documents(self, unit, bad):
+    def documents(self, unit, rows):
         """Yields (text, begins): the texts of the unit, and whether each begins a document or continues the last one.
 
-        Bad rows are left out and counted in `bad` by their reason. A damaged file is a Failure that names it.
+        Counts in `rows` those that are "good" (of a text file that is one document: its lines) and those that are not, by the
+        reason, which are left out. A damaged file is a Failure that names it.
         """
         self.last, self.consumed = unit.last, unit.consumed
         read = {"parquet": self._parquet, "jsonl": self._jsonl,
                 "txt": self._txt_lines if self.options.txt_lines else self._txt}[unit.kind]
         try:
-            yield from read(unit, bad)
+            yield from read(unit, rows)
         except (OSError, EOFError, pa.ArrowException) as error:
             raise damaged(unit.path, (unit.compression + " " + unit.kind).strip(), error) from error
 
@@ -157,7 +158,7 @@ class Reader:
         """(input bytes that the unit stood for, whether it was its file's last), once its documents are exhausted."""
         return self.consumed, self.last
 
-    def _parquet(self, unit, bad):
+    def _parquet(self, unit, rows):
         if unit.begin == unit.end:
             return
         if self.open_path != unit.path:
@@ -166,37 +167,39 @@ class Reader:
         for batch in self.file.iter_batches(BATCH_ROWS, groups, [self.options.text_field], use_threads=False):
             # As bytes, because pyarrow does not check that strings are UTF-8 and fails on whole columns.
             for value in batch.column(0).cast(pa.large_binary()).to_pylist():
-                text = decode(value, bad)
+                text = decode(value, rows)
                 if text is not None:
                     yield text, True
 
-    def _jsonl(self, unit, bad):
+    def _jsonl(self, unit, rows):
         for line in self._lines(unit):
-            text = None if line.isspace() else decode(line, bad)
+            text = None if line.isspace() else decode(line, rows)
             if text is None:
                 continue
+            rows["good"] -= 1  # of the line; what is in it decides
             try:
                 row = json.loads(text)
             except (ValueError, RecursionError):
-                bad["not JSON"] += 1
+                rows["not JSON"] += 1
                 continue
             value = row.get(self.options.text_field) if isinstance(row, dict) else row
             if value is None:
-                bad["null"] += 1
+                rows["null"] += 1
             elif not (isinstance(row, dict) and isinstance(value, str)):
-                bad["not text"] += 1
+                rows["not text"] += 1
             elif not is_unicode(value):
-                bad["invalid UTF-8"] += 1
+                rows["invalid UTF-8"] += 1
             else:
+                rows["good"] += 1
                 yield value, True
 
-    def _txt_lines(self, unit, bad):
+    def _txt_lines(self, unit, rows):
         for line in self._lines(unit):
-            text = decode(line.rstrip(b"\r\n"), bad)
+            text = decode(line.rstrip(b"\r\n"), rows)
             if text:
                 yield text, True
 
-    def _txt(self, unit, bad):
+    def _txt(self, unit, rows):
         """A file that is one document, or the stretch of it between the first cuts in or after [begin, end).
 
         A stretch of the unit size without any place to cut belongs to the unit before.
@@ -210,7 +213,7 @@ class Reader:
             begins = unit.begin == 0
             if begins:
                 lines[0] = lines[0].removeprefix(BOM)
-            yield join_valid(lines, bad), begins
+            yield join_valid(lines, rows), begins
 
     @staticmethod
     def _between_cuts(stream, unit):
@@ -248,16 +251,18 @@ class Reader:
         self.open_path = self.file = None
 
 
-def decode(value, bad):
-    """Bytes as text; None, counted in `bad`, for null and invalid UTF-8."""
+def decode(value, rows):
+    """Bytes as text, counted as good; None, counted by its reason, for null and invalid UTF-8."""
     if value is None:
-        bad["null"] += 1
+        rows["null"] += 1
         return None
     try:
-        return value.decode()
+        text = value.decode()
     except UnicodeDecodeError:
-        bad["invalid UTF-8"] += 1
+        rows["invalid UTF-8"] += 1
         return None
+    rows["good"] += 1
+    return text
 
 
 def is_unicode(text):
@@ -269,9 +274,11 @@ def is_unicode(text):
         return False
 
 
-def join_valid(lines, bad):
-    """The lines as one text, without those that are not UTF-8, which are counted in `bad`."""
+def join_valid(lines, rows):
+    """The lines as one text, without those that are not UTF-8."""
     try:
-        return b"".join(lines).decode()
+        text = b"".join(lines).decode()
     except UnicodeDecodeError:
-        return "".join(text for line in lines if (text := decode(line, bad)) is not None)
+        return "".join(text for line in lines if (text := decode(line, rows)) is not None)
+    rows["good"] += len(lines)
+    return text

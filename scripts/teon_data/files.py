@@ -6,9 +6,15 @@ import json
 import os
 import re
 
+HUB_NAME = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?P<rest>(?::[\w.-]+)*)")
+
 
 class Failure(Exception):
     """Something went wrong with the data or the machine: one line, exit status 1."""
+
+
+class WrongOption(Failure):
+    """The input asks for another option: what was begun is of no use and is removed, so that the command can be corrected."""
 
 
 class UsageError(Exception):
@@ -21,14 +27,15 @@ def first_line(error):
     return lines[0].strip()[:200]
 
 
+INSTALL = "`make setup` installs it into .venv; then run .venv/bin/python scripts/prepare.py"
+
+
 def need(module, purpose):
     """Imports a package that only some inputs need, or says how to get it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.split(".")[0]
-        raise Failure(f"{purpose} needs the Python package {package} ({first_line(error)}): "
-                      f"pip install {package}") from error
+        raise Failure(f"{purpose} needs the Python package {module.split('.')[0]} ({first_line(error)}): {INSTALL}") from error
 
 
 def hub_client(purpose):

@@ -19,15 +19,18 @@ import time
 
 from . import VERSION, tokenizer as tokenizers
 from .documents import Reader
-from .files import Failure, UsageError, read_json, sync_folder, write_json
+from .files import Failure, UsageError, WrongOption, read_json, sync_folder, write_json
 from .progress import Progress
-from .shards import BAD_REASONS, Part, token_dtype
+from .shards import ROW_COUNTS, Part, token_dtype
 from .sources import open_source, units
 from .workers import Join, Pool, Tokenize
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 AHEAD = 64          # units begun, per worker, before the earliest unfinished one
 LOCK_PATIENCE = 10  # seconds that the workers of a killed run may take to notice
+CURES = {  # of rows that cannot be used
+    "null": "choose another column with --text-field", "not text": "choose another column with --text-field",
+    "invalid UTF-8": "convert it, as in: iconv -f LATIN1 -t UTF-8 OLD > NEW", "not JSON": "write one JSON object a line"}
 
 
 class Run:
@@ -40,6 +43,7 @@ class Run:
         self.parts_folder = os.path.join(self.folder, "parts")
         self.state_path = os.path.join(self.folder, "state.json")
         self.manifest_path = os.path.join(job.out, "manifest.json")
+        self.state = None
         self.begun = time.monotonic()
 
     def execute(self):
@@ -59,6 +63,10 @@ class Run:
             self._restore()
             self._loop(pool)
             return self._finish(), True
+        except WrongOption:
+            if self.state and not self.state["shards"]:
+                os.remove(self.state_path)
+            raise
         finally:
             if pool:
                 pool.close()
@@ -131,7 +139,7 @@ class Run:
             os.makedirs(self.parts_folder)
             state = {"version": STATE_VERSION, "options": job.identity(), "source": self.source.facts, "files": files,
                      "tokenizer": description, "next_shard": 0, "frontier": [0, 0, 0], "shards": [], "consumed": 0,
-                     "bad_rows": dict.fromkeys(BAD_REASONS, 0)}
+                     "rows": dict.fromkeys(ROW_COUNTS, 0)}
         self.state = state
         self.tokenizer = state["tokenizer"]
         self.dtype = token_dtype(self.tokenizer["vocab_size"])
@@ -184,6 +192,7 @@ class Run:
         self.finished_tokens = sum(shard["tokens"] for shard in self.state["shards"])
         self.done = {}                            # parts that are finished but have a gap before them
         self.last_units = {}                      # of compressed files whose end has been seen
+        self.rows = collections.Counter(self.state["rows"])  # up to the end of the chain
         self.failure = None                       # (file, unit) and Failure of the earliest unit that has failed
         self.made = 0                             # units tokenized by this run
         self.seen = collections.Counter(          # for the progress bar
@@ -214,8 +223,19 @@ class Run:
             part = self.done.pop(self.next_part)
             self.chain.append(part)
             self.chain_tokens += part.tokens
+            self.rows.update(dict(zip(ROW_COUNTS, part.rows)))
             self.next_part = successor(part)
+            if part.last:
+                self._check_rows(self.source.files[part.file].path)
         self.ended = self._chain_suffices()
+
+    def _check_rows(self, path):
+        """Refuses input that is mostly of no use, at the end of the file that makes it so."""
+        bad = {reason: self.rows[reason] for reason in CURES}
+        if sum(bad.values()) > self.rows["good"]:
+            most = max(bad, key=bad.get)
+            raise WrongOption(f"{path}: more bad rows than good ones ({sum(bad.values()):,} of "
+                              f"{self.rows.total():,} so far{reasons(bad)}; --text-field is '{self.job.text_field}'); {CURES[most]}")
 
     def _chain_suffices(self):
         wanted = self.job.max_tokens
@@ -340,8 +360,8 @@ class Run:
             self.source.release(used[-1].file)
 
     def _count_part(self, part):
-        for reason, count in zip(BAD_REASONS, part.bad):
-            self.state["bad_rows"][reason] += count
+        for name, count in zip(ROW_COUNTS, part.rows):
+            self.state["rows"][name] += count
         self.state["consumed"] += part.consumed
 
     # ---- The end
@@ -350,10 +370,10 @@ class Run:
         state, tokenizer = self.state, self.tokenizer
         for part in self.chain:  # parts without tokens, and those cut off by --max-tokens
             self._count_part(part)
+        self._check_rows(self.source.description)  # --max-tokens may have ended in the middle of a file
         if not state["shards"]:
-            bad = sum(state["bad_rows"].values())
-            raise Failure(f"{self.source.description}: no text found ({bad:,} bad rows"
-                          f"{reasons(state['bad_rows'])}; --text-field is '{self.job.text_field}')")
+            raise WrongOption(f"{self.source.description}: no text found")
+        bad_rows = {name: count for name, count in state["rows"].items() if name != "good"}
         files = [{"file": path, "bytes": size} for path, size, _ in state["files"]]
         manifest = {
             "tool": {"name": "prepare.py", "version": VERSION},
@@ -362,7 +382,7 @@ class Run:
             "token_bytes": self.dtype.itemsize,
             "tokens": sum(shard["tokens"] for shard in state["shards"]),
             "documents": sum(shard["documents"] for shard in state["shards"]),
-            "bad_rows": state["bad_rows"], "shards": state["shards"], "options": state["options"]}
+            "good_rows": state["rows"]["good"], "bad_rows": bad_rows, "shards": state["shards"], "options": state["options"]}
         write_json(self.manifest_path, manifest)
         shutil.rmtree(self.folder, ignore_errors=True)
         sync_folder(self.job.out)

@@ -19,6 +19,7 @@ HEADER_BYTES = 1024
 FORMATS = {2: (20240520, 1), 4: (20240801, 7)}  # bytes per token: (magic, version)
 COPY_TOKENS = 1 << 20                           # tokens in memory at a time while shards are written or checked
 BAD_REASONS = ("null", "not text", "invalid UTF-8", "not JSON")
+ROW_COUNTS = ("good", *BAD_REASONS)
 
 
 def token_dtype(vocab_size):
@@ -60,17 +61,17 @@ class Part:
     documents: int
     consumed: int   # bytes of the input file that the unit stands for; drives the progress bar
     last: bool      # the input file has no further unit
-    bad: tuple      # bad rows, one count per BAD_REASONS
+    rows: tuple     # one count per ROW_COUNTS
 
-    HEADER = struct.Struct("<8s8q")
-    MAGIC = b"teonpart"
+    HEADER = struct.Struct("<8s9q")
+    MAGIC = b"teonpar2"
 
     @staticmethod
     def name(file, unit):
         return f"{file:06d}_{unit:08d}.part"
 
     def pack(self):
-        return self.HEADER.pack(self.MAGIC, self.tokens, self.documents, self.consumed, self.last, *self.bad)
+        return self.HEADER.pack(self.MAGIC, self.tokens, self.documents, self.consumed, self.last, *self.rows)
 
     @classmethod
     def read(cls, path, width):
@@ -81,16 +82,16 @@ class Part:
             size = os.fstat(file.fileno()).st_size
         if not match or len(header) < cls.HEADER.size:
             return None
-        magic, tokens, documents, consumed, last, *bad = cls.HEADER.unpack(header)
+        magic, tokens, documents, consumed, last, *rows = cls.HEADER.unpack(header)
         if magic != cls.MAGIC or size != cls.HEADER.size + tokens * width:
             return None
-        return cls(int(match[1]), int(match[2]), path, tokens, documents, consumed, bool(last), tuple(bad))
+        return cls(int(match[1]), int(match[2]), path, tokens, documents, consumed, bool(last), tuple(rows))
 
 
-def write_part(folder, file, unit, tokenized, bad, extent):
+def write_part(folder, file, unit, tokenized, rows, extent):
     """Writes a part from `tokenized`, an iterator of (token array, documents begun in it), consumed as it is written.
 
-    `bad` is the Counter that the iterator fills; `extent()` gives (consumed, last) once the iterator is exhausted.
+    `rows` is the Counter that the iterator fills; `extent()` gives (consumed, last) once the iterator is exhausted.
     The part appears under its name only when it is whole and on disk. Returns it.
     """
     path = os.path.join(folder, Part.name(file, unit))
@@ -103,7 +104,7 @@ def write_part(folder, file, unit, tokenized, bad, extent):
             tokens += array.size
             documents += begun
         consumed, last = extent()
-        part = Part(file, unit, path, tokens, documents, consumed, last, tuple(bad[reason] for reason in BAD_REASONS))
+        part = Part(file, unit, path, tokens, documents, consumed, last, tuple(rows[name] for name in ROW_COUNTS))
         out.seek(0)
         out.write(part.pack())
         sync_and_rename(out, staged, path)

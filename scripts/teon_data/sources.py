@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from .documents import Unit, parquet_text_sizes
-from .files import Failure, UsageError, first_line, hub_client
+from .files import HUB_NAME, Failure, UsageError, first_line, hub_client
 
 KINDS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "txt"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 HUB_REPOSITORIES = {"fineweb": "HuggingFaceFW/fineweb", "fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 HUB_SAMPLES = ("10BT", "100BT", "350BT")
+CONVERTED = "refs/convert/parquet"  # the branch with each dataset as CONFIG/SPLIT/NNNN.parquet, which the hub makes itself
 PARALLEL_DOWNLOADS = 4
 
 
@@ -76,34 +77,67 @@ class LocalSource:
         pass
 
 
+@dataclass(frozen=True)
+class HubData:
+    """Parquet files of a dataset on the Hugging Face Hub: those in a folder of a branch, or those of a split."""
+    repository: str
+    branch: str | None         # None: main
+    folder: str | None = None
+    config: str | None = None  # None: the only one, or "default"
+    split: str | None = None
+
+    def choose(self, paths):
+        """Those of a repository's files that are meant."""
+        if self.folder is not None:
+            return [path for path in paths if path.startswith(self.folder + "/")]
+        found = sorted({tuple(path.split("/")[:2]) for path in paths if path.count("/") == 2})
+        configs = sorted({config for config, _ in found})
+        config = self.config or (configs[0] if len(configs) == 1 else "default")
+        splits = [split for name, split in found if name == config]
+        if not splits:
+            fault = f"no configuration '{config}'" if self.config else "several configurations"
+            raise UsageError(f"hf:{self.repository}: {fault}; write hf:{self.repository}:CONFIG:{self.split}, where CONFIG is "
+                             f"one of {', '.join(configs)}")
+        if f"partial-{self.split}" in splits:
+            raise UsageError(f"hf:{self.repository}: the hub has only the beginning of {config}/{self.split} as parquet; download "
+                             "the dataset's own files and give them instead: prepare.py 'FOLDER/*.parquet' --out ...")
+        if self.split not in splits:
+            raise UsageError(f"hf:{self.repository}: no split '{self.split}' in {config}; there are {', '.join(splits)}")
+        return [path for path in paths if path.startswith(f"{config}/{self.split}/")]
+
+    def __str__(self):
+        inside = self.folder if self.folder is not None else ":".join(filter(None, (self.config, self.split)))
+        return f"{self.repository} {inside}"
+
+
 class HubSource:
-    """A sample of FineWeb or FineWeb-Edu on the Hugging Face Hub, downloaded file by file ahead of its use.
+    """Parquet files of a dataset on the Hugging Face Hub, downloaded file by file ahead of their use.
 
     `revision` is the commit to read, None for the newest; the commit in use is in `facts`, so that a resumed run reads
     the same one. Files land in the hub's own cache, or in `download_folder`, from where they go when they are used up.
     """
 
-    def __init__(self, repository, folder, revision=None, download_folder=None):
-        self.hub = hub_client("FineWeb")
-        self.repository, self.folder, self.download_folder = repository, folder, download_folder
+    def __init__(self, data, revision=None, download_folder=None):
+        self.hub = hub_client(data.repository)
+        self.repository, self.download_folder = data.repository, download_folder
         endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-        self.hint = (f"; without a network, download {repository}'s {folder}/*.parquet on another machine and give "
+        self.hint = (f"; without a network, download {data}/*.parquet on another machine and give "
                      "the local files instead: prepare.py 'FOLDER/*.parquet' --out ...")
         try:
             api = self.hub.HfApi()
-            revision = revision or api.repo_info(repository, repo_type="dataset").sha
-            entries = list(api.list_repo_tree(repository, folder, recursive=True, revision=revision,
+            revision = revision or api.repo_info(data.repository, repo_type="dataset", revision=data.branch).sha
+            entries = list(api.list_repo_tree(data.repository, data.folder, recursive=True, revision=revision,
                                               repo_type="dataset"))
         except Exception as error:  # the hub's client raises its own, its HTTP library's and the socket's errors
-            raise Failure(f"cannot list {folder} of the dataset {repository} at {endpoint} "
+            raise Failure(f"cannot list the dataset {data} at {endpoint} "
                           f"({type(error).__name__}: {first_line(error)}){self.hint}") from error
-        self.files = [InputFile(entry.path, entry.size, 0, "parquet")
-                      for entry in sorted(entries, key=lambda entry: entry.path) if entry.path.endswith(".parquet")]
-        if not self.files:
-            raise Failure(f"the dataset {repository} has no parquet files in {folder} at revision {revision}")
+        size_of = {entry.path: entry.size for entry in entries if entry.path.endswith(".parquet")}
+        if not size_of:
+            raise Failure(f"the dataset {data} has no parquet files at revision {revision}")
+        self.files = [InputFile(path, size_of[path], 0, "parquet") for path in data.choose(sorted(size_of))]
         self.revision = revision
-        self.description = f"{repository} {folder}"
-        self.facts = {"kind": "hub", "description": self.description, "repository": repository, "revision": revision}
+        self.description = str(data)
+        self.facts = {"kind": "hub", "description": self.description, "repository": data.repository, "revision": revision}
         self.pool = None
         self.downloads = {}
 
@@ -136,8 +170,15 @@ class HubSource:
                     os.remove(path)
 
 
-def hub_sample(name):
-    """(repository, folder) of a hub source such as fineweb, fineweb:100BT or fineweb-edu:10BT, or None for files."""
+def hub_data(name):
+    """The HubData of fineweb, fineweb:100BT, fineweb-edu:10BT, hf:OWNER/NAME:SPLIT, ...; None for files."""
+    if name.startswith("hf:"):
+        match = HUB_NAME.fullmatch(name)
+        words = match["rest"].split(":")[1:] if match else []
+        if not match or len(words) > 2:
+            raise UsageError(f"{name}: write hf:OWNER/NAME, hf:OWNER/NAME:SPLIT or hf:OWNER/NAME:CONFIG:SPLIT")
+        return HubData(match["repository"], CONVERTED, config=words[0] if len(words) == 2 else None,
+                       split=words[-1] if words else "train")
     base, _, sample = name.partition(":")
     if base not in HUB_REPOSITORIES:
         return None
@@ -146,17 +187,17 @@ def hub_sample(name):
     sample = sample or HUB_SAMPLES[0]
     if sample not in HUB_SAMPLES:
         raise UsageError(f"{name}: unknown sample; known are {', '.join(f'{base}:{s}' for s in HUB_SAMPLES)}")
-    return HUB_REPOSITORIES[base], f"sample/{sample}"
+    return HubData(HUB_REPOSITORIES[base], None, folder=f"sample/{sample}")
 
 
 def open_source(inputs, revision=None, download_folder=None):
-    """The source that the command line names: one hub sample, or local files."""
-    samples = [hub_sample(item) for item in inputs]
-    if not any(samples):
+    """The source that the command line names: one dataset of the hub, or local files."""
+    datasets = [hub_data(item) for item in inputs]
+    if not any(datasets):
         return LocalSource(inputs)
     if len(inputs) > 1:
-        raise UsageError("a FineWeb sample cannot be mixed with other inputs")
-    return HubSource(*samples[0], revision, download_folder)
+        raise UsageError("a dataset of the hub cannot be mixed with other inputs")
+    return HubSource(datasets[0], revision, download_folder)
 
 
 def units(index, path, file, options):

@@ -13,14 +13,15 @@ from importlib.metadata import version
 
 import numpy as np
 
-from .files import Failure, UsageError, first_line, hub_client, need, read_json, sha256_file, sync_folder, write_json
+from .files import HUB_NAME, Failure, UsageError, first_line, hub_client, need, read_json, sha256_file, sync_folder, write_json
 
 GPT2_DELIMITER = "<|endoftext|>"
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
 GPT2_FILES = {"vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
               "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"}
-LLAMA2_REPOSITORY = "NousResearch/Llama-2-7b-hf"  # the official copy asks for a registration
+LLAMA2 = "hf:NousResearch/Llama-2-7b-hf"  # the official copy asks for a registration
+FILES = ("tokenizer.json", "tokenizer.model")  # in a folder or on the hub: what to take, the first that is there
 DELIMITER_NAMES = ("<|begin_of_text|>", "<|endoftext|>", "<s>", "<bos>", "[BOS]", "</s>", "<eos>", "[EOS]")
 MAX_TOKEN_BYTES = 255
 
@@ -191,10 +192,16 @@ def check_name(name, bpe_dir, delimiter):
         if not re.fullmatch(r"train:[0-9]+", name) or not 257 <= int(name[6:]) <= 1 << 24:
             raise UsageError(f"--tokenizer {name}: the vocabulary to train has at least 257 ids, as in train:8192")
     elif name not in ("gpt2", "bytes", "llama2"):
-        if not name.endswith((".model", ".json")):
-            raise UsageError(f"--tokenizer {name}: give gpt2, llama2, bytes, train:SIZE, or the path of a "
-                             "tokenizer.model or tokenizer.json")
-        if not os.path.isfile(name):
+        if name.startswith("hf:"):
+            if not (match := HUB_NAME.fullmatch(name)) or match["rest"]:
+                raise UsageError(f"--tokenizer {name}: write hf:OWNER/NAME")
+        elif os.path.isdir(name):
+            if not any(os.path.isfile(os.path.join(name, file)) for file in FILES):
+                raise UsageError(f"--tokenizer {name}: no {' or '.join(FILES)} in this folder")
+        elif not name.endswith((".model", ".json")):
+            raise UsageError(f"--tokenizer {name}: give gpt2, llama2, bytes, train:SIZE, hf:OWNER/NAME, or the path of a "
+                             "tokenizer.model or tokenizer.json or of a folder with one")
+        elif not os.path.isfile(name):
             raise UsageError(f"--tokenizer {name}: no such file")
     if bpe_dir and name != "gpt2":
         raise UsageError(f"--bpe-dir is for the tokenizer gpt2, not {name}")
@@ -220,15 +227,16 @@ def create(folder, name, bpe_dir, delimiter, texts):
         kind = "huggingface"
         description["trained"] = True
         train(os.path.join(staged, "tokenizer.json"), int(name[6:]), texts)
-    elif name.endswith(".json"):
-        kind = "huggingface"
-        shutil.copyfile(name, os.path.join(staged, "tokenizer.json"))
-        config = os.path.join(os.path.dirname(name), "tokenizer_config.json")
-        if os.path.exists(config):
-            shutil.copyfile(config, os.path.join(staged, "tokenizer_config.json"))
     else:
-        kind = "sentencepiece"
-        shutil.copyfile(fetch_llama2() if name == "llama2" else name, os.path.join(staged, "tokenizer.model"))
+        if name == "llama2" or name.startswith("hf:"):
+            description["revision"], path = fetch_hub(name)
+        else:
+            path = next(p for p in (name, *(os.path.join(name, file) for file in FILES)) if os.path.isfile(p))
+        kind = "huggingface" if path.endswith(".json") else "sentencepiece"
+        shutil.copyfile(path, os.path.join(staged, FILES[kind == "sentencepiece"]))
+        config = os.path.join(os.path.dirname(path), "tokenizer_config.json")
+        if kind == "huggingface" and os.path.exists(config):
+            shutil.copyfile(config, os.path.join(staged, "tokenizer_config.json"))
 
     tokenizer = KINDS[kind](staged, description)
     library = LIBRARIES[kind]
@@ -287,14 +295,23 @@ def fetch_gpt2(folder, bpe_dir):
             out.write(data)
 
 
-def fetch_llama2():
-    hub = hub_client("the tokenizer llama2")
+def fetch_hub(name):
+    """(commit, local path of the tokenizer.json or tokenizer.model) of hf:OWNER/NAME or llama2; tokenizer_config.json, where
+    there is one, lies beside it."""
+    repository = HUB_NAME.fullmatch(LLAMA2 if name == "llama2" else name)["repository"]
+    hub = hub_client(f"the tokenizer {name}")
     try:
-        return hub.hf_hub_download(LLAMA2_REPOSITORY, "tokenizer.model")
+        info = hub.HfApi().repo_info(repository)
+        there = {file.rfilename for file in info.siblings}
+        wanted = [file for file in (FILES if name != "llama2" else FILES[1:]) if file in there][:1]
+        paths = [hub.hf_hub_download(repository, file, revision=info.sha)
+                 for file in (*wanted, "tokenizer_config.json") if file in there]
     except Exception as error:  # the hub's client raises its own, its HTTP library's and the socket's errors
-        raise Failure(f"cannot download tokenizer.model of {LLAMA2_REPOSITORY} ({type(error).__name__}: "
-                      f"{first_line(error)}); without a network, bring the file over and give "
-                      "--tokenizer PATH/tokenizer.model") from error
+        raise Failure(f"cannot download the tokenizer of {repository} ({type(error).__name__}: {first_line(error)}); without a "
+                      "network, bring its tokenizer.json or tokenizer.model over and give --tokenizer PATH") from error
+    if not wanted:
+        raise UsageError(f"--tokenizer {name}: no {' or '.join(FILES)} in {repository}")
+    return info.sha, paths[0]
 
 
 def train(path, size, texts):

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import tokenizer as tokenizers
 from .documents import ReadOptions, Reader
-from .files import Failure, first_line
+from .files import Failure, WrongOption, first_line
 from .shards import token_dtype, write_part, write_shard
 
 BATCH_CHARS = 1 << 20  # text encoded at a time
@@ -54,11 +54,11 @@ class Tokenize:
     unit: object
 
     def run(self, worker):
-        bad = collections.Counter()
+        rows = collections.Counter()
         reader = worker.reader
         return write_part(worker.parts, self.unit.file, self.unit.index,
-                          tokenized(reader.documents(self.unit, bad), worker.tokenizer, self.unit.path),
-                          bad, reader.extent)
+                          tokenized(reader.documents(self.unit, rows), worker.tokenizer, self.unit.path),
+                          rows, reader.extent)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def tokenized(documents, tokenizer, path):
             pieces.append(tokens)
         array = np.concatenate(pieces, dtype=dtype, casting="unsafe")
         if int(np.count_nonzero(array == tokenizer.delimiter)) != sum(begins):
-            raise Failure(f"{path}: the tokenizer gives its delimiter {tokenizer.delimiter} for text inside a "
+            raise WrongOption(f"{path}: the tokenizer gives its delimiter {tokenizer.delimiter} for text inside a "
                           "document; choose another with --delimiter")
         return array, sum(begins)
 

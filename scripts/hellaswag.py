@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""HellaSwag's questions as tokens, for --hellaswag:
+
+    .venv/bin/python scripts/hellaswag.py hellaswag_val.jsonl --data datasets/fineweb10B --out hellaswag_val.bin
+
+hellaswag_val.jsonl (10,042 questions) is at https://github.com/rowanz/hellaswag, in data/. Tokens are those of the
+tokenizer of a folder that prepare.py made. As in llm.c, whose layout the file has, a blank begins each ending: 256 int32
+(20240522, 1, questions, zeros), then uint16 for each question: 65535, its bytes, its number, the number of the right ending, of
+endings and of tokens in the context, the context, and for each ending its length and tokens.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+try:
+    import numpy as np
+    from teon_data import tokenizer
+    from teon_data.files import Failure, sync_and_rename
+except ImportError as missing:
+    sys.exit(f"hellaswag.py: error: {missing}; `make setup` installs it into .venv; then run .venv/bin/python scripts/hellaswag.py")
+
+MAGIC, VERSION, BEGINS = 20240522, 1, 65535
+
+
+def read_questions(path):
+    """(context, endings, index of the right ending) of each line."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                row = json.loads(line)
+                context, endings, label = row["ctx"], row["endings"], int(row["label"])
+            except (ValueError, KeyError, TypeError, RecursionError):
+                raise Failure(f"{path}: line {number} is no question: it needs ctx, endings and label") from None
+            texts = [context, *endings] if isinstance(endings, list) else [None]
+            if not all(isinstance(text, str) and text for text in texts) or not 0 <= label < len(endings):
+                raise Failure(f"{path}: line {number}: ctx or an ending is no text, or label {label} is no ending's number")
+            yield context, endings, label
+
+
+def write_questions(path, questions, encode):
+    """Writes llm.c's layout; returns how many questions there are."""
+    count, stream = 0, []
+    for count, (context, endings, label) in enumerate(questions, 1):
+        context, *endings = encode([context, *(" " + ending for ending in endings)])
+        example = [BEGINS, 0, (count - 1) % BEGINS, label, len(endings), len(context), *context]
+        for ending in endings:
+            example += [len(ending), *ending]
+        example[1] = 2 * len(example)
+        stream += example
+        if len(example) > 32767:
+            raise Failure(f"question {count} has {len(example)} numbers, more than its length can say")
+    if not count:
+        raise Failure("no question in the file")
+    staged = path + ".staged"
+    with open(staged, "wb") as file:
+        file.write(np.array([MAGIC, VERSION, count], "<i4").tobytes().ljust(1024, b"\0"))
+        file.write(np.array(stream, "<u2").tobytes())
+        sync_and_rename(file, staged, path)
+    return count
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("questions", metavar="FILE.jsonl")
+    parser.add_argument("--data", required=True, metavar="FOLDER", help="folder that prepare.py made, for its tokenizer")
+    parser.add_argument("--out", required=True, metavar="FILE.bin")
+    args = parser.parse_args()
+    try:
+        folder = os.path.join(args.data, "tokenizer")
+        if not os.path.isfile(os.path.join(folder, "description.json")):
+            raise Failure(f"{args.data}: no tokenizer/description.json: not a folder that prepare.py made")
+        coder = tokenizer.load(folder)
+        if coder.vocab_size > BEGINS:
+            raise Failure(f"{folder}: {coder.vocab_size} tokens; the file has two bytes for each, so at most {BEGINS}")
+        count = write_questions(args.out, read_questions(args.questions), coder.encode)
+    except Failure as fault:
+        print(f"hellaswag.py: error: {fault}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"hellaswag.py: error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    print(f"{count:,} questions in {args.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
