@@ -1,7 +1,7 @@
 # Every command a person types here; `make help` lists them.
 #
-#   BACKEND=cuda|host   which machine to build for (default: cuda where nvcc and an NVIDIA GPU are there, else host)
-#   MARCH=...           host instruction set (default -march=native)
+#   BACKEND=cuda|cpu    NVIDIA's libraries, or cpu/'s (default: cuda where nvcc and an NVIDIA GPU are there, else cpu)
+#   MARCH=...           the CPU's instruction set (default -march=native)
 #   CUDA_ARCH=...       nvcc -gencode flags (default: those of the GPU here, or all)
 #   DEPS_INCLUDE=DIR    extra folder of header-only dependencies (`make deps-headers` fills build/deps/include)
 #   CATCH2_INCLUDE=DIR  extra folder with Catch2's header
@@ -21,22 +21,23 @@ once = $(eval $1 = $$(eval $1 := $$(shell $2))$$($1))
 ifndef BACKEND
 BACKEND := $(shell scripts/find_cuda.sh backend)
 endif
-ifeq ($(filter $(BACKEND),cuda host),)
-$(error BACKEND=$(BACKEND): it is cuda or host)
+override BACKEND := $(BACKEND:host=cpu)
+ifeq ($(filter $(BACKEND),cuda cpu),)
+$(error BACKEND=$(BACKEND): it is cuda or cpu)
 endif
 PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)
 
 # ---- sources -------------------------------------------------------------------------------------------------------
-# A file belongs to both backends unless its suffix names one.
-ONLY_host := %_host.cpp %_mpi.cpp
+# A file belongs to both backends unless its folder or suffix names one.
+ONLY_cpu  := cpu/% test/cpu/% %_host.cpp %_mpi.cpp
 ONLY_cuda := %_cuda.cu %_nccl.cu %_sm90.cu
-ROOMS     := runtime files kernels model optim data options checkpoint generation train
+ROOMS     := cpu runtime files kernels model optim data options checkpoint generation train
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
-TESTS     := $(wildcard test/*.cu test/*.cpp test/oracle/*.cpp)
+TESTS     := $(wildcard $(foreach folder,test test/cpu test/oracle,$(folder)/*.cu $(folder)/*.cpp))
 PROGRAMS  := $(basename $(wildcard train_gpt2.cu train_llama.cu generate.cu))
 BENCHES   := $(basename $(wildcard bench/bench_*.cu))
-for_host   = $(filter-out $(ONLY_cuda),$1)
-for_cuda   = $(filter-out $(ONLY_host),$1)
+for_cpu    = $(filter-out $(ONLY_cuda),$1)
+for_cuda   = $(filter-out $(ONLY_cpu),$1)
 
 # ---- compilers -----------------------------------------------------------------------------------------------------
 CXX        := g++
@@ -46,7 +47,7 @@ $(call once,CUDA_ARCH,scripts/find_cuda.sh arch)
 $(call once,CUDA_INCLUDE,scripts/find_cuda.sh include)
 $(call once,CUDA_LIBS,scripts/find_cuda.sh libs)
 $(call once,CATCH2_LIBS,scripts/find_catch2.sh "$(CATCH2_INCLUDE) $(DEPS_INCLUDE)")
-# Without MPI the host's programs run as one rank.
+# Without MPI a CPU's programs run as one rank.
 $(call once,MPI_INCLUDE,mpicxx --showme:incdirs 2>/dev/null | sed 's/[^ ]\+/-isystem &/g')
 $(call once,MPI_LIBS,mpicxx --showme:libdirs 2>/dev/null | sed 's/[^ ]\+/-L&/g; s/.*/& -lmpi/')
 ARCH_all   := -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
@@ -57,8 +58,9 @@ INCLUDES   := -I. $(patsubst %,-isystem %,$(DEPS_INCLUDE) $(CATCH2_INCLUDE))
 WARN       := -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-stringop-overflow
 VERSION     = -DTEON_SOURCE_VERSION='"$(shell cat build/version)"'
 OPT        := -O3
-CXX_host    = $(CXX) -std=c++20 $(OPT) $(MARCH) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp $(WARN) $(INCLUDES)
-CXX_asan    = $(subst -O3,-O1,$(CXX_host)) -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+CXX_cpu     = $(CXX) -std=c++20 $(OPT) $(MARCH) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp $(WARN) $(INCLUDES) \
+              -isystem cpu/include
+CXX_asan    = $(subst -O3,-O1,$(CXX_cpu)) -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 # fmt inside its headers, so that a GPU machine needs no library. Under nvcc fmt turns constexpr off, which fails to
 # compile; turned on, nvcc looks at fmt's functions of long double as device code, though no kernel calls them.
 FMT_cuda   := -DFMT_HEADER_ONLY -DFMT_USE_CONSTEXPR=1
@@ -66,18 +68,21 @@ FMT_nvcc   := -diag-suppress 20208
 CXX_cuda    = $(CXX) -std=c++20 $(OPT) -fopenmp $(WARN) $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
 NVCC_cuda   = $(NVCC) -std=c++20 $(OPT) --expt-relaxed-constexpr -lineinfo -Werror all-warnings $(FMT_nvcc) \
               -Xcompiler -Wall,-Wextra,-Wno-stringop-overflow,-fopenmp $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
-LIBS_host   = -llapacke -lopenblas -lboost_context -lfmt $(MPI_LIBS)
+LIBS_cpu    = -llapacke -lopenblas -lboost_context -lfmt $(MPI_LIBS)
 LIBS_cuda   = $(CUDA_LIBS)
 
 # ---- build folders -------------------------------------------------------------------------------------------------
 # One per way of building: how it compiles a .cpp (and links) and a .cu. The name begins with the backend.
-FOLDERS := host host-asan cuda cuda-check
-CPP_host       = $(CXX_host)
-CPP_host-asan  = $(CXX_asan)
+#   cpu-unkind: a CPU that behaves as badly as a GPU may, for tests (docs/debugging.md)
+FOLDERS := cpu cpu-unkind cpu-asan cuda cuda-check
+CPP_cpu        = $(CXX_cpu)
+CPP_cpu-unkind = $(CXX_cpu) -DTEON_UNKIND
+CPP_cpu-asan   = $(CXX_asan)
 CPP_cuda       = $(CXX_cuda)
 CPP_cuda-check = $(CXX_cuda)
-CU_host        = $(CXX_host) -x c++
-CU_host-asan   = $(CXX_asan) -x c++
+CU_cpu         = $(CPP_cpu) -x c++
+CU_cpu-unkind  = $(CPP_cpu-unkind) -x c++
+CU_cpu-asan    = $(CPP_cpu-asan) -x c++
 CU_cuda        = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),$(ARCH_sm90),$(CUDA_ARCH))
 CU_cuda-check  = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),$(ARCH_sm90),$(ARCH_all)) -Xptxas -v
 
@@ -146,13 +151,13 @@ demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train a small GPT-2 on P
 test: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## Run every test; what cannot run here is skipped by name
 	@$(PYTHON) scripts/run_tests.py $< $(wildcard test/test_*.py)
 
-test-sanitize: build/host-asan/tests build/host/tests  ## Run tests under ASan + UBSan, and kernel tests in other thread orders
+test-sanitize: build/cpu-asan/tests build/cpu/tests  ## Run tests under ASan + UBSan, and kernel tests in other thread orders
 	@echo "address and undefined behaviour sanitizers:"
-	@$(PYTHON) scripts/run_tests.py build/host-asan/tests
+	@$(PYTHON) scripts/run_tests.py build/cpu-asan/tests
 	@echo "threads in reverse order:"
-	@SIMT_ORDER=reverse $(PYTHON) scripts/run_tests.py build/host/tests --only runtime/,kernels/
+	@SIMT_ORDER=reverse $(PYTHON) scripts/run_tests.py build/cpu/tests --only runtime/,kernels/
 	@echo "threads in random order:"
-	@SIMT_ORDER=random:1 $(PYTHON) scripts/run_tests.py build/host/tests --only runtime/,kernels/
+	@SIMT_ORDER=random:1 $(PYTHON) scripts/run_tests.py build/cpu/tests --only runtime/,kernels/
 
 soak: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## The long versions: 200 kills per optimizer, 500 damaged checkpoints
 	@TEON_SOAK=1 $(PYTHON) scripts/run_tests.py --timeout 7200 $< test/test_resume.py --only train/,checkpoint/

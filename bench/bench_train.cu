@@ -1,4 +1,4 @@
-// How a training step spends its time on this machine, in this process:  build/host/bench/bench_train
+// How a training step spends its time on this machine, in this process:  build/cpu/bench/bench_train
 // GPT-2 with 256 channels, 4 layers, 8 sequences of 256 tokens, vocabulary 256 (bench/bench_train.py compares its
 // tokens/s with PyTorch's). Prints the share of the step inside matrix products, and what they reach.
 #include "bench/training_step.h"

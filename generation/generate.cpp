@@ -54,7 +54,7 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     const std::vector<int> prompt = prompt_of(o->sampling, tokenizer.get(), model.limits);
     const SafetensorsFile weights(model.weights());
 
-    CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=host to run on the CPU");
+    CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=cpu to run on the CPU");
     Context context;
     const DType dtype = o->dtype.value_or(device_info().is_gpu ? DType::bf16 : DType::f32);
     ParamStore params(decoder_params(model.config), dtype, context.stream, false);

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <thread>
 
+#include "cpu/memory.h"
 #include "runtime/rendezvous.h"
 
 namespace teon {
@@ -69,11 +70,13 @@ public:
     }
 
 protected:
-    void queue_reduce(float* data, const std::vector<Part>& parts, const Stream&) override {
+    void queue_reduce(float* data, const std::vector<Part>& parts, const Stream& stream) override {
+        stream.synchronize();
         queue([this, data, parts] { reduce(data, parts); });
     }
 
-    void queue_broadcast(void* data, DType dtype, const std::vector<Part>& parts, const Stream&) override {
+    void queue_broadcast(void* data, DType dtype, const std::vector<Part>& parts, const Stream& stream) override {
+        stream.synchronize();
         queue([this, data, dtype, parts] { spread(static_cast<std::byte*>(data), size_of(dtype), parts); });
     }
 
@@ -97,7 +100,10 @@ private:
             const std::function<void()> operation = std::move(operations_.front());
             operations_.pop_front();
             lock.unlock();
-            operation();
+            {
+                const cpu::DeviceAccess access;
+                operation();
+            }
             lock.lock();
             ++done_;
             changed_.notify_all();

@@ -1,4 +1,4 @@
-// Devices, memory and streams. One implementation per backend: device_cuda.cu, device_host.cpp.
+// Devices, memory and streams.
 // Owners (Stream, Event, Buffer, PinnedBuffer, Arena) are move-only; everything else is a view.
 #pragma once
 
@@ -17,23 +17,23 @@ namespace teon {
 struct DeviceInfo {
     std::string name;  // "NVIDIA H200", or the CPU's model name
     bool is_gpu = false;
-    int multiprocessors = 1;     // SMs, or OS threads on the host
-    int compute_capability = 0;  // 90 for sm_90; 0 on the host
+    int multiprocessors = 1;     // SMs, or OS threads on a CPU
+    int compute_capability = 0;  // 90 for sm_90; 0 on a CPU
     size_t total_bytes = 0;      // device memory
     size_t free_bytes = 0;       // at the time of the call
     double peak_bf16_flops = 0;  // dense tensor-core peak; 0 when unknown (then no MFU is printed)
 };
 
-int device_count();  // 0 on a machine without a usable device; 1 on the host backend
+int device_count();  // 0 on a machine without a usable device; 1 on a CPU
 void set_device(int index);
 DeviceInfo device_info();
-const char* backend_name();    // "cuda" or "host"
+const char* backend_name();    // "cuda" or "cpu"
 size_t device_bytes_in_use();  // bytes held by live Buffers and Arenas of this process
 size_t device_bytes_peak();
 
 class Profiler;
 
-// An ordered queue of work. On the host backend everything is done when the call returns.
+// An ordered queue of work. On a (kind) CPU everything is done when the call returns.
 class Stream {
 public:
     Stream();
@@ -103,7 +103,7 @@ void zero(T* dst, int64_t n, const Stream& s) {
     fill_bytes(dst, 0, n * sizeof(T), s);
 }
 
-// Device memory for n elements. Fresh memory holds NaN patterns (0xff bytes) on the host backend.
+// Device memory for n elements. Fresh memory holds NaN patterns (0xff bytes) on a CPU.
 template <typename T>
 class Buffer {
 public:

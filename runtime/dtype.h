@@ -81,7 +81,7 @@ inline constexpr DType dtype_of<f16> = DType::f16;
 // that have to be reduced are one thread's work each, longer ones are shared by a warp or block: on a CPU a warp-wide
 // reduction costs as much as reading a short row; on a GPU neighbouring threads have to share rows for their loads to
 // coalesce.
-#if defined(TEON_CUDA) || defined(__CUDACC__)
+#if defined(TEON_CUDA) || defined(__CUDACC__) || defined(TEON_UNKIND)
 inline constexpr int kVecBytes = 16;
 inline constexpr int kRowAlone = 0;
 #else

@@ -10,6 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "cpu/memory.h"
+#include "cpu/stream.h"
 #include "runtime/activation.h"
 #include "runtime/linalg.h"
 #include "runtime/linalg_check.h"
@@ -315,12 +317,19 @@ void check_status(const char* operation, int m, int n, lapack_int status) {
 struct Linalg::Impl {
     const Stream& stream;
     std::vector<Scratch> scratch = {};  // one per thread
+    void run(const Gemm& g) {
+        if (g.A.dtype == DType::f32) multiply<float>(g, scratch);
+        if (g.A.dtype == DType::bf16) multiply<bf16>(g, scratch);
+        if (g.A.dtype == DType::f16) multiply<f16>(g, scratch);
+    }
 };
 
 Linalg::Linalg(const Stream& stream) : impl_(new Impl{stream}) {
     on_one_thread([] {});
 }
-Linalg::~Linalg() = default;
+Linalg::~Linalg() {  // what is queued uses the scratch
+    if (impl_) (void)cpu::wait_for(static_cast<cudaStream_t>(impl_->stream.handle()), "a linear algebra handle's end");
+}
 Linalg::Linalg(Linalg&&) noexcept = default;
 Linalg& Linalg::operator=(Linalg&&) noexcept = default;
 
@@ -331,14 +340,9 @@ void Linalg::gemm(const Gemm& g) {
 }
 
 void Linalg::run(const Gemm& g) {
-    switch (g.A.dtype) {
-        case DType::f32:
-            return multiply<float>(g, impl_->scratch);
-        case DType::bf16:
-            return multiply<bf16>(g, impl_->scratch);
-        case DType::f16:
-            return multiply<f16>(g, impl_->scratch);
-    }
+    const auto status = cpu::submit(static_cast<cudaStream_t>(impl_->stream.handle()), "a matrix product",
+                                    [impl = impl_.get(), g] { impl->run(g); });
+    CHECK(status == cudaSuccess, "queueing a matrix product: {}", cudaGetErrorString(status));
 }
 
 void Linalg::set_autotune(bool) {}
@@ -347,6 +351,8 @@ void Linalg::set_autotune(bool) {}
 // ones U^T (column-major r x m: our U).
 void Linalg::svd(float* A, int m, int n, float* U, float* S, float* Vt) {
     CHECK(m > 0 && n > 0, "svd: empty {} x {} matrix", m, n);
+    impl_->stream.synchronize();
+    const cpu::DeviceAccess access;
     check_finite("svd", A, int64_t{m} * n);
     lapack_int status = 0;
     on_one_thread([&] { status = LAPACKE_sgesdd(LAPACK_COL_MAJOR, 'S', n, m, A, n, S, Vt, n, U, std::min(m, n)); });
@@ -355,6 +361,8 @@ void Linalg::svd(float* A, int m, int n, float* U, float* S, float* Vt) {
 
 void Linalg::eigh(float* A, int n, float* w) {
     CHECK(n > 0, "eigh: empty {} x {} matrix", n, n);
+    impl_->stream.synchronize();
+    const cpu::DeviceAccess access;
     check_finite("eigh", A, int64_t{n} * n);
     lapack_int status = 0;
     on_one_thread([&] { status = LAPACKE_ssyevd(LAPACK_COL_MAJOR, 'V', 'L', n, A, n, w); });

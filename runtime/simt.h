@@ -1,6 +1,6 @@
 // The kernel language: all that a kernel file may use besides kernels/ops.h. Kernels keep CUDA's spelling (__global__,
 // threadIdx, __syncthreads, __shfl_xor_sync, atomicAdd, ...). nvcc compiles them for a GPU and g++ for the host, where
-// blocks run over OS threads and the threads of a block are fibers (simt_host.h). What has a spelling of its own:
+// blocks run over OS threads and the threads of a block are fibers (cpu/simt.h). What has a spelling of its own:
 //
 //     template <typename T>
 //     __global__ void __launch_bounds__(256) scale_kernel(T* out, const T* in, float factor, int64_t n) {
@@ -14,6 +14,8 @@
 // that has returned; blocks are multiples of 32 threads; blocks never wait for each other; no float atomics into losses
 // or gradients (their order is not fixed); offsets are int64_t. The host runtime turns most violations into errors.
 #pragma once
+
+#include <cuda_runtime.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +31,7 @@
 #include "runtime/profiler.h"
 
 #if !defined(__CUDACC__)
-#include "runtime/simt_host.h"
+#include "cpu/launch.h"
 #endif
 
 namespace teon {
@@ -92,34 +94,15 @@ std::string kernel_name() {
 
 namespace detail {
 
-template <auto Kernel, typename... P, typename... Args>
-void launch(void (*)(P...), const LaunchConfig& c, const Stream& stream, Args&&... args) {
-    static_assert(sizeof...(P) == sizeof...(Args), "launch: the kernel takes another number of arguments");
-    check_launch(c);
-    if (c.empty()) return;
-    cudaError_t status = cudaSuccess;
-    if (c.smem > 48 * 1024) {  // more than every device grants unasked
-        static size_t granted = 0;
-        if (c.smem > granted) {
-            status =
-                cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(c.smem));
-            if (status == cudaSuccess) granted = c.smem;
-        }
-    }
-    if (status == cudaSuccess) {
-        Kernel<<<c.grid, c.block, c.smem, static_cast<cudaStream_t>(stream.handle())>>>(static_cast<P>(args)...);
-        status = cudaGetLastError();
-    }
-    CHECK(status == cudaSuccess,
-          "launch of {} on {} x {} x {} blocks of {} x {} x {} threads with {} bytes of dynamic "
-          "shared memory: {}",
-          kernel_name<Kernel>(), c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, c.smem,
-          cudaGetErrorString(status));
+template <auto Kernel, typename... P>
+cudaError_t start(const LaunchConfig& c, cudaStream_t stream, P... args) {
+    Kernel<<<c.grid, c.block, c.smem, stream>>>(args...);
+    return cudaGetLastError();
 }
 
 }  // namespace detail
 
-// Only the host schedules its threads itself; see simt_host.h.
+// Only a CPU's threads are scheduled by us; see cpu/simt.h.
 inline std::string set_simt_order(std::string_view) { return "forward"; }
 
 // x[i] = op(x[i], x[i ^ 16]), then ^ 8, ... ^ 1, over the lanes i of a warp.
@@ -157,23 +140,41 @@ __device__ __forceinline__ T block_reduce(T x, Op op) {
 
 namespace detail {
 
-template <auto Kernel, typename... P, typename... Args>
-void launch(void (*)(P...), const LaunchConfig& c, const Stream&, Args&&... args) {
-    static_assert(sizeof...(P) == sizeof...(Args), "launch: the kernel takes another number of arguments");
-    check_launch(c);
-    if (c.empty()) return;
+template <auto Kernel, typename... P>
+cudaError_t start(const LaunchConfig& c, cudaStream_t stream, P... args) {
     static const std::string name = kernel_name<Kernel>();
-    const std::tuple<P...> arguments(static_cast<P>(args)...);
-    simt::run_grid(name.c_str(), c.grid, c.block, c.smem, &simt::run_threads<Kernel, P...>, &arguments);
+    return cpu::launch<Kernel>(name.c_str(), c.grid, c.block, c.smem, stream, std::tuple<P...>(args...));
 }
 
 }  // namespace detail
 
 #endif
 
+namespace detail {
+
+template <auto Kernel, typename... P, typename... Args>
+void launch(void (*)(P...), const LaunchConfig& c, const Stream& stream, Args&&... args) {
+    static_assert(sizeof...(P) == sizeof...(Args), "launch: the kernel takes another number of arguments");
+    static_assert((std::is_trivially_copyable_v<P> && ...), "launch: a kernel's parameters are copied as bytes");
+    check_launch(c);
+    if (c.empty()) return;
+    cudaError_t status = cudaSuccess;
+    if (c.smem > 48 * 1024)  // more than every device grants unasked
+        status = cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(c.smem));
+    if (status == cudaSuccess)
+        status = start<Kernel, P...>(c, static_cast<cudaStream_t>(stream.handle()), static_cast<P>(args)...);
+    CHECK(status == cudaSuccess,
+          "launch of {} on {} x {} x {} blocks of {} x {} x {} threads with {} bytes of dynamic "
+          "shared memory: {}",
+          kernel_name<Kernel>(), c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, c.smem,
+          cudaGetErrorString(status));
+}
+
+}  // namespace detail
+
 // Runs Kernel(args...), converted to its parameter types, by every thread of c.grid x c.block, after the work that is
-// already on the stream. An empty grid does nothing. The host is done when this returns and rethrows what the first
-// failing block threw; CUDA throws Error for a launch that is refused and reports later failures at synchronize().
+// already on the stream. An empty grid does nothing. Throws Error for a launch that is refused; what fails later is
+// reported at synchronize(). A (kind) CPU is done when this returns, and rethrows what the first failing block threw.
 template <auto Kernel, typename... Args>
 void launch(const LaunchConfig& c, const Stream& stream, Args&&... args) {
     const ProfileScope profile(stream, detail::kernel_name<Kernel>);

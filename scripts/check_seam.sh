@@ -18,17 +18,18 @@ reject() {
 
 sources() { find "$@" \( -name '*.cu' -o -name '*.h' -o -name '*.cpp' \) -not -path './build/*' -not -path './.*' | sort; }
 
-mapfile -t outside < <(sources . | grep -v '^\./runtime/')
-reject "names of a backend outside runtime/" 'cuda[A-Z]|cublas|cusolver|nccl|MPI_|cblas_|LAPACKE_|<<<' "${outside[@]}"
-reject "a condition on the backend outside runtime/" '^ *# *(if|elif).*(__CUDACC__|__CUDA_ARCH__|__NVCC__|TEON_CUDA)' "${outside[@]}"
+mapfile -t outside < <(sources . | grep -vE '^\./(runtime|cpu|test/cpu)/')
+reject "names of a backend outside runtime/ and cpu/" 'cuda[A-Z]|cublas|cusolver|nccl|MPI_|cblas_|LAPACKE_|<<<' "${outside[@]}"
+reject "a condition on the backend outside runtime/ and cpu/" '^ *# *(if|elif).*(__CUDACC__|__CUDA_ARCH__|__NVCC__|TEON_CUDA|TEON_UNKIND)' "${outside[@]}"
 
 # Which rooms each room may include, beside itself.
 while read -r room allowed; do
     mapfile -t files < <(sources "$room" 2>/dev/null)
-    pattern="^ *# *include \"($(printf '%s\n' runtime files kernels model optim data options checkpoint generation train test | grep -vwE "$room${allowed:+|${allowed// /|}}" | paste -sd'|'))/"
+    pattern="^ *# *include \"($(printf '%s\n' runtime cpu files kernels model optim data options checkpoint generation train test | grep -vwE "$room${allowed:+|${allowed// /|}}" | paste -sd'|'))/"
     reject "$room/ may include ${allowed:-nothing} only" "$pattern" "${files[@]}"
 done <<'TABLE'
-runtime
+runtime cpu
+cpu runtime
 files runtime
 kernels runtime
 model runtime kernels data

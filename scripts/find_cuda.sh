@@ -1,7 +1,7 @@
 #!/bin/bash
 # Where CUDA is on this machine: in a toolkit or in pip's nvidia packages, which name their libraries libX.so.N.
 #
-#   scripts/find_cuda.sh backend   "cuda" where nvcc and an NVIDIA GPU are there, else "host"
+#   scripts/find_cuda.sh backend   "cuda" where nvcc and an NVIDIA GPU are there, else "cpu"
 #   scripts/find_cuda.sh nvcc      the compiler
 #   scripts/find_cuda.sh arch      nvcc flags for the GPU here, or for all that are supported
 #   scripts/find_cuda.sh include   compiler flags
@@ -50,7 +50,7 @@ fail() { echo "find_cuda: $*" >&2; exit 1; }
 
 case "${1:-}" in
 backend)
-    if find_nvcc >/dev/null && have_gpu; then echo cuda; else echo host; fi ;;
+    if find_nvcc >/dev/null && have_gpu; then echo cuda; else echo cpu; fi ;;
 nvcc)
     find_nvcc || fail "nvcc was not found; put it on the PATH or set CUDA_HOME" ;;
 arch)

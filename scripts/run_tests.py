@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs test programs and Python tests, several at a time, and ends with one line: N passed, N failed, N skipped.
 
-    scripts/run_tests.py build/host/tests                            every test case of the program
-    scripts/run_tests.py build/host/tests --only kernels,runtime     test cases whose names begin so
-    scripts/run_tests.py build/host/tests test/test_corpus.py        and a unittest file
+    scripts/run_tests.py build/cpu/tests                            every test case of the program
+    scripts/run_tests.py build/cpu/tests --only kernels,runtime     test cases whose names begin so
+    scripts/run_tests.py build/cpu/tests test/test_corpus.py        and a unittest file
     scripts/run_tests.py build/cuda/tests --wrap "compute-sanitizer --error-exitcode 9"
 
 Test cases are named "room/file: statement"; those of one file run in one process. Each process reports into the file
@@ -149,7 +149,7 @@ def main():
     options = parser.parse_args()
     prefixes = tuple(options.only.split(",")) if options.only else ("",)
 
-    os.environ.setdefault("TEON_BUILD", next((os.path.dirname(t) for t in options.tests if not t.endswith(".py")), "build/host"))
+    os.environ.setdefault("TEON_BUILD", next((os.path.dirname(t) for t in options.tests if not t.endswith(".py")), "build/cpu"))
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads starve the shards beside them
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.jobs)))
     groups = {}  # file of the test cases -> how to run them

@@ -32,7 +32,7 @@ missing_packages() {
         "libxxhash-dev <xxhash.h>" "catch2 <catch2/catch.hpp> or <catch.hpp> or <catch2/catch_all.hpp>")
     local cpu=("libopenblas-openmp-dev <cblas.h>" "liblapacke-dev <lapacke.h>"
         "libboost-context-dev <boost/context/detail/fcontext.hpp>")
-    [ "${BACKEND:-host}" = cuda ] || headers+=("${cpu[@]}")
+    [ "${BACKEND:-cpu}" = cuda ] || headers+=("${cpu[@]}")
     command -v python3 >/dev/null || echo python3
     if command -v g++ >/dev/null && echo '#include <vector>' | g++ -E -x c++ - >/dev/null 2>&1; then
         missing_headers "${headers[@]}"

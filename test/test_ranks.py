@@ -18,7 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from test_train import write_shard
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BUILD = ROOT / os.environ.get("TEON_BUILD", "build/host")
+BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 PROGRAM = BUILD / "train_gpt2"
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1"]
 SHAPE = {"--model": "tiny", "--layers": 3, "--channels": 32, "--heads": 2, "--vocab-size": 64, "--seq-len": 16,
@@ -43,7 +43,7 @@ def free_port():
         return s.getsockname()[1]
 
 
-@unittest.skipUnless("host" in BUILD.name, "ranks are tested on the host backend")
+@unittest.skipUnless("cpu" in BUILD.name, "ranks are tested on CPUs")
 @unittest.skipUnless(has_mpi(), "needs a program built with MPI, and mpirun (libopenmpi-dev, openmpi-bin)")
 class Ranks(unittest.TestCase):
     def setUp(self):

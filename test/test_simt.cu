@@ -1,5 +1,5 @@
 // What the kernel language promises on both backends. What only the host's runtime does (errors instead of hanging,
-// poison, orders) is in test_simt_host.cpp.
+// poison, orders) is in cpu/test_simt_runtime.cpp.
 #include "runtime/simt.h"
 
 #include <algorithm>
@@ -560,7 +560,7 @@ TEST_CASE("runtime/simt: arguments are converted to the kernel's parameter types
 TEST_CASE("runtime/math: exp_fast and exp2_fast over all magnitudes of normal results") {
     // The host promises 2 ulp. The GPU's __expf is 2 + floor(|1.173 x|) ulp and its exp2f 2 ulp (CUDA C++ Programming
     // Guide, mathematical functions); both flush subnormal results.
-    const bool host = std::string(backend_name()) == "host";
+    const bool host = std::string(backend_name()) == "cpu";
     const auto check = [&](const std::vector<float>& x, const std::vector<float>& y, auto reference, auto ulps) {
         for (size_t i = 0; i < x.size(); ++i) {
             const double expected = reference(static_cast<double>(x[i]));

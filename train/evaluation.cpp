@@ -131,7 +131,7 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
     std::vector<MultipleChoice> examples;
     if (!o.hellaswag.empty()) examples = read_multiple_choice(o.hellaswag, c.V);
 
-    CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=host to run on the CPU");
+    CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=cpu to run on the CPU");
     Context context;
     CHECK_USAGE(context.comm->size() == 1, "--eval-only: runs on one rank, not {}", context.comm->size());
     const DecoderRun run = plan_run(c, o, device_info());

@@ -105,7 +105,7 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
         options->micro_batch = resume->state.run.value("micro_batch", 0);
     constexpr int64_t kAnyBytes = INT64_MAX / 2;
     make_setup(family, *options, {cuda, kAnyBytes, launch.size});  // usage errors come before any device is touched
-    CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=host to run on the CPU");
+    CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=cpu to run on the CPU");
     set_device_of(launch);
     const DeviceInfo device = device_info();
     const int64_t usable = options->memory ? options->memory : usable_bytes(device, launch);

@@ -1,4 +1,4 @@
-// The host's SIMT runtime where it does more than a device: errors in place of hanging, poison, orders, exceptions.
+// The CPU's SIMT runtime where it does more than a device: errors in place of hanging, poison, orders, exceptions.
 #include <omp.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,7 +48,7 @@ std::string error_of(F f) {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-std::string line(int n) { return "test_simt_host.cpp:" + std::to_string(n); }
+std::string line(int n) { return "test_simt_runtime.cpp:" + std::to_string(n); }
 
 int thread_id() { return static_cast<int>(threadIdx.x); }
 
@@ -253,7 +253,7 @@ __global__ void nested_kernel() { check_usable(); }
 
 }  // namespace
 
-TEST_CASE("runtime/simt: threads at different barriers are an error that names both lines") {
+TEST_CASE("cpu/simt: threads at different barriers are an error that names both lines") {
     for (const std::string& order : kOrders) {
         for (int where : {1, 31, 32, 50, 63}) {
             CAPTURE(order, where);
@@ -267,7 +267,7 @@ TEST_CASE("runtime/simt: threads at different barriers are an error that names b
     }
 }
 
-TEST_CASE("runtime/simt: lanes in different warp operations are an error that names both lines") {
+TEST_CASE("cpu/simt: lanes in different warp operations are an error that names both lines") {
     std::vector<int> out(64);
     const std::string message = launch_error<divergent_shuffles_kernel>({1, 64}, out.data());
     CAPTURE(message);
@@ -281,7 +281,7 @@ TEST_CASE("runtime/simt: lanes in different warp operations are an error that na
     REQUIRE(contains(masks, "thread (5, 0, 0)"));
 }
 
-TEST_CASE("runtime/simt: a lane that waits at a barrier or has returned is missed, not waited for") {
+TEST_CASE("cpu/simt: a lane that waits at a barrier or has returned is missed, not waited for") {
     for (const std::string& order : kOrders) {
         for (int lane : {0, 7, 31, 45}) {
             CAPTURE(order, lane);
@@ -302,14 +302,14 @@ TEST_CASE("runtime/simt: a lane that waits at a barrier or has returned is misse
     REQUIRE(contains(partial, "does not exist in a block of 48 threads"));
 }
 
-TEST_CASE("runtime/simt: a barrier that part of a block cannot reach is an error that names both lines") {
+TEST_CASE("cpu/simt: a barrier that part of a block cannot reach is an error that names both lines") {
     const std::string message = launch_error<warp_against_barrier_kernel>({1, 64});
     CAPTURE(message);
     REQUIRE(contains(message, line(kWarpHere)));
     REQUIRE(contains(message, line(kBarrierThere)));
 }
 
-TEST_CASE("runtime/simt: a lane outside of its own mask and an incomplete block are errors") {
+TEST_CASE("cpu/simt: a lane outside of its own mask and an incomplete block are errors") {
     const std::string mask = launch_error<not_in_mask_kernel>({1, 32});
     CAPTURE(mask);
     REQUIRE(contains(mask, line(kNotMine)));
@@ -321,7 +321,7 @@ TEST_CASE("runtime/simt: a lane outside of its own mask and an incomplete block 
     REQUIRE(contains(block, "1 of 64 have returned"));
 }
 
-TEST_CASE("runtime/simt: an exception in a kernel unwinds its block and comes out of launch") {
+TEST_CASE("cpu/simt: an exception in a kernel unwinds its block and comes out of launch") {
     Stream stream;
     for (const std::string& order : kOrders) {
         for (int threads : {1, 4}) {
@@ -341,11 +341,11 @@ TEST_CASE("runtime/simt: an exception in a kernel unwinds its block and comes ou
     }
 }
 
-TEST_CASE("runtime/simt: a launch from inside of a kernel is refused") {
+TEST_CASE("cpu/simt: a launch from inside of a kernel is refused") {
     REQUIRE(contains(launch_error<nested_kernel>({1, 32}), "nested_kernel"));
 }
 
-TEST_CASE("runtime/simt: shared memory is NaN at the beginning of every block") {
+TEST_CASE("cpu/simt: shared memory is NaN at the beginning of every block") {
     Stream stream;
     for (int threads : {1, 3}) {
         const ScopedThreads os_threads(threads);
@@ -359,7 +359,7 @@ TEST_CASE("runtime/simt: shared memory is NaN at the beginning of every block") 
     }
 }
 
-TEST_CASE("runtime/simt: a shuffle from a lane outside of the mask gives NaN") {
+TEST_CASE("cpu/simt: a shuffle from a lane outside of the mask gives NaN") {
     Stream stream;
     Guarded<float> out(16, stream);
     launch<read_outside_mask_kernel>({1, 32}, stream, out.data());
@@ -367,14 +367,14 @@ TEST_CASE("runtime/simt: a shuffle from a lane outside of the mask gives NaN") {
     for (int i = 0; i < 16; ++i) REQUIRE((i < 8 ? values[i] == 1.0f : std::isnan(values[i])));
 }
 
-TEST_CASE("runtime/simt: planted races and missing barriers change the result with the order") {
+TEST_CASE("cpu/simt: planted races and missing barriers change the result with the order") {
     REQUIRE(distinct_results<missing_barrier_kernel>() > 1);
     REQUIRE(distinct_results<missing_second_barrier_kernel>() > 1);
     REQUIRE(distinct_results<race_kernel>() > 1);
     REQUIRE(distinct_results<warp_race_kernel>() > 1);
 }
 
-TEST_CASE("runtime/simt: orders are what they say, at the start and after a barrier") {
+TEST_CASE("cpu/simt: orders are what they say, at the start and after a barrier") {
     Stream stream;
     const auto sequences = [&](const std::string& order) {
         const ScopedOrder scope(order);
@@ -396,7 +396,7 @@ TEST_CASE("runtime/simt: orders are what they say, at the start and after a barr
     }
 }
 
-TEST_CASE("runtime/simt: a malformed order is an error and changes nothing") {
+TEST_CASE("cpu/simt: a malformed order is an error and changes nothing") {
     const ScopedOrder scope("reverse");
     for (const char* order :
          {"", "Forward", "random", "random:", "random:-1", "random:1x", "random:18446744073709551616", "reverse "}) {
@@ -406,7 +406,7 @@ TEST_CASE("runtime/simt: a malformed order is an error and changes nothing") {
     REQUIRE(set_simt_order("forward") == "reverse");
 }
 
-TEST_CASE("runtime/simt: results do not depend on order or number of OS threads") {
+TEST_CASE("cpu/simt: results do not depend on order or number of OS threads") {
     Stream stream;
     const int threads = 256, blocks = 37, n = threads * blocks;
     Guarded<float> in(random_values<float>(n, 5), stream);
@@ -424,7 +424,7 @@ TEST_CASE("runtime/simt: results do not depend on order or number of OS threads"
     }
 }
 
-TEST_CASE("runtime/simt: two OS threads may launch at the same time") {
+TEST_CASE("cpu/simt: two OS threads may launch at the same time") {
     const int n = 256 * 20;
     const std::vector<float> x = random_values<float>(n, 6);
     std::vector<std::vector<float>> results(4);
@@ -442,7 +442,7 @@ TEST_CASE("runtime/simt: two OS threads may launch at the same time") {
     for (const auto& result : results) REQUIRE(same_bits(result, results[0]));
 }
 
-TEST_CASE("runtime/simt: a stack overflow ends the program") {
+TEST_CASE("cpu/simt: a stack overflow ends the program") {
     Stream stream;
     int out = 0;
     launch<deep_kernel>({1, 1}, stream, &out, 20);

@@ -1,13 +1,13 @@
-// A CUDA GPU as the device.
+// Devices, memory and streams by the CUDA runtime, or cpu/'s.
 #include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstring>
 #include <string_view>
 
 #include "runtime/cuda_check.h"
 #include "runtime/device.h"
-#include "runtime/device_account.h"
 
 namespace teon {
 
@@ -35,6 +35,23 @@ double peak_bf16_flops(std::string_view name) {
     return 0;
 }
 
+// Bytes held by live Buffers.
+class ByteCount {
+public:
+    void add(size_t bytes) noexcept {
+        const size_t now = in_use_ += bytes;
+        for (size_t peak = peak_; peak < now && !peak_.compare_exchange_weak(peak, now);) {}
+    }
+    void subtract(size_t bytes) noexcept { in_use_ -= bytes; }
+    size_t in_use() const { return in_use_; }
+    size_t peak() const { return peak_; }
+
+private:
+    std::atomic<size_t> in_use_ = 0;
+    std::atomic<size_t> peak_ = 0;
+};
+ByteCount device_bytes;
+
 }  // namespace
 
 // 0 as well where the driver is missing or too old: the program then says that there is no device.
@@ -59,7 +76,7 @@ DeviceInfo device_info() {
     check_cuda(cudaGetDeviceProperties(&properties, index), "describing the device");
     DeviceInfo info;
     info.name = properties.name;
-    info.is_gpu = true;
+    info.is_gpu = properties.major > 0;
     info.multiprocessors = properties.multiProcessorCount;
     info.compute_capability = 10 * properties.major + properties.minor;
     check_cuda(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "asking for free memory");
@@ -67,9 +84,13 @@ DeviceInfo device_info() {
     return info;
 }
 
+#if defined(TEON_CUDA) || defined(__CUDACC__)
 const char* backend_name() { return "cuda"; }
-size_t device_bytes_in_use() { return detail::device_bytes.in_use(); }
-size_t device_bytes_peak() { return detail::device_bytes.peak(); }
+#else
+const char* backend_name() { return "cpu"; }
+#endif
+size_t device_bytes_in_use() { return device_bytes.in_use(); }
+size_t device_bytes_peak() { return device_bytes.peak(); }
 
 // Never ordered with the legacy default stream: nothing here uses that.
 Stream::Stream() {

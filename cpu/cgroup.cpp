@@ -2,9 +2,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/cgroup.h"
+#include "cpu/cgroup.h"
 
-namespace teon {
+namespace teon::cpu {
 
 namespace {
 
@@ -53,4 +53,4 @@ CgroupLimits cgroup_limits(const std::string& mount, const std::string& self) {
     return limits;
 }
 
-}  // namespace teon
+}  // namespace teon::cpu

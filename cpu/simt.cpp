@@ -1,4 +1,4 @@
-// The host's SIMT runtime: fibers, the scheduler of one block, grids over OS threads. The hot path is in simt_host.h.
+// The SIMT runtime: fibers, the scheduler of one block, grids over OS threads. The hot path is in simt.h.
 #include <omp.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -10,8 +10,8 @@
 #include <mutex>
 #include <vector>
 
+#include "cpu/simt.h"
 #include "runtime/check.h"
-#include "runtime/simt.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>

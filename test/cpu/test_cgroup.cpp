@@ -1,12 +1,13 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/cgroup.h"
+#include "cpu/cgroup.h"
 #include "test/temp_dir.h"
 
 #include "test/catch.h"
 
 using namespace teon;
+using namespace teon::cpu;
 using test::TempDir;
 
 namespace {
@@ -18,7 +19,7 @@ void write(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("runtime/cgroup: the tightest limit between the process's group and the root holds") {
+TEST_CASE("cpu/cgroup: the tightest limit between the process's group and the root holds") {
     TempDir folder;
     const std::string mount = folder / "cgroup", self = folder / "self";
     write(self, "1:cpu:/elsewhere\n0::/batch/job\n");
@@ -35,7 +36,7 @@ TEST_CASE("runtime/cgroup: the tightest limit between the process's group and th
     REQUIRE(limits.memory_left == 7000);
 }
 
-TEST_CASE("runtime/cgroup: in a container the root's limit holds, whatever the group is called") {
+TEST_CASE("cpu/cgroup: in a container the root's limit holds, whatever the group is called") {
     TempDir folder;
     write(folder / "self", "0::/not/mounted/here\n");
     write(folder / "cgroup/cpu.max", "200000 100000\n");
@@ -46,7 +47,7 @@ TEST_CASE("runtime/cgroup: in a container the root's limit holds, whatever the g
     REQUIRE(limits.memory_left == 0);
 }
 
-TEST_CASE("runtime/cgroup: no limit where there is none, or none that can be read") {
+TEST_CASE("cpu/cgroup: no limit where there is none, or none that can be read") {
     TempDir folder;
     const CgroupLimits absent = cgroup_limits(folder / "cgroup", folder / "self");
     REQUIRE_FALSE(absent.cpus);

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace teon {
+namespace teon::cpu {
 
 struct CgroupLimits {
     std::optional<double> cpus = {};          // processor seconds per second
@@ -16,4 +16,4 @@ struct CgroupLimits {
 // mounted at `mount`. Nothing where there is no limit, no version 2 or something unreadable.
 CgroupLimits cgroup_limits(const std::string& mount = "/sys/fs/cgroup", const std::string& self = "/proc/self/cgroup");
 
-}  // namespace teon
+}  // namespace teon::cpu

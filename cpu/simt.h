@@ -1,4 +1,4 @@
-// The kernel language on the host: blocks run over OS threads (OpenMP), the threads of a block are fibers of one OS
+// The kernel language on a CPU: blocks run over OS threads (OpenMP), the threads of a block are fibers of one OS
 // thread. A fiber runs the block's threads one after the other in a plain loop, with the kernel inlined in it; only
 // when a thread has to wait (barrier or warp collective) does the fiber stay behind as that thread and another one
 // takes over the loop. So a kernel that never waits pays no switch, and a kernel of warp collectives keeps 32 fibers
@@ -19,20 +19,14 @@
 #include <tuple>
 #include <type_traits>
 
+#include "cpu/include/cuda_runtime.h"
+
 // Kernels are forced into the loop that runs them: see run_threads.
 #define __global__ inline __attribute__((always_inline))
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-
-struct uint3 {
-    unsigned x, y, z;
-};
-struct dim3 {
-    unsigned x, y, z;
-    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
-};
 
 inline constinit thread_local uint3 threadIdx{}, blockIdx{};
 inline constinit thread_local dim3 blockDim, gridDim;

@@ -1,0 +1,190 @@
+#include "cpu/engine.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+namespace teon::cpu {
+
+namespace {
+
+std::atomic<const char*> in_progress = nullptr;
+
+uint64_t next_random(uint64_t& state) {  // splitmix64
+    uint64_t x = state += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+void parse_order(Engine& e, const std::string& order) {
+    uint64_t seed = 0;
+    const bool random = order.starts_with("random:") && order.size() > 7;
+    const char *begin = order.data() + (random ? 7 : 0), *end = order.data() + order.size();
+    const auto [rest, status] = std::from_chars(begin, end, seed);
+    CHECK(order == "late" || (random && status == std::errc() && rest == end),
+          "CUDA_ORDER is \"{}\"; it must be late or random:SEED, with SEED a non-negative integer", order);
+    e.random = random;
+    e.seed = e.state = seed;
+}
+
+// The operation that `target` needs first: it, or one that waits for nothing.
+OperationPtr first_needed(OperationPtr target) {
+    while (!target->after.empty()) target = OperationPtr(target->after.back());
+    return target;
+}
+
+}  // namespace
+
+Engine::Engine() {
+    if (const char* order = kUnkind ? std::getenv("CUDA_ORDER") : nullptr) parse_order(*this, order);
+}
+
+Engine& engine() {
+    static auto* e = new Engine;
+    return *e;
+}
+
+std::string set_order(const std::string& order) {
+    Engine& e = engine();
+    const std::lock_guard lock(e.mutex);
+    const std::string before = e.random ? fmt::format("random:{}", e.seed) : "late";
+    parse_order(e, order);
+    return before;
+}
+
+const char* work_in_progress() { return in_progress; }
+
+// After a failure nothing runs any more.
+void execute(const Operation& operation) noexcept {
+    if (!operation.work || device_error() != cudaSuccess) return;
+    const DeviceAccess access;
+    in_progress = operation.what;
+    try {
+        operation.work();
+    } catch (const std::exception& error) { fail_device(cudaErrorLaunchFailure, error.what()); }
+    in_progress = nullptr;
+}
+
+OperationPtr Engine::add(std::vector<OperationPtr> after, const char* what, std::function<void()> work) {
+    std::erase_if(after, [](auto& earlier) { return earlier->done; });
+    std::sort(after.begin(), after.end());
+    after.erase(std::unique(after.begin(), after.end()), after.end());
+    last_call = Clock::now();
+    auto operation = std::make_shared<Operation>(Operation{what, std::move(work), std::move(after)});
+    for (const OperationPtr& earlier : operation->after) earlier->before.push_back(operation);
+    ++left;
+    if (kUnkind && operation->after.empty()) {
+        operation->place = ready.size();
+        ready.push_back(operation);
+    }
+    if (kUnkind && !watched) {
+        watched = true;
+        std::thread([this] { watch(); }).detach();
+    }
+    return operation;
+}
+
+OperationPtr Engine::append(cudaStream_t stream, const char* what, std::function<void()> work) {
+    OperationPtr operation;
+    if (stream->capture) {
+        operation = std::make_shared<Operation>(Operation{what, std::move(work), std::move(stream->after)});
+        stream->capture->operations.push_back(operation);
+    } else {
+        operation = add(std::move(stream->after), what, std::move(work));
+        if (!kUnkind) {
+            ++stream->queued;
+            stream->queue.push_back(operation);
+            changed.notify_all();
+        }
+    }
+    stream->after = {operation};
+    return operation;
+}
+
+void Engine::finish(const OperationPtr& operation) {
+    operation->done = true;
+    operation->at = Clock::now();
+    operation->work = nullptr;
+    for (const OperationPtr& next : operation->before) {
+        std::erase(next->after, operation);
+        if (kUnkind && next->after.empty()) {
+            next->place = ready.size();
+            ready.push_back(next);
+        }
+    }
+    operation->before.clear();
+    --left;
+    changed.notify_all();
+}
+
+void Engine::run(std::unique_lock<std::mutex>& lock, OperationPtr operation) {
+    std::swap(ready[operation->place], ready.back());
+    ready[operation->place]->place = operation->place;
+    ready.pop_back();
+    running = true;
+    lock.unlock();
+    execute(*operation);
+    lock.lock();
+    running = false;
+    last_call = Clock::now();
+    finish(operation);
+}
+
+void Engine::run_until_done(std::unique_lock<std::mutex>& lock, const OperationPtr& target) {
+    while (!target->done) {
+        if (!kUnkind || running) {
+            changed.wait(lock);
+        } else {
+            run(lock, random ? ready[next_random(state) % ready.size()] : first_needed(target));
+        }
+    }
+}
+
+void Engine::run_some(std::unique_lock<std::mutex>& lock) {
+    if (!kUnkind || !random || next_random(state) % 8 != 0) return;
+    for (uint64_t n = next_random(state) % 16; n > 0 && !running && !ready.empty(); --n)
+        run(lock, ready[next_random(state) % ready.size()]);
+}
+
+void Engine::run_all(std::unique_lock<std::mutex>& lock) {
+    while (left > 0) {
+        if (!kUnkind || running) {
+            changed.wait(lock);
+        } else {
+            run(lock, ready[random ? next_random(state) % ready.size() : 0]);
+        }
+    }
+}
+
+void Engine::watch() {
+    for (std::unique_lock lock(mutex);;) {
+        changed.wait_for(lock, std::chrono::milliseconds(50));
+        if (!running && Clock::now() - last_call > std::chrono::milliseconds(300)) run_all(lock);
+    }
+}
+
+Call::Call(const char* what) : what(what), status(device_error()) { e.run_some(lock); }
+
+Call::Call(const char* what, const void* handle) : Call(what) {
+    if (status == cudaSuccess && !e.alive.contains(handle))
+        status = fail(cudaErrorInvalidResourceHandle,
+                      fmt::format("{}: {}", what,
+                                  handle ? "a stream, event or graph that does not exist"
+                                         : "no stream is given, and the default stream is not used here"));
+}
+
+cudaError_t Call::breaks(Capture& capture, cudaError_t code) {
+    if (!capture.broken_by) capture.broken_by = what;
+    return fail(code, fmt::format("{} is not allowed while a stream is captured", what));
+}
+
+bool run_everything() {
+    Engine& e = engine();
+    std::unique_lock lock(e.mutex);
+    if (e.left == 0) return false;
+    e.run_all(lock);
+    return true;
+}
+
+}  // namespace teon::cpu

@@ -1,0 +1,24 @@
+// How runtime/simt.h starts a kernel on a CPU.
+#pragma once
+
+#include <cstddef>
+
+#include "cpu/include/cuda_runtime.h"
+#include "cpu/simt.h"
+#include "cpu/stream.h"
+
+namespace teon::cpu {
+
+// Whether the device takes such a launch; counts it.
+cudaError_t check_launch(const void* kernel, size_t smem);
+
+// Kernel(arguments...) by every thread of grid x block, with smem bytes of dynamic shared memory. `name` stays.
+template <auto Kernel, typename... P>
+cudaError_t launch(const char* name, dim3 grid, dim3 block, size_t smem, cudaStream_t stream,
+                   const std::tuple<P...>& arguments) {
+    if (const cudaError_t status = check_launch(reinterpret_cast<const void*>(Kernel), smem)) return status;
+    return submit(stream, name,
+                  [=] { simt::run_grid(name, grid, block, smem, &simt::run_threads<Kernel, P...>, &arguments); });
+}
+
+}  // namespace teon::cpu

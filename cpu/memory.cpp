@@ -1,0 +1,369 @@
+#include "cpu/memory.h"
+
+#include <execinfo.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "cpu/cgroup.h"
+#include "cpu/counts.h"
+#include "cpu/error.h"
+#include "cpu/stream.h"
+#include "runtime/check.h"
+
+namespace teon::cpu {
+
+namespace {
+
+constexpr size_t kAlignment = 256;  // of cudaMalloc
+constexpr int kNaN = 0xff;          // a byte that makes NaN of every storage type
+
+size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+size_t total_memory() { return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE); }
+
+// What the system could still give without swapping, and a container's limit allows.
+size_t available_memory() {
+    size_t system = total_memory();
+    std::ifstream in("/proc/meminfo");
+    for (std::string key, rest; in >> key && std::getline(in, rest);)
+        if (key == "MemAvailable:") system = std::strtoull(rest.c_str(), nullptr, 10) * 1024;
+    return std::min<size_t>(system, cgroup_limits().memory_left.value_or(system));
+}
+
+// The system grants more than it has and then ends the program, so large requests are compared with what is there.
+bool is_there(size_t bytes) { return bytes <= 64 << 20 || bytes <= available_memory(); }
+
+bool strict() {
+    static const bool on = [] {
+        const char* value = std::getenv("CUDA_STRICT");
+        return value && *value && std::string(value) != "0";
+    }();
+    return on;
+}
+
+// ---- the unkind memories
+// ---------------------------------------------------------------------------------------------
+
+// An allocation ends (rounded up to its alignment) at a page that cannot be touched, and one such page is before it.
+struct Block {
+    size_t bytes;
+    char* mapping;  // the first page that can be touched
+    size_t mapped;
+    bool pinned;
+    bool contains(uintptr_t begin, uintptr_t at, size_t size) const {
+        return at >= begin && at - begin <= bytes && size <= bytes - (at - begin);
+    }
+};
+
+class Memories {
+public:
+    static Memories& get() {  // never destroyed: memory may be freed while the process ends
+        static auto* m = new Memories;
+        return *m;
+    }
+
+    void* allocate(size_t bytes, bool pinned) {
+        const size_t data = round_up(bytes, kAlignment), mapped = round_up(data, page_);
+        char* all = static_cast<char*>(
+            mmap(nullptr, mapped + 2 * page_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        if (all == MAP_FAILED) return nullptr;
+        char* mapping = all + page_;
+        char* p = mapping + mapped - data;
+        const std::lock_guard lock(mutex_);
+        const Block block{bytes, mapping, mapped, pinned};
+        protect(block, true);
+        std::memset(mapping, kNaN, mapped);
+        if (!pinned) protect(block, open_ > 0 && !has_keys_);
+        live_[reinterpret_cast<uintptr_t>(p)] = block;
+        watch_faults();
+        return p;
+    }
+
+    // What is wrong with freeing p; empty: it is freed.
+    std::string release(void* p, bool pinned) {
+        const std::lock_guard lock(mutex_);
+        const auto it = live_.find(reinterpret_cast<uintptr_t>(p));
+        if (it == live_.end() || it->second.pinned != pinned)
+            return "memory that was not allocated so, or was freed before";
+        const Block block = it->second;
+        if (!pinned) protect(block, true);
+        std::string wrong;
+        const auto *begin = static_cast<unsigned char*>(p), *end = begin + block.bytes;
+        const auto untouched = [](const unsigned char* from, const void* to) {
+            return std::all_of(from, static_cast<const unsigned char*>(to), [](unsigned char c) { return c == kNaN; });
+        };
+        if (!untouched(reinterpret_cast<unsigned char*>(block.mapping), begin)) wrong = "before the begin";
+        if (!untouched(end, block.mapping + block.mapped)) wrong = "behind the end";
+        live_.erase(it);
+        // Never given out again: what still touches it is found.
+        mmap(block.mapping, block.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        freed_[reinterpret_cast<uintptr_t>(p)] = block;
+        return wrong.empty() ? wrong : fmt::format("something was written {} of the {} bytes", wrong, block.bytes);
+    }
+
+    Memory kind(const void* p, size_t bytes, std::string& why) {
+        const std::lock_guard lock(mutex_);
+        const uintptr_t at = reinterpret_cast<uintptr_t>(p);
+        if (const auto* found = find(live_, at, bytes)) {
+            if (!found->second.contains(found->first, at, bytes))
+                why = fmt::format("{} bytes at byte {} of an allocation of {}", bytes, at - found->first,
+                                  found->second.bytes);
+            return found->second.pinned ? Memory::pinned : Memory::device;
+        }
+        if (const auto* found = find(freed_, at, bytes)) {
+            why =
+                fmt::format("{} bytes at byte {} of {} that were freed", bytes, at - found->first, found->second.bytes);
+            return found->second.pinned ? Memory::pinned : Memory::device;
+        }
+        return Memory::pageable;
+    }
+
+    void open() {
+        if (has_keys_) {
+            if (depth_++ == 0) set_key(0);
+            return;
+        }
+        const std::lock_guard lock(mutex_);
+        if (open_++ == 0) protect_all(true);
+    }
+
+    void close() noexcept {
+        if (has_keys_) {
+            if (--depth_ == 0) set_key(kKeyClosed);
+            return;
+        }
+        const std::lock_guard lock(mutex_);
+        if (--open_ == 0) protect_all(false);
+    }
+
+    void open_to_this_thread() {
+        if (has_keys_ && depth_++ == 0) set_key(0);
+    }
+
+private:
+    static constexpr unsigned kKeyClosed = 1;  // PKEY_DISABLE_ACCESS
+
+    Memories() : key_(static_cast<int>(syscall(SYS_pkey_alloc, 0, kKeyClosed))), has_keys_(key_ >= 0) {}
+
+    void set_key(unsigned rights) {
+#if defined(__x86_64__)
+        unsigned all, high;
+        asm volatile("rdpkru" : "=a"(all), "=d"(high) : "c"(0));
+        all = (all & ~(3u << (2 * key_))) | rights << (2 * key_);
+        asm volatile("wrpkru" : : "a"(all), "c"(0), "d"(0) : "memory");
+#else
+        (void)rights;
+#endif
+    }
+
+    void protect(const Block& block, bool open) {
+        if (has_keys_) {
+            syscall(SYS_pkey_mprotect, block.mapping, block.mapped, PROT_READ | PROT_WRITE, open ? 0 : key_);
+        } else {
+            mprotect(block.mapping, block.mapped, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+        }
+    }
+
+    void protect_all(bool open) {
+        for (const auto& [begin, block] : live_)
+            if (!block.pinned) protect(block, open);
+    }
+
+    using Blocks = std::map<uintptr_t, Block>;
+
+    // The allocation that [at, at + bytes) touches, or whose guards it does.
+    const Blocks::value_type* find(const Blocks& blocks, uintptr_t at, size_t bytes) const {
+        auto it = blocks.upper_bound(at + bytes + page_);
+        if (it == blocks.begin()) return nullptr;
+        --it;
+        const uintptr_t begin = reinterpret_cast<uintptr_t>(it->second.mapping);
+        return at < begin + it->second.mapped + page_ && at + bytes + page_ > begin ? &*it : nullptr;
+    }
+
+    // ---- faults ----------------------------------------------------------------------------------------------------
+
+    void watch_faults() {
+        struct sigaction now;
+        sigaction(SIGSEGV, nullptr, &now);
+        if (now.sa_sigaction == on_fault) return;
+        before_ = now;
+        struct sigaction mine = {};
+        mine.sa_sigaction = on_fault;
+        mine.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        sigaction(SIGSEGV, &mine, nullptr);
+    }
+
+    static void on_fault(int signal, siginfo_t* info, void*) {
+        Memories& m = get();
+        const uintptr_t at = reinterpret_cast<uintptr_t>(info->si_addr);
+        const bool ours = m.mutex_.try_lock();
+        const auto* live = m.find(m.live_, at, 1);
+        const auto* block = live ? live : m.find(m.freed_, at, 1);
+        if (block) {
+            const char* who = m.has_keys_   ? (m.depth_ > 0 ? work_in_progress() : nullptr)
+                              : m.open_ > 0 ? work_in_progress()
+                                            : nullptr;
+            char text[400];
+            const long offset = static_cast<long>(at - block->first);
+            const int length =
+                std::snprintf(text, sizeof text, "device memory: %s touches byte %ld of %s of %zu bytes%s\n",
+                              who ? who : "the host", offset, live ? "an allocation" : "a freed allocation",
+                              block->second.bytes, who ? "" : "; only kernels, libraries and copies may touch it");
+            if (write(STDERR_FILENO, text, static_cast<size_t>(length)) < 0) {}
+            void* frames[32];
+            backtrace_symbols_fd(frames, backtrace(frames, 32), STDERR_FILENO);
+        }
+        if (ours) m.mutex_.unlock();
+        sigaction(signal, &m.before_, nullptr);  // the access is repeated, and ends the program
+    }
+
+    const size_t page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const int key_;
+    const bool has_keys_;
+    std::mutex mutex_;
+    Blocks live_, freed_;
+    int open_ = 0;  // without keys: how many DeviceAccess live
+    static inline thread_local int depth_ = 0;
+    struct sigaction before_ = {};
+};
+
+// ---- both kinds
+// ------------------------------------------------------------------------------------------------------
+
+void* allocate(size_t bytes, bool pinned) {
+    if (!is_there(bytes)) return nullptr;
+    if constexpr (kUnkind) return Memories::get().allocate(bytes, pinned);
+    void* p = std::aligned_alloc(kAlignment, round_up(bytes, kAlignment));
+    if (p && !pinned) std::memset(p, kNaN, bytes);  // reading what was never written shows
+    return p;
+}
+
+cudaError_t allocate(const char* what, void** p, size_t bytes, bool pinned) {
+    *p = nullptr;
+    if (const cudaError_t status = refuse_in_capture(what)) return status;
+    if (bytes == 0) return cudaSuccess;
+    *p = allocate(bytes, pinned);
+    if (!*p) return fail(cudaErrorMemoryAllocation, "out of memory");
+    ++counters.allocations;
+    return cudaSuccess;
+}
+
+// Waits for the device, as cudaFree does; in strict mode not, so that work which still uses the memory is found.
+cudaError_t release(const char* what, void* p, bool pinned) {
+    if (!p) return cudaSuccess;
+    if constexpr (!kUnkind) {
+        run_everything();
+        std::free(p);
+        ++counters.frees;
+        return device_error();
+    }
+    if (const cudaError_t status = refuse_in_capture(what); status != cudaSuccess && status != device_error())
+        return status;
+    if (!strict() && run_everything()) ++counters.frees_that_wait;
+    ++counters.frees;
+    const std::string wrong = Memories::get().release(p, pinned);
+    if (!wrong.empty()) {
+        fail_device(cudaErrorIllegalAddress, fmt::format("{}: {}", what, wrong));
+        std::fprintf(stderr, "%s: %s\n", what, wrong.c_str());
+    }
+    return device_error();
+}
+
+const char* name(Memory kind) {
+    return kind == Memory::device   ? "device memory"
+           : kind == Memory::pinned ? "pinned host memory"
+                                    : "pageable host memory";
+}
+
+// Refuses memory that is not what the call says, as a GPU's unified addressing finds out or goes wrong.
+cudaError_t check(const char* what, const void* p, size_t bytes, bool device) {
+    std::string why;
+    const Memory kind = memory_kind(p, bytes, why);
+    if (!why.empty()) return fail(cudaErrorInvalidValue, fmt::format("{}: {}", what, why));
+    if ((kind == Memory::device) == device) return cudaSuccess;
+    return fail(cudaErrorInvalidValue,
+                fmt::format("{}: {} where {} is due", what, name(kind), device ? "device memory" : "host memory"));
+}
+
+bool overlap(const void* a, const void* b, size_t bytes) {
+    const auto *x = static_cast<const char*>(a), *y = static_cast<const char*>(b);
+    return x < y + bytes && y < x + bytes;
+}
+
+}  // namespace
+
+void DeviceAccess::open() { Memories::get().open(); }
+void DeviceAccess::close() noexcept { Memories::get().close(); }
+void open_device_memory_to_this_thread() {
+    if (kUnkind) Memories::get().open_to_this_thread();
+}
+
+Memory memory_kind(const void* p, size_t bytes, std::string& why) {
+    return kUnkind ? Memories::get().kind(p, bytes, why) : Memory::pageable;
+}
+
+}  // namespace teon::cpu
+
+using namespace teon::cpu;
+
+cudaError_t cudaMalloc(void** p, size_t bytes) { return allocate("cudaMalloc", p, bytes, false); }
+cudaError_t cudaFree(void* p) { return release("cudaFree", p, false); }
+cudaError_t cudaMallocHost(void** p, size_t bytes) { return allocate("cudaMallocHost", p, bytes, true); }
+cudaError_t cudaFreeHost(void* p) { return release("cudaFreeHost", p, true); }
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+    *total = total_memory();
+    *free = std::min(available_memory(), *total);
+    return device_error();
+}
+
+cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream) {
+    if constexpr (kUnkind)
+        if (const cudaError_t status = check("cudaMemsetAsync", to, bytes, true)) return status;
+    return submit(stream, "cudaMemsetAsync", [=] { std::memset(to, byte, bytes); });
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+    const char* const what = kind == cudaMemcpyHostToDevice   ? "cudaMemcpyAsync (host to device)"
+                             : kind == cudaMemcpyDeviceToHost ? "cudaMemcpyAsync (device to host)"
+                                                              : "cudaMemcpyAsync (device to device)";
+    if constexpr (!kUnkind) return submit(stream, what, [=] { std::memmove(to, from, bytes); });
+    const bool to_device = kind != cudaMemcpyDeviceToHost, from_device = kind != cudaMemcpyHostToDevice;
+    if (kind == cudaMemcpyHostToHost) return fail(cudaErrorInvalidMemcpyDirection, "a copy from host to host");
+    if (const cudaError_t status = check(what, to, bytes, to_device)) return status;
+    if (const cudaError_t status = check(what, from, bytes, from_device)) return status;
+    if (overlap(to, from, bytes)) return fail(cudaErrorInvalidValue, fmt::format("{}: the two overlap", what));
+    const auto copy = [=] { std::memcpy(to, from, bytes); };
+    std::string why;
+    const bool pageable = !to_device    ? memory_kind(to, bytes, why) == Memory::pageable
+                          : from_device ? false
+                                        : memory_kind(from, bytes, why) == Memory::pageable;
+    if (pageable && is_capturing(stream))
+        return fail(cudaErrorStreamCaptureUnsupported, fmt::format("{}: pageable memory during capture", what));
+    if (pageable && to_device && !strict()) {  // it is staged before the call returns
+        const auto* bytes_now = static_cast<const char*>(from);
+        const auto staged = std::make_shared<const std::vector<char>>(bytes_now, bytes_now + bytes);
+        return enqueue(stream, what, [=] { std::memcpy(to, staged->data(), bytes); });
+    }
+    if (!to_device && !is_capturing(stream)) std::memset(to, kNaN, bytes);  // what it holds until the copy is done
+    if (const cudaError_t status = enqueue(stream, what, copy)) return status;
+    if (!pageable || to_device || strict()) return cudaSuccess;
+    ++counters.pageable_waits;
+    return wait_for(stream, what);
+}

@@ -1,0 +1,42 @@
+// The memories of the device. Kind: device memory is the process's memory. Unkind (TEON_UNKIND): the host cannot touch
+// it, neither can anybody touch what lies behind its end or has been freed, and the functions know what is device
+// memory, pinned or neither.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace teon::cpu {
+
+#if defined(TEON_UNKIND)
+inline constexpr bool kUnkind = true;
+#else
+inline constexpr bool kUnkind = false;
+#endif
+
+// While one of these lives, the calling thread may touch device memory. What runs on streams and in the thread pool has
+// one already. Where the CPU has no protection keys, all threads may meanwhile.
+class DeviceAccess {
+public:
+    DeviceAccess() {
+        if constexpr (kUnkind) open();
+    }
+    ~DeviceAccess() {
+        if constexpr (kUnkind) close();
+    }
+    DeviceAccess(const DeviceAccess&) = delete;
+
+private:
+    static void open();
+    static void close() noexcept;
+};
+
+// For the threads that do the device's work and nothing else: they may touch it whenever somebody may.
+void open_device_memory_to_this_thread();
+
+enum class Memory { pageable, pinned, device };
+
+// What [p, p + bytes) is, all of it; with a reason in `why` if it is neither, so partly or no longer memory.
+Memory memory_kind(const void* p, size_t bytes, std::string& why);
+
+}  // namespace teon::cpu

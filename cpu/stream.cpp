@@ -1,0 +1,261 @@
+#include <algorithm>
+
+#include "cpu/counts.h"
+#include "cpu/engine.h"
+
+using namespace teon::cpu;
+
+namespace teon::cpu {
+
+namespace {
+
+bool anything_left(cudaStream_t stream) {
+    return std::any_of(stream->after.begin(), stream->after.end(), [](auto& operation) { return !operation->done; });
+}
+
+// A kind stream's thread, which destroys the stream in the end.
+void work_off(cudaStream_t stream) {
+    Engine& e = engine();
+    for (std::unique_lock lock(e.mutex);;) {
+        const auto due = [&] {
+            return stream->queue.empty() ? stream->destroyed : stream->queue.front()->after.empty();
+        };
+        e.changed.wait(lock, due);
+        if (stream->queue.empty()) break;
+        const OperationPtr operation = stream->queue.front();
+        lock.unlock();
+        execute(*operation);
+        lock.lock();
+        stream->queue.pop_front();
+        --stream->queued;
+        e.finish(operation);
+    }
+    delete stream;
+}
+
+cudaError_t refuse_broken(cudaStream_t stream, const char* what) {
+    if (!stream->capture || !stream->capture->broken_by) return cudaSuccess;
+    return fail(cudaErrorStreamCaptureInvalidated,
+                fmt::format("{}: the stream's capture was broken by {}", what, stream->capture->broken_by));
+}
+
+cudaError_t add(cudaStream_t stream, const char* what, std::function<void()> work, bool beside) {
+    Call call(what, stream);
+    if (call.status != cudaSuccess) return call.status;
+    if (const cudaError_t status = refuse_broken(stream, what)) return status;
+    if (!kUnkind && !stream->capture) {
+        if (beside && !stream->has_worker) {
+            stream->has_worker = true;
+            std::thread(work_off, stream).detach();
+        }
+        if (!beside && !anything_left(stream)) {
+            call.lock.unlock();
+            work();
+            return cudaSuccess;
+        }
+    }
+    call.e.append(stream, what, std::move(work));
+    return cudaSuccess;
+}
+
+void wait_for_all_of(Call& call, cudaStream_t stream) {
+    if (!anything_left(stream)) return;
+    ++counters.waits;
+    const std::vector<OperationPtr> targets = stream->after;
+    for (const OperationPtr& target : targets) call.e.run_until_done(call.lock, target);
+}
+
+template <typename T>
+cudaError_t make(const char* what, T** handle, T* object) {
+    const Call call(what);
+    call.e.alive.insert(object);
+    *handle = object;
+    return call.status;
+}
+
+}  // namespace
+
+cudaError_t enqueue(cudaStream_t stream, const char* what, std::function<void()> work) {
+    return add(stream, what, std::move(work), false);
+}
+cudaError_t enqueue_beside(cudaStream_t stream, const char* what, std::function<void()> work) {
+    return add(stream, what, std::move(work), true);
+}
+
+bool at_once(cudaStream_t stream) { return !kUnkind && stream && stream->queued == 0; }
+
+bool is_capturing(cudaStream_t stream) {
+    const std::lock_guard lock(engine().mutex);
+    return stream->capture != nullptr;
+}
+
+cudaError_t wait_for(cudaStream_t stream, const char* what) {
+    if (at_once(stream)) return device_error();
+    Call call(what, stream);
+    if (call.status != cudaSuccess) return call.status;
+    if (stream->capture) return call.breaks(*stream->capture, cudaErrorStreamCaptureUnsupported);
+    wait_for_all_of(call, stream);
+    return device_error();
+}
+
+cudaError_t refuse_in_capture(const char* what) {
+    Call call(what);
+    for (const auto& capture : call.e.captures)
+        if (capture->mode == cudaStreamCaptureModeGlobal ||
+            (capture->mode == cudaStreamCaptureModeThreadLocal && capture->thread == std::this_thread::get_id()))
+            return call.breaks(*capture, cudaErrorStreamCaptureUnsupported);
+    return call.status;
+}
+
+}  // namespace teon::cpu
+
+// ---- streams -----------------------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+    if (flags != cudaStreamNonBlocking)
+        return fail(cudaErrorInvalidValue,
+                    "a stream that waits for the default stream: only cudaStreamNonBlocking is known here");
+    return make("cudaStreamCreate", stream, new CUstream_st);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+// What it holds is still done.
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    Call call("cudaStreamDestroy", stream);
+    if (!call.e.alive.erase(stream)) return call.status;
+    if (stream->capture && !stream->capture->broken_by) stream->capture->broken_by = call.what;
+    if (stream->has_worker) {
+        stream->destroyed = true;
+        call.e.changed.notify_all();
+    } else {
+        delete stream;
+    }
+    return call.status;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return wait_for(stream, "cudaStreamSynchronize"); }
+
+cudaError_t cudaDeviceSynchronize() {
+    if (const cudaError_t status = refuse_in_capture("cudaDeviceSynchronize")) return status;
+    if (run_everything()) ++counters.waits;
+    return device_error();
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    Call call("cudaStreamQuery", stream);
+    if (call.status != cudaSuccess) return call.status;
+    if (stream->capture) return call.breaks(*stream->capture, cudaErrorStreamCaptureUnsupported);
+    return anything_left(stream) ? fail(cudaErrorNotReady, "not ready") : cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    Call call("cudaStreamWaitEvent", stream);
+    if (call.status == cudaSuccess && !call.e.alive.contains(event))
+        call.status = fail(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent: an event that does not exist");
+    if (call.status != cudaSuccess) return call.status;
+    if (const cudaError_t status = refuse_broken(stream, call.what)) return status;
+    if (event->capture) {  // the stream becomes part of the event's capture
+        if (stream->capture && stream->capture != event->capture)
+            return call.breaks(*stream->capture, cudaErrorStreamCaptureIsolation);
+        if (!stream->capture) {
+            stream->capture = event->capture;
+            stream->after_capture = std::exchange(stream->after, {});
+            stream->capture->streams.push_back(stream);
+            ++stream->queued;
+        }
+        stream->after.push_back(event->operation);
+        return cudaSuccess;
+    }
+    if (stream->capture && event->recorded) return call.breaks(*stream->capture, cudaErrorStreamCaptureIsolation);
+    if (!event->operation || event->operation->done) return cudaSuccess;
+    if (!kUnkind && !stream->has_worker) {
+        const OperationPtr target = event->operation;
+        call.e.run_until_done(call.lock, target);
+        return cudaSuccess;
+    }
+    stream->after.push_back(event->operation);
+    if (!kUnkind) call.e.append(stream, call.what, nullptr);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+// ---- events ------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+    const cudaError_t status = make("cudaEventCreate", event, new CUevent_st);
+    (*event)->timing = !(flags & cudaEventDisableTiming);
+    return status;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    Call call("cudaEventDestroy", event);
+    if (call.e.alive.erase(event)) delete event;
+    return call.status;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    Call call("cudaEventRecord", stream);
+    if (call.status == cudaSuccess && !call.e.alive.contains(event))
+        call.status = fail(cudaErrorInvalidResourceHandle, "cudaEventRecord: an event that does not exist");
+    if (call.status != cudaSuccess) return call.status;
+    if (const cudaError_t status = refuse_broken(stream, call.what)) return status;
+    event->recorded = true;
+    event->capture = stream->capture;
+    event->at = Clock::now();
+    event->operation =
+        kUnkind || stream->capture || anything_left(stream) ? call.e.append(stream, call.what, nullptr) : nullptr;
+    return cudaSuccess;
+}
+
+namespace {
+
+// Of a call that asks about an event: what an event in a capture answers.
+cudaError_t refuse_captured(Call& call, cudaEvent_t event) {
+    if (call.status != cudaSuccess || !event->capture) return call.status;
+    if (!event->capture->broken_by) event->capture->broken_by = call.what;
+    return fail(cudaErrorCapturedEvent, fmt::format("{}: the event was recorded in a capture", call.what));
+}
+
+}  // namespace
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    Call call("cudaEventSynchronize", event);
+    if (const cudaError_t status = refuse_captured(call, event)) return status;
+    if (event->operation && !event->operation->done) {
+        ++counters.waits;
+        const OperationPtr target = event->operation;
+        call.e.run_until_done(call.lock, target);
+    }
+    return device_error();
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    Call call("cudaEventQuery", event);
+    if (const cudaError_t status = refuse_captured(call, event)) return status;
+    return event->operation && !event->operation->done ? fail(cudaErrorNotReady, "not ready") : cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+    Call call("cudaEventElapsedTime", from);
+    for (const cudaEvent_t event : {from, to}) {
+        if (call.status != cudaSuccess) return call.status;
+        if (!call.e.alive.contains(event) || !event->recorded || !event->timing || event->capture)
+            return fail(cudaErrorInvalidResourceHandle,
+                        "cudaEventElapsedTime: an event that was not recorded, or has no clock");
+        if (event->operation && !event->operation->done)
+            return fail(cudaErrorNotReady, "cudaEventElapsedTime: not ready");
+    }
+    const auto at = [](cudaEvent_t event) { return event->operation ? event->operation->at : event->at; };
+    *ms = std::chrono::duration<float, std::milli>(at(to) - at(from)).count();
+    return cudaSuccess;
+}

@@ -1,0 +1,50 @@
+// Streams, events and graphs: when work is done. See docs/debugging.md for what that means to a program.
+//
+// Kind: work is done inside of the call, except on streams that have work beside the caller (communication).
+// Unkind: work waits until somebody waits for it, and then runs in the thread that waits, one piece at a time:
+//     CUDA_ORDER=late         only what is waited for, and what that needs (the default)
+//     CUDA_ORDER=random:SEED  also others that might run, now and then at any call
+// Work that nobody waits for is done after a while, as on a GPU.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "cpu/include/cuda_runtime.h"
+
+namespace teon::cpu {
+
+// Queues work, which may touch device memory, on behalf of the call or kernel `what` (a string that stays). What the
+// work throws comes out of here where it is done at once; else it is the device's error, which every later call
+// returns.
+cudaError_t enqueue(cudaStream_t stream, const char* what, std::function<void()> work);
+// The same, but a kind stream does it, and what follows it, on a thread of its own.
+cudaError_t enqueue_beside(cudaStream_t stream, const char* what, std::function<void()> work);
+
+// As enqueue, but makes no copy of the work where it is done at once.
+bool at_once(cudaStream_t stream);
+template <typename Work>
+cudaError_t submit(cudaStream_t stream, const char* what, Work&& work) {
+    if (!at_once(stream)) return enqueue(stream, what, std::forward<Work>(work));
+    work();
+    return cudaSuccess;
+}
+
+// The calling thread waits for all that the stream holds, on behalf of the call `what`; an error during capture.
+cudaError_t wait_for(cudaStream_t stream, const char* what);
+// For calls that may wait or that change memory: refused while a capture forbids them.
+cudaError_t refuse_in_capture(const char* what);
+bool is_capturing(cudaStream_t stream);
+
+// Runs all work of all streams; false if there was none.
+bool run_everything();
+
+// What is running now, for messages; null: nothing.
+const char* work_in_progress();
+
+// "late" or "random:SEED", as CUDA_ORDER; returns the order before. Throws Error if it is neither.
+std::string set_order(const std::string& order);
+
+}  // namespace teon::cpu
