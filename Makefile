@@ -128,10 +128,10 @@ $(foreach f,$(FOLDERS),$(eval $(call folder,$f)))
 build/cuda-check/%: private OPT := -O0
 -include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(TESTS) $(LIBRARY) $(addsuffix .cu,$(PROGRAMS) $(BENCHES)))))
 
-# The source version, for --version and each run's config.json.
+# The source version, for --version and each run's config.json: CHANGELOG.md's newest, and the commit.
 build/version: FORCE
 	@mkdir -p build
-	@v="0.1.0$$(git describe --always --exclude='*' --dirty=+changes 2>/dev/null | sed 's/.*/ (&)/')"; \
+	@v="$$(sed -n "s/^## \([0-9][0-9.]*\).*/\1/p" CHANGELOG.md | head -1)$$(git describe --always --exclude='*' --dirty=+changes 2>/dev/null | sed 's/.*/ (&)/')"; \
 	    [ "$$v" = "$$(cat $@ 2>/dev/null)" ] || echo "$$v" > $@
 
 # Changes when MPI is installed.
@@ -168,6 +168,17 @@ check-cuda: $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))  ## Comp
 gpu-check:  ## Build, test, sanitize, train and time on this machine's GPU (8 minutes)
 	@scripts/gpu_check.sh
 
+lint:  ## Check the Python code (ruff)
+	@command -v $(RUFF) >/dev/null || { echo "SKIPPED: lint: needs ruff (scripts/setup.sh dev)"; exit 0; }; $(RUFF) check .
+
+tidy: $(TIDIED:%=build/tidy/%.ok)  ## Check C++ for faults that compilers do not report (clang-tidy 14); slow
+	@echo "tidy: clean"
+build/tidy/%.ok: %  .clang-tidy
+	@mkdir -p $(@D)
+	@echo "  tidy  $<"
+	@clang-tidy-14 --quiet $< -- -std=c++20 -fopenmp -Wno-unknown-pragmas $(INCLUDES) $(MPI_INCLUDE) 2>$@.log || { cat $@.log; exit 1; }
+	@touch $@
+
 check-seam:  ## Check that backend names stay in runtime/ and includes go one way
 	@scripts/check_seam.sh
 
@@ -195,6 +206,8 @@ deps-headers:  ## Copy header-only dependencies to build/deps/include, to carry 
 	@cp -rL $(wildcard $(addprefix /usr/include/,CLI fmt nlohmann catch2 xxhash.h)) build/deps/include
 	@du -sh build/deps/include
 
+RUFF   := $(if $(wildcard .venv/bin/ruff),.venv/bin/ruff,ruff)
+TIDIED  = $(call for_host,$(filter %.cpp,$(LIBRARY) $(TESTS)))
 CLANG_FORMAT ?= $(shell command -v clang-format-14 || echo clang-format)
 FORMATTED     = $(shell git ls-files '*.cu' '*.cpp' '*.h')
 format:  ## Format the sources (clang-format 14)
@@ -215,5 +228,5 @@ help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 FORCE:
-.PHONY: FORCE all demo test test-sanitize soak check-cuda gpu-check check-seam bench bench-gpu setup packages check-packages venv \
+.PHONY: FORCE all demo test test-sanitize soak check-cuda gpu-check check-seam lint tidy bench bench-gpu setup packages check-packages venv \
         deps-headers format format-check clean help

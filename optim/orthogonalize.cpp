@@ -184,10 +184,11 @@ double OrthoMethod::margin() const { return ortho == Ortho::svd ? 1.0 : ns_set(o
 // Whole vectors of any element type on either backend; LAPACK wants dense rows.
 int OrthoMethod::row_alignment() const { return ortho == Ortho::svd ? 1 : 16; }
 
-// Rounding gives R small negative eigenvalues, which a step multiplies by about a^2. f16 and bf16: TEON.md's rules,
-// continued. float: five polar-express steps on 192 x 384 matrices with spectra 1/i, logarithmic to 1e-3 and to 1e-6
-// end 1e-4 to 8e-4 from float64 without a restart, 1e-4 to 2e-4 with one after four steps, 1e-5 to 2e-5 after three,
-// 1e-5 to 1e-4 after two (standard form: 2e-6 to 1e-5); eight steps without one, up to 1.5e-2.
+// Rounding gives R small negative eigenvalues, which a step multiplies by about a^2. f16 and bf16: the rules of
+// Dao-AILab's gram-newton-schulz, continued (docs/teon.md). float: five polar-express steps on 192 x 384 matrices with
+// spectra 1/i, logarithmic to 1e-3 and to 1e-6 end 1e-4 to 8e-4 from float64 without a restart, 1e-4 to 2e-4 with one
+// after four steps, 1e-5 to 2e-5 after three, 1e-5 to 1e-4 after two (standard form: 2e-6 to 1e-5); eight steps without
+// one, up to 1.5e-2.
 bool restarts_after(DType dtype, int step) {
     switch (dtype) {
         case DType::f32:

@@ -4,8 +4,8 @@
 //
 //   standard   R = X X^T;  X <- a X + (b R + c R^2) X, step after step
 //   gram       the steps on R alone: with q_t(R) = a I + b R + c R^2 the result is Q X, Q = q_T .. q_1, R <- R q_t^2.
-//   Wins
-//              where X is long; in low precision R has to be computed again from X every few steps (a restart).
+//              Wins where X is long; in low precision R has to be computed again from X every few steps (a restart).
+//              As in https://github.com/Dao-AILab/gram-newton-schulz
 #pragma once
 
 #include <cstdint>

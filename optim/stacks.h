@@ -38,10 +38,9 @@ std::vector<AdamwRun> adamw_runs(const ParamTable& table, const OptimizerPlan& p
 // Elements from one slice's momentum to the next.
 int64_t momentum_stride(int m, int n);
 
-// What O_k is multiplied by beside the learning rate: the role's factor, sqrt(m / n) and the rms match (TEON.md: the
-// mean
-// ||O_k||_F^2 of K slices of a semi-orthogonal unfolding is (its short side) / K, that of Muon min(m, n)). m and n are
-// the slice's without padding.
+// What O_k is multiplied by beside the learning rate: the role's factor, sqrt(m / n) and the rms match. The mean
+// ||O_k||_F^2 of K slices of a semi-orthogonal unfolding is (its short side) / K, that of Muon min(m, n): docs/teon.md,
+// "Comparing Muon with Teon". m and n are the slice's without padding.
 double step_factor(const ParamTable& table, const Stack& stack, const OptimizerOptions& options);
 
 }  // namespace teon

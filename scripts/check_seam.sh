@@ -1,5 +1,5 @@
 #!/bin/bash
-# Checks what keeps the rooms apart (see README, "Rooms"): backend names stay in runtime/, includes go one way.
+# Checks what keeps the rooms apart (docs/architecture.md): backend names stay in runtime/, includes go one way.
 #
 #   scripts/check_seam.sh     prints each line at fault; exit status 1 if there is one
 set -uo pipefail

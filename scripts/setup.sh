@@ -5,7 +5,7 @@
 #   scripts/setup.sh packages   compiler and libraries, by apt-get (with sudo unless root)
 #   scripts/setup.sh venv       .venv with scripts/requirements.txt; without it only plots and tokenizers are missing
 #   scripts/setup.sh mpi        OpenMPI, for several ranks on CPUs (build again afterwards)
-#   scripts/setup.sh dev        clang-format, for `make format`
+#   scripts/setup.sh dev        clang-format, clang-tidy and ruff, for `make format`, `make tidy`, `make lint`
 #   scripts/setup.sh check      installs nothing; fails and says what is missing if building would fail
 #   scripts/setup.sh            packages and venv
 #
@@ -91,7 +91,10 @@ case "${1:-all}" in
 packages) packages ;;
 venv) venv ;;
 mpi) { command -v mpicxx && command -v mpirun; } >/dev/null || install_packages libopenmpi-dev openmpi-bin ;;
-dev) command -v clang-format-14 >/dev/null || install_packages clang-format-14 ;;
+dev)
+    command -v clang-format-14 >/dev/null || install_packages clang-format-14
+    command -v clang-tidy-14 >/dev/null || install_packages clang-tidy-14
+    [ -x .venv/bin/ruff ] || .venv/bin/python -m pip install -q --disable-pip-version-check ruff==0.17.6 ;;
 check)
     mapfile -t wanted < <(missing_packages)
     [ ${#wanted[@]} = 0 ] || { say "missing: ${wanted[*]} ('make setup' installs them)" >&2; exit 1; } ;;

@@ -4,6 +4,7 @@
 #
 #   sudo test/fresh_machine.sh                                                   Debian 12
 #   sudo SUITE=noble MIRROR=http://archive.ubuntu.com/ubuntu AREAS=main,universe test/fresh_machine.sh     Ubuntu 24.04
+#   sudo CONTAINERFILE=1 test/fresh_machine.sh                                   the steps of Containerfile's cpu stage
 #   sudo COMMANDS="make test" KEEP=1 test/fresh_machine.sh                       other commands; keep the folder
 #
 # Needs root and debootstrap; for Ubuntu the archive's signature is checked where ubuntu-archive-keyring is installed. What this
@@ -78,6 +79,13 @@ run_inside() {
     chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 bash -c \
         "set -a; . /root/settings; set +a; cd /root/teon && $1"
 }
+
+# The cpu stage of Containerfile as one command: its settings, its steps and what it is started with.
+container_steps() {
+    sed -n '/ AS cpu$/,/ AS cuda$/{ s/^ENV /export /p; s/^RUN //p; s/^CMD \[\(.*\)\]/\1/p }' "$repository/Containerfile" |
+        sed 's/", "/ /g; s/"//g' | awk '{ printf "%s%s", (NR > 1 ? " && " : ""), $0 }'
+}
+[ -z "${CONTAINERFILE:-}" ] || COMMANDS=$(container_steps)
 
 timed "minimal $suite" make_machine
 copy_settings

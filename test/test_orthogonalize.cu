@@ -165,7 +165,7 @@ TEST_CASE("optim/orthogonalize: any number of steps") {
 
 TEST_CASE("optim/orthogonalize: 16-bit Newton-Schulz stays near float64's on every spectrum") {
     Context context;
-    // bf16: TEON.md's bounds for the standard form; the Gram form rounds powers of R where that one rounds X, which
+    // bf16: the bounds of docs/teon.md, "Rounding", for the standard form; the Gram form rounds powers of R where that one rounds X, which
     // costs up to a third more at this size (measured .0199, .0265, .0959, .2006). Most of it is the input's own
     // rounding, raised at small singular values. f16 has three bits more (measured .0019, .0020, .0104, .0231 and
     // .0034, .0044, .0511, .0555 in Gram form, whose powers of R lose what is below 2^-11 of the largest).

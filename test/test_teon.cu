@@ -226,8 +226,8 @@ TEST_CASE("optim/teon: ten steps are PyTorch's Muon and the written-out Teon") {
         double bound;
     };
     // Bounds relative to the distance that the weights travelled. Float against float64: ten updates of 6e-5 at most.
-    // Two bf16 runs, PyTorch's and ours, differ from each other as each does from float64 (TEON.md: .02 on such
-    // gradients).
+    // Two bf16 runs, PyTorch's and ours, differ from each other as each does from float64 (docs/teon.md,
+    // "Rounding": .02 on such gradients).
     std::vector<Case> cases;
     auto add = [&](std::string name, int K, int mode, double bound, auto change) {
         OptimizerOptions o = teon_options(K, mode, {Role::q, Role::mlp_up, Role::mlp_down});
