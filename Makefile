@@ -168,6 +168,9 @@ check-cuda: $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))  ## Comp
 gpu-check:  ## Build, test, sanitize, train and time on this machine's GPU (8 minutes)
 	@scripts/gpu_check.sh
 
+test-docs: $(PROGRAMS) build/$(BACKEND)/tests | venv  ## Run the commands of README and docs with tiny sizes; check links and flags
+	@TEON_BUILD=build/$(BACKEND) $(PYTHON) scripts/run_tests.py test/test_docs.py
+
 lint:  ## Check the Python code (ruff)
 	@command -v $(RUFF) >/dev/null || { echo "SKIPPED: lint: needs ruff (scripts/setup.sh dev)"; exit 0; }; $(RUFF) check .
 
@@ -228,5 +231,5 @@ help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 FORCE:
-.PHONY: FORCE all demo test test-sanitize soak check-cuda gpu-check check-seam lint tidy bench bench-gpu setup packages check-packages venv \
+.PHONY: FORCE all demo test test-sanitize soak check-cuda gpu-check check-seam test-docs lint tidy bench bench-gpu setup packages check-packages venv \
         deps-headers format format-check clean help
