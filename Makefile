@@ -108,8 +108,9 @@ build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY))
 	@echo "  $1  tests"
 	@$$(CPP_$1) $$^ -o $$@ $$(CATCH2_LIBS) $$(LIBS_$(call backend,$1))
 
-# Catch2's own code: slow to compile, and its speed does not matter.
+# Tests and Catch2's own code: slow to compile, and their speed does not matter.
 build/$1/test/main.cpp.o: private OPT := -O0
+$(if $(filter cuda-check,$1),,build/$1/test/%.o: private OPT := -O1)
 build/$1/options/version.cpp.o: private EXTRA = $$(VERSION)
 build/$1/options/version.cpp.o: build/version
 build/$1/runtime/comm_mpi.cpp.o: private EXTRA = $$(MPI_INCLUDE)
