@@ -65,9 +65,9 @@ CXX_asan    = $(subst -O3,-O1,$(CXX_cpu)) -g -fno-omit-frame-pointer -fsanitize=
 # compile; turned on, nvcc looks at fmt's functions of long double as device code, though no kernel calls them.
 FMT_cuda   := -DFMT_HEADER_ONLY -DFMT_USE_CONSTEXPR=1
 FMT_nvcc   := -diag-suppress 20208
-CXX_cuda    = $(CXX) -std=c++20 $(OPT) -fopenmp $(WARN) $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
+CXX_cuda    = $(CXX) -std=c++20 $(OPT) $(WARN) $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
 NVCC_cuda   = $(NVCC) -std=c++20 $(OPT) --expt-relaxed-constexpr -lineinfo -Werror all-warnings $(FMT_nvcc) \
-              -Xcompiler -Wall,-Wextra,-Wno-stringop-overflow,-fopenmp $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
+              -Xcompiler -Wall,-Wextra,-Wno-stringop-overflow $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
 LIBS_cpu    = -llapacke -lopenblas -lboost_context -lfmt $(MPI_LIBS)
 LIBS_cuda   = $(CUDA_LIBS)
 
@@ -180,7 +180,7 @@ tidy: $(TIDIED:%=build/tidy/%.ok)  ## Check C++ for faults that compilers do not
 build/tidy/%.ok: %  .clang-tidy
 	@mkdir -p $(@D)
 	@echo "  tidy  $<"
-	@clang-tidy-14 --quiet $< -- -std=c++20 -fopenmp -Wno-unknown-pragmas $(INCLUDES) $(MPI_INCLUDE) 2>$@.log || { cat $@.log; exit 1; }
+	@clang-tidy-14 --quiet $< -- -std=c++20 -Wno-unknown-pragmas $(INCLUDES) $(MPI_INCLUDE) 2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
 
 check-seam:  ## Check that backend names stay in runtime/ and includes go one way

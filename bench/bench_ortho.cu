@@ -36,7 +36,6 @@ std::vector<double> gaussian(const Shape& s) {
 void add_product(std::vector<double>& C, const std::vector<double>& A, const std::vector<double>& B, int m, int n,
                  int k) {
     constexpr int kBlock = 64;
-#pragma omp parallel for schedule(dynamic)
     for (int i0 = 0; i0 < m; i0 += 8) {
         for (int p0 = 0; p0 < k; p0 += kBlock)
             for (int i = i0; i < std::min(m, i0 + 8); i++)

@@ -1,21 +1,23 @@
 // How a training step spends its time on this machine, in this process:  build/cpu/bench/bench_train
 // GPT-2 with 256 channels, 4 layers, 8 sequences of 256 tokens, vocabulary 256 (bench/bench_train.py compares its
-// tokens/s with PyTorch's). Prints the share of the step inside matrix products, and what they reach.
+// tokens/s with PyTorch's), float and bf16. Prints the share of the step inside matrix products, what they reach, and
+// what is outside of them by kernel.
+#include <map>
+
 #include "bench/training_step.h"
 #include "model/gpt2.h"
 #include "runtime/profiler.h"
 
 using namespace teon;
 
-int main() {
+namespace {
+
+// The kernel of a row, whatever it is instantiated for.
+std::string family(const std::string& name) { return name.substr(0, name.find('<')); }
+
+void report(const DecoderConfig& c, DType dtype) {
     constexpr int kSteps = 12;
-    DecoderConfig c = gpt2_config("tiny");
-    c.C = 256;
-    c.F = 4 * c.C;
-    c.NH = c.NKV = 8;
-    c.V = 256;
-    c.max_T = 256;
-    const DecoderRun run{8, c.max_T, DType::f32};
+    const DecoderRun run{8, c.max_T, dtype};
     bench::TrainingStep step(c, run, 1);
     step.median_ms(kSteps);  // warm-up
     const double ms = step.median_ms(kSteps);
@@ -23,15 +25,37 @@ int main() {
     step.median_ms(kSteps);
     const Profile profile = profiler.result();
     double products = 0, gemm_ms = 0, flops = 0;
+    std::map<std::string, double> outside;
     for (const Profile::Row& row : profile.rows) {
-        if (row.flops == 0) continue;
+        if (row.flops == 0) {
+            outside[family(row.name)] += row.ms / kSteps;
+            continue;
+        }
         products += static_cast<double>(row.calls) / kSteps;
         gemm_ms += row.ms / kSteps;
         flops += row.flops / kSteps;
     }
-    fmt::print("GPT-2 {:.2f}M, {} x {} tokens, float, AdamW: {:.1f} ms/step, {:.0f} tokens/s\n",
-               static_cast<double>(step.table().logical_size()) / 1e6, run.B, run.T, ms,
+    fmt::print("GPT-2 {:.2f}M, {} x {} tokens, {}, AdamW: {:.1f} ms/step, {:.0f} tokens/s\n",
+               static_cast<double>(step.table().logical_size()) / 1e6, run.B, run.T, name_of(dtype), ms,
                static_cast<double>(step.tokens()) / ms * 1000);
-    fmt::print("in {:.0f} products {:.1f} ms ({:.0f}%, {:.0f} GFLOP/s), outside {:.1f} ms\n", products, gemm_ms,
+    fmt::print("in {:.0f} products {:.1f} ms ({:.0f}%, {:.0f} GFLOP/s), outside {:.1f} ms:\n", products, gemm_ms,
                100 * gemm_ms * kSteps / profile.ms, flops / gemm_ms / 1e6, profile.ms / kSteps - gemm_ms);
+    std::vector<std::pair<double, std::string>> rows;
+    for (const auto& [name, kernel_ms] : outside) rows.emplace_back(kernel_ms, name);
+    std::sort(rows.rbegin(), rows.rend());
+    for (const auto& [kernel_ms, name] : rows) {
+        if (kernel_ms >= 0.01 * ms) fmt::print("  {:7.2f} ms  {}\n", kernel_ms, name);
+    }
+}
+
+}  // namespace
+
+int main() {
+    DecoderConfig c = gpt2_config("tiny");
+    c.C = 256;
+    c.F = 4 * c.C;
+    c.NH = c.NKV = 8;
+    c.V = 256;
+    c.max_T = 256;
+    for (const DType dtype : {DType::f32, DType::bf16}) report(c, dtype);
 }

@@ -1,20 +1,17 @@
 // Devices, kernels' limits, and the profiler that is not there.
-#include <omp.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <string>
 
-#include "cpu/cgroup.h"
 #include "cpu/counts.h"
 #include "cpu/error.h"
 #include "cpu/include/cuda_profiler_api.h"
 #include "cpu/launch.h"
 #include "cpu/memory.h"
+#include "cpu/threads.h"
 #include "runtime/check.h"
 
 namespace teon::cpu {
@@ -97,13 +94,8 @@ cudaError_t cudaGetDevice(int* index) {
     return cudaSuccess;
 }
 
-// The OpenMP library counts processors, not what a container lets this process use of them; threads beyond that spin
-// while others wait for their turn.
 cudaError_t cudaSetDevice(int index) {
     if (index != 0) return fail(cudaErrorInvalidDevice, "there is device 0 only");
-    const std::optional<double> cpus = cgroup_limits().cpus;
-    if (cpus && !std::getenv("OMP_NUM_THREADS"))
-        omp_set_num_threads(std::clamp(static_cast<int>(std::ceil(*cpus)), 1, omp_get_max_threads()));
     return device_error();
 }
 
@@ -115,7 +107,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
     name.copy(p.name, sizeof p.name - 1);
     p.sharedMemPerBlock = kSharedUnasked;
     p.sharedMemPerBlockOptin = limits.shared_optin;
-    p.multiProcessorCount = omp_get_max_threads();
+    p.multiProcessorCount = thread_count();
     p.major = limits.major;
     p.minor = limits.minor;
     *properties = p;

@@ -1,5 +1,4 @@
 // The SIMT runtime: fibers, the scheduler of one block, grids over OS threads. The hot path is in simt.h.
-#include <omp.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "cpu/simt.h"
+#include "cpu/threads.h"
 #include "runtime/check.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -63,7 +63,7 @@ public:
         for (int i = kFibersPerSlab - 1; i >= 0; --i) {
             char* bottom = slab + i * stride_ + page_;
             CHECK(mprotect(bottom - page_, page_, PROT_NONE) == 0,
-                  "simt: no guard page for a fiber stack; raise vm.max_map_count or lower OMP_NUM_THREADS");
+                  "simt: no guard page for a fiber stack; raise vm.max_map_count or lower TEON_THREADS");
             // The Fiber lives at the top of its stack. Stacks begin at different cache sets: the ends of equally
             // aligned stacks would push each other out of the first-level cache.
             const size_t colour = static_cast<size_t>(i % 16) * 256;
@@ -450,6 +450,7 @@ std::exception_ptr run_block(int64_t index, uint64_t seed) {
     b.take_next();
     b.fiber = &main_fiber;
     switch_to(take_idle());
+    b.error = nullptr;
     return error;
 }
 
@@ -477,7 +478,7 @@ void begin_launch(const char* name, dim3 grid, dim3 block, size_t smem, void (*b
 }  // namespace
 
 void run_grid(const char* name, dim3 grid, dim3 block, size_t smem, void (*body)(const void*), const void* args) {
-    CHECK(current_block.body == nullptr, "kernel {}: launched from inside of kernel {}", name, current_block.name);
+    CHECK(current_block.error == nullptr, "kernel {}: launched from inside of kernel {}", name, current_block.name);
     Order order;
     uint64_t seed;
     {
@@ -486,35 +487,23 @@ void run_grid(const char* name, dim3 grid, dim3 block, size_t smem, void (*body)
         seed = order_setting().seed;
     }
     const int64_t blocks = int64_t{grid.x} * grid.y * grid.z;
-    const int64_t chunk = std::max<int64_t>(1, blocks / (16 * omp_get_max_threads()));
-    std::atomic<int64_t> failed = INT64_MAX;  // the lowest block that has failed; later ones are skipped
-    std::exception_ptr error;
-    std::mutex error_mutex;
-    const auto report = [&](int64_t i, std::exception_ptr e) {
-        const std::lock_guard lock(error_mutex);
-        if (i < failed) {
-            failed = i;
-            error = e;
-        }
-    };
-#pragma omp parallel if (blocks > 1)
-    {
-        try {
+    const int64_t chunk = std::max<int64_t>(1, blocks / (16 * cpu::thread_count()));
+    static std::atomic<uint64_t> launches = 0;
+    const uint64_t launch = ++launches;
+    cpu::parallel_for(blocks, chunk, [&](int64_t i) {
+        if (current_block.launch != launch) {
             begin_launch(name, grid, block, smem, body, args, order);
-        } catch (...) { report(-1, std::current_exception()); }
-#pragma omp for schedule(dynamic, chunk)
-        for (int64_t i = 0; i < blocks; ++i) {
-            if (i > failed.load(std::memory_order_relaxed)) continue;
-            if (std::exception_ptr e = run_block(i, seed)) report(i, e);
+            current_block.launch = launch;
         }
-        current_block.body = nullptr;
-    }
-    if (error) std::rethrow_exception(error);
+        if (std::exception_ptr e = run_block(i, seed)) std::rethrow_exception(e);
+    });
 }
 
 }  // namespace teon::simt
 
 namespace teon {
+
+int set_simt_threads(int threads) { return cpu::set_thread_count(threads); }
 
 std::string set_simt_order(std::string_view order) {
     simt::OrderSetting parsed = simt::parse_order(order);

@@ -1,4 +1,4 @@
-// The kernel language on a CPU: blocks run over OS threads (OpenMP), the threads of a block are fibers of one OS
+// The kernel language on a CPU: blocks run over OS threads (cpu/threads.h), the threads of a block are fibers of one OS
 // thread. A fiber runs the block's threads one after the other in a plain loop, with the kernel inlined in it; only
 // when a thread has to wait (barrier or warp collective) does the fiber stay behind as that thread and another one
 // takes over the loop. So a kernel that never waits pays no switch, and a kernel of warp collectives keeps 32 fibers
@@ -62,9 +62,10 @@ struct Block {
     bool flat;       // blockDim.y == blockDim.z == 1
     bool cancelled;  // a thread has failed: the suspended ones are unwound, the others never start
     uint64_t random;
-    uint64_t
-        serial;  // number of this block among all that this OS thread has run; poisons SHARED arrays once per block
-    int count;   // threads of the block
+    // Number of this block among all that this OS thread has run; poisons SHARED arrays once per block.
+    uint64_t serial;
+    uint64_t launch;  // number of the launch that the fields below belong to
+    int count;        // threads of the block
     size_t smem;
     unsigned char* dynamic_shared;
     uint3 coordinates[kMaxThreads];  // threadIdx by linear thread, unless flat
@@ -73,7 +74,7 @@ struct Block {
     void (*body)(const void* args);
     const void* args;
     const char* name;
-    std::exception_ptr* error;
+    std::exception_ptr* error;  // null between blocks
 
     // Warp collectives that wait for some of their lanes: bit i of pending[w] stands for group[32 * w + i]. Each holds
     // at least one lane, and a lane waits in one only, so that 32 per warp are enough.
@@ -406,5 +407,9 @@ namespace teon {
 // environment variable SIMT_ORDER sets the first one. Applies to launches from now on, of all OS threads; returns the
 // previous one. Throws Error if the order is none of these.
 std::string set_simt_order(std::string_view order);
+
+// The number of OS threads over which blocks run, and the tiles of products; it may be more than the machine has
+// processors. Returns the previous one. For tests: no result depends on it.
+int set_simt_threads(int threads);
 
 }  // namespace teon

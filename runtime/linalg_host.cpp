@@ -1,17 +1,19 @@
-// Linear algebra on the CPU. OpenBLAS multiplies one tile of the output at a time, on one thread; the tiles run in an
-// OpenMP loop. Their sizes follow from the shape alone, so results are bit-equal for any number of threads, and what
-// comes after the product (bias, GELU, rounding to bf16) finds the tile in cache.
+// Linear algebra on the CPU. OpenBLAS multiplies one tile of the output at a time, on one thread; the tiles run over
+// threads (cpu/threads.h). Their sizes follow from the shape alone, so results are bit-equal for any number of threads,
+// and what comes after the product (bias, GELU, rounding to bf16) finds the tile in cache.
 #include <cblas.h>
 #include <lapacke.h>
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <span>
 #include <vector>
 
 #include "cpu/memory.h"
 #include "cpu/stream.h"
+#include "cpu/threads.h"
 #include "runtime/activation.h"
 #include "runtime/linalg.h"
 #include "runtime/linalg_check.h"
@@ -91,6 +93,8 @@ Tiling tile_output(const Gemm& g) {
 struct Scratch {
     std::vector<float> a, b, product;
 };
+
+std::atomic<int64_t> scratch_floats = 0;  // of all threads
 
 // A tile of one matrix of the batch. row, column: its first; rows, columns: its size, cut off at the matrix' edge.
 struct Tile {
@@ -248,56 +252,51 @@ void mirror_rows(const Gemm& g, const Tile& t) {
     }
 }
 
+// Scratch of this thread, for tiles of this size.
 template <typename T, typename TC>
-void multiply(const Gemm& g, std::vector<Scratch>& scratch) {
+Scratch& thread_scratch(const Gemm& g, const Tiling& tiling) {
+    thread_local Scratch scratch;
+    auto reserve = [](std::vector<float>& v, int64_t n) {
+        if (std::ssize(v) >= n) return;
+        scratch_floats += n - std::ssize(v);
+        v.resize(n);
+    };
+    if (!std::is_same_v<T, float>) {
+        reserve(scratch.a, int64_t{tiling.rows} * std::min(g.K, kSlice));
+        reserve(scratch.b, int64_t{tiling.columns} * std::min(g.K, kSlice));
+    }
+    if (!std::is_same_v<TC, float>) reserve(scratch.product, int64_t{tiling.rows} * tiling.columns);
+    return scratch;
+}
+
+template <typename T, typename TC>
+void multiply(const Gemm& g) {
     Tiling tiling = tile_output(g);
     int64_t bias_strips = g.epilogue == Epilogue::bias_grad ? ceil_div(g.M, kBiasStrip) : 0;
-    int64_t tasks = tiling.count + bias_strips;
-    int threads = static_cast<int>(std::min<int64_t>(omp_get_max_threads(), tasks));
-
-    if (std::ssize(scratch) < threads) scratch.resize(threads);
-    for (Scratch& s : scratch) {
-        auto reserve = [](std::vector<float>& v, int64_t n) {
-            if (std::ssize(v) < n) v.resize(n);
-        };
-        if (!std::is_same_v<T, float>) {
-            reserve(s.a, int64_t{tiling.rows} * std::min(g.K, kSlice));
-            reserve(s.b, int64_t{tiling.columns} * std::min(g.K, kSlice));
+    cpu::parallel_for(tiling.count + bias_strips, 1, [&](int64_t i) {
+        if (i >= tiling.count) {
+            reduce_bias<T>(g, static_cast<int>(i - tiling.count));
+            return;
         }
-        if (!std::is_same_v<TC, float>) reserve(s.product, int64_t{tiling.rows} * tiling.columns);
-    }
-
-#pragma omp parallel num_threads(threads)
-    {
-        omp_set_num_threads(1);  // inside this region; see on_one_thread
-        Scratch& own = scratch[omp_get_thread_num()];
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < tasks; ++i) {
-            if (i >= tiling.count) {
-                reduce_bias<T>(g, static_cast<int>(i - tiling.count));
-                continue;
-            }
-            // Backwards: the rows of a symmetric product that have most below the diagonal come first.
-            Tile tile = tile_at(g, tiling, tiling.count - 1 - i);
-            if (g.symmetric) tile.columns = std::min(tile.columns, tile.row + tile.rows - tile.column);
-            if (tile.columns > 0) multiply_tile<T, TC>(g, tile, own);
-        }
-        if (g.symmetric) {
-#pragma omp for schedule(dynamic, 1)
-            for (int64_t i = 0; i < tiling.count; ++i) {
-                Tile tile = tile_at(g, tiling, i);
-                if (tile.column == 0) mirror_rows<TC>(g, tile);
-            }
-        }
-    }
+        omp_set_num_threads(1);  // a BLAS that uses OpenMP takes this thread's setting; see on_one_thread
+        // Backwards: the rows of a symmetric product that have most below the diagonal come first.
+        Tile tile = tile_at(g, tiling, tiling.count - 1 - i);
+        if (g.symmetric) tile.columns = std::min(tile.columns, tile.row + tile.rows - tile.column);
+        if (tile.columns > 0) multiply_tile<T, TC>(g, tile, thread_scratch<T, TC>(g, tiling));
+    });
+    if (!g.symmetric) return;
+    cpu::parallel_for(tiling.count, 1, [&](int64_t i) {
+        Tile tile = tile_at(g, tiling, i);
+        if (tile.column == 0) mirror_rows<TC>(g, tile);
+    });
 }
 
 template <typename T>
-void multiply(const Gemm& g, std::vector<Scratch>& scratch) {
+void multiply(const Gemm& g) {
     if (g.C.dtype == DType::f32) {
-        multiply<T, float>(g, scratch);
+        multiply<T, float>(g);
     } else {
-        multiply<T, T>(g, scratch);
+        multiply<T, T>(g);
     }
 }
 
@@ -316,11 +315,10 @@ void check_status(const char* operation, int m, int n, lapack_int status) {
 
 struct Linalg::Impl {
     const Stream& stream;
-    std::vector<Scratch> scratch = {};  // one per thread
     void run(const Gemm& g) {
-        if (g.A.dtype == DType::f32) multiply<float>(g, scratch);
-        if (g.A.dtype == DType::bf16) multiply<bf16>(g, scratch);
-        if (g.A.dtype == DType::f16) multiply<f16>(g, scratch);
+        if (g.A.dtype == DType::f32) multiply<float>(g);
+        if (g.A.dtype == DType::bf16) multiply<bf16>(g);
+        if (g.A.dtype == DType::f16) multiply<f16>(g);
     }
 };
 
@@ -371,10 +369,6 @@ void Linalg::eigh(float* A, int n, float* w) {
 
 const Stream& Linalg::stream() const { return impl_->stream; }
 
-size_t Linalg::workspace_bytes() const {
-    size_t floats = 0;
-    for (const Scratch& s : impl_->scratch) floats += s.a.size() + s.b.size() + s.product.size();
-    return floats * sizeof(float);
-}
+size_t Linalg::workspace_bytes() const { return static_cast<size_t>(scratch_floats) * sizeof(float); }
 
 }  // namespace teon

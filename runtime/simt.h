@@ -104,6 +104,7 @@ cudaError_t start(const LaunchConfig& c, cudaStream_t stream, P... args) {
 
 // Only a CPU's threads are scheduled by us; see cpu/simt.h.
 inline std::string set_simt_order(std::string_view) { return "forward"; }
+inline int set_simt_threads(int) { return 1; }
 
 // x[i] = op(x[i], x[i ^ 16]), then ^ 8, ... ^ 1, over the lanes i of a warp.
 namespace simt {

@@ -2,8 +2,6 @@
 // depend on either. (On a GPU, where neither can be chosen, this is plain repetition.)
 #pragma once
 
-#include <omp.h>
-
 #include <string>
 #include <vector>
 
@@ -22,18 +20,18 @@ std::string bytes_of(const std::vector<T>&... values) {
 // Whether run(), which returns bytes, returns the same ones every time.
 template <typename F>
 bool same_under_all_schedules(F run) {
-    const int threads_before = omp_get_max_threads();
+    const int threads_before = set_simt_threads(1);
     const std::string order_before = set_simt_order("forward");
     const std::string expected = run();
     bool same = true;
     for (const char* order : {"forward", "reverse", "random:1", "random:2"}) {
         for (int threads : {1, 2}) {
             set_simt_order(order);
-            omp_set_num_threads(threads);
+            set_simt_threads(threads);
             same = run() == expected && same;
         }
     }
-    omp_set_num_threads(threads_before);
+    set_simt_threads(threads_before);
     set_simt_order(order_before);
     return same;
 }

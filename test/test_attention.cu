@@ -1,7 +1,5 @@
 #include "kernels/ops.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -81,12 +79,11 @@ void same_bits_everywhere(const AttentionShape& s) {
         same();
         set_simt_order(before);
     }
-    const int threads = omp_get_max_threads();
     for (int n : {1, 3}) {
-        omp_set_num_threads(n);
+        const int before = set_simt_threads(n);
         same();
+        set_simt_threads(before);
     }
-    omp_set_num_threads(threads);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "kernels/ops.h"
 
-#include <omp.h>
-
 #include <limits>
 
 #include "runtime/simt.h"
@@ -188,12 +186,11 @@ TEST_CASE("kernels/classifier: the same bits in every order of threads, for any 
             same();
             set_simt_order(before);
         }
-        const int threads = omp_get_max_threads();
         for (int n : {1, 2, 5}) {
-            omp_set_num_threads(n);
+            const int before = set_simt_threads(n);
             same();
+            set_simt_threads(before);
         }
-        omp_set_num_threads(threads);
     }
 }
 

@@ -1,7 +1,5 @@
 #include "model/decoder.h"
 
-#include <omp.h>
-
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "runtime/simt.h"
@@ -114,10 +112,9 @@ TEST_CASE("model/decoder: the same bits on repetition, for any number of threads
                 REQUIRE(same_bits(other.gradients, first.gradients));
             };
             same();
-            const int threads = omp_get_max_threads();
-            omp_set_num_threads(3);
+            const int threads = set_simt_threads(3);
             same();
-            omp_set_num_threads(threads);
+            set_simt_threads(threads);
             const std::string order = set_simt_order("reverse");
             same();
             set_simt_order("random:5");

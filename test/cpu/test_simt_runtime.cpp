@@ -1,5 +1,4 @@
 // The CPU's SIMT runtime where it does more than a device: errors in place of hanging, poison, orders, exceptions.
-#include <omp.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,8 +30,8 @@ struct ScopedOrder {
 
 // Sets the number of OS threads for the time of a scope.
 struct ScopedThreads {
-    explicit ScopedThreads(int n) : before(omp_get_max_threads()) { omp_set_num_threads(n); }
-    ~ScopedThreads() { omp_set_num_threads(before); }
+    explicit ScopedThreads(int n) : before(set_simt_threads(n)) {}
+    ~ScopedThreads() { set_simt_threads(before); }
     ScopedThreads(ScopedThreads&&) = delete;
     int before;
 };

@@ -1,0 +1,254 @@
+#include "cpu/threads.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <climits>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "cpu/cgroup.h"
+#include "cpu/memory.h"
+#include "runtime/check.h"
+
+namespace teon::cpu {
+
+namespace {
+
+constexpr int kMostThreads = 1024;
+
+// How long a thread looks for what it waits for before it sleeps. Waking one takes some microseconds, on a virtual
+// machine tens of them, and the kernels of a training step follow each other faster than that.
+constexpr std::chrono::microseconds kSpin{50};
+
+using Word = std::atomic<uint32_t>;
+static_assert(sizeof(Word) == sizeof(uint32_t) && Word::is_always_lock_free, "futexes are plain words");
+
+// Sleeps as long as the word has this value and nobody wakes it; may return early.
+void futex_wait(Word& word, uint32_t value) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void futex_wake(Word& word, int threads) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, threads, nullptr, nullptr, 0);
+}
+
+void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// Looks for a short time whether done() holds. Others who want this processor get it (sched_yield), so that looking
+// does them no harm.
+template <typename F>
+bool spin_until(F done) {
+    const auto end = std::chrono::steady_clock::now() + kSpin;
+    do {
+        for (int i = 0; i < 32; i++) {
+            if (done()) return true;
+            pause();
+        }
+        sched_yield();
+    } while (std::chrono::steady_clock::now() < end);
+    return done();
+}
+
+}  // namespace
+
+int detail::usable_processors() {
+    cpu_set_t set;
+    // Machines with more processors than a cpu_set_t holds refuse the call.
+    int processors = static_cast<int>(std::thread::hardware_concurrency());
+    if (sched_getaffinity(0, sizeof set, &set) == 0) processors = CPU_COUNT(&set);
+    if (const std::optional<double> cpus = cgroup_limits().cpus)
+        processors = std::min(processors, static_cast<int>(std::ceil(*cpus)));
+    return std::max(processors, 1);
+}
+
+namespace {
+
+std::atomic<int>& count() {
+    static std::atomic<int> threads = detail::bounded_threads(detail::usable_processors(), std::getenv("TEON_THREADS"),
+                                                              std::getenv("OMP_NUM_THREADS"));
+    return threads;
+}
+
+// Whether this thread is inside of a body.
+constinit thread_local bool busy = false;
+
+// One parallel_for: who takes what, and what went wrong.
+class Loop {
+public:
+    Loop(int64_t n, int64_t chunk, FunctionRef<void(int64_t)> body) : n_(n), chunk_(chunk), body_(body) {}
+
+    // Takes chunks until none is left.
+    void work() {
+        busy = true;
+        for (int64_t begin; (begin = next_.fetch_add(chunk_, std::memory_order_relaxed)) < n_;) {
+            const int64_t end = std::min(n_, begin + chunk_);
+            for (int64_t i = begin; i < end && i < failed_.load(std::memory_order_relaxed); i++) {
+                try {
+                    body_(i);
+                } catch (...) { fail(i, std::current_exception()); }
+            }
+        }
+        busy = false;
+    }
+
+    void rethrow() const {
+        if (error_) std::rethrow_exception(error_);
+    }
+
+private:
+    void fail(int64_t i, std::exception_ptr error) {
+        const std::lock_guard lock(mutex_);
+        if (i >= failed_) return;
+        failed_ = i;
+        error_ = error;
+    }
+
+    const int64_t n_, chunk_;
+    const FunctionRef<void(int64_t)> body_;
+    alignas(64) std::atomic<int64_t> next_ = 0;
+    alignas(64) std::atomic<int64_t> failed_ = INT64_MAX;  // the lowest i that has thrown
+    std::mutex mutex_;
+    std::exception_ptr error_;
+};
+
+// The workers, which last as long as the process. A loop is offered by a number of seats; workers that find a seat take
+// part, and the loop ends when its chunks are gone and whoever sat down has got up. So nobody ever waits for a worker
+// that has not come: on a busy machine the caller does the work itself.
+class Pool {
+public:
+    void run(Loop& loop, int helpers) {
+        grow(helpers);
+        loop_ = &loop;
+        room_.store(static_cast<uint32_t>(helpers) << kSeatShift);
+        round_.fetch_add(1);
+        // Those who are awake come on their own.
+        const int awake = static_cast<int>(workers_ - sleeping_.load());
+        if (helpers > awake) futex_wake(round_, helpers - awake);
+        loop.work();
+        room_.fetch_and(kSitting);
+        const auto empty = [&] { return room_.load(std::memory_order_acquire) == 0; };
+        if (spin_until(empty)) return;
+        waiting_.store(true);
+        for (uint32_t left; (left = room_.load()) != 0;) futex_wait(room_, left);
+        waiting_.store(false);
+    }
+
+    std::mutex mutex;  // held by whoever runs a loop
+
+private:
+    // Signals are for the program's own threads, except for those that report a thread's own fault.
+    void grow(int helpers) {
+        if (workers_ >= static_cast<uint32_t>(helpers)) return;
+        sigset_t blocked, before;
+        sigfillset(&blocked);
+        for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&blocked, fault);
+        pthread_sigmask(SIG_SETMASK, &blocked, &before);
+        for (; workers_ < static_cast<uint32_t>(helpers); workers_++) {
+            std::thread worker([this] { serve(); });
+            pthread_setname_np(worker.native_handle(), "teon-worker");
+            worker.detach();
+        }
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    }
+
+    [[noreturn]] void serve() {
+        open_device_memory_to_this_thread();
+        for (uint32_t seen = 0;;) {
+            if (!spin_until([&] { return round_.load(std::memory_order_relaxed) != seen; })) {
+                sleeping_.fetch_add(1);
+                while (round_.load() == seen) futex_wait(round_, seen);
+                sleeping_.fetch_sub(1);
+            }
+            seen = round_.load();
+            if (!sit_down()) continue;
+            loop_->work();
+            // Nobody sits and there are no seats left: the caller may be asleep.
+            if (room_.fetch_sub(1) == 1 && waiting_.load()) futex_wake(room_, 1);
+        }
+    }
+
+    bool sit_down() {
+        uint32_t room = room_.load();
+        while (room >> kSeatShift != 0)
+            if (room_.compare_exchange_weak(room, room - (1u << kSeatShift) + 1)) return true;
+        return false;
+    }
+
+    static constexpr int kSeatShift = 16;
+    static constexpr uint32_t kSitting = 0xffff;
+    static_assert(kMostThreads < kSitting);
+
+    Loop* loop_ = nullptr;               // valid for those who sit
+    uint32_t workers_ = 0;               // under mutex
+    alignas(64) Word room_ = 0;          // free seats in the upper half, workers that sit in the lower one
+    alignas(64) Word round_ = 0;         // number of loops offered so far
+    alignas(64) Word sleeping_ = 0;      // workers that wait for the next one
+    std::atomic<bool> waiting_ = false;  // the caller waits for room_ to become 0
+};
+
+Pool& pool() {
+    static Pool* workers = new Pool;  // never destroyed, because its threads never end
+    return *workers;
+}
+
+}  // namespace
+
+int thread_count() { return count().load(std::memory_order_relaxed); }
+
+int set_thread_count(int threads) {
+    CHECK(threads >= 1 && threads <= kMostThreads, "set_thread_count: {} threads; it must be 1 to {}", threads,
+          kMostThreads);
+    return count().exchange(threads);
+}
+
+void parallel_for(int64_t n, int64_t chunk, FunctionRef<void(int64_t)> body) {
+    CHECK(chunk >= 1, "parallel_for: chunks of {}; at least 1", chunk);
+    const int64_t chunks = n / chunk + (n % chunk != 0);
+    const int helpers = static_cast<int>(std::min<int64_t>(chunks, thread_count())) - 1;
+    if (helpers > 0 && !busy) {
+        if (std::unique_lock lock(pool().mutex, std::try_to_lock); lock) {
+            Loop loop(n, chunk, body);
+            pool().run(loop, helpers);
+            loop.rethrow();
+            return;
+        }
+    }
+    for (int64_t i = 0; i < n; i++) body(i);
+}
+
+int detail::bounded_threads(int processors, const char* teon_threads, const char* omp_num_threads) {
+    int threads = std::min(processors, kMostThreads);
+    const auto bound = [&](const char* text) {
+        int most = 0;
+        const auto [end, status] = std::from_chars(text, text + std::strlen(text), most);
+        if (status != std::errc() || most < 1) return false;
+        threads = std::min(threads, most);
+        return *end == '\0';
+    };
+    CHECK(teon_threads == nullptr || bound(teon_threads), "TEON_THREADS is \"{}\"; it must be a positive integer",
+          teon_threads);
+    if (omp_num_threads != nullptr) bound(omp_num_threads);
+    return threads;
+}
+
+}  // namespace teon::cpu
