@@ -68,7 +68,7 @@ FMT_nvcc   := -diag-suppress 20208
 CXX_cuda    = $(CXX) -std=c++20 $(OPT) $(WARN) $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
 NVCC_cuda   = $(NVCC) -std=c++20 $(OPT) --expt-relaxed-constexpr -lineinfo -Werror all-warnings $(FMT_nvcc) \
               -Xcompiler -Wall,-Wextra,-Wno-stringop-overflow $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
-LIBS_cpu    = -llapacke -lopenblas -lboost_context -lfmt $(MPI_LIBS)
+LIBS_cpu    = -llapacke -ldnnl -lgomp -lboost_context -lfmt $(MPI_LIBS)
 LIBS_cuda   = $(CUDA_LIBS)
 
 # ---- build folders -------------------------------------------------------------------------------------------------

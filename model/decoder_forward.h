@@ -36,14 +36,12 @@ struct DecoderForward {
 
     // act (N, Fp) = the MLP's activation of before (N, mlp_in_width), which is x (N, C) W^T + b.
     void mlp_in(T* act, T* before, const T* x, const Linear& p, int N) const {
-        Gemm g = product(before, x, p, N, 0);
+        context.linalg.gemm(product(before, x, p, N, 0));
         if (c.mlp == Mlp::gelu) {
-            g.epilogue = Epilogue::gelu_bias;
-            g.aux = mat(before, p.out);
-            g.C = mat(act, p.out);
+            gelu_forward(act, before, int64_t{N} * p.out, context.stream);
+        } else {
+            swiglu_forward(act, before, N, c.Fp(), context.stream);
         }
-        context.linalg.gemm(g);
-        if (c.mlp == Mlp::swiglu) swiglu_forward(act, before, N, c.Fp(), context.stream);
     }
 
     void embed(T* x, const int* tokens, const int* positions, const DecoderParams& p, int N) const {

@@ -1,6 +1,5 @@
-// Dense linear algebra on row-major matrices: cuBLASLt and cuSOLVER on CUDA (linalg_cuda.cu), OpenBLAS and LAPACKE on
-// the host (linalg_host.cpp). Inputs may be float, bf16 or f16; sums are always taken in float.
-// Results do not depend on the number of host threads (the host tiles by shape alone).
+// Dense linear algebra on row-major matrices, by cuBLASLt and cuSOLVER. Inputs may be float, bf16 or f16; sums are
+// always taken in float. Results do not depend on a CPU's number of threads.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +24,16 @@ Mat mat(const T* data, int64_t ld, int64_t stride_inner = 0, int64_t stride_oute
     return {const_cast<T*>(data), dtype_of<T>, ld, stride_inner, stride_outer};
 }
 
+// Symmetric products of this size and depth are computed in triangles.
+#if defined(TEON_CUDA) || defined(__CUDACC__) || defined(TEON_UNKIND)
+inline constexpr int kSymmetricSplit = 1024;
+#else
+inline constexpr int kSymmetricSplit = 256;
+#endif
+
 enum class Epilogue {
     none,
     bias,       // C = op(A) op(B) + bias, bias added to every row
-    gelu_bias,  // aux = op(A) op(B) + bias, rounded; C = gelu_tanh(aux), the bits of kernels/gelu.cu on aux (recompute)
     bias_grad,  // also bias[j] (float) = beta * bias[j] + sum over k of op(A)(j, k): with A = dY^T gives dY's column
                 // sums; alpha must be 1
 };
@@ -41,8 +46,7 @@ struct Gemm {
     float alpha = 1.0f, beta = 0.0f;  // beta = 0 never reads C (NaN in C does not spread)
     int batch_inner = 1, batch_outer = 1;
     Epilogue epilogue = Epilogue::none;  // without batches only
-    Mat bias = {};                       // bias, gelu_bias: (N) of C's dtype; bias_grad: (M) of float
-    Mat aux = {};                        // gelu_bias: (M x N) of C's dtype
+    Mat bias = {};                       // bias: (N) of C's dtype; bias_grad: (M) of float
     Mat addend = {};  // of C's dtype, may be A or B but not overlap C: beta * addend instead of beta * C
     // C is known to be symmetric (M = N, e.g. A A^T; the addend too): compute one triangle and mirror it where that is
     // faster. Elsewhere the full product is taken, which is symmetric up to rounding.
@@ -62,7 +66,7 @@ public:
 
     // Whether the first gemm of a kind times the algorithms that cuBLASLt proposes and keeps the fastest (only with
     // beta = 0 and outside graph capture), instead of taking the first proposal. The choice, and with it the last bits
-    // of results, may differ from run to run. Off by default; no effect on the host.
+    // of results, may differ from run to run. Off by default; a CPU has only one.
     void set_autotune(bool on);
 
     // Thin SVD of A (m x n, float, row-major, overwritten): A = U diag(S) Vt; U (m x r), S (r), Vt (r x n), r = min(m,

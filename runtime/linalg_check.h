@@ -1,4 +1,4 @@
-// What both backends demand of a Gemm before they look at it.
+// What is demanded of a Gemm before it is looked at.
 #pragma once
 
 #include "runtime/linalg.h"
@@ -43,10 +43,6 @@ inline void check_gemm(const Gemm& g) {
     }
     check_operand("bias", g.bias, 1, 0);
     check_dtype("bias", g.bias.dtype, g.C.dtype);
-    if (g.epilogue == Epilogue::gelu_bias) {
-        check_operand("aux", g.aux, g.M, g.N);
-        check_dtype("aux", g.aux.dtype, g.C.dtype);
-    }
 }
 
 }  // namespace teon::detail

@@ -30,7 +30,7 @@ missing_headers() {
 missing_packages() {
     local headers=("libfmt-dev <fmt/format.h>" "libcli11-dev <CLI/CLI.hpp>" "nlohmann-json3-dev <nlohmann/json.hpp>"
         "libxxhash-dev <xxhash.h>" "catch2 <catch2/catch.hpp> or <catch.hpp> or <catch2/catch_all.hpp>")
-    local cpu=("libopenblas-openmp-dev <cblas.h>" "liblapacke-dev <lapacke.h>"
+    local cpu=("libdnnl-dev <oneapi/dnnl/dnnl.hpp>" "liblapacke-dev <lapacke.h>"
         "libboost-context-dev <boost/context/detail/fcontext.hpp>")
     [ "${BACKEND:-cpu}" = cuda ] || headers+=("${cpu[@]}")
     command -v python3 >/dev/null || echo python3

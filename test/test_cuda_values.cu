@@ -1,8 +1,12 @@
 // That cpu/'s enumerators have the values of the toolkit's: a matter of compiling this file with nvcc (make
 // check-cuda).
+#include <cublasLt.h>
 #include <cuda_runtime.h>
+#include <cusolverDn.h>
 
+#include "cpu/include/cublasLt_values.h"
 #include "cpu/include/cuda_runtime_values.h"
+#include "cpu/include/cusolverDn_values.h"
 
 #define SAME(name, value) static_assert(static_cast<int>(name) == value);
 CUDA_ERRORS(SAME)
@@ -11,3 +15,18 @@ CUDA_FUNCTION_ATTRIBUTES(SAME)
 CUDA_CAPTURE_STATES(SAME)
 CUDA_CAPTURE_MODES(SAME)
 CUDA_FLAGS(SAME)
+
+#define SAME_STATUS(name, value, message) SAME(name, value)
+CUBLAS_STATUSES(SAME_STATUS)
+CUDA_DATA_TYPES(SAME)
+CUBLAS_COMPUTE_TYPES(SAME)
+CUBLAS_OPERATIONS(SAME)
+CUBLASLT_EPILOGUES(SAME)
+CUBLASLT_REDUCTION_SCHEMES(SAME)
+CUBLASLT_MATMUL_DESC_ATTRIBUTES(SAME)
+CUBLASLT_MATRIX_LAYOUT_ATTRIBUTES(SAME)
+CUBLASLT_PREFERENCE_ATTRIBUTES(SAME)
+
+CUSOLVER_STATUSES(SAME)
+CUSOLVER_EIG_MODES(SAME)
+CUBLAS_FILL_MODES(SAME)

@@ -1,6 +1,6 @@
-// Linear algebra on a GPU: cuBLASLt for products, cuSOLVER for decompositions.
+// Linear algebra: cuBLASLt for products, cuSOLVER for decompositions; NVIDIA's or cpu/'s.
 //
-// Both libraries are column-major. A row-major matrix is its own transpose in their eyes, so
+// Both are column-major. A row-major matrix is its own transpose in their eyes, so
 // C = op(A) op(B) is computed as C^T = op(B)^T op(A)^T: their A is our B, their B is our A, their rows are our columns.
 #include <cublasLt.h>
 #include <cusolverDn.h>
@@ -9,8 +9,8 @@
 #include <array>
 #include <compare>
 #include <map>
+#include <optional>
 
-#include "runtime/activation.h"
 #include "runtime/cuda_check.h"
 #include "runtime/linalg.h"
 #include "runtime/linalg_check.h"
@@ -27,11 +27,11 @@ using detail::check_cuda;
 constexpr size_t kWorkspaceBytes = 32 << 20;
 // Room for the partial sums of a bias gradient, after the workspace.
 constexpr size_t kBiasScratchBytes = 4 << 20;
-// A symmetric product is split into 2 or 4 block rows where both M and K are at least this: 2 save a quarter of the
-// work, 4 save three eighths. Mirroring reads and writes half of C once; at 790 TFLOP/s and 4 TB/s (H200) that takes as
-// long as a quarter of a product of depth 800, so below these sizes the full product should be faster (derived, not
-// measured).
-constexpr int kSymmetricSplit2 = 1024, kSymmetricSplit4 = 2048;
+// A symmetric product is split into up to kSymmetricParts block rows where both M and K are at least kSymmetricFrom; 2
+// save a quarter of the work, 4 save three eighths. Mirroring reads and writes half of C once; at 790 TFLOP/s and 4
+// TB/s (H200) that takes as long as a quarter of a product of depth 800, so for smaller ones the full product should be
+// faster (derived, not measured). On a CPU the arithmetic is slower beside the memory.
+constexpr int kSymmetricFrom = kSymmetricSplit, kSymmetricParts = 4;
 constexpr int kAlgorithms = 8;  // that heuristics propose
 
 cudaStream_t cuda(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
@@ -159,57 +159,86 @@ MatrixLayout describe(const Mat& x, int64_t rows, int64_t columns, int count) {
 // ---- kernels around the products ----------------------------------------------------------------
 
 constexpr int kBlock = 256;
-constexpr int kTile = 32;       // square tile that goes through shared memory
-constexpr int kTileRows = 8;    // threads of a tile's block along y
-constexpr int kBiasParts = 64;  // partial sums per element of a bias gradient, at most
+constexpr int kTile = 32;        // square tile that goes through shared memory
+constexpr int kTileRows = 8;     // threads of a tile's block along y
+constexpr int kBiasBlock = 64;   // threads that sum a bias gradient; few, as each has several elements
+constexpr int kBiasRows = 32;    // that one of them adds, at least
+constexpr int kBiasParts = 256;  // partial sums per element of a bias gradient, at most
+constexpr int kPlainTile = 16;
 
-// c = gelu_tanh(x), both M x N, in vectors of W elements; one block per row and kBlock vectors.
+// A batch of products for multiply_plain_kernel. bias: null without one.
+template <typename T, typename TC>
+struct PlainProduct {
+    TC* C;
+    const TC *addend, *bias;
+    const T *A, *B;
+    int64_t ldc, ld_addend, lda, ldb, stride_c, stride_addend, stride_a, stride_b;
+    bool trans_a, trans_b;
+};
+
+// partial[part * M + j] = sum of A(j, k) over the part's k, one after the other. A thread sums W neighbouring j, which
+// are contiguous if W > 1. Blocks: x along j, y parts.
 template <typename T, int W>
-__global__ void __launch_bounds__(kBlock) gelu_kernel(T* c, int64_t ldc, const T* x, int64_t ldx, int N) {
-    int64_t row = blockIdx.x;
-    int j = (static_cast<int>(blockIdx.y) * kBlock + static_cast<int>(threadIdx.x)) * W;
-    if (j >= N) return;
-    Vec<T, W> v = load_vec<W>(x + row * ldx + j);
-#pragma unroll
-    for (int k = 0; k < W; k++) v[k] = T(gelu_tanh(static_cast<float>(v[k])));
-    store_vec(c + row * ldc + j, v);
-}
-
-// Every row of c (M x N) = bias.
-template <typename T>
-__global__ void __launch_bounds__(kBlock) fill_rows_kernel(T* c, int64_t ldc, const T* bias, int N) {
-    int j = static_cast<int>(blockIdx.y) * kBlock + static_cast<int>(threadIdx.x);
-    if (j < N) c[int64_t{blockIdx.x} * ldc + j] = bias[j];
-}
-
-// partial[part * M + j] = sum of A(j, k) over the part's k, in an order that depends on the shape only.
-template <typename T>
-__global__ void __launch_bounds__(kTile* kTileRows)
+__global__ void __launch_bounds__(kBiasBlock)
     bias_partial_kernel(float* partial, const T* A, int64_t step_j, int64_t step_k, int M, int K, int per_part) {
-    SHARED(float, sums, kTile* kTileRows);
-    int j = static_cast<int>(blockIdx.x) * kTile + static_cast<int>(threadIdx.x);
-    int begin = static_cast<int>(blockIdx.y) * per_part, end = min(K, begin + per_part);
-    float sum = 0.0f;
-    if (j < M) {
-        for (int k = begin + static_cast<int>(threadIdx.y); k < end; k += kTileRows) {
-            sum += static_cast<float>(A[j * step_j + k * step_k]);
-        }
+    const int j = (static_cast<int>(blockIdx.x) * kBiasBlock + static_cast<int>(threadIdx.x)) * W;
+    if (j >= M) return;
+    const int part = static_cast<int>(blockIdx.y), begin = part * per_part, past = begin + per_part,
+              end = past < K ? past : K;
+    Vec<float, W> sum = {};
+    for (int k = begin; k < end; k++) {
+        const Vec<T, W> x = load_vec<W>(A + j * step_j + k * step_k);
+        FOR_VEC(i, W) sum[i] += static_cast<float>(x[i]);
     }
-    sums[threadIdx.y * kTile + threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y != 0 || j >= M) return;
-    for (int y = 1; y < kTileRows; y++) sum += sums[y * kTile + threadIdx.x];
-    partial[int64_t{blockIdx.y} * M + j] = sum;
+    for (int i = 0; i < W; i++) partial[int64_t{part} * M + j + i] = sum[i];
 }
 
 // bias[j] = beta * bias[j] + sum of partial[part * M + j] over the parts.
-__global__ void __launch_bounds__(kBlock)
+template <int W>
+__global__ void __launch_bounds__(kBiasBlock)
     bias_total_kernel(float* bias, const float* partial, int M, int parts, float beta) {
-    int j = static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x);
+    const int j = (static_cast<int>(blockIdx.x) * kBiasBlock + static_cast<int>(threadIdx.x)) * W;
     if (j >= M) return;
+    Vec<float, W> sum = {};
+    for (int part = 0; part < parts; part++) {
+        const Vec<float, W> x = load_vec<W>(partial + int64_t{part} * M + j);
+        FOR_VEC(i, W) sum[i] += x[i];
+    }
+    for (int i = 0; i < W; i++) bias[j + i] = beta == 0.0f ? sum[i] : fmaf(beta, bias[j + i], sum[i]);
+}
+
+// c = alpha op(A) op(B) + beta addend + bias, in tiles through shared memory; blockIdx.z counts the matrices of a
+// batch. For what the library refuses: any shape, stride and alignment, and no faster than it has to be.
+template <typename T, typename TC>
+__global__ void __launch_bounds__(kPlainTile* kPlainTile)
+    multiply_plain_kernel(PlainProduct<T, TC> p, int M, int N, int K, float alpha, float beta) {
+    SHARED(float, a, kPlainTile*(kPlainTile + 1));
+    SHARED(float, b, kPlainTile*(kPlainTile + 1));
+    const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
+    const int row0 = static_cast<int>(blockIdx.y) * kPlainTile, column0 = static_cast<int>(blockIdx.x) * kPlainTile;
+    const T* A = p.A + blockIdx.z * p.stride_a;
+    const T* B = p.B + blockIdx.z * p.stride_b;
     float sum = 0.0f;
-    for (int part = 0; part < parts; part++) sum += partial[int64_t{part} * M + j];
-    bias[j] = beta == 0.0f ? sum : fmaf(beta, bias[j], sum);
+    for (int k0 = 0; k0 < K; k0 += kPlainTile) {
+        // Neighbouring threads read neighbouring elements, whichever way the operand is stored.
+        const int ai = p.trans_a ? x : y, ak = p.trans_a ? y : x, bk = p.trans_b ? x : y, bj = p.trans_b ? y : x;
+        const bool in_a = row0 + ai < M && k0 + ak < K, in_b = k0 + bk < K && column0 + bj < N;
+        const int64_t i = row0 + ai, j = column0 + bj;
+        a[ai * (kPlainTile + 1) + ak] =
+            in_a ? static_cast<float>(p.trans_a ? A[(k0 + ak) * p.lda + i] : A[i * p.lda + k0 + ak]) : 0.0f;
+        b[bk * (kPlainTile + 1) + bj] =
+            in_b ? static_cast<float>(p.trans_b ? B[j * p.ldb + k0 + bk] : B[(k0 + bk) * p.ldb + j]) : 0.0f;
+        __syncthreads();
+        for (int k = 0; k < kPlainTile; k++) sum = fmaf(a[y * (kPlainTile + 1) + k], b[k * (kPlainTile + 1) + x], sum);
+        __syncthreads();
+    }
+    const int64_t i = row0 + y, j = column0 + x;
+    if (i >= M || j >= N) return;
+    sum *= alpha;
+    if (beta != 0.0f)
+        sum = fmaf(beta, static_cast<float>(p.addend[blockIdx.z * p.stride_addend + i * p.ld_addend + j]), sum);
+    if (p.bias) sum += static_cast<float>(p.bias[j]);
+    p.C[blockIdx.z * p.stride_c + i * p.ldc + j] = TC(sum);
 }
 
 // C(i, j) = C(j, i) for j > i, tile by tile; blockIdx.z counts the matrices of a batch.
@@ -241,24 +270,10 @@ __global__ void __launch_bounds__(kBlock) transpose_kernel(float* out, const flo
 // *found = 1 if an element is NaN or infinite.
 __global__ void __launch_bounds__(kBlock) find_nonfinite_kernel(int* found, const float* x, int64_t n) {
     int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x;
-    if (i < n && !isfinite(x[i])) *found = 1;
+    if (i < n && x[i] - x[i] != 0.0f) *found = 1;
 }
 
 int64_t blocks_for(int64_t n) { return (n + kBlock - 1) / kBlock; }
-
-template <typename T>
-void gelu(const Gemm& g, const Stream& stream) {
-    T* c = static_cast<T*>(g.C.data);
-    const T* x = static_cast<const T*>(g.aux.data);
-    constexpr int W = kVecWidth<T>;
-    bool wide = g.N % W == 0 && vec_aligned<T, W>(g.C.ld, c) && vec_aligned<T, W>(g.aux.ld, x);
-    dim3 grid(static_cast<unsigned>(g.M), static_cast<unsigned>(blocks_for(wide ? g.N / W : g.N)));
-    if (wide) {
-        launch<gelu_kernel<T, W>>({grid, kBlock}, stream, c, g.C.ld, x, g.aux.ld, g.N);
-    } else {
-        launch<gelu_kernel<T, 1>>({grid, kBlock}, stream, c, g.C.ld, x, g.aux.ld, g.N);
-    }
-}
 
 // Calls f with a pointer of the type that x holds.
 template <typename F>
@@ -271,16 +286,6 @@ void with_elements(const Mat& x, F f) {
         case DType::f16:
             return f(static_cast<f16*>(x.data));
     }
-}
-
-void require(bool supported, const Gemm& g) {
-    CHECK(
-        supported,
-        "gemm: cuBLASLt has no algorithm for {} x {} x {} (M x N x K), A {}, B {}, {} to {}, row strides {}, {}, {}{}; "
-        "make sizes, strides and addresses multiples of 8 elements",
-        g.M, g.N, g.K, g.trans_a ? "transposed" : "as stored", g.trans_b ? "transposed" : "as stored",
-        name_of(g.A.dtype), name_of(g.C.dtype), g.A.ld, g.B.ld, g.C.ld,
-        g.epilogue == Epilogue::none ? "" : ", with a bias");
 }
 
 Mat shifted(Mat x, int64_t elements) {
@@ -301,37 +306,51 @@ struct Linalg::Impl {
     const Stream& stream;
     Lt lt = Lt::make(cublasLtCreate);
     Buffer<std::byte> workspace{kWorkspaceBytes + kBiasScratchBytes};
-    std::map<Key, Plan> plans = {};
+    std::map<Key, std::optional<Plan>> plans = {};  // none where the library refuses
     bool autotune = false;
     cusolverDnHandle_t solver = nullptr;  // made when first needed
+    // Of decompositions; grown to the largest one seen.
+    Buffer<float> turned = {}, left = {}, right = {}, solver_workspace = {};
+    Buffer<int> info{1};
 
     ~Impl() {
         if (solver) cusolverDnDestroy(solver);
     }
     float* bias_scratch() const { return reinterpret_cast<float*>(workspace.data() + kWorkspaceBytes); }
+    // A kept buffer of at least n elements. The stream is done with the old one: each decomposition waits for it.
+    static float* grown(Buffer<float>& buffer, int64_t n) {
+        if (buffer.size() < n) buffer = Buffer<float>(n);
+        return buffer.data();
+    }
 
     cublasStatus_t run(const Call& c, const Plan& p, const cublasLtMatmulAlgo_t& algorithm) const {
         return cublasLtMatmul(lt.get(), p.operation.get(), &c.g.alpha, c.g.B.data, p.a.get(), c.g.A.data, p.b.get(),
                               &c.g.beta, c.addend.data, p.c.get(), c.g.C.data, p.d.get(), &algorithm, workspace.data(),
                               kWorkspaceBytes, cuda(stream));
     }
-    const Plan* plan(const Call& c);
+    std::optional<Plan>& plan(const Call& c);
+    std::optional<Plan> make_plan(const Call& c);
     cublasLtMatmulAlgo_t fastest(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found, int n);
-    bool multiply(const Gemm& g, const Mat& addend, int count, cublasLtEpilogue_t epilogue, const void* bias);
-    void multiply_bias(const Gemm& g, const Mat& addend);
+    void multiply(const Gemm& g, const Mat& addend, int count, const void* bias);
+    bool multiply_by_library(const Call& c);
+    void multiply_plainly(const Call& c);
     void multiply_batches(const Gemm& g, const Mat& addend);
     void multiply_symmetric(const Gemm& g, const Mat& addend, int parts);
     void reduce_bias(const Gemm& g);
     void check_finite(const char* operation, const float* A, int64_t n);
-    int read(const int* device_value) const;
+    int read_info() const;
     cusolverDnHandle_t solver_handle(const char* operation);
 };
 
-// The descriptors and the algorithm for a call; made once per kind of call. Null if the library has no algorithm.
-const Plan* Linalg::Impl::plan(const Call& c) {
-    Key key = key_of(c);
-    if (auto known = plans.find(key); known != plans.end()) return &known->second;
+// The descriptors and the algorithm for a call; made once per kind of call. None if the library has no algorithm.
+std::optional<Plan>& Linalg::Impl::plan(const Call& c) {
+    const Key key = key_of(c);
+    auto known = plans.find(key);
+    if (known == plans.end()) known = plans.emplace(key, make_plan(c)).first;
+    return known->second;
+}
 
+std::optional<Plan> Linalg::Impl::make_plan(const Call& c) {
     const Gemm& g = c.g;
     Plan p;
     // Plain fp32 for float inputs too: TF32 would keep 10 bits of the mantissa.
@@ -366,9 +385,9 @@ const Plan* Linalg::Impl::plan(const Call& c) {
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) check_blas(status, "choosing an algorithm");
     auto end = std::remove_if(found, found + n, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
     n = static_cast<int>(end - found);
-    if (n == 0) return nullptr;
+    if (n == 0) return std::nullopt;
     p.algorithm = fastest(c, p, found, n);
-    return &plans.emplace(key, std::move(p)).first->second;
+    return p;
 }
 
 // The first proposal; or with autotuning the one that takes the least time, where trying them changes nothing.
@@ -394,30 +413,59 @@ cublasLtMatmulAlgo_t Linalg::Impl::fastest(const Call& c, const Plan& p, const c
     return found[best].algo;
 }
 
-// One library call for `count` matrices at stride_inner. False if the library has no algorithm for it.
-bool Linalg::Impl::multiply(const Gemm& g, const Mat& addend, int count, cublasLtEpilogue_t epilogue,
-                            const void* bias) {
-    Call c{g, count, addend, epilogue, bias};
-    const Plan* p = plan(c);
+// `count` matrices at stride_inner, with a bias or null: by the library, or by the plain kernel where it refuses.
+void Linalg::Impl::multiply(const Gemm& g, const Mat& addend, int count, const void* bias) {
+    const Call c{g, count, addend, bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT, bias};
+    if (!multiply_by_library(c)) multiply_plainly(c);
+}
+
+// False if the library refuses, in its heuristic or only now. Each row is a column of the library's D = C^T, to which
+// its epilogue adds a vector of the length of a column.
+bool Linalg::Impl::multiply_by_library(const Call& c) {
+    std::optional<Plan>& p = plan(c);
     if (!p) return false;
-    if (bias) set(p->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    check_blas(run(c, *p, p->algorithm), "cublasLtMatmul");
+    if (c.bias) set(p->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c.bias);
+    const cublasStatus_t status = run(c, *p, p->algorithm);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
+        p.reset();
+        return false;
+    }
+    check_blas(status, "cublasLtMatmul");
     return true;
 }
 
-// One product and a bias on each of its rows. Each row is a column of the library's D = C^T, whose epilogue adds a
-// vector of the length of a column. Where it has none (odd sizes or addresses), C begins as the bias and the product is
-// added.
-void Linalg::Impl::multiply_bias(const Gemm& g, const Mat& addend) {
-    if (multiply(g, addend, 1, CUBLASLT_EPILOGUE_BIAS, g.bias.data)) return;
-    require(g.beta == 0.0f, g);
-    with_elements(g.C, [&]<typename T>(T* c) {
-        dim3 grid(static_cast<unsigned>(g.M), static_cast<unsigned>(blocks_for(g.N)));
-        launch<fill_rows_kernel<T>>({grid, kBlock}, stream, c, g.C.ld, static_cast<const T*>(g.bias.data), g.N);
+void Linalg::Impl::multiply_plainly(const Call& c) {
+    const Gemm& g = c.g;
+    auto tiles = [](int n) { return static_cast<unsigned>((n + kPlainTile - 1) / kPlainTile); };
+    const dim3 grid(tiles(g.N), tiles(g.M), static_cast<unsigned>(c.count)), block(kPlainTile, kPlainTile);
+    CHECK(
+        grid.y <= 65535 && grid.z <= 65535,
+        "gemm: cuBLASLt refuses {} products of {} x {} x {} (M x N x K), {} to {}, "
+        "row strides {}, {}, {}, and so many are beyond our own kernel; make sizes, strides and addresses multiples of "
+        "8 elements",
+        c.count, g.M, g.N, g.K, name_of(g.A.dtype), name_of(g.C.dtype), g.A.ld, g.B.ld, g.C.ld);
+    with_elements(g.A, [&]<typename T>(T* A) {
+        with_elements(g.C, [&]<typename TC>(TC* C) {
+            if constexpr (std::is_same_v<TC, float> || std::is_same_v<TC, T>) {
+                const PlainProduct<T, TC> p{C,
+                                            static_cast<const TC*>(c.addend.data),
+                                            static_cast<const TC*>(c.bias),
+                                            A,
+                                            static_cast<const T*>(g.B.data),
+                                            g.C.ld,
+                                            c.addend.ld,
+                                            g.A.ld,
+                                            g.B.ld,
+                                            g.C.stride_inner,
+                                            c.addend.stride_inner,
+                                            g.A.stride_inner,
+                                            g.B.stride_inner,
+                                            g.trans_a,
+                                            g.trans_b};
+                launch<multiply_plain_kernel<T, TC>>({grid, block}, stream, p, g.M, g.N, g.K, g.alpha, g.beta);
+            }
+        });
     });
-    Gemm onto_bias = g;
-    onto_bias.beta = 1.0f;
-    multiply_batches(onto_bias, g.C);
 }
 
 // Both levels of a batch: as one where the strides allow it, else one call per matrix of the shorter level.
@@ -437,7 +485,7 @@ void Linalg::Impl::multiply_batches(const Gemm& g, const Mat& addend) {
         Gemm call = one;
         call.A = shifted(one.A, i * one.A.stride_outer), call.B = shifted(one.B, i * one.B.stride_outer);
         call.C = shifted(one.C, i * one.C.stride_outer);
-        require(multiply(call, shifted(add, i * add.stride_outer), count, CUBLASLT_EPILOGUE_DEFAULT, nullptr), g);
+        multiply(call, shifted(add, i * add.stride_outer), count, nullptr);
     }
 }
 
@@ -468,17 +516,31 @@ void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend, int part
 void Linalg::Impl::reduce_bias(const Gemm& g) {
     int most = static_cast<int>(std::min<int64_t>(kBiasParts, kBiasScratchBytes / sizeof(float) / g.M));
     CHECK(most > 0, "gemm: a bias gradient of {} elements; at most {}", g.M, kBiasScratchBytes / sizeof(float));
-    int parts = std::min(most, (g.K + 4 * kTileRows - 1) / (4 * kTileRows));
-    int per_part = (g.K + parts - 1) / parts;
+    int parts = std::min(most, (g.K + kBiasRows - 1) / kBiasRows);
+    const int per_part = (g.K + parts - 1) / parts;
     parts = (g.K + per_part - 1) / per_part;
-    int64_t step_j = g.trans_a ? 1 : g.A.ld, step_k = g.trans_a ? g.A.ld : 1;
-    dim3 grid(static_cast<unsigned>((g.M + kTile - 1) / kTile), static_cast<unsigned>(parts));
+    const int64_t step_j = g.trans_a ? 1 : g.A.ld, step_k = g.trans_a ? g.A.ld : 1;
+    auto blocks = [&](int width) { return (g.M + kBiasBlock * width - 1) / (kBiasBlock * width); };
     with_elements(g.A, [&]<typename T>(T* a) {
-        launch<bias_partial_kernel<T>>({grid, dim3(kTile, kTileRows)}, stream, bias_scratch(), a, step_j, step_k, g.M,
-                                       g.K, per_part);
+        auto sum = [&]<int W>(std::integral_constant<int, W>) {
+            launch<bias_partial_kernel<T, W>>(
+                {dim3(static_cast<unsigned>(blocks(W)), static_cast<unsigned>(parts)), kBiasBlock}, stream,
+                bias_scratch(), a, step_j, step_k, g.M, g.K, per_part);
+        };
+        constexpr int W = kVecWidth<T>;
+        if (step_j == 1 && g.M % W == 0 && vec_aligned<T, W>(g.A.ld, a)) {
+            sum(std::integral_constant<int, W>{});
+        } else {
+            sum(std::integral_constant<int, 1>{});
+        }
     });
-    launch<bias_total_kernel>({blocks_for(g.M), kBlock}, stream, static_cast<float*>(g.bias.data), bias_scratch(), g.M,
-                              parts, g.beta);
+    float* bias = static_cast<float*>(g.bias.data);
+    constexpr int W = kVecWidth<float>;
+    if (vec_aligned<float, W>(g.M, bias_scratch())) {
+        launch<bias_total_kernel<W>>({blocks(W), kBiasBlock}, stream, bias, bias_scratch(), g.M, parts, g.beta);
+    } else {
+        launch<bias_total_kernel<1>>({blocks(1), kBiasBlock}, stream, bias, bias_scratch(), g.M, parts, g.beta);
+    }
 }
 
 Linalg::Linalg(const Stream& stream) : impl_(new Impl{stream}) {}
@@ -496,20 +558,13 @@ void Linalg::run(const Gemm& g) {
     const Mat& addend = g.addend.data && g.beta != 0.0f ? g.addend : g.C;
     switch (g.epilogue) {
         case Epilogue::none: {
-            int size = std::min(g.M, g.K), parts = size >= kSymmetricSplit4 ? 4 : size >= kSymmetricSplit2 ? 2 : 1;
+            const int size = std::min(g.M, g.K);
+            const int parts = size < kSymmetricFrom ? 1 : std::min(2 * size / kSymmetricFrom, kSymmetricParts);
             if (g.symmetric && parts > 1) return impl_->multiply_symmetric(g, addend, parts);
             return impl_->multiply_batches(g, addend);
         }
         case Epilogue::bias:
-            return impl_->multiply_bias(g, addend);
-        case Epilogue::gelu_bias: {
-            // The library's own GELU epilogue activates the sum before it is rounded, by a tanh of its own. Then
-            // recomputing from aux would give other bits; so the product goes to aux and our function makes C of it.
-            Gemm to_aux = g;
-            to_aux.C = g.aux;
-            impl_->multiply_bias(to_aux, g.beta == 0.0f ? g.aux : addend);
-            return with_elements(g.C, [&]<typename T>(T*) { gelu<T>(g, impl_->stream); });
-        }
+            return impl_->multiply(g, addend, 1, g.bias.data);
         case Epilogue::bias_grad:
             impl_->multiply_batches(g, addend);
             return impl_->reduce_bias(g);
@@ -520,18 +575,17 @@ void Linalg::set_autotune(bool on) { impl_->autotune = on; }
 
 // ---- decompositions -----------------------------------------------------------------------------
 
-int Linalg::Impl::read(const int* device_value) const {
+int Linalg::Impl::read_info() const {
     int value = 0;
-    download(&value, device_value, 1, stream);
+    download(&value, info.data(), 1, stream);
     stream.synchronize();
     return value;
 }
 
 void Linalg::Impl::check_finite(const char* operation, const float* A, int64_t n) {
-    Buffer<int> found(1);
-    zero(found.data(), 1, stream);
-    launch<find_nonfinite_kernel>({blocks_for(n), kBlock}, stream, found.data(), A, n);
-    CHECK(read(found.data()) == 0, "{}: the matrix has NaN or infinite elements", operation);
+    zero(info.data(), 1, stream);
+    launch<find_nonfinite_kernel>({blocks_for(n), kBlock}, stream, info.data(), A, n);
+    CHECK(read_info() == 0, "{}: the matrix has NaN or infinite elements", operation);
 }
 
 cusolverDnHandle_t Linalg::Impl::solver_handle(const char* operation) {
@@ -552,27 +606,26 @@ void Linalg::svd(float* A, int m, int n, float* U, float* S, float* Vt) {
     cusolverDnHandle_t solver = impl_->solver_handle("svd");
     bool tall = m > n;
     int rows = std::max(m, n), columns = std::min(m, n);
-    Buffer<float> turned(tall ? int64_t{m} * n : 0), left(tall ? int64_t{m} * n : 0);
-    Buffer<float> right(tall ? int64_t{n} * n : 0);
+    float* turned = tall ? Impl::grown(impl_->turned, int64_t{m} * n) : A;
+    float* left = tall ? Impl::grown(impl_->left, int64_t{m} * n) : Vt;
+    float* right = tall ? Impl::grown(impl_->right, int64_t{n} * n) : U;
     auto transpose = [&](float* out, const float* in, int in_rows, int in_columns) {
         launch<transpose_kernel>({blocks_for(int64_t{in_rows} * in_columns), kBlock}, stream, out, in, in_rows,
                                  in_columns);
     };
-    if (tall) transpose(turned.data(), A, m, n);
+    if (tall) transpose(turned, A, m, n);
 
     int work_size = 0;
     check_solver(cusolverDnSgesvd_bufferSize(solver, rows, columns, &work_size), "svd");
-    Buffer<float> work(work_size);
-    Buffer<int> info(1);
-    check_solver(
-        cusolverDnSgesvd(solver, 'S', 'S', rows, columns, tall ? turned.data() : A, rows, S, tall ? left.data() : Vt,
-                         rows, tall ? right.data() : U, columns, work.data(), work_size, nullptr, info.data()),
-        "svd");
+    float* work = Impl::grown(impl_->solver_workspace, work_size);
+    check_solver(cusolverDnSgesvd(solver, 'S', 'S', rows, columns, turned, rows, S, left, rows, right, columns, work,
+                                  work_size, nullptr, impl_->info.data()),
+                 "svd");
     if (tall) {
-        transpose(U, left.data(), n, m);  // column-major m x n is row-major n x m
-        transpose(Vt, right.data(), n, n);
+        transpose(U, left, n, m);  // column-major m x n is row-major n x m
+        transpose(Vt, right, n, n);
     }
-    check_convergence("svd", m, n, impl_->read(info.data()));
+    check_convergence("svd", m, n, impl_->read_info());
 }
 
 void Linalg::eigh(float* A, int n, float* w) {
@@ -583,15 +636,19 @@ void Linalg::eigh(float* A, int n, float* w) {
     check_solver(
         cusolverDnSsyevd_bufferSize(solver, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, A, n, w, &work_size),
         "eigh");
-    Buffer<float> work(work_size);
-    Buffer<int> info(1);
-    check_solver(cusolverDnSsyevd(solver, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, A, n, w, work.data(),
-                                  work_size, info.data()),
+    float* work = Impl::grown(impl_->solver_workspace, work_size);
+    check_solver(cusolverDnSsyevd(solver, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, A, n, w, work, work_size,
+                                  impl_->info.data()),
                  "eigh");
-    check_convergence("eigh", n, n, impl_->read(info.data()));
+    check_convergence("eigh", n, n, impl_->read_info());
 }
 
 const Stream& Linalg::stream() const { return impl_->stream; }
-size_t Linalg::workspace_bytes() const { return static_cast<size_t>(impl_->workspace.size()); }
+size_t Linalg::workspace_bytes() const {
+    size_t floats = 0;
+    for (const Buffer<float>* b : {&impl_->turned, &impl_->left, &impl_->right, &impl_->solver_workspace})
+        floats += b->size();
+    return impl_->workspace.size() + floats * sizeof(float);
+}
 
 }  // namespace teon

@@ -1,0 +1,251 @@
+// cuBLASLt on the CPU: what its documentation demands of a call is checked here, and cpu/matmul computes it.
+//
+// CUBLASLT_REFUSE=heuristic|call: also refuse 16-bit matrices whose leading dimension, batch stride or address is not a
+// multiple of 16 bytes, as GPUs' libraries have done for some shapes: the heuristic proposes nothing, or it does and
+// the call itself fails. So the callers' ways around such refusals get tested. Unkind builds do so in the heuristic by
+// default.
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string_view>
+
+#include "cpu/include/cublasLt.h"
+#include "cpu/matmul.h"
+#include "cpu/memory.h"
+#include "cpu/stream.h"
+
+struct cublasLtContext {
+    enum class Refuse { documented, in_heuristic, in_call } refuse;
+};
+struct cublasLtMatmulDescOpaque_t {
+    cublasOperation_t trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    const void* bias = nullptr;
+    int32_t bias_type = -1;  // that of D
+};
+struct cublasLtMatrixLayoutOpaque_t {
+    cudaDataType_t type;
+    uint64_t rows, columns;
+    int64_t ld;
+    int32_t batch = 1;
+    int64_t stride = 0;
+    bool operator==(const cublasLtMatrixLayoutOpaque_t&) const = default;
+};
+struct cublasLtMatmulPreferenceOpaque_t {
+    uint64_t workspace = 0;
+    uint32_t reduction_schemes = ~0u;
+    uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C, D
+};
+
+namespace teon::cpu {
+namespace {
+
+using Layout = cublasLtMatrixLayoutOpaque_t;
+using Refuse = cublasLtContext::Refuse;
+
+DType dtype(cudaDataType_t t) { return t == CUDA_R_32F ? DType::f32 : t == CUDA_R_16BF ? DType::bf16 : DType::f16; }
+
+// Sets an attribute, whose size has to be that of its type.
+template <typename T>
+cublasStatus_t set(T& attribute, const void* value, size_t bytes) {
+    if (!value || bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(&attribute, value, sizeof(T));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+template <typename T, typename... Args>
+cublasStatus_t create(T** object, Args... args) {
+    if (!object) return CUBLAS_STATUS_INVALID_VALUE;
+    *object = new (std::nothrow) T{args...};
+    return *object ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
+}
+
+template <typename T>
+cublasStatus_t destroy(T* object) {
+    delete object;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// What the documentation says of the four layouts together: "cublasLtMatmul()", for CUBLAS_COMPUTE_32F and a scale of
+// CUDA_R_32F.
+cublasStatus_t check_problem(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const Layout& b, const Layout& c,
+                             const Layout& d) {
+    const bool ta = o.trans_a == CUBLAS_OP_T, tb = o.trans_b == CUBLAS_OP_T;
+    const uint64_t m = ta ? a.columns : a.rows, k = ta ? a.rows : a.columns;
+    const uint64_t k_of_b = tb ? b.columns : b.rows, n = tb ? b.rows : b.columns;
+    for (const Layout* x : {&a, &b, &c, &d}) {
+        if (x->ld < static_cast<int64_t>(x->rows) || x->batch != d.batch) return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    if (k != k_of_b || d.rows != m || d.columns != n || c.rows != m || c.columns != n)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (a.type != b.type || c.type != d.type || (d.type != a.type && d.type != CUDA_R_32F))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (o.epilogue == CUBLASLT_EPILOGUE_BIAS && o.bias_type != -1 && o.bias_type != d.type)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// Whether rows and matrices of a 16-bit layout start at multiples of 16 bytes if its first one does.
+bool strides_aligned(const Layout& x) {
+    return x.type == CUDA_R_32F || (x.ld % 8 == 0 && (x.batch == 1 || x.stride % 8 == 0));
+}
+bool address_aligned(const Layout& x, uint64_t address) { return x.type == CUDA_R_32F || address % 16 == 0; }
+
+uint64_t address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
+
+}  // namespace
+}  // namespace teon::cpu
+
+using namespace teon::cpu;
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+    const char* asked = getenv("CUBLASLT_REFUSE");
+    const std::string_view refuse = asked ? asked : kUnkind ? "heuristic" : "";
+    return create(handle, refuse == "heuristic" ? Refuse::in_heuristic
+                          : refuse == "call"    ? Refuse::in_call
+                                                : Refuse::documented);
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle); }
+
+const char* cublasLtGetStatusString(cublasStatus_t status) {
+    switch (status) {
+#define TEON_MESSAGE(name, value, message) \
+    case name:                             \
+        return message;
+        CUBLAS_STATUSES(TEON_MESSAGE)
+#undef TEON_MESSAGE
+    }
+    return "unknown status";
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* operation, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+    if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    return create(operation);
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) { return destroy(operation); }
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o, cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, size_t bytes) {
+    switch (attribute) {
+        case CUBLASLT_MATMUL_DESC_TRANSA:
+            return set(o->trans_a, value, bytes);
+        case CUBLASLT_MATMUL_DESC_TRANSB:
+            return set(o->trans_b, value, bytes);
+        case CUBLASLT_MATMUL_DESC_EPILOGUE:
+            return set(o->epilogue, value, bytes);
+        case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+            return set(o->bias, value, bytes);
+        case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+            return set(o->bias_type, value, bytes);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type, uint64_t rows,
+                                          uint64_t columns, int64_t ld) {
+    return create(layout, type, rows, columns, ld);
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return destroy(layout); }
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t x, cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void* value, size_t bytes) {
+    switch (attribute) {
+        case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+            return set(x->batch, value, bytes);
+        case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+            return set(x->stride, value, bytes);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) { return create(preference); }
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) { return destroy(preference); }
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+                                                    size_t bytes) {
+    switch (attribute) {
+        case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+            return set(p->workspace, value, bytes);
+        case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+            return set(p->reduction_schemes, value, bytes);
+        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+            return set(p->alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, bytes);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+// There is one algorithm; it keeps the alignments that it was promised.
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
+                                              cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
+                                              cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t results[], int* found) {
+    if (!handle || !operation || !A || !B || !C || !D || !preference || !results || !found || wanted <= 0) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    *found = 0;
+    if (cublasStatus_t status = check_problem(*operation, *A, *B, *C, *D); status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    const Layout* layouts[] = {A, B, C, D};
+    results[0] = {};
+    for (int i = 0; i < 4; i++) {
+        const uint32_t promised = preference->alignment[i];
+        if (handle->refuse == Refuse::in_heuristic &&
+            !(strides_aligned(*layouts[i]) && address_aligned(*layouts[i], promised))) {
+            return CUBLAS_STATUS_NOT_SUPPORTED;
+        }
+        results[0].algo.data[i] = promised;
+    }
+    results[0].wavesCount = 1.0f;
+    *found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// The column-major D = op(A) op(B) is the row-major D^T = op(B)^T op(A)^T: their B is our A, their columns our rows.
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* A,
+                              cublasLtMatrixLayout_t layout_a, const void* B, cublasLtMatrixLayout_t layout_b,
+                              const void* beta, const void* C, cublasLtMatrixLayout_t layout_c, void* D,
+                              cublasLtMatrixLayout_t layout_d, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                              size_t, cudaStream_t stream) {
+    if (!handle || !operation || !layout_a || !layout_b || !layout_c || !layout_d || !alpha || !beta || !A || !B ||
+        !D) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    const auto& o = *operation;
+    const Layout &a = *layout_a, &b = *layout_b, &c = *layout_c, &d = *layout_d;
+    if (cublasStatus_t status = check_problem(o, a, b, c, d); status != CUBLAS_STATUS_SUCCESS) return status;
+    const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+    const bool biased = o.epilogue == CUBLASLT_EPILOGUE_BIAS;
+    if (keep == 0.0f) C = D;
+    if (!C || (biased && !o.bias) || (C == D && keep != 0.0f && !(c == d)) || address(workspace) % 16 != 0) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    const void* data[] = {A, B, C, D};
+    const Layout* layouts[] = {&a, &b, &c, &d};
+    for (int i = 0; i < 4; i++) {
+        const uint64_t promised = algorithm ? algorithm->data[i] : 1;
+        if (promised == 0 || address(data[i]) % promised != 0) return CUBLAS_STATUS_INVALID_VALUE;
+        if (handle->refuse != Refuse::documented &&
+            !(strides_aligned(*layouts[i]) && address_aligned(*layouts[i], address(data[i])))) {
+            return CUBLAS_STATUS_NOT_SUPPORTED;
+        }
+    }
+
+    Matmul m;
+    m.M = static_cast<int64_t>(d.columns), m.N = static_cast<int64_t>(d.rows), m.batch = d.batch;
+    m.K = static_cast<int64_t>(o.trans_a == CUBLAS_OP_T ? a.rows : a.columns);
+    m.trans_a = o.trans_b == CUBLAS_OP_T, m.trans_b = o.trans_a == CUBLAS_OP_T;
+    m.in = dtype(a.type), m.out = dtype(d.type);
+    m.A = {B, b.ld, b.stride}, m.B = {A, a.ld, a.stride};
+    m.addend = keep == 0.0f ? Matrix{D, d.ld, d.stride} : Matrix{C, c.ld, c.stride};
+    m.C = D, m.ldc = d.ld, m.stride_c = d.stride;
+    m.alpha = scale, m.beta = keep;
+    m.bias = biased ? o.bias : nullptr;
+    const cudaError_t queued = submit(stream, "cublasLtMatmul", [m] { matmul(m); });
+    return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}

@@ -1,0 +1,116 @@
+// cuSOLVER on the CPU: LAPACK, through the C interface that every LAPACK has (LAPACKE), on one thread.
+#include <dlfcn.h>
+#include <lapacke.h>
+
+#include <algorithm>
+#include <new>
+
+#include "cpu/include/cusolverDn.h"
+#include "cpu/one_thread.h"
+#include "cpu/stream.h"
+
+struct cusolverDnContext {
+    cudaStream_t stream;
+};
+
+namespace teon::cpu {
+namespace {
+
+// Some LAPACKs have threads of their own that OpenMP's setting does not reach; results would depend on their number.
+void limit_threads() {
+    static const bool done = [] {
+        for (const char* name : {"openblas_set_num_threads", "MKL_Set_Num_Threads", "bli_thread_set_num_threads"}) {
+            if (void* set = dlsym(RTLD_DEFAULT, name)) reinterpret_cast<void (*)(int)>(set)(1);
+        }
+        return true;
+    }();
+    (void)done;
+}
+
+// Integers that LAPACK wants beside the floats of work; they lie behind those.
+int integers_of_svd(int columns) { return 8 * columns; }
+int integers_of_eigen(int n) { return 3 + 5 * n; }
+
+lapack_int* behind(float* work, int floats) { return reinterpret_cast<lapack_int*>(work + floats); }
+
+template <typename Work>
+cusolverStatus_t queue(cusolverDnHandle_t handle, const char* what, Work work) {
+    return enqueue(handle->stream, what, work) == cudaSuccess ? CUSOLVER_STATUS_SUCCESS
+                                                              : CUSOLVER_STATUS_EXECUTION_FAILED;
+}
+
+static_assert(sizeof(lapack_int) == sizeof(int) && sizeof(int) == sizeof(float),
+              "a LAPACK with 32-bit integers is needed");
+
+}  // namespace
+}  // namespace teon::cpu
+
+using namespace teon::cpu;
+
+cusolverStatus_t cusolverDnCreate(cusolverDnHandle_t* handle) {
+    limit_threads();
+    *handle = new (std::nothrow) cusolverDnContext{};
+    return *handle ? CUSOLVER_STATUS_SUCCESS : CUSOLVER_STATUS_ALLOC_FAILED;
+}
+cusolverStatus_t cusolverDnDestroy(cusolverDnHandle_t handle) {
+    delete handle;
+    return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnSetStream(cusolverDnHandle_t handle, cudaStream_t stream) {
+    if (!handle) return CUSOLVER_STATUS_NOT_INITIALIZED;
+    handle->stream = stream;
+    return CUSOLVER_STATUS_SUCCESS;
+}
+
+// sgesdd: the same decomposition as sgesvd's, several times faster.
+cusolverStatus_t cusolverDnSgesvd_bufferSize(cusolverDnHandle_t handle, int m, int n, int* floats) {
+    if (!handle) return CUSOLVER_STATUS_NOT_INITIALIZED;
+    if (m < n || n < 0) return CUSOLVER_STATUS_INVALID_VALUE;
+    float size = 0, unused = 0;
+    lapack_int integer = 0;
+    const lapack_int info = LAPACKE_sgesdd_work(LAPACK_COL_MAJOR, 'S', m, n, &unused, std::max(m, 1), &unused, &unused,
+                                                std::max(m, 1), &unused, std::max(n, 1), &size, -1, &integer);
+    // The size comes as a float, which may have been rounded down.
+    *floats = static_cast<int>(size * (1 + 0x1p-23f)) + 1 + integers_of_svd(n);
+    return info == 0 ? CUSOLVER_STATUS_SUCCESS : CUSOLVER_STATUS_INTERNAL_ERROR;
+}
+
+cusolverStatus_t cusolverDnSgesvd(cusolverDnHandle_t handle, signed char jobu, signed char jobvt, int m, int n,
+                                  float* A, int lda, float* S, float* U, int ldu, float* VT, int ldvt, float* work,
+                                  int floats, float*, int* info) {
+    if (!handle) return CUSOLVER_STATUS_NOT_INITIALIZED;
+    if (m < n || n < 0 || lda < std::max(1, m) || ldu < std::max(1, m) || ldvt < std::max(1, n) || jobu != 'S' ||
+        jobvt != 'S' || floats <= integers_of_svd(n)) {
+        return CUSOLVER_STATUS_INVALID_VALUE;
+    }
+    return queue(handle, "cusolverDnSgesvd", [=] {
+        const OneThread one;
+        const int own = floats - integers_of_svd(n);
+        *info =
+            LAPACKE_sgesdd_work(LAPACK_COL_MAJOR, 'S', m, n, A, lda, S, U, ldu, VT, ldvt, work, own, behind(work, own));
+    });
+}
+
+cusolverStatus_t cusolverDnSsyevd_bufferSize(cusolverDnHandle_t handle, cusolverEigMode_t, cublasFillMode_t, int n,
+                                             const float*, int lda, const float*, int* floats) {
+    if (!handle) return CUSOLVER_STATUS_NOT_INITIALIZED;
+    if (n < 0 || lda < std::max(1, n)) return CUSOLVER_STATUS_INVALID_VALUE;
+    float size = 0, unused = 0;
+    lapack_int integer = 0;
+    const lapack_int info =
+        LAPACKE_ssyevd_work(LAPACK_COL_MAJOR, 'V', 'L', n, &unused, lda, &unused, &size, -1, &integer, -1);
+    *floats = static_cast<int>(size * (1 + 0x1p-23f)) + 1 + integers_of_eigen(n);
+    return info == 0 ? CUSOLVER_STATUS_SUCCESS : CUSOLVER_STATUS_INTERNAL_ERROR;
+}
+
+cusolverStatus_t cusolverDnSsyevd(cusolverDnHandle_t handle, cusolverEigMode_t, cublasFillMode_t, int n, float* A,
+                                  int lda, float* W, float* work, int floats, int* info) {
+    if (!handle) return CUSOLVER_STATUS_NOT_INITIALIZED;
+    if (n < 0 || lda < std::max(1, n) || floats <= integers_of_eigen(n)) return CUSOLVER_STATUS_INVALID_VALUE;
+    return queue(handle, "cusolverDnSsyevd", [=] {
+        const OneThread one;
+        const int own = floats - integers_of_eigen(n);
+        *info = LAPACKE_ssyevd_work(LAPACK_COL_MAJOR, 'V', 'L', n, A, lda, W, work, own, behind(work, own),
+                                    integers_of_eigen(n));
+    });
+}

@@ -1,0 +1,370 @@
+#include "cpu/matmul.h"
+
+#include <fmt/core.h>
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "cpu/one_thread.h"
+#include "cpu/threads.h"
+#include "runtime/check.h"
+
+#if DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_OMP && DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_SEQ
+#error "this oneDNN brings threads of its own; one built with OpenMP or for one thread is needed (Debian's libdnnl-dev)"
+#endif
+
+namespace teon::cpu {
+
+namespace {
+
+// Depth of the slices in which 16-bit operands are widened; bounds the scratch of a thread whatever K is.
+constexpr int64_t kSlice = 512;
+// No tile is larger, so that its operands stay near the second-level cache. Up to kMaxColumns a tile has whole rows:
+// oneDNN's best kernels want the output, and B, to be dense.
+constexpr int64_t kMaxRows = 256, kMaxColumns = 1536, kColumns = 1024;
+// Products are cut into at least this many tiles while they do not get tiny, for as many threads.
+constexpr int64_t kTiles = 8;
+// Multiplications that a thread takes at a time, at least: some microseconds.
+constexpr int64_t kChunk = 1 << 19;
+// Primitives that are kept; a program uses some hundred.
+constexpr size_t kMaxPrimitives = 4096;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Never destroyed: threads may outlive main's statics.
+dnnl::engine& engine() {
+    static auto& engine = *new dnnl::engine(dnnl::engine::kind::cpu, 0);
+    return engine;
+}
+
+dnnl::memory::data_type dnnl_type(DType t) {
+    using Type = dnnl::memory::data_type;
+    return t == DType::f32 ? Type::f32 : t == DType::bf16 ? Type::bf16 : Type::f16;
+}
+
+// The instruction sets are bit masks, each with all bits of those that it includes.
+bool uses(dnnl::cpu_isa isa) {
+    const int wanted = static_cast<int>(isa);
+    return (static_cast<int>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
+}
+
+// ---- one product on one thread
+// ---------------------------------------------------------------------------------------
+
+// What oneDNN generates code for.
+struct Shape {
+    int64_t M, N, K;
+    bool trans_a, trans_b;
+    DType in, out;
+    int64_t lda, ldb, ldc;
+    float alpha, beta;  // beta: of what is in C
+    bool bias;          // only with alpha = 1
+    auto operator<=>(const Shape&) const = default;
+};
+
+struct Primitive {
+    dnnl::matmul::primitive_desc description;
+    dnnl::matmul product;
+    bool bias;
+};
+
+// bias: null without one.
+dnnl::matmul::primitive_desc describe(const dnnl::memory::desc& a, const dnnl::memory::desc& b,
+                                      const dnnl::memory::desc* bias, const dnnl::memory::desc& c,
+                                      const dnnl::primitive_attr& attributes) {
+    using dnnl::matmul;
+#if DNNL_VERSION_MAJOR >= 3
+    if (!bias) return {engine(), a, b, c, attributes};
+    return {engine(), a, b, *bias, c, attributes};
+#else
+    return {bias ? matmul::desc(a, b, *bias, c) : matmul::desc(a, b, c), attributes, engine()};
+#endif
+}
+
+// Null if oneDNN has nothing better than its reference code for 16-bit operands.
+std::shared_ptr<const Primitive> make_primitive(const Shape& s) {
+    using dnnl::memory;
+    // bf16 without the instructions is emulated by oneDNN, which is slower than widening once.
+    if (s.in == DType::bf16 && !multiplies_bf16()) return nullptr;
+    const memory::desc a({s.M, s.K}, dnnl_type(s.in), s.trans_a ? memory::dims{1, s.lda} : memory::dims{s.lda, 1});
+    const memory::desc b({s.K, s.N}, dnnl_type(s.in), s.trans_b ? memory::dims{1, s.ldb} : memory::dims{s.ldb, 1});
+    const memory::desc c({s.M, s.N}, dnnl_type(s.out), memory::dims{s.ldc, 1});
+    const memory::desc bias({1, s.N}, dnnl_type(s.out), memory::dims{s.N, 1});
+    dnnl::post_ops after;
+    if (s.alpha != 1.0f) {
+#if DNNL_VERSION_MAJOR >= 3
+        after.append_eltwise(dnnl::algorithm::eltwise_linear, s.alpha, 0.0f);
+#else
+        after.append_eltwise(1.0f, dnnl::algorithm::eltwise_linear, s.alpha, 0.0f);
+#endif
+    }
+    if (s.beta != 0.0f) after.append_sum(s.beta);
+    dnnl::primitive_attr attributes;
+    attributes.set_post_ops(after);
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // the library's own would be shared by threads
+    attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);        // floats are never rounded on the way in
+    try {
+        auto description = describe(a, b, s.bias ? &bias : nullptr, c, attributes);
+        const bool reference = std::string_view(description.impl_info_str()).find("ref") != std::string_view::npos;
+        if (reference && s.in != DType::f32) return nullptr;
+        return std::make_shared<const Primitive>(Primitive{description, dnnl::matmul(description), s.bias});
+    } catch (const dnnl::error& e) {
+        if (s.in != DType::f32 && e.status == dnnl_unimplemented) return nullptr;
+        throw Error(
+            fmt::format("oneDNN cannot multiply {} x {} x {} {} matrices: {}", s.M, s.N, s.K, name_of(s.in), e.what()));
+    }
+}
+
+std::shared_ptr<const Primitive> primitive(const Shape& s) {
+    static auto& mutex = *new std::mutex;
+    static auto& known = *new std::map<Shape, std::shared_ptr<const Primitive>>;
+    const std::lock_guard lock(mutex);
+    if (auto found = known.find(s); found != known.end()) return found->second;
+    if (known.size() >= kMaxPrimitives) known.clear();
+    const OneThread one;
+    return known[s] = make_primitive(s);
+}
+
+// A thread's memory: the arguments of the primitive that it ran last, and scratch, grown on demand.
+class Worker {
+public:
+    static Worker& mine() {
+        static thread_local Worker worker;
+        return worker;
+    }
+
+    void run(const std::shared_ptr<const Primitive>& p, const void* a, const void* b, void* c, const void* bias) {
+        const OneThread one;  // oneDNN asks OpenMP for its number of threads at every call
+        if (p != last_) prepare(p);
+        const void* data[] = {a, b, c, bias};
+        for (int i = 0; i < (bias ? 4 : 3); ++i) memories_[i].set_data_handle(const_cast<void*>(data[i]));
+        dnnl::error::wrap_c_api(dnnl_primitive_execute(p->product.get(), stream_.get(),
+                                                       static_cast<int>(arguments_.size()), arguments_.data()),
+                                "multiplying");
+        stream_.wait();
+    }
+
+    std::vector<float> a, b, product;  // widened operands, and the product before it is finished
+
+private:
+    struct alignas(64) Line {
+        char bytes[64];
+    };
+
+    void prepare(const std::shared_ptr<const Primitive>& p) {
+        last_ = nullptr;
+        const auto& d = p->description;
+        const size_t lines = (d.scratchpad_desc().get_size() + sizeof(Line) - 1) / sizeof(Line);
+        if (scratchpad_.size() < lines) scratchpad_.resize(lines);
+        memories_.clear(), arguments_.clear();
+        auto add = [&](int name, const dnnl::memory::desc& description, void* data) {
+            memories_.emplace_back(description, engine(), data);
+            arguments_.push_back({name, memories_.back().get()});
+        };
+        add(DNNL_ARG_SRC, d.src_desc(), nullptr);
+        add(DNNL_ARG_WEIGHTS, d.weights_desc(), nullptr);
+        add(DNNL_ARG_DST, d.dst_desc(), nullptr);
+        if (p->bias) add(DNNL_ARG_BIAS, d.bias_desc(), nullptr);
+        add(DNNL_ARG_SCRATCHPAD, d.scratchpad_desc(), scratchpad_.data());
+        last_ = p;
+    }
+
+    std::shared_ptr<const Primitive> last_;
+    std::vector<dnnl::memory> memories_;  // A, B, C, bias if there is one, scratchpad
+    std::vector<dnnl_exec_arg_t> arguments_;
+    std::vector<Line> scratchpad_;
+    dnnl::stream stream_{engine()};
+};
+
+// ---- tiles
+// -----------------------------------------------------------------------------------------------------------
+
+// The output as a grid of tiles of rows x columns (the last ones smaller).
+struct Tiling {
+    int64_t rows, columns;  // of a tile
+    int64_t down, across;   // tiles per matrix
+};
+
+// The batch counts, the machine does not.
+Tiling tile_output(const Matmul& m) {
+    int64_t down = ceil_div(m.M, kMaxRows), across = m.N <= kMaxColumns ? 1 : ceil_div(m.N, kColumns);
+    Tiling t{};
+    auto split = [&] {
+        t.rows = std::min(m.M, ceil_div(ceil_div(m.M, down), 16) * 16);  // whole register tiles
+        t.columns = std::min(m.N, ceil_div(ceil_div(m.N, across), 64) * 64);
+        t.down = ceil_div(m.M, t.rows), t.across = ceil_div(m.N, t.columns);
+    };
+    split();
+    while (m.batch * t.down * t.across < kTiles && t.rows * t.columns >= 2 * 64 * 64) {
+        (t.rows > 64 ? down : across) *= 2;
+        split();
+    }
+    return t;
+}
+
+const void* at(const void* matrix, DType type, int64_t element) {
+    return static_cast<const char*>(matrix) + element * size_of(type);
+}
+void* at(void* matrix, DType type, int64_t element) { return static_cast<char*>(matrix) + element * size_of(type); }
+
+// Calls f with the pointer in the type that it holds.
+template <typename F>
+void with_elements(DType type, const void* p, F f) {
+    switch (type) {
+        case DType::f32:
+            return f(static_cast<const float*>(p));
+        case DType::bf16:
+            return f(static_cast<const bf16*>(p));
+        case DType::f16:
+            return f(static_cast<const f16*>(p));
+    }
+}
+
+float* grown(std::vector<float>& v, int64_t n) {
+    if (std::ssize(v) < n) v.resize(n);
+    return v.data();
+}
+
+// A rows x columns block as packed floats.
+const float* widen(std::vector<float>& scratch, DType type, const void* block, int64_t ld, int64_t rows,
+                   int64_t columns) {
+    float* to = grown(scratch, rows * columns);
+    with_elements(type, block, [&](auto* from) {
+        for (int64_t i = 0; i < rows; ++i) {
+            for (int64_t j = 0; j < columns; ++j) to[i * columns + j] = static_cast<float>(from[i * ld + j]);
+        }
+    });
+    return to;
+}
+
+// c = product + beta addend + bias for one row, rounded once. bias may be null.
+template <typename T>
+void finish_row(T* c, const float* product, const T* addend, float beta, const T* bias, int64_t n) {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j) {
+        float x = product[j];
+        if (beta != 0.0f) x = fmaf(beta, static_cast<float>(addend[j]), x);
+        if (bias) x += static_cast<float>(bias[j]);
+        c[j] = T(x);
+    }
+}
+
+// How the tiles of one size are computed. Mostly one primitive does everything. Where oneDNN cannot multiply the
+// operands they are widened, a slice of K at a time; what a primitive cannot finish it leaves as packed floats.
+class TilePlan {
+public:
+    TilePlan() = default;
+    TilePlan(const Matmul& m, int64_t rows, int64_t columns) : rows_(rows), columns_(columns), depth_(m.K) {
+        finished_ = !m.bias || m.alpha == 1.0f;
+        first_ = primitive(shape(m, m.K, finished_ ? m.beta : 0.0f));
+        if (first_) return;
+        widened_ = true;
+        finished_ = m.out == DType::f32 && !m.bias;
+        depth_ = std::min(m.K, kSlice);
+        first_ = primitive(shape(m, depth_, finished_ ? m.beta : 0.0f));
+        if (m.K >= 2 * depth_) middle_ = primitive(shape(m, depth_, 1.0f));
+        if (m.K % depth_ != 0) last_ = primitive(shape(m, m.K % depth_, 1.0f));
+    }
+
+    void run(const Matmul& m, int64_t matrix, int64_t row, int64_t column) const {
+        Worker& worker = Worker::mine();
+        void* c = at(m.C, m.out, matrix * m.stride_c + row * m.ldc + column);
+        const void* addend = at(m.addend.data, m.out, matrix * m.addend.stride + row * m.addend.ld + column);
+        const void* bias = m.bias ? at(m.bias, m.out, column) : nullptr;
+        float* product = finished_ ? nullptr : grown(worker.product, rows_ * columns_);
+        if (finished_ && m.beta != 0.0f && c != addend) copy(c, m.ldc, addend, m.addend.ld, m.out);
+        for (int64_t k = 0; k < m.K; k += depth_) {
+            const int64_t depth = std::min(depth_, m.K - k);
+            const void* a = at(m.A.data, m.in, matrix * m.A.stride + (m.trans_a ? k * m.A.ld + row : row * m.A.ld + k));
+            const void* b =
+                at(m.B.data, m.in, matrix * m.B.stride + (m.trans_b ? column * m.B.ld + k : k * m.B.ld + column));
+            if (widened_) {
+                a = widen(worker.a, m.in, a, m.A.ld, m.trans_a ? depth : rows_, m.trans_a ? rows_ : depth);
+                b = widen(worker.b, m.in, b, m.B.ld, m.trans_b ? columns_ : depth, m.trans_b ? depth : columns_);
+            }
+            worker.run(k == 0            ? first_
+                       : depth == depth_ ? middle_
+                                         : last_,
+                       a, b, finished_ ? c : product, finished_ ? bias : nullptr);
+        }
+        if (finished_) return;
+        with_elements(m.out, c, [&]<typename T>(const T*) {
+            for (int64_t i = 0; i < rows_; ++i) {
+                finish_row(static_cast<T*>(c) + i * m.ldc, product + i * columns_,
+                           static_cast<const T*>(addend) + i * m.addend.ld, m.beta, static_cast<const T*>(bias),
+                           columns_);
+            }
+        });
+    }
+
+private:
+    // Of a slice of K. beta: what it does to what is there; packed floats begin with the first slice.
+    Shape shape(const Matmul& m, int64_t depth, float beta) const {
+        Shape s{rows_,  columns_, depth,   m.trans_a, m.trans_b,        m.in, m.out, m.A.ld,
+                m.B.ld, m.ldc,    m.alpha, beta,      m.bias != nullptr};
+        if (!finished_) { s.out = DType::f32, s.ldc = columns_, s.bias = false; }
+        if (widened_) {
+            s.in = DType::f32;
+            s.lda = m.trans_a ? rows_ : depth, s.ldb = m.trans_b ? depth : columns_;
+        }
+        return s;
+    }
+    void copy(void* to, int64_t ld_to, const void* from, int64_t ld_from, DType type) const {
+        for (int64_t i = 0; i < rows_; ++i) {
+            memcpy(at(to, type, i * ld_to), at(from, type, i * ld_from), columns_ * size_of(type));
+        }
+    }
+
+    int64_t rows_ = 0, columns_ = 0, depth_ = 0;
+    bool widened_ = false;
+    bool finished_ = true;  // by the primitives, in C
+    std::shared_ptr<const Primitive> first_, middle_, last_;
+};
+
+}  // namespace
+
+void matmul(const Matmul& m) {
+    const Tiling t = tile_output(m);
+    const int64_t last_rows = m.M - (t.down - 1) * t.rows, last_columns = m.N - (t.across - 1) * t.columns;
+    TilePlan plans[2][2];  // [in the last row of tiles][in the last column]
+    for (int down : {0, 1}) {
+        for (int across : {0, 1}) {
+            if (t.down - 1 < 1 - down || t.across - 1 < 1 - across) continue;
+            plans[down][across] = {m, down ? last_rows : t.rows, across ? last_columns : t.columns};
+        }
+    }
+    const int64_t tiles = m.batch * t.down * t.across;
+    const int64_t chunk = std::max<int64_t>(1, kChunk / (t.rows * t.columns * m.K));
+    parallel_for(tiles, chunk, [&](int64_t i) {
+        const int64_t across = i % t.across, down = i / t.across % t.down;
+        plans[down == t.down - 1][across == t.across - 1].run(m, i / (t.across * t.down), down * t.rows,
+                                                              across * t.columns);
+    });
+}
+
+bool multiplies_bf16() { return uses(dnnl::cpu_isa::avx512_core_bf16); }
+
+std::string matmul_library() {
+    const dnnl_version_t& v = *dnnl::version();
+    const struct {
+        dnnl::cpu_isa isa;
+        const char* name;
+    } known[] = {{dnnl::cpu_isa::avx512_core_amx, "AMX"},
+                 {dnnl::cpu_isa::avx512_core_bf16, "AVX512_BF16"},
+                 {dnnl::cpu_isa::avx512_core, "AVX512"},
+                 {dnnl::cpu_isa::avx2, "AVX2"},
+                 {dnnl::cpu_isa::avx, "AVX"},
+                 {dnnl::cpu_isa::sse41, "SSE4.1"}};
+    const auto* best = std::find_if(std::begin(known), std::end(known), [](const auto& k) { return uses(k.isa); });
+    return fmt::format("oneDNN {}.{}.{}, {}", v.major, v.minor, v.patch,
+                       best == std::end(known) ? "no vector instructions" : best->name);
+}
+
+}  // namespace teon::cpu
