@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Starts ranks on this machine, one per GPU, with nothing but Python: what torchrun does where PyTorch is installed.
+
+    python3 scripts/launch/local.py -n 8 ./train_gpt2 --data datasets/fineweb10B --optimizer teon ...
+
+Ranks find each other at a free port of this machine. SIGTERM and SIGINT go to all of them. When one fails, the others get a
+few seconds to end by themselves and are killed then. The exit status is that of the rank that failed first, else 0.
+"""
+import argparse
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+GRACE = 5  # seconds, after the first failure
+
+
+def describe(status):
+    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", "-np", type=int, required=True, metavar="RANKS", dest="ranks")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    if options.ranks < 1 or not options.command:
+        parser.error("a number of ranks and a command are needed")
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    common = {"WORLD_SIZE": options.ranks, "LOCAL_WORLD_SIZE": options.ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+              "TEON_SECRET": secrets.token_hex(16)}
+    ranks = []
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda signum, _: [r.send_signal(signum) for r in ranks if r.poll() is None])
+    for rank in range(options.ranks):
+        variables = {**common, "RANK": rank, "LOCAL_RANK": rank}
+        ranks.append(subprocess.Popen(options.command, env={**os.environ, **{k: str(v) for k, v in variables.items()}},
+                                      start_new_session=True))  # a terminal's Ctrl-C comes from here, once
+
+    failed, deadline = None, None
+    while any(r.poll() is None for r in ranks):
+        time.sleep(0.05)
+        if failed is None:
+            failed = next((i for i, r in enumerate(ranks) if r.returncode), None)
+            if failed is not None:
+                deadline = time.monotonic() + GRACE
+        elif time.monotonic() > deadline:
+            for r in ranks:
+                if r.poll() is None:
+                    r.kill()
+    if failed is None:
+        failed = next((i for i, r in enumerate(ranks) if r.returncode), None)
+    if failed is None:
+        return 0
+    status = ranks[failed].returncode
+    print(f"{sys.argv[0]}: rank {failed} (pid {ranks[failed].pid}) {describe(status)}", file=sys.stderr)
+    return 128 - status if status < 0 else status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
