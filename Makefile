@@ -29,8 +29,8 @@ PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python
 
 # ---- sources -------------------------------------------------------------------------------------------------------
 # A file belongs to both backends unless its folder or suffix names one.
-ONLY_cpu  := cpu/% test/cpu/% %_host.cpp %_mpi.cpp
-ONLY_cuda := %_cuda.cu %_nccl.cu %_sm90.cu
+ONLY_cpu  := cpu/% test/cpu/% %_host.cpp
+ONLY_cuda := %_cuda.cu %_sm90.cu
 ROOMS     := cpu runtime files kernels model optim data options checkpoint generation train
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
 TESTS     := $(wildcard $(foreach folder,test test/cpu test/oracle,$(folder)/*.cu $(folder)/*.cpp))
@@ -47,7 +47,7 @@ $(call once,CUDA_ARCH,scripts/find_cuda.sh arch)
 $(call once,CUDA_INCLUDE,scripts/find_cuda.sh include)
 $(call once,CUDA_LIBS,scripts/find_cuda.sh libs)
 $(call once,CATCH2_LIBS,scripts/find_catch2.sh "$(CATCH2_INCLUDE) $(DEPS_INCLUDE)")
-# Without MPI a CPU's programs run as one rank.
+# Without MPI a CPU's programs run as one rank, and mpirun cannot start a GPU's.
 $(call once,MPI_INCLUDE,mpicxx --showme:incdirs 2>/dev/null | sed 's/[^ ]\+/-isystem &/g')
 $(call once,MPI_LIBS,mpicxx --showme:libdirs 2>/dev/null | sed 's/[^ ]\+/-L&/g; s/.*/& -lmpi/')
 ARCH_all   := -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
@@ -69,7 +69,7 @@ CXX_cuda    = $(CXX) -std=c++20 $(OPT) $(WARN) $(INCLUDES) -DTEON_CUDA $(FMT_cud
 NVCC_cuda   = $(NVCC) -std=c++20 $(OPT) --expt-relaxed-constexpr -lineinfo -Werror all-warnings $(FMT_nvcc) \
               -Xcompiler -Wall,-Wextra,-Wno-stringop-overflow $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
 LIBS_cpu    = -llapacke -ldnnl -lgomp -lboost_context -lfmt $(MPI_LIBS)
-LIBS_cuda   = $(CUDA_LIBS)
+LIBS_cuda   = $(CUDA_LIBS) $(MPI_LIBS)
 
 # ---- build folders -------------------------------------------------------------------------------------------------
 # One per way of building: how it compiles a .cpp (and links) and a .cu. The name begins with the backend.
@@ -113,8 +113,8 @@ build/$1/test/main.cpp.o: private OPT := -O0
 $(if $(filter cuda-check,$1),,build/$1/test/%.o: private OPT := -O1)
 build/$1/options/version.cpp.o: private EXTRA = $$(VERSION)
 build/$1/options/version.cpp.o: build/version
-build/$1/runtime/comm_mpi.cpp.o: private EXTRA = $$(MPI_INCLUDE)
-build/$1/runtime/comm_mpi.cpp.o: build/mpi
+$(addprefix build/$1/,runtime/exchange.cpp.o cpu/nccl.cpp.o): private EXTRA = $$(MPI_INCLUDE)
+$(addprefix build/$1/,runtime/exchange.cpp.o cpu/nccl.cpp.o): build/mpi
 
 # Everything is built again when the commands change.
 build/$1/flags: FORCE | $(SETUP_FIRST)
@@ -166,8 +166,8 @@ soak: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## The long versions: 200 kills
 check-cuda: $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))  ## Compile and link all with nvcc for every architecture; registers and spills
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
 
-gpu-check:  ## Build, test, sanitize, train and time on this machine's GPU (8 minutes)
-	@scripts/gpu_check.sh
+gpu-check:  ## Build, test, sanitize, train and time on this machine's GPU (25 minutes; PARTS="build tests" for less)
+	@scripts/gpu_check.sh $(PARTS)
 
 test-docs: $(PROGRAMS) build/$(BACKEND)/tests | venv  ## Run the commands of README and docs with tiny sizes; check links and flags
 	@TEON_BUILD=build/$(BACKEND) $(PYTHON) scripts/run_tests.py test/test_docs.py

@@ -56,6 +56,7 @@ struct Engine {
     std::vector<OperationPtr> ready;  // unkind: of these, the ones that wait for nothing
     bool running = false;             // unkind: one of them is being run
     bool random = false;
+    std::thread::id queued_by;  // the thread that queued last
     uint64_t seed = 0, state = 0;
     Clock::time_point last_call = Clock::now();
     bool watched = false;

@@ -10,8 +10,8 @@ namespace teon {
 struct Context {
     Stream stream;
     Linalg linalg{stream};
-    std::unique_ptr<Comm> comm = make_comm();
-    Context() = default;
+    std::unique_ptr<Comm> comm;
+    explicit Context(double comm_timeout_s = kCommTimeout) : comm(std::make_unique<Comm>(comm_timeout_s)) {}
     Context(Context&&) = delete;  // linalg refers to stream
 };
 

@@ -93,9 +93,12 @@ size_t device_bytes_in_use() { return device_bytes.in_use(); }
 size_t device_bytes_peak() { return device_bytes.peak(); }
 
 // Never ordered with the legacy default stream: nothing here uses that.
-Stream::Stream() {
+Stream::Stream(bool urgent) {
     cudaStream_t stream = nullptr;
-    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+    int least = 0, greatest = 0;
+    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities");
+    check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? greatest : least),
+               "making a stream");
     handle_ = stream;
 }
 Stream::~Stream() {

@@ -36,7 +36,8 @@ class Profiler;
 // An ordered queue of work. On a (kind) CPU everything is done when the call returns.
 class Stream {
 public:
-    Stream();
+    // Urgent: where there is not room for all, its work runs before that of other streams (communication).
+    explicit Stream(bool urgent = false);
     ~Stream();
     Stream(Stream&& o) noexcept : handle_(std::exchange(o.handle_, nullptr)) {}
     Stream& operator=(Stream&& o) noexcept {

@@ -1,7 +1,5 @@
 #include "runtime/launch.h"
 
-#include <unistd.h>
-
 #include <charconv>
 #include <cstdlib>
 #include <initializer_list>
@@ -40,36 +38,41 @@ int port_of(const std::string& run) {
     return 20000 + static_cast<int>(hash % 10000);
 }
 
+// The ranks by these variables; false if one of the first two is missing.
+bool take(Launch& l, const char* by, std::optional<int> rank, std::optional<int> size, std::optional<int> local_rank,
+          std::optional<int> local_size) {
+    if (!rank || !size) return false;
+    l.by = by;
+    l.rank = *rank;
+    l.size = *size;
+    l.local_rank = local_rank.value_or(*rank);
+    l.local_size = local_size.value_or(*size);
+    return true;
+}
+
 void find_ranks(Launch& l) {
-    auto take = [&](const char* by, std::optional<int> rank, std::optional<int> size, std::optional<int> local_rank,
-                    std::optional<int> local_size) {
-        if (!rank || !size) return false;
-        l.by = by;
-        l.rank = *rank;
-        l.size = *size;
-        l.local_rank = local_rank.value_or(*rank);
-        l.local_size = local_size.value_or(*size);
-        return true;
-    };
-    if (take("torchrun", number({"RANK"}, 0), number({"WORLD_SIZE"}, 1), number({"LOCAL_RANK"}, 0),
-             number({"LOCAL_WORLD_SIZE"}, 1))) {
-        l.run = text("TORCHELASTIC_RUN_ID");
-    } else if (take("mpirun", number({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0),
-                    number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1),
-                    number({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}, 0),
-                    number({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, 1))) {
+    Launch mpi;
+    mpi.mpi = take(mpi, "mpirun", number({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0),
+                   number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1),
+                   number({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}, 0),
+                   number({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, 1));
+    const bool torchrun = take(l, "torchrun", number({"RANK"}, 0), number({"WORLD_SIZE"}, 1), number({"LOCAL_RANK"}, 0),
+                               number({"LOCAL_WORLD_SIZE"}, 1));
+    if (mpi.mpi && (!torchrun || (mpi.rank == l.rank && mpi.size == l.size))) {
+        l = mpi;
         l.run = text("OMPI_MCA_ess_base_jobid");
+    } else if (torchrun) {
+        l.run = text("TORCHELASTIC_RUN_ID");
     } else if (number({"SLURM_STEP_NUM_TASKS"}, 1).value_or(1) > 1) {  // a shell inside an allocation is not a rank
-        take("srun", number({"SLURM_PROCID"}, 0), number({"SLURM_STEP_NUM_TASKS"}, 1), number({"SLURM_LOCALID"}, 0),
+        take(l, "srun", number({"SLURM_PROCID"}, 0), number({"SLURM_STEP_NUM_TASKS"}, 1), number({"SLURM_LOCALID"}, 0),
              std::nullopt);
         l.run = text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID");
+        l.mpi = !text("PMIX_RANK").empty();  // srun --mpi=pmix
     }
 }
 
-// Where the ranks meet.
-void find_rendezvous(Launch& l) {
-    l.file = text("TEON_RENDEZVOUS");
-    if (!l.file.empty()) return;
+// Where rank 0 waits for the others.
+void find_master(Launch& l) {
     l.host = text("MASTER_ADDR");
     if (!l.host.empty()) {
         std::optional<int> port = number({"MASTER_PORT"}, 1);
@@ -80,8 +83,6 @@ void find_rendezvous(Launch& l) {
         const std::string nodes = text("SLURM_STEP_NODELIST");
         l.host = first_host(nodes.empty() ? text("SLURM_JOB_NODELIST") : nodes);
         l.port = port_of(l.run);
-    } else if (l.by == "mpirun" && l.local_size == l.size && !l.run.empty()) {
-        l.file = "/tmp/teon-" + std::to_string(getuid()) + "-" + l.run;
     }
 }
 
@@ -92,8 +93,7 @@ Launch launch_from_environment() {
     find_ranks(l);
     if (l.alone()) return l;
     CHECK_USAGE(l.rank < l.size, "{} says rank {} of {}", l.by, l.rank, l.size);
-    find_rendezvous(l);
-    l.timeout_s = number({"TEON_COMM_TIMEOUT"}, 1).value_or(600);
+    find_master(l);
     return l;
 }
 

@@ -10,16 +10,16 @@ struct Launch {
     std::string by;  // "mpirun", "torchrun", "srun"; empty: alone
     int rank = 0, size = 1, local_rank = 0;
     int local_size = 1;  // ranks on this machine, as far as the launcher says; else size
+    bool mpi = false;    // MPI can tell the ranks of each other
     std::string run;     // the launcher's name of this run, if it has one: tells runs on one port apart
     std::string host;    // where rank 0 waits for the others; empty: not known from the environment
     int port = 0;
-    std::string file;        // or where it writes its address: TEON_RENDEZVOUS, or a file in /tmp
-    double timeout_s = 600;  // TEON_COMM_TIMEOUT: a rank that is silent for so long is given up
     bool alone() const { return by.empty(); }
 };
 
-// RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun and everything that imitates it) come first, then OpenMPI's and
-// MPICH's variables, then those of a Slurm step of several tasks. Throws UsageError where they contradict each other.
+// RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun and everything that imitates it) come first, unless MPI says the
+// same, then OpenMPI's and MPICH's variables, then those of a Slurm step of several tasks. Throws UsageError where they
+// contradict each other.
 Launch launch_from_environment();
 
 // The device of this rank: the local rank's, or the only one that it is allowed to see. Throws Error if there are too

@@ -3,10 +3,14 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <cusolverDn.h>
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+#endif
 
 #include "cpu/include/cublasLt_values.h"
 #include "cpu/include/cuda_runtime_values.h"
 #include "cpu/include/cusolverDn_values.h"
+#include "cpu/include/nccl_values.h"
 
 #define SAME(name, value) static_assert(static_cast<int>(name) == value);
 CUDA_ERRORS(SAME)
@@ -30,3 +34,10 @@ CUBLASLT_PREFERENCE_ATTRIBUTES(SAME)
 CUSOLVER_STATUSES(SAME)
 CUSOLVER_EIG_MODES(SAME)
 CUBLAS_FILL_MODES(SAME)
+
+#if __has_include(<nccl.h>)
+NCCL_RESULTS(SAME)
+NCCL_TYPES(SAME)
+NCCL_OPERATORS(SAME)
+static_assert(NCCL_UNIQUE_ID_BYTES == 128);
+#endif

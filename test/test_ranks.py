@@ -1,13 +1,15 @@
-"""Several ranks on this machine, by mpirun:  python3 -m unittest test/test_ranks.py"""
+"""Several ranks on this machine: python3 -m unittest test/test_ranks.py
+
+On CPUs mpirun starts them. On GPUs scripts/launch/local.py does, one per GPU; what needs more ranks than there are GPUs is
+skipped.
+"""
 
 import json
 import math
 import os
 import pathlib
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,32 +22,51 @@ from test_train import write_shard
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 PROGRAM = BUILD / "train_gpt2"
-MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1"]
+ON_GPUS = BUILD.name.startswith("cuda")
+UNKIND = "unkind" in BUILD.name
+if ON_GPUS:
+    LAUNCHER, RANK = [sys.executable, ROOT / "scripts/launch/local.py"], "RANK"
+else:
+    LAUNCHER, RANK = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1"], "OMPI_COMM_WORLD_RANK"
 SHAPE = {"--model": "tiny", "--layers": 3, "--channels": 32, "--heads": 2, "--vocab-size": 64, "--seq-len": 16,
-         "--batch-tokens": 768, "--micro-batch": 2, "--eval-tokens": 496, "--eval-every": 1000, "--check-ranks": "on"}
+         "--batch-tokens": 768, "--micro-batch": 2, "--eval-tokens": 496, "--eval-every": 1000, "--check-ranks": "on",
+         "--comm-timeout": 60}
 
 
-def has_mpi():
+def gpus():
+    try:
+        return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
+    except OSError:
+        return 0
+
+
+def what_is_missing():
+    if ON_GPUS:
+        return "needs two GPUs" if gpus() < 2 else None
     libraries = subprocess.run(["ldd", PROGRAM], capture_output=True, text=True).stdout
-    return shutil.which("mpirun") and "libmpi" in libraries
+    if shutil.which("mpirun") and "libmpi" in libraries:
+        return None
+    return "needs a program built with MPI, and mpirun (libopenmpi-dev, openmpi-bin)"
 
 
-def environment(timeout=60, **more):
+def environment(**more):
     """Without a trace of a launcher that runs these tests. One thread a rank: they share few cores."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMI", "SLURM_", "MASTER_"))}
-    return {**clean, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TEON_COMM_TIMEOUT": str(timeout),
-            **{k: str(v) for k, v in more.items()}}
+    launchers = ("OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
+    return {**clean, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **{k: str(v) for k, v in more.items()}}
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+def for_rank(rank, what, command):
+    """The command, which rank begins by `what`; there "$@" is the command."""
+    return ["bash", "-c", f'if [ ${RANK} = {rank} ]; then {what}; fi; exec "$@"', "bash", *command]
 
 
-@unittest.skipUnless("cpu" in BUILD.name, "ranks are tested on CPUs")
-@unittest.skipUnless(has_mpi(), "needs a program built with MPI, and mpirun (libopenmpi-dev, openmpi-bin)")
 class Ranks(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if reason := what_is_missing():
+            raise unittest.SkipTest(reason)
+
     def setUp(self):
         temporary = tempfile.TemporaryDirectory()
         self.addCleanup(temporary.cleanup)
@@ -55,6 +76,12 @@ class Ranks(unittest.TestCase):
             tokens.append((tokens[-1] * 5 + 1 + (i % 13 == 0)) % 64)
         write_shard(self.folder / "t_train_000000.bin", tokens[:5000])
         write_shard(self.folder / "t_val_000000.bin", tokens[5000:])
+
+    def ranks(self, n, command):
+        """The command on n ranks."""
+        if ON_GPUS and n > gpus():
+            self.skipTest(f"needs {n} GPUs")
+        return [*map(str, LAUNCHER), "-np", str(n), *command] if n > 1 else command
 
     def command(self, out, *flags, steps=10):
         shape = {"--data": self.folder, "--steps": steps, "--out": self.folder / out, **SHAPE}
@@ -67,9 +94,8 @@ class Ranks(unittest.TestCase):
         return [m["loss"] for m in self.metrics(out) if m["kind"] == "step"]
 
     def train(self, ranks, out, *flags, steps=10, command=None, **variables):
-        command = command or self.command(out, *flags, steps=steps)
-        launcher = [*MPIRUN, "-np", str(ranks)] if ranks > 1 else []
-        result = subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=120, env=environment(**variables))
+        command = self.ranks(ranks, command or self.command(out, *flags, steps=steps))
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(**variables))
         self.assertEqual(result.returncode, 0, result.stdout[-2000:] + result.stderr)
         return result
 
@@ -130,7 +156,7 @@ class SameResult(Ranks):
     def test_collectives_and_reducer(self):
         for ranks in (1, 2, 3):
             with self.subTest(ranks=ranks):
-                result = subprocess.run([*MPIRUN, "-np", str(ranks), BUILD / "tests", "[ranks]"], capture_output=True, text=True,
+                result = subprocess.run(self.ranks(ranks, [BUILD / "tests", "[ranks]"]), capture_output=True, text=True,
                                         env=environment(), timeout=120)
                 self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
                 self.assertEqual(result.stdout.count("All tests passed"), ranks)
@@ -206,19 +232,19 @@ class Failures(Ranks):
         found = {}
         for path in pathlib.Path("/proc").glob("[0-9]*"):
             try:
-                if str(self.folder / run) not in (path / "cmdline").read_text() or "mpirun" in (path / "comm").read_text():
+                if str(self.folder / run) not in (path / "cmdline").read_text() or PROGRAM.name not in (path / "comm").read_text():
                     continue
                 variables = (path / "environ").read_text().split("\0")
             except OSError:
                 continue
             for v in variables:
-                if v.startswith("OMPI_COMM_WORLD_RANK="):
+                if v.startswith(RANK + "="):
                     found[int(v.split("=")[1])] = int(path.name)
         return found
 
-    def running(self, run, ranks=3, **variables):
+    def running(self, run, *flags, ranks=3):
         """A run that would go on for long, in the middle of its steps."""
-        process = self.launch([*MPIRUN, "-np", str(ranks), *self.command(run, steps=1000000)], **variables)
+        process = self.launch(self.ranks(ranks, self.command(run, *flags, steps=1000000)))
         log = self.folder / run / "metrics.jsonl"
         deadline = time.monotonic() + 60
         while not (log.exists() and log.stat().st_size > 1000):
@@ -231,28 +257,29 @@ class Failures(Ranks):
             with self.subTest(rank=rank):
                 process, ids = self.running(f"kill{rank}")
                 os.kill(ids[rank], signal.SIGKILL)
-                self.expect([process], rf"rank {rank}\b.*(ended unexpectedly|Killed)", 20, None)
+                self.expect([process], rf"rank {rank}\b.*(Killed|SIGKILL)", 20, None)
                 self.assertEqual(self.ranks_of(f"kill{rank}"), {})
 
     def test_a_rank_is_stopped(self):
+        """The others say what they waited for; on CPUs, for whom."""
         for rank in (0, 1, 2):
             with self.subTest(rank=rank):
-                process, ids = self.running(f"stop{rank}", timeout=2)
+                process, ids = self.running(f"stop{rank}", "--comm-timeout", "2")
                 os.kill(ids[rank], signal.SIGSTOP)
-                self.expect([process], rf"rank {rank}\b.* has not answered for 2 s", 20)
+                late = "" if ON_GPUS else rf".* rank {rank}\b"
+                self.expect([process], rf"(reduce_sum|broadcast) of .*: waited 2 s \(--comm-timeout\) for the other ranks{late}", 20)
                 self.assertEqual(self.ranks_of(f"stop{rank}"), {})
 
     def test_a_rank_that_is_merely_slow_is_waited_for(self):
-        self.train(2, "slow", command=["bash", "-c", '[ $OMPI_COMM_WORLD_RANK = 0 ] || sleep 1.5; exec "$@"', "late",
-                                       *self.command("slow")], timeout=20)
+        self.train(2, "slow", command=for_rank(1, "sleep 1.5", self.command("slow", "--comm-timeout", "20")))
         self.assertEqual(len(self.losses("slow")), 10)
 
     def test_a_rank_is_too_late(self):
         for rank in (0, 2):
             with self.subTest(rank=rank):
-                late = ["bash", "-c", f'[ $OMPI_COMM_WORLD_RANK != {rank} ] || sleep 30; exec "$@"', "late", *self.command("late")]
-                process = self.launch([*MPIRUN, "-np", "3", *late], timeout=1)
-                self.expect([process], rf"rank {rank} did not arrive|did not find rank {rank}\b", 25)
+                late = for_rank(rank, "sleep 30", self.command("late", "--comm-timeout", "1"))
+                process = self.launch(self.ranks(3, late))
+                self.expect([process], "meeting the other ranks: waited 1 s|did not arrive|did not meet rank 0", 25)
 
     def test_a_signal_to_one_rank_stops_all_after_the_same_step(self):
         process, ids = self.running("term")
@@ -262,93 +289,49 @@ class Failures(Ranks):
         self.assertIn("stopped by another rank after step", output)
 
     def test_an_error_of_one_rank_ends_all(self):
-        other = self.folder / "other"
-        shutil.copytree(self.folder, other, ignore=shutil.ignore_patterns("other"))
-        write_shard(other / "t_train_000000.bin", [99] * 5000)  # outside of the vocabulary
-        a, b = self.command("bad"), self.command("bad", "--data", other)
-        process = self.launch([*MPIRUN, "-np", "1", *a, ":", "-np", "1", *b])
+        good, bad = self.folder / "good", self.folder / "bad"
+        shutil.copytree(self.folder, good, ignore=shutil.ignore_patterns("good"))
+        shutil.copytree(good, bad)
+        write_shard(bad / "t_train_000000.bin", [99] * 5000)  # outside of the vocabulary
+        command = self.command("run", "--data", good)
+        process = self.launch(self.ranks(2, for_rank(1, f'good={good} bad={bad}; exec "${{@/#$good/$bad}}"', command)))
         self.expect([process], r"rank 1\b", 30)
 
     def test_ranks_with_different_options_do_not_start(self):
-        process = self.launch([*MPIRUN, "-np", "1", *self.command("seeds"), ":", "-np", "1", *self.command("seeds", "--seed", 1)])
+        process = self.launch(self.ranks(2, for_rank(1, 'exec "$@" --seed 1', self.command("seeds"))))
         self.expect([process], "rank 1 has other options or data than rank 0", 30)
 
     def test_usage_errors_are_said_once(self):
-        process = self.launch([*MPIRUN, "-np", "4", *self.command("x", "--no-such-flag")])
+        process = self.launch(self.ranks(4, self.command("x", "--no-such-flag")))
         output = self.expect([process], "no such flag", 20, 2)
         self.assertEqual(output.count("no such flag"), 1, output)
-        process = self.launch([*MPIRUN, "-np", "5", *self.command("x")])
+        process = self.launch(self.ranks(5, self.command("x")))
         self.expect([process], "48 sequences are no multiple of 5 ranks", 20, 2)
 
-    # Where ranks meet. These need no mpirun: processes are ranks by their environment, as under torchrun.
+    @unittest.skipIf(ON_GPUS, "NCCL does not look at what other ranks call")
+    def test_ranks_that_call_different_collectives_end_and_are_named(self):
+        number = r"\(count 5, ncclFloat32, root {}\)"
+        for fault, zero, one in (("kind", r"ncclReduce" + number.format(0), r"ncclBroadcast" + number.format(0)),
+                                 ("count", r"ncclReduce" + number.format(0), r"ncclReduce\(count 4, ncclFloat32, root 0\)"),
+                                 ("type", r"ncclBroadcast" + number.format(0), r"ncclBroadcast\(count 5, ncclBfloat16, root 0\)"),
+                                 ("root", r"ncclReduce" + number.format(0), r"ncclReduce" + number.format(1)),
+                                 ("parts", r"a group of 2 from ncclReduce" + number.format(0) + " on", "one of 1 as operation")):
+            with self.subTest(fault=fault):
+                process = self.launch(self.ranks(2, [BUILD / "tests", f"runtime/comm: fault: {fault}"]))
+                self.expect([process], f"rank 0 called {zero} and rank 1 {one}", 30)
 
-    def rank(self, rank, size=2, timeout=1, **where):
-        return self.launch(self.command("meet"), RANK=rank, WORLD_SIZE=size, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=size, timeout=timeout,
-                           **where)
-
-    def test_the_port_is_taken(self):
-        with socket.create_server(("0.0.0.0", 0)) as server:
-            port = server.getsockname()[1]
-            self.expect([self.rank(0, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)],
-                        f"cannot listen at port {port}: Address already in use; set MASTER_PORT", 10)
-
-    def test_another_program_listens_at_the_port(self):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.expect([self.rank(1, MASTER_ADDR="127.0.0.1", MASTER_PORT=server.getsockname()[1])],
-                        "rank 1: did not find rank 0 within 1 s: .*is not rank 0 of this run", 15)
-
-    def test_a_stale_file_is_refused(self):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            contents = ("", "garbage", f"127.0.0.1 {free_port()} 0123", f"127.0.0.1 {server.getsockname()[1]} 0123",
-                        "no.such.host.invalid 1234 0123")
-            ranks = []
-            for i, content in enumerate(contents):
-                (self.folder / f"address{i}").write_text(content)
-                ranks.append(self.rank(1, TEON_RENDEZVOUS=self.folder / f"address{i}"))
-            output = self.expect(ranks, "did not find", 20)
-            self.assertEqual(output.count("rank 1: did not find rank 0 within 1 s"), len(contents), output)
-
-    def test_a_stale_file_is_replaced(self):
-        file = self.folder / "address"
-        file.write_text(f"127.0.0.1 {free_port()} 0123")
-        self.train(2, "fresh", TEON_RENDEZVOUS=file)
-        self.assertFalse(file.exists())
-
-    def test_ranks_of_another_run_are_refused(self):
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-        ranks = [self.rank(0, TORCHELASTIC_RUN_ID="a", **where), self.rank(1, TORCHELASTIC_RUN_ID="b", **where)]
-        self.expect(ranks, "(?s)rank 1 did not arrive within 1 s.*belongs to another run", 15)
-        ranks = [self.rank(0, 2, **where), self.rank(1, 3, **where)]
-        self.expect(ranks, "(?s)rank 1 did not arrive within 1 s.*belongs to another run", 15)
-
-    def test_two_processes_claim_one_rank(self):
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-        self.expect([self.rank(0, 3, **where), self.rank(1, 3, **where), self.rank(1, 3, **where)],
-                    "(?s)rank 2 did not arrive within 1 s", 15)
-
-    def test_nonsense_at_rank_0s_port_does_not_disturb(self):
-        port = free_port()
-        zero = self.rank(0, timeout=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            try:
-                with socket.create_connection(("127.0.0.1", port)) as s:
-                    s.sendall(random.Random(1).randbytes(100))
-                break
-            except OSError:
-                time.sleep(0.02)
-        self.expect([zero], "rank 1 did not arrive within 2 s", 15)
-
+    @unittest.skipIf(ON_GPUS, "of MPI")
     def test_a_launcher_that_mpi_knows_nothing_of(self):
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-        ranks = [self.rank(0, timeout=10, **where), self.rank(1, timeout=10, **where)]
-        self.expect(ranks, "torchrun says rank [01] of 2, but MPI says", 20)
+        for variables, by in (({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1234}, "torchrun"),
+                              ({"SLURM_PROCID": 0, "SLURM_STEP_NUM_TASKS": 2, "SLURM_STEP_NODELIST": "n1"}, "srun")):
+            with self.subTest(by=by):
+                self.expect([self.launch(self.command("env"), **variables)],
+                            f"{by} started 2 ranks, but ranks on CPUs are MPI's: start them with mpirun", 10, 2)
 
     def test_contradictions_in_the_environment(self):
         for variables, text in (({"RANK": "x", "WORLD_SIZE": 2}, "RANK=x: expected a whole number"),
                                 ({"RANK": 2, "WORLD_SIZE": 2}, "torchrun says rank 2 of 2"),
-                                ({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "a"}, "MASTER_PORT is not"),
-                                ({"RANK": 0, "WORLD_SIZE": 2}, "does not say where rank 0 is")):
+                                ({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "a"}, "MASTER_PORT is not")):
             with self.subTest(text=text):
                 self.expect([self.launch(self.command("env"), **variables)], text, 10, 2)
 

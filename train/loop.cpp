@@ -60,6 +60,7 @@ public:
         : s_(setup),
           o_(setup.options),
           run_(run_json(family, setup)),
+          ctx_(o_.comm_timeout),
           loader_(s_.train_shards, loader_options(s_, true, *ctx_.comm)),
           metrics_(metrics_path(o_, ctx_.comm->rank())),
           console_(s_.steps, o_.log_every, decoder_flops_per_token(s_.config, s_.run.T), device.peak_bf16_flops),

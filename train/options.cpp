@@ -206,6 +206,9 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
             "time every kernel of these steps; the table goes to profile.txt in the run's folder");
     t.toggle("--check-ranks", o.check_ranks, "compare the weights of all ranks after every step (slow)");
     t.toggle("--rank-logs", o.rank_logs, "ranks above 0 log to metrics.rankN.jsonl and rankN.log in the run's folder");
+    t.duration("--comm-timeout", o.comm_timeout,
+               "a rank that the others keep waiting for longer says for what, and ends the run")
+        .default_text = "10m";
     // Without influence on the numbers, or compared by what they resolve to (run_json).
     for (const char* flag : {"--recompute", "--data", "--val-data", "--micro-batch", "--steps", "--tokens", "--epochs"})
         std::find_if(t.rows.begin(), t.rows.end(), [&](const OptionRow& row) { return row.flag == flag; })->fixed =

@@ -62,6 +62,7 @@ struct Options {
     int ranks = 1;          // with plan_only; a run's come from its launcher
     double bandwidth = 0;   // GB/s per rank, for the plan's prediction; 0: none
     bool check_ranks = false, rank_logs = false;
+    double comm_timeout = 600;  // seconds
     std::pair<int64_t, int64_t> profile_steps = {};  // first and last; {0, 0}: none
 };
 

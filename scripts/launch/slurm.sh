@@ -3,7 +3,7 @@
 #
 #   sbatch --nodes=2 scripts/launch/slurm.sh --model large --optimizer teon --data datasets/fineweb10B --batch-tokens 524288
 #
-# Ranks find each other by the step's node list. A job that is about to end is told two minutes before: it saves a
+# Ranks meet at the first node of the step, and know each other by the secret that this script makes. A job that is about to end is told two minutes before: it saves a
 # checkpoint, and this script asks for another job that goes on from it. Checkpoints do not depend on the number of GPUs.
 #
 #SBATCH --job-name=teon
@@ -22,7 +22,7 @@ cd "${SLURM_SUBMIT_DIR:?run me with sbatch}"
 out=${TEON_OUT:-runs/slurm-$SLURM_JOB_ID}            # stays the same when the job is requeued
 program=${TEON_PROGRAM:-./train_gpt2}
 export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
-export TEON_COMM_TIMEOUT=${TEON_COMM_TIMEOUT:-300}   # seconds after which a silent rank ends the run
+export TEON_SECRET=${TEON_SECRET:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
 
 # --resume goes on from the newest checkpoint in --out, if there is one.
 status=0

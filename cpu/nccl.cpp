@@ -1,0 +1,540 @@
+// NCCL over MPI. A collective runs on its stream's thread, beside the program, or unkindly in the thread that waits for
+// it. Before data move, the ranks tell each other what they were called for: calls that differ, which on a GPU hang or
+// corrupt memory, are an error that names both. Sums are made here and not by MPI, in the order of the ranks, so that
+// they depend neither on timing nor on the MPI library: each rank sends straight to the root.
+#include <nccl.h>
+
+#include <random>
+#include <string>
+
+namespace {
+
+thread_local std::string last_error;  // the words of what this thread called, or asked for
+
+ncclResult_t fail(ncclResult_t result, std::string words) {
+    last_error = std::move(words);
+    return result;
+}
+
+}  // namespace
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+    std::random_device random;
+    for (char& c : id->internal) c = static_cast<char>(random());
+    return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+    switch (result) {
+        case ncclSuccess:
+            return "no error";
+        case ncclUnhandledCudaError:
+            return "a call to CUDA failed";
+        case ncclSystemError:
+            return "a call to the system failed";
+        case ncclInternalError:
+            return "internal error";
+        case ncclInvalidArgument:
+            return "an argument has an invalid value";
+        case ncclInvalidUsage:
+            return "NCCL was used wrongly";
+        case ncclRemoteError:
+            return "another rank failed or is gone";
+        case ncclInProgress:
+            return "an operation is in progress";
+    }
+    return "unknown result";
+}
+
+#if __has_include(<mpi.h>)
+
+#define OMPI_SKIP_MPICXX  // the C++ bindings of old would need a library of their own
+#define MPICH_SKIP_MPICXX
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "cpu/memory.h"
+#include "cpu/stream.h"
+
+namespace {
+
+constexpr int64_t kLongest = int64_t{1} << 28;  // MPI counts in int; longer messages go in pieces
+
+enum class Kind : int64_t { init, reduce, broadcast };
+
+// What a call is, as the other ranks are told.
+struct Description {
+    Kind kind{};
+    int64_t type = 0, root = 0, count = 0;
+    bool operator==(const Description&) const = default;
+};
+
+struct Call {
+    Description is;
+    const std::byte* from = nullptr;
+    std::byte* to = nullptr;
+};
+
+// What is exchanged of a group of calls first: enough to see whether all ranks mean the same.
+struct Digest {
+    int64_t calls = 0;
+    uint64_t hash = 0;
+    bool operator==(const Digest&) const = default;
+};
+
+int64_t size_of(int64_t type) { return type == ncclFloat32 ? 4 : type == ncclUint8 ? 1 : 2; }
+
+std::string text_of(const Description& d) {
+    std::string type;
+#define TEON_NAME(name, value) \
+    if (d.type == name) type = #name;
+    NCCL_TYPES(TEON_NAME)
+#undef TEON_NAME
+    if (d.kind == Kind::init) return fmt::format("ncclCommInitRank({} ranks, id {:016x})", d.count, d.type);
+    return fmt::format("{}(count {}, {}, root {})", d.kind == Kind::reduce ? "ncclReduce" : "ncclBroadcast", d.count,
+                       type, d.root);
+}
+
+uint64_t hash_of(const void* data, size_t bytes) {
+    uint64_t hash = 14695981039346656037u;  // FNV-1a
+    for (size_t i = 0; i < bytes; ++i) hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * 1099511628211u;
+    return hash;
+}
+
+// MPI is called by one thread at a time.
+std::mutex mpi_mutex;
+
+// A group of calls on its way.
+struct Operation {
+    enum class Stage { opening, agreeing, explaining, moving };
+    std::vector<Call> calls;
+    Stage stage{};
+    std::vector<Description> own;
+    std::vector<Digest> digests;                   // by rank
+    std::vector<std::vector<Description>> theirs;  // by rank: the first calls of those that differ
+    std::vector<MPI_Request> requests;
+    std::vector<int> peers;  // of the requests
+};
+
+// Two calls that do not agree, or a failure of MPI.
+struct Failure {
+    ncclResult_t result;
+    std::string words;
+};
+
+void check(int status, const char* what) {
+    if (status == MPI_SUCCESS) return;
+    char words[MPI_MAX_ERROR_STRING] = {};
+    int length = 0;
+    MPI_Error_string(status, words, &length);
+    throw Failure{ncclRemoteError, fmt::format("{}: {}", what, words)};
+}
+
+class Communicator {
+public:
+    const int rank, size;
+
+    Communicator(int rank, int size) : rank(rank), size(size) {}
+    ~Communicator() {
+        std::lock_guard lock(mpi_mutex);
+        if (mpi_ != MPI_COMM_NULL && !aborted_ && error_ == ncclSuccess) MPI_Comm_free(&mpi_);
+    }
+
+    // Returns when the calls are done, or the communicator is aborted. After an error that is the only way out, as with
+    // NCCL, whose kernel then waits for ever; but an initialization returns.
+    void run(std::vector<Call> calls);
+
+    void abort() {
+        std::lock_guard lock(mutex_);
+        aborted_ = true;
+    }
+
+    ncclResult_t error(std::string& words) const {
+        std::lock_guard lock(mutex_);
+        words = words_;
+        return error_;
+    }
+
+private:
+    bool advance(Operation& o);
+    bool arrived(Operation& o);
+    void send(Operation& o, const void* data, int64_t bytes, int to);
+    void receive(Operation& o, void* data, int64_t bytes, int from);
+    void agree(Operation& o);
+    void compare(Operation& o);
+    [[noreturn]] void explain(const Operation& o) const;
+    void move(Operation& o);
+    void add_up(Operation& o);
+    void add_in_order(float* to, const float* own, const float* terms, int64_t n) const;
+    void note_missing(const Operation& o);
+
+    MPI_Comm mpi_ = MPI_COMM_NULL;
+    std::vector<float> staging_;  // what the other ranks sent of the parts that this one sums up
+    int64_t number_ = 0;          // of the operation
+
+    mutable std::mutex mutex_;  // guards what follows
+    bool aborted_ = false;
+    ncclResult_t error_ = ncclSuccess;
+    std::string words_;  // of the error, or who is waited for
+};
+
+void Communicator::run(std::vector<Call> calls) {
+    Operation o;
+    o.calls = std::move(calls);
+    const bool opening = o.calls[0].is.kind == Kind::init;
+    // Without occupying a core: ranks on CPUs share theirs with the kernels.
+    for (int pause = 10;; pause = std::min(2 * pause, 200)) {
+        {
+            std::lock_guard lock(mutex_);
+            if (aborted_) return;
+            if (error_ != ncclSuccess && opening) return;
+        }
+        if (error_ == ncclSuccess) {
+            const auto stage = o.stage;
+            try {
+                std::lock_guard lock(mpi_mutex);
+                const teon::cpu::DeviceAccess access;
+                if (advance(o)) break;
+            } catch (const Failure& f) {
+                std::lock_guard lock(mutex_);
+                error_ = f.result;
+                words_ = f.words;
+                continue;
+            }
+            if (o.stage != stage) pause = 10;
+            note_missing(o);
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(pause));
+    }
+    ++number_;
+    std::lock_guard lock(mutex_);
+    words_.clear();
+}
+
+// Moves the operation on, as far as it goes without waiting; true once it is done.
+bool Communicator::advance(Operation& o) {
+    using Stage = Operation::Stage;
+    if (o.own.empty()) {
+        for (const Call& call : o.calls) o.own.push_back(call.is);
+        if (o.own[0].kind != Kind::init) {
+            agree(o);
+        } else {
+            o.peers.push_back(-1);
+            check(MPI_Comm_idup(MPI_COMM_WORLD, &mpi_, &o.requests.emplace_back()), "making a communicator");
+        }
+        return false;
+    }
+    if (!arrived(o)) return false;
+    switch (o.stage) {
+        case Stage::opening:
+            check(MPI_Comm_set_errhandler(mpi_, MPI_ERRORS_RETURN), "making a communicator");
+            agree(o);
+            return false;
+        case Stage::agreeing:
+            compare(o);
+            return false;
+        case Stage::explaining:
+            explain(o);
+        case Stage::moving:
+            add_up(o);
+            return true;
+    }
+    return true;
+}
+
+// Which ranks keep this one waiting: for messages.
+void Communicator::note_missing(const Operation& o) {
+    std::string ranks;
+    for (int r = 0; r < size; ++r) {
+        bool waits = false;
+        for (size_t i = 0; i < o.requests.size(); ++i) waits |= o.requests[i] != MPI_REQUEST_NULL && o.peers[i] == r;
+        if (waits) ranks += fmt::format("{}rank {}", ranks.empty() ? "" : ", ", r);
+    }
+    std::lock_guard lock(mutex_);
+    words_ = ranks.empty() ? "" : ranks + " not heard of";
+}
+
+void Communicator::send(Operation& o, const void* data, int64_t bytes, int to) {
+    for (int64_t begin = 0; begin < bytes; begin += kLongest) {
+        o.peers.push_back(to);
+        check(
+            MPI_Isend(static_cast<const std::byte*>(data) + begin, static_cast<int>(std::min(kLongest, bytes - begin)),
+                      MPI_BYTE, to, 0, mpi_, &o.requests.emplace_back()),
+            "sending");
+    }
+}
+
+void Communicator::receive(Operation& o, void* data, int64_t bytes, int from) {
+    for (int64_t begin = 0; begin < bytes; begin += kLongest) {
+        o.peers.push_back(from);
+        check(MPI_Irecv(static_cast<std::byte*>(data) + begin, static_cast<int>(std::min(kLongest, bytes - begin)),
+                        MPI_BYTE, from, 0, mpi_, &o.requests.emplace_back()),
+              "receiving");
+    }
+}
+
+bool Communicator::arrived(Operation& o) {
+    std::vector<int> indices(o.requests.size());
+    int count = 0;
+    check(MPI_Testsome(static_cast<int>(o.requests.size()), o.requests.data(), &count, indices.data(),
+                       MPI_STATUSES_IGNORE),
+          "exchanging data with the other ranks");
+    if (!std::all_of(o.requests.begin(), o.requests.end(), [](MPI_Request r) { return r == MPI_REQUEST_NULL; }))
+        return false;
+    o.requests.clear();
+    o.peers.clear();
+    return true;
+}
+
+void Communicator::agree(Operation& o) {
+    o.digests.resize(static_cast<size_t>(size));
+    const auto bytes = o.own.size() * sizeof(Description);
+    o.digests[rank] = {static_cast<int64_t>(o.own.size()), hash_of(o.own.data(), bytes)};
+    for (int r = 0; r < size; ++r) {
+        if (r == rank) continue;
+        send(o, &o.digests[rank], sizeof(Digest), r);
+        receive(o, &o.digests[r], sizeof(Digest), r);
+    }
+    o.stage = Operation::Stage::agreeing;
+}
+
+// Ranks that do not agree tell each other the calls that both have. All of them see it, as all have all digests.
+void Communicator::compare(Operation& o) {
+    if (std::all_of(o.digests.begin(), o.digests.end(), [&](const Digest& d) { return d == o.digests[rank]; }))
+        return move(o);
+    o.theirs.resize(static_cast<size_t>(size));
+    for (int r = 0; r < size; ++r) {
+        if (o.digests[r] == o.digests[rank]) continue;
+        o.theirs[r].resize(static_cast<size_t>(std::min(o.digests[r].calls, o.digests[rank].calls)));
+        const auto bytes = static_cast<int64_t>(o.theirs[r].size() * sizeof(Description));
+        send(o, o.own.data(), bytes, r);
+        receive(o, o.theirs[r].data(), bytes, r);
+    }
+    o.stage = Operation::Stage::explaining;
+}
+
+void Communicator::explain(const Operation& o) const {
+    for (int r = 0; r < size; ++r) {
+        const std::vector<Description>& theirs = o.theirs[r];
+        for (size_t i = 0; i < theirs.size(); ++i) {
+            if (theirs[i] == o.own[i]) continue;
+            const std::string in_group = o.own.size() > 1 ? fmt::format(", call {} of its group", i + 1) : "";
+            throw Failure{ncclInvalidUsage, fmt::format("rank {} called {} and rank {} {} as operation {}{}", rank,
+                                                        text_of(o.own[i]), r, text_of(theirs[i]), number_, in_group)};
+        }
+        if (!theirs.empty())
+            throw Failure{ncclInvalidUsage,
+                          fmt::format("rank {} called a group of {} from {} on and rank {} one of {} as operation {}",
+                                      rank, o.own.size(), text_of(o.own[0]), r, o.digests[r].calls, number_)};
+    }
+    throw Failure{ncclInvalidUsage, fmt::format("other ranks do not agree about operation {}", number_)};
+}
+
+void Communicator::move(Operation& o) {
+    int64_t own = 0;
+    for (const Call& call : o.calls)
+        if (call.is.kind == Kind::reduce && call.is.root == rank) own += call.is.count;
+    staging_.resize(std::max(staging_.size(), static_cast<size_t>(own * (size - 1))));
+    std::byte* next = reinterpret_cast<std::byte*>(staging_.data());
+    for (const Call& call : o.calls) {
+        if (call.is.kind == Kind::init) continue;
+        const int64_t bytes = call.is.count * size_of(call.is.type);
+        const int root = static_cast<int>(call.is.root);
+        for (int r = 0; r < size; ++r) {
+            if (r == rank) continue;
+            if (call.is.kind == Kind::broadcast) {
+                if (rank == root) send(o, call.from, bytes, r);
+                if (r == root) receive(o, call.to, bytes, r);
+            } else {
+                if (r == root) send(o, call.from, bytes, r);
+                if (rank == root) receive(o, next, bytes, r), next += bytes;
+            }
+        }
+        if (call.is.kind == Kind::broadcast && rank == root && call.to != call.from)
+            std::memcpy(call.to, call.from, static_cast<size_t>(bytes));
+    }
+    o.stage = Operation::Stage::moving;
+}
+
+void Communicator::add_up(Operation& o) {
+    const float* terms = staging_.data();
+    for (const Call& call : o.calls) {
+        if (call.is.kind != Kind::reduce || call.is.root != rank) continue;
+        add_in_order(reinterpret_cast<float*>(call.to), reinterpret_cast<const float*>(call.from), terms,
+                     call.is.count);
+        terms += call.is.count * (size - 1);
+    }
+}
+
+// ((x_0 + x_1) + x_2) + ..: the own x at its place among the others, which lie in terms one after the other.
+void Communicator::add_in_order(float* to, const float* own, const float* terms, int64_t n) const {
+    constexpr int64_t kBlock = 4096;
+    float sum[kBlock];
+    for (int64_t begin = 0; begin < n; begin += kBlock) {
+        const int64_t count = std::min(kBlock, n - begin);
+        for (int r = 0; r < size; ++r) {
+            const float* from = r == rank ? own + begin : terms + (r < rank ? r : r - 1) * n + begin;
+            if (r == 0) {
+                std::copy(from, from + count, sum);
+            } else {
+                for (int64_t i = 0; i < count; ++i) sum[i] += from[i];
+            }
+        }
+        std::copy(sum, sum + count, to + begin);
+    }
+}
+
+}  // namespace
+
+// Queued calls keep the communicator.
+struct ncclComm {
+    std::shared_ptr<Communicator> shared;
+    cudaStream_t stream = nullptr;  // that was used last
+};
+
+namespace {
+
+// The group that this thread is in.
+struct Group {
+    int depth = 0;
+    ncclComm* comm = nullptr;
+    cudaStream_t stream = nullptr;
+    std::vector<Call> calls;
+};
+thread_local Group group;
+
+ncclResult_t launch() {
+    if (group.calls.empty()) return ncclSuccess;
+    group.comm->stream = group.stream;
+    const cudaError_t status = teon::cpu::enqueue_beside(
+        group.stream, "a collective of NCCL",
+        [comm = group.comm->shared, calls = std::exchange(group.calls, {})] { comm->run(calls); });
+    return status == cudaSuccess ? ncclSuccess : fail(ncclUnhandledCudaError, cudaGetErrorString(status));
+}
+
+ncclResult_t check_memory(const char* name, const void* p, int64_t bytes) {
+    std::string why;
+    if (!teon::cpu::kUnkind || bytes == 0 || teon::cpu::memory_kind(p, bytes, why) == teon::cpu::Memory::device)
+        return ncclSuccess;
+    return fail(ncclInvalidArgument, fmt::format("{}: {} bytes at {} are not device memory{}{}", name, bytes, p,
+                                                 why.empty() ? "" : ": ", why));
+}
+
+ncclResult_t call(const char* name, Call c, ncclComm_t comm, cudaStream_t stream) {
+    if (!comm || !stream) return fail(ncclInvalidArgument, fmt::format("{}: no communicator or no stream", name));
+    if (c.is.root < 0 || c.is.root >= comm->shared->size)
+        return fail(ncclInvalidArgument, fmt::format("{}: root {} of {} ranks", name, c.is.root, comm->shared->size));
+    const bool is_root = c.is.root == comm->shared->rank;
+    const int64_t bytes = c.is.count * size_of(c.is.type);
+    const bool reads = is_root || c.is.kind == Kind::reduce, writes = is_root || c.is.kind == Kind::broadcast;
+    if (reads && check_memory(name, c.from, bytes) != ncclSuccess) return ncclInvalidArgument;
+    if (writes && check_memory(name, c.to, bytes) != ncclSuccess) return ncclInvalidArgument;
+    if (is_root && c.from != c.to && c.from < c.to + bytes && c.to < c.from + bytes)
+        return fail(ncclInvalidArgument, fmt::format("{}: sendbuff and recvbuff overlap, but are not the same", name));
+    if (!group.calls.empty() && (group.comm != comm || group.stream != stream))
+        return fail(ncclInvalidUsage, fmt::format("{}: a group has one communicator and one stream here", name));
+    group.comm = comm;
+    group.stream = stream;
+    group.calls.push_back(c);
+    return group.depth > 0 ? ncclSuccess : launch();
+}
+
+Call described(Kind kind, const void* from, void* to, size_t count, ncclDataType_t type, int root) {
+    return {{kind, type, root, static_cast<int64_t>(count)},
+            static_cast<const std::byte*>(from),
+            static_cast<std::byte*>(to)};
+}
+
+}  // namespace
+
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank) {
+    int initialized = 0, size = 0, own = 0;
+    MPI_Initialized(&initialized);
+    if (!initialized) return fail(ncclInvalidUsage, "ncclCommInitRank: MPI is not initialized");
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Comm_rank(MPI_COMM_WORLD, &own);
+    if (size != nranks || own != rank)
+        return fail(ncclInvalidArgument,
+                    fmt::format("ncclCommInitRank: rank {} of {}, but MPI says {} of {}", rank, nranks, own, size));
+    auto made = std::make_unique<ncclComm>();
+    made->shared = std::make_shared<Communicator>(rank, nranks);
+    const auto hash = static_cast<int64_t>(hash_of(id.internal, sizeof id.internal));
+    made->shared->run({{{Kind::init, hash, 0, nranks}}});
+    if (const ncclResult_t error = made->shared->error(last_error); error != ncclSuccess) return error;
+    *comm = made.release();
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    if (comm->stream) cudaStreamSynchronize(comm->stream);
+    delete comm;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    comm->shared->abort();
+    delete comm;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+    std::string words;
+    *error = comm->shared->error(words);
+    return ncclSuccess;
+}
+
+const char* ncclGetLastError(ncclComm_t comm) {
+    if (comm) comm->shared->error(last_error);
+    return last_error.c_str();
+}
+
+ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
+                        int root, ncclComm_t comm, cudaStream_t stream) {
+    if (datatype != ncclFloat32 || op != ncclSum)
+        return fail(ncclInvalidArgument, "ncclReduce: only float32 is summed here");
+    return call("ncclReduce", described(Kind::reduce, sendbuff, recvbuff, count, datatype, root), comm, stream);
+}
+
+ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+    return call("ncclBroadcast", described(Kind::broadcast, sendbuff, recvbuff, count, datatype, root), comm, stream);
+}
+
+ncclResult_t ncclGroupStart() {
+    ++group.depth;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+    if (group.depth == 0) return fail(ncclInvalidUsage, "ncclGroupEnd: no group was started");
+    return --group.depth > 0 ? ncclSuccess : launch();
+}
+
+#else
+
+ncclResult_t ncclCommInitRank(ncclComm_t*, int, ncclUniqueId, int) {
+    return fail(ncclSystemError, "this program was built without MPI: install libopenmpi-dev and build again");
+}
+ncclResult_t ncclCommDestroy(ncclComm_t) { return ncclInvalidArgument; }
+ncclResult_t ncclCommAbort(ncclComm_t) { return ncclInvalidArgument; }
+ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t*) { return ncclInvalidArgument; }
+const char* ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
+ncclResult_t ncclReduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t) {
+    return ncclInvalidArgument;
+}
+ncclResult_t ncclBroadcast(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) {
+    return ncclInvalidArgument;
+}
+ncclResult_t ncclGroupStart() { return ncclSuccess; }
+ncclResult_t ncclGroupEnd() { return ncclSuccess; }
+
+#endif

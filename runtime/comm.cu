@@ -1,0 +1,328 @@
+#include "runtime/comm.h"
+
+#include <algorithm>
+
+#if __has_include(<nccl.h>)
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "runtime/cuda_check.h"
+#include "runtime/exchange.h"
+#endif
+
+namespace teon {
+
+std::vector<Part> even_parts(int64_t n, int ranks, int64_t align) {
+    std::vector<Part> parts;
+    int64_t begin = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+        const int64_t end = rank + 1 == ranks ? n : n * (rank + 1) / ranks / align * align;
+        parts.push_back({begin, end - begin, rank});
+        begin = end;
+    }
+    return parts;
+}
+
+#if __has_include(<nccl.h>)
+
+namespace {
+
+// Rank 0 speaks first: where all ranks have something to say, its end ends the others before they do.
+[[noreturn]] void end_process(const Launch& launch, const std::string& why) noexcept {
+    if (launch.rank > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+    char host[256] = {};
+    ::gethostname(host, sizeof host - 1);
+    fmt::print(stderr, "{}: error: rank {} ({}, pid {}): {}\n", program_invocation_short_name, launch.rank, host,
+               ::getpid(), why);
+    std::_Exit(1);
+}
+
+void check_nccl(ncclResult_t status, const std::string& what, ncclComm_t comm = nullptr) {
+    if (status == ncclSuccess) return;
+    const std::string words = ncclGetLastError(comm);
+    throw Error(fmt::format("{}: {}{}", what, ncclGetErrorString(status),
+                            words.empty() ? " (NCCL_DEBUG=INFO tells more)" : ": " + words));
+}
+
+// Looks after what this rank waits for, in a thread of its own.
+class Watchdog {
+public:
+    // An operation on the communicator's stream, from when its input is there.
+    struct Operation {
+        std::string name;
+        Event begin, end;
+    };
+
+    Watchdog(const Launch& launch, double timeout_s) : launch_(launch), timeout_s_(timeout_s) {
+        detail::check_cuda(cudaGetDevice(&device_), "finding the device");
+        thread_ = std::thread([this] { watch(); });
+    }
+    ~Watchdog() {
+        stop_ = true;
+        thread_.join();
+    }
+
+    // From here to the next call the host itself waits for the others, in `what`; empty: it does not.
+    void host_waits(std::string what) {
+        std::lock_guard lock(mutex_);
+        host_waits_ = std::move(what);
+        ++turn_;
+    }
+    void look_after(ncclComm_t comm) {
+        std::lock_guard lock(mutex_);
+        comm_ = comm;
+    }
+    // One whose events are to be recorded, and given to add().
+    Operation operation(std::string name) {
+        std::lock_guard lock(mutex_);
+        if (spare_.empty()) spare_.emplace_back();
+        Operation o = std::move(spare_.back());
+        spare_.pop_back();
+        o.name = fmt::format("{} (operation {})", name, ++operations_);
+        return o;
+    }
+    void add(Operation o) {
+        std::lock_guard lock(mutex_);
+        queued_.push_back(std::move(o));
+    }
+
+private:
+    using Clock = std::chrono::steady_clock;
+    using Seconds = std::chrono::duration<double>;
+
+    void watch() {
+        const auto period = std::chrono::milliseconds(std::clamp(static_cast<int>(timeout_s_ * 50), 5, 50));
+        double waited = 0;
+        int64_t turn = -1;
+        try {
+            detail::check_cuda(cudaSetDevice(device_), "choosing the device");
+            for (auto last = Clock::now(); !stop_;) {
+                std::this_thread::sleep_for(period);
+                std::lock_guard lock(mutex_);
+                const std::string what = waits_for();
+                if (comm_) {
+                    ncclResult_t status = ncclSuccess;
+                    check_nccl(ncclCommGetAsyncError(comm_, &status), "asking NCCL for errors");
+                    if (status != ncclInProgress)
+                        check_nccl(status, what.empty() ? "exchanging data with other ranks" : what, comm_);
+                }
+                // A process that was stopped itself must not take that for the others' silence.
+                const auto now = Clock::now();
+                const double passed = std::min(Seconds(now - last).count(), 1.0);
+                waited = what.empty() || turn != turn_ ? 0 : waited + passed;
+                turn = turn_;
+                last = now;
+                if (waited < timeout_s_) continue;
+                const std::string missing = comm_ ? ncclGetLastError(comm_) : "";
+                end_process(launch_, fmt::format("{}: waited {} s (--comm-timeout) for the other ranks{}{}", what,
+                                                 timeout_s_, missing.empty() ? "" : ": ", missing));
+            }
+        } catch (const std::exception& error) { end_process(launch_, error.what()); }
+    }
+
+    std::string waits_for() {
+        while (!queued_.empty() && queued_.front().end.done()) {
+            spare_.push_back(std::move(queued_.front()));
+            queued_.pop_front();
+            ++turn_;
+        }
+        if (!queued_.empty() && queued_.front().begin.done()) return queued_.front().name;
+        return host_waits_;
+    }
+
+    const Launch& launch_;
+    const double timeout_s_;
+    int device_ = 0;
+    std::mutex mutex_;
+    ncclComm_t comm_ = nullptr;
+    std::string host_waits_;
+    std::deque<Operation> queued_;
+    std::vector<Operation> spare_;
+    int64_t operations_ = 0, turn_ = 0;  // turn: changes with what is waited for
+    std::atomic<bool> stop_{false};
+    std::thread thread_;
+};
+
+ncclDataType_t type_of(DType dtype) {
+    return dtype == DType::f32 ? ncclFloat32 : dtype == DType::bf16 ? ncclBfloat16 : ncclFloat16;
+}
+
+}  // namespace
+
+// Operations run on a stream of the communicator's own: it waits for the caller's stream by an event, and join() makes
+// the caller's stream wait for it; the host never waits.
+class Comm::Nccl {
+public:
+    Nccl(const Launch& launch, double timeout_s) : launch_(launch), watchdog_(launch, timeout_s), tokens_(launch.size) {
+        watchdog_.host_waits("meeting the other ranks");
+        ncclUniqueId id{};
+        if (launch.rank == 0) check_nccl(ncclGetUniqueId(&id), "making NCCL's id");
+        const std::string payload = exchange(launch, std::string(id.internal, sizeof id.internal), timeout_s);
+        std::memcpy(id.internal, payload.data(), sizeof id.internal);
+        watchdog_.host_waits("starting NCCL");
+        check_nccl(ncclCommInitRank(&comm_, launch.size, id, launch.rank), "starting NCCL (one GPU for each rank?)");
+        watchdog_.host_waits("");
+        watchdog_.look_after(comm_);
+    }
+
+    ~Nccl() {
+        try {
+            if (std::uncaught_exceptions() > 0) {
+                watchdog_.look_after(nullptr);
+                ncclCommAbort(comm_);
+                return;
+            }
+            barrier();
+            watchdog_.look_after(nullptr);
+            watchdog_.host_waits("closing NCCL");
+            check_nccl(ncclCommDestroy(comm_), "closing NCCL");
+            leave(launch_);
+        } catch (const std::exception& error) { end_process(launch_, error.what()); }
+    }
+
+    void reduce(float* data, const std::vector<Part>& parts, const Stream& after) {
+        queue("reduce_sum", parts, after, [&](const Part& part) {
+            float* at = data + part.offset;
+            return ncclReduce(at, at, static_cast<size_t>(part.size), ncclFloat32, ncclSum, part.root, comm_, own());
+        });
+    }
+
+    void broadcast(void* data, DType dtype, const std::vector<Part>& parts, const Stream& after) {
+        queue("broadcast", parts, after, [&](const Part& part) {
+            std::byte* at = static_cast<std::byte*>(data) + part.offset * static_cast<int64_t>(size_of(dtype));
+            return ncclBroadcast(at, at, static_cast<size_t>(part.size), type_of(dtype), part.root, comm_, own());
+        });
+    }
+
+    void join(const Stream& stream) {
+        joined_.record(stream_);
+        joined_.make_wait(stream);
+    }
+
+    // Each rank waits for a number of every other.
+    void barrier() {
+        zero(tokens_.data(), tokens_.size(), stream_);
+        reduce(tokens_.data(), even_parts(tokens_.size(), launch_.size, 1), stream_);
+        stream_.synchronize();
+    }
+
+private:
+    cudaStream_t own() const { return static_cast<cudaStream_t>(stream_.handle()); }
+
+    // All parts as one operation on the communicator's stream.
+    void queue(const char* name, const std::vector<Part>& parts, const Stream& after,
+               const std::function<ncclResult_t(const Part&)>& call) {
+        int64_t elements = 0;
+        for (const Part& part : parts) elements += part.size;
+        if (elements == 0) return;
+        if (&after != &stream_) {
+            ready_.record(after);
+            ready_.make_wait(stream_);
+        }
+        Watchdog::Operation o = watchdog_.operation(fmt::format("{} of {} elements", name, elements));
+        o.begin.record(stream_);
+        check_nccl(ncclGroupStart(), name, comm_);
+        for (const Part& part : parts)
+            if (part.size > 0) check_nccl(call(part), o.name, comm_);
+        check_nccl(ncclGroupEnd(), o.name, comm_);
+        o.end.record(stream_);
+        watchdog_.add(std::move(o));
+    }
+
+    const Launch& launch_;
+    Watchdog watchdog_;
+    ncclComm_t comm_ = nullptr;
+    Stream stream_{true};
+    Event ready_, joined_;
+    Buffer<float> tokens_;
+};
+
+#else
+
+class Comm::Nccl {
+public:
+    Nccl(const Launch& launch, double) {
+        throw Error(
+            fmt::format("{} started {} ranks, but this program was built without NCCL: install libnccl-dev and "
+                        "build again",
+                        launch.by, launch.size));
+    }
+    void reduce(float*, const std::vector<Part>&, const Stream&) {}
+    void broadcast(void*, DType, const std::vector<Part>&, const Stream&) {}
+    void join(const Stream&) {}
+    void barrier() {}
+};
+
+#endif
+
+Comm::Comm(double timeout_s) : launch_(launch_from_environment()) {
+    if (launch_.size > 1) nccl_ = std::make_unique<Nccl>(launch_, timeout_s);
+}
+Comm::~Comm() = default;
+
+void Comm::check(const char* operation, const std::vector<Part>& parts) const {
+    for (const Part& part : parts) {
+        CHECK(part.size >= 0, "{}: {} elements", operation, part.size);
+        CHECK(part.root >= 0 && part.root < size(), "{}: root {}, but this run has the ranks 0 to {}", operation,
+              part.root, size() - 1);
+    }
+}
+
+void Comm::reduce_sum(float* data, const std::vector<Part>& parts, const Stream& stream) {
+    check("reduce_sum", parts);
+    for (const Part& part : parts)
+        if (part.root != rank()) bytes_sent_ += part.size * static_cast<int64_t>(sizeof(float));
+    if (nccl_) nccl_->reduce(data, parts, stream);
+}
+
+void Comm::broadcast(void* data, DType dtype, const std::vector<Part>& parts, const Stream& stream) {
+    check("broadcast", parts);
+    for (const Part& part : parts)
+        if (part.root == rank()) bytes_sent_ += part.size * static_cast<int64_t>(size_of(dtype)) * (size() - 1);
+    if (nccl_) nccl_->broadcast(data, dtype, parts, stream);
+}
+
+void Comm::all_reduce_sum(float* data, int64_t n, const Stream& stream) {
+    CHECK(n >= 0, "all_reduce_sum: {} elements", n);
+    const std::vector<Part> parts = even_parts(n, size());
+    reduce_sum(data, parts, stream);
+    broadcast(data, DType::f32, parts, stream);
+}
+
+void Comm::all_gather(void* out, const void* in, int64_t n_each, DType dtype, const Stream& stream) {
+    CHECK(n_each >= 0, "all_gather: {} elements", n_each);
+    const size_t bytes = static_cast<size_t>(n_each) * size_of(dtype);
+    std::byte* own = static_cast<std::byte*>(out) + bytes * rank();
+    if (own != in) copy_bytes(own, in, bytes, stream);
+    std::vector<Part> parts;
+    for (int r = 0; r < size(); ++r) parts.push_back({r * n_each, n_each, r});
+    broadcast(out, dtype, parts, stream);
+}
+
+void Comm::join(const Stream& stream) {
+    if (nccl_) nccl_->join(stream);
+}
+
+void Comm::barrier() {
+    if (nccl_) nccl_->barrier();
+}
+
+void Comm::fail([[maybe_unused]] const std::string& why) noexcept {
+#if __has_include(<nccl.h>)
+    if (nccl_) end_process(launch_, why);
+#endif
+}
+
+}  // namespace teon

@@ -1,0 +1,27 @@
+// How rank 0's id of the communicator reaches the other ranks, once, when a run starts. Where MPI started the ranks it
+// carries it; else rank 0 waits for the others at MASTER_ADDR.
+//
+// That meeting is open to nobody else: both sides prove that they know a secret of 16 bytes (TEON_SECRET, 32
+// hexadecimal digits, or ~/.teon_secret, which the first rank that looks for it makes) by SipHash-2-4 (Aumasson and
+// Bernstein, 2012) of the other's random number; rank 0 listens at that one address; what a stranger may send is
+// bounded in size, time and number, is compared and never printed.
+#pragma once
+
+#include <string>
+
+#include "runtime/launch.h"
+#include "runtime/secret.h"
+
+namespace teon {
+
+// Returns rank 0's payload on every rank; all pass one of the same size. Throws Error after timeout_s, naming the ranks
+// that are missing, or what rank 0's address answered; at once where rank 0 cannot listen, two processes claim one rank
+// or the secret cannot be read. Through MPI it waits for ever: the caller's watchdog ends that.
+std::string exchange(const Launch& launch, std::string payload, double timeout_s);
+// The last that a rank does when all have come to their end: MPI is told.
+void leave(const Launch& launch) noexcept;
+
+// At MASTER_ADDR, wherever the ranks come from.
+std::string exchange_at_master(const Launch& launch, std::string payload, double timeout_s, const Secret& secret);
+
+}  // namespace teon
