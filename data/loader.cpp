@@ -4,6 +4,7 @@
 #include <bit>
 #include <chrono>
 #include <climits>
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
@@ -19,28 +20,19 @@ namespace teon {
 
 namespace {
 
-// Which tokens each sample is: windows counted through the shards, permuted anew each epoch.
-class SampleOrder {
+// The windows of one source, counted through its shards, permuted anew each epoch.
+class SourceOrder {
 public:
     struct Place {
         int shard;
         int64_t first;  // token within the shard
     };
 
-    SampleOrder(const std::vector<ShardInfo>& shards, const LoaderOptions& o)
-        : T_(o.T), shuffle_(o.shuffle), seed_(o.seed) {
-        int64_t longest = 0;
-        for (const ShardInfo& shard : shards) {
-            end_.push_back(windows() + (shard.tokens - 1) / T_);
-            longest = std::max(longest, shard.tokens);
-        }
-        CHECK_USAGE(windows() >= 1,
-                    "data: no window of {} tokens (sequence length + 1) in {} shards, the longest of {} tokens; lower "
-                    "--seq-len "
-                    "or give more data",
-                    int64_t{T_} + 1, shards.size(), longest);
+    SourceOrder(int T, bool shuffle, uint64_t seed) : T_(T), shuffle_(shuffle), seed_(seed) {}
+    void add(int shard, int64_t tokens) {
+        shards_.push_back(shard);
+        end_.push_back(windows() + (tokens - 1) / T_);
     }
-
     int64_t windows() const { return end_.empty() ? 0 : end_.back(); }
 
     Place place(int64_t sample) {
@@ -49,18 +41,88 @@ public:
             if (epoch != epoch_) permutation_.emplace(windows(), seed_, epoch_ = epoch);
             window = (*permutation_)(window);
         }
-        auto shard = std::upper_bound(end_.begin(), end_.end(), window) - end_.begin();
-        int64_t begin = shard == 0 ? 0 : end_[shard - 1];
-        return {static_cast<int>(shard), (window - begin) * T_};
+        const auto i = std::upper_bound(end_.begin(), end_.end(), window) - end_.begin();
+        int64_t begin = i == 0 ? 0 : end_[i - 1];
+        return {shards_[i], (window - begin) * T_};
     }
 
 private:
     int T_;
     bool shuffle_;
     uint64_t seed_;
+    std::vector<int> shards_;
     std::vector<int64_t> end_;  // windows up to and with each shard
     int64_t epoch_ = -1;
     std::optional<Permutation> permutation_;
+};
+
+// Which tokens each sample is. Of a mixture, MIX samples in a row hold a fixed number of each source; which comes when
+// is a permutation, keyed by their place in the run.
+class SampleOrder {
+public:
+    SampleOrder(const std::vector<ShardInfo>& shards, const LoaderOptions& o) : seed_(o.seed) {
+        const size_t sources = std::max<size_t>(1, o.mixture.size());
+        for (size_t s = 0; s < sources; ++s) sources_.emplace_back(o.T, o.shuffle, o.seed + s * 0x9e3779b97f4a7c15);
+        int64_t longest = 0;
+        for (size_t i = 0; i < shards.size(); ++i) {
+            CHECK(shards[i].source >= 0 && static_cast<size_t>(shards[i].source) < sources,
+                  "{}: of source {}, but there are {}", shards[i].path, shards[i].source, sources);
+            sources_[shards[i].source].add(static_cast<int>(i), shards[i].tokens);
+            longest = std::max(longest, shards[i].tokens);
+        }
+        for (size_t s = 0; s < sources; ++s)
+            CHECK_USAGE(
+                sources_[s].windows() >= 1,
+                "data: no window of {} tokens (sequence length + 1) in {} shards{}, the longest of {} tokens; lower "
+                "--seq-len or give more data",
+                int64_t{o.T} + 1, shards.size(), sources > 1 ? fmt::format(" of source {}", s + 1) : "", longest);
+        if (!o.mixture.empty()) set_quotas(o.mixture);
+    }
+
+    int64_t windows() const {
+        int64_t n = 0;
+        for (const SourceOrder& source : sources_) n += source.windows();
+        return n;
+    }
+
+    SourceOrder::Place place(int64_t sample) {
+        if (quota_end_.empty()) return sources_[0].place(sample);
+        const int64_t block = sample / MIX;
+        if (block != block_) mixing_.emplace(MIX, ~seed_, block_ = block);
+        const int64_t at = (*mixing_)(sample % MIX);
+        const auto s = std::upper_bound(quota_end_.begin(), quota_end_.end(), at) - quota_end_.begin();
+        const int64_t begin = s == 0 ? 0 : quota_end_[s - 1];
+        return sources_[s].place(block * (quota_end_[s] - begin) + at - begin);
+    }
+
+private:
+    static constexpr int64_t MIX = 10000;
+
+    // Whole numbers whose sum is MIX: rounded down, and the largest remainders up.
+    void set_quotas(const std::vector<double>& mixture) {
+        std::vector<int64_t> quotas;
+        std::vector<size_t> order(mixture.size());
+        std::iota(order.begin(), order.end(), size_t{0});
+        for (double share : mixture) quotas.push_back(static_cast<int64_t>(std::floor(share * MIX)));
+        auto remainder = [&](size_t s) { return mixture[s] * MIX - static_cast<double>(quotas[s]); };
+        std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return remainder(a) > remainder(b); });
+        int64_t left = MIX - std::accumulate(quotas.begin(), quotas.end(), int64_t{0});
+        CHECK_USAGE(left >= 0 && left <= std::ssize(quotas), "data: the shares of a mixture must sum to 1");
+        for (size_t s : order)
+            if (left-- > 0) ++quotas[s];
+        int64_t end = 0;
+        for (size_t s = 0; s < quotas.size(); ++s) {
+            CHECK_USAGE(quotas[s] > 0, "data: source {} has a share of {:.2g}; at least 0.0001 can be kept", s + 1,
+                        mixture[s]);
+            quota_end_.push_back(end += quotas[s]);
+        }
+    }
+
+    uint64_t seed_;
+    std::vector<SourceOrder> sources_;
+    std::vector<int64_t> quota_end_;  // of MIX samples, up to and with each source; empty: there is one source
+    int64_t block_ = -1;
+    std::optional<Permutation> mixing_;
 };
 
 // Stable sort of rows by a small key: radix sort, least significant digit first.
@@ -159,7 +221,7 @@ private:
     SampleOrder order_;
     ShardReader reader_;
     RowSorter sorter_;
-    std::vector<SampleOrder::Place> places_;
+    std::vector<SourceOrder::Place> places_;
     std::vector<int> window_;
 };
 
@@ -167,6 +229,8 @@ const LoaderOptions& checked(const LoaderOptions& o) {
     CHECK_USAGE(o.B >= 1 && o.T >= 1 && int64_t{o.B} * o.T <= INT_MAX,
                 "batch of {} sequences of {} tokens: both must be at least 1, and their product below 2^31", o.B, o.T);
     CHECK_USAGE(o.vocab_size >= 1, "vocabulary of {} tokens: expected at least 1", o.vocab_size);
+    CHECK_USAGE(o.mixture.empty() || o.shuffle,
+                "--shuffle off: a mixture of sources has no order of the files to keep");
     CHECK_USAGE(o.ranks >= 1 && o.rank >= 0 && o.rank < o.ranks, "rank {} of {}: expected 0 to ranks - 1", o.rank,
                 o.ranks);
     CHECK_USAGE(

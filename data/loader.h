@@ -4,7 +4,9 @@
 // one token: the last target of one is the first input of the next); a shard's remainder shorter than that is left out.
 // Sample i of the run is window permute(seed, epoch, i mod windows) with epoch = i / windows: a pure function of its
 // index, so that any index can be sought in O(1), every window comes exactly once an epoch, and ranks and resumed runs
-// share one order. Batch r of step s on rank k of n takes samples first + s * n * B + k * B ... + B - 1.
+// share one order. With a mixture of sources every source has epochs of its own, and every 10,000 samples hold exactly
+// its share of each, in an order permuted anew. Batch r of step s on rank k of n takes samples first + s * n * B + k *
+// B ... + B - 1.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +25,8 @@ struct LoaderOptions {
     bool shuffle = true;  // false: windows in the order of the files
     uint64_t seed = 0;
     int rank = 0, ranks = 1;
+    // Share of each source (ShardInfo::source), in all 1; empty: one source. Needs shuffle.
+    std::vector<double> mixture = {};
     bool document_mask = false;  // fill doc_start and positions from the delimiters
     int delimiter = -1;          // token that begins a document; -1: none known
     bool prefetch = true;        // a thread reads up to two batches ahead; the batches are the same without

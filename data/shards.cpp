@@ -104,7 +104,7 @@ ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte>
     CHECK_USAGE(file_bytes == expected,
                 "{}: {} bytes, but the {} tokens in its header take {}: it is {}; prepare or download it again", path,
                 file_bytes, tokens, expected, file_bytes < expected ? "cut short" : "too long");
-    return {path, tokens, format->bytes_per_token};
+    return {path, tokens, format->bytes_per_token, 0};
 }
 
 std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split) {

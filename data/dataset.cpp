@@ -1,0 +1,209 @@
+#include "data/dataset.h"
+
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <numeric>
+
+#include "files/json.h"
+#include "files/sha256.h"
+
+namespace teon {
+
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::json;
+
+struct ListedShard {
+    std::string split, sha256;
+    int64_t tokens = 0, bytes = 0;
+};
+
+struct Manifest {
+    std::string path, tokenizer;
+    int vocab_size = 0, delimiter = -1;
+    bool lists = false;  // shards
+    std::map<std::string, ListedShard> shards;
+};
+
+// Of a description of a tokenizer, as it is in its folder and in manifests.
+std::string identity(const json& description, const std::string& name) {
+    const auto files = JsonObject(description, name).get<json>("files", json::object());
+    return JsonObject(files, name + ": files").get<std::string>("tokens.bin", "");
+}
+
+Manifest read_manifest(const std::string& path) {
+    Manifest m;
+    m.path = path;
+    const json parsed = read_json(path);
+    const JsonObject j(parsed, path);
+    m.vocab_size = j.get("vocab_size", 0);
+    m.delimiter = j.get("delimiter", -1);
+    const auto tokenizer = j.get<json>("tokenizer", json());
+    if (tokenizer.is_object()) m.tokenizer = identity(tokenizer, path + ": tokenizer");
+    m.lists = j.has("shards");
+    const auto shards = j.get<json>("shards", json::array());
+    CHECK_USAGE(shards.is_array(), "{}: shards is {}, expected a list", path, shown(shards));
+    for (const json& item : shards) {
+        const JsonObject shard(item, path + ": shards");
+        m.shards[shard.at<std::string>("file")] = {shard.get<std::string>("split", ""),
+                                                   shard.get<std::string>("sha256", ""), shard.at<int64_t>("tokens"),
+                                                   shard.get<int64_t>("bytes", -1)};
+    }
+    return m;
+}
+
+std::string folder_of(const std::string& path) {
+    const fs::path parent = fs::path(path).parent_path();
+    return parent.empty() ? "." : parent.lexically_normal().string();
+}
+
+// What there is to compare of shards and the manifest beside them.
+void compare(const Manifest& m, const std::vector<ShardInfo>& found, DataSet& out) {
+    if (!m.lists) return;
+    for (const ShardInfo& shard : found) {
+        const auto listed = m.shards.find(fs::path(shard.path).filename().string());
+        CHECK_USAGE(listed != m.shards.end(), "{}: {} does not list it; keep shards of one preparation in a folder",
+                    shard.path, m.path);
+        const ListedShard& l = listed->second;
+        const int64_t bytes = SHARD_HEADER_BYTES + shard.tokens * shard.bytes_per_token;
+        CHECK_USAGE(l.tokens == shard.tokens && (l.bytes < 0 || l.bytes == bytes),
+                    "{}: {} tokens in {} bytes, but {} says {} tokens in {} bytes; prepare or copy it again",
+                    shard.path, shard.tokens, bytes, m.path, l.tokens, l.bytes);
+        if (!l.sha256.empty()) out.sha256.push_back({shard.path, l.sha256});
+    }
+}
+
+void check_all_there(const Manifest& m, const std::string& folder, const std::vector<ShardInfo>& found,
+                     const std::string& split) {
+    for (const auto& [file, shard] : m.shards) {
+        if (shard.split != split) continue;
+        const bool there = std::any_of(found.begin(), found.end(), [&](const ShardInfo& s) {
+            return fs::path(s.path).filename() == file &&
+                   folder_of(s.path) == fs::path(folder).lexically_normal().string();
+        });
+        CHECK_USAGE(there, "{}: {} lists it, but it is not there; prepare or copy it again, or name the files to use",
+                    (fs::path(folder) / file).string(), m.path);
+    }
+}
+
+// One source without its weight.
+DataSet open_source(const std::string& pattern, const std::string& split) {
+    DataSet data;
+    data.shards = open_shards(pattern, split);
+    std::map<std::string, std::vector<ShardInfo>> by_folder;
+    for (const ShardInfo& shard : data.shards) by_folder[folder_of(shard.path)].push_back(shard);
+    for (const auto& [folder, shards] : by_folder) {
+        const std::string path = (fs::path(folder) / "manifest.json").string();
+        std::error_code error;
+        if (!fs::exists(path, error)) continue;
+        const Manifest m = read_manifest(path);
+        compare(m, shards, data);
+        for (size_t begin = 0, end; begin <= pattern.size(); begin = end + 1) {
+            end = std::min(pattern.find(',', begin), pattern.size());
+            std::string item = pattern.substr(begin, end - begin);
+            while (item.size() > 1 && item.back() == '/') item.pop_back();
+            if (fs::is_directory(item, error) && fs::path(item).lexically_normal().string() == folder)
+                check_all_there(m, folder, shards, split);
+        }
+        DataSet described;
+        described.vocab_size = m.vocab_size;
+        described.delimiter = m.delimiter;
+        described.tokenizer = m.tokenizer;
+        described.described_by = path;
+        check_same_tokenizer(data, described);
+        if (data.described_by.empty()) {
+            described.shards = std::move(data.shards);
+            described.sha256 = std::move(data.sha256);
+            data = std::move(described);
+        }
+    }
+    return data;
+}
+
+// "A:0.7": the item and its weight; no weight: 0. A path that has such a name is a path.
+std::pair<std::string, double> weighted(const std::string& item) {
+    const size_t colon = item.rfind(':');
+    std::error_code error;
+    if (colon == std::string::npos || fs::exists(item, error)) return {item, 0};
+    double weight = 0;
+    const char *begin = item.data() + colon + 1, *end = item.data() + item.size();
+    const auto parsed = std::from_chars(begin, end, weight);
+    if (parsed.ec != std::errc() || parsed.ptr != end) return {item, 0};
+    CHECK_USAGE(std::isfinite(weight) && weight > 0 && weight <= 1e6,
+                "{}: the weight of a source must be positive, e.g. A:0.7,B:0.3", item);
+    return {item.substr(0, colon), weight};
+}
+
+}  // namespace
+
+DataSet open_dataset(const std::string& pattern, const std::string& split) {
+    std::vector<std::pair<std::string, double>> items;
+    for (size_t begin = 0, end; begin <= pattern.size(); begin = end + 1) {
+        end = std::min(pattern.find(',', begin), pattern.size());
+        items.push_back(weighted(pattern.substr(begin, end - begin)));
+    }
+    const auto weights = std::count_if(items.begin(), items.end(), [](const auto& item) { return item.second > 0; });
+    if (weights == 0) return open_source(pattern, split);
+    CHECK_USAGE(weights == std::ssize(items),
+                "'{}': either every source of a mixture has a weight or none, e.g. A:0.7,B:0.3", pattern);
+    double sum = 0;
+    for (const auto& [item, weight] : items) sum += weight;
+    DataSet data;
+    for (const auto& [item, weight] : items) {
+        DataSet source = open_source(item, split);
+        check_same_tokenizer(data, source);
+        if (data.described_by.empty()) {
+            data.vocab_size = source.vocab_size;
+            data.delimiter = source.delimiter;
+            data.tokenizer = source.tokenizer;
+            data.described_by = source.described_by;
+        }
+        for (ShardInfo& shard : source.shards) {
+            shard.source = static_cast<int>(data.mixture.size());
+            CHECK_USAGE(data.shards.empty() || shard.bytes_per_token == data.shards[0].bytes_per_token,
+                        "{}: {} bytes per token, but {} has {}; name shards of one tokenizer only", shard.path,
+                        shard.bytes_per_token, data.shards[0].path, data.shards[0].bytes_per_token);
+            data.shards.push_back(std::move(shard));
+        }
+        data.sha256.insert(data.sha256.end(), source.sha256.begin(), source.sha256.end());
+        data.mixture.push_back(weight / sum);
+        data.sources.push_back(item);
+    }
+    return data;
+}
+
+void check_same_tokenizer(const DataSet& a, const DataSet& b) {
+    if (a.described_by.empty() || b.described_by.empty()) return;
+    const bool same = (a.tokenizer.empty() || b.tokenizer.empty() || a.tokenizer == b.tokenizer) &&
+                      a.vocab_size == b.vocab_size && a.delimiter == b.delimiter;
+    CHECK_USAGE(
+        same,
+        "{} and {}: their tokens are of different tokenizers (vocabularies of {} and {}, delimiters {} and {}); "
+        "prepare both with one",
+        a.described_by, b.described_by, a.vocab_size, b.vocab_size, a.delimiter, b.delimiter);
+}
+
+void verify_content(const DataSet& data) {
+    CHECK_USAGE(!data.sha256.empty(),
+                "--verify-data: {} has no manifest.json with hashes to compare with; make the shards with "
+                "scripts/prepare.py",
+                data.shards.at(0).path);
+    for (const auto& [path, expected] : data.sha256) {
+        const std::string found = sha256_of_file(path);
+        CHECK(found == expected,
+              "{}: its content is not what its manifest.json says (SHA-256 {}, expected {}); prepare or "
+              "copy it again",
+              path, found, expected);
+    }
+}
+
+std::string tokenizer_identity(const std::string& folder) {
+    const std::string path = folder + "/description.json";
+    std::error_code error;
+    return fs::exists(path, error) ? identity(read_json(path), path) : "";
+}
+
+}  // namespace teon

@@ -1,0 +1,26 @@
+// SHA-256 (FIPS 180-4), for comparing files with the digests that scripts/prepare.py writes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace teon {
+
+class Sha256 {
+public:
+    void update(const void* data, size_t bytes);
+    std::string hex_digest();  // of all that was given; ends this object's use
+
+private:
+    void compress(const uint8_t* block);
+    std::array<uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    std::array<uint8_t, 64> block_ = {};
+    uint64_t bytes_ = 0;
+};
+
+std::string sha256_of_file(const std::string& path);  // in hexadecimal; throws Error naming the path
+
+}  // namespace teon
