@@ -1,6 +1,7 @@
 #include "generation/generate.h"
 
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <filesystem>
 
@@ -41,6 +42,23 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     return o;
 }
 
+// bos_token_id is a token or null, eos_token_id may be a list as well.
+TextLimits text_limits(const nlohmann::json& config, const std::string& path) {
+    const auto tokens = [&](const char* key) {
+        const nlohmann::json value = config.value(key, nlohmann::json());
+        std::vector<int> found;
+        for (const nlohmann::json& token : value.is_array() ? value : nlohmann::json::array({value})) {
+            if (token.is_null()) continue;
+            CHECK_USAGE(token.is_number_integer() && token.get<int64_t>() >= 0 && token.get<int64_t>() <= INT_MAX,
+                        "{}: {} is {}, expected a token or a list of tokens", path, key, value.dump());
+            found.push_back(token.get<int>());
+        }
+        return found;
+    };
+    const std::vector<int> begin = tokens("bos_token_id");
+    return {begin.empty() ? -1 : begin[0], tokens("eos_token_id")};
+}
+
 void print(std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
@@ -52,7 +70,7 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     const PublishedModel model = open_model(o->checkpoint, families);
     const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(model.folder);
     const std::vector<int> prompt = prompt_of(o->sampling, tokenizer.get(), model.limits);
-    const SafetensorsFile weights(model.weights());
+    const SafetensorsModel weights(model.folder);
 
     CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=cpu to run on the CPU");
     Context context;
@@ -65,7 +83,13 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
 
     // Without a tokenizer there are only numbers to show.
     const bool numbers = o->as_tokens || !tokenizer;
-    auto show = [&](int token) { print(numbers ? fmt::format("{} ", token) : std::string(tokenizer->bytes(token))); };
+    auto show = [&](int token) {  // what ends a text is a number, but no text
+        if (numbers)
+            print(fmt::format("{} ", token));
+        else if (!model.limits.ends(token))
+            print(tokenizer->bytes(token));
+        return true;
+    };
     for (size_t i = !numbers && prompt[0] == model.limits.begin; i < prompt.size(); ++i) show(prompt[i]);
     const auto begin = std::chrono::steady_clock::now();
     const size_t count = sample(*generator, prompt, o->sampling, model.limits, o->seed, show).size();
@@ -80,7 +104,9 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
 PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families) {
     PublishedModel m{folder, {}, {}};
     CHECK_USAGE(fs::is_directory(folder), "{}: no such folder", folder);
-    if (!fs::exists(m.weights())) {
+    if (SafetensorsModel::in(folder)) {
+        verify_model(folder);
+    } else {
         m.folder = find_checkpoint(folder).folder;
         CHECK_USAGE(!m.folder.empty(), "{}: holds neither model.safetensors nor a whole checkpoint", folder);
     }
@@ -91,10 +117,7 @@ PublishedModel open_model(const std::string& folder, const std::vector<ModelFami
         const DecoderConfig base = family.config(family.default_preset);
         if (base.family != type) continue;
         m.config = decoder_config(j, base, path);
-        auto token = [&](const char* key) {
-            return j.contains(key) && j[key].is_number_integer() ? j[key].get<int>() : -1;
-        };
-        m.limits = {token("bos_token_id"), token("eos_token_id")};
+        m.limits = text_limits(j, path);
         return m;
     }
     throw UsageError(fmt::format("{}: model_type is '{}'; only gpt2 and llama can be read here", path, type));

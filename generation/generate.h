@@ -10,16 +10,16 @@
 
 namespace teon {
 
-// A folder with config.json and model.safetensors: a checkpoint of ours, or a published GPT-2 or LLaMA.
+// A folder with config.json and model.safetensors, or its index and shards: a checkpoint of ours, or a published GPT-2
+// or LLaMA.
 struct PublishedModel {
     std::string folder;
     DecoderConfig config;
     TextLimits limits;
-
-    std::string weights() const { return folder + "/model.safetensors"; }
 };
 
-// `folder`, or the newest whole checkpoint in it if it is a run's. Throws UsageError naming the file and the fault.
+// `folder`, or the newest whole checkpoint in it if it is a run's. What a checkpoint's manifest lists is verified. Throws
+// Error naming the file and the fault.
 PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families);
 
 // The tokenizer of a checkpoint folder (in tokenizer/ or beside the weights), or nullptr if it has none.

@@ -71,18 +71,18 @@ std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer,
 }
 
 std::vector<int> sample(Generator& generator, const std::vector<int>& prompt, const SamplingOptions& o,
-                        const TextLimits& limits, uint64_t seed, const std::function<void(int)>& on_token) {
-    CHECK_USAGE(static_cast<int>(prompt.size()) <= generator.capacity(),
-                "--prompt: its {} tokens do not fit the context of {}", prompt.size(), generator.capacity());
+                        const TextLimits& limits, uint64_t seed, const std::function<bool(int)>& on_token) {
+    const int room = generator.capacity() - static_cast<int>(prompt.size());
+    CHECK_USAGE(room > 0, "--prompt: its {} tokens leave no room in the context of {}", prompt.size(),
+                generator.capacity());
     Sampler sampler(o.temperature, o.top_k, seed);
     std::vector<int> tokens;
     const std::vector<float>* logits = &generator.start(prompt);
     while (true) {
         const int token = sampler.next(*logits);
-        if (token == limits.end) return tokens;
         tokens.push_back(token);
-        if (on_token) on_token(token);
-        if (static_cast<int>(tokens.size()) == o.sample_tokens || generator.length() == generator.capacity())
+        const bool wanted = !on_token || on_token(token);
+        if (!wanted || limits.ends(token) || static_cast<int>(tokens.size()) == std::min(room, o.sample_tokens))
             return tokens;
         logits = &generator.step({token});
     }

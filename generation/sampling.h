@@ -1,6 +1,7 @@
 // Sampling text from a model: which token comes next, and until when.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <random>
@@ -41,18 +42,21 @@ private:
     std::vector<double> weights_;
 };
 
-// What a text is bounded by: -1 for none. Texts of training data begin and end with the same token, the delimiter.
+// What a text is bounded by. Texts of training data begin and end with the same token, the delimiter.
 struct TextLimits {
-    int begin = -1, end = -1;
+    int begin = -1;        // -1: none is known
+    std::vector<int> end;  // any of these ends a text
+    bool ends(int token) const { return std::find(end.begin(), end.end(), token) != end.end(); }
 };
 
 // The prompt's tokens: prompt_tokens, or the prompt encoded behind the token that begins texts. Throws UsageError that
 // says what to give where the tokenizer (nullptr: none) cannot encode it or nothing would be left.
 std::vector<int> prompt_of(const SamplingOptions& options, const Tokenizer* tokenizer, const TextLimits& limits);
 
-// The tokens that follow the prompt, without the one that ended the text; on_token is called with each as it comes.
-// Throws UsageError if the prompt leaves no room in the generator, which is for one sequence.
+// The tokens that follow the prompt: until sample_tokens, until prompt and they fill the generator (which is for one
+// sequence), or with one that ends texts, which is the last. on_token is called with each as it comes; false: no more.
+// Throws UsageError if the prompt leaves no room in the generator.
 std::vector<int> sample(Generator& generator, const std::vector<int>& prompt, const SamplingOptions& options,
-                        const TextLimits& limits, uint64_t seed, const std::function<void(int)>& on_token = nullptr);
+                        const TextLimits& limits, uint64_t seed, const std::function<bool(int)>& on_token = nullptr);
 
 }  // namespace teon

@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -105,6 +106,22 @@ class GenerateTest(unittest.TestCase):
         numbers = self.generate("--prompt-tokens", "256,116", "--temperature", 0, "--sample-tokens", 2, "--as-tokens")
         self.assertEqual(numbers.decode(), "256 116 104 101 \n")
 
+    def test_the_end_of_a_text_is_a_number_and_any_of_a_list(self):
+        folder = self.folder / "ends"
+        shutil.copytree(next(self.run_folder.glob("step_*")), folder)
+        (folder / "manifest.json").unlink()  # a folder as others publish it
+        config = json.loads((folder / "config.json").read_text())
+        for eos, expected in ((256, b"256 116 104 101 32 113 117 105 99 107 32 98 114 111 119 110 32 102 111 120 46 32 256 \n"),
+                              ([7, 113, 256], b"256 116 104 101 32 113 \n"), (None, None)):
+            (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": eos}))
+            numbers = self.generate("--prompt-tokens", "256,116", "--temperature", 0, "--as-tokens", checkpoint=folder)
+            if expected:
+                self.assertEqual(numbers, expected)
+            else:
+                self.assertEqual(len(numbers.split()), 64)  # prompt and text fill the context, no token is beyond it
+        (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": ["x"]}))
+        self.assertIn("eos_token_id", self.complaint(ROOT / "generate", "--checkpoint", folder))
+
     def test_the_seed_decides(self):
         flags = ["--sample-tokens", 30, "--as-tokens"]
         hot = [*flags, "--temperature", 20, "--top-k", 0]
@@ -125,7 +142,7 @@ class GenerateTest(unittest.TestCase):
         self.assertIn("neither model.safetensors",
                       self.complaint(ROOT / "generate", "--checkpoint", self.folder / "data"))
         at_run = [ROOT / "generate", "--checkpoint", self.run_folder]
-        self.assertIn("do not fit the context of 64", self.complaint(*at_run, "--prompt", "x" * 100))
+        self.assertIn("leave no room in the context of 64", self.complaint(*at_run, "--prompt", "x" * 100))
         self.assertIn("give one", self.complaint(*at_run, "--prompt", "x", "--prompt-tokens", "1"))
         self.assertIn("--prompt-tokens 1.5", self.complaint(*at_run, "--prompt-tokens", "1.5"))
         self.assertIn("did you mean --temperature", self.complaint(*at_run, "--temprature", "1"))
@@ -261,12 +278,12 @@ class TransformersTest(unittest.TestCase):
                 for prompt in ("check: don't fail\n\n\tnow", "Ünïcode — 東京 12345  "):
                     ids = [0, *tokenizer.encode(prompt).ids]
                     expected = model.generate(torch.tensor([ids]), max_new_tokens=20, do_sample=False)[0].tolist()
-                    if expected[-1] == 0:  # the end is not shown
-                        expected.pop()
                     flags = ["--checkpoint", folder, "--prompt", prompt, "--temperature", 0, "--sample-tokens", 20]
                     result = run(ROOT / "generate", *flags, "--as-tokens")
                     self.assertEqual(result.returncode, 0, result.stderr.decode())
                     self.assertEqual(list(map(int, result.stdout.split())), expected)
+                    if expected[-1] == 0:  # a number, but no text
+                        expected.pop()
                     text = tokenizer.decode(expected[1:], skip_special_tokens=False)
                     shown = run(ROOT / "generate", *flags).stdout.decode(errors="replace")
                     self.assertEqual(shown, text + "\n")

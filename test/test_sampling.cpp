@@ -114,24 +114,25 @@ TEST_CASE("generation/sampling: a text ends at the limit of tokens, of the conte
     Script generator(10);
     std::vector<int> streamed;
     const std::vector<int> text =
-        sample(generator, {1, 2}, greedy(3), {}, 0, [&](int token) { streamed.push_back(token); });
+        sample(generator, {1, 2}, greedy(3), {}, 0, [&](int token) { return streamed.push_back(token), true; });
     REQUIRE(text == std::vector<int>{14, 5, 12});
     REQUIRE(streamed == text);
-    REQUIRE(sample(generator, {1, 2}, greedy(100), {}, 0).size() == 9);  // 2 + 8 in the context, and one that follows
-    REQUIRE(sample(generator, {1, 2}, greedy(100), {-1, 12}, 0) == std::vector<int>{14, 5});
-    REQUIRE_THROWS_AS(sample(generator, std::vector<int>(11, 1), greedy(1), {}, 0), UsageError);
+    REQUIRE(sample(generator, {1, 2}, greedy(100), {}, 0).size() == 8);  // with the prompt's 2 the context of 10
+    REQUIRE(sample(generator, {1, 2}, greedy(100), {-1, {3, 12, 5}}, 0) == std::vector<int>{14, 5});
+    REQUIRE(sample(generator, {1, 2}, greedy(100), {}, 0, [](int token) { return token != 5; }).size() == 2);
+    REQUIRE_THROWS_AS(sample(generator, std::vector<int>(10, 1), greedy(1), {}, 0), UsageError);
 }
 
 TEST_CASE("generation/sampling: prompts") {
     SamplingOptions o;
-    REQUIRE(prompt_of(o, nullptr, {9, 9}) == std::vector<int>{9});
+    REQUIRE(prompt_of(o, nullptr, {9, {9}}) == std::vector<int>{9});
     REQUIRE_THROWS_AS(prompt_of(o, nullptr, {}), UsageError);
     o.prompt_tokens = {1, 2};
-    REQUIRE(prompt_of(o, nullptr, {9, 9}) == std::vector<int>{1, 2});
+    REQUIRE(prompt_of(o, nullptr, {9, {9}}) == std::vector<int>{1, 2});
     o.prompt.push_back('a');
-    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, 9}), UsageError);
+    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, {9}}), UsageError);
     o.prompt_tokens.clear();
-    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, 9}), UsageError);
+    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, {9}}), UsageError);
 }
 
 TEST_CASE("checkpoint/hf_config: what is written is read back, and what cannot be computed is refused") {
