@@ -160,8 +160,8 @@ test-sanitize: build/cpu-asan/tests build/cpu/tests  ## Run tests under ASan + U
 	@echo "threads in random order:"
 	@SIMT_ORDER=random:1 $(PYTHON) scripts/run_tests.py build/cpu/tests --only runtime/,kernels/
 
-soak: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## The long versions: 200 kills per optimizer, 500 damaged checkpoints
-	@TEON_SOAK=1 $(PYTHON) scripts/run_tests.py --timeout 7200 $< test/test_resume.py --only train/,checkpoint/
+soak: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## The long versions: kills, a fault at every file operation, damaged checkpoints, ranks that die
+	@TEON_SOAK=1 $(PYTHON) scripts/run_tests.py --timeout 7200 $< test/test_resume.py test/test_ranks.py --only train/,checkpoint/
 
 check-cuda: $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))  ## Compile and link all with nvcc for every architecture; registers and spills
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check

@@ -21,8 +21,8 @@ constexpr int kFormat = 1;
 constexpr std::string_view kPrefix = "step_";
 
 // What resuming reads; a manifest that does not list one of these is not of a whole checkpoint.
-constexpr const char* kNeeded[] = {"config.json", "model.safetensors", "optimizer/master.safetensors",
-                                   "optimizer/state.safetensors", "trainer.json"};
+constexpr const char* kNeeded[] = {"config.json", "optimizer/master.safetensors", "optimizer/state.safetensors",
+                                   "trainer.json"};
 
 std::string hex(uint64_t x) { return fmt::format("{:016x}", x); }
 
@@ -52,13 +52,13 @@ void verify_file(const std::string& folder, const ManifestEntry& entry) {
     CHECK(found == entry.xxh3, "{}: its content changed: hash {}, {} was written", path, hex(found), hex(entry.xxh3));
 }
 
-void verify(const std::string& folder) {
+// The manifest's entries. Throws Error unless it is as it was written, of this folder.
+std::vector<ManifestEntry> verified_manifest(const std::string& folder) {
     const std::string path = folder + "/manifest.json";
     const std::string text = read_text(path, JsonLimits().bytes);
     const json parsed = parse_json(text, path);
     const JsonObject manifest(parsed, path);
     std::vector<ManifestEntry> files;
-    std::set<std::string> names;
     const auto step = manifest.at<int64_t>("step");
     const auto list = manifest.at<json>("files");
     CHECK(list.is_array(), "{}: files is not a list", path);
@@ -66,12 +66,20 @@ void verify(const std::string& folder) {
         const JsonObject file(item, path + ": files");
         files.push_back(
             {file.at<std::string>("path"), file.at<int64_t>("bytes"), parse_hex(file.at<std::string>("xxh3"), path)});
-        names.insert(files.back().path);
     }
     CHECK(text == manifest_text(step, files), "{}: its content changed", path);
     const std::optional<int64_t> expected = checkpoint_step(fs::path(folder).filename().string());
     CHECK(!expected || *expected == step, "{}: of step {}, not of this folder's", path, step);
-    for (const char* needed : kNeeded) CHECK(names.count(needed), "{}: lists no {}", path, needed);
+    return files;
+}
+
+void verify(const std::string& folder) {
+    const std::vector<ManifestEntry> files = verified_manifest(folder);
+    std::set<std::string> names;
+    for (const ManifestEntry& entry : files) names.insert(entry.path);
+    for (const char* needed : kNeeded) CHECK(names.count(needed), "{}/manifest.json: lists no {}", folder, needed);
+    CHECK(names.count("model.safetensors") || names.count("model.safetensors.index.json"),
+          "{}/manifest.json: lists no model.safetensors", folder);
     for (const ManifestEntry& entry : files) verify_file(folder, entry);
 }
 
@@ -150,11 +158,27 @@ std::optional<std::string> checkpoint_fault(const std::string& folder) {
     } catch (const std::exception& fault) { return fault.what(); }
 }
 
+void verify_model(const std::string& path) {
+    std::error_code error;
+    const bool whole = fs::is_directory(path, error);
+    const std::string folder = whole ? path : fs::path(path).parent_path().string();
+    const std::string manifest = (fs::path(folder) / "manifest.json").string();
+    if (!fs::exists(manifest, error)) return;
+    const json parsed = read_json(manifest);
+    if (!parsed.contains("xxh3") || !parsed.contains("files")) return;  // another program's
+    for (const ManifestEntry& entry : verified_manifest(folder.empty() ? "." : folder)) {
+        const bool of_training = entry.path.starts_with("optimizer/") || entry.path == "trainer.json";
+        if (whole ? !of_training : entry.path == fs::path(path).filename())
+            verify_file(folder.empty() ? "." : folder, entry);
+    }
+}
+
 std::vector<int64_t> list_checkpoints(const std::string& run_folder) {
     std::vector<int64_t> steps;
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(run_folder, error))
-        if (auto step = checkpoint_step(entry.path().filename().string())) steps.push_back(*step);
+        if (auto step = checkpoint_step(entry.path().filename().string()); step && entry.is_directory(error))
+            steps.push_back(*step);
     std::sort(steps.begin(), steps.end());
     return steps;
 }
@@ -172,6 +196,18 @@ FoundCheckpoint find_checkpoint(const std::string& run_folder) {
         found.passed_over.push_back({folder, *fault});
     }
     return found;
+}
+
+std::optional<int64_t> newest_good_checkpoint(const std::string& run_folder) {
+    const std::vector<int64_t> steps = list_checkpoints(run_folder);
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+        try {
+            if (read_training_state(run_folder + "/" + checkpoint_name(*step)).control.skipped_in_row == 0)
+                return *step;
+        } catch (const Error&) {  // one that was damaged is not good
+        }
+    }
+    return std::nullopt;
 }
 
 TrainingState read_training_state(const std::string& folder) {

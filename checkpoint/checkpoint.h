@@ -1,6 +1,7 @@
 // A checkpoint: a folder step_%08d/ that is either whole or not there under that name.
 //
-//   config.json, model.safetensors     as Hugging Face's transformers opens them (float32), and tokenizer files
+//   config.json, model.safetensors     as Hugging Face's transformers opens them (float32), and tokenizer files; a
+//                                      large model in several files with model.safetensors.index.json
 //   tokenizer/                         the data's tokenizer folder as it is
 //   optimizer/master.safetensors       master weights as stored, with padding
 //   optimizer/state.safetensors        momentum and AdamW moments as stored
@@ -49,6 +50,11 @@ std::string manifest_text(int64_t step, const std::vector<ManifestEntry>& files)
 // Reads and hashes everything. Never throws.
 std::optional<std::string> checkpoint_fault(const std::string& folder);
 
+// For whoever reads a model and not its training state: throws Error unless the files of `path`, a folder or a single
+// file, are what the manifest.json of a checkpoint beside them lists. Where there is none, there is nothing to compare
+// with.
+void verify_model(const std::string& path);
+
 // ---- finding and reading ------------------------------------------------------------------------
 
 struct FoundCheckpoint {
@@ -59,6 +65,10 @@ struct FoundCheckpoint {
 FoundCheckpoint find_checkpoint(const std::string& run_folder);
 // Steps of the checkpoints in a run's folder, whole or not, ascending.
 std::vector<int64_t> list_checkpoints(const std::string& run_folder);
+
+// Step of the newest checkpoint of a run's folder before which no update was skipped: the last good state (weights that
+// are not finite are never saved). nullopt: there is none.
+std::optional<int64_t> newest_good_checkpoint(const std::string& run_folder);
 
 TrainingState read_training_state(const std::string& folder);
 // Sets master weights, working weights and optimizer state to the saved bits. Throws Error naming file and tensor if

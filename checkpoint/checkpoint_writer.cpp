@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 
 #include "checkpoint/safetensors.h"
@@ -112,6 +113,7 @@ void CheckpointWriter::save_copy(const TrainingState& state) {
     result_.folder = folder;
     try {
         copied_.synchronize();
+        check_finite();
         const auto start = std::chrono::steady_clock::now();
         require(files_.remove_folder(staged), "remove", staged);  // of a run that was killed
         write(state, staged);
@@ -124,6 +126,14 @@ void CheckpointWriter::save_copy(const TrainingState& state) {
         return;
     }
     result_.warning = remove_old(state.step);
+}
+
+void CheckpointWriter::check_finite() const {
+    for (const ParamRow& row : params_.table().rows()) {
+        const float *begin = copy_.data() + row.offset, *end = begin + row.size();
+        CHECK(std::all_of(begin, end, [](float x) { return std::isfinite(x); }),
+              "the weights of {} are not finite, nothing was saved", row.name);
+    }
 }
 
 void CheckpointWriter::write(const TrainingState& state, const std::string& staged) {
@@ -147,15 +157,24 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
         const std::vector<CheckpointTensor> tensors = checkpoint_tensors(table);
         std::vector<TensorData> described;
         for (const CheckpointTensor& t : tensors) described.push_back({t.name, "F32", t.shape, nullptr});
-        OutputFile file(files_, staged, "model.safetensors");
-        file.write(safetensors_header(described, format));
+        const std::vector<ModelShard> shards = share_out(described, plan_.shard_bytes);
         std::vector<float> values;
-        for (const CheckpointTensor& t : tensors) {
-            values.resize(static_cast<size_t>(t.elements()));
-            for (int i : t.params) gather_param(table[i], copy_.data() + table[i].offset, values.data());
-            file.write(values.data(), values.size() * sizeof(float));
+        for (const ModelShard& shard : shards) {
+            OutputFile file(files_, staged, shard.file);
+            file.write(safetensors_header({described.begin() + static_cast<int64_t>(shard.begin),
+                                           described.begin() + static_cast<int64_t>(shard.end)},
+                                          format));
+            for (size_t t = shard.begin; t < shard.end; ++t) {
+                values.resize(static_cast<size_t>(tensors[t].elements()));
+                for (int i : tensors[t].params) gather_param(table[i], copy_.data() + table[i].offset, values.data());
+                file.write(values.data(), values.size() * sizeof(float));
+            }
+            close(file);
         }
-        close(file);
+        if (shards.size() > 1) {
+            const auto [name, index] = model_index(described, shards);
+            write_text(name, index);
+        }
     }
     auto write_tensors = [&](const std::string& path, const std::vector<TensorData>& tensors) {
         OutputFile file(files_, staged, path);
@@ -187,7 +206,7 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
         write_text(path, content);
     }
     write_text("trainer.json", to_json(state).dump(2) + "\n");
-    if (!plan_.log.empty()) require(files_.sync_path(plan_.log), "sync", plan_.log);
+    if (plan_.sync_log) plan_.sync_log();
     OutputFile file(files_, staged, "manifest.json");
     file.write(manifest_text(state.step, manifest));
     file.close();
@@ -199,10 +218,11 @@ std::string CheckpointWriter::remove_old(int64_t newest) {
     if (plan_.keep_last == 0) return "";
     std::vector<int64_t> steps = list_checkpoints(plan_.run_folder);
     std::erase_if(steps, [&](int64_t step) { return step >= newest; });
+    const std::optional<int64_t> good = newest_good_checkpoint(plan_.run_folder);
     int64_t kept = 1;
     try {
         for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-            if (plan_.keep_every > 0 && *step % plan_.keep_every == 0) continue;
+            if (*step == good || (plan_.keep_every > 0 && *step % plan_.keep_every == 0)) continue;
             if (++kept <= plan_.keep_last) continue;
             const std::string folder = plan_.run_folder + "/" + checkpoint_name(*step);
             require(files_.rename(folder, folder + ".tmp"), "rename", folder);  // so that a kill leaves no half one

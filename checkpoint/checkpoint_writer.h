@@ -29,13 +29,16 @@ struct SaveResult {
 
 struct CheckpointPlan {
     std::string run_folder;
-    // Made durable before a checkpoint is, as resuming cuts it to the checkpoint's step; may be empty.
-    std::string log;
-    nlohmann::ordered_json hf_config;  // config.json
+    // Makes what the log has so far durable before the checkpoint is, as resuming cuts it to the checkpoint's step.
+    // Throws where a line cannot be written: then nothing is saved. Called from the writer's thread; may be empty.
+    std::function<void()> sync_log;
+    nlohmann::ordered_json hf_config;     // config.json
+    int64_t shard_bytes = 5'000'000'000;  // of a model file at most; transformers' save_pretrained has shared out so
     // The tokenizer: path within the folder (at most one folder deep), content.
     std::vector<std::pair<std::string, std::string>> extra_files;
-    int64_t keep_last = 0;   // after a save, older ones beyond this many are removed; 0: all are kept
-    int64_t keep_every = 0;  // but steps that are multiples of this are kept
+    // After a save, older ones beyond this many are removed; 0: all are kept. The last good one is never removed.
+    int64_t keep_last = 0;
+    int64_t keep_every = 0;  // steps that are multiples of this are kept too
 };
 
 class CheckpointWriter {
@@ -46,7 +49,8 @@ public:
                      FileOps& files = system_files());
     ~CheckpointWriter();  // waits for the save in flight
 
-    // Begins a save of the state that the stream's queued work leaves. Waits for an earlier save first, never for this
+    // Begins a save of the state that the stream's queued work leaves. Weights that are not finite are not saved: the
+    // result names them. Waits for an earlier save first, never for this
     // one. collected(slot), where several ranks share the optimizer's state: that slot of all of it, laid out as the
     // parameters.
     void save(const TrainingState& state, const Stream& stream,
@@ -59,6 +63,7 @@ public:
     std::string remove_old(int64_t newest);
 
 private:
+    void check_finite() const;  // of the copy's weights; throws Error
     void write(const TrainingState& state, const std::string& staged);
     void save_copy(const TrainingState& state);
 

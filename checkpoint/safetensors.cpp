@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 
 #include "files/json.h"
 #include "runtime/check.h"
@@ -11,6 +12,9 @@ namespace teon {
 
 namespace {
 
+namespace fs = std::filesystem;
+
+constexpr const char *kSingle = "model.safetensors", *kIndex = "model.safetensors.index.json";
 constexpr int64_t kMaxHeader = 100'000'000;  // the format's own limit
 
 TensorInfo parse_tensor(const std::string& path, const std::string& name, const nlohmann::json& j, int64_t data_begin,
@@ -129,14 +133,87 @@ std::vector<float> SafetensorsFile::read_float(const TensorInfo& tensor) const {
     return out;
 }
 
+bool SafetensorsModel::in(const std::string& folder) {
+    std::error_code error;
+    return fs::exists(fs::path(folder) / kSingle, error) || fs::exists(fs::path(folder) / kIndex, error);
+}
+
+SafetensorsModel::SafetensorsModel(const std::string& path) : path_(path) {
+    std::error_code error;
+    if (fs::is_directory(path, error)) {
+        CHECK_USAGE(in(path), "{}: holds neither {} nor {}", path, kSingle, kIndex);
+        path_ = (fs::path(path) / (fs::exists(fs::path(path) / kSingle, error) ? kSingle : kIndex)).string();
+    }
+    if (!path_.ends_with(".json")) {
+        files_.push_back(std::make_unique<SafetensorsFile>(path_));
+        return;
+    }
+    const nlohmann::json index = read_json(path_);
+    const auto places = JsonObject(index, path_).at<nlohmann::json>("weight_map");
+    const JsonObject place(places, path_ + ": weight_map");
+    std::map<std::string, const SafetensorsFile*> opened;
+    for (const auto& [tensor, unused] : places.items()) {
+        const auto name = place.at<std::string>(tensor);
+        CHECK_USAGE(!name.empty() && name[0] != '.' && name.find('/') == std::string::npos,
+                    "{}: {} is in '{}', expected a file beside it", path_, tensor, name);
+        const SafetensorsFile*& file = opened[name];
+        if (!file) {
+            files_.push_back(std::make_unique<SafetensorsFile>((fs::path(path_).parent_path() / name).string()));
+            file = files_.back().get();
+        }
+        CHECK(file->find(tensor), "{}: has no tensor '{}', which {} says is there", file->path(), tensor, path_);
+    }
+}
+
+SafetensorsModel::Found SafetensorsModel::find(const std::string& name) const {
+    for (const std::unique_ptr<SafetensorsFile>& file : files_)
+        if (const TensorInfo* tensor = file->find(name)) return {file.get(), tensor};
+    return {};
+}
+
+int64_t bytes_of(const TensorData& t) {
+    int64_t bytes = dtype_bytes(t.dtype);
+    for (int64_t d : t.shape) bytes *= d;
+    return bytes;
+}
+
+std::vector<ModelShard> share_out(const std::vector<TensorData>& tensors, int64_t most) {
+    std::vector<ModelShard> shards = {{kSingle, 0, 0}};
+    int64_t bytes = 0;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        if (bytes > 0 && bytes + bytes_of(tensors[i]) > most) {
+            shards.push_back({"", i, i});
+            bytes = 0;
+        }
+        bytes += bytes_of(tensors[i]);
+        shards.back().end = i + 1;
+    }
+    if (shards.size() == 1) return shards;
+    for (size_t i = 0; i < shards.size(); ++i)
+        shards[i].file = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    return shards;
+}
+
+std::pair<std::string, std::string> model_index(const std::vector<TensorData>& tensors,
+                                                const std::vector<ModelShard>& shards) {
+    nlohmann::ordered_json map = nlohmann::ordered_json::object();
+    int64_t total = 0;
+    for (const ModelShard& shard : shards)
+        for (size_t i = shard.begin; i < shard.end; ++i) {
+            map[tensors[i].name] = shard.file;
+            total += bytes_of(tensors[i]);
+        }
+    const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
+    return {kIndex, index.dump(2) + "\n"};
+}
+
 std::string safetensors_header(const std::vector<TensorData>& tensors,
                                const std::map<std::string, std::string>& metadata) {
     nlohmann::ordered_json header = nlohmann::ordered_json::object();
     if (!metadata.empty()) header["__metadata__"] = metadata;
     int64_t at = 0;
     for (const TensorData& t : tensors) {
-        int64_t bytes = dtype_bytes(t.dtype);
-        for (int64_t d : t.shape) bytes *= d;
+        const int64_t bytes = bytes_of(t);
         header[t.name] = {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
         at += bytes;
     }

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "files/file.h"
@@ -39,6 +41,28 @@ private:
     std::map<std::string, std::string> metadata_;
 };
 
+// The tensors of a model: of one file, or of the files that a model.safetensors.index.json shares them out to.
+class SafetensorsModel {
+public:
+    // A .safetensors file, an index, or a folder with model.safetensors or model.safetensors.index.json. Throws Error
+    // (UsageError where nothing is there) naming the file and the fault; an index that names a file outside its folder
+    // or a tensor that is not where it says is one.
+    explicit SafetensorsModel(const std::string& path);
+    struct Found {
+        const SafetensorsFile* file = nullptr;
+        const TensorInfo* tensor = nullptr;
+        explicit operator bool() const { return tensor; }
+    };
+    Found find(const std::string& name) const;
+    const std::string& path() const { return path_; }
+    // Whether `folder` holds such a model.
+    static bool in(const std::string& folder);
+
+private:
+    std::string path_;
+    std::vector<std::unique_ptr<SafetensorsFile>> files_;
+};
+
 // A tensor to write; data holds elements() * bytes of dtype.
 struct TensorData {
     std::string name, dtype;
@@ -47,6 +71,20 @@ struct TensorData {
 };
 
 int dtype_bytes(const std::string& dtype);  // 0 for an unknown one
+
+int64_t bytes_of(const TensorData& tensor);
+
+// Tensors [begin, end) of a model, and the file that holds them.
+struct ModelShard {
+    std::string file;
+    size_t begin = 0, end = 0;
+};
+// A model in files of at most `most` bytes of data each, but for a single tensor that has more: model.safetensors, or
+// model-00001-of-00003.safetensors and so on, as Hugging Face names them.
+std::vector<ModelShard> share_out(const std::vector<TensorData>& tensors, int64_t most);
+// Name and content of the index that belongs to several shards.
+std::pair<std::string, std::string> model_index(const std::vector<TensorData>& tensors,
+                                                const std::vector<ModelShard>& shards);
 
 // The header of a file with these tensors one behind the other; their data follow it in order.
 std::string safetensors_header(const std::vector<TensorData>& tensors,

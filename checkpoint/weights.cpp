@@ -1,6 +1,7 @@
 #include "checkpoint/weights.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace teon {
 
@@ -61,17 +62,21 @@ void scatter_param(const ParamRow& row, const float* tensor, float* storage) {
     for_each_element(row, [&](int64_t here, int64_t there) { storage[here] = tensor[there]; });
 }
 
-void load_weights(ParamStore& params, const SafetensorsFile& file, const Stream& stream) {
+void load_weights(ParamStore& params, const SafetensorsModel& model, const Stream& stream) {
     const ParamTable& table = params.table();
     std::vector<float> storage;
     for (const CheckpointTensor& t : checkpoint_tensors(table)) {
-        const TensorInfo* found = file.find(t.name);
+        SafetensorsModel::Found found = model.find(t.name);
         for (std::string prefix : {"transformer.", "model."})
-            if (!found && t.name.starts_with(prefix)) found = file.find(t.name.substr(prefix.size()));
-        CHECK(found, "{}: has no tensor '{}'", file.path(), t.name);
-        CHECK(found->shape == t.shape, "{}: tensor '{}' is [{}], this model's is [{}]", file.path(), found->name,
-              fmt::join(found->shape, ", "), fmt::join(t.shape, ", "));
-        const std::vector<float> values = file.read_float(*found);
+            if (!found && t.name.starts_with(prefix)) found = model.find(t.name.substr(prefix.size()));
+        CHECK(found, "{}: has no tensor '{}'", model.path(), t.name);
+        const std::string& path = found.file->path();
+        CHECK(found.tensor->shape == t.shape, "{}: tensor '{}' is [{}], this model's is [{}]", path, found.tensor->name,
+              fmt::join(found.tensor->shape, ", "), fmt::join(t.shape, ", "));
+        const std::vector<float> values = found.file->read_float(*found.tensor);
+        const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
+        CHECK(bad == values.end(), "{}: tensor '{}' is not finite at element {}; the model that was saved was broken",
+              path, found.tensor->name, bad - values.begin());
         for (int i : t.params) {
             storage.resize(static_cast<size_t>(table[i].size()));
             scatter_param(table[i], values.data(), storage.data());

@@ -23,8 +23,8 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParamTable& table);
 void gather_param(const ParamRow& row, const float* storage, float* tensor);   // storage -> tensor
 void scatter_param(const ParamRow& row, const float* tensor, float* storage);  // tensor -> storage
 
-// Sets all master and working weights from the file. Names may lack the "transformer." or "model." prefix, as published
-// ones do. Throws Error naming file and tensor if one is absent or has another shape.
-void load_weights(ParamStore& params, const SafetensorsFile& file, const Stream& stream);
+// Sets all master and working weights from the model. Names may lack the "transformer." or "model." prefix, as
+// published ones do. Throws Error naming file and tensor if one is absent, has another shape or is not finite.
+void load_weights(ParamStore& params, const SafetensorsModel& model, const Stream& stream);
 
 }  // namespace teon

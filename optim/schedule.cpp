@@ -24,6 +24,20 @@ std::string_view name_of(ScheduleKind k) {
 
 double default_min_lr_ratio(ScheduleKind kind) { return kind == ScheduleKind::cosine ? 0.1 : 0.0; }
 
+namespace {
+int64_t steps_of(double ratio, int64_t total) { return std::llround(ratio * static_cast<double>(total)); }
+}  // namespace
+
+int64_t warmup_steps(const Schedule& s, int64_t total) {
+    return s.warmup_steps >= 0 ? s.warmup_steps : steps_of(s.warmup_ratio, total);
+}
+
+int64_t steps_before_decay(const Schedule& s, int64_t total) {
+    if (s.kind == ScheduleKind::constant) return total;
+    const int64_t warmup = warmup_steps(s, total);
+    return s.kind == ScheduleKind::constant_linear ? std::max(warmup, steps_of(s.constant_ratio, total)) : warmup;
+}
+
 double lr_factor(const Schedule& s, int64_t step, int64_t total) {
     auto check_ratio = [](const char* flag, double ratio) {
         CHECK_USAGE(ratio >= 0 && ratio <= 1, "{} is {}; give a number from 0 to 1", flag, ratio);
@@ -34,12 +48,8 @@ double lr_factor(const Schedule& s, int64_t step, int64_t total) {
     CHECK_USAGE(total > 0, "a schedule needs at least one step, found {}", total);
     CHECK(step >= 0, "schedule: step {} is negative", step);
 
-    auto steps_of = [&](double ratio) -> int64_t { return std::llround(ratio * static_cast<double>(total)); };
-    const int64_t warmup = steps_of(s.warmup_ratio);
+    const int64_t warmup = warmup_steps(s, total), begin = steps_before_decay(s, total);
     if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
-
-    const bool held = s.kind == ScheduleKind::constant_linear;
-    const int64_t begin = held ? std::max(warmup, steps_of(s.constant_ratio)) : warmup;
     if (s.kind == ScheduleKind::constant || step < begin) return 1.0;
     const double progress =
         step >= total ? 1.0 : static_cast<double>(step - begin) / static_cast<double>(total - begin);

@@ -15,10 +15,15 @@ struct Schedule {
     double warmup_ratio = 0.1;    // of all steps: linear from 0 to the peak
     double constant_ratio = 0.4;  // constant-linear: the peak is held until this share of all steps (warmup included)
     double min_lr_ratio = 0.1;    // where decays end, as a share of the peak; constant has no decay
+    int64_t warmup_steps = -1;    // instead of the ratio's: of a run whose length changed; -1: the ratio's
 };
 
 // What --min-lr-ratio is where it is not given: 0.1 for cosine, 0 otherwise.
 double default_min_lr_ratio(ScheduleKind kind);
+
+// Updates of the warmup, and before the decay (all of them: there is none), of `total`.
+int64_t warmup_steps(const Schedule& schedule, int64_t total);
+int64_t steps_before_decay(const Schedule& schedule, int64_t total);
 
 // The factor of the peak learning rate, in [0, 1], for update `step` (counted from 0) of `total`. Ratios become steps
 // by rounding to nearest. Warmup over W steps gives (step + 1) / W, so that no update is wasted on a factor of 0; the

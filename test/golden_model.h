@@ -42,7 +42,7 @@ struct Golden {
         : file("test/golden/" + name + ".safetensors"),
           runner(golden_config(name), {kGoldenB, kGoldenT, dtype, recompute}),
           batch(read_ints(file, "tokens"), read_ints(file, "targets"), kGoldenB, kGoldenT, runner.context.stream) {
-        load_weights(runner.model->params(), file, runner.context.stream);
+        load_weights(runner.model->params(), SafetensorsModel(file.path()), runner.context.stream);
     }
 };
 

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <mutex>
 #include <random>
+#include <set>
 
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/hf_config.h"
@@ -197,7 +198,7 @@ TEST_CASE("checkpoint/checkpoint: model.safetensors holds the weights without pa
         FaultyFiles files;
         Trained saved(1, Method::adamw, llama), loaded(1000, Method::adamw, llama);
         const std::string checkpoint = saved.save(folder.path(), 7, files).folder;
-        load_weights(loaded.model->params(), SafetensorsFile(checkpoint + "/model.safetensors"), loaded.ctx.stream);
+        load_weights(loaded.model->params(), SafetensorsModel(checkpoint), loaded.ctx.stream);
         loaded.ctx.stream.synchronize();
         const ParamTable& table = saved.model->table();
         for (int r = 0; r < table.count(); ++r)
@@ -210,6 +211,80 @@ TEST_CASE("checkpoint/checkpoint: model.safetensors holds the weights without pa
         REQUIRE(content(checkpoint + "/tokenizer/tokens.bin") == "tokens");
         REQUIRE(content(checkpoint + "/tokenizer.json") == "{}");
     }
+}
+
+TEST_CASE("checkpoint/checkpoint: a large model is written in several files, and read back from them") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained saved(1), loaded(1000);
+    CheckpointPlan plan = saved.plan(folder.path());
+    plan.shard_bytes = 1000;
+    CheckpointWriter writer(plan, saved.model->params(), saved.optimizer->state(), files);
+    writer.save(Trained::state(7), saved.ctx.stream);
+    const SaveResult result = *writer.result(true);
+    REQUIRE(result.fault == "");
+    REQUIRE(checkpoint_fault(result.folder) == std::nullopt);
+    const std::string index = result.folder + "/model.safetensors.index.json";
+    const nlohmann::json j = nlohmann::json::parse(content(index));
+    int64_t total = 0;
+    std::set<std::string> shards;
+    for (const CheckpointTensor& t : checkpoint_tensors(saved.model->table())) {
+        const std::string file = j["weight_map"][t.name];
+        shards.insert(file);
+        total += 4 * t.elements();
+        REQUIRE(SafetensorsFile(result.folder + "/" + file).find(t.name));
+    }
+    REQUIRE(j["metadata"]["total_size"] == total);
+    REQUIRE(shards.size() > 3);
+    REQUIRE(*shards.begin() == fmt::format("model-00001-of-{:05}.safetensors", shards.size()));
+    REQUIRE_FALSE(fs::exists(result.folder + "/model.safetensors"));
+    verify_model(result.folder);
+    load_weights(loaded.model->params(), SafetensorsModel(result.folder), loaded.ctx.stream);
+    for (int r = 0; r < saved.model->table().count(); ++r) {
+        const ParamRow& row = saved.model->table()[r];
+        std::vector<float> a(static_cast<size_t>(row.size())), b = a;
+        download(a.data(), saved.model->params().master(r), row.size(), saved.ctx.stream);
+        download(b.data(), loaded.model->params().master(r), row.size(), loaded.ctx.stream);
+        saved.ctx.stream.synchronize(), loaded.ctx.stream.synchronize();
+        for (int i = 0; i < row.logical_rows; ++i)
+            for (int k = 0; k < row.logical_cols; ++k) {
+                const auto at = static_cast<size_t>(int64_t{i} * row.cols + k);
+                if (a[at] != b[at]) FAIL(row.name << " " << i << " " << k);
+            }
+    }
+    const std::string bad[][2] = {{"missing shard", "../model.safetensors"},
+                                  {"absolute", "/etc/passwd"},
+                                  {"not that shard", *shards.rbegin()},
+                                  {"no such file", "other.safetensors"}};
+    for (const auto& [what, name] : bad) {
+        nlohmann::json other = j;
+        other["weight_map"][checkpoint_tensors(saved.model->table())[0].name] = name;
+        replace(index, other.dump());
+        INFO(what);
+        REQUIRE_THROWS_AS(SafetensorsModel(result.folder), Error);
+    }
+    replace(index, "{\"weight_map\": [1]}");
+    REQUIRE_THROWS_AS(SafetensorsModel(result.folder), Error);
+}
+
+TEST_CASE("checkpoint/checkpoint: whoever reads a model finds damage to it, and needs no training state") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    const std::string checkpoint = run.save(folder.path(), 7, files).folder, model = checkpoint + "/model.safetensors";
+    fs::remove_all(checkpoint + "/optimizer");
+    verify_model(checkpoint);
+    verify_model(model);
+    const std::string config = content(checkpoint + "/config.json"), weights = content(model);
+    replace(checkpoint + "/config.json", config + " ");
+    REQUIRE_THROWS_AS(verify_model(checkpoint), Error);
+    verify_model(model);
+    replace(checkpoint + "/config.json", config);
+    replace(model, weights.substr(0, weights.size() - 1) + "\x01");
+    REQUIRE_THROWS_AS(verify_model(checkpoint), Error);
+    REQUIRE_THROWS_AS(verify_model(model), Error);
+    fs::remove(checkpoint + "/manifest.json");
+    verify_model(checkpoint);
 }
 
 TEST_CASE(
@@ -388,6 +463,58 @@ TEST_CASE("checkpoint/checkpoint: old ones are removed but for the last few and 
     REQUIRE(result.fault == "");
     REQUIRE(result.warning.find("step_00000090") != std::string::npos);
     REQUIRE(checkpoint_fault(result.folder) == std::nullopt);
+}
+
+TEST_CASE(
+    "checkpoint/checkpoint: the last good one is never removed, and weights that are not finite are never saved") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointPlan plan = run.plan(folder.path());
+    plan.keep_last = 2;
+    CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
+    auto save = [&](int64_t step, int skipped) {
+        TrainingState state = Trained::state(step);
+        state.control.skipped_in_row = skipped;
+        writer.save(state, run.ctx.stream);
+        return writer.result(true)->fault;
+    };
+    REQUIRE(newest_good_checkpoint(folder.path()) == std::nullopt);
+    for (int64_t step = 10; step <= 40; step += 10) REQUIRE(save(step, 0) == "");
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{30, 40});
+    for (int64_t step = 50; step <= 90; step += 10) REQUIRE(save(step, static_cast<int>(step) - 40) == "");
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{40, 80, 90});
+    REQUIRE(newest_good_checkpoint(folder.path()) == 40);
+    REQUIRE(save(100, 0) == "");
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{90, 100});
+
+    for (float bad : {NAN, INFINITY, -INFINITY}) {
+        const ParamRow& row = run.model->table()[1];
+        upload(run.model->params().master(1) + row.size() - 1, &bad, 1, run.ctx.stream);
+        run.ctx.stream.synchronize();
+        REQUIRE(save(110, 0).find(fmt::format("the weights of {} are not finite", row.name)) == 0);
+        REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{90, 100});
+        REQUIRE(newest_good_checkpoint(folder.path()) == 100);
+    }
+}
+
+TEST_CASE("checkpoint/checkpoint: nothing is saved where the log cannot be") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointPlan plan = run.plan(folder.path());
+    bool full = true;
+    plan.sync_log = [&] {
+        if (full) throw Error("metrics.jsonl: 3 lines cannot be written");
+    };
+    CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
+    writer.save(Trained::state(1), run.ctx.stream);
+    REQUIRE(writer.result(true)->fault == "metrics.jsonl: 3 lines cannot be written");
+    REQUIRE(fs::is_empty(folder.path()));
+    full = false;
+    writer.save(Trained::state(1), run.ctx.stream);
+    REQUIRE(writer.result(true)->fault == "");
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{1});
 }
 
 TEST_CASE("checkpoint/checkpoint: state of another run is refused by name") {

@@ -260,6 +260,34 @@ class Failures(Ranks):
                 self.expect([process], rf"rank {rank}\b.*(Killed|SIGKILL)", 20, None)
                 self.assertEqual(self.ranks_of(f"kill{rank}"), {})
 
+    def test_killed_ranks_resume_to_the_same_bits(self):
+        flags = ["--optimizer", "teon", "--checkpoint-every", "5", "--keep-last", "2", "--check-ranks", "off"]
+        steps, rng = 300, random.Random(7)
+        begin = time.monotonic()
+        self.train(2, "whole", *flags, steps=steps)
+        duration = time.monotonic() - begin
+        kills, lives = (60, 0) if os.environ.get("TEON_SOAK") else (3, 0)
+        while kills > 0:
+            out, lives = f"killed{lives}", lives + 1
+            while True:
+                process = self.launch([*MPIRUN, "-np", "2", *self.command(out, *flags, "--resume", steps=steps)])
+                try:
+                    output, _ = process.communicate(timeout=rng.uniform(0.2, 0.8) * duration if kills > 0 else 120)
+                    self.assertEqual(process.returncode, 0, output)
+                    break
+                except subprocess.TimeoutExpired:
+                    kills -= 1
+                    ids = self.ranks_of(out)
+                    if ids:
+                        os.kill(ids[rng.choice(sorted(ids))], signal.SIGKILL)
+                    else:
+                        process.kill()
+                    process.communicate(timeout=60)
+            for file in ("model.safetensors", "optimizer/state.safetensors"):
+                last = pathlib.Path("step_00000300") / file
+                self.assertEqual((self.folder / out / last).read_bytes(), (self.folder / "whole" / last).read_bytes(), file)
+            self.assertEqual(self.losses(out), self.losses("whole"))
+
     def test_a_rank_is_stopped(self):
         """The others say what they waited for; on CPUs, for whom."""
         for rank in (0, 1, 2):
@@ -296,6 +324,31 @@ class Failures(Ranks):
         command = self.command("run", "--data", good)
         process = self.launch(self.ranks(2, for_rank(1, f'good={good} bad={bad}; exec "${{@/#$good/$bad}}"', command)))
         self.expect([process], r"rank 1\b", 30)
+
+    def test_a_rank_that_sees_another_folder_than_rank_0_is_named(self):
+        for out in ("a", "b"):
+            self.train(2, out, "--checkpoint-every", 5, "--check-ranks", "off", steps=15)
+        shutil.rmtree(self.folder / "a" / "step_00000015")
+        for out in ("a", "b"):
+            shutil.copytree(self.folder / out, self.folder / f"{out}-before")
+        shutil.rmtree(self.folder / "b" / "step_00000015")
+        shutil.rmtree(self.folder / "b" / "step_00000010")  # a stale view
+        other = self.folder / "b" / "step_00000010"
+        for view in (None, "a-before/step_00000005"):  # and one of another checkpoint under that name
+            if view:
+                shutil.copytree(self.folder / view, other)
+            mpmd = [[*MPIRUN, "-np", "1"], self.command("a", "--resume", steps=15), [":", "-np", "1"],
+                    self.command("b", "--resume", steps=15)]
+            output = self.expect([self.launch(sum(mpmd, []))], r"rank 1 does not see \S*step_00000010 as rank 0 does", 40)
+            self.assertIn("must be one folder for all ranks", output)
+            self.assertEqual(sorted(p.name for p in (self.folder / "a").glob("step_*")), ["step_00000005", "step_00000010"])
+        self.train(2, "a", "--resume", "--checkpoint-every", 5, "--check-ranks", "off", steps=15)  # it was not harmed
+        self.assertEqual((self.folder / "a" / "step_00000015" / "model.safetensors").read_bytes(),
+                         (self.folder / "b-before" / "step_00000015" / "model.safetensors").read_bytes())
+
+    def test_a_new_run_in_folders_of_each_machine_is_refused(self):
+        mpmd = [[*MPIRUN, "-np", "1"], self.command("here"), [":", "-np", "1"], self.command("there")]
+        self.expect([self.launch(sum(mpmd, []))], r"--out \S*there: rank 1 does not see what rank 0 writes there", 40)
 
     def test_ranks_with_different_options_do_not_start(self):
         process = self.launch(self.ranks(2, for_rank(1, 'exec "$@" --seed 1', self.command("seeds"))))

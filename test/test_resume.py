@@ -3,6 +3,7 @@
 TEON_SOAK=1 kills 200 times per optimizer instead of 10 (make soak).
 """
 
+import errno
 import importlib.util
 import json
 import math
@@ -182,19 +183,89 @@ class ResumeTest(unittest.TestCase):
                 self.train(out, "--resume", steps=3000)
                 self.assert_same_run("whole", out, 3000)
 
-    def test_a_second_signal_ends_at_once(self):
-        slow = [*SHAPE[:-12], "--seq-len", "128", "--batch-tokens", "262144", "--micro-batch", "4"]
-        process = self.start("run", steps=100, shape=slow)
-        while not (self.folder / "run" / "metrics.jsonl").exists():
+    def wait_for(self, out, steps=1):
+        """Until a run has logged so many steps."""
+        path = self.folder / out / "metrics.jsonl"
+        while not path.exists() or path.read_text().count('"kind":"step"') < steps:
             time.sleep(0.01)
-        time.sleep(0.5)  # into the first step, which takes long
+
+    def test_a_second_signal_ends_at_once(self):
+        process = self.start("run", steps=10**6)
+        self.wait_for("run")
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
-        self.assertIsNone(process.poll())
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         process.communicate(timeout=5)
-        self.assertEqual(process.returncode, 128 + signal.SIGTERM)
+        self.assertIn(process.returncode, (128 + signal.SIGTERM, 128 + signal.SIGINT))
         self.assertEqual(self.checkpoints("run"), [])
+
+    def end_by_signal(self, out, shape, wait, *flags):
+        """The run's output and standard error, and the seconds that it took to end."""
+        process = self.start(out, *flags, steps=100, shape=shape)
+        wait()
+        process.send_signal(signal.SIGHUP)
+        begin = time.monotonic()
+        output, error = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 0, error)
+        self.assertEqual(error, "SIGHUP: saving, then ending; a second signal ends the run at once\n")
+        return output, time.monotonic() - begin
+
+    def test_a_signal_is_seen_within_a_step_an_evaluation_and_a_sample(self):
+        tokens = [random.Random(2).randrange(64) for _ in range(400000)]
+        write_shard(self.data / "t_train_000000.bin", tokens)
+        write_shard(self.data / "t_val_000000.bin", tokens)
+        small = [{"--eval-tokens": "400000", "--eval-every": "1"}.get(SHAPE[i - 1], flag) for i, flag in enumerate(SHAPE)]
+        large = [{"--batch-tokens": "4194304", "--eval-every": "0"}.get(SHAPE[i - 1], flag) for i, flag in enumerate(SHAPE)]
+        sampled = [{"--seq-len": "4096", "--batch-tokens": "4096", "--micro-batch": "1", "--eval-every": "0"}.get(SHAPE[i - 1], flag)
+                   for i, flag in enumerate(SHAPE)]
+
+        # Each of these takes far longer than two seconds if it is not given up.
+        def in_the_first_step():
+            while not (self.folder / "step" / "metrics.jsonl").exists():
+                time.sleep(0.01)
+            time.sleep(0.3)
+
+        def in_what_follows(out):
+            self.wait_for(out)
+            time.sleep(0.3)
+
+        output, seconds = self.end_by_signal("step", large, in_the_first_step)
+        self.assertLess(seconds, 2)
+        self.assertIn("stopped by SIGHUP after step 0", output)
+        output, seconds = self.end_by_signal("eval", small, lambda: in_what_follows("eval"))
+        self.assertLess(seconds, 2)
+        self.assertIn("stopped by SIGHUP after step 1;", output)
+        self.assertEqual(self.checkpoints("eval"), ["step_00000001"])
+        self.assertEqual([m for m in self.metrics("eval") if m["kind"] == "eval"], [])
+        output, seconds = self.end_by_signal("sample", sampled, lambda: in_what_follows("sample"), "--sample-every", 1,
+                                             "--prompt-tokens", "1", "--sample-tokens", 4000)
+        self.assertLess(seconds, 2)
+        self.assertFalse((self.folder / "sample" / "samples.txt").exists())
+
+        # What was given up is made up for.
+        shape = [{"--eval-every": "1"}.get(SHAPE[i - 1], flag) for i, flag in enumerate(SHAPE)]
+        self.train("eval", "--resume", steps=100, shape=shape)
+        self.assertEqual([m["step"] for m in self.metrics("eval") if m["kind"] == "eval"], list(range(1, 101)))
+
+    def test_an_ignored_hangup_stays_ignored(self):
+        command = ["bash", "-c", 'trap "" HUP; exec "$@"', "nohup", *map(str, self.command("run", steps=10**6))]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.wait_for("run")
+        process.send_signal(signal.SIGHUP)
+        self.wait_for("run", len(self.metrics("run")) + 50)
+        process.send_signal(signal.SIGTERM)
+        self.assertIn("stopped by SIGTERM", process.communicate(timeout=60)[0])
+
+    def test_a_closed_output_does_not_end_a_run(self):
+        shape = [{"--log-every": "1"}.get(SHAPE[i - 1], flag) for i, flag in enumerate(SHAPE)]
+        self.train("whole", steps=500, shape=shape)
+        process = self.start("run", steps=500, shape=shape)
+        process.stdout.readline()
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=120), 0)
+        error = process.stderr.read()
+        process.stderr.close()
+        self.assertEqual(error, "standard output cannot be written (Broken pipe); the run goes on and is in its metrics.jsonl\n")
+        self.assert_same_run("whole", "run", 500)
 
     def test_a_time_limit_saves_and_ends_well(self):
         result = self.train("run", "--time-limit", "1s", steps=10**6)
@@ -214,7 +285,7 @@ class ResumeTest(unittest.TestCase):
                 self.assertIn(words, result.stderr)
                 self.assertEqual(len(result.stderr.splitlines()), 1)
         result = self.train("run", "--resume", expect=2, steps=41)
-        self.assertIn("steps 41 (was 40)", result.stderr)
+        self.assertIn("steps 41 (was 40;", result.stderr)
         self.assertIn("layers", self.train("run", "--resume", expect=2, shape=[*SHAPE[:2], "--layers", "3", *SHAPE[4:]]).stderr)
         shape = [("4" if SHAPE[i - 1] == "--micro-batch" else flag) for i, flag in enumerate(SHAPE)]
         self.assertIn("micro_batch 4 (was 2)", self.train("run", "--resume", expect=2, shape=shape).stderr)
@@ -239,7 +310,7 @@ class ResumeTest(unittest.TestCase):
         result = self.train("run", "--resume", "--checkpoint-every", 10)
         self.assertIn("resuming from", result.stdout)
         self.assertIn("step_00000040/optimizer/state.safetensors: its content changed", result.stdout)
-        self.assertIn("step_00000030/trainer.json: missing", result.stdout)
+        self.assertIn("step_00000030/trainer.json: cannot be opened", result.stdout)
         self.assertIn("step_00000020", [m["reason"][-13:] for m in self.metrics("run") if m.get("event") == "resumed"])
         self.assertEqual(len([m for m in self.metrics("run") if m.get("event") == "checkpoint_passed_over"]), 2)
         self.assert_same_run("whole", "run", 40)
@@ -260,8 +331,9 @@ class ResumeTest(unittest.TestCase):
 
     def test_a_checkpoint_that_cannot_be_written_is_reported_and_the_run_goes_on_or_stops_as_asked(self):
         for out in ("on", "stop", "last"):
-            in_the_way = self.folder / out / ("step_00000040" if out == "last" else "step_00000020") / "in_the_way"
-            in_the_way.mkdir(parents=True)
+            (self.folder / out).mkdir()
+            in_the_way = self.folder / out / ("step_00000040" if out == "last" else "step_00000020")
+            in_the_way.write_text("in the way")
         flags = ["--checkpoint-every", 10]
         result = self.train("on", *flags)
         self.assertIn("checkpoint of step 20 failed", result.stdout)
@@ -311,6 +383,36 @@ class ResumeTest(unittest.TestCase):
         self.train("run", "--resume", steps=3000)
         self.assert_same_run("whole", "run", 3000)
 
+    def test_a_damaged_line_of_the_log_is_said_and_costs_that_line_only(self):
+        flags = ["--checkpoint-every", 10]
+        self.train("whole", *flags)
+        self.train("run", *flags)
+        log = self.folder / "run" / "metrics.jsonl"
+        lines = log.read_text().splitlines(keepends=True)
+        damaged = "".join([*lines[:4], lines[4][:20] + "\0\0\n", *lines[5:]])
+        log.write_text(damaged)
+        shutil.rmtree(self.folder / "run" / "step_00000040")
+        result = self.train("run", *flags, "--resume")
+        self.assertIn("1 of its lines cannot be read, the first is line 5", result.stdout)
+        self.assertEqual((self.folder / "run" / "metrics.jsonl.damaged-30").read_text(), damaged)
+        [event] = [m for m in self.metrics("run") if m.get("event") == "log_damaged"]
+        self.assertIn("metrics.jsonl.damaged-30", event["reason"])
+        expected = [m for m in self.trained("whole") if m["step"] != 5]
+        self.assertEqual(self.trained("run"), expected)
+
+    def test_a_log_that_cannot_be_written_ends_the_run_with_an_error_and_without_a_checkpoint(self):
+        """A file size limit is a disk that is full for the log alone, as its signal is ignored."""
+        limit = ["bash", "-c", 'trap "" XFSZ; ulimit -f 64; exec "$@"', "limited"]  # 64 KiB: the log has more, every other file less
+        command = [*limit, *map(str, self.command("run", "--checkpoint-every", 10, steps=300))]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertRegex(result.stderr.splitlines()[-1], r"metrics\.jsonl: \d+ lines cannot be written: File too large")
+        logged = [m["step"] for m in map(json.loads, (self.folder / "run" / "metrics.jsonl").read_text().splitlines()[:-1])]
+        self.assertLessEqual(int(self.checkpoints("run")[-1][5:]), logged[-1])
+        self.train("run", "--checkpoint-every", 10, "--resume", steps=300)
+        self.train("whole", "--checkpoint-every", 10, steps=300)
+        self.assert_same_run("whole", "run", 300)
+
     def test_init_from_begins_with_those_weights(self):
         self.train("run")
         last = self.folder / "run" / "step_00000040"
@@ -319,22 +421,41 @@ class ResumeTest(unittest.TestCase):
             self.train(out, "--init-from", source, "--lr", 0, "--weight-decay", 0)
             self.assertEqual((self.folder / out / "step_00000040" / "model.safetensors").read_bytes(),
                              (last / "model.safetensors").read_bytes())
-        self.assertIn("nothing", self.train("none", "--init-from", "nothing", expect=1).stderr)
+        self.assertIn("nothing", self.train("none", "--init-from", "nothing", expect=2).stderr)
 
-    def test_too_many_skipped_updates_end_the_run_with_the_last_good_state(self):
+    def test_too_many_skipped_updates_end_the_run_and_the_last_good_state_stays(self):
+        # Decoupled weight decay of 10 at a learning rate of 100 makes weights 999 times larger a step: soon no loss is finite.
+        flags = ["--lr", 100, "--weight-decay", 10, "--schedule", "constant", "--warmup-ratio", 0, "--checkpoint-every", 1,
+                 "--keep-last", 2, "--max-skipped", 8]
+        result = self.train("bad", *flags, expect=1)
+        self.assertEqual(len(result.stderr.splitlines()), 1)
+        skipped = [m["step"] for m in self.metrics("bad") if m.get("event") == "update_skipped"]
+        self.assertIn(len(skipped), (8, 9))  # a step is queued before the one before it is known
+        good = f"step_{skipped[0] - 1:08}"
+        self.assertIn(f"the last {len(skipped)} updates were skipped (--max-skipped 8); the last good state is in {self.folder / 'bad' / good}",
+                      result.stderr)
+        self.assertEqual(len(self.checkpoints("bad")), 3)
+        self.assertEqual(self.checkpoints("bad")[0], good)
+        self.train("again", "--init-from", self.folder / "bad" / good, "--max-skipped", 3, expect=1)  # its weights are finite
+
+    def test_weights_that_are_not_finite_are_not_begun_with(self):
         self.train("run")
-        weights = bytearray((self.folder / "run" / "step_00000040" / "model.safetensors").read_bytes())
+        last = self.folder / "run" / "step_00000040"
+        weights = bytearray((last / "model.safetensors").read_bytes())
         weights[-4:] = struct.pack("<f", float("nan"))
         (self.folder / "nan.safetensors").write_bytes(weights)
-        result = self.train("bad", "--init-from", self.folder / "nan.safetensors", "--max-skipped", 5, expect=1)
-        self.assertIn("--max-skipped 5", result.stderr)
-        self.assertEqual(len(result.stderr.splitlines()), 1)
-        metrics = self.metrics("bad")
-        self.assertIsNone(metrics[0]["loss"])
-        self.assertEqual({m["reason"] for m in metrics if m["kind"] == "event"}, {"non-finite loss"})
-        [last] = self.checkpoints("bad")
-        self.assertLess(int(last[5:]), 8)
-        self.assertEqual((self.folder / "bad" / last / "model.safetensors").read_bytes(), bytes(weights))
+        result = self.train("bad", "--init-from", self.folder / "nan.safetensors", expect=1)
+        self.assertRegex(result.stderr, r"^train_gpt2: error: \S*nan.safetensors: tensor '\S+' is not finite\b.*\n$")
+        self.assertFalse((self.folder / "bad").exists())  # so the corrected start needs no other folder
+        damage(last / "model.safetensors")
+        for program, flags in (("train_gpt2", ["--init-from", last, "--data", self.data, *SHAPE, "--out", self.folder / "bad"]),
+                               ("train_gpt2", ["--eval-only", "--init-from", last, "--val-data", self.data]),
+                               ("generate", ["--checkpoint", last, "--prompt-tokens", "1"])):
+            with self.subTest(flags=flags):
+                result = subprocess.run([ROOT / program, *map(str, flags)], capture_output=True, text=True)
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn("model.safetensors: its content changed", result.stderr)
+        self.assertFalse((self.folder / "bad").exists())
 
     def test_inspect_prints_state_and_tensors_and_finds_damage(self):
         try:
@@ -352,6 +473,85 @@ class ResumeTest(unittest.TestCase):
         result = subprocess.run([*inspect, state], capture_output=True, text=True)
         self.assertEqual(result.returncode, 1)
         self.assertIn("1 not finite", result.stdout)
+
+    def test_a_refused_start_changes_nothing_and_a_failed_one_does_not_block_the_next(self):
+        process = self.start("live", steps=10**6)
+        try:
+            self.wait_for("live")
+            before = (self.folder / "live" / "config.json").read_bytes()
+            for flags in ([], ["--resume"], ["--resume", "--lr", 5]):
+                result = self.train("live", *flags, expect=1, steps=10**6)
+                self.assertIn(f"another process is writing it (process {process.pid} on ", result.stderr)
+            self.assertEqual((self.folder / "live" / "config.json").read_bytes(), before)
+        finally:
+            process.kill()
+            process.communicate()
+        self.train("live", steps=20)  # killed before its first checkpoint: begun anew
+        self.assertEqual([m["step"] for m in self.metrics("live") if m["kind"] == "step"], list(range(1, 21)))
+        self.assertIn("already holds a run", self.train("live", expect=2).stderr)
+        write_shard(self.data / "t_val_000000.bin", [99] * 200)  # outside the vocabulary: found when the loader reads it
+        self.train("failed", expect=1)
+        self.assertFalse((self.folder / "failed").exists())
+
+    def test_a_run_is_extended_where_its_schedule_allows_it(self):
+        flags = ["--schedule", "constant", "--warmup-ratio", 0.25, "--checkpoint-every", 10]
+        self.train("a", *flags, steps=20)
+        result = self.train("a", *flags, "--resume", steps=40)
+        self.assertIn("the run ends after 40 steps instead of 20", result.stdout)
+        rates = [m["lr"] for m in self.metrics("a") if m["kind"] == "step"]
+        for i in range(5):
+            self.assertAlmostEqual(rates[i], rates[-1] * (i + 1) / 5, delta=1e-12)  # the warmup of the 20
+        self.assertEqual(rates[5:], rates[-1:] * 35)
+        self.train("a", *flags, "--resume", steps=40)  # and once more, with nothing to do
+        self.assertIn("steps 30 (was 40; 40 are done", self.train("a", *flags, "--resume", steps=30, expect=2).stderr)
+
+        flags[1:2] = ["constant-linear", "--constant-ratio", 0.5]
+        self.train("b", *flags, steps=40)
+        shutil.copytree(self.folder / "b", self.folder / "c")
+        self.assertIn("before its decay only", self.train("b", *flags, "--resume", steps=80, expect=2).stderr)
+        for step in (30, 40):
+            shutil.rmtree(self.folder / "c" / f"step_000000{step}")
+        result = self.train("c", *flags, "--resume", steps=80)
+        self.assertIn("the decay begins after step 40 instead of 20", result.stdout)
+        rates = [m["lr"] for m in self.metrics("c") if m["kind"] == "step"]
+        self.assertEqual(rates[9:41], rates[9:10] * 32)
+        self.assertLess(rates[41], rates[40])
+        self.assertEqual(len(rates), 80)
+
+    def test_a_fault_at_any_file_operation_of_a_run_costs_no_result(self):
+        """A system call fails, once or from then on (a full disk): the run ends as if nothing had been or says so with exit
+        status 1, and the next one with --resume has what no fault would have given."""
+        shim = self.folder / "failing_files.so"
+        compiler = shutil.which("gcc") or shutil.which("cc")
+        if not compiler:
+            self.skipTest("needs a C compiler")
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", shim, ROOT / "test" / "failing_files.c", "-ldl"], check=True)
+        steps, flags = 9, ["--checkpoint-every", 3, "--keep-last", 2, "--eval-every", 4]
+        shape = [f for i, f in enumerate(SHAPE) if "--eval-every" not in (f, SHAPE[i - 1])]
+        self.train("whole", *flags, steps=steps, shape=shape)
+
+        def run(out, at, forever, code):
+            count = self.folder / "count"
+            variables = {"LD_PRELOAD": shim, "FAIL_UNDER": self.folder / out, "FAIL_AT": at, "FAIL_FOREVER": int(forever),
+                         "FAIL_ERRNO": code, "FAIL_COUNT": count}
+            result = subprocess.run(self.command(out, *flags, steps=steps, shape=shape), capture_output=True, text=True, timeout=120,
+                                    env={**os.environ, **{k: str(v) for k, v in variables.items()}})
+            return result, int(count.read_text())
+
+        operations = run("counted", -1, False, 0)[1]
+        self.assertGreater(operations, 100)
+        for forever in (False, True):
+            for at in range(0, operations, 1 if SOAK else 37):
+                code = (errno.EIO, errno.ENOSPC)[at % 2]
+                with self.subTest(at=at, forever=forever, error=os.strerror(code)):
+                    out = f"fault-{at}-{forever}"
+                    result, _ = run(out, at, forever, code)
+                    self.assertIn(result.returncode, (0, 1, 2), result.stdout + result.stderr)  # never a crash
+                    if result.returncode:
+                        self.assertIn("train_gpt2: error: ", result.stderr.splitlines()[-1])
+                    self.train(out, *flags, "--resume", steps=steps, shape=shape)
+                    self.assert_same_run("whole", out, steps)
+                    shutil.rmtree(self.folder / out)
 
     def test_two_processes_cannot_write_one_run(self):
         process = self.start("run", steps=10**6)

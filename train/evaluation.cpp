@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "checkpoint/weights.h"
+#include "data/dataset.h"
 #include "data/loader.h"
 #include "generation/generate.h"
 #include "train/trainer.h"
@@ -70,16 +71,27 @@ DecoderRun plan_run(const DecoderConfig& c, const Options& o, const DeviceInfo& 
     return run;
 }
 
-void evaluate_shards(Model& model, const DecoderConfig& c, const DecoderRun& run, const Options& o, Context& context) {
+// A tokenizer other than the model's own gives losses that mean nothing.
+void check_tokenizer(const DataSet& data, const std::string& model_folder, const DecoderConfig& c) {
+    const std::string own = tokenizer_identity(model_folder + "/tokenizer");
+    CHECK_USAGE(
+        (own.empty() || data.tokenizer.empty() || own == data.tokenizer) && data.vocab_size <= c.V,
+        "{}: its tokens (a vocabulary of {}) are not of the tokenizer of {} ({}); prepare the data with that one",
+        data.described_by, data.vocab_size, model_folder, c.V);
+}
+
+nlohmann::ordered_json evaluate_shards(Model& model, const DecoderConfig& c, const DecoderRun& run, const Options& o,
+                                       const DataSet& data, Context& context) {
     LoaderOptions l;
     l.B = run.B;
     l.T = run.T;
     l.vocab_size = c.V;
     l.shuffle = false;
-    Loader loader(open_shards(o.val_data.empty() ? o.data : o.val_data, "val"), l);
+    Loader loader(data.shards, l);
     const int64_t limit = o.eval_tokens ? std::max<int64_t>(1, o.eval_tokens / run.T) : loader.windows();
-    const EvalResult e = evaluate(model, loader, run.B, std::min(limit, loader.windows()), context);
+    const EvalResult e = *evaluate(model, loader, run.B, std::min(limit, loader.windows()), context);
     fmt::print("val loss {:.4f} | perplexity {:.3f} | {} tokens\n", e.loss, std::exp(e.loss), e.tokens);
+    return {{"val_loss", e.loss}, {"val_ppl", std::exp(e.loss)}, {"val_tokens", e.tokens}};
 }
 
 }  // namespace
@@ -127,7 +139,15 @@ MultipleChoiceResult score_multiple_choice(Model& model, const std::vector<Multi
 void evaluate_only(const ModelFamily& family, const Options& o) {
     const PublishedModel published = open_model(o.resume ? o.out : o.init_from, {family});
     const DecoderConfig& c = published.config;
-    const SafetensorsFile weights(published.weights());
+    const SafetensorsModel weights(published.folder);
+    DataSet data;
+    if (!o.data.empty() || !o.val_data.empty()) {
+        data = open_dataset(o.val_data.empty() ? o.data : o.val_data, "val");
+        CHECK_USAGE(data.mixture.empty(),
+                    "--val-data: a mixture cannot be evaluated; name the sources without weights");
+        check_tokenizer(data, published.folder, c);
+        if (o.verify_data) verify_content(data);
+    }
     std::vector<MultipleChoice> examples;
     if (!o.hellaswag.empty()) examples = read_multiple_choice(o.hellaswag, c.V);
 
@@ -139,13 +159,18 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
     load_weights(model->params(), weights, context.stream);
     fmt::print("{} | {} parameters as {} | sequences of {}\n", published.folder, model->table().logical_size(),
                name_of(run.dtype), run.T);
-    if (!o.data.empty() || !o.val_data.empty()) evaluate_shards(*model, c, run, o, context);
-    if (examples.empty()) return;
-    const MultipleChoiceResult r = score_multiple_choice(*model, examples, run, context);
-    fmt::print("hellaswag accuracy {:.4f} | normalized accuracy {:.4f} | {} examples", r.accuracy(),
-               r.accuracy_normalized(), r.examples);
-    if (r.shortened) fmt::print(" ({} with a context cut to fit)", r.shortened);
-    fmt::print("\n");
+    nlohmann::ordered_json result = {{"checkpoint", published.folder}, {"parameters", model->table().logical_size()}};
+    if (!data.shards.empty()) result.update(evaluate_shards(*model, c, run, o, data, context));
+    if (!examples.empty()) {
+        const MultipleChoiceResult r = score_multiple_choice(*model, examples, run, context);
+        fmt::print("hellaswag accuracy {:.4f} | normalized accuracy {:.4f} | {} examples{}\n", r.accuracy(),
+                   r.accuracy_normalized(), r.examples,
+                   r.shortened ? fmt::format(" ({} with a context cut to fit)", r.shortened) : "");
+        result.update({{"hellaswag_accuracy", r.accuracy()},
+                       {"hellaswag_accuracy_normalized", r.accuracy_normalized()},
+                       {"hellaswag_examples", r.examples}});
+    }
+    fmt::print("{}\n", result.dump());
 }
 
 }  // namespace teon

@@ -25,8 +25,9 @@ MultipleChoiceResult score_multiple_choice(Model& model, const std::vector<Multi
                                            const DecoderRun& run, Context& context);
 
 // Loss and perplexity on --val-data, accuracy on --hellaswag, of the weights of --init-from or of the newest checkpoint
-// in --out with --resume, as one line each on standard output. The model is the one that the checkpoint's config.json
-// describes.
+// in --out with --resume, as one line each on standard output; the last line is all of it as JSON, with all digits. The
+// model is the one that the checkpoint's config.json describes. Throws UsageError where the data are of another
+// tokenizer.
 void evaluate_only(const ModelFamily& family, const Options& options);
 
 }  // namespace teon

@@ -1,16 +1,17 @@
 #include "train/log.h"
 
-#include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
+#include "files/json.h"
 #include "kernels/ops.h"
 #include "runtime/check.h"
 #include "train/setup.h"
@@ -19,50 +20,90 @@ namespace teon {
 
 namespace {
 
+// Writes and flushes; false and errno where that fails, which is never an exception.
+bool say(FILE* to, const std::string& text) {
+    const bool done = std::fwrite(text.data(), 1, text.size(), to) == text.size() && std::fflush(to) == 0;
+    if (!done) std::clearerr(to);
+    return done;
+}
+
 nlohmann::json number(double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(); }
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path) : path_(path) {
-    if (path.empty()) return;
+MetricsFile::Opened MetricsFile::open(const std::string& path, int64_t step) {
+    path_ = path;
     file_ = open_for_append(path);
-    CHECK(::flock(file_.descriptor(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,  // or there are no locks here
-          "{}: another process is writing it", path);
-}
-
-bool MetricsFile::truncate_after(int64_t step) {
-    if (path_.empty()) return false;
-    std::ifstream in(path_, std::ios::binary);
-    off_t keep = 0;
-    bool evaluated = false;
-    for (std::string line; std::getline(in, line) && !in.eof();) {  // at the end of the file: a line without its end
-        const nlohmann::json j = nlohmann::json::parse(line, nullptr, false);
-        if (!j.is_object() || j.value("step", int64_t{0}) > step) break;
-        evaluated |= j.value("kind", "") == "eval" && j.value("step", int64_t{0}) == step;
-        keep += static_cast<off_t>(line.size()) + 1;
+    Opened opened;
+    std::vector<int64_t> damaged;  // numbers of lines
+    int64_t keep = 0;              // bytes
+    std::string kept;              // the lines worth keeping, where some are not
+    for (int pass = 0; pass < (damaged.empty() ? 1 : 2); ++pass) {
+        std::ifstream in(path, std::ios::binary);
+        int64_t number = 0;
+        for (std::string line;
+             std::getline(in, line) && !in.eof();) {  // at the end of the file: a line without its end
+            ++number;
+            nlohmann::json j;
+            try {
+                j = parse_json(line, path);
+            } catch (const Error&) {  // damaged
+            }
+            if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) {
+                if (pass == 0) damaged.push_back(number);
+                continue;
+            }
+            if (j["step"].get<int64_t>() > step) break;
+            opened.evaluated |= j["step"] == step && j.contains("kind") && j["kind"] == "eval";
+            if (pass == 0)
+                keep += static_cast<int64_t>(line.size()) + 1;
+            else
+                kept += line + "\n";
+        }
     }
-    CHECK(::ftruncate(file_.descriptor(), keep) == 0, "{}: cannot truncate: {}", path_, std::strerror(errno));
-    return evaluated;
+    if (damaged.empty()) {
+        CHECK(::ftruncate(file_.descriptor(), keep) == 0, "{}: cannot be cut: {}", path, std::strerror(errno));
+        return opened;
+    }
+    const std::string aside = fmt::format("{}.damaged-{}", path, step);
+    write_file_atomically(aside, read_text(path, INT64_MAX));
+    write_file_atomically(path, kept);
+    file_ = open_for_append(path);
+    opened.damage = fmt::format("{} of its lines cannot be read, the first is line {}; as it was, it is in {}",
+                                damaged.size(), damaged[0], aside);
+    return opened;
 }
 
 void MetricsFile::write(const nlohmann::json& line) {
     if (path_.empty()) return;
-    unwritten_ += line.dump() + "\n";
+    const std::lock_guard lock(mutex_);
+    unwritten_ += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
     flush();
 }
 
 void MetricsFile::flush() {
     while (!unwritten_.empty()) {
-        const ssize_t n = ::write(file_.descriptor(), unwritten_.data(), unwritten_.size());
+        const ssize_t n = files_.write(file_.descriptor(), unwritten_.data(), unwritten_.size());
         if (n > 0) {
             unwritten_.erase(0, static_cast<size_t>(n));
-        } else if (errno != EINTR) {
+        } else if (n == 0 || errno != EINTR) {
+            error_ = n == 0 ? EIO : errno;
             if (!std::exchange(complained_, true))
-                fmt::print(stderr, "{}: cannot write, trying again later: {}\n", path_, std::strerror(errno));
+                say(stderr,
+                    fmt::format("{}: cannot be written, trying again later: {}\n", path_, std::strerror(error_)));
             return;
         }
     }
     complained_ = false;
+}
+
+void MetricsFile::sync() {
+    if (path_.empty()) return;
+    const std::lock_guard lock(mutex_);
+    flush();
+    CHECK(unwritten_.empty(), "{}: {} lines cannot be written: {}", path_,
+          std::count(unwritten_.begin(), unwritten_.end(), '\n'), std::strerror(error_));
+    CHECK(files_.sync(file_.descriptor()) == 0, "{}: cannot be made durable: {}", path_, std::strerror(errno));
 }
 
 void MetricsFile::write(const StepMetrics& m) {
@@ -123,27 +164,21 @@ void Console::step(const StepMetrics& m) {
     if (m.step % log_every_ != 0 && m.step != total_ && m.skip == 0) return;
     std::string mfu;
     if (peak_flops_ > 0) mfu = fmt::format(" | MFU {:.1f}%", 100 * flops_per_token_ * m.tokens_per_s / peak_flops_);
-    fmt::print("step {:>{}}/{} | loss {:.4f} | norm {:.3f} | lr {:.2e} | {:.0f} ms | {} tok/s{} | ETA {}{}\n", m.step,
-               std::to_string(total_).size(), total_, m.loss, m.grad_norm, m.lr, m.ms, count_text(m.tokens_per_s), mfu,
-               duration_text(static_cast<double>(total_ - m.step) * smoothed_ms_ / 1000),
-               m.skip == 0            ? ""
-               : m.skip == kSkipSpike ? " | update skipped: spike"
-                                      : " | update skipped: not finite");
-    std::fflush(stdout);
+    note(fmt::format("step {:>{}}/{} | loss {:.4f} | norm {:.3f} | lr {:.2e} | {:.0f} ms | {} tok/s{} | ETA {}{}",
+                     m.step, std::to_string(total_).size(), total_, m.loss, m.grad_norm, m.lr, m.ms,
+                     count_text(m.tokens_per_s), mfu,
+                     duration_text(static_cast<double>(total_ - m.step) * smoothed_ms_ / 1000),
+                     m.skip == 0            ? ""
+                     : m.skip == kSkipSpike ? " | update skipped: spike"
+                                            : " | update skipped: not finite"));
 }
 
 void Console::note(const std::string& text) {
-    fmt::print("{}\n", text);
-    std::fflush(stdout);
-}
-
-void create_run_folder(const std::string& folder, bool resume) {
-    std::error_code error;
-    CHECK_USAGE(resume || !std::filesystem::exists(std::filesystem::path(folder) / "metrics.jsonl", error),
-                "--out {}: already holds a run; name another folder, or continue it with --resume", folder);
-    std::filesystem::create_directories(folder, error);
-    CHECK_USAGE(!error && ::access(folder.c_str(), W_OK) == 0, "--out {}: cannot be written: {}", folder,
-                error ? error.message() : std::strerror(errno));
+    if (say(stdout, text + "\n")) return;
+    const int error = errno;
+    if (!std::exchange(complained_, true))
+        say(stderr, fmt::format("standard output cannot be written ({}); the run goes on and is in its metrics.jsonl\n",
+                                std::strerror(error)));
 }
 
 }  // namespace teon

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "files/file.h"
+#include "files/file_ops.h"
 #include "runtime/profiler.h"
 
 namespace teon {
@@ -31,33 +33,46 @@ struct StepMetrics {
 
 // An append-only file of one JSON object per line. A line is written by one write call, so that a kill leaves whole
 // lines. NaN and infinities are written as null. Lines that cannot be written (the disk is full) are kept and written
-// when that is possible again; the first time it says so on standard error.
+// when that is possible again; the first time it says so on standard error. Until open(), lines are dropped.
 class MetricsFile {
 public:
-    // Throws Error naming the path, also if another process is writing it. An empty path: nothing is written.
-    explicit MetricsFile(const std::string& path);
+    explicit MetricsFile(FileOps& files = system_files()) : files_(files) {}
+    struct Opened {
+        bool evaluated = false;  // a line of an evaluation of `step` itself is there
+        std::string damage;      // empty: none; else which lines could not be read, and where the whole log was kept
+    };
+    // Goes on behind the lines up to `step`: what comes after is removed, from the first line of a later step or a last
+    // one without its end. Where lines before that are damaged, the log as it is goes to PATH.damaged-STEP, and its
+    // other lines stay. Throws Error naming the path.
+    Opened open(const std::string& path, int64_t step);
     void write(const nlohmann::json& line);
     void write(const StepMetrics& m);
     void event(int64_t step, const std::string& name, const std::string& reason);
-    // For resuming at `step`: removes what comes after it, from the first line of a later step or that is not whole.
-    // True if an evaluation of `step` itself is left.
-    bool truncate_after(int64_t step);
+    // Makes every line so far durable. Throws Error naming the path and how many lines cannot be written. From any
+    // thread.
+    void sync();
 
 private:
-    void flush();
+    void flush();  // with the mutex
+    FileOps& files_;
+    std::mutex mutex_;
     std::string path_, unwritten_;
     File file_;
+    int error_ = 0;  // of the last write that failed
     bool complained_ = false;
 };
 
-// The console: a line per step, an ETA from the last steps' time, MFU where the device's peak is known.
+// The console: a line per step, an ETA from the last steps' time, MFU where the device's peak is known. Where standard
+// output cannot be written any more (`| head`, a closed terminal) it says so once on standard error, and the run goes
+// on.
 class Console {
 public:
     Console(int64_t total_steps, int64_t log_every, double flops_per_token, double peak_flops);
     void step(const StepMetrics& m);
-    void note(const std::string& text);
+    void note(const std::string& text);  // a line
 
 private:
+    bool complained_ = false;
     int64_t total_, log_every_;
     double flops_per_token_, peak_flops_;
     double smoothed_ms_ = 0;
@@ -69,8 +84,5 @@ std::string profile_table(const Profile& profile, int64_t steps, size_t most = S
 
 // "1h02m", "3m12s", "45s".
 std::string duration_text(double seconds);
-
-// Creates the folder of a run. Throws UsageError if it already holds one, unless that is to be continued.
-void create_run_folder(const std::string& folder, bool resume);
 
 }  // namespace teon

@@ -33,8 +33,9 @@ LoaderOptions loader_options(const Setup& s, bool training, const Comm& comm) {
     l.vocab_size = s.config.V;
     l.shuffle = training && s.options.shuffle;
     l.seed = s.options.seed;
+    if (training) l.mixture = s.train.mixture;
     l.document_mask = s.options.document_mask;
-    l.delimiter = s.delimiter;
+    l.delimiter = s.train.delimiter;
     l.rank = comm.rank();
     l.ranks = comm.size();
     return l;
@@ -56,105 +57,135 @@ bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
 class TrainingLoop {
 public:
-    TrainingLoop(const ModelFamily& family, const Setup& setup, const DeviceInfo& device)
+    TrainingLoop(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context)
         : s_(setup),
           o_(setup.options),
           run_(run_json(family, setup)),
-          ctx_(o_.comm_timeout),
-          loader_(s_.train_shards, loader_options(s_, true, *ctx_.comm)),
-          metrics_(metrics_path(o_, ctx_.comm->rank())),
+          ctx_(context),
+          loader_(s_.train.shards, loader_options(s_, true, *ctx_.comm)),
           console_(s_.steps, o_.log_every, decoder_flops_per_token(s_.config, s_.run.T), device.peak_bf16_flops),
-          stop_(o_.time_limit),
           model_(make_decoder(s_.config, s_.run, ctx_)),
           optimizer_(model_->params(), o_.optimizer, ctx_),
-          trainer_(*model_, optimizer_, loader_,
-                   {s_.steps, o_.batch_tokens, s_.micro_steps, o_.grad_clip, o_.skip_spikes, o_.optimizer, o_.schedule},
-                   ctx_),
+          trainer_(*model_, optimizer_, loader_, trainer_options(), ctx_),
           saver_(s_, *model_, optimizer_, ctx_, metrics_, console_) {
-        if (ctx_.comm->rank() > 0 && o_.rank_logs) {  // rank 0 has made the folder before it met the others
-            const std::string path = fmt::format("{}/rank{}.log", o_.out, ctx_.comm->rank());
-            CHECK(::dup2(open_for_append(path).descriptor(), ::fileno(stdout)) >= 0, "{}: {}", path,
-                  std::strerror(errno));
-        }
         ctx_.linalg.set_autotune(o_.autotune);
         check_equal_on_all_ranks(common_to_ranks(run_).dump(), "options or data", ctx_);
-        if (!s_.val_shards.empty())
-            val_loader_ = std::make_unique<Loader>(s_.val_shards, loader_options(s_, false, *ctx_.comm));
+        if (!s_.val.shards.empty())
+            val_loader_ = std::make_unique<Loader>(s_.val.shards, loader_options(s_, false, *ctx_.comm));
         if (o_.sample_every > 0 && ctx_.comm->rank() == 0)
-            samples_ = std::make_unique<Samples>(o_.out, tokenizer_folder(s_.train_shards.front().path), s_.config,
-                                                 model_->params(), o_.sampling, s_.delimiter, o_.seed, ctx_);
+            samples_ = std::make_unique<Samples>(o_.out, tokenizer_folder(s_.train.shards.front().path), s_.config,
+                                                 model_->params(), o_.sampling, s_.train.delimiter, o_.seed, ctx_);
         console_.note(fmt::format("{:<12}{}\n{}{:<12}{}\n", "device", device.name, setup_report(s_), "run", o_.out));
     }
 
-    void begin() {
-        metrics_.truncate_after(0);
-        model_->params().initialize(o_.seed, ctx_.stream);
-        if (o_.init_from.empty()) return;
-        const bool folder = std::filesystem::is_directory(o_.init_from);
-        load_weights(model_->params(), SafetensorsFile(folder ? o_.init_from + "/model.safetensors" : o_.init_from),
-                     ctx_.stream);
+    // The state to begin with. Nothing is written; what cannot work has failed by the end of it.
+    void load(const std::optional<ResumePoint>& resume) {
+        if (resume) {
+            const TrainingState& state = resume->state;
+            read_tensors(resume->found.folder, model_->params(), optimizer_.state(), ctx_.stream);
+            loader_.seek(state.next_sample);
+            next_sample_ = state.next_sample;
+            saved_step_ = state.step;
+            trainer_.restore(state.step, state.control);
+        } else {
+            model_->params().initialize(o_.seed, ctx_.stream);
+            if (!o_.init_from.empty()) {
+                verify_model(o_.init_from);
+                load_weights(model_->params(), SafetensorsModel(o_.init_from), ctx_.stream);
+            }
+        }
+        check_same_on_all_ranks(model_->params(), ctx_);
     }
 
-    void resume(const ResumePoint& point) {
-        const TrainingState& state = point.state;
-        const bool evaluated = rank_0_says(metrics_.truncate_after(state.step));
-        for (const auto& [folder, fault] : point.found.passed_over) {
-            console_.note(fmt::format("passed over {}: {}", folder, fault));
-            metrics_.event(state.step, "checkpoint_passed_over", fault);
+    // From here on the run's folder is written.
+    void open(const std::optional<ResumePoint>& resume, const std::string& extension,
+              StopRequest::Clock::time_point start) {
+        const int rank = ctx_.comm->rank();
+        stop_.emplace(o_.time_limit, start, rank == 0);
+        if (rank > 0 && o_.rank_logs) {
+            const std::string path = fmt::format("{}/rank{}.log", o_.out, rank);
+            CHECK(::dup2(open_for_append(path).descriptor(), ::fileno(stdout)) >= 0, "{}: {}", path,
+                  std::strerror(errno));
         }
-        if (ctx_.comm->rank() == 0) clear_remains(o_.out, point.found);
-        console_.note(fmt::format("resuming from {}", point.found.folder));
-        metrics_.event(state.step, "resumed", point.found.folder);
-        read_tensors(point.found.folder, model_->params(), optimizer_.state(), ctx_.stream);
-        loader_.seek(state.next_sample);
-        next_sample_ = state.next_sample;
-        saver_.resumed_at(state.step);
-        trainer_.restore(state.step, state.control);
-        if (!evaluated && evaluation_due(state.step)) evaluate_now();
+        const int64_t step = trainer_.steps_done();
+        if (rank == 0) clear_remains(o_.out, resume);
+        const std::string path = metrics_path(o_, rank);
+        const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step);
+        tell(step, "log_damaged", log.damage);
+        evaluation_missing_ = resume && !rank_0_says(log.evaluated) && evaluation_due(step);
+        if (!resume) return;
+        for (const auto& [folder, fault] : resume->found.passed_over) tell(step, "checkpoint_passed_over", fault);
+        tell(step, "resumed", resume->found.folder);
+        tell(step, "length_changed", extension);
+        saver_.resumed_at(step);
     }
 
     void run() {
-        std::string stop;
-        if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
+        std::string stop = ctx_.comm->size() == 1 ? stop_->reason() : "";
+        if (evaluation_missing_ && stop.empty()) stop = evaluate_now();
         while (trainer_.steps_done() < s_.steps && stop.empty()) {
             if (trainer_.steps_done() + 1 == o_.profile_steps.first) begin_profile();
-            step();
+            const bool taken = step();
             if (trainer_.steps_done() == o_.profile_steps.second) end_profile();
             saver_.report(false, trainer_.steps_done());
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
             stop = skipped_too_often_ ? "skipped updates" : stop_reason();
-            const bool save = step == s_.steps || !stop.empty() || due(o_.checkpoint_every, step);
-            const bool diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
+            if (!taken) break;
+            const bool save = step == s_.steps || due(o_.checkpoint_every, step),
+                       diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
                        sample = due(o_.sample_every, step);
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
             if (diagnose) report_alignment();
-            // Before the evaluation, so that nothing is lost in there.
-            if (save) save_now(o_.checkpoint_sync || !stop.empty());
-            if (evaluate && stop.empty()) evaluate_now();
-            if (sample && samples_) sample_now();
+            if (save) save_now(o_.checkpoint_sync);  // before the evaluation, so that nothing is lost in there
+            if (evaluate && stop.empty()) stop = evaluate_now();
+            if (sample && samples_ && stop.empty()) stop = sample_now();
         }
         log(trainer_.finish());
+        if (trainer_.steps_done() > saved_step_) save_now(true);
         saver_.report(true, trainer_.steps_done());
+        CHECK(!skipped_too_often_, "the last {} updates were skipped (--max-skipped {}); {}",
+              trainer_.control().skipped_in_row, o_.max_skipped, last_good_state());
         CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
-        CHECK(!skipped_too_often_, "the last {} updates were skipped (--max-skipped {}); the last good state is in {}",
-              trainer_.control().skipped_in_row, o_.max_skipped, o_.out + "/" + checkpoint_name(trainer_.steps_done()));
+        metrics_.sync();
         if (!stop.empty() && trainer_.steps_done() < s_.steps)
             console_.note(
                 fmt::format("stopped by {} after step {}; continue with --resume", stop, trainer_.steps_done()));
     }
 
-    Comm& comm() { return *ctx_.comm; }
-
 private:
+    TrainerOptions trainer_options() {
+        TrainerOptions t{s_.steps,       o_.batch_tokens, s_.micro_steps, o_.grad_clip,
+                         o_.skip_spikes, o_.optimizer,    o_.schedule,    {}};
+        if (ctx_.comm->size() == 1)
+            t.give_up = [this] { return !stop_->reason().empty(); };  // several would have to agree
+        return t;
+    }
+
     bool evaluation_due(int64_t step) const { return val_loader_ && (due(o_.eval_every, step) || step == s_.steps); }
 
-    // Where a step cannot be taken (its data vanished) the steps before it are saved: nothing of it has reached the
-    // weights.
-    void step() {
+    // An event, on the terminal and in the log; nothing if there is no reason.
+    void tell(int64_t step, const std::string& event, const std::string& reason) {
+        if (reason.empty()) return;
+        console_.note(event == "resumed" ? "resuming from " + reason : fmt::format("{}: {}", event, reason));
+        metrics_.event(step, event, reason);
+    }
+
+    std::string last_good_state() const {
+        const std::optional<int64_t> good = newest_good_checkpoint(o_.out);
+        return good ? "the last good state is in " + o_.out + "/" + checkpoint_name(*good)
+                    : "there is no checkpoint of a step before them";
+    }
+
+    // False: given up, because the run is to stop. Where a step cannot be taken (its data vanished) the steps before it
+    // are saved: nothing of it has reached the weights.
+    bool step() {
+        const int64_t before = trainer_.steps_done();
         try {
             log(trainer_.step());
+            if (trainer_.steps_done() == before) return false;
             next_sample_ = loader_.next_sample();
+            return true;
         } catch (const Error&) {
             if (ctx_.comm->size() == 1) save_before_failing();  // several ranks would have to save together
             throw;
@@ -185,7 +216,7 @@ private:
         try {
             log(trainer_.finish());
             saver_.report(true, trainer_.steps_done());
-            if (trainer_.steps_done() > saver_.newest()) save_now(true);
+            if (trainer_.steps_done() > saved_step_) save_now(true);
         } catch (const Error& error) {  // the first error is the one that the run ends with
             console_.note(fmt::format("nor could step {} be saved: {}", trainer_.steps_done(), error.what()));
         }
@@ -203,10 +234,17 @@ private:
         skipped_too_often_ = o_.max_skipped > 0 && m->skipped_in_row >= o_.max_skipped;
     }
 
-    void evaluate_now() {
+    // Why the run is to stop, if an evaluation had to be given up for that: then a resumed run makes up for it.
+    std::string evaluate_now() {
         optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done(), tokens = step * o_.batch_tokens;
-        const EvalResult e = evaluate(*model_, *val_loader_, s_.run.B, s_.eval_windows, ctx_);
+        const std::optional<EvalResult> result = evaluate(*model_, *val_loader_, s_.run.B, s_.eval_windows, ctx_,
+                                                          [this] { return !stop_->reason().empty(); });
+        if (!result) {
+            stop_agreed_ = true;
+            return stop_reason();
+        }
+        const EvalResult& e = *result;
         metrics_.write(json{{"kind", "eval"},
                             {"step", step},
                             {"tokens", tokens},
@@ -215,20 +253,24 @@ private:
                             {"val_tokens", e.tokens}});
         console_.note(fmt::format("eval {} | val loss {:.4f} | perplexity {:.3f} | {} tokens", step, e.loss,
                                   std::exp(e.loss), e.tokens));
+        return "";
     }
 
-    // A sample that cannot be had is no reason to end a run.
-    void sample_now() {
+    // A sample that cannot be had is no reason to end a run. Why the run is to stop, of one rank.
+    std::string sample_now() {
         try {
-            console_.note(fmt::format("sample {} | {}", trainer_.steps_done(), samples_->write(trainer_.steps_done())));
+            const std::string text =
+                samples_->write(trainer_.steps_done(), [this] { return !stop_->reason().empty(); });
+            if (!text.empty()) console_.note(fmt::format("sample {} | {}", trainer_.steps_done(), text));
         } catch (const Error& error) {
             console_.note(fmt::format("sample {} failed: {}", trainer_.steps_done(), error.what()));
         }
+        return ctx_.comm->size() == 1 ? stop_->reason() : "";
     }
 
     // Several ranks stop after the same step: the one in whose metrics each of them finds that one of them wanted to.
     std::string stop_reason() {
-        const std::string own = stop_.reason();
+        const std::string own = stop_->reason();
         if (ctx_.comm->size() == 1) return own;
         if (!own.empty()) trainer_.request_stop();
         return !stop_agreed_ ? "" : own.empty() ? "another rank" : own;
@@ -261,43 +303,39 @@ private:
     void save_now(bool wait) {
         optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done();
+        saved_step_ = step;
         saver_.save({step, step * o_.batch_tokens, next_sample_, trainer_.control(), run_}, wait);
     }
 
     const Setup& s_;
     const Options& o_;
     const nlohmann::json run_;
-    Context ctx_;
+    Context& ctx_;
     Loader loader_;
     std::unique_ptr<Loader> val_loader_;
     MetricsFile metrics_;
     Console console_;
-    StopRequest stop_;
+    std::optional<StopRequest> stop_;  // from open() on: before it a signal ends the process, with nothing to save
     std::unique_ptr<Model> model_;
     std::unique_ptr<Samples> samples_;  // rank 0's, with --sample-every
     Optimizer optimizer_;
     Trainer trainer_;
     Saver saver_;
     int64_t next_sample_ = 0;  // after the last step
-    bool skipped_too_often_ = false, stop_agreed_ = false;
+    int64_t saved_step_ = 0;   // of the last save that was begun
+    bool skipped_too_often_ = false, stop_agreed_ = false, evaluation_missing_ = false;
     std::optional<Profiler> profiler_;  // between --profile-steps
 };
 
 }  // namespace
 
-void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device,
-                  const std::optional<ResumePoint>& resume) {
-    TrainingLoop loop(family, setup, device);
-    try {
-        if (resume)
-            loop.resume(*resume);
-        else
-            loop.begin();
-        loop.run();
-    } catch (const std::exception& error) {
-        loop.comm().fail(error.what());
-        throw;
-    }
+void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
+                  const TrainingStart& start) {
+    TrainingLoop loop(family, setup, device, context);
+    loop.load(start.resume);
+    start.open_folder();
+    loop.open(start.resume, start.extension, start.time);
+    loop.run();
 }
 
 }  // namespace teon

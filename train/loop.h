@@ -1,17 +1,26 @@
 // The training loop: steps, evaluations, diagnostics, checkpoints, and how a run ends.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <string>
 
 #include "train/log.h"
 #include "train/resume.h"
 #include "train/setup.h"
+#include "train/stop.h"
 
 namespace teon {
 
-// Trains from step 1, or from a resume point, to setup.steps, or until it is told to stop (then it has saved). The
-// folder setup.options.out exists. Throws Error where the run cannot go on.
-void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device,
-                  const std::optional<ResumePoint>& resume);
+struct TrainingStart {
+    StopRequest::Clock::time_point time;  // --time-limit counts from it
+    std::optional<ResumePoint> resume;    // nullopt: from step 1
+    std::string extension;                // what check_unchanged() said
+    std::function<void()> open_folder;    // called on every rank once nothing is left that could not work
+};
+
+// Trains to setup.steps, or until it is told to stop (then it has saved). Throws Error where the run cannot go on.
+void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
+                  const TrainingStart& start);
 
 }  // namespace teon

@@ -61,12 +61,16 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     }
 
     t.group("Data");
-    t.text("--data", o.data, "PATH", "training shards: a folder (its *_train_*.bin), a file, a glob or a list of these")
+    t.text("--data", o.data, "PATH",
+           "training shards: a folder (its *_train_*.bin), a file, a glob or a list of these; A:0.7,B:0.3: a mixture")
         .is_list = true;
     OptionRow& val_data = t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (*_val_*.bin)");
     val_data.default_text = "--data's, if a folder";
     val_data.is_list = true;
     t.toggle("--shuffle", o.shuffle, "visit windows in a random order, each once an epoch");
+    t.toggle("--verify-data", o.verify_data,
+             "first compare the shards' content with their manifest.json (reads them all)")
+        .fixed = false;
     t.toggle("--document-mask", o.document_mask, "attention and positions restart at each document");
 
     t.group("Batch and length");

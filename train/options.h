@@ -27,7 +27,7 @@ struct Options {
     float rope_scaling = 1.0f;
     // data
     std::string data, val_data;
-    bool shuffle = true, document_mask = false;
+    bool shuffle = true, document_mask = false, verify_data = false;
     // batch
     int64_t batch_tokens = 524288;
     int micro_batch = 0;  // 0: automatic

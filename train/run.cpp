@@ -9,6 +9,7 @@
 #include "options/version.h"
 #include "train/evaluation.h"
 #include "train/loop.h"
+#include "train/run_folder.h"
 
 namespace teon {
 
@@ -69,7 +70,7 @@ json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& de
               {"recompute", name_of(s.run.recompute)},
               {"eval_windows", s.eval_windows}}},
             {"memory_bytes", memory},
-            {"data", {{"train", shards_json(s.train_shards)}, {"val", shards_json(s.val_shards)}}},
+            {"data", {{"train", shards_json(s.train.shards)}, {"val", shards_json(s.val.shards)}}},
             {"stacks", stacks}};
 }
 
@@ -81,7 +82,14 @@ int64_t usable_bytes(const DeviceInfo& device, const Launch& launch) {
            (device.is_gpu ? 1 : launch.local_size);
 }
 
+// What a run that resumes takes from its checkpoint, as far as the flags leave it open.
+void go_on_as(Options& o, const TrainingState& state, int ranks) {
+    if (o.micro_batch == 0 && state.run.value("ranks", 1) == ranks) o.micro_batch = state.run.value("micro_batch", 0);
+    o.schedule.warmup_steps = state.run.value("warmup_steps", int64_t{-1});
+}
+
 int run(const ModelFamily& family, int argc, const char* const* argv) {
+    const auto begin = StopRequest::Clock::now();
     const Launch launch = launch_from_environment();
     if (launch.rank > 0)
         CHECK(std::freopen("/dev/null", "w", stdout), "/dev/null cannot be opened");  // rank 0 speaks for all
@@ -99,24 +107,49 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
         evaluate_only(family, *options);
         return 0;
     }
+    // Rank 0 decides where the run begins, and before it reads a thing in the run's folder it is the only one there.
+    std::optional<RunFolder> folder;
     std::optional<ResumePoint> resume;
-    if (options->resume) resume = find_resume_point(options->out);
-    if (resume && options->micro_batch == 0 && resume->state.run.value("ranks", 1) == launch.size)
-        options->micro_batch = resume->state.run.value("micro_batch", 0);
-    constexpr int64_t kAnyBytes = INT64_MAX / 2;
-    make_setup(family, *options, {cuda, kAnyBytes, launch.size});  // usage errors come before any device is touched
-    CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=cpu to run on the CPU");
-    set_device_of(launch);
-    const DeviceInfo device = device_info();
-    const int64_t usable = options->memory ? options->memory : usable_bytes(device, launch);
-    Setup setup = make_setup(family, *options, {device.is_gpu, usable, launch.size});
-    if (resume) check_unchanged(family, resume->state.run, setup);
-    if (setup.options.out.empty()) setup.options.out = default_run_folder(setup.options);
     if (launch.rank == 0) {
-        create_run_folder(setup.options.out, setup.options.resume);
-        write_file_atomically(setup.options.out + "/config.json", config_json(family, setup, device).dump(2) + "\n");
+        if (options->out.empty()) options->out = default_run_folder(*options);
+        folder.emplace(options->out);
+        if (options->resume) resume = find_resume_point(options->out);
     }
-    run_training(family, setup, device, resume);
+    if (resume) go_on_as(*options, resume->state, launch.size);
+    constexpr int64_t kAnyBytes = INT64_MAX / 2;
+    const Setup planned = make_setup(family, *options, {cuda, kAnyBytes, launch.size});
+    if (resume) check_unchanged(family, resume->state, planned);
+    CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=cpu to run on the CPU");
+    set_device_of(launch);  // usage errors come before any device is touched
+    const DeviceInfo device = device_info();
+    Context context(options->comm_timeout);
+    try {
+        resume = resume_point_of_rank_0(options->out, std::move(resume), context);
+        if (resume) go_on_as(*options, resume->state, launch.size);
+        const std::string out = text_of_rank_0(options->out, context);
+        if (options->out.empty()) options->out = out;
+        const int64_t usable = options->memory ? options->memory : usable_bytes(device, launch);
+        const Setup setup = make_setup(family, *options, {device.is_gpu, usable, launch.size});
+        if (options->verify_data && launch.rank == 0)
+            for (const DataSet* data : {&setup.train, &setup.val})
+                if (!data->shards.empty()) verify_content(*data);
+        TrainingStart start;
+        start.time = begin;
+        start.resume = resume;
+        if (resume) start.extension = check_unchanged(family, resume->state, setup);
+        start.open_folder = [&] {
+            if (folder) {
+                folder->create(resume.has_value());
+                write_file_atomically(setup.options.out + "/config.json",
+                                      config_json(family, setup, device).dump(2) + "\n");
+            }
+            check_same_folder(setup.options.out, context);
+        };
+        run_training(family, setup, device, context, start);
+    } catch (const std::exception& error) {
+        context.comm->fail(error.what());
+        throw;
+    }
     return 0;
 }
 

@@ -7,13 +7,13 @@ namespace teon {
 
 namespace {
 
-CheckpointPlan checkpoint_plan(const Setup& s) {
+CheckpointPlan checkpoint_plan(const Setup& s, MetricsFile& metrics) {
     const Options& o = s.options;
     CheckpointPlan plan;
     plan.run_folder = o.out;
-    plan.log = o.out + "/metrics.jsonl";
-    plan.hf_config = hf_config(s.config, s.delimiter);
-    plan.extra_files = tokenizer_files(tokenizer_folder(s.train_shards.front().path), s.config.max_T);
+    plan.sync_log = [&metrics] { metrics.sync(); };
+    plan.hf_config = hf_config(s.config, s.train.delimiter);
+    plan.extra_files = tokenizer_files(tokenizer_folder(s.train.shards.front().path), s.config.max_T);
     plan.keep_last = o.keep_last;
     plan.keep_every = o.keep_every;
     return plan;
@@ -25,7 +25,8 @@ Saver::Saver(const Setup& setup, Model& model, Optimizer& optimizer, Context& co
              Console& console)
     : o_(setup.options), model_(model), optimizer_(optimizer), ctx_(context), metrics_(metrics), console_(console) {
     if (context.comm->rank() == 0)
-        writer_ = std::make_unique<CheckpointWriter>(checkpoint_plan(setup), model.params(), optimizer.state());
+        writer_ =
+            std::make_unique<CheckpointWriter>(checkpoint_plan(setup, metrics), model.params(), optimizer.state());
 }
 
 void Saver::save(const TrainingState& state, bool wait) {

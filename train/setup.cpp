@@ -4,26 +4,13 @@
 #include <cmath>
 #include <filesystem>
 
-#include "files/json.h"
-
 namespace teon {
 
 namespace {
 
 namespace fs = std::filesystem;
 
-// The manifest.json that prepare.py leaves beside shards, or null.
-nlohmann::json read_manifest(const std::string& data) {
-    std::error_code ignored;
-    fs::path folder = fs::is_directory(data, ignored) ? fs::path(data) : fs::path(data).parent_path();
-    const std::string path = (folder / "manifest.json").string();
-    if (!fs::exists(path, ignored)) return nullptr;
-    nlohmann::json manifest = read_json(path);
-    for (const char* key : {"vocab_size", "delimiter"}) JsonObject(manifest, path).get(key, -1);
-    return manifest;
-}
-
-DecoderConfig make_config(const ModelFamily& family, const Options& o, const nlohmann::json& manifest) {
+DecoderConfig make_config(const ModelFamily& family, const Options& o, int in_data) {
     DecoderConfig c = family.config(o.model);
     if (o.layers) c.L = o.layers;
     if (o.channels) {
@@ -34,7 +21,6 @@ DecoderConfig make_config(const ModelFamily& family, const Options& o, const nlo
     if (o.heads) c.NKV = c.NH = o.heads;
     if (o.kv_heads) c.NKV = o.kv_heads;
     if (o.ffn) c.F = o.ffn;
-    const int in_data = manifest.is_object() ? manifest.value("vocab_size", 0) : 0;
     if (o.vocab_size) {
         c.V = o.vocab_size;
         CHECK_USAGE(c.V >= in_data, "--vocab-size {}: the data's manifest.json says {}; leave the flag out to use that",
@@ -52,13 +38,16 @@ DecoderConfig make_config(const ModelFamily& family, const Options& o, const nlo
 void open_data(Setup& s) {
     const Options& o = s.options;
     if (o.data.empty()) return;
-    s.train_shards = open_shards(o.data, "train");
+    s.train = open_dataset(o.data, "train");
     if (!o.val_data.empty()) {
-        s.val_shards = open_shards(o.val_data, "val");
+        s.val = open_dataset(o.val_data, "val");
     } else if (fs::is_directory(o.data)) {
-        s.val_shards = open_shards(o.data, "val");
+        s.val = open_dataset(o.data, "val");
     }
-    for (const ShardInfo& shard : s.train_shards) s.data_tokens += shard.tokens;
+    CHECK_USAGE(s.val.mixture.empty(), "--val-data {}: a mixture cannot be evaluated; name the sources without weights",
+                o.val_data);
+    check_same_tokenizer(s.train, s.val);
+    for (const ShardInfo& shard : s.train.shards) s.data_tokens += shard.tokens;
 }
 
 int64_t windows_of(const std::vector<ShardInfo>& shards, int T) {
@@ -126,8 +115,11 @@ void plan_length(Setup& s) {
     } else if (o.tokens) {
         s.steps = o.tokens / o.batch_tokens;
         CHECK_USAGE(s.steps > 0, "--tokens {}: less than one step of --batch-tokens {}", o.tokens, o.batch_tokens);
-    } else if (!s.train_shards.empty()) {
-        const double windows = static_cast<double>(windows_of(s.train_shards, o.seq_len));
+    } else if (!s.train.shards.empty()) {
+        CHECK_USAGE(s.train.mixture.empty(),
+                    "--epochs: the sources of a mixture have epochs of their own; give --steps or "
+                    "--tokens");
+        const double windows = static_cast<double>(windows_of(s.train.shards, o.seq_len));
         s.steps =
             static_cast<int64_t>(std::floor(o.epochs * windows * o.seq_len / static_cast<double>(o.batch_tokens)));
         CHECK_USAGE(s.steps > 0, "--epochs {}: the data's {} tokens are less than one step of --batch-tokens {}",
@@ -136,10 +128,10 @@ void plan_length(Setup& s) {
     const auto [first, last] = o.profile_steps;
     CHECK_USAGE(last == 0 || s.steps == 0 || last <= s.steps, "--profile-steps {}:{}: the run has {} steps", first,
                 last, s.steps);
-    if (!s.val_shards.empty()) {
+    if (!s.val.shards.empty()) {
         const int64_t limit = o.eval_tokens ? o.eval_tokens : 10485760;
-        s.eval_windows = std::min(windows_of(s.val_shards, o.seq_len), std::max<int64_t>(1, limit / o.seq_len));
-        CHECK_USAGE(s.eval_windows > 0, "--val-data: {} has no window of --seq-len {} + 1 tokens", s.val_shards[0].path,
+        s.eval_windows = std::min(windows_of(s.val.shards, o.seq_len), std::max<int64_t>(1, limit / o.seq_len));
+        CHECK_USAGE(s.eval_windows > 0, "--val-data: {} has no window of --seq-len {} + 1 tokens", s.val.shards[0].path,
                     o.seq_len);
     }
 }
@@ -155,15 +147,13 @@ int64_t Setup::memory_bytes() const {
 Setup make_setup(const ModelFamily& family, const Options& options, const DeviceLimits& limits) {
     Setup s;
     s.options = options;
-    const nlohmann::json manifest = options.data.empty() ? nlohmann::json() : read_manifest(options.data);
-    s.config = make_config(family, options, manifest);
-    if (manifest.is_object()) s.delimiter = manifest.value("delimiter", -1);
+    open_data(s);
+    s.config = make_config(family, options, s.train.vocab_size);
     CHECK_USAGE(
-        !options.document_mask || s.delimiter >= 0 || options.data.empty(),
+        !options.document_mask || s.train.delimiter >= 0 || options.data.empty(),
         "--document-mask: {} has no manifest.json that names the delimiter; make the shards with scripts/prepare.py",
         options.data);
     check_shares(options, limits.ranks);
-    open_data(s);
     plan_length(s);
 
     s.run.T = options.seq_len;
@@ -235,11 +225,19 @@ std::string setup_report(const Setup& s) {
                      c.L, c.C, c.NH, c.NKV == c.NH ? "" : fmt::format(" ({} key/value)", c.NKV), c.F, c.V, c.max_T));
     line("parameters", fmt::format("{} ({}), stored as {}", s.params.logical_size(),
                                    count_text(static_cast<double>(s.params.logical_size())), name_of(s.run.dtype)));
-    if (!s.train_shards.empty())
+    if (!s.train.shards.empty())
         line("data", fmt::format("{} tokens in {} shard{}{}", count_text(static_cast<double>(s.data_tokens)),
-                                 s.train_shards.size(), s.train_shards.size() == 1 ? "" : "s",
-                                 s.val_shards.empty() ? ", no validation data"
+                                 s.train.shards.size(), s.train.shards.size() == 1 ? "" : "s",
+                                 s.val.shards.empty() ? ", no validation data"
                                                       : fmt::format(", {} validation windows", s.eval_windows)));
+    for (size_t i = 0; i < s.train.mixture.size(); ++i) {
+        int64_t windows = 0;
+        for (const ShardInfo& shard : s.train.shards)
+            if (shard.source == static_cast<int>(i)) windows += (shard.tokens - 1) / o.seq_len;
+        const double seen = s.train.mixture[i] * static_cast<double>(s.steps * (o.batch_tokens / o.seq_len));
+        line("", fmt::format("{:.4g}% of {}: {:.2f} epochs", 100 * s.train.mixture[i], s.train.sources[i],
+                             seen / static_cast<double>(windows)));
+    }
     const int ranks = s.placement.ranks;
     line("step", fmt::format("{} tokens = {}{} x {} sequences of {}", o.batch_tokens,
                              ranks > 1 ? fmt::format("{} ranks x ", ranks) : "", s.micro_steps, s.run.B, o.seq_len));

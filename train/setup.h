@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/dataset.h"
 #include "data/loader.h"
 #include "model/decoder.h"
 #include "optim/optimizer.h"
@@ -30,8 +31,7 @@ struct Setup {
     ActivationPlan activations;
     OptimizerPlan optimizer_plan;
     Placement placement;  // of it on the ranks
-    std::vector<ShardInfo> train_shards, val_shards;
-    int delimiter = -1;  // token that begins a document, where the data's manifest says
+    DataSet train, val;   // of val: no shards if there is no validation data
     int64_t data_tokens = 0;
     int64_t steps = 0;    // 0 when the data is not known (--plan-only)
     int micro_steps = 1;  // gradient accumulation: micro-batches per step and rank

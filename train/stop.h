@@ -1,4 +1,4 @@
-// What may end a run early: SIGTERM or SIGINT, and --time-limit.
+// What may end a run early: SIGTERM, SIGINT or SIGHUP, and --time-limit.
 #pragma once
 
 #include <chrono>
@@ -6,18 +6,22 @@
 
 namespace teon {
 
-// While one lives, the first SIGTERM or SIGINT is noted and the second ends the process at once. One at a time.
+// While one lives, the first of these signals is noted, and acknowledged on standard error at once if `speaks`; the
+// second ends the process at once. A signal that was ignored when the process began (nohup, a shell's background job)
+// stays ignored. Writing to a closed pipe is an error of that write (SIGPIPE is ignored). One at a time.
 class StopRequest {
 public:
-    explicit StopRequest(double time_limit_s);  // counted from now; 0: none
+    using Clock = std::chrono::steady_clock;
+    // The time limit in seconds counts from `start`; 0: none.
+    StopRequest(double time_limit_s, Clock::time_point start, bool speaks);
     ~StopRequest();
     StopRequest(const StopRequest&) = delete;
-    // "SIGTERM", "time limit 23h50m"; empty while the run is to go on.
+    // "SIGTERM", "time limit 23h50m"; empty while the run is to go on. Cheap enough to ask between two kernels.
     std::string reason() const;
 
 private:
     double time_limit_s_;
-    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+    Clock::time_point start_;
 };
 
 }  // namespace teon

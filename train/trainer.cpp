@@ -55,7 +55,8 @@ struct Trainer::Impl {
         zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);
     }
 
-    void queue_step() {
+    // False: given up.
+    bool queue_step() {
         Slot& slot = slots[done % 2];
         StepMetrics& m = slot.metrics;
         m = {};
@@ -70,6 +71,7 @@ struct Trainer::Impl {
         const float grad_scale = 1.0f / static_cast<float>(o.batch_tokens);
         float* loss_sum = loss_sums.data() + ctx.comm->rank();
         for (int micro = 0; micro < o.micro_steps; ++micro) {
+            if (o.give_up && o.give_up()) return false;
             const Batch batch = loader.next(ctx.stream);
             m.data_wait_ms += loader.wait_ms();
             std::function<void(int)> on_grads_ready;
@@ -91,6 +93,7 @@ struct Trainer::Impl {
         download(slot.control.data(), control.data(), 1, ctx.stream);
         slot.end.record(ctx.stream);
         ++done;
+        return true;
     }
 
     // Gradients, losses and the wish to stop of all ranks; the loss is summed in the order of the ranks.
@@ -134,7 +137,7 @@ Trainer::Trainer(Model& model, Optimizer& optimizer, Loader& loader, const Train
 Trainer::~Trainer() = default;
 
 std::optional<StepMetrics> Trainer::step() {
-    impl_->queue_step();
+    if (!impl_->queue_step()) return finish();
     if (impl_->done - impl_->returned < 2) return std::nullopt;
     return impl_->read_back();
 }
@@ -155,16 +158,23 @@ void Trainer::restore(int64_t done, const StepControl& control) {
     impl_->ctx.stream.synchronize();
 }
 
-EvalResult evaluate(Model& model, Loader& loader, int B, int64_t windows, Context& context) {
+std::optional<EvalResult> evaluate(Model& model, Loader& loader, int B, int64_t windows, Context& context,
+                                   const std::function<bool()>& give_up) {
     const int64_t ranks = context.comm->size(), rank = context.comm->rank();
-    const int64_t rounds = (windows + ranks * B - 1) / (ranks * B);
-    Buffer<float> losses, sums(rounds),
-        all(rounds * ranks);  // losses of a batch; sum of each batch, of this rank and of all
+    const int64_t rounds = (windows + ranks * B - 1) / (ranks * B), each = rounds + 1;
+    // Losses of a batch; of this rank the sum of each batch, and whether it gave up; of all.
+    Buffer<float> losses, sums(each), all(each * ranks);
     Buffer<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()));
     EvalResult result;
-    zero(sums.data(), rounds, context.stream);
+    zero(sums.data(), each, context.stream);
     loader.seek(0);
     for (int64_t round = 0; round < rounds; ++round) {
+        if (give_up && give_up()) {
+            const float yes = 1.0f;
+            upload(sums.data() + rounds, &yes, 1, context.stream);
+            context.stream.synchronize();
+            break;
+        }
         Batch batch = loader.next(context.stream);
         // The rest of the last batch is not counted.
         batch.B = static_cast<int>(std::clamp<int64_t>(windows - (round * ranks + rank) * B, 0, B));
@@ -175,12 +185,15 @@ EvalResult evaluate(Model& model, Loader& loader, int B, int64_t windows, Contex
         model.forward(losses.data(), batch);
         reduce_sum(sums.data() + round, scratch.data(), losses.data(), n, false, context.stream);
     }
-    context.comm->all_gather(all.data(), sums.data(), rounds, DType::f32, context.stream);
+    context.comm->all_gather(all.data(), sums.data(), each, DType::f32, context.stream);
     context.comm->join(context.stream);
     std::vector<float> by_rank(static_cast<size_t>(all.size()));
     download(by_rank.data(), all.data(), all.size(), context.stream);
     context.stream.synchronize();
-    for (int64_t i = 0; i < all.size(); ++i) result.loss += by_rank[i % ranks * rounds + i / ranks];
+    for (int64_t r = 0; r < ranks; ++r)
+        if (by_rank[static_cast<size_t>(r * each + rounds)] != 0) return std::nullopt;
+    for (int64_t round = 0; round < rounds; ++round)
+        for (int64_t r = 0; r < ranks; ++r) result.loss += by_rank[static_cast<size_t>(r * each + round)];
     result.loss /= static_cast<double>(result.tokens);
     return result;
 }

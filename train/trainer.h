@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -22,6 +23,8 @@ struct TrainerOptions {
     float skip_spikes = 0;  // StepControl's spike_limit
     OptimizerOptions optimizer;
     Schedule schedule;
+    // Asked between the micro-batches of a step; true: the step is given up, as if it had not begun. One rank only.
+    std::function<bool()> give_up;
 };
 
 class Trainer {
@@ -29,7 +32,8 @@ public:
     Trainer(Model& model, Optimizer& optimizer, Loader& loader, const TrainerOptions& options, Context& context);
     ~Trainer();
 
-    // Queues the next step. Returns the metrics of the step before, if there is one that has not been returned.
+    // Queues the next step, unless it is given up: then steps_done() does not grow. Returns the metrics of the step
+    // before, if there is one that has not been returned.
     std::optional<StepMetrics> step();
     // Waits for the last queued step and returns its metrics, unless they were returned.
     std::optional<StepMetrics> finish();
@@ -54,7 +58,8 @@ struct EvalResult {
 
 // Mean loss over the first `windows` windows of the loader (not shuffled, made for this rank), the same ones every
 // time. The ranks share the work; the result is the same on each and, batch by batch, in the order of one rank.
-// Synchronizes.
-EvalResult evaluate(Model& model, Loader& loader, int B, int64_t windows, Context& context);
+// Synchronizes. give_up is asked between batches; where it says yes on any rank, there is no result on any.
+std::optional<EvalResult> evaluate(Model& model, Loader& loader, int B, int64_t windows, Context& context,
+                                   const std::function<bool()>& give_up = nullptr);
 
 }  // namespace teon

@@ -1,0 +1,118 @@
+#include "train/run_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+
+namespace teon {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Who writes the folder: the machine, the process and a number that no other run has.
+std::string lock_path(const std::string& folder) { return folder + "/lock"; }
+
+std::string owner() {
+    char host[256] = "?";
+    ::gethostname(host, sizeof host - 1);
+    std::random_device random;
+    return fmt::format("process {} on {}, {:08x}{:08x}\n", ::getpid(), host, random(), random());
+}
+
+std::string read_lock(const std::string& folder) {
+    try {
+        return read_text(lock_path(folder), 4096);
+    } catch (const Error&) { return ""; }
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const std::string& path) : path_(path) {
+    std::error_code error;
+    if (fs::is_directory(path, error)) {
+        lock();
+        return;
+    }
+    CHECK_USAGE(!fs::exists(path, error), "--out {}: is not a folder", path);
+    fs::path parent = fs::absolute(path).parent_path();
+    while (!fs::exists(parent, error) && parent != parent.parent_path()) parent = parent.parent_path();
+    CHECK_USAGE(fs::is_directory(parent, error) && ::access(parent.c_str(), W_OK) == 0,
+                "--out {}: cannot be made: {} cannot be written", path, parent.string());
+}
+
+void RunFolder::create(bool resumes) {
+    std::error_code error;
+    fs::create_directories(path_, error);
+    CHECK_USAGE(!error && ::access(path_.c_str(), W_OK) == 0, "--out {}: cannot be written: {}", path_,
+                error ? error.message() : std::strerror(errno));
+    if (lock_.descriptor() < 0) lock();
+    CHECK_USAGE(resumes || list_checkpoints(path_).empty(),
+                "--out {}: already holds a run; name another folder, or continue it with --resume", path_);
+}
+
+void RunFolder::lock() {
+    const std::string path = lock_path(path_);
+    File file(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644));
+    CHECK_USAGE(file.descriptor() >= 0, "--out {}: {} cannot be written: {}", path_, path, std::strerror(errno));
+    struct stat status;
+    CHECK(::fstat(file.descriptor(), &status) == 0 && S_ISREG(status.st_mode), "{}: is not a regular file", path);
+    if (::flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // else there are no locks here
+        std::string other = read_lock(path_);
+        throw Error(
+            fmt::format("--out {}: another process is writing it ({})", path_, other.substr(0, other.find(','))));
+    }
+    CHECK(::ftruncate(file.descriptor(), 0) == 0, "{}: cannot be written: {}", path, std::strerror(errno));
+    const std::string text = owner();
+    write_all(file, text.data(), text.size(), path);
+    lock_ = std::move(file);
+}
+
+std::string text_of_rank_0(const std::string& text, Context& context) {
+    Comm& comm = *context.comm;
+    if (comm.size() == 1) return text;
+    auto broadcast = [&](std::string bytes) {  // of a length that all know
+        const size_t size = bytes.size();
+        bytes.resize((size + 3) / 4 * 4);
+        const auto n = static_cast<int64_t>(bytes.size() / 4);
+        Buffer<float> shared(n);
+        upload_bytes(shared.data(), bytes.data(), bytes.size(), context.stream);
+        comm.broadcast(shared.data(), DType::f32, {{0, n, 0}}, context.stream);
+        comm.join(context.stream);
+        download_bytes(bytes.data(), shared.data(), bytes.size(), context.stream);
+        context.stream.synchronize();
+        bytes.resize(size);
+        return bytes;
+    };
+    std::string length(sizeof(uint64_t), '\0');
+    const uint64_t own = text.size();
+    std::memcpy(length.data(), &own, sizeof own);
+    length = broadcast(length);
+    uint64_t size = 0;
+    std::memcpy(&size, length.data(), sizeof size);
+    return size == 0 ? "" : broadcast(comm.rank() == 0 ? text : std::string(size, '\0'));
+}
+
+void check_same_folder(const std::string& path, Context& context) {
+    const std::string theirs = text_of_rank_0(read_lock(path), context);
+    const auto deadline = std::chrono::steady_clock::now() + kSharedFolderPatience;
+    while (read_lock(path) != theirs) {
+        CHECK(std::chrono::steady_clock::now() < deadline,
+              "--out {}: rank {} does not see what rank 0 writes there; it must be one folder for all ranks, on a file "
+              "system that their machines share, not a disk of one machine",
+              path, context.comm->rank());
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+}
+
+}  // namespace teon
