@@ -18,8 +18,8 @@ struct PublishedModel {
     TextLimits limits;
 };
 
-// `folder`, or the newest whole checkpoint in it if it is a run's. What a checkpoint's manifest lists is verified. Throws
-// Error naming the file and the fault.
+// `folder`, or the newest whole checkpoint in it if it is a run's. What a checkpoint's manifest lists is verified.
+// Throws Error naming the file and the fault.
 PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families);
 
 // The tokenizer of a checkpoint folder (in tokenizer/ or beside the weights), or nullptr if it has none.

@@ -402,16 +402,16 @@ class ResumeTest(unittest.TestCase):
 
     def test_a_log_that_cannot_be_written_ends_the_run_with_an_error_and_without_a_checkpoint(self):
         """A file size limit is a disk that is full for the log alone, as its signal is ignored."""
-        limit = ["bash", "-c", 'trap "" XFSZ; ulimit -f 64; exec "$@"', "limited"]  # 64 KiB: the log has more, every other file less
-        command = [*limit, *map(str, self.command("run", "--checkpoint-every", 10, steps=300))]
+        limit = ["bash", "-c", 'trap "" XFSZ; ulimit -f 96; exec "$@"', "limited"]  # 96 KiB: the log has more, every other file less
+        command = [*limit, *map(str, self.command("run", "--checkpoint-every", 10, steps=500))]
         result = subprocess.run(command, capture_output=True, text=True, timeout=120)
         self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
         self.assertRegex(result.stderr.splitlines()[-1], r"metrics\.jsonl: \d+ lines cannot be written: File too large")
         logged = [m["step"] for m in map(json.loads, (self.folder / "run" / "metrics.jsonl").read_text().splitlines()[:-1])]
         self.assertLessEqual(int(self.checkpoints("run")[-1][5:]), logged[-1])
-        self.train("run", "--checkpoint-every", 10, "--resume", steps=300)
-        self.train("whole", "--checkpoint-every", 10, steps=300)
-        self.assert_same_run("whole", "run", 300)
+        self.train("run", "--checkpoint-every", 10, "--resume", steps=500)
+        self.train("whole", "--checkpoint-every", 10, steps=500)
+        self.assert_same_run("whole", "run", 500)
 
     def test_init_from_begins_with_those_weights(self):
         self.train("run")
