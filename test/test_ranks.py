@@ -270,7 +270,7 @@ class Failures(Ranks):
         while kills > 0:
             out, lives = f"killed{lives}", lives + 1
             while True:
-                process = self.launch([*MPIRUN, "-np", "2", *self.command(out, *flags, "--resume", steps=steps)])
+                process = self.launch(self.ranks(2, self.command(out, *flags, "--resume", steps=steps)))
                 try:
                     output, _ = process.communicate(timeout=rng.uniform(0.2, 0.8) * duration if kills > 0 else 120)
                     self.assertEqual(process.returncode, 0, output)
@@ -325,6 +325,11 @@ class Failures(Ranks):
         process = self.launch(self.ranks(2, for_rank(1, f'good={good} bad={bad}; exec "${{@/#$good/$bad}}"', command)))
         self.expect([process], r"rank 1\b", 30)
 
+    def with_other_folder(self, out, other, *flags, **how):
+        """Two ranks, of which rank 1 finds `other` under the name of `out`, as on a disk of its own machine."""
+        rename = f'out={self.folder / out} other={self.folder / other}; exec "${{@/#$out/$other}}"'
+        return self.ranks(2, for_rank(1, rename, self.command(out, *flags, **how)))
+
     def test_a_rank_that_sees_another_folder_than_rank_0_is_named(self):
         for out in ("a", "b"):
             self.train(2, out, "--checkpoint-every", 5, "--check-ranks", "off", steps=15)
@@ -337,9 +342,7 @@ class Failures(Ranks):
         for view in (None, "a-before/step_00000005"):  # and one of another checkpoint under that name
             if view:
                 shutil.copytree(self.folder / view, other)
-            mpmd = [[*MPIRUN, "-np", "1"], self.command("a", "--resume", steps=15), [":", "-np", "1"],
-                    self.command("b", "--resume", steps=15)]
-            output = self.expect([self.launch(sum(mpmd, []))], r"rank 1 does not see \S*step_00000010 as rank 0 does", 40)
+            output = self.expect([self.launch(self.with_other_folder("a", "b", "--resume", steps=15))], r"rank 1 does not see \S*step_00000010 as rank 0 does", 40)
             self.assertIn("must be one folder for all ranks", output)
             self.assertEqual(sorted(p.name for p in (self.folder / "a").glob("step_*")), ["step_00000005", "step_00000010"])
         self.train(2, "a", "--resume", "--checkpoint-every", 5, "--check-ranks", "off", steps=15)  # it was not harmed
@@ -347,8 +350,7 @@ class Failures(Ranks):
                          (self.folder / "b-before" / "step_00000015" / "model.safetensors").read_bytes())
 
     def test_a_new_run_in_folders_of_each_machine_is_refused(self):
-        mpmd = [[*MPIRUN, "-np", "1"], self.command("here"), [":", "-np", "1"], self.command("there")]
-        self.expect([self.launch(sum(mpmd, []))], r"--out \S*there: rank 1 does not see what rank 0 writes there", 40)
+        self.expect([self.launch(self.with_other_folder("here", "there"))], r"--out \S*there: rank 1 does not see what rank 0 writes there", 40)
 
     def test_ranks_with_different_options_do_not_start(self):
         process = self.launch(self.ranks(2, for_rank(1, 'exec "$@" --seed 1', self.command("seeds"))))
