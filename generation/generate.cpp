@@ -103,14 +103,18 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
 
 PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families) {
     PublishedModel m{folder, {}, {}};
-    CHECK_USAGE(fs::is_directory(folder), "{}: no such folder", folder);
-    if (SafetensorsModel::in(folder)) {
+    std::error_code error;
+    const bool file = fs::is_regular_file(folder, error);
+    CHECK_USAGE(file || fs::is_directory(folder, error), "{}: no such folder, nor a file of weights", folder);
+    if (file || SafetensorsModel::in(folder)) {
         verify_model(folder);
     } else {
         m.folder = find_checkpoint(folder).folder;
         CHECK_USAGE(!m.folder.empty(), "{}: holds neither model.safetensors nor a whole checkpoint", folder);
     }
-    const std::string path = m.folder + "/config.json";
+    const std::string path = ((file ? fs::path(folder).parent_path() : fs::path(m.folder)) / "config.json").string();
+    CHECK_USAGE(fs::exists(path, error),
+                "{}: there is no config.json beside these weights, which says what model they are of", path);
     const nlohmann::json j = read_json(path);
     const auto type = JsonObject(j, path).get<std::string>("model_type", "");
     for (const ModelFamily& family : families) {

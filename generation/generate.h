@@ -13,13 +13,13 @@ namespace teon {
 // A folder with config.json and model.safetensors, or its index and shards: a checkpoint of ours, or a published GPT-2
 // or LLaMA.
 struct PublishedModel {
-    std::string folder;
+    std::string folder;  // or the file
     DecoderConfig config;
     TextLimits limits;
 };
 
 // `folder`, or the newest whole checkpoint in it if it is a run's. What a checkpoint's manifest lists is verified.
-// Throws Error naming the file and the fault.
+// Throws Error naming the file and the fault, also what its config.json says that cannot be computed here.
 PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families);
 
 // The tokenizer of a checkpoint folder (in tokenizer/ or beside the weights), or nullptr if it has none.

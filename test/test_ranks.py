@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pathlib
+import random
 import shutil
 import signal
 import subprocess

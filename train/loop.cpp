@@ -89,10 +89,8 @@ public:
             trainer_.restore(state.step, state.control);
         } else {
             model_->params().initialize(o_.seed, ctx_.stream);
-            if (!o_.init_from.empty()) {
-                verify_model(o_.init_from);
+            if (!o_.init_from.empty())  // which open_model() has verified
                 load_weights(model_->params(), SafetensorsModel(o_.init_from), ctx_.stream);
-            }
         }
         check_same_on_all_ranks(model_->params(), ctx_);
     }

@@ -35,6 +35,7 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.integer("--vocab-size", o.vocab_size, 2, 1 << 24, "tokens in the vocabulary").default_text =
         "the data's manifest.json, or the preset's";
     t.integer("--seq-len", o.seq_len, 1, 1 << 20, "tokens per sequence");
+    t.number("--norm-eps", o.norm_eps, 0, 1, "epsilon of the layer norms").default_text = "preset's";
     t.choice("--dtype", o.dtype, Choices<DType>{{"float", DType::f32}, {"bf16", DType::bf16}},
              "storage of weights and activations (master weights and sums are float)")
         .default_text = "bf16 on a GPU, float on a CPU";
@@ -183,7 +184,8 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
              "what to do if a checkpoint cannot be written (the ones before it stay good)");
     t.toggle("--resume", o.resume,
              "continue from the newest whole checkpoint in --out; starts anew if there is none yet");
-    t.text("--init-from", o.init_from, "PATH", "begin with the weights of a checkpoint folder or model.safetensors");
+    t.text("--init-from", o.init_from, "PATH",
+           "begin with the model of a folder (config.json, model.safetensors or its index), a run or a file");
     t.duration("--time-limit", o.time_limit, "save and end after this time, e.g. 23h50m").default_text = "none";
 
     t.group("Guards", FREE);
@@ -220,6 +222,21 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     return t;
 }
 
+}  // namespace
+
+void check_batch(const Options& o) {
+    CHECK_USAGE(o.batch_tokens % o.seq_len == 0, "--batch-tokens {} is not a multiple of --seq-len {}; {} would be",
+                o.batch_tokens, o.seq_len, std::max<int64_t>(1, o.batch_tokens / o.seq_len) * o.seq_len);
+    if (o.micro_batch > 0) {
+        const int64_t sequences = o.batch_tokens / o.seq_len;
+        CHECK_USAGE(sequences % o.micro_batch == 0,
+                    "--micro-batch {} does not divide the {} sequences of a step (--batch-tokens / --seq-len)",
+                    o.micro_batch, sequences);
+    }
+}
+
+namespace {
+
 // Rules between flags.
 void check_conflicts(Options& o, const std::set<std::string>& given) {
     OptimizerOptions& opt = o.optimizer;
@@ -248,14 +265,7 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
                     "--eval-only: on what? Give --val-data or --hellaswag");
         return;
     }
-    CHECK_USAGE(o.batch_tokens % o.seq_len == 0, "--batch-tokens {} is not a multiple of --seq-len {}; {} would be",
-                o.batch_tokens, o.seq_len, std::max<int64_t>(1, o.batch_tokens / o.seq_len) * o.seq_len);
-    if (o.micro_batch > 0) {
-        const int64_t sequences = o.batch_tokens / o.seq_len;
-        CHECK_USAGE(sequences % o.micro_batch == 0,
-                    "--micro-batch {} does not divide the {} sequences of a step (--batch-tokens / --seq-len)",
-                    o.micro_batch, sequences);
-    }
+    if (o.init_from.empty()) check_batch(o);  // else its model decides the length, where no flag does
     needs({"--adamw-lr", "--momentum", "--nesterov", "--lr-scale", "--ortho", "--ns-steps", "--ns-form",
            "--diagnose-every"},
           opt.method != Method::adamw, "--optimizer muon or teon");
@@ -280,6 +290,7 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
                                                 family.config(family.default_preset).family);
     const std::optional<std::set<std::string>> given = parse_flags(table, family.program, description, argc, argv);
     if (!given) return std::nullopt;
+    o.given = *given;
     check_conflicts(o, *given);
     return o;
 }

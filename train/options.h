@@ -4,6 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 namespace teon {
 
 struct Options {
+    std::set<std::string> given;  // flags, on the command line or in the file
     // model
     std::string model;
     int layers = 0, channels = 0, heads = 0, kv_heads = 0, ffn = 0, vocab_size = 0;  // 0: the preset's
@@ -23,7 +25,7 @@ struct Options {
     Recompute recompute = Recompute::automatic;
     AttentionKind attention = AttentionKind::automatic;
     bool autotune = false;
-    std::optional<float> rope_base;
+    std::optional<float> norm_eps, rope_base;
     float rope_scaling = 1.0f;
     // data
     std::string data, val_data;
@@ -49,6 +51,8 @@ struct Options {
     int64_t checkpoint_every = 0, keep_last = 0, keep_every = 0;
     bool checkpoint_sync = false, stop_on_save_error = false, resume = false;
     std::string init_from;
+    // The model of --init-from, once it has been read: flags may repeat what it is, not contradict it.
+    std::optional<DecoderConfig> adopted;
     double time_limit = 0;  // seconds; 0: none
     // guards
     int max_skipped = 20;
@@ -62,13 +66,16 @@ struct Options {
     int ranks = 1;          // with plan_only; a run's come from its launcher
     double bandwidth = 0;   // GB/s per rank, for the plan's prediction; 0: none
     bool check_ranks = false, rank_logs = false;
-    double comm_timeout = 600;  // seconds
+    double comm_timeout = 600;                       // seconds
     std::pair<int64_t, int64_t> profile_steps = {};  // first and last; {0, 0}: none
 };
 
 // Parses argv and, where given, --config FILE.toml (flags override it). Throws UsageError with one line that names the
 // flag, the value and the fix. Returns std::nullopt if --help or --version was asked for and printed.
 std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv);
+
+// Throws UsageError unless --batch-tokens, --seq-len and --micro-batch divide one another.
+void check_batch(const Options& options);
 
 // Every flag with its resolved value, for config.json.
 nlohmann::json options_json(const ModelFamily& family, const Options& options);

@@ -6,6 +6,7 @@
 
 #include "files/file.h"
 #include "files/hash.h"
+#include "options/option_table.h"
 #include "options/version.h"
 #include "train/run_folder.h"
 
@@ -72,17 +73,26 @@ std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder,
 
 json run_json(const ModelFamily& family, const Setup& s) {
     const DecoderConfig& c = s.config;
-    return {
-        {"program", family.program},
-        {"version", source_version()},
-        {"options", options_json(family, s.options)},
-        {"model",
-         {{"layers", c.L}, {"channels", c.C}, {"heads", c.NH}, {"kv_heads", c.NKV}, {"ffn", c.F}, {"vocab_size", c.V}}},
-        {"ranks", s.placement.ranks},
-        {"micro_batch", s.run.B},
-        {"steps", s.steps},
-        {"warmup_steps", warmup_steps(s.options.schedule, s.steps)},
-        {"data", data_json(s.train)}};
+    return {{"program", family.program},
+            {"version", source_version()},
+            {"options", options_json(family, s.options)},
+            {"model",
+             {{"layers", c.L},
+              {"channels", c.C},
+              {"heads", c.NH},
+              {"kv_heads", c.NKV},
+              {"ffn", c.F},
+              {"vocab_size", c.V},
+              {"context", c.max_T},
+              {"norm_eps", as_written(c.norm_eps)},
+              {"rope_base", as_written(c.rope_base)},
+              {"rope_scaling", as_written(c.rope_scaling)},
+              {"tied_head", c.tied_head}}},
+            {"ranks", s.placement.ranks},
+            {"micro_batch", s.run.B},
+            {"steps", s.steps},
+            {"warmup_steps", warmup_steps(s.options.schedule, s.steps)},
+            {"data", data_json(s.train)}};
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "generation/generate.h"
 #include "options/version.h"
 #include "train/evaluation.h"
 #include "train/loop.h"
@@ -95,6 +96,11 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
         CHECK(std::freopen("/dev/null", "w", stdout), "/dev/null cannot be opened");  // rank 0 speaks for all
     std::optional<Options> options = parse_options(family, argc, argv);
     if (!options) return 0;
+    if (!options->init_from.empty() && !options->eval_only) {
+        const PublishedModel model = open_model(options->init_from, {family});
+        options->init_from = model.folder;
+        options->adopted = model.config;
+    }
     constexpr int64_t kPlanBytes = int64_t{80} << 30;  // --plan-only plans for a device of 80 GB unless told otherwise
     const bool cuda = std::string_view(backend_name()) == "cuda";
     if (options->plan_only) {

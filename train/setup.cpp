@@ -10,8 +10,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-DecoderConfig make_config(const ModelFamily& family, const Options& o, int in_data) {
-    DecoderConfig c = family.config(o.model);
+// The preset with the flags over it.
+DecoderConfig model_of_flags(DecoderConfig c, const Options& o) {
     if (o.layers) c.L = o.layers;
     if (o.channels) {
         c.F =
@@ -21,16 +21,52 @@ DecoderConfig make_config(const ModelFamily& family, const Options& o, int in_da
     if (o.heads) c.NKV = c.NH = o.heads;
     if (o.kv_heads) c.NKV = o.kv_heads;
     if (o.ffn) c.F = o.ffn;
-    if (o.vocab_size) {
-        c.V = o.vocab_size;
-        CHECK_USAGE(c.V >= in_data, "--vocab-size {}: the data's manifest.json says {}; leave the flag out to use that",
-                    c.V, in_data);
-    } else if (in_data) {
-        c.V = in_data;
-    }
-    c.max_T = o.seq_len;
+    if (o.vocab_size) c.V = o.vocab_size;
+    if (o.norm_eps) c.norm_eps = *o.norm_eps;
     if (o.rope_base) c.rope_base = *o.rope_base;
-    c.rope_scaling = o.rope_scaling;
+    if (o.given.count("--rope-scaling")) c.rope_scaling = o.rope_scaling;
+    return c;
+}
+
+// Flags may repeat what the model of --init-from is.
+void check_agrees(const ModelFamily& family, const Options& o, const DecoderConfig& model) {
+    const DecoderConfig flags = model_of_flags(o.given.count("--model") ? family.config(o.model) : model, o);
+    auto check = [&](const char* flag, auto given, auto is) {
+        CHECK_USAGE(given == is || !(o.given.count(flag) || o.given.count("--model")),
+                    "{} {}: the model of --init-from has {}; leave the flag out to take it as it is",
+                    o.given.count(flag) ? flag : "--model " + o.model + " with " + (flag + 2), given, is);
+    };
+    check("--layers", flags.L, model.L);
+    check("--channels", flags.C, model.C);
+    check("--heads", flags.NH, model.NH);
+    check("--kv-heads", flags.NKV, model.NKV);
+    if (o.given.count("--ffn") || o.given.count("--model")) check("--ffn", flags.F, model.F);
+    auto check_given = [&](const char* flag, auto given, auto is) {  // presets leave these to the data and the run
+        if (o.given.count(flag)) check(flag, given, is);
+    };
+    check_given("--vocab-size", flags.V, model.V);
+    check_given("--norm-eps", flags.norm_eps, model.norm_eps);
+    check_given("--rope-base", flags.rope_base, model.rope_base);
+    check_given("--rope-scaling", flags.rope_scaling, model.rope_scaling);
+}
+
+DecoderConfig make_config(const ModelFamily& family, const Options& o, const DataSet& data) {
+    DecoderConfig c;
+    if (o.adopted) {
+        c = *o.adopted;
+        check_agrees(family, o, c);
+        CHECK_USAGE(o.seq_len <= c.max_T, "--seq-len {}: the model of --init-from has a context of {}", o.seq_len,
+                    c.max_T);
+        CHECK_USAGE(data.vocab_size <= c.V, "{}: a vocabulary of {}, but the model of --init-from has {}",
+                    data.described_by, data.vocab_size, c.V);
+    } else {
+        c = model_of_flags(family.config(o.model), o);
+        CHECK_USAGE(!o.vocab_size || c.V >= data.vocab_size,
+                    "--vocab-size {}: the data's manifest.json says {}; leave the flag out to use that", c.V,
+                    data.vocab_size);
+        if (!o.vocab_size && data.vocab_size) c.V = data.vocab_size;
+        c.max_T = o.seq_len;
+    }
     validate(c);
     return c;
 }
@@ -147,16 +183,19 @@ int64_t Setup::memory_bytes() const {
 Setup make_setup(const ModelFamily& family, const Options& options, const DeviceLimits& limits) {
     Setup s;
     s.options = options;
+    if (options.adopted && !options.given.count("--seq-len"))
+        s.options.seq_len = std::min(options.seq_len, options.adopted->max_T);
+    check_batch(s.options);
     open_data(s);
-    s.config = make_config(family, options, s.train.vocab_size);
+    s.config = make_config(family, s.options, s.train);
     CHECK_USAGE(
         !options.document_mask || s.train.delimiter >= 0 || options.data.empty(),
         "--document-mask: {} has no manifest.json that names the delimiter; make the shards with scripts/prepare.py",
         options.data);
-    check_shares(options, limits.ranks);
+    check_shares(s.options, limits.ranks);
     plan_length(s);
 
-    s.run.T = options.seq_len;
+    s.run.T = s.options.seq_len;
     s.run.dtype = options.dtype.value_or(limits.is_gpu ? DType::bf16 : DType::f32);
     s.options.dtype = s.run.dtype;
     s.run.attention = options.attention;
@@ -179,7 +218,7 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     s.activations = decoder_activations(s.config, s.run);
     s.memory.push_back({"activations, saved", s.activations.saved_bytes()});
     s.memory.push_back({"activations, scratch", s.activations.scratch_bytes()});
-    s.micro_steps = static_cast<int>(options.batch_tokens / options.seq_len / limits.ranks / s.run.B);
+    s.micro_steps = static_cast<int>(options.batch_tokens / s.options.seq_len / limits.ranks / s.run.B);
     s.options.micro_batch = s.run.B;
     return s;
 }
