@@ -2,6 +2,4 @@
 #include "model/gpt2.h"
 #include "train/run.h"
 
-int main(int argc, char** argv) {
-    return teon::train_main({"train_gpt2", "small", teon::gpt2_presets(), teon::gpt2_config}, argc, argv);
-}
+int main(int argc, char** argv) { return teon::train_main(teon::gpt2_family(), argc, argv); }

@@ -2,6 +2,4 @@
 #include "model/llama.h"
 #include "train/run.h"
 
-int main(int argc, char** argv) {
-    return teon::train_main({"train_llama", "60m", teon::llama_presets(), teon::llama_config}, argc, argv);
-}
+int main(int argc, char** argv) { return teon::train_main(teon::llama_family(), argc, argv); }

@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/hf_config.h"
 #include "checkpoint/weights.h"
 #include "files/json.h"
 
@@ -116,15 +115,9 @@ PublishedModel open_model(const std::string& folder, const std::vector<ModelFami
     CHECK_USAGE(fs::exists(path, error),
                 "{}: there is no config.json beside these weights, which says what model they are of", path);
     const nlohmann::json j = read_json(path);
-    const auto type = JsonObject(j, path).get<std::string>("model_type", "");
-    for (const ModelFamily& family : families) {
-        const DecoderConfig base = family.config(family.default_preset);
-        if (base.family != type) continue;
-        m.config = decoder_config(j, base, path);
-        m.limits = text_limits(j, path);
-        return m;
-    }
-    throw UsageError(fmt::format("{}: model_type is '{}'; only gpt2 and llama can be read here", path, type));
+    m.config = decoder_config(j, families, path);
+    m.limits = text_limits(j, path);
+    return m;
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder) {

@@ -1,66 +1,43 @@
 #include "generation/generator.h"
 
-#include <algorithm>
-
-#include "model/decoder_forward.h"
+#include "model/layers.h"
 
 namespace teon {
 
 namespace {
 
-// Everything that one pass writes, N = B * T rows of the longest prompt; and what lives from pass to pass.
-struct GeneratorTensors {
-    Tensor x, norm, branch;  // (N, C) T: residual stream, normalized, and what the next norm adds to the stream
-    Tensor mean, rstd;       // (N) float
-    Tensor qkv, attention;   // (N, qkv_width) T; (N, C) T
-    Tensor lse, attention_scratch;
-    Tensor mlp_in, mlp_act;       // (N, mlp_in_width) T; (N, Fp) T
-    Tensor cache;                 // L copies of (B, capacity, 2 NKV HS) T
-    Tensor logits, logits_float;  // (B, Vp) T; float
-    Tensor tokens, positions;     // (N) int
-    Tensor cos_sin;               // (max_T, HS) float
+// The plan of generation, and the rows that are the generator's own.
+struct GeneratorPlan {
+    ActivationPlan plan;
+    Tensor tokens, positions, logits;  // (B * capacity) int; (B, V) float
+    GeneratorPlan(DecoderLayers& layers, const DecoderConfig& c, int B, int capacity, DType dtype) {
+        DecoderRun run;
+        run.B = B;
+        run.T = capacity;
+        run.dtype = dtype;
+        run.attention = AttentionKind::gemm;
+        plan = layers.plan(run, Purpose::generate);
+        tokens = plan.shared_bytes("tokens", plan.N() * static_cast<int64_t>(sizeof(int)));
+        positions = plan.shared_bytes("positions", plan.N() * static_cast<int64_t>(sizeof(int)));
+        logits = plan.shared_bytes("logits", int64_t{B} * c.V * size_of(DType::f32));
+        plan.set_offsets();
+    }
 };
-
-// Takes the memory if `arena` is given. Returns its size in bytes.
-size_t lay_out(const DecoderConfig& c, int B, int capacity, DType dtype, GeneratorTensors* tensors, Arena* arena) {
-    using G = GeneratorTensors;
-    const int64_t N = static_cast<int64_t>(B) * capacity, item = size_of(dtype), f32 = 4;
-    size_t total = 0;
-    auto take = [&](Tensor G::*tensor, int64_t bytes, int copies = 1) {
-        const auto stride = static_cast<int64_t>(Arena::aligned(static_cast<size_t>(bytes)));
-        if (arena) (*tensors).*tensor = {arena->take<std::byte>(stride * copies), copies > 1 ? stride : 0};
-        total += static_cast<size_t>(stride * copies);
-    };
-    for (Tensor G::*tensor : {&G::x, &G::norm, &G::branch, &G::attention}) take(tensor, N * c.C * item);
-    for (Tensor G::*tensor : {&G::mean, &G::rstd, &G::tokens, &G::positions}) take(tensor, N * f32);
-    take(&G::qkv, N * c.qkv_width() * item);
-    take(&G::lse, N * c.NH * f32);
-    take(&G::attention_scratch,
-         static_cast<int64_t>(attention_scratch_bytes({B, capacity, c.NH, c.NKV, c.HS()}, dtype)));
-    take(&G::mlp_in, N * c.mlp_in_width() * item);
-    take(&G::mlp_act, N * c.Fp() * item);
-    take(&G::cache, N * 2 * c.NKV * c.HS() * item, c.L);
-    take(&G::logits, static_cast<int64_t>(B) * c.Vp() * item);
-    take(&G::logits_float, static_cast<int64_t>(B) * c.Vp() * f32);
-    if (c.positions == Positions::rotary) take(&G::cos_sin, static_cast<int64_t>(c.max_T) * c.HS() * f32);
-    return total;
-}
 
 template <typename T>
 class DecoderGenerator final : public Generator {
 public:
     DecoderGenerator(const DecoderConfig& c, const ParamStore& params, int B, int capacity, Context& context)
-        : c_(c),
+        : V_(c.V),
           B_(B),
           capacity_(capacity),
           ctx_(context),
-          p_(lay_out_params(c)),
-          ops_{c_, params, ctx_},
-          arena_(lay_out(c, B, capacity, dtype_of<T>, nullptr, nullptr)),
-          logits_(static_cast<size_t>(B) * c.V),
-          padded_(static_cast<size_t>(B) * c.Vp()) {
-        lay_out(c_, B_, capacity_, dtype_of<T>, &a_, &arena_);
-        if (c_.positions == Positions::rotary) fill_rotary_table(a_.cos_sin.template at<float>(), c_, ctx_.stream);
+          params_(params),
+          layers_(c),
+          plan_(layers_, c, B, capacity, dtype_of<T>),
+          memory_(plan_.plan),
+          logits_(static_cast<size_t>(B) * c.V) {
+        layers_.prepare(Pass<T>{ctx_, params_, memory_, {}});
     }
 
     const std::vector<float>& start(const std::vector<int>& tokens) override {
@@ -84,76 +61,37 @@ public:
 
 private:
     const std::vector<float>& extend(const std::vector<int>& tokens, int T_new) {
-        const int N = B_ * T_new;
         upload_rows(tokens, T_new);
-        ops_.embed(at(a_.x), a_.tokens.at<int>(), a_.positions.at<int>(), p_, N);
-        for (int l = 0; l < c_.L; ++l) block(l, T_new);
-        norm(p_.final_norm, at(a_.branch), N);
-
-        // The last row of each sequence, T_new rows apart.
-        const T* last = at(a_.norm) + static_cast<int64_t>(T_new - 1) * c_.C;
-        ops_.linear(at(a_.logits), last, p_.head, B_, static_cast<int64_t>(T_new) * c_.C);
-        cast(a_.logits_float.at<float>(), at(a_.logits), static_cast<int64_t>(B_) * c_.Vp(), ctx_.stream);
-        download(padded_.data(), a_.logits_float.at<float>(), static_cast<int64_t>(padded_.size()), ctx_.stream);
+        Batch batch{B_, T_new, memory_.at<int>(plan_.tokens)};
+        batch.positions = memory_.at<int>(plan_.positions);
+        const Pass<T> p{ctx_, params_, memory_, batch, length_};
+        layers_.forward(p);
+        float* logits = memory_.at<float>(plan_.logits);
+        layers_.head().logits(p, logits, T_new - 1, B_, T_new);  // the last row of each sequence
+        download(logits_.data(), logits, static_cast<int64_t>(logits_.size()), ctx_.stream);
         ctx_.stream.synchronize();
-        for (int b = 0; b < B_; ++b)
-            std::copy_n(padded_.begin() + static_cast<int64_t>(b) * c_.Vp(), c_.V,
-                        logits_.begin() + static_cast<int64_t>(b) * c_.V);
         length_ += T_new;
         return logits_;
-    }
-
-    void block(int l, int T_new) {
-        const LayerRows& p = p_.layers[static_cast<size_t>(l)];
-        const int N = B_ * T_new;
-        const AttentionShape shape{B_, T_new, c_.NH, c_.NKV, c_.HS()};
-        // 1. queries, keys and values
-        norm(p.norm1, l > 0 ? at(a_.branch) : nullptr, N);
-        ops_.linear(at(a_.qkv), at(a_.norm), p.qkv, N);
-        ops_.rotate(at(a_.qkv), a_.cos_sin.at<float>(), a_.positions.at<int>(), N);
-        cache_append(a_.cache.at<T>(l), at(a_.qkv), shape, length_, capacity_, ctx_.stream);
-        // 2. attention: of a whole prompt to itself, of a token to the cache
-        if (length_ == 0) {
-            attention_forward(at(a_.attention), a_.lse.at<float>(), a_.attention_scratch.at<void>(), at(a_.qkv),
-                              nullptr, shape, ctx_);
-        } else {
-            attention_decode(at(a_.attention), at(a_.qkv), a_.cache.at<T>(l), shape, length_ + 1, capacity_,
-                             ctx_.stream);
-        }
-        ops_.linear(at(a_.branch), at(a_.attention), p.attn_out, N);
-        // 3. MLP
-        norm(p.norm2, at(a_.branch), N);
-        ops_.mlp_in(at(a_.mlp_act), at(a_.mlp_in), at(a_.norm), p.mlp_in, N);
-        ops_.linear(at(a_.branch), at(a_.mlp_act), p.mlp_out, N);
-    }
-
-    // x += branch, in place; norm = its norm.
-    void norm(const NormRows& p, const T* branch, int N) {
-        ops_.norm(at(a_.norm), at(a_.x), a_.mean.at<float>(), a_.rstd.at<float>(), at(a_.x), branch, p, N);
     }
 
     void upload_rows(const std::vector<int>& tokens, int T_new) {
         positions_.resize(tokens.size());
         for (size_t i = 0; i < tokens.size(); ++i) {
-            CHECK(tokens[i] >= 0 && tokens[i] < c_.V, "token {} is outside the model's vocabulary of {}", tokens[i],
-                  c_.V);
+            CHECK(tokens[i] >= 0 && tokens[i] < V_, "token {} is outside the model's vocabulary of {}", tokens[i], V_);
             positions_[i] = length_ + static_cast<int>(i) % T_new;
         }
         const auto n = static_cast<int64_t>(tokens.size());
-        upload(a_.tokens.at<int>(), tokens.data(), n, ctx_.stream);
-        upload(a_.positions.at<int>(), positions_.data(), n, ctx_.stream);
+        upload(memory_.at<int>(plan_.tokens), tokens.data(), n, ctx_.stream);
+        upload(memory_.at<int>(plan_.positions), positions_.data(), n, ctx_.stream);
     }
 
-    T* at(const Tensor& tensor) const { return tensor.at<T>(); }
-
-    const DecoderConfig c_;
-    const int B_, capacity_;
+    const int V_, B_, capacity_;
     Context& ctx_;
-    const DecoderParams p_;
-    const DecoderForward<T> ops_;
-    Arena arena_;
-    GeneratorTensors a_;
-    std::vector<float> logits_, padded_;
+    const ParamStore& params_;
+    DecoderLayers layers_;
+    const GeneratorPlan plan_;
+    const Activations memory_;
+    std::vector<float> logits_;
     std::vector<int> positions_;
     int length_ = 0;
 };
@@ -161,7 +99,8 @@ private:
 }  // namespace
 
 int64_t generator_bytes(const DecoderConfig& c, int B, int capacity, DType dtype) {
-    return static_cast<int64_t>(lay_out(c, B, capacity, dtype, nullptr, nullptr));
+    DecoderLayers layers(c);
+    return GeneratorPlan(layers, c, B, capacity, dtype).plan.total_bytes();
 }
 
 std::unique_ptr<Generator> make_generator(const DecoderConfig& c, const ParamStore& params, int B, int capacity,

@@ -1,6 +1,6 @@
 #include "model/activation_plan.h"
 
-#include "runtime/device.h"
+#include <algorithm>
 
 namespace teon {
 
@@ -18,14 +18,74 @@ std::string_view name_of(Recompute r) {
     return "?";
 }
 
-int ActivationPlan::add(std::string name, int64_t bytes, int copies, std::string_view lifetime) {
-    rows_.push_back({std::move(name), static_cast<int64_t>(Arena::aligned(bytes)), copies, lifetime});
-    return static_cast<int>(rows_.size()) - 1;
+std::string_view name_of(AttentionKind k) {
+    switch (k) {
+        case AttentionKind::automatic:
+            return "auto";
+        case AttentionKind::gemm:
+            return "gemm";
+        case AttentionKind::flash:
+            return "flash";
+    }
+    return "?";
+}
+
+ActivationPlan::ActivationPlan(const DecoderRun& run, Purpose purpose) : run_(run), purpose_(purpose) {
+    CHECK(run.recompute != Recompute::automatic && run.attention != AttentionKind::automatic,
+          "recompute policy and attention must be resolved before memory is laid out");
+}
+
+bool ActivationPlan::keeps(Drop drop) const {
+    if (!trains()) return false;
+    switch (drop) {
+        case Drop::never:
+            return true;
+        case Drop::under_block:
+            return run_.recompute != Recompute::block;
+        case Drop::under_cheap:
+            return run_.recompute == Recompute::none;
+    }
+    return true;
+}
+
+Tensor ActivationPlan::add(const std::string& name, int64_t bytes, bool own_copy, Lifetime lifetime) {
+    bytes = static_cast<int64_t>(Arena::aligned(static_cast<size_t>(bytes)));
+    const auto known = std::find_if(rows_.begin(), rows_.end(), [&](const ActivationRow& r) { return r.name == name; });
+    const int row = static_cast<int>(known - rows_.begin());
+    if (known == rows_.end()) {
+        rows_.push_back({name, bytes, 1, lifetime, 0});
+        return {row, 0};
+    }
+    CHECK(known->lifetime == lifetime, "the plan has '{}' twice, with different lifetimes", name);
+    known->bytes = std::max(known->bytes, bytes);
+    return {row, own_copy ? known->copies++ : 0};
+}
+
+Tensor ActivationPlan::saved(const std::string& name, int64_t width, Drop drop) {
+    return add(name, N() * width * size_of(run_.dtype), keeps(drop), keeps(drop) ? Lifetime::saved : Lifetime::scratch);
+}
+Tensor ActivationPlan::saved_floats(const std::string& name, int64_t width, Drop drop) {
+    return add(name, N() * width * size_of(DType::f32), keeps(drop), keeps(drop) ? Lifetime::saved : Lifetime::scratch);
+}
+Tensor ActivationPlan::shared(const std::string& name, int64_t width) {
+    return shared_bytes(name, N() * width * size_of(run_.dtype));
+}
+Tensor ActivationPlan::shared_bytes(const std::string& name, int64_t bytes) {
+    return add(name, bytes, false, Lifetime::scratch);
+}
+Tensor ActivationPlan::cache(const std::string& name, int64_t width) {
+    return trains() ? Tensor{} : add(name, N() * width * size_of(run_.dtype), true, Lifetime::scratch);
+}
+Tensor ActivationPlan::gradient(const std::string& name, int64_t width) {
+    return trains() ? shared(name, width) : Tensor{};
+}
+Tensor ActivationPlan::gradient_bytes(const std::string& name, int64_t bytes) {
+    return trains() ? shared_bytes(name, bytes) : Tensor{};
 }
 
 int64_t ActivationPlan::saved_bytes() const {
     int64_t sum = 0;
-    for (const ActivationRow& row : rows_) sum += row.lifetime == "saved" ? row.total() : 0;
+    for (const ActivationRow& row : rows_) sum += row.lifetime == Lifetime::saved ? row.total() : 0;
     return sum;
 }
 
@@ -35,6 +95,12 @@ int64_t ActivationPlan::total_bytes() const {
     return sum;
 }
 
-int64_t ActivationPlan::scratch_bytes() const { return total_bytes() - saved_bytes(); }
+void ActivationPlan::set_offsets() {
+    int64_t offset = 0;
+    for (ActivationRow& row : rows_) {
+        row.offset = offset;
+        offset += row.total();
+    }
+}
 
 }  // namespace teon

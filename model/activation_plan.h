@@ -1,11 +1,16 @@
-// What the forward pass keeps for the backward pass, and what both need for a moment: one row per tensor. Totals come
-// from here before anything is allocated (--plan-only), and the model takes its memory by the same rows.
+// What the forward pass keeps for the backward pass, and what both need for a moment: one row per tensor. The layers
+// declare their rows (their plan()); totals come from here before anything is allocated (--plan-only), and a model
+// takes its memory by the same rows.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "runtime/device.h"
+#include "runtime/dtype.h"
 
 namespace teon {
 
@@ -14,23 +19,88 @@ namespace teon {
 enum class Recompute { none, cheap, block, automatic };
 std::string_view name_of(Recompute r);
 
+// flash: on tensor cores, without scores in memory; bf16 and head sizes 64 and 128. automatic: flash where it is
+// possible and the machine has tensor cores, else gemm.
+enum class AttentionKind { automatic, gemm, flash };
+std::string_view name_of(AttentionKind k);
+
+// How one run uses a model.
+struct DecoderRun {
+    int B = 1, T = 1;  // the largest micro-batch that will be given
+    DType dtype = DType::f32;
+    Recompute recompute = Recompute::none;
+    AttentionKind attention = AttentionKind::automatic;
+    int64_t memory_budget = 0;  // bytes for activations, for Recompute::automatic; 0 = unlimited
+    int head_rows = 0;          // the most rows whose logits exist at a time; 0: as many as fit 128 MiB
+};
+
+// generate: forward only, T is the capacity of the cache of keys and values.
+enum class Purpose { train, generate };
+// Which policies do without a saved tensor. What cheap drops, block drops too.
+enum class Drop { never, under_block, under_cheap };
+enum class Lifetime { saved, scratch };  // from forward to backward; within a layer's pass
+
+// A tensor of the plan, as the layer that declared it knows it.
+struct Tensor {
+    int row = -1, copy = 0;
+};
+
 struct ActivationRow {
     std::string name;
-    int64_t bytes = 0;          // of one copy
-    int copies = 1;             // L where every layer keeps its own
-    std::string_view lifetime;  // "saved" (forward to backward) or "scratch"
+    int64_t bytes = 0;  // of one copy
+    int copies = 1;     // L where every layer keeps its own
+    Lifetime lifetime = Lifetime::scratch;
+    int64_t offset = 0;  // of the first copy, in bytes
     int64_t total() const { return bytes * copies; }
 };
 
 class ActivationPlan {
 public:
-    int add(std::string name, int64_t bytes, int copies, std::string_view lifetime);
+    ActivationPlan() = default;
+    ActivationPlan(const DecoderRun& run, Purpose purpose);  // run's choices must be resolved
+
+    // N = B * T rows of `width` elements of the storage type, or of floats. A tensor of a name that is there already is
+    // another copy where the policy keeps it, else the same memory, as large as the largest.
+    Tensor saved(const std::string& name, int64_t width, Drop drop);
+    Tensor saved_floats(const std::string& name, int64_t width, Drop drop);
+    Tensor shared(const std::string& name, int64_t width);
+    Tensor shared_bytes(const std::string& name, int64_t bytes);
+    Tensor cache(const std::string& name, int64_t width);     // a copy each, for generation alone
+    Tensor gradient(const std::string& name, int64_t width);  // shared, for training alone
+    Tensor gradient_bytes(const std::string& name, int64_t bytes);
+
+    const DecoderRun& run() const { return run_; }
+    int64_t N() const { return static_cast<int64_t>(run_.B) * run_.T; }
+    bool trains() const { return purpose_ == Purpose::train; }
+    bool keeps(Tensor s) const { return rows_[s.row].lifetime == Lifetime::saved; }  // from forward to backward
     const std::vector<ActivationRow>& rows() const { return rows_; }
     int64_t saved_bytes() const;
-    int64_t scratch_bytes() const;
-    int64_t total_bytes() const;  // what one Arena holds, alignment included
+    int64_t scratch_bytes() const { return total_bytes() - saved_bytes(); }
+    int64_t total_bytes() const;
+    void set_offsets();  // once every layer has declared its rows
+
 private:
+    Tensor add(const std::string& name, int64_t bytes, bool own_copy, Lifetime lifetime);
+    bool keeps(Drop drop) const;
+    DecoderRun run_;
+    Purpose purpose_ = Purpose::train;
     std::vector<ActivationRow> rows_;
+};
+
+// The memory of a plan.
+class Activations {
+public:
+    explicit Activations(const ActivationPlan& plan) : plan_(plan), memory_(plan.total_bytes()) {}
+    const ActivationPlan& plan() const { return plan_; }
+    template <typename T>
+    T* at(Tensor s) const {
+        const ActivationRow& row = plan_.rows()[s.row];
+        return reinterpret_cast<T*>(memory_.data() + row.offset + s.copy * row.bytes);
+    }
+
+private:
+    const ActivationPlan plan_;
+    Buffer<std::byte> memory_;
 };
 
 }  // namespace teon

@@ -1,19 +1,10 @@
 #include "model/gpt2.h"
 
+#include "model/hf_config.h"
+
 namespace teon {
 
 namespace {
-
-struct Preset {
-    const char* name;
-    int C, L, NH;
-};
-constexpr Preset kPresets[] = {
-    {"tiny", 128, 4, 4},      // for CPUs and tests: 0.8M in the blocks
-    {"small", 768, 12, 12},   // 124M
-    {"base", 1024, 24, 16},   // 355M
-    {"large", 1280, 36, 20},  // 774M
-};
 
 DecoderNames names() {
     DecoderNames n;
@@ -33,30 +24,62 @@ DecoderNames names() {
     return n;
 }
 
-}  // namespace
-
-std::vector<std::string> gpt2_presets() {
-    std::vector<std::string> result;
-    for (const Preset& p : kPresets) result.push_back(p.name);
-    return result;
+DecoderConfig preset(const char* name, int C, int L, int NH) {
+    DecoderConfig c;
+    c.family = "gpt2";
+    c.preset = name;
+    c.L = L;
+    c.C = C;
+    c.NH = c.NKV = NH;
+    c.F = 4 * C;
+    c.V = 50257;
+    c.names = names();
+    return c;
 }
 
-DecoderConfig gpt2_config(const std::string& preset) {
-    for (const Preset& p : kPresets) {
-        if (preset != p.name) continue;
-        DecoderConfig c;
-        c.family = "gpt2";
-        c.preset = preset;
-        c.L = p.L;
-        c.C = p.C;
-        c.NH = c.NKV = p.NH;
-        c.F = 4 * p.C;
-        c.V = 50257;
-        c.names = names();
-        return c;
-    }
-    throw UsageError(
-        fmt::format("no GPT-2 preset is called '{}'; there are {}", preset, fmt::join(gpt2_presets(), ", ")));
+nlohmann::ordered_json write_hf(const DecoderConfig& c) {
+    return {{"architectures", {"GPT2LMHeadModel"}},
+            {"model_type", "gpt2"},
+            {"n_positions", c.max_T},
+            {"n_embd", c.C},
+            {"n_layer", c.L},
+            {"n_head", c.NH},
+            {"n_inner", c.F},
+            {"activation_function", "gelu_new"},
+            {"layer_norm_epsilon", decimal(c.norm_eps)},
+            {"resid_pdrop", 0.0},
+            {"embd_pdrop", 0.0},
+            {"attn_pdrop", 0.0}};
+}
+
+void read_hf(DecoderConfig& c, HfReader& r) {
+    r.require<std::string>("activation_function", "gelu_new", "gelu_new");
+    r.require("scale_attn_weights", true, true);
+    r.require("scale_attn_by_inverse_layer_idx", false, false);
+    c.max_T = r.size("n_positions");
+    r.require("n_ctx", c.max_T, c.max_T);
+    c.C = r.size("n_embd");
+    c.L = r.size("n_layer");
+    c.NH = c.NKV = r.size("n_head");
+    c.F = r.size("n_inner", 4 * c.C);
+    c.norm_eps = r.get("layer_norm_epsilon", 1e-5f);
+    c.tied_head = r.get("tie_word_embeddings", true);
+    r.ignore({"resid_pdrop", "embd_pdrop", "attn_pdrop", "reorder_and_upcast_attn", "summary_activation",
+              "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"});
+}
+
+}  // namespace
+
+ModelFamily gpt2_family() {
+    return {.name = "gpt2",
+            .title = "GPT-2",
+            .default_preset = "small",
+            .presets = {preset("tiny", 128, 4, 4),       // for CPUs and tests: 0.8M in the blocks
+                        preset("small", 768, 12, 12),    // 124M
+                        preset("base", 1024, 24, 16),    // 355M
+                        preset("large", 1280, 36, 20)},  // 774M
+            .write_hf = write_hf,
+            .read_hf = read_hf};
 }
 
 }  // namespace teon

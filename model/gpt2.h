@@ -1,14 +1,11 @@
 // GPT-2 (Radford et al. 2019): learned positions, LayerNorm, GELU, biases, tied head.
 #pragma once
 
-#include <string>
-#include <vector>
-
-#include "model/decoder.h"
+#include "model/family.h"
 
 namespace teon {
 
-std::vector<std::string> gpt2_presets();               // "tiny", "small", "base", "large"
-DecoderConfig gpt2_config(const std::string& preset);  // throws UsageError on an unknown preset
+ModelFamily gpt2_family();  // presets "tiny", "small", "base", "large"
+inline DecoderConfig gpt2_config(const std::string& preset) { return gpt2_family().config(preset); }
 
 }  // namespace teon

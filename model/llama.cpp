@@ -1,21 +1,10 @@
 #include "model/llama.h"
 
+#include "model/hf_config.h"
+
 namespace teon {
 
 namespace {
-
-struct Preset {
-    const char* name;
-    int C, L, NH, F;
-};
-// The paper's sizes (Table 5 of arXiv 2601.23261), with vocabulary 32000 and an untied head.
-constexpr Preset kPresets[] = {
-    {"tiny", 128, 4, 4, 344},      // for CPUs and tests
-    {"60m", 512, 8, 8, 1376},      // 58.07M
-    {"130m", 768, 12, 12, 2048},   // 134.11M
-    {"350m", 1024, 24, 16, 2736},  // 367.97M
-    {"1b", 2048, 24, 32, 5461},    // 1339.08M
-};
 
 DecoderNames names() {
     DecoderNames n;
@@ -34,37 +23,75 @@ DecoderNames names() {
     return n;
 }
 
-}  // namespace
-
-std::vector<std::string> llama_presets() {
-    std::vector<std::string> result;
-    for (const Preset& p : kPresets) result.push_back(p.name);
-    return result;
+DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
+    DecoderConfig c;
+    c.family = "llama";
+    c.preset = name;
+    c.L = L;
+    c.C = C;
+    c.NH = c.NKV = NH;
+    c.F = F;
+    c.V = 32000;
+    c.norm = NormKind::rmsnorm;
+    c.positions = PositionKind::rotary;
+    c.mlp = MlpKind::swiglu;
+    c.biases = false;
+    c.tied_head = false;
+    c.norm_eps = 1e-6f;
+    c.scaled_residual_init = false;
+    c.names = names();
+    return c;
 }
 
-DecoderConfig llama_config(const std::string& preset) {
-    for (const Preset& p : kPresets) {
-        if (preset != p.name) continue;
-        DecoderConfig c;
-        c.family = "llama";
-        c.preset = preset;
-        c.L = p.L;
-        c.C = p.C;
-        c.NH = c.NKV = p.NH;
-        c.F = p.F;
-        c.V = 32000;
-        c.norm = Norm::rmsnorm;
-        c.positions = Positions::rotary;
-        c.mlp = Mlp::swiglu;
-        c.biases = false;
-        c.tied_head = false;
-        c.norm_eps = 1e-6f;
-        c.scaled_residual_init = false;
-        c.names = names();
-        return c;
-    }
-    throw UsageError(
-        fmt::format("no LLaMA preset is called '{}'; there are {}", preset, fmt::join(llama_presets(), ", ")));
+nlohmann::ordered_json write_hf(const DecoderConfig& c) {
+    return {{"architectures", {"LlamaForCausalLM"}},
+            {"model_type", "llama"},
+            {"max_position_embeddings", c.max_T},
+            {"hidden_size", c.C},
+            {"num_hidden_layers", c.L},
+            {"num_attention_heads", c.NH},
+            {"num_key_value_heads", c.NKV},
+            {"head_dim", c.HS()},
+            {"intermediate_size", c.F},
+            {"hidden_act", "silu"},
+            {"rms_norm_eps", decimal(c.norm_eps)},
+            {"rope_theta", decimal(c.rope_base)},
+            {"rope_scaling", rope_scaling_json(c)},
+            {"attention_bias", false},
+            {"mlp_bias", false}};
+}
+
+void read_hf(DecoderConfig& c, HfReader& r) {
+    r.require<std::string>("hidden_act", "silu", "silu");
+    r.require("attention_bias", false, false);
+    r.require("mlp_bias", false, false);
+    c.max_T = r.size("max_position_embeddings");
+    c.C = r.size("hidden_size");
+    c.L = r.size("num_hidden_layers");
+    c.NH = r.size("num_attention_heads");
+    c.NKV = r.size("num_key_value_heads", c.NH);
+    c.head_size = r.size("head_dim", c.C / c.NH);
+    c.F = r.size("intermediate_size");
+    c.norm_eps = r.get("rms_norm_eps", 1e-6f);
+    c.tied_head = r.get("tie_word_embeddings", false);
+    read_rope(c, r);
+    r.ignore({"attention_dropout", "pretraining_tp"});  // the latter splits products without changing them
+}
+
+}  // namespace
+
+ModelFamily llama_family() {
+    // The paper's sizes (Table 5 of arXiv 2601.23261), with vocabulary 32000 and an untied head.
+    return {.name = "llama",
+            .title = "LLaMA",
+            .default_preset = "60m",
+            .presets = {preset("tiny", 128, 4, 4, 344),      // for CPUs and tests
+                        preset("60m", 512, 8, 8, 1376),      // 58.07M
+                        preset("130m", 768, 12, 12, 2048),   // 134.11M
+                        preset("350m", 1024, 24, 16, 2736),  // 367.97M
+                        preset("1b", 2048, 24, 32, 5461)},   // 1339.08M
+            .write_hf = write_hf,
+            .read_hf = read_hf};
 }
 
 }  // namespace teon

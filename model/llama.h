@@ -1,14 +1,11 @@
 // LLaMA (Touvron et al. 2023) as Hugging Face's LlamaForCausalLM: rotary positions, RMSNorm, SwiGLU, no biases.
 #pragma once
 
-#include <string>
-#include <vector>
-
-#include "model/decoder.h"
+#include "model/family.h"
 
 namespace teon {
 
-std::vector<std::string> llama_presets();               // "tiny", "60m", "130m", "350m", "1b"
-DecoderConfig llama_config(const std::string& preset);  // throws UsageError on an unknown preset
+ModelFamily llama_family();  // presets "tiny", "60m", "130m", "350m", "1b"
+inline DecoderConfig llama_config(const std::string& preset) { return llama_family().config(preset); }
 
 }  // namespace teon

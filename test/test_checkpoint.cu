@@ -12,7 +12,6 @@
 #include <set>
 
 #include "checkpoint/checkpoint_writer.h"
-#include "checkpoint/hf_config.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
 #include "model/gpt2.h"

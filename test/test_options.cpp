@@ -16,8 +16,7 @@ using namespace teon::test;
 
 namespace {
 
-const ModelFamily kGpt2{"train_gpt2", "small", gpt2_presets(), gpt2_config};
-const ModelFamily kLlama{"train_llama", "60m", llama_presets(), llama_config};
+const ModelFamily kGpt2 = gpt2_family(), kLlama = llama_family();
 
 std::optional<Options> parse(const std::vector<std::string>& flags, const ModelFamily& family = kGpt2) {
     std::vector<const char*> argv = {family.program.c_str()};

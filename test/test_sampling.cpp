@@ -3,11 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
-
-#include "checkpoint/hf_config.h"
-#include "model/gpt2.h"
-#include "model/llama.h"
 
 #include "test/catch.h"
 
@@ -133,54 +128,4 @@ TEST_CASE("generation/sampling: prompts") {
     REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, {9}}), UsageError);
     o.prompt_tokens.clear();
     REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, {9}}), UsageError);
-}
-
-TEST_CASE("checkpoint/hf_config: what is written is read back, and what cannot be computed is refused") {
-    for (const DecoderConfig& base : {gpt2_config("tiny"), llama_config("130m")}) {
-        DecoderConfig c = base;
-        c.L = 3;
-        c.F += 8;
-        c.V = 1234;
-        c.max_T = 77;
-        if (base.family == "llama") {
-            c.NKV = 4;
-            c.rope_base = 5e5f;
-            c.rope_scaling = 2.0f;
-            c.tied_head = true;
-        }
-        const nlohmann::json j = nlohmann::json::parse(hf_config(c, 5).dump());
-        const DecoderConfig read = decoder_config(j, base, "config.json");
-        REQUIRE(hf_config(read, 5) == hf_config(c, 5));
-        REQUIRE(read.NKV == c.NKV);
-        REQUIRE(read.rope_base == c.rope_base);
-        using Change = std::pair<std::string, nlohmann::json>;
-        const std::vector<Change> gpt2 = {
-            {"activation_function", "relu"}, {"scale_attn_weights", false}, {"n_layer", 0}};
-        const std::vector<Change> llama = {{"hidden_act", "relu"},
-                                           {"attention_bias", true},
-                                           {"head_dim", 1},
-                                           {"rope_scaling", {{"rope_type", "yarn"}}},
-                                           {"vocab_size", "many"}};
-        for (const auto& [key, value] : base.family == "gpt2" ? gpt2 : llama) {
-            nlohmann::json other = j;
-            other[key] = value;
-            INFO(base.family << " " << key);
-            REQUIRE_THROWS_AS(decoder_config(other, base, "config.json"), UsageError);
-        }
-    }
-}
-
-TEST_CASE("checkpoint/hf_config: published forms of LLaMA's rotary base are understood") {
-    const DecoderConfig base = llama_config("tiny");
-    nlohmann::json j = nlohmann::json::parse(hf_config(base, 1).dump());
-    j.erase("rope_scaling");
-    REQUIRE(decoder_config(j, base, "c").rope_base == 10000.0f);
-    j.erase("rope_theta");
-    REQUIRE(decoder_config(j, base, "c").rope_base == 10000.0f);
-    j["rope_parameters"] = {{"rope_theta", 500000.0}, {"rope_type", "default"}};
-    REQUIRE(decoder_config(j, base, "c").rope_base == 500000.0f);
-    j["rope_parameters"] = {{"rope_theta", 500000.0}, {"rope_type", "linear"}, {"factor", 4.0}};
-    REQUIRE(decoder_config(j, base, "c").rope_scaling == 4.0f);
-    j["rope_parameters"]["rope_type"] = "llama3";
-    REQUIRE_THROWS_AS(decoder_config(j, base, "c"), UsageError);
 }

@@ -24,7 +24,7 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     OptionTable t;
     t.group("Model");
     Choices<std::string> presets;
-    for (const std::string& p : family.presets) presets.push_back({p, p});
+    for (const DecoderConfig& c : family.presets) presets.push_back({c.preset, c.preset});
     o.model = family.default_preset;
     t.choice("--model", o.model, presets, "preset that the flags below override");
     t.integer("--layers", o.layers, 1, 1024, "transformer blocks").default_text = "preset's";
@@ -56,7 +56,7 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
         "--autotune", o.autotune,
         "on a GPU, try the library's algorithms for each matrix product and take the fastest; then the last bits of "
         "results may differ from run to run");
-    if (family.config(family.default_preset).positions == Positions::rotary) {
+    if (family.config(family.default_preset).positions == PositionKind::rotary) {
         t.number("--rope-base", o.rope_base, 1, 1e12, "base of the rotary frequencies").default_text = "preset's";
         t.number("--rope-scaling", o.rope_scaling, 1e-3, 1e6, "positions are divided by this (linear scaling)");
     }
@@ -286,9 +286,8 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
 std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv) {
     Options o;
     const OptionTable table = make_table(family, o);
-    const std::string description = fmt::format("Train a language model of the {} kind on token shards.",
-                                                family.config(family.default_preset).family);
-    const std::optional<std::set<std::string>> given = parse_flags(table, family.program, description, argc, argv);
+    const std::string description = fmt::format("Train a language model of the {} kind on token shards.", family.name);
+    const std::optional<std::set<std::string>> given = parse_flags(table, family.program(), description, argc, argv);
     if (!given) return std::nullopt;
     o.given = *given;
     check_conflicts(o, *given);

@@ -73,7 +73,7 @@ std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder,
 
 json run_json(const ModelFamily& family, const Setup& s) {
     const DecoderConfig& c = s.config;
-    return {{"program", family.program},
+    return {{"program", family.program()},
             {"version", source_version()},
             {"options", options_json(family, s.options)},
             {"model",

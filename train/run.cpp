@@ -47,7 +47,7 @@ json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& de
     }
     json memory = json::object();
     for (const auto& [name, bytes] : s.memory) memory[name] = bytes;
-    return {{"program", family.program},
+    return {{"program", family.program()},
             {"version", source_version()},
             {"device", {{"name", device.name}, {"backend", backend_name()}, {"memory_bytes", device.total_bytes}}},
             {"options", options_json(family, s.options)},
@@ -171,7 +171,7 @@ void report_error(const ModelFamily& family, const std::exception& error) {
         }
     } catch (const UsageError&) {  // then that is the error
     }
-    fmt::print(stderr, "{}: error: {}{}\n", family.program, rank, error.what());
+    fmt::print(stderr, "{}: error: {}{}\n", family.program(), rank, error.what());
 }
 
 }  // namespace

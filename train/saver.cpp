@@ -1,7 +1,7 @@
 #include "train/saver.h"
 
-#include "checkpoint/hf_config.h"
 #include "checkpoint/tokenizer_files.h"
+#include "model/family.h"
 
 namespace teon {
 

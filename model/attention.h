@@ -1,0 +1,151 @@
+// Causal self-attention between its two products: queries, keys and values from one, the heads through the other into a
+// branch of the residual stream.
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "model/linear.h"
+
+namespace teon {
+
+class Attention {
+public:
+    Attention(ParamBuilder& b, const DecoderConfig& c, float out_std)
+        : positions_(c.positions),
+          NH_(c.NH),
+          NKV_(c.NKV),
+          HS_(c.HS()),
+          max_T_(c.max_T),
+          rope_base_(c.rope_base),
+          rope_scaling_(c.rope_scaling) {
+        const DecoderNames& n = c.names;
+        const int Q = NH_ * HS_, KV = NKV_ * HS_;
+        qkv_ = Linear(b, {{n.q, Role::q, Q, Q}, {n.k, Role::k, KV, KV}, {n.v, Role::v, KV, KV}}, c.C, c.C, c.init_std,
+                      c.biases);
+        proj_ = Linear(b, {{n.o, Role::o, c.C, c.C}}, Q, Q, out_std, c.biases);
+    }
+
+    void plan(ActivationPlan& plan, Flow& flow) {
+        const AttentionShape shape{plan.run().B, plan.run().T, NH_, NKV_, HS_};
+        flash_ = plan.run().attention == AttentionKind::flash;
+        in_ = flow.out;
+        qkv_rows_ = plan.saved("queries, keys, values", qkv_.out, Drop::under_block);
+        lse_ = plan.saved_floats("attention log-sum-exp", NH_, Drop::under_block);
+        heads_ = plan.saved("attention heads", proj_.in, Drop::under_block);
+        scratch_ = plan.shared_bytes("attention scratch",
+                                     static_cast<int64_t>(flash_ ? flash_attention_scratch_bytes(shape)
+                                                                 : attention_scratch_bytes(shape, plan.run().dtype)));
+        if (positions_ == PositionKind::rotary)
+            rotary_ = plan.shared_bytes("rotary table", int64_t{max_T_} * HS_ * size_of(DType::f32));
+        cache_ = plan.cache("keys and values", 2 * NKV_ * HS_);
+        capacity_ = plan.run().T;
+        out_ = flow.branch;
+        flow.branched = true;
+        dqkv_ = plan.gradient("gradient of queries, keys, values", qkv_.out);
+        dbranch_ = flow.dstream, dheads_ = din_ = flow.dout;
+    }
+
+    // What one token of T sees costs half of what it would without the causal mask.
+    double flops(int T) const { return qkv_.flops() + proj_.flops() + 2.0 * proj_.in * T; }
+    double recompute_flops(const ActivationPlan& plan, int T) const { return plan.keeps(qkv_rows_) ? 0 : flops(T); }
+
+    // Fills the tensors that never change. Synchronizes. One layer does it for all.
+    template <typename T>
+    void prepare(const Pass<T>& p) const {
+        if (positions_ != PositionKind::rotary) return;
+        std::vector<float> inv_freq(static_cast<size_t>(HS_) / 2);
+        for (size_t j = 0; j < inv_freq.size(); ++j)
+            inv_freq[j] = static_cast<float>(
+                std::pow(static_cast<double>(rope_base_), -2.0 * static_cast<double>(j) / HS_) / rope_scaling_);
+        Buffer<float> on_device(static_cast<int64_t>(inv_freq.size()));
+        upload(on_device.data(), inv_freq.data(), on_device.size(), p.stream());
+        rotary_table(p.floats(rotary_), on_device.data(), max_T_, HS_, p.stream());
+        p.stream().synchronize();
+    }
+
+    template <typename T>
+    void forward(const Pass<T>& p) const {
+        qkv_.forward(p, p.at(qkv_rows_), p.at(in_), p.N());
+        rotate(p);
+        attend(p);
+        proj_.forward(p, p.at(out_), p.at(heads_), p.N());
+    }
+
+    template <typename T>
+    void recompute(const Pass<T>& p) const {
+        if (!p.keeps(qkv_rows_)) forward(p);
+    }
+
+    template <typename T>
+    void backward(const Pass<T>& p) const {
+        T* dqkv = p.at(dqkv_);
+        proj_.backward(p, p.at(dheads_), p.at(dbranch_), p.at(heads_), p.N());
+        attend_backward(p, dqkv);
+        switch (positions_) {
+            case PositionKind::learned:
+                break;
+            case PositionKind::rotary:
+                rotary_backward(dqkv, p.floats(rotary_), p.batch.positions, p.N(), NH_, NKV_, HS_, p.stream());
+        }
+        qkv_.backward(p, p.at(din_), dqkv, p.at(in_), p.N());
+    }
+
+private:
+    template <typename T>
+    void rotate(const Pass<T>& p) const {
+        switch (positions_) {
+            case PositionKind::learned:
+                return;
+            case PositionKind::rotary:
+                return rotary_forward(p.at(qkv_rows_), p.floats(rotary_), p.batch.positions, p.N(), NH_, NKV_, HS_,
+                                      p.stream());
+        }
+    }
+
+    // A whole batch or prompt to itself; in generation, a token to the cache.
+    template <typename T>
+    void attend(const Pass<T>& p) const {
+        T* heads = p.at(heads_);
+        const T* qkv = p.at(qkv_rows_);
+        if (!p.memory.plan().trains()) cache_append(p.at(cache_), qkv, shape(p), p.cached, capacity_, p.stream());
+        if (p.cached > 0)
+            return attention_decode(heads, qkv, p.at(cache_), shape(p), p.cached + 1, capacity_, p.stream());
+        if constexpr (std::is_same_v<T, bf16>) {
+            if (flash_)
+                return flash_attention_forward(heads, p.floats(lse_), qkv, p.batch.doc_start, shape(p), p.stream());
+        }
+        attention_forward(heads, p.floats(lse_), p.bytes(scratch_), qkv, p.batch.doc_start, shape(p), p.context);
+    }
+
+    template <typename T>
+    void attend_backward(const Pass<T>& p, T* dqkv) const {
+        const T *dheads = p.at(dheads_), *qkv = p.at(qkv_rows_), *heads = p.at(heads_);
+        const float* lse = p.floats(lse_);
+        if constexpr (std::is_same_v<T, bf16>) {
+            if (flash_)
+                return flash_attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start,
+                                                shape(p), p.stream());
+        }
+        attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start, shape(p), p.context);
+    }
+
+    template <typename T>
+    AttentionShape shape(const Pass<T>& p) const {
+        return {p.batch.B, p.batch.T, NH_, NKV_, HS_};
+    }
+
+    PositionKind positions_;
+    int NH_, NKV_, HS_, max_T_;
+    float rope_base_, rope_scaling_;
+    Linear qkv_, proj_;
+    bool flash_ = false;  // then T is bf16
+    int capacity_ = 0;    // of the cache
+    // Queries and keys are rotated where they stand. heads: (N, NH * HS), concatenated.
+    Tensor in_, qkv_rows_, lse_, heads_, scratch_, rotary_, cache_, out_;
+    Tensor dqkv_, dbranch_, dheads_, din_;
+};
+
+}  // namespace teon

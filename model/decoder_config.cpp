@@ -1,0 +1,25 @@
+#include "model/decoder_config.h"
+
+namespace teon {
+
+void validate(const DecoderConfig& c) {
+    auto positive = [](const char* flag, int value) {
+        CHECK_USAGE(value > 0, "--{} {}: must be at least 1", flag, value);
+    };
+    positive("layers", c.L);
+    positive("channels", c.C);
+    positive("heads", c.NH);
+    positive("kv-heads", c.NKV);
+    positive("ffn", c.F);
+    positive("vocab-size", c.V);
+    positive("seq-len", c.max_T);
+    CHECK_USAGE(c.head_size >= 0, "a head of {} elements", c.head_size);
+    CHECK_USAGE(c.head_size > 0 || c.C % c.NH == 0, "--channels {} is not a multiple of --heads {}", c.C, c.NH);
+    CHECK_USAGE(c.NH % c.NKV == 0, "--heads {} is not a multiple of --kv-heads {}", c.NH, c.NKV);
+    CHECK_USAGE(c.positions != PositionKind::rotary || c.HS() % 2 == 0,
+                "rotary positions need an even head size, but a head of this model has {} elements", c.HS());
+    CHECK_USAGE(c.family != "gpt2" || c.NKV == c.NH, "--kv-heads {}: GPT-2 has as many key/value heads as heads ({})",
+                c.NKV, c.NH);
+}
+
+}  // namespace teon

@@ -1,0 +1,54 @@
+// What a decoder-only transformer is made of. A family (gpt2.h, llama.h) fills it in; nothing here touches a device.
+#pragma once
+
+#include <string>
+
+#include "runtime/check.h"
+
+namespace teon {
+
+enum class NormKind { layernorm, rmsnorm };
+enum class PositionKind { learned, rotary };
+enum class MlpKind { gelu, swiglu };
+
+// What a parameter is called here and in a Hugging Face checkpoint; {} stands for the layer; ".weight" or ".bias"
+// follows.
+struct ParamName {
+    std::string name, checkpoint;
+    int part = 0, parts = 1;  // block `part` of `parts` of the checkpoint's tensor
+};
+struct DecoderNames {
+    ParamName token, position, norm1, q, k, v, o, norm2, gate, up, down, final_norm, head;
+    bool transposed = false;  // checkpoints store linear weights (in, out)
+};
+
+struct DecoderConfig {
+    std::string family;  // "gpt2", "llama"
+    std::string preset;
+    int L = 0, C = 0, NH = 0, NKV = 0, F = 0, V = 0;
+    int head_size = 0;  // elements of a head; 0: C / NH
+    int max_T = 1024;   // rows of the learned position table; longest sequence
+    NormKind norm = NormKind::layernorm;
+    PositionKind positions = PositionKind::learned;
+    MlpKind mlp = MlpKind::gelu;
+    bool biases = true;
+    bool tied_head = true;
+    float norm_eps = 1e-5f;
+    float rope_base = 10000.0f;
+    float rope_scaling = 1.0f;  // positions are divided by it (linear scaling)
+    float init_std = 0.02f;
+    bool scaled_residual_init = true;  // attention output and mlp-down start at init_std / sqrt(2 L), as GPT-2's do
+    DecoderNames names;
+
+    int HS() const { return head_size > 0 ? head_size : C / NH; }
+    int attention_width() const { return NH * HS(); }
+    int qkv_width() const { return (NH + 2 * NKV) * HS(); }
+    int Vp() const { return (V + 127) / 128 * 128; }  // stored rows of the token table: a multiple of 128
+    int Fp() const { return (F + 7) / 8 * 8; }        // stored MLP width: a multiple of 8 (16-byte rows in bf16)
+};
+
+// Throws UsageError unless the sizes fit together (all positive, NH a multiple of NKV, C of NH where heads have no size
+// of their own, HS even for rotary).
+void validate(const DecoderConfig& c);
+
+}  // namespace teon

@@ -1,0 +1,50 @@
+// Tokens, and learned positions where a model has them, as the beginning of the residual stream.
+#pragma once
+
+#include "kernels/ops.h"
+#include "model/param_builder.h"
+#include "model/pass.h"
+
+namespace teon {
+
+class Embedding {
+public:
+    Embedding(ParamBuilder& b, const DecoderConfig& c) : C_(c.C) {
+        token_ = b.matrix(c.names.token, Role::token_embedding, c.Vp(), C_, c.V, C_, c.init_std);
+        switch (c.positions) {
+            case PositionKind::learned:
+                position_ = b.matrix(c.names.position, Role::position_embedding, c.max_T, C_, c.max_T, C_, c.init_std);
+                break;
+            case PositionKind::rotary:
+                break;  // the attention's
+        }
+    }
+
+    int token_row() const { return token_; }  // of the parameter table: a tied head's weight
+
+    void plan(ActivationPlan& plan, Flow& flow) {
+        out_ = flow.stream = plan.saved("residual stream", C_, Drop::never);
+        flow.branched = false;
+        dstream_ = flow.dstream;
+    }
+
+    template <typename T>
+    void forward(const Pass<T>& p) const {
+        embedding_forward(p.at(out_), p.batch.tokens, p.batch.positions, p.weight(token_),
+                          position_ >= 0 ? p.weight(position_) : nullptr, p.N(), C_, p.stream());
+    }
+
+    template <typename T>
+    void backward(const Pass<T>& p) const {
+        const Batch& b = p.batch;
+        embedding_backward(p.grad(token_), p.at(dstream_), b.tokens, b.token_order, p.N(), C_, p.stream());
+        if (position_ >= 0)
+            embedding_backward(p.grad(position_), p.at(dstream_), b.positions, b.position_order, p.N(), C_, p.stream());
+    }
+
+private:
+    int C_, token_ = -1, position_ = -1;
+    Tensor out_, dstream_;
+};
+
+}  // namespace teon

@@ -1,0 +1,106 @@
+// A decoder as the list of its layers, in the order in which data flow. Parameters, activation plan, forward pass,
+// recomputation, backward pass, generation and FLOPs all walk this list.
+#pragma once
+
+#include <functional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "model/attention.h"
+#include "model/embedding.h"
+#include "model/head.h"
+#include "model/mlp.h"
+#include "model/norm.h"
+
+namespace teon {
+
+// Pre-norm: the residual stream, normalized, through the attention; what came of it added, normalized, through the MLP,
+// whose branch the next norm adds.
+class Block {
+public:
+    Block(ParamBuilder& b, const DecoderConfig& c, float out_std)
+        : norm1_(b, c, c.names.norm1, {"attention norm", "residual stream", Drop::never, Drop::under_cheap}),
+          attention_(b, c, out_std),
+          norm2_(b, c, c.names.norm2, {"MLP norm", "residual after attention", Drop::under_block, Drop::under_cheap}),
+          mlp_(b, c, out_std) {}
+
+    auto layers() { return std::tie(norm1_, attention_, norm2_, mlp_); }
+    auto layers() const { return std::tie(norm1_, attention_, norm2_, mlp_); }
+
+    const Attention& attention() const { return attention_; }
+
+private:
+    Norm norm1_;
+    Attention attention_;
+    Norm norm2_;
+    Mlp mlp_;
+};
+
+// Calls f with each layer of a block, first to last or last to first.
+template <typename B, typename F>
+void for_each_layer(B& block, F f) {
+    std::apply([&](auto&... layer) { (f(layer), ...); }, block.layers());
+}
+template <typename B, typename F>
+void for_each_layer_reversed(B& block, F f) {
+    auto layers = block.layers();
+    constexpr size_t n = std::tuple_size_v<decltype(layers)>;
+    [&]<size_t... i>(std::index_sequence<i...>) { (f(std::get<n - 1 - i>(layers)), ...); }
+    (std::make_index_sequence<n>{});
+}
+
+class DecoderLayers {
+public:
+    explicit DecoderLayers(const DecoderConfig& c);
+
+    const ParamTable& table() const { return table_; }
+    // Must come before the passes below, which run within the memory that it describes. Touches no device.
+    ActivationPlan plan(const DecoderRun& run, Purpose purpose);
+    double flops(int T) const;                                        // of the forward pass of a token
+    double recompute_flops(const ActivationPlan& plan, int T) const;  // of what its backward pass does again
+    const Head& head() const { return head_; }
+
+    // Fills what never changes. Synchronizes.
+    template <typename T>
+    void prepare(const Pass<T>& p) const {
+        blocks_.front().attention().prepare(p);
+    }
+
+    // From tokens to the final norm's output, which the head reads.
+    template <typename T>
+    void forward(const Pass<T>& p) const {
+        embedding_.forward(p);
+        for (const Block& block : blocks_) for_each_layer(block, [&](auto& layer) { layer.forward(p); });
+        final_norm_.forward(p);
+    }
+
+    // From the gradient of the final norm's output, which the head left, to those of all parameters but the head's.
+    // on_grads_ready (may be empty): as Model::forward_backward has it.
+    template <typename T>
+    void backward(const Pass<T>& p, const std::function<void(int)>& on_grads_ready) const {
+        final_norm_.backward(p);
+        for (int l = static_cast<int>(blocks_.size()) - 1; l >= 0; --l) {
+            const Block& block = blocks_[static_cast<size_t>(l)];
+            const bool last = &block == &blocks_.back();  // whose tensors are still in place
+            if (!last) for_each_layer(block, [&](auto& layer) { layer.recompute(p); });
+            for_each_layer_reversed(block, [&](auto& layer) { layer.backward(p); });
+            if (on_grads_ready) on_grads_ready(l);
+        }
+        embedding_.backward(p);
+        if (on_grads_ready) on_grads_ready(-1);
+    }
+
+private:
+    static std::vector<Block> make_blocks(ParamBuilder& b, const DecoderConfig& c);
+
+    const int width_, attention_width_;
+    ParamTable table_;
+    ParamBuilder builder_;
+    Embedding embedding_;
+    std::vector<Block> blocks_;
+    Norm final_norm_;
+    Head head_;
+};
+
+}  // namespace teon

@@ -1,0 +1,86 @@
+// y = x W^T + b, of one weight or of several that read the same input and are joined into one product.
+#pragma once
+
+#include <initializer_list>
+
+#include "model/param_builder.h"
+#include "model/pass.h"
+
+namespace teon {
+
+struct Linear {
+    int weight = -1, bias = -1;  // rows of the table: the first of the joined weights, and of their biases; -1: none
+    int out = 0, in = 0;         // as stored
+    double weights = 0;          // without padding
+
+    struct Part {
+        const ParamName& name;
+        Role role;
+        int out, logical_out;
+    };
+    Linear() = default;
+    Linear(ParamBuilder& b, std::initializer_list<Part> parts, int in, int logical_in, float std, bool biases)
+        : in(in) {
+        for (const Part& p : parts) {
+            const int row = b.matrix(p.name, p.role, p.out, in, p.logical_out, logical_in, std, weight >= 0);
+            if (weight < 0) weight = row;
+            out += p.out;
+            weights += static_cast<double>(p.logical_out) * logical_in;
+        }
+        if (!biases) return;
+        for (const Part& p : parts) {
+            const int row = b.vector(p.name, "bias", Role::bias, p.out, p.logical_out, Init::zeros, bias >= 0);
+            if (bias < 0) bias = row;
+        }
+    }
+
+    double flops() const { return 2 * weights; }  // of a token's forward pass
+
+    // y (N, out) from x (N, in), whose rows are ld elements apart (0: in).
+    template <typename T>
+    void forward(const Pass<T>& p, T* y, const T* x, int N, int64_t ld = 0) const {
+        Gemm g;
+        g.M = N;
+        g.N = out;
+        g.K = in;
+        g.trans_b = true;
+        g.A = mat(x, ld ? ld : in);
+        g.B = mat(p.weight(weight), in);
+        g.C = mat(y, out);
+        if (bias >= 0) {
+            g.epilogue = Epilogue::bias;
+            g.bias = mat(p.weight(bias), out);
+        }
+        p.context.linalg.gemm(g);
+    }
+
+    // dx (N, in) = dy (N, out) W; dW += dy^T x; db += column sums of dy.
+    template <typename T>
+    void backward(const Pass<T>& p, T* dx, const T* dy, const T* x, int N) const {
+        Gemm dW;
+        dW.M = out;
+        dW.N = in;
+        dW.K = N;
+        dW.trans_a = true;
+        dW.A = mat(dy, out);
+        dW.B = mat(x, in);
+        dW.C = mat(p.grad(weight), in);
+        dW.beta = 1.0f;
+        if (bias >= 0) {
+            dW.epilogue = Epilogue::bias_grad;
+            dW.bias = mat(p.grad(bias), out);
+        }
+        p.context.linalg.gemm(dW);
+
+        Gemm g;
+        g.M = N;
+        g.N = in;
+        g.K = out;
+        g.A = mat(dy, out);
+        g.B = mat(p.weight(weight), in);
+        g.C = mat(dx, in);
+        p.context.linalg.gemm(g);
+    }
+};
+
+}  // namespace teon

@@ -1,0 +1,88 @@
+// The MLP: a product to its width, an activation function, a product back into a branch of the residual stream.
+#pragma once
+
+#include "kernels/ops.h"
+#include "model/linear.h"
+
+namespace teon {
+
+class Mlp {
+public:
+    Mlp(ParamBuilder& b, const DecoderConfig& c, float out_std) : kind_(c.mlp), F_(c.Fp()) {
+        const DecoderNames& n = c.names;
+        switch (kind_) {
+            case MlpKind::gelu:
+                up_ = Linear(b, {{n.up, Role::mlp_up, F_, c.F}}, c.C, c.C, c.init_std, c.biases);
+                break;
+            case MlpKind::swiglu:
+                up_ = Linear(b, {{n.gate, Role::mlp_gate, F_, c.F}, {n.up, Role::mlp_up, F_, c.F}}, c.C, c.C,
+                             c.init_std, c.biases);
+                break;
+        }
+        down_ = Linear(b, {{n.down, Role::mlp_down, c.C, c.C}}, F_, c.F, out_std, c.biases);
+    }
+
+    void plan(ActivationPlan& plan, Flow& flow) {
+        in_ = flow.out;
+        before_ = plan.saved("MLP before activation", up_.out, Drop::under_block);
+        after_ = plan.saved("MLP after activation", F_, Drop::under_cheap);
+        out_ = flow.branch;
+        flow.branched = true;
+        dafter_ = dbefore_ = plan.gradient("gradient of MLP activation", F_);
+        if (up_.out != F_) dbefore_ = plan.gradient("gradient before activation", up_.out);
+        dbranch_ = flow.dstream, din_ = flow.dout;
+    }
+
+    double flops(int) const { return up_.flops() + down_.flops(); }
+    double recompute_flops(const ActivationPlan& plan, int) const { return plan.keeps(before_) ? 0 : up_.flops(); }
+
+    template <typename T>
+    void forward(const Pass<T>& p) const {
+        up_.forward(p, p.at(before_), p.at(in_), p.N());
+        activate(p);
+        down_.forward(p, p.at(out_), p.at(after_), p.N());
+    }
+
+    template <typename T>
+    void recompute(const Pass<T>& p) const {
+        if (!p.keeps(before_)) up_.forward(p, p.at(before_), p.at(in_), p.N());
+        if (!p.keeps(after_)) activate(p);
+    }
+
+    template <typename T>
+    void backward(const Pass<T>& p) const {
+        down_.backward(p, p.at(dafter_), p.at(dbranch_), p.at(after_), p.N());
+        activate_backward(p);
+        up_.backward(p, p.at(din_), p.at(dbefore_), p.at(in_), p.N());
+    }
+
+private:
+    template <typename T>
+    void activate(const Pass<T>& p) const {
+        switch (kind_) {
+            case MlpKind::gelu:
+                return gelu_forward(p.at(after_), p.at(before_), int64_t{p.N()} * F_, p.stream());
+            case MlpKind::swiglu:
+                return swiglu_forward(p.at(after_), p.at(before_), p.N(), F_, p.stream());
+        }
+    }
+    template <typename T>
+    void activate_backward(const Pass<T>& p) const {
+        T* dbefore = p.at(dbefore_);
+        const T *before = p.at(before_), *dafter = p.at(dafter_);
+        switch (kind_) {
+            case MlpKind::gelu:
+                return gelu_backward(dbefore, before, dafter, int64_t{p.N()} * F_, p.stream());
+            case MlpKind::swiglu:
+                return swiglu_backward(dbefore, before, dafter, p.N(), F_, p.stream());
+        }
+    }
+
+    MlpKind kind_;
+    int F_;  // as stored
+    Linear up_, down_;
+    Tensor in_, before_, after_, out_;  // before: (N, F), or (N, 2 F) where there is a gate
+    Tensor dafter_, dbefore_, dbranch_, din_;
+};
+
+}  // namespace teon
