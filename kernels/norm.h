@@ -189,6 +189,22 @@ inline size_t norm_backward_scratch_bytes(int N, int C, bool centered) {
     return sizeof(float) * static_cast<size_t>(norm_chunks(N)) * static_cast<size_t>(C) * (centered ? 2 : 1);
 }
 
+// weight_grad and bias_grad += the column sums of partial, as norm_weight_grad_kernel has them, at width W or less.
+template <int W, bool CENTERED>
+void norm_add_weight_grad(float* weight_grad, float* bias_grad, const float* partial, int chunks, int C,
+                          const Stream& stream) {
+    auto add_up = [&](auto sum_width, auto parts) {
+        constexpr int SUM_W = decltype(sum_width)::value, PARTS = decltype(parts)::value;
+        const int columns = CENTERED ? 2 * C : C, per_block = 32 * SUM_W;
+        launch<norm_weight_grad_kernel<SUM_W, PARTS, CENTERED>>({(columns + per_block - 1) / per_block, 32 * PARTS},
+                                                                stream, weight_grad, bias_grad, partial, chunks, C);
+    };
+    if constexpr (kRowAlone > 0) {
+        if (C <= kRowAlone) return add_up(std::integral_constant<int, W>{}, std::integral_constant<int, 1>{});
+    }
+    add_up(std::integral_constant<int, 1>{}, std::integral_constant<int, 16>{});
+}
+
 template <typename T, bool CENTERED>
 void norm_backward(T* dx, float* dweight, float* dbias, void* scratch, const T* dout, const T* dresidual, const T* x,
                    const float* mean, const float* rstd, const T* weight, int N, int C, const Stream& stream) {
@@ -201,16 +217,7 @@ void norm_backward(T* dx, float* dweight, float* dbias, void* scratch, const T* 
         launch<norm_partial_weight_grad_kernel<T, W, CENTERED>>({(items + kFlatBlock - 1) / kFlatBlock, kFlatBlock},
                                                                 stream, partial, dout, x, mean, rstd, N, C,
                                                                 norm_chunk_rows(N), chunks);
-        auto add_up = [&](auto sum_width, auto parts) {
-            constexpr int SUM_W = decltype(sum_width)::value, PARTS = decltype(parts)::value;
-            const int columns = CENTERED ? 2 * C : C, per_block = 32 * SUM_W;
-            launch<norm_weight_grad_kernel<SUM_W, PARTS, CENTERED>>({(columns + per_block - 1) / per_block, 32 * PARTS},
-                                                                    stream, dweight, dbias, partial, chunks, C);
-        };
-        if constexpr (kRowAlone > 0) {
-            if (C <= kRowAlone) return add_up(width, std::integral_constant<int, 1>{});
-        }
-        add_up(std::integral_constant<int, 1>{}, std::integral_constant<int, 16>{});
+        norm_add_weight_grad<W, CENTERED>(dweight, dbias, partial, chunks, C, stream);
     };
     if (vec_aligned<T, kVecWidth<T>>(C, partial, dweight, dbias, dout, x)) {
         at_width(std::integral_constant<int, kVecWidth<T>>{});

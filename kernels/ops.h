@@ -57,7 +57,22 @@ template <typename T>
 void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const T* dresidual, const T* x,
                       const float* rstd, const T* weight, int N, int C, const Stream& stream);
 
-// ---- gelu.cu, swiglu.cu -------------------------------------------------------------------------
+// ---- qk_norm.cu ---------------------------------------------------------------------------------
+
+// out = packed qkv x (N, (NH + 2 NKV) * HS) with each query head and each key head normalized over its HS elements, as
+// rmsnorm has it, with the weights q_weight and k_weight (HS); values are copied. rstd (N, NH + NKV). out must not be
+// x.
+template <typename T>
+void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T* k_weight, int N, int NH, int NKV,
+                     int HS, float eps, const Stream& stream);
+// From the gradient of out to that of x, in place. dq_weight, dk_weight (HS) float +=. scratch:
+// qk_norm_backward_scratch_bytes(N, HS).
+size_t qk_norm_backward_scratch_bytes(int N, int HS);
+template <typename T>
+void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch, const T* x, const float* rstd,
+                      const T* q_weight, const T* k_weight, int N, int NH, int NKV, int HS, const Stream& stream);
+
+// ---- gelu.cu, relu2.cu, swiglu.cu ---------------------------------------------------------------
 
 // out = gelu_tanh(x) (runtime/activation.h), n elements. out may alias x.
 template <typename T>
@@ -65,6 +80,13 @@ void gelu_forward(T* out, const T* x, int64_t n, const Stream& stream);
 // dx = dout * gelu_tanh'(x). dx may alias dout.
 template <typename T>
 void gelu_backward(T* dx, const T* x, const T* dout, int64_t n, const Stream& stream);
+
+// out = max(x, 0)^2, n elements. out may alias x.
+template <typename T>
+void relu2_forward(T* out, const T* x, int64_t n, const Stream& stream);
+// dx = dout * 2 max(x, 0). dx may alias dout.
+template <typename T>
+void relu2_backward(T* dx, const T* x, const T* dout, int64_t n, const Stream& stream);
 
 // out (N, F) = silu(gate) * up, where gate_up (N, 2F) holds gate in its first F columns and up in the others.
 template <typename T>

@@ -1,4 +1,4 @@
-// GELU (tanh form) and SwiGLU, serial. R is double or Tracked.
+// GELU (tanh form), squared ReLU and SwiGLU, serial. R is double or Tracked.
 #pragma once
 
 #include <cmath>
@@ -30,6 +30,20 @@ std::vector<R> gelu_backward(const std::vector<R>& x, const std::vector<R>& dout
         const R sech = R(2.0) / (exp(u) + exp(-u));
         dx.push_back(dout[i] * (R(0.5) * (R(1.0) + tanh(u)) + R(0.5) * v * sech * sech * du));
     }
+    return dx;
+}
+
+template <typename R>
+std::vector<R> relu2_forward(const std::vector<R>& x) {
+    std::vector<R> out;
+    for (R v : x) out.push_back(v > R(0.0) ? v * v : R(0.0));
+    return out;
+}
+
+template <typename R>
+std::vector<R> relu2_backward(const std::vector<R>& x, const std::vector<R>& dout) {
+    std::vector<R> dx;
+    for (size_t i = 0; i < x.size(); i++) dx.push_back(x[i] > R(0.0) ? R(2.0) * x[i] * dout[i] : R(0.0));
     return dx;
 }
 
