@@ -34,7 +34,7 @@ ONLY_cuda := %_cuda.cu %_sm90.cu
 ROOMS     := cpu runtime files kernels model optim data options checkpoint generation train
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
 TESTS     := $(wildcard $(foreach folder,test test/cpu test/oracle,$(folder)/*.cu $(folder)/*.cpp))
-PROGRAMS  := $(basename $(wildcard train_gpt2.cu train_llama.cu generate.cu))
+PROGRAMS  := $(basename $(wildcard train_*.cu generate.cu))
 BENCHES   := $(basename $(wildcard bench/bench_*.cu))
 for_cpu    = $(filter-out $(ONLY_cuda),$1)
 for_cuda   = $(filter-out $(ONLY_cpu),$1)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/training_step.h"
+#include "model/decoder.h"
 #include "model/gpt2.h"
 
 using namespace teon;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "bench/training_step.h"
+#include "model/decoder.h"
 #include "model/gpt2.h"
 #include "runtime/profiler.h"
 

@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "files/json.h"
+#include "model/decoder.h"
 
 namespace teon {
 
@@ -28,9 +29,8 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     OptionTable t;
     t.group("Model");
     t.text("--checkpoint", o.checkpoint, "FOLDER",
-           "config.json and model.safetensors of a GPT-2 or LLaMA, or a run, whose newest checkpoint is taken");
-    t.choice("--dtype", o.dtype, Choices<DType>{{"float", DType::f32}, {"bf16", DType::bf16}},
-             "storage of weights and activations")
+           "config.json and model.safetensors of a GPT-2, LLaMA or Qwen3, or a run, whose newest checkpoint is taken");
+    t.choice("--dtype", o.dtype, std::vector{DType::f32, DType::bf16}, "storage of weights and activations")
         .default_text = "bf16 on a GPU, float on a CPU";
     t.group("Text");
     add_sampling_flags(t, o.sampling);

@@ -10,8 +10,8 @@
 
 namespace teon {
 
-// A folder with config.json and model.safetensors, or its index and shards: a checkpoint of ours, or a published GPT-2
-// or LLaMA.
+// A folder with config.json and model.safetensors, or its index and shards: a checkpoint of ours, or a published GPT-2,
+// LLaMA or Qwen3.
 struct PublishedModel {
     std::string folder;  // or the file
     DecoderConfig config;

@@ -4,32 +4,6 @@
 
 namespace teon {
 
-std::string_view name_of(Recompute r) {
-    switch (r) {
-        case Recompute::none:
-            return "none";
-        case Recompute::cheap:
-            return "cheap";
-        case Recompute::block:
-            return "block";
-        case Recompute::automatic:
-            return "auto";
-    }
-    return "?";
-}
-
-std::string_view name_of(AttentionKind k) {
-    switch (k) {
-        case AttentionKind::automatic:
-            return "auto";
-        case AttentionKind::gemm:
-            return "gemm";
-        case AttentionKind::flash:
-            return "flash";
-    }
-    return "?";
-}
-
 ActivationPlan::ActivationPlan(const DecoderRun& run, Purpose purpose) : run_(run), purpose_(purpose) {
     CHECK(run.recompute != Recompute::automatic && run.attention != AttentionKind::automatic,
           "recompute policy and attention must be resolved before memory is laid out");

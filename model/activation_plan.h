@@ -17,12 +17,19 @@ namespace teon {
 // none: keep everything. cheap: recompute norm outputs and activations (elementwise) in the backward pass. block: keep
 // only each block's input and run its forward again. automatic: the first of these that fits the memory given.
 enum class Recompute { none, cheap, block, automatic };
-std::string_view name_of(Recompute r);
+template <>
+inline constexpr auto kEnumNames<Recompute> = enum_names<Recompute>({{Recompute::none, "none"},
+                                                                     {Recompute::cheap, "cheap"},
+                                                                     {Recompute::block, "block"},
+                                                                     {Recompute::automatic, "auto"}});
 
 // flash: on tensor cores, without scores in memory; bf16 and head sizes 64 and 128. automatic: flash where it is
 // possible and the machine has tensor cores, else gemm.
 enum class AttentionKind { automatic, gemm, flash };
-std::string_view name_of(AttentionKind k);
+template <>
+inline constexpr auto kEnumNames<AttentionKind> = enum_names<AttentionKind>({{AttentionKind::automatic, "auto"},
+                                                                             {AttentionKind::gemm, "gemm"},
+                                                                             {AttentionKind::flash, "flash"}});
 
 // How one run uses a model.
 struct DecoderRun {

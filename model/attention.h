@@ -19,12 +19,17 @@ public:
           NKV_(c.NKV),
           HS_(c.HS()),
           max_T_(c.max_T),
+          norm_eps_(c.norm_eps),
           rope_base_(c.rope_base),
           rope_scaling_(c.rope_scaling) {
         const DecoderNames& n = c.names;
         const int Q = NH_ * HS_, KV = NKV_ * HS_;
         qkv_ = Linear(b, {{n.q, Role::q, Q, Q}, {n.k, Role::k, KV, KV}, {n.v, Role::v, KV, KV}}, c.C, c.C, c.init_std,
                       c.biases);
+        if (c.qk_norm) {
+            q_norm_ = b.vector(n.q_norm, "weight", Role::norm, HS_, HS_, Init::ones);
+            k_norm_ = b.vector(n.k_norm, "weight", Role::norm, HS_, HS_, Init::ones);
+        }
         proj_ = Linear(b, {{n.o, Role::o, c.C, c.C}}, Q, Q, out_std, c.biases);
     }
 
@@ -32,7 +37,15 @@ public:
         const AttentionShape shape{plan.run().B, plan.run().T, NH_, NKV_, HS_};
         flash_ = plan.run().attention == AttentionKind::flash;
         in_ = flow.out;
-        qkv_rows_ = plan.saved("queries, keys, values", qkv_.out, Drop::under_block);
+        if (normed()) {
+            before_norm_ = plan.saved("queries, keys, values before norm", qkv_.out, Drop::under_block);
+            rstd_ = plan.saved_floats("queries, keys 1/std", NH_ + NKV_, Drop::under_block);
+            norm_scratch_ = plan.gradient_bytes(
+                "norm gradient scratch",
+                static_cast<int64_t>(qk_norm_backward_scratch_bytes(static_cast<int>(plan.N()), HS_)));
+        }
+        qkv_rows_ = plan.saved("queries, keys, values", qkv_.out, normed() ? Drop::under_cheap : Drop::under_block);
+        if (!normed()) before_norm_ = qkv_rows_;
         lse_ = plan.saved_floats("attention log-sum-exp", NH_, Drop::under_block);
         heads_ = plan.saved("attention heads", proj_.in, Drop::under_block);
         scratch_ = plan.shared_bytes("attention scratch",
@@ -50,7 +63,7 @@ public:
 
     // What one token of T sees costs half of what it would without the causal mask.
     double flops(int T) const { return qkv_.flops() + proj_.flops() + 2.0 * proj_.in * T; }
-    double recompute_flops(const ActivationPlan& plan, int T) const { return plan.keeps(qkv_rows_) ? 0 : flops(T); }
+    double recompute_flops(const ActivationPlan& plan, int T) const { return plan.keeps(before_norm_) ? 0 : flops(T); }
 
     // Fills the tensors that never change. Synchronizes. One layer does it for all.
     template <typename T>
@@ -68,15 +81,16 @@ public:
 
     template <typename T>
     void forward(const Pass<T>& p) const {
-        qkv_.forward(p, p.at(qkv_rows_), p.at(in_), p.N());
-        rotate(p);
+        qkv_.forward(p, p.at(before_norm_), p.at(in_), p.N());
+        arrange(p);
         attend(p);
         proj_.forward(p, p.at(out_), p.at(heads_), p.N());
     }
 
     template <typename T>
     void recompute(const Pass<T>& p) const {
-        if (!p.keeps(qkv_rows_)) forward(p);
+        if (!p.keeps(before_norm_)) return forward(p);
+        if (!p.keeps(qkv_rows_)) arrange(p);
     }
 
     template <typename T>
@@ -90,12 +104,21 @@ public:
             case PositionKind::rotary:
                 rotary_backward(dqkv, p.floats(rotary_), p.batch.positions, p.N(), NH_, NKV_, HS_, p.stream());
         }
+        if (normed())
+            qk_norm_backward(dqkv, p.grad(q_norm_), p.grad(k_norm_), p.bytes(norm_scratch_), p.at(before_norm_),
+                             p.floats(rstd_), p.weight(q_norm_), p.weight(k_norm_), p.N(), NH_, NKV_, HS_, p.stream());
         qkv_.backward(p, p.at(din_), dqkv, p.at(in_), p.N());
     }
 
 private:
+    bool normed() const { return q_norm_ >= 0; }
+
+    // Norm and rotation of queries and keys.
     template <typename T>
-    void rotate(const Pass<T>& p) const {
+    void arrange(const Pass<T>& p) const {
+        if (normed())
+            qk_norm_forward(p.at(qkv_rows_), p.floats(rstd_), p.at(before_norm_), p.weight(q_norm_), p.weight(k_norm_),
+                            p.N(), NH_, NKV_, HS_, norm_eps_, p.stream());
         switch (positions_) {
             case PositionKind::learned:
                 return;
@@ -139,12 +162,14 @@ private:
 
     PositionKind positions_;
     int NH_, NKV_, HS_, max_T_;
-    float rope_base_, rope_scaling_;
+    float norm_eps_, rope_base_, rope_scaling_;
+    int q_norm_ = -1, k_norm_ = -1;  // rows of the parameter table, or none
     Linear qkv_, proj_;
     bool flash_ = false;  // then T is bf16
     int capacity_ = 0;    // of the cache
-    // Queries and keys are rotated where they stand. heads: (N, NH * HS), concatenated.
-    Tensor in_, qkv_rows_, lse_, heads_, scratch_, rotary_, cache_, out_;
+    // Queries and keys are rotated where they stand; before_norm is the same tensor where there is no norm. heads: (N,
+    // NH * HS), concatenated.
+    Tensor in_, before_norm_, rstd_, norm_scratch_, qkv_rows_, lse_, heads_, scratch_, rotary_, cache_, out_;
     Tensor dqkv_, dbranch_, dheads_, din_;
 };
 

@@ -4,12 +4,16 @@
 #include <string>
 
 #include "runtime/check.h"
+#include "runtime/enum_names.h"
 
 namespace teon {
 
 enum class NormKind { layernorm, rmsnorm };
 enum class PositionKind { learned, rotary };
-enum class MlpKind { gelu, swiglu };
+enum class MlpKind { gelu, relu2, swiglu };
+template <>
+inline constexpr auto kEnumNames<MlpKind> =
+    enum_names<MlpKind>({{MlpKind::gelu, "gelu"}, {MlpKind::relu2, "relu2"}, {MlpKind::swiglu, "swiglu"}});
 
 // What a parameter is called here and in a Hugging Face checkpoint; {} stands for the layer; ".weight" or ".bias"
 // follows.
@@ -18,12 +22,12 @@ struct ParamName {
     int part = 0, parts = 1;  // block `part` of `parts` of the checkpoint's tensor
 };
 struct DecoderNames {
-    ParamName token, position, norm1, q, k, v, o, norm2, gate, up, down, final_norm, head;
+    ParamName token, position, norm1, q, k, v, q_norm, k_norm, o, norm2, gate, up, down, final_norm, head;
     bool transposed = false;  // checkpoints store linear weights (in, out)
 };
 
 struct DecoderConfig {
-    std::string family;  // "gpt2", "llama"
+    std::string family;  // "gpt2", "llama", "qwen3"
     std::string preset;
     int L = 0, C = 0, NH = 0, NKV = 0, F = 0, V = 0;
     int head_size = 0;  // elements of a head; 0: C / NH
@@ -31,6 +35,7 @@ struct DecoderConfig {
     NormKind norm = NormKind::layernorm;
     PositionKind positions = PositionKind::learned;
     MlpKind mlp = MlpKind::gelu;
+    bool qk_norm = false;  // RMSNorm of each query and key head, before rotation
     bool biases = true;
     bool tied_head = true;
     float norm_eps = 1e-5f;

@@ -1,5 +1,5 @@
-// A model family: everything that distinguishes GPT-2 from LLaMA. Each is one file (gpt2.cpp, llama.cpp); the decoder
-// knows only DecoderConfig.
+// A model family: everything that distinguishes GPT-2 from LLaMA. Each is one file (gpt2.cpp, llama.cpp, qwen3.cpp);
+// the decoder knows only DecoderConfig.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -17,6 +17,7 @@ struct ModelFamily {
     std::string title;  // "GPT-2"
     std::string default_preset;
     std::vector<DecoderConfig> presets;
+    std::vector<MlpKind> mlps;  // what --mlp may choose from
 
     // The family's own fields of config.json, for AutoModelForCausalLM.from_pretrained, and back.
     nlohmann::ordered_json (*write_hf)(const DecoderConfig& c);

@@ -37,15 +37,27 @@ DecoderConfig preset(const char* name, int C, int L, int NH) {
     return c;
 }
 
+// As transformers calls it.
+const char* activation(MlpKind kind) {
+    switch (kind) {
+        case MlpKind::gelu:
+            return "gelu_new";
+        case MlpKind::relu2:
+            return "relu2";
+        case MlpKind::swiglu:
+            break;
+    }
+    throw UsageError("a GPT-2 has no gated MLP; --mlp gelu or relu2");
+}
+
 nlohmann::ordered_json write_hf(const DecoderConfig& c) {
     return {{"architectures", {"GPT2LMHeadModel"}},
-            {"model_type", "gpt2"},
             {"n_positions", c.max_T},
             {"n_embd", c.C},
             {"n_layer", c.L},
             {"n_head", c.NH},
             {"n_inner", c.F},
-            {"activation_function", "gelu_new"},
+            {"activation_function", activation(c.mlp)},
             {"layer_norm_epsilon", decimal(c.norm_eps)},
             {"resid_pdrop", 0.0},
             {"embd_pdrop", 0.0},
@@ -53,7 +65,9 @@ nlohmann::ordered_json write_hf(const DecoderConfig& c) {
 }
 
 void read_hf(DecoderConfig& c, HfReader& r) {
-    r.require<std::string>("activation_function", "gelu_new", "gelu_new");
+    c.mlp = r.get<std::string>("activation_function", "gelu_new") == activation(MlpKind::relu2) ? MlpKind::relu2
+                                                                                                : MlpKind::gelu;
+    r.require<std::string>("activation_function", activation(c.mlp), "gelu_new");
     r.require("scale_attn_weights", true, true);
     r.require("scale_attn_by_inverse_layer_idx", false, false);
     c.max_T = r.size("n_positions");
@@ -78,6 +92,7 @@ ModelFamily gpt2_family() {
                         preset("small", 768, 12, 12),    // 124M
                         preset("base", 1024, 24, 16),    // 355M
                         preset("large", 1280, 36, 20)},  // 774M
+            .mlps = {MlpKind::gelu, MlpKind::relu2},
             .write_hf = write_hf,
             .read_hf = read_hf};
 }

@@ -45,7 +45,6 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
 
 nlohmann::ordered_json write_hf(const DecoderConfig& c) {
     return {{"architectures", {"LlamaForCausalLM"}},
-            {"model_type", "llama"},
             {"max_position_embeddings", c.max_T},
             {"hidden_size", c.C},
             {"num_hidden_layers", c.L},
@@ -90,6 +89,7 @@ ModelFamily llama_family() {
                         preset("130m", 768, 12, 12, 2048),   // 134.11M
                         preset("350m", 1024, 24, 16, 2736),  // 367.97M
                         preset("1b", 2048, 24, 32, 5461)},   // 1339.08M
+            .mlps = {MlpKind::swiglu},
             .write_hf = write_hf,
             .read_hf = read_hf};
 }

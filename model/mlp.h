@@ -12,6 +12,7 @@ public:
         const DecoderNames& n = c.names;
         switch (kind_) {
             case MlpKind::gelu:
+            case MlpKind::relu2:
                 up_ = Linear(b, {{n.up, Role::mlp_up, F_, c.F}}, c.C, c.C, c.init_std, c.biases);
                 break;
             case MlpKind::swiglu:
@@ -62,6 +63,8 @@ private:
         switch (kind_) {
             case MlpKind::gelu:
                 return gelu_forward(p.at(after_), p.at(before_), int64_t{p.N()} * F_, p.stream());
+            case MlpKind::relu2:
+                return relu2_forward(p.at(after_), p.at(before_), int64_t{p.N()} * F_, p.stream());
             case MlpKind::swiglu:
                 return swiglu_forward(p.at(after_), p.at(before_), p.N(), F_, p.stream());
         }
@@ -73,6 +76,8 @@ private:
         switch (kind_) {
             case MlpKind::gelu:
                 return gelu_backward(dbefore, before, dafter, int64_t{p.N()} * F_, p.stream());
+            case MlpKind::relu2:
+                return relu2_backward(dbefore, before, dafter, int64_t{p.N()} * F_, p.stream());
             case MlpKind::swiglu:
                 return swiglu_backward(dbefore, before, dafter, p.N(), F_, p.stream());
         }

@@ -4,36 +4,6 @@
 
 namespace teon {
 
-std::string_view name_of(Role role) {
-    switch (role) {
-        case Role::token_embedding:
-            return "token-embedding";
-        case Role::position_embedding:
-            return "position-embedding";
-        case Role::norm:
-            return "norm";
-        case Role::bias:
-            return "bias";
-        case Role::q:
-            return "q";
-        case Role::k:
-            return "k";
-        case Role::v:
-            return "v";
-        case Role::o:
-            return "o";
-        case Role::mlp_up:
-            return "mlp-up";
-        case Role::mlp_gate:
-            return "mlp-gate";
-        case Role::mlp_down:
-            return "mlp-down";
-        case Role::head:
-            return "head";
-    }
-    return "?";
-}
-
 bool is_hidden_matrix(Role role) {
     switch (role) {
         case Role::q:

@@ -13,8 +13,20 @@
 namespace teon {
 
 enum class Role { token_embedding, position_embedding, norm, bias, q, k, v, o, mlp_up, mlp_gate, mlp_down, head };
-std::string_view name_of(Role role);  // "token-embedding", "q", "mlp-up": as on the command line
-bool is_hidden_matrix(Role role);     // q, k, v, o and the mlp matrices: what Muon and Teon may take
+template <>
+inline constexpr auto kEnumNames<Role> = enum_names<Role>({{Role::token_embedding, "token-embedding"},
+                                                           {Role::position_embedding, "position-embedding"},
+                                                           {Role::norm, "norm"},
+                                                           {Role::bias, "bias"},
+                                                           {Role::q, "q"},
+                                                           {Role::k, "k"},
+                                                           {Role::v, "v"},
+                                                           {Role::o, "o"},
+                                                           {Role::mlp_up, "mlp-up"},
+                                                           {Role::mlp_gate, "mlp-gate"},
+                                                           {Role::mlp_down, "mlp-down"},
+                                                           {Role::head, "head"}});
+bool is_hidden_matrix(Role role);  // q, k, v, o and the mlp matrices: what Muon and Teon may take
 
 // Where a parameter is found in a Hugging Face checkpoint: rows of `tensor`, or columns where it is stored transposed.
 struct CheckpointSlot {

@@ -18,9 +18,18 @@ namespace teon {
 enum class Method { adamw, muon, teon };
 enum class Ortho { svd, jordan, you, you6, polar_express };
 enum class NsForm { automatic, standard, gram };
-std::string_view name_of(Method m);
-std::string_view name_of(Ortho o);
-std::string_view name_of(NsForm f);
+template <>
+inline constexpr auto kEnumNames<Method> =
+    enum_names<Method>({{Method::adamw, "adamw"}, {Method::muon, "muon"}, {Method::teon, "teon"}});
+template <>
+inline constexpr auto kEnumNames<Ortho> = enum_names<Ortho>({{Ortho::svd, "svd"},
+                                                             {Ortho::jordan, "jordan"},
+                                                             {Ortho::you, "you"},
+                                                             {Ortho::you6, "you6"},
+                                                             {Ortho::polar_express, "polar-express"}});
+template <>
+inline constexpr auto kEnumNames<NsForm> =
+    enum_names<NsForm>({{NsForm::automatic, "auto"}, {NsForm::standard, "standard"}, {NsForm::gram, "gram"}});
 
 struct OptimizerOptions {
     Method method = Method::adamw;

@@ -8,20 +8,6 @@
 
 namespace teon {
 
-std::string_view name_of(ScheduleKind k) {
-    switch (k) {
-        case ScheduleKind::cosine:
-            return "cosine";
-        case ScheduleKind::linear:
-            return "linear";
-        case ScheduleKind::constant:
-            return "constant";
-        case ScheduleKind::constant_linear:
-            return "constant-linear";
-    }
-    return "?";
-}
-
 double default_min_lr_ratio(ScheduleKind kind) { return kind == ScheduleKind::cosine ? 0.1 : 0.0; }
 
 namespace {

@@ -2,13 +2,19 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+
+#include "runtime/enum_names.h"
 
 namespace teon {
 
 // constant_linear is the paper's schedule for GPT-Large (arXiv 2601.23261, appendix), after PolarExpress' experiments.
 enum class ScheduleKind { cosine, linear, constant, constant_linear };
-std::string_view name_of(ScheduleKind k);  // "constant-linear": as on the command line
+template <>
+inline constexpr auto kEnumNames<ScheduleKind> = enum_names<ScheduleKind>({{ScheduleKind::cosine, "cosine"},
+                                                                           {ScheduleKind::linear, "linear"},
+                                                                           {ScheduleKind::constant, "constant"},
+                                                                           {ScheduleKind::constant_linear,
+                                                                            "constant-linear"}});
 
 struct Schedule {
     ScheduleKind kind = ScheduleKind::cosine;

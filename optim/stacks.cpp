@@ -8,46 +8,6 @@
 
 namespace teon {
 
-std::string_view name_of(Method m) {
-    switch (m) {
-        case Method::adamw:
-            return "adamw";
-        case Method::muon:
-            return "muon";
-        case Method::teon:
-            return "teon";
-    }
-    return "?";
-}
-
-std::string_view name_of(Ortho o) {
-    switch (o) {
-        case Ortho::svd:
-            return "svd";
-        case Ortho::jordan:
-            return "jordan";
-        case Ortho::you:
-            return "you";
-        case Ortho::you6:
-            return "you6";
-        case Ortho::polar_express:
-            return "polar-express";
-    }
-    return "?";
-}
-
-std::string_view name_of(NsForm f) {
-    switch (f) {
-        case NsForm::automatic:
-            return "auto";
-        case NsForm::standard:
-            return "standard";
-        case NsForm::gram:
-            return "gram";
-    }
-    return "?";
-}
-
 namespace {
 
 float lr_scale_of(Role role, const OptimizerOptions& options) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/check.h"
+#include "runtime/enum_names.h"
 
 namespace teon {
 
@@ -166,6 +167,19 @@ public:
                 else
                     return field ? nlohmann::json(name(*field)) : nlohmann::json();
             });
+    }
+    // One of an enum's names (runtime/enum_names.h): of all, or of these values.
+    template <typename F, typename E>
+    OptionRow& choice(std::string flag, F& field, const std::vector<E>& values, std::string help) {
+        Choices<E> choices;
+        for (E value : values) choices.push_back({std::string(name_of(value)), value});
+        return choice(std::move(flag), field, std::move(choices), std::move(help));
+    }
+    template <typename E>
+    OptionRow& choice(std::string flag, E& field, std::string help) {
+        std::vector<E> all;
+        for (const EnumName<E>& row : kEnumNames<E>) all.push_back(row.value);
+        return choice(std::move(flag), field, all, std::move(help));
     }
     OptionRow& add(std::string flag, std::string type, std::string help, std::string default_text,
                    std::function<void(const std::string&)> set, std::function<nlohmann::json()> get) {

@@ -5,7 +5,8 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <string_view>
+
+#include "runtime/enum_names.h"
 
 #if defined(__CUDACC__)
 #define TEON_HD __host__ __device__ __forceinline__
@@ -16,9 +17,11 @@
 namespace teon {
 
 enum class DType : uint8_t { f32, bf16, f16 };
+template <>
+inline constexpr auto kEnumNames<DType> =
+    enum_names<DType>({{DType::f32, "float"}, {DType::bf16, "bf16"}, {DType::f16, "f16"}});
 
 constexpr int size_of(DType t) { return t == DType::f32 ? 4 : 2; }
-constexpr std::string_view name_of(DType t) { return t == DType::f32 ? "float" : t == DType::bf16 ? "bf16" : "f16"; }
 
 TEON_HD uint32_t float_bits(float x) {
     uint32_t u;

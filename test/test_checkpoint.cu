@@ -14,6 +14,7 @@
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
+#include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "test/compare.h"

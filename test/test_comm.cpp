@@ -9,6 +9,7 @@
 #include <functional>
 #include <string_view>
 
+#include "model/decoder.h"
 #include "model/gpt2.h"
 #include "test/catch.h"
 #include "test/compare.h"

@@ -2,6 +2,7 @@
 
 #include "model/gpt2.h"
 #include "model/llama.h"
+#include "model/qwen3.h"
 #include "runtime/simt.h"
 #include "test/model_runner.h"
 
@@ -14,13 +15,18 @@ namespace {
 
 constexpr int B = 2, T = 33;
 
-DecoderConfig small_config(const std::string& family) {
-    DecoderConfig c = family == "gpt2" ? gpt2_config("tiny") : llama_config("tiny");
+const std::vector<std::string> kModels = {"gpt2", "gpt2 relu2", "llama", "qwen3"};
+
+DecoderConfig small_config(const std::string& model) {
+    const bool gpt2 = model.starts_with("gpt2"), qwen3 = model == "qwen3";
+    DecoderConfig c = (gpt2 ? gpt2_family() : qwen3 ? qwen3_family() : llama_family()).config("tiny");
     c.L = 3;
     c.C = 48;
     c.NH = 4;
-    c.NKV = family == "gpt2" ? 4 : 2;
-    c.F = family == "gpt2" ? 192 : 133;
+    c.NKV = gpt2 ? 4 : 2;
+    c.F = gpt2 ? 192 : 133;
+    if (model == "gpt2 relu2") c.mlp = MlpKind::relu2;
+    if (qwen3) c.head_size = 20;
     c.V = 101;
     c.max_T = T;
     c.init_std = 0.3f;  // far from linear, so that every term of the derivative counts
@@ -50,7 +56,7 @@ Outcome run_once(const std::string& family, DType dtype, Recompute recompute = R
 }  // namespace
 
 TEST_CASE("model/decoder: the gradient is the derivative of the loss along random directions") {
-    for (const char* family : {"gpt2", "llama"}) {
+    for (const std::string& family : kModels) {
         INFO(family);
         ModelRunner r(small_config(family), {B, T, DType::f32});
         r.model->params().initialize(7, r.context.stream);
@@ -89,7 +95,7 @@ TEST_CASE("model/decoder: the gradient is the derivative of the loss along rando
 }
 
 TEST_CASE("model/decoder: every recompute policy gives the bits of keeping everything") {
-    for (const char* family : {"gpt2", "llama"})
+    for (const std::string& family : kModels)
         for (DType dtype : {DType::f32, DType::bf16}) {
             INFO(family << " " << name_of(dtype));
             const Outcome kept = run_once(family, dtype);
@@ -102,7 +108,7 @@ TEST_CASE("model/decoder: every recompute policy gives the bits of keeping every
 }
 
 TEST_CASE("model/decoder: the same bits on repetition, for any number of threads and order of execution") {
-    for (const char* family : {"gpt2", "llama"})
+    for (const std::string& family : kModels)
         for (DType dtype : {DType::f32, DType::bf16}) {
             INFO(family << " " << name_of(dtype));
             const Outcome first = run_once(family, dtype);
@@ -124,7 +130,7 @@ TEST_CASE("model/decoder: the same bits on repetition, for any number of threads
 }
 
 TEST_CASE("model/decoder: two batches of B accumulated are one batch of 2B") {
-    for (const char* family : {"gpt2", "llama"}) {
+    for (const std::string& family : kModels) {
         INFO(family);
         const DecoderConfig c = small_config(family);
         ModelRunner r(c, {2 * B, T, DType::f32});
@@ -149,7 +155,7 @@ TEST_CASE("model/decoder: two batches of B accumulated are one batch of 2B") {
 }
 
 TEST_CASE("model/decoder: masked documents are the documents run one by one") {
-    for (const char* family : {"gpt2", "llama"}) {
+    for (const std::string& family : kModels) {
         INFO(family);
         const DecoderConfig c = small_config(family);
         ModelRunner r(c, {1, T, DType::f32});
@@ -180,11 +186,12 @@ TEST_CASE("model/decoder: masked documents are the documents run one by one") {
 // Both attentions round to bf16, at different places; against float, flash must not be the worse of the two by much.
 // What dominates is the rounding of everything around the attention, which is the same in both.
 TEST_CASE("model/decoder: flash attention errs no more than gemm attention, with and without documents") {
-    for (const char* family : {"gpt2", "llama"})
+    for (const std::string& family : kModels)
         for (bool documents : {false, true}) {
             INFO(family << (documents ? ", documents" : ""));
             DecoderConfig c = small_config(family);
-            c.L = 2, c.C = 128, c.NH = 2, c.NKV = family == std::string("gpt2") ? 2 : 1, c.max_T = 70;
+            c.L = 2, c.C = 128, c.NH = 2, c.NKV = family.starts_with("gpt2") ? 2 : 1, c.max_T = 70;
+            if (family == "qwen3") c.head_size = 64;
             c.init_std = 0.15f;
             std::vector<int> doc_start(2 * 70);
             for (int i = 0; i < 2 * 70; ++i) doc_start[i] = i % 70 >= 41 ? 41 : 0;
@@ -241,6 +248,7 @@ TEST_CASE("model/decoder: presets have the parameters of their papers") {
     REQUIRE(std::llround(count(gpt2_config("small"), 8192) / 1e4) == 12994);
     REQUIRE(std::llround(count(gpt2_config("base"), 8192) / 1e4) == 36216);
     REQUIRE(std::llround(count(gpt2_config("large"), 8192) / 1e4) == 78321);
+    REQUIRE(count(qwen3_config("0.6b"), 1024) == 596049920);
     REQUIRE(std::llround(count(llama_config("60m"), 1024) / 1e4) == 5807);
     REQUIRE(std::llround(count(llama_config("130m"), 1024) / 1e4) == 13411);
     REQUIRE(std::llround(count(llama_config("350m"), 1024) / 1e4) == 36797);

@@ -4,6 +4,7 @@
 
 #include "model/gpt2.h"
 #include "model/llama.h"
+#include "model/qwen3.h"
 
 #include "test/catch.h"
 
@@ -32,7 +33,9 @@ DecoderConfig changed(const ModelFamily& family) {
     c.max_T = 77;
     c.norm_eps = 3e-6f;
     c.init_std = 0.01f;
+    c.mlp = family.mlps.back();
     if (c.positions == PositionKind::rotary) {
+        c.head_size = 48;
         c.NKV = 2;
         c.rope_base = 5e5f;
         c.rope_scaling = 2.0f;
@@ -57,6 +60,8 @@ TEST_CASE("model/family: what is written to config.json is read back") {
         REQUIRE(back.rope_scaling == c.rope_scaling);
         REQUIRE(back.tied_head == c.tied_head);
         REQUIRE(back.HS() == c.HS());
+        REQUIRE(back.mlp == c.mlp);
+        REQUIRE(back.qk_norm == c.qk_norm);
         REQUIRE(decoder_config(written(c), {family}, "c").family == family.name);
     }
 }
@@ -82,6 +87,11 @@ TEST_CASE("model/family: fields that are unknown, contradict or ask for somethin
                                            {"rope_theta", 7.0},
                                            {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}},
                                            {"num_hidden_layers", nullptr}});
+        if (family.name == "llama") changes.push_back({"mlp_bias", true});
+        if (family.name == "qwen3") {
+            changes.push_back({"use_sliding_window", true});
+            changes.push_back({"layer_types", {"full_attention", "sliding_attention", "full_attention"}});
+        }
         for (const auto& [key, value] : changes) {
             const std::string found = complaint(j, key, value);
             INFO(family.name << " " << key << " " << value << ": " << found);

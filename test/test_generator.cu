@@ -42,7 +42,7 @@ std::vector<int> continue_greedily(Generator& generator, const std::vector<int>&
 }  // namespace
 
 TEST_CASE("model/generator: greedy continuations are those of transformers' generate") {
-    for (const char* name : {"gpt2", "llama", "llama_gqa"}) {
+    for (const std::string& name : kGoldenModels) {
         INFO(name);
         Golden g(name, DType::f32);
         const DecoderConfig c = golden_config(name);
@@ -63,7 +63,7 @@ TEST_CASE("model/generator: greedy continuations are those of transformers' gene
 }
 
 TEST_CASE("model/generator: logits with the cache are the model's without") {
-    for (const char* name : {"gpt2", "llama", "llama_gqa"})
+    for (const std::string& name : kGoldenModels)
         for (DType dtype : {DType::f32, DType::bf16}) {
             INFO(name << " " << name_of(dtype));
             Golden g(name, dtype);

@@ -23,7 +23,7 @@ double loss_bound(DType dtype) { return dtype == DType::f32 ? 2e-6 : 0.02; }
 }  // namespace
 
 TEST_CASE("model/decoder: logits, loss and every gradient are Hugging Face's") {
-    for (const char* name : {"gpt2", "llama", "llama_gqa"})
+    for (const std::string& name : kGoldenModels)
         for (DType dtype : {DType::f32, DType::bf16}) {
             Golden g(name, dtype);
             INFO(name << " " << name_of(dtype));
@@ -48,7 +48,7 @@ TEST_CASE("model/decoder: logits, loss and every gradient are Hugging Face's") {
 }
 
 TEST_CASE("model/decoder: padding has no gradient and the gaps between parameters stay zero") {
-    for (const char* name : {"gpt2", "llama"}) {
+    for (const std::string& name : kGoldenModels) {
         Golden g(name, DType::f32);
         g.runner.loss(g.batch, true);
         std::vector<float> grads = g.runner.gradients();
@@ -95,7 +95,7 @@ TEST_CASE("train: the losses of ten AdamW steps are PyTorch's") {
     OptimizerOptions options;
     options.method = Method::adamw;
     options.lr = options.adamw_lr = 1e-2f;
-    for (const char* name : {"gpt2", "llama", "llama_gqa"})
+    for (const std::string& name : kGoldenModels)
         for (DType dtype : {DType::f32, DType::bf16}) check_ten_steps(name, dtype, options, "adamw_losses");
 }
 

@@ -7,6 +7,7 @@
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "generation/generate.h"
+#include "model/decoder.h"
 #include "train/trainer.h"
 
 namespace teon {

@@ -13,9 +13,13 @@ namespace {
 using nlohmann::json;
 
 Role parse_matrix_role(const std::string& flag, const std::string& text) {
-    for (Role role : {Role::q, Role::k, Role::v, Role::o, Role::mlp_up, Role::mlp_gate, Role::mlp_down})
-        if (name_of(role) == text) return role;
-    throw UsageError(fmt::format("{} {}: not a role; there are q, k, v, o, mlp-up, mlp-gate, mlp-down", flag, text));
+    std::vector<std::string_view> names;
+    for (auto [role, name] : kEnumNames<Role>) {
+        if (!is_hidden_matrix(role)) continue;
+        if (name == text) return role;
+        names.push_back(name);
+    }
+    throw UsageError(fmt::format("{} {}: not a role; there are {}", flag, text, fmt::join(names, ", ")));
 }
 
 OptionTable make_table(const ModelFamily& family, Options& o) {
@@ -30,33 +34,31 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.integer("--layers", o.layers, 1, 1024, "transformer blocks").default_text = "preset's";
     t.integer("--channels", o.channels, 1, 65536, "width of the residual stream").default_text = "preset's";
     t.integer("--heads", o.heads, 1, 1024, "query heads").default_text = "preset's";
-    t.integer("--kv-heads", o.kv_heads, 1, 1024, "key/value heads").default_text = "= heads";
+    t.integer("--kv-heads", o.kv_heads, 1, 1024, "key/value heads").default_text = "preset's, or --heads";
     t.integer("--ffn", o.ffn, 1, 1 << 20, "width of the MLP").default_text = "preset's";
+    if (family.mlps.size() > 1)
+        t.choice("--mlp", o.mlp, family.mlps, "activation of the MLP; relu2: squared ReLU").default_text = "preset's";
     t.integer("--vocab-size", o.vocab_size, 2, 1 << 24, "tokens in the vocabulary").default_text =
         "the data's manifest.json, or the preset's";
     t.integer("--seq-len", o.seq_len, 1, 1 << 20, "tokens per sequence");
     t.number("--norm-eps", o.norm_eps, 0, 1, "epsilon of the layer norms").default_text = "preset's";
-    t.choice("--dtype", o.dtype, Choices<DType>{{"float", DType::f32}, {"bf16", DType::bf16}},
+    t.choice("--dtype", o.dtype, std::vector{DType::f32, DType::bf16},
              "storage of weights and activations (master weights and sums are float)")
         .default_text = "bf16 on a GPU, float on a CPU";
     t.choice(
         "--recompute", o.recompute,
-        Choices<Recompute>{{"none", Recompute::none},
-                           {"cheap", Recompute::cheap},
-                           {"block", Recompute::block},
-                           {"auto", Recompute::automatic}},
         "what backward computes again instead of keeping: nothing, norms and activations, or whole blocks; auto: the "
         "first that fits the device");
     t.choice(
         "--attention", o.attention,
-        Choices<AttentionKind>{
-            {"auto", AttentionKind::automatic}, {"gemm", AttentionKind::gemm}, {"flash", AttentionKind::flash}},
         "through matrix products, or fused on tensor cores (bf16, head size 64 or 128); auto: flash where a GPU can");
     t.toggle(
         "--autotune", o.autotune,
         "on a GPU, try the library's algorithms for each matrix product and take the fastest; then the last bits of "
         "results may differ from run to run");
     if (family.config(family.default_preset).positions == PositionKind::rotary) {
+        t.integer("--head-size", o.head_size, 1, 4096, "elements of a head").default_text =
+            "preset's, or --channels / --heads";
         t.number("--rope-base", o.rope_base, 1, 1e12, "base of the rotary frequencies").default_text = "preset's";
         t.number("--rope-scaling", o.rope_scaling, 1e-3, 1e6, "positions are divided by this (linear scaling)");
     }
@@ -83,9 +85,7 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.number("--epochs", o.epochs, 1e-6, 1e6, "passes over the data, instead of --steps").default_text = "1";
 
     t.group("Optimizer");
-    t.choice("--optimizer", opt.method,
-             Choices<Method>{{"adamw", Method::adamw}, {"muon", Method::muon}, {"teon", Method::teon}},
-             "what updates the hidden matrices; AdamW updates the rest");
+    t.choice("--optimizer", opt.method, "what updates the hidden matrices; AdamW updates the rest");
     t.number("--lr", opt.lr, 0, 100, "peak learning rate").default_text = "3e-4 adamw, 5e-3 muon and teon";
     t.number("--adamw-lr", o.adamw_lr, 0, 100, "peak learning rate of AdamW's share under muon and teon").default_text =
         "= lr";
@@ -116,17 +116,9 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
         .is_list = true;
 
     t.group("Orthogonalizer");
-    t.choice("--ortho", opt.ortho,
-             Choices<Ortho>{{"svd", Ortho::svd},
-                            {"jordan", Ortho::jordan},
-                            {"you", Ortho::you},
-                            {"you6", Ortho::you6},
-                            {"polar-express", Ortho::polar_express}},
-             "exact polar factor, or a Newton-Schulz coefficient set");
+    t.choice("--ortho", opt.ortho, "exact polar factor, or a Newton-Schulz coefficient set");
     t.integer("--ns-steps", opt.ns_steps, 1, 100, "Newton-Schulz steps");
-    t.choice("--ns-form", opt.ns_form,
-             Choices<NsForm>{{"auto", NsForm::automatic}, {"standard", NsForm::standard}, {"gram", NsForm::gram}},
-             "iterate on the matrix or on its Gram matrix; auto: by aspect ratio");
+    t.choice("--ns-form", opt.ns_form, "iterate on the matrix or on its Gram matrix; auto: by aspect ratio");
 
     t.group("Teon");
     t.integer("--teon-k", opt.teon_k, 1, 1024, "consecutive layers per stack");
@@ -147,12 +139,7 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.toggle("--teon-normalize-slices", opt.teon_normalize_slices, "divide each slice by its norm before stacking");
 
     t.group("Schedule");
-    t.choice("--schedule", o.schedule.kind,
-             Choices<ScheduleKind>{{"cosine", ScheduleKind::cosine},
-                                   {"linear", ScheduleKind::linear},
-                                   {"constant", ScheduleKind::constant},
-                                   {"constant-linear", ScheduleKind::constant_linear}},
-             "learning rate after the warmup");
+    t.choice("--schedule", o.schedule.kind, "learning rate after the warmup");
     t.number("--warmup-ratio", o.schedule.warmup_ratio, 0, 1, "share of the steps with rising learning rate");
     t.number("--constant-ratio", o.schedule.constant_ratio, 0, 1,
              "constant-linear: share of the steps before the decay");

@@ -1,4 +1,4 @@
-// Every flag of train_gpt2 and train_llama: one row of a table generates parsing, help, range checks, the config file's
+// Every flag of the training programs: one row of a table generates parsing, help, range checks, the config file's
 // keys and the resolved config that is logged. Reading options touches no device and allocates nothing.
 #pragma once
 
@@ -19,7 +19,8 @@ struct Options {
     std::set<std::string> given;  // flags, on the command line or in the file
     // model
     std::string model;
-    int layers = 0, channels = 0, heads = 0, kv_heads = 0, ffn = 0, vocab_size = 0;  // 0: the preset's
+    int layers = 0, channels = 0, heads = 0, kv_heads = 0, head_size = 0, ffn = 0, vocab_size = 0;  // 0: preset's
+    std::optional<MlpKind> mlp;
     int seq_len = 1024;
     std::optional<DType> dtype;
     Recompute recompute = Recompute::automatic;

@@ -20,7 +20,9 @@ DecoderConfig model_of_flags(DecoderConfig c, const Options& o) {
     }
     if (o.heads) c.NKV = c.NH = o.heads;
     if (o.kv_heads) c.NKV = o.kv_heads;
+    if (o.head_size) c.head_size = o.head_size;
     if (o.ffn) c.F = o.ffn;
+    if (o.mlp) c.mlp = *o.mlp;
     if (o.vocab_size) c.V = o.vocab_size;
     if (o.norm_eps) c.norm_eps = *o.norm_eps;
     if (o.rope_base) c.rope_base = *o.rope_base;
@@ -40,6 +42,8 @@ void check_agrees(const ModelFamily& family, const Options& o, const DecoderConf
     check("--channels", flags.C, model.C);
     check("--heads", flags.NH, model.NH);
     check("--kv-heads", flags.NKV, model.NKV);
+    check("--head-size", flags.HS(), model.HS());
+    check("--mlp", name_of(flags.mlp), name_of(model.mlp));
     if (o.given.count("--ffn") || o.given.count("--model")) check("--ffn", flags.F, model.F);
     auto check_given = [&](const char* flag, auto given, auto is) {  // presets leave these to the data and the run
         if (o.given.count(flag)) check(flag, given, is);

@@ -12,16 +12,16 @@ import pathlib
 import make_optim
 import torch
 from safetensors.torch import save_file
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 HERE = pathlib.Path(__file__).parent
 LR, WEIGHT_DECAY, BETAS, EPS, CLIP, STEPS = 1e-2, 0.1, (0.9, 0.95), 1e-8, 1.0, 10
 TEON_LR = 0.02
 
 
-def gpt2():
+def gpt2(activation="gelu_new"):
     config = GPT2Config(vocab_size=61, n_positions=13, n_embd=24, n_layer=2, n_head=3, resid_pdrop=0.0, embd_pdrop=0.0,
-                        attn_pdrop=0.0, activation_function="gelu_new", bos_token_id=0, eos_token_id=0)
+                        attn_pdrop=0.0, activation_function=activation, bos_token_id=0, eos_token_id=0)
     return GPT2LMHeadModel(config), 61
 
 
@@ -30,6 +30,14 @@ def llama(kv_heads):
                          num_key_value_heads=kv_heads, max_position_embeddings=13, rms_norm_eps=1e-6,
                          tie_word_embeddings=False, attention_bias=False, mlp_bias=False, bos_token_id=0, eos_token_id=0)
     return LlamaForCausalLM(config), 67
+
+
+def qwen3():
+    config = Qwen3Config(vocab_size=67, hidden_size=24, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, head_dim=10, max_position_embeddings=13, rms_norm_eps=1e-6,
+                         rope_parameters={"rope_theta": 1e6, "rope_type": "default"}, tie_word_embeddings=True,
+                         attention_bias=False, bos_token_id=0, eos_token_id=0)
+    return Qwen3ForCausalLM(config), 67
 
 
 def spread(model):
@@ -134,6 +142,10 @@ def main():
     make("gpt2", *gpt2())
     make("llama", *llama(kv_heads=4))
     make("llama_gqa", *llama(kv_heads=2))
+    torch.manual_seed(0)
+    make("gpt2_relu2", *gpt2("relu2"))
+    torch.manual_seed(0)
+    make("qwen3", *qwen3())
 
 
 if __name__ == "__main__":

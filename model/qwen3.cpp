@@ -1,0 +1,61 @@
+#include "model/qwen3.h"
+
+#include "model/hf_config.h"
+#include "model/llama.h"
+
+namespace teon {
+
+namespace {
+
+DecoderConfig preset(const char* name, int C, int L, int NH, int NKV, int HS, int F) {
+    DecoderConfig c = llama_config("tiny");
+    c.family = "qwen3";
+    c.preset = name;
+    c.L = L;
+    c.C = C;
+    c.NH = NH;
+    c.NKV = NKV;
+    c.head_size = HS;
+    c.F = F;
+    c.V = 151936;
+    c.qk_norm = true;
+    c.tied_head = true;
+    c.rope_base = 1e6f;
+    c.names.q_norm = {"layers.{}.attn.q_norm", "model.layers.{}.self_attn.q_norm"};
+    c.names.k_norm = {"layers.{}.attn.k_norm", "model.layers.{}.self_attn.k_norm"};
+    return c;
+}
+
+// What follows names the differences of Qwen3Config from LlamaConfig.
+
+nlohmann::ordered_json write_hf(const DecoderConfig& c) {
+    nlohmann::ordered_json j = llama_family().write_hf(c);
+    j["architectures"] = {"Qwen3ForCausalLM"};
+    j["use_sliding_window"] = false;
+    j.erase("mlp_bias");
+    return j;
+}
+
+void read_hf(DecoderConfig& c, HfReader& r) {
+    llama_family().read_hf(c, r);
+    c.head_size = r.size("head_dim", 128);
+    r.require("use_sliding_window", false, false);
+    const nlohmann::json all(static_cast<size_t>(c.L), "full_attention");
+    r.require("layer_types", all, all);
+    r.ignore({"max_window_layers", "sliding_window"});  // of sliding windows only
+}
+
+}  // namespace
+
+ModelFamily qwen3_family() {
+    return {.name = "qwen3",
+            .title = "Qwen3",
+            .default_preset = "0.6b",
+            .presets = {preset("tiny", 128, 4, 4, 2, 64, 344),        // for CPUs and tests
+                        preset("0.6b", 1024, 28, 16, 8, 128, 3072)},  // 596.05M
+            .mlps = {MlpKind::swiglu},
+            .write_hf = write_hf,
+            .read_hf = read_hf};
+}
+
+}  // namespace teon
