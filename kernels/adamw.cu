@@ -1,52 +1,8 @@
-// AdamW and the decision, taken on the device, whether and how strongly a step is applied.
-#include <cmath>
-
+// AdamW (Loshchilov & Hutter, arXiv 1711.05101).
 #include "kernels/common.h"
 #include "kernels/ops.h"
 
 namespace teon {
-
-// Counts x in and returns its distance from the mean of the values before it, in their standard deviations.
-__device__ float count_in(SeriesStats& s, float x) {
-    constexpr int FIRST = 16, MEMORY = 128;             // no judgement before FIRST values
-    constexpr float OUTLIER = 4.0f, HUGE_STEP = 1e15f;  // its square is still a float
-    // A series may be constant: then a thousandth of it counts as one deviation.
-    const float deviation = fmaxf(fmaxf(sqrtf(s.variance), 1e-3f * fabsf(s.mean)), 1e-30f);
-    const bool judged = s.count >= FIRST;
-    const float limit = judged ? OUTLIER * deviation : HUGE_STEP;
-    const float step = fminf(fmaxf(x - s.mean, -limit), limit);
-    const float z = judged ? (x - s.mean) / deviation : 0.0f;
-    if (s.count < MEMORY) s.count++;
-    const float weight = 1.0f / static_cast<float>(s.count);
-    s.mean += weight * step;
-    s.variance = (1.0f - weight) * (s.variance + weight * step * step);
-    return z;
-}
-
-__global__ void step_control_kernel(StepControl* control, const float* norm_squared, const float* loss, float clip,
-                                    float spike_limit, float beta1, float beta2) {
-    if (threadIdx.x > 0) return;
-    StepControl c = *control;
-    c.grad_norm = sqrtf(norm_squared[0]);
-    c.skip = 0;
-    if (std::isfinite(c.grad_norm) && std::isfinite(loss[0])) {
-        c.loss_z = count_in(c.loss_stats, loss[0]);
-        c.grad_norm_z = count_in(c.grad_norm_stats, c.grad_norm);
-        if (spike_limit > 0.0f && fmaxf(c.loss_z, c.grad_norm_z) > spike_limit) c.skip = kSkipSpike;
-    } else {
-        c.loss_z = c.grad_norm_z = INFINITY;
-        c.skip = kSkipNonfinite;
-    }
-    c.skipped_in_row = c.skip != 0 ? c.skipped_in_row + 1 : 0;
-    c.scale = c.skip != 0 ? 0.0f : clip > 0.0f && c.grad_norm > clip ? clip / c.grad_norm : 1.0f;
-    if (c.skip == 0) {
-        const int t = ++c.updates;
-        // In double: 1 - beta^t cancels while t is small.
-        c.bias_correction1 = static_cast<float>(1.0 - pow(static_cast<double>(beta1), t));
-        c.bias_correction2 = static_cast<float>(1.0 - pow(static_cast<double>(beta2), t));
-    }
-    *control = c;
-}
 
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock)
@@ -71,11 +27,6 @@ __global__ void __launch_bounds__(kFlatBlock)
         store_vec(v + i, second);
         if (work != nullptr) store_floats(work + i, p);
     });
-}
-
-void step_control(StepControl* control, const float* norm_squared, const float* loss, float clip, float spike_limit,
-                  float beta1, float beta2, const Stream& stream) {
-    launch<step_control_kernel>({1, 32}, stream, control, norm_squared, loss, clip, spike_limit, beta1, beta2);
 }
 
 template <typename T>

@@ -175,7 +175,7 @@ size_t reduce_scratch_bytes();
 void reduce_sum(float* out, void* scratch, const float* x, int64_t n, bool accumulate, const Stream& stream);
 void reduce_sum_squares(float* out, void* scratch, const float* x, int64_t n, bool accumulate, const Stream& stream);
 
-// ---- adamw.cu -----------------------------------------------------------------------------------
+// ---- step_control.cu ----------------------------------------------------------------------------
 
 // A series' mean and variance: exact over its first 128 values, then exponentially weighted with that memory. All zero:
 // no value yet.
@@ -206,6 +206,8 @@ struct StepControl {
 // change is accepted in time.
 void step_control(StepControl* control, const float* norm_squared, const float* loss, float clip, float spike_limit,
                   float beta1, float beta2, const Stream& stream);
+
+// ---- adamw.cu -----------------------------------------------------------------------------------
 
 // AdamW with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101) on n parameters:
 //   g = grad * scale; m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2;

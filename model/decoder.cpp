@@ -84,7 +84,7 @@ AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r) {
     if (r.attention == AttentionKind::automatic)
         return possible && flash_attention_is_fast() ? AttentionKind::flash : AttentionKind::gemm;
     CHECK_USAGE(r.attention != AttentionKind::flash || possible,
-                "--attention flash: needs --dtype bf16 and heads of 64 or 128 elements, but this model has {} and {}; "
+                "--attention flash: needs --dtype bf16 and a head size of 64 or 128, but this model has {} and {}; "
                 "use --attention gemm",
                 name_of(r.dtype), c.HS());
     return r.attention;

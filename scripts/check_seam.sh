@@ -32,7 +32,7 @@ runtime cpu
 cpu runtime
 files runtime
 kernels runtime
-model runtime kernels data
+model runtime files kernels data
 optim runtime kernels model
 data runtime files
 options runtime files
@@ -48,7 +48,7 @@ while read -r room allowed; do
         "^ *# *include \"model/(?!(${allowed// /|})\.h\")" "${files[@]}"
 done <<'TABLE'
 optim param_table model
-checkpoint param_table decoder
+checkpoint param_table
 train param_table model activation_plan decoder family
 TABLE
 

@@ -25,9 +25,12 @@ VOCABULARY, LENGTH, WINDOWS = 61, 24, 4
 SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "48", "--heads", "4", "--vocab-size", VOCABULARY, "--seq-len", LENGTH,
          "--batch-tokens", 4 * LENGTH, "--micro-batch", "2", "--eval-tokens", WINDOWS * LENGTH, "--dtype", "float"]
 CASES = {"gpt2": ("train_gpt2", []),
+         "gpt2 with squared ReLU": ("train_gpt2", ["--mlp", "relu2"]),
          "llama": ("train_llama", ["--ffn", 37]),
          "llama with fewer key/value heads": ("train_llama", ["--kv-heads", 2, "--rope-base", 500]),
-         "llama with scaled positions": ("train_llama", ["--rope-scaling", 4])}
+         "llama with scaled positions": ("train_llama", ["--rope-scaling", 4]),
+         "llama with a head size of its own": ("train_llama", ["--head-size", 20]),
+         "qwen3": ("train_qwen3", ["--kv-heads", 2, "--head-size", 20])}
 
 
 def write_shard(path, tokens):

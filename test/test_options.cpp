@@ -19,7 +19,8 @@ namespace {
 const ModelFamily kGpt2 = gpt2_family(), kLlama = llama_family();
 
 std::optional<Options> parse(const std::vector<std::string>& flags, const ModelFamily& family = kGpt2) {
-    std::vector<const char*> argv = {family.program.c_str()};
+    const std::string program = family.program();
+    std::vector<const char*> argv = {program.c_str()};
     for (const std::string& flag : flags) argv.push_back(flag.c_str());
     return parse_options(family, static_cast<int>(argv.size()), argv.data());
 }
@@ -224,12 +225,12 @@ TEST_CASE("train/setup: with flash attention GPT-2 small at a context of 8192 fi
 }
 
 TEST_CASE("train/setup: every preset can be planned, and its report names the memory") {
-    for (const ModelFamily& family : {kGpt2, kLlama})
-        for (const std::string& preset : family.presets)
+    for (const ModelFamily& family : families())
+        for (const DecoderConfig& preset : family.presets)
             for (const char* optimizer : {"adamw", "muon", "teon"}) {
-                INFO(family.program << " " << preset << " " << optimizer);
+                INFO(family.name << " " << preset.preset << " " << optimizer);
                 const auto o =
-                    parse({"--plan-only", "--model", preset, "--optimizer", optimizer, "--steps", "10"}, family);
+                    parse({"--plan-only", "--model", preset.preset, "--optimizer", optimizer, "--steps", "10"}, family);
                 const Setup s = make_setup(family, *o, {true, int64_t{80} << 30});
                 REQUIRE(s.memory_bytes() >
                         14 * s.params.size());  // masters, bf16 weights, gradients and at least one moment
