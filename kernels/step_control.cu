@@ -1,5 +1,5 @@
-// The decision, taken on the device, whether and how strongly a step is applied; and the statistics of loss and gradient
-// norm by which spikes are known.
+// The decision, taken on the device, whether and how strongly a step is applied; and the statistics of loss and
+// gradient norm by which spikes are known.
 #include <cmath>
 
 #include "kernels/ops.h"
