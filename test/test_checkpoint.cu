@@ -1,6 +1,7 @@
 #include "checkpoint/checkpoint.h"
 
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -343,7 +344,7 @@ TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the 
         const std::string name = names[below(names.size())], path = newer + "/" + name;
         std::string bytes = content(path), how;
         REQUIRE(!bytes.empty());
-        switch (i % 6) {
+        switch (i % 8) {
             case 0:
                 how = "bit flip";
                 bytes[below(bytes.size())] ^= static_cast<char>(1 << below(8));
@@ -370,6 +371,16 @@ TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the 
                 how = "empty";
                 replace(path, "");
                 break;
+            case 5:
+                how = "a folder";
+                fs::remove(path);
+                fs::create_directory(path);
+                break;
+            case 6:
+                how = "a pipe";  // reading it would wait for ever
+                fs::remove(path);
+                REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+                break;
             default:
                 how = "longer";
                 replace(path, bytes + std::string(1 + below(9), '\0'));
@@ -380,7 +391,7 @@ TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the 
         REQUIRE(found.passed_over.size() == 1);
         REQUIRE(found.passed_over[0].first == newer);
         const std::string& fault = found.passed_over[0].second;
-        if (i % 6 != 3)
+        if (i % 8 != 3)
             REQUIRE(fault.find(path) == 0);
         else
             REQUIRE(fault.find(newer) == 0);  // either of the two, or manifest.json
