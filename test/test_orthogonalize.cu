@@ -44,15 +44,30 @@ double distance_left(Ortho ortho, std::vector<double> sigma) {
     return std::sqrt(sum / static_cast<double>(sigma.size()));
 }
 
-// Singular values of a Gaussian matrix and its exact polar factor, through the device's own svd.
+// A Gaussian matrix and its polar factor, by Newton-Schulz until it stands still: odd polynomials keep the singular
+// vectors, and at the end of PolarExpress all singular values but 1 move. (A decomposition of this size takes a minute
+// where LAPACK is the reference's.)
 struct Large {
     int rows, cols;
     std::vector<float> x, polar;
 };
 Large large(Context& context, int rows, int cols) {
     Large l{rows, cols, random_values<float>(int64_t{rows} * cols, 7), {}};
-    StackRun run(context, {l.x}, 1, rows, cols, 1, {.ortho = Ortho::svd});
-    l.polar = run.run<float>(false)[0];
+    auto after = [&](int steps) {
+        StackRun run(context, {l.x}, 1, rows, cols, 1,
+                     {.ortho = Ortho::polar_express, .steps = steps, .form = NsForm::standard, .dtype = DType::f32});
+        return run.run_as_method()[0];
+    };
+    l.polar = after(20);
+    const std::vector<float> before = after(18);
+    double moved = 0, norm = 0;
+    for (size_t i = 0; i < before.size(); i++) {
+        moved += (double{l.polar[i]} - before[i]) * (double{l.polar[i]} - before[i]);
+        norm += double{l.polar[i]} * l.polar[i];
+    }
+    // Singular values of 1, as many as the short side has; float sums of some thousand terms.
+    REQUIRE(std::abs(norm - std::min(rows, cols)) <= 1e-3 * norm);
+    REQUIRE(std::sqrt(moved / norm) <= 1e-4);
     return l;
 }
 double large_distance(Context& context, const Large& l, const OrthoMethod& method) {
@@ -165,10 +180,10 @@ TEST_CASE("optim/orthogonalize: any number of steps") {
 
 TEST_CASE("optim/orthogonalize: 16-bit Newton-Schulz stays near float64's on every spectrum") {
     Context context;
-    // bf16: the bounds of docs/teon.md, "Rounding", for the standard form; the Gram form rounds powers of R where that one rounds X, which
-    // costs up to a third more at this size (measured .0199, .0265, .0959, .2006). Most of it is the input's own
-    // rounding, raised at small singular values. f16 has three bits more (measured .0019, .0020, .0104, .0231 and
-    // .0034, .0044, .0511, .0555 in Gram form, whose powers of R lose what is below 2^-11 of the largest).
+    // bf16: the bounds of docs/teon.md, "Rounding", for the standard form; the Gram form rounds powers of R where that
+    // one rounds X, which costs up to a third more at this size (measured .0199, .0265, .0959, .2006). Most of it is
+    // the input's own rounding, raised at small singular values. f16 has three bits more (measured .0019, .0020, .0104,
+    // .0231 and .0034, .0044, .0511, .0555 in Gram form, whose powers of R lose what is below 2^-11 of the largest).
     const double bf16_bound[] = {.02, .08, .10, .20}, f16_bound[] = {.003, .01, .0125, .025};
     const double f16_gram_bound[] = {.006, .01, .07, .07};
     for (auto [rows, cols] : {std::pair(128, 384), std::pair(384, 128)})
