@@ -9,6 +9,9 @@ namespace teon::cpu {
 
 namespace {
 
+thread_local cudaStreamCaptureMode thread_mode =
+    cudaStreamCaptureModeGlobal;  // what others' captures forbid this thread
+
 bool anything_left(cudaStream_t stream) {
     return std::any_of(stream->after.begin(), stream->after.end(), [](auto& operation) { return !operation->done; });
 }
@@ -100,10 +103,12 @@ cudaError_t wait_for(cudaStream_t stream, const char* what) {
 
 cudaError_t refuse_in_capture(const char* what) {
     Call call(what);
-    for (const auto& capture : call.e.captures)
-        if (capture->mode == cudaStreamCaptureModeGlobal ||
-            (capture->mode == cudaStreamCaptureModeThreadLocal && capture->thread == std::this_thread::get_id()))
+    for (const auto& capture : call.e.captures) {
+        const bool own = capture->thread == std::this_thread::get_id();
+        if (own ? capture->mode != cudaStreamCaptureModeRelaxed && thread_mode != cudaStreamCaptureModeRelaxed
+                : capture->mode == cudaStreamCaptureModeGlobal && thread_mode == cudaStreamCaptureModeGlobal)
             return call.breaks(*capture, cudaErrorStreamCaptureUnsupported);
+    }
     return call.status;
 }
 
@@ -141,6 +146,11 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return wait_for(stream,
 cudaError_t cudaDeviceSynchronize() {
     if (const cudaError_t status = refuse_in_capture("cudaDeviceSynchronize")) return status;
     if (run_everything()) ++counters.waits;
+    return device_error();
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+    std::swap(*mode, thread_mode);
     return device_error();
 }
 
@@ -229,6 +239,7 @@ cudaError_t refuse_captured(Call& call, cudaEvent_t event) {
 }  // namespace
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    if (const cudaError_t status = refuse_in_capture("cudaEventSynchronize")) return status;
     Call call("cudaEventSynchronize", event);
     if (const cudaError_t status = refuse_captured(call, event)) return status;
     if (event->operation && !event->operation->done) {
@@ -240,6 +251,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+    if (const cudaError_t status = refuse_in_capture("cudaEventQuery")) return status;
     Call call("cudaEventQuery", event);
     if (const cudaError_t status = refuse_captured(call, event)) return status;
     return event->operation && !event->operation->done ? fail(cudaErrorNotReady, "not ready") : cudaSuccess;

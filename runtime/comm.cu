@@ -108,6 +108,9 @@ private:
         int64_t turn = -1;
         try {
             detail::check_cuda(cudaSetDevice(device_), "choosing the device");
+            // Asking an event breaks a capture that another thread has begun, unless one says that it does not matter.
+            cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+            detail::check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "looking on beside captures");
             for (auto last = Clock::now(); !stop_;) {
                 std::this_thread::sleep_for(period);
                 std::lock_guard lock(mutex_);

@@ -1,0 +1,36 @@
+// What a capture forbids other threads, as NVIDIA's "CUDA Runtime API" says of cudaThreadExchangeStreamCaptureMode.
+#include <cuda_runtime.h>
+
+#include <thread>
+
+#include "runtime/device.h"
+#include "test/catch.h"
+
+using namespace teon;
+
+TEST_CASE("cpu/stream: a thread that asks an event breaks another's capture, unless its mode is relaxed") {
+    const Stream own;
+    const auto stream = static_cast<cudaStream_t>(own.handle());
+    Event event;
+    event.record(own);
+    own.synchronize();
+    Buffer<float> x(10);
+    for (bool relaxed : {true, false}) {
+        REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+        cudaError_t found = cudaSuccess;
+        cudaStreamCaptureMode before = cudaStreamCaptureModeRelaxed;
+        std::thread([&] {
+            if (relaxed) cudaThreadExchangeStreamCaptureMode(&before);
+            try {
+                found = event.done() ? cudaSuccess : cudaErrorNotReady;
+            } catch (const Error&) { found = cudaErrorStreamCaptureUnsupported; }
+        }).join();
+        REQUIRE(found == (relaxed ? cudaSuccess : cudaErrorStreamCaptureUnsupported));
+        if (relaxed) REQUIRE(before == cudaStreamCaptureModeGlobal);
+        zero(x.data(), relaxed ? 10 : 0, own);
+        cudaGraph_t graph = nullptr;
+        REQUIRE(cudaStreamEndCapture(stream, &graph) == (relaxed ? cudaSuccess : cudaErrorStreamCaptureInvalidated));
+        if (graph) cudaGraphDestroy(graph);
+        (void)cudaGetLastError();
+    }
+}
