@@ -180,7 +180,7 @@ tidy: $(TIDIED:%=build/tidy/%.ok)  ## Check C++ for faults that compilers do not
 build/tidy/%.ok: %  .clang-tidy
 	@mkdir -p $(@D)
 	@echo "  tidy  $<"
-	@clang-tidy-14 --quiet $< -- -std=c++20 -Wno-unknown-pragmas $(INCLUDES) $(MPI_INCLUDE) 2>$@.log || { cat $@.log; exit 1; }
+	@clang-tidy-14 --quiet $< -- -std=c++20 -Wno-unknown-pragmas $(INCLUDES) -isystem cpu/include $(MPI_INCLUDE) 2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
 
 check-seam:  ## Check that backend names stay in runtime/ and includes go one way
@@ -211,7 +211,7 @@ deps-headers:  ## Copy header-only dependencies to build/deps/include, to carry 
 	@du -sh build/deps/include
 
 RUFF   := $(if $(wildcard .venv/bin/ruff),.venv/bin/ruff,ruff)
-TIDIED  = $(call for_host,$(filter %.cpp,$(LIBRARY) $(TESTS)))
+TIDIED  = $(call for_cpu,$(filter %.cpp,$(LIBRARY)))
 CLANG_FORMAT ?= $(shell command -v clang-format-14 || echo clang-format)
 FORMATTED     = $(shell git ls-files '*.cu' '*.cpp' '*.h')
 format:  ## Format the sources (clang-format 14)

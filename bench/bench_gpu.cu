@@ -12,6 +12,7 @@
 #include "bench/training_step.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
+#include "runtime/integer.h"
 
 using namespace teon;
 
@@ -159,7 +160,7 @@ void step_kernels(Bench& b) {
     linear(b, "attention out", L, N, C, C);
     linear(b, "MLP up", L, N, F, C);
     linear(b, "MLP down", L, N, C, F);
-    linear(b, "head, 1280 rows", (N + chunk - 1) / chunk, chunk, Vp, C);
+    linear(b, "head, 1280 rows", ceil_div(N, chunk), chunk, Vp, C);
     {
         const AttentionShape s{16, length, c.NH, c.NKV, c.HS()};
         const AttentionTensors t(m, s);
@@ -200,7 +201,7 @@ void step_kernels(Bench& b) {
         float* losses = m.take<float>(chunk);
         Buffer<int> targets(b.gpu ? chunk : 0);
         if (b.gpu) zero(targets.data(), chunk, stream);
-        b.kernel("classifier, 1280 rows", (N + chunk - 1) / chunk, 0, 4.0 * chunk * Vp,
+        b.kernel("classifier, 1280 rows", ceil_div(N, chunk), 0, 4.0 * chunk * Vp,
                  [&] { classifier(logits, losses, targets.data(), chunk, V, Vp, 1.0f / N, true, stream); });
     }
     {

@@ -11,6 +11,7 @@
 
 #include "optim/ns_coefficients.h"
 #include "optim/orthogonalize.h"
+#include "runtime/integer.h"
 
 using namespace teon;
 
@@ -77,7 +78,7 @@ template <typename T>
 Result measure(const Shape& s, const OrthoMethod& method, const std::vector<double>& x,
                const std::vector<double>& expected, Context& context) {
     const int align = method.row_alignment();
-    const MatrixBatch batch{s.batch, s.rows, s.cols, (s.cols + align - 1) / align * align};
+    const MatrixBatch batch{s.batch, s.rows, s.cols, round_up(s.cols, align)};
     std::vector<T> values(static_cast<size_t>(batch.size()), T(0.0f));
     for (int b = 0; b < s.batch; b++)
         for (int i = 0; i < s.rows; i++)
@@ -143,7 +144,7 @@ void run(int largest) {
     const std::vector<DType> dtypes = gpu ? std::vector{DType::bf16, DType::f16} : std::vector{DType::f32};
     for (Shape s : kShapes) {
         if (s.rows > largest) continue;
-        if (!gpu) s.batch = (s.batch + 9) / 10;
+        if (!gpu) s.batch = ceil_div(s.batch, 10);
         const std::vector<double> x = gaussian(s);
         for (Ortho ortho : {Ortho::jordan, Ortho::you, Ortho::you6, Ortho::polar_express}) {
             const std::vector<double> expected = reference(x, s, {.ortho = ortho});

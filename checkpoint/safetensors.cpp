@@ -7,6 +7,7 @@
 #include "files/json.h"
 #include "runtime/check.h"
 #include "runtime/dtype.h"
+#include "runtime/integer.h"
 
 namespace teon {
 
@@ -218,7 +219,7 @@ std::string safetensors_header(const std::vector<TensorData>& tensors,
         at += bytes;
     }
     std::string text = header.dump();
-    text.resize((text.size() + 7) / 8 * 8, ' ');  // so that data begin at a multiple of 8 bytes
+    text.resize(round_up(text.size(), 8), ' ');  // so that data begin at a multiple of 8 bytes
     uint64_t size = text.size();
     std::string out(8, '\0');
     std::memcpy(out.data(), &size, 8);

@@ -1,5 +1,7 @@
 #include "cpu/engine.h"
 
+#include "runtime/integer.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -9,13 +11,6 @@ namespace teon::cpu {
 namespace {
 
 std::atomic<const char*> in_progress = nullptr;
-
-uint64_t next_random(uint64_t& state) {  // splitmix64
-    uint64_t x = state += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
 
 void parse_order(Engine& e, const std::string& order) {
     uint64_t seed = 0;
@@ -137,16 +132,16 @@ void Engine::run_until_done(std::unique_lock<std::mutex>& lock, const OperationP
         if (!kUnkind || running) {
             changed.wait(lock);
         } else {
-            run(lock, random ? ready[next_random(state) % ready.size()] : first_needed(target));
+            run(lock, random ? ready[splitmix64(state) % ready.size()] : first_needed(target));
         }
     }
 }
 
 // Not in a thread that only looks (a watchdog): when it does depends on time, and so would the choices.
 void Engine::run_some(std::unique_lock<std::mutex>& lock) {
-    if (!kUnkind || !random || queued_by != std::this_thread::get_id() || next_random(state) % 8 != 0) return;
-    for (uint64_t n = next_random(state) % 16; n > 0 && !running && !ready.empty(); --n)
-        run(lock, ready[next_random(state) % ready.size()]);
+    if (!kUnkind || !random || queued_by != std::this_thread::get_id() || splitmix64(state) % 8 != 0) return;
+    for (uint64_t n = splitmix64(state) % 16; n > 0 && !running && !ready.empty(); --n)
+        run(lock, ready[splitmix64(state) % ready.size()]);
 }
 
 void Engine::run_all(std::unique_lock<std::mutex>& lock) {
@@ -154,7 +149,7 @@ void Engine::run_all(std::unique_lock<std::mutex>& lock) {
         if (!kUnkind || running) {
             changed.wait(lock);
         } else {
-            run(lock, ready[random ? next_random(state) % ready.size() : 0]);
+            run(lock, ready[random ? splitmix64(state) % ready.size() : 0]);
         }
     }
 }

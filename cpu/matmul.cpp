@@ -15,6 +15,7 @@
 #include "cpu/one_thread.h"
 #include "cpu/threads.h"
 #include "runtime/check.h"
+#include "runtime/integer.h"
 
 #if DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_OMP && DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_SEQ
 #error "this oneDNN brings threads of its own; one built with OpenMP or for one thread is needed (Debian's libdnnl-dev)"
@@ -35,8 +36,6 @@ constexpr int64_t kTiles = 8;
 constexpr int64_t kChunk = 1 << 19;
 // Primitives that are kept; a program uses some hundred.
 constexpr size_t kMaxPrimitives = 4096;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Never destroyed: threads may outlive main's statics.
 dnnl::engine& engine() {
@@ -197,8 +196,8 @@ Tiling tile_output(const Matmul& m) {
     int64_t down = ceil_div(m.M, kMaxRows), across = m.N <= kMaxColumns ? 1 : ceil_div(m.N, kColumns);
     Tiling t{};
     auto split = [&] {
-        t.rows = std::min(m.M, ceil_div(ceil_div(m.M, down), 16) * 16);  // whole register tiles
-        t.columns = std::min(m.N, ceil_div(ceil_div(m.N, across), 64) * 64);
+        t.rows = std::min(m.M, round_up(ceil_div(m.M, down), 16));  // whole register tiles
+        t.columns = std::min(m.N, round_up(ceil_div(m.N, across), 64));
         t.down = ceil_div(m.M, t.rows), t.across = ceil_div(m.N, t.columns);
     };
     split();

@@ -25,6 +25,7 @@
 #include "cpu/error.h"
 #include "cpu/stream.h"
 #include "runtime/check.h"
+#include "runtime/integer.h"
 
 namespace teon::cpu {
 
@@ -32,8 +33,6 @@ namespace {
 
 constexpr size_t kAlignment = 256;  // of cudaMalloc
 constexpr int kNaN = 0xff;          // a byte that makes NaN of every storage type
-
-size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 size_t total_memory() { return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE); }
 

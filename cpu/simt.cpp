@@ -12,6 +12,7 @@
 #include "cpu/simt.h"
 #include "cpu/threads.h"
 #include "runtime/check.h"
+#include "runtime/integer.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -194,13 +195,6 @@ Fiber* take_idle() {
     return fiber;
 }
 
-uint64_t mix(uint64_t x) {  // splitmix64's finalizer
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
 std::string text(const uint3& i) { return fmt::format("({}, {}, {})", i.x, i.y, i.z); }
 
 std::string text(const Site& site) { return fmt::format("{}:{}", site.file_name(), site.line()); }
@@ -248,8 +242,7 @@ OrderSetting& order_setting() {  // under order_mutex
 // --- the scheduler of one block ---------------------------------------------------------------------------------
 
 int Block::choose_random(uint32_t mask) {
-    random = mix(random);
-    for (uint64_t skip = random % static_cast<uint64_t>(std::popcount(mask)); skip > 0; --skip) mask &= mask - 1;
+    for (uint64_t skip = splitmix64(random) % std::popcount(mask); skip > 0; --skip) mask &= mask - 1;
     return __builtin_ctz(mask);
 }
 
@@ -432,7 +425,7 @@ std::exception_ptr run_block(int64_t index, uint64_t seed) {
     std::exception_ptr error;
     b.error = &error;
     b.cancelled = false;
-    b.random = mix(seed ^ mix(static_cast<uint64_t>(index)));
+    b.random = mix64(seed ^ mix64(static_cast<uint64_t>(index)));
     ++b.serial;
     std::memset(b.dynamic_shared, 0xff, b.smem);
     const uint64_t i = static_cast<uint64_t>(index);

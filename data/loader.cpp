@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "data/permutation.h"
+#include "runtime/integer.h"
 
 namespace teon {
 
@@ -131,8 +132,8 @@ public:
     // rows (n) = 0 .. n - 1 ordered by key[row], ties by row. keys in [0, bound).
     void sort(int* rows, const int* keys, int n, int bound) {
         const int bits = std::max<int>(1, std::bit_width(static_cast<unsigned>(bound - 1)));
-        const int passes = (bits + MAX_DIGIT_BITS - 1) / MAX_DIGIT_BITS;
-        const int digit_bits = (bits + passes - 1) / passes;
+        const int passes = ceil_div(bits, MAX_DIGIT_BITS);
+        const int digit_bits = ceil_div(bits, passes);
         const unsigned mask = (1u << digit_bits) - 1;
         scratch_.resize(n);
         for (int pass = 0; pass < passes; ++pass) {
@@ -170,7 +171,7 @@ public:
     const std::vector<ShardInfo>& shards() const { return reader_.shards(); }
 
     // Elements from one array of a batch to the next: rounded up so that each is aligned to 256 bytes, as a Buffer is.
-    int64_t stride() const { return (int64_t{o_.B} * o_.T + 63) / 64 * 64; }
+    int64_t stride() const { return round_up(int64_t{o_.B} * o_.T, 64); }
 
     void read_first_windows() {
         for (size_t s = 0; s < shards().size(); ++s) {

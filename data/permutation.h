@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "runtime/check.h"
+#include "runtime/integer.h"
 
 namespace teon {
 
@@ -21,9 +22,9 @@ public:
     Permutation(int64_t n, uint64_t seed, uint64_t epoch) : n_(n) {
         CHECK(n >= 1 && n < int64_t{1} << 62, "permutation of {} elements: expected 1 to 2^62 - 1", n);
         a_ = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(n))));
-        b_ = (n + a_ - 1) / a_;
-        uint64_t state = mix(mix(seed) ^ epoch);
-        for (uint64_t& key : keys_) key = mix(state += 0x9e3779b97f4a7c15);
+        b_ = ceil_div(n, a_);
+        uint64_t state = mix64(mix64(seed) ^ epoch);
+        for (uint64_t& key : keys_) key = splitmix64(state);
     }
 
     // i in [0, n).
@@ -38,16 +39,9 @@ private:
     // with 16 they do not. The rounds cost tens of nanoseconds per window.
     static constexpr int ROUNDS = 20;
 
-    // The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): every input bit changes every output bit.
-    static uint64_t mix(uint64_t x) {
-        x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-        x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-        return x ^ (x >> 31);
-    }
-
     // Shifts `value` in [0, size) by an amount that depends on `other` and the round's key. size < 2^32.
     static int64_t shift(int64_t value, int64_t other, uint64_t key, int64_t size) {
-        uint64_t by = (mix(static_cast<uint64_t>(other) + key) >> 32) * static_cast<uint64_t>(size) >> 32;
+        uint64_t by = (mix64(static_cast<uint64_t>(other) + key) >> 32) * static_cast<uint64_t>(size) >> 32;
         value += static_cast<int64_t>(by);
         return value < size ? value : value - size;
     }

@@ -23,6 +23,7 @@
 
 #include "kernels/common.h"
 #include "kernels/ops.h"
+#include "runtime/integer.h"
 #include "runtime/math.h"
 
 namespace teon {
@@ -36,7 +37,7 @@ constexpr int W = kVecWidth<float>;  // columns of a score row move W at a time
 struct RowBlock {
     int B, NH, T, begin, end;
     TEON_HD int rows() const { return end - begin; }
-    TEON_HD int64_t ld() const { return (end + W - 1) / W * W; }
+    TEON_HD int64_t ld() const { return round_up(end, W); }
     TEON_HD int64_t count() const { return static_cast<int64_t>(B) * NH * rows(); }
 };
 
@@ -184,7 +185,7 @@ __global__ void attention_round_kernel(T* dqkv, const float* dkv, int64_t rows, 
 template <typename T>
 void round_dkv(T* dqkv, const float* dkv, int64_t rows, int columns, int64_t width, const Stream& stream) {
     constexpr int threads = 256;
-    auto blocks = [&](int n) { return (rows * columns / n + threads - 1) / threads; };
+    auto blocks = [&](int n) { return ceil_div(rows * columns / n, threads); };
     if (columns % W == 0 && width % W == 0) {
         launch<attention_round_kernel<T, W>>({blocks(W), threads}, stream, dqkv, dkv, rows, columns, width);
     } else {

@@ -8,6 +8,7 @@
 
 #include "kernels/common.h"
 #include "kernels/ops.h"
+#include "runtime/integer.h"
 #include "runtime/math.h"
 
 namespace teon {
@@ -33,8 +34,8 @@ struct ValueThreads {
 template <typename T, int W>
 __global__ void __launch_bounds__(kDecodeBlock)
     attention_decode_kernel(T* out, const T* qkv, const T* cache, DecodeShape s, float scale) {
-    DYN_SHARED(float, probs);                           // keys
-    float* partial = probs + (s.keys + W - 1) / W * W;  // splits x HS
+    DYN_SHARED(float, probs);                      // keys
+    float* partial = probs + round_up(s.keys, W);  // splits x HS
     const int b = static_cast<int>(blockIdx.x) / s.NH, h = static_cast<int>(blockIdx.x) % s.NH;
     const int thread = static_cast<int>(threadIdx.x);
     const T* query = qkv + b * s.query_row + int64_t{h} * s.HS;
@@ -121,7 +122,7 @@ void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape
     auto run = [&](auto width) {
         constexpr int W = decltype(width)::value;
         const size_t shared =
-            (static_cast<size_t>((keys + W - 1) / W * W) + ValueThreads<W>(s.HS).splits * s.HS) * sizeof(float);
+            (static_cast<size_t>(round_up(keys, W)) + ValueThreads<W>(s.HS).splits * s.HS) * sizeof(float);
         launch<attention_decode_kernel<T, W>>({s.B * s.NH, kDecodeBlock, shared}, stream, out, qkv, cache, shape,
                                               1.0f / std::sqrt(static_cast<float>(s.HS)));
     };

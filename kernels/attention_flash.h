@@ -7,6 +7,7 @@
 
 #include "kernels/flash_tile.h"
 #include "kernels/ops.h"
+#include "runtime/integer.h"
 #include "runtime/math.h"
 
 namespace teon {
@@ -103,7 +104,7 @@ __device__ __forceinline__ void flash_mask(float (&x)[M][N][4], const Rows& rows
     }
 }
 
-inline int flash_tiles(int T, int size) { return (T + size - 1) / size; }
+inline int flash_tiles(int T, int size) { return ceil_div(T, size); }
 
 // Calls f(HS) with the head size as a constant, after it has been found that the kernels can work.
 template <typename F>

@@ -1,5 +1,6 @@
 // The backward pass of attention_flash.cu, where the method is described.
 #include "kernels/attention_flash.h"
+#include "runtime/integer.h"
 
 namespace teon {
 
@@ -285,8 +286,8 @@ void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const
         RowStats* stats = static_cast<RowStats*>(scratch);
         const int64_t rows = static_cast<int64_t>(s.B) * s.T * s.NH;
         constexpr int kStatsThreads = 256, kRowsPerBlock = kStatsThreads / (HS / 8);
-        launch<flash_attention_stats_kernel<HS>>({(rows + kRowsPerBlock - 1) / kRowsPerBlock, kStatsThreads}, stream,
-                                                 stats, dout, out, lse, rows, shape);
+        launch<flash_attention_stats_kernel<HS>>({ceil_div(rows, kRowsPerBlock), kStatsThreads}, stream, stats, dout,
+                                                 out, lse, rows, shape);
         launch<flash_attention_key_gradient_kernel<HS>>(
             {dim3(flash_tiles(s.T, KeyTiles::kKeys), s.NKV, s.B), kFlashThreads, KeyTiles::kBytes}, stream, dqkv, dout,
             qkv, stats, shape);

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "kernels/ops.h"
+#include "runtime/integer.h"
 #include "runtime/math.h"
 #include "runtime/simt.h"
 
@@ -112,11 +113,11 @@ template <typename T, int W>
 void launch_classifier(T* logits, float* losses, const int* targets, int N, int V, int Vp, float grad_scale,
                        bool with_gradient, const Stream& stream) {
     if (V <= kRowAlone) {
-        launch<classifier_kernel<T, W, true>>({(N + 31) / 32, 32}, stream, logits, losses, targets, N, V, Vp,
+        launch<classifier_kernel<T, W, true>>({ceil_div(N, 32), 32}, stream, logits, losses, targets, N, V, Vp,
                                               grad_scale, with_gradient);
     } else {
         // Some 32 vectors per thread hide the cost of the reductions.
-        const int threads = std::clamp((V / (32 * W) + 31) / 32 * 32, 32, 512);
+        const int threads = std::clamp(round_up(V / (32 * W), 32), 32, 512);
         launch<classifier_kernel<T, W, false>>({N, threads}, stream, logits, losses, targets, N, V, Vp, grad_scale,
                                                with_gradient);
     }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "runtime/integer.h"
 #include "runtime/simt.h"
 
 namespace teon {
@@ -50,7 +51,7 @@ inline constexpr int kFlatVecsPerThread = 4;
 template <int W>
 int64_t flat_blocks(int64_t n) {
     int64_t per_block = int64_t{kFlatBlock} * kFlatVecsPerThread * W;
-    return (n + per_block - 1) / per_block;
+    return ceil_div(n, per_block);
 }
 
 // Calls f(width, i) for the elements [i, i + width) that are this thread's: width is W, or 1 in the tail of n.
@@ -87,7 +88,7 @@ struct RowShape {
     static constexpr int kBlock = LANES == 1 ? 32 : 128;
     static constexpr int kRowsPerBlock = kBlock / LANES;
 
-    static int64_t blocks(int64_t rows) { return (rows + kRowsPerBlock - 1) / kRowsPerBlock; }
+    static int64_t blocks(int64_t rows) { return ceil_div(rows, kRowsPerBlock); }
 
     static __device__ __forceinline__ int row() {
         return static_cast<int>(blockIdx.x) * kRowsPerBlock + static_cast<int>(threadIdx.x) / LANES;

@@ -2,6 +2,7 @@
 #include "kernels/common.h"
 #include "kernels/ops.h"
 #include "kernels/philox.h"
+#include "runtime/integer.h"
 
 namespace teon {
 
@@ -49,9 +50,9 @@ void fill_normal(float* x, int rows, int cols, int logical_rows, int logical_col
                  uint64_t tensor, const Stream& stream) {
     check_fill(rows, cols, logical_rows, logical_cols);
     if (logical_rows < rows || logical_cols < cols) zero(x, int64_t{rows} * cols, stream);
-    const int64_t n = int64_t{logical_rows} * logical_cols, quads = (n + 3) / 4;
-    launch<fill_normal_kernel>({(quads + kFlatBlock - 1) / kFlatBlock, kFlatBlock}, stream, x, n, cols, logical_cols,
-                               std, seed, tensor);
+    const int64_t n = int64_t{logical_rows} * logical_cols, quads = ceil_div(n, 4);
+    launch<fill_normal_kernel>({ceil_div(quads, kFlatBlock), kFlatBlock}, stream, x, n, cols, logical_cols, std, seed,
+                               tensor);
 }
 
 void fill_constant(float* x, int rows, int cols, int logical_rows, int logical_cols, float value,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/common.h"
+#include "runtime/integer.h"
 
 namespace teon {
 
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(Shape::kBlock)
 
 // The gradients of weight and bias are sums over rows. They are taken in two stages: chunks of rows, each by one thread
 // per vector of columns, then the chunks. The number of chunks depends on N alone.
-inline int norm_chunk_rows(int N) { return std::max(32, (N + 255) / 256); }
+inline int norm_chunk_rows(int N) { return std::max(32, ceil_div(N, 256)); }
 inline int norm_chunks(int N) { return (N + norm_chunk_rows(N) - 1) / norm_chunk_rows(N); }
 
 // partial (chunks, C), or (chunks, 2, C) if CENTERED: dout * xhat, then dout, each summed over the rows of the chunk.
@@ -196,8 +197,8 @@ void norm_add_weight_grad(float* weight_grad, float* bias_grad, const float* par
     auto add_up = [&](auto sum_width, auto parts) {
         constexpr int SUM_W = decltype(sum_width)::value, PARTS = decltype(parts)::value;
         const int columns = CENTERED ? 2 * C : C, per_block = 32 * SUM_W;
-        launch<norm_weight_grad_kernel<SUM_W, PARTS, CENTERED>>({(columns + per_block - 1) / per_block, 32 * PARTS},
-                                                                stream, weight_grad, bias_grad, partial, chunks, C);
+        launch<norm_weight_grad_kernel<SUM_W, PARTS, CENTERED>>({ceil_div(columns, per_block), 32 * PARTS}, stream,
+                                                                weight_grad, bias_grad, partial, chunks, C);
     };
     if constexpr (kRowAlone > 0) {
         if (C <= kRowAlone) return add_up(std::integral_constant<int, W>{}, std::integral_constant<int, 1>{});
@@ -214,9 +215,9 @@ void norm_backward(T* dx, float* dweight, float* dbias, void* scratch, const T* 
     auto at_width = [&](auto width) {
         constexpr int W = decltype(width)::value;
         const int64_t items = int64_t{chunks} * (C / W);
-        launch<norm_partial_weight_grad_kernel<T, W, CENTERED>>({(items + kFlatBlock - 1) / kFlatBlock, kFlatBlock},
-                                                                stream, partial, dout, x, mean, rstd, N, C,
-                                                                norm_chunk_rows(N), chunks);
+        launch<norm_partial_weight_grad_kernel<T, W, CENTERED>>({ceil_div(items, kFlatBlock), kFlatBlock}, stream,
+                                                                partial, dout, x, mean, rstd, N, C, norm_chunk_rows(N),
+                                                                chunks);
         norm_add_weight_grad<W, CENTERED>(dweight, dbias, partial, chunks, C, stream);
     };
     if (vec_aligned<T, kVecWidth<T>>(C, partial, dweight, dbias, dout, x)) {

@@ -132,9 +132,8 @@ void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch
     auto at_width = [&](auto width) {
         constexpr int W = decltype(width)::value;
         const int64_t items = int64_t{chunks} * 2 * (HS / W);
-        launch<qk_norm_partial_weight_grad_kernel<T, W>>({(items + kFlatBlock - 1) / kFlatBlock, kFlatBlock}, stream,
-                                                         partial, dqkv, x, rstd, N, heads, HS, norm_chunk_rows(N),
-                                                         chunks);
+        launch<qk_norm_partial_weight_grad_kernel<T, W>>({ceil_div(items, kFlatBlock), kFlatBlock}, stream, partial,
+                                                         dqkv, x, rstd, N, heads, HS, norm_chunk_rows(N), chunks);
         norm_add_weight_grad<W, true>(dq_weight, dk_weight, partial, chunks, HS, stream);
     };
     // First what reads dqkv as a whole.

@@ -1,6 +1,7 @@
 // Sums of long arrays in two stages: blocks, whose number depends on the length alone, then the blocks' sums.
 #include "kernels/common.h"
 #include "kernels/ops.h"
+#include "runtime/integer.h"
 
 namespace teon {
 
@@ -39,9 +40,9 @@ template <bool SQUARE>
 static void reduce(float* out, void* scratch, const float* x, int64_t n, bool accumulate, const Stream& stream) {
     float* partial = static_cast<float*>(scratch);
     // A multiple of every width, so that all runs start aligned.
-    const int64_t even = (n + kMaxReduceBlocks - 1) / kMaxReduceBlocks;
-    const int64_t run = std::max(kReduceRun, (even + 31) / 32 * 32);
-    const int blocks = static_cast<int>(std::max<int64_t>(1, (n + run - 1) / run));
+    const int64_t even = ceil_div(n, kMaxReduceBlocks);
+    const int64_t run = std::max(kReduceRun, round_up(even, 32));
+    const int blocks = static_cast<int>(std::max<int64_t>(1, ceil_div(n, run)));
     for_flat_width<kVecWidth<float>>(
         [&](auto width) {
             launch<reduce_partial_kernel<decltype(width)::value, SQUARE>>({blocks, 32}, stream, partial, x, n, run);

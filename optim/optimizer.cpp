@@ -5,6 +5,7 @@
 #include "optim/diagnostics.h"
 #include "optim/placement.h"
 #include "optim/stacks.h"
+#include "runtime/integer.h"
 
 namespace teon {
 
@@ -60,7 +61,7 @@ std::vector<Round> share_group(StackGroup& group, const OptimizerPlan& plan, con
     size_t most = 0;
     for (auto& own : stacks) most = std::max(most, own.size());
     constexpr size_t kRounds = 4;
-    if (placement.ranks > 1) group.chunk = std::min(group.chunk, static_cast<int>((most + kRounds - 1) / kRounds));
+    if (placement.ranks > 1) group.chunk = std::min(group.chunk, static_cast<int>(ceil_div(most, kRounds)));
     const size_t chunk = group.chunk;
     group.stacks = stacks[rank];
 

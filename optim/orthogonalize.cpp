@@ -7,12 +7,11 @@
 #include <utility>
 
 #include "optim/ns_coefficients.h"
+#include "runtime/integer.h"
 
 namespace teon {
 
 namespace {
-
-int64_t align_up(int64_t n, int64_t align) { return (n + align - 1) / align * align; }
 
 // Scratch squares (short side x short side) that a form needs beside the second X.
 int squares_of(NsForm form) { return form == NsForm::gram ? 4 : 2; }
@@ -73,7 +72,7 @@ public:
 
 private:
     int side() const { return batch_.short_side(); }
-    int64_t square_ld() const { return align_up(side(), method_.row_alignment()); }
+    int64_t square_ld() const { return round_up(int64_t{side()}, method_.row_alignment()); }
     int64_t square_size() const { return batch_.count * side() * square_ld(); }
     Mat whole(void* p) const { return {p, method_.dtype, batch_.ld, batch_.stride(), 0}; }
     Mat square(void* p) const { return {p, method_.dtype, square_ld(), side() * square_ld(), 0}; }
@@ -229,7 +228,7 @@ int64_t ortho_scratch_bytes(const OrthoMethod& method, const MatrixBatch& batch)
     const int64_t s = batch.short_side();
     auto bytes = [&](int64_t n) { return static_cast<int64_t>(Arena::aligned(n * size_of(method.dtype))); };
     if (method.ortho == Ortho::svd) return bytes(batch.rows * s) + bytes(s) + bytes(s * batch.cols);
-    return bytes(batch.size()) + squares_of(method.form) * bytes(batch.count * s * align_up(s, method.row_alignment()));
+    return bytes(batch.size()) + squares_of(method.form) * bytes(batch.count * s * round_up(s, method.row_alignment()));
 }
 
 void* orthogonalize(void* X, void* scratch, const MatrixBatch& batch, const OrthoMethod& method, Context& context) {

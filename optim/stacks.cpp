@@ -1,5 +1,7 @@
 #include "optim/stacks.h"
 
+#include "runtime/integer.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -111,8 +113,8 @@ std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerO
     for (StackGroup& group : groups) {
         const int64_t count = static_cast<int64_t>(group.stacks.size());
         const int64_t most = std::clamp(kScratchBound / scratch_bytes(group), int64_t{1}, count);
-        const int64_t chunks = (count + most - 1) / most;
-        group.chunk = static_cast<int>((count + chunks - 1) / chunks);  // about equal chunks
+        const int64_t chunks = ceil_div(count, most);
+        group.chunk = static_cast<int>(ceil_div(count, chunks));  // about equal chunks
     }
     return groups;
 }
@@ -137,7 +139,7 @@ std::vector<AdamwRun> adamw_runs(const ParamTable& table, const OptimizerPlan& p
     return runs;
 }
 
-int64_t momentum_stride(int m, int n) { return (int64_t{m} * n + 63) / 64 * 64; }
+int64_t momentum_stride(int m, int n) { return round_up(int64_t{m} * n, 64); }
 
 double step_factor(const ParamTable& table, const Stack& stack, const OptimizerOptions& options) {
     const ParamRow& row = table[stack.rows.front()];

@@ -1,5 +1,7 @@
 #include "optim/unfold.h"
 
+#include "runtime/integer.h"
+
 #include <limits>
 
 namespace teon {
@@ -10,7 +12,7 @@ Unfolding::Unfolding(int mode, int m, int n, int K, int align) : mode(mode), m(m
     const int64_t longest = int64_t{m} * n * K / (mode == 1 ? m : mode == 2 ? n : K);
     CHECK(longest <= std::numeric_limits<int>::max(), "mode {} of {} matrices of {} x {} has {} rows or columns", mode,
           K, m, n, longest);
-    ld = (int64_t{cols()} + align - 1) / align * align;
+    ld = round_up(int64_t{cols()}, align);
 }
 
 SliceLayout Unfolding::layout() const {

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "runtime/cuda_check.h"
+#include "runtime/integer.h"
 #include "runtime/linalg.h"
 #include "runtime/linalg_check.h"
 #include "runtime/linalg_profile.h"
@@ -273,7 +274,7 @@ __global__ void __launch_bounds__(kBlock) find_nonfinite_kernel(int* found, cons
     if (i < n && x[i] - x[i] != 0.0f) *found = 1;
 }
 
-int64_t blocks_for(int64_t n) { return (n + kBlock - 1) / kBlock; }
+int64_t blocks_for(int64_t n) { return ceil_div(n, kBlock); }
 
 // Calls f with a pointer of the type that x holds.
 template <typename F>
@@ -436,7 +437,7 @@ bool Linalg::Impl::multiply_by_library(const Call& c) {
 
 void Linalg::Impl::multiply_plainly(const Call& c) {
     const Gemm& g = c.g;
-    auto tiles = [](int n) { return static_cast<unsigned>((n + kPlainTile - 1) / kPlainTile); };
+    auto tiles = [](int n) { return static_cast<unsigned>(ceil_div(n, kPlainTile)); };
     const dim3 grid(tiles(g.N), tiles(g.M), static_cast<unsigned>(c.count)), block(kPlainTile, kPlainTile);
     CHECK(
         grid.y <= 65535 && grid.z <= 65535,
@@ -491,7 +492,7 @@ void Linalg::Impl::multiply_batches(const Gemm& g, const Mat& addend) {
 
 // The block rows up to the diagonal, then the mirror image.
 void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend, int parts) {
-    int height = (g.M / parts + 127) / 128 * 128;
+    int height = round_up(g.M / parts, 128);
     for (int row = 0; row < g.M; row += height) {
         Gemm part = g;
         part.M = std::min(height, g.M - row);
@@ -500,7 +501,7 @@ void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend, int part
         part.C = shifted(g.C, row * g.C.ld);
         multiply_batches(part, shifted(addend, row * addend.ld));
     }
-    unsigned tiles = static_cast<unsigned>((g.M + kTile - 1) / kTile);
+    unsigned tiles = static_cast<unsigned>(ceil_div(g.M, kTile));
     CHECK(g.batch_inner <= 65535 && tiles <= 65535, "gemm: a symmetric batch of {} x {} matrices of {} rows",
           g.batch_outer, g.batch_inner, g.M);
     with_elements(g.C, [&]<typename T>(T* c) {
@@ -516,11 +517,11 @@ void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend, int part
 void Linalg::Impl::reduce_bias(const Gemm& g) {
     int most = static_cast<int>(std::min<int64_t>(kBiasParts, kBiasScratchBytes / sizeof(float) / g.M));
     CHECK(most > 0, "gemm: a bias gradient of {} elements; at most {}", g.M, kBiasScratchBytes / sizeof(float));
-    int parts = std::min(most, (g.K + kBiasRows - 1) / kBiasRows);
-    const int per_part = (g.K + parts - 1) / parts;
-    parts = (g.K + per_part - 1) / per_part;
+    int parts = std::min(most, ceil_div(g.K, kBiasRows));
+    const int per_part = ceil_div(g.K, parts);
+    parts = ceil_div(g.K, per_part);
     const int64_t step_j = g.trans_a ? 1 : g.A.ld, step_k = g.trans_a ? g.A.ld : 1;
-    auto blocks = [&](int width) { return (g.M + kBiasBlock * width - 1) / (kBiasBlock * width); };
+    auto blocks = [&](int width) { return ceil_div(g.M, kBiasBlock * width); };
     with_elements(g.A, [&]<typename T>(T* a) {
         auto sum = [&]<int W>(std::integral_constant<int, W>) {
             launch<bias_partial_kernel<T, W>>(

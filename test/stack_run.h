@@ -5,6 +5,7 @@
 
 #include "optim/orthogonalize.h"
 #include "optim/unfold.h"
+#include "runtime/integer.h"
 #include "test/compare.h"
 #include "test/oracle/orthogonal.h"
 
@@ -41,7 +42,7 @@ struct StackRun {
         context.stream.synchronize();
     }
 
-    int64_t stride() const { return (int64_t{u.m} * u.n + 63) / 64 * 64; }
+    int64_t stride() const { return round_up(int64_t{u.m} * u.n, 64); }
     SliceBatch batch() const { return {infos.data(), count * u.K, u.m, u.n, u.m * u.n % 16 == 0}; }
 
     // The unfolded matrices before (orthogonalized = false) or after orthogonalization, folded back into slices.

@@ -1,4 +1,5 @@
 #include "kernels/ops.h"
+#include "runtime/integer.h"
 
 #include <limits>
 
@@ -97,7 +98,7 @@ TEST_CASE("kernels/classifier: the oracle's gradient is that of its loss, by cen
 TEST_CASE("kernels/classifier: loss and gradient agree with the oracle, and padding has no part in them") {
     uint64_t seed = 10;
     for (int V : {1, 2, 31, 33, 64, 257, 1000, 2048, 2049, 4099, 50257, 128256}) {
-        for (int Vp : {V, V + 1, (V + 127) / 128 * 128}) {
+        for (int Vp : {V, V + 1, round_up(V, 128)}) {
             const int N = V > 10000 ? 3 : 33;
             agrees_with_oracle<float>(N, V, Vp, 2.0, seed);
             agrees_with_oracle<bf16>(N, V, Vp, 2.0, seed + 1);

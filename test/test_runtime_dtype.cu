@@ -1,5 +1,6 @@
 // Conversions of the storage types, on the host and inside a kernel, against references that share nothing with them.
 #include "runtime/dtype.h"
+#include "runtime/integer.h"
 
 #include <cmath>
 #include <limits>
@@ -120,7 +121,7 @@ void check_in_kernel() {
     Stream stream;
     Guarded<float> in(x, stream), wide(n, stream);
     Guarded<uint16_t> narrow(n, stream);
-    launch<convert_kernel<T>>({(n + 255) / 256, 256}, stream, narrow.data(), wide.data(), in.data(), n);
+    launch<convert_kernel<T>>({ceil_div(n, 256), 256}, stream, narrow.data(), wide.data(), in.data(), n);
     std::vector<uint16_t> expected(x.size());
     std::vector<float> expected_wide(x.size());
     for (size_t i = 0; i < x.size(); ++i) {

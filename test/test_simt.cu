@@ -1,5 +1,6 @@
 // What the kernel language promises on both backends. What only the host's runtime does (errors instead of hanging,
 // poison, orders) is in cpu/test_simt_runtime.cpp.
+#include "runtime/integer.h"
 #include "runtime/simt.h"
 
 #include <algorithm>
@@ -315,7 +316,7 @@ std::vector<float> evaluate(const std::vector<float>& x) {
     Stream stream;
     const int64_t n = static_cast<int64_t>(x.size());
     Guarded<float> in(x, stream), out(n, stream);
-    launch<math_kernel<function>>({(n + 255) / 256, 256}, stream, out.data(), in.data(), n);
+    launch<math_kernel<function>>({ceil_div(n, 256), 256}, stream, out.data(), in.data(), n);
     return out.get();
 }
 

@@ -1,5 +1,6 @@
 // Unfolding and folding, and the kernels around them: momentum, norms, update.
 #include "optim/unfold.h"
+#include "runtime/integer.h"
 
 #include "test/catch.h"
 #include "test/schedule.h"
@@ -154,7 +155,7 @@ TEST_CASE("kernels/teon: momentum, Nesterov's direction and its squares match th
     for (const Shape& s : kShapes)
         for (bool nesterov : {false, true})
             for (bool aligned : {false, true}) {
-                const int64_t n = int64_t{s.m} * s.n, stride = (n + 63) / 64 * 64, gap = aligned ? 0 : 3;
+                const int64_t n = int64_t{s.m} * s.n, stride = round_up(n, 64), gap = aligned ? 0 : 3;
                 const auto m0 = random_values<float>(2 * stride + gap, 1),
                            g = random_values<float>(2 * stride + gap, 2);
                 Guarded<float> momentum(m0, stream), grad(g, stream);
