@@ -15,7 +15,8 @@ MAKEFLAGS += -rR -j$(JOBS)
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-# $(call once,NAME,COMMAND): NAME expands to what COMMAND prints, run at the first use (so after `setup`).
+# $(call once,NAME,COMMAND) defines NAME as what COMMAND prints. COMMAND runs at the first use of NAME, not here (so after
+# `setup`, and not at all for `make help`), and not again: NAME = $(eval NAME := $(shell COMMAND))$(NAME).
 once = $(eval $1 = $$(eval $1 := $$(shell $2))$$($1))
 
 ifndef BACKEND
@@ -28,13 +29,14 @@ endif
 PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)
 
 # ---- sources -------------------------------------------------------------------------------------------------------
-# A file belongs to both backends unless its folder or suffix names one.
+# A file in a room, a test and a bench are found; a program is NAME.cu here, and its name in PROGRAMS. A file belongs to both
+# backends unless its folder or suffix names one.
 ONLY_cpu  := cpu/% test/cpu/% %_host.cpp
 ONLY_cuda := %_cuda.cu %_sm90.cu
 ROOMS     := cpu runtime files kernels model optim data options checkpoint generation train
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
 TESTS     := $(wildcard $(foreach folder,test test/cpu test/oracle,$(folder)/*.cu $(folder)/*.cpp))
-PROGRAMS  := $(basename $(wildcard train_*.cu generate.cu))
+PROGRAMS  := train_gpt2 train_llama train_qwen3 generate
 BENCHES   := $(basename $(wildcard bench/bench_*.cu))
 for_cpu    = $(filter-out $(ONLY_cuda),$1)
 for_cuda   = $(filter-out $(ONLY_cpu),$1)
@@ -89,6 +91,8 @@ CU_cuda-check  = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),$(ARCH_sm90),$(ARCH_al
 backend = $(firstword $(subst -, ,$1))
 objects = $(patsubst %,build/$1/%.o,$(call for_$(call backend,$1),$2))
 
+# The rules of folder $1. Each $$ is the $ of an ordinary rule: $(call folder,cpu) takes $1 out of this text and turns $$ into $,
+# and $(eval) reads the outcome as if it stood here. So build/cpu/data/loader.cpp.o is made of data/loader.cpp by CPP_cpu.
 define folder
 build/$1/%.cpp.o: %.cpp build/$1/flags
 	@mkdir -p $$(@D)
@@ -176,7 +180,7 @@ lint:  ## Check the Python code (ruff)
 	@command -v $(RUFF) >/dev/null || { echo "SKIPPED: lint: needs ruff (scripts/setup.sh dev)"; exit 0; }; $(RUFF) check .
 
 tidy: $(TIDIED:%=build/tidy/%.ok)  ## Check C++ for faults that compilers do not report (clang-tidy 14); slow
-	@echo "tidy: clean"
+	@echo $(if $(TIDIED),"tidy: clean","SKIPPED: tidy: needs clang-tidy 14 (scripts/setup.sh dev)")
 build/tidy/%.ok: %  .clang-tidy
 	@mkdir -p $(@D)
 	@echo "  tidy  $<"
@@ -211,7 +215,7 @@ deps-headers:  ## Copy header-only dependencies to build/deps/include, to carry 
 	@du -sh build/deps/include
 
 RUFF   := $(if $(wildcard .venv/bin/ruff),.venv/bin/ruff,ruff)
-TIDIED  = $(call for_cpu,$(filter %.cpp,$(LIBRARY)))
+TIDIED  = $(if $(shell command -v clang-tidy-14),$(call for_cpu,$(filter %.cpp,$(LIBRARY))))
 CLANG_FORMAT ?= $(shell command -v clang-format-14 || echo clang-format)
 FORMATTED     = $(shell git ls-files '*.cu' '*.cpp' '*.h')
 format:  ## Format the sources (clang-format 14)
