@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What saving costs training:  python3 bench/bench_checkpoint.py [--data FOLDER] [--every 20] [--steps 100] [--repeat 5]
+"""What saving costs training:  python3 bench/bench_checkpoint.py [--data FOLDER] [--every 20] [--steps 100] [--repeat
+5]
 
-Trains the same small GPT-2 with and without an asynchronous checkpoint every 20 steps, in turns, and compares the time from
-the first to the last step as the terminal shows them. Prints the median of each, and of the
+Trains the same small GPT-2 with and without an asynchronous checkpoint every 20 steps, in turns, and compares the time
+from the first to the last step as the terminal shows them. Prints the median of each, and of the
 ratios of neighbours, which other work on the machine disturbs least.
 """
 
@@ -20,8 +21,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def milliseconds_per_step(options, out, every):
     """From the end of step 1 to the end of the last step but one, saves in between included."""
-    command = [ROOT / "train_gpt2", "--data", options.data, "--model", "tiny", "--seq-len", "64", "--batch-tokens", options.batch_tokens,
-               "--steps", options.steps, "--eval-every", "0", "--eval-tokens", "64", "--out", out, *(["--checkpoint-every", every] if every else [])]
+    command = [ROOT / "train_gpt2", "--data", options.data, "--model", "tiny", "--seq-len", "64", "--batch-tokens",
+               options.batch_tokens,
+               "--steps", options.steps, "--eval-every", "0", "--eval-tokens", "64", "--out", out,
+               *(["--checkpoint-every", every] if every else [])]
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
     ends, saves, size = {}, [], ""
     for line in process.stdout:
@@ -54,7 +57,8 @@ def main():
     without, with_saves = (statistics.median(t) for t in times.values())
     print(f"checkpoints of {size}, each written in {statistics.median(saves):.1f} s")
     ratio = statistics.median(b / a for a, b in zip(*times.values()))
-    print(f"without {without:.2f} ms/step, with one every {options.every} steps {with_saves:.2f} ms/step: ratio {ratio:.3f}")
+    print(f"without {without:.2f} ms/step, with one every {options.every} steps {with_saves:.2f} ms/step: ratio "
+          f"{ratio:.3f}")
 
 
 if __name__ == "__main__":

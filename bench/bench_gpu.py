@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Attention, every kernel of a GPT-2 124M step and whole steps on this machine's GPU, beside PyTorch:  make bench-gpu
 
-Runs the program (build/cuda/bench/bench_gpu) and scripts/bench_torch.py in turn, each started anew up to three times within the time
-given, and takes medians over the starts. Prints the tables and, where there is a GPU, appends them to bench/RESULTS.md. Without
-one it prints what every kernel has to compute and to move, with the limit that an H200 sets to it, and "not run" for the rest.
+Runs the program (build/cuda/bench/bench_gpu) and scripts/bench_torch.py in turn, each started anew up to three times
+within the time given, and takes medians over the starts. Prints the tables and, where there is a GPU, appends them to
+bench/RESULTS.md. Without one it prints what every kernel has to compute and to move, with the limit that an H200 sets
+to it, and "not run" for the rest.
 """
 
 import argparse
@@ -33,7 +34,8 @@ class Deadline:
         if self.left() < 20:
             return []
         try:
-            result = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=self.left(), check=False)
+            result = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                                    timeout=self.left(), check=False)
         except (subprocess.TimeoutExpired, OSError) as error:
             print(f"bench_gpu: {command[0]}: {error}", file=sys.stderr)
             return []
@@ -62,7 +64,8 @@ def attention_table(rows):
         for T in LENGTHS:
             for which in ("forward", "backward"):
                 shape = T, HS, which
-                speed = {m: flops[shape] / statistics.median(ms[(*shape, m)]) / 1e9 for m in methods if (*shape, m) in ms}
+                speed = {m: flops[shape] / statistics.median(ms[(*shape, m)]) / 1e9 for m in methods
+                         if (*shape, m) in ms}
                 best = max((s for m, s in speed.items() if m.startswith("PyTorch")), default=None)
                 lines.append([which, T, HS, f"{flops[shape] / 1e9:.1f}"]
                              + [f"{speed[m]:.0f}" if m in speed else "not run" for m in methods]
@@ -84,9 +87,11 @@ def kernel_table(rows, limits):
         seconds = {"arithmetic": row["flops"] / limits["flops"], "memory": row["bytes"] / limits["bytes"]}
         bound = max(seconds, key=seconds.get)
         limit, ms = 1000 * seconds[bound], medians.get(name)
-        lines.append([name, row["count"], f"{row['flops'] / 1e9:.1f}" if row["flops"] else "-", f"{row['bytes'] / 1e6:.0f}", bound,
+        lines.append([name, row["count"], f"{row['flops'] / 1e9:.1f}" if row["flops"] else "-",
+                      f"{row['bytes'] / 1e6:.0f}", bound,
                       f"{1000 * limit:.0f}"]
-                     + ([f"{1000 * ms:.0f}", f"{100 * limit / ms:.0f}%", f"{100 * ms * row['count'] / total:.1f}%"] if ms
+                     + ([f"{1000 * ms:.0f}", f"{100 * limit / ms:.0f}%", f"{100 * ms * row['count'] / total:.1f}%"]
+                        if ms
                         else ["not run"] * 3))
     return table(["kernel", "times", "GFLOP", "MB", "bound by", f"limit, us, {limits['name']}", "us", "of the limit",
                   "share of all"], lines)
@@ -126,7 +131,8 @@ def main():
         for T in (1024, 8192):
             for kind in ("gemm", "flash"):
                 ours += [r for r in deadline.run(args.program, "train", T, kind) if r["kind"] == "train"]
-            torchs += [{**r, "T": T} for r in deadline.run(*twin, "--seq-len", T, "--batch", 16384 // T, "--micro-steps", 4)]
+            torchs += [{**r, "T": T}
+                       for r in deadline.run(*twin, "--seq-len", T, "--batch", 16384 // T, "--micro-steps", 4)]
         print(f"start {start + 1} of {STARTS} done, {deadline.left():.0f} s left", file=sys.stderr)
 
     limits = H200
@@ -136,9 +142,11 @@ def main():
                   "bytes": statistics.median(copies)}
     text = (f"## GPU: {device['name'] if device['gpu'] else 'not run'}, {datetime.date.today()}\n\n"
             "Causal attention alone, bf16, 16384 tokens of 1024 channels:\n\n" + attention_table(attention)
-            + "\nThe kernels of one micro-batch of GPT-2 124M, 16 x 1024 tokens, bf16 (bytes: each operand moved once):\n\n"
+            + "\nThe kernels of one micro-batch of GPT-2 124M, 16 x 1024 tokens, bf16 (bytes: each operand moved "
+              "once):\n\n"
             + kernel_table(kernels, limits)
-            + "\nTraining GPT-2 124M, 65536 tokens a step, AdamW, clipping, bf16 with float master weights, no recomputation:\n\n"
+            + "\nTraining GPT-2 124M, 65536 tokens a step, AdamW, clipping, bf16 with float master weights, no "
+              "recomputation:\n\n"
             + train_table(ours, torchs))
     print(text)
     if device["gpu"]:

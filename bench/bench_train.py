@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Tokens/s of ./train_gpt2 on the CPU beside PyTorch eager on the same cores, interleaved:  python3 bench/bench_train.py
+"""Tokens/s of ./train_gpt2 on the CPU beside PyTorch eager on the same cores, interleaved:  python3
+bench/bench_train.py
 
-GPT-2 with 256 channels, 4 layers, 8 sequences of 256 tokens, vocabulary 256, float32, AdamW, gradient clipping, random tokens. Each
-program is started --repeats times in turn; a figure is the median step after the warm-up, the ratio is the median over neighbours.
-PyTorch is used where it is installed (scripts/requirements-dev.txt; --python names the interpreter that has it).
+GPT-2 with 256 channels, 4 layers, 8 sequences of 256 tokens, vocabulary 256, float32, AdamW, gradient clipping, random
+tokens. Each program is started --repeats times in turn; a figure is the median step after the warm-up, the ratio is the
+median over neighbours. PyTorch is used where it is installed (scripts/requirements-dev.txt; --python names the
+interpreter that has it).
 """
 
 import argparse
@@ -20,14 +22,17 @@ C, L, NH, T, B, V = 256, 4, 8, 256, 8, 256
 
 
 def ours(shard, steps):
-    metrics = runs.train(shard, "--model", "tiny", "--layers", L, "--channels", C, "--heads", NH, "--vocab-size", V, "--seq-len", T,
+    metrics = runs.train(shard, "--model", "tiny", "--layers", L, "--channels", C, "--heads", NH, "--vocab-size", V,
+                         "--seq-len", T,
                          "--batch-tokens", B * T, "--micro-batch", B, "--dtype", "float", steps=steps)
     return statistics.median(m["tokens_per_s"] for m in metrics)
 
 
 def torchs(python, steps):
-    result = subprocess.run([python, runs.ROOT / "scripts" / "bench_torch.py", "--device", "cpu", "--layers", str(L), "--channels", str(C),
-                             "--heads", str(NH), "--seq-len", str(T), "--batch", str(B), "--vocab-size", str(V), "--steps", str(steps)],
+    result = subprocess.run([python, runs.ROOT / "scripts" / "bench_torch.py", "--device", "cpu", "--layers", str(L),
+                             "--channels", str(C),
+                             "--heads", str(NH), "--seq-len", str(T), "--batch", str(B), "--vocab-size", str(V),
+                             "--steps", str(steps)],
                             capture_output=True, text=True)
     if result.returncode != 0:
         return None
@@ -50,10 +55,12 @@ def main():
                 print(f"train_gpt2 {engine[-1]:.0f} tokens/s; PyTorch is not installed, so no ratio", flush=True)
                 continue
             torch.append(speed)
-            print(f"train_gpt2 {engine[-1]:.0f} tokens/s, PyTorch eager {speed:.0f} tokens/s, ratio {engine[-1] / speed:.2f}", flush=True)
+            print(f"train_gpt2 {engine[-1]:.0f} tokens/s, PyTorch eager {speed:.0f} tokens/s, ratio "
+                  f"{engine[-1] / speed:.2f}", flush=True)
     if torch:
         ratio = statistics.median(mine / theirs for mine, theirs in zip(engine, torch))
-        print(f"median: {statistics.median(engine):.0f} and {statistics.median(torch):.0f} tokens/s on {os.cpu_count()} cores, ratio {ratio:.2f}")
+        print(f"median: {statistics.median(engine):.0f} and {statistics.median(torch):.0f} tokens/s on "
+              f"{os.cpu_count()} cores, ratio {ratio:.2f}")
 
 
 if __name__ == "__main__":

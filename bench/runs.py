@@ -24,7 +24,8 @@ def train(shard, *flags, steps):
     with tempfile.TemporaryDirectory(dir=shard.parent) as folder:
         command = [ROOT / "train_gpt2", "--data", shard, "--steps", steps, "--out", f"{folder}/run", *flags]
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
-        lines = [json.loads(line) for line in pathlib.Path(folder, "run", "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        lines = [json.loads(line)
+                 for line in pathlib.Path(folder, "run", "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return [line for line in lines if line["kind"] == "step" and line["step"] > steps // 4]
 
 

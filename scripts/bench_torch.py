@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """The PyTorch twin of train_gpt2's step, for comparison:  python3 scripts/bench_torch.py --device cpu
 
-GPT-2 with tied head, AdamW (decoupled decay, matrices only), global-norm clipping, random tokens. float32 on the CPU; on a GPU bf16
-weights' autocast, fused AdamW with float32 state, torch.compile. Prints one JSON object.
+GPT-2 with tied head, AdamW (decoupled decay, matrices only), global-norm clipping, random tokens. float32 on the CPU;
+on a GPU bf16 weights' autocast, fused AdamW with float32 state, torch.compile. Prints one JSON object.
 
-With --attention (on a GPU): causal scaled_dot_product_attention alone, bf16, forward and backward, by every backend that PyTorch
-has here, in turn; one JSON object per shape, backend and pass, at the shapes of bench/bench_gpu.cu.
+With --attention (on a GPU): causal scaled_dot_product_attention alone, bf16, forward and backward, by every backend
+that PyTorch has here, in turn; one JSON object per shape, backend and pass, at the shapes of bench/bench_gpu.cu.
 """
 
 import argparse
@@ -54,7 +54,8 @@ class GPT2(nn.Module):
 
 
 def attention():
-    """16384 tokens of 1024 channels. One measurement is the mean of 5 runs; the backends take turns, 7 times; medians."""
+    """16384 tokens of 1024 channels. One measurement is the mean of 5 runs; the backends take turns, 7 times;
+    medians."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -90,7 +91,8 @@ def attention():
                     except RuntimeError:  # PyTorch's way of saying that this backend does not exist here
                         continue
             for (name, which), values in ms.items():
-                print(json.dumps({"kind": "attention", "method": f"PyTorch {name}", "pass": which, "B": shape[0], "T": T,
+                print(json.dumps({"kind": "attention", "method": f"PyTorch {name}", "pass": which, "B": shape[0],
+                                  "T": T,
                                   "NH": shape[1], "HS": HS, "ms": statistics.median(values)}), flush=True)
 
 
@@ -132,7 +134,8 @@ def main():
         loss = step()
         ms.append(1000 * (time.perf_counter() - begin))
     median = statistics.median(ms[args.steps // 4:])
-    print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name() if gpu else "cpu", "ms": median,
+    print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name() if gpu else "cpu",
+                      "ms": median,
                       "tokens_per_s": args.micro_steps * args.batch * args.seq_len / median * 1000, "loss": loss}))
 
 

@@ -5,8 +5,8 @@
 
 Runs that differ only in their seed are one row. Prints a table, writes it as compare.md and, where matplotlib is
 installed, loss.png (validation loss against steps, tokens and time) and alignment.png (what --diagnose-every measured)
-into --out. A run that is unfinished, damaged, not finite or trained on other data is named and left out. Exit status: 0;
-1 where that was for another reason than being unfinished, or where nothing is left; 2 usage.
+into --out. A run that is unfinished, damaged, not finite or trained on other data is named and left out. Exit status:
+0; 1 where that was for another reason than being unfinished, or where nothing is left; 2 usage.
 """
 
 import argparse
@@ -38,11 +38,13 @@ class Run:
 
     @property
     def experiment(self):
-        return {k: v for k, v in self.config["options"].items() if k not in IGNORED} | {"program": self.config["program"]}
+        return {k: v for k, v in self.config["options"].items()
+                if k not in IGNORED} | {"program": self.config["program"]}
 
     @property
     def data(self):
-        return [(os.path.basename(s["path"]), s["tokens"]) for part in ("train", "val") for s in self.config["data"][part]]
+        return [(os.path.basename(s["path"]), s["tokens"]) for part in ("train", "val")
+                for s in self.config["data"][part]]
 
     def seconds_at(self):
         """Seconds of training after each step, evaluation not counted."""
@@ -84,7 +86,8 @@ def read_runs(patterns):
     for pattern in patterns:
         folders = find_runs(pattern)
         if not folders:
-            faults.append(BadRun(f"{pattern}: no run in it" if os.path.isdir(pattern) else f"{pattern}: no such folder"))
+            faults.append(BadRun(f"{pattern}: no run in it" if os.path.isdir(pattern)
+                                 else f"{pattern}: no such folder"))
         for folder in folders:
             try:
                 run = read_run(folder)
@@ -126,7 +129,8 @@ def text_of(value):
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-RELEVANT = {"adamw": lambda flag: not flag.startswith(("teon-", "ns-", "ortho", "momentum", "nesterov", "lr-scale", "adamw-lr", "diagnose")),
+RELEVANT = {"adamw": lambda flag: not flag.startswith(("teon-", "ns-", "ortho", "momentum", "nesterov", "lr-scale",
+                                                       "adamw-lr", "diagnose")),
             "muon": lambda flag: not flag.startswith("teon-"), "teon": lambda flag: True}
 
 
@@ -163,7 +167,8 @@ def welch_p(a, b):
         return 1.0 if statistics.mean(a) == statistics.mean(b) else 0.0
     t = abs(statistics.mean(a) - statistics.mean(b)) / math.sqrt(va + vb)
     freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
-    # With t = sqrt(freedom) tan(x), Student's density is cos(x)^(freedom - 1) up to a constant: Simpson's rule on [0, pi/2].
+    # With t = sqrt(freedom) tan(x), Student's density is cos(x)^(freedom - 1) up to a constant: Simpson's rule on [0,
+    # pi/2].
     limit, n = math.atan(t / math.sqrt(freedom)), 2000
 
     def integral(to):
@@ -175,7 +180,8 @@ def welch_p(a, b):
 
 
 def reach(run, target):
-    """(step, tokens, seconds) at which the validation loss first is at most target, linearly between evaluations; or None."""
+    """(step, tokens, seconds) at which the validation loss first is at most target, linearly between evaluations; or
+    None."""
     seconds = run.seconds_at()
     before = None
     for m in run.evals:
@@ -210,7 +216,8 @@ def short(n):
 
 
 def table(groups, target):
-    header = ["run", "seeds", "val loss", "best", "perplexity", "vs first", "p", "steps to target", "tokens", "seconds", "tokens/s",
+    header = ["run", "seeds", "val loss", "best", "perplexity", "vs first", "p", "steps to target", "tokens", "seconds",
+              "tokens/s",
               "optimizer"]
     rows = []
     final = [g.values(lambda r: r.evals[-1]["val_loss"]) for g in groups]
@@ -225,9 +232,11 @@ def table(groups, target):
             to_target = [statistics.mean(x) for x in zip(*reached)]
             to_target = [f"{to_target[0]:.0f}", short(to_target[1]), f"{to_target[2]:.1f}"]
         else:
-            to_target = ["not reached" if not any(reached) else f"{sum(map(bool, reached))} of {len(reached)}", "-", "-"]
+            to_target = ["not reached" if not any(reached) else f"{sum(map(bool, reached))} of {len(reached)}", "-",
+                         "-"]
         later = [m for r in g.runs for m in r.steps[len(r.steps) // 10:]]
-        rows.append([g.label, str(len(g.runs)), mean_spread(losses), mean_spread(g.values(lambda r: min(m["val_loss"] for m in r.evals))),
+        rows.append([g.label, str(len(g.runs)), mean_spread(losses),
+                     mean_spread(g.values(lambda r: min(m["val_loss"] for m in r.evals))),
                      mean_spread([math.exp(x) for x in losses], 3), difference, p, *to_target,
                      short(statistics.median(m["tokens_per_s"] for m in later)),
                      f"{100 * sum(m['optimizer_ms'] for m in later) / sum(m['ms'] for m in later):.1f}%"])
@@ -236,7 +245,8 @@ def table(groups, target):
 
 def as_text(header, rows):
     widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
-    return "\n".join("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
+    return "\n".join("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w)
+                               for i, (cell, w) in enumerate(zip(row, widths)))
                      for row in [header, *rows])
 
 
@@ -249,8 +259,8 @@ def as_markdown(header, rows):
 
 
 def styles(plt, count):
-    """How to draw each of `count` curves, the first below the others: where they coincide, thick solid lines show beneath
-    thin broken ones."""
+    """How to draw each of `count` curves, the first below the others: where they coincide, thick solid lines show
+    beneath thin broken ones."""
     colors = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     dashes = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
     markers = "osD^vP*X"

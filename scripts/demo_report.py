@@ -19,7 +19,8 @@ def main():
     parser.add_argument("--must-beat", required=True, choices=MODELS)
     parser.add_argument("runs", nargs="+", metavar="RUN")
     options = parser.parse_args()
-    table = read_object(options.baselines, [("bits_per_byte_per_nat", float)] + [(f"nats_per_token.{m}", float) for m in MODELS])
+    table = read_object(options.baselines,
+                        [("bits_per_byte_per_nat", float)] + [(f"nats_per_token.{m}", float) for m in MODELS])
     baselines, bits = table["nats_per_token"], table["bits_per_byte_per_nat"]
 
     rows = [(f"{name} model", baselines[name]) for name in ("unigram", "bigram")]

@@ -4,11 +4,12 @@
     python3 scripts/follow.py runs/NAME --to tensorboard         # into runs/NAME/tensorboard: tensorboard --logdir runs
     python3 scripts/follow.py runs/NAME --to wandb --project teon
 
-Reads metrics.jsonl, so that training neither waits for it nor notices when it is absent, and ends with the run's last step;
+Reads metrics.jsonl, so that training neither waits for it nor notices when it is absent, and ends with the run's last
+step;
 --once copies what is there and ends. Each step is logged once, all of its lines together: when the next step is in the
-log, or at the end. Stopped and started again it goes on where it was (TensorBoard's copy begins again). When the service
-cannot be reached it says so and tries again, at first after a second, later after a minute. Needs tensorboardX, or
-PyTorch with tensorboard; or wandb.
+log, or at the end. Stopped and started again it goes on where it was (TensorBoard's copy begins again). When the
+service cannot be reached it says so and tries again, at first after a second, later after a minute. Needs tensorboardX,
+or PyTorch with tensorboard; or wandb.
 """
 
 import argparse

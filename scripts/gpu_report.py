@@ -3,9 +3,9 @@
 
     scripts/gpu_report.py build/gpu-check gpt2-124m llama-130m
 
-Of each NAME the folder holds the run's folder NAME, what it printed, NAME.log, and samples of the GPU's used memory in MiB,
-NAME.memory, one per line, the first from before the run. Medians leave out the first 5 steps. MFU is the run's own figure; none is
-known for an unknown GPU. A run that is not there or too short gets a column of dashes.
+Of each NAME the folder holds the run's folder NAME, what it printed, NAME.log, and samples of the GPU's used memory in
+MiB, NAME.memory, one per line, the first from before the run. Medians leave out the first 5 steps. MFU is the run's own
+figure; none is known for an unknown GPU. A run that is not there or too short gets a column of dashes.
 """
 import json
 import os
@@ -27,7 +27,8 @@ def lines_of(path):
 
 
 def column(folder, name):
-    steps = [line for line in map(json.loads, lines_of(os.path.join(folder, name, "metrics.jsonl"))) if line["kind"] == "step"][5:]
+    steps = [line for line in map(json.loads, lines_of(os.path.join(folder, name, "metrics.jsonl")))
+             if line["kind"] == "step"][5:]
     if not steps:
         return ["-"] * len(ROWS)
     log = "\n".join(lines_of(os.path.join(folder, f"{name}.log")))
@@ -36,7 +37,8 @@ def column(folder, name):
     planned = re.search(r"^ +total +(.*)$", log, re.MULTILINE)
     median = lambda key: statistics.median(step[key] for step in steps)
     return [f"{median('ms'):.1f}", f"{median('optimizer_ms'):.1f}", f"{median('tokens_per_s'):.0f}",
-            f"{statistics.median(utilization):.1f}%" if utilization else "unknown", planned[1] if planned else "unknown",
+            f"{statistics.median(utilization):.1f}%" if utilization else "unknown", planned[1] if planned
+            else "unknown",
             f"{(max(memory) - memory[0]) / 1024:.2f} GiB"]
 
 

@@ -4,9 +4,9 @@
     .venv/bin/python scripts/hellaswag.py hellaswag_val.jsonl --data datasets/fineweb10B --out hellaswag_val.bin
 
 hellaswag_val.jsonl (10,042 questions) is at https://github.com/rowanz/hellaswag, in data/. Tokens are those of the
-tokenizer of a folder that prepare.py made. As in llm.c, whose layout the file has, a blank begins each ending: 256 int32
-(20240522, 1, questions, zeros), then uint16 for each question: 65535, its bytes, its number, the number of the right ending, of
-endings and of tokens in the context, the context, and for each ending its length and tokens.
+tokenizer of a folder that prepare.py made. As in llm.c, whose layout the file has, a blank begins each ending: 256
+int32 (20240522, 1, questions, zeros), then uint16 for each question: 65535, its bytes, its number, the number of the
+right ending, of endings and of tokens in the context, the context, and for each ending its length and tokens.
 """
 
 import argparse
@@ -19,7 +19,8 @@ try:
     from teon_data import tokenizer
     from teon_data.files import Failure, sync_and_rename
 except ImportError as missing:
-    sys.exit(f"hellaswag.py: error: {missing}; `make setup` installs it into .venv; then run .venv/bin/python scripts/hellaswag.py")
+    sys.exit(f"hellaswag.py: error: {missing}; `make setup` installs it into .venv; then run .venv/bin/python "
+             f"scripts/hellaswag.py")
 
 MAGIC, VERSION, BEGINS = 20240522, 1, 65535
 
@@ -35,7 +36,8 @@ def read_questions(path):
                 raise Failure(f"{path}: line {number} is no question: it needs ctx, endings and label") from None
             texts = [context, *endings] if isinstance(endings, list) else [None]
             if not all(isinstance(text, str) and text for text in texts) or not 0 <= label < len(endings):
-                raise Failure(f"{path}: line {number}: ctx or an ending is no text, or label {label} is no ending's number")
+                raise Failure(f"{path}: line {number}: ctx or an ending is no text, or label {label} is no ending's "
+                              f"number")
             yield context, endings, label
 
 
@@ -64,7 +66,8 @@ def write_questions(path, questions, encode):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("questions", metavar="FILE.jsonl")
-    parser.add_argument("--data", required=True, metavar="FOLDER", help="folder that prepare.py made, for its tokenizer")
+    parser.add_argument("--data", required=True, metavar="FOLDER",
+                        help="folder that prepare.py made, for its tokenizer")
     parser.add_argument("--out", required=True, metavar="FILE.bin")
     args = parser.parse_args()
     try:

@@ -5,15 +5,14 @@
     python3 scripts/inspect_checkpoint.py runs/demo/step_00001000          this one
     python3 scripts/inspect_checkpoint.py step_00001000/model.safetensors  one file of tensors
 
-Compares every file with the manifest: sizes, and hashes where the library xxhash is installed. Exit status: 0 all is well,
-1 a file is damaged or a tensor not finite, 2 usage.
+Compares every file with the manifest: sizes, and hashes where the library xxhash is installed. Exit status: 0 all is
+well, 1 a file is damaged or a tensor not finite, 2 usage.
 """
 
 import argparse
 import json
 import math
 import pathlib
-import re
 import struct
 import sys
 
@@ -24,7 +23,8 @@ try:
 except ImportError:
     sys.exit("inspect_checkpoint.py: error: needs a library that is not here: pip install numpy")
 
-DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1",
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2",
+          "I8": "<i1",
           "U8": "<u1"}
 BLOCK = 1 << 24  # elements at a time
 LARGEST_HEADER = 100 << 20  # bytes, as the safetensors library has it
@@ -61,7 +61,8 @@ def tensors(path):
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         dtype, count = np.dtype(DTYPES[entry["dtype"]]), math.prod(entry["shape"])
         at = 8 + header_bytes + entry["data_offsets"][0]
-        yield name, entry["dtype"], entry["shape"], np.memmap(path, dtype, "r", at, count) if count else np.empty(0, dtype)
+        yield name, entry["dtype"], entry["shape"], np.memmap(path, dtype, "r", at, count) if count else np.empty(0,
+                                                                                                                  dtype)
 
 
 def statistics(dtype, data):
@@ -83,13 +84,15 @@ def print_tensors(path):
     for name, dtype, shape, data in tensors(path):
         norm, rms, largest, bad = statistics(dtype, data)
         elements, squares, faults = elements + len(data), squares + norm ** 2, faults + bool(bad)
-        rows.append((name, dtype, " x ".join(map(str, shape)) or "scalar", f"{norm:.5g}", f"{rms:.4g}", f"{largest:.4g}",
+        rows.append((name, dtype, " x ".join(map(str, shape)) or "scalar", f"{norm:.5g}", f"{rms:.4g}",
+                     f"{largest:.4g}",
                      f"{bad} not finite" if bad else ""))
     rows.insert(0, ("tensor", "dtype", "shape", "norm", "rms", "largest", ""))
     widths = [max(len(row[i]) for row in rows) for i in range(7)]
     print(f"\n{path}")
     for row in rows:
-        print("  " + "  ".join(cell.ljust(w) if i < 3 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))).rstrip())
+        print("  " + "  ".join(cell.ljust(w) if i < 3 else cell.rjust(w)
+                               for i, (cell, w) in enumerate(zip(row, widths))).rstrip())
     print(f"  {len(rows) - 1} tensors, {elements:,} elements, norm {squares ** 0.5:.6g}")
     return faults
 
@@ -121,7 +124,8 @@ def verify(folder):
                 faults.append(f"{path}: its content changed")
     size = sum(entry["bytes"] for entry in manifest["files"])
     what = "sizes and hashes" if xxhash else "sizes (hashes need the library xxhash)"
-    print(f"files       {len(manifest['files'])}, {size / 2**20:.1f} MiB; {what} {'differ' if faults else 'as written'}")
+    print(f"files       {len(manifest['files'])}, {size / 2**20:.1f} MiB; {what} "
+          f"{'differ' if faults else 'as written'}")
     for fault in faults:
         print(f"  {fault}")
     return len(faults)
@@ -132,20 +136,27 @@ def print_state(folder):
     numbers = [(f"guard.{name}.{key}", kind) for name in ("loss", "grad_norm")
                for key, kind in (("mean", float), ("variance", float), ("count", int))]
     state = read_object(folder / "trainer.json", [
-        ("run.model", dict), ("run.steps", int), ("run.program", str), ("run.version", str), ("run.options", dict), ("step", int),
+        ("run.model", dict), ("run.steps", int), ("run.program", str), ("run.version", str), ("run.options", dict),
+        ("step", int),
         ("tokens", int), ("next_sample", int), ("updates", int), ("guard.skipped_in_row", int), *numbers])
     run, guard = state["run"], state["guard"]
     print(f"checkpoint  {folder}")
-    print(f"model       {', '.join(map(str, model['architectures']))}, " + ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in run["model"].items()))
-    print(f"progress    step {state['step']} of {run['steps']}, {state['tokens']:,} tokens, next sample {state['next_sample']}")
-    print(f"updates     {state['updates']} applied, {state['step'] - state['updates']} skipped, {guard['skipped_in_row']} just now")
+    print(f"model       {', '.join(map(str, model['architectures']))}, "
+          + ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in run["model"].items()))
+    print(f"progress    step {state['step']} of {run['steps']}, {state['tokens']:,} tokens, next sample "
+          f"{state['next_sample']}")
+    print(f"updates     {state['updates']} applied, {state['step'] - state['updates']} skipped, "
+          f"{guard['skipped_in_row']} just now")
     for name in ("loss", "grad_norm"):
         s = guard[name]
-        print(f"{'  ' + name:<12}mean {s['mean']:.6g}, deviation {max(0.0, s['variance']) ** 0.5:.4g} of the last {s['count']} steps"
+        print(f"{'  ' + name:<12}mean {s['mean']:.6g}, deviation {max(0.0, s['variance']) ** 0.5:.4g} of the last "
+              f"{s['count']} steps"
               + (" (sum over the tokens of a step)" if name == "loss" else ""))
     print(f"made by     {run['program']} {run['version']}")
-    options = {k: f"{v:.7g}" if isinstance(v, float) else v for k, v in run["options"].items() if v not in (None, "", {}, [], False)}
-    print("options     " + " ".join(f"--{k} {json.dumps(v) if isinstance(v, (list, dict)) else v}" for k, v in options.items()))
+    options = {k: f"{v:.7g}" if isinstance(v, float) else v for k, v in run["options"].items()
+               if v not in (None, "", {}, [], False)}
+    print("options     "
+          + " ".join(f"--{k} {json.dumps(v) if isinstance(v, (list, dict)) else v}" for k, v in options.items()))
 
 
 def main():

@@ -3,10 +3,10 @@
 
     scripts/make_corpus.py build/corpus
 
-Writes stdlib_train_000000.bin and stdlib_val_000000.bin (token shards in llm.c's layout: 256 little-endian int32 with magic
-20240520, version 1 and the token count, then uint16 tokens), manifest.json, and baselines.json: the validation loss
-of a unigram and a bigram model fitted to the training split. A token is a byte; token 256 begins each file. A file belongs
-to one split, by the hash of its name. The same Python gives the same bytes. Needs nothing but Python.
+Writes stdlib_train_000000.bin and stdlib_val_000000.bin (token shards in llm.c's layout: 256 little-endian int32 with
+magic 20240520, version 1 and the token count, then uint16 tokens), manifest.json, and baselines.json: the validation
+loss of a unigram and a bigram model fitted to the training split. A token is a byte; token 256 begins each file. A file
+belongs to one split, by the hash of its name. The same Python gives the same bytes. Needs nothing but Python.
 """
 import collections
 import hashlib
@@ -22,7 +22,8 @@ DELIMITER = 256
 VOCAB_SIZE = 257
 VALIDATION_PERCENT = 5
 LARGEST_FILE = 300_000  # bytes; beyond it are tables, not programs
-SKIPPED_FOLDERS = {"test", "tests", "idle_test", "__pycache__", "site-packages", "dist-packages", "encodings", "pydoc_data"}
+SKIPPED_FOLDERS = {"test", "tests", "idle_test", "__pycache__", "site-packages", "dist-packages", "encodings",
+                   "pydoc_data"}
 MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
 
 
@@ -31,7 +32,8 @@ def source_files(root):
     names = []
     for folder, folders, files in os.walk(root):
         folders[:] = [f for f in folders if f not in SKIPPED_FOLDERS]
-        names += [os.path.relpath(os.path.join(folder, f), root).replace(os.sep, "/") for f in files if f.endswith(".py")]
+        names += [os.path.relpath(os.path.join(folder, f), root).replace(os.sep, "/") for f in files
+                  if f.endswith(".py")]
     for name in sorted(names):
         with open(os.path.join(root, name), "rb") as file:
             text = file.read()
@@ -56,7 +58,8 @@ def write_shard(path, documents):
     with open(path + ".staged", "wb") as file:
         file.write(shard)
     os.replace(path + ".staged", path)
-    return {"file": os.path.basename(path), "tokens": len(tokens) // 2, "documents": len(documents), "bytes": len(shard),
+    return {"file": os.path.basename(path), "tokens": len(tokens) // 2, "documents": len(documents),
+            "bytes": len(shard),
             "text_bytes": sum(map(len, documents)), "sha256": hashlib.sha256(shard).hexdigest()}
 
 
@@ -73,7 +76,8 @@ def pairs(documents):
 
 
 def baselines(train, val):
-    """Mean nats per predicted token of `val`, as counts of pairs, under models fitted to `train` with add-k smoothing."""
+    """Mean nats per predicted token of `val`, as counts of pairs, under models fitted to `train` with add-k
+    smoothing."""
     k = 0.1  # pseudo-count of each possibility; about the best for both
     following, context = collections.Counter(), collections.Counter()
     for (a, b), n in train.items():
@@ -100,7 +104,8 @@ def main():
     for name, text in source_files(root):
         documents[split_of(name)].append(text)
     if not all(documents.values()):
-        sys.exit(f"make_corpus: error: too few Python sources in {root}; install the whole of Python's standard library")
+        sys.exit(f"make_corpus: error: too few Python sources in {root}; install the whole of Python's standard "
+                 f"library")
 
     os.makedirs(out, exist_ok=True)
     shards = [{"split": split, **write_shard(os.path.join(out, f"stdlib_{split}_000000.bin"), texts)}
@@ -117,8 +122,10 @@ def main():
         "vocab_size": VOCAB_SIZE, "delimiter": DELIMITER, "token_bytes": 2, "bad_rows": {},
         "tokens": sum(s["tokens"] for s in shards), "documents": sum(s["documents"] for s in shards), "shards": shards})
     for s in shards:
-        print(f"corpus: {s['split']:5} {s['tokens'] / 1e6:6.2f} M tokens, {s['documents']:4} files  {os.path.join(out, s['file'])}")
-    print(f"corpus: validation loss of a unigram model {losses['unigram']:.3f}, of a bigram model {losses['bigram']:.3f} nats per token")
+        print(f"corpus: {s['split']:5} {s['tokens'] / 1e6:6.2f} M tokens, {s['documents']:4} files  "
+              f"{os.path.join(out, s['file'])}")
+    print(f"corpus: validation loss of a unigram model {losses['unigram']:.3f}, of a bigram model "
+          f"{losses['bigram']:.3f} nats per token")
 
 
 if __name__ == "__main__":

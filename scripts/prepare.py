@@ -24,7 +24,8 @@ try:
     from teon_data.sources import hub_data
     from teon_data.workers import Job
 except ImportError as missing:
-    sys.exit(f"prepare: error: {missing}; `make setup` installs it into .venv; then run .venv/bin/python scripts/prepare.py")
+    sys.exit(f"prepare: error: {missing}; `make setup` installs it into .venv; then run .venv/bin/python "
+             f"scripts/prepare.py")
 
 EXAMPLES = """\
 sources:
@@ -130,7 +131,8 @@ def prepare(arguments):
     if made_now:
         print(f"{run.made} units tokenized in {seconds:.1f} s by {job.workers} workers")
     if all(shard["split"] == "val" for shard in manifest["shards"]):
-        print(f"all tokens went to validation; to leave some for training, remove {job.out} and give a smaller --val-tokens")
+        print(f"all tokens went to validation; to leave some for training, remove {job.out} and give a smaller "
+              f"--val-tokens")
     return 0
 
 

@@ -3,10 +3,10 @@
 
     scripts/ptxas_report.py build/cuda-check
 
-Reads the *.cu.o.log files below the folder and prints one row per kernel: registers per thread, the warps that these leave room
-for on a multiprocessor (8 are two per scheduler) and bytes spilled (stores + loads) for each architecture, and static shared memory.
-Dynamic shared memory is known at launch only; kernels that need much of it assert what fits where they define it. Rows with spills
-end in "spills".
+Reads the *.cu.o.log files below the folder and prints one row per kernel: registers per thread, the warps that these
+leave room for on a multiprocessor (8 are two per scheduler) and bytes spilled (stores + loads) for each architecture,
+and static shared memory. Dynamic shared memory is known at launch only; kernels that need much of it assert what fits
+where they define it. Rows with spills end in "spills".
 """
 import collections
 import glob
@@ -38,7 +38,8 @@ def read_log(path):
 
 
 def warps(registers):
-    """Warps per multiprocessor that 65536 registers hold, dealt to warps in units of 256: at most 64, spread over 4 schedulers."""
+    """Warps per multiprocessor that 65536 registers hold, dealt to warps in units of 256: at most 64, spread over 4
+    schedulers."""
     return min(64, 65536 // (-(-registers * 32 // 256) * 256) // 4 * 4)
 
 
@@ -81,12 +82,14 @@ def main():
         if file != previous:
             print(file)
             previous = file
-        columns = "".join(f"  {usage[a].registers:8} {warps(usage[a].registers):5} {usage[a].spilled or '-':>6}" if a in usage
+        columns = "".join(f"  {usage[a].registers:8} {warps(usage[a].registers):5} {usage[a].spilled or '-':>6}"
+                          if a in usage
                           else f"  {'-':>8} {'-':>5} {'-':>6}" for a in architectures)
         spills = "  spills" if any(u.spilled for u in usage.values()) else ""
         print(f"  {name:{width - 2}}{columns}  {max(u.shared for u in usage.values()):6}{spills}")
     spilling = sum(any(u.spilled for u in usage.values()) for _, _, usage in rows)
-    print(f"{len(rows)} kernels, {spilling} with spills (registers per thread; warps: per multiprocessor, by registers; spill: bytes stored and "
+    print(f"{len(rows)} kernels, {spilling} with spills (registers per thread; warps: per multiprocessor, by "
+          f"registers; spill: bytes stored and "
           "loaded; shared: static bytes)")
 
 

@@ -5,21 +5,23 @@
     python3 scripts/reproduce.py show gpt                      one table's rows, flags and the paper's figures
     python3 scripts/reproduce.py run gpt --scale tiny          runs what is missing of it
     python3 scripts/reproduce.py table gpt                     prints it as measured
-    python3 scripts/reproduce.py figure gpt validation         training, validation, rates, alignment or time, as a picture
-    python3 scripts/reproduce.py all --scale tiny              runs every table, then `report`
+    python3 scripts/reproduce.py figure gpt validation         training, validation, rates, alignment or time, as a
+    picture python3 scripts/reproduce.py all --scale tiny              runs every table, then `report`
     python3 scripts/reproduce.py all --estimate --scale full   what that would take
     python3 scripts/reproduce.py report                        writes docs/REPRODUCTION.md from what has run
 
-Scales: tiny (two CPU cores, three hours for all), small (one GPU, an hour a table), full (the paper). Text comes from FineWeb, or from
---text and --val-text. Stopped at any moment, the same command goes on; finished cells never run again. Tables are experiments/*.toml.
+Scales: tiny (two CPU cores, three hours for all), small (one GPU, an hour a table), full (the paper). Text comes from
+FineWeb, or from
+--text and --val-text. Stopped at any moment, the same command goes on; finished cells never run again. Tables are
+experiments/*.toml.
 """
 import argparse
 import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import compare  # noqa: E402
-from reproduction import estimate, figures, plan, report, runs, tables  # noqa: E402
+import compare
+from reproduction import estimate, figures, plan, report, runs, tables
 
 
 def find(all_tables, name):
@@ -38,7 +40,8 @@ def show(table, scale):
     for row in table.rows:
         flags = " ".join(f"--{k} {v}" for k, v in (table.flags | row.flags).items())
         paper = ", ".join(f"{model} {value:.2f}" for model, value in row.paper.items())
-        print(f"{row.name}\n    {flags}" + (f"\n    paper: {paper}" if paper else "") + (f"\n    against {row.against}" if row.against else ""))
+        print(f"{row.name}\n    {flags}" + (f"\n    paper: {paper}" if paper else "")
+              + (f"\n    against {row.against}" if row.against else ""))
 
 
 def progress(table, found):
@@ -48,11 +51,13 @@ def progress(table, found):
 
 def costs(all_tables, scale, tflops):
     """Lines: what a scale takes, table by table. Tables share cells, so their sum is too much."""
-    header, rows, total, known = ["table", "model", "cells", "parameters", "tokens", "GiB on the device", "GiB of disk", "hours"], [], 0, {}
+    header, rows, total, known = ["table", "model", "cells", "parameters", "tokens", "GiB on the device", "GiB of disk",
+                                  "hours"], [], 0, {}
     for table in all_tables:
         for name, cells in estimate.cells_of(table, scale).items():
             key = (table.program, name)
-            known[key] = known.get(key) or estimate.of_model(table.program, scale.models[name], scale.vocabulary[table.program], 1)
+            known[key] = known.get(key) or estimate.of_model(table.program, scale.models[name],
+                                                             scale.vocabulary[table.program], 1)
             cost = known[key]
             hours = cells * cost.hours(tflops)
             total += hours
@@ -68,13 +73,18 @@ def main():
     parser.add_argument("figure", nargs="?", metavar="FIGURE", help=", ".join(figures.FIGURES))
     parser.add_argument("--scale", default="tiny", help="tiny (default), small or full")
     parser.add_argument("--out", default="runs/reproduce", help="folder of the runs (default runs/reproduce)")
-    parser.add_argument("--datasets", default="datasets/reproduce", help="folder of the shards (default datasets/reproduce)")
+    parser.add_argument("--datasets", default="datasets/reproduce",
+                        help="folder of the shards (default datasets/reproduce)")
     parser.add_argument("--text", nargs="+", default=[], metavar="FILE", help="train on these files instead of FineWeb")
-    parser.add_argument("--val-text", nargs="+", default=[], metavar="FILE", help="and validate on these (default: a tenth of --text)")
+    parser.add_argument("--val-text", nargs="+", default=[], metavar="FILE",
+                        help="and validate on these (default: a tenth of --text)")
     parser.add_argument("--estimate", action="store_true", help="run nothing; say what it would take")
-    parser.add_argument("--tflops", type=float, default=400, help="what one device sustains, for --estimate (default 400)")
-    parser.add_argument("--experiments", default=os.path.join(plan.ROOT, "experiments"), help="folder of other tables and scales")
-    parser.add_argument("--report", default=os.path.join(plan.ROOT, "docs", "REPRODUCTION.md"), help="(default docs/REPRODUCTION.md)")
+    parser.add_argument("--tflops", type=float, default=400,
+                        help="what one device sustains, for --estimate (default 400)")
+    parser.add_argument("--experiments", default=os.path.join(plan.ROOT, "experiments"),
+                        help="folder of other tables and scales")
+    parser.add_argument("--report", default=os.path.join(plan.ROOT, "docs", "REPRODUCTION.md"),
+                        help="(default docs/REPRODUCTION.md)")
     args = parser.parse_args()
 
     all_tables, scales = plan.load_tables(args.experiments), plan.load_scales(args.experiments)
@@ -90,7 +100,8 @@ def main():
     if args.estimate:
         header, rows, total = costs(chosen, scale, args.tflops)
         print(compare.as_text(header, rows))
-        print(f"\n{total:.0f} hours at most on one device at {args.tflops:g} TFLOP/s; cells that several tables share are counted in each.")
+        print(f"\n{total:.0f} hours at most on one device at {args.tflops:g} TFLOP/s; cells that several tables share "
+              f"are counted in each.")
     elif args.command == "list":
         for table in all_tables:
             print(f"{table.id:15} {table.title}; {table.place}: {progress(table, tables.measure(table, state))}")
@@ -117,7 +128,8 @@ def main():
             print(path or f"{name}: nothing of it has run")
     if args.command in ("report", "all") and not args.estimate:
         header, rows, total = costs(all_tables, scales.get("full", scale), args.tflops)
-        lines = [compare.as_markdown(header, rows), "", f"At most {total:.0f} hours on one GPU that sustains {args.tflops:g} TFLOP/s "
+        lines = [compare.as_markdown(header, rows), "",
+                 f"At most {total:.0f} hours on one GPU that sustains {args.tflops:g} TFLOP/s "
                  "(6 FLOPs per parameter and token); cells that several tables share are counted in each. "
                  "`reproduce.py all --estimate --scale full` prints it."]
         report.write(args.report, all_tables, state, lines)

@@ -12,7 +12,8 @@ import sys
 NUMBER = (int, float, type(None))  # NaN and infinity are null in the file
 # What scripts rely on in each kind of line; other fields and other kinds may be there.
 FIELDS = {
-    "step": {"tokens": (int,), "loss": NUMBER, "lr": NUMBER, "ms": NUMBER, "tokens_per_s": NUMBER, "optimizer_ms": NUMBER},
+    "step": {"tokens": (int,), "loss": NUMBER, "lr": NUMBER, "ms": NUMBER, "tokens_per_s": NUMBER,
+             "optimizer_ms": NUMBER},
     "eval": {"tokens": (int,), "val_loss": NUMBER, "val_ppl": NUMBER},
     "diagnose": {"role": (str,), "layers": (list,), "left": NUMBER, "right": NUMBER, "norm_ratio": NUMBER},
     "event": {"event": (str,), "reason": (str,)},
@@ -54,7 +55,8 @@ def parse_object(text, where):
 
 
 def read_object(path, fields=()):
-    """The JSON object in a file, after checking that it has `fields`: pairs of a path such as "run.steps" and a type."""
+    """The JSON object in a file, after checking that it has `fields`: pairs of a path such as "run.steps" and a
+    type."""
     found = parse_object(read_text(path), path)
     for name, kind in fields:
         value = found

@@ -7,8 +7,8 @@
     scripts/run_tests.py build/cuda/tests --wrap "compute-sanitizer --error-exitcode 9"
 
 Test cases are named "room/file: statement"; those of one file run in one process. Each process reports into the file
-that TEON_TEST_LOG names (test/main.cpp; `unittest_main` below), so a crash is charged to the test case that was running and
-the others still run. The tests find their build folder in TEON_BUILD. Exit status: 0 if nothing failed, else 1.
+that TEON_TEST_LOG names (test/main.cpp; `unittest_main` below), so a crash is charged to the test case that was running
+and the others still run. The tests find their build folder in TEON_BUILD. Exit status: 0 if nothing failed, else 1.
 """
 import argparse
 import collections
@@ -52,7 +52,8 @@ def read_log(path):
 
 
 def run_process(command, timeout):
-    """Runs one process that reports; returns (results, the test case that it died in or None, its output, how it ended)."""
+    """Runs one process that reports; returns (results, the test case that it died in or None, its output, how it
+    ended)."""
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "log")
         open(log, "w").close()
@@ -61,7 +62,9 @@ def run_process(command, timeout):
                                        env={**os.environ, "TEON_TEST_LOG": log}, start_new_session=True)
             try:
                 status = process.wait(timeout)
-                end = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}" if status else ""
+                end = f"exit status {status}" if status else ""
+                if status < 0:
+                    end = f"killed by {signal.Signals(-status).name}"
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -142,14 +145,17 @@ def unittest_main(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tests", nargs="+", help="Catch2 programs and unittest files")
-    parser.add_argument("--only", default="", metavar="PREFIX,...", help="test cases whose names begin with one of these")
+    parser.add_argument("--only", default="", metavar="PREFIX,...",
+                        help="test cases whose names begin with one of these")
     parser.add_argument("--wrap", default="", metavar="COMMAND", help="put before each program")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time (default: one per core)")
-    parser.add_argument("--timeout", type=int, default=900, metavar="SECONDS", help="for the tests of one file (default: 900)")
+    parser.add_argument("--timeout", type=int, default=900, metavar="SECONDS",
+                        help="for the tests of one file (default: 900)")
     options = parser.parse_args()
     prefixes = tuple(options.only.split(",")) if options.only else ("",)
 
-    os.environ.setdefault("TEON_BUILD", next((os.path.dirname(t) for t in options.tests if not t.endswith(".py")), "build/cpu"))
+    os.environ.setdefault("TEON_BUILD",
+                          next((os.path.dirname(t) for t in options.tests if not t.endswith(".py")), "build/cpu"))
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads starve the shards beside them
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.jobs)))
     groups = {}  # file of the test cases -> how to run them
@@ -175,7 +181,8 @@ def main():
             if failed:
                 print(output)
             seconds = sum(float(r.detail) for r in done if r.outcome == "passed")
-            print(f"  {'FAILED' if failed else 'ok':6} {len(done):4} tests {seconds:7.1f} s  {futures[future]}", flush=True)
+            print(f"  {'FAILED' if failed else 'ok':6} {len(done):4} tests {seconds:7.1f} s  {futures[future]}",
+                  flush=True)
 
     of = {outcome: [r for r in results if r.outcome == outcome] for outcome in ("passed", "failed", "skipped")}
     for r in of["skipped"]:
@@ -186,7 +193,8 @@ def main():
     if not results:
         print("FAILED: no test ran")
     print(f"  {time.monotonic() - start:.0f} s")
-    print(f"{len(of['passed'])} passed, {len(of['failed']) + (not results)} failed, {len(of['skipped'])} skipped", flush=True)
+    print(f"{len(of['passed'])} passed, {len(of['failed']) + (not results)} failed, {len(of['skipped'])} skipped",
+          flush=True)
     return 0 if results and not of["failed"] else 1
 
 

@@ -5,9 +5,10 @@
         -- ./train_gpt2 --data build/corpus --model tiny --seq-len 256 --batch-tokens 4096 --steps 300
     python3 scripts/sweep.py sweep.toml
 
-The TOML file has the same: out, seeds, command (a list or a string) and a table [grid]; [[cells]] tables instead of or beside the
-grid name single combinations. A cell's folder is named after its values. Started again, finished cells are kept as they are; a cell that was cut
-off goes on from its last checkpoint, or begins again where it has none. Ends with scripts/compare.py over all cells.
+The TOML file has the same: out, seeds, command (a list or a string) and a table [grid]; [[cells]] tables instead of or
+beside the grid name single combinations. A cell's folder is named after its values. Started again, finished cells are
+kept as they are; a cell that was cut off goes on from its last checkpoint, or begins again where it has none. Ends with
+scripts/compare.py over all cells.
 """
 
 import argparse
@@ -20,8 +21,8 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import compare  # noqa: E402
-from run_folder import BadRun  # noqa: E402
+import compare
+from run_folder import BadRun
 
 
 class Fault(Exception):
@@ -95,7 +96,8 @@ def as_flag_value(value):
 
 def cells_of(grid, cells, seeds):
     """Every combination of the grid, then the named cells, each with every seed: dicts of flag -> text."""
-    combinations = [dict(zip(grid, values)) for values in itertools.product(*grid.values())] if grid or not cells else []
+    combinations = [dict(zip(grid, values))
+                    for values in itertools.product(*grid.values())] if grid or not cells else []
     combinations += cells
     return [{k: as_flag_value(v) for k, v in c.items()} | {"seed": str(seed)} for c in combinations for seed in seeds]
 
@@ -131,7 +133,8 @@ def run_cell(command, cell, folder, quiet=False):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", nargs="?", metavar="FILE.toml", help="the sweep, instead of or beside the flags")
-    parser.add_argument("--grid", action="append", default=[], metavar="FLAG=V,V,...", help="values of one flag; repeat for more")
+    parser.add_argument("--grid", action="append", default=[], metavar="FLAG=V,V,...",
+                        help="values of one flag; repeat for more")
     parser.add_argument("--seeds", metavar="N,N,...", help="(default 1337)")
     parser.add_argument("--out", help="folder of the cells (default runs/sweep)")
     parser.add_argument("--dry-run", action="store_true", help="only say what would run")
@@ -173,7 +176,8 @@ def main():
         return 0
     if failed:
         print(f"sweep.py: failed: {', '.join(failed)}", file=sys.stderr)
-    status = subprocess.run([sys.executable, compare.__file__, *folders, "--out", os.path.join(out, "compare")]).returncode
+    status = subprocess.run([sys.executable, compare.__file__, *folders, "--out",
+                             os.path.join(out, "compare")]).returncode
     return 1 if failed else status
 
 

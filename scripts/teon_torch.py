@@ -8,8 +8,8 @@ Needs nothing but torch. test/test_teon_torch.py holds it against the steps that
 torch.optim.Muon. The update of a stack of K same-shaped matrices W_k (m x n), arXiv 2601.23261, algorithm 1:
 
     M_k <- mu M_k + G_k                                       momentum, as a sum, in float
-    Z   <- unfold_i(M_1 .. M_K)                               mode 1: [M_1 M_2 ..]; 2: [M_1^T M_2^T ..]; 3: rows vec(M_k)
-    O_k <- fold(Ortho(Z))
+    Z   <- unfold_i(M_1 .. M_K)                               mode 1: [M_1 M_2 ..]; 2: [M_1^T M_2^T ..]; 3: rows
+    vec(M_k) O_k <- fold(Ortho(Z))
     W_k <- (1 - lr wd) W_k - lr sqrt(m / n) O_k
 """
 import math
@@ -17,8 +17,8 @@ import re
 
 import torch
 
-# Coefficients (a, b, c) of the steps X <- a X + (b R + c R^2) X with R = X X^T; the last triple is repeated. The sources stand
-# beside each set in optim/ns_coefficients.h.
+# Coefficients (a, b, c) of the steps X <- a X + (b R + c R^2) X with R = X X^T; the last triple is repeated. The
+# sources stand beside each set in optim/ns_coefficients.h.
 NEWTON_SCHULZ = {
     "jordan": [(3.4445, -4.7750, 2.0315)],
     "you": [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037), (2.8769, -3.1427, 1.2046),
@@ -37,8 +37,8 @@ MARGIN = {"polar-express": 1.01}  # such a set expects a norm of at most 1 / mar
 
 
 def orthogonalize(z, method="polar-express", steps=5, dtype=None):
-    """U V^T of a matrix (or of the last two dimensions of a batch): exactly ("svd"), or nearly by Newton-Schulz in dtype
-    (default: bfloat16 on a GPU, else z's own)."""
+    """U V^T of a matrix (or of the last two dimensions of a batch): exactly ("svd"), or nearly by Newton-Schulz in
+    dtype (default: bfloat16 on a GPU, else z's own)."""
     if method == "svd":
         u, s, vt = torch.linalg.svd(z, full_matrices=False)
         cutoff = torch.finfo(z.dtype).eps * math.sqrt(s.shape[-1]) * s[..., :1]
@@ -74,9 +74,9 @@ def fold(z, mode, shape, K):
 
 
 class Teon(torch.optim.Optimizer):
-    """params: matrices, or groups (dicts) whose "params" are one role's matrices in the order of the layers; consecutive k
-    of them are a stack (a shorter one may remain). k = 1 is Muon. A matrix whose gradient is None ends the step with an
-    error: its stack would be another one.
+    """params: matrices, or groups (dicts) whose "params" are one role's matrices in the order of the layers;
+    consecutive k of them are a stack (a shorter one may remain). k = 1 is Muon. A matrix whose gradient is None ends
+    the step with an error: its stack would be another one.
 
     parts: each matrix holds so many roles below each other (3: a joined QKV), which are stacked separately.
     transposed: matrices are stored input x output (transformers' Conv1D), so that m and n change places.
@@ -103,7 +103,8 @@ class Teon(torch.optim.Optimizer):
                              "mode is 1, 2 or 3, the others at least 1")
         shapes = {tuple(p.shape) for p in group["params"]}
         if any(len(shape) != 2 for shape in shapes) or (group["k"] > 1 and len(shapes) > 1):
-            raise ValueError(f"a group's parameters are matrices, of one shape where they are stacked; found {sorted(shapes)}")
+            raise ValueError(f"a group's parameters are matrices, of one shape where they are stacked; found "
+                             f"{sorted(shapes)}")
         if any(shape[1 if group["transposed"] else 0] % group["parts"] for shape in shapes):
             raise ValueError(f"matrices of {sorted(shapes)} cannot be cut into {group['parts']} parts")
 
@@ -147,13 +148,16 @@ class Teon(torch.optim.Optimizer):
                 w.add_(update, alpha=-group["lr"] * factor)
 
 
-def stacks_of(named_parameters, stacked=("q_proj", "k_proj", "v_proj"), k=2, embeddings=("embed", "wte", "wpe", "lm_head")):
-    """(groups for Teon, the other parameters for AdamW). Parameters whose names differ in the layer's number only are one
-    role; those with a word of `stacked` in their name are stacked k by k, the other matrices of layers are Muon's."""
+def stacks_of(named_parameters, stacked=("q_proj", "k_proj", "v_proj"), k=2,
+              embeddings=("embed", "wte", "wpe", "lm_head")):
+    """(groups for Teon, the other parameters for AdamW). Parameters whose names differ in the layer's number only are
+    one role; those with a word of `stacked` in their name are stacked k by k, the other matrices of layers are
+    Muon's."""
     roles, rest = {}, []
     for name, p in named_parameters:
         if p.ndim == 2 and re.search(r"\.\d+\.", name) and not any(word in name for word in embeddings):
             roles.setdefault(re.sub(r"\.\d+\.", ".*.", name, count=1), []).append(p)
         else:
             rest.append(p)
-    return [{"params": params, "k": k if any(word in role for word in stacked) else 1} for role, params in roles.items()], rest
+    return [{"params": params, "k": k if any(word in role for word in stacked) else 1}
+            for role, params in roles.items()], rest

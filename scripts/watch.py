@@ -7,7 +7,6 @@ On a terminal it stays until the run's last step (Ctrl-C to leave); else, or wit
 """
 
 import argparse
-import os
 import shutil
 import sys
 import time
@@ -62,7 +61,8 @@ def view(run, config, metrics, width):
     if not steps:
         return out + ["step   none yet"]
     last, room = steps[-1], max(10, width - 30)
-    ms, rate = (median([step[key] for step in steps[-50:] if step[key] is not None] or [0]) for key in ("ms", "tokens_per_s"))
+    ms, rate = (median([step[key] for step in steps[-50:] if step[key] is not None] or [0])
+                for key in ("ms", "tokens_per_s"))
     left = "done" if last["step"] >= total else f"{duration((total - last['step']) * ms / 1000)} left"
     share = min(1.0, last["step"] / total) if total else 0
     out.append(f"step   {last['step']}/{total} {progress_bar(share, min(40, room))} {100 * share:.0f}% {left}")

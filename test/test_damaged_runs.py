@@ -51,24 +51,29 @@ def line(number, text):
     return lambda data: b"\n".join(data.split(b"\n")[:number] + [text] + data.split(b"\n")[number + 1:])
 
 
-ANY_JSON = {"empty": lambda _: b"", "not JSON": lambda data: data[:-20], "an array": lambda _: b"[1]\n", "too deep": lambda _: DEEP,
+ANY_JSON = {"empty": lambda _: b"", "not JSON": lambda data: data[:-20], "an array": lambda _: b"[1]\n",
+            "too deep": lambda _: DEEP,
             "not UTF-8": lambda data: b"\xff\xfe" + data, "null": lambda _: b"null\n", "a number": lambda _: b"7"}
 CONFIG = ANY_JSON | {
     "no steps": replace(b'"steps"', b'"stairs"'), "steps of text": replace(b'"steps": 20', b'"steps": "20"'),
     "no options": replace(b'"options"', b'"opinions"'), "data of text": replace(b'"data": {', b'"data": "x", "y": {'),
     "a shard without a path": replace(b'"path"', b'"road"'), "no program": replace(b'"program"', b'"pogrom"')}
 METRICS = {
-    "not JSON": line(3, b"{"), "an array": line(3, b"[]"), "too deep": line(3, DEEP), "no kind": line(3, b'{"step": 4}'),
+    "not JSON": line(3, b"{"), "an array": line(3, b"[]"), "too deep": line(3, DEEP),
+    "no kind": line(3, b'{"step": 4}'),
     "no step": line(3, b'{"kind": "step"}'), "a step of text": line(3, b'{"kind": "step", "step": "4"}'),
     "a loss of text": replace(b'"loss": 4.9', b'"loss": "low"'), "not UTF-8": line(3, b"\xff\xfe\xff"),
     "a binary file": lambda _: bytes(range(256)) * 8 + b"\n"}
 TRAINER = ANY_JSON | {"no step": replace(b'"step"', b'"stop"'), "no guard": replace(b'"guard"', b'"gourd"'),
-                      "guard without loss": replace(b'"loss"', b'"lass"'), "options of text": replace(b'"options": {}', b'"options": "x"')}
+                      "guard without loss": replace(b'"loss"', b'"lass"'),
+                      "options of text": replace(b'"options": {}', b'"options": "x"')}
 MANIFEST = ANY_JSON | {"no files": replace(b'"files"', b'"piles"'), "a file of text": lambda _: b'{"files": ["x"]}',
                        "bytes of text": replace(b'"bytes": ', b'"bytes": null, "x": ')}
-TENSORS = {"empty": lambda _: b"", "cut in its length": lambda data: data[:5], "cut in its header": lambda data: data[:20],
+TENSORS = {"empty": lambda _: b"", "cut in its length": lambda data: data[:5],
+           "cut in its header": lambda data: data[:20],
            "cut in its data": lambda data: data[:-1], "a huge header": lambda data: struct.pack("<Q", 2**62) + data[8:],
-           "an array": lambda _: struct.pack("<Q", 2) + b"[]", "too deep": lambda _: struct.pack("<Q", len(DEEP)) + DEEP,
+           "an array": lambda _: struct.pack("<Q", 2) + b"[]",
+           "too deep": lambda _: struct.pack("<Q", len(DEEP)) + DEEP,
            "no dtype": replace(b'"dtype"', b'"ctype"'), "unknown dtype": replace(b'"F32"', b'"F33"'),
            "a negative shape": replace(b"[2]", b"[-9]"), "offsets that swap": replace(b"[0, 8]", b"[8, 0]")}
 
@@ -82,11 +87,13 @@ class DamagedTest(unittest.TestCase):
         self.temporary.cleanup()
 
     def run_script(self, script, *arguments):
-        """(exit status, standard error) of a script run in this process, which is twenty times as fast as in its own."""
+        """(exit status, standard error) of a script run in this process, which is twenty times as fast as in its
+        own."""
         output, errors = io.StringIO(), io.StringIO()
         words = [str(ROOT / "scripts" / script), *map(str, arguments)]
         status = 0
-        with mock.patch.object(sys, "argv", words), contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        with mock.patch.object(sys, "argv",
+                               words), contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
             try:
                 runpy.run_path(words[0], run_name="__main__")
             except SystemExit as end:
@@ -113,7 +120,8 @@ class DamagedTest(unittest.TestCase):
 
     def test_runs(self):
         baselines = self.folder / "baselines.json"
-        baselines.write_text('{"nats_per_token": {"uniform": 9.0, "unigram": 9.0, "bigram": 9.0}, "bits_per_byte_per_nat": 1.0}')
+        baselines.write_text('{"nats_per_token": {"uniform": 9.0, "unigram": 9.0, "bigram": 9.0}, '
+                             '"bits_per_byte_per_nat": 1.0}')
         readers = [["watch.py", "--once"], ["follow.py", "--to", "wandb"],
                    ["demo_report.py", "--baselines", baselines, "--must-beat", "bigram"]]
         self.each(write_run, "config.json", CONFIG, *readers)
@@ -130,14 +138,16 @@ class DamagedTest(unittest.TestCase):
                     with mock.patch.dict(sys.modules, matplotlib=None):  # plots take their time
                         status, errors = self.run_script("compare.py", runs, "--out", runs / "out")
                     self.assertEqual(status, 1)
-                    self.assertEqual([e.startswith(f"compare.py: left out: {path}") for e in errors.splitlines()], [True, False])
+                    self.assertEqual([e.startswith(f"compare.py: left out: {path}") for e in errors.splitlines()],
+                                     [True, False])
                     self.assertIn("| adamw | 1 |", (runs / "out" / "compare.md").read_text())
 
     def test_baselines(self):
         run = write_run(self.folder / "run")
         for content in ("", "[]", "{}", '{"nats_per_token": {"bigram": "x"}, "bits_per_byte_per_nat": 1.0}'):
             (self.folder / "b.json").write_text(content)
-            self.assertIn("b.json", self.complaint("demo_report.py", "--baselines", self.folder / "b.json", "--must-beat",
+            self.assertIn("b.json",
+                          self.complaint("demo_report.py", "--baselines", self.folder / "b.json", "--must-beat",
                                                    "bigram", run))
 
     @unittest.skipUnless(importlib.util.find_spec("numpy"), "needs numpy")
@@ -152,7 +162,8 @@ class DamagedTest(unittest.TestCase):
         (self.folder / "run").mkdir()
         os.mkfifo(self.folder / "run" / "config.json")
         os.mkfifo(self.folder / "run" / "metrics.jsonl")
-        for script in (["watch.py"], ["inspect_checkpoint.py"], ["compare.py"], ["follow.py", "--once", "--to", "wandb"]):
+        for script in (["watch.py"], ["inspect_checkpoint.py"], ["compare.py"],
+                       ["follow.py", "--once", "--to", "wandb"]):
             for path in ("absent", "pipe", "run", "/dev/null"):
                 with self.subTest(script=script[0], path=path):
                     status, errors = self.run_script(script[0], self.folder / path, *script[1:])
@@ -160,7 +171,8 @@ class DamagedTest(unittest.TestCase):
                     self.assertIn(path, errors)
 
     def test_plans_of_a_sweep(self):
-        for content in (b"grid = 3", b"[grid]\nlr = {}", b"cells = 'x'", b"cells = ['x']", b"seeds = 'one'", b"seeds = 7", b"out = 3",
+        for content in (b"grid = 3", b"[grid]\nlr = {}", b"cells = 'x'", b"cells = ['x']", b"seeds = 'one'",
+                        b"seeds = 7", b"out = 3",
                         b"command = 5", b"\xff\xfe", b"grid = [1]", b"seeds = []", b"[grid]\nlr = []",
                         b"command = ['true']\nseeds = [[1]]", b"command = \"a 'b\""):
             with self.subTest(content=content):

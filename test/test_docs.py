@@ -1,7 +1,8 @@
 """What README and docs say, as far as a machine can tell:  python3 test/test_docs.py, or make test-docs
 
-Every command in them is run, with tiny sizes, in a folder where the data and runs that they name exist; one that cannot be is in
-NOT_RUN with the reason, and one that is in neither fails. Links and paths lead somewhere, flags and make's targets exist.
+Every command in them is run, with tiny sizes, in a folder where the data and runs that they name exist; one that cannot
+be is in NOT_RUN with the reason, and one that is in neither fails. Links and paths lead somewhere, flags and make's
+targets exist.
 """
 
 import importlib.util
@@ -18,22 +19,30 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").glob("*.md"))
-RUNNERS = (r"\./train_", r"\./generate", "python3? ", r"\.venv/", "scripts/", "make ", "mpirun", "torchrun", "sbatch", "timeout",
+PAGES = [ROOT / name
+         for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").glob("*.md"))
+RUNNERS = (r"\./train_", r"\./generate", "python3? ", r"\.venv/", "scripts/", "make ", "mpirun", "torchrun", "sbatch",
+           "timeout",
            "build/", "transformers ", "vllm ", "lm_eval ", "curl ", "podman", "pip ")
 COMMAND = re.compile(rf"(\$ )?((?:[A-Z_]+=\S+ +)*(?:{'|'.join(RUNNERS)}).*)")
 
 NOT_RUN = {  # the beginning of a command: why
-    "make demo": "what `make demo` is for", "make test": "this is a part of it", "make -j all": "the tests were built so",
+    "make demo": "what `make demo` is for", "make test": "this is a part of it",
+           "make -j all": "the tests were built so",
     "make setup": "installs", "scripts/setup.sh dev": "installs", "make lint": "clang-format and ruff may not be here",
-    ".venv/bin/python scripts/prepare.py fineweb": "needs a network", "sbatch": "needs a Slurm cluster", "torchrun": "needs GPUs",
-    ".venv/bin/python scripts/reproduce.py": "test_reproduce.py runs it", "python3 scripts/reproduce.py": "test_reproduce.py runs it",
-    "transformers serve": "a server", "vllm serve": "a server on a GPU", "curl": "needs the server", "lm_eval": "test_lm_eval.py runs it",
+    ".venv/bin/python scripts/prepare.py fineweb": "needs a network", "sbatch": "needs a Slurm cluster",
+           "torchrun": "needs GPUs",
+    ".venv/bin/python scripts/reproduce.py": "test_reproduce.py runs it",
+           "python3 scripts/reproduce.py": "test_reproduce.py runs it",
+    "transformers serve": "a server", "vllm serve": "a server on a GPU", "curl": "needs the server",
+           "lm_eval": "test_lm_eval.py runs it",
     ".venv/bin/python scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
     "timeout -s KILL": "test_prepare.py kills it at every moment",
 }
-SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64", "--layers": "2",
-         "--channels": "32", "--heads": "2", "--vocab-size": None, "--tokens": None, "--sample-tokens": "4", "--sample-every": "2",
+SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64",
+         "--layers": "2",
+         "--channels": "32", "--heads": "2", "--vocab-size": None, "--tokens": None, "--sample-tokens": "4",
+         "--sample-every": "2",
          "--ffn": "64"}
 
 
@@ -118,13 +127,15 @@ class CommandsTest(unittest.TestCase):
         return result.stdout
 
     def words_of(self, command, earlier):
-        """The command with tiny sizes; `earlier` are the page's training commands by their --out, which `...` stands for."""
+        """The command with tiny sizes; `earlier` are the page's training commands by their --out, which `...` stands
+        for."""
         words = shlex.split(command, comments=True)
         if "--" in words:
             cut = words.index("--")
             return [*self.words_of(shlex.join(words[:cut]), earlier), "--", *shrink(words[cut + 1:])]
         if words[0] == "mpirun":
-            return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", *self.words_of(shlex.join(words[3:]), earlier)]
+            return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2",
+                    *self.words_of(shlex.join(words[3:]), earlier)]
         if words[0].startswith("./train"):
             out = words[words.index("--out") + 1] if "--out" in words else None
             if words[1:3] == ["--data", "..."]:
@@ -164,7 +175,8 @@ class CommandsTest(unittest.TestCase):
                         environment[match[1]] = match[2]
                         command = command[match.end():]
                     words = self.words_of(command, earlier)
-                    if any(importlib.util.find_spec(library) is None for script, libraries in needs.items() if script in words
+                    if any(importlib.util.find_spec(library) is None for script, libraries in needs.items()
+                           if script in words
                            for library in libraries) or "wandb" in words:
                         continue
                     if words[0] == "mpirun" and not shutil.which("mpirun"):
@@ -182,7 +194,8 @@ class CommandsTest(unittest.TestCase):
         known = set()
         for program in ("train_gpt2", "train_llama", "generate"):
             known.update(re.findall(r"--[a-z][\w-]*", self.run_words([f"./{program}", "--help"])))
-        for script in [*ROOT.glob("scripts/*.py"), *ROOT.glob("scripts/*.sh"), *ROOT.glob("scripts/launch/*"), *ROOT.glob("bench/*.py"),
+        for script in [*ROOT.glob("scripts/*.py"), *ROOT.glob("scripts/*.sh"), *ROOT.glob("scripts/launch/*"),
+                       *ROOT.glob("bench/*.py"),
                        *ROOT.glob("scripts/*/*.py")]:
             known.update(re.findall(r"--[a-z][\w-]*", script.read_text()))
         foreign = {"--follow-tags", "--tool", "--nproc-per-node", "--no-python", "--nodes", "--mpi", "--dtype",
@@ -201,7 +214,8 @@ class TextTest(unittest.TestCase):
         self.assertEqual(set(NOT_RUN) - used - {start for start in NOT_RUN if "reproduce" in start}, set())
 
     def test_links_and_paths_lead_somewhere(self):
-        folders = "|".join(sorted(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name not in
+        folders = "|".join(sorted(path.name for path in ROOT.iterdir()
+                                  if path.is_dir() and path.name[0] != "." and path.name not in
                                   ("build", "runs", "datasets")))
         for page in PAGES:
             text = page.read_text()
@@ -217,7 +231,9 @@ class TextTest(unittest.TestCase):
             for path in ROOT.glob(pattern):
                 if path.parent.name not in ("build", "runs"):
                     for name in re.findall(r"(?<![\w<])((?:docs/)?[A-Za-z_]+\.md)\b", path.read_text(errors="replace")):
-                        self.assertTrue((ROOT / name).exists() or (path.parent / name).exists() or name in ("compare.md", "REPRODUCTION.md", "docs/REPRODUCTION.md"), f"{path}: {name}")
+                        self.assertTrue((ROOT / name).exists() or (path.parent / name).exists()
+                                        or name in ("compare.md", "REPRODUCTION.md", "docs/REPRODUCTION.md"),
+                                        f"{path}: {name}")
 
     def test_targets_of_make_exist(self):
         targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))

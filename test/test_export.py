@@ -22,7 +22,8 @@ except ImportError:
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VOCABULARY, LENGTH, WINDOWS = 61, 24, 4
-SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "48", "--heads", "4", "--vocab-size", VOCABULARY, "--seq-len", LENGTH,
+SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "48", "--heads", "4", "--vocab-size", VOCABULARY,
+         "--seq-len", LENGTH,
          "--batch-tokens", 4 * LENGTH, "--micro-batch", "2", "--eval-tokens", WINDOWS * LENGTH, "--dtype", "float"]
 CASES = {"gpt2": ("train_gpt2", []),
          "gpt2 with squared ReLU": ("train_gpt2", ["--mlp", "relu2"]),
@@ -34,7 +35,8 @@ CASES = {"gpt2": ("train_gpt2", []),
 
 
 def write_shard(path, tokens):
-    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}H", *tokens))
+    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
+                     + struct.pack(f"<{len(tokens)}H", *tokens))
 
 
 @unittest.skipUnless(transformers, "transformers is not installed (scripts/requirements-dev.txt)")
@@ -55,12 +57,14 @@ class ExportTest(unittest.TestCase):
     def add_tokenizer(cls):
         """A tokenizer as scripts/prepare.py leaves one: each letter of the alphabet and a delimiter."""
         import tokenizers
-        model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<end>": 0, **{chr(97 + i): i + 1 for i in range(26)}}, "<end>"))
+        model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<end>": 0,
+                                                                  **{chr(97 + i): i + 1 for i in range(26)}}, "<end>"))
         model.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
         folder = cls.folder / "tokenizer"
         folder.mkdir()
         model.save(str(folder / "tokenizer.json"))
-        (folder / "description.json").write_text(json.dumps({"kind": "huggingface", "delimiter": 0, "delimiter_text": "<end>"}))
+        (folder / "description.json").write_text(json.dumps({"kind": "huggingface", "delimiter": 0,
+                                                             "delimiter_text": "<end>"}))
 
     def train(self, program, out, *flags, steps=30, lr=1e-2):
         data = [] if "--data" in flags else ["--data", self.folder]

@@ -1,6 +1,6 @@
-"""scripts/follow.py beside a run that grows, with libraries that note what they are given:  python3 test/test_follow.py"""
+"""scripts/follow.py beside a run that grows, with libraries that note what they are given:  python3
+test/test_follow.py"""
 
-import json
 import os
 import pathlib
 import subprocess

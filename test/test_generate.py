@@ -55,7 +55,7 @@ class GenerateTest(unittest.TestCase):
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory()
         cls.folder = pathlib.Path(cls.temporary.name)
-        words = list("the quick brown fox. ".encode())
+        words = list(b"the quick brown fox. ")
         tokens = []
         while len(tokens) < 20000:
             tokens += [DELIMITER] + words
@@ -69,7 +69,8 @@ class GenerateTest(unittest.TestCase):
                      "--batch-tokens", 512]
         cls.run_folder = cls.folder / "run"
         cls.trained = run(ROOT / "train_gpt2", "--data", data, *cls.shape, "--steps", 60, "--lr", "1e-2",
-                          "--eval-every", 30, "--sample-every", 30, "--prompt", "the qu", "--sample-tokens", 12, "--temperature", 0,
+                          "--eval-every", 30, "--sample-every", 30, "--prompt", "the qu", "--sample-tokens", 12,
+                          "--temperature", 0,
                           "--out", cls.run_folder)
         assert cls.trained.returncode == 0, cls.trained.stderr.decode()
 
@@ -111,7 +112,8 @@ class GenerateTest(unittest.TestCase):
         shutil.copytree(next(self.run_folder.glob("step_*")), folder)
         (folder / "manifest.json").unlink()  # a folder as others publish it
         config = json.loads((folder / "config.json").read_text())
-        for eos, expected in ((256, b"256 116 104 101 32 113 117 105 99 107 32 98 114 111 119 110 32 102 111 120 46 32 256 \n"),
+        for eos, expected in ((256, b"256 116 104 101 32 113 117 105 99 107 32 98 114 111 119 110 32 102 111 120 46 32 "
+                                    b"256 \n"),
                               ([7, 113, 256], b"256 116 104 101 32 113 \n"), (None, None)):
             (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": eos}))
             numbers = self.generate("--prompt-tokens", "256,116", "--temperature", 0, "--as-tokens", checkpoint=folder)
@@ -159,7 +161,8 @@ class GenerateTest(unittest.TestCase):
             result = run(ROOT / "train_gpt2", "--eval-only", *source, "--val-data", self.folder / "data", "--micro-batch", batch)
             self.assertEqual(result.returncode, 0, result.stderr.decode())
             last = evals[-1]
-            expected = f"val loss {last['val_loss']:.4f} | perplexity {last['val_ppl']:.3f} | {last['val_tokens']} tokens"
+            expected = (f"val loss {last['val_loss']:.4f} | perplexity {last['val_ppl']:.3f} | "
+                        f"{last['val_tokens']} tokens")
             self.assertIn(expected, result.stdout.decode())
             digits = json.loads(result.stdout.decode().splitlines()[-1])
             self.assertEqual({key: digits[key] for key in ("val_loss", "val_ppl", "val_tokens")},
@@ -199,15 +202,18 @@ class GenerateTest(unittest.TestCase):
     @unittest.skipUnless(importlib.util.find_spec("numpy"), "needs numpy")
     def test_hellaswag_from_its_jsonl(self):
         source, out, expected = (self.folder / name for name in ("h.jsonl", "made.bin", "expected.bin"))
-        command = [sys.executable, ROOT / "scripts" / "hellaswag.py", source, "--data", self.folder / "data", "--out", out]
+        command = [sys.executable, ROOT / "scripts" / "hellaswag.py", source, "--data", self.folder / "data", "--out",
+                   out]
         rows = [{"ind": 4, "ctx": "A dog", "endings": ["barks.", "is a cat.", "flies"], "label": 1},
                 {"ind": 9, "ctx": "Grüße", "endings": ["a", "b"], "label": "0"}]  # the hub's copy has labels as text
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
         result = run(*command)
         self.assertEqual(result.returncode, 0, result.stderr.decode())
-        write_hellaswag(expected, [(int(row["label"]), row["ctx"].encode(), [b" " + e.encode() for e in row["endings"]]) for row in rows])
+        write_hellaswag(expected, [(int(row["label"]), row["ctx"].encode(), [b" " + e.encode() for e in row["endings"]])
+                                   for row in rows])
         self.assertEqual(out.read_bytes(), expected.read_bytes())
-        for damaged in ('{"ctx": "x"}', "[]", '{"ctx": "x", "endings": ["a"], "label": 1}', '{"ctx": "", "endings": ["a"], "label": 0}', ""):
+        for damaged in ('{"ctx": "x"}', "[]", '{"ctx": "x", "endings": ["a"], "label": 1}',
+                        '{"ctx": "", "endings": ["a"], "label": 0}', ""):
             source.write_text(json.dumps(rows[0]) + "\n" + damaged + "\n")
             result = run(*command)
             self.assertEqual(result.returncode, 1)

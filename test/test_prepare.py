@@ -369,7 +369,8 @@ class TestInputs(InFolder):
             file.write(b"four\n\xff\nfive")
         _, err = self.prepare(self.path("a.parquet"), self.path("b.jsonl"), self.path("c.txt"), "--tokenizer", "bytes",
                               "--out", self.path("out"), "--workers", 2)
-        self.assertEqual(stream(self.path("out")).tolist(), bytes_stream([*good, "one", "two", "three", "", "four\nfive"]))
+        self.assertEqual(stream(self.path("out")).tolist(),
+                         bytes_stream([*good, "one", "two", "three", "", "four\nfive"]))
         self.assertEqual(self.manifest("out")["good_rows"], 9 + 2 + 2 + 2)
         self.assertEqual(self.manifest("out")["bad_rows"],
                          {"null": 4, "not text": 2, "invalid UTF-8": 5, "not JSON": 1})
@@ -387,7 +388,8 @@ class TestInputs(InFolder):
             for part in (self.path(name), "more bad rows than good ones", cure):
                 self.assertIn(part, line)
         # The advice works, in the same folder.
-        self.prepare(self.path("b.jsonl"), "--tokenizer", "bytes", "--out", self.path("out-b.jsonl"), "--text-field", "body")
+        self.prepare(self.path("b.jsonl"), "--tokenizer", "bytes", "--out", self.path("out-b.jsonl"), "--text-field",
+                     "body")
         with open(self.path("a.txt"), "w", encoding="utf-8") as file:
             file.write(latin.decode("latin-1"))
         self.prepare(self.path("a.txt"), "--tokenizer", "bytes", "--out", self.path("out-a.txt"))
@@ -442,7 +444,8 @@ class TestInputs(InFolder):
         self.assertIn("null 2", self.fails(1, self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("o")))
         pq.write_table(pa.table({"body": ["x"], "text": [1]}), self.path("b.parquet"))
         command = [self.path("b.parquet"), "--tokenizer", "bytes", "--out", self.path("p")]
-        self.assertIn("is int64, not text; choose one with --text-field (columns of text: body)", self.fails(1, *command))
+        self.assertIn("is int64, not text; choose one with --text-field (columns of text: body)",
+                      self.fails(1, *command))
         self.prepare(*command, "--text-field", "body")
 
     def test_a_tokenizer_that_gives_its_delimiter_for_text_is_refused(self):
@@ -477,10 +480,11 @@ class TestHub(InFolder):
 
             def list_repo_tree(self, repository, path, recursive, revision, repo_type):
                 assert (repo_type, revision) == ("dataset", "c0ffee")
-                assert self.asked in (("HuggingFaceFW/fineweb", "dataset", None), ("a/b", "dataset", "refs/convert/parquet"))
+                assert self.asked in (("HuggingFaceFW/fineweb", "dataset", None),
+                                      ("a/b", "dataset", "refs/convert/parquet"))
                 paths = [os.path.relpath(os.path.join(base, name), folder)
                          for base, _, names in os.walk(os.path.join(folder, path or "")) for name in names]
-                return [Entry(name) for name in reversed(sorted(paths))]
+                return [Entry(name) for name in sorted(paths, reverse=True)]
 
         def download(repository, path, repo_type=None, revision=None, local_dir=None):
             assert revision == "c0ffee"
@@ -500,7 +504,8 @@ class TestHub(InFolder):
             os.makedirs(self.path(config, split))
             write_parquet(self.path(config, split, "0000.parquet"), [text])
         with self.hub():
-            for number, (source, text) in enumerate((("hf:a/b", "1"), ("hf:a/b:test", "2"), ("hf:a/b:other:train", "3"))):
+            for number, (source, text) in enumerate((("hf:a/b", "1"), ("hf:a/b:test", "2"),
+                                                     ("hf:a/b:other:train", "3"))):
                 out = self.path(f"out{number}")
                 self.prepare(source, "--tokenizer", "bytes", "--val-tokens", 0, "--out", out)
                 self.assertEqual(stream(out).tolist(), bytes_stream([text]))
@@ -681,7 +686,8 @@ class TestShards(InFolder):
                           ["fineweb", source, "--out", out], [source, "--out", source, "--tokenizer", "bytes"]):
             self.fails(2, *arguments)
             self.assertFalse(os.path.exists(out), arguments)
-        for options in (["--tokenizer", "nonsense"], ["--tokenizer", "hf:x"], ["--tokenizer", "hf:x/y:z"], ["--tokenizer", "train:9"],
+        for options in (["--tokenizer", "nonsense"], ["--tokenizer", "hf:x"], ["--tokenizer", "hf:x/y:z"],
+                        ["--tokenizer", "train:9"],
                         ["--tokenizer", self.path("none.json")], ["--shard-tokens", "many"],
                         ["--shard-tokens", "1e12"], ["--max-tokens", "0"], ["--workers", "-1"], ["--name", "a/b"],
                         ["--delimiter", "<s>"], ["--bpe-dir", self.folder]):

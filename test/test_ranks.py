@@ -1,7 +1,7 @@
 """Several ranks on this machine: python3 -m unittest test/test_ranks.py
 
-On CPUs mpirun starts them. On GPUs scripts/launch/local.py does, one per GPU; what needs more ranks than there are GPUs is
-skipped.
+On CPUs mpirun starts them. On GPUs scripts/launch/local.py does, one per GPU; what needs more ranks than there are GPUs
+is skipped.
 """
 
 import json
@@ -28,7 +28,8 @@ UNKIND = "unkind" in BUILD.name
 if ON_GPUS:
     LAUNCHER, RANK = [sys.executable, ROOT / "scripts/launch/local.py"], "RANK"
 else:
-    LAUNCHER, RANK = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1"], "OMPI_COMM_WORLD_RANK"
+    LAUNCHER, RANK = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle",
+                      "1"], "OMPI_COMM_WORLD_RANK"
 SHAPE = {"--model": "tiny", "--layers": 3, "--channels": 32, "--heads": 2, "--vocab-size": 64, "--seq-len": 16,
          "--batch-tokens": 768, "--micro-batch": 2, "--eval-tokens": 496, "--eval-every": 1000, "--check-ranks": "on",
          "--comm-timeout": 60}
@@ -86,7 +87,8 @@ class Ranks(unittest.TestCase):
 
     def command(self, out, *flags, steps=10):
         shape = {"--data": self.folder, "--steps": steps, "--out": self.folder / out, **SHAPE}
-        return [str(x) for x in (PROGRAM, *(x for name in shape if name not in flags for x in (name, shape[name])), *flags)]
+        return [str(x)
+                for x in (PROGRAM, *(x for name in shape if name not in flags for x in (name, shape[name])), *flags)]
 
     def metrics(self, out):
         return [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
@@ -137,7 +139,8 @@ class SameResult(Ranks):
     def test_more_ranks_than_stacks(self):
         flags = ["--optimizer", "muon", "--layers", "1"]  # six matrices
         self.same_on((8,), *flags, steps=10)
-        plan = subprocess.run([*self.command("x", *flags), "--plan-only", "--ranks", "8"], capture_output=True, text=True).stdout
+        plan = subprocess.run([*self.command("x", *flags), "--plan-only", "--ranks", "8"], capture_output=True,
+                              text=True).stdout
         self.assertRegex(plan, r"(?m)^ +\d-\d +0 +0\.00 ")  # ranks that own no stack
 
     def test_the_same_bits_twice(self):
@@ -149,7 +152,8 @@ class SameResult(Ranks):
         self.train(4, "4", "--optimizer", "teon", steps=200)  # SHAPE has --check-ranks
 
     def test_evaluation_is_that_of_one_rank_to_the_bit(self):
-        for ranks in (1, 2, 3, 4):  # 31 windows in batches of two: ranks get different numbers of them, the last is short
+        for ranks in (1, 2, 3,
+                      4):  # 31 windows in batches of two: ranks get different numbers of them, the last is short
             self.train(ranks, str(ranks), "--lr", "0", steps=1)
         results = {m["val_loss"] for n in "1234" for m in self.metrics(n) if m["kind"] == "eval"}
         self.assertEqual(len(results), 1, results)
@@ -176,8 +180,8 @@ class SameResult(Ranks):
                     self.compare_checkpoints(out)
 
     def compare_checkpoints(self, out):
-        """The one that four ranks wrote and the one rank's that went on from it hold the same tensors; master weights have
-        moved by little: a rank whose masters were not collected would have left those of the beginning."""
+        """The one that four ranks wrote and the one rank's that went on from it hold the same tensors; master weights
+        have moved by little: a rank whose masters were not collected would have left those of the beginning."""
         def tensors(step, file):
             data = (self.folder / out / f"step_{step:08}" / "optimizer" / file).read_bytes()
             size = int.from_bytes(data[:8], "little")
@@ -204,7 +208,8 @@ class SameResult(Ranks):
         self.assertEqual(len([line for line in alone if "/10 |" in line]), 10)
         self.assertEqual(result.stderr, "")
         self.assertIn("step 10/10", (self.folder / "two" / "rank1.log").read_text())
-        self.assertEqual(len((self.folder / "two" / "metrics.rank1.jsonl").read_text().splitlines()), len(self.metrics("two")))
+        self.assertEqual(len((self.folder / "two" / "metrics.rank1.jsonl").read_text().splitlines()),
+                         len(self.metrics("two")))
 
 
 class Failures(Ranks):
@@ -223,7 +228,8 @@ class Failures(Ranks):
         return output
 
     def launch(self, command, **variables):
-        p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(**variables))
+        p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                             env=environment(**variables))
         self.addCleanup(p.stdout.close)
         self.addCleanup(p.kill)
         return p
@@ -233,7 +239,8 @@ class Failures(Ranks):
         found = {}
         for path in pathlib.Path("/proc").glob("[0-9]*"):
             try:
-                if str(self.folder / run) not in (path / "cmdline").read_text() or PROGRAM.name not in (path / "comm").read_text():
+                if (str(self.folder / run) not in (path / "cmdline").read_text()
+                        or PROGRAM.name not in (path / "comm").read_text()):
                     continue
                 variables = (path / "environ").read_text().split("\0")
             except OSError:
@@ -286,7 +293,8 @@ class Failures(Ranks):
                     process.communicate(timeout=60)
             for file in ("model.safetensors", "optimizer/state.safetensors"):
                 last = pathlib.Path("step_00000060") / file
-                self.assertEqual((self.folder / out / last).read_bytes(), (self.folder / "whole" / last).read_bytes(), file)
+                self.assertEqual((self.folder / out / last).read_bytes(), (self.folder / "whole" / last).read_bytes(),
+                                 file)
             self.assertEqual(self.losses(out), self.losses("whole"))
 
     def test_a_rank_is_stopped(self):
@@ -296,7 +304,8 @@ class Failures(Ranks):
                 process, ids = self.running(f"stop{rank}", "--comm-timeout", "2")
                 os.kill(ids[rank], signal.SIGSTOP)
                 late = "" if ON_GPUS else rf".* rank {rank}\b"
-                self.expect([process], rf"(reduce_sum|broadcast) of .*: waited 2 s \(--comm-timeout\) for the other ranks{late}", 20)
+                self.expect([process], rf"(reduce_sum|broadcast) of .*: waited 2 s \(--comm-timeout\) for the other "
+                                       rf"ranks{late}", 20)
                 self.assertEqual(self.ranks_of(f"stop{rank}"), {})
 
     def test_a_rank_that_is_merely_slow_is_waited_for(self):
@@ -343,15 +352,18 @@ class Failures(Ranks):
         for view in (None, "a-before/step_00000005"):  # and one of another checkpoint under that name
             if view:
                 shutil.copytree(self.folder / view, other)
-            output = self.expect([self.launch(self.with_other_folder("a", "b", "--resume", steps=15))], r"rank 1 does not see \S*step_00000010 as rank 0 does", 40)
+            output = self.expect([self.launch(self.with_other_folder("a", "b", "--resume", steps=15))],
+                                 r"rank 1 does not see \S*step_00000010 as rank 0 does", 40)
             self.assertIn("must be one folder for all ranks", output)
-            self.assertEqual(sorted(p.name for p in (self.folder / "a").glob("step_*")), ["step_00000005", "step_00000010"])
+            self.assertEqual(sorted(p.name for p in (self.folder / "a").glob("step_*")),
+                             ["step_00000005", "step_00000010"])
         self.train(2, "a", "--resume", "--checkpoint-every", 5, "--check-ranks", "off", steps=15)  # it was not harmed
         self.assertEqual((self.folder / "a" / "step_00000015" / "model.safetensors").read_bytes(),
                          (self.folder / "b-before" / "step_00000015" / "model.safetensors").read_bytes())
 
     def test_a_new_run_in_folders_of_each_machine_is_refused(self):
-        self.expect([self.launch(self.with_other_folder("here", "there"))], r"--out \S*there: rank 1 does not see what rank 0 writes there", 40)
+        self.expect([self.launch(self.with_other_folder("here", "there"))],
+                    r"--out \S*there: rank 1 does not see what rank 0 writes there", 40)
 
     def test_ranks_with_different_options_do_not_start(self):
         process = self.launch(self.ranks(2, for_rank(1, 'exec "$@" --seed 1', self.command("seeds"))))
@@ -368,17 +380,21 @@ class Failures(Ranks):
     def test_ranks_that_call_different_collectives_end_and_are_named(self):
         number = r"\(count 5, ncclFloat32, root {}\)"
         for fault, zero, one in (("kind", r"ncclReduce" + number.format(0), r"ncclBroadcast" + number.format(0)),
-                                 ("count", r"ncclReduce" + number.format(0), r"ncclReduce\(count 4, ncclFloat32, root 0\)"),
-                                 ("type", r"ncclBroadcast" + number.format(0), r"ncclBroadcast\(count 5, ncclBfloat16, root 0\)"),
+                                 ("count", r"ncclReduce" + number.format(0),
+                                  r"ncclReduce\(count 4, ncclFloat32, root 0\)"),
+                                 ("type", r"ncclBroadcast" + number.format(0),
+                                  r"ncclBroadcast\(count 5, ncclBfloat16, root 0\)"),
                                  ("root", r"ncclReduce" + number.format(0), r"ncclReduce" + number.format(1)),
-                                 ("parts", r"a group of 2 from ncclReduce" + number.format(0) + " on", "one of 1 as operation")):
+                                 ("parts", r"a group of 2 from ncclReduce" + number.format(0) + " on",
+                                  "one of 1 as operation")):
             with self.subTest(fault=fault):
                 process = self.launch(self.ranks(2, [BUILD / "tests", f"runtime/comm: fault: {fault}"]))
                 self.expect([process], f"rank 0 called {zero} and rank 1 {one}", 30)
 
     @unittest.skipIf(ON_GPUS, "of MPI")
     def test_a_launcher_that_mpi_knows_nothing_of(self):
-        for variables, by in (({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1234}, "torchrun"),
+        for variables, by in (({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1234},
+                               "torchrun"),
                               ({"SLURM_PROCID": 0, "SLURM_STEP_NUM_TASKS": 2, "SLURM_STEP_NODELIST": "n1"}, "srun")):
             with self.subTest(by=by):
                 self.expect([self.launch(self.command("env"), **variables)],

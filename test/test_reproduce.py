@@ -29,8 +29,15 @@ source = ["none"]
 eval_every = 5
 eval_tokens = 256
 diagnose_every = 5
-[tiny.models]
-a = { model = "tiny", layers = 2, channels = 32, heads = 2, seq-len = 16, batch-tokens = 64, steps = 10, rates = { adamw = 0.004, muon = 0.02, teon = 0.02 } }
+[tiny.models.a]
+model = "tiny"
+layers = 2
+channels = 32
+heads = 2
+seq-len = 16
+batch-tokens = 64
+steps = 10
+rates = { adamw = 0.004, muon = 0.02, teon = 0.02 }
 """
 TABLE = """
 order = {order}
@@ -67,13 +74,16 @@ class ReproduceTest(unittest.TestCase):
         (cls.folder / "text.txt").write_text(text)
 
     def call(self, *words):
-        command = [sys.executable, ROOT / "scripts" / "reproduce.py", *words, "--experiments", self.folder, "--out", self.folder / "runs",
-                   "--datasets", self.folder / "data", "--text", self.folder / "text.txt", "--report", self.folder / "REPRODUCTION.md"]
+        command = [sys.executable, ROOT / "scripts" / "reproduce.py", *words, "--experiments", self.folder, "--out",
+                   self.folder / "runs",
+                   "--datasets", self.folder / "data", "--text", self.folder / "text.txt", "--report",
+                   self.folder / "REPRODUCTION.md"]
         return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
     def load(self):
         scale = plan.load_scales(self.folder)["tiny"]
-        return runs.Runs(scale, self.folder / "runs", runs.Data(scale, self.folder / "data")), plan.load_tables(self.folder)
+        return runs.Runs(scale, self.folder / "runs",
+                         runs.Data(scale, self.folder / "data")), plan.load_tables(self.folder)
 
     def test_a_table_is_run_once_and_shown(self):
         first = self.call("run", "one")
@@ -116,7 +126,8 @@ class ReproduceTest(unittest.TestCase):
         state.out = str(self.folder / "nothing")
         text = tables.render(all_tables[0], state)
         self.assertEqual(text.count(tables.NOT_RUN), 2)
-        self.assertEqual({answer for _, answer in tables.verdict(all_tables[0], tables.measure(all_tables[0], state))}, {tables.NOT_RUN})
+        self.assertEqual({answer for _, answer in tables.verdict(all_tables[0], tables.measure(all_tables[0], state))},
+                         {tables.NOT_RUN})
         self.assertIsNone(figures.draw("training", all_tables[0], state, self.folder / "pictures"))
 
     def test_holms_correction(self):
@@ -145,7 +156,8 @@ class ReproduceTest(unittest.TestCase):
                 self.assertIn(f"--{flag}", shown, program)
 
     def test_bad_calls_are_one_line(self):
-        for words, part in ((["run"], "name a table"), (["table", "three"], "no such table"), (["list", "--scale", "huge"], "--scale huge")):
+        for words, part in ((["run"], "name a table"), (["table", "three"], "no such table"),
+                            (["list", "--scale", "huge"], "--scale huge")):
             done = self.call(*words)
             self.assertEqual(done.returncode, 2)
             self.assertIn(part, done.stderr)
@@ -154,7 +166,8 @@ class ReproduceTest(unittest.TestCase):
         os.makedirs(bad)
         (bad / "scales.toml").write_text(SCALES)
         (bad / "one.toml").write_text(TABLE.format(order=1, flags="").replace("claim", "clam"))
-        done = subprocess.run([sys.executable, ROOT / "scripts" / "reproduce.py", "list", "--experiments", bad], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, ROOT / "scripts" / "reproduce.py", "list", "--experiments", bad],
+                              capture_output=True, text=True)
         self.assertEqual(done.returncode, 2)
         self.assertIn("clam: not known; claim: missing", done.stderr)
 

@@ -21,14 +21,16 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOAK = bool(os.environ.get("TEON_SOAK"))
-SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "16", "--heads", "2", "--vocab-size", "64", "--seq-len", "16",
+SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "16", "--heads", "2", "--vocab-size", "64", "--seq-len",
+         "16",
          "--batch-tokens", "64", "--micro-batch", "2", "--eval-tokens", "64", "--eval-every", "25", "--log-every", "50"]
 TIMES = ("ms", "tokens_per_s", "data_wait_ms", "comm_wait_ms", "optimizer_ms")  # what differs from run to run
 RESULTS = ("model.safetensors", "optimizer/master.safetensors", "optimizer/state.safetensors", "config.json")
 
 
 def write_shard(path, tokens):
-    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}H", *tokens))
+    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
+                     + struct.pack(f"<{len(tokens)}H", *tokens))
 
 
 def damage(path):
@@ -66,11 +68,13 @@ class ResumeTest(unittest.TestCase):
                 *map(str, flags)]
 
     def start(self, out, *flags, **how):
-        return subprocess.Popen(self.command(out, *flags, **how), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        return subprocess.Popen(self.command(out, *flags, **how), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True,
                                 cwd=self.folder)
 
     def train(self, out, *flags, expect=0, **how):
-        result = subprocess.run(self.command(out, *flags, **how), capture_output=True, text=True, cwd=self.folder, timeout=600)
+        result = subprocess.run(self.command(out, *flags, **how), capture_output=True, text=True, cwd=self.folder,
+                                timeout=600)
         self.assertEqual(result.returncode, expect, result.stdout + result.stderr)
         return result
 
@@ -87,7 +91,8 @@ class ResumeTest(unittest.TestCase):
     def assert_same_run(self, a, b, steps):
         last = f"step_{steps:08}"
         for name in RESULTS:
-            self.assertEqual((self.folder / a / last / name).read_bytes(), (self.folder / b / last / name).read_bytes(), name)
+            self.assertEqual((self.folder / a / last / name).read_bytes(), (self.folder / b / last / name).read_bytes(),
+                             name)
         a_state, b_state = (json.loads((self.folder / x / last / "trainer.json").read_text()) for x in (a, b))
         for state in (a_state, b_state):
             del state["run"]
@@ -213,9 +218,12 @@ class ResumeTest(unittest.TestCase):
         tokens = [random.Random(2).randrange(64) for _ in range(400000)]
         write_shard(self.data / "t_train_000000.bin", tokens)
         write_shard(self.data / "t_val_000000.bin", tokens)
-        small = [{"--eval-tokens": "400000", "--eval-every": "1"}.get(SHAPE[i - 1], flag) for i, flag in enumerate(SHAPE)]
-        large = [{"--batch-tokens": "4194304", "--eval-every": "0"}.get(SHAPE[i - 1], flag) for i, flag in enumerate(SHAPE)]
-        sampled = [{"--seq-len": "4096", "--batch-tokens": "4096", "--micro-batch": "1", "--eval-every": "0"}.get(SHAPE[i - 1], flag)
+        small = [{"--eval-tokens": "400000", "--eval-every": "1"}.get(SHAPE[i - 1], flag)
+                 for i, flag in enumerate(SHAPE)]
+        large = [{"--batch-tokens": "4194304", "--eval-every": "0"}.get(SHAPE[i - 1], flag)
+                 for i, flag in enumerate(SHAPE)]
+        sampled = [{"--seq-len": "4096", "--batch-tokens": "4096", "--micro-batch": "1",
+                    "--eval-every": "0"}.get(SHAPE[i - 1], flag)
                    for i, flag in enumerate(SHAPE)]
 
         # Each of these takes far longer than two seconds if it is not given up.
@@ -264,7 +272,8 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual(process.wait(timeout=120), 0)
         error = process.stderr.read()
         process.stderr.close()
-        self.assertEqual(error, "standard output cannot be written (Broken pipe); the run goes on and is in its metrics.jsonl\n")
+        self.assertEqual(error, "standard output cannot be written (Broken pipe); the run goes on and is in its "
+                                "metrics.jsonl\n")
         self.assert_same_run("whole", "run", 500)
 
     def test_a_time_limit_saves_and_ends_well(self):
@@ -286,7 +295,8 @@ class ResumeTest(unittest.TestCase):
                 self.assertEqual(len(result.stderr.splitlines()), 1)
         result = self.train("run", "--resume", expect=2, steps=41)
         self.assertIn("steps 41 (was 40;", result.stderr)
-        self.assertIn("layers", self.train("run", "--resume", expect=2, shape=[*SHAPE[:2], "--layers", "3", *SHAPE[4:]]).stderr)
+        self.assertIn("layers",
+                      self.train("run", "--resume", expect=2, shape=[*SHAPE[:2], "--layers", "3", *SHAPE[4:]]).stderr)
         shape = [("4" if SHAPE[i - 1] == "--micro-batch" else flag) for i, flag in enumerate(SHAPE)]
         self.assertIn("micro_batch 4 (was 2)", self.train("run", "--resume", expect=2, shape=shape).stderr)
         self.assertEqual((self.folder / "run" / "metrics.jsonl").read_bytes(), before)
@@ -314,7 +324,8 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("step_00000020", [m["reason"][-13:] for m in self.metrics("run") if m.get("event") == "resumed"])
         self.assertEqual(len([m for m in self.metrics("run") if m.get("event") == "checkpoint_passed_over"]), 2)
         self.assert_same_run("whole", "run", 40)
-        self.assertEqual(self.checkpoints("run"), ["step_00000010", "step_00000020", "step_00000030", "step_00000030.damaged",
+        self.assertEqual(self.checkpoints("run"),
+                         ["step_00000010", "step_00000020", "step_00000030", "step_00000030.damaged",
                                                    "step_00000040", "step_00000040.damaged"])
 
     def test_no_whole_checkpoint_is_an_error_and_none_at_all_a_new_run(self):
@@ -350,7 +361,8 @@ class ResumeTest(unittest.TestCase):
     def test_a_full_disk_costs_no_checkpoint_and_no_line_of_the_log(self):
         disk = self.folder / "disk"
         disk.mkdir()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=480k", "tmpfs", disk], capture_output=True).returncode != 0:
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=480k", "tmpfs", disk],
+                          capture_output=True).returncode != 0:
             self.skipTest("mounting a tmpfs is not permitted")
         self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
         flags = ["--checkpoint-every", 10]
@@ -402,12 +414,14 @@ class ResumeTest(unittest.TestCase):
 
     def test_a_log_that_cannot_be_written_ends_the_run_with_an_error_and_without_a_checkpoint(self):
         """A file size limit is a disk that is full for the log alone, as its signal is ignored."""
-        limit = ["bash", "-c", 'trap "" XFSZ; ulimit -f 96; exec "$@"', "limited"]  # 96 KiB: the log has more, every other file less
+        limit = ["bash", "-c", 'trap "" XFSZ; ulimit -f 96; exec "$@"',
+                 "limited"]  # 96 KiB: the log has more, every other file less
         command = [*limit, *map(str, self.command("run", "--checkpoint-every", 10, steps=500))]
         result = subprocess.run(command, capture_output=True, text=True, timeout=120)
         self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
         self.assertRegex(result.stderr.splitlines()[-1], r"metrics\.jsonl: \d+ lines cannot be written: File too large")
-        logged = [m["step"] for m in map(json.loads, (self.folder / "run" / "metrics.jsonl").read_text().splitlines()[:-1])]
+        logged = [m["step"]
+                  for m in map(json.loads, (self.folder / "run" / "metrics.jsonl").read_text().splitlines()[:-1])]
         self.assertLessEqual(int(self.checkpoints("run")[-1][5:]), logged[-1])
         self.train("run", "--checkpoint-every", 10, "--resume", steps=500)
         self.train("whole", "--checkpoint-every", 10, steps=500)
@@ -454,19 +468,23 @@ class ResumeTest(unittest.TestCase):
         self.assertFalse((self.folder / "x").exists())
 
     def test_too_many_skipped_updates_end_the_run_and_the_last_good_state_stays(self):
-        # Decoupled weight decay of 10 at a learning rate of 100 makes weights 999 times larger a step: soon no loss is finite.
-        flags = ["--lr", 100, "--weight-decay", 10, "--schedule", "constant", "--warmup-ratio", 0, "--checkpoint-every", 1,
+        # Decoupled weight decay of 10 at a learning rate of 100 makes weights 999 times larger a step: soon no loss is
+        # finite.
+        flags = ["--lr", 100, "--weight-decay", 10, "--schedule", "constant", "--warmup-ratio", 0, "--checkpoint-every",
+                 1,
                  "--keep-last", 2, "--max-skipped", 8]
         result = self.train("bad", *flags, expect=1)
         self.assertEqual(len(result.stderr.splitlines()), 1)
         skipped = [m["step"] for m in self.metrics("bad") if m.get("event") == "update_skipped"]
         self.assertIn(len(skipped), (8, 9))  # a step is queued before the one before it is known
         good = f"step_{skipped[0] - 1:08}"
-        self.assertIn(f"the last {len(skipped)} updates were skipped (--max-skipped 8); the last good state is in {self.folder / 'bad' / good}",
+        self.assertIn(f"the last {len(skipped)} updates were skipped (--max-skipped 8); the last good state is in "
+                      f"{self.folder / 'bad' / good}",
                       result.stderr)
         self.assertEqual(len(self.checkpoints("bad")), 3)
         self.assertEqual(self.checkpoints("bad")[0], good)
-        self.train("again", "--init-from", self.folder / "bad" / good, "--max-skipped", 3, expect=1)  # its weights are finite
+        self.train("again", "--init-from", self.folder / "bad" / good, "--max-skipped", 3,
+                   expect=1)  # its weights are finite
 
     def test_weights_that_are_not_finite_are_not_begun_with(self):
         self.train("run")
@@ -479,7 +497,8 @@ class ResumeTest(unittest.TestCase):
         self.assertRegex(result.stderr, r"^train_gpt2: error: \S*nan.safetensors: tensor '\S+' is not finite\b.*\n$")
         self.assertFalse((self.folder / "bad").exists())  # so the corrected start needs no other folder
         damage(last / "model.safetensors")
-        for program, flags in (("train_gpt2", ["--init-from", last, "--data", self.data, *SHAPE, "--out", self.folder / "bad"]),
+        for program, flags in (("train_gpt2",
+                                ["--init-from", last, "--data", self.data, *SHAPE, "--out", self.folder / "bad"]),
                                ("train_gpt2", ["--eval-only", "--init-from", last, "--val-data", self.data]),
                                ("generate", ["--checkpoint", last, "--prompt-tokens", "1"])):
             with self.subTest(flags=flags):
@@ -497,7 +516,8 @@ class ResumeTest(unittest.TestCase):
         inspect = [sys.executable, ROOT / "scripts" / "inspect_checkpoint.py"]
         result = subprocess.run([*inspect, self.folder / "run"], capture_output=True, text=True)
         self.assertEqual(result.returncode, 0, result.stderr)
-        for words in ("step 40 of 40", "40 applied, 0 skipped", "transformer.h.1.mlp.c_fc.weight", "h.1.attn.q.weight.momentum"):
+        for words in ("step 40 of 40", "40 applied, 0 skipped", "transformer.h.1.mlp.c_fc.weight",
+                      "h.1.attn.q.weight.momentum"):
             self.assertIn(words, result.stdout)
         state = self.folder / "run" / "step_00000040" / "optimizer" / "state.safetensors"
         state.write_bytes(state.read_bytes()[:-4] + struct.pack("<f", float("nan")))
@@ -520,7 +540,8 @@ class ResumeTest(unittest.TestCase):
         self.train("live", steps=20)  # killed before its first checkpoint: begun anew
         self.assertEqual([m["step"] for m in self.metrics("live") if m["kind"] == "step"], list(range(1, 21)))
         self.assertIn("already holds a run", self.train("live", expect=2).stderr)
-        write_shard(self.data / "t_val_000000.bin", [99] * 200)  # outside the vocabulary: found when the loader reads it
+        write_shard(self.data / "t_val_000000.bin",
+                    [99] * 200)  # outside the vocabulary: found when the loader reads it
         self.train("failed", expect=1)
         self.assertFalse((self.folder / "failed").exists())
 
@@ -550,22 +571,25 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual(len(rates), 80)
 
     def test_a_fault_at_any_file_operation_of_a_run_costs_no_result(self):
-        """A system call fails, once or from then on (a full disk): the run ends as if nothing had been or says so with exit
-        status 1, and the next one with --resume has what no fault would have given."""
+        """A system call fails, once or from then on (a full disk): the run ends as if nothing had been or says so with
+        exit status 1, and the next one with --resume has what no fault would have given."""
         shim = self.folder / "failing_files.so"
         compiler = shutil.which("gcc") or shutil.which("cc")
         if not compiler:
             self.skipTest("needs a C compiler")
-        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", shim, ROOT / "test" / "failing_files.c", "-ldl"], check=True)
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", shim, ROOT / "test" / "failing_files.c", "-ldl"],
+                       check=True)
         steps, flags = 9, ["--checkpoint-every", 3, "--keep-last", 2, "--eval-every", 4]
         shape = [f for i, f in enumerate(SHAPE) if "--eval-every" not in (f, SHAPE[i - 1])]
         self.train("whole", *flags, steps=steps, shape=shape)
 
         def run(out, at, forever, code):
             count = self.folder / "count"
-            variables = {"LD_PRELOAD": shim, "FAIL_UNDER": self.folder / out, "FAIL_AT": at, "FAIL_FOREVER": int(forever),
+            variables = {"LD_PRELOAD": shim, "FAIL_UNDER": self.folder / out, "FAIL_AT": at,
+                         "FAIL_FOREVER": int(forever),
                          "FAIL_ERRNO": code, "FAIL_COUNT": count}
-            result = subprocess.run(self.command(out, *flags, steps=steps, shape=shape), capture_output=True, text=True, timeout=120,
+            result = subprocess.run(self.command(out, *flags, steps=steps, shape=shape), capture_output=True, text=True,
+                                    timeout=120,
                                     env={**os.environ, **{k: str(v) for k, v in variables.items()}})
             return result, int(count.read_text())
 

@@ -10,10 +10,11 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-import compare  # noqa: E402
+import compare
 
 STEPS = 20
-DATA = {"train": [{"path": "a/t_train_000000.bin", "tokens": 100}], "val": [{"path": "a/t_val_000000.bin", "tokens": 10}]}
+DATA = {"train": [{"path": "a/t_train_000000.bin", "tokens": 100}],
+        "val": [{"path": "a/t_val_000000.bin", "tokens": 10}]}
 
 # Takes the flags of a training program and writes a run as one would.
 FAKE_TRAINER = """
@@ -23,7 +24,7 @@ os.makedirs(flags["out"])
 open(os.path.join(flags["out"], "started"), "a").write("x")
 if flags.get("lr") == "9": sys.exit(2)
 options = {"optimizer": flags.get("optimizer", "adamw"), "lr": float(flags.get("lr", 1)), "seed": int(flags["seed"])}
-data = %r
+data = DATA
 json.dump({"program": "fake", "options": options, "run": {"steps": 2, "eval_windows": 1}, "data": data},
           open(os.path.join(flags["out"], "config.json"), "w"))
 with open(os.path.join(flags["out"], "metrics.jsonl"), "w") as file:
@@ -32,12 +33,13 @@ with open(os.path.join(flags["out"], "metrics.jsonl"), "w") as file:
                           "optimizer_ms": 0.1, "lr": 1.0}), file=file)
     print(json.dumps({"kind": "eval", "step": 2, "tokens": 2, "val_ppl": 1.0,
                       "val_loss": options["lr"] + options["seed"] / 100}), file=file)
-""" % DATA
+""".replace("DATA", repr(DATA))
 
 
 def write_run(folder, optimizer="adamw", seed=1, losses=(4.0, 3.0, 2.5, 2.2), data=None, **options):
     folder.mkdir(parents=True)
-    config = {"program": "train_gpt2", "options": {"optimizer": optimizer, "seed": seed, "out": str(folder), "lr": 0.01, **options},
+    config = {"program": "train_gpt2",
+              "options": {"optimizer": optimizer, "seed": seed, "out": str(folder), "lr": 0.01, **options},
               "run": {"steps": STEPS, "eval_windows": 4}, "data": data or DATA}
     (folder / "config.json").write_text(json.dumps(config))
     lines = []
@@ -47,7 +49,8 @@ def write_run(folder, optimizer="adamw", seed=1, losses=(4.0, 3.0, 2.5, 2.2), da
         if step % 5 == 0:
             lines.append({"kind": "eval", "step": step, "tokens": 100 * step, "val_loss": losses[step // 5 - 1],
                           "val_ppl": 2.0})
-            lines.append({"kind": "diagnose", "step": step, "role": "q", "layers": [0, 1], "left": 0.1, "right": 0.8, "norm_ratio": 1.2})
+            lines.append({"kind": "diagnose", "step": step, "role": "q", "layers": [0, 1], "left": 0.1, "right": 0.8,
+                          "norm_ratio": 1.2})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
@@ -61,7 +64,8 @@ class CompareTest(unittest.TestCase):
         self.temporary.cleanup()
 
     def compare(self, *arguments):
-        return subprocess.run([sys.executable, ROOT / "scripts" / "compare.py", "--out", self.folder / "out", *map(str, arguments)],
+        return subprocess.run([sys.executable, ROOT / "scripts" / "compare.py", "--out", self.folder / "out",
+                               *map(str, arguments)],
                               capture_output=True, text=True)
 
     def test_seeds_are_grouped_and_their_mean_and_deviation_shown(self):
@@ -120,11 +124,13 @@ class CompareTest(unittest.TestCase):
         damage("garbage", lambda f: f.write_text("{}\nnot json\n"))
         damage("gone", lambda f: f.unlink())
         write_run(self.folder / "other", data={"train": [{"path": "x_train.bin", "tokens": 5}], "val": []})
-        result = self.compare(*(self.folder / n for n in ("good", "cut", "short", "nan", "garbage", "gone", "other", "absent")))
+        result = self.compare(*(self.folder / n
+                                for n in ("good", "cut", "short", "nan", "garbage", "gone", "other", "absent")))
         self.assertEqual(result.returncode, 1)
         for name, fault in (("cut", "unfinished"), ("short", "unfinished"), ("nan", "not finite"), ("garbage", "lacks"),
                             ("gone", "missing"), ("other", "other data"), ("absent", "no such folder")):
-            self.assertTrue(any(name in line and fault in line for line in result.stderr.splitlines()), (name, result.stderr))
+            self.assertTrue(any(name in line and fault in line for line in result.stderr.splitlines()),
+                            (name, result.stderr))
         self.assertRegex(result.stdout.splitlines()[1], r"^adamw +1 +2\.2000")
         self.assertEqual(len([line for line in result.stdout.splitlines() if line.startswith("adamw")]), 1)
         result = self.compare(*(self.folder / n for n in ("good", "cut", "short")))  # unfinished is no fault
@@ -162,7 +168,8 @@ class SweepTest(unittest.TestCase):
 
     def sweep(self, *arguments, command=True):
         tail = ["--", sys.executable, self.folder / "fake.py"] if command else []
-        return subprocess.run([sys.executable, ROOT / "scripts" / "sweep.py", *map(str, [*arguments, *tail])], capture_output=True,
+        return subprocess.run([sys.executable, ROOT / "scripts" / "sweep.py", *map(str, [*arguments, *tail])],
+                              capture_output=True,
                               text=True, cwd=self.folder)
 
     def starts(self):
@@ -176,19 +183,22 @@ class SweepTest(unittest.TestCase):
         self.assertTrue((self.folder / "runs/sweep/compare/compare.md").exists())
         before = {p: p.stat().st_mtime_ns for p in self.folder.glob("runs/sweep/*/metrics.jsonl")}
         (self.folder / "runs/sweep/optimizer_teon-lr_2-seed_1/metrics.jsonl").write_text("")  # one was cut off
-        self.assertEqual(self.sweep("--grid", "optimizer=muon,teon", "--grid", "lr=1,2", "--seeds", "1,2").returncode, 0)
+        self.assertEqual(self.sweep("--grid", "optimizer=muon,teon", "--grid", "lr=1,2", "--seeds", "1,2").returncode,
+                         0)
         changed = [p.parent.name for p, at in before.items() if p.stat().st_mtime_ns != at]
         self.assertEqual(changed, ["optimizer_teon-lr_2-seed_1"])
 
     def test_toml(self):
-        (self.folder / "s.toml").write_text(f"command = ['{sys.executable}', '{self.folder}/fake.py']\nseeds = [3]\n[grid]\nlr = [1, 2]\n"
+        (self.folder / "s.toml").write_text(f"command = ['{sys.executable}', '{self.folder}/fake.py']\nseeds = "
+                                            f"[3]\n[grid]\nlr = [1, 2]\n"
                                             "[[cells]]\noptimizer = 'teon'\nlr = 5\n")
         result = self.sweep("s.toml", command=False)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(self.starts(), ["lr_1-seed_3", "lr_2-seed_3", "optimizer_teon-lr_5-seed_3"])
 
     def test_usage_errors(self):
-        for arguments, words in ((["--grid", "lr"], "flag=value"), (["--grid", "lr=1", "--grid", "lr=2"], "given twice"),
+        for arguments, words in ((["--grid", "lr"], "flag=value"),
+                                 (["--grid", "lr=1", "--grid", "lr=2"], "given twice"),
                                  (["missing.toml"], "missing.toml")):
             result = self.sweep(*arguments)
             self.assertEqual(result.returncode, 2)

@@ -1,5 +1,5 @@
-"""scripts/teon_torch.py against the steps that the engine is tested with (test/golden/optim.safetensors: optim/teon) and
-against torch.optim.Muon:  scripts/run_tests.py test/test_teon_torch.py
+"""scripts/teon_torch.py against the steps that the engine is tested with (test/golden/optim.safetensors: optim/teon)
+and against torch.optim.Muon:  scripts/run_tests.py test/test_teon_torch.py
 
 Skipped where torch is missing (scripts/requirements-dev.txt).
 """
@@ -10,10 +10,9 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 try:
+    import teon_torch
     import torch
     from safetensors.torch import load_file
-
-    import teon_torch
 except ImportError:
     torch = None
 
@@ -26,8 +25,8 @@ CASES = {"teon.muon": {}, "teon.muon-svd": {"ortho": "svd"}, "teon.nesterov": {"
 
 
 def train(golden, role, transposed=False, joined=1, **options):
-    """The weights of a role's layers after the golden gradients' steps. joined: so many copies of each matrix below each
-    other, as a joined QKV has three."""
+    """The weights of a role's layers after the golden gradients' steps. joined: so many copies of each matrix below
+    each other, as a joined QKV has three."""
     def stored(x):
         x = torch.cat([x] * joined)
         return torch.nn.Parameter((x.mT if transposed else x).contiguous())
@@ -52,7 +51,8 @@ class TeonTorchTest(unittest.TestCase):
         for layer, w in enumerate(found):
             wanted, start = self.golden[f"{name}.{role}.{layer}"], self.golden[f"{role}.{layer}"]
             error = ((w - wanted).norm() / (wanted - start).norm()).item()
-            self.assertTrue(error <= bound, f"{name}, {role} of layer {layer}: {error:.2g} of the distance, allowed {bound:.2g}")
+            self.assertTrue(error <= bound,
+                            f"{name}, {role} of layer {layer}: {error:.2g} of the distance, allowed {bound:.2g}")
 
     def test_ten_steps_end_where_the_engines_do(self):
         # The bound that the engine is held to: ten float updates of at most 6e-5 each against float64.
@@ -61,7 +61,8 @@ class TeonTorchTest(unittest.TestCase):
                 self.assert_weights(train(self.golden, role, **options), name, role, 1e-4)
 
     def test_muon_is_torchs(self):
-        # Both in bfloat16: as far from each other as each is from float64, .02 on such gradients (docs/teon.md), and rounding once more.
+        # Both in bfloat16: as far from each other as each is from float64, .02 on such gradients (docs/teon.md), and
+        # rounding once more.
         for name, nesterov in (("torch.plain", False), ("torch.nesterov", True)):
             for role in ("q", "up", "down"):
                 found = train(self.golden, role, ortho="jordan", nesterov=nesterov, ns_dtype=torch.bfloat16)

@@ -10,7 +10,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "32", "--heads", "2", "--vocab-size", "64", "--seq-len", "32",
+SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "32", "--heads", "2", "--vocab-size", "64", "--seq-len",
+         "32",
          "--batch-tokens", "128", "--eval-tokens", "128", "--eval-every", "4"]
 SMALL = [*SHAPE, "--micro-batch", "2"]
 
@@ -54,7 +55,8 @@ class TrainTest(unittest.TestCase):
         self.assertRegex(table[0], r"share +ms/step +calls/step +GFLOP/s")
         rows = [line.split(None, 2) for line in table[1:]]
         self.assertAlmostEqual(sum(float(share.rstrip("%")) for share, _, _ in rows), 100, delta=0.1 * len(rows))
-        # 2 micro-batches a step: backward of the activation of 2 layers; forward of those and, of the same shape, of the logits.
+        # 2 micro-batches a step: backward of the activation of 2 layers; forward of those and, of the same shape, of
+        # the logits.
         self.assertRegex("\n".join(table), r" 4 +gelu_backward_kernel<float, \d+>")
         self.assertRegex("\n".join(table), r" 6 +\d+  gemm 64 x 128 x 32 NT")
         self.assertIn("outside of all", table[-1])
@@ -109,7 +111,8 @@ class TrainTest(unittest.TestCase):
     def test_usage_errors_are_one_line_and_exit_2(self):
         for flags, words in ((["--data", self.folder, "--layers", "0"], "--layers 0"),
                              (["--data", self.folder / "nothing"], "nothing"),
-                             (["--data", self.folder, *SMALL, "--steps", "1", "--out", "/proc/nothing"], "/proc/nothing"),
+                             (["--data", self.folder, *SMALL, "--steps", "1", "--out", "/proc/nothing"],
+                              "/proc/nothing"),
                              ([], "--data")):
             result = self.run_program(*flags)
             self.assertEqual(result.returncode, 2, result.stderr)

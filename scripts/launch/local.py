@@ -3,8 +3,9 @@
 
     python3 scripts/launch/local.py -n 8 ./train_gpt2 --data datasets/fineweb10B --optimizer teon ...
 
-Ranks find each other at a free port of this machine. SIGTERM and SIGINT go to all of them. When one fails, the others get a
-few seconds to end by themselves and are killed then. The exit status is that of the rank that failed first, else 0.
+Ranks find each other at a free port of this machine. SIGTERM and SIGINT go to all of them. When one fails, the others
+get a few seconds to end by themselves and are killed then. The exit status is that of the rank that failed first, else
+0.
 """
 import argparse
 import os
@@ -33,7 +34,8 @@ def main():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    common = {"WORLD_SIZE": options.ranks, "LOCAL_WORLD_SIZE": options.ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+    common = {"WORLD_SIZE": options.ranks, "LOCAL_WORLD_SIZE": options.ranks, "MASTER_ADDR": "127.0.0.1",
+              "MASTER_PORT": port,
               "TEON_SECRET": secrets.token_hex(16)}
     ranks = []
     for signum in (signal.SIGTERM, signal.SIGINT):

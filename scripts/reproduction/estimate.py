@@ -18,14 +18,16 @@ class Cost:
     disk: float         # bytes of one cell's folder: weights, masters, optimizer state of one checkpoint
 
     def hours(self, tflops):
-        """Of all cells on one device that sustains so many TFLOP/s: 6 FLOPs per parameter and token, attention not counted."""
+        """Of all cells on one device that sustains so many TFLOP/s: 6 FLOPs per parameter and token, attention not
+        counted."""
         return self.cells * 6 * self.parameters * self.tokens / (tflops * 1e12) / 3600
 
 
 def of_model(program, model, vocabulary, cells):
     flags = [word for k, v in model.flags.items() for word in (f"--{k}", f"{v:g}" if isinstance(v, float) else str(v))]
     size = {"gpt2": 50257, "llama2": 32000, "bytes": 257}.get(vocabulary) or int(vocabulary.split(":")[1])
-    words = [os.path.join(plan.ROOT, program), *flags, "--vocab-size", str(size), "--optimizer", "muon", "--dtype", "bf16", "--plan-only"]
+    words = [os.path.join(plan.ROOT, program), *flags, "--vocab-size", str(size), "--optimizer", "muon", "--dtype",
+             "bf16", "--plan-only"]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         raise plan.Fault(f"{' '.join(words)}: {done.stderr.strip() or 'failed'}")

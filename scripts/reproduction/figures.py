@@ -1,4 +1,5 @@
-"""The paper's figures and those it lacks, from the cells of a scale. Each returns whether there was something to draw."""
+"""The paper's figures and those it lacks, from the cells of a scale. Each returns whether there was something to
+draw."""
 import math
 import os
 import statistics
@@ -34,7 +35,8 @@ def best_of(table, runs, model, names):
 
 
 def training_curves(table, runs, path, plt):
-    """Training loss in the first fifth of the steps and in the last half, at each method's best rate; one column pair a model."""
+    """Training loss in the first fifth of the steps and in the last half, at each method's best rate; one column pair a
+    model."""
     models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, [r.name for r in table.rows]))]
     if not models:
         return False
@@ -109,8 +111,10 @@ ROLES = ("q", "k", "v", "o", "mlp-up", "mlp-down")
 
 
 def alignment(table, runs, path, plt):
-    """|<u, u'>| and |<v, v'>| of the top singular vectors of neighbouring layers' momenta over Muon's training, by role."""
-    rows = [r for r in table.rows if r.flags.get("optimizer") == "muon" and r.flags.get("ortho", "polar-express") == "polar-express"]
+    """|<u, u'>| and |<v, v'>| of the top singular vectors of neighbouring layers' momenta over Muon's training, by
+    role."""
+    rows = [r for r in table.rows
+            if r.flags.get("optimizer") == "muon" and r.flags.get("ortho", "polar-express") == "polar-express"]
     for model in table.models_at(runs.scale):
         for row in rows[:1]:
             results = runs.seeds(table, row, model, runs.best_rate(table, row, model))
@@ -128,9 +132,11 @@ def alignment(table, runs, path, plt):
                         steps = sorted(by_step)
                         axis.plot(steps, [statistics.mean(by_step[s]) for s in steps], lw=1.5, label=role)
                 axis.set_ylim(0, 1)
-                compare.prepare_axis(axis, f"{side} singular vectors", "steps", "|inner product|, mean over neighbouring layers")
+                compare.prepare_axis(axis, f"{side} singular vectors", "steps",
+                                     "|inner product|, mean over neighbouring layers")
                 axis.legend(fontsize=8, frameon=False, ncol=2)
-            compare.save_figure(figure, f"Alignment of the top singular vectors of momenta ({model.name}, {row.name})", path, plt)
+            compare.save_figure(figure, f"Alignment of the top singular vectors of momenta ({model.name}, {row.name})",
+                                path, plt)
             return True
     return False
 
@@ -156,7 +162,8 @@ def step_times(table, runs, path, plt):
     return True
 
 
-FIGURES = {"training": training_curves, "validation": validation_curves, "rates": rates, "alignment": alignment, "time": step_times}
+FIGURES = {"training": training_curves, "validation": validation_curves, "rates": rates, "alignment": alignment,
+           "time": step_times}
 
 
 def draw(name, table, runs, folder):

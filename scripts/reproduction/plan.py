@@ -1,7 +1,7 @@
 """What is to be run: experiments/*.toml as tables of rows, scales and cells.
 
-A row is a method; a cell is one training run of it: a model, a learning rate and a seed. The same cell may stand in several
-tables; its folder is named after its flags, so it runs once.
+A row is a method; a cell is one training run of it: a model, a learning rate and a seed. The same cell may stand in
+several tables; its folder is named after its flags, so it runs once.
 """
 import dataclasses
 import glob
@@ -12,7 +12,8 @@ import sweep
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # The engine's own defaults, which go without saying in a folder's name.
-DEFAULTS = {"weight-decay": 0.1, "schedule": "cosine", "warmup-ratio": 0.1, "teon-k": 2, "teon-mode": 1, "teon-roles": "q,k,v",
+DEFAULTS = {"weight-decay": 0.1, "schedule": "cosine", "warmup-ratio": 0.1, "teon-k": 2, "teon-mode": 1,
+            "teon-roles": "q,k,v",
             "ns-steps": 5, "ortho": "polar-express", "teon-rms-match": False, "teon-normalize-slices": False}
 TUNING_SEED = 1
 
@@ -142,7 +143,8 @@ def load_tables(folder):
         names = [r.name for r in rows]
         bad = [r.name for r in rows if r.against and r.against not in names]
         if bad or len(set(names)) < len(names):
-            raise Fault(f"{path}: rows named twice, or compared with a row that is not there: {', '.join(bad or names)}")
+            raise Fault(f"{path}: rows named twice, or compared with a row that is not there: "
+                        f"{', '.join(bad or names)}")
         tables.append(table)
     return sorted(tables, key=lambda t: t.order)
 

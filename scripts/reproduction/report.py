@@ -6,25 +6,32 @@ from reproduction import figures, tables
 
 INTRODUCTION = """# The paper, reproduced
 
-Made by `python3 scripts/reproduce.py report --scale {scale}`; only what was run stands here, all else says "not run". The paper is
+Made by `python3 scripts/reproduce.py report --scale {scale}`; only what was run stands here, all else says "not run".
+The paper is
 [arXiv 2601.23261](https://arxiv.org/abs/2601.23261); its tables are `experiments/*.toml`.
 
 ## What was run
 
 {ran}
 
-A scale changes model and tokens, never the method. Each row's learning rate is the best of the same grid with one seed (factors
-{grid} of a first guess), then all its seeds run at that rate, and at the best rate of the Muon that it is compared with (the paper
-compares at equal rates). Differences are of mean perplexities; p values are Welch's t test on the losses, corrected over all comparisons of
+A scale changes model and tokens, never the method. Each row's learning rate is the best of the same grid with one seed
+(factors
+{grid} of a first guess), then all its seeds run at that rate, and at the best rate of the Muon that it is compared with
+(the paper
+compares at equal rates). Differences are of mean perplexities; p values are Welch's t test on the losses, corrected
+over all comparisons of
 a table (Holm).
 """
 
 THEORY = """## What theory predicts, and what was measured
 
-- **Size of updates.** For square matrices a slice of a semi-orthogonal stack of K has 1/K of Muon's squared norm: at equal learning rate Teon
-  moves Q, K and V sqrt(K) less ([docs/teon.md](teon.md)). The paper has no control for it; the rows "Q K V at lr / sqrt(2)" and "rms-match" of
+- **Size of updates.** For square matrices a slice of a semi-orthogonal stack of K has 1/K of Muon's squared norm: at
+  equal learning rate Teon
+  moves Q, K and V sqrt(K) less ([docs/teon.md](teon.md)). The paper has no control for it; the rows "Q K V at lr /
+  sqrt(2)" and "rms-match" of
   [the controls](#{controls}) are these controls.
-- **Alignment.** Mode 1 gains where neighbouring layers' momenta share left singular vectors, mode 2 where they share right ones, the reverse of
+- **Alignment.** Mode 1 gains where neighbouring layers' momenta share left singular vectors, mode 2 where they share
+  right ones, the reverse of
   the paper's statement ([docs/teon.md](teon.md)). The figure of alignment shows which roles share which.
 """
 
@@ -40,7 +47,8 @@ def summary(scale, runs):
     seconds = sum(r.seconds for r in results)
     devices = collections.Counter(r.run.config["device"]["name"] for r in results)
     types = collections.Counter(r.run.config["options"].get("dtype", "?") for r in results)
-    return (f"Scale `{scale.name}` ({scale.about}): {len(results)} runs, {seconds / 3600:.1f} hours of training in all, on "
+    return (f"Scale `{scale.name}` ({scale.about}): {len(results)} runs, {seconds / 3600:.1f} hours of training in "
+            f"all, on "
             f"{', '.join(devices)} ({', '.join(types)}).")
 
 

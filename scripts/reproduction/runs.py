@@ -10,6 +10,7 @@ import subprocess
 
 import compare
 import sweep
+
 from reproduction import plan
 
 # Rooms whose sources decide a run's numbers.
@@ -122,8 +123,8 @@ class Runs:
         return {rate: plan.cell_of(table, row, model, rate, beside, plan.TUNING_SEED) for rate in rates}
 
     def best_rate(self, table, row, model):
-        """The grid's rate with the lowest validation loss; None before all of them have run. A run that diverged counts as
-        infinitely bad."""
+        """The grid's rate with the lowest validation loss; None before all of them have run. A run that diverged counts
+        as infinitely bad."""
         cells = self.tuning(table, row, model)
         if len(cells) == 1:
             return next(iter(cells))

@@ -47,7 +47,8 @@ def compared(own, rival):
 
 
 def holm(comparisons):
-    """Corrects the p values in place for their number: the smallest times n, the next times n - 1, ..., never falling."""
+    """Corrects the p values in place for their number: the smallest times n, the next times n - 1, ..., never
+    falling."""
     known = sorted((c for c in comparisons if not math.isnan(c.p)), key=lambda c: c.p)
     least = 0.0
     for i, c in enumerate(known):
@@ -61,7 +62,8 @@ def measure(table, runs):
         by_row = {}
         for row in table.rows:
             rate, equal_rate = runs.best_rate(table, row, model), runs.equal_rate(table, row, model)
-            by_row[row.name] = Measured(row, model, runs.seeds(table, row, model, rate), runs.seeds(table, row, model, equal_rate),
+            by_row[row.name] = Measured(row, model, runs.seeds(table, row, model, rate),
+                                        runs.seeds(table, row, model, equal_rate),
                                         rate, equal_rate, runs.at_edge(table, row, model))
         for m in by_row.values():
             rival = by_row.get(m.row.against)
@@ -74,7 +76,8 @@ def measure(table, runs):
     return found
 
 
-# ---- as text -----------------------------------------------------------------------------------------------------------
+# ---- as text
+# -----------------------------------------------------------------------------------------------------------
 
 
 def text_of_perplexity(results):
@@ -120,17 +123,21 @@ def variance_lines(table, found, model):
         paper, variance = m.row.paper.get(model.name), m.row.paper_variance.get(model.name)
         rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(values) or ""),
                      f"{statistics.mean(values):.3f}" if values else NOT_RUN,
-                     f"{statistics.variance(values):.4f}" if len(values) > 1 else "", percent(m.against_best.difference),
-                     text_of_p(m.against_best.p), f"{paper:.2f}", f"{variance:.4f}", percent(m.paper_difference(table))])
+                     f"{statistics.variance(values):.4f}" if len(values) > 1 else "",
+                     percent(m.against_best.difference),
+                     text_of_p(m.against_best.p), f"{paper:.2f}", f"{variance:.4f}",
+                     percent(m.paper_difference(table))])
     return rows
 
 
-VARIANCE_HEADER = ["", "lr", "seeds", "mean perplexity", "variance", "against its rival", "p", "paper: mean", "variance", "against"]
+VARIANCE_HEADER = ["", "lr", "seeds", "mean perplexity", "variance", "against its rival", "p", "paper: mean",
+                   "variance", "against"]
 
 
 def describe(model):
     """The model's size and training, as flags say it: "layers 4, channels 96, ..."."""
-    return ", ".join(f"{flag} {value:g}" if isinstance(value, (int, float)) else f"{flag} {value}" for flag, value in model.flags.items())
+    return ", ".join(f"{flag} {value:g}" if isinstance(value, (int, float)) else f"{flag} {value}"
+                     for flag, value in model.flags.items())
 
 
 def render(table, runs, formatted=compare.as_markdown):
@@ -177,5 +184,6 @@ def verdict(table, found):
             answer = f"agrees ({percent(measured.difference)})"
         else:
             answer = f"the opposite ({percent(measured.difference)})"
-        sentences.append((f"{m.model.name}: {m.row.name} against {m.row.against}: {percent(claimed)} in the paper", answer))
+        sentences.append((f"{m.model.name}: {m.row.name} against {m.row.against}: {percent(claimed)} in the paper",
+                          answer))
     return sentences

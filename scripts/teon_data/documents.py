@@ -143,8 +143,8 @@ class Reader:
     def documents(self, unit, rows):
         """Yields (text, begins): the texts of the unit, and whether each begins a document or continues the last one.
 
-        Counts in `rows` those that are "good" (of a text file that is one document: its lines) and those that are not, by the
-        reason, which are left out. A damaged file is a Failure that names it.
+        Counts in `rows` those that are "good" (of a text file that is one document: its lines) and those that are not,
+        by the reason, which are left out. A damaged file is a Failure that names it.
         """
         self.last, self.consumed = unit.last, unit.consumed
         read = {"parquet": self._parquet, "jsonl": self._jsonl,

@@ -14,7 +14,8 @@ class Failure(Exception):
 
 
 class WrongOption(Failure):
-    """The input asks for another option: what was begun is of no use and is removed, so that the command can be corrected."""
+    """The input asks for another option: what was begun is of no use and is removed, so that the command can be
+    corrected."""
 
 
 class UsageError(Exception):
@@ -35,7 +36,8 @@ def need(module, purpose):
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise Failure(f"{purpose} needs the Python package {module.split('.')[0]} ({first_line(error)}): {INSTALL}") from error
+        package = module.split(".")[0]
+        raise Failure(f"{purpose} needs the Python package {package} ({first_line(error)}): {INSTALL}") from error
 
 
 def hub_client(purpose):

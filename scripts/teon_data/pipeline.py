@@ -17,7 +17,8 @@ import os
 import shutil
 import time
 
-from . import VERSION, tokenizer as tokenizers
+from . import VERSION
+from . import tokenizer as tokenizers
 from .documents import Reader
 from .files import Failure, UsageError, WrongOption, read_json, sync_folder, write_json
 from .progress import Progress
@@ -30,7 +31,8 @@ AHEAD = 64          # units begun, per worker, before the earliest unfinished on
 LOCK_PATIENCE = 10  # seconds that the workers of a killed run may take to notice
 CURES = {  # of rows that cannot be used
     "null": "choose another column with --text-field", "not text": "choose another column with --text-field",
-    "invalid UTF-8": "convert it, as in: iconv -f LATIN1 -t UTF-8 OLD > NEW", "not JSON": "write one JSON object a line"}
+    "invalid UTF-8": "convert it, as in: iconv -f LATIN1 -t UTF-8 OLD > NEW",
+         "not JSON": "write one JSON object a line"}
 
 
 class Run:
@@ -111,7 +113,7 @@ class Run:
     def _lock(self):
         """Locks the work folder. The workers inherit the lock, so that it is free when all of a killed run are gone."""
         descriptor = os.open(self.folder, os.O_RDONLY)
-        for attempt in range(LOCK_PATIENCE * 10):
+        for _ in range(LOCK_PATIENCE * 10):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return descriptor
@@ -235,7 +237,8 @@ class Run:
         if sum(bad.values()) > self.rows["good"]:
             most = max(bad, key=bad.get)
             raise WrongOption(f"{path}: more bad rows than good ones ({sum(bad.values()):,} of "
-                              f"{self.rows.total():,} so far{reasons(bad)}; --text-field is '{self.job.text_field}'); {CURES[most]}")
+                              f"{self.rows.total():,} so far{reasons(bad)}; --text-field is '{self.job.text_field}'); "
+                              f"{CURES[most]}")
 
     def _chain_suffices(self):
         wanted = self.job.max_tokens
@@ -382,7 +385,8 @@ class Run:
             "token_bytes": self.dtype.itemsize,
             "tokens": sum(shard["tokens"] for shard in state["shards"]),
             "documents": sum(shard["documents"] for shard in state["shards"]),
-            "good_rows": state["rows"]["good"], "bad_rows": bad_rows, "shards": state["shards"], "options": state["options"]}
+            "good_rows": state["rows"]["good"], "bad_rows": bad_rows, "shards": state["shards"],
+            "options": state["options"]}
         write_json(self.manifest_path, manifest)
         shutil.rmtree(self.folder, ignore_errors=True)
         sync_folder(self.job.out)

@@ -17,7 +17,7 @@ KINDS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 HUB_REPOSITORIES = {"fineweb": "HuggingFaceFW/fineweb", "fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 HUB_SAMPLES = ("10BT", "100BT", "350BT")
-CONVERTED = "refs/convert/parquet"  # the branch with each dataset as CONFIG/SPLIT/NNNN.parquet, which the hub makes itself
+CONVERTED = "refs/convert/parquet"  # the hub's own branch with each dataset as CONFIG/SPLIT/NNNN.parquet
 PARALLEL_DOWNLOADS = 4
 
 
@@ -96,13 +96,16 @@ class HubData:
         splits = [split for name, split in found if name == config]
         if not splits:
             fault = f"no configuration '{config}'" if self.config else "several configurations"
-            raise UsageError(f"hf:{self.repository}: {fault}; write hf:{self.repository}:CONFIG:{self.split}, where CONFIG is "
+            raise UsageError(f"hf:{self.repository}: {fault}; write hf:{self.repository}:CONFIG:{self.split}, where "
+                             f"CONFIG is "
                              f"one of {', '.join(configs)}")
         if f"partial-{self.split}" in splits:
-            raise UsageError(f"hf:{self.repository}: the hub has only the beginning of {config}/{self.split} as parquet; download "
+            raise UsageError(f"hf:{self.repository}: the hub has only the beginning of {config}/{self.split} as "
+                             f"parquet; download "
                              "the dataset's own files and give them instead: prepare.py 'FOLDER/*.parquet' --out ...")
         if self.split not in splits:
-            raise UsageError(f"hf:{self.repository}: no split '{self.split}' in {config}; there are {', '.join(splits)}")
+            raise UsageError(f"hf:{self.repository}: no split '{self.split}' in {config}; there are "
+                             f"{', '.join(splits)}")
         return [path for path in paths if path.startswith(f"{config}/{self.split}/")]
 
     def __str__(self):
@@ -137,7 +140,8 @@ class HubSource:
         self.files = [InputFile(path, size_of[path], 0, "parquet") for path in data.choose(sorted(size_of))]
         self.revision = revision
         self.description = str(data)
-        self.facts = {"kind": "hub", "description": self.description, "repository": data.repository, "revision": revision}
+        self.facts = {"kind": "hub", "description": self.description, "repository": data.repository,
+                      "revision": revision}
         self.pool = None
         self.downloads = {}
 

@@ -13,7 +13,18 @@ from importlib.metadata import version
 
 import numpy as np
 
-from .files import HUB_NAME, Failure, UsageError, first_line, hub_client, need, read_json, sha256_file, sync_folder, write_json
+from .files import (
+    HUB_NAME,
+    Failure,
+    UsageError,
+    first_line,
+    hub_client,
+    need,
+    read_json,
+    sha256_file,
+    sync_folder,
+    write_json,
+)
 
 GPT2_DELIMITER = "<|endoftext|>"
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
@@ -199,7 +210,8 @@ def check_name(name, bpe_dir, delimiter):
             if not any(os.path.isfile(os.path.join(name, file)) for file in FILES):
                 raise UsageError(f"--tokenizer {name}: no {' or '.join(FILES)} in this folder")
         elif not name.endswith((".model", ".json")):
-            raise UsageError(f"--tokenizer {name}: give gpt2, llama2, bytes, train:SIZE, hf:OWNER/NAME, or the path of a "
+            raise UsageError(f"--tokenizer {name}: give gpt2, llama2, bytes, train:SIZE, hf:OWNER/NAME, or the path of "
+                             f"a "
                              "tokenizer.model or tokenizer.json or of a folder with one")
         elif not os.path.isfile(name):
             raise UsageError(f"--tokenizer {name}: no such file")
@@ -296,8 +308,8 @@ def fetch_gpt2(folder, bpe_dir):
 
 
 def fetch_hub(name):
-    """(commit, local path of the tokenizer.json or tokenizer.model) of hf:OWNER/NAME or llama2; tokenizer_config.json, where
-    there is one, lies beside it."""
+    """(commit, local path of the tokenizer.json or tokenizer.model) of hf:OWNER/NAME or llama2; tokenizer_config.json,
+    where there is one, lies beside it."""
     repository = HUB_NAME.fullmatch(LLAMA2 if name == "llama2" else name)["repository"]
     hub = hub_client(f"the tokenizer {name}")
     try:
@@ -307,7 +319,8 @@ def fetch_hub(name):
         paths = [hub.hf_hub_download(repository, file, revision=info.sha)
                  for file in (*wanted, "tokenizer_config.json") if file in there]
     except Exception as error:  # the hub's client raises its own, its HTTP library's and the socket's errors
-        raise Failure(f"cannot download the tokenizer of {repository} ({type(error).__name__}: {first_line(error)}); without a "
+        raise Failure(f"cannot download the tokenizer of {repository} ({type(error).__name__}: {first_line(error)}); "
+                      f"without a "
                       "network, bring its tokenizer.json or tokenizer.model over and give --tokenizer PATH") from error
     if not wanted:
         raise UsageError(f"--tokenizer {name}: no {' or '.join(FILES)} in {repository}")

@@ -11,7 +11,7 @@ from multiprocessing import connection as ipc
 import numpy as np
 
 from . import tokenizer as tokenizers
-from .documents import ReadOptions, Reader
+from .documents import Reader, ReadOptions
 from .files import Failure, WrongOption, first_line
 from .shards import token_dtype, write_part, write_shard
 

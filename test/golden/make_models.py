@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Golden models from Hugging Face transformers and PyTorch, in float64:  python3 test/golden/make_models.py
 
-Writes test/golden/<model>.safetensors: weights (float32, exactly representable), tokens and targets, and what PyTorch makes of them
-in float64: logits, loss, every gradient, greedy continuations of the first three tokens of each row, and the losses of ten AdamW
-steps (clipped, decayed as train/ does it) and, of LLaMA, of ten Teon steps.
+Writes test/golden/<model>.safetensors: weights (float32, exactly representable), tokens and targets, and what PyTorch
+makes of them in float64: logits, loss, every gradient, greedy continuations of the first three tokens of each row, and
+the losses of ten AdamW steps (clipped, decayed as train/ does it) and, of LLaMA, of ten Teon steps.
 Needs scripts/requirements-dev.txt; the fixtures are committed, so nobody needs it to run the tests.
 """
 
@@ -26,9 +26,11 @@ def gpt2(activation="gelu_new"):
 
 
 def llama(kv_heads):
-    config = LlamaConfig(vocab_size=67, hidden_size=24, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4,
+    config = LlamaConfig(vocab_size=67, hidden_size=24, intermediate_size=37, num_hidden_layers=2,
+                         num_attention_heads=4,
                          num_key_value_heads=kv_heads, max_position_embeddings=13, rms_norm_eps=1e-6,
-                         tie_word_embeddings=False, attention_bias=False, mlp_bias=False, bos_token_id=0, eos_token_id=0)
+                         tie_word_embeddings=False, attention_bias=False, mlp_bias=False, bos_token_id=0,
+                         eos_token_id=0)
     return LlamaForCausalLM(config), 67
 
 
@@ -57,7 +59,8 @@ def loss_of(model, tokens, targets):
 def adamw(parameters):
     """Decoupled decay of matrices, none of vectors."""
     matrices, vectors = [p for p in parameters if p.dim() >= 2], [p for p in parameters if p.dim() < 2]
-    return torch.optim.AdamW([{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}],
+    return torch.optim.AdamW([{"params": matrices, "weight_decay": WEIGHT_DECAY},
+                              {"params": vectors, "weight_decay": 0.0}],
                              lr=LR, betas=BETAS, eps=EPS)
 
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Golden optimizer steps from PyTorch:  python3 test/golden/make_optim.py
 
-Writes test/golden/optim.safetensors. For every case: the matrices' initial weights, ten gradients of each, and the weights
-after ten steps.
-  torch.*   torch.optim.Muon (Newton-Schulz in bfloat16, Jordan's coefficients), whose `spectral_unclamped` learning rate
+Writes test/golden/optim.safetensors. For every case: the matrices' initial weights, ten gradients of each, and the
+weights after ten steps.
+  torch.*   torch.optim.Muon (Newton-Schulz in bfloat16, Jordan's coefficients), whose `spectral_unclamped` learning
+  rate
             is our sqrt(m / n); its momentum is an average where ours is a sum, which the normalization takes out again
   teon.*    the update of arXiv 2601.23261, algorithm 1, written out below in float64
 Needs scripts/requirements-dev.txt; the fixture is committed, so nobody needs it to run the tests.
@@ -102,10 +103,13 @@ def main():
         means = [torch.randn(shape, generator=generator) for _ in range(LAYERS)]
         gradients = [[(10.0 ** -l) * (means[l] + torch.randn(shape, generator=generator)) for l in range(LAYERS)]
                      for _ in range(STEPS)]
-        cases = {"torch.plain": torch_muon(weights, gradients, False), "torch.nesterov": torch_muon(weights, gradients, True),
+        cases = {"torch.plain": torch_muon(weights, gradients, False),
+                 "torch.nesterov": torch_muon(weights, gradients, True),
                  "teon.muon": teon(weights, gradients, 1), "teon.muon-svd": teon(weights, gradients, 1, ortho="svd"),
-                 "teon.nesterov": teon(weights, gradients, 2, nesterov=True), "teon.you": teon(weights, gradients, 2, ortho="you"),
-                 "teon.you6": teon(weights, gradients, 2, ortho="you6"), "teon.jordan": teon(weights, gradients, 2, ortho="jordan"),
+                 "teon.nesterov": teon(weights, gradients, 2, nesterov=True),
+                 "teon.you": teon(weights, gradients, 2, ortho="you"),
+                 "teon.you6": teon(weights, gradients, 2, ortho="you6"),
+                 "teon.jordan": teon(weights, gradients, 2, ortho="jordan"),
                  "teon.rms": teon(weights, gradients, 2, rms_match=True),
                  "teon.normalize": teon(weights, gradients, 3, normalize=True)}
         for mode in (1, 2, 3):
