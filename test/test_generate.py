@@ -158,7 +158,8 @@ class GenerateTest(unittest.TestCase):
                  if line["kind"] == "eval"]
         for source in (["--init-from", self.run_folder], ["--resume", "--out", self.run_folder]):
             batch = json.loads((self.run_folder / "config.json").read_text())["options"]["micro-batch"]  # the same order of sums
-            result = run(ROOT / "train_gpt2", "--eval-only", *source, "--val-data", self.folder / "data", "--micro-batch", batch)
+            result = run(ROOT / "train_gpt2", "--eval-only", *source, "--val-data", self.folder / "data",
+                         "--micro-batch", batch)
             self.assertEqual(result.returncode, 0, result.stderr.decode())
             last = evals[-1]
             expected = (f"val loss {last['val_loss']:.4f} | perplexity {last['val_ppl']:.3f} | "
@@ -173,10 +174,12 @@ class GenerateTest(unittest.TestCase):
         shutil.copytree(next(self.run_folder.glob("step_*")), checkpoint)
         (checkpoint / "manifest.json").unlink()
         shutil.copytree(self.folder / "data", data)
-        (checkpoint / "tokenizer" / "description.json").write_text(json.dumps({"kind": "bytes", "files": {"tokens.bin": "one"}}))
+        (checkpoint / "tokenizer" / "description.json").write_text(json.dumps({"kind": "bytes",
+                                                                               "files": {"tokens.bin": "one"}}))
         command = [ROOT / "train_gpt2", "--eval-only", "--init-from", checkpoint, "--val-data", data]
         for tokenizer, vocab_size, expect in (("one", 257, 0), ("two", 257, 2), ("one", 258, 2)):
-            manifest = {"vocab_size": vocab_size, "delimiter": DELIMITER, "tokenizer": {"files": {"tokens.bin": tokenizer}}}
+            manifest = {"vocab_size": vocab_size, "delimiter": DELIMITER,
+                        "tokenizer": {"files": {"tokens.bin": tokenizer}}}
             (data / "manifest.json").write_text(json.dumps(manifest))
             result = run(*command)
             self.assertEqual(result.returncode, expect, result.stderr.decode())

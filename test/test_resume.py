@@ -438,9 +438,11 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("nothing", self.train("none", "--init-from", "nothing", expect=2).stderr)
 
     def test_init_from_takes_the_whole_model_and_flags_must_not_contradict_it(self):
-        """What config.json says and no shape flag could: a LLaMA with a rotary base of 500000 must not go on with 10000."""
+        """What config.json says and no shape flag could: a LLaMA with a rotary base of 500000 must not go on with
+        10000."""
         def train(out, *flags, expect=0):
-            result = subprocess.run([ROOT / "train_llama", *map(str, ["--data", self.data, "--out", self.folder / out, *flags])],
+            result = subprocess.run([ROOT / "train_llama",
+                                     *map(str, ["--data", self.data, "--out", self.folder / out, *flags])],
                                     capture_output=True, text=True, timeout=120)
             self.assertEqual(result.returncode, expect, result.stdout + result.stderr)
             return result
@@ -449,19 +451,24 @@ class ResumeTest(unittest.TestCase):
         train("a", *SHAPE, "--rope-base", 500000, "--rope-scaling", 2, "--norm-eps", 0.001, "--steps", 3)
         source = self.folder / "a" / "step_00000003"
         files = [(source / name).read_bytes() for name in ("config.json", "model.safetensors")]
-        for name, flags in (("b", []), ("c", ["--seq-len", 8]), ("d", [*SHAPE, "--rope-base", 5e5, "--norm-eps", 1e-3])):
-            train(name, "--init-from", self.folder / "a" if name == "b" else source, *flags, *(still if name != "d" else still[:6]))
+        for name, flags in (("b", []), ("c", ["--seq-len", 8]),
+                            ("d", [*SHAPE, "--rope-base", 5e5, "--norm-eps", 1e-3])):
+            train(name, "--init-from", self.folder / "a" if name == "b" else source, *flags,
+                  *(still if name != "d" else still[:6]))
             saved = self.folder / name / "step_00000001"
-            self.assertEqual([(saved / file).read_bytes() for file in ("config.json", "model.safetensors")], files, name)
+            self.assertEqual([(saved / file).read_bytes() for file in ("config.json", "model.safetensors")], files,
+                             name)
         self.assertEqual(self.metrics("a")[-1]["val_loss"], self.metrics("b")[-1]["val_loss"])  # the same model
-        for flags in (["--layers", 3], ["--channels", 32], ["--heads", 1], ["--ffn", 99], ["--vocab-size", 65], ["--norm-eps", 1e-5],
+        for flags in (["--layers", 3], ["--channels", 32], ["--heads", 1], ["--ffn", 99], ["--vocab-size", 65],
+                      ["--norm-eps", 1e-5],
                       ["--rope-base", 10000], ["--rope-scaling", 1], ["--seq-len", 32], ["--model", "60m"]):
             error = train("x", "--init-from", source, *still, *flags, expect=2).stderr
             self.assertIn(flags[0], error)
             self.assertIn("the model of --init-from has", error)
         config = json.loads(files[0])
         (source / "manifest.json").unlink()
-        for key, value in (("rope_scaling", {"rope_type": "llama3", "factor": 8}), ("hidden_act", "relu"), ("attention_bias", True),
+        for key, value in (("rope_scaling", {"rope_type": "llama3", "factor": 8}), ("hidden_act", "relu"),
+                           ("attention_bias", True),
                            ("model_type", "gpt2")):
             (source / "config.json").write_text(json.dumps({**config, key: value}))
             self.assertIn(f"{source}/config.json", train("x", "--init-from", source, *still, expect=2).stderr)

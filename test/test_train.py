@@ -152,7 +152,8 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
 
     def test_plan_only_needs_no_data_and_help_names_every_flag(self):
-        for program, presets in (("train_gpt2", ("tiny", "small", "base", "large")), ("train_llama", ("tiny", "60m", "130m", "350m", "1b")),
+        for program, presets in (("train_gpt2", ("tiny", "small", "base", "large")),
+                                 ("train_llama", ("tiny", "60m", "130m", "350m", "1b")),
                                  ("train_qwen3", ("tiny", "0.6b"))):
             for preset in presets:
                 result = self.run_program("--plan-only", "--model", preset, "--optimizer", "teon", program=program)

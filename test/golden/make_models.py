@@ -35,7 +35,8 @@ def llama(kv_heads):
 
 
 def qwen3():
-    config = Qwen3Config(vocab_size=67, hidden_size=24, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4,
+    config = Qwen3Config(vocab_size=67, hidden_size=24, intermediate_size=37, num_hidden_layers=2,
+                         num_attention_heads=4,
                          num_key_value_heads=2, head_dim=10, max_position_embeddings=13, rms_norm_eps=1e-6,
                          rope_parameters={"rope_theta": 1e6, "rope_type": "default"}, tie_word_embeddings=True,
                          attention_bias=False, bos_token_id=0, eos_token_id=0)
