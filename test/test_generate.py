@@ -157,7 +157,8 @@ class GenerateTest(unittest.TestCase):
         evals = [line for line in map(json.loads, (self.run_folder / "metrics.jsonl").read_text().splitlines())
                  if line["kind"] == "eval"]
         for source in (["--init-from", self.run_folder], ["--resume", "--out", self.run_folder]):
-            batch = json.loads((self.run_folder / "config.json").read_text())["options"]["micro-batch"]  # the same order of sums
+            options = json.loads((self.run_folder / "config.json").read_text())["options"]
+            batch = options["micro-batch"]  # the same order of sums
             result = run(ROOT / "train_gpt2", "--eval-only", *source, "--val-data", self.folder / "data",
                          "--micro-batch", batch)
             self.assertEqual(result.returncode, 0, result.stderr.decode())
