@@ -50,9 +50,8 @@ public:
     ~CheckpointWriter();  // waits for the save in flight
 
     // Begins a save of the state that the stream's queued work leaves. Weights that are not finite are not saved: the
-    // result names them. Waits for an earlier save first, never for this
-    // one. collected(slot), where several ranks share the optimizer's state: that slot of all of it, laid out as the
-    // parameters.
+    // result names them. Waits for an earlier save first, never for this one. collected(slot), where several ranks share
+    // the optimizer's state: that slot of all of it, laid out as the parameters.
     void save(const TrainingState& state, const Stream& stream,
               const std::function<const float*(int slot)>& collected = nullptr);
     // The result of a save that finished since the last call, or of the one in flight if `wait`; nullopt if there is
