@@ -63,6 +63,8 @@ OPT        := -O3
 CXX_cpu     = $(CXX) -std=c++20 $(OPT) $(MARCH) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp $(WARN) $(INCLUDES) \
               -isystem cpu/include
 CXX_asan    = $(subst -O3,-O1,$(CXX_cpu)) -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+# cpu/race.cpp is told of every load and store; vectors that are stored in part would escape it.
+RACE       := -g -fsanitize=thread --param tsan-instrument-func-entry-exit=0 -Wno-tsan -fno-tree-vectorize -fno-tree-slp-vectorize
 # fmt inside its headers, so that a GPU machine needs no library. Under nvcc fmt turns constexpr off, which fails to
 # compile; turned on, nvcc looks at fmt's functions of long double as device code, though no kernel calls them.
 FMT_cuda   := -DFMT_HEADER_ONLY -DFMT_USE_CONSTEXPR=1
@@ -83,7 +85,7 @@ CPP_cpu-asan   = $(CXX_asan)
 CPP_cuda       = $(CXX_cuda)
 CPP_cuda-check = $(CXX_cuda)
 CU_cpu         = $(CPP_cpu) -x c++
-CU_cpu-unkind  = $(CPP_cpu-unkind) -x c++
+CU_cpu-unkind  = $(CPP_cpu-unkind) $(RACE) -x c++
 CU_cpu-asan    = $(CPP_cpu-asan) -x c++
 CU_cuda        = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),$(ARCH_sm90),$(CUDA_ARCH))
 CU_cuda-check  = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),$(ARCH_sm90),$(ARCH_all)) -Xptxas -v

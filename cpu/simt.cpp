@@ -263,6 +263,7 @@ void Block::release_barrier() {
         if (live != count || count % 32 != 0) throw_incomplete();
         barrier_combine(static_cast<unsigned>(count), data);
     }
+    if constexpr (race::kEnabled) race::barrier();
     arrived = 0;
     warps = 0;
     for (int w = 0; 32 * w < count; ++w) {
@@ -310,7 +311,11 @@ void Block::wait_warp(unsigned mask, Combine combine, void* deposit, const Site&
     g.arrived |= bit;
     if (g.arrived == mask) {
         pending[warp] &= ~(1u << slot);
-        if (combine != nullptr) combine(mask, data + 32 * warp);
+        if (combine != nullptr) {
+            combine(mask, data + 32 * warp);
+        } else if constexpr (race::kEnabled) {
+            race::warp_barrier(warp, mask);
+        }
         runnable[warp] |= mask;
     }
     suspend();
@@ -431,6 +436,7 @@ std::exception_ptr run_block(int64_t index, uint64_t seed) {
     const uint64_t i = static_cast<uint64_t>(index);
     blockIdx = {static_cast<unsigned>(i % gridDim.x), static_cast<unsigned>(i / gridDim.x % gridDim.y),
                 static_cast<unsigned>(i / gridDim.x / gridDim.y)};
+    if constexpr (race::kEnabled) race::begin_block();
     b.live = b.count;
     b.arrived = 0;
     b.warps = 0;
@@ -444,6 +450,10 @@ std::exception_ptr run_block(int64_t index, uint64_t seed) {
     b.fiber = &main_fiber;
     switch_to(take_idle());
     b.error = nullptr;
+    if constexpr (race::kEnabled) {
+        std::exception_ptr race = race::end_block();
+        if (!error) error = race;
+    }
     return error;
 }
 

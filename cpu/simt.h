@@ -20,6 +20,7 @@
 #include <type_traits>
 
 #include "cpu/include/cuda_runtime.h"
+#include "cpu/race.h"
 
 // Kernels are forced into the loop that runs them: see run_threads.
 #define __global__ inline __attribute__((always_inline))
@@ -285,6 +286,7 @@ struct SharedArray {
         if (serial != current_block.serial) {
             std::memset(bytes, 0xff, sizeof(bytes));
             serial = current_block.serial;
+            if constexpr (race::kEnabled) race::add_memory(bytes, sizeof(bytes));
         }
         return reinterpret_cast<Array&>(bytes);
     }

@@ -125,6 +125,7 @@ public:
         return copies;
     }
     void start(void* to, const void* from, size_t bytes) {
+        if constexpr (race::kEnabled) race::touch(to, bytes, true);
         std::memset(to, 0xff, bytes);
         pending_.push_back({to, from, bytes, committed_});
     }
@@ -133,6 +134,7 @@ public:
     void wait(int groups) {
         std::erase_if(pending_, [&](const Copy& c) {
             if (c.group >= committed_ - groups) return false;
+            if constexpr (race::kEnabled) race::touch(c.to, c.bytes, true);
             if (c.from)
                 std::memcpy(c.to, c.from, c.bytes);
             else
