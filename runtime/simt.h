@@ -12,7 +12,8 @@
 //
 // Rules for kernel authors: all live threads of a block reach the same barriers; masks are explicit and name no lane
 // that has returned; blocks are multiples of 32 threads; blocks never wait for each other; no float atomics into losses
-// or gradients (their order is not fixed); offsets are int64_t. The host runtime turns most violations into errors.
+// or gradients (their order is not fixed); offsets are int64_t. The CPU's runtime turns most violations into
+// errors; unkind builds also find races for shared memory (cpu/race.h).
 #pragma once
 
 #include <cuda_runtime.h>

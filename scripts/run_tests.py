@@ -156,7 +156,6 @@ def main():
 
     os.environ.setdefault("TEON_BUILD",
                           next((os.path.dirname(t) for t in options.tests if not t.endswith(".py")), "build/cpu"))
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads starve the shards beside them
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.jobs)))
     groups = {}  # file of the test cases -> how to run them
     for tests in options.tests:
