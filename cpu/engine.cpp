@@ -57,7 +57,10 @@ void execute(const Operation& operation) noexcept {
     in_progress = operation.what;
     try {
         operation.work();
-    } catch (const std::exception& error) { fail_device(cudaErrorLaunchFailure, error.what()); }
+    } catch (const std::exception& error) { fail_device(cudaErrorLaunchFailure, error.what()); } catch (...) {
+        fail_device(cudaErrorLaunchFailure,
+                    fmt::format("{} threw something that is no std::exception", operation.what));
+    }
     in_progress = nullptr;
 }
 

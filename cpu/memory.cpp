@@ -48,11 +48,8 @@ size_t available_memory() {
 // The system grants more than it has and then ends the program, so large requests are compared with what is there.
 bool is_there(size_t bytes) { return bytes <= 64 << 20 || bytes <= available_memory(); }
 
-bool strict() {
-    static const bool on = [] {
-        const char* value = std::getenv("CUDA_STRICT");
-        return value && *value && std::string(value) != "0";
-    }();
+std::atomic<bool>& strict() {
+    static std::atomic<bool> on = std::string(std::getenv("CUDA_STRICT") ? std::getenv("CUDA_STRICT") : "0") != "0";
     return on;
 }
 
@@ -94,12 +91,14 @@ public:
         return p;
     }
 
-    // What is wrong with freeing p; empty: it is freed.
-    std::string release(void* p, bool pinned) {
+    cudaError_t release(const char* what, void* p, bool pinned) {
         const std::lock_guard lock(mutex_);
         const auto it = live_.find(reinterpret_cast<uintptr_t>(p));
-        if (it == live_.end() || it->second.pinned != pinned)
-            return "memory that was not allocated so, or was freed before";
+        if (it == live_.end() || it->second.pinned != pinned) {
+            const std::string words = fmt::format("{}: memory that was not allocated so, or was freed before", what);
+            std::fprintf(stderr, "%s\n", words.c_str());
+            return fail(cudaErrorInvalidValue, words);
+        }
         const Block block = it->second;
         if (!pinned) protect(block, true);
         std::string wrong;
@@ -113,7 +112,13 @@ public:
         // Never given out again: what still touches it is found.
         mmap(block.mapping, block.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         freed_[reinterpret_cast<uintptr_t>(p)] = block;
-        return wrong.empty() ? wrong : fmt::format("something was written {} of the {} bytes", wrong, block.bytes);
+        if (!wrong.empty()) {
+            const std::string words =
+                fmt::format("{}: something was written {} of the {} bytes", what, wrong, block.bytes);
+            std::fprintf(stderr, "%s\n", words.c_str());  // destructors cannot throw
+            fail_device(cudaErrorIllegalAddress, words);
+        }
+        return device_error();
     }
 
     Memory kind(const void* p, size_t bytes, std::string& why) {
@@ -266,22 +271,16 @@ cudaError_t allocate(const char* what, void** p, size_t bytes, bool pinned) {
 // Waits for the device, as cudaFree does; in strict mode not, so that work which still uses the memory is found.
 cudaError_t release(const char* what, void* p, bool pinned) {
     if (!p) return cudaSuccess;
+    if (const cudaError_t status = refuse_in_capture(what); status != device_error()) return status;
     if constexpr (!kUnkind) {
         run_everything();
         std::free(p);
         ++counters.frees;
         return device_error();
     }
-    if (const cudaError_t status = refuse_in_capture(what); status != cudaSuccess && status != device_error())
-        return status;
     if (!strict() && run_everything()) ++counters.frees_that_wait;
     ++counters.frees;
-    const std::string wrong = Memories::get().release(p, pinned);
-    if (!wrong.empty()) {
-        fail_device(cudaErrorIllegalAddress, fmt::format("{}: {}", what, wrong));
-        std::fprintf(stderr, "%s: %s\n", what, wrong.c_str());
-    }
-    return device_error();
+    return Memories::get().release(what, p, pinned);
 }
 
 const char* name(Memory kind) {
@@ -306,6 +305,8 @@ bool overlap(const void* a, const void* b, size_t bytes) {
 }
 
 }  // namespace
+
+bool set_strict(bool on) { return strict().exchange(on); }
 
 void DeviceAccess::open() { Memories::get().open(); }
 void DeviceAccess::close() noexcept { Memories::get().close(); }

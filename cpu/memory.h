@@ -34,6 +34,10 @@ private:
 // For the threads that do the device's work and nothing else: they may touch it whenever somebody may.
 void open_device_memory_to_this_thread();
 
+// Strict: frees and copies of pageable memory do not wait, so that a program which relies on their waiting is found.
+// Returns what it was; the environment variable CUDA_STRICT=1 begins so.
+bool set_strict(bool on);
+
 enum class Memory { pageable, pinned, device };
 
 // What [p, p + bytes) is, all of it; with a reason in `why` if it is neither, so partly or no longer memory.

@@ -1,7 +1,9 @@
 #!/bin/bash
 # Where CUDA is on this machine: in a toolkit or in pip's nvidia packages, which name their libraries libX.so.N.
 #
-#   scripts/find_cuda.sh backend   "cuda" where nvcc and an NVIDIA GPU are there, else "cpu"
+# GPUs of compute capability 8.0 (A100) or later and CUDA 12 or later are supported; others are refused by name.
+#
+#   scripts/find_cuda.sh backend   "cuda" where nvcc and an NVIDIA GPU are there that can be used, else "cpu"
 #   scripts/find_cuda.sh nvcc      the compiler
 #   scripts/find_cuda.sh arch      nvcc flags for the GPU here, or for all that are supported
 #   scripts/find_cuda.sh include   compiler flags
@@ -9,12 +11,37 @@
 set -euo pipefail
 shopt -s nullglob
 
+# Files that match the patterns below pip's nvidia folders: nvidia/cu13/... or, for CUDA 12, nvidia/PACKAGE/...
+pip_files() {
+    python3 - "$@" <<'PYTHON' 2>/dev/null || true
+import glob, sys, sysconfig
+paths = {sysconfig.get_paths()[k] for k in ("purelib", "platlib")} | {p for p in sys.path if p.endswith("-packages")}
+for path in sorted(paths):
+    for pattern in sys.argv[1:]:
+        print(*sorted(glob.glob(f"{path}/nvidia/{pattern}")), sep="\n")
+PYTHON
+}
+
 find_nvcc() {
     local candidate
-    for candidate in "${CUDA_HOME:-}/bin/nvcc" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
+    while read -r candidate; do
         [ -x "$candidate" ] && { readlink -f "$candidate"; return; }
-    done
+    done < <(printf '%s\n' "${CUDA_HOME:-}/bin/nvcc" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc
+        pip_files 'cu*/bin/nvcc' cuda_nvcc/bin/nvcc)
     return 1
+}
+
+# What is wrong with this compiler, or with the GPU here, if something is.
+refuse_nvcc() {
+    local release
+    release=$("$1" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+    [ "${release%%.*}" -ge 12 ] || echo "$1 is CUDA $release: 12.0 or later is needed"
+}
+refuse_gpu() {
+    local name capability
+    IFS=, read -r name capability < <(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null) || return 0
+    capability=${capability// /}
+    [ "${capability%%.*}" -ge 8 ] || echo "the $name here has compute capability $capability: 8.0 (A100) or later is needed"
 }
 
 have_gpu() { [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; }
@@ -26,12 +53,7 @@ folders() {
         root=$(dirname "$(dirname "$nvcc")")
         printf '%s\n' "$root/$kind" "$root/${kind}64" "$root/targets/$(uname -m)-linux/$kind"
     fi
-    python3 - "$kind" <<'PYTHON' 2>/dev/null || true
-import glob, sys, sysconfig
-paths = {sysconfig.get_paths()[k] for k in ("purelib", "platlib")} | {p for p in sys.path if p.endswith("-packages")}
-for path in sorted(paths):
-    print(*sorted(glob.glob(f"{path}/nvidia/*/{sys.argv[1]}")), sep="\n")
-PYTHON
+    pip_files "*/$kind"
     printf '%s\n' "/usr/$kind" "/usr/$kind/$(uname -m)-linux-gnu"
 }
 
@@ -50,10 +72,20 @@ fail() { echo "find_cuda: $*" >&2; exit 1; }
 
 case "${1:-}" in
 backend)
-    if find_nvcc >/dev/null && have_gpu; then echo cuda; else echo cpu; fi ;;
+    if nvcc=$(find_nvcc) && have_gpu; then
+        refused=$(refuse_nvcc "$nvcc"; refuse_gpu)
+        [ -z "$refused" ] && { echo cuda; exit; }
+        echo "find_cuda: $refused; building for the CPU" >&2
+    fi
+    echo cpu ;;
 nvcc)
-    find_nvcc || fail "nvcc was not found; put it on the PATH or set CUDA_HOME" ;;
+    nvcc=$(find_nvcc) || fail "nvcc was not found; put it on the PATH or set CUDA_HOME"
+    refused=$(refuse_nvcc "$nvcc")
+    [ -z "$refused" ] || fail "$refused"
+    echo "$nvcc" ;;
 arch)
+    refused=$(refuse_gpu)
+    [ -z "$refused" ] || fail "$refused"
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d . || true)
     case "$capability" in
     90) echo "-gencode arch=compute_90a,code=sm_90a" ;;
@@ -61,7 +93,7 @@ arch)
     *) echo "-gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a" ;;
     esac ;;
 include)
-    for header in cuda_runtime.h cublasLt.h cusolverDn.h nccl.h; do
+    for header in cuda_runtime.h crt/host_config.h cublasLt.h cusolverDn.h nccl.h; do
         folder=$(folder_with include $header) || { [ $header = nccl.h ] && continue; fail "$header was not found"; }
         [ "$folder" = /usr/include ] || echo "-isystem $folder"
     done | awk '!seen[$0]++' ;;

@@ -1,0 +1,366 @@
+// Faults that a GPU would show rarely or not at all, planted into small programs that do what this one does: each must
+// be found by the unkind build, by name, and the same program without the fault must pass in every order.
+//
+// A program that cannot go on after its fault (found = "... touches ...") runs in a process of its own: this program
+// again, with TEON_FAULT=name.
+#include <cuda_runtime.h>
+#include <sys/wait.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "cpu/error.h"
+#include "cpu/memory.h"
+#include "cpu/stream.h"
+#include "runtime/context.h"
+#include "runtime/simt.h"
+#include "test/skip.h"
+
+#include "test/catch.h"
+
+using namespace teon;
+
+namespace {
+
+constexpr int kN = 1000;
+
+__global__ void add_kernel(float* out, const float* in, float x, int n) {
+    const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < n) out[i] = in[i] + x;
+}
+
+__global__ void fill_kernel(float* out, float x, int n) {
+    const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < n) out[i] = x;
+}
+
+__global__ void dynamic_kernel(float* out) {
+    DYN_SHARED(float, row);
+    row[threadIdx.x] = 1.0f;
+    out[threadIdx.x] = row[threadIdx.x];
+}
+
+void fill(float* out, float x, int n, const Stream& stream) {
+    launch<fill_kernel>({(n + 255) / 256, 256}, stream, out, x, n);
+}
+void add(float* out, const float* in, float x, int n, const Stream& stream) {
+    launch<add_kernel>({(n + 255) / 256, 256}, stream, out, in, x, n);
+}
+
+void expect(const float* values, int n, float value) {
+    for (int i = 0; i < n; ++i)
+        CHECK(values[i] == value, "wrong result: element {} is {}, not {}", i, values[i], value);
+}
+
+std::vector<float> read(const Buffer<float>& buffer, const Stream& stream) {
+    std::vector<float> values(static_cast<size_t>(buffer.size()));
+    download(values.data(), buffer.data(), buffer.size(), stream);
+    stream.synchronize();
+    return values;
+}
+
+void check(cudaError_t status) {
+    CHECK(status == cudaSuccess, "{} ({})", cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+cudaStream_t cuda(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
+
+// ---- missing waits -------------------------------------------------------------------------------------------------
+
+// A step's metrics, read back through pinned memory.
+void read_metrics(bool planted) {
+    Stream stream;
+    Event end;
+    Buffer<float> loss(1);
+    PinnedBuffer<float> metrics(1);
+    for (int step = 1; step <= 3; ++step) {
+        fill(loss.data(), static_cast<float>(step), 1, stream);
+        download(metrics.data(), loss.data(), 1, stream);
+        end.record(stream);
+        if (!planted) end.synchronize();
+        expect(metrics.data(), 1, static_cast<float>(step));
+    }
+}
+
+// Batches through `slots` pinned and device buffers and a stream for copies, as the loader does it. The faults leave
+// out one wait each.
+enum class Wait { none, host_for_copy, copy_for_use, use_for_copy, recorded };
+void load(Wait missing) {
+    Stream stream, copies;
+    constexpr int kSlots = 2, kBatches = 8;
+    struct Slot {
+        PinnedBuffer<float> pinned{kN};
+        Buffer<float> device{kN};
+        Event copied, passed;
+    } slots[kSlots];
+    std::vector<Buffer<float>> results;
+    for (int batch = 0; batch < kBatches; ++batch) results.emplace_back(kN);
+    for (int batch = 0; batch < kBatches; ++batch) {
+        Slot& slot = slots[batch % kSlots];
+        if (missing != Wait::host_for_copy) slot.copied.synchronize();  // before the host overwrites what it copies
+        std::fill_n(slot.pinned.data(), kN, static_cast<float>(batch));
+        if (missing != Wait::copy_for_use) slot.passed.make_wait(copies);
+        upload(slot.device.data(), slot.pinned.data(), kN, copies);
+        if (missing != Wait::recorded) slot.copied.record(copies);
+        if (missing != Wait::use_for_copy) slot.copied.make_wait(stream);
+        add(results[batch].data(), slot.device.data(), 1.0f, kN, stream);
+        slot.passed.record(stream);
+    }
+    for (int batch = 0; batch < kBatches; ++batch)
+        expect(read(results[batch], stream).data(), kN, static_cast<float>(batch + 1));
+    copies.synchronize();
+}
+void overwrite_upload(bool planted) { load(planted ? Wait::host_for_copy : Wait::none); }
+void copy_into_use(bool planted) { load(planted ? Wait::copy_for_use : Wait::none); }
+void use_before_copy(bool planted) { load(planted ? Wait::use_for_copy : Wait::none); }
+void forgotten_record(bool planted) { load(planted ? Wait::recorded : Wait::none); }
+
+// Gradients that another stream (a communicator's) changes in place between the backward pass and the optimizer.
+void exchange(bool begin, bool join) {
+    Stream stream, own;
+    Event ready, done;
+    Buffer<float> gradients(kN), weights(kN);
+    fill(gradients.data(), 0.0f, kN, stream);
+    stream.synchronize();
+    fill(gradients.data(), 1.0f, kN, stream);
+    if (begin) {
+        ready.record(stream);
+        ready.make_wait(own);
+    }
+    add(gradients.data(), gradients.data(), 2.0f, kN, own);
+    if (join) {
+        done.record(own);
+        done.make_wait(stream);
+    }
+    add(weights.data(), gradients.data(), 0.0f, kN, stream);
+    expect(read(weights, stream).data(), kN, 3.0f);
+    own.synchronize();
+}
+void exchange_too_early(bool planted) { exchange(!planted, true); }
+void exchange_not_joined(bool planted) { exchange(true, !planted); }
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+void host_read(bool planted) {
+    Stream stream;
+    Buffer<float> weights(kN);
+    fill(weights.data(), 1.0f, kN, stream);
+    stream.synchronize();
+    if (planted)
+        expect(weights.data(), kN, 1.0f);
+    else
+        expect(read(weights, stream).data(), kN, 1.0f);
+}
+
+void host_write(bool planted) {
+    Stream stream;
+    Buffer<float> weights(kN);
+    if (planted)
+        std::fill_n(weights.data(), kN, 1.0f);
+    else
+        fill(weights.data(), 1.0f, kN, stream);
+    expect(read(weights, stream).data(), kN, 1.0f);
+}
+
+void freed_early(bool planted) {
+    Stream stream;
+    Buffer<float> result(kN);
+    const bool strict = cpu::set_strict(true);
+    {
+        Buffer<float> scratch(kN);
+        fill(scratch.data(), 1.0f, kN, stream);
+        add(result.data(), scratch.data(), 1.0f, kN, stream);
+        if (!planted) stream.synchronize();
+    }
+    expect(read(result, stream).data(), kN, 2.0f);
+    cpu::set_strict(strict);
+}
+
+void freed_twice(bool planted) {
+    void* p = nullptr;
+    check(cudaMalloc(&p, 16));
+    check(cudaFree(p));
+    if (planted) check(cudaFree(p));
+}
+
+// A kernel whose grid is for more elements than there are.
+void beyond_the_end(bool planted) {
+    Stream stream;
+    Buffer<float> a(1024);  // its end is an end of a page, so that nothing is hidden by alignment
+    fill(a.data(), 1.0f, planted ? 1025 : 1024, stream);
+    stream.synchronize();
+}
+
+// The same within the bytes that alignment adds.
+void into_the_padding(bool planted) {
+    Stream stream;
+    {
+        Buffer<float> a(kN);
+        fill(a.data(), 1.0f, planted ? kN + 1 : kN, stream);
+        stream.synchronize();
+    }
+    stream.synchronize();
+}
+
+void wrong_direction(bool planted) {
+    Stream stream;
+    Buffer<float> a(kN);
+    std::vector<float> host(kN, 1.0f);
+    if (planted)
+        download(host.data(), host.data(), kN, stream);
+    else
+        upload(a.data(), host.data(), kN, stream);
+    stream.synchronize();
+}
+
+// Pageable memory whose copy is taken to have been waited for.
+void pageable_download(bool planted) {
+    Stream stream;
+    Buffer<float> a(kN);
+    const bool strict = cpu::set_strict(true);
+    std::vector<float> host(kN);
+    fill(a.data(), 1.0f, kN, stream);
+    download(host.data(), a.data(), kN, stream);
+    if (!planted) stream.synchronize();
+    expect(host.data(), kN, 1.0f);
+    stream.synchronize();
+    cpu::set_strict(strict);
+}
+
+// ---- capture and limits --------------------------------------------------------------------------------------------
+
+template <typename F>
+void capture(F&& f) {
+    Stream stream;
+    check(cudaStreamBeginCapture(cuda(stream), cudaStreamCaptureModeGlobal));
+    cudaGraph_t graph = nullptr;
+    try {
+        f(stream);
+    } catch (const Error&) {
+        (void)cudaStreamEndCapture(cuda(stream), &graph);
+        throw;
+    }
+    check(cudaStreamEndCapture(cuda(stream), &graph));
+    check(cudaGraphDestroy(graph));
+}
+
+void wait_in_capture(bool planted) {
+    capture([&](const Stream& stream) {
+        if (planted) stream.synchronize();
+    });
+}
+
+void allocate_in_capture(bool planted) {
+    Buffer<float> before(kN);
+    capture([&](const Stream& stream) {
+        if (planted) Buffer<float> scratch(kN);
+        fill(before.data(), 1.0f, kN, stream);
+    });
+}
+
+void pageable_in_capture(bool planted) {
+    Buffer<float> a(1);
+    std::vector<float> pageable(1);
+    PinnedBuffer<float> pinned(1);
+    capture([&](const Stream& stream) { upload(a.data(), planted ? pageable.data() : pinned.data(), 1, stream); });
+}
+
+void fork_not_joined(bool planted) {
+    Buffer<float> a(kN);
+    Stream other;
+    Event fork, join;
+    capture([&](const Stream& stream) {
+        fork.record(stream);
+        fork.make_wait(other);
+        fill(a.data(), 1.0f, kN, other);
+        join.record(other);
+        if (!planted) join.make_wait(stream);
+    });
+}
+
+void shared_memory_unasked(bool planted) {
+    Stream stream;
+    Buffer<float> out(32);
+    constexpr size_t kBytes = 64 * 1024;
+    if (!planted) check(cudaFuncSetAttribute(dynamic_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+    check(cpu::launch<dynamic_kernel>("dynamic_kernel", 1, 32, kBytes, cuda(stream), std::tuple<float*>(out.data())));
+    stream.synchronize();
+    check(cudaFuncSetAttribute(dynamic_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 0));
+}
+
+struct Fault {
+    const char* name;
+    const char* found;  // in what the fault is found by
+    void (*program)(bool planted);
+    bool ends_process = false;
+};
+
+constexpr Fault kFaults[] = {
+    {"metrics read before the step's end", "wrong result", read_metrics},
+    {"an upload's source overwritten", "wrong result", overwrite_upload},
+    {"a batch copied over one in use", "wrong result", copy_into_use},
+    {"a batch used before it is copied", "wrong result", use_before_copy},
+    {"an event waited for but never recorded", "wrong result", forgotten_record},
+    {"gradients exchanged before they are ready", "wrong result", exchange_too_early},
+    {"gradients used before they are exchanged", "wrong result", exchange_not_joined},
+    {"device memory read by the host", "the host touches byte 0 of an allocation of 4000 bytes", host_read, true},
+    {"device memory written by the host", "the host touches byte 0 of an allocation of 4000 bytes", host_write, true},
+    {"scratch freed while a kernel needs it", "_kernel touches byte 0 of a freed allocation", freed_early, true},
+    {"memory freed twice", "was freed before", freed_twice},
+    {"a kernel beyond the end", "fill_kernel touches byte 4096 of an allocation of 4096", beyond_the_end, true},
+    {"a kernel beyond the end, in the padding", "behind the end of the 4000 bytes", into_the_padding},
+    {"a copy in the wrong direction", "where device memory is due", wrong_direction},
+    {"a pageable download not waited for", "wrong result", pageable_download},
+    {"a wait during capture", "cudaStreamSynchronize is not allowed", wait_in_capture},
+    {"an allocation during capture", "cudaMalloc is not allowed", allocate_in_capture},
+    {"a pageable copy during capture", "pageable memory during capture", pageable_in_capture},
+    {"a forked stream that is not joined", "fill_kernel was captured on a stream", fork_not_joined},
+    {"more than 48 KiB of shared memory unasked", "cudaFuncAttributeMaxDynamicSharedMemorySize", shared_memory_unasked},
+};
+
+// What finds the planted fault; empty: nothing does.
+std::string find(const Fault& fault) {
+    if (!fault.ends_process) {
+        std::string found;
+        try {
+            fault.program(true);
+        } catch (const Error& error) { found = error.what(); }
+        (void)cudaDeviceSynchronize();
+        cpu::forget_device_error();
+        (void)cudaGetLastError();
+        cpu::set_strict(false);
+        return found;
+    }
+    const std::string command =
+        fmt::format("TEON_TEST_LOG= TEON_FAULT='{}' /proc/{}/exe 'cpu/faults: the one that TEON_FAULT names' 2>&1",
+                    fault.name, getpid());
+    std::FILE* output = popen(command.c_str(), "r");
+    std::string text;
+    for (char buffer[4096]; const size_t n = std::fread(buffer, 1, sizeof buffer, output);) text.append(buffer, n);
+    return pclose(output) == 0 ? "" : text;
+}
+
+}  // namespace
+
+TEST_CASE("cpu/faults: planted ones are found by name, and without them every order passes (unkind)") {
+    if (!cpu::kUnkind) SKIP_TEST("a kind CPU forgives");
+    const std::string before = cpu::set_order("late");
+    for (const Fault& fault : kFaults) {
+        INFO(fault.name);
+        for (const char* order : {"random:1", "random:2", "random:3", "late"}) {
+            cpu::set_order(order);
+            fault.program(false);
+        }
+        REQUIRE_THAT(find(fault), test::ContainsSubstring(fault.found));
+    }
+    cpu::set_order(before);
+}
+
+TEST_CASE("cpu/faults: the one that TEON_FAULT names", "[.]") {
+    const char* name = std::getenv("TEON_FAULT");
+    for (const Fault& fault : kFaults)
+        if (name && fault.name == std::string(name)) fault.program(true);
+}
