@@ -129,7 +129,7 @@ build/$1/flags: FORCE | $(SETUP_FIRST)
 endef
 
 # These commands install what is missing before they build; the others only say what it is.
-SETUP_FIRST := $(if $(filter demo test test-sanitize soak bench,$(MAKECMDGOALS)),packages,$(if $(filter 0,$(SETUP)),,check-packages))
+SETUP_FIRST := $(if $(filter demo test test-unkind test-sanitize soak bench,$(MAKECMDGOALS)),packages,$(if $(filter 0,$(SETUP)),,check-packages))
 $(foreach f,$(FOLDERS),$(eval $(call folder,$f)))
 # What only has to compile and link: nvcc optimizes kernels all the same.
 build/cuda-check/%: private OPT := -O0
@@ -157,6 +157,14 @@ demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train a small GPT-2 on P
 
 test: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## Run every test; what cannot run here is skipped by name
 	@$(PYTHON) scripts/run_tests.py $< $(wildcard test/test_*.py)
+
+# Everything that queues work on a device, on one that does it as late as it may and on one that does it in any order.
+UNKIND := build/cpu-unkind/tests test/test_train.py test/test_resume.py test/test_generate.py test/test_ranks.py
+test-unkind: $(addprefix build/cpu-unkind/,tests $(PROGRAMS)) | venv  ## Run tests on a CPU that behaves as badly as a GPU may (docs/debugging.md)
+	@echo "work is done as late as it may be:"
+	@CUDA_ORDER=late $(PYTHON) scripts/run_tests.py $(UNKIND)
+	@echo "work is done in a random order:"
+	@CUDA_ORDER=random:1 $(PYTHON) scripts/run_tests.py $(UNKIND)
 
 test-sanitize: build/cpu-asan/tests build/cpu/tests  ## Run tests under ASan + UBSan, and kernel tests in other thread orders
 	@echo "address and undefined behaviour sanitizers:"
@@ -238,5 +246,5 @@ help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 FORCE:
-.PHONY: FORCE all demo test test-sanitize soak check-cuda gpu-check check-seam test-docs lint tidy bench bench-gpu setup packages check-packages venv \
+.PHONY: FORCE all demo test test-unkind test-sanitize soak check-cuda gpu-check check-seam test-docs lint tidy bench bench-gpu setup packages check-packages venv \
         deps-headers format format-check clean help

@@ -11,6 +11,7 @@ namespace teon::cpu {
 namespace {
 
 std::atomic<const char*> in_progress = nullptr;
+thread_local const char* on_this_thread = nullptr;  // the same, if it is this thread's
 
 void parse_order(Engine& e, const std::string& order) {
     uint64_t seed = 0;
@@ -23,7 +24,7 @@ void parse_order(Engine& e, const std::string& order) {
     e.seed = e.state = seed;
 }
 
-// The operation that `target` needs first: it, or one that waits for nothing.
+// The operation that `target` needs first: it, or one that waits for nothing. What its own stream holds comes last.
 OperationPtr first_needed(OperationPtr target) {
     while (!target->after.empty()) target = OperationPtr(target->after.back());
     return target;
@@ -54,20 +55,19 @@ const char* work_in_progress() { return in_progress; }
 void execute(const Operation& operation) noexcept {
     if (!operation.work || device_error() != cudaSuccess) return;
     const DeviceAccess access;
-    in_progress = operation.what;
+    in_progress = on_this_thread = operation.what;
     try {
         operation.work();
     } catch (const std::exception& error) { fail_device(cudaErrorLaunchFailure, error.what()); } catch (...) {
         fail_device(cudaErrorLaunchFailure,
                     fmt::format("{} threw something that is no std::exception", operation.what));
     }
-    in_progress = nullptr;
+    in_progress = on_this_thread = nullptr;
 }
 
 OperationPtr Engine::add(std::vector<OperationPtr> after, const char* what, std::function<void()> work) {
-    std::erase_if(after, [](auto& earlier) { return earlier->done; });
-    std::sort(after.begin(), after.end());
-    after.erase(std::unique(after.begin(), after.end()), after.end());
+    std::unordered_set<const Operation*> seen;
+    std::erase_if(after, [&](auto& earlier) { return earlier->done || !seen.insert(earlier.get()).second; });
     last_call = Clock::now();
     queued_by = std::this_thread::get_id();
     auto operation = std::make_shared<Operation>(Operation{what, std::move(work), std::move(after)});
@@ -164,7 +164,12 @@ void Engine::watch() {
     }
 }
 
-Call::Call(const char* what) : what(what), status(device_error()) { e.run_some(lock); }
+Call::Call(const char* what) : what(what), status(device_error()) {
+    if (on_this_thread)
+        status = fail(cudaErrorNotPermitted, fmt::format("{} was called from inside of {}", what, on_this_thread));
+    else
+        e.run_some(lock);
+}
 
 Call::Call(const char* what, const void* handle) : Call(what) {
     if (status == cudaSuccess && !e.alive.contains(handle))

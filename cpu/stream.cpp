@@ -243,7 +243,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     Call call("cudaEventSynchronize", event);
     if (const cudaError_t status = refuse_captured(call, event)) return status;
     if (event->operation && !event->operation->done) {
-        ++counters.waits;
+        ++counters.event_waits;
         const OperationPtr target = event->operation;
         call.e.run_until_done(call.lock, target);
     }

@@ -5,6 +5,7 @@ Skipped where transformers is missing (scripts/requirements-dev.txt).
 
 import json
 import math
+import os
 import pathlib
 import random
 import shutil
@@ -21,6 +22,7 @@ except ImportError:
     transformers = None
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 VOCABULARY, LENGTH, WINDOWS = 61, 24, 4
 SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "48", "--heads", "4", "--vocab-size", VOCABULARY,
          "--seq-len", LENGTH,
@@ -68,7 +70,7 @@ class ExportTest(unittest.TestCase):
 
     def train(self, program, out, *flags, steps=30, lr=1e-2):
         data = [] if "--data" in flags else ["--data", self.folder]
-        command = [ROOT / program, *data, *SHAPE, "--steps", steps, "--lr", lr, "--out", self.folder / out, *flags]
+        command = [BUILD / program, *data, *SHAPE, "--steps", steps, "--lr", lr, "--out", self.folder / out, *flags]
         result = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=self.folder, timeout=300)
         self.assertEqual(result.returncode, 0, result.stderr)
         lines = (self.folder / out / "metrics.jsonl").read_text().splitlines()

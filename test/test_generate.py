@@ -14,6 +14,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 DELIMITER = 256
 
 
@@ -68,7 +69,7 @@ class GenerateTest(unittest.TestCase):
         cls.shape = ["--model", "tiny", "--layers", 2, "--channels", 64, "--heads", 2, "--seq-len", 64,
                      "--batch-tokens", 512]
         cls.run_folder = cls.folder / "run"
-        cls.trained = run(ROOT / "train_gpt2", "--data", data, *cls.shape, "--steps", 60, "--lr", "1e-2",
+        cls.trained = run(BUILD / "train_gpt2", "--data", data, *cls.shape, "--steps", 60, "--lr", "1e-2",
                           "--eval-every", 30, "--sample-every", 30, "--prompt", "the qu", "--sample-tokens", 12,
                           "--temperature", 0,
                           "--out", cls.run_folder)
@@ -79,7 +80,7 @@ class GenerateTest(unittest.TestCase):
         cls.temporary.cleanup()
 
     def generate(self, *flags, checkpoint=None):
-        result = run(ROOT / "generate", "--checkpoint", checkpoint or self.run_folder, *flags)
+        result = run(BUILD / "generate", "--checkpoint", checkpoint or self.run_folder, *flags)
         self.assertEqual(result.returncode, 0, result.stderr.decode())
         return result.stdout
 
@@ -122,7 +123,7 @@ class GenerateTest(unittest.TestCase):
             else:
                 self.assertEqual(len(numbers.split()), 64)  # prompt and text fill the context, no token is beyond it
         (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": ["x"]}))
-        self.assertIn("eos_token_id", self.complaint(ROOT / "generate", "--checkpoint", folder))
+        self.assertIn("eos_token_id", self.complaint(BUILD / "generate", "--checkpoint", folder))
 
     def test_the_seed_decides(self):
         flags = ["--sample-tokens", 30, "--as-tokens"]
@@ -139,18 +140,18 @@ class GenerateTest(unittest.TestCase):
                                        checkpoint=step).decode(), "the quick\n")
 
     def test_wrong_usage_is_one_line(self):
-        self.assertIn("--checkpoint: missing", self.complaint(ROOT / "generate"))
-        self.assertIn("no such folder", self.complaint(ROOT / "generate", "--checkpoint", self.folder / "none"))
+        self.assertIn("--checkpoint: missing", self.complaint(BUILD / "generate"))
+        self.assertIn("no such folder", self.complaint(BUILD / "generate", "--checkpoint", self.folder / "none"))
         self.assertIn("neither model.safetensors",
-                      self.complaint(ROOT / "generate", "--checkpoint", self.folder / "data"))
-        at_run = [ROOT / "generate", "--checkpoint", self.run_folder]
+                      self.complaint(BUILD / "generate", "--checkpoint", self.folder / "data"))
+        at_run = [BUILD / "generate", "--checkpoint", self.run_folder]
         self.assertIn("leave no room in the context of 64", self.complaint(*at_run, "--prompt", "x" * 100))
         self.assertIn("give one", self.complaint(*at_run, "--prompt", "x", "--prompt-tokens", "1"))
         self.assertIn("--prompt-tokens 1.5", self.complaint(*at_run, "--prompt-tokens", "1.5"))
         self.assertIn("did you mean --temperature", self.complaint(*at_run, "--temprature", "1"))
-        self.assertIn("of what?", self.complaint(ROOT / "train_gpt2", "--eval-only", "--val-data", "x"))
+        self.assertIn("of what?", self.complaint(BUILD / "train_gpt2", "--eval-only", "--val-data", "x"))
         self.assertIn("model_type is 'gpt2'",
-                      self.complaint(ROOT / "train_llama", "--eval-only", "--init-from", self.run_folder,
+                      self.complaint(BUILD / "train_llama", "--eval-only", "--init-from", self.run_folder,
                                      "--val-data", self.folder / "data"))
 
     def test_evaluation_alone_is_that_of_the_run(self):
@@ -159,7 +160,7 @@ class GenerateTest(unittest.TestCase):
         for source in (["--init-from", self.run_folder], ["--resume", "--out", self.run_folder]):
             options = json.loads((self.run_folder / "config.json").read_text())["options"]
             batch = options["micro-batch"]  # the same order of sums
-            result = run(ROOT / "train_gpt2", "--eval-only", *source, "--val-data", self.folder / "data",
+            result = run(BUILD / "train_gpt2", "--eval-only", *source, "--val-data", self.folder / "data",
                          "--micro-batch", batch)
             self.assertEqual(result.returncode, 0, result.stderr.decode())
             last = evals[-1]
@@ -177,7 +178,7 @@ class GenerateTest(unittest.TestCase):
         shutil.copytree(self.folder / "data", data)
         (checkpoint / "tokenizer" / "description.json").write_text(json.dumps({"kind": "bytes",
                                                                                "files": {"tokens.bin": "one"}}))
-        command = [ROOT / "train_gpt2", "--eval-only", "--init-from", checkpoint, "--val-data", data]
+        command = [BUILD / "train_gpt2", "--eval-only", "--init-from", checkpoint, "--val-data", data]
         for tokenizer, vocab_size, expect in (("one", 257, 0), ("two", 257, 2), ("one", 258, 2)):
             manifest = {"vocab_size": vocab_size, "delimiter": DELIMITER,
                         "tokenizer": {"files": {"tokens.bin": tokenizer}}}
@@ -196,7 +197,7 @@ class GenerateTest(unittest.TestCase):
             order = rng.sample(range(4), 4)
             examples.append((order.index(0), [DELIMITER, *b"the quick"], [endings[i] for i in order]))
         write_hellaswag(path, examples)
-        command = [ROOT / "train_gpt2", "--eval-only", "--init-from", self.run_folder, "--hellaswag", path]
+        command = [BUILD / "train_gpt2", "--eval-only", "--init-from", self.run_folder, "--hellaswag", path]
         result = run(*command)
         self.assertEqual(result.returncode, 0, result.stderr.decode())
         self.assertIn("hellaswag accuracy 1.0000 | normalized accuracy 1.0000 | 12 examples", result.stdout.decode())
@@ -264,13 +265,13 @@ class PreparedTest(unittest.TestCase):
             pathlib.Path(text).write_text("".join(sources))
             for command in ([sys.executable, ROOT / "scripts" / "prepare.py", text, "--txt-documents", "line",
                              "--tokenizer", "train:600", "--val-tokens", 500, "--out", data],
-                            [ROOT / "train_llama", "--data", data, "--model", "tiny", "--layers", 1, "--channels", 32,
+                            [BUILD / "train_llama", "--data", data, "--model", "tiny", "--layers", 1, "--channels", 32,
                              "--heads", 2, "--seq-len", 64, "--batch-tokens", 128, "--steps", 1, "--out", run_folder]):
                 result = run(*command)
                 self.assertEqual(result.returncode, 0, result.stderr.decode())
             library = tokenizer.load(os.path.join(data, "tokenizer"))
             for prompt in ("def main():\n    don't(x,  y)", "naïve “東京”\t½ 🙂  "):
-                command = [ROOT / "generate", "--checkpoint", run_folder, "--prompt", prompt, "--sample-tokens", 1]
+                command = [BUILD / "generate", "--checkpoint", run_folder, "--prompt", prompt, "--sample-tokens", 1]
                 result = run(*command, "--as-tokens")
                 self.assertEqual(result.returncode, 0, result.stderr.decode())
                 expected = [library.delimiter, *map(int, library.encode([prompt])[0])]
@@ -308,13 +309,13 @@ class TransformersTest(unittest.TestCase):
                     ids = [0, *tokenizer.encode(prompt).ids]
                     expected = model.generate(torch.tensor([ids]), max_new_tokens=20, do_sample=False)[0].tolist()
                     flags = ["--checkpoint", folder, "--prompt", prompt, "--temperature", 0, "--sample-tokens", 20]
-                    result = run(ROOT / "generate", *flags, "--as-tokens")
+                    result = run(BUILD / "generate", *flags, "--as-tokens")
                     self.assertEqual(result.returncode, 0, result.stderr.decode())
                     self.assertEqual(list(map(int, result.stdout.split())), expected)
                     if expected[-1] == 0:  # a number, but no text
                         expected.pop()
                     text = tokenizer.decode(expected[1:], skip_special_tokens=False)
-                    shown = run(ROOT / "generate", *flags).stdout.decode(errors="replace")
+                    shown = run(BUILD / "generate", *flags).stdout.decode(errors="replace")
                     self.assertEqual(shown, text + "\n")
 
 

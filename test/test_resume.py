@@ -20,6 +20,7 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 SOAK = bool(os.environ.get("TEON_SOAK"))
 SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "16", "--heads", "2", "--vocab-size", "64", "--seq-len",
          "16",
@@ -64,7 +65,7 @@ class ResumeTest(unittest.TestCase):
         write_shard(self.data / "t_val_000000.bin", [rng.randrange(64) for _ in range(200)])
 
     def command(self, out, *flags, steps=40, shape=SHAPE):
-        return [ROOT / "train_gpt2", "--data", self.data, *shape, "--steps", str(steps), "--out", self.folder / out,
+        return [BUILD / "train_gpt2", "--data", self.data, *shape, "--steps", str(steps), "--out", self.folder / out,
                 *map(str, flags)]
 
     def start(self, out, *flags, **how):
@@ -441,7 +442,7 @@ class ResumeTest(unittest.TestCase):
         """What config.json says and no shape flag could: a LLaMA with a rotary base of 500000 must not go on with
         10000."""
         def train(out, *flags, expect=0):
-            result = subprocess.run([ROOT / "train_llama",
+            result = subprocess.run([BUILD / "train_llama",
                                      *map(str, ["--data", self.data, "--out", self.folder / out, *flags])],
                                     capture_output=True, text=True, timeout=120)
             self.assertEqual(result.returncode, expect, result.stdout + result.stderr)
@@ -509,7 +510,7 @@ class ResumeTest(unittest.TestCase):
                                ("train_gpt2", ["--eval-only", "--init-from", last, "--val-data", self.data]),
                                ("generate", ["--checkpoint", last, "--prompt-tokens", "1"])):
             with self.subTest(flags=flags):
-                result = subprocess.run([ROOT / program, *map(str, flags)], capture_output=True, text=True)
+                result = subprocess.run([BUILD / program, *map(str, flags)], capture_output=True, text=True)
                 self.assertNotEqual(result.returncode, 0)
                 self.assertIn("model.safetensors: its content changed", result.stderr)
         self.assertFalse((self.folder / "bad").exists())

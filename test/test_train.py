@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "32", "--heads", "2", "--vocab-size", "64", "--seq-len",
          "32",
          "--batch-tokens", "128", "--eval-tokens", "128", "--eval-every", "4"]
@@ -35,7 +36,7 @@ class TrainTest(unittest.TestCase):
         self.temporary.cleanup()
 
     def run_program(self, *flags, program="train_gpt2", **environment):
-        return subprocess.run([ROOT / program, *map(str, flags)], capture_output=True, text=True, cwd=self.folder,
+        return subprocess.run([BUILD / program, *map(str, flags)], capture_output=True, text=True, cwd=self.folder,
                               env={**os.environ, **environment}, timeout=300)
 
     def train(self, out, *flags, program="train_gpt2", steps=8, **environment):

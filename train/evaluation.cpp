@@ -90,7 +90,7 @@ nlohmann::ordered_json evaluate_shards(Model& model, const DecoderConfig& c, con
     l.shuffle = false;
     Loader loader(data.shards, l);
     const int64_t limit = o.eval_tokens ? std::max<int64_t>(1, o.eval_tokens / run.T) : loader.windows();
-    const EvalResult e = *evaluate(model, loader, run.B, std::min(limit, loader.windows()), context);
+    const EvalResult e = *Evaluator(model, loader, run.B, run.T, std::min(limit, loader.windows()), context).run();
     fmt::print("val loss {:.4f} | perplexity {:.3f} | {} tokens\n", e.loss, std::exp(e.loss), e.tokens);
     return {{"val_loss", e.loss}, {"val_ppl", std::exp(e.loss)}, {"val_tokens", e.tokens}};
 }

@@ -70,8 +70,10 @@ public:
           saver_(s_, *model_, optimizer_, ctx_, metrics_, console_) {
         ctx_.linalg.set_autotune(o_.autotune);
         check_equal_on_all_ranks(common_to_ranks(run_).dump(), "options or data", ctx_);
-        if (!s_.val.shards.empty())
+        if (!s_.val.shards.empty()) {
             val_loader_ = std::make_unique<Loader>(s_.val.shards, loader_options(s_, false, *ctx_.comm));
+            evaluator_.emplace(*model_, *val_loader_, s_.run.B, s_.run.T, s_.eval_windows, ctx_);
+        }
         if (o_.sample_every > 0 && ctx_.comm->rank() == 0)
             samples_ = std::make_unique<Samples>(o_.out, tokenizer_folder(s_.train.shards.front().path), s_.config,
                                                  model_->params(), o_.sampling, s_.train.delimiter, o_.seed, ctx_);
@@ -160,7 +162,7 @@ private:
         return t;
     }
 
-    bool evaluation_due(int64_t step) const { return val_loader_ && (due(o_.eval_every, step) || step == s_.steps); }
+    bool evaluation_due(int64_t step) const { return evaluator_ && (due(o_.eval_every, step) || step == s_.steps); }
 
     // An event, on the terminal and in the log; nothing if there is no reason.
     void tell(int64_t step, const std::string& event, const std::string& reason) {
@@ -236,8 +238,7 @@ private:
     std::string evaluate_now() {
         optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done(), tokens = step * o_.batch_tokens;
-        const std::optional<EvalResult> result = evaluate(*model_, *val_loader_, s_.run.B, s_.eval_windows, ctx_,
-                                                          [this] { return !stop_->reason().empty(); });
+        const std::optional<EvalResult> result = evaluator_->run([this] { return !stop_->reason().empty(); });
         if (!result) {
             stop_agreed_ = true;
             return stop_reason();
@@ -315,7 +316,8 @@ private:
     Console console_;
     std::optional<StopRequest> stop_;  // from open() on: before it a signal ends the process, with nothing to save
     std::unique_ptr<Model> model_;
-    std::unique_ptr<Samples> samples_;  // rank 0's, with --sample-every
+    std::optional<Evaluator> evaluator_;  // where there is validation data
+    std::unique_ptr<Samples> samples_;    // rank 0's, with --sample-every
     Optimizer optimizer_;
     Trainer trainer_;
     Saver saver_;

@@ -158,41 +158,47 @@ void Trainer::restore(int64_t done, const StepControl& control) {
     impl_->ctx.stream.synchronize();
 }
 
-std::optional<EvalResult> evaluate(Model& model, Loader& loader, int B, int64_t windows, Context& context,
-                                   const std::function<bool()>& give_up) {
-    const int64_t ranks = context.comm->size(), rank = context.comm->rank();
-    const int64_t rounds = (windows + ranks * B - 1) / (ranks * B), each = rounds + 1;
-    // Losses of a batch; of this rank the sum of each batch, and whether it gave up; of all.
-    Buffer<float> losses, sums(each), all(each * ranks);
-    Buffer<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()));
-    EvalResult result;
-    zero(sums.data(), each, context.stream);
-    loader.seek(0);
-    for (int64_t round = 0; round < rounds; ++round) {
+Evaluator::Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows, Context& context)
+    : model_(model),
+      loader_(loader),
+      ctx_(context),
+      B_(B),
+      T_(T),
+      windows_(windows),
+      rounds_((windows + int64_t{context.comm->size()} * B - 1) / (int64_t{context.comm->size()} * B)),
+      losses_(int64_t{B} * T),
+      sums_(rounds_ + 1),
+      all_((rounds_ + 1) * context.comm->size()),
+      scratch_(static_cast<int64_t>(reduce_scratch_bytes())) {}
+
+std::optional<EvalResult> Evaluator::run(const std::function<bool()>& give_up) {
+    const int64_t ranks = ctx_.comm->size(), rank = ctx_.comm->rank(), each = sums_.size();
+    zero(sums_.data(), each, ctx_.stream);
+    loader_.seek(0);
+    for (int64_t round = 0; round < rounds_; ++round) {
         if (give_up && give_up()) {
             const float yes = 1.0f;
-            upload(sums.data() + rounds, &yes, 1, context.stream);
-            context.stream.synchronize();
+            upload(sums_.data() + rounds_, &yes, 1, ctx_.stream);
+            ctx_.stream.synchronize();
             break;
         }
-        Batch batch = loader.next(context.stream);
+        Batch batch = loader_.next(ctx_.stream);
         // The rest of the last batch is not counted.
-        batch.B = static_cast<int>(std::clamp<int64_t>(windows - (round * ranks + rank) * B, 0, B));
+        batch.B = static_cast<int>(std::clamp<int64_t>(windows_ - (round * ranks + rank) * B_, 0, B_));
         const int64_t n = static_cast<int64_t>(batch.B) * batch.T;
-        result.tokens = windows * batch.T;
-        if (losses.size() == 0) losses = Buffer<float>(static_cast<int64_t>(B) * batch.T);
         if (n == 0) continue;
-        model.forward(losses.data(), batch);
-        reduce_sum(sums.data() + round, scratch.data(), losses.data(), n, false, context.stream);
+        model_.forward(losses_.data(), batch);
+        reduce_sum(sums_.data() + round, scratch_.data(), losses_.data(), n, false, ctx_.stream);
     }
-    context.comm->all_gather(all.data(), sums.data(), each, DType::f32, context.stream);
-    context.comm->join(context.stream);
-    std::vector<float> by_rank(static_cast<size_t>(all.size()));
-    download(by_rank.data(), all.data(), all.size(), context.stream);
-    context.stream.synchronize();
+    ctx_.comm->all_gather(all_.data(), sums_.data(), each, DType::f32, ctx_.stream);
+    ctx_.comm->join(ctx_.stream);
+    std::vector<float> by_rank(static_cast<size_t>(all_.size()));
+    download(by_rank.data(), all_.data(), all_.size(), ctx_.stream);
+    ctx_.stream.synchronize();
     for (int64_t r = 0; r < ranks; ++r)
-        if (by_rank[static_cast<size_t>(r * each + rounds)] != 0) return std::nullopt;
-    for (int64_t round = 0; round < rounds; ++round)
+        if (by_rank[static_cast<size_t>(r * each + rounds_)] != 0) return std::nullopt;
+    EvalResult result{0, windows_ * T_};
+    for (int64_t round = 0; round < rounds_; ++round)
         for (int64_t r = 0; r < ranks; ++r) result.loss += by_rank[static_cast<size_t>(r * each + round)];
     result.loss /= static_cast<double>(result.tokens);
     return result;

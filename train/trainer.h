@@ -56,10 +56,25 @@ struct EvalResult {
     int64_t tokens = 0;
 };
 
-// Mean loss over the first `windows` windows of the loader (not shuffled, made for this rank), the same ones every
-// time. The ranks share the work; the result is the same on each and, batch by batch, in the order of one rank.
-// Synchronizes. give_up is asked between batches; where it says yes on any rank, there is no result on any.
-std::optional<EvalResult> evaluate(Model& model, Loader& loader, int B, int64_t windows, Context& context,
-                                   const std::function<bool()>& give_up = nullptr);
+// Mean loss over the first `windows` windows of the loader (not shuffled, made for this rank, of batches of B x T), the
+// same ones every time. The ranks share the work; the result is the same on each and, batch by batch, in the order of
+// one rank.
+class Evaluator {
+public:
+    Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows, Context& context);
+    // Allocates nothing on the device; synchronizes. give_up is asked between batches; where it says yes on any rank,
+    // there is no result on any.
+    std::optional<EvalResult> run(const std::function<bool()>& give_up = nullptr);
+
+private:
+    Model& model_;
+    Loader& loader_;
+    Context& ctx_;
+    const int B_, T_;
+    const int64_t windows_, rounds_;  // rounds: batches of each rank
+    // Losses of a batch; of this rank the sum of each batch, and whether it gave up; of all.
+    Buffer<float> losses_, sums_, all_;
+    Buffer<std::byte> scratch_;
+};
 
 }  // namespace teon

@@ -16,6 +16,7 @@
     X(cudaErrorIllegalAddress, 700)           \
     X(cudaErrorLaunchOutOfResources, 701)     \
     X(cudaErrorLaunchFailure, 719)            \
+    X(cudaErrorNotPermitted, 800)             \
     X(cudaErrorStreamCaptureUnsupported, 900) \
     X(cudaErrorStreamCaptureInvalidated, 901) \
     X(cudaErrorStreamCaptureUnmatched, 903)   \

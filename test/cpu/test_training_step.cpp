@@ -1,0 +1,148 @@
+// What the host may do in a training step: queue. It allocates nothing, frees nothing and waits for nothing but what is
+// two batches or a step old, so that the device never runs dry; and the whole step can be captured as a graph.
+#include <cuda_runtime.h>
+
+#include "cpu/counts.h"
+#include "cpu/memory.h"
+#include "kernels/ops.h"
+#include "model/gpt2.h"
+#include "model/llama.h"
+#include "test/compare.h"
+#include "test/device_batch.h"
+#include "test/temp_dir.h"
+#include "test/write_shard.h"
+#include "train/trainer.h"
+
+#include "test/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+constexpr int kB = 2, kT = 16, kMicroSteps = 3;
+
+DecoderConfig small_config(bool llama) {
+    DecoderConfig c = llama ? llama_config("tiny") : gpt2_config("tiny");
+    c.L = 2;
+    c.C = 32;
+    c.NH = c.NKV = 2;
+    c.F = 64;
+    c.V = 50;
+    c.max_T = kT;
+    return c;
+}
+
+OptimizerOptions optimizer_options(Method method) {
+    OptimizerOptions o;
+    o.method = method;
+    o.ns_dtype = DType::f32;
+    return o;
+}
+
+std::vector<float> read(const float* from, int64_t n, const Stream& stream) {
+    std::vector<float> values(static_cast<size_t>(n));
+    download(values.data(), from, n, stream);
+    stream.synchronize();
+    return values;
+}
+
+// Forward, backward and update on a batch that stays where it is.
+struct Step {
+    Context context;
+    std::unique_ptr<Model> model;
+    Optimizer optimizer;
+    std::vector<int> tokens = random_ints(kB * kT, 1, 50), targets = random_ints(kB * kT, 2, 50);
+    DeviceBatch batch{tokens, targets, kB, kT, context.stream};
+    Buffer<float> losses{kB * kT}, sums{2};
+    Buffer<StepControl> control{1};
+    Buffer<std::byte> scratch{static_cast<int64_t>(reduce_scratch_bytes())};
+
+    Step(bool llama, Method method)
+        : model(make_decoder(small_config(llama), {kB, kT}, context)),
+          optimizer(model->params(), optimizer_options(method), context) {
+        model->params().initialize(1, context.stream);
+        zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), context.stream);
+        context.stream.synchronize();
+    }
+    void queue() {
+        ParamStore& params = model->params();
+        params.zero_grad(context.stream);
+        model->forward_backward(losses.data(), *batch, 1.0f / (kB * kT));
+        reduce_sum(sums.data(), scratch.data(), losses.data(), losses.size(), false, context.stream);
+        reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
+                           context.stream);
+        step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 0.0f, 0.9f, 0.95f, context.stream);
+        optimizer.step(params, control.data(), 1.0f, context);
+    }
+    std::vector<float> weights() { return read(model->params().master_all(), model->table().size(), context.stream); }
+};
+
+void check(cudaError_t status) { CHECK(status == cudaSuccess, "{}", cudaGetErrorString(status)); }
+
+}  // namespace
+
+TEST_CASE("train/trainer: a step allocates nothing, frees nothing and waits for nothing of its own") {
+    for (const Method method : {Method::adamw, Method::muon, Method::teon})
+        for (const bool llama : {false, true}) {
+            CAPTURE(llama);
+            TempDir folder;
+            std::vector<uint32_t> tokens;
+            for (int token : random_ints(4000, 3, 50)) tokens.push_back(static_cast<uint32_t>(token));
+            write_shard(folder / "a_train_000000.bin", tokens);
+            LoaderOptions l;
+            l.B = kB;
+            l.T = kT;
+            l.vocab_size = 50;
+            Context context;
+            Loader loader(open_shards(folder.path(), "train"), l);
+            const auto model = make_decoder(small_config(llama), {kB, kT}, context);
+            model->params().initialize(1, context.stream);
+            TrainerOptions o;
+            o.steps = 100;
+            o.batch_tokens = kMicroSteps * kB * kT;
+            o.micro_steps = kMicroSteps;
+            o.optimizer = optimizer_options(method);
+            Optimizer optimizer(model->params(), o.optimizer, context);
+            Trainer trainer(*model, optimizer, loader, o, context);
+            for (int i = 0; i < 3; ++i) trainer.step();  // buffers that grow have grown
+
+            const cpu::Counters& now = cpu::counters;
+            const int64_t allocations = now.allocations, frees = now.frees, waits = now.waits,
+                          pageable = now.pageable_waits, events = now.event_waits, launches = now.launches;
+            constexpr int kSteps = 4;
+            for (int i = 0; i < kSteps; ++i) REQUIRE(trainer.step().has_value());
+            REQUIRE(now.launches > launches);
+            REQUIRE(now.allocations == allocations);
+            REQUIRE(now.frees == frees);
+            REQUIRE(now.waits == waits);
+            REQUIRE(now.pageable_waits == pageable);
+            // The copy of the batch before last, for each micro-batch, and the metrics of the step before.
+            REQUIRE(now.event_waits <= events + kSteps * (kMicroSteps + 1));
+            trainer.finish();
+        }
+}
+
+TEST_CASE("train/trainer: a captured step gives the bits of a queued one at every launch of its graph") {
+    for (const Method method : {Method::adamw, Method::teon})
+        for (const bool llama : {false, true}) {
+            Step queued(llama, method), captured(llama, method);
+            queued.queue();
+            const auto stream = static_cast<cudaStream_t>(captured.context.stream.handle());
+            check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+            captured.queue();
+            cudaGraph_t graph = nullptr;
+            cudaGraphExec_t exec = nullptr;
+            check(cudaStreamEndCapture(stream, &graph));
+            const std::vector<float> before = captured.weights();
+            check(cudaGraphInstantiate(&exec, graph));
+            check(cudaGraphDestroy(graph));
+            check(cudaGraphLaunch(exec, stream));
+            REQUIRE(same_bits(captured.weights(), queued.weights()));
+            REQUIRE(!same_bits(captured.weights(), before));
+            check(cudaGraphLaunch(exec, stream));
+            queued.queue();
+            REQUIRE(same_bits(captured.weights(), queued.weights()));
+            check(cudaGraphExecDestroy(exec));
+        }
+}
