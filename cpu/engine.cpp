@@ -2,9 +2,9 @@
 
 #include "runtime/integer.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 
 namespace teon::cpu {
 
@@ -130,11 +130,15 @@ void Engine::run(std::unique_lock<std::mutex>& lock, OperationPtr operation) {
     finish(operation);
 }
 
+// Device memory is opened once for all operations that a call runs: it takes system calls.
 void Engine::run_until_done(std::unique_lock<std::mutex>& lock, const OperationPtr& target) {
+    std::optional<DeviceAccess> access;
     while (!target->done) {
         if (!kUnkind || running) {
+            access.reset();
             changed.wait(lock);
         } else {
+            if (!access) access.emplace();
             run(lock, random ? ready[splitmix64(state) % ready.size()] : first_needed(target));
         }
     }
@@ -143,15 +147,20 @@ void Engine::run_until_done(std::unique_lock<std::mutex>& lock, const OperationP
 // Not in a thread that only looks (a watchdog): when it does depends on time, and so would the choices.
 void Engine::run_some(std::unique_lock<std::mutex>& lock) {
     if (!kUnkind || !random || queued_by != std::this_thread::get_id() || splitmix64(state) % 8 != 0) return;
-    for (uint64_t n = splitmix64(state) % 16; n > 0 && !running && !ready.empty(); --n)
-        run(lock, ready[splitmix64(state) % ready.size()]);
+    uint64_t n = splitmix64(state) % 16;
+    if (n == 0 || running || ready.empty()) return;
+    const DeviceAccess access;
+    for (; n > 0 && !running && !ready.empty(); --n) run(lock, ready[splitmix64(state) % ready.size()]);
 }
 
 void Engine::run_all(std::unique_lock<std::mutex>& lock) {
+    std::optional<DeviceAccess> access;
     while (left > 0) {
         if (!kUnkind || running) {
+            access.reset();
             changed.wait(lock);
         } else {
+            if (!access) access.emplace();
             run(lock, ready[random ? splitmix64(state) % ready.size() : 0]);
         }
     }

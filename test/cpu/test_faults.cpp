@@ -292,11 +292,19 @@ void shared_memory_unasked(bool planted) {
     check(cudaFuncSetAttribute(dynamic_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 0));
 }
 
+void more_shared_memory(bool planted) {
+    Stream stream;
+    Buffer<float> out(32);
+    launch<dynamic_kernel>({1, 32, planted ? size_t{128} << 10 : size_t{64} << 10}, stream, out.data());
+    stream.synchronize();
+}
+
 struct Fault {
     const char* name;
     const char* found;  // in what the fault is found by
     void (*program)(bool planted);
     bool ends_process = false;
+    const char* environment = "";  // of that process
 };
 
 constexpr Fault kFaults[] = {
@@ -320,6 +328,8 @@ constexpr Fault kFaults[] = {
     {"a pageable copy during capture", "pageable memory during capture", pageable_in_capture},
     {"a forked stream that is not joined", "fill_kernel was captured on a stream", fork_not_joined},
     {"more than 48 KiB of shared memory unasked", "cudaFuncAttributeMaxDynamicSharedMemorySize", shared_memory_unasked},
+    {"more shared memory than the device has", "131072 bytes of dynamic shared memory; this device has 101376",
+     more_shared_memory, true, "CUDA_DEVICE=RTX"},
 };
 
 // What finds the planted fault, in this order; empty: nothing does.
@@ -337,8 +347,8 @@ std::string find(const Fault& fault, const std::string& order) {
         return found;
     }
     const std::string command =
-        fmt::format("TEON_TEST_LOG= TEON_FAULT='{}' /proc/{}/exe 'cpu/faults: the one that TEON_FAULT names' 2>&1",
-                    fault.name, getpid());
+        fmt::format("{} TEON_TEST_LOG= TEON_FAULT='{}' /proc/{}/exe 'cpu/faults: the one that TEON_FAULT names' 2>&1",
+                    fault.environment, fault.name, getpid());
     std::FILE* output = popen(command.c_str(), "r");
     std::string text;
     for (char buffer[4096]; const size_t n = std::fread(buffer, 1, sizeof buffer, output);) text.append(buffer, n);

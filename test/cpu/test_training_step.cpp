@@ -5,6 +5,7 @@
 #include "cpu/counts.h"
 #include "cpu/memory.h"
 #include "kernels/ops.h"
+#include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "test/compare.h"
