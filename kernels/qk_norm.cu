@@ -63,18 +63,16 @@ __global__ void __launch_bounds__(Shape::kBlock)
     const float scale = rstd[row];
     const T* weight = head < heads.queries ? q_weight : k_weight;
 
-    RowCache<T, Shape> x_cache, d_cache;
+    // A head is short: what is read twice comes from cache the second time.
     Vec<float, W> sums{};
-    Shape::for_each(HS, [&](int slot, int j) {
-        x_cache.keep(slot, load_vec<W>(x + j));
-        d_cache.keep(slot, load_vec<W>(dqkv + j));
-        const auto v = x_cache.get(slot, x + j), d = d_cache.get(slot, dqkv + j), w = load_floats<W>(weight + j);
+    Shape::for_each(HS, [&](int, int j) {
+        const auto v = load_floats<W>(x + j), d = load_floats<W>(dqkv + j), w = load_floats<W>(weight + j);
         FOR_VEC(k, W) sums[k] += d[k] * w[k] * v[k];
     });
     const float mean = Shape::sum(sums) * scale / static_cast<float>(HS);
-    Shape::for_each(HS, [&](int slot, int j) {
-        const auto v = x_cache.get(slot, x + j), w = load_floats<W>(weight + j);
-        auto d = d_cache.get(slot, dqkv + j);
+    Shape::for_each(HS, [&](int, int j) {
+        const auto v = load_floats<W>(x + j), w = load_floats<W>(weight + j);
+        auto d = load_floats<W>(dqkv + j);
         FOR_VEC(k, W) d[k] = scale * (d[k] * w[k] - v[k] * scale * mean);
         store_floats(dqkv + j, d);
     });
@@ -143,7 +141,7 @@ void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch
         at_width(std::integral_constant<int, 1>{});
     }
     const int rows = N * heads.normed();
-    for_row_shape<T, true>(
+    for_row_shape<T, false>(
         HS, HS,
         [&](auto shape) {
             using Shape = decltype(shape);
