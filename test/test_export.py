@@ -94,8 +94,8 @@ class ExportTest(unittest.TestCase):
                 theirs = self.val_loss(model.eval())
                 # Two float32 forward passes; the loss is a mean over 96 tokens. A wrong formula shows as 1e-3 or more.
                 self.assertTrue(math.isfinite(ours) and abs(ours - theirs) <= 2e-6 * theirs, (ours, theirs))
-                losses = [m["loss"] for m in metrics if m["kind"] == "step"]
-                self.assertGreater(abs(losses[0] - losses[-1]), 1e-2)  # it is not an untrained model
+                norms = [p for name, p in model.named_parameters() if "norm" in name or "ln_" in name]
+                self.assertTrue(all((p != 1).any() for p in norms))  # it is not an untrained model
 
     def test_what_transformers_saves_can_be_trained_on(self):
         for name, (program, flags) in CASES.items():
