@@ -72,6 +72,7 @@ struct Primitive {
     dnnl::matmul::primitive_desc description;
     dnnl::matmul product;
     bool bias;
+    bool reference;  // oneDNN has nothing better than its reference code, a hundred times slower
 };
 
 // bias: null without one.
@@ -87,7 +88,7 @@ dnnl::matmul::primitive_desc describe(const dnnl::memory::desc& a, const dnnl::m
 #endif
 }
 
-// Null if oneDNN has nothing better than its reference code for 16-bit operands.
+// Null if oneDNN cannot multiply the 16-bit operands.
 std::shared_ptr<const Primitive> make_primitive(const Shape& s) {
     using dnnl::memory;
     // bf16 without the instructions is emulated by oneDNN, which is slower than widening once.
@@ -112,8 +113,7 @@ std::shared_ptr<const Primitive> make_primitive(const Shape& s) {
     try {
         auto description = describe(a, b, s.bias ? &bias : nullptr, c, attributes);
         const bool reference = std::string_view(description.impl_info_str()).find("ref") != std::string_view::npos;
-        if (reference && s.in != DType::f32) return nullptr;
-        return std::make_shared<const Primitive>(Primitive{description, dnnl::matmul(description), s.bias});
+        return std::make_shared<const Primitive>(Primitive{description, dnnl::matmul(description), s.bias, reference});
     } catch (const dnnl::error& e) {
         if (s.in != DType::f32 && e.status == dnnl_unimplemented) return nullptr;
         throw Error(
@@ -243,31 +243,35 @@ const float* widen(std::vector<float>& scratch, DType type, const void* block, i
     return to;
 }
 
-// c = product + beta addend + bias for one row, rounded once. bias may be null.
+// c = alpha product + beta addend + bias for one row, rounded once. bias may be null.
 template <typename T>
-void finish_row(T* c, const float* product, const T* addend, float beta, const T* bias, int64_t n) {
+void finish_row(T* c, const float* product, const T* addend, float alpha, float beta, const T* bias, int64_t n) {
 #pragma GCC ivdep
     for (int64_t j = 0; j < n; ++j) {
-        float x = product[j];
+        float x = alpha * product[j];
         if (beta != 0.0f) x = fmaf(beta, static_cast<float>(addend[j]), x);
         if (bias) x += static_cast<float>(bias[j]);
         c[j] = T(x);
     }
 }
 
-// How the tiles of one size are computed. Mostly one primitive does everything. Where oneDNN cannot multiply the
-// operands they are widened, a slice of K at a time; what a primitive cannot finish it leaves as packed floats.
+// How the tiles of one size are computed. Mostly one primitive does everything. Where oneDNN has only its reference code
+// for that, a plain product leaves packed floats, which are finished here; and where it has nothing better for 16-bit
+// operands either, they are widened, a slice of K at a time.
 class TilePlan {
 public:
     TilePlan() = default;
     TilePlan(const Matmul& m, int64_t rows, int64_t columns) : rows_(rows), columns_(columns), depth_(m.K) {
+        auto good = [](const auto& p) { return p && !p->reference; };
         finished_ = !m.bias || m.alpha == 1.0f;
         first_ = primitive(shape(m, m.K, finished_ ? m.beta : 0.0f));
-        if (first_) return;
+        if (good(first_)) return;
+        finished_ = false;
+        first_ = primitive(shape(m, m.K, 0.0f));
+        if (good(first_) || m.in == DType::f32) return;
         widened_ = true;
-        finished_ = m.out == DType::f32 && !m.bias;
         depth_ = std::min(m.K, kSlice);
-        first_ = primitive(shape(m, depth_, finished_ ? m.beta : 0.0f));
+        first_ = primitive(shape(m, depth_, 0.0f));
         if (m.K >= 2 * depth_) middle_ = primitive(shape(m, depth_, 1.0f));
         if (m.K % depth_ != 0) last_ = primitive(shape(m, m.K % depth_, 1.0f));
     }
@@ -297,8 +301,8 @@ public:
         with_elements(m.out, c, [&]<typename T>(const T*) {
             for (int64_t i = 0; i < rows_; ++i) {
                 finish_row(static_cast<T*>(c) + i * m.ldc, product + i * columns_,
-                           static_cast<const T*>(addend) + i * m.addend.ld, m.beta, static_cast<const T*>(bias),
-                           columns_);
+                           static_cast<const T*>(addend) + i * m.addend.ld, m.alpha, m.beta,
+                           static_cast<const T*>(bias), columns_);
             }
         });
     }
@@ -308,7 +312,7 @@ private:
     Shape shape(const Matmul& m, int64_t depth, float beta) const {
         Shape s{rows_,  columns_, depth,   m.trans_a, m.trans_b,        m.in, m.out, m.A.ld,
                 m.B.ld, m.ldc,    m.alpha, beta,      m.bias != nullptr};
-        if (!finished_) { s.out = DType::f32, s.ldc = columns_, s.bias = false; }
+        if (!finished_) s.out = DType::f32, s.ldc = columns_, s.alpha = 1.0f, s.bias = false;
         if (widened_) {
             s.in = DType::f32;
             s.lda = m.trans_a ? rows_ : depth, s.ldb = m.trans_b ? depth : columns_;
