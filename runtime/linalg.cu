@@ -29,9 +29,8 @@ constexpr size_t kWorkspaceBytes = 32 << 20;
 // Room for the partial sums of a bias gradient, after the workspace.
 constexpr size_t kBiasScratchBytes = 4 << 20;
 // A symmetric product is split into up to kSymmetricParts block rows where both M and K are at least kSymmetricFrom; 2
-// save a quarter of the work, 4 save three eighths. Mirroring reads and writes half of C once; at 790 TFLOP/s and 4
-// TB/s (H200) that takes as long as a quarter of a product of depth 800, so for smaller ones the full product should be
-// faster (derived, not measured). On a CPU the arithmetic is slower beside the memory.
+// save a quarter of the work, 4 save three eighths, which on an H200 pays for smaller products and more launches only when
+// they are large (derived, not measured). On a CPU a launch costs less beside the arithmetic.
 constexpr int kSymmetricFrom = kSymmetricSplit, kSymmetricParts = 4;
 constexpr int kAlgorithms = 8;  // that heuristics propose
 
@@ -490,7 +489,8 @@ void Linalg::Impl::multiply_batches(const Gemm& g, const Mat& addend) {
     }
 }
 
-// The block rows up to the diagonal, then the mirror image.
+// The block rows up to the diagonal, then the mirror image, also of a single one: the two halves of a full product are rounded
+// apart, after which powers of a matrix do not commute and Newton-Schulz in Gram form loses two bits.
 void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend, int parts) {
     int height = round_up(g.M / parts, 128);
     for (int row = 0; row < g.M; row += height) {
@@ -561,7 +561,7 @@ void Linalg::run(const Gemm& g) {
         case Epilogue::none: {
             const int size = std::min(g.M, g.K);
             const int parts = size < kSymmetricFrom ? 1 : std::min(2 * size / kSymmetricFrom, kSymmetricParts);
-            if (g.symmetric && parts > 1) return impl_->multiply_symmetric(g, addend, parts);
+            if (g.symmetric) return impl_->multiply_symmetric(g, addend, parts);
             return impl_->multiply_batches(g, addend);
         }
         case Epilogue::bias:

@@ -48,8 +48,8 @@ struct Gemm {
     Epilogue epilogue = Epilogue::none;  // without batches only
     Mat bias = {};                       // bias: (N) of C's dtype; bias_grad: (M) of float
     Mat addend = {};  // of C's dtype, may be A or B but not overlap C: beta * addend instead of beta * C
-    // C is known to be symmetric (M = N, e.g. A A^T; the addend too): compute one triangle and mirror it where that is
-    // faster. Elsewhere the full product is taken, which is symmetric up to rounding.
+    // C is known to be symmetric (M = N, e.g. A A^T; the addend too), and is so to the last bit: what is below the diagonal
+    // is mirrored. Above a size only that half is computed.
     bool symmetric = false;
 };
 
