@@ -345,7 +345,7 @@ TEST_CASE("cpu/graph: what a capture forbids is refused, names itself and ends t
          }},
         {"cudaFree", cudaErrorStreamCaptureUnsupported,
          [](const Stream&, cudaEvent_t) { return cudaFree(reinterpret_cast<void*>(256)); }},
-        {"cudaEventQuery", cudaErrorCapturedEvent,
+        {"cudaEventQuery", cudaErrorStreamCaptureUnsupported,
          [](const Stream& s, cudaEvent_t e) {
              cudaEventRecord(e, cuda(s));
              return cudaEventQuery(e);
