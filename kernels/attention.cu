@@ -99,17 +99,17 @@ __global__ void attention_softmax_forward_kernel(T* probs, float* lse, const flo
     const int begin = r.first / W * W + Shape::lane() * W;
 
     Vec<float, W> partial;
-    for (int i = 0; i < W; i++) partial[i] = -kInfinity;
+    FOR_VEC(i, W) partial[i] = -kInfinity;
     for (int j = begin; j <= r.t; j += kStride) {
         auto x = load_vec<W>(s + j);
-        for (int i = 0; i < W; i++) partial[i] = r.visible(j + i) && x[i] > partial[i] ? x[i] : partial[i];
+        FOR_VEC(i, W) partial[i] = r.visible(j + i) && x[i] > partial[i] ? x[i] : partial[i];
     }
     const float maximum = row_max<Shape>(partial);
 
     partial = {};
     for (int j = begin; j <= r.t; j += kStride) {
         auto x = load_vec<W>(s + j);
-        for (int i = 0; i < W; i++) {
+        FOR_VEC(i, W) {
             float e = exp_fast(x[i] - maximum);
             partial[i] += r.visible(j + i) ? e : 0.0f;
         }
@@ -119,15 +119,15 @@ __global__ void attention_softmax_forward_kernel(T* probs, float* lse, const flo
     if (Shape::lane() == 0) lse[r.head * block.T + r.t] = maximum + logf(sum);
     const float normalize = 1.0f / sum;
     for (int j = Shape::lane() * W; j < ld; j += kStride) {
-        Vec<T, W> y{};
+        Vec<float, W> y{};
         if (j + W > r.first && j <= r.t) {
             auto x = load_vec<W>(s + j);
-            for (int i = 0; i < W; i++) {
+            FOR_VEC(i, W) {
                 float e = exp_fast(x[i] - maximum) * normalize;
-                y[i] = T(r.visible(j + i) ? e : 0.0f);
+                y[i] = r.visible(j + i) ? e : 0.0f;
             }
         }
-        store_vec(p + j, y);
+        store_floats(p + j, y);
     }
 }
 
@@ -147,26 +147,30 @@ __global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const fl
     const T* y = out + offset;
     Vec<float, W> partial{};
     for (int c = Shape::lane() * W; c < HS; c += kStride) {
-        const int n = HS - c < W ? HS - c : W;
-        for (int i = 0; i < n; i++) partial[i] += static_cast<float>(dy[c + i]) * static_cast<float>(y[c + i]);
+        if (HS - c >= W) {
+            FOR_VEC(i, W) partial[i] += static_cast<float>(dy[c + i]) * static_cast<float>(y[c + i]);
+        } else {
+            for (int i = 0; i < HS - c; i++) partial[i] += static_cast<float>(dy[c + i]) * static_cast<float>(y[c + i]);
+        }
     }
     const float D = scale * Shape::sum(partial);
 
     const int64_t ld = block.ld(), start = r.row * ld;
     const float row_lse = lse[r.head * block.T + r.t];
     for (int j = Shape::lane() * W; j < ld; j += kStride) {
-        Vec<T, W> p{}, ds{};
+        // Rounded by store_floats: rounding both in the loop over exp keeps g++ from turning it into vector code.
+        Vec<float, W> p{}, ds{};
         if (j + W > r.first && j <= r.t) {
             auto s = load_vec<W>(scores + start + j);
             auto dp = load_vec<W>(dprobs + start + j);
-            for (int i = 0; i < W; i++) {
+            FOR_VEC(i, W) {
                 float e = exp_fast(s[i] - row_lse);
-                p[i] = T(r.visible(j + i) ? e : 0.0f);
-                ds[i] = T(r.visible(j + i) ? e * (dp[i] - D) : 0.0f);
+                p[i] = r.visible(j + i) ? e : 0.0f;
+                ds[i] = r.visible(j + i) ? e * (dp[i] - D) : 0.0f;
             }
         }
-        store_vec(probs + start + j, p);
-        store_vec(dscores + start + j, ds);
+        store_floats(probs + start + j, p);
+        store_floats(dscores + start + j, ds);
     }
 }
 
@@ -176,10 +180,7 @@ template <typename T, int N>
 __global__ void attention_round_kernel(T* dqkv, const float* dkv, int64_t rows, int columns, int64_t width) {
     const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
     if (i >= rows * columns) return;
-    auto x = load_vec<N>(dkv + i);
-    Vec<T, N> y;
-    for (int k = 0; k < N; k++) y[k] = T(x[k]);
-    store_vec(dqkv + i / columns * width + (width - columns) + i % columns, y);
+    store_floats(dqkv + i / columns * width + (width - columns) + i % columns, load_vec<N>(dkv + i));
 }
 
 template <typename T>
