@@ -50,6 +50,17 @@ class TrainTest(unittest.TestCase):
     def losses(self, metrics):
         return [(m["kind"], m["step"], m.get("loss", m.get("val_loss")), m.get("grad_norm")) for m in metrics]
 
+    @unittest.skipUnless("unkind" in BUILD.name, "kind CPUs know one order of work")
+    def test_metrics_do_not_depend_on_the_order_of_work(self):
+        first = {}  # by optimizer
+        for order in ["late", *(f"random:{seed}" for seed in range(10))]:
+            with self.subTest(order):
+                for optimizer in ("adamw", "teon"):
+                    out = f"{order}-{optimizer}".replace(":", "-")
+                    _, metrics = self.train(out, "--optimizer", optimizer, CUDA_ORDER=order)
+                    first.setdefault(optimizer, self.losses(metrics))
+                    self.assertEqual(self.losses(metrics), first[optimizer])
+
     def test_profile_steps_says_where_their_time_went(self):
         result, metrics = self.train("profiled", "--profile-steps", "3:4")
         table = (self.folder / "profiled" / "profile.txt").read_text().splitlines()

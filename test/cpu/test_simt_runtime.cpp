@@ -390,6 +390,7 @@ TEST_CASE("cpu/simt: orders are what they say, at the start and after a barrier"
         const ScopedOrder scope(order);
         std::vector<int> counter(1), first(64), second(64);
         launch<sequence_kernel>({1, 64}, stream, counter.data(), first.data(), second.data());
+        stream.synchronize();
         return std::pair(first, second);
     };
     std::vector<int> up(64), down(64);
