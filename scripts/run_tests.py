@@ -143,7 +143,7 @@ def unittest_main(path):
 
 
 def main():
-    # Where this runs in the background of a shell, SIGINT is ignored, and programs that inherit that cannot be tested with it.
+    # In the background of a shell SIGINT is ignored, and programs that inherit that cannot be tested with it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tests", nargs="+", help="Catch2 programs and unittest files")
