@@ -111,4 +111,11 @@ std::string shown(const json& value) {
     return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
+bool is_utf8(std::string_view text) {
+    try {
+        json(text).dump();  // refuses to write anything else
+        return true;
+    } catch (const json::type_error&) { return false; }
+}
+
 }  // namespace teon

@@ -26,8 +26,10 @@ struct JsonLimits {
 nlohmann::json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits = {});
 nlohmann::json read_json(const std::string& path, const JsonLimits& limits = {});
 
-// For a message: the value as JSON, shortened.
+// For a message: the value as JSON in ASCII, shortened; what is not UTF-8 as U+FFFD.
 std::string shown(const nlohmann::json& value);
+
+bool is_utf8(std::string_view text);
 
 // The value as a T: bool, a whole number that fits, a finite float or double, std::string, or json itself for any. No
 // silent conversion. Throws UsageError "WHERE is 3.5, expected a whole number".

@@ -1,5 +1,5 @@
-// A program's flags as a table: one row per flag generates parsing, help, range checks, the keys of the config file and
-// the resolved values that are logged.
+// A program's flags as a table: one row per flag generates parsing, help, completion, range checks, the keys of the
+// config file and the resolved values that are logged (options/command_line.h, options/config_file.h).
 #pragma once
 
 #include <cmath>
@@ -35,8 +35,9 @@ struct OptionRow {
     std::function<void(const std::string&)> set;  // throws UsageError
     std::function<nlohmann::json()> get;
     bool is_switch = false;
-    bool is_list = false;  // several words may follow the flag; they become one with commas
-    bool fixed = true;     // a run that resumes must have the value that it began with
+    bool is_list = false;    // several words may follow the flag; they become one with commas
+    bool fixed = true;       // a run that resumes must have the value that it began with
+    bool this_call = false;  // what to do now, not how the run is: never taken over from a run's config.json
 };
 
 template <typename E>
@@ -128,12 +129,12 @@ public:
             flag, "FIRST:LAST", help, "none",
             [=, &field](const std::string& text) {
                 const size_t colon = text.find(':');
-                const auto first = parse_number(text.substr(0, colon));
-                const auto last = colon < text.size() ? parse_number(text.substr(colon + 1)) : std::nullopt;
-                CHECK_USAGE(first && last && *first == std::floor(*first) && *last == std::floor(*last) &&
-                                1 <= *first && *first <= *last && *last <= 1e15,
+                const double first = parse_number(text.substr(0, colon)).value_or(0);
+                const double last = colon < text.size() ? parse_number(text.substr(colon + 1)).value_or(0) : 0;
+                CHECK_USAGE(first == std::floor(first) && last == std::floor(last) && 1 <= first && first <= last &&
+                                last <= 1e15,
                             "{} {}: not a range (write 10:12)", flag, text);
-                field = {static_cast<int64_t>(*first), static_cast<int64_t>(*last)};
+                field = {static_cast<int64_t>(first), static_cast<int64_t>(last)};
             },
             [&field] {
                 return nlohmann::json(field.first > 0 ? fmt::format("{}:{}", field.first, field.second) : "");
@@ -184,7 +185,8 @@ public:
     OptionRow& add(std::string flag, std::string type, std::string help, std::string default_text,
                    std::function<void(const std::string&)> set, std::function<nlohmann::json()> get) {
         rows.push_back({group_, std::move(flag), std::move(type), std::move(help), std::move(default_text),
-                        std::move(set), std::move(get), false, false, fixed_});
+                        std::move(set), std::move(get)});
+        rows.back().fixed = fixed_;
         return rows.back();
     }
 
@@ -192,11 +194,5 @@ private:
     std::string group_;
     bool fixed_ = true;
 };
-
-// Sets the rows from argv and, where given, --config FILE.toml (flags override it), and returns the flags that were
-// given. Throws UsageError with one line that names the flag, the value and the fix. std::nullopt: --help or --version
-// was asked for and printed.
-std::optional<std::set<std::string>> parse_flags(const OptionTable& table, const std::string& program,
-                                                 const std::string& description, int argc, const char* const* argv);
 
 }  // namespace teon

@@ -3,9 +3,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
-#include "options/option_table.h"
+#include "options/command_line.h"
+#include "options/config_file.h"
 #include "test/temp_dir.h"
 #include "train/setup.h"
 
@@ -29,7 +31,7 @@ std::string complaint(const std::vector<std::string>& flags, const ModelFamily& 
     try {
         std::optional<Options> o = parse(flags, family);
         if (!o) return "no complaint";
-        make_setup(family, *o, {false, int64_t{80} << 30});
+        make_setup(family, *o, {true, int64_t{80} << 30});
     } catch (const UsageError& error) { return error.what(); }
     return "no complaint";
 }
@@ -69,14 +71,14 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
         {{"--ffn", "0"}, {"--ffn 0"}},
         {{"--vocab-size", "1"}, {"--vocab-size 1"}},
         {{"--seq-len", "0"}, {"--seq-len 0"}},
-        {{"--seq-len", "1000"}, {"--batch-tokens 524288", "--seq-len 1000", "524000"}},
+        {{"--seq-len", "1000", "--batch-tokens", "524288"}, {"--batch-tokens 524288", "--seq-len 1000", "524000"}},
         {{"--dtype", "fp16"}, {"--dtype fp16", "float, bf16"}},
         {{"--recompute", "all"}, {"--recompute all", "none, cheap, block, auto"}},
         {{"--model", "medium"}, {"--model medium", "tiny, small, base, large"}},
         {{"--batch-tokens", "-1"}, {"--batch-tokens -1"}},
         {{"--batch-tokens", "1000"}, {"--batch-tokens 1000", "1024"}},
         {{"--micro-batch", "0"}, {"--micro-batch 0"}},
-        {{"--micro-batch", "7"}, {"--micro-batch 7", "512 sequences"}},
+        {{"--micro-batch", "7", "--batch-tokens", "524288"}, {"--micro-batch 7", "512 sequences"}},
         {{"--steps", "0"}, {"--steps 0"}},
         {{"--steps", "10", "--tokens", "1e9"}, {"--steps and --tokens", "give one"}},
         {{"--steps", "10", "--epochs", "1"}, {"--steps and --epochs"}},
@@ -138,13 +140,34 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
         {{"--eval-only"}, {"--eval-only", "--init-from"}},
         {{"--eval-only", "--init-from", "x"}, {"--eval-only", "--val-data", "--hellaswag"}},
         {{"--leyers", "3"}, {"--leyers", "did you mean --layers"}},
-        {{"-l", "3"}, {"-l"}},
+        {{"-l", "3"}, {"-l: no such flag; did you mean --lr"}},
+        {{"-h"}, {"-h: no such flag; did you mean --help"}},
         {{"stray"}, {"stray"}},
-        {{"--out", "a", "resume"}, {"'resume'", "not expected here"}},
+        {{"--out", "a", "resume"}, {"\"resume\"", "not expected here"}},
         {{"--out", "a", "--out", "b"}, {"--out: given 2 times (a, b)"}},
         {{"--lr", "1e-3", "--lr", "2e-3"}, {"--lr: given 2 times (1e-3, 2e-3)"}},
         {{"--rope-base", "1e4"}, {"--rope-base", "no such flag"}},
-        {{"--config", "/no/such/file.toml"}, {"/no/such/file.toml"}},
+        {{"--config", "/no/such/file.toml"}, {"/no/such/file.toml", "cannot be opened"}},
+        {{"--config", "/dev/zero"}, {"/dev/zero", "not a regular file"}},
+        {{"--config", "/"}, {"/: is a directory"}},
+        {{"--config"}, {"--config: needs a value"}},
+        {{"--config", ""}, {"--config: needs a value"}},
+        {{"--config=x", "--config=y"}, {"--config: given 2 times (x, y)"}},
+        {{"resume"}, {"\"resume\"", "not expected here", "--resume"}},
+        {{"--layers", "3", "resume"}, {"\"resume\"", "--resume"}},
+        {{"--out", "runs/a\xff"}, {"--out \"runs/a\\ufffd\"", "not a text in UTF-8"}},
+        {{"--ou\xff", "x"}, {"no such flag", "--out"}},
+        {{"\xff\n"}, {"\\ufffd\\n", "not expected here"}},
+        {{"--layers", "--heads", "3"}, {"--layers: needs a value"}},
+        {{"--"}, {"--: no such flag"}},
+        {{"--=3"}, {"--: no such flag"}},
+        {{""}, {"not expected here"}},
+        {{"--" + std::string(100000, 'x')}, {"no such flag"}},
+        {{"--lr-scale", "head=2", "--optimizer", "muon"}, {"--lr-scale", "no head", "token embedding"}},
+        {{"--lr-scale", "q=0", "--optimizer", "muon"}, {"--lr-scale q=0", "above 0"}},
+        {{"--update-rms", "0.2"}, {"--update-rms", "--optimizer muon or teon"}},
+        {{"--adamw-weight-decay", "0.2"}, {"--adamw-weight-decay", "--optimizer muon or teon"}},
+        {{"--completion", "zsh"}, {"--completion zsh", "bash"}},
     };
     REQUIRE(cases.size() >= 50);
     for (const Case& c : cases) {
@@ -186,11 +209,195 @@ TEST_CASE("train/options: a config file sets what the command line does not") {
     REQUIRE(o.optimizer.nesterov);
     REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::k});
     std::ofstream(path) << "lr = [0.02, 0.03]\n";
-    REQUIRE(complaint({"--plan-only", "--config", path}).find("--lr: given 2 times") != std::string::npos);
+    REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": line 1: lr takes one value, not a list") == 0);
     std::ofstream(path) << "leyers = 3\n";
-    REQUIRE(complaint({"--plan-only", "--config", path}).find("leyers") != std::string::npos);
-    std::ofstream(path) << "layers = 0\n";
-    REQUIRE(complaint({"--plan-only", "--config", path}).find("--layers 0") != std::string::npos);
+    REQUIRE(complaint({"--plan-only", "--config", path}) ==
+            path + ": line 1: there is no flag 'leyers'; did you mean layers?");
+    std::ofstream(path) << "\n# comment\nlayers = 0\n";
+    REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": line 3: --layers 0: must be") == 0);
+    std::ofstream(path) << "config = \"other.toml\"\n";
+    REQUIRE(complaint({"--plan-only", "--config", path}).find("there is no flag 'config'") != std::string::npos);
+    std::ofstream(path) << "out = \"\xff\"\n";
+    REQUIRE(complaint({"--plan-only", "--config", path}) == path + ": is not a text in UTF-8");
+    std::ofstream(path).flush();
+    REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": is empty") == 0);
+}
+
+TEST_CASE("options/config_file: TOML as its specification has it") {
+    auto value_of = [](const std::string& text) {
+        const std::vector<ConfigEntry> entries = parse_toml(text, "x.toml");
+        REQUIRE(entries.size() == 1);
+        REQUIRE(entries[0].key == "key");
+        return entries[0].value;
+    };
+    const std::pair<const char*, const char*> good[] = {
+        {"key = 3", "3"},
+        {"key=+1_000_000 # a comment", "1000000"},
+        {"\t key\t=\t-2.5e-3\r\n\n", "-2.5e-3"},
+        {"\"key\" = true", "true"},
+        {"'key' = false", "false"},
+        {"key = \"a # b\"", "a # b"},
+        {R"(key = "\t\"\\\u00e9\U0001F600\u20ac")", "\t\"\\\u00e9\U0001F600\u20ac"},
+        {R"(key = 'C:\no\escapes')", R"(C:\no\escapes)"},
+        {"key = \"\"", ""},
+        {"key = []", ""},
+        {"key = [ \"q\", 'k' , ]", "q,k"},
+        {"key = [ # one to a line\n  1,\n\n  2 # two\n]", "1,2"},
+        {"key = { q = 0.5, \"o\" = 2 }", "q=0.5,o=2"},
+    };
+    for (const auto& [text, value] : good) {
+        INFO(text);
+        REQUIRE(value_of(text) == value);
+    }
+    REQUIRE(parse_toml("a = 1\nb = 2\n\nc = [1,\n2]\nd = 3", "x")[3].line == 6);
+    const std::pair<const char*, const char*> bad[] = {
+        {"key", "line 1: a flag is written as name = value"},
+        {"= 3", "line 1: a flag is written as name = value"},
+        {"a = 1\nkey =", "line 2: a value is missing"},
+        {"key = \n3", "line 1: a value is missing"},
+        {"key = teon", "teon is not a number; texts are written in quotes: \"teon\""},
+        {"key = 512Ki", "texts are written in quotes: \"512Ki\""},
+        {"key = nan", "is not a number"},
+        {"key = 3 4", "more follows the value"},
+        {"key = \"a", "a string lacks its closing \""},
+        {"key = \"a\nb\"", "a string lacks its closing \""},
+        {"key = \"\"\"a\"\"\"", "strings of several lines"},
+        {"key = \"\\x\"", "an unknown escape"},
+        {"key = \"\\u12\"", "takes 4 hexadecimal digits"},
+        {"key = \"\\ud800\"", "no character"},
+        {"key = [1", "a list lacks its closing ]"},
+        {"key = [1 2]", "a comma or ] is missing"},
+        {"key = [[1]]", "a value is missing"},
+        {"key = {q}", "a list in braces"},
+        {"key = 1\nkey = 2", "line 2: key is given twice, also in line 1"},
+        {"[section]\nkey = 1", "line 1: sections"},
+        {"key.sub = 1", "key.sub"},
+    };
+    for (const auto& [text, says] : bad) {
+        INFO(text);
+        std::string message;
+        try {
+            const auto entries = parse_toml(text, "x.toml");
+            message = entries[0].key;  // a dotted key is the name of no flag
+        } catch (const UsageError& error) { message = error.what(); }
+        REQUIRE(message.find(says) != std::string::npos);
+    }
+}
+
+TEST_CASE("train/options: the config.json of a run says how another one is, and what a resumed one is") {
+    TempDir folder;
+    auto save = [&](const std::vector<std::string>& flags, const char* program = "train_gpt2") {
+        const nlohmann::json j = {{"program", program}, {"options", options_json(kGpt2, *parse(flags))}};
+        std::ofstream(folder / "config.json") << j.dump(2);
+    };
+    const std::string path = folder / "config.json";
+    save({"--data",
+          "x,y",
+          "--out",
+          "elsewhere",
+          "--optimizer",
+          "teon",
+          "--lr",
+          "0.01",
+          "--lr-scale",
+          "q=0.5,o=2",
+          "--teon-roles",
+          "q",
+          "o",
+          "--nesterov",
+          "--steps",
+          "70",
+          "--eval-every",
+          "9",
+          "--time-limit",
+          "1h",
+          "--micro-batch",
+          "4",
+          "--batch-tokens",
+          "4096",
+          "--shuffle",
+          "off",
+          "--on-save-error",
+          "stop"});
+    auto same = [&](const Options& o) {
+        REQUIRE(o.data == "x,y");
+        REQUIRE(o.optimizer.method == Method::teon);
+        REQUIRE(o.optimizer.lr == 0.01f);
+        REQUIRE(o.optimizer.adamw_lr == 0.01f);
+        REQUIRE(o.optimizer.lr_scale == std::map<Role, float>{{Role::q, 0.5f}, {Role::o, 2.0f}});
+        REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::o});
+        REQUIRE(o.optimizer.nesterov);
+        REQUIRE(o.batch_tokens == 4096);
+        REQUIRE(!o.shuffle);
+        REQUIRE(o.stop_on_save_error);
+        REQUIRE(o.time_limit == 3600);
+    };
+    const Options another = *parse({"--config", path, "--eval-every", "5"});
+    same(another);
+    REQUIRE(another.micro_batch == 4);
+    REQUIRE(another.out.empty());
+    REQUIRE(!another.resume);
+    REQUIRE(another.eval_every == 5);
+    REQUIRE(another.steps == 70);
+    const Options resumed = *parse({"--resume", "--out", folder.path()});
+    same(resumed);
+    REQUIRE(resumed.out == folder.path());
+    REQUIRE(resumed.micro_batch == 0);  // the checkpoint's, if the ranks are as many
+    REQUIRE(resumed.eval_every == 9);
+    REQUIRE(changed_options(kGpt2, nlohmann::json::parse(std::ifstream(path))["options"], resumed).empty());
+    const Options shorter = *parse({"--resume", "--out", folder.path(), "--tokens", "1e6"});
+    REQUIRE(shorter.tokens == 1'000'000);
+    REQUIRE(shorter.steps == 0);
+    // A learning rate that happens to be another optimizer's default is kept.
+    save({"--data", "x", "--optimizer", "teon", "--lr", "3e-4"});
+    REQUIRE(parse({"--config", path})->optimizer.lr == 3e-4f);
+    // What AdamW's resolved values are to Muon is no contradiction.
+    save({"--data", "x"});
+    REQUIRE(parse({"--config", path})->optimizer.method == Method::adamw);
+
+    save({"--data", "x"}, "train_llama");
+    REQUIRE(complaint({"--config", path}) == path + ": is of a run of train_llama, not of train_gpt2");
+    std::ofstream(path) << R"({"model_type": "gpt2"})";
+    REQUIRE(complaint({"--config", path}).find(path + ": is not the config.json of a run") == 0);
+    const std::pair<const char*, const char*> bad[] = {
+        {R"({"leyers": 3})", "options: there is no flag 'leyers'; did you mean layers?"},
+        {R"({"layers": "many"})", "layers: --layers many: not a whole number"},
+        {R"({"layers": [[1]]})", "layers is [[1]], expected a list of values"},
+        {R"({"nesterov": 3})", "nesterov: --nesterov 3"},
+    };
+    for (const auto& [options, says] : bad) {
+        std::ofstream(path) << R"({"program": "train_gpt2", "options": )" << options << "}";
+        REQUIRE(complaint({"--config", path}).find(says) != std::string::npos);
+        REQUIRE(complaint({"--resume", "--out", folder.path()}).find(path) == 0);
+    }
+    std::ofstream(path) << R"({"program": "train_gpt2", "options": )" + std::string(100000, '[');
+    REQUIRE(complaint({"--config", path}).find("brackets") != std::string::npos);
+}
+
+TEST_CASE("options/command_line: an error is one line whatever its message holds") {
+    REQUIRE(error_line("x", "a\nb\x01\xff") == "x: error: a\\nb\\x01\\xff\n");
+    REQUIRE(error_line("x", "\u00e9") == "x: error: \u00e9\n");
+}
+
+TEST_CASE("train/setup: without --batch-tokens a step suits the device") {
+    auto tokens = [](const ModelFamily& family, std::vector<std::string> flags, bool is_gpu, int ranks = 1) {
+        flags.insert(flags.end(), {"--plan-only", "--steps", "10"});
+        const Setup s = make_setup(family, *parse(flags, family), {is_gpu, int64_t{1} << 40, ranks});
+        REQUIRE(s.options.batch_tokens % (int64_t{s.run.T} * ranks * s.run.B) == 0);
+        return s.options.batch_tokens;
+    };
+    REQUIRE(tokens(kGpt2, {}, true) == 524288);
+    REQUIRE(tokens(kGpt2, {"--seq-len", "1000"}, true) == 524000);
+    REQUIRE(tokens(kGpt2, {}, true, 3) == 523264 - 523264 % 3072);
+    for (const ModelFamily& family : {kGpt2, kLlama})
+        for (const DecoderConfig& preset : family.presets)
+            for (int ranks : {1, 2}) {
+                const int64_t n = tokens(family, {"--model", preset.preset}, false, ranks);
+                const double operations = decoder_flops_per_token(preset, 1024) * static_cast<double>(n);
+                REQUIRE((operations <= 2e12 * ranks || n == 1024 * ranks));
+                REQUIRE((operations >= 1e12 * ranks || n >= 524288 - 1024 * ranks || n == 1024 * ranks));
+            }
+    REQUIRE(tokens(kGpt2, {"--batch-tokens", "4096"}, false) == 4096);
 }
 
 TEST_CASE("train/options: the resolved configuration names every flag and can be given back") {
@@ -204,6 +411,7 @@ TEST_CASE("train/options: the resolved configuration names every flag and can be
     REQUIRE(j.contains("seed"));
     REQUIRE(j["beta1"].dump() == "0.9");
     REQUIRE(j["adamw-lr"].dump() == "0.01");
+    REQUIRE(j["adamw-weight-decay"].dump() == "0.1");
     REQUIRE(j["min-lr-ratio"].dump() == "0.1");
 }
 
@@ -220,7 +428,7 @@ TEST_CASE("train/setup: with flash attention GPT-2 small at a context of 8192 fi
     // Linear in T: twice the context is twice the activations, but for the logits and what does not depend on T.
     REQUIRE(plan(8192, "flash").activations.total_bytes() <= 2 * plan(4096, "flash").activations.total_bytes());
     // Scores of 128 rows at a time, twice in float and twice in bf16.
-    REQUIRE(plan(8192, "gemm").memory_bytes() > plan(8192, "flash").memory_bytes() + int64_t{8} * 12 * 128 * 8192 * 12);
+    REQUIRE(plan(8192, "gemm").memory_bytes() > plan(8192, "flash").memory_bytes() + int64_t{12} * 128 * 8192 * 12);
     REQUIRE(setup_report(plan(1024, "flash")).find("attention   flash") != std::string::npos);
 }
 
@@ -235,7 +443,7 @@ TEST_CASE("train/setup: every preset can be planned, and its report names the me
                 REQUIRE(s.memory_bytes() >
                         14 * s.params.size());  // masters, bf16 weights, gradients and at least one moment
                 REQUIRE(s.memory_bytes() < int64_t{80} << 30);
-                REQUIRE(int64_t{s.run.B} * s.micro_steps * s.run.T == o->batch_tokens);
+                REQUIRE(int64_t{s.run.B} * s.micro_steps * s.run.T == s.options.batch_tokens);
                 REQUIRE(setup_report(s).find("total") != std::string::npos);
             }
 }
@@ -295,7 +503,9 @@ TEST_CASE("train/options: a run that resumes may change what does not change its
                                               {"--skip-spikes", "8"}};
     for (const std::vector<std::string>& flags : fixed) {
         const std::vector<std::string> found = changed({}, flags);
-        REQUIRE(found.size() == (flags[0] == "--lr" || flags[0] == "--schedule" ? 2 : 1));  // with what follows from it
+        REQUIRE(found.size() == (flags[0] == "--lr" || flags[0] == "--weight-decay" || flags[0] == "--schedule"
+                                     ? 2
+                                     : 1));  // with what follows from it
         REQUIRE(found[0].find(flags[0] + " ") == 0);
         REQUIRE(found[0].find("(was ") != std::string::npos);
     }

@@ -1,10 +1,10 @@
 #include "train/options.h"
 
-#include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 
-#include "options/option_table.h"
+#include "options/command_line.h"
+#include "options/config_file.h"
 
 namespace teon {
 
@@ -12,24 +12,30 @@ namespace {
 
 using nlohmann::json;
 
-Role parse_matrix_role(const std::string& flag, const std::string& text) {
+constexpr int64_t kMaxInt = 1'000'000'000, kMaxCount = 1'000'000'000'000'000;
+
+std::string role_names(bool (*which)(Role)) {
     std::vector<std::string_view> names;
-    for (auto [role, name] : kEnumNames<Role>) {
-        if (!is_hidden_matrix(role)) continue;
-        if (name == text) return role;
-        names.push_back(name);
-    }
-    throw UsageError(fmt::format("{} {}: not a role; there are {}", flag, text, fmt::join(names, ", ")));
+    for (const auto& [role, name] : kEnumNames<Role>)
+        if (which(role)) names.push_back(name);
+    return fmt::format("{}", fmt::join(names, ", "));
 }
 
-OptionTable make_table(const ModelFamily& family, Options& o) {
-    constexpr int64_t kMaxInt = 1'000'000'000, kMaxCount = 1'000'000'000'000'000;
-    OptimizerOptions& opt = o.optimizer;
-    OptionTable t;
+Role parse_role(const std::string& flag, const std::string& text, bool (*which)(Role)) {
+    for (const auto& [role, name] : kEnumNames<Role>)
+        if (name == text && which(role)) return role;
+    throw UsageError(fmt::format("{} {}: not a role; there are {}", flag, text, role_names(which)));
+}
+
+// Norms and biases have no factor: they are few, and what is usual is to leave them alone.
+bool has_lr_scale(Role role) { return role != Role::norm && role != Role::bias; }
+
+constexpr bool FREE = false;  // may differ when a run resumes
+
+void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     t.group("Model");
     Choices<std::string> presets;
     for (const DecoderConfig& c : family.presets) presets.push_back({c.preset, c.preset});
-    o.model = family.default_preset;
     t.choice("--model", o.model, presets, "preset that the flags below override");
     t.integer("--layers", o.layers, 1, 1024, "transformer blocks").default_text = "preset's";
     t.integer("--channels", o.channels, 1, 65536, "width of the residual stream").default_text = "preset's";
@@ -42,70 +48,102 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
         "the data's manifest.json, or the preset's";
     t.integer("--seq-len", o.seq_len, 1, 1 << 20, "tokens per sequence");
     t.number("--norm-eps", o.norm_eps, 0, 1, "epsilon of the layer norms").default_text = "preset's";
-    t.choice("--dtype", o.dtype, std::vector{DType::f32, DType::bf16},
-             "storage of weights and activations (master weights and sums are float)")
-        .default_text = "bf16 on a GPU, float on a CPU";
-    t.choice(
+    t.choice("--dtype", o.dtype,
+             Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
+             "storage of weights and activations (master weights and sums are float); auto: bf16 on a GPU and on a CPU "
+             "that multiplies bf16 in hardware, else float");
+    OptionRow& recompute = t.choice(
         "--recompute", o.recompute,
         "what backward computes again instead of keeping: nothing, norms and activations, or whole blocks; auto: the "
         "first that fits the device");
+    recompute.fixed = false;  // it changes no number
     t.choice(
         "--attention", o.attention,
         "through matrix products, or fused on tensor cores (bf16, head size 64 or 128); auto: flash where a GPU can");
     t.toggle(
         "--autotune", o.autotune,
-        "on a GPU, try the library's algorithms for each matrix product and take the fastest; then the last bits of "
-        "results may differ from run to run");
+        "on a GPU, try the library's algorithms for each matrix product and take the fastest; the last bits of results "
+        "follow the choices, which --algorithms keeps");
+    OptionRow& algorithms =
+        t.text("--algorithms", o.algorithms, "FILE",
+               "with --autotune: the choices made so far, which are taken without trials, and where new ones go");
+    algorithms.default_text = "algorithms.jsonl in the run's folder";
+    algorithms.fixed = false;
     if (family.config(family.default_preset).positions == PositionKind::rotary) {
         t.integer("--head-size", o.head_size, 1, 4096, "elements of a head").default_text =
             "preset's, or --channels / --heads";
         t.number("--rope-base", o.rope_base, 1, 1e12, "base of the rotary frequencies").default_text = "preset's";
         t.number("--rope-scaling", o.rope_scaling, 1e-3, 1e6, "positions are divided by this (linear scaling)");
     }
+}
 
+void add_data_flags(OptionTable& t, Options& o) {
     t.group("Data");
     t.text("--data", o.data, "PATH",
            "training shards: a folder (its *_train_*.bin), a file, a glob or a list of these; A:0.7,B:0.3: a mixture")
         .is_list = true;
+    t.rows.back().fixed = false;  // they may move; what is in them is compared
     OptionRow& val_data = t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (*_val_*.bin)");
     val_data.default_text = "--data's, if a folder";
     val_data.is_list = true;
+    val_data.fixed = false;
     t.toggle("--shuffle", o.shuffle, "visit windows in a random order, each once an epoch");
     t.toggle("--verify-data", o.verify_data,
              "first compare the shards' content with their manifest.json (reads them all)")
         .fixed = false;
+    t.rows.back().this_call = true;
     t.toggle("--document-mask", o.document_mask, "attention and positions restart at each document");
+}
 
+void add_length_flags(OptionTable& t, Options& o) {
     t.group("Batch and length");
-    t.integer("--batch-tokens", o.batch_tokens, 1, kMaxCount, "tokens per optimizer step");
+    t.integer("--batch-tokens", o.batch_tokens, 1, kMaxCount, "tokens per optimizer step").default_text =
+        "about 524288 on a GPU; on a CPU, where that may take an hour, about what 2e12 operations train";
+    // What follows is compared by what it resolves to (run_json).
+    t.group("Batch and length", FREE);
     t.integer("--micro-batch", o.micro_batch, 1, 1 << 20, "sequences per device and forward pass").default_text =
         "the most that fits";
     t.integer("--steps", o.steps, 1, kMaxCount, "optimizer steps").default_text = "from --epochs";
     t.integer("--tokens", o.tokens, 1, kMaxCount, "training tokens, instead of --steps").default_text = "from --epochs";
     t.number("--epochs", o.epochs, 1e-6, 1e6, "passes over the data, instead of --steps").default_text = "1";
+}
 
+void add_optimizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
     t.group("Optimizer");
     t.choice("--optimizer", opt.method, "what updates the hidden matrices; AdamW updates the rest");
     t.number("--lr", opt.lr, 0, 100, "peak learning rate").default_text = "3e-4 adamw, 5e-3 muon and teon";
     t.number("--adamw-lr", o.adamw_lr, 0, 100, "peak learning rate of AdamW's share under muon and teon").default_text =
         "= lr";
-    t.number("--weight-decay", opt.weight_decay, 0, 10, "decoupled weight decay, of matrices and embeddings");
+    t.number("--weight-decay", opt.weight_decay, 0, 10,
+             "decoupled weight decay, of matrices and embeddings, never of norms and biases");
+    t.number("--adamw-weight-decay", opt.adamw_weight_decay, 0, 10,
+             "that of AdamW's share under muon and teon (embeddings and head)")
+        .default_text = "= weight-decay";
     t.number("--grad-clip", o.grad_clip, 0, 1e9, "largest global gradient norm; 0: no clipping");
     t.number("--beta1", opt.beta1, 0, 0.999999, "AdamW's decay of the first moment");
     t.number("--beta2", opt.beta2, 0, 0.999999, "AdamW's decay of the second moment");
     t.number("--eps", opt.eps, 0, 1, "AdamW's epsilon").default_text = "1e-8";
     t.number("--momentum", opt.momentum, 0, 0.999999, "Muon's and Teon's momentum");
+    t.number("--update-rms", opt.update_rms, 0, 10,
+             "root mean square that a hidden matrix's update has before the learning rate, as in Moonlight (0.2, which "
+             "is AdamW's size, with AdamW's learning rate): the factor X sqrt(max(rows, columns)); 0: the factor "
+             "sqrt(rows / columns)");
     t.toggle("--nesterov", opt.nesterov, "orthogonalize gradient + momentum * M instead of M");
     t.add(
-         "--lr-scale", "ROLE=X,...", "factors of the learning rate per role, e.g. q=0.707,k=0.707,v=0.707", "",
+         "--lr-scale", "ROLE=X,...",
+         fmt::format("factors of the learning rate per role, e.g. q=0.707,k=0.707,v=0.707; there are {}; norms and "
+                     "biases always have 1, and weight decay keeps the unscaled rate",
+                     role_names(has_lr_scale)),
+         "",
          [&opt](const std::string& text) {
              for (const std::string& item : split(text)) {
                  size_t equals = item.find('=');
                  CHECK_USAGE(equals != std::string::npos, "--lr-scale {}: write role=factor, e.g. q=0.5", item);
                  auto factor = parse_number(item.substr(equals + 1));
-                 CHECK_USAGE(factor && *factor >= 0 && *factor <= 1e4,
-                             "--lr-scale {}: the factor must be between 0 and 1e4", item);
-                 opt.lr_scale[parse_matrix_role("--lr-scale", item.substr(0, equals))] = static_cast<float>(*factor);
+                 CHECK_USAGE(factor && *factor > 0 && *factor <= 1e4,
+                             "--lr-scale {}: the factor must be above 0 and at most 1e4", item);
+                 opt.lr_scale[parse_role("--lr-scale", item.substr(0, equals), has_lr_scale)] =
+                     static_cast<float>(*factor);
              }
          },
          [&opt] {
@@ -114,12 +152,16 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
              return j;
          })
         .is_list = true;
+}
 
+void add_orthogonalizer_flags(OptionTable& t, OptimizerOptions& opt) {
     t.group("Orthogonalizer");
     t.choice("--ortho", opt.ortho, "exact polar factor, or a Newton-Schulz coefficient set");
     t.integer("--ns-steps", opt.ns_steps, 1, 100, "Newton-Schulz steps");
     t.choice("--ns-form", opt.ns_form, "iterate on the matrix or on its Gram matrix; auto: by aspect ratio");
+}
 
+void add_teon_flags(OptionTable& t, OptimizerOptions& opt) {
     t.group("Teon");
     t.integer("--teon-k", opt.teon_k, 1, 1024, "consecutive layers per stack");
     t.integer("--teon-mode", opt.teon_mode, 1, 3, "unfolding of the stack");
@@ -127,7 +169,8 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
          "--teon-roles", "ROLE,...", "matrices that are stacked; the others are Muon's", "q,k,v",
          [&opt](const std::string& text) {
              opt.teon_roles.clear();
-             for (const std::string& item : split(text)) opt.teon_roles.insert(parse_matrix_role("--teon-roles", item));
+             for (const std::string& item : split(text))
+                 opt.teon_roles.insert(parse_role("--teon-roles", item, is_hidden_matrix));
          },
          [&opt] {
              json j = json::array();
@@ -137,7 +180,9 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
         .is_list = true;
     t.toggle("--teon-rms-match", opt.teon_rms_match, "scale a stack's updates to the size that Muon's would have");
     t.toggle("--teon-normalize-slices", opt.teon_normalize_slices, "divide each slice by its norm before stacking");
+}
 
+void add_schedule_flags(OptionTable& t, Options& o) {
     t.group("Schedule");
     t.choice("--schedule", o.schedule.kind, "learning rate after the warmup");
     t.number("--warmup-ratio", o.schedule.warmup_ratio, 0, 1, "share of the steps with rising learning rate");
@@ -146,10 +191,12 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.number("--min-lr-ratio", o.min_lr_ratio, 0, 1,
              "where the decay ends, as a share of the peak: the rate of the step after the last")
         .default_text = "0.1 cosine, 0 else";
+}
 
-    constexpr bool FREE = false;  // may differ when a run resumes
+void add_run_flags(OptionTable& t, Options& o) {
     t.group("Run", FREE);
     t.text("--out", o.out, "FOLDER", "where the run is written").default_text = "runs/<model>-<optimizer>-<time>";
+    t.rows.back().this_call = true;
     t.integer("--seed", o.seed, 0, kMaxCount, "of initialization and data order").fixed = true;
     t.integer("--eval-every", o.eval_every, 0, kMaxCount, "steps between evaluations; 0: only at the end");
     t.integer("--eval-tokens", o.eval_tokens, 1, kMaxCount, "validation tokens per evaluation").default_text =
@@ -159,7 +206,9 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
               "steps between measurements of singular vector alignment; 0: never");
     t.integer("--memory", o.memory, 1, kMaxCount, "bytes of device memory to plan for, e.g. 40Gi").default_text =
         "what is free; 80Gi with --plan-only";
+}
 
+void add_checkpoint_flags(OptionTable& t, Options& o) {
     t.group("Checkpoints", FREE);
     t.integer("--checkpoint-every", o.checkpoint_every, 0, kMaxCount, "steps between checkpoints; 0: only at the end");
     t.integer("--keep-last", o.keep_last, 0, kMaxCount, "remove older checkpoints than this many; 0: keep all");
@@ -170,11 +219,15 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     t.choice("--on-save-error", o.stop_on_save_error, Choices<bool>{{"continue", false}, {"stop", true}},
              "what to do if a checkpoint cannot be written (the ones before it stay good)");
     t.toggle("--resume", o.resume,
-             "continue from the newest whole checkpoint in --out; starts anew if there is none yet");
+             "continue from the newest whole checkpoint in --out, with the flags in its config.json where none are "
+             "given here; starts anew if there is no checkpoint yet")
+        .this_call = true;
     t.text("--init-from", o.init_from, "PATH",
            "begin with the model of a folder (config.json, model.safetensors or its index), a run or a file");
     t.duration("--time-limit", o.time_limit, "save and end after this time, e.g. 23h50m").default_text = "none";
+}
 
+void add_guard_flags(OptionTable& t, Options& o) {
     t.group("Guards", FREE);
     t.integer("--max-skipped", o.max_skipped, 0, kMaxInt,
               "end the run after this many skipped updates in a row; 0: never");
@@ -182,30 +235,52 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
              "skip updates whose loss or gradient norm is this many standard deviations high; 0: never")
         .fixed = true;
     t.number("--warn-spikes", o.warn_spikes, 0, 1e6, "only report those; 0: never");
+}
 
+void add_sample_flags(OptionTable& t, Options& o) {
     t.group("Samples", FREE);
     t.integer("--sample-every", o.sample_every, 0, kMaxCount, "steps between texts that the model makes up; 0: never");
     add_sampling_flags(t, o.sampling);
+}
 
+void add_check_flags(OptionTable& t, Options& o) {
     t.group("Checks", FREE);
-    t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; touch no device");
+    t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; touch no device").this_call =
+        true;
     t.toggle("--eval-only", o.eval_only,
-             "train nothing; evaluate the weights of --init-from, or of the newest checkpoint in --out with --resume");
-    t.text("--hellaswag", o.hellaswag, "FILE", "with --eval-only: HellaSwag in llm.c's .bin format");
-    t.integer("--ranks", o.ranks, 1, 65536, "with --plan-only: plan for this many devices, and print who updates what");
+             "train nothing; evaluate the weights of --init-from, or of the newest checkpoint in --out with --resume")
+        .this_call = true;
+    t.text("--hellaswag", o.hellaswag, "FILE", "with --eval-only: HellaSwag in llm.c's .bin format").this_call = true;
+    t.integer("--ranks", o.ranks, 1, 65536, "with --plan-only: plan for this many devices, and print who updates what")
+        .this_call = true;
     t.number("--bandwidth", o.bandwidth, 0, 1e6,
-             "with --ranks: predict communication at this many GB/s per rank; 0: do not");
+             "with --ranks: predict communication at this many GB/s per rank; 0: do not")
+        .this_call = true;
     t.range("--profile-steps", o.profile_steps,
-            "time every kernel of these steps; the table goes to profile.txt in the run's folder");
+            "time every kernel of these steps; the table goes to profile.txt in the run's folder")
+        .this_call = true;
     t.toggle("--check-ranks", o.check_ranks, "compare the weights of all ranks after every step (slow)");
     t.toggle("--rank-logs", o.rank_logs, "ranks above 0 log to metrics.rankN.jsonl and rankN.log in the run's folder");
     t.duration("--comm-timeout", o.comm_timeout,
                "a rank that the others keep waiting for longer says for what, and ends the run")
         .default_text = "10m";
-    // Without influence on the numbers, or compared by what they resolve to (run_json).
-    for (const char* flag : {"--recompute", "--data", "--val-data", "--micro-batch", "--steps", "--tokens", "--epochs"})
-        std::find_if(t.rows.begin(), t.rows.end(), [&](const OptionRow& row) { return row.flag == flag; })->fixed =
-            false;
+}
+
+// One row per flag; what a row sets is in `o`, whose present values are the defaults.
+OptionTable make_table(const ModelFamily& family, Options& o) {
+    OptionTable t;
+    add_model_flags(t, o, family);
+    add_data_flags(t, o);
+    add_length_flags(t, o);
+    add_optimizer_flags(t, o.optimizer, o);
+    add_orthogonalizer_flags(t, o.optimizer);
+    add_teon_flags(t, o.optimizer);
+    add_schedule_flags(t, o);
+    add_run_flags(t, o);
+    add_checkpoint_flags(t, o);
+    add_guard_flags(t, o);
+    add_sample_flags(t, o);
+    add_check_flags(t, o);
     return t;
 }
 
@@ -225,19 +300,25 @@ void check_batch(const Options& o) {
 namespace {
 
 // Rules between flags.
-void check_conflicts(Options& o, const std::set<std::string>& given) {
+void check_conflicts(Options& o, const FlagsGiven& given) {
     OptimizerOptions& opt = o.optimizer;
-    if (!given.count("--lr")) opt.lr = opt.method == Method::adamw ? 3e-4f : 5e-3f;
+    if (!given.count("--lr") && !given.by_run.count("--lr")) opt.lr = opt.method == Method::adamw ? 3e-4f : 5e-3f;
     if (!o.adamw_lr) o.adamw_lr = opt.lr;
     if (!o.min_lr_ratio) o.min_lr_ratio = default_min_lr_ratio(o.schedule.kind);
     opt.adamw_lr = *o.adamw_lr;
+    if (!opt.adamw_weight_decay) opt.adamw_weight_decay = opt.weight_decay;
     o.schedule.min_lr_ratio = *o.min_lr_ratio;
 
     std::vector<std::string> lengths;
     for (const char* flag : {"--steps", "--tokens", "--epochs"})
         if (given.count(flag)) lengths.push_back(flag);
     CHECK_USAGE(lengths.size() <= 1, "{}: they say the same thing; give one", fmt::join(lengths, " and "));
-    if (lengths.empty()) o.epochs = 1;
+    if (lengths.empty() && !o.steps && !o.tokens && o.epochs == 0) o.epochs = 1;
+    if (!lengths.empty()) {  // and not what a run's config.json says
+        if (lengths[0] != "--steps") o.steps = 0;
+        if (lengths[0] != "--tokens") o.tokens = 0;
+        if (lengths[0] != "--epochs") o.epochs = 0;
+    }
 
     auto needs = [&](std::initializer_list<const char*> flags, bool allowed, const char* what) {
         for (const char* flag : flags)
@@ -253,16 +334,16 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
         return;
     }
     if (o.init_from.empty()) check_batch(o);  // else its model decides the length, where no flag does
-    needs({"--adamw-lr", "--momentum", "--nesterov", "--lr-scale", "--ortho", "--ns-steps", "--ns-form",
-           "--diagnose-every"},
+    needs({"--adamw-lr", "--adamw-weight-decay", "--momentum", "--nesterov", "--update-rms", "--ortho", "--ns-steps",
+           "--ns-form", "--diagnose-every"},
           opt.method != Method::adamw, "--optimizer muon or teon");
     needs({"--teon-k", "--teon-mode", "--teon-roles", "--teon-rms-match", "--teon-normalize-slices"},
           opt.method == Method::teon, "--optimizer teon");
     needs({"--ns-steps", "--ns-form"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
-    needs({"--rank-logs"}, given.count("--out"), "--out");
+    needs({"--rank-logs"}, !o.out.empty(), "--out");
     needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
     needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");
-    needs({"--keep-every"}, given.count("--keep-last") > 0, "--keep-last");
+    needs({"--keep-every"}, o.keep_last > 0, "--keep-last");
     needs({"--prompt", "--prompt-tokens", "--sample-tokens", "--temperature", "--top-k"}, o.sample_every > 0,
           "--sample-every");
     CHECK_USAGE(o.plan_only || !o.data.empty(), "--data: missing; name a folder of token shards (make demo shows how)");
@@ -272,32 +353,33 @@ void check_conflicts(Options& o, const std::set<std::string>& given) {
 
 std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv) {
     Options o;
+    o.model = family.default_preset;
     const OptionTable table = make_table(family, o);
     const std::string description = fmt::format("Train a language model of the {} kind on token shards.", family.name);
-    const std::optional<std::set<std::string>> given = parse_flags(table, family.program(), description, argc, argv);
+    std::optional<FlagsGiven> given = parse_flags(table, family.program(), description, argc, argv);
     if (!given) return std::nullopt;
-    o.given = *given;
+    const std::string saved = o.out + "/config.json";
+    if (std::error_code none; o.resume && std::filesystem::exists(saved, none)) {
+        const int micro_batch = o.micro_batch;  // the checkpoint knows that of the run, and for how many ranks
+        read_config(saved, table, family.program(), *given);
+        o.micro_batch = micro_batch;
+    }
+    o.given = given->by_user;
     check_conflicts(o, *given);
     return o;
 }
 
 nlohmann::json options_json(const ModelFamily& family, const Options& options) {
     Options copy = options;
-    std::string model = options.model;
-    const OptionTable table = make_table(family, copy);
-    copy.model = model;
     json j = json::object();
-    for (const OptionRow& row : table.rows) j[row.flag.substr(2)] = row.get();
+    for (const OptionRow& row : make_table(family, copy).rows) j[row.flag.substr(2)] = row.get();
     return j;
 }
 
 std::vector<std::string> changed_options(const ModelFamily& family, const json& saved, const Options& options) {
     Options copy = options;
-    std::string model = options.model;
-    const OptionTable table = make_table(family, copy);
-    copy.model = model;
     std::vector<std::string> changed;
-    for (const OptionRow& row : table.rows) {
+    for (const OptionRow& row : make_table(family, copy).rows) {
         const std::string name = row.flag.substr(2);
         if (row.fixed && saved.contains(name) && saved[name] != row.get())
             changed.push_back(fmt::format("{} {} (was {})", row.flag, row.get().dump(), saved[name].dump()));

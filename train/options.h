@@ -26,14 +26,15 @@ struct Options {
     Recompute recompute = Recompute::automatic;
     AttentionKind attention = AttentionKind::automatic;
     bool autotune = false;
+    std::string algorithms;
     std::optional<float> norm_eps, rope_base;
     float rope_scaling = 1.0f;
     // data
     std::string data, val_data;
     bool shuffle = true, document_mask = false, verify_data = false;
     // batch
-    int64_t batch_tokens = 524288;
-    int micro_batch = 0;  // 0: automatic
+    int64_t batch_tokens = 0;  // 0: by the device and the model (train/setup.h)
+    int micro_batch = 0;       // 0: automatic
     int64_t steps = 0, tokens = 0;
     double epochs = 0;
     // optimizer, orthogonalizer, teon
@@ -71,8 +72,9 @@ struct Options {
     std::pair<int64_t, int64_t> profile_steps = {};  // first and last; {0, 0}: none
 };
 
-// Parses argv and, where given, --config FILE.toml (flags override it). Throws UsageError with one line that names the
-// flag, the value and the fix. Returns std::nullopt if --help or --version was asked for and printed.
+// Parses argv and, where given, --config; --resume takes what is not given from the config.json in --out. Throws
+// UsageError with one line that names the flag, the value and the fix. Returns std::nullopt if --help or --version was
+// asked for and printed.
 std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv);
 
 // Throws UsageError unless --batch-tokens, --seq-len and --micro-batch divide one another.

@@ -1,0 +1,242 @@
+#include "options/config_file.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "files/file.h"
+#include "files/json.h"
+
+namespace teon {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxConfig = int64_t{1} << 20;
+
+class TomlReader {
+public:
+    TomlReader(std::string_view text, const std::string& name) : text_(text), name_(name) {}
+
+    std::vector<ConfigEntry> entries() {
+        std::vector<ConfigEntry> list;
+        for (skip(true); !done(); skip(true)) {
+            require(peek() != '[', "sections are not used here; write every flag at the top level");
+            ConfigEntry entry{key(), {}, line_, false};
+            expect('=', "a flag is written as name = value");
+            skip(false);
+            entry.is_list = peek() == '[' || peek() == '{';
+            entry.value = value();
+            skip(false);
+            require(done() || peek() == '\n', "more follows the value; a line holds one flag");
+            for (const ConfigEntry& other : list)
+                require(other.key != entry.key,
+                        fmt::format("{} is given twice, also in line {}", entry.key, other.line));
+            list.push_back(std::move(entry));
+        }
+        return list;
+    }
+
+private:
+    bool done() const { return at_ == text_.size(); }
+    char peek() const { return done() ? '\0' : text_[at_]; }
+    [[noreturn]] void fail(const std::string& what) const {
+        throw UsageError(fmt::format("{}: line {}: {}", name_, line_, what));
+    }
+    void require(bool ok, const std::string& what) const {
+        if (!ok) fail(what);
+    }
+    char next() {
+        const char c = text_[at_++];
+        line_ += c == '\n';
+        return c;
+    }
+    // Blanks and a comment; with line ends too.
+    void skip(bool lines) {
+        while (!done() &&
+               (peek() == ' ' || peek() == '\t' || peek() == '\r' || peek() == '#' || (lines && peek() == '\n')))
+            if (peek() == '#')
+                at_ = std::min(text_.find('\n', at_), text_.size());
+            else
+                next();
+    }
+    void expect(char c, const std::string& what) {
+        skip(false);
+        require(peek() == c, what);
+        next();
+    }
+    bool quoted() const { return peek() == '"' || peek() == '\''; }
+    static bool in_bare(char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+               c == '+' || c == '.';
+    }
+    std::string bare() {
+        std::string word;
+        while (in_bare(peek())) word += next();
+        return word;
+    }
+    std::string key() {
+        const std::string word = quoted() ? string() : bare();
+        require(!word.empty(), "a flag is written as name = value");
+        return word;
+    }
+    std::string string() {
+        const char quote = next();
+        std::string word;
+        for (;;) {
+            require(!done() && peek() != '\n', fmt::format("a string lacks its closing {}", quote));
+            const char c = next();
+            if (c == quote) break;
+            require(static_cast<unsigned char>(c) >= 0x20 || c == '\t', "a control character in a string");
+            word += c == '\\' && quote == '"' ? escape() : std::string(1, c);
+        }
+        require(!word.empty() || peek() != quote, "strings of several lines are not used here");
+        return word;
+    }
+    std::string escape() {
+        static constexpr std::string_view kNames = "\"\\bfnrt", kChars = "\"\\\b\f\n\r\t";
+        const char c = done() ? '\0' : next();
+        if (const size_t i = kNames.find(c); i != std::string_view::npos) return std::string(1, kChars[i]);
+        require(c == 'u' || c == 'U', "an unknown escape in a string; a backslash itself is \\\\");
+        const size_t digits = c == 'u' ? 4 : 8;
+        uint32_t code = 0;
+        for (size_t i = 0; i < digits; ++i) {
+            const size_t digit = std::string_view("0123456789abcdef")
+                                     .find(static_cast<char>(std::tolower(static_cast<unsigned char>(peek()))));
+            require(!done() && digit != std::string_view::npos,
+                    fmt::format("\\{} takes {} hexadecimal digits", c, digits));
+            code = code << 4 | static_cast<uint32_t>(digit);
+            next();
+        }
+        require(code < 0x110000 && (code < 0xd800 || code > 0xdfff), "an escape that is no character");
+        return utf8(code);
+    }
+    static std::string utf8(uint32_t code) {
+        if (code < 0x80) return {static_cast<char>(code)};
+        std::string tail;
+        uint32_t first_limit = 0x40;  // what the first byte can hold, halved with each byte after it
+        do {
+            tail.insert(tail.begin(), static_cast<char>(0x80 | (code & 0x3f)));
+            code >>= 6;
+            first_limit >>= 1;
+        } while (code >= first_limit);
+        return static_cast<char>(~(2 * first_limit - 1) | code) + tail;
+    }
+    std::string scalar() {
+        if (quoted()) return string();
+        std::string word = bare();
+        if (word == "true" || word == "false") return word;
+        require(!word.empty(), "a value is missing");
+        std::erase(word, '_');
+        if (word.starts_with('+')) word.erase(0, 1);
+        require(parse_number(word) && std::isalpha(static_cast<unsigned char>(word.back())) == 0,
+                fmt::format("{} is not a number; texts are written in quotes: \"{}\"", word, word));
+        return word;
+    }
+    // Items up to `end`, as flags take them: with commas.
+    template <typename Item>
+    std::string list(char end, Item item) {
+        std::string joined;
+        next();
+        for (skip(true); peek() != end; skip(true)) {
+            require(!done(), fmt::format("a list lacks its closing {}", end));
+            if (!joined.empty()) joined += ',';
+            joined += item();
+            skip(true);
+            require(done() || peek() == ',' || peek() == end, fmt::format("a comma or {} is missing in a list", end));
+            if (peek() == ',') next();
+        }
+        next();
+        return joined;
+    }
+    std::string value() {
+        if (peek() == '[') return list(']', [&] { return scalar(); });
+        if (peek() != '{') return scalar();
+        return list('}', [&] {
+            const std::string name = key();
+            expect('=', "a list in braces holds name = value");
+            skip(false);
+            return name + "=" + scalar();
+        });
+    }
+
+    std::string_view text_;
+    const std::string& name_;
+    size_t at_ = 0;
+    int line_ = 1;
+};
+
+const OptionRow& row_of(const OptionTable& table, const std::string& key, const std::string& where) {
+    for (const OptionRow& row : table.rows)
+        if (row.flag == "--" + key) return row;
+    throw UsageError(fmt::format("{}: there is no flag '{}'; did you mean {}?", where, key,
+                                 nearest_flag(table, "--" + key).substr(2)));
+}
+
+void set_row(const OptionRow& row, const std::string& value, const std::string& where) {
+    try {
+        row.set(value);
+    } catch (const UsageError& error) { throw UsageError(fmt::format("{}: {}", where, error.what())); }
+}
+
+// A logged value as on the command line.
+std::string as_word(const json& value, const std::string& where) {
+    if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
+    if (value.is_number_float()) return fmt::format("{}", value.get<double>());  // 3600, not 3600.0
+    if (value.is_number()) return value.dump();
+    if (value.is_string()) return value.get<std::string>();
+    CHECK_USAGE(value.is_structured(), "{} is {}, expected a value", where, shown(value));
+    std::string words;
+    for (const auto& [key, item] : value.items()) {
+        CHECK_USAGE(!item.is_structured() && !item.is_null(), "{} is {}, expected a list of values", where,
+                    shown(value));
+        if (!words.empty()) words += ',';
+        if (value.is_object()) words += key + '=';
+        words += as_word(item, where);
+    }
+    return words;
+}
+
+void take_over(const json& file, const std::string& path, const OptionTable& table, const std::string& program,
+               FlagsGiven& given) {
+    const JsonObject o(file, path);
+    CHECK_USAGE(o.has("options") && file["options"].is_object(),
+                "{}: is not the config.json of a run: it has no options", path);
+    const auto of = o.get<std::string>("program", "");
+    CHECK_USAGE(of == program, "{}: is of a run of {}, not of {}", path, of.empty() ? "another program" : of, program);
+    const std::string all = path + ": options";
+    for (const auto& [key, value] : file["options"].items()) {
+        const std::string where = path + ": " + key;
+        const OptionRow& row = row_of(table, key, all);
+        if (row.this_call || given.count(row.flag) || value.is_null()) continue;
+        // What is the default already may have no spelling: 0 layers are the preset's.
+        if (value != row.get()) set_row(row, as_word(value, where), where);
+        given.by_run.insert(row.flag);
+    }
+}
+
+}  // namespace
+
+std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& name) {
+    return TomlReader(text, name).entries();
+}
+
+void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& given) {
+    const std::string text = read_text(path, kMaxConfig);
+    const size_t first = text.find_first_not_of(" \t\r\n");
+    CHECK_USAGE(first != std::string::npos, "{}: is empty; it holds lines like lr = 0.02, or is a run's config.json",
+                path);
+    if (text[first] == '{') return take_over(parse_json(text, path), path, table, program, given);
+    CHECK_USAGE(is_utf8(text), "{}: is not a text in UTF-8", path);
+    const std::set<std::string> on_command_line = given.by_user;
+    for (const ConfigEntry& entry : parse_toml(text, path)) {
+        const std::string where = fmt::format("{}: line {}", path, entry.line);
+        const OptionRow& row = row_of(table, entry.key, where);
+        if (on_command_line.count(row.flag)) continue;
+        CHECK_USAGE(row.is_list || !entry.is_list, "{}: {} takes one value, not a list", where, entry.key);
+        set_row(row, entry.value, where);
+        given.by_user.insert(row.flag);
+    }
+}
+
+}  // namespace teon

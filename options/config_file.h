@@ -1,0 +1,27 @@
+// What --config names: a TOML file of flags, or the config.json of another run.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "options/command_line.h"
+
+namespace teon {
+
+struct ConfigEntry {
+    std::string key;    // as a flag, without --
+    std::string value;  // as on the command line, lists with commas
+    int line = 0;
+    bool is_list = false;  // an array or inline table
+};
+
+// The entries of a TOML file (https://toml.io) that holds what flags need: keys with strings, numbers, booleans, arrays
+// and inline tables of these; no sections. Throws UsageError that begins with `name` and the line.
+std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& name);
+
+// Sets the rows that are not given yet from the file and notes which; JSON must be the config.json of a run of
+// `program`. Throws UsageError naming file, line and key, and the nearest flag for an unknown one.
+void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& given);
+
+}  // namespace teon
