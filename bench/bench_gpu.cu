@@ -55,7 +55,9 @@ private:
 struct Bench {
     Context context;
     bool gpu = device_info().is_gpu;
-    Memory memory{gpu, int64_t{3} << 30, context.stream};
+    Memory memory{gpu, int64_t{6} << 30, context.stream};
+
+    Bench() { context.linalg.search_algorithms({}, nullptr); }
 
     // Median over 7 of the mean of 5 runs in a row, after 2 for warming up, in milliseconds; null without a GPU.
     std::string measure(const std::function<void()>& run) {
@@ -133,42 +135,54 @@ void attention(Bench& b) {
     }
 }
 
-// y (N, out) = x (N, in) W^T: forward, gradient of x, gradient of W (float, +=).
-void linear(Bench& b, const std::string& name, int count, int N, int out, int in) {
-    const double flops = 2.0 * N * out * in, x = 2.0 * N * in, y = 2.0 * N * out, w = 2.0 * out * in;
+// y (N, out) = x (N, in) W^T + bias (+ residual): forward, gradient of x, gradient of W (float, +=), and where nobody else
+// sums it, of the bias.
+struct LinearBench {
+    const char* name;
+    int count, N, out, in;
+    bool bias = false, residual = false, bias_grad = false;
+};
+void linear(Bench& b, const LinearBench& l) {
+    const double flops = 2.0 * l.N * l.out * l.in, x = 2.0 * l.N * l.in, y = 2.0 * l.N * l.out, w = 2.0 * l.out * l.in;
     auto product = [&](const char* pass, double bytes, int m, int n, int k, bool trans_a, bool trans_b, auto output) {
+        using Output = decltype(output);
+        const bool forward = trans_b;
         Gemm g{.M = m, .N = n, .K = k, .trans_a = trans_a, .trans_b = trans_b};
         g.A = mat(b.memory.take<T>(int64_t{m} * k), trans_a ? m : k);
         g.B = mat(b.memory.take<T>(int64_t{n} * k), trans_b ? k : n);
-        g.C = mat(b.memory.take<decltype(output)>(int64_t{m} * n), n);
-        g.beta = trans_a ? 1.0f : 0.0f;
-        b.kernel((name + pass).c_str(), count, flops, bytes, [&] { b.context.linalg.gemm(g); });
+        g.C = mat(b.memory.take<Output>(int64_t{m} * n), n);
+        g.beta = trans_a || (forward && l.residual) ? 1.0f : 0.0f;
+        if (forward && l.residual) g.addend = mat(b.memory.take<Output>(int64_t{m} * n), n);
+        if (forward && l.bias) g.epilogue = Epilogue::bias, g.bias = mat(b.memory.take<Output>(n), n);
+        if (trans_a && l.bias_grad) g.epilogue = Epilogue::bias_grad, g.bias = mat(b.memory.take<float>(m), m);
+        b.kernel((std::string(l.name) + pass).c_str(), l.count, flops, bytes, [&] { b.context.linalg.gemm(g); });
     };
-    product(" forward", x + w + y, N, out, in, false, true, T());
-    product(" dX", x + w + y, N, in, out, false, false, T());
-    product(" dW", x + y + 4 * w, out, in, N, true, false, 0.0f);  // float, read and written
+    product(" forward", x + w + y * (l.residual ? 2 : 1), l.N, l.out, l.in, false, true, T());
+    product(" dX", x + w + y, l.N, l.in, l.out, false, false, T());
+    product(" dW", x + y * (l.bias_grad ? 2 : 1) + 4 * w, l.out, l.in, l.N, true, false, 0.0f);  // read and written
 }
 
-// A GPT-2 124M step of one micro-batch of 16 x 1024 tokens, kernel by kernel.
+// A GPT-2 124M step of one micro-batch of 64 x 1024 tokens, kernel by kernel. Names are those of model_gpu.toml, or what
+// several rows there begin with.
 void step_kernels(Bench& b) {
     const DecoderConfig c = gpt2_config("small");
-    const int L = c.L, C = c.C, F = c.Fp(), Vp = c.Vp(), V = c.V, length = 1024, N = 16 * length, chunk = 1280;
+    const int L = c.L, C = c.C, F = c.Fp(), Vp = c.Vp(), V = c.V, length = 1024, B = 64, N = B * length, chunk = 8192;
     const Stream& stream = b.context.stream;
     Memory& m = b.memory;
     const double NC = 2.0 * N * C;  // bytes of the residual stream
-    linear(b, "qkv", L, N, 3 * C, C);
-    linear(b, "attention out", L, N, C, C);
-    linear(b, "MLP up", L, N, F, C);
-    linear(b, "MLP down", L, N, C, F);
-    linear(b, "head, 1280 rows", ceil_div(N, chunk), chunk, Vp, C);
+    linear(b, {.name = "qkv", .count = L, .N = N, .out = 3 * C, .in = C, .bias = true, .bias_grad = true});
+    linear(b, {.name = "attention out", .count = L, .N = N, .out = C, .in = C, .bias = true, .residual = true});
+    linear(b, {.name = "MLP up", .count = L, .N = N, .out = F, .in = C, .bias = true});
+    linear(b, {.name = "MLP down", .count = L, .N = N, .out = C, .in = F, .bias = true, .residual = true});
+    linear(b, {.name = "head", .count = N / chunk, .N = chunk, .out = Vp, .in = C});
     {
-        const AttentionShape s{16, length, c.NH, c.NKV, c.HS()};
+        const AttentionShape s{B, length, c.NH, c.NKV, c.HS()};
         const AttentionTensors t(m, s);
         b.kernel("attention forward", L, attention_flops(s, 2), 4 * NC,
                  [&] { flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, stream); });
     }
     {
-        const AttentionShape s{16, length, c.NH, c.NKV, c.HS()};
+        const AttentionShape s{B, length, c.NH, c.NKV, c.HS()};
         const AttentionTensors t(m, s);
         if (b.gpu) flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, stream);
         b.kernel("attention backward", L, attention_flops(s, 5), 8 * NC, [&] {
@@ -177,31 +191,34 @@ void step_kernels(Bench& b) {
     }
     auto rows = [&] { return m.take<T>(int64_t{N} * C); };
     {
-        T *out = rows(), *residual = rows(), *x = rows(), *branch = rows(), *weight = m.take<T>(C),
-          *bias = m.take<T>(C);
+        T *out = rows(), *x = rows(), *weight = m.take<T>(C), *bias = m.take<T>(C);
         float *mean = m.take<float>(N), *rstd = m.take<float>(N);
-        b.kernel("norm + residual forward", 2 * L + 1, 0, 4 * NC,
-                 [&] { layernorm_forward(out, residual, mean, rstd, x, branch, weight, bias, N, C, 1e-5f, stream); });
+        b.kernel("norm forward", 2 * L + 1, 0, 2 * NC,
+                 [&] { layernorm_forward(out, mean, rstd, x, weight, bias, N, C, 1e-5f, stream); });
     }
     {
         T *dx = rows(), *dout = rows(), *x = rows(), *weight = m.take<T>(C);
-        float *mean = m.take<float>(N), *rstd = m.take<float>(N), *dw = m.take<float>(C), *db = m.take<float>(C);
+        float *mean = m.take<float>(N), *rstd = m.take<float>(N), *dw = m.take<float>(C), *db = m.take<float>(C),
+              *dx_sums = m.take<float>(C);
         void* scratch = m.take<std::byte>(static_cast<int64_t>(layernorm_backward_scratch_bytes(N, C)));
-        b.kernel("norm + residual backward", 2 * L + 1, 0, 4 * NC,
-                 [&] { layernorm_backward(dx, dw, db, scratch, dout, dx, x, mean, rstd, weight, N, C, stream); });
+        b.kernel("norm backward", 2 * L + 1, 0, 4 * NC, [&] {
+            layernorm_backward(dx, dw, db, dx_sums, scratch, dout, dx, x, mean, rstd, weight, N, C, stream);
+        });
     }
     {
         T *y = m.take<T>(int64_t{N} * F), *x = m.take<T>(int64_t{N} * F);
         b.kernel("GELU forward", L, 0, 4.0 * N * F, [&] { gelu_forward(y, x, int64_t{N} * F, stream); });
         y = m.take<T>(int64_t{N} * F), x = m.take<T>(int64_t{N} * F);
-        b.kernel("GELU backward", L, 0, 6.0 * N * F, [&] { gelu_backward(y, x, y, int64_t{N} * F, stream); });
+        float* db = m.take<float>(F);
+        void* scratch = m.take<std::byte>(static_cast<int64_t>(activation_backward_scratch_bytes(N, F)));
+        b.kernel("GELU backward", L, 0, 6.0 * N * F, [&] { gelu_backward(y, db, scratch, x, y, N, F, stream); });
     }
     {
         T* logits = m.take<T>(int64_t{chunk} * Vp);
         float* losses = m.take<float>(chunk);
         Buffer<int> targets(b.gpu ? chunk : 0);
         if (b.gpu) zero(targets.data(), chunk, stream);
-        b.kernel("classifier, 1280 rows", ceil_div(N, chunk), 0, 4.0 * chunk * Vp,
+        b.kernel("classifier", N / chunk, 0, 4.0 * chunk * Vp,
                  [&] { classifier(logits, losses, targets.data(), chunk, V, Vp, 1.0f / N, true, stream); });
     }
     {

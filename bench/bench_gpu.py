@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Attention, every kernel of a GPT-2 124M step and whole steps on this machine's GPU, beside PyTorch:  make bench-gpu
 
+Each kernel's time stands beside what model_gpu.py predicts for it; those more than 20% off are named.
+
 Runs the program (build/cuda/bench/bench_gpu) and scripts/bench_torch.py in turn, each started anew up to three times
 within the time given, and takes medians over the starts. Prints the tables and, where there is a GPU, appends them to
 bench/RESULTS.md. Without one it prints what every kernel has to compute and to move, with the limit that an H200 sets
@@ -16,6 +18,8 @@ import statistics
 import subprocess
 import sys
 import time
+
+import model_gpu
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 H200 = {"name": "H200 (data sheet)", "flops": 989e12, "bytes": 4.8e12}
@@ -73,8 +77,26 @@ def attention_table(rows):
     return table(["pass", "T", "HS", "GFLOP"] + [f"{m}, TFLOP/s" for m in methods] + ["flash / best of PyTorch"], lines)
 
 
-def kernel_table(rows, limits):
-    """Each kernel of one micro-batch of 16 x 1024 tokens: its share and its distance to what the machine allows."""
+def predictions(device):
+    """Seconds of one launch by name, of the machine in model_gpu.toml that the device's name has, else of an H200."""
+    model, counts = model_gpu.load()
+    machine = next((name for name in model["machine"] if name in device), "H200")
+    return machine, model_gpu.predict(model, counts, machine)
+
+
+def predicted_us(rows, name):
+    """Of a kernel that the table has in one row or in several that begin with its name; None if it has none."""
+    found = [row for row in rows if row.name == name or row.name.startswith(name + ",")]
+    if name == "qkv dW":
+        found += [row for row in rows if row.name == "bias gradient of qkv"]
+    return 1e6 * sum(row.seconds for row in found) if found else None
+
+
+def kernel_table(rows, limits, device):
+    """Each kernel of one micro-batch of 64 x 1024 tokens: its share, its distance to what the machine allows and to
+    what was predicted; and the names of those that are more than 20% off."""
+    machine, predicted = predictions(device)
+    off = []
     kernels = collections.OrderedDict()
     for row in rows:
         kernels.setdefault(row["name"], []).append(row)
@@ -87,14 +109,18 @@ def kernel_table(rows, limits):
         seconds = {"arithmetic": row["flops"] / limits["flops"], "memory": row["bytes"] / limits["bytes"]}
         bound = max(seconds, key=seconds.get)
         limit, ms = 1000 * seconds[bound], medians.get(name)
+        us = predicted_us(predicted, name)
+        if ms and us and abs(1000 * ms / us - 1) > 0.2:
+            off.append(f"{name} {1000 * ms / us:.2f}")
         lines.append([name, row["count"], f"{row['flops'] / 1e9:.1f}" if row["flops"] else "-",
                       f"{row['bytes'] / 1e6:.0f}", bound,
-                      f"{1000 * limit:.0f}"]
+                      f"{1000 * limit:.0f}", f"{us:.0f}" if us else "-"]
                      + ([f"{1000 * ms:.0f}", f"{100 * limit / ms:.0f}%", f"{100 * ms * row['count'] / total:.1f}%"]
                         if ms
                         else ["not run"] * 3))
-    return table(["kernel", "times", "GFLOP", "MB", "bound by", f"limit, us, {limits['name']}", "us", "of the limit",
-                  "share of all"], lines)
+    text = table(["kernel", "times", "GFLOP", "MB", "bound by", f"limit, us, {limits['name']}",
+                  f"predicted, us, {machine}", "us", "of the limit", "share of all"], lines)
+    return text + (f"\nMore than 20% off the prediction (measured / predicted): {', '.join(off)}\n" if off else "")
 
 
 def train_table(ours, torchs):
@@ -142,9 +168,9 @@ def main():
                   "bytes": statistics.median(copies)}
     text = (f"## GPU: {device['name'] if device['gpu'] else 'not run'}, {datetime.date.today()}\n\n"
             "Causal attention alone, bf16, 16384 tokens of 1024 channels:\n\n" + attention_table(attention)
-            + "\nThe kernels of one micro-batch of GPT-2 124M, 16 x 1024 tokens, bf16 (bytes: each operand moved "
+            + "\nThe kernels of one micro-batch of GPT-2 124M, 64 x 1024 tokens, bf16 (bytes: each operand moved "
               "once):\n\n"
-            + kernel_table(kernels, limits)
+            + kernel_table(kernels, limits, device["name"])
             + "\nTraining GPT-2 124M, 65536 tokens a step, AdamW, clipping, bf16 with float master weights, no "
               "recomputation:\n\n"
             + train_table(ours, torchs))

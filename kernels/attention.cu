@@ -47,6 +47,33 @@ RowBlock row_block(const AttentionShape& s, int begin, int end) { return {s.B, s
 // rows, whose scratch is the larger, can afford.
 int block_rows(const AttentionShape& s) { return std::min(s.T, s.T <= 512 ? 64 : 128); }
 
+// A CPU takes so many sequences at a time that their scores stay in its caches from one product to the next, but no fewer
+// than kHeadsTogether heads, which its threads share: products of fewer would be cut otherwise (cpu/matmul.cpp), and
+// results would depend on B. A GPU takes all, which fill it.
+constexpr int64_t kScoreBytes = 1 << 20;
+constexpr int kHeadsTogether = 8;
+int groups_of_sequences(const AttentionShape& s) {
+    if constexpr (kRowAlone == 0) {
+        return 1;
+    } else {
+        const int64_t bytes = static_cast<int64_t>(s.NH) * block_rows(s) * s.T * static_cast<int64_t>(sizeof(float));
+        const int64_t together = std::max<int64_t>(kScoreBytes / bytes, ceil_div(kHeadsTogether, s.NKV));
+        return static_cast<int>(std::max<int64_t>(1, s.B / together));
+    }
+}
+
+// Calls f(first sequence, shape) for each group of sequences; the largest comes first.
+template <typename F>
+void for_each_group(const AttentionShape& s, F f) {
+    const int groups = groups_of_sequences(s);
+    for (int begin = 0, left = groups; left > 0; --left) {
+        AttentionShape group = s;
+        group.B = ceil_div(s.B - begin, left);
+        f(begin, group);
+        begin += group.B;
+    }
+}
+
 // Which row of a block a thread works on. Its columns are dealt to the row's lanes, W at a time.
 template <typename Shape>
 struct ScoreRow {
@@ -204,6 +231,7 @@ struct Scratch {
     float* dkv = nullptr;  // (B, T, 2 NKV HS), keys then values; bf16 only
     size_t bytes = 0;
 
+    // Of one group of sequences.
     Scratch(void* base, const AttentionShape& s) {
         const int64_t n = static_cast<int64_t>(s.B) * s.NH * block_rows(s) * row_block(s, 0, s.T).ld();
         auto take = [&]<typename E>(E*& p, int64_t elements) {
@@ -274,13 +302,16 @@ size_t attention_scratch_bytes(const AttentionShape& s, DType dtype) {
     check_shape(s);
     CHECK(dtype == DType::f32 || dtype == DType::bf16, "attention: storage type {}, expected float or bf16",
           name_of(dtype));
-    return dtype == DType::f32 ? Scratch<float>(nullptr, s).bytes : Scratch<bf16>(nullptr, s).bytes;
+    AttentionShape group = s;
+    group.B = ceil_div(s.B, groups_of_sequences(s));
+    return dtype == DType::f32 ? Scratch<float>(nullptr, group).bytes : Scratch<bf16>(nullptr, group).bytes;
 }
 
+namespace {
+
 template <typename T>
-void attention_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start, const AttentionShape& s,
-                       Context& context) {
-    check_shape(s);
+void forward_group(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start, const AttentionShape& s,
+                   Context& context) {
     const Scratch<T> work(scratch, s);
     const Heads heads{s};
     const BatchedGemm gemm{context.linalg, s};
@@ -309,9 +340,8 @@ void attention_forward(T* out, float* lse, void* scratch, const T* qkv, const in
 }
 
 template <typename T>
-void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
-                        const int* doc_start, const AttentionShape& s, Context& context) {
-    check_shape(s);
+void backward_group(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
+                    const int* doc_start, const AttentionShape& s, Context& context) {
     const Scratch<T> work(scratch, s);
     const Heads heads{s};
     const BatchedGemm gemm{context.linalg, s};
@@ -356,6 +386,29 @@ void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, con
     if constexpr (!std::is_same_v<T, float>) {
         round_dkv(dqkv, work.dkv, static_cast<int64_t>(s.B) * s.T, dkv_columns, width, context.stream);
     }
+}
+
+}  // namespace
+
+template <typename T>
+void attention_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start, const AttentionShape& s,
+                       Context& context) {
+    check_shape(s);
+    for_each_group(s, [&](int64_t b, const AttentionShape& group) {
+        forward_group(out + b * s.T * s.NH * s.HS, lse + b * s.NH * s.T, scratch, qkv + b * s.T * s.qkv_width(),
+                      doc_start ? doc_start + b * s.T : nullptr, group, context);
+    });
+}
+
+template <typename T>
+void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
+                        const int* doc_start, const AttentionShape& s, Context& context) {
+    check_shape(s);
+    for_each_group(s, [&](int64_t b, const AttentionShape& group) {
+        const int64_t packed = b * s.T * s.qkv_width(), plain = b * s.T * s.NH * s.HS;
+        backward_group(dqkv + packed, scratch, dout + plain, qkv + packed, out + plain, lse + b * s.NH * s.T,
+                       doc_start ? doc_start + b * s.T : nullptr, group, context);
+    });
 }
 
 template void attention_forward(float*, float*, void*, const float*, const int*, const AttentionShape&, Context&);

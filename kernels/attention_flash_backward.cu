@@ -9,21 +9,24 @@ namespace {
 // What the backward passes need of a query row: log2(e) lse and D.
 using RowStats = Vec<float, 2>;
 
-// stats (B, NH, T): each row's log2(e) lse and D. HS / 8 threads share a row.
+// stats (B, NH, T): each row's log2(e) lse and D. HS / 8 threads share a row; blocks: x along the rows of a sequence, y
+// sequences.
 template <int HS>
 __global__ void flash_attention_stats_kernel(RowStats* stats, const bf16* dout, const bf16* out, const float* lse,
-                                             int64_t rows, FlashShape<HS> s) {
+                                             FlashShape<HS> s) {
     constexpr int kLanes = HS / 8;
-    const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, row = thread / kLanes;
+    const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const int row = static_cast<int>(thread / kLanes), rows = s.T * s.NH, b = static_cast<int>(blockIdx.y);
     float D = 0.0f;
     if (row < rows) {
-        const auto dy = load_vec<8>(dout + thread * 8), y = load_vec<8>(out + thread * 8);
+        const int64_t begin = static_cast<int64_t>(b) * s.T * s.plain_row + thread * 8;
+        const auto dy = load_vec<8>(dout + begin), y = load_vec<8>(out + begin);
         FOR_VEC(i, 8) D += static_cast<float>(dy[i]) * static_cast<float>(y[i]);
     }
 #pragma unroll
     for (int bit = kLanes / 2; bit > 0; bit /= 2) D += __shfl_xor_sync(0xffffffffu, D, bit);
     if (row < rows && thread % kLanes == 0) {
-        const int64_t bt = row / s.NH, at = (bt / s.T * s.NH + row % s.NH) * s.T + bt % s.T;
+        const int64_t at = s.row(b, row % s.NH, row / s.NH);
         stats[at] = RowStats{{lse[at] * kLog2E, D}};
     }
 }
@@ -284,10 +287,9 @@ void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const
         using KeyTiles = KeyGradientTiles<HS>;
         const FlashShape<HS> shape(s, doc_start);
         RowStats* stats = static_cast<RowStats*>(scratch);
-        const int64_t rows = static_cast<int64_t>(s.B) * s.T * s.NH;
         constexpr int kStatsThreads = 256, kRowsPerBlock = kStatsThreads / (HS / 8);
-        launch<flash_attention_stats_kernel<HS>>({ceil_div(rows, kRowsPerBlock), kStatsThreads}, stream, stats, dout,
-                                                 out, lse, rows, shape);
+        launch<flash_attention_stats_kernel<HS>>({dim3(flash_tiles(s.T * s.NH, kRowsPerBlock), s.B), kStatsThreads},
+                                                 stream, stats, dout, out, lse, shape);
         launch<flash_attention_key_gradient_kernel<HS>>(
             {dim3(flash_tiles(s.T, KeyTiles::kKeys), s.NKV, s.B), kFlashThreads, KeyTiles::kBytes}, stream, dqkv, dout,
             qkv, stats, shape);

@@ -3,11 +3,12 @@
 //   loss = log sum exp x - x_y,   d loss / d x = softmax(x) - onehot(y)
 //
 // One pass finds maximum and sum together (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867), a second one
-// writes the gradient over what it reads: the logits, the largest tensor of a small model, move through memory at most
-// three times.
+// writes the gradient. On a GPU a row that fits waits for it in shared memory, so that the logits, the largest tensor of a
+// small model, are read once and written once.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/ops.h"
 #include "runtime/integer.h"
@@ -19,6 +20,9 @@ namespace teon {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int kMostThreads = 512;
+// The shared memory that a block may have on every GPU of sm_80 and later; two such blocks fit on an H100.
+constexpr size_t kMostHeld = 99 << 10;
 
 // What to subtract from x before exp(x): the maximum, or nothing as long as there was nothing but -inf, whose exp is 0.
 __device__ inline float shift_of(float maximum) { return maximum == -kInfinity ? 0.0f : maximum; }
@@ -30,35 +34,46 @@ struct SoftmaxSum {
 
 // Each of `threads` threads reads every threads-th vector of W columns, and keeps W maxima, each with the sum of what
 // it has seen relative to it. A chunk of kChunk vectors is read for its maxima, and again, from the nearest cache, for
-// its sums; so there is one correction of a sum per chunk, and one exp per logit.
-template <typename T, int W, bool ALONE>
-__device__ SoftmaxSum softmax_sum(const T* x, int V, int thread, int threads) {
+// its sums; so there is one correction of a sum per chunk, and one exp per logit. HELD: what is read is kept in `held`,
+// by the thread that reads it, for that thread to read again. Columns that make no whole vector are one thread's.
+template <typename T, int W, bool ALONE, bool HELD>
+__device__ SoftmaxSum softmax_sum(const T* x, T* held, int V, int thread, int threads) {
     constexpr int kChunk = 8;
-    const int stride = threads * W;
+    const int stride = threads * W, whole = V / W * W;
     float maximum[W], sum[W];
     for (int i = 0; i < W; i++) maximum[i] = -kInfinity, sum[i] = 0.0f;
-    for (int begin = thread * W; begin < V; begin += kChunk * stride) {
-        const int end = std::min(V, begin + kChunk * stride);
+    for (int begin = thread * W; begin < whole; begin += kChunk * stride) {
+        const int end = std::min(whole, begin + kChunk * stride);
         float larger[W], shift[W], chunk_sum[W];
         for (int i = 0; i < W; i++) larger[i] = maximum[i];
+#pragma unroll 4
         for (int j = begin; j < end; j += stride) {
             auto vec = load_vec<W>(x + j);
+            if constexpr (HELD) store_vec(held + j, vec);
             for (int i = 0; i < W; i++) {
                 const float value = static_cast<float>(vec[i]);
-                larger[i] = j + i < V && value > larger[i] ? value : larger[i];
+                larger[i] = value > larger[i] ? value : larger[i];
             }
         }
         for (int i = 0; i < W; i++) shift[i] = shift_of(larger[i]), chunk_sum[i] = 0.0f;
         for (int j = begin; j < end; j += stride) {
-            auto vec = load_vec<W>(x + j);
-            for (int i = 0; i < W; i++) {
-                const float e = exp_fast(static_cast<float>(vec[i]) - shift[i]);
-                chunk_sum[i] += j + i < V ? e : 0.0f;
-            }
+            auto vec = load_vec<W>((HELD ? held : x) + j);
+            for (int i = 0; i < W; i++) chunk_sum[i] += exp_fast(static_cast<float>(vec[i]) - shift[i]);
         }
         for (int i = 0; i < W; i++) {
             sum[i] = fmaf(sum[i], exp_fast(maximum[i] - shift[i]), chunk_sum[i]);
             maximum[i] = larger[i];
+        }
+    }
+    if (whole < V && thread == whole / W % threads) {
+        auto vec = load_vec<W>(x + whole);
+        if constexpr (HELD) store_vec(held + whole, vec);
+        for (int i = 0; i < W; i++) {
+            if (whole + i >= V) continue;
+            const float value = static_cast<float>(vec[i]), larger = value > maximum[i] ? value : maximum[i];
+            const float shift = shift_of(larger);
+            sum[i] = fmaf(sum[i], exp_fast(maximum[i] - shift), exp_fast(value - shift));
+            maximum[i] = larger;
         }
     }
     SoftmaxSum all{maximum[0], 0.0f};
@@ -71,13 +86,14 @@ __device__ SoftmaxSum softmax_sum(const T* x, int V, int thread, int threads) {
 }
 
 // A row per block, or per thread where rows are short (ALONE). Rows begin at multiples of W.
-template <typename T, int W, bool ALONE>
-__global__ void classifier_kernel(T* logits, float* losses, const int* targets, int N, int V, int Vp, float grad_scale,
-                                  bool with_gradient) {
+template <typename T, int W, bool ALONE, bool HELD>
+__global__ void __launch_bounds__(kMostThreads) classifier_kernel(T* logits, float* losses, const int* targets, int N,
+                                                                  int V, int Vp, float grad_scale, bool with_gradient) {
     const int64_t row = ALONE ? static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x : blockIdx.x;
     if (row >= N) return;
     const int thread = ALONE ? 0 : threadIdx.x, threads = ALONE ? 1 : blockDim.x;
     T* x = logits + row * Vp;
+    DYN_SHARED(T, held);  // (Vp), only if HELD
     const int target = targets[row];
 
     if (target < 0) {
@@ -90,37 +106,56 @@ __global__ void classifier_kernel(T* logits, float* losses, const int* targets, 
     // read before the threads meet in softmax_sum, and overwritten after that.
     const float nan = std::numeric_limits<float>::quiet_NaN();
     const float target_logit = target < V ? static_cast<float>(x[target]) : nan;
-    const SoftmaxSum s = softmax_sum<T, W, ALONE>(x, V, thread, threads);
+    const SoftmaxSum s = softmax_sum<T, W, ALONE, HELD>(x, held, V, thread, threads);
     if (thread == 0) losses[row] = s.maximum - target_logit + logf(s.sum);
     if (!with_gradient) return;
 
-    const float normalize = target < V ? 1.0f / s.sum : nan;
-    for (int j = thread * W; j < Vp; j += threads * W) {
-        Vec<T, W> y{};
-        if (j < V) {
-            auto vec = load_vec<W>(x + j);
+    const float normalize = target < V ? 1.0f / s.sum : nan, factor = grad_scale * normalize;
+    // The gradient of a vector's first `columns` columns, 0 for the others.
+    auto write = [&](int j, int columns) {
+        auto vec = load_vec<W>((HELD ? held : x) + j);
+        Vec<float, W> y;
+        for (int i = 0; i < W; i++) y[i] = exp_fast(static_cast<float>(vec[i]) - s.maximum) * factor;
+        if (j <= target && target < j + columns) {
             for (int i = 0; i < W; i++) {
                 const float p = exp_fast(static_cast<float>(vec[i]) - s.maximum) * normalize;
-                const float gradient = grad_scale * (p - (j + i == target ? 1.0f : 0.0f));
-                y[i] = T(j + i < V ? gradient : 0.0f);
+                if (j + i == target) y[i] = grad_scale * (p - 1.0f);
             }
         }
-        store_vec(x + j, y);
+        if (columns < W) {
+            for (int i = 0; i < W; i++) y[i] = i < columns ? y[i] : 0.0f;
+        }
+        store_vec(x + j, round_vec<T>(y));
+    };
+    const int whole = V / W * W;
+    for (int j = thread * W; j < whole; j += threads * W) write(j, W);
+    for (int j = whole + thread * W; j < Vp; j += threads * W) {
+        if (j < V) {
+            write(j, V - j);
+        } else {
+            store_vec(x + j, Vec<T, W>{});
+        }
     }
 }
 
 template <typename T, int W>
 void launch_classifier(T* logits, float* losses, const int* targets, int N, int V, int Vp, float grad_scale,
                        bool with_gradient, const Stream& stream) {
-    if (V <= kRowAlone) {
-        launch<classifier_kernel<T, W, true>>({ceil_div(N, 32), 32}, stream, logits, losses, targets, N, V, Vp,
-                                              grad_scale, with_gradient);
+    auto run = [&](auto alone, auto held, int64_t blocks, int threads, size_t bytes) {
+        launch<classifier_kernel<T, W, decltype(alone)::value, decltype(held)::value>>(
+            {blocks, threads, bytes}, stream, logits, losses, targets, N, V, Vp, grad_scale, with_gradient);
+    };
+    constexpr std::true_type yes;
+    constexpr std::false_type no;
+    if constexpr (kRowAlone > 0) {
+        if (V <= kRowAlone) return run(yes, no, ceil_div(N, 32), 32, 0);
     } else {
-        // Some 32 vectors per thread hide the cost of the reductions.
-        const int threads = std::clamp(round_up(V / (32 * W), 32), 32, 512);
-        launch<classifier_kernel<T, W, false>>({N, threads}, stream, logits, losses, targets, N, V, Vp, grad_scale,
-                                               with_gradient);
+        // With so many threads two rows at a time keep a multiprocessor's memory busy.
+        const size_t bytes = sizeof(T) * static_cast<size_t>(Vp);
+        if (bytes <= kMostHeld) return run(no, yes, N, std::clamp(round_up(V / (8 * W), 32), 32, kMostThreads), bytes);
     }
+    // Some 32 vectors per thread hide the cost of the reductions.
+    run(no, no, N, std::clamp(round_up(V / (32 * W), 32), 32, kMostThreads), 0);
 }
 
 }  // namespace

@@ -25,9 +25,7 @@ __device__ __forceinline__ Vec<float, W> load_floats(const T* p) {
 }
 template <typename T, int W>
 __device__ __forceinline__ void store_floats(T* p, const Vec<float, W>& x) {
-    Vec<T, W> y;
-    FOR_VEC(k, W) y[k] = static_cast<T>(x[k]);
-    store_vec(p, y);
+    store_vec(p, round_vec<T>(x));
 }
 
 // Sum of the elements by halves.
@@ -87,6 +85,7 @@ struct RowShape {
     static constexpr int kWidth = WIDTH, kLanes = LANES, kHeld = HELD;
     static constexpr int kBlock = LANES == 1 ? 32 : 128;
     static constexpr int kRowsPerBlock = kBlock / LANES;
+    static constexpr int kUnroll = WIDTH == 1 ? 1 : 4;  // rows without alignment are rare: their code stays small
 
     static int64_t blocks(int64_t rows) { return ceil_div(rows, kRowsPerBlock); }
 
@@ -114,6 +113,7 @@ struct RowShape {
                 if (j < C) f(slot, j);
             }
         } else {
+#pragma unroll kUnroll
             for (int j = lane() * WIDTH; j < C; j += LANES * WIDTH) f(0, j);
         }
     }

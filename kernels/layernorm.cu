@@ -1,4 +1,4 @@
-// Layer normalization (Ba et al., arXiv 1607.06450), fused with the residual addition before it.
+// Layer normalization (Ba et al., arXiv 1607.06450).
 //
 // Forward, for each row x of C elements: mean m, variance v = mean (x - m)^2, rstd = 1 / sqrt(v + eps),
 // xhat = (x - m) rstd, out = xhat * weight + bias.
@@ -11,27 +11,28 @@
 namespace teon {
 
 template <typename T>
-void layernorm_forward(T* out, T* residual, float* mean, float* rstd, const T* x, const T* branch, const T* weight,
-                       const T* bias, int N, int C, float eps, const Stream& stream) {
-    norm_forward<T, true>(out, residual, mean, rstd, x, branch, weight, bias, N, C, eps, stream);
+void layernorm_forward(T* out, float* mean, float* rstd, const T* x, const T* weight, const T* bias, int N, int C,
+                       float eps, const Stream& stream) {
+    norm_forward<T, true>(out, mean, rstd, x, weight, bias, N, C, eps, stream);
 }
 
-size_t layernorm_backward_scratch_bytes(int N, int C) { return norm_backward_scratch_bytes(N, C, true); }
+size_t layernorm_backward_scratch_bytes(int N, int C) { return norm_backward_scratch_bytes(N, C, kNormSums<true>); }
 
 template <typename T>
-void layernorm_backward(T* dx, float* dweight, float* dbias, void* scratch, const T* dout, const T* dresidual,
-                        const T* x, const float* mean, const float* rstd, const T* weight, int N, int C,
-                        const Stream& stream) {
-    norm_backward<T, true>(dx, dweight, dbias, scratch, dout, dresidual, x, mean, rstd, weight, N, C, stream);
+void layernorm_backward(T* dx, float* dweight, float* dbias, float* dx_sums, void* scratch, const T* dout,
+                        const T* dresidual, const T* x, const float* mean, const float* rstd, const T* weight, int N,
+                        int C, const Stream& stream) {
+    norm_backward<T, true>(dx, {{dweight, dbias, dx_sums}}, scratch, dout, dresidual, x, mean, rstd, weight, N, C,
+                           stream);
 }
 
-template void layernorm_forward(float*, float*, float*, float*, const float*, const float*, const float*, const float*,
-                                int, int, float, const Stream&);
-template void layernorm_forward(bf16*, bf16*, float*, float*, const bf16*, const bf16*, const bf16*, const bf16*, int,
-                                int, float, const Stream&);
-template void layernorm_backward(float*, float*, float*, void*, const float*, const float*, const float*, const float*,
-                                 const float*, const float*, int, int, const Stream&);
-template void layernorm_backward(bf16*, float*, float*, void*, const bf16*, const bf16*, const bf16*, const float*,
-                                 const float*, const bf16*, int, int, const Stream&);
+template void layernorm_forward(float*, float*, float*, const float*, const float*, const float*, int, int, float,
+                                const Stream&);
+template void layernorm_forward(bf16*, float*, float*, const bf16*, const bf16*, const bf16*, int, int, float,
+                                const Stream&);
+template void layernorm_backward(float*, float*, float*, float*, void*, const float*, const float*, const float*,
+                                 const float*, const float*, const float*, int, int, const Stream&);
+template void layernorm_backward(bf16*, float*, float*, float*, void*, const bf16*, const bf16*, const bf16*,
+                                 const float*, const float*, const bf16*, int, int, const Stream&);
 
 }  // namespace teon

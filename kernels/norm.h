@@ -2,35 +2,27 @@
 // derivations are in layernorm.cu and rmsnorm.cu.
 #pragma once
 
+#include "kernels/column_sums.h"
 #include "kernels/common.h"
-#include "runtime/integer.h"
 
 namespace teon {
 
-// One row: r = x + branch (stored as T), out = (r - mean) * rstd * weight + bias. Two passes over r for the variance:
-// the sum of squares minus the square of the sum would cancel where |mean| is much larger than the deviation.
+// One row: out = (x - mean) * rstd * weight + bias. Two passes over x for the variance: the sum of squares minus the
+// square of the sum would cancel where |mean| is much larger than the deviation.
 template <typename T, typename Shape, bool CENTERED>
 __global__ void __launch_bounds__(Shape::kBlock)
-    norm_forward_kernel(T* out, T* residual, float* mean, float* rstd, const T* x, const T* branch, const T* weight,
-                        const T* bias, int N, int C, float eps) {
+    norm_forward_kernel(T* out, float* mean, float* rstd, const T* x, const T* weight, const T* bias, int N, int C,
+                        float eps) {
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();
     if (row >= N) return;
-    const int64_t begin = int64_t{row} * C;
-    out += begin;
-    x += begin;
-    const T* r = x;
-    if (branch != nullptr) r = residual + begin;
+    out += int64_t{row} * C;
+    x += int64_t{row} * C;
 
     RowCache<T, Shape> cache;
     Vec<float, W> sums{};
     Shape::for_each(C, [&](int slot, int j) {
-        Vec<T, W> v = load_vec<W>(x + j);
-        if (branch != nullptr) {
-            const Vec<T, W> b = load_vec<W>(branch + begin + j);
-            FOR_VEC(k, W) v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(b[k]));
-            store_vec(residual + begin + j, v);
-        }
+        const Vec<T, W> v = load_vec<W>(x + j);
         cache.keep(slot, v);
         FOR_VEC(k, W) {
             const float f = static_cast<float>(v[k]);
@@ -43,14 +35,14 @@ __global__ void __launch_bounds__(Shape::kBlock)
         mu = variance;
         sums = {};
         Shape::for_each(C, [&](int slot, int j) {
-            const auto v = cache.get(slot, r + j);
+            const auto v = cache.get(slot, x + j);
             FOR_VEC(k, W) sums[k] += (v[k] - mu) * (v[k] - mu);
         });
         variance = Shape::sum(sums) / count;
     }
     const float scale = 1.0f / sqrtf(variance + eps);
     Shape::for_each(C, [&](int slot, int j) {
-        auto v = cache.get(slot, r + j);
+        auto v = cache.get(slot, x + j);
         const auto w = load_floats<W>(weight + j);
         Vec<float, W> b{};
         if constexpr (CENTERED) b = load_floats<W>(bias + j);
@@ -63,176 +55,149 @@ __global__ void __launch_bounds__(Shape::kBlock)
     }
 }
 
-// One row of dx = dresidual + rstd * (g - mean of g - xhat * mean of (g xhat)), where g = weight * dout; rmsnorm has no
-// mean of g.
+// What the backward pass sums over rows, in this order: dout * xhat for the weight's gradient; and if CENTERED dout for
+// the bias's and dx for that of a bias that was added to the norm's input.
+template <bool CENTERED>
+inline constexpr int kNormSums = CENTERED ? 3 : 1;
+inline constexpr int kNormChunks = 2048, kNormChunkRows = 8;  // at most, at least
+
+// The sums of one worker, by kind and column: in registers where they fit beside the held row, else in `memory`, of
+// which every lane uses its own columns alone.
+template <typename Shape, int KINDS>
+struct NormSums {
+    static constexpr int W = Shape::kWidth;
+    static constexpr bool kInRegisters = Shape::kHeld > 0 && Shape::kHeld* W* KINDS <= 96;
+    Vec<float, W> held[kInRegisters ? KINDS : 1][kInRegisters ? Shape::kHeld : 1] = {};
+    float* memory;
+    int C;
+
+    __device__ __forceinline__ NormSums(float* memory, int C) : memory(memory), C(C) {
+        if constexpr (!kInRegisters) {
+            for (int kind = 0; kind < KINDS; kind++)
+                Shape::for_each(C, [&](int, int j) { store_vec(memory + kind * C + j, Vec<float, W>{}); });
+        }
+    }
+    __device__ __forceinline__ void add(int kind, int slot, int j, const Vec<float, W>& x) {
+        if constexpr (kInRegisters) {
+            FOR_VEC(k, W) held[kind][slot][k] += x[k];
+        } else {
+            auto sum = load_vec<W>(memory + kind * C + j);
+            FOR_VEC(k, W) sum[k] += x[k];
+            store_vec(memory + kind * C + j, sum);
+        }
+    }
+    // To where they are wanted, which may be `memory`.
+    __device__ __forceinline__ void store(float* to) const {
+        if constexpr (kInRegisters) {
+#pragma unroll
+            for (int kind = 0; kind < KINDS; kind++)
+                Shape::for_each(C, [&](int slot, int j) { store_vec(to + kind * C + j, held[kind][slot]); });
+        } else if (to != memory) {
+            for (int kind = 0; kind < KINDS; kind++)
+                Shape::for_each(C,
+                                [&](int, int j) { store_vec(to + kind * C + j, load_vec<W>(memory + kind * C + j)); });
+        }
+    }
+};
+
+// A chunk of rows by each worker (the lanes of a RowShape), one after the other:
+// dx = dresidual + rstd * (g - mean of g - xhat * mean of (g xhat)), where g = weight * dout; rmsnorm has no mean of g.
+// partial (chunks, kNormSums, C): the sums over the rows of the chunk. Each tensor is read once.
 template <typename T, typename Shape, bool CENTERED>
 __global__ void __launch_bounds__(Shape::kBlock)
-    norm_backward_kernel(T* dx, const T* dout, const T* dresidual, const T* x, const float* mean, const float* rstd,
-                         const T* weight, int N, int C) {
-    constexpr int W = Shape::kWidth;
-    const int row = Shape::row();
-    if (row >= N) return;
-    const int64_t begin = int64_t{row} * C;
-    dx += begin;
-    dout += begin;
-    x += begin;
-    const float scale = rstd[row];
-    float mu = 0.0f;
-    if constexpr (CENTERED) mu = mean[row];
+    norm_backward_kernel(T* dx, float* partial, const T* dout, const T* dresidual, const T* x, const float* mean,
+                         const float* rstd, const T* weight, int N, int C, int chunk_rows, bool sums_in_shared) {
+    constexpr int W = Shape::kWidth, KINDS = kNormSums<CENTERED>;
+    DYN_SHARED(float, shared);
+    const int chunk = Shape::row(), first = chunk * chunk_rows, last = std::min(N, first + chunk_rows);
+    if (first >= N) return;
+    partial += int64_t{chunk} * KINDS * C;
+    const int worker = static_cast<int>(threadIdx.x) / Shape::kLanes;
+    NormSums<Shape, KINDS> sums(sums_in_shared ? shared + worker * KINDS * C : partial, C);
 
-    RowCache<T, Shape> x_cache, dout_cache;
-    Vec<float, W> g_sums{}, gx_sums{};
-    Shape::for_each(C, [&](int slot, int j) {
-        x_cache.keep(slot, load_vec<W>(x + j));
-        dout_cache.keep(slot, load_vec<W>(dout + j));
-        const auto v = x_cache.get(slot, x + j), d = dout_cache.get(slot, dout + j), w = load_floats<W>(weight + j);
-        FOR_VEC(k, W) {
-            const float g = d[k] * w[k];
-            g_sums[k] += g;
-            gx_sums[k] += g * (v[k] - mu);
-        }
-    });
     const float count = static_cast<float>(C);
-    float g_mean = 0.0f;
-    if constexpr (CENTERED) g_mean = Shape::sum(g_sums) / count;
-    const float gx_mean = Shape::sum(gx_sums) * scale / count;
-    Shape::for_each(C, [&](int slot, int j) {
-        const auto v = x_cache.get(slot, x + j), d = dout_cache.get(slot, dout + j), w = load_floats<W>(weight + j);
-        Vec<float, W> result{};
-        if (dresidual != nullptr) result = load_floats<W>(dresidual + begin + j);
-        FOR_VEC(k, W) {
-            const float xhat = (v[k] - mu) * scale;
-            result[k] += scale * (d[k] * w[k] - g_mean - xhat * gx_mean);
-        }
-        store_floats(dx + j, result);
-    });
-}
-
-// The gradients of weight and bias are sums over rows. They are taken in two stages: chunks of rows, each by one thread
-// per vector of columns, then the chunks. The number of chunks depends on N alone.
-inline int norm_chunk_rows(int N) { return std::max(32, ceil_div(N, 256)); }
-inline int norm_chunks(int N) { return (N + norm_chunk_rows(N) - 1) / norm_chunk_rows(N); }
-
-// partial (chunks, C), or (chunks, 2, C) if CENTERED: dout * xhat, then dout, each summed over the rows of the chunk.
-template <typename T, int W, bool CENTERED>
-__global__ void __launch_bounds__(kFlatBlock)
-    norm_partial_weight_grad_kernel(float* partial, const T* dout, const T* x, const float* mean, const float* rstd,
-                                    int N, int C, int chunk_rows, int chunks) {
-    const int vecs = C / W;
-    const int64_t item = int64_t{blockIdx.x} * kFlatBlock + threadIdx.x;
-    if (item >= int64_t{chunks} * vecs) return;
-    const int chunk = static_cast<int>(item / vecs), j = static_cast<int>(item % vecs) * W;
-    const int first = chunk * chunk_rows, last = std::min(N, first + chunk_rows);
-    Vec<float, W> weight_sums{}, bias_sums{};
-#pragma unroll 4
     for (int row = first; row < last; row++) {
-        const auto d = load_floats<W>(dout + int64_t{row} * C + j), v = load_floats<W>(x + int64_t{row} * C + j);
+        const int64_t begin = int64_t{row} * C;
+        const T *x_row = x + begin, *dout_row = dout + begin;
         const float scale = rstd[row];
         float mu = 0.0f;
         if constexpr (CENTERED) mu = mean[row];
-        FOR_VEC(k, W) {
-            weight_sums[k] += d[k] * ((v[k] - mu) * scale);
-            if constexpr (CENTERED) bias_sums[k] += d[k];
-        }
-    }
-    partial += int64_t{chunk} * (CENTERED ? 2 : 1) * C + j;
-    store_vec(partial, weight_sums);
-    if constexpr (CENTERED) store_vec(partial + C, bias_sums);
-}
 
-// weight_grad (C) and bias_grad (C, only if CENTERED) += the column sums of partial. A thread has W columns; PARTS
-// warps share the chunks and are added in their order.
-template <int W, int PARTS, bool CENTERED>
-__global__ void __launch_bounds__(32 * PARTS)
-    norm_weight_grad_kernel(float* weight_grad, float* bias_grad, const float* partial, int chunks, int C) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, part = static_cast<int>(threadIdx.x) / 32;
-    const int columns = CENTERED ? 2 * C : C;
-    const int column = (static_cast<int>(blockIdx.x) * 32 + lane) * W;
-    Vec<float, W> sums{};
-    if (column < columns) {
-#pragma unroll 4
-        for (int chunk = part; chunk < chunks; chunk += PARTS) {
-            const auto p = load_vec<W>(partial + int64_t{chunk} * columns + column);
-            FOR_VEC(k, W) sums[k] += p[k];
-        }
+        RowCache<T, Shape> x_cache, dout_cache;
+        Vec<float, W> g_sums{}, gx_sums{};
+        Shape::for_each(C, [&](int slot, int j) {
+            x_cache.keep(slot, load_vec<W>(x_row + j));
+            dout_cache.keep(slot, load_vec<W>(dout_row + j));
+        });
+        Shape::for_each(C, [&](int slot, int j) {
+            const auto v = x_cache.get(slot, x_row + j), d = dout_cache.get(slot, dout_row + j);
+            const auto w = load_floats<W>(weight + j);
+            FOR_VEC(k, W) {
+                const float g = d[k] * w[k];
+                g_sums[k] += g;
+                gx_sums[k] += g * (v[k] - mu);
+            }
+        });
+        float g_mean = 0.0f;
+        if constexpr (CENTERED) g_mean = Shape::sum(g_sums) / count;
+        const float gx_mean = Shape::sum(gx_sums) * scale / count;
+        Shape::for_each(C, [&](int slot, int j) {
+            const auto v = x_cache.get(slot, x_row + j), d = dout_cache.get(slot, dout_row + j);
+            const auto w = load_floats<W>(weight + j);
+            Vec<float, W> result{}, of_weight;
+            if (dresidual != nullptr) result = load_floats<W>(dresidual + begin + j);
+            FOR_VEC(k, W) {
+                const float xhat = (v[k] - mu) * scale;
+                of_weight[k] = d[k] * xhat;
+                result[k] += scale * (d[k] * w[k] - g_mean - xhat * gx_mean);
+            }
+            store_floats(dx + begin + j, result);
+            sums.add(0, slot, j, of_weight);
+            if constexpr (CENTERED) sums.add(1, slot, j, d), sums.add(2, slot, j, result);
+        });
     }
-    if constexpr (PARTS > 1) {
-        SHARED(float, shared, 32 * PARTS * W);
-        store_vec(shared + threadIdx.x * W, sums);
-        __syncthreads();
-        if (part > 0) return;
-        for (int p = 1; p < PARTS; p++) { FOR_VEC(k, W) sums[k] += shared[(p * 32 + lane) * W + k]; }
-    }
-    if (column >= columns) return;
-    float* grad = column < C ? weight_grad + column : bias_grad + (column - C);
-    auto total = load_vec<W>(grad);
-    FOR_VEC(k, W) total[k] += sums[k];
-    store_vec(grad, total);
+    sums.store(partial);
 }
 
 // ---- launchers ----------------------------------------------------------------------------------
 
 template <typename T, bool CENTERED>
-void norm_forward(T* out, T* residual, float* mean, float* rstd, const T* x, const T* branch, const T* weight,
-                  const T* bias, int N, int C, float eps, const Stream& stream) {
-    CHECK(branch == nullptr || residual != nullptr, "norm: a branch is added, so the residual needs a place to go");
+void norm_forward(T* out, float* mean, float* rstd, const T* x, const T* weight, const T* bias, int N, int C, float eps,
+                  const Stream& stream) {
     for_row_shape<T, true>(
         C, C,
         [&](auto shape) {
             using Shape = decltype(shape);
-            launch<norm_forward_kernel<T, Shape, CENTERED>>({Shape::blocks(N), Shape::kBlock}, stream, out, residual,
-                                                            mean, rstd, x, branch, weight, bias, N, C, eps);
+            launch<norm_forward_kernel<T, Shape, CENTERED>>({Shape::blocks(N), Shape::kBlock}, stream, out, mean, rstd,
+                                                            x, weight, bias, N, C, eps);
         },
-        out, residual, x, branch, weight, bias);
+        out, x, weight, bias);
 }
 
-inline size_t norm_backward_scratch_bytes(int N, int C, bool centered) {
-    return sizeof(float) * static_cast<size_t>(norm_chunks(N)) * static_cast<size_t>(C) * (centered ? 2 : 1);
+inline size_t norm_backward_scratch_bytes(int N, int C, int kinds) {
+    return row_chunks(N, kNormChunks, kNormChunkRows).partial_bytes(kinds * C);
 }
 
-// weight_grad and bias_grad += the column sums of partial, as norm_weight_grad_kernel has them, at width W or less.
-template <int W, bool CENTERED>
-void norm_add_weight_grad(float* weight_grad, float* bias_grad, const float* partial, int chunks, int C,
-                          const Stream& stream) {
-    auto add_up = [&](auto sum_width, auto parts) {
-        constexpr int SUM_W = decltype(sum_width)::value, PARTS = decltype(parts)::value;
-        const int columns = CENTERED ? 2 * C : C, per_block = 32 * SUM_W;
-        launch<norm_weight_grad_kernel<SUM_W, PARTS, CENTERED>>({ceil_div(columns, per_block), 32 * PARTS}, stream,
-                                                                weight_grad, bias_grad, partial, chunks, C);
-    };
-    if constexpr (kRowAlone > 0) {
-        if (C <= kRowAlone) return add_up(std::integral_constant<int, W>{}, std::integral_constant<int, 1>{});
-    }
-    add_up(std::integral_constant<int, 1>{}, std::integral_constant<int, 16>{});
-}
-
+// grads: kNormSums of them.
 template <typename T, bool CENTERED>
-void norm_backward(T* dx, float* dweight, float* dbias, void* scratch, const T* dout, const T* dresidual, const T* x,
+void norm_backward(T* dx, const ColumnGrads& grads, void* scratch, const T* dout, const T* dresidual, const T* x,
                    const float* mean, const float* rstd, const T* weight, int N, int C, const Stream& stream) {
-    // First what reads dout and x as a whole: dx may be one of them.
+    const RowChunks chunks = row_chunks(N, kNormChunks, kNormChunkRows);
     float* partial = static_cast<float*>(scratch);
-    const int chunks = norm_chunks(N);
-    auto at_width = [&](auto width) {
-        constexpr int W = decltype(width)::value;
-        const int64_t items = int64_t{chunks} * (C / W);
-        launch<norm_partial_weight_grad_kernel<T, W, CENTERED>>({ceil_div(items, kFlatBlock), kFlatBlock}, stream,
-                                                                partial, dout, x, mean, rstd, N, C, norm_chunk_rows(N),
-                                                                chunks);
-        norm_add_weight_grad<W, CENTERED>(dweight, dbias, partial, chunks, C, stream);
-    };
-    if (vec_aligned<T, kVecWidth<T>>(C, partial, dweight, dbias, dout, x)) {
-        at_width(std::integral_constant<int, kVecWidth<T>>{});
-    } else {
-        at_width(std::integral_constant<int, 1>{});
-    }
     for_row_shape<T, true>(
         C, C,
         [&](auto shape) {
             using Shape = decltype(shape);
-            launch<norm_backward_kernel<T, Shape, CENTERED>>({Shape::blocks(N), Shape::kBlock}, stream, dx, dout,
-                                                             dresidual, x, mean, rstd, weight, N, C);
+            using Sums = NormSums<Shape, kNormSums<CENTERED>>;
+            constexpr size_t kMostShared = 96 << 10;  // two blocks on a multiprocessor
+            const size_t bytes = sizeof(float) * Shape::kRowsPerBlock * kNormSums<CENTERED> * static_cast<size_t>(C);
+            const bool in_shared = !Sums::kInRegisters && Shape::kLanes > 1 && bytes <= kMostShared;
+            launch<norm_backward_kernel<T, Shape, CENTERED>>(
+                {Shape::blocks(chunks.count), Shape::kBlock, in_shared ? bytes : 0}, stream, dx, partial, dout,
+                dresidual, x, mean, rstd, weight, N, C, chunks.rows, in_shared);
         },
-        dx, dout, dresidual, x, weight);
+        dx, partial, dout, dresidual, x, weight);
+    add_column_sums(grads, partial, chunks.count, kNormSums<CENTERED>, C, stream);
 }
 
 }  // namespace teon

@@ -30,28 +30,25 @@ void embedding_backward(float* dtable, const T* dout, const int* ids, const int*
 
 // ---- layernorm.cu -------------------------------------------------------------------------------
 
-// residual = x + branch; out = (residual - mean) * rstd * weight + bias, row by row. mean, rstd (N).
-// branch = nullptr: residual is x itself and `residual` is not written (may be nullptr). residual may alias x or
-// branch. Statistics are those of the residual as stored (rounded to T), so that a recomputation from it gives the same
-// bits.
+// out = (x - mean) * rstd * weight + bias, row by row. mean, rstd (N).
 template <typename T>
-void layernorm_forward(T* out, T* residual, float* mean, float* rstd, const T* x, const T* branch, const T* weight,
-                       const T* bias, int N, int C, float eps, const Stream& stream);
+void layernorm_forward(T* out, float* mean, float* rstd, const T* x, const T* weight, const T* bias, int N, int C,
+                       float eps, const Stream& stream);
 
-// dx (N, C) = dresidual + (d out / d x)^T dout, where x is the normalized input (the residual). dresidual = nullptr:
-// zero. dx may alias dresidual or dout. dweight, dbias (C) float +=. scratch: layernorm_backward_scratch_bytes(N, C).
+// dx (N, C) = dresidual + (d out / d x)^T dout. dresidual = nullptr: zero. dx may alias dresidual or dout. dweight,
+// dbias (C) float +=. dx_sums (C) float += the column sums of dx before it is rounded, the gradient of a bias that was
+// added to x; nullptr: not wanted. scratch: layernorm_backward_scratch_bytes(N, C).
 size_t layernorm_backward_scratch_bytes(int N, int C);
 template <typename T>
-void layernorm_backward(T* dx, float* dweight, float* dbias, void* scratch, const T* dout, const T* dresidual,
-                        const T* x, const float* mean, const float* rstd, const T* weight, int N, int C,
-                        const Stream& stream);
+void layernorm_backward(T* dx, float* dweight, float* dbias, float* dx_sums, void* scratch, const T* dout,
+                        const T* dresidual, const T* x, const float* mean, const float* rstd, const T* weight, int N,
+                        int C, const Stream& stream);
 
 // ---- rmsnorm.cu ---------------------------------------------------------------------------------
 
-// As layernorm without mean and bias: out = residual * rstd * weight, rstd = 1 / sqrt(mean of squares + eps).
+// As layernorm without mean and biases: out = x * rstd * weight, rstd = 1 / sqrt(mean of squares + eps).
 template <typename T>
-void rmsnorm_forward(T* out, T* residual, float* rstd, const T* x, const T* branch, const T* weight, int N, int C,
-                     float eps, const Stream& stream);
+void rmsnorm_forward(T* out, float* rstd, const T* x, const T* weight, int N, int C, float eps, const Stream& stream);
 size_t rmsnorm_backward_scratch_bytes(int N, int C);
 template <typename T>
 void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const T* dresidual, const T* x,
@@ -77,16 +74,18 @@ void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch
 // out = gelu_tanh(x) (runtime/activation.h), n elements. out may alias x.
 template <typename T>
 void gelu_forward(T* out, const T* x, int64_t n, const Stream& stream);
-// dx = dout * gelu_tanh'(x). dx may alias dout.
+// dx (N, C) = dout * gelu_tanh'(x). dx may alias dout. dbias (C) float += the column sums of dx before it is rounded, the
+// gradient of a bias that was added to x; nullptr: not wanted. scratch: activation_backward_scratch_bytes(N, C).
+size_t activation_backward_scratch_bytes(int N, int C);
 template <typename T>
-void gelu_backward(T* dx, const T* x, const T* dout, int64_t n, const Stream& stream);
+void gelu_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, const Stream& stream);
 
 // out = max(x, 0)^2, n elements. out may alias x.
 template <typename T>
 void relu2_forward(T* out, const T* x, int64_t n, const Stream& stream);
-// dx = dout * 2 max(x, 0). dx may alias dout.
+// dx (N, C) = dout * 2 max(x, 0), otherwise as gelu_backward.
 template <typename T>
-void relu2_backward(T* dx, const T* x, const T* dout, int64_t n, const Stream& stream);
+void relu2_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, const Stream& stream);
 
 // out (N, F) = silu(gate) * up, where gate_up (N, 2F) holds gate in its first F columns and up in the others.
 template <typename T>

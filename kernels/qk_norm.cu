@@ -83,13 +83,13 @@ __global__ void __launch_bounds__(Shape::kBlock)
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     qk_norm_partial_weight_grad_kernel(float* partial, const T* dqkv, const T* x, const float* rstd, int N, Heads heads,
-                                       int HS, int chunk_rows, int chunks) {
+                                       int HS, RowChunks chunks) {
     const int vecs = HS / W;
     const int64_t item = int64_t{blockIdx.x} * kFlatBlock + threadIdx.x;
-    if (item >= int64_t{chunks} * 2 * vecs) return;
+    if (item >= int64_t{chunks.count} * 2 * vecs) return;
     const int chunk = static_cast<int>(item / (2 * vecs)), kind = static_cast<int>(item / vecs) % 2;
     const int j = static_cast<int>(item % vecs) * W;
-    const int first = chunk * chunk_rows, last = std::min(N, first + chunk_rows);
+    const int first = chunk * chunks.rows, last = std::min(N, first + chunks.rows);
     const int first_head = kind == 0 ? 0 : heads.queries, last_head = kind == 0 ? heads.queries : heads.normed();
     Vec<float, W> sums{};
     for (int row = first; row < last; row++) {
@@ -119,27 +119,29 @@ void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T
         out, x, q_weight, k_weight);
 }
 
-size_t qk_norm_backward_scratch_bytes(int N, int HS) { return norm_backward_scratch_bytes(N, HS, true); }
+static RowChunks chunks_of(int N) { return row_chunks(N, 256, 32); }
+
+size_t qk_norm_backward_scratch_bytes(int N, int HS) { return chunks_of(N).partial_bytes(2 * HS); }
 
 template <typename T>
 void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch, const T* x, const float* rstd,
                       const T* q_weight, const T* k_weight, int N, int NH, int NKV, int HS, const Stream& stream) {
     const Heads heads{NH, NKV};
     float* partial = static_cast<float*>(scratch);
-    const int chunks = norm_chunks(N);
+    const RowChunks chunks = chunks_of(N);
     auto at_width = [&](auto width) {
         constexpr int W = decltype(width)::value;
-        const int64_t items = int64_t{chunks} * 2 * (HS / W);
+        const int64_t items = int64_t{chunks.count} * 2 * (HS / W);
         launch<qk_norm_partial_weight_grad_kernel<T, W>>({ceil_div(items, kFlatBlock), kFlatBlock}, stream, partial,
-                                                         dqkv, x, rstd, N, heads, HS, norm_chunk_rows(N), chunks);
-        norm_add_weight_grad<W, true>(dq_weight, dk_weight, partial, chunks, HS, stream);
+                                                         dqkv, x, rstd, N, heads, HS, chunks);
     };
     // First what reads dqkv as a whole.
-    if (vec_aligned<T, kVecWidth<T>>(HS, partial, dq_weight, dk_weight, dqkv, x)) {
+    if (vec_aligned<T, kVecWidth<T>>(HS, partial, dqkv, x)) {
         at_width(std::integral_constant<int, kVecWidth<T>>{});
     } else {
         at_width(std::integral_constant<int, 1>{});
     }
+    add_column_sums({{dq_weight, dk_weight}}, partial, chunks.count, 2, HS, stream);
     const int rows = N * heads.normed();
     for_row_shape<T, false>(
         HS, HS,

@@ -1,5 +1,5 @@
 // Squared ReLU (So et al., "Primer", arXiv 2109.08668): out = max(x, 0)^2, whose derivative is 2 max(x, 0).
-#include "kernels/common.h"
+#include "kernels/activation_backward.h"
 #include "kernels/ops.h"
 
 namespace teon {
@@ -17,15 +17,9 @@ __global__ void __launch_bounds__(kFlatBlock) relu2_forward_kernel(T* out, const
     });
 }
 
-template <typename T, int W>
-__global__ void __launch_bounds__(kFlatBlock) relu2_backward_kernel(T* dx, const T* x, const T* dout, int64_t n) {
-    for_each_vec<W>(n, [=](auto width, int64_t i) {
-        constexpr int w = decltype(width)::value;
-        auto v = load_floats<w>(x + i), d = load_floats<w>(dout + i);
-        FOR_VEC(k, w) v[k] = d[k] * 2.0f * relu(v[k]);
-        store_floats(dx + i, v);
-    });
-}
+struct Relu2 {
+    static __device__ __forceinline__ float backward(float x, float dout) { return dout * 2.0f * relu(x); }
+};
 
 template <typename T>
 void relu2_forward(T* out, const T* x, int64_t n, const Stream& stream) {
@@ -38,18 +32,13 @@ void relu2_forward(T* out, const T* x, int64_t n, const Stream& stream) {
 }
 
 template <typename T>
-void relu2_backward(T* dx, const T* x, const T* dout, int64_t n, const Stream& stream) {
-    for_flat_width<kVecWidth<T>>(
-        [&](auto width) {
-            constexpr int W = decltype(width)::value;
-            launch<relu2_backward_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, dx, x, dout, n);
-        },
-        dx, x, dout);
+void relu2_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, const Stream& stream) {
+    activation_backward<T, Relu2>(dx, dbias, scratch, x, dout, N, C, stream);
 }
 
 template void relu2_forward(float*, const float*, int64_t, const Stream&);
 template void relu2_forward(bf16*, const bf16*, int64_t, const Stream&);
-template void relu2_backward(float*, const float*, const float*, int64_t, const Stream&);
-template void relu2_backward(bf16*, const bf16*, const bf16*, int64_t, const Stream&);
+template void relu2_backward(float*, float*, void*, const float*, const float*, int, int, const Stream&);
+template void relu2_backward(bf16*, float*, void*, const bf16*, const bf16*, int, int, const Stream&);
 
 }  // namespace teon

@@ -10,24 +10,21 @@
 namespace teon {
 
 template <typename T>
-void rmsnorm_forward(T* out, T* residual, float* rstd, const T* x, const T* branch, const T* weight, int N, int C,
-                     float eps, const Stream& stream) {
+void rmsnorm_forward(T* out, float* rstd, const T* x, const T* weight, int N, int C, float eps, const Stream& stream) {
     const T* no_bias = nullptr;
-    norm_forward<T, false>(out, residual, nullptr, rstd, x, branch, weight, no_bias, N, C, eps, stream);
+    norm_forward<T, false>(out, nullptr, rstd, x, weight, no_bias, N, C, eps, stream);
 }
 
-size_t rmsnorm_backward_scratch_bytes(int N, int C) { return norm_backward_scratch_bytes(N, C, false); }
+size_t rmsnorm_backward_scratch_bytes(int N, int C) { return norm_backward_scratch_bytes(N, C, kNormSums<false>); }
 
 template <typename T>
 void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const T* dresidual, const T* x,
                       const float* rstd, const T* weight, int N, int C, const Stream& stream) {
-    norm_backward<T, false>(dx, dweight, nullptr, scratch, dout, dresidual, x, nullptr, rstd, weight, N, C, stream);
+    norm_backward<T, false>(dx, {{dweight}}, scratch, dout, dresidual, x, nullptr, rstd, weight, N, C, stream);
 }
 
-template void rmsnorm_forward(float*, float*, float*, const float*, const float*, const float*, int, int, float,
-                              const Stream&);
-template void rmsnorm_forward(bf16*, bf16*, float*, const bf16*, const bf16*, const bf16*, int, int, float,
-                              const Stream&);
+template void rmsnorm_forward(float*, float*, const float*, const float*, int, int, float, const Stream&);
+template void rmsnorm_forward(bf16*, float*, const bf16*, const bf16*, int, int, float, const Stream&);
 template void rmsnorm_backward(float*, float*, void*, const float*, const float*, const float*, const float*,
                                const float*, int, int, const Stream&);
 template void rmsnorm_backward(bf16*, float*, void*, const bf16*, const bf16*, const bf16*, const float*, const bf16*,

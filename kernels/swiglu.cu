@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(Shape::kBlock) swiglu_forward_kernel(T* out, c
     const T* up = gate + F;
     Shape::for_each(F, [=](int, int j) {
         auto g = load_floats<W>(gate + j), u = load_floats<W>(up + j);
-        FOR_VEC(k, W) g[k] = g[k] / (1.0f + exp_fast(-g[k])) * u[k];
+        FOR_VEC(k, W) g[k] = div_fast(g[k], 1.0f + exp_fast(-g[k])) * u[k];
         store_floats(out + j, g);
     });
 }
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(Shape::kBlock)
         auto g = load_floats<W>(gate + j), u = load_floats<W>(gate + F + j), d = load_floats<W>(dout + j);
         Vec<float, W> dg, du;
         FOR_VEC(k, W) {
-            float s = 1.0f / (1.0f + exp_fast(-g[k]));
+            float s = div_fast(1.0f, 1.0f + exp_fast(-g[k]));
             du[k] = d[k] * g[k] * s;
             dg[k] = d[k] * u[k] * s * (1.0f + g[k] * (1.0f - s));
         }

@@ -38,7 +38,8 @@ struct DecoderRun {
     Recompute recompute = Recompute::none;
     AttentionKind attention = AttentionKind::automatic;
     int64_t memory_budget = 0;  // bytes for activations, for Recompute::automatic; 0 = unlimited
-    int head_rows = 0;          // the most rows whose logits exist at a time; 0: as many as fit 128 MiB
+    // Logits exist of about so many rows at a time, at least, in equal parts; 0: of as many as fit 128 MiB.
+    int head_rows = 0;
 };
 
 // generate: forward only, T is the capacity of the cache of keys and values.

@@ -1,5 +1,5 @@
-// Causal self-attention between its two products: queries, keys and values from one, the heads through the other into a
-// branch of the residual stream.
+// Causal self-attention between its two products: queries, keys and values from one, the heads through the other, which
+// adds them to the residual stream.
 #pragma once
 
 #include <cmath>
@@ -55,10 +55,11 @@ public:
             rotary_ = plan.shared_bytes("rotary table", int64_t{max_T_} * HS_ * size_of(DType::f32));
         cache_ = plan.cache("keys and values", 2 * NKV_ * HS_);
         capacity_ = plan.run().T;
-        out_ = flow.branch;
-        flow.branched = true;
+        from_ = flow.stream;
+        out_ = flow.stream = plan.saved("residual after attention", proj_.out, Drop::under_block);
+        flow.added = &proj_;
         dqkv_ = plan.gradient("gradient of queries, keys, values", qkv_.out);
-        dbranch_ = flow.dstream, dheads_ = din_ = flow.dout;
+        dstream_ = flow.dstream, dheads_ = din_ = flow.dout;
     }
 
     // What one token of T sees costs half of what it would without the causal mask.
@@ -84,7 +85,7 @@ public:
         qkv_.forward(p, p.at(before_norm_), p.at(in_), p.N());
         arrange(p);
         attend(p);
-        proj_.forward(p, p.at(out_), p.at(heads_), p.N());
+        proj_.forward(p, p.at(out_), p.at(heads_), p.N(), 0, p.at(from_));
     }
 
     template <typename T>
@@ -96,7 +97,7 @@ public:
     template <typename T>
     void backward(const Pass<T>& p) const {
         T* dqkv = p.at(dqkv_);
-        proj_.backward(p, p.at(dheads_), p.at(dbranch_), p.at(heads_), p.N());
+        proj_.backward(p, p.at(dheads_), p.at(dstream_), p.at(heads_), p.N());
         attend_backward(p, dqkv);
         switch (positions_) {
             case PositionKind::learned:
@@ -169,8 +170,8 @@ private:
     int capacity_ = 0;    // of the cache
     // Queries and keys are rotated where they stand; before_norm is the same tensor where there is no norm. heads: (N,
     // NH * HS), concatenated.
-    Tensor in_, before_norm_, rstd_, norm_scratch_, qkv_rows_, lse_, heads_, scratch_, rotary_, cache_, out_;
-    Tensor dqkv_, dbranch_, dheads_, din_;
+    Tensor in_, before_norm_, rstd_, norm_scratch_, qkv_rows_, lse_, heads_, scratch_, rotary_, cache_, from_, out_;
+    Tensor dqkv_, dstream_, dheads_, din_;
 };
 
 }  // namespace teon

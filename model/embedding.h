@@ -24,7 +24,6 @@ public:
 
     void plan(ActivationPlan& plan, Flow& flow) {
         out_ = flow.stream = plan.saved("residual stream", C_, Drop::never);
-        flow.branched = false;
         dstream_ = flow.dstream;
     }
 

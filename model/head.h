@@ -6,6 +6,7 @@
 
 #include "kernels/ops.h"
 #include "model/linear.h"
+#include "runtime/integer.h"
 
 namespace teon {
 
@@ -55,11 +56,17 @@ public:
     }
 
 private:
-    // Equal chunks, in multiples of 128 rows, of at most `most` rows (0: what fits 128 MiB).
-    static int chunk_rows(int64_t N, int64_t most, int64_t row_bytes) {
-        if (most == 0) most = std::max<int64_t>(128, (128 << 20) / row_bytes / 128 * 128);
-        const int64_t chunks = (N + most - 1) / most, rows = (N + chunks - 1) / chunks;
-        return static_cast<int>(std::min(N, (rows + 127) / 128 * 128));
+    // Chunks of `least` rows or more (0: what fits 128 MiB), equal where N has such a divisor, else up to multiples of 128
+    // rows. Each chunk costs a pass over the gradient of the whole weight.
+    static int chunk_rows(int64_t N, int64_t least, int64_t row_bytes) {
+        if (least == 0) {
+            const int64_t most = std::max<int64_t>(128, (128 << 20) / row_bytes / 128 * 128);
+            return static_cast<int>(std::min(N, round_up(ceil_div(N, ceil_div(N, most)), 128)));
+        }
+        const int64_t chunks = std::max<int64_t>(1, N / least);
+        for (int64_t n = chunks; 2 * n > chunks; --n)
+            if (N % n == 0) return static_cast<int>(N / n);
+        return static_cast<int>(std::min(N, round_up(ceil_div(N, chunks), 128)));
     }
 
     int V_, chunk_ = 0;

@@ -11,8 +11,7 @@ DecoderLayers::DecoderLayers(const DecoderConfig& c)
       builder_{table_, c.names.transposed},
       embedding_(builder_, c),
       blocks_(make_blocks(builder_, c)),
-      final_norm_(builder_, c, c.names.final_norm,
-                  {"final norm", "residual stream", Drop::never, Drop::never, /*last=*/true}),
+      final_norm_(builder_, c, c.names.final_norm, {"final norm", Drop::never, /*last=*/true}),
       head_(builder_, c, embedding_.token_row()) {}
 
 std::vector<Block> DecoderLayers::make_blocks(ParamBuilder& b, const DecoderConfig& c) {
@@ -27,7 +26,6 @@ std::vector<Block> DecoderLayers::make_blocks(ParamBuilder& b, const DecoderConf
 ActivationPlan DecoderLayers::plan(const DecoderRun& run, Purpose purpose) {
     ActivationPlan plan(run, purpose);
     Flow flow;
-    flow.branch = plan.shared("block output", width_);
     flow.dstream = plan.gradient("gradient of residual stream", width_);
     flow.dout = plan.gradient("gradient of norm output", std::max(width_, attention_width_));
     embedding_.plan(plan, flow);

@@ -15,14 +15,14 @@
 
 namespace teon {
 
-// Pre-norm: the residual stream, normalized, through the attention; what came of it added, normalized, through the MLP,
-// whose branch the next norm adds.
+// Pre-norm: the residual stream, normalized, through the attention, which adds to it; that, normalized, through the MLP,
+// which adds to it.
 class Block {
 public:
     Block(ParamBuilder& b, const DecoderConfig& c, float out_std)
-        : norm1_(b, c, c.names.norm1, {"attention norm", "residual stream", Drop::never, Drop::under_cheap}),
+        : norm1_(b, c, c.names.norm1, {"attention norm", Drop::under_cheap}),
           attention_(b, c, out_std),
-          norm2_(b, c, c.names.norm2, {"MLP norm", "residual after attention", Drop::under_block, Drop::under_cheap}),
+          norm2_(b, c, c.names.norm2, {"MLP norm", Drop::under_cheap}),
           mlp_(b, c, out_std) {}
 
     auto layers() { return std::tie(norm1_, attention_, norm2_, mlp_); }
@@ -71,7 +71,10 @@ public:
     template <typename T>
     void forward(const Pass<T>& p) const {
         embedding_.forward(p);
-        for (const Block& block : blocks_) for_each_layer(block, [&](auto& layer) { layer.forward(p); });
+        for (const Block& block : blocks_) {
+            if (p.context.give_up()) return;
+            for_each_layer(block, [&](auto& layer) { layer.forward(p); });
+        }
         final_norm_.forward(p);
     }
 
@@ -81,10 +84,7 @@ public:
     void backward(const Pass<T>& p, const std::function<void(int)>& on_grads_ready) const {
         final_norm_.backward(p);
         for (int l = static_cast<int>(blocks_.size()) - 1; l >= 0; --l) {
-            const Block& block = blocks_[static_cast<size_t>(l)];
-            const bool last = &block == &blocks_.back();  // whose tensors are still in place
-            if (!last) for_each_layer(block, [&](auto& layer) { layer.recompute(p); });
-            for_each_layer_reversed(block, [&](auto& layer) { layer.backward(p); });
+            if (!p.context.give_up()) backward(p, blocks_[static_cast<size_t>(l)]);
             if (on_grads_ready) on_grads_ready(l);
         }
         embedding_.backward(p);
@@ -92,6 +92,12 @@ public:
     }
 
 private:
+    template <typename T>
+    void backward(const Pass<T>& p, const Block& block) const {
+        const bool last = &block == &blocks_.back();  // whose tensors are still in place
+        if (!last) for_each_layer(block, [&](auto& layer) { layer.recompute(p); });
+        for_each_layer_reversed(block, [&](auto& layer) { layer.backward(p); });
+    }
     static std::vector<Block> make_blocks(ParamBuilder& b, const DecoderConfig& c);
 
     const int width_, attention_width_;

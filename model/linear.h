@@ -12,6 +12,7 @@ struct Linear {
     int weight = -1, bias = -1;  // rows of the table: the first of the joined weights, and of their biases; -1: none
     int out = 0, in = 0;         // as stored
     double weights = 0;          // without padding
+    bool bias_summed = false;    // who computes dy also adds the bias's gradient, which backward() then leaves alone
 
     struct Part {
         const ParamName& name;
@@ -36,9 +37,9 @@ struct Linear {
 
     double flops() const { return 2 * weights; }  // of a token's forward pass
 
-    // y (N, out) from x (N, in), whose rows are ld elements apart (0: in).
+    // y (N, out) from x (N, in), whose rows are ld elements apart (0: in). With addend (N, out) that is added.
     template <typename T>
-    void forward(const Pass<T>& p, T* y, const T* x, int N, int64_t ld = 0) const {
+    void forward(const Pass<T>& p, T* y, const T* x, int N, int64_t ld = 0, const T* addend = nullptr) const {
         Gemm g;
         g.M = N;
         g.N = out;
@@ -47,6 +48,10 @@ struct Linear {
         g.A = mat(x, ld ? ld : in);
         g.B = mat(p.weight(weight), in);
         g.C = mat(y, out);
+        if (addend != nullptr) {
+            g.addend = mat(addend, out);
+            g.beta = 1.0f;
+        }
         if (bias >= 0) {
             g.epilogue = Epilogue::bias;
             g.bias = mat(p.weight(bias), out);
@@ -54,7 +59,7 @@ struct Linear {
         p.context.linalg.gemm(g);
     }
 
-    // dx (N, in) = dy (N, out) W; dW += dy^T x; db += column sums of dy.
+    // dx (N, in) = dy (N, out) W; dW += dy^T x; db += column sums of dy, unless bias_summed.
     template <typename T>
     void backward(const Pass<T>& p, T* dx, const T* dy, const T* x, int N) const {
         Gemm dW;
@@ -66,7 +71,7 @@ struct Linear {
         dW.B = mat(x, in);
         dW.C = mat(p.grad(weight), in);
         dW.beta = 1.0f;
-        if (bias >= 0) {
+        if (bias >= 0 && !bias_summed) {
             dW.epilogue = Epilogue::bias_grad;
             dW.bias = mat(p.grad(bias), out);
         }

@@ -1,4 +1,4 @@
-// The MLP: a product to its width, an activation function, a product back into a branch of the residual stream.
+// The MLP: a product to its width, an activation function, a product that adds to the residual stream.
 #pragma once
 
 #include "kernels/ops.h"
@@ -27,11 +27,23 @@ public:
         in_ = flow.out;
         before_ = plan.saved("MLP before activation", up_.out, Drop::under_block);
         after_ = plan.saved("MLP after activation", F_, Drop::under_cheap);
-        out_ = flow.branch;
-        flow.branched = true;
+        from_ = flow.stream;
+        out_ = flow.stream = plan.saved("residual stream", down_.out, Drop::never);
+        flow.added = &down_;
         dafter_ = dbefore_ = plan.gradient("gradient of MLP activation", F_);
         if (up_.out != F_) dbefore_ = plan.gradient("gradient before activation", up_.out);
-        dbranch_ = flow.dstream, din_ = flow.dout;
+        dstream_ = flow.dstream, din_ = flow.dout;
+        switch (kind_) {
+            case MlpKind::gelu:
+            case MlpKind::relu2:
+                scratch_ = plan.gradient_bytes(
+                    "activation gradient scratch",
+                    static_cast<int64_t>(activation_backward_scratch_bytes(static_cast<int>(plan.N()), F_)));
+                up_.bias_summed = true;
+                break;
+            case MlpKind::swiglu:
+                break;
+        }
     }
 
     double flops(int) const { return up_.flops() + down_.flops(); }
@@ -41,7 +53,7 @@ public:
     void forward(const Pass<T>& p) const {
         up_.forward(p, p.at(before_), p.at(in_), p.N());
         activate(p);
-        down_.forward(p, p.at(out_), p.at(after_), p.N());
+        down_.forward(p, p.at(out_), p.at(after_), p.N(), 0, p.at(from_));
     }
 
     template <typename T>
@@ -52,7 +64,7 @@ public:
 
     template <typename T>
     void backward(const Pass<T>& p) const {
-        down_.backward(p, p.at(dafter_), p.at(dbranch_), p.at(after_), p.N());
+        down_.backward(p, p.at(dafter_), p.at(dstream_), p.at(after_), p.N());
         activate_backward(p);
         up_.backward(p, p.at(din_), p.at(dbefore_), p.at(in_), p.N());
     }
@@ -73,11 +85,12 @@ private:
     void activate_backward(const Pass<T>& p) const {
         T* dbefore = p.at(dbefore_);
         const T *before = p.at(before_), *dafter = p.at(dafter_);
+        float* dbias = up_.bias >= 0 ? p.grad(up_.bias) : nullptr;
         switch (kind_) {
             case MlpKind::gelu:
-                return gelu_backward(dbefore, before, dafter, int64_t{p.N()} * F_, p.stream());
+                return gelu_backward(dbefore, dbias, p.bytes(scratch_), before, dafter, p.N(), F_, p.stream());
             case MlpKind::relu2:
-                return relu2_backward(dbefore, before, dafter, int64_t{p.N()} * F_, p.stream());
+                return relu2_backward(dbefore, dbias, p.bytes(scratch_), before, dafter, p.N(), F_, p.stream());
             case MlpKind::swiglu:
                 return swiglu_backward(dbefore, before, dafter, p.N(), F_, p.stream());
         }
@@ -86,8 +99,8 @@ private:
     MlpKind kind_;
     int F_;  // as stored
     Linear up_, down_;
-    Tensor in_, before_, after_, out_;  // before: (N, F), or (N, 2 F) where there is a gate
-    Tensor dafter_, dbefore_, dbranch_, din_;
+    Tensor in_, before_, after_, from_, out_;  // before: (N, F), or (N, 2 F) where there is a gate
+    Tensor dafter_, dbefore_, dstream_, din_, scratch_;
 };
 
 }  // namespace teon

@@ -1,20 +1,19 @@
-// LayerNorm or RMSNorm of the residual stream, fused with the addition of the branch before it.
+// LayerNorm or RMSNorm of the residual stream.
 #pragma once
 
 #include <string>
 
 #include "kernels/ops.h"
-#include "model/param_builder.h"
-#include "model/pass.h"
+#include "model/linear.h"
 
 namespace teon {
 
 class Norm {
 public:
-    // Where it stands: what its tensors are called, and which of them a policy drops.
+    // Where it stands.
     struct Place {
-        const char *name, *stream;
-        Drop stream_drop, out_drop;
+        const char* name;
+        Drop out_drop;      // which policy drops its output
         bool last = false;  // nothing but it reads the stream, whose gradient begins here
     };
 
@@ -27,10 +26,9 @@ public:
     void plan(ActivationPlan& plan, Flow& flow) {
         const std::string name = place_.name;
         const int N = static_cast<int>(plan.N());
-        from_ = flow.stream, branch_ = flow.branch, adds_ = flow.branched;
-        if (adds_) flow.stream = plan.saved(place_.stream, C_, place_.stream_drop);
-        flow.branched = false;
         stream_ = flow.stream;
+        if (centered() && flow.added != nullptr) added_bias_ = flow.added->bias;
+        if (added_bias_ >= 0) flow.added->bias_summed = true;
         out_ = flow.out = plan.saved(name, C_, place_.out_drop);
         if (centered()) mean_ = plan.saved_floats(name + " mean", 1, Drop::under_block);
         rstd_ = plan.saved_floats(name + " 1/std", 1, Drop::under_block);
@@ -45,13 +43,19 @@ public:
 
     template <typename T>
     void forward(const Pass<T>& p) const {
-        normalize(p, p.at(stream_), p.at(from_), adds_ ? p.at(branch_) : nullptr);
+        const T *x = p.at(stream_), *weight = p.weight(weight_);
+        switch (kind_) {
+            case NormKind::layernorm:
+                return layernorm_forward(p.at(out_), p.floats(mean_), p.floats(rstd_), x, weight, p.weight(bias_),
+                                         p.N(), C_, eps_, p.stream());
+            case NormKind::rmsnorm:
+                return rmsnorm_forward(p.at(out_), p.floats(rstd_), x, weight, p.N(), C_, eps_, p.stream());
+        }
     }
 
     template <typename T>
     void recompute(const Pass<T>& p) const {
-        if (!p.keeps(stream_)) return forward(p);
-        if (!p.keeps(out_)) normalize<T>(p, nullptr, p.at(stream_), nullptr);
+        if (!p.keeps(out_)) forward(p);
     }
 
     template <typename T>
@@ -60,9 +64,10 @@ public:
         const T *dout = p.at(dout_), *dresidual = place_.last ? nullptr : dx, *x = p.at(stream_);
         const T* weight = p.weight(weight_);
         void* scratch = p.bytes(scratch_);
+        float* added_bias = added_bias_ >= 0 ? p.grad(added_bias_) : nullptr;
         switch (kind_) {
             case NormKind::layernorm:
-                return layernorm_backward(dx, p.grad(weight_), p.grad(bias_), scratch, dout, dresidual, x,
+                return layernorm_backward(dx, p.grad(weight_), p.grad(bias_), added_bias, scratch, dout, dresidual, x,
                                           p.floats(mean_), p.floats(rstd_), weight, p.N(), C_, p.stream());
             case NormKind::rmsnorm:
                 return rmsnorm_backward(dx, p.grad(weight_), scratch, dout, dresidual, x, p.floats(rstd_), weight,
@@ -81,27 +86,13 @@ private:
         return false;
     }
 
-    // sum = x + branch (nullptr: x itself, and sum is not written); out = its norm.
-    template <typename T>
-    void normalize(const Pass<T>& p, T* sum, const T* x, const T* branch) const {
-        const T* weight = p.weight(weight_);
-        switch (kind_) {
-            case NormKind::layernorm:
-                return layernorm_forward(p.at(out_), sum, p.floats(mean_), p.floats(rstd_), x, branch, weight,
-                                         p.weight(bias_), p.N(), C_, eps_, p.stream());
-            case NormKind::rmsnorm:
-                return rmsnorm_forward(p.at(out_), sum, p.floats(rstd_), x, branch, weight, p.N(), C_, eps_,
-                                       p.stream());
-        }
-    }
-
     NormKind kind_;
     int C_;
     float eps_;
     Place place_;
     int weight_ = -1, bias_ = -1;
-    bool adds_ = false;
-    Tensor from_, branch_, stream_, out_, mean_, rstd_;
+    int added_bias_ = -1;  // row of the bias that was added to the stream last, whose gradient is summed here
+    Tensor stream_, out_, mean_, rstd_;
     Tensor dstream_, dout_, scratch_;
 };
 

@@ -17,13 +17,14 @@
 
 namespace teon {
 
+struct Linear;
+
 struct Flow {
-    Tensor stream;          // (N, C): the residual stream
-    Tensor branch;          // (N, C): what an attention or MLP adds to it; the next norm does so
-    bool branched = false;  // whether branch holds something to add
-    Tensor out;             // (N, C): the norm's output, which the next attention, MLP or head reads
-    Tensor dstream;         // gradient of the residual stream: on the way back, what arrives at a branch
-    Tensor dout;            // gradient of out; of heads on the way through an attention
+    Tensor stream;            // (N, C): the residual stream
+    Linear* added = nullptr;  // whose product was added to it last
+    Tensor out;               // (N, C): the norm's output, which the next attention, MLP or head reads
+    Tensor dstream;           // gradient of the residual stream: on the way back, what arrives at a branch
+    Tensor dout;              // gradient of out; of heads on the way through an attention
 };
 
 template <typename T>

@@ -201,7 +201,8 @@ void Optimizer::Impl::step(ParamStore& params, const StepControl* control, float
         if (s.size == 0) continue;
         const int64_t at = s.offset;
         // Weight decay goes with the learning rate before the role's factor.
-        const float decay = s.run.decay ? options.weight_decay / s.run.lr_scale : 0.0f;
+        const float decay =
+            s.run.decay ? options.adamw_weight_decay.value_or(options.weight_decay) / s.run.lr_scale : 0;
         adamw_update(params.master_all() + at, work ? work + at : nullptr, s.m.data(), s.v.data(),
                      params.grad_all() + at, control, s.size, adamw_lr * s.run.lr_scale, options.beta1, options.beta2,
                      options.eps, decay, context.stream);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -36,10 +37,14 @@ struct OptimizerOptions {
     float lr = 3e-4f;  // peak; of the stacks (and of AdamW's rows where adamw_lr is not given)
     float adamw_lr = 3e-4f;
     float weight_decay = 0.1f;
+    std::optional<float> adamw_weight_decay;  // of AdamW's rows; weight_decay if absent
     float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
     float momentum = 0.95f;
     bool nesterov = false;
-    bool shape_scale = true;         // the factor sqrt(m / n) of the slice
+    bool shape_scale = true;  // the factor sqrt(m / n) of the slice
+    // Instead of it, if not 0: the factor update_rms sqrt(max(m, n)), with which the update of a matrix that is
+    // orthogonalized alone has this root mean square (Moonlight, https://arxiv.org/abs/2502.16982, section 2.2).
+    float update_rms = 0;
     std::map<Role, float> lr_scale;  // factors per role, 1 where absent; weight decay keeps the unscaled learning rate
     Ortho ortho = Ortho::polar_express;
     int ns_steps = 5;

@@ -49,10 +49,16 @@ void stack_role(std::vector<Stack>& stacks, const ParamTable& table, const Optim
     }
 }
 
+bool has_role(const ParamTable& table, Role role) {
+    return std::any_of(table.rows().begin(), table.rows().end(), [&](const ParamRow& row) { return row.role == role; });
+}
+
 void check_options(const ParamTable& table, const OptimizerOptions& options) {
     for (auto [role, scale] : options.lr_scale) {
         CHECK_USAGE(scale > 0 && std::isfinite(scale), "--lr-scale {}={}: the factor must be positive", name_of(role),
                     scale);
+        CHECK_USAGE(has_role(table, role), "--lr-scale: this model has no {}; leave it out{}", name_of(role),
+                    role == Role::head ? " (its head is the token embedding)" : "");
     }
     if (options.method == Method::adamw) return;
     CHECK_USAGE(options.ns_steps >= 1, "--ns-steps {}: at least one step is needed", options.ns_steps);
@@ -63,9 +69,7 @@ void check_options(const ParamTable& table, const OptimizerOptions& options) {
     for (Role role : options.teon_roles) {
         CHECK_USAGE(is_hidden_matrix(role), "--teon-roles: {} is not one of q, k, v, o, mlp-up, mlp-gate, mlp-down",
                     name_of(role));
-        bool present =
-            std::any_of(table.rows().begin(), table.rows().end(), [&](auto& row) { return row.role == role; });
-        CHECK_USAGE(present, "--teon-roles: this model has no {} matrices; leave it out", name_of(role));
+        CHECK_USAGE(has_role(table, role), "--teon-roles: this model has no {} matrices; leave it out", name_of(role));
     }
 }
 
@@ -145,8 +149,11 @@ double step_factor(const ParamTable& table, const Stack& stack, const OptimizerO
     const ParamRow& row = table[stack.rows.front()];
     const double m = row.logical_rows, n = row.logical_cols, K = stack.K();
     double factor = lr_scale_of(stack.role, options);
-    if (options.shape_scale) factor *= std::sqrt(m / n);
-    if (options.teon_rms_match && stack.K() > 1) {
+    if (options.update_rms > 0)
+        factor *= options.update_rms * std::sqrt(std::max(m, n));
+    else if (options.shape_scale)
+        factor *= std::sqrt(m / n);
+    if (options.teon_rms_match) {  // 1 for a matrix alone, but for its vec(M) in mode 3
         const double rows = stack.mode == 1 ? m : stack.mode == 2 ? m * K : K;
         const double short_side = std::min(rows, m * n * K / rows);
         factor *= std::sqrt(std::min(m, n) / (short_side / K));

@@ -11,34 +11,26 @@
 
 #include "runtime/math.h"
 
-#if defined(__CUDACC__)
-#define TEON_GELU __device__ __forceinline__  // like exp_fast
-#else
-#define TEON_GELU TEON_HD
-#endif
-
 namespace teon {
 
 inline constexpr float kGeluLinear = 1.5957691216057308f;  // 2 sqrt(2/pi)
 inline constexpr float kGeluCubic = 0.07135481627260025f;  // 0.044715 * 2 sqrt(2/pi)
 
-TEON_GELU float gelu_tanh(float x) {
+TEON_D float gelu_tanh(float x) {
     float v = x * fmaf(kGeluCubic, x * x, kGeluLinear);
-    return x / (1.0f + exp_fast(-v));
+    return div_fast(x, 1.0f + exp_fast(-v));
 }
 
 // d gelu / dx = s + x s (1 - s) dv/dx, where 1 - s = e^-v s does not cancel. Beyond |x| = 9.5 the derivative is 0 or 1
 // to float precision; there the cubic, which would overflow and turn 0 * inf into NaN, stays at its value for 9.5. A
 // NaN in x comes out as NaN.
-TEON_GELU float gelu_tanh_grad(float x) {
+TEON_D float gelu_tanh_grad(float x) {
     float y = x < -9.5f ? -9.5f : x > 9.5f ? 9.5f : x;
     float v = y * fmaf(kGeluCubic, y * y, kGeluLinear);
     float e = exp_fast(-v);
-    float s = 1.0f / (1.0f + e);
+    float s = div_fast(1.0f, 1.0f + e);
     float dv = fmaf(3.0f * kGeluCubic, y * y, kGeluLinear);
     return fmaf(y * s * (e * s), dv, s);
 }
-
-#undef TEON_GELU
 
 }  // namespace teon

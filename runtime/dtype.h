@@ -5,13 +5,16 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "runtime/enum_names.h"
 
 #if defined(__CUDACC__)
 #define TEON_HD __host__ __device__ __forceinline__
+#define TEON_D __device__ __forceinline__
 #else
 #define TEON_HD inline __attribute__((always_inline))
+#define TEON_D TEON_HD
 #endif
 
 namespace teon {
@@ -39,9 +42,13 @@ struct bf16 {
     uint16_t bits;
     bf16() = default;
     TEON_HD explicit bf16(float x) {
+#if defined(__CUDA_ARCH__)
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+#else
         uint32_t u = float_bits(x);
         uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
         bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : rounded);
+#endif
     }
     TEON_HD operator float() const { return bits_float(static_cast<uint32_t>(bits) << 16); }
 };
@@ -51,6 +58,9 @@ struct f16 {
     uint16_t bits;
     f16() = default;
     TEON_HD explicit f16(float x) {
+#if defined(__CUDA_ARCH__)
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+#else
         uint32_t u = float_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
         uint32_t h;
         if (a > 0x7f800000u) {
@@ -63,12 +73,19 @@ struct f16 {
             h = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
         }
         bits = static_cast<uint16_t>(sign | h);
+#endif
     }
     TEON_HD operator float() const {
+#if defined(__CUDA_ARCH__)
+        float x;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+        return x;
+#else
         uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16, e = (bits >> 10) & 0x1fu, m = bits & 0x3ffu;
         if (e == 0) return bits_float(sign | float_bits(static_cast<float>(m) * 5.9604644775390625e-8f));
         if (e == 31) return bits_float(sign | 0x7f800000u | (m << 13));
         return bits_float(sign | ((e + 112u) << 23) | (m << 13));
+#endif
     }
 };
 
@@ -118,6 +135,26 @@ TEON_HD Vec<T, N> load_vec(const T* p) {
 template <int N, typename T>
 TEON_HD void store_vec(T* p, const Vec<T, N>& x) {
     *reinterpret_cast<Vec<T, N>*>(p) = x;
+}
+
+// N floats rounded to T; on a GPU two bf16 by one instruction.
+template <typename T, int N>
+TEON_D Vec<T, N> round_vec(const Vec<float, N>& x) {
+    Vec<T, N> y;
+#if defined(__CUDA_ARCH__)
+    if constexpr (N % 2 == 0 && std::is_same_v<T, bf16>) {
+#pragma unroll
+        for (int k = 0; k < N; k += 2) {
+            uint32_t two;
+            asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(x[k + 1]), "f"(x[k]));
+            memcpy(&y[k], &two, 4);
+        }
+    } else
+#endif
+    {
+        FOR_VEC(k, N) y[k] = static_cast<T>(x[k]);
+    }
+    return y;
 }
 
 // Whether W-wide accesses are possible: every row starts at a multiple of W elements of T.

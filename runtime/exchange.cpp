@@ -30,11 +30,10 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 // ---- at MASTER_ADDR ------------------------------------------------------------------------------------------------
-// Rank 0: its number. The other rank: its number, what it is, the proof. Rank 0, when all are here: the payload, the
-// proof.
+// Rank 0: its number. The other rank: its number, what it is, the proof. Rank 0: the payload, the proof.
 
 constexpr size_t kNumber = 16, kProof = 8;
-constexpr double kPatience = 2;  // seconds that one message may take
+constexpr double kPatience = 2;  // seconds that a conversation may take
 
 struct Claim {
     char format[8] = {'t', 'e', 'o', 'n', '-', '0', '0', '2'};
@@ -63,12 +62,6 @@ Descriptor socket_for(const addrinfo& a, int flags = 0) {
     return s;
 }
 
-void set_patience(const Descriptor& s, double seconds) {
-    const timeval t{.tv_sec = static_cast<time_t>(seconds), .tv_usec = 0};
-    ::setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
-    ::setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t);
-}
-
 bool send_all(const Descriptor& s, const std::string& bytes) {
     return ::send(s, bytes.data(), bytes.size(), MSG_NOSIGNAL) == std::ssize(bytes);  // fits into any buffer
 }
@@ -77,41 +70,52 @@ bool receive_all(const Descriptor& s, std::string& bytes) {
     return ::recv(s, bytes.data(), bytes.size(), MSG_WAITALL) == std::ssize(bytes);
 }
 
+// A process that has connected, until it has proved which rank it is.
 struct Guest {
     Descriptor socket;
-    std::string number, answer;
-    Clock::time_point since;
-    int rank = -1;  // once it has proved who it is
+    std::string number, answer = "";
+    Clock::time_point since = Clock::now();
 };
 
-// The rank that the guest has proved to be; -1: not yet; -2: it is to be sent away.
-int rank_of(Guest& g, const Launch& l, const Secret& secret, uint64_t run) {
-    char bytes[kAnswer];
-    const ssize_t n = ::recv(g.socket, bytes, kAnswer - g.answer.size(), MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
-    if (n <= 0) return -2;
-    g.answer.append(bytes, static_cast<size_t>(n));
-    if (g.answer.size() < kAnswer) return -1;
-    const std::string said = g.answer.substr(0, kAnswer - kProof);
-    Claim claim;
-    std::memcpy(&claim, said.data() + kNumber, sizeof claim);
-    const Claim expected{.rank = claim.rank, .size = l.size, .run = run};
-    const bool known = g.answer.substr(said.size()) == proof(secret, "rank" + g.number + said) &&
-                       std::memcmp(&claim, &expected, sizeof claim) == 0 && claim.rank > 0 && claim.rank < l.size;
-    return known ? static_cast<int>(claim.rank) : -2;
-}
+struct Host {
+    const Launch& l;
+    const std::string payload;
+    const Secret& secret;
+    const uint64_t run;
+    std::vector<std::string> known = std::vector<std::string>(static_cast<size_t>(l.size));  // ranks' numbers
 
-std::string ranks_missing(const std::vector<bool>& here) {
-    std::string list;
-    for (size_t r = 0; r < here.size(); ++r)
-        if (!here[r]) list += fmt::format("{}rank {}", list.empty() ? "" : ", ", r);
-    return list;
-}
+    // Takes what the guest has sent. True: it has its answer, or gets none.
+    bool done_with(Guest& g) {
+        char bytes[kAnswer];
+        const ssize_t n = ::recv(g.socket, bytes, kAnswer - g.answer.size(), MSG_DONTWAIT);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return true;
+        g.answer.append(bytes, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+        if (g.answer.size() < kAnswer) return Clock::now() - g.since > Seconds(kPatience);
+        const std::string said = g.answer.substr(0, kAnswer - kProof), number = said.substr(0, kNumber);
+        Claim claim;
+        std::memcpy(&claim, said.data() + kNumber, sizeof claim);
+        const Claim expected{.rank = claim.rank, .size = l.size, .run = run};
+        if (g.answer.substr(said.size()) != proof(secret, "rank" + g.number + said) ||
+            std::memcmp(&claim, &expected, sizeof claim) != 0 || claim.rank <= 0 || claim.rank >= l.size)
+            return true;
+        std::string& before = known[static_cast<size_t>(claim.rank)];  // its own, if its answer was lost
+        CHECK(before.empty() || before == number, "two processes claim to be rank {}", claim.rank);
+        before = number;
+        send_all(g.socket, payload + proof(secret, "zero" + number + payload));
+        return true;
+    }
 
-std::string wait_for_ranks(const Launch& l, const std::string& payload, double timeout_s, const Secret& secret,
-                           uint64_t run) {
+    std::string missing() const {
+        std::string list;
+        for (int r = 1; r < l.size; ++r)
+            if (known[static_cast<size_t>(r)].empty()) list += fmt::format("{}rank {}", list.empty() ? "" : ", ", r);
+        return list;
+    }
+};
+
+void wait_for_ranks(Host host, double timeout_s) {
     std::string problem;
-    const Addresses address = addresses(l, problem);
+    const Addresses address = addresses(host.l, problem);
     CHECK(address, "{}", problem);
     const Descriptor listener = socket_for(*address, SOCK_NONBLOCK);
     const int on = 1;
@@ -119,70 +123,47 @@ std::string wait_for_ranks(const Launch& l, const std::string& payload, double t
     CHECK(::bind(listener, address->ai_addr, address->ai_addrlen) == 0 && ::listen(listener, 1024) == 0,
           "rank 0 cannot listen at {}:{}: {}; set MASTER_ADDR to an address of its machine and MASTER_PORT to a free "
           "port",
-          l.host, l.port, std::strerror(errno));
-    std::vector<bool> here(static_cast<size_t>(l.size), false);
-    here[0] = true;
+          host.l.host, host.l.port, std::strerror(errno));
     std::vector<Guest> guests;
-    const auto end = Clock::now() + Seconds(timeout_s);
-    for (std::string missing = ranks_missing(here); !missing.empty(); missing = ranks_missing(here)) {
-        CHECK(Clock::now() < end, "{} did not arrive within {} s", missing, timeout_s);
-        std::vector<pollfd> polled = {{listener, POLLIN, 0}};
-        for (const Guest& g : guests) polled.push_back({g.rank < 0 ? g.socket : -1, POLLIN, 0});
-        ::poll(polled.data(), polled.size(), 100);
-        for (size_t i = 0; i < guests.size(); ++i) {
-            Guest& g = guests[i];
-            if (polled[i + 1].revents) g.rank = rank_of(g, l, secret, run);
-            if (polled[i + 1].revents == 0 || g.rank < 0) continue;
-            CHECK(!here[g.rank], "two processes claim to be rank {}", g.rank);
-            here[g.rank] = true;
+    for (const auto end = Clock::now() + Seconds(timeout_s); !host.missing().empty();) {
+        CHECK(Clock::now() < end, "{} did not arrive within {} s", host.missing(), timeout_s);
+        pollfd door = {listener, POLLIN, 0};
+        ::poll(&door, 1, 10);
+        if (Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)); socket >= 0) {
+            guests.push_back({std::move(socket), random_bytes(kNumber)});
+            send_all(guests.back().socket, guests.back().number);
         }
-        // Strangers have little time, and room for no more than the ranks and a few beside them.
-        std::erase_if(guests, [&](const Guest& g) {
-            return g.rank == -2 || (g.rank == -1 && Clock::now() - g.since > Seconds(kPatience));
-        });
-        if (!(polled[0].revents & POLLIN)) continue;
-        Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-        Guest guest{std::move(socket), random_bytes(kNumber), "", Clock::now()};
-        if (guest.socket < 0 || !send_all(guest.socket, guest.number)) continue;
-        const auto strange = [](const Guest& g) { return g.rank < 0; };
-        if (std::ssize(guests) >= l.size + 64) guests.erase(std::find_if(guests.begin(), guests.end(), strange));
-        guests.push_back(std::move(guest));
+        std::erase_if(guests, [&](Guest& g) { return host.done_with(g); });
+        // Room for the ranks and a few beside them: the one that has been silent for longest goes.
+        if (std::ssize(guests) > host.l.size + 64) guests.erase(guests.begin());
     }
-    for (Guest& g : guests) {
-        if (g.rank < 0) continue;
-        set_patience(g.socket, kPatience);
-        send_all(g.socket, payload + proof(secret, "zero" + g.answer.substr(0, kNumber) + payload));
-    }
-    return payload;
 }
 
 // One attempt: the payload, or empty and what was in the way.
-std::string ask_rank_0(const Launch& l, size_t bytes, double patience_s, const Secret& secret, uint64_t run,
+std::string ask_rank_0(const Launch& l, const std::string& own_number, size_t bytes, const Secret& secret, uint64_t run,
                        std::string& problem) {
     const Addresses found = addresses(l, problem);
     for (const addrinfo* a = found.get(); a; a = a->ai_next) {
         const Descriptor s = socket_for(*a);
-        set_patience(s, kPatience);
+        const timeval patience{.tv_sec = static_cast<time_t>(kPatience), .tv_usec = 0};
+        ::setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        ::setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
         problem = fmt::format("{}:{}: ", l.host, l.port);
         if (::connect(s, a->ai_addr, a->ai_addrlen) != 0) {
             problem += std::strerror(errno);
             continue;
         }
-        std::string number(kNumber, '\0');
+        std::string number(kNumber, '\0'), answer(bytes + kProof, '\0');
         problem += "something else listens there";
         if (!receive_all(s, number)) continue;
-        const std::string own = random_bytes(kNumber);
-        const std::string said = own + bytes_of(Claim{.rank = l.rank, .size = l.size, .run = run});
-        if (!send_all(s, said + proof(secret, "rank" + number + said))) continue;
-        set_patience(s, patience_s);
-        std::string answer(bytes + kProof, '\0');
+        const std::string said = own_number + bytes_of(Claim{.rank = l.rank, .size = l.size, .run = run});
         problem = fmt::format(
             "{}:{} did not accept this rank: another run listens there, or its secret (TEON_SECRET, ~/.teon_secret) is "
             "another",
             l.host, l.port);
-        if (!receive_all(s, answer)) continue;
+        if (!send_all(s, said + proof(secret, "rank" + number + said)) || !receive_all(s, answer)) continue;
         const std::string payload = answer.substr(0, bytes);
-        if (answer.substr(bytes) == proof(secret, "zero" + own + payload)) return payload;
+        if (answer.substr(bytes) == proof(secret, "zero" + own_number + payload)) return payload;
     }
     return "";
 }
@@ -192,12 +173,15 @@ std::string ask_rank_0(const Launch& l, size_t bytes, double patience_s, const S
 std::string exchange_at_master(const Launch& l, std::string payload, double timeout_s, const Secret& secret) {
     CHECK_USAGE(!l.host.empty(), "{} does not say where rank 0 is: set MASTER_ADDR and MASTER_PORT", l.by);
     const uint64_t run = siphash({}, l.run);
-    if (l.rank == 0) return wait_for_ranks(l, payload, timeout_s, secret, run);
+    if (l.rank == 0) {
+        wait_for_ranks({l, payload, secret, run}, timeout_s);
+        return payload;
+    }
+    const std::string own_number = random_bytes(kNumber);
     const auto end = Clock::now() + Seconds(timeout_s);
     for (std::string problem;; std::this_thread::sleep_for(std::chrono::milliseconds(50))) {
-        const double left = Seconds(end - Clock::now()).count();
-        CHECK(left > 0, "did not meet rank 0 within {} s: {}", timeout_s, problem);
-        const std::string got = ask_rank_0(l, payload.size(), left + 1, secret, run, problem);
+        CHECK(Clock::now() < end, "did not meet rank 0 within {} s: {}", timeout_s, problem);
+        const std::string got = ask_rank_0(l, own_number, payload.size(), secret, run, problem);
         if (!got.empty()) return got;
     }
 }

@@ -4,6 +4,7 @@
 // C = op(A) op(B) is computed as C^T = op(B)^T op(A)^T: their A is our B, their B is our A, their rows are our columns.
 #include <cublasLt.h>
 #include <cusolverDn.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -15,8 +16,13 @@
 #include "runtime/integer.h"
 #include "runtime/linalg.h"
 #include "runtime/linalg_check.h"
+#include "runtime/linalg_library.h"
 #include "runtime/linalg_profile.h"
 #include "runtime/simt.h"
+
+#if !defined(TEON_CUDA)
+#include "cpu/matmul.h"
+#endif
 
 namespace teon {
 
@@ -140,6 +146,10 @@ Key key_of(const Call& c) {
             g.beta != 0.0f};
 }
 
+std::string text_of(const Key& key) {
+    return fmt::format("{} x {} x {}: {}", key[0], key[1], key[2], fmt::join(key.begin() + 3, key.end(), " "));
+}
+
 struct Plan {
     Operation operation;
     MatrixLayout a, b, c, d;
@@ -244,17 +254,24 @@ __global__ void __launch_bounds__(kPlainTile* kPlainTile)
 // C(i, j) = C(j, i) for j > i, tile by tile; blockIdx.z counts the matrices of a batch.
 template <typename T>
 __global__ void __launch_bounds__(kTile* kTileRows) mirror_kernel(T* C, int64_t ld, int64_t stride, int n) {
-    SHARED(T, tile, kTile * (kTile + 1));
     int down = static_cast<int>(blockIdx.y), across = static_cast<int>(blockIdx.x);
     if (across > down) return;  // above the diagonal
     T* c = C + blockIdx.z * stride;
+    int to_column = down * kTile + static_cast<int>(threadIdx.x);
+    if constexpr (kRowAlone > 0) {  // a CPU's threads need no neighbours to read a column
+        for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
+            int to_row = across * kTile + y;
+            if (to_row < to_column && to_column < n) c[to_row * ld + to_column] = c[to_column * ld + to_row];
+        }
+        return;
+    }
+    SHARED(T, tile, kTile * (kTile + 1));
     int column = across * kTile + static_cast<int>(threadIdx.x);
     for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
         int row = down * kTile + y;
         if (row < n && column < n) tile[y * (kTile + 1) + threadIdx.x] = c[row * ld + column];
     }
     __syncthreads();
-    int to_column = down * kTile + static_cast<int>(threadIdx.x);
     for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
         int to_row = across * kTile + y;
         if (to_row < to_column && to_column < n) c[to_row * ld + to_column] = tile[threadIdx.x * (kTile + 1) + y];
@@ -300,6 +317,22 @@ void check_convergence(const char* operation, int m, int n, int info) {
 
 }  // namespace
 
+LinalgLibrary linalg_library() {
+#if defined(TEON_CUDA)
+    const size_t version = cublasLtGetVersion();  // major * 10000 + minor * 100 + patch
+    return {fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100), true};
+#else
+    return {cpu::matmul_library(), cpu::multiplies_bf16()};
+#endif
+}
+
+DTypeChoice choose_dtype(std::optional<DType> asked) {
+    if (asked) return {*asked, "given"};
+    const LinalgLibrary library = linalg_library();
+    if (library.bf16) return {DType::bf16, library.name + " multiplies bf16 in hardware"};
+    return {DType::f32, library.name + " has no instructions for bf16"};
+}
+
 // ---- products -----------------------------------------------------------------------------------
 
 struct Linalg::Impl {
@@ -307,7 +340,9 @@ struct Linalg::Impl {
     Lt lt = Lt::make(cublasLtCreate);
     Buffer<std::byte> workspace{kWorkspaceBytes + kBiasScratchBytes};
     std::map<Key, std::optional<Plan>> plans = {};  // none where the library refuses
-    bool autotune = false;
+    bool searching = false;
+    std::map<std::string, std::string> known = {};  // algorithms by product
+    std::function<void(const AlgorithmChoice&)> chosen = {};
     cusolverDnHandle_t solver = nullptr;  // made when first needed
     // Of decompositions; grown to the largest one seen.
     Buffer<float> turned = {}, left = {}, right = {}, solver_workspace = {};
@@ -323,14 +358,15 @@ struct Linalg::Impl {
         return buffer.data();
     }
 
-    cublasStatus_t run(const Call& c, const Plan& p, const cublasLtMatmulAlgo_t& algorithm) const {
+    cublasStatus_t run(const Call& c, const Plan& p, const cublasLtMatmulAlgo_t& algorithm, void* result) const {
         return cublasLtMatmul(lt.get(), p.operation.get(), &c.g.alpha, c.g.B.data, p.a.get(), c.g.A.data, p.b.get(),
-                              &c.g.beta, c.addend.data, p.c.get(), c.g.C.data, p.d.get(), &algorithm, workspace.data(),
+                              &c.g.beta, c.addend.data, p.c.get(), result, p.d.get(), &algorithm, workspace.data(),
                               kWorkspaceBytes, cuda(stream));
     }
     std::optional<Plan>& plan(const Call& c);
     std::optional<Plan> make_plan(const Call& c);
-    cublasLtMatmulAlgo_t fastest(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found, int n);
+    cublasLtMatmulAlgo_t choose(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found, int n);
+    AlgorithmChoice fastest(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found, int n) const;
     void multiply(const Gemm& g, const Mat& addend, int count, const void* bias);
     bool multiply_by_library(const Call& c);
     void multiply_plainly(const Call& c);
@@ -386,31 +422,57 @@ std::optional<Plan> Linalg::Impl::make_plan(const Call& c) {
     auto end = std::remove_if(found, found + n, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
     n = static_cast<int>(end - found);
     if (n == 0) return std::nullopt;
-    p.algorithm = fastest(c, p, found, n);
+    p.algorithm = choose(c, p, found, n);
     return p;
 }
 
-// The first proposal; or with autotuning the one that takes the least time, where trying them changes nothing.
-cublasLtMatmulAlgo_t Linalg::Impl::fastest(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found,
-                                           int n) {
+// An algorithm as text: only ever compared, and used where the library proposes it.
+std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
+    return fmt::format("{:x}", fmt::join(algorithm.data, "."));
+}
+
+// The first proposal; or, if a search was asked for, the known one or the fastest.
+cublasLtMatmulAlgo_t Linalg::Impl::choose(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found,
+                                          int n) {
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     check_cuda(cudaStreamIsCapturing(cuda(stream), &capture), "gemm: asking about stream capture");
-    if (!autotune || n == 1 || c.g.beta != 0.0f || capture != cudaStreamCaptureStatusNone) return found[0].algo;
+    if (!searching || n == 1 || capture != cudaStreamCaptureStatusNone) return found[0].algo;
 
+    const std::string product = text_of(key_of(c));
+    auto proposal = [&](const std::string& algorithm) {
+        return std::find_if(found, found + n, [&](const auto& r) { return text_of(r.algo) == algorithm; });
+    };
+    if (const auto choice = known.find(product); choice != known.end())
+        if (const auto* r = proposal(choice->second); r != found + n) return r->algo;
+    AlgorithmChoice choice = fastest(c, p, found, n);
+    choice.product = product;
+    if (chosen) chosen(choice);
+    return proposal(choice.algorithm)->algo;
+}
+
+AlgorithmChoice Linalg::Impl::fastest(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found,
+                                      int n) const {
     constexpr int runs = 5;
-    int best = 0;
-    double best_ms = 0.0;
+    constexpr double gain = 0.98;  // of the first proposal's time; less is noise
+    const Mat& C = c.g.C;
+    const bool adds = c.g.beta != 0.0f && c.addend.data == C.data;
+    const int64_t elements = (c.count - 1) * C.stride_inner + (c.g.M - 1) * C.ld + c.g.N;
+    const Buffer<std::byte> memory(adds ? elements * size_of(C.dtype) : 0);
+    void* const result = adds ? memory.data() : C.data;
+    AlgorithmChoice best;
     Event from, to;
     for (int i = 0; i < n; i++) {
-        if (run(c, p, found[i].algo) != CUBLAS_STATUS_SUCCESS) continue;  // also warms up
+        if (run(c, p, found[i].algo, result) != CUBLAS_STATUS_SUCCESS) continue;  // also warms up
         from.record(stream);
-        for (int k = 0; k < runs; k++) check_blas(run(c, p, found[i].algo), "trying an algorithm");
+        for (int k = 0; k < runs; k++) check_blas(run(c, p, found[i].algo, result), "trying an algorithm");
         to.record(stream);
         to.synchronize();
-        double ms = Event::milliseconds(from, to);
-        if (best_ms == 0.0 || ms < best_ms) best = i, best_ms = ms;
+        const double ms = Event::milliseconds(from, to) / runs;
+        if (best.algorithm.empty()) best = {"", text_of(found[i].algo), ms, ms};
+        if (ms < best.ms && ms < gain * best.first_ms) best.algorithm = text_of(found[i].algo), best.ms = ms;
     }
-    return found[best].algo;
+    if (best.algorithm.empty()) best.algorithm = text_of(found[0].algo);  // which will say what is wrong
+    return best;
 }
 
 // `count` matrices at stride_inner, with a bias or null: by the library, or by the plain kernel where it refuses.
@@ -425,7 +487,7 @@ bool Linalg::Impl::multiply_by_library(const Call& c) {
     std::optional<Plan>& p = plan(c);
     if (!p) return false;
     if (c.bias) set(p->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c.bias);
-    const cublasStatus_t status = run(c, *p, p->algorithm);
+    const cublasStatus_t status = run(c, *p, p->algorithm, c.g.C.data);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
         p.reset();
         return false;
@@ -572,7 +634,13 @@ void Linalg::run(const Gemm& g) {
     }
 }
 
-void Linalg::set_autotune(bool on) { impl_->autotune = on; }
+void Linalg::search_algorithms(std::map<std::string, std::string> known,
+                               std::function<void(const AlgorithmChoice&)> chosen) {
+    impl_->searching = true;
+    impl_->known = std::move(known);
+    impl_->chosen = std::move(chosen);
+    impl_->plans.clear();
+}
 
 // ---- decompositions -----------------------------------------------------------------------------
 

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "runtime/device.h"
 #include "runtime/dtype.h"
@@ -53,6 +56,14 @@ struct Gemm {
     bool symmetric = false;
 };
 
+// What a search for algorithms found for one kind of product.
+struct AlgorithmChoice {
+    std::string product;    // all that the choice may depend on: sizes, types, strides, alignments, epilogue
+    std::string algorithm;  // the library's, in hexadecimal digits
+    double ms = 0;          // it took
+    double first_ms = 0;    // the library's first proposal took
+};
+
 class Linalg {
 public:
     // One handle per stream; owns its workspace, descriptors and algorithm cache. Holds a reference to the stream.
@@ -64,10 +75,13 @@ public:
     // Throws Error on a shape, dtype or alignment that it cannot do, naming it.
     void gemm(const Gemm& g);
 
-    // Whether the first gemm of a kind times the algorithms that cuBLASLt proposes and keeps the fastest (only with
-    // beta = 0 and outside graph capture), instead of taking the first proposal. The choice, and with it the last bits
-    // of results, may differ from run to run. Off by default; a CPU has only one.
-    void set_autotune(bool on);
+    // From now on the first gemm of a kind (outside graph capture) times the algorithms that cuBLASLt proposes, keeps the
+    // fastest and calls `chosen`, instead of taking the first proposal. Trials leave C as it was: where it is added to,
+    // they write to memory of as many bytes, which is freed at once. Of a product in `known` (algorithm by product, of
+    // earlier choices on such a device with such a library) that algorithm is taken without a trial, if it is still
+    // among the proposals. The last bits of results follow the choices: the same ones give the same bits.
+    void search_algorithms(std::map<std::string, std::string> known,
+                           std::function<void(const AlgorithmChoice&)> chosen);
 
     // Thin SVD of A (m x n, float, row-major, overwritten): A = U diag(S) Vt; U (m x r), S (r), Vt (r x n), r = min(m,
     // n). Synchronizes the stream. Throws Error if A is not finite or the iteration does not converge.

@@ -12,12 +12,18 @@ namespace teon {
 
 #if defined(__CUDACC__)
 
-__device__ __forceinline__ float exp_fast(float x) { return __expf(x); }
-__device__ __forceinline__ float exp2_fast(float x) {  // one instruction; exp2f scales around subnormal results
+// Results and reciprocals below 2^-126 are 0: to keep them costs three instructions more.
+__device__ __forceinline__ float exp2_fast(float x) {
     asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
     return x;
 }
+__device__ __forceinline__ float exp_fast(float x) { return exp2_fast(x * 1.44269504f); }
 __device__ __forceinline__ float tanh_fast(float x) { return tanhf(x); }
+// x / y within 2 ulp for |y| in [2^-126, 2^126], 0 for larger y; the exact division takes ten instructions.
+__device__ __forceinline__ float div_fast(float x, float y) {
+    asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(y));
+    return x * y;
+}
 
 #else
 
@@ -72,6 +78,8 @@ TEON_HD float exp2_fast(float x) {
     const float sum = x + kRound, n = sum - kRound, r = (x - n) * 0.693147181f;
     return scale(__builtin_fmaf(r, expm1_over_r(r), 1.0f), sum);
 }
+
+TEON_HD float div_fast(float x, float y) { return x / y; }
 
 // tanh(x) within 2e-7, and within 4 ulp of it: e / (e + 2) with e = exp(2|x|) - 1, taken without cancellation.
 TEON_HD float tanh_fast(float x) {

@@ -5,6 +5,7 @@
 
 #include "runtime/simt.h"
 #include "test/attention_cases.h"
+#include "test/skip.h"
 
 #include "test/catch.h"
 
@@ -221,12 +222,53 @@ TEST_CASE("kernels/attention: scratch grows with T, not with its square") {
         const size_t once = attention_scratch_bytes({1, 4096, 4, 2, 64}, dtype);
         REQUIRE(attention_scratch_bytes({1, 8192, 4, 2, 64}, dtype) <= 2 * once);
     }
-    // Sizes are 64-bit: two buffers of 4 * 128 heads * 128 rows * 8192 floats.
-    REQUIRE(attention_scratch_bytes({4, 8192, 128, 128, 64}, DType::f32) == size_t{1} << 32);
+    // Sizes are 64-bit: two buffers of 512 heads * 128 rows * 8192 floats.
+    REQUIRE(attention_scratch_bytes({1, 8192, 512, 512, 64}, DType::f32) == size_t{1} << 32);
 }
 
 TEST_CASE("kernels/attention: impossible shapes are refused") {
     REQUIRE_THROWS_AS(attention_scratch_bytes({1, 8, 3, 2, 4}, DType::f32), Error);
     REQUIRE_THROWS_AS(attention_scratch_bytes({1, 0, 2, 2, 4}, DType::f32), Error);
     REQUIRE_THROWS_AS(attention_scratch_bytes({1, 8, 2, 2, 4}, DType::f16), Error);
+}
+
+TEST_CASE("kernels/attention: a sequence's results do not depend on how many there are") {
+    if (kRowAlone == 0) SKIP_TEST("only CPUs take sequences in groups");
+    Context context;
+    for (auto [T, NH, NKV, HS] : {std::tuple(160, 6, 3, 16), std::tuple(160, 16, 16, 64)}) {
+        const int B = 11;
+        const AttentionShape s{B, T, NH, NKV, HS};
+        auto run = [&]<typename E>(E, const AttentionShape& shape, int first) {
+            const int64_t packed = T * shape.qkv_width(), plain = int64_t{T} * NH * HS;
+            const auto all_qkv = random_values<E>(B * packed, 1), all_dout = random_values<E>(B * plain, 2);
+            auto part = [&](const std::vector<E>& x, int64_t size) {
+                return std::vector<E>(x.begin() + first * size, x.begin() + (first + shape.B) * size);
+            };
+            Guarded<E> qkv(part(all_qkv, packed), context.stream), dout(part(all_dout, plain), context.stream);
+            Guarded<E> out(shape.B * plain, context.stream), dqkv(shape.B * packed, context.stream);
+            Guarded<float> lse(int64_t{shape.B} * NH * T, context.stream);
+            std::vector<int> starts;  // documents of 20 + b tokens in sequence b
+            for (int b = first; b < first + shape.B; b++)
+                for (int t = 0; t < T; t++) starts.push_back(t / (20 + b) * (20 + b));
+            Guarded<int> doc_start(starts, context.stream);
+            Guarded<std::byte> scratch(attention_scratch_bytes(shape, dtype_of<E>), context.stream);
+            attention_forward(out.data(), lse.data(), scratch.data(), qkv.data(), doc_start.data(), shape, context);
+            attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(),
+                               doc_start.data(), shape, context);
+            return std::pair(out.get(), dqkv.get());
+        };
+        auto check = [&]<typename E>(E e) {
+            const auto [out, dqkv] = run(e, s, 0);
+            for (int b : {0, 4, 7}) {
+                const AttentionShape few{4, T, NH, NKV, HS};
+                const auto [o, d] = run(e, few, b);
+                REQUIRE(same_bits(o, std::vector<E>(out.begin() + b * int64_t{T} * NH * HS,
+                                                    out.begin() + (b + 4) * int64_t{T} * NH * HS)));
+                REQUIRE(same_bits(d, std::vector<E>(dqkv.begin() + b * T * s.qkv_width(),
+                                                    dqkv.begin() + (b + 4) * T * s.qkv_width())));
+            }
+        };
+        check(float{});
+        check(bf16{});
+    }
 }

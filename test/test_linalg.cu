@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <map>
 
 #include "kernels/ops.h"
 #include "runtime/simt.h"
 #include "test/compare.h"
 #include "test/oracle/gemm.h"
+#include "test/schedule.h"
 
 #include "test/catch.h"
 
@@ -56,7 +59,7 @@ struct Case {
     float alpha = 1.0f, beta = 0.0f;
     int padding = 0, inner = 1, outer = 1;
     Epilogue epilogue = Epilogue::none;
-    bool addend = false, autotune = false;
+    bool addend = false, search = false;
 };
 
 // The rounding errors of a float sum of K products with random signs behave like a random walk along partial sums that
@@ -72,7 +75,7 @@ void check_gemm(const Case& c) {
     CAPTURE(static_cast<int>(c.epilogue), c.addend, name_of(dtype_of<T>), name_of(dtype_of<TC>));
     Stream stream;
     Linalg linalg(stream);
-    linalg.set_autotune(c.autotune);
+    if (c.search) linalg.search_algorithms({}, nullptr);
     int batch = c.inner * c.outer;
     Layout la(c.trans_a ? c.K : c.M, c.trans_a ? c.M : c.K, c.padding, c.inner, c.outer);
     Layout lb(c.trans_b ? c.N : c.K, c.trans_b ? c.K : c.N, c.padding, c.inner, c.outer);
@@ -207,9 +210,70 @@ TEST_CASE("runtime/linalg: gemm covers batches in two levels") {
     }
 }
 
-TEST_CASE("runtime/linalg: the algorithm that autotuning takes computes the same") {
-    check_dtypes({.M = 72, .N = 136, .K = 264, .trans_b = true, .autotune = true});
-    check_dtypes({.M = 72, .N = 136, .K = 264, .beta = 1.0f, .inner = 3, .autotune = true});
+namespace {
+
+// A library that proposes several algorithms, on a CPU too.
+struct Proposals {
+    explicit Proposals(const char* count) { ::setenv("CUBLASLT_ALGORITHMS", count, 1); }
+    ~Proposals() { ::unsetenv("CUBLASLT_ALGORITHMS"); }
+};
+
+// Three products, of which the last two are of one kind, each of the second kind adding to C. The bits of both C.
+std::string multiply_thrice(Linalg& linalg, const Stream& stream) {
+    const int n = 64;
+    Guarded<bf16> A(random_values<bf16>(n * n, 1), stream);
+    Guarded<float> fresh(n * n, stream), sum(random_values<float>(n * n, 2), stream);
+    Gemm g{.M = n,
+           .N = n,
+           .K = n,
+           .trans_a = true,
+           .A = mat(A.data(), n),
+           .B = mat(A.data(), n),
+           .C = mat(fresh.data(), n)};
+    linalg.gemm(g);
+    g.C = mat(sum.data(), n), g.beta = 1.0f;
+    linalg.gemm(g);
+    linalg.gemm(g);
+    return bytes_of(fresh.get(), sum.get());
+}
+
+}  // namespace
+
+TEST_CASE("runtime/linalg: the algorithm that a search takes computes the same, whatever is added") {
+    const Proposals several("3");
+    check_dtypes({.M = 72, .N = 136, .K = 264, .trans_b = true, .search = true});
+    check_dtypes({.M = 72, .N = 136, .K = 264, .beta = 1.0f, .inner = 3, .search = true});
+    check_dtypes({.M = 72, .N = 136, .K = 264, .trans_a = true, .beta = 0.5f, .padding = 3, .search = true});
+    check_dtypes({.M = 72, .N = 136, .K = 264, .beta = 2.0f, .addend = true, .search = true});
+}
+
+TEST_CASE("runtime/linalg: each kind of product is searched once, and what is known is not searched") {
+    const Proposals several("3");
+    Stream stream;
+    std::map<std::string, std::string> known;
+    auto search = [&](Linalg& linalg, std::map<std::string, std::string> known) {
+        std::vector<AlgorithmChoice> choices;
+        linalg.search_algorithms(std::move(known), [&](const AlgorithmChoice& c) { choices.push_back(c); });
+        const std::string bits = multiply_thrice(linalg, stream);
+        linalg.search_algorithms({}, nullptr);
+        return std::pair{choices, bits};
+    };
+    Linalg first(stream), second(stream), third(stream);
+    const auto [found, bits] = search(first, {});
+    REQUIRE(found.size() == 2);
+    for (const AlgorithmChoice& c : found) {
+        REQUIRE((c.ms > 0 && c.ms <= c.first_ms));
+        REQUIRE(known.emplace(c.product, c.algorithm).second);
+    }
+    const auto [again, same_bits] = search(second, known);
+    REQUIRE(again.empty());
+    REQUIRE((same_bits == bits));
+
+    // An algorithm that the library no longer proposes is searched again.
+    known.begin()->second = "0.0";
+    const auto [lost, _] = search(third, known);
+    REQUIRE(lost.size() == 1);
+    REQUIRE(lost[0].product == known.begin()->first);
 }
 
 TEST_CASE("runtime/linalg: a batch stride of 0 uses one matrix for all") {
@@ -507,7 +571,8 @@ TEST_CASE("runtime/activation: GELU and its derivative agree with the oracle fro
     int64_t n = std::ssize(x);
     Guarded<float> X(x, stream), Ones(std::vector<float>(n, 1.0f), stream), Y(n, stream), Slope(n, stream);
     gelu_forward(Y.data(), X.data(), n, stream);
-    gelu_backward(Slope.data(), X.data(), Ones.data(), n, stream);
+    Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(static_cast<int>(n), 1)), stream);
+    gelu_backward(Slope.data(), nullptr, scratch.data(), X.data(), Ones.data(), static_cast<int>(n), 1, stream);
     auto y = Y.get(), slope = Slope.get();
     REQUIRE(std::isnan(y.back()));
     REQUIRE(std::isnan(slope.back()));

@@ -20,10 +20,11 @@ struct Shape {
 };
 }  // namespace
 // On a CPU rows up to 2048 are one thread's; the widths beyond are a warp's, at width 1, held in registers by each
-// number of vectors, and read again. The last one has more than one row per chunk and per thread to spare.
-static const std::vector<Shape> kShapes = {{1, 1},    {31, 33},  {33, 31},  {97, 97},  {5, 128},
-                                           {128, 64}, {3, 257},  {257, 96}, {31, 768}, {3, 2049},
-                                           {2, 2304}, {2, 4160}, {2, 8256}, {8205, 17}};
+// number of vectors, and read again, with sums in registers, in shared memory and in global memory. The last ones have
+// more than one chunk, and more than 8 rows in a chunk.
+static const std::vector<Shape> kShapes = {{1, 1},    {31, 33},   {33, 31},  {97, 97},  {5, 128},  {128, 64},
+                                           {3, 257},  {257, 96},  {31, 768}, {3, 2049}, {2, 2304}, {2, 4160},
+                                           {2, 8256}, {8205, 17}, {17, 768}, {16401, 2}};
 
 namespace {
 
@@ -34,11 +35,11 @@ struct Layer {
     static constexpr bool centered = CENTERED;
     int N, C;
     const Stream& stream;
-    std::vector<T> x, branch, weight, bias, dout, dresidual;
-    std::vector<float> dweight_before, dbias_before;
-    Guarded<T> x_device, branch_device, weight_device, bias_device, dout_device, dresidual_device;
+    std::vector<T> x, weight, bias, dout, dresidual;
+    std::vector<float> dweight_before, dbias_before, dx_sums_before;
+    Guarded<T> x_device, weight_device, bias_device, dout_device, dresidual_device;
     Guarded<T> out, dx;
-    Guarded<float> mean, rstd, dweight, dbias;
+    Guarded<float> mean, rstd, dweight, dbias, dx_sums;
     Guarded<std::byte> scratch;
 
     Layer(int N, int C, const Stream& stream, double mean_of_x = 0.5)
@@ -46,15 +47,14 @@ struct Layer {
           C(C),
           stream(stream),
           x(random_values<T>(int64_t{N} * C, 1, 1.0, mean_of_x)),
-          branch(random_values<T>(int64_t{N} * C, 2)),
           weight(random_values<T>(C, 3, 0.5, 1.0)),
           bias(CENTERED ? random_values<T>(C, 4) : std::vector<T>(C)),
           dout(random_values<T>(int64_t{N} * C, 5)),
           dresidual(random_values<T>(int64_t{N} * C, 6)),
           dweight_before(random_values<float>(C, 7)),
           dbias_before(random_values<float>(C, 8)),
+          dx_sums_before(random_values<float>(C, 9)),
           x_device(x, stream),
-          branch_device(branch, stream),
           weight_device(weight, stream),
           bias_device(bias, stream),
           dout_device(dout, stream),
@@ -65,38 +65,34 @@ struct Layer {
           rstd(N, stream),
           dweight(dweight_before, stream),
           dbias(dbias_before, stream),
+          dx_sums(dx_sums_before, stream),
           scratch(static_cast<int64_t>(CENTERED ? layernorm_backward_scratch_bytes(N, C)
                                                 : rmsnorm_backward_scratch_bytes(N, C)),
                   stream) {}
 
     int64_t size() const { return int64_t{N} * C; }
 
-    // x + branch as it is stored.
-    std::vector<T> sum() const {
-        std::vector<T> r = x;
-        for (size_t i = 0; i < r.size(); i++) r[i] = T(static_cast<float>(x[i]) + static_cast<float>(branch[i]));
-        return r;
-    }
-
-    // The bytes of what it writes beside `residual`.
-    std::string forward(T* residual, const T* x, const T* branch) {
+    // The bytes of what it writes.
+    std::string forward() {
         if constexpr (CENTERED) {
-            layernorm_forward(out.data(), residual, mean.data(), rstd.data(), x, branch, weight_device.data(),
+            layernorm_forward(out.data(), mean.data(), rstd.data(), x_device.data(), weight_device.data(),
                               bias_device.data(), N, C, kEps, stream);
         } else {
-            rmsnorm_forward(out.data(), residual, rstd.data(), x, branch, weight_device.data(), N, C, kEps, stream);
+            rmsnorm_forward(out.data(), rstd.data(), x_device.data(), weight_device.data(), N, C, kEps, stream);
         }
         return bytes_of(out.get(), mean.get(), rstd.get());
     }
-    std::string forward() { return forward(nullptr, x_device.data(), nullptr); }
 
     // The bytes of the parameters' gradients, which it adds to what was there before.
-    std::string backward(T* dx, const T* dresidual, const T* x) {
+    std::string backward(T* dx, const T* dresidual, bool sums = true) {
+        const T* x = x_device.data();
         dweight.set(dweight_before);
         dbias.set(dbias_before);
+        dx_sums.set(dx_sums_before);
         if constexpr (CENTERED) {
-            layernorm_backward(dx, dweight.data(), dbias.data(), scratch.data(), dout_device.data(), dresidual, x,
-                               mean.data(), rstd.data(), weight_device.data(), N, C, stream);
+            layernorm_backward(dx, dweight.data(), dbias.data(), sums ? dx_sums.data() : nullptr, scratch.data(),
+                               dout_device.data(), dresidual, x, mean.data(), rstd.data(), weight_device.data(), N, C,
+                               stream);
         } else {
             rmsnorm_backward(dx, dweight.data(), scratch.data(), dout_device.data(), dresidual, x, rstd.data(),
                              weight_device.data(), N, C, stream);
@@ -145,26 +141,6 @@ TEMPLATE_TEST_CASE("kernels/norm: forward matches the oracle", "", EVERY_NORM) {
     }
 }
 
-TEMPLATE_TEST_CASE("kernels/norm: the fused addition equals adding first, bit for bit, also in place", "", EVERY_NORM) {
-    using T = typename TestType::T;
-    Stream stream;
-    for (auto [N, C] : kShapes) {
-        INFO("N = " << N << ", C = " << C);
-        TestType layer(N, C, stream);
-        Guarded<T> residual(layer.size(), stream), sum(layer.sum(), stream);
-        T *x = layer.x_device.data(), *branch = layer.branch_device.data();
-        const std::string expected = layer.forward(nullptr, sum.data(), nullptr);
-        REQUIRE((layer.forward(residual.data(), x, branch) == expected));
-        REQUIRE(same_bits(residual.get(), layer.sum()));
-        REQUIRE((layer.forward(x, x, branch) == expected));
-        REQUIRE(same_bits(layer.x_device.get(), layer.sum()));
-        layer.x_device.set(layer.x);
-        REQUIRE((layer.forward(branch, x, branch) == expected));
-        REQUIRE(same_bits(layer.branch_device.get(), layer.sum()));
-        REQUIRE(same_bits(layer.x_device.get(), layer.x));
-    }
-}
-
 TEMPLATE_TEST_CASE("kernels/norm: backward matches the oracle and adds to the parameters' gradients", "", EVERY_NORM) {
     Stream stream;
     for (auto [N, C] : kShapes) {
@@ -174,10 +150,9 @@ TEMPLATE_TEST_CASE("kernels/norm: backward matches the oracle and adds to the pa
         auto expected = norm_backward(widen<Tracked>(layer.dout), widen<Tracked>(layer.x), widen<Tracked>(layer.weight),
                                       N, C, kEps, TestType::centered);
         auto *dx = layer.dx.data(), *dresidual = layer.dresidual_device.data(), *dout = layer.dout_device.data();
-        const auto* x = layer.x_device.data();
-        layer.backward(dx, nullptr, x);
+        layer.backward(dx, nullptr);
         REQUIRE(compare(layer.dx.get(), expected.dx, kRoundings));
-        const std::string parameter_gradients = layer.backward(dx, dresidual, x);
+        const std::string parameter_gradients = layer.backward(dx, dresidual);
         for (size_t i = 0; i < expected.dx.size(); i++)
             expected.dx[i] += Tracked(static_cast<double>(static_cast<float>(layer.dresidual[i])));
         const auto dx_apart = layer.dx.get();
@@ -187,12 +162,19 @@ TEMPLATE_TEST_CASE("kernels/norm: backward matches the oracle and adds to the pa
         if (TestType::centered) {
             for (int j = 0; j < C; j++) expected.dbias[j] += Tracked(layer.dbias_before[j]);
             REQUIRE(compare(layer.dbias.get(), expected.dbias, kRoundings));
+            std::vector<Tracked> sums = widen<Tracked>(layer.dx_sums_before);
+            for (size_t i = 0; i < expected.dx.size(); i++) sums[i % static_cast<size_t>(C)] += expected.dx[i];
+            REQUIRE(compare(layer.dx_sums.get(), sums, kRoundings));
         }
 
-        REQUIRE((layer.backward(dresidual, dresidual, x) == parameter_gradients));
+        REQUIRE((layer.backward(dx, dresidual, false) == parameter_gradients));  // nobody wants dx's sums
+        REQUIRE(same_bits(layer.dx.get(), dx_apart));
+        REQUIRE(same_bits(layer.dx_sums.get(), layer.dx_sums_before));
+
+        REQUIRE((layer.backward(dresidual, dresidual) == parameter_gradients));
         REQUIRE(same_bits(layer.dresidual_device.get(), dx_apart));
         layer.dresidual_device.set(layer.dresidual);
-        REQUIRE((layer.backward(dout, dresidual, x) == parameter_gradients));
+        REQUIRE((layer.backward(dout, dresidual) == parameter_gradients));
         REQUIRE(same_bits(layer.dout_device.get(), dx_apart));
         REQUIRE(same_bits(layer.x_device.get(), layer.x));
     }
@@ -211,13 +193,10 @@ TEMPLATE_TEST_CASE("kernels/norm: the same bits under every schedule", "", EVERY
     Stream stream;
     for (auto [N, C] : {Shape{257, 96}, Shape{3, 2049}, Shape{5, 2304}}) {
         TestType layer(N, C, stream);
-        Guarded<typename TestType::T> residual(layer.size(), stream);
         REQUIRE(same_under_all_schedules([&] {
-            const std::string forward =
-                layer.forward(residual.data(), layer.x_device.data(), layer.branch_device.data());
-            const std::string gradients =
-                layer.backward(layer.dx.data(), layer.dresidual_device.data(), residual.data());
-            return forward + gradients + bytes_of(residual.get(), layer.dx.get());
+            const std::string forward = layer.forward();
+            const std::string gradients = layer.backward(layer.dx.data(), layer.dresidual_device.data());
+            return forward + gradients + bytes_of(layer.dx_sums.get(), layer.dx.get());
         }));
     }
 }

@@ -167,6 +167,11 @@ TEST_CASE("optim/stacks: the step factor is the role's factor, sqrt(m/n) of the 
     REQUIRE(close(factor(o, Role::mlp_down), std::sqrt(2048.0 / 5461)));
     o.lr_scale = {{Role::mlp_up, 0.7f}};
     REQUIRE(close(factor(o, Role::mlp_up), 0.7 * std::sqrt(5461.0 / 2048)));
+    o.update_rms = 0.2f;  // Moonlight: 0.2 sqrt(max(rows, columns))
+    REQUIRE(close(factor(o, Role::mlp_up), 0.7 * 0.2 * std::sqrt(5461.0)));
+    REQUIRE(close(factor(o, Role::mlp_down), 0.2 * std::sqrt(5461.0)));
+    REQUIRE(close(factor(o, Role::q), 0.2 * std::sqrt(2048.0)));
+    o.update_rms = 0;
     o.shape_scale = false;
     REQUIRE(close(factor(o, Role::mlp_up), 0.7));
     o.teon_rms_match = true;
@@ -183,6 +188,8 @@ TEST_CASE("optim/stacks: the step factor is the role's factor, sqrt(m/n) of the 
         REQUIRE(close(factor(o, Role::mlp_down), std::sqrt(2048.0 * K / std::min(5461, 2048 * K))));
         o.teon_mode = 3;
         REQUIRE(close(factor(o, Role::q), std::sqrt(2048.0)));  // ||O_k||_F = 1
+        for (const Stack& s : plan_optimizer(table, o).stacks)  // of three layers and one, the last is alone
+            if (s.role == Role::q) REQUIRE(close(step_factor(table, s, o), std::sqrt(2048.0)));
     }
 }
 

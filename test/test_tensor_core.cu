@@ -3,7 +3,7 @@
 #include "runtime/tensor_core.h"
 
 #include "test/compare.h"
-#include "test/skip.h"
+#include "test/copy_pipeline.h"
 
 #include "test/catch.h"
 
@@ -153,84 +153,6 @@ void copies(int count) {
     REQUIRE(same_bits(out.get(), in));
 }
 
-enum class Misuse { none, no_wait, no_commit, too_few_groups, no_barrier, one_waits, overwritten };
-
-// A ring of two stages through which `steps` tiles of one float4 per thread pass; each thread adds up its neighbour's.
-template <Misuse M>
-__global__ void pipeline_kernel(float* out, const float* in, int steps) {
-    SHARED(float, memory, 2 * 64 * 4);
-    const int i = static_cast<int>(threadIdx.x), neighbour = (i + 32) % 64;
-    auto fetch = [&](int step) {
-        cp_async<16>(memory + (step % 2 * 64 + i) * 4, in + (step * 64 + i) * 4, step < steps);
-        if (M != Misuse::no_commit) cp_async_commit();
-    };
-    float sum = 0.0f;
-    fetch(0);
-    for (int step = 0; step < steps; step++) {
-        if (M != Misuse::overwritten) __syncthreads();  // the stage that is fetched now has been read by all
-        fetch(step + 1);
-        if (M == Misuse::too_few_groups)
-            cp_async_wait<2>();
-        else if (M == Misuse::one_waits && i % 64 != 0) {
-        } else if (M != Misuse::no_wait)
-            cp_async_wait<1>();
-        if (M != Misuse::no_barrier) __syncthreads();
-        for (int j = 0; j < 4; j++) sum += memory[(step % 2 * 64 + neighbour) * 4 + j];
-    }
-    out[i] = sum;
-}
-
-constexpr int kSteps = 5;
-
-std::vector<float> pipeline_input() {
-    std::vector<float> in(kSteps * 64 * 4);
-    for (size_t i = 0; i < in.size(); i++) in[i] = static_cast<float>(i);
-    return in;
-}
-
-template <Misuse M>
-std::vector<float> run_pipeline() {
-    Stream stream;
-    Guarded<float> in(pipeline_input(), stream), out(64, stream);
-    launch<pipeline_kernel<M>>({1, 64}, stream, out.data(), in.data(), kSteps);
-    return out.get();
-}
-
-std::vector<float> pipeline_result() {
-    const std::vector<float> in = pipeline_input();
-    std::vector<float> sums(64);
-    for (int i = 0; i < 64; i++) {
-        for (int step = 0; step < kSteps; step++) {
-            for (int j = 0; j < 4; j++) sums[i] += in[(step * 64 + (i + 32) % 64) * 4 + j];
-        }
-    }
-    return sums;
-}
-
-// Whether some order of threads gives a result that is not the right one.
-template <Misuse M>
-bool fails_in_some_order() {
-    for (const char* order : {"forward", "reverse", "random:1", "random:2", "random:3"}) {
-        const std::string before = set_simt_order(order);
-        const bool same = static_cast<bool>(same_bits(run_pipeline<M>(), pipeline_result()));
-        set_simt_order(before);
-        if (!same) return true;
-    }
-    return false;
-}
-
-__global__ void missing_lane_kernel(float* out) {
-    uint32_t a[4] = {};
-    float d[4] = {};
-    if (threadIdx.x != 7) mma_m16n8k16(d, a, 0, 0);
-    out[threadIdx.x] = d[0];
-}
-
-__global__ void misaligned_copy_kernel(const float* in) {
-    SHARED(float, memory, 64);
-    cp_async<16>(memory + 1, in, true);
-}
-
 }  // namespace
 
 TEST_CASE("runtime/tensor_core: ldmatrix gives lane l elements 2 (l % 4) and the next of row l / 4 of each matrix") {
@@ -336,22 +258,4 @@ TEST_CASE("runtime/tensor_core: groups land in order, in every order of threads"
         REQUIRE(same_bits(run_pipeline<Misuse::none>(), pipeline_result()));
         set_simt_order(before);
     }
-}
-
-TEST_CASE("runtime/tensor_core: copies that are read too early, by too many or too long fail on the host") {
-    if (kTensorCores) SKIP_TEST("a GPU's copies may land before they are waited for");
-    REQUIRE(fails_in_some_order<Misuse::no_wait>());
-    REQUIRE(fails_in_some_order<Misuse::no_commit>());
-    REQUIRE(fails_in_some_order<Misuse::too_few_groups>());
-    REQUIRE(fails_in_some_order<Misuse::no_barrier>());
-    REQUIRE(fails_in_some_order<Misuse::one_waits>());
-    REQUIRE(fails_in_some_order<Misuse::overwritten>());
-}
-
-TEST_CASE("runtime/tensor_core: a missing lane and a misaligned copy are errors on the host") {
-    if (kTensorCores) SKIP_TEST("undefined on a GPU");
-    Stream stream;
-    Buffer<float> memory(64);
-    REQUIRE_THROWS_AS(launch<missing_lane_kernel>({1, 32}, stream, memory.data()), Error);
-    REQUIRE_THROWS_AS(launch<misaligned_copy_kernel>({1, 32}, stream, memory.data()), Error);
 }

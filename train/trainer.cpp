@@ -20,7 +20,11 @@ struct Slot {
     PinnedBuffer<float> stop{1};           // this rank's
     PinnedBuffer<StepControl> control{1};
     StepMetrics metrics;
+    int64_t next_sample = 0;  // after it
 };
+
+// What a rank says of a step to the others.
+constexpr float kGoOn = 0, kStopAfterIt = 1, kGivenUp = 2;
 
 }  // namespace
 
@@ -37,9 +41,11 @@ struct Trainer::Impl {
     Buffer<std::byte> scratch{static_cast<int64_t>(reduce_scratch_bytes())};
     Reducer reducer;
     Slot slots[2];
-    bool stop = false;
+    bool stop = false, given_up = false;
     int64_t done = 0, returned = 0;
-    StepControl last;  // of the step returned last
+    StepControl last;         // of the step returned last
+    int64_t next_sample = 0;  // after it
+    PinnedBuffer<float> no_loss{1};
 
     Impl(Model& m, Optimizer& opt, Loader& l, const TrainerOptions& options, Context& context)
         : model(m),
@@ -53,9 +59,10 @@ struct Trainer::Impl {
           reducer(m.params(), opt.ownership(), context),
           slots{Slot(context.comm->size()), Slot(context.comm->size())} {
         zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);
+        no_loss[0] = NAN;
     }
 
-    // False: given up.
+    // False: one rank, which has given it up.
     bool queue_step() {
         Slot& slot = slots[done % 2];
         StepMetrics& m = slot.metrics;
@@ -70,8 +77,8 @@ struct Trainer::Impl {
         params.zero_grad(ctx.stream);
         const float grad_scale = 1.0f / static_cast<float>(o.batch_tokens);
         float* loss_sum = loss_sums.data() + ctx.comm->rank();
-        for (int micro = 0; micro < o.micro_steps; ++micro) {
-            if (o.give_up && o.give_up()) return false;
+        int micro = 0;
+        for (; micro < o.micro_steps && !ctx.give_up(); ++micro) {
             const Batch batch = loader.next(ctx.stream);
             m.data_wait_ms += loader.wait_ms();
             std::function<void(int)> on_grads_ready;
@@ -79,7 +86,16 @@ struct Trainer::Impl {
             model.forward_backward(losses.data(), batch, grad_scale, on_grads_ready);
             reduce_sum(loss_sum, scratch.data(), losses.data(), losses.size(), micro > 0, ctx.stream);
         }
+        slot.next_sample = loader.next_sample();
         slot.backward_end.record(ctx.stream);
+        slot.stop[0] = stop ? kStopAfterIt : kGoOn;
+        if (ctx.give_up()) {
+            if (ctx.comm->size() == 1) return false;
+            // The others wait for this rank's gradients, whatever they are worth; without a loss nobody updates anything.
+            if (micro < o.micro_steps) reducer.ready_all();
+            upload(loss_sum, no_loss.data(), 1, ctx.stream);
+            slot.stop[0] = kGivenUp;
+        }
         share(slot, loss_sum);
         reducer.sum_squares(sums.data() + 1, scratch.data());
 
@@ -100,7 +116,6 @@ struct Trainer::Impl {
     void share(Slot& slot, const float* loss_sum) {
         Comm& comm = *ctx.comm;
         float* own_stop = stops.data() + comm.rank();
-        slot.stop[0] = stop ? 1.0f : 0.0f;
         upload(own_stop, slot.stop.data(), 1, ctx.stream);
         comm.all_gather(loss_sums.data(), loss_sum, 1, DType::f32, ctx.stream);
         comm.all_gather(stops.data(), own_stop, 1, DType::f32, ctx.stream);
@@ -108,9 +123,16 @@ struct Trainer::Impl {
         reduce_sum(sums.data(), scratch.data(), loss_sums.data(), loss_sums.size(), false, ctx.stream);
     }
 
-    StepMetrics read_back() {
+    // None: a rank gave it up.
+    std::optional<StepMetrics> read_back() {
         Slot& slot = slots[returned % 2];
         slot.end.synchronize();
+        for (int r = 0; r < static_cast<int>(slot.stops.size()); ++r) given_up |= slot.stops[r] == kGivenUp;
+        if (given_up) {  // and so will be what is queued behind it
+            ctx.stream.synchronize();
+            done = returned;
+            return std::nullopt;
+        }
         StepMetrics m = slot.metrics;
         m.loss = static_cast<double>(slot.loss_sum[0]) / static_cast<double>(o.batch_tokens);
         last = slot.control[0];
@@ -120,13 +142,14 @@ struct Trainer::Impl {
         m.loss_z = last.loss_z;
         m.grad_norm_z = last.grad_norm_z;
         for (int r = 0; r < static_cast<int>(slot.stops.size()); ++r) {
-            m.stop |= slot.stops[r] != 0;
+            m.stop |= slot.stops[r] != kGoOn;
             if (slot.stops.size() > 1 && m.faulty_rank < 0 && !std::isfinite(slot.loss_sums[r])) m.faulty_rank = r;
         }
         m.ms = Event::milliseconds(slot.begin, slot.end);
         m.comm_wait_ms = Event::milliseconds(slot.backward_end, slot.optimizer_begin);
         m.optimizer_ms = Event::milliseconds(slot.optimizer_begin, slot.end);
         m.tokens_per_s = static_cast<double>(o.batch_tokens) / m.ms * 1000;
+        next_sample = slot.next_sample;
         ++returned;
         return m;
     }
@@ -137,8 +160,12 @@ Trainer::Trainer(Model& model, Optimizer& optimizer, Loader& loader, const Train
 Trainer::~Trainer() = default;
 
 std::optional<StepMetrics> Trainer::step() {
-    if (!impl_->queue_step()) return finish();
-    if (impl_->done - impl_->returned < 2) return std::nullopt;
+    if (!impl_->queue_step()) {
+        std::optional<StepMetrics> before = finish();
+        impl_->given_up = true;
+        return before;
+    }
+    if (impl_->done - impl_->returned < (impl_->o.ahead ? 2 : 1)) return std::nullopt;
     return impl_->read_back();
 }
 
@@ -149,11 +176,14 @@ std::optional<StepMetrics> Trainer::finish() {
 
 int64_t Trainer::steps_done() const { return impl_->done; }
 void Trainer::request_stop() { impl_->stop = true; }
+bool Trainer::given_up() const { return impl_->given_up; }
 const StepControl& Trainer::control() const { return impl_->last; }
+int64_t Trainer::next_sample() const { return impl_->next_sample; }
 
-void Trainer::restore(int64_t done, const StepControl& control) {
+void Trainer::restore(int64_t done, const StepControl& control, int64_t next_sample) {
     impl_->done = impl_->returned = done;
     impl_->last = control;
+    impl_->next_sample = next_sample;
     upload(impl_->control.data(), &impl_->last, 1, impl_->ctx.stream);
     impl_->ctx.stream.synchronize();
 }
@@ -171,17 +201,11 @@ Evaluator::Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows
       all_((rounds_ + 1) * context.comm->size()),
       scratch_(static_cast<int64_t>(reduce_scratch_bytes())) {}
 
-std::optional<EvalResult> Evaluator::run(const std::function<bool()>& give_up) {
+std::optional<EvalResult> Evaluator::run() {
     const int64_t ranks = ctx_.comm->size(), rank = ctx_.comm->rank(), each = sums_.size();
     zero(sums_.data(), each, ctx_.stream);
     loader_.seek(0);
-    for (int64_t round = 0; round < rounds_; ++round) {
-        if (give_up && give_up()) {
-            const float yes = 1.0f;
-            upload(sums_.data() + rounds_, &yes, 1, ctx_.stream);
-            ctx_.stream.synchronize();
-            break;
-        }
+    for (int64_t round = 0; round < rounds_ && !ctx_.give_up(); ++round) {
         Batch batch = loader_.next(ctx_.stream);
         // The rest of the last batch is not counted.
         batch.B = static_cast<int>(std::clamp<int64_t>(windows_ - (round * ranks + rank) * B_, 0, B_));
@@ -190,6 +214,8 @@ std::optional<EvalResult> Evaluator::run(const std::function<bool()>& give_up) {
         model_.forward(losses_.data(), batch);
         reduce_sum(sums_.data() + round, scratch_.data(), losses_.data(), n, false, ctx_.stream);
     }
+    const float given_up = ctx_.give_up() ? 1.0f : 0.0f;
+    upload(sums_.data() + rounds_, &given_up, 1, ctx_.stream);
     ctx_.comm->all_gather(all_.data(), sums_.data(), each, DType::f32, ctx_.stream);
     ctx_.comm->join(ctx_.stream);
     std::vector<float> by_rank(static_cast<size_t>(all_.size()));

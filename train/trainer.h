@@ -23,8 +23,7 @@ struct TrainerOptions {
     float skip_spikes = 0;  // StepControl's spike_limit
     OptimizerOptions optimizer;
     Schedule schedule;
-    // Asked between the micro-batches of a step; true: the step is given up, as if it had not begun. One rank only.
-    std::function<bool()> give_up;
+    bool ahead = true;  // step() queues a step while the one before is computed: for devices that work beside the host
 };
 
 class Trainer {
@@ -32,19 +31,23 @@ public:
     Trainer(Model& model, Optimizer& optimizer, Loader& loader, const TrainerOptions& options, Context& context);
     ~Trainer();
 
-    // Queues the next step, unless it is given up: then steps_done() does not grow. Returns the metrics of the step
-    // before, if there is one that has not been returned.
+    // Queues the next step. Returns the metrics of the step before, if there is one that has not been returned; not
+    // `ahead`, those of this step, which it waits for.
     std::optional<StepMetrics> step();
     // Waits for the last queued step and returns its metrics, unless they were returned.
     std::optional<StepMetrics> finish();
-    int64_t steps_done() const;  // queued so far
+    int64_t steps_done() const;  // queued so far and not given up
+    // A step was given up, because the context's give_up said so on some rank while it computed: on every rank it is as if
+    // that step and those behind it had not begun. No other step may follow.
+    bool given_up() const;
     // Of the next step's metrics, `stop` will be true on every rank. For a rank that wants all to stop after the same
     // step.
     void request_stop();
-    // What the step of the last metrics returned left, for a checkpoint.
+    // What the step of the last metrics returned left, and the sample that comes next, for a checkpoint.
     const StepControl& control() const;
+    int64_t next_sample() const;
     // Continues after step `done` of a run that was saved. Before the first step.
-    void restore(int64_t done, const StepControl& control);
+    void restore(int64_t done, const StepControl& control, int64_t next_sample);
 
 private:
     struct Impl;
@@ -62,9 +65,9 @@ struct EvalResult {
 class Evaluator {
 public:
     Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows, Context& context);
-    // Allocates nothing on the device; synchronizes. give_up is asked between batches; where it says yes on any rank,
-    // there is no result on any.
-    std::optional<EvalResult> run(const std::function<bool()>& give_up = nullptr);
+    // Allocates nothing on the device; synchronizes. Where the context's give_up says yes on any rank, there is no result
+    // on any.
+    std::optional<EvalResult> run();
 
 private:
     Model& model_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -172,30 +173,66 @@ inline Matrix ns_start(const Matrix& x, const NsSet& set) {
                        x.rows <= x.cols ? x : transposed(x));
 }
 
+// How the references below compute: exactly, or as a plain program that sums in float, one term after the other, and
+// stores each result as T.
+struct Arithmetic {
+    Matrix (*multiply)(const Matrix&, const Matrix&);
+    double (*store)(double);
+    Matrix stored(Matrix x) const {
+        for (double& v : x.a) v = store(v);
+        return x;
+    }
+};
+inline constexpr Arithmetic kExact{[](const Matrix& x, const Matrix& y) { return x * y; }, [](double v) { return v; }};
+template <typename T>
+constexpr Arithmetic kPlain{[](const Matrix& x, const Matrix& y) {
+                                Matrix z(x.rows, y.cols);
+                                for (int i = 0; i < x.rows; i++)
+                                    for (int k = 0; k < x.cols; k++)
+                                        for (int j = 0; j < y.cols; j++)
+                                            z(i, j) = static_cast<float>(z(i, j)) +
+                                                      static_cast<float>(x(i, k)) * static_cast<float>(y(k, j));
+                                return z;
+                            },
+                            [](double v) { return static_cast<double>(static_cast<float>(T(static_cast<float>(v)))); }};
+
 // Newton-Schulz in its standard form, on the short side.
-inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps) {
-    Matrix y = ns_start(x, set);
+inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact) {
+    Matrix y = in.stored(ns_start(x, set));
     for (int t = 0; t < steps; t++) {
         const NsTriple q = set.at(t);
-        const Matrix r = y * transposed(y);
-        y = combination(q.a, y, 1, combination(q.b, r, q.c, r * r) * y);
+        const Matrix r = in.stored(in.multiply(y, transposed(y))),
+                     z = in.stored(combination(q.b, r, q.c, in.multiply(r, r)));
+        y = in.stored(combination(q.a, y, 1, in.multiply(z, y)));
     }
     return x.rows <= x.cols ? y : transposed(y);
 }
 
-// The same through the Gram matrix, without restarts.
-inline Matrix gram_newton_schulz(const Matrix& x, const NsSet& set, int steps) {
-    const Matrix y = ns_start(x, set);
-    Matrix r = y * transposed(y), Q(r.rows, r.rows);
-    for (int i = 0; i < Q.rows; i++) Q(i, i) = 1;
+// The same through the Gram matrix. restarts(n): whether X is multiplied, and R computed again, after n steps.
+inline Matrix gram_newton_schulz(
+    const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact,
+    const std::function<bool(int)>& restarts = [](int) { return false; }) {
+    Matrix y = in.stored(ns_start(x, set)), r, Q;
     for (int t = 0; t < steps; t++) {
         const NsTriple q = set.at(t);
-        const Matrix z = combination(q.b, r, q.c, r * r);
-        Q = combination(q.a, Q, 1, Q * z);
-        const Matrix rq = combination(q.a, r, 1, r * z);
-        r = combination(q.a, rq, 1, z * rq);
+        if (Q.rows == 0) r = in.stored(in.multiply(y, transposed(y)));
+        const Matrix z = in.stored(combination(q.b, r, q.c, in.multiply(r, r)));
+        if (Q.rows == 0) {
+            Q = z;
+            for (int i = 0; i < Q.rows; i++) Q(i, i) += q.a;
+            Q = in.stored(Q);
+        } else {
+            Q = in.stored(combination(q.a, Q, 1, in.multiply(Q, z)));
+        }
+        if (t + 1 == steps || restarts(t + 1)) {
+            y = in.stored(in.multiply(Q, y));
+            Q = {};
+        } else {
+            const Matrix rq = in.stored(combination(q.a, r, 1, in.multiply(r, z)));
+            r = in.stored(combination(q.a, rq, 1, in.multiply(z, rq)));
+        }
     }
-    return x.rows <= x.cols ? Q * y : transposed(Q * y);
+    return x.rows <= x.cols ? y : transposed(y);
 }
 
 // The mode-i matricization of slices M_k as the paper writes it (section 2.2): fibers of mode i are the columns.

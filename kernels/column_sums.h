@@ -1,0 +1,76 @@
+// Sums over the rows of a tensor, as the gradients of biases and of norms' weights are: in two stages, chunks of rows and
+// then the chunks, so that nothing depends on scheduling. Private to kernels/.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/common.h"
+#include "runtime/integer.h"
+
+namespace teon {
+
+// N rows in `count` chunks of `rows` (the last one smaller); depends on N alone.
+struct RowChunks {
+    int rows, count;
+    // Of what the first stage leaves: `columns` floats of each chunk.
+    size_t partial_bytes(int columns) const {
+        return sizeof(float) * static_cast<size_t>(count) * static_cast<size_t>(columns);
+    }
+};
+inline RowChunks row_chunks(int N, int most_chunks, int least_rows) {
+    const int rows = std::max(least_rows, ceil_div(N, most_chunks));
+    return {rows, ceil_div(N, rows)};
+}
+
+// Where sums of up to three kinds go, C floats each, +=; nullptr: they are not wanted.
+struct ColumnGrads {
+    float* of[3];
+};
+
+// grads += the sums of partial (chunks, kinds, C) over the chunks. A thread has W columns; PARTS warps share the chunks
+// and are added in their order. C is a multiple of W.
+template <int W, int PARTS>
+__global__ void __launch_bounds__(32 * PARTS)
+    column_sums_kernel(ColumnGrads grads, const float* partial, int chunks, int kinds, int C) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, part = static_cast<int>(threadIdx.x) / 32;
+    const int columns = kinds * C, column = (static_cast<int>(blockIdx.x) * 32 + lane) * W;
+    Vec<float, W> sums{};
+    if (column < columns) {
+#pragma unroll 8
+        for (int chunk = part; chunk < chunks; chunk += PARTS) {
+            const auto p = load_vec<W>(partial + int64_t{chunk} * columns + column);
+            FOR_VEC(k, W) sums[k] += p[k];
+        }
+    }
+    if constexpr (PARTS > 1) {
+        SHARED(float, shared, 32 * PARTS * W);
+        store_vec(shared + threadIdx.x * W, sums);
+        __syncthreads();
+        if (part > 0) return;
+        for (int p = 1; p < PARTS; p++) { FOR_VEC(k, W) sums[k] += shared[(p * 32 + lane) * W + k]; }
+    }
+    if (column >= columns) return;
+    float* grad = grads.of[column / C];
+    if (grad == nullptr) return;
+    grad += column % C;
+    auto total = load_vec<W>(grad);
+    FOR_VEC(k, W) total[k] += sums[k];
+    store_vec(grad, total);
+}
+
+inline void add_column_sums(const ColumnGrads& grads, const float* partial, int chunks, int kinds, int C,
+                            const Stream& stream) {
+    auto add_up = [&](auto width, auto parts) {
+        constexpr int W = decltype(width)::value, PARTS = decltype(parts)::value;
+        launch<column_sums_kernel<W, PARTS>>({ceil_div(kinds * C, 32 * W), 32 * PARTS}, stream, grads, partial, chunks,
+                                             kinds, C);
+    };
+    if constexpr (kRowAlone > 0) {
+        constexpr int W = kVecWidth<float>;
+        if (C <= kRowAlone && vec_aligned<float, W>(C, partial, grads.of[0], grads.of[1], grads.of[2]))
+            return add_up(std::integral_constant<int, W>{}, std::integral_constant<int, 1>{});
+    }
+    add_up(std::integral_constant<int, 1>{}, std::integral_constant<int, 32>{});
+}
+
+}  // namespace teon

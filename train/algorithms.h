@@ -1,0 +1,27 @@
+// The file of algorithms that --autotune chose for matrix products, so that the same file gives the same bits: one JSON
+// object per line, {"device", "library", "product", "algorithm", "ms", "first_ms"}.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "runtime/linalg.h"
+
+namespace teon {
+
+class AlgorithmFile {
+public:
+    // Reads what is there; of no file, nothing. Throws UsageError naming path and line.
+    AlgorithmFile(std::string path, std::string device, std::string library);
+    // Algorithms by product, of this device and library.
+    const std::map<std::string, std::string>& known() const { return known_; }
+    // A line more; one of the same product, device and library goes. Throws Error naming the path.
+    void add(const AlgorithmChoice& choice);
+
+private:
+    std::string path_, device_, library_;
+    std::map<std::string, std::string> known_;
+    std::map<std::string, std::string> lines_;  // by device, library and product
+};
+
+}  // namespace teon
