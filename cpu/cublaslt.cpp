@@ -4,6 +4,10 @@
 // multiple of 16 bytes, as GPUs' libraries have done for some shapes: the heuristic proposes nothing, or it does and
 // the call itself fails. So the callers' ways around such refusals get tested. Unkind builds do so in the heuristic by
 // default.
+//
+// CUBLASLT_ALGORITHMS=N: the heuristic proposes N algorithms, which do the same, so that searching among them gets tested. 3 by
+// default in unkind builds, else 1.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -16,6 +20,7 @@
 
 struct cublasLtContext {
     enum class Refuse { documented, in_heuristic, in_call } refuse;
+    int algorithms;
 };
 struct cublasLtMatmulDescOpaque_t {
     cublasOperation_t trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N;
@@ -101,9 +106,14 @@ using namespace teon::cpu;
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
     const char* asked = getenv("CUBLASLT_REFUSE");
     const std::string_view refuse = asked ? asked : kUnkind ? "heuristic" : "";
-    return create(handle, refuse == "heuristic" ? Refuse::in_heuristic
-                          : refuse == "call"    ? Refuse::in_call
-                                                : Refuse::documented);
+    const char* algorithms = getenv("CUBLASLT_ALGORITHMS");
+    return create(handle,
+                  refuse == "heuristic" ? Refuse::in_heuristic
+                  : refuse == "call"    ? Refuse::in_call
+                                        : Refuse::documented,
+                  algorithms ? std::max(1, atoi(algorithms))
+                  : kUnkind  ? 3
+                             : 1);
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle); }
 
@@ -179,7 +189,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-// There is one algorithm; it keeps the alignments that it was promised.
+// There is one algorithm, by whatever number; it keeps the alignments that it was promised.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
@@ -202,7 +212,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         results[0].algo.data[i] = promised;
     }
     results[0].wavesCount = 1.0f;
-    *found = 1;
+    *found = std::min(wanted, handle->algorithms);
+    for (int i = 1; i < *found; i++) {
+        results[i] = results[0];
+        results[i].algo.data[4] = static_cast<uint64_t>(i);
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 

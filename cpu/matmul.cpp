@@ -366,7 +366,7 @@ std::string matmul_library() {
                  {dnnl::cpu_isa::avx, "AVX"},
                  {dnnl::cpu_isa::sse41, "SSE4.1"}};
     const auto* best = std::find_if(std::begin(known), std::end(known), [](const auto& k) { return uses(k.isa); });
-    return fmt::format("oneDNN {}.{}.{}, {}", v.major, v.minor, v.patch,
+    return fmt::format("oneDNN {}.{}.{} with {}", v.major, v.minor, v.patch,
                        best == std::end(known) ? "no vector instructions" : best->name);
 }
 

@@ -35,7 +35,7 @@ void matmul(const Matmul& m);
 // limits it). Without them matmul widens 16-bit operands and multiplies floats.
 bool multiplies_bf16();
 
-// The library, its version and the instruction set that it uses: "oneDNN 2.6.3, AVX512_CORE_BF16".
+// The library, its version and the instruction set that it uses: "oneDNN 2.6.3 with AVX512_BF16".
 std::string matmul_library();
 
 }  // namespace teon::cpu

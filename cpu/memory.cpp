@@ -62,6 +62,8 @@ struct Block {
     char* mapping;  // the first page that can be touched
     size_t mapped;
     bool pinned;
+    bool open = true;  // its pages can be touched, as far as keys are not asked
+    bool has(uintptr_t at) const { return at - reinterpret_cast<uintptr_t>(mapping) < mapped; }
     bool contains(uintptr_t begin, uintptr_t at, size_t size) const {
         return at >= begin && at - begin <= bytes && size <= bytes - (at - begin);
     }
@@ -82,11 +84,10 @@ public:
         char* mapping = all + page_;
         char* p = mapping + mapped - data;
         const std::lock_guard lock(mutex_);
-        const Block block{bytes, mapping, mapped, pinned};
+        Block& block = live_[reinterpret_cast<uintptr_t>(p)] = {bytes, mapping, mapped, pinned};
         protect(block, true);
         std::memset(mapping, kNaN, mapped);
-        if (!pinned) protect(block, open_ > 0 && !has_keys_);
-        live_[reinterpret_cast<uintptr_t>(p)] = block;
+        if (!pinned) protect(block, false);
         watch_faults();
         return p;
     }
@@ -99,8 +100,8 @@ public:
             std::fprintf(stderr, "%s\n", words.c_str());
             return fail(cudaErrorInvalidValue, words);
         }
-        const Block block = it->second;
-        if (!pinned) protect(block, true);
+        Block& block = it->second;
+        if (!block.open) protect(block, true);
         std::string wrong;
         const auto *begin = static_cast<unsigned char*>(p), *end = begin + block.bytes;
         const auto untouched = [](const unsigned char* from, const void* to) {
@@ -108,16 +109,15 @@ public:
         };
         if (!untouched(reinterpret_cast<unsigned char*>(block.mapping), begin)) wrong = "before the begin";
         if (!untouched(end, block.mapping + block.mapped)) wrong = "behind the end";
-        live_.erase(it);
         // Never given out again: what still touches it is found.
         mmap(block.mapping, block.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-        freed_[reinterpret_cast<uintptr_t>(p)] = block;
         if (!wrong.empty()) {
             const std::string words =
                 fmt::format("{}: something was written {} of the {} bytes", what, wrong, block.bytes);
             std::fprintf(stderr, "%s\n", words.c_str());  // destructors cannot throw
             fail_device(cudaErrorIllegalAddress, words);
         }
+        freed_.insert(live_.extract(it));
         return device_error();
     }
 
@@ -139,29 +139,30 @@ public:
     }
 
     void open() {
-        if (has_keys_) {
-            if (depth_++ == 0) set_key(0);
-            return;
-        }
+        if (depth_++ > 0) return;
+        if (has_keys_) return set_key(0);
+        give_stack();
         const std::lock_guard lock(mutex_);
-        if (open_++ == 0) protect_all(true);
+        if (++open_ == 1) watch_faults();  // test programs put their own handler in its place
     }
 
     void close() noexcept {
-        if (has_keys_) {
-            if (--depth_ == 0) set_key(kKeyClosed);
-            return;
-        }
+        if (--depth_ > 0) return;
+        if (has_keys_) return set_key(kKeyClosed);
         const std::lock_guard lock(mutex_);
-        if (--open_ == 0) protect_all(false);
+        if (--open_ > 0) return;
+        for (auto& [begin, block] : live_)
+            if (!block.pinned && block.open) protect(block, false);
     }
 
     void open_to_this_thread() {
-        if (has_keys_ && depth_++ == 0) set_key(0);
+        if (depth_++ > 0) return;
+        has_keys_ ? set_key(0) : give_stack();
     }
 
 private:
     static constexpr unsigned kKeyClosed = 1;  // PKEY_DISABLE_ACCESS
+    static constexpr size_t kFaultStackBytes = 64 * 1024;
 
     Memories() : key_(static_cast<int>(syscall(SYS_pkey_alloc, 0, kKeyClosed))), has_keys_(key_ >= 0) {}
 
@@ -176,7 +177,8 @@ private:
 #endif
     }
 
-    void protect(const Block& block, bool open) {
+    void protect(Block& block, bool open) {
+        block.open = open;
         if (has_keys_) {
             syscall(SYS_pkey_mprotect, block.mapping, block.mapped, PROT_READ | PROT_WRITE, open ? 0 : key_);
         } else {
@@ -184,15 +186,11 @@ private:
         }
     }
 
-    void protect_all(bool open) {
-        for (const auto& [begin, block] : live_)
-            if (!block.pinned) protect(block, open);
-    }
-
     using Blocks = std::map<uintptr_t, Block>;
 
     // The allocation that [at, at + bytes) touches, or whose guards it does.
-    const Blocks::value_type* find(const Blocks& blocks, uintptr_t at, size_t bytes) const {
+    template <typename Some>  // Blocks, const or not
+    auto find(Some& blocks, uintptr_t at, size_t bytes) const -> decltype(&*blocks.begin()) {
         auto it = blocks.upper_bound(at + bytes + page_);
         if (it == blocks.begin()) return nullptr;
         --it;
@@ -213,16 +211,30 @@ private:
         sigaction(SIGSEGV, &mine, nullptr);
     }
 
+    // Faults are handled on a stack of their own: oneDNN's generated code uses the stack pointer for other things.
+    void give_stack() {
+        stack_t now;
+        if (sigaltstack(nullptr, &now) != 0 || !(now.ss_flags & SS_DISABLE)) return;
+        static thread_local const auto memory = std::make_unique<char[]>(kFaultStackBytes);
+        now = {.ss_sp = memory.get(), .ss_flags = 0, .ss_size = kFaultStackBytes};
+        sigaltstack(&now, nullptr);
+    }
+
+    // Without keys a block is opened when a thread that may touch it does so first, and closed with the last access:
+    // opening all of them for every operation costs more than the operations.
     static void on_fault(int signal, siginfo_t* info, void*) {
         Memories& m = get();
         const uintptr_t at = reinterpret_cast<uintptr_t>(info->si_addr);
-        const bool ours = m.mutex_.try_lock();
-        const auto* live = m.find(m.live_, at, 1);
-        const auto* block = live ? live : m.find(m.freed_, at, 1);
+        std::unique_lock lock(m.mutex_, std::try_to_lock);
+        if (!lock && depth_ > 0) lock.lock();  // such threads do not hold it where they touch device memory
+        auto* live = m.find(m.live_, at, 1);
+        auto* block = live ? live : m.find(m.freed_, at, 1);
+        if (live && !m.has_keys_ && depth_ > 0 && m.open_ > 0 && live->second.has(at)) {
+            if (!live->second.open) m.protect(live->second, true);
+            return;
+        }
         if (block) {
-            const char* who = m.has_keys_   ? (m.depth_ > 0 ? work_in_progress() : nullptr)
-                              : m.open_ > 0 ? work_in_progress()
-                                            : nullptr;
+            const char* who = depth_ > 0 ? work_in_progress() : nullptr;
             char text[400];
             const long offset = static_cast<long>(at - block->first);
             const int length =
@@ -233,7 +245,6 @@ private:
             void* frames[32];
             backtrace_symbols_fd(frames, backtrace(frames, 32), STDERR_FILENO);
         }
-        if (ours) m.mutex_.unlock();
         sigaction(signal, &m.before_, nullptr);  // the access is repeated, and ends the program
     }
 
@@ -242,8 +253,8 @@ private:
     const bool has_keys_;
     std::mutex mutex_;
     Blocks live_, freed_;
-    int open_ = 0;  // without keys: how many DeviceAccess live
-    static inline thread_local int depth_ = 0;
+    int open_ = 0;                              // without keys: threads that hold a DeviceAccess
+    static inline thread_local int depth_ = 0;  // above 0: this thread may touch device memory
     struct sigaction before_ = {};
 };
 

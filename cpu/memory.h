@@ -15,7 +15,7 @@ inline constexpr bool kUnkind = false;
 #endif
 
 // While one of these lives, the calling thread may touch device memory. What runs on streams and in the thread pool has
-// one already. Where the CPU has no protection keys, all threads may meanwhile.
+// one already. Where the CPU has no protection keys, other threads may meanwhile touch what such a thread has touched.
 class DeviceAccess {
 public:
     DeviceAccess() {
@@ -30,6 +30,9 @@ private:
     static void open();
     static void close() noexcept;
 };
+
+// Before memory is given to a system call or to another process, whose first touch is refused where there are no keys.
+inline void touch(const void* p) { (void)*static_cast<const volatile char*>(p); }
 
 // For the threads that do the device's work and nothing else: they may touch it whenever somebody may.
 void open_device_memory_to_this_thread();

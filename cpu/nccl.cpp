@@ -191,6 +191,8 @@ void Communicator::run(std::vector<Call> calls) {
     Operation o;
     o.calls = std::move(calls);
     const bool opening = o.calls[0].is.kind == Kind::init;
+    // Between its steps, too: other ranks read and write what MPI was given at any time.
+    const teon::cpu::DeviceAccess access;
     // Without occupying a core: ranks on CPUs share theirs with the kernels.
     for (int pause = 10;; pause = std::min(2 * pause, 200)) {
         {
@@ -202,7 +204,6 @@ void Communicator::run(std::vector<Call> calls) {
             const auto stage = o.stage;
             try {
                 std::lock_guard lock(mpi_mutex);
-                const teon::cpu::DeviceAccess access;
                 if (advance(o)) break;
             } catch (const Failure& f) {
                 std::lock_guard lock(mutex_);
@@ -264,6 +265,7 @@ void Communicator::note_missing(const Operation& o) {
 }
 
 void Communicator::send(Operation& o, const void* data, int64_t bytes, int to) {
+    if (bytes > 0) teon::cpu::touch(data);
     for (int64_t begin = 0; begin < bytes; begin += kLongest) {
         o.peers.push_back(to);
         check(
@@ -274,6 +276,7 @@ void Communicator::send(Operation& o, const void* data, int64_t bytes, int to) {
 }
 
 void Communicator::receive(Operation& o, void* data, int64_t bytes, int from) {
+    if (bytes > 0) teon::cpu::touch(data);
     for (int64_t begin = 0; begin < bytes; begin += kLongest) {
         o.peers.push_back(from);
         check(MPI_Irecv(static_cast<std::byte*>(data) + begin, static_cast<int>(std::min(kLongest, bytes - begin)),

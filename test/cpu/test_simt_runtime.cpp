@@ -10,6 +10,7 @@
 #include "cpu/memory.h"
 #include "runtime/simt.h"
 #include "test/compare.h"
+#include "test/cpu/error_of.h"
 
 #include "test/catch.h"
 
@@ -37,18 +38,6 @@ struct ScopedThreads {
     ScopedThreads(ScopedThreads&&) = delete;
     int before;
 };
-
-// What the function throws, or what it has queued fails with; "" if nothing.
-template <typename F>
-std::string error_of(F f) {
-    try {
-        f();
-    } catch (const Error& e) { return e.what(); }
-    if (cudaDeviceSynchronize() == cudaSuccess) return "";
-    const std::string words = cudaGetErrorString(cudaGetLastError());
-    cpu::forget_device_error();
-    return words;
-}
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
