@@ -8,6 +8,7 @@
 #include "data/loader.h"
 #include "generation/generate.h"
 #include "model/decoder.h"
+#include "runtime/linalg_library.h"
 #include "train/trainer.h"
 
 namespace teon {
@@ -63,7 +64,7 @@ int best(const std::vector<double>& scores) {
 DecoderRun plan_run(const DecoderConfig& c, const Options& o, const DeviceInfo& device) {
     DecoderRun run;
     run.T = std::min(o.seq_len, c.max_T);
-    run.dtype = o.dtype.value_or(device.is_gpu ? DType::bf16 : DType::f32);
+    run.dtype = choose_dtype(o.dtype).dtype;
     run.recompute = Recompute::block;  // there is no backward pass to keep anything for
     const int64_t weights = decoder_params(c).size() * (run.dtype == DType::bf16 ? 10 : 8);
     const int64_t room = (o.memory ? o.memory : static_cast<int64_t>(device.free_bytes)) - weights;

@@ -161,19 +161,26 @@ Console::Console(int64_t total_steps, int64_t log_every, double flops_per_token,
 
 void Console::step(const StepMetrics& m) {
     smoothed_ms_ = smoothed_ms_ == 0 ? m.ms : 0.95 * smoothed_ms_ + 0.05 * m.ms;
-    if (m.step % log_every_ != 0 && m.step != total_ && m.skip == 0) return;
-    std::string mfu;
-    if (peak_flops_ > 0) mfu = fmt::format(" | MFU {:.1f}%", 100 * flops_per_token_ * m.tokens_per_s / peak_flops_);
-    note(fmt::format("step {:>{}}/{} | loss {:.4f} | norm {:.3f} | lr {:.2e} | {:.0f} ms | {} tok/s{} | ETA {}{}",
-                     m.step, std::to_string(total_).size(), total_, m.loss, m.grad_norm, m.lr, m.ms,
-                     count_text(m.tokens_per_s), mfu,
-                     duration_text(static_cast<double>(total_ - m.step) * smoothed_ms_ / 1000),
-                     m.skip == 0            ? ""
-                     : m.skip == kSkipSpike ? " | update skipped: spike"
-                                            : " | update skipped: not finite"));
+    const std::string speed = count_text(m.tokens_per_s),
+                      left = duration_text(static_cast<double>(total_ - m.step) * smoothed_ms_ / 1000);
+    const bool due = m.step % log_every_ == 0 || m.step == total_;
+    if (m.skip != 0 || (due && !live_.active())) {
+        std::string mfu;
+        if (peak_flops_ > 0) mfu = fmt::format(" | MFU {:.1f}%", 100 * flops_per_token_ * m.tokens_per_s / peak_flops_);
+        note(fmt::format("step {:>{}}/{} | loss {:.4f} | norm {:.3f} | lr {:.2e} | {:.0f} ms | {} tok/s{} | ETA {}{}",
+                         m.step, std::to_string(total_).size(), total_, m.loss, m.grad_norm, m.lr, m.ms, speed, mfu,
+                         left,
+                         m.skip == 0            ? ""
+                         : m.skip == kSkipSpike ? " | update skipped: spike"
+                                                : " | update skipped: not finite"));
+    }
+    if (live_.active())
+        live_.show(static_cast<double>(m.step) / static_cast<double>(total_),
+                   fmt::format("{}/{} | loss {:.4f} | {} tok/s | ETA {}", m.step, total_, m.loss, speed, left));
 }
 
 void Console::note(const std::string& text) {
+    live_.hide();
     if (say(stdout, text + "\n")) return;
     const int error = errno;
     if (!std::exchange(complained_, true))

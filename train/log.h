@@ -10,6 +10,7 @@
 #include "files/file.h"
 #include "files/file_ops.h"
 #include "runtime/profiler.h"
+#include "train/live_line.h"
 
 namespace teon {
 
@@ -62,9 +63,9 @@ private:
     bool complained_ = false;
 };
 
-// The console: a line per step, an ETA from the last steps' time, MFU where the device's peak is known. Where standard
-// output cannot be written any more (`| head`, a closed terminal) it says so once on standard error, and the run goes
-// on.
+// The console: a line per step, an ETA from the last steps' time, MFU where the device's peak is known; on a terminal
+// one live line instead (train/live_line.h). Where standard output cannot be written any more (`| head`, a closed
+// terminal) it says so once on standard error, and the run goes on.
 class Console {
 public:
     Console(int64_t total_steps, int64_t log_every, double flops_per_token, double peak_flops);
@@ -76,6 +77,7 @@ private:
     int64_t total_, log_every_;
     double flops_per_token_, peak_flops_;
     double smoothed_ms_ = 0;
+    LiveLine live_;
 };
 
 // Of `steps` steps: share, time, calls and GFLOP/s of each kernel and product, the most expensive first, `most` of

@@ -13,6 +13,8 @@
 #include "checkpoint/weights.h"
 #include "model/decoder.h"
 #include "runtime/context.h"
+#include "runtime/linalg_library.h"
+#include "train/algorithms.h"
 #include "train/guard.h"
 #include "train/reducer.h"
 #include "train/samples.h"
@@ -49,7 +51,7 @@ std::string metrics_path(const Options& o, int rank) {
 
 // What must not differ between ranks; folders may.
 nlohmann::json common_to_ranks(nlohmann::json run) {
-    for (const char* key : {"out", "data", "val-data"}) run["options"].erase(key);
+    for (const char* key : {"out", "data", "val-data", "algorithms"}) run["options"].erase(key);
     return run;
 }
 
@@ -61,14 +63,14 @@ public:
         : s_(setup),
           o_(setup.options),
           run_(run_json(family, setup)),
+          device_(device.name),
           ctx_(context),
           loader_(s_.train.shards, loader_options(s_, true, *ctx_.comm)),
           console_(s_.steps, o_.log_every, decoder_flops_per_token(s_.config, s_.run.T), device.peak_bf16_flops),
           model_(make_decoder(s_.config, s_.run, ctx_)),
           optimizer_(model_->params(), o_.optimizer, ctx_),
-          trainer_(*model_, optimizer_, loader_, trainer_options(), ctx_),
+          trainer_(*model_, optimizer_, loader_, trainer_options(device), ctx_),
           saver_(s_, *model_, optimizer_, ctx_, metrics_, console_) {
-        ctx_.linalg.set_autotune(o_.autotune);
         check_equal_on_all_ranks(common_to_ranks(run_).dump(), "options or data", ctx_);
         if (!s_.val.shards.empty()) {
             val_loader_ = std::make_unique<Loader>(s_.val.shards, loader_options(s_, false, *ctx_.comm));
@@ -77,7 +79,12 @@ public:
         if (o_.sample_every > 0 && ctx_.comm->rank() == 0)
             samples_ = std::make_unique<Samples>(o_.out, tokenizer_folder(s_.train.shards.front().path), s_.config,
                                                  model_->params(), o_.sampling, s_.train.delimiter, o_.seed, ctx_);
-        console_.note(fmt::format("{:<12}{}\n{}{:<12}{}\n", "device", device.name, setup_report(s_), "run", o_.out));
+        console_.note(fmt::format("{:<12}{}; products by {}\n{}{:<12}{}\n", "device", device.name,
+                                  linalg_library().name, setup_report(s_), "run", o_.out));
+    }
+
+    ~TrainingLoop() {
+        ctx_.give_up = [] { return false; };
     }
 
     // The state to begin with. Nothing is written; what cannot work has failed by the end of it.
@@ -86,9 +93,8 @@ public:
             const TrainingState& state = resume->state;
             read_tensors(resume->found.folder, model_->params(), optimizer_.state(), ctx_.stream);
             loader_.seek(state.next_sample);
-            next_sample_ = state.next_sample;
             saved_step_ = state.step;
-            trainer_.restore(state.step, state.control);
+            trainer_.restore(state.step, state.control, state.next_sample);
         } else {
             model_->params().initialize(o_.seed, ctx_.stream);
             if (!o_.init_from.empty())  // which open_model() has verified
@@ -102,6 +108,7 @@ public:
               StopRequest::Clock::time_point start) {
         const int rank = ctx_.comm->rank();
         stop_.emplace(o_.time_limit, start, rank == 0);
+        ctx_.give_up = [this] { return !stop_->reason().empty(); };
         if (rank > 0 && o_.rank_logs) {
             const std::string path = fmt::format("{}/rank{}.log", o_.out, rank);
             CHECK(::dup2(open_for_append(path).descriptor(), ::fileno(stdout)) >= 0, "{}: {}", path,
@@ -109,6 +116,7 @@ public:
         }
         const int64_t step = trainer_.steps_done();
         if (rank == 0) clear_remains(o_.out, resume);
+        if (o_.autotune) search_algorithms();
         const std::string path = metrics_path(o_, rank);
         const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step);
         tell(step, "log_damaged", log.damage);
@@ -125,17 +133,17 @@ public:
         if (evaluation_missing_ && stop.empty()) stop = evaluate_now();
         while (trainer_.steps_done() < s_.steps && stop.empty()) {
             if (trainer_.steps_done() + 1 == o_.profile_steps.first) begin_profile();
-            const bool taken = step();
+            step();
             if (trainer_.steps_done() == o_.profile_steps.second) end_profile();
             saver_.report(false, trainer_.steps_done());
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
-            stop = skipped_too_often_ ? "skipped updates" : stop_reason();
-            if (!taken) break;
             const bool save = step == s_.steps || due(o_.checkpoint_every, step),
                        diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
                        sample = due(o_.sample_every, step);
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
+            stop = skipped_too_often_ ? "skipped updates" : stop_reason();
+            if (trainer_.given_up()) break;
             if (diagnose) report_alignment();
             if (save) save_now(o_.checkpoint_sync);  // before the evaluation, so that nothing is lost in there
             if (evaluate && stop.empty()) stop = evaluate_now();
@@ -154,12 +162,9 @@ public:
     }
 
 private:
-    TrainerOptions trainer_options() {
-        TrainerOptions t{s_.steps,       o_.batch_tokens, s_.micro_steps, o_.grad_clip,
-                         o_.skip_spikes, o_.optimizer,    o_.schedule,    {}};
-        if (ctx_.comm->size() == 1)
-            t.give_up = [this] { return !stop_->reason().empty(); };  // several would have to agree
-        return t;
+    TrainerOptions trainer_options(const DeviceInfo& device) {
+        return {s_.steps,       o_.batch_tokens, s_.micro_steps, o_.grad_clip,
+                o_.skip_spikes, o_.optimizer,    o_.schedule,    device.is_gpu};
     }
 
     bool evaluation_due(int64_t step) const { return evaluator_ && (due(o_.eval_every, step) || step == s_.steps); }
@@ -177,15 +182,11 @@ private:
                     : "there is no checkpoint of a step before them";
     }
 
-    // False: given up, because the run is to stop. Where a step cannot be taken (its data vanished) the steps before it
-    // are saved: nothing of it has reached the weights.
-    bool step() {
-        const int64_t before = trainer_.steps_done();
+    // Where a step cannot be taken (its data vanished) the steps before it are saved: nothing of it has reached the
+    // weights.
+    void step() {
         try {
             log(trainer_.step());
-            if (trainer_.steps_done() == before) return false;
-            next_sample_ = loader_.next_sample();
-            return true;
         } catch (const Error&) {
             if (ctx_.comm->size() == 1) save_before_failing();  // several ranks would have to save together
             throw;
@@ -238,7 +239,7 @@ private:
     std::string evaluate_now() {
         optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done(), tokens = step * o_.batch_tokens;
-        const std::optional<EvalResult> result = evaluator_->run([this] { return !stop_->reason().empty(); });
+        const std::optional<EvalResult> result = evaluator_->run();
         if (!result) {
             stop_agreed_ = true;
             return stop_reason();
@@ -258,8 +259,7 @@ private:
     // A sample that cannot be had is no reason to end a run. Why the run is to stop, of one rank.
     std::string sample_now() {
         try {
-            const std::string text =
-                samples_->write(trainer_.steps_done(), [this] { return !stop_->reason().empty(); });
+            const std::string text = samples_->write(trainer_.steps_done());
             if (!text.empty()) console_.note(fmt::format("sample {} | {}", trainer_.steps_done(), text));
         } catch (const Error& error) {
             console_.note(fmt::format("sample {} failed: {}", trainer_.steps_done(), error.what()));
@@ -267,12 +267,26 @@ private:
         return ctx_.comm->size() == 1 ? stop_->reason() : "";
     }
 
-    // Several ranks stop after the same step: the one in whose metrics each of them finds that one of them wanted to.
+    // Several ranks stop after the same step: before one that was given up, or after the one in whose metrics each of
+    // them finds that one of them wanted to.
     std::string stop_reason() {
         const std::string own = stop_->reason();
         if (ctx_.comm->size() == 1) return own;
         if (!own.empty()) trainer_.request_stop();
-        return !stop_agreed_ ? "" : own.empty() ? "another rank" : own;
+        return !stop_agreed_ && !trainer_.given_up() ? "" : own.empty() ? "another rank" : own;
+    }
+
+    // Each rank keeps its own choices.
+    void search_algorithms() {
+        const int rank = ctx_.comm->rank();
+        algorithms_.emplace((o_.algorithms.empty() ? o_.out + "/algorithms.jsonl" : o_.algorithms) +
+                                (rank > 0 ? fmt::format(".rank{}", rank) : ""),
+                            device_, linalg_library().name);
+        ctx_.linalg.search_algorithms(algorithms_->known(), [this](const AlgorithmChoice& c) {
+            algorithms_->add(c);
+            console_.note(
+                fmt::format("algorithm of {}: {:.3f} ms, the first proposal's {:.3f}", c.product, c.ms, c.first_ms));
+        });
     }
 
     bool rank_0_says(bool own) {
@@ -303,17 +317,19 @@ private:
         optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done();
         saved_step_ = step;
-        saver_.save({step, step * o_.batch_tokens, next_sample_, trainer_.control(), run_}, wait);
+        saver_.save({step, step * o_.batch_tokens, trainer_.next_sample(), trainer_.control(), run_}, wait);
     }
 
     const Setup& s_;
     const Options& o_;
     const nlohmann::json run_;
+    const std::string device_;
     Context& ctx_;
     Loader loader_;
     std::unique_ptr<Loader> val_loader_;
     MetricsFile metrics_;
     Console console_;
+    std::optional<AlgorithmFile> algorithms_;  // with --autotune
     std::optional<StopRequest> stop_;  // from open() on: before it a signal ends the process, with nothing to save
     std::unique_ptr<Model> model_;
     std::optional<Evaluator> evaluator_;  // where there is validation data
@@ -321,8 +337,7 @@ private:
     Optimizer optimizer_;
     Trainer trainer_;
     Saver saver_;
-    int64_t next_sample_ = 0;  // after the last step
-    int64_t saved_step_ = 0;   // of the last save that was begun
+    int64_t saved_step_ = 0;  // of the last save that was begun
     bool skipped_too_often_ = false, stop_agreed_ = false, evaluation_missing_ = false;
     std::optional<Profiler> profiler_;  // between --profile-steps
 };

@@ -32,6 +32,10 @@ void Reducer::ready(int layer) {
     if (layer < 0 || elements >= bucket_elements_) flush();
 }
 
+void Reducer::ready_all() {
+    for (int layer = static_cast<int>(layers_.size()) - 2; layer >= -1; --layer) ready(layer);
+}
+
 void Reducer::flush() {
     context_.comm->reduce_sum(params_.grad_all(), bucket_, context_.stream);
     bucket_.clear();

@@ -20,6 +20,8 @@ public:
     // The gradients of a layer are queued on context.stream (Model::forward_backward's on_grads_ready; -1 is the last).
     // Only in the last micro-step: before it, gradients are summed where they are.
     void ready(int layer);
+    // The gradients of all layers, as they are.
+    void ready_all();
     // After ready(-1): context.stream continues when this rank's own gradients are the sums over all ranks. The others
     // are what they were.
     void finish();

@@ -7,7 +7,9 @@
 #include <thread>
 
 #include "generation/generate.h"
+#include "options/command_line.h"
 #include "options/version.h"
+#include "runtime/linalg_library.h"
 #include "train/evaluation.h"
 #include "train/loop.h"
 #include "train/run_folder.h"
@@ -31,6 +33,12 @@ json shards_json(const std::vector<ShardInfo>& shards) {
     return list;
 }
 
+std::optional<DType> storage_named(std::string_view name) {
+    for (DType dtype : {DType::f32, DType::bf16})
+        if (name == name_of(dtype)) return dtype;
+    return std::nullopt;
+}
+
 json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& device) {
     const DecoderConfig& c = s.config;
     json stacks = json::array();
@@ -49,7 +57,12 @@ json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& de
     for (const auto& [name, bytes] : s.memory) memory[name] = bytes;
     return {{"program", family.program()},
             {"version", source_version()},
-            {"device", {{"name", device.name}, {"backend", backend_name()}, {"memory_bytes", device.total_bytes}}},
+            {"device",
+             {{"name", device.name},
+              {"backend", backend_name()},
+              {"memory_bytes", device.total_bytes},
+              {"products", linalg_library().name}}},
+            {"storage", {{"dtype", name_of(s.run.dtype)}, {"reason", s.dtype_reason}}},
             {"options", options_json(family, s.options)},
             {"model",
              {{"family", c.family},
@@ -87,6 +100,7 @@ int64_t usable_bytes(const DeviceInfo& device, const Launch& launch) {
 void go_on_as(Options& o, const TrainingState& state, int ranks) {
     if (o.micro_batch == 0 && state.run.value("ranks", 1) == ranks) o.micro_batch = state.run.value("micro_batch", 0);
     o.schedule.warmup_steps = state.run.value("warmup_steps", int64_t{-1});
+    if (!o.dtype) o.dtype = storage_named(state.run.value("/options/dtype"_json_pointer, ""));
 }
 
 int run(const ModelFamily& family, int argc, const char* const* argv) {
@@ -134,6 +148,8 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
         if (resume) go_on_as(*options, resume->state, launch.size);
         const std::string out = text_of_rank_0(options->out, context);
         if (options->out.empty()) options->out = out;
+        const std::string dtype = text_of_rank_0(std::string(name_of(planned.run.dtype)), context);
+        if (launch.rank > 0) options->dtype = storage_named(dtype);  // machines differ in what suits them
         const int64_t usable = options->memory ? options->memory : usable_bytes(device, launch);
         const Setup setup = make_setup(family, *options, {device.is_gpu, usable, launch.size});
         if (options->verify_data && launch.rank == 0)
@@ -171,7 +187,7 @@ void report_error(const ModelFamily& family, const std::exception& error) {
         }
     } catch (const UsageError&) {  // then that is the error
     }
-    fmt::print(stderr, "{}: error: {}{}\n", family.program(), rank, error.what());
+    fmt::print(stderr, "{}", error_line(family.program(), rank + error.what()));
 }
 
 }  // namespace

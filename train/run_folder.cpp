@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "runtime/integer.h"
 
 namespace teon {
 
@@ -83,7 +84,7 @@ std::string text_of_rank_0(const std::string& text, Context& context) {
     if (comm.size() == 1) return text;
     auto broadcast = [&](std::string bytes) {  // of a length that all know
         const size_t size = bytes.size();
-        bytes.resize((size + 3) / 4 * 4);
+        bytes.resize(round_up(size, sizeof(float)));
         const auto n = static_cast<int64_t>(bytes.size() / 4);
         Buffer<float> shared(n);
         upload_bytes(shared.data(), bytes.data(), bytes.size(), context.stream);

@@ -18,7 +18,7 @@ TextLimits limits_of(int delimiter) {
 Samples::Samples(const std::string& run_folder, const std::string& tokenizer, const DecoderConfig& config,
                  const ParamStore& params, const SamplingOptions& options, int delimiter, uint64_t seed,
                  Context& context)
-    : path_(run_folder + "/samples.txt"), options_(options), limits_(limits_of(delimiter)), seed_(seed) {
+    : path_(run_folder + "/samples.txt"), options_(options), limits_(limits_of(delimiter)), seed_(seed), ctx_(context) {
     if (std::filesystem::is_directory(tokenizer)) tokenizer_ = std::make_unique<Tokenizer>(tokenizer);
     prompt_ = prompt_of(options_, tokenizer_.get(), limits_);
     CHECK_USAGE(static_cast<int>(prompt_.size()) < config.max_T,
@@ -26,10 +26,10 @@ Samples::Samples(const std::string& run_folder, const std::string& tokenizer, co
     generator_ = make_generator(config, params, 1, config.max_T, context);
 }
 
-std::string Samples::write(int64_t step, const std::function<bool()>& give_up) {
-    const auto go_on = [&](int) { return !give_up(); };
+std::string Samples::write(int64_t step) {
+    const auto go_on = [&](int) { return !ctx_.give_up(); };
     std::vector<int> tokens = sample(*generator_, prompt_, options_, limits_, seed_, go_on);
-    if (give_up()) return "";
+    if (ctx_.give_up()) return "";
     if (limits_.ends(tokens.back())) tokens.pop_back();
     tokens.insert(tokens.begin(), prompt_.begin() + (prompt_[0] == limits_.begin), prompt_.end());
     const std::string text = tokenizer_ ? tokenizer_->decode(tokens) : fmt::format("{}", fmt::join(tokens, " "));

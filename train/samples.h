@@ -1,7 +1,6 @@
 // Texts that a model in training makes up: on the console and in the run's samples.txt.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,15 +16,16 @@ public:
             const ParamStore& params, const SamplingOptions& options, int delimiter, uint64_t seed, Context& context);
 
     // Samples with the weights as they are, with the same seed each time, so that texts of different steps compare;
-    // appends "step N", the text and a blank line to samples.txt. Returns the text, prompt included. give_up is asked
-    // after each token; where it says yes, nothing is written and the text is empty.
-    std::string write(int64_t step, const std::function<bool()>& give_up);
+    // appends "step N", the text and a blank line to samples.txt. Returns the text, prompt included. Where the
+    // context's give_up says so, nothing is written and the text is empty.
+    std::string write(int64_t step);
 
 private:
     const std::string path_;
     const SamplingOptions options_;
     const TextLimits limits_;
     const uint64_t seed_;
+    Context& ctx_;
     std::unique_ptr<Tokenizer> tokenizer_;
     std::vector<int> prompt_;
     std::unique_ptr<Generator> generator_;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <filesystem>
 
+#include "runtime/linalg_library.h"
+
 namespace teon {
 
 namespace {
@@ -26,7 +28,7 @@ DecoderConfig model_of_flags(DecoderConfig c, const Options& o) {
     if (o.vocab_size) c.V = o.vocab_size;
     if (o.norm_eps) c.norm_eps = *o.norm_eps;
     if (o.rope_base) c.rope_base = *o.rope_base;
-    if (o.given.count("--rope-scaling")) c.rope_scaling = o.rope_scaling;
+    if (o.given.count("--rope-scaling") || o.rope_scaling != 1.0f) c.rope_scaling = o.rope_scaling;
     return c;
 }
 
@@ -98,7 +100,7 @@ int64_t windows_of(const std::vector<ShardInfo>& shards, int T) {
 
 // Sizes the micro-batch and the recompute policy together: the cheapest policy that leaves room for a useful
 // micro-batch (8192 tokens, or the rank's whole step if that is less), then the largest divisor of its sequences that
-// fits.
+// fits. Where nothing does, the head computes fewer logits at a time.
 void fit_to_memory(Setup& s, const DeviceLimits& limits, int64_t fixed_bytes) {
     const Options& o = s.options;
     const int64_t sequences = o.batch_tokens / o.seq_len / limits.ranks;
@@ -131,6 +133,10 @@ void fit_to_memory(Setup& s, const DeviceLimits& limits, int64_t fixed_bytes) {
             s.run.recompute = policy;
             return;
         }
+    if (s.run.head_rows > 0) {
+        s.run.head_rows = 0;
+        return fit_to_memory(s, limits, fixed_bytes);
+    }
     DecoderRun smallest = s.run;
     const int64_t wanted = fixed_bytes + decoder_activations(s.config, smallest).total_bytes();
     throw UsageError(
@@ -140,12 +146,33 @@ void fit_to_memory(Setup& s, const DeviceLimits& limits, int64_t fixed_bytes) {
                     bytes_text(static_cast<double>(limits.memory_bytes))));
 }
 
+// --batch-tokens unless it is given: 524288, or on a CPU what 2e12 operations train, some seconds' work; rounded to
+// whole sequences, as many on each rank.
+int64_t default_batch_tokens(const Setup& s, const DeviceLimits& limits) {
+    constexpr double kGpuTokens = 524288, kCpuOperations = 2e12;
+    const double tokens = limits.is_gpu
+                              ? kGpuTokens
+                              : limits.ranks * kCpuOperations / decoder_flops_per_token(s.config, s.options.seq_len);
+    const int64_t unit = int64_t{limits.ranks} * std::max(1, s.options.micro_batch) * s.options.seq_len;
+    return std::max<int64_t>(1, static_cast<int64_t>(std::min(tokens, kGpuTokens)) / unit) * unit;
+}
+
 void check_shares(const Options& o, int ranks) {
     const int64_t sequences = o.batch_tokens / o.seq_len, each = o.micro_batch > 0 ? o.micro_batch : 1;
     CHECK_USAGE(sequences % (each * ranks) == 0,
                 "--batch-tokens {}: its {} sequences are no multiple of {} ranks{}; {} tokens would be", o.batch_tokens,
                 sequences, ranks, o.micro_batch > 0 ? fmt::format(" x --micro-batch {}", each) : "",
                 (sequences / (each * ranks) + 1) * each * ranks * o.seq_len);
+}
+
+// Elements of what one product writes: a matrix, or several that are joined.
+int64_t largest_gradient(const ParamTable& params) {
+    int64_t largest = 0, joined = 0;
+    for (const ParamRow& row : params.rows()) {
+        joined = row.joined ? joined + row.size() : row.size();
+        largest = std::max(largest, joined);
+    }
+    return largest;
 }
 
 void plan_length(Setup& s) {
@@ -196,12 +223,15 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
         !options.document_mask || s.train.delimiter >= 0 || options.data.empty(),
         "--document-mask: {} has no manifest.json that names the delimiter; make the shards with scripts/prepare.py",
         options.data);
+    if (s.options.batch_tokens == 0) s.options.batch_tokens = default_batch_tokens(s, limits);
     check_shares(s.options, limits.ranks);
     plan_length(s);
 
     s.run.T = s.options.seq_len;
-    s.run.dtype = options.dtype.value_or(limits.is_gpu ? DType::bf16 : DType::f32);
-    s.options.dtype = s.run.dtype;
+    const DTypeChoice dtype = choose_dtype(options.dtype);
+    s.dtype_reason = dtype.reason;
+    s.options.dtype = s.run.dtype = dtype.dtype;
+    if (limits.is_gpu) s.run.head_rows = 8192;  // a CPU's caches are better served by the default
     s.run.attention = options.attention;
     s.run.attention = resolve_attention(s.config, s.run);
     s.options.optimizer.ns_dtype = limits.is_gpu ? DType::f16 : DType::f32;
@@ -216,13 +246,14 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     s.memory.push_back(
         {"optimizer state", *std::max_element(s.placement.state_bytes.begin(), s.placement.state_bytes.end())});
     s.memory.push_back({"optimizer scratch", s.optimizer_plan.scratch_bytes});
+    if (options.autotune) s.memory.push_back({"algorithm search, for a moment", 4 * largest_gradient(s.params)});
     if (options.sample_every)
         s.memory.push_back({"samples", generator_bytes(s.config, 1, s.config.max_T, s.run.dtype)});
     fit_to_memory(s, limits, s.memory_bytes());
     s.activations = decoder_activations(s.config, s.run);
     s.memory.push_back({"activations, saved", s.activations.saved_bytes()});
     s.memory.push_back({"activations, scratch", s.activations.scratch_bytes()});
-    s.micro_steps = static_cast<int>(options.batch_tokens / s.options.seq_len / limits.ranks / s.run.B);
+    s.micro_steps = static_cast<int>(s.options.batch_tokens / s.options.seq_len / limits.ranks / s.run.B);
     s.options.micro_batch = s.run.B;
     return s;
 }
@@ -290,8 +321,13 @@ std::string setup_report(const Setup& s) {
                          s.data_tokens ? fmt::format(" = {:.2f} epochs", static_cast<double>(s.steps * o.batch_tokens) /
                                                                              static_cast<double>(s.data_tokens))
                                        : ""));
+    line("dtype", fmt::format("{} ({})", name_of(s.run.dtype), s.dtype_reason));
     line("attention", std::string(name_of(s.run.attention)));
     line("recompute", recompute_text(s));
+    for (const ActivationRow& row : s.activations.rows())
+        if (row.name == "logits chunk")
+            line("head", fmt::format("{} rows of logits at a time, {}", row.bytes / (c.Vp() * size_of(s.run.dtype)),
+                                     bytes_text(static_cast<double>(row.bytes))));
     out += "memory\n";
     for (const auto& [name, bytes] : s.memory)
         out += fmt::format("  {:<28}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));

@@ -27,6 +27,7 @@ struct Setup {
     Options options;
     DecoderConfig config;
     DecoderRun run;  // micro-batch, storage type, resolved recompute policy
+    std::string dtype_reason;
     ParamTable params;
     ActivationPlan activations;
     OptimizerPlan optimizer_plan;

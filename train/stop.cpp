@@ -14,12 +14,10 @@ namespace {
 struct Known {
     int signal;
     const char *name, *acknowledgement;
-    struct sigaction before;
 };
-Known known[] = {{SIGTERM, "SIGTERM", "SIGTERM: saving, then ending; a second signal ends the run at once\n", {}},
-                 {SIGINT, "SIGINT", "SIGINT: saving, then ending; a second signal ends the run at once\n", {}},
-                 {SIGHUP, "SIGHUP", "SIGHUP: saving, then ending; a second signal ends the run at once\n", {}}};
-struct sigaction pipe_before;
+constexpr Known known[] = {{SIGTERM, "SIGTERM", "SIGTERM: saving, then ending; a second signal ends the run at once\n"},
+                           {SIGINT, "SIGINT", "SIGINT: saving, then ending; a second signal ends the run at once\n"},
+                           {SIGHUP, "SIGHUP", "SIGHUP: saving, then ending; a second signal ends the run at once\n"}};
 volatile std::sig_atomic_t received = 0, acknowledges = 0;  // a signal handler can reach nothing else
 
 const Known* find(int signal) {
@@ -48,18 +46,16 @@ StopRequest::StopRequest(double time_limit_s, Clock::time_point start, bool spea
     action.sa_handler = on_signal;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
-    for (Known& k : known) {
-        sigaction(k.signal, nullptr, &k.before);
-        if (k.before.sa_handler != SIG_IGN) sigaction(k.signal, &action, nullptr);
+    for (const Known& k : known) {
+        struct sigaction before;
+        sigaction(k.signal, nullptr, &before);
+        if (before.sa_handler != SIG_IGN) sigaction(k.signal, &action, nullptr);
     }
     action.sa_handler = SIG_IGN;
-    sigaction(SIGPIPE, &action, &pipe_before);
+    sigaction(SIGPIPE, &action, nullptr);
 }
 
-StopRequest::~StopRequest() {
-    for (const Known& k : known) sigaction(k.signal, &k.before, nullptr);
-    sigaction(SIGPIPE, &pipe_before, nullptr);
-}
+StopRequest::~StopRequest() { acknowledges = 0; }
 
 std::string StopRequest::reason() const {
     if (const Known* k = find(received)) return k->name;

@@ -8,7 +8,9 @@ namespace teon {
 
 // While one lives, the first of these signals is noted, and acknowledged on standard error at once if `speaks`; the
 // second ends the process at once. A signal that was ignored when the process began (nohup, a shell's background job)
-// stays ignored. Writing to a closed pipe is an error of that write (SIGPIPE is ignored). One at a time.
+// stays ignored. Writing to a closed pipe is an error of that write (SIGPIPE is ignored). One at a time. After the last
+// one's end all that stays so until the process ends: a run that has saved everything is not made a failed one by a
+// signal that comes while it takes itself down.
 class StopRequest {
 public:
     using Clock = std::chrono::steady_clock;

@@ -1,0 +1,69 @@
+#include "train/live_line.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+namespace teon {
+
+namespace {
+
+bool is_set(const char* name) {
+    const char* value = std::getenv(name);
+    return value && *value;
+}
+
+// A terminal that is gone is no reason to end a run; what matters is said by other means.
+void put(const std::string& text) {
+    std::fputs(text.c_str(), stdout);
+    std::fflush(stdout);
+}
+
+// 0: standard output is no terminal, or one of which nobody knows the width: mpirun gives its ranks such a one, however
+// its own output is piped.
+int terminal_columns() {
+    struct winsize size = {};
+    return ::ioctl(::fileno(stdout), TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+}  // namespace
+
+std::string progress_bar(double share, int width) {
+    const int filled = static_cast<int>(std::lround(std::clamp(share, 0.0, 1.0) * width));
+    std::string bar(static_cast<size_t>(filled), '=');
+    if (filled > 0 && filled < width) bar.back() = '>';
+    return fmt::format("[{:<{}}]", bar, width);
+}
+
+LiveLine::LiveLine()
+    : active_(terminal_columns() > 0 && is_set("TERM") && std::string_view(std::getenv("TERM")) != "dumb"),
+      color_(!is_set("NO_COLOR")) {}
+
+LiveLine::~LiveLine() {
+    if (shown_) put("\n");
+}
+
+void LiveLine::show(double share, const std::string& text) {
+    // The last column stays free: some terminals wrap when it is written.
+    const int columns = terminal_columns() - 1, width = std::clamp(columns / 5, 4, 30);
+    std::string line = progress_bar(share, width);
+    const size_t bar = line.size();
+    line += " " + text;
+    line.resize(std::min(line.size(), static_cast<size_t>(std::max(columns, 1))));
+    if (color_ && line.size() > bar) line = "\x1b[32m" + line.substr(0, bar) + "\x1b[0m" + line.substr(bar);
+    put("\r" + line + "\x1b[K");
+    shown_ = true;
+}
+
+void LiveLine::hide() {
+    if (shown_) put("\r\x1b[K");
+    shown_ = false;
+}
+
+}  // namespace teon
