@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Tokens/s of ./train_gpt2 on the CPU beside PyTorch eager on the same cores, interleaved:  python3
-bench/bench_train.py
+"""Tokens/s of ./train_gpt2 on the CPU beside PyTorch on the same cores, interleaved:  python3 bench/bench_train.py
 
-GPT-2 with 256 channels, 4 layers, 8 sequences of 256 tokens, vocabulary 256, float32, AdamW, gradient clipping, random
-tokens. Each program is started --repeats times in turn; a figure is the median step after the warm-up, the ratio is the
-median over neighbours. PyTorch is used where it is installed (scripts/requirements-dev.txt; --python names the
-interpreter that has it).
+Two GPT-2s (3M: C=256 L=4 T=256, 8 sequences a step; 10M: C=384 L=6 T=512, 4 sequences), vocabulary 256, AdamW,
+gradient clipping, random tokens; in float and bf16, beside PyTorch eager in float, with bf16 autocast, and both
+compiled where torch.compile works. Each is started --repeats times in turn; a figure is the median step after the
+warm-up, a ratio the median over the rounds. "cpu" is processor time per step, of all threads, which tells more than
+the clock where other programs run too (PyTorch's without its start, ours with it). PyTorch is used where an
+interpreter has it: --python, this one, or python3 (scripts/requirements-dev.txt).
 """
 
 import argparse
 import json
 import os
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -18,49 +21,83 @@ import tempfile
 
 import runs
 
-C, L, NH, T, B, V = 256, 4, 8, 256, 8, 256
+MODELS = {"3M": {"channels": 256, "layers": 4, "heads": 8, "seq_len": 256, "batch": 8},
+          "10M": {"channels": 384, "layers": 6, "heads": 6, "seq_len": 512, "batch": 4}}
+VOCABULARY = 256
+ENGINES = ["ours float", "ours bf16", "eager float", "eager bf16", "compiled float", "compiled bf16"]
 
 
-def ours(shard, steps):
-    metrics = runs.train(shard, "--model", "tiny", "--layers", L, "--channels", C, "--heads", NH, "--vocab-size", V,
-                         "--seq-len", T,
-                         "--batch-tokens", B * T, "--micro-batch", B, "--dtype", "float", steps=steps)
-    return statistics.median(m["tokens_per_s"] for m in metrics)
+def cpu_seconds():
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
-def torchs(python, steps):
-    result = subprocess.run([python, runs.ROOT / "scripts" / "bench_torch.py", "--device", "cpu", "--layers", str(L),
-                             "--channels", str(C),
-                             "--heads", str(NH), "--seq-len", str(T), "--batch", str(B), "--vocab-size", str(V),
-                             "--steps", str(steps)],
-                            capture_output=True, text=True)
+def ours(model, dtype, shard, steps):
+    before = cpu_seconds()
+    metrics = runs.train(shard, "--model", "tiny", "--layers", model["layers"], "--channels", model["channels"],
+                         "--heads", model["heads"], "--vocab-size", VOCABULARY, "--seq-len", model["seq_len"],
+                         "--batch-tokens", model["batch"] * model["seq_len"], "--micro-batch", model["batch"],
+                         "--dtype", dtype, steps=steps)
+    return statistics.median(m["tokens_per_s"] for m in metrics), (cpu_seconds() - before) / steps
+
+
+def torchs(python, kind, model, dtype, steps):
+    command = [python, runs.ROOT / "scripts" / "bench_torch.py", "--device", "cpu", "--dtype", dtype,
+               "--vocab-size", VOCABULARY, "--steps", steps]
+    for name, value in model.items():
+        command += [f"--{name.replace('_', '-')}", value]
+    if kind == "compiled":
+        command.append("--compile")
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if result.returncode != 0:
         return None
-    return json.loads(result.stdout.splitlines()[-1])["tokens_per_s"]
+    figures = json.loads(result.stdout.splitlines()[-1])
+    return figures["tokens_per_s"], figures["cpu_s"]
+
+
+def find_torch(asked):
+    """An interpreter that has PyTorch, or None."""
+    for python in [asked] if asked else [sys.executable, *filter(None, map(shutil.which, ("python3", "python")))]:
+        if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
+            return python
+    return None
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=24, help="per start (default 24)")
     parser.add_argument("--repeats", type=int, default=3, help="starts of each program (default 3)")
-    parser.add_argument("--python", default=sys.executable, help="interpreter with PyTorch (default: this one)")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="(default: both)")
+    parser.add_argument("--python", help="interpreter with PyTorch (default: this one or python3, whichever has it)")
     args = parser.parse_args()
-    engine, torch = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        shard = runs.random_shard(folder, V, 600_000)
-        for _ in range(args.repeats):
-            engine.append(ours(shard, args.steps))
-            speed = torchs(args.python, args.steps)
-            if speed is None:
-                print(f"train_gpt2 {engine[-1]:.0f} tokens/s; PyTorch is not installed, so no ratio", flush=True)
+    python = find_torch(args.python)
+    if not python:
+        print("PyTorch is not installed: no ratios", flush=True)
+    for name in args.models:
+        measured = {engine: [] for engine in ENGINES}
+        with tempfile.TemporaryDirectory() as folder:
+            shard = runs.random_shard(folder, VOCABULARY, 600_000)
+            for _ in range(args.repeats):
+                for engine in ENGINES:
+                    kind, dtype = engine.split()
+                    if kind == "ours":
+                        figures = ours(MODELS[name], dtype, shard, args.steps)
+                    else:
+                        figures = torchs(python, kind, MODELS[name], dtype, args.steps) if python else None
+                    if figures:
+                        measured[engine].append(figures)
+        print(f"\nGPT-2 {name} on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+        print(f"{'':<16}{'tokens/s':>10}{'cpu s/step':>12}{'x eager float':>15}{'by cpu':>8}")
+        base = measured["eager float"]
+        for engine, figures in measured.items():
+            if not figures:
                 continue
-            torch.append(speed)
-            print(f"train_gpt2 {engine[-1]:.0f} tokens/s, PyTorch eager {speed:.0f} tokens/s, ratio "
-                  f"{engine[-1] / speed:.2f}", flush=True)
-    if torch:
-        ratio = statistics.median(mine / theirs for mine, theirs in zip(engine, torch))
-        print(f"median: {statistics.median(engine):.0f} and {statistics.median(torch):.0f} tokens/s on "
-              f"{os.cpu_count()} cores, ratio {ratio:.2f}")
+            speed, cpu = (statistics.median(f[i] for f in figures) for i in (0, 1))
+            line = f"{engine:<16}{speed:>10.0f}{cpu:>12.3f}"
+            if base:
+                line += f"{statistics.median(f[0] / b[0] for f, b in zip(figures, base)):>15.2f}"
+                line += f"{statistics.median(b[1] / f[1] for f, b in zip(figures, base)):>8.2f}"
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@
 #include "checkpoint/weights.h"
 #include "files/json.h"
 #include "model/decoder.h"
+#include "options/command_line.h"
+#include "runtime/linalg_library.h"
 
 namespace teon {
 
@@ -30,8 +32,10 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     t.group("Model");
     t.text("--checkpoint", o.checkpoint, "FOLDER",
            "config.json and model.safetensors of a GPT-2, LLaMA or Qwen3, or a run, whose newest checkpoint is taken");
-    t.choice("--dtype", o.dtype, std::vector{DType::f32, DType::bf16}, "storage of weights and activations")
-        .default_text = "bf16 on a GPU, float on a CPU";
+    t.choice("--dtype", o.dtype,
+             Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
+             "storage of weights and activations; auto: bf16 on a GPU and on a CPU that multiplies bf16 in hardware, "
+             "else float");
     t.group("Text");
     add_sampling_flags(t, o.sampling);
     t.toggle("--as-tokens", o.as_tokens, "print numbers of tokens, the first included, instead of text");
@@ -73,7 +77,7 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
 
     CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=cpu to run on the CPU");
     Context context;
-    const DType dtype = o->dtype.value_or(device_info().is_gpu ? DType::bf16 : DType::f32);
+    const DType dtype = choose_dtype(o->dtype).dtype;
     ParamStore params(decoder_params(model.config), dtype, context.stream, false);
     load_weights(params, weights, context.stream);
     const int64_t wanted = static_cast<int64_t>(prompt.size()) + o->sampling.sample_tokens;
@@ -131,10 +135,10 @@ int generate_main(const std::vector<ModelFamily>& families, int argc, const char
     try {
         return run(families, argc, argv);
     } catch (const UsageError& error) {
-        fmt::print(stderr, "generate: error: {}\n", error.what());
+        fmt::print(stderr, "{}", error_line("generate", error.what()));
         return 2;
     } catch (const std::exception& error) {
-        fmt::print(stderr, "generate: error: {}\n", error.what());
+        fmt::print(stderr, "{}", error_line("generate", error.what()));
         return 1;
     }
 }

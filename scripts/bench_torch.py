@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The PyTorch twin of train_gpt2's step, for comparison:  python3 scripts/bench_torch.py --device cpu
 
-GPT-2 with tied head, AdamW (decoupled decay, matrices only), global-norm clipping, random tokens. float32 on the CPU;
-on a GPU bf16 weights' autocast, fused AdamW with float32 state, torch.compile. Prints one JSON object.
+GPT-2 with tied head, AdamW (decoupled decay, matrices only), global-norm clipping, random tokens. On a GPU bf16
+autocast, fused AdamW with float32 state, torch.compile; on a CPU float32 and eager unless --dtype bf16 and --compile
+say else. Prints one JSON object.
 
 With --attention (on a GPU): causal scaled_dot_product_attention alone, bf16, forward and backward, by every backend
 that PyTorch has here, in turn; one JSON object per shape, backend and pass, at the shapes of bench/bench_gpu.cu.
@@ -102,6 +103,8 @@ def main():
     for flag, default in (("layers", 12), ("channels", 768), ("heads", 12), ("seq-len", 1024), ("batch", 16),
                           ("vocab-size", 50304), ("micro-steps", 1), ("steps", 40)):
         parser.add_argument(f"--{flag}", type=int, default=default, help=f"(default {default})")
+    parser.add_argument("--dtype", choices=("float", "bf16"), help="bf16: by autocast (default: float on a CPU)")
+    parser.add_argument("--compile", action="store_true", help="on a CPU: torch.compile")
     parser.add_argument("--attention", action="store_true", help="measure attention alone instead of a model")
     args = parser.parse_args()
     torch.manual_seed(1)
@@ -113,7 +116,8 @@ def main():
     vectors = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
                                   lr=1e-4, betas=(0.9, 0.95), fused=gpu)
-    loss_of = torch.compile(model) if gpu else model
+    loss_of = torch.compile(model) if gpu or args.compile else model
+    half = args.dtype == "bf16" or (gpu and args.dtype is None)
     if gpu:
         torch.set_float32_matmul_precision("high")
 
@@ -121,21 +125,22 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         for _ in range(args.micro_steps):
             tokens = torch.randint(args.vocab_size, (args.batch, args.seq_len + 1), device=args.device)
-            with torch.autocast("cuda", torch.bfloat16, enabled=gpu):
+            with torch.autocast(args.device, torch.bfloat16, enabled=half):
                 loss = loss_of(tokens[:, :-1], tokens[:, 1:])
             (loss / args.micro_steps).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return loss.item()
 
-    ms = []
+    ms, cpu = [], []
     for _ in range(args.steps):
-        begin = time.perf_counter()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         loss = step()
         ms.append(1000 * (time.perf_counter() - begin))
+        cpu.append(time.process_time() - cpu_begin)
     median = statistics.median(ms[args.steps // 4:])
     print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name() if gpu else "cpu",
-                      "ms": median,
+                      "ms": median, "cpu_s": statistics.median(cpu[args.steps // 4:]),
                       "tokens_per_s": args.micro_steps * args.batch * args.seq_len / median * 1000, "loss": loss}))
 
 

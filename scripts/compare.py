@@ -21,7 +21,8 @@ from run_folder import BadRun, Unfinished, exit_code, find_runs, is_done, open_r
 # Options that do not make a run another experiment.
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync",
            "keep-last", "keep-every", "on-save-error", "resume", "time-limit", "max-skipped", "warn-spikes",
-           "diagnose-every", "profile-steps", "check-ranks", "rank-logs", "comm-timeout", "recompute", "autotune"}
+           "diagnose-every", "profile-steps", "check-ranks", "rank-logs", "comm-timeout", "recompute", "autotune",
+           "algorithms"}
 
 
 @dataclasses.dataclass

@@ -143,8 +143,11 @@ def unittest_main(path):
 
 
 def main():
-    # In the background of a shell SIGINT is ignored, and programs that inherit that cannot be tested with it.
+    # In the background of a shell SIGINT is ignored, under nohup SIGHUP, and programs that inherit that cannot be
+    # tested with them; a handler here is the default there.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tests", nargs="+", help="Catch2 programs and unittest files")
     parser.add_argument("--only", default="", metavar="PREFIX,...",

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs what building and testing need and this machine lacks; says what it installs, and does nothing when nothing
-# is missing. For Debian 12 and Ubuntu 24.04; elsewhere it says what to install.
+# is missing. For Debian 12 and 13 and Ubuntu 24.04; elsewhere it says what to install.
 #
 #   scripts/setup.sh packages   compiler and libraries, by apt-get (with sudo unless root)
 #   scripts/setup.sh venv       .venv with scripts/requirements.txt; without it only plots and tokenizers are missing
@@ -15,10 +15,25 @@ cd "$(dirname "$0")/.."
 
 say() { echo "setup: $*"; }
 
+# What building needs that is only a header: package, then where it is.
+headers=("nlohmann-json3-dev <nlohmann/json.hpp>" "libxxhash-dev <xxhash.h>"
+    "libfmt-dev <fmt/format.h>" "catch2 <catch2/catch.hpp> or <catch.hpp> or <catch2/catch_all.hpp>")
+# And what a build for CPUs links with: package, flags, and a program that uses what we use. A header alone proves little:
+# several packages bring one of the same name.
+features=("libdnnl-dev|-ldnnl|#include <oneapi/dnnl/dnnl.h>
+    static_assert(DNNL_VERSION_MAJOR * 100 + DNNL_VERSION_MINOR >= 206);
+    static_assert(DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP || DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_SEQ);
+    int main() { return dnnl_version()->major == 0; }"
+    "liblapacke-dev|-llapacke|#include <lapacke.h>
+    int main() { return LAPACKE_sgesdd_work(101, 'S', 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0) + LAPACKE_ssyevd_work(101, 'V', 'L', 0, 0, 1, 0, 0, 0, 0, 0); }"
+    "libboost-context-dev|-lboost_context|#include <boost/context/detail/fcontext.hpp>
+    int main() { return boost::context::detail::make_fcontext(0, 0, 0) != 0; }"
+    "libfmt-dev|-lfmt|int main() {}")
+
 # Prints the package of each header that the compiler does not find.
 missing_headers() {
     local row
-    for row in "$@"; do
+    for row in "${headers[@]}"; do
         echo "#if $(sed 's/ or / || /g; s/<[^>]*>/__has_include(&)/g' <<<"${row#* }")"
         echo "#else"
         echo "${row%% *}"
@@ -26,31 +41,57 @@ missing_headers() {
     done | g++ ${INCLUDES:-} -E -P -x c++ - | grep . || true
 }
 
-# Prints the packages that building needs and this machine lacks. A few compiler calls: about 30 ms.
+# Prints the package of each feature that does not compile and link. build/features remembers that all did.
+missing_features() {
+    local row flags tried
+    tried="${features[*]} ${INCLUDES:-} $(g++ -dumpfullversion)"
+    [ "$tried" != "$(cat build/features 2>/dev/null)" ] || return 0
+    local lacking=()
+    for row in "${features[@]}"; do
+        flags=${row#*|}
+        g++ -std=c++20 ${INCLUDES:-} -x c++ - -o /dev/null "${flags%%|*}" <<<"${flags#*|}" >/dev/null 2>&1 || lacking+=("${row%%|*}")
+    done
+    if [ ${#lacking[@]} = 0 ]; then
+        mkdir -p build && echo "$tried" >build/features
+    else
+        printf '%s\n' "${lacking[@]}"
+    fi
+}
+
+# Prints the packages that building needs and this machine lacks.
 missing_packages() {
-    local headers=("libfmt-dev <fmt/format.h>" "libcli11-dev <CLI/CLI.hpp>" "nlohmann-json3-dev <nlohmann/json.hpp>"
-        "libxxhash-dev <xxhash.h>" "catch2 <catch2/catch.hpp> or <catch.hpp> or <catch2/catch_all.hpp>")
-    local cpu=("libdnnl-dev <oneapi/dnnl/dnnl.hpp>" "liblapacke-dev <lapacke.h>"
-        "libboost-context-dev <boost/context/detail/fcontext.hpp>")
-    [ "${BACKEND:-cpu}" = cuda ] || headers+=("${cpu[@]}")
     command -v python3 >/dev/null || echo python3
     if command -v g++ >/dev/null && echo '#include <vector>' | g++ -E -x c++ - >/dev/null 2>&1; then
-        missing_headers "${headers[@]}"
+        missing_headers
+        [ "${BACKEND:-cpu}" = cuda ] || missing_features
     else
         echo g++
         printf '%s\n' "${headers[@]%% *}"
-    fi
+        [ "${BACKEND:-cpu}" = cuda ] || printf '%s\n' "${features[@]%%|*}"
+    fi | sort -u
+}
+
+# Whether packages can be installed without asking for what nobody is there to type (sudo asks the terminal, whatever
+# make's jobs have as their input).
+sudo=()
+may_install() {
+    command -v apt-get >/dev/null || return 1
+    [ "$(id -u)" = 0 ] && return
+    command -v sudo >/dev/null && { sudo -n true || : </dev/tty; } 2>/dev/null && sudo=(sudo)
 }
 
 install_packages() {
     [ $# -gt 0 ] || return 0
     [ "${SETUP:-1}" != 0 ] || { say "SETUP=0: not installing $*"; return 0; }
-    command -v apt-get >/dev/null || { say "no apt-get here; please install (Debian's names): $*" >&2; return 1; }
-    local sudo=() log
-    if [ "$(id -u)" != 0 ]; then
-        command -v sudo >/dev/null || { say "please run as root: apt-get install $*" >&2; return 1; }
-        sudo=(sudo)
+    if ! may_install; then
+        if command -v apt-get >/dev/null; then
+            say "this machine lacks packages that only an administrator can install: apt-get install $*" >&2
+        else
+            say "no apt-get here; please install (Debian's names): $*" >&2
+        fi
+        return 1
     fi
+    local log
     say "installing with ${sudo[*]:+sudo }apt-get: $*"
     log=$(mktemp)
     if ! { "${sudo[@]}" apt-get update -q && "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
@@ -73,7 +114,7 @@ venv() {
     [ "${SETUP:-1}" != 0 ] || return 0
     local log reason
     log=$(mktemp)
-    python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv || true
+    python3 -c 'import ensurepip, venv' 2>/dev/null || { may_install && install_packages python3-venv; } || true
     say "making .venv with $(sed -n 's/^\([a-z_]*\)==.*/\1/p' scripts/requirements.txt | paste -sd' ')"
     if python3 -m venv .venv >"$log" 2>&1 &&
         .venv/bin/python -m pip install -q --disable-pip-version-check --only-binary=:all: --retries 2 \

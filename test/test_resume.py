@@ -22,6 +22,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 SOAK = bool(os.environ.get("TEON_SOAK"))
+UNKIND = "unkind" in BUILD.name  # takes ten to fifty times as long
+MANY = 200 if UNKIND else 3000  # steps of a run that is to be interrupted
 SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "16", "--heads", "2", "--vocab-size", "64", "--seq-len",
          "16",
          "--batch-tokens", "64", "--micro-batch", "2", "--eval-tokens", "64", "--eval-every", "25", "--log-every", "50"]
@@ -102,7 +104,8 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual([m["step"] for m in self.trained(b) if m["kind"] == "step"], list(range(1, steps + 1)))
 
     def kill_and_resume(self, optimizer):
-        steps, kills, life, rng = 200, 200 if SOAK else 10, 0, random.Random(optimizer)
+        steps, life, rng = 50 if UNKIND else 200, 0, random.Random(optimizer)
+        kills = 200 if SOAK else 4 if UNKIND else 10
         flags = ["--optimizer", optimizer, "--checkpoint-every", 7, "--keep-last", 3]
         if optimizer != "adamw":
             flags += ["--ns-steps", 3]
@@ -123,8 +126,9 @@ class ResumeTest(unittest.TestCase):
                         process.send_signal(signal.SIGKILL)
                         kills -= 1
                     process.communicate()
-                    for line in (self.folder / out / "metrics.jsonl").read_text().splitlines() if \
-                            (self.folder / out / "metrics.jsonl").exists() else []:
+                    log = self.folder / out / "metrics.jsonl"
+                    # A kill may cut the write of the last line where a page of the file ends.
+                    for line in log.read_text().split("\n")[:-1] if log.exists() else []:
                         json.loads(line)
             self.assert_same_run("whole", out, steps)
             self.assertEqual(len(self.checkpoints(out)), 3)
@@ -172,22 +176,22 @@ class ResumeTest(unittest.TestCase):
         self.assert_same_run("whole", "again", 60)
 
     def test_sigterm_and_sigint_save_and_end_well(self):
-        self.train("whole", steps=3000)
+        self.train("whole", steps=MANY)
         for which in (signal.SIGTERM, signal.SIGINT):
             with self.subTest(which):
                 out = which.name
-                process = self.start(out, steps=3000)
+                process = self.start(out, steps=MANY)
                 while not (self.folder / out / "metrics.jsonl").exists() or not self.metrics(out):
                     time.sleep(0.01)
                 process.send_signal(which)
                 output, error = process.communicate(timeout=300)
                 self.assertEqual(process.returncode, 0, error)
                 step = [m["step"] for m in self.metrics(out) if m["kind"] == "step"][-1]
-                self.assertLess(step, 3000)
+                self.assertLess(step, MANY)
                 self.assertIn(f"stopped by {which.name} after step {step}", output)
                 self.assertEqual(self.checkpoints(out), [f"step_{step:08}"])
-                self.train(out, "--resume", steps=3000)
-                self.assert_same_run("whole", out, 3000)
+                self.train(out, "--resume", steps=MANY)
+                self.assert_same_run("whole", out, MANY)
 
     def wait_for(self, out, steps=1):
         """Until a run has logged so many steps."""
@@ -210,11 +214,13 @@ class ResumeTest(unittest.TestCase):
         wait()
         process.send_signal(signal.SIGHUP)
         begin = time.monotonic()
+        self.addCleanup(process.kill)
         output, error = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 0, error)
         self.assertEqual(error, "SIGHUP: saving, then ending; a second signal ends the run at once\n")
         return output, time.monotonic() - begin
 
+    @unittest.skipIf(UNKIND, "two seconds are a kind CPU's: a late one has queued a micro-batch, and takes its time")
     def test_a_signal_is_seen_within_a_step_an_evaluation_and_a_sample(self):
         tokens = [random.Random(2).randrange(64) for _ in range(400000)]
         write_shard(self.data / "t_train_000000.bin", tokens)
@@ -228,8 +234,8 @@ class ResumeTest(unittest.TestCase):
                    for i, flag in enumerate(SHAPE)]
 
         # Each of these takes far longer than two seconds if it is not given up.
-        def in_the_first_step():
-            while not (self.folder / "step" / "metrics.jsonl").exists():
+        def in_the_first_step(out):
+            while not (self.folder / out / "metrics.jsonl").exists():
                 time.sleep(0.01)
             time.sleep(0.3)
 
@@ -237,7 +243,12 @@ class ResumeTest(unittest.TestCase):
             self.wait_for(out)
             time.sleep(0.3)
 
-        output, seconds = self.end_by_signal("step", large, in_the_first_step)
+        output, seconds = self.end_by_signal("step", large, lambda: in_the_first_step("step"))
+        self.assertLess(seconds, 2)
+        self.assertIn("stopped by SIGHUP after step 0", output)
+        deep = [{"--layers": "96", "--batch-tokens": "262144", "--micro-batch": "16384"}.get(SHAPE[i - 1], flag)
+                for i, flag in enumerate(SHAPE)]
+        output, seconds = self.end_by_signal("deep", deep, lambda: in_the_first_step("deep"), "--recompute", "block")
         self.assertLess(seconds, 2)
         self.assertIn("stopped by SIGHUP after step 0", output)
         output, seconds = self.end_by_signal("eval", small, lambda: in_what_follows("eval"))
@@ -266,8 +277,8 @@ class ResumeTest(unittest.TestCase):
 
     def test_a_closed_output_does_not_end_a_run(self):
         shape = [{"--log-every": "1"}.get(SHAPE[i - 1], flag) for i, flag in enumerate(SHAPE)]
-        self.train("whole", steps=500, shape=shape)
-        process = self.start("run", steps=500, shape=shape)
+        self.train("whole", steps=MANY, shape=shape)
+        process = self.start("run", steps=MANY, shape=shape)
         process.stdout.readline()
         process.stdout.close()
         self.assertEqual(process.wait(timeout=120), 0)
@@ -275,7 +286,7 @@ class ResumeTest(unittest.TestCase):
         process.stderr.close()
         self.assertEqual(error, "standard output cannot be written (Broken pipe); the run goes on and is in its "
                                 "metrics.jsonl\n")
-        self.assert_same_run("whole", "run", 500)
+        self.assert_same_run("whole", "run", MANY)
 
     def test_a_time_limit_saves_and_ends_well(self):
         result = self.train("run", "--time-limit", "1s", steps=10**6)
@@ -283,7 +294,7 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual(len(self.checkpoints("run")), 1)
 
     def test_options_that_must_not_change(self):
-        self.train("run")
+        self.train("run", "--dtype", "float")
         before = (self.folder / "run" / "metrics.jsonl").read_bytes()
         shard = self.data / "t_train_000000.bin"
         for flags, words in ((["--lr", "0.1"], "--lr 0.1"), (["--seed", "5"], "--seed 5 (was 1337)"),
@@ -354,7 +365,7 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("step_00000020", events[0]["reason"])
         result = self.train("stop", *flags, "--on-save-error", "stop", expect=1)
         self.assertIn("step_00000020", result.stderr)
-        self.train("stop", *flags, "--resume")
+        self.train("stop", "--resume", "--on-save-error", "continue")
         self.assertEqual(self.trained("stop"), self.trained("on"))
         result = self.train("last", *flags, expect=1)
         self.assertIn("last checkpoint could not be written", result.stderr)
@@ -380,10 +391,10 @@ class ResumeTest(unittest.TestCase):
         self.assert_same_run("whole", "disk/run", 40)
 
     def test_data_that_vanish_end_the_run_after_saving_what_was_done(self):
-        self.train("whole", steps=3000)
+        self.train("whole", steps=MANY)
         shard = self.data / "t_train_000000.bin"
         original = shard.read_bytes()
-        process = self.start("run", steps=3000)
+        process = self.start("run", steps=MANY)
         while not (self.folder / "run" / "metrics.jsonl").exists() or not self.metrics("run"):
             time.sleep(0.01)
         os.truncate(shard, 2000)
@@ -391,10 +402,10 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual(process.returncode, 1, output)
         self.assertIn("t_train_000000.bin", error)
         [last] = self.checkpoints("run")
-        self.assertLess(int(last[5:]), 3000)
+        self.assertLess(int(last[5:]), MANY)
         shard.write_bytes(original)
-        self.train("run", "--resume", steps=3000)
-        self.assert_same_run("whole", "run", 3000)
+        self.train("run", "--resume", steps=MANY)
+        self.assert_same_run("whole", "run", MANY)
 
     def test_a_damaged_line_of_the_log_is_said_and_costs_that_line_only(self):
         flags = ["--checkpoint-every", 10]
@@ -448,7 +459,9 @@ class ResumeTest(unittest.TestCase):
             self.assertEqual(result.returncode, expect, result.stdout + result.stderr)
             return result
 
-        still = ["--lr", 0, "--weight-decay", 0, "--steps", 1, "--eval-tokens", 64, "--batch-tokens", 64]
+        # With SHAPE's micro-batch: products of other sizes may be summed in another order.
+        still = ["--lr", 0, "--weight-decay", 0, "--steps", 1, "--eval-tokens", 64, "--batch-tokens", 64,
+                 "--micro-batch", 2]
         train("a", *SHAPE, "--rope-base", 500000, "--rope-scaling", 2, "--norm-eps", 0.001, "--steps", 3)
         source = self.folder / "a" / "step_00000003"
         files = [(source / name).read_bytes() for name in ("config.json", "model.safetensors")]

@@ -1,12 +1,19 @@
 """The training programs as a person runs them:  python3 -m unittest test/test_train.py"""
 
+import contextlib
+import fcntl
 import json
 import math
 import os
 import pathlib
+import pty
+import re
+import shutil
 import struct
 import subprocess
 import tempfile
+import termios
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -69,7 +76,7 @@ class TrainTest(unittest.TestCase):
         self.assertAlmostEqual(sum(float(share.rstrip("%")) for share, _, _ in rows), 100, delta=0.1 * len(rows))
         # 2 micro-batches a step: backward of the activation of 2 layers; forward of those and, of the same shape, of
         # the logits.
-        self.assertRegex("\n".join(table), r" 4 +gelu_backward_kernel<float, \d+>")
+        self.assertRegex("\n".join(table), r" 4 +activation_backward_kernel<\w+, \d+, Gelu>")
         self.assertRegex("\n".join(table), r" 6 +\d+  gemm 64 x 128 x 32 NT")
         self.assertIn("outside of all", table[-1])
         self.assertIn("profile of steps 3 to 4", result.stdout)
@@ -93,10 +100,14 @@ class TrainTest(unittest.TestCase):
 
     def test_the_same_command_gives_the_same_bits(self):
         for optimizer in ("adamw", "muon", "teon"):
-            with self.subTest(optimizer):
-                _, first = self.train(f"{optimizer}-1", "--optimizer", optimizer)
-                _, again = self.train(f"{optimizer}-2", "--optimizer", optimizer, OMP_NUM_THREADS="1")
-                self.assertEqual(self.losses(first), self.losses(again))
+            for dtype in ("float", "bf16"):
+                with self.subTest(optimizer=optimizer, dtype=dtype):
+                    first, *others = (
+                        self.losses(self.train(f"{optimizer}-{dtype}-{run}", "--optimizer", optimizer, "--dtype", dtype,
+                                               OMP_NUM_THREADS=threads)[1])
+                        for run, threads in enumerate("1124"))  # as far as there are cores
+                    for other in others:
+                        self.assertEqual(other, first)
 
     def test_it_learns(self):
         for program in ("train_gpt2", "train_llama", "train_qwen3"):
@@ -106,15 +117,35 @@ class TrainTest(unittest.TestCase):
                 self.assertLess(evals[-1], evals[0] - 0.3)
 
     def test_accumulation_is_one_large_batch(self):
-        _, small = self.train("small", "--micro-batch", "1")
-        _, large = self.train("large", "--micro-batch", "4")
+        _, small = self.train("small", "--micro-batch", "1", "--dtype", "float")
+        _, large = self.train("large", "--micro-batch", "4", "--dtype", "float")
         for a, b in zip(small, large):
             self.assertEqual(a["step"], b["step"])
             if a["kind"] == "step":  # the same sums in another order, over eight steps
                 self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-5 * b["loss"])
 
+    @unittest.skipIf(BUILD.name.startswith("cuda"), "a GPU multiplies bf16 in any case")
+    def test_storage_suits_the_cpu_unless_it_is_given_or_the_run_goes_on(self):
+        def config(out):
+            return json.loads((self.folder / out / "config.json").read_text())
+
+        self.train("best")
+        library = config("best")["device"]["products"]
+        self.assertRegex(library, r"^oneDNN \d+\.\d+\.\d+ with \w+")
+        best = "bf16" if re.search("AMX|AVX512_BF16", library) else "float"
+        self.assertEqual(config("best")["storage"]["dtype"], best)
+        result, _ = self.train("old", ONEDNN_MAX_CPU_ISA="AVX2")
+        reason = config("old")["storage"]["reason"]
+        self.assertEqual(config("old")["storage"], {"dtype": "float", "reason": reason})
+        self.assertRegex(reason, "^oneDNN .* with AVX2 has no instructions for bf16$")
+        self.assertRegex(result.stdout, rf"dtype +float \({re.escape(reason)}\)")
+        self.train("given", "--dtype", "bf16", ONEDNN_MAX_CPU_ISA="AVX2")
+        self.assertEqual(config("given")["storage"], {"dtype": "bf16", "reason": "given"})
+        self.train("best", "--resume", ONEDNN_MAX_CPU_ISA="AVX2")
+        self.assertEqual(config("best")["storage"]["dtype"], best)
+
     def test_bf16_follows_float(self):
-        _, full = self.train("full")
+        _, full = self.train("full", "--dtype", "float")
         _, half = self.train("half", "--dtype", "bf16")
         for a, b in zip(full, half):
             if a["kind"] == "step":  # weights and activations are rounded to 2^-9
@@ -162,6 +193,90 @@ class TrainTest(unittest.TestCase):
         self.assertIn(result.returncode, (1, 2))
         self.assertIn("5000", result.stderr)
         self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+
+    def test_a_step_is_shown_when_it_ends(self):
+        shape = ["16384" if before == "--batch-tokens" else word for before, word in zip(["", *SMALL], SMALL)]
+        command = [BUILD / "train_gpt2", "--data", self.folder, *shape, "--steps", "3", "--out", self.folder / "run"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        arrived = {}
+        for line in process.stdout:
+            if line.startswith("step "):
+                arrived[int(line.split()[1].split("/")[0])] = time.monotonic()
+        self.assertEqual(process.wait(), 0)
+        lines = [json.loads(line) for line in (self.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+        ms = [line["ms"] for line in lines if line["kind"] == "step"]
+        # A line that comes with the next step's would come with it at the same time.
+        self.assertGreater(arrived[3] - arrived[2], ms[2] / 1000 / 2)
+
+    def test_a_terminal_has_one_live_line_with_a_bar(self):
+        def on_terminal(name, **environment):
+            parent, child = pty.openpty()
+            fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+            command = [BUILD / "train_gpt2", "--data", self.folder, *SMALL, "--steps", "5", "--out", self.folder / name]
+            process = subprocess.Popen(command, stdout=child, stderr=child,
+                                       env={**os.environ, "NO_COLOR": "", "TERM": "xterm", **environment})
+            os.close(child)
+            output = b""
+            with contextlib.suppress(OSError):  # the terminal's other end is closed
+                while part := os.read(parent, 4096):
+                    output += part
+            os.close(parent)
+            self.assertEqual(process.wait(), 0)
+            return output.decode()
+
+        output = on_terminal("colour")
+        self.assertIn("\x1b[32m[", output)
+        shown = re.findall(r"\r([^\r\n]*)\x1b\[K", re.sub(r"\x1b\[\d*m", "", output))
+        bars = [line for line in shown if line.startswith("[")]
+        self.assertEqual(len(bars), 5)
+        self.assertTrue(all(len(line) < 60 for line in bars))
+        self.assertIn("5/5 | loss", bars[-1])
+        self.assertNotIn("\nstep 1/5", output)
+        self.assertNotIn("\x1b[32m", on_terminal("plain", NO_COLOR="1"))
+        dumb = on_terminal("dumb", TERM="dumb")
+        self.assertIn("step 1/5 | loss", dumb)
+        self.assertNotIn("\x1b", dumb)
+
+    def test_resume_with_out_alone_takes_the_runs_own_flags(self):
+        self.train("whole", "--optimizer", "muon", "--lr", "0.02", steps=8)
+        self.train("cut", "--optimizer", "muon", "--lr", "0.02", "--checkpoint-every", "4", steps=8)
+        shutil.rmtree(self.folder / "cut" / "step_00000008")
+        result = self.run_program("--resume", "--out", self.folder / "cut")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("resuming from", result.stdout)
+        for name in ("model.safetensors", "optimizer/state.safetensors"):
+            self.assertEqual(*((self.folder / run / "step_00000008" / name).read_bytes() for run in ("whole", "cut")))
+        result = self.run_program("--config", self.folder / "whole" / "config.json", "--out", self.folder / "again")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        weights = [self.folder / run / "step_00000008" / "model.safetensors" for run in ("whole", "again")]
+        self.assertEqual(*(path.read_bytes() for path in weights))
+
+    def test_errors_are_one_line_whatever_a_name_holds(self):
+        for flags, says in ((["--data", b"a\xff"], "--data"), (["--out", b"runs/\xff"], "--out"),
+                            (["--data", "a\nb"], "a\\nb"),
+                            (["--data", self.folder, *SMALL, "--out", "x" * 5000], "--out")):
+            result = subprocess.run([BUILD / "train_gpt2", *flags], capture_output=True, cwd=self.folder)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertTrue(result.stderr.startswith(b"train_gpt2: error: "))
+            self.assertEqual(result.stderr.count(b"\n"), 1)
+            self.assertIn(says, result.stderr.decode())
+
+    def test_bash_completes_flags_and_their_values(self):
+        def completed(*words, program="train_gpt2"):
+            script = (f'source <({BUILD}/{program} --completion bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+                      f'_{program}; printf "%s\\n" "${{COMPREPLY[@]}}"')
+            result = subprocess.run(["bash", "-c", script, "bash", program, *words], capture_output=True, text=True,
+                                    cwd=self.folder)
+            self.assertEqual(result.stderr, "")
+            return result.stdout.split()
+
+        self.assertEqual(completed("--adamw"), ["--adamw-lr", "--adamw-weight-decay"])
+        self.assertEqual(completed("--optimizer", ""), ["adamw", "muon", "teon"])
+        self.assertEqual(completed("--ortho", "po"), ["polar-express"])
+        self.assertEqual(completed("--data", "t_tr"), ["t_train_000000.bin"])
+        self.assertEqual(completed("--layers", ""), [])
+        self.assertIn("--steps", completed("--layers", "3", "--"))
+        self.assertEqual(completed("--checkp", program="generate"), ["--checkpoint"])
 
     def test_plan_only_needs_no_data_and_help_names_every_flag(self):
         for program, presets in (("train_gpt2", ("tiny", "small", "base", "large")),

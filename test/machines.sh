@@ -1,0 +1,164 @@
+#!/bin/bash
+# Proves the two commands on bare machines: makes minimal systems with debootstrap, each with what its row says and nothing else, puts
+# this repository's last commit there and runs `make demo` (30 steps) and `make test`. Ends with a matrix. Not part of CI.
+#
+#   sudo test/machines.sh                         every row (hours; one after the other)
+#   sudo test/machines.sh debian12 libblas        these rows
+#   sudo DEMO_STEPS= COMMANDS="make demo" test/machines.sh debian12     other commands, the demo's whole length
+#   sudo CACHE=DIR KEEP=1 test/machines.sh user   keeps the machine of each suite and the packages in DIR, and the row's machine
+#
+# Needs root and debootstrap; for Ubuntu the archive's signature is checked where ubuntu-archive-keyring is installed. What this
+# machine needs to reach packages (apt and pip settings, proxies, certificates) holds in the new ones too. Everything is mounted in a
+# private namespace, so nothing stays mounted however it ends.
+set -uo pipefail
+
+# name | suite | packages that are there before | folder of the source | variant
+rows=$(sed 's/ *| */|/g; s/^ *//' <<'TABLE'
+debian12    | bookworm |                             | teon      |
+debian13    | trixie   |                             | teon      |
+ubuntu24    | noble    |                             | teon      |
+libblas     | bookworm | libblas-dev liblapack-dev   | teon      |
+openblas    | bookworm | libopenblas-dev             | teon      |
+user        | bookworm | all                         | teon      | user
+bare-user   | bookworm |                             | teon      | refused
+space       | bookworm |                             | te on/src |
+tarball     | bookworm |                             | teon      | tarball
+no-venv     | bookworm | all but python3-venv        | teon      | user
+container   | bookworm |                             | teon      | container
+TABLE
+)
+
+fail() { echo "machines: error: $*" >&2; exit 2; }
+if [ "${IN_NAMESPACE:-}" != 1 ]; then
+    [ "$(id -u)" = 0 ] || fail "needs root (chroot)"
+    command -v debootstrap >/dev/null || fail "debootstrap is missing; apt-get install debootstrap"
+    for name in "$@"; do grep -q "^$name|" <<<"$rows" || fail "no row $name; there are: $(cut -d'|' -f1 <<<"$rows" | paste -sd' ')"; done
+    IN_NAMESPACE=1 exec unshare --mount --propagation private "$0" "$@"
+fi
+
+repository=$(cd "$(dirname "$0")/.." && pwd)
+work=$(mktemp -d "${TMPDIR:-/tmp}/machines-XXXXXX")
+cache=${CACHE:-$work/cache}
+mkdir -p "$cache/packages"
+matrix=()
+failed=0 finished=0
+
+leave() { umount --lazy --recursive "$1/proc" "$1/dev" "$1/var/cache/apt/archives" 2>/dev/null || true; }
+finish() {
+    for root in "$work"/*/; do leave "${root%/}"; done
+    [ "${KEEP:-0}" = 1 ] && echo "kept: $work" || rm -rf --one-file-system "$work"
+    printf '\n%-12s%-10s%s\n' "machine" "suite" "result ($(nproc) cores)"
+    printf '%s\n' "${matrix[@]}"
+    [ $failed = 0 ] && [ $finished = 1 ] && echo "machines: passed" || { echo "machines: FAILED"; exit 1; }
+}
+trap finish EXIT
+
+# The minimal system of a suite, made once.
+make_suite() {
+    local suite=$1 root=$cache/$1 mirror=http://deb.debian.org/debian areas=main
+    [ ! -e "$root/made" ] || return 0
+    [ "$suite" != noble ] || { mirror=http://archive.ubuntu.com/ubuntu; areas=main,universe; }
+    local script=/usr/share/debootstrap/scripts/$suite signature=()
+    [ -e "$script" ] || script=/usr/share/debootstrap/scripts/$([ "$suite" = noble ] && echo gutsy || echo sid)  # what newer ones link to
+    if [ "$suite" = noble ] && [ ! -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]; then
+        echo "machines: no ubuntu-archive-keyring here: the base system's signature is not checked"
+        signature=(--no-check-gpg)
+    fi
+    rm -rf --one-file-system "$root"
+    debootstrap "${signature[@]}" --variant=minbase --components="$areas" --include=make,git,ca-certificates \
+        "$suite" "$root" "$mirror" "$script" >"$cache/$suite.log" 2>&1 || { tail -20 "$cache/$suite.log"; return 1; }
+    echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"  # nothing here outlives a crash
+    touch "$root/made"
+}
+
+# The settings through which this machine reaches package registries.
+copy_settings() {
+    local root=$1 file
+    for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/apt/apt.conf /etc/apt/apt.conf.d/*proxy* /etc/apt/auth.conf \
+        /etc/apt/auth.conf.d/* /etc/apt/apt.conf.d/99*; do
+        [ -f "$file" ] && cp -L --parents "$file" "$root"
+    done
+    if [ -d /usr/local/share/ca-certificates ]; then
+        mkdir -p "$root/usr/local/share/ca-certificates"
+        cp -rL /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates"
+        chroot "$root" update-ca-certificates >/dev/null 2>&1
+    fi
+    env | grep -E '^((https?|no|all)_proxy|(HTTPS?|NO|ALL)_PROXY|PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|DEFAULT_TIMEOUT))=' \
+        >"$root/etc/settings"
+    mount -t proc proc "$root/proc"
+    mount --rbind /dev "$root/dev"
+    mount --bind "$cache/packages" "$root/var/cache/apt/archives"
+}
+
+inside() {  # root, user, folder, command
+    chroot "$1" /usr/bin/env -i HOME="$(chroot "$1" getent passwd "$2" | cut -d: -f6)" PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+        LANG=C.UTF-8 DEMO_STEPS="${DEMO_STEPS-30}" setpriv --reuid="$2" --regid="$2" --init-groups \
+        bash -c "set -a; . /etc/settings; set +a; cd '$3' && $4"
+}
+
+# The cpu stage of Containerfile as one command: its settings, its steps and what it is started with.
+container_steps() {
+    sed -n '/ AS cpu$/,/ AS cuda$/{ s/^ENV /export /p; s/^RUN //p; s/^CMD \[\(.*\)\]/\1/p }' "$repository/Containerfile" |
+        sed 's/", "/ /g; s/"//g' | awk '{ printf "%s%s", (NR > 1 ? " && " : ""), $0 }'
+}
+
+# One row, up to the commands. Sets root, user and folder.
+prepare() {
+    local name=$1 suite=$2 packages=$3 place=$4 variant=$5
+    root=$work/$name user=root folder=/home/$place
+    make_suite "$suite" && cp -a "$cache/$suite" "$root" && copy_settings "$root" || return 1
+    mkdir -p "$root$folder"
+    if [ "$variant" = tarball ]; then
+        git -C "$repository" archive HEAD | tar -x -C "$root$folder"
+    else
+        git clone -q --no-hardlinks "$repository" "$root$folder"
+    fi
+    case $packages in
+    all*)
+        local less=${packages#all}
+        inside "$root" root "$folder" "scripts/setup.sh packages"
+        [ -n "$less" ] || inside "$root" root / "apt-get install -q -y --no-install-recommends python3-venv >/dev/null" ;;
+    ?*) inside "$root" root / "apt-get update -q && apt-get install -q -y --no-install-recommends $packages" >"$work/$name.log" 2>&1 ;;
+    esac || return 1
+    if [ "$variant" = user ] || [ "$variant" = refused ]; then
+        user=someone
+        chroot "$root" useradd --create-home someone && chroot "$root" chown -R someone "$folder"
+    fi
+}
+
+run_row() {
+    local name=$1 suite=$2 variant=$5 result="" command start
+    echo "== $name"
+    if ! prepare "$@"; then
+        result="FAILED: the machine could not be made"
+    elif [ "$variant" = refused ]; then  # one line that says what an administrator has to install
+        command=$(inside "$root" "$user" "$folder" "make demo" 2>&1)
+        if [ $? != 0 ] && [ "$(grep -c 'only an administrator can install' <<<"$command")" = 1 ]; then
+            result="make demo: refused in one line"
+        else
+            echo "$command"; result="FAILED: make demo was not refused in one line"
+        fi
+    else
+        local commands=${COMMANDS:-make demo;make test}
+        [ "$variant" != container ] || commands=$(container_steps)
+        while read -r command; do
+            start=$SECONDS
+            echo "-- $command"
+            if inside "$root" "$user" "$folder" "$command" 2>&1 | tee "$work/$name.log"; then
+                result+="${command:0:60} $((SECONDS - start)) s"
+            else
+                result+="FAILED: ${command:0:60}"
+            fi
+            result+="$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$work/$name.log" | tail -1 | sed 's/.*/ (&)/'); "
+        done <<<"${commands//;/$'\n'}"
+    fi
+    leave "$root"
+    [ "${KEEP:-0}" = 1 ] || rm -rf --one-file-system "$root"
+    [[ $result != *FAILED* ]] || failed=1
+    matrix+=("$(printf '%-12s%-10s%s' "$name" "$suite" "${result%; }")")
+}
+
+while IFS='|' read -r name suite packages place variant; do
+    if [ $# = 0 ] || [[ " $* " == *" $name "* ]]; then run_row "$name" "$suite" "$packages" "$place" "$variant" </dev/null; fi
+done <<<"$rows"
+finished=1
