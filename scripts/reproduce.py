@@ -5,15 +5,14 @@
     python3 scripts/reproduce.py show gpt                      one table's rows, flags and the paper's figures
     python3 scripts/reproduce.py run gpt --scale tiny          runs what is missing of it
     python3 scripts/reproduce.py table gpt                     prints it as measured
-    python3 scripts/reproduce.py figure gpt validation         training, validation, rates, alignment or time, as a picture
+    python3 scripts/reproduce.py figure gpt validation         training, validation, rates, alignment or time
     python3 scripts/reproduce.py all --scale tiny              runs every table, then `report`
     python3 scripts/reproduce.py all --estimate --scale full   what that would take
     python3 scripts/reproduce.py report                        writes docs/REPRODUCTION.md from what has run
 
 Scales: tiny (two CPU cores, three hours for all), small (one GPU, an hour a table), full (the paper). Text comes from
-FineWeb,
-or from --text and --val-text. Stopped at any moment, the same command goes on; finished cells never run again. Tables are
-experiments/*.toml.
+FineWeb, or from --text and --val-text. Stopped at any moment, the same command goes on; finished cells never run again.
+Tables are experiments/*.toml.
 """
 import argparse
 import os
