@@ -85,7 +85,7 @@ __device__ SoftmaxSum softmax_sum(const T* x, T* held, int V, int thread, int th
     return all;
 }
 
-// A row per block, or per thread where rows are short (ALONE). Rows begin at multiples of W.
+// A row per block, or per thread (ALONE). Rows begin at multiples of W.
 template <typename T, int W, bool ALONE, bool HELD>
 __global__ void __launch_bounds__(kMostThreads) classifier_kernel(T* logits, float* losses, const int* targets, int N,
                                                                   int V, int Vp, float grad_scale, bool with_gradient) {
@@ -147,8 +147,8 @@ void launch_classifier(T* logits, float* losses, const int* targets, int N, int 
     };
     constexpr std::true_type yes;
     constexpr std::false_type no;
-    if constexpr (kRowAlone > 0) {
-        if (V <= kRowAlone) return run(yes, no, ceil_div(N, 32), 32, 0);
+    if constexpr (kRowAlone > 0) {  // on a CPU sharing a row costs more than reading it, however long it is
+        return run(yes, no, ceil_div(N, 32), 32, 0);
     } else {
         // With so many threads two rows at a time keep a multiprocessor's memory busy.
         const size_t bytes = sizeof(T) * static_cast<size_t>(Vp);
