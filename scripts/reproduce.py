@@ -72,6 +72,8 @@ def main():
     parser.add_argument("figure", nargs="?", metavar="FIGURE", help=", ".join(figures.FIGURES))
     parser.add_argument("--scale", default="tiny", help="tiny (default), small or full")
     parser.add_argument("--out", default="runs/reproduce", help="folder of the runs (default runs/reproduce)")
+    parser.add_argument("--results", default="", metavar="FILE",
+                        help="what is kept of finished cells, a line each (default OUT/SCALE/results.jsonl)")
     parser.add_argument("--datasets", default="datasets/reproduce",
                         help="folder of the shards (default datasets/reproduce)")
     parser.add_argument("--text", nargs="+", default=[], metavar="FILE", help="train on these files instead of FineWeb")
@@ -94,7 +96,7 @@ def main():
         raise plan.Fault(f"{args.command}: name a table: {', '.join(t.id for t in all_tables)}")
     chosen = [find(all_tables, args.table)] if args.table else all_tables
     data = runs.Data(scale, args.datasets, args.text, args.val_text)
-    state = runs.Runs(scale, args.out, data)
+    state = runs.Runs(scale, args.out, data, args.results)
 
     if args.estimate:
         header, rows, total = costs(chosen, scale, args.tflops)

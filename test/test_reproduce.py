@@ -4,6 +4,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -103,14 +104,26 @@ class ReproduceTest(unittest.TestCase):
         new = [f for f in self.folder.glob("runs/tiny/a/*") if f not in made]
         self.assertTrue(new and all("teon-mode_2" in f.name for f in new), new)
 
-        # A finished cell is kept when the sources or the table change, and says so.
-        cell = next(self.folder.glob("runs/tiny/a/optimizer_teon-lr*seed_2/cell.json"))
-        content = json.loads(cell.read_text())
-        cell.write_text(json.dumps(content | {"engine": "0123456789ab"}))
-        self.assertIn("0123456789ab", self.call("table", "one").stdout)
-        cell.write_text(json.dumps(content | {"options": {"eval-every": 6}}))
-        self.assertIn("other options", self.call("table", "one").stdout)
-        cell.write_text(json.dumps(content))
+        # What is kept of the cells is enough; a cell of another engine, or with other options, says so.
+        results = self.folder / "runs" / "tiny" / "results.jsonl"
+        lines = results.read_text().splitlines()
+        at = next(i for i, line in enumerate(lines) if re.match(r'{"cell":"a/optimizer_teon-lr\S*seed_2"', line))
+        for change, said in (({"engine": "0123456789ab"}, "0123456789ab"), ({"options": {"seed": 3}}, "other options")):
+            changed = json.dumps(json.loads(lines[at]) | change)
+            results.write_text("\n".join([*lines[:at], changed, *lines[at + 1:]]) + "\n")
+            self.assertIn(said, self.call("table", "one").stdout)
+        results.write_text("\n".join(lines) + "\n")
+        shutil.move(self.folder / "runs" / "tiny" / "a", self.folder / "gone")
+        whole = self.call("run", "one")
+        self.assertNotIn("a/optimizer", whole.stdout)
+        self.assertFalse((self.folder / "runs" / "tiny" / "a").exists())
+        self.assertNotRegex(whole.stdout, "other bits|other options")
+        # A cell that finished but was not yet kept is not trained again.
+        shutil.move(self.folder / "gone", self.folder / "runs" / "tiny" / "a")
+        results.write_text("\n".join(lines[:at] + lines[at + 1:]) + "\n")
+        self.assertEqual(self.call("run", "one").returncode, 0)
+        self.assertEqual(times, {f: f.stat().st_mtime_ns for f in times})
+        self.assertEqual(sorted(results.read_text().splitlines()), sorted(lines))
 
         report = self.call("report")
         self.assertEqual(report.returncode, 0, report.stderr)
@@ -123,12 +136,20 @@ class ReproduceTest(unittest.TestCase):
 
     def test_what_has_not_run_says_so(self):
         state, all_tables = self.load()
-        state.out = str(self.folder / "nothing")
+        state.results = {}
         text = tables.render(all_tables[0], state)
         self.assertEqual(text.count(tables.NOT_RUN), 2)
         self.assertEqual({answer for _, answer in tables.verdict(all_tables[0], tables.measure(all_tables[0], state))},
                          {tables.NOT_RUN})
         self.assertIsNone(figures.draw("training", all_tables[0], state, self.folder / "pictures"))
+
+    def test_a_damaged_results_file_is_named(self):
+        bad = self.folder / "bad.jsonl"
+        for text in ("{", "[]", '{"cell":"a"}'):
+            bad.write_text(text + "\n")
+            done = self.call("list", "--results", bad)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+            self.assertIn("bad.jsonl:1: not a result", done.stderr)
 
     def test_holms_correction(self):
         comparisons = [tables.Comparison(p=p) for p in (0.01, 0.04, float("nan"), 0.03, 0.5)]

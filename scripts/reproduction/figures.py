@@ -17,15 +17,6 @@ def style(name):
     return {"ls": "--" if name.startswith("Teon") else "-", "lw": 1.6}
 
 
-def smooth(values, width):
-    """Means over a window that looks back."""
-    total, out = 0.0, []
-    for i, x in enumerate(values):
-        total += x - (values[i - width] if i >= width else 0)
-        out.append(total / min(i + 1, width))
-    return out
-
-
 def best_of(table, runs, model, names):
     for name in names:
         row = table.row(name)
@@ -44,9 +35,9 @@ def training_curves(table, runs, path, plt):
     figure, axes = axes_of(2 * len(models), plt)
     for i, model in enumerate(models):
         for name, results in best_of(table, runs, model, names):
-            losses = [statistics.mean(x) for x in zip(*([m["loss"] for m in r.run.steps] for r in results))]
-            steps, curve = range(1, len(losses) + 1), smooth(losses, max(1, len(losses) // 40))
-            cut, tail = len(losses) // 5, len(losses) // 2
+            steps = [step for step, _ in results[0].losses]
+            curve = [statistics.mean(x) for x in zip(*([loss for _, loss in r.losses] for r in results))]
+            cut, tail = len(steps) // 5, len(steps) // 2
             axes[2 * i].plot(steps[:cut], curve[:cut], label=name, **style(name))
             axes[2 * i + 1].plot(steps[tail:], curve[tail:], label=name, **style(name))
         for axis, part in zip(axes[2 * i:2 * i + 2], ("early", "late")):
@@ -64,8 +55,8 @@ def validation_curves(table, runs, path, plt):
     for axis, model in zip(axes, models):
         last = []
         for name, results in best_of(table, runs, model, [r.name for r in table.rows]):
-            steps = [m["step"] for m in results[0].run.evals]
-            values = list(zip(*([math.exp(m["val_loss"]) for m in r.run.evals] for r in results)))
+            steps = [step for step, _ in results[0].evals]
+            values = list(zip(*([math.exp(loss) for _, loss in r.evals] for r in results)))
             mean = [statistics.mean(v) for v in values]
             spread = [statistics.stdev(v) if len(v) > 1 else 0 for v in values]
             (line,) = axis.plot(steps, mean, label=f"{name} ({len(results)})", marker="o", ms=2.5, **style(name))
@@ -118,19 +109,15 @@ def alignment(table, runs, path, plt):
     for model in table.models_at(runs.scale):
         for row in rows[:1]:
             results = runs.seeds(table, row, model, runs.best_rate(table, row, model))
-            diagnoses = results[0].run.diagnoses if results else []
-            if not diagnoses:
+            measured = results[0].alignment if results else []
+            if not measured:
                 continue
             figure, axes = axes_of(2, plt)
-            for axis, side in zip(axes, ("left", "right")):
+            for i, (axis, side) in enumerate(zip(axes, ("left", "right"))):
                 for role in ROLES:
-                    by_step = {}
-                    for d in diagnoses:
-                        if d["role"] == role and compare.finite(d[side]):
-                            by_step.setdefault(d["step"], []).append(d[side])
-                    if by_step:
-                        steps = sorted(by_step)
-                        axis.plot(steps, [statistics.mean(by_step[s]) for s in steps], lw=1.5, label=role)
+                    points = sorted((step, sides[i]) for step, of, *sides in measured if of == role)
+                    if points:
+                        axis.plot(*zip(*points), lw=1.5, label=role)
                 axis.set_ylim(0, 1)
                 compare.prepare_axis(axis, f"{side} singular vectors", "steps",
                                      "|inner product|, mean over neighbouring layers")
@@ -149,8 +136,8 @@ def step_times(table, runs, path, plt):
     figure, axes = axes_of(len(models), plt)
     for axis, model in zip(axes, models):
         found = list(best_of(table, runs, model, [r.name for r in table.rows]))
-        total = [statistics.median(m["ms"] for r in results for m in r.run.steps) for _, results in found]
-        own = [statistics.median(m["optimizer_ms"] for r in results for m in r.run.steps) for _, results in found]
+        total = [statistics.median(r.ms for r in results) for _, results in found]
+        own = [statistics.median(r.optimizer_ms for r in results) for _, results in found]
         places = range(len(found))
         axis.barh(places, total, color="#9db8d6", label="forward and backward")
         axis.barh(places, own, color="#2f5d8a", label="optimizer")

@@ -41,12 +41,11 @@ def anchor(title):
 
 
 def summary(scale, runs):
-    results = [r for r in runs.results.values() if r]
+    results = list(runs.results.values())
     if not results:
         return "Nothing yet."
     seconds = sum(r.seconds for r in results)
-    devices = collections.Counter(r.run.config["device"]["name"] for r in results)
-    types = collections.Counter(r.run.config["options"].get("dtype", "?") for r in results)
+    devices, types = collections.Counter(r.device for r in results), collections.Counter(r.dtype for r in results)
     return (f"Scale `{scale.name}` ({scale.about}): {len(results)} runs, {seconds / 3600:.1f} hours of training in "
             f"all, on "
             f"{', '.join(devices)} ({', '.join(types)}).")

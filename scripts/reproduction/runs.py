@@ -1,4 +1,5 @@
 """Running cells and reading what they found. A finished cell is never run again; one that was cut off goes on."""
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -7,74 +8,111 @@ import math
 import os
 import statistics
 import subprocess
+import tempfile
 
 import compare
 import sweep
+from run_folder import BadRun, open_run
 
 from reproduction import plan
 
-# Rooms whose sources decide a run's numbers.
-ENGINE = ("runtime", "cpu", "kernels", "model", "optim", "data", "train")
+KEPT_LOSSES = 60  # means of so many parts of a run are what is kept of its training losses
 
 
 @functools.cache
-def engine():
-    """A name of the engine's numerics: the hash of its sources."""
-    digest = hashlib.sha256()
-    for room in ENGINE:
-        for folder, _, names in sorted(os.walk(os.path.join(plan.ROOT, room))):
-            for name in sorted(names):
-                with open(os.path.join(folder, name), "rb") as file:
-                    digest.update(file.read())
-    return digest.hexdigest()[:12]
+def engine(program, data):
+    """A name for the bits that this program gives on this machine: of the losses of three steps on `data`. "" where it
+    cannot run."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [os.path.join(plan.ROOT, program), "--data", data, "--model", "tiny", "--layers", "2",
+                 "--channels", "64", "--heads", "2", "--seq-len", "64", "--batch-tokens", "256", "--steps", "3", "--optimizer", "teon",
+                 "--seed", "1", "--eval-every", "0", "--out", os.path.join(folder, "probe")]
+        try:
+            subprocess.run(words, capture_output=True, check=True)
+            steps = open_run(words[-1])[1].of_kind("step")
+        except (OSError, subprocess.CalledProcessError, BadRun):
+            return ""
+    return hashlib.sha256(json.dumps([[m["loss"], m["grad_norm"]] for m in steps]).encode()).hexdigest()[:12]
 
 
 @dataclasses.dataclass
 class Result:
-    cell: plan.Cell
-    run: compare.Run
+    """What is kept of a finished cell; a line of the results file."""
+    cell: str             # the folder's name below the scale's
     engine: str
-    options_changed: bool
+    options: dict
+    device: str
+    dtype: str
+    seconds: float        # of training, evaluations not counted
+    ms: float             # of a step, median
+    optimizer_ms: float
+    losses: list          # [[last step, mean training loss], ...] of KEPT_LOSSES equal parts
+    evals: list           # [[step, validation loss], ...]
+    alignment: list       # [[step, role, left, right], ...]: means over neighbouring layers; only where it was measured
 
     @property
     def loss(self):
-        return self.run.evals[-1]["val_loss"]
+        return self.evals[-1][1]
 
     @property
     def perplexity(self):
         return math.exp(self.loss)
 
-    @property
-    def seconds(self):
-        return sum(m["ms"] for m in self.run.steps) / 1000
+
+def kept(name, run, engine_name, options):
+    """The Result of a finished run."""
+    count = len(run.steps)
+    cuts = sorted({round(count * i / KEPT_LOSSES) for i in range(KEPT_LOSSES + 1)})
+    measured = collections.defaultdict(list)
+    for d in run.diagnoses:
+        if compare.finite(d["left"]) and compare.finite(d["right"]):
+            measured[d["step"], d["role"]].append((d["left"], d["right"]))
+    return Result(
+        name, engine_name, options, run.config["device"]["name"], run.config["options"].get("dtype", ""),
+        round(sum(m["ms"] for m in run.steps) / 1000, 1), round(statistics.median(m["ms"] for m in run.steps), 2),
+        round(statistics.median(m["optimizer_ms"] for m in run.steps), 2),
+        [[end, round(statistics.mean(m["loss"] for m in run.steps[begin:end]), 4)]
+         for begin, end in zip(cuts, cuts[1:])],
+        [[m["step"], m["val_loss"]] for m in run.evals],
+        [[step, role, *(round(statistics.mean(side), 4) for side in zip(*pairs))]
+         for (step, role), pairs in measured.items()])
 
 
 class Runs:
-    """The cells of one scale below a folder."""
+    """The cells of one scale: kept as lines of a results file, which is all that tables and figures read, and run in
+    folders below `out`, which may go once they are done."""
 
-    def __init__(self, scale, out, data, run=False, say=print):
-        self.scale, self.out, self.data, self.may_run, self.say = scale, os.path.join(out, scale.name), data, run, say
-        self.results, self.missing, self.failed = {}, [], []
+    def __init__(self, scale, out, data, results="", say=print):
+        self.scale, self.out, self.data, self.may_run, self.say = scale, os.path.join(out, scale.name), data, False, say
+        self.path = results or os.path.join(self.out, "results.jsonl")
+        self.results, self.failed = self._load(), []
+
+    def _load(self):
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                lines = file.read().splitlines()
+        except FileNotFoundError:
+            return {}
+        results = {}
+        for i, line in enumerate(lines):
+            try:
+                result = Result(**json.loads(line))
+            except (ValueError, TypeError):
+                raise plan.Fault(f"{self.path}:{i + 1}: not a result; without the line the cell runs again") from None
+            results[result.cell] = result
+        return results
+
+    def name(self, cell):
+        return os.path.relpath(cell.folder(self.out), self.out)
 
     def result(self, cell):
         """Of a finished cell; runs it first where that is asked for. None: not run, or failed."""
-        if cell not in self.results:
-            self.results[cell] = self._read(cell) or (self._run(cell) if self.may_run else None)
-            if self.results[cell] is None and cell not in self.missing:
-                self.missing.append(cell)
-        return self.results[cell]
+        name = self.name(cell)
+        if name not in self.results and self.may_run and name not in self.failed:
+            self._run(cell, name)
+        return self.results.get(name)
 
-    def _read(self, cell):
-        folder = cell.folder(self.out)
-        try:
-            run = compare.read_run(folder)
-            with open(os.path.join(folder, "cell.json"), encoding="utf-8") as file:
-                made = json.load(file)
-        except (compare.BadRun, OSError, ValueError):
-            return None
-        return Result(cell, run, made.get("engine", ""), made.get("options") != self._options(cell))
-
-    def _options(self, cell):
+    def options(self, cell):
         """As JSON gives them back."""
         shown = {"eval-every": self.scale.eval_every, "eval-tokens": self.scale.eval_tokens}
         return json.loads(json.dumps(cell.options() | shown))
@@ -88,23 +126,28 @@ class Runs:
             words += ["--diagnose-every", str(self.scale.diagnose_every)]  # the alignment figure; changes no number
         return words
 
-    def _run(self, cell):
+    def _run(self, cell, name):
         folder = cell.folder(self.out)
-        if folder in self.failed:
-            return None
         self.data.prepare(cell.program)
-        self.say(f"  {os.path.relpath(folder, self.out)}", flush=True)
-        flags = {k: sweep.as_flag_value(v) for k, v in self._options(cell).items()}
-        status = sweep.run_cell(self.command(cell), flags, folder, quiet=True)
+        self.say(f"  {name}", flush=True)
+        flags = {k: sweep.as_flag_value(v) for k, v in self.options(cell).items()}
+        status = 0 if sweep.is_finished(folder) else sweep.run_cell(self.command(cell), flags, folder, quiet=True)
         if status == 2:
             raise plan.Fault(f"{folder}: the flags are wrong (exit status 2)")
         if status:
             self.say(f"  failed (exit status {status}): {folder}", flush=True)
-            self.failed.append(folder)
-            return None
-        with open(os.path.join(folder, "cell.json"), "w", encoding="utf-8") as file:
-            json.dump({"engine": engine(), "options": self._options(cell)}, file, indent=1)
-        return self._read(cell)
+            self.failed.append(name)
+            return
+        result = kept(name, compare.read_run(folder), self.engine(cell.program), self.options(cell))
+        os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(dataclasses.asdict(result), separators=(",", ":")) + "\n")
+        self.results[name] = result
+
+    def engine(self, program):
+        """The name of today's engine; "" where it is not built or has no data."""
+        data = self.data.folder(program)
+        return engine(program, data) if os.path.exists(os.path.join(data, "manifest.json")) else ""
 
     # ---- rates ----------------------------------------------------------------------------------------------------
 
@@ -136,7 +179,7 @@ class Runs:
     def loss(self, cell):
         result = self.result(cell)
         if result is None:
-            return math.inf if cell.folder(self.out) in self.failed else None
+            return math.inf if self.name(cell) in self.failed else None
         return result.loss
 
     def at_edge(self, table, row, model):
@@ -150,13 +193,15 @@ class Runs:
             reference = row
         return self.best_rate(table, reference, model)
 
+    def cells(self, table, row, model, rates):
+        """A row's cells, all seeds, at these rates; None among them is passed over."""
+        beside = None if row.flags["optimizer"] == "adamw" else self.adamw_rate(table, model)
+        return [plan.cell_of(table, row, model, rate, beside, seed)
+                for rate in rates if rate is not None for seed in range(1, table.seeds(self.scale) + 1)]
+
     def seeds(self, table, row, model, rate):
         """The results of a row's seeds at a rate, as far as they are there."""
-        if rate is None:
-            return []
-        beside = None if row.flags["optimizer"] == "adamw" else self.adamw_rate(table, model)
-        cells = [plan.cell_of(table, row, model, rate, beside, seed) for seed in range(1, table.seeds(self.scale) + 1)]
-        return [r for r in map(self.result, cells) if r]
+        return [r for r in map(self.result, self.cells(table, row, model, [rate])) if r]
 
     def everything(self, table):
         """Looks at (and where asked, runs) all cells of a table."""
@@ -164,10 +209,6 @@ class Runs:
             for row in table.rows:
                 for rate in {self.best_rate(table, row, model), self.equal_rate(table, row, model)}:
                     self.seeds(table, row, model, rate)
-
-    def seconds_per_cell(self):
-        known = [r.seconds for r in self.results.values() if r]
-        return statistics.median(known) if known else None
 
 
 class Data:

@@ -76,8 +76,7 @@ def measure(table, runs):
     return found
 
 
-# ---- as text
-# -----------------------------------------------------------------------------------------------------------
+# ---- as text ---------------------------------------------------------------------------------------------------------
 
 
 def text_of_perplexity(results):
@@ -151,18 +150,21 @@ def render(table, runs, formatted=compare.as_markdown):
             parts.append(f"{name}: not at this scale.")
             continue
         parts.append(f"{name} ({describe(model)}):\n\n{formatted(header, lines(table, found, model))}")
-    return "\n\n".join(parts + remarks(found))
+    return "\n\n".join(parts + remarks(table, found, runs))
 
 
-def remarks(found):
-    """What a reader must know of the cells: other engines, other options."""
-    from reproduction import runs as module
-    results = [r for m in found for r in m.best + m.equal]
-    older = {r.engine for r in results if r.engine != module.engine()}
-    notes = []
-    if older:
-        notes.append(f"Ran with other sources than today's ({module.engine()}): {', '.join(sorted(older))}.")
-    changed = sorted({r.run.folder for r in results if r.options_changed})
+def remarks(table, found, runs):
+    """What a reader must know of the cells: other engines, other options than today's."""
+    results = {r.cell: r for m in found for r in m.best + m.equal}
+    today, notes = runs.engine(table.program), []
+    engines = {r.engine for r in results.values()}
+    if today and engines - {today}:
+        notes.append(f"Ran with an engine that gives other bits than today's ({today}): "
+                     f"{', '.join(sorted(engines - {today}))}.")
+    elif len(engines) > 1:
+        notes.append(f"Ran with engines that give different bits: {', '.join(sorted(engines))}.")
+    cells = {runs.name(c): c for m in found for c in runs.cells(table, m.row, m.model, {m.rate, m.equal_rate})}
+    changed = sorted(name for name, r in results.items() if r.options != runs.options(cells[name]))
     if changed:
         notes.append(f"Ran with other options than the table now has: {', '.join(changed)}.")
     return notes
