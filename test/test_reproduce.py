@@ -108,6 +108,7 @@ class ReproduceTest(unittest.TestCase):
         results = self.folder / "runs" / "tiny" / "results.jsonl"
         lines = results.read_text().splitlines()
         at = next(i for i, line in enumerate(lines) if re.match(r'{"cell":"a/optimizer_teon-lr\S*seed_2"', line))
+        self.assertRegex(json.loads(lines[at])["engine"], "^[0-9a-f]{12}$")
         for change, said in (({"engine": "0123456789ab"}, "0123456789ab"), ({"options": {"seed": 3}}, "other options")):
             changed = json.dumps(json.loads(lines[at]) | change)
             results.write_text("\n".join([*lines[:at], changed, *lines[at + 1:]]) + "\n")

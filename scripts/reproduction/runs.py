@@ -20,13 +20,13 @@ KEPT_LOSSES = 60  # means of so many parts of a run are what is kept of its trai
 
 
 @functools.cache
-def engine(program, data):
-    """A name for the bits that this program gives on this machine: of the losses of three steps on `data`. "" where it
-    cannot run."""
+def engine(program, *data):
+    """A name for the bits that this program gives on this machine: of the losses of three steps on this data (its
+    flags). "" where it cannot run."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [os.path.join(plan.ROOT, program), "--data", data, "--model", "tiny", "--layers", "2",
-                 "--channels", "64", "--heads", "2", "--seq-len", "64", "--batch-tokens", "256", "--steps", "3", "--optimizer", "teon",
-                 "--seed", "1", "--eval-every", "0", "--out", os.path.join(folder, "probe")]
+        words = [os.path.join(plan.ROOT, program), *data, "--model", "tiny", "--layers", "2", "--channels", "64",
+                 "--heads", "2", "--seq-len", "64", "--batch-tokens", "256", "--steps", "3", "--optimizer", "teon",
+                 "--seed", "1", "--eval-tokens", "64", "--out", os.path.join(folder, "probe")]
         try:
             subprocess.run(words, capture_output=True, check=True)
             steps = open_run(words[-1])[1].of_kind("step")
@@ -118,9 +118,7 @@ class Runs:
         return json.loads(json.dumps(cell.options() | shown))
 
     def command(self, cell):
-        words = [os.path.join(plan.ROOT, cell.program), "--data", self.data.folder(cell.program)]
-        if self.data.validation(cell.program):
-            words += ["--val-data", self.data.validation(cell.program)]
+        words = [os.path.join(plan.ROOT, cell.program), *self.data.flags(cell.program)]
         flags = dict(cell.flags)
         if flags.get("optimizer") == "muon" and "ortho" not in flags and cell.seed == plan.TUNING_SEED:
             words += ["--diagnose-every", str(self.scale.diagnose_every)]  # the alignment figure; changes no number
@@ -146,8 +144,7 @@ class Runs:
 
     def engine(self, program):
         """The name of today's engine; "" where it is not built or has no data."""
-        data = self.data.folder(program)
-        return engine(program, data) if os.path.exists(os.path.join(data, "manifest.json")) else ""
+        return engine(program, *self.data.flags(program)) if os.path.exists(self.data.folder(program)) else ""
 
     # ---- rates ----------------------------------------------------------------------------------------------------
 
@@ -225,6 +222,10 @@ class Data:
 
     def validation(self, program):
         return self.folder(program) + "-val" if self.val else None
+
+    def flags(self, program):
+        validation = self.validation(program)
+        return ["--data", self.folder(program), *(["--val-data", validation] if validation else [])]
 
     def prepare(self, program):
         train = self.folder(program)
