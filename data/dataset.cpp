@@ -6,8 +6,8 @@
 #include <map>
 #include <numeric>
 
+#include "files/file.h"
 #include "files/json.h"
-#include "files/sha256.h"
 
 namespace teon {
 

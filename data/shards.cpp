@@ -163,7 +163,7 @@ void ShardReader::will_need(int shard, int64_t first, int64_t n) {
     const OpenShard& slot = open_[shard % open_.size()];
     if (slot.shard != shard) return;  // opening it may fail: that is read()'s to report
     int width = shards_[shard].bytes_per_token;
-    ::posix_fadvise(slot.file.descriptor(), SHARD_HEADER_BYTES + first * width, n * width, POSIX_FADV_WILLNEED);
+    ::posix_fadvise(slot.file, SHARD_HEADER_BYTES + first * width, n * width, POSIX_FADV_WILLNEED);
 }
 
 void ShardReader::read_with_retries(int shard, int64_t offset) {
@@ -186,7 +186,7 @@ int ShardReader::try_read(int shard, int64_t offset) {
     }
     for (size_t done = 0; done < raw_.size();) {
         off_t at = static_cast<off_t>(offset + static_cast<int64_t>(done));
-        ssize_t n = policy_.pread(slot.file.descriptor(), raw_.data() + done, raw_.size() - done, at);
+        ssize_t n = policy_.pread(slot.file, raw_.data() + done, raw_.size() - done, at);
         if (n < 0 && errno != EINTR) return errno;
         CHECK(
             n != 0,
@@ -201,9 +201,9 @@ int ShardReader::try_read(int shard, int64_t offset) {
 int ShardReader::reopen(OpenShard& slot, int shard) {
     const std::string& path = shards_[shard].path;
     slot = OpenShard();
-    File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat status;
-    if (file.descriptor() < 0 || ::fstat(file.descriptor(), &status) != 0) return errno;
+    if (file < 0 || ::fstat(file, &status) != 0) return errno;
     CHECK(status.st_size == file_bytes(shard),
           "{}: {} bytes, but it had {} when the run began; restore it, then resume from the last checkpoint", path,
           status.st_size, file_bytes(shard));

@@ -72,7 +72,7 @@ private:
     static constexpr int MAX_OPEN = 256;  // files held open; well under the usual limit of 1024 per process
     struct OpenShard {
         int shard = -1;
-        File file;
+        Descriptor file;
     };
 
     void read_with_retries(int shard, int64_t offset);  // fills raw_

@@ -3,20 +3,23 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "runtime/check.h"
+#include "runtime/sha256.h"
 
 namespace teon {
 
 // Without O_NONBLOCK, opening a pipe would wait for its other end.
 InputFile::InputFile(const std::string& path)
     : path_(path), file_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)) {
-    CHECK_USAGE(file_.descriptor() >= 0, "{}: cannot be opened: {}", path, std::strerror(errno));
+    CHECK_USAGE(file_ >= 0, "{}: cannot be opened: {}", path, std::strerror(errno));
     struct stat status;
-    CHECK_USAGE(::fstat(file_.descriptor(), &status) == 0, "{}: cannot be examined: {}", path, std::strerror(errno));
+    CHECK_USAGE(::fstat(file_, &status) == 0, "{}: cannot be examined: {}", path, std::strerror(errno));
     CHECK_USAGE(!S_ISDIR(status.st_mode), "{}: is a directory, expected a file", path);
     CHECK_USAGE(S_ISREG(status.st_mode), "{}: is not a regular file", path);
     bytes_ = status.st_size;
@@ -24,7 +27,7 @@ InputFile::InputFile(const std::string& path)
 
 void InputFile::read(void* out, int64_t bytes, int64_t offset) const {
     for (char* p = static_cast<char*>(out); bytes > 0;) {
-        const ssize_t n = ::pread(file_.descriptor(), p, static_cast<size_t>(bytes), offset);
+        const ssize_t n = ::pread(file_, p, static_cast<size_t>(bytes), offset);
         if (n < 0 && errno == EINTR) continue;
         CHECK(n >= 0, "{}: cannot be read: {}", path_, std::strerror(errno));
         CHECK(n > 0, "{}: ends at byte {}, {} more were expected", path_, offset, bytes);
@@ -43,19 +46,31 @@ std::string read_text(const std::string& path, int64_t max_bytes) {
     return text;
 }
 
-File open_for_append(const std::string& path) {
-    File file(
+std::string sha256_of_file(const std::string& path) {
+    const InputFile file(path);
+    Sha256 hash;
+    std::vector<char> block(size_t{1} << 20);
+    for (int64_t at = 0; at < file.bytes(); at += std::ssize(block)) {
+        const int64_t n = std::min(file.bytes() - at, std::ssize(block));
+        file.read(block.data(), n, at);
+        hash.update(block.data(), static_cast<size_t>(n));
+    }
+    return hash.hex_digest();
+}
+
+Descriptor open_for_append(const std::string& path) {
+    Descriptor file(
         ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644));
-    CHECK(file.descriptor() >= 0, "{}: cannot be opened for writing: {}", path,
+    CHECK(file >= 0, "{}: cannot be opened for writing: {}", path,
           errno == ELOOP ? "it is a symbolic link" : std::strerror(errno));
     struct stat status;
-    CHECK(::fstat(file.descriptor(), &status) == 0 && S_ISREG(status.st_mode), "{}: is not a regular file", path);
+    CHECK(::fstat(file, &status) == 0 && S_ISREG(status.st_mode), "{}: is not a regular file", path);
     return file;
 }
 
-void write_all(const File& file, const void* data, size_t bytes, const std::string& path) {
+void write_all(const Descriptor& file, const void* data, size_t bytes, const std::string& path) {
     for (const char* p = static_cast<const char*>(data); bytes > 0;) {
-        const ssize_t n = ::write(file.descriptor(), p, bytes);
+        const ssize_t n = ::write(file, p, bytes);
         if (n < 0 && errno == EINTR) continue;
         CHECK(n > 0, "{}: cannot be written: {}", path, n < 0 ? std::strerror(errno) : "no bytes were taken");
         p += n;
@@ -66,11 +81,11 @@ void write_all(const File& file, const void* data, size_t bytes, const std::stri
 void write_file_atomically(const std::string& path, const std::string& content) {
     const std::string temporary = path + ".tmp";
     ::unlink(temporary.c_str());  // of a run that was killed; if it cannot go, creating it says why
-    const File file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
-    CHECK(file.descriptor() >= 0, "{}: cannot be created: {}", temporary, std::strerror(errno));
+    const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    CHECK(file >= 0, "{}: cannot be created: {}", temporary, std::strerror(errno));
     try {
         write_all(file, content.data(), content.size(), temporary);
-        CHECK(::fsync(file.descriptor()) == 0, "{}: cannot be written: {}", temporary, std::strerror(errno));
+        CHECK(::fsync(file) == 0, "{}: cannot be written: {}", temporary, std::strerror(errno));
         CHECK(::rename(temporary.c_str(), path.c_str()) == 0, "{}: cannot be replaced: {}", path, std::strerror(errno));
     } catch (...) {
         ::unlink(temporary.c_str());

@@ -2,32 +2,12 @@
 // pipe, device or folder is refused when it is opened, and what is created is a new file, never what a link points at.
 #pragma once
 
-#include <unistd.h>
-
 #include <cstdint>
 #include <string>
-#include <utility>
+
+#include "runtime/descriptor.h"
 
 namespace teon {
-
-// An open file. Move-only; -1 is none.
-class File {
-public:
-    File() = default;
-    explicit File(int descriptor) : descriptor_(descriptor) {}
-    ~File() {
-        if (descriptor_ >= 0) ::close(descriptor_);
-    }
-    File(File&& o) noexcept : descriptor_(std::exchange(o.descriptor_, -1)) {}
-    File& operator=(File&& o) noexcept {
-        std::swap(descriptor_, o.descriptor_);
-        return *this;
-    }
-    int descriptor() const { return descriptor_; }
-
-private:
-    int descriptor_ = -1;
-};
 
 // A regular file that is read. Symbolic links are followed: published checkpoints are often links into a cache.
 class InputFile {
@@ -41,18 +21,20 @@ public:
 
 private:
     std::string path_;
-    File file_;
+    Descriptor file_;
     int64_t bytes_ = 0;
 };
 
 // The whole file. Throws UsageError naming the path, also if it has more than max_bytes; Error if reading it fails.
 std::string read_text(const std::string& path, int64_t max_bytes);
 
+std::string sha256_of_file(const std::string& path);  // in hexadecimal; throws as InputFile
+
 // A regular file to append to, created if there is none; a symbolic link is refused. Throws Error naming the path.
-File open_for_append(const std::string& path);
+Descriptor open_for_append(const std::string& path);
 
 // All of data. Throws Error naming the path.
-void write_all(const File& file, const void* data, size_t bytes, const std::string& path);
+void write_all(const Descriptor& file, const void* data, size_t bytes, const std::string& path);
 
 // Writes the whole file or none of it: a temporary file beside it, fsync, rename. Throws Error naming the path.
 void write_file_atomically(const std::string& path, const std::string& content);

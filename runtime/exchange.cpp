@@ -1,16 +1,18 @@
 #include "runtime/exchange.h"
 
+#include <fcntl.h>
 #include <netdb.h>
-#include <poll.h>
+#include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #if __has_include(<mpi.h>)
@@ -20,175 +22,131 @@
 #endif
 
 #include "runtime/check.h"
+#include "runtime/descriptor.h"
 #include "runtime/device.h"
+#include "runtime/sha256.h"
 
 namespace teon {
 
 namespace {
 
+// ---- the secret ----------------------------------------------------------------------------------------------------
+
+std::string random_digits() {  // 32, hexadecimal
+    uint64_t n[2];
+    CHECK(::getrandom(n, sizeof n, 0) == sizeof n, "the system has no random numbers: {}", std::strerror(errno));
+    return fmt::format("{:016x}{:016x}", n[0], n[1]);
+}
+
+// Whole or not at all, and whoever is first wins: ranks do this at the same time.
+void make_secret(const std::string& path) {
+    const std::string digits = random_digits();
+    std::string temporary = path + ".XXXXXX";
+    const Descriptor file(::mkostemp(temporary.data(), O_CLOEXEC));  // 0600
+    const bool written = file >= 0 && ::write(file, digits.data(), digits.size()) == std::ssize(digits) &&
+                         (::link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST);
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    CHECK(written, "{}: cannot be written: {}; set TEON_SECRET on all ranks instead", path, std::strerror(error));
+}
+
+std::string read_secret(const std::string& path) {
+    struct stat is = {};
+    if (::lstat(path.c_str(), &is) != 0) make_secret(path);
+    const Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    CHECK_USAGE(file >= 0 && ::fstat(file, &is) == 0 && S_ISREG(is.st_mode) && is.st_uid == ::geteuid() &&
+                    (is.st_mode & 077) == 0,
+                "{}: must be a file of yours that nobody else may read (chmod 600), not a link", path);
+    char text[34] = {};
+    const std::string digits(text, static_cast<size_t>(std::max<ssize_t>(::read(file, text, sizeof text), 0)));
+    return digits.substr(0, digits.find('\n'));
+}
+
+// ---- at MASTER_ADDR ------------------------------------------------------------------------------------------------
+// Rank 0: its random number. The other rank: who it is, with a proof. Rank 0: the payload, with a proof.
+
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-// ---- at MASTER_ADDR ------------------------------------------------------------------------------------------------
-// Rank 0: its number. The other rank: its number, what it is, the proof. Rank 0: the payload, the proof.
+constexpr size_t kNumber = 32, kClaim = 2 * kNumber + 20, kProof = 64;  // characters
 
-constexpr size_t kNumber = 16, kProof = 8;
-constexpr double kPatience = 2;  // seconds that a conversation may take
+// Of a rank, which answers rank 0's number by its own.
+std::string claim(const std::string& zero, const std::string& own, long rank, const Launch& l) {
+    return zero + own + fmt::format("{:010}{:010}", rank, l.size);
+}
 
-struct Claim {
-    char format[8] = {'t', 'e', 'o', 'n', '-', '0', '0', '2'};
-    int64_t rank = 0, size = 0;
-    uint64_t run = 0;
-};
-constexpr size_t kAnswer = kNumber + sizeof(Claim) + kProof;
+std::string with_proof(const std::string& text, const std::string& secret, const std::string& by) {
+    return text + hmac_sha256(secret, by + text);
+}
 
-std::string bytes_of(const auto& value) { return std::string(reinterpret_cast<const char*>(&value), sizeof value); }
-std::string proof(const Secret& secret, const std::string& text) { return bytes_of(siphash(secret, text)); }
+void send(int socket, const std::string& bytes) {  // fits into any buffer; a rank that did not get it asks again
+    (void)::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
 
-using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+// n bytes, or those that have come.
+std::string receive(int socket, size_t n, int flags = MSG_WAITALL) {
+    std::string bytes(n, '\0');
+    bytes.resize(static_cast<size_t>(std::max<ssize_t>(::recv(socket, bytes.data(), n, flags), 0)));
+    return bytes;
+}
 
-// None if the name is not known (yet).
-Addresses addresses(const Launch& l, std::string& problem) {
+// A socket for which talk(socket, address) is true, with the first of MASTER_ADDR's addresses where it is; else none.
+Descriptor at_master(const Launch& l, timeval patience, std::string& problem, auto&& talk) {
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
     const int status = ::getaddrinfo(l.host.c_str(), std::to_string(l.port).c_str(), &hints, &found);
-    problem = fmt::format("MASTER_ADDR {}: {}", l.host, status == 0 ? "" : ::gai_strerror(status));
-    return {status == 0 ? found : nullptr, ::freeaddrinfo};
+    if (status != 0) problem = fmt::format("MASTER_ADDR {}: {}", l.host, ::gai_strerror(status));
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(status == 0 ? found : nullptr, ::freeaddrinfo);
+    for (const addrinfo* a = owner.get(); a; a = a->ai_next) {
+        Descriptor s(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
+        CHECK(s >= 0, "no socket: {}", std::strerror(errno));
+        for (int way : {SO_RCVTIMEO, SO_SNDTIMEO}) ::setsockopt(s, SOL_SOCKET, way, &patience, sizeof patience);
+        if (talk(s, *a)) return s;
+    }
+    return {};
 }
 
-Descriptor socket_for(const addrinfo& a, int flags = 0) {
-    Descriptor s(::socket(a.ai_family, a.ai_socktype | SOCK_CLOEXEC | flags, a.ai_protocol));
-    CHECK(s >= 0, "no socket: {}", std::strerror(errno));
-    return s;
-}
-
-bool send_all(const Descriptor& s, const std::string& bytes) {
-    return ::send(s, bytes.data(), bytes.size(), MSG_NOSIGNAL) == std::ssize(bytes);  // fits into any buffer
-}
-
-bool receive_all(const Descriptor& s, std::string& bytes) {
-    return ::recv(s, bytes.data(), bytes.size(), MSG_WAITALL) == std::ssize(bytes);
-}
-
-// A process that has connected, until it has proved which rank it is.
-struct Guest {
-    Descriptor socket;
-    std::string number, answer = "";
-    Clock::time_point since = Clock::now();
-};
-
-struct Host {
-    const Launch& l;
-    const std::string payload;
-    const Secret& secret;
-    const uint64_t run;
-    std::vector<std::string> known = std::vector<std::string>(static_cast<size_t>(l.size));  // ranks' numbers
-
-    // Takes what the guest has sent. True: it has its answer, or gets none.
-    bool done_with(Guest& g) {
-        char bytes[kAnswer];
-        const ssize_t n = ::recv(g.socket, bytes, kAnswer - g.answer.size(), MSG_DONTWAIT);
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return true;
-        g.answer.append(bytes, static_cast<size_t>(std::max<ssize_t>(n, 0)));
-        if (g.answer.size() < kAnswer) return Clock::now() - g.since > Seconds(kPatience);
-        const std::string said = g.answer.substr(0, kAnswer - kProof), number = said.substr(0, kNumber);
-        Claim claim;
-        std::memcpy(&claim, said.data() + kNumber, sizeof claim);
-        const Claim expected{.rank = claim.rank, .size = l.size, .run = run};
-        if (g.answer.substr(said.size()) != proof(secret, "rank" + g.number + said) ||
-            std::memcmp(&claim, &expected, sizeof claim) != 0 || claim.rank <= 0 || claim.rank >= l.size)
-            return true;
-        std::string& before = known[static_cast<size_t>(claim.rank)];  // its own, if its answer was lost
-        CHECK(before.empty() || before == number, "two processes claim to be rank {}", claim.rank);
-        before = number;
-        send_all(g.socket, payload + proof(secret, "zero" + number + payload));
+void wait_for_ranks(const Launch& l, const std::string& payload, double timeout_s, const std::string& secret) {
+    std::string problem, missing;
+    const Descriptor door = at_master(l, {.tv_sec = 0, .tv_usec = 10000}, problem, [&](int s, const addrinfo& a) {
+        const int on = 1;
+        ::setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        CHECK(::bind(s, a.ai_addr, a.ai_addrlen) == 0 && ::listen(s, 1024) == 0,
+              "rank 0 cannot listen at {}:{}: {}; set MASTER_ADDR to an address of its machine and MASTER_PORT to a "
+              "free port",
+              l.host, l.port, std::strerror(errno));
         return true;
-    }
-
-    std::string missing() const {
-        std::string list;
-        for (int r = 1; r < l.size; ++r)
-            if (known[static_cast<size_t>(r)].empty()) list += fmt::format("{}rank {}", list.empty() ? "" : ", ", r);
-        return list;
-    }
-};
-
-void wait_for_ranks(Host host, double timeout_s) {
-    std::string problem;
-    const Addresses address = addresses(host.l, problem);
-    CHECK(address, "{}", problem);
-    const Descriptor listener = socket_for(*address, SOCK_NONBLOCK);
-    const int on = 1;
-    ::setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    CHECK(::bind(listener, address->ai_addr, address->ai_addrlen) == 0 && ::listen(listener, 1024) == 0,
-          "rank 0 cannot listen at {}:{}: {}; set MASTER_ADDR to an address of its machine and MASTER_PORT to a free "
-          "port",
-          host.l.host, host.l.port, std::strerror(errno));
-    std::vector<Guest> guests;
-    for (const auto end = Clock::now() + Seconds(timeout_s); !host.missing().empty();) {
-        CHECK(Clock::now() < end, "{} did not arrive within {} s", host.missing(), timeout_s);
-        pollfd door = {listener, POLLIN, 0};
-        ::poll(&door, 1, 10);
-        if (Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)); socket >= 0) {
-            guests.push_back({std::move(socket), random_bytes(kNumber)});
-            send_all(guests.back().socket, guests.back().number);
-        }
-        std::erase_if(guests, [&](Guest& g) { return host.done_with(g); });
+    });
+    CHECK(door >= 0, "{}", problem);
+    const std::string zero = random_digits();
+    std::map<long, std::string> known;                     // by rank, its number
+    const auto done_with = [&](const Descriptor& guest) {  // it has its answer, or gets none
+        const std::string said = receive(guest, kClaim + kProof, MSG_PEEK | MSG_DONTWAIT);
+        if (said.size() < kClaim + kProof) return false;
+        receive(guest, said.size());  // a socket that is closed with bytes unread breaks off its answer
+        const long rank = std::atol(said.substr(2 * kNumber, 10).c_str());
+        const std::string own = said.substr(kNumber, kNumber);
+        const bool proved = said == with_proof(claim(zero, own, rank, l), secret, "rank" + l.run);
+        if (!proved || rank < 1 || rank >= l.size) return true;
+        // Known by the same number: it did not get its answer and asks again.
+        CHECK(known.try_emplace(rank, own).first->second == own, "two processes claim to be rank {}", rank);
+        send(guest, with_proof(payload, secret, "zero" + own));
+        return true;
+    };
+    std::vector<Descriptor> guests;
+    for (const auto end = Clock::now() + Seconds(timeout_s); std::ssize(known) < l.size - 1 && Clock::now() < end;) {
+        if (Descriptor guest(::accept4(door, nullptr, nullptr, SOCK_CLOEXEC)); guest >= 0)
+            send(guest, zero), guests.push_back(std::move(guest));
+        std::erase_if(guests, done_with);
         // Room for the ranks and a few beside them: the one that has been silent for longest goes.
-        if (std::ssize(guests) > host.l.size + 64) guests.erase(guests.begin());
+        if (std::ssize(guests) > l.size + 64) guests.erase(guests.begin());
     }
-}
-
-// One attempt: the payload, or empty and what was in the way.
-std::string ask_rank_0(const Launch& l, const std::string& own_number, size_t bytes, const Secret& secret, uint64_t run,
-                       std::string& problem) {
-    const Addresses found = addresses(l, problem);
-    for (const addrinfo* a = found.get(); a; a = a->ai_next) {
-        const Descriptor s = socket_for(*a);
-        const timeval patience{.tv_sec = static_cast<time_t>(kPatience), .tv_usec = 0};
-        ::setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-        ::setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-        problem = fmt::format("{}:{}: ", l.host, l.port);
-        if (::connect(s, a->ai_addr, a->ai_addrlen) != 0) {
-            problem += std::strerror(errno);
-            continue;
-        }
-        std::string number(kNumber, '\0'), answer(bytes + kProof, '\0');
-        problem += "something else listens there";
-        if (!receive_all(s, number)) continue;
-        const std::string said = own_number + bytes_of(Claim{.rank = l.rank, .size = l.size, .run = run});
-        problem = fmt::format(
-            "{}:{} did not accept this rank: another run listens there, or its secret (TEON_SECRET, ~/.teon_secret) is "
-            "another",
-            l.host, l.port);
-        if (!send_all(s, said + proof(secret, "rank" + number + said)) || !receive_all(s, answer)) continue;
-        const std::string payload = answer.substr(0, bytes);
-        if (answer.substr(bytes) == proof(secret, "zero" + own_number + payload)) return payload;
-    }
-    return "";
-}
-
-}  // namespace
-
-std::string exchange_at_master(const Launch& l, std::string payload, double timeout_s, const Secret& secret) {
-    CHECK_USAGE(!l.host.empty(), "{} does not say where rank 0 is: set MASTER_ADDR and MASTER_PORT", l.by);
-    const uint64_t run = siphash({}, l.run);
-    if (l.rank == 0) {
-        wait_for_ranks({l, payload, secret, run}, timeout_s);
-        return payload;
-    }
-    const std::string own_number = random_bytes(kNumber);
-    const auto end = Clock::now() + Seconds(timeout_s);
-    for (std::string problem;; std::this_thread::sleep_for(std::chrono::milliseconds(50))) {
-        CHECK(Clock::now() < end, "did not meet rank 0 within {} s: {}", timeout_s, problem);
-        const std::string got = ask_rank_0(l, own_number, payload.size(), secret, run, problem);
-        if (!got.empty()) return got;
-    }
+    for (int r = 1; r < l.size; ++r)
+        if (!known.contains(r)) missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ", r);
+    CHECK(missing.empty(), "{} did not arrive within {} s", missing, timeout_s);
 }
 
 // ---- through MPI ---------------------------------------------------------------------------------------------------
-
-namespace {
 
 bool on_cpus() { return std::string_view(backend_name()) != "cuda"; }
 
@@ -216,7 +174,7 @@ std::string exchange_over_mpi(const Launch& l, std::string payload) {
 
 bool through_mpi(const Launch& l) { return on_cpus() || (l.mpi && l.host.empty()); }
 
-std::string exchange_over_mpi(const Launch& l, std::string) {
+std::string exchange_over_mpi(const Launch& l, const std::string&) {
     throw UsageError(fmt::format(
         "{} started {} ranks, but this program was built without MPI: install libopenmpi-dev and build again{}", l.by,
         l.size, on_cpus() ? "" : ", or set MASTER_ADDR and MASTER_PORT"));
@@ -225,6 +183,43 @@ std::string exchange_over_mpi(const Launch& l, std::string) {
 #endif
 
 }  // namespace
+
+std::string find_secret() {
+    const char *text = std::getenv("TEON_SECRET"), *home = std::getenv("HOME");
+    CHECK_USAGE(text || (home && *home),
+                "neither TEON_SECRET nor HOME is set: ranks must prove that they belong together");
+    const std::string where = text ? "TEON_SECRET" : std::string(home) + "/.teon_secret";
+    const std::string digits = text ? text : read_secret(where);
+    CHECK_USAGE(digits.size() == 32 && digits.find_first_not_of("0123456789abcdefABCDEF") == digits.npos,
+                "{}: 32 hexadecimal digits are needed, the same on all ranks (openssl rand -hex 16)", where);
+    return digits;
+}
+
+std::string exchange_at_master(const Launch& l, std::string payload, double timeout_s, const std::string& secret) {
+    CHECK_USAGE(!l.host.empty(), "{} does not say where rank 0 is: set MASTER_ADDR and MASTER_PORT", l.by);
+    if (l.rank == 0) return wait_for_ranks(l, payload, timeout_s, secret), payload;
+    const std::string own = random_digits();
+    std::string problem;
+    const auto asked = [&](int s, const addrinfo& a) {
+        problem = fmt::format("{}:{}: ", l.host, l.port);
+        if (::connect(s, a.ai_addr, a.ai_addrlen) != 0) return problem += std::strerror(errno), false;
+        const std::string zero = receive(s, kNumber);
+        if (zero.size() < kNumber) return problem += "something else listens there", false;
+        send(s, with_proof(claim(zero, own, l.rank, l), secret, "rank" + l.run));
+        const std::string answer = receive(s, payload.size() + kProof), said = answer.substr(0, payload.size());
+        if (answer == with_proof(said, secret, "zero" + own)) return payload = said, true;
+        problem +=
+            "did not accept this rank: another run listens there, or its secret (TEON_SECRET, ~/.teon_secret) "
+            "is another";
+        return false;
+    };
+    const auto end = Clock::now() + Seconds(timeout_s);
+    while (at_master(l, {.tv_sec = 2, .tv_usec = 0}, problem, asked) < 0) {
+        CHECK(Clock::now() < end, "did not meet rank 0 within {} s: {}", timeout_s, problem);
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return payload;
+}
 
 std::string exchange(const Launch& l, std::string payload, double timeout_s) {
     if (through_mpi(l)) return exchange_over_mpi(l, std::move(payload));

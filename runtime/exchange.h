@@ -1,16 +1,14 @@
 // How rank 0's id of the communicator reaches the other ranks, once, when a run starts. Where MPI started the ranks it
 // carries it; else rank 0 waits for the others at MASTER_ADDR.
 //
-// That meeting is open to nobody else: both sides prove that they know a secret of 16 bytes (TEON_SECRET, 32
-// hexadecimal digits, or ~/.teon_secret, which the first rank that looks for it makes) by SipHash-2-4 (Aumasson and
-// Bernstein, 2012) of the other's random number; rank 0 listens at that one address; what a stranger may send is
-// bounded in size, time and number, is compared and never printed.
+// That meeting is open to nobody else: both sides prove that they know a secret (TEON_SECRET, 32 hexadecimal digits, or
+// what ~/.teon_secret holds) by a keyed hash of the other's random number; rank 0 listens at that one address; what a
+// stranger may send is bounded in size and number, keeps nobody waiting, is compared and never printed.
 #pragma once
 
 #include <string>
 
 #include "runtime/launch.h"
-#include "runtime/secret.h"
 
 namespace teon {
 
@@ -22,6 +20,10 @@ std::string exchange(const Launch& launch, std::string payload, double timeout_s
 void leave(const Launch& launch) noexcept;
 
 // At MASTER_ADDR, wherever the ranks come from.
-std::string exchange_at_master(const Launch& launch, std::string payload, double timeout_s, const Secret& secret);
+std::string exchange_at_master(const Launch& launch, std::string payload, double timeout_s, const std::string& secret);
+
+// TEON_SECRET or what ~/.teon_secret holds; the first rank that looks for that file makes it. Throws UsageError if it is
+// not 32 hexadecimal digits, or the file not one that only its owner, this user, can read.
+std::string find_secret();
 
 }  // namespace teon

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "runtime/check.h"
+#include "runtime/descriptor.h"
+#include "runtime/sha256.h"
 #include "test/catch.h"
 #include "test/temp_dir.h"
 
@@ -23,7 +25,7 @@ using namespace teon::test;
 
 namespace {
 
-constexpr Secret kSecret = {0x0123456789abcdef, 0xfedcba9876543210};
+const std::string kSecret = "0123456789abcdeffedcba9876543210";
 
 sockaddr_in address(const char* host, int port) {
     sockaddr_in a{};
@@ -68,7 +70,7 @@ Launch launch(int rank, int size, int port, const std::string& run = "") {
 }
 
 // What the rank got, or the error.
-std::future<std::string> start(const Launch& l, double timeout_s, const Secret& secret = kSecret) {
+std::future<std::string> start(const Launch& l, double timeout_s, const std::string& secret = kSecret) {
     return std::async(std::launch::async, [=] {
         try {
             return exchange_at_master(l, l.rank == 0 ? "the payload" : "           ", timeout_s, secret);
@@ -80,12 +82,27 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_CASE("runtime/exchange: SipHash-2-4 gives the value in its paper's appendix") {
-    std::string message;
-    for (char c = 0; c < 15; ++c) message += c;
-    REQUIRE(siphash({0x0706050403020100, 0x0f0e0d0c0b0a0908}, message) == 0xa129ca6149be45e5);
-    REQUIRE(siphash(kSecret, message) != siphash(kSecret, message + '\0'));
-    REQUIRE(siphash(kSecret, message + "a") != siphash(kSecret, message + "b"));  // a whole number of words
+TEST_CASE("runtime/sha256: the digests of FIPS 180-4's examples, and of every length around a block") {
+    auto digest = [](const std::string& text, size_t step) {
+        Sha256 hash;
+        for (size_t i = 0; i < text.size(); i += step) hash.update(text.data() + i, std::min(step, text.size() - i));
+        return hash.hex_digest();
+    };
+    REQUIRE(digest("", 1) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    REQUIRE(digest("abc", 3) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    REQUIRE(digest("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 7) ==
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    REQUIRE(digest(std::string(1000000, 'a'), 999) ==
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    for (size_t n = 0; n < 200; ++n) REQUIRE(digest(std::string(n, 'x'), 1) == digest(std::string(n, 'x'), 64));
+}
+
+TEST_CASE("runtime/sha256: HMAC gives the values in RFC 4231") {
+    REQUIRE(hmac_sha256("Jefe", "what do ya want for nothing?") ==
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    REQUIRE(hmac_sha256(std::string(20, '\xaa'), std::string(50, '\xdd')) ==
+            "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
+    REQUIRE_THROWS_AS(hmac_sha256(std::string(65, 'x'), ""), Error);
 }
 
 TEST_CASE("runtime/exchange: every rank gets what rank 0 has, whoever comes first") {
@@ -104,9 +121,9 @@ TEST_CASE("runtime/exchange: who has another secret, or belongs to another run, 
     struct Other {
         int size;
         const char* run;
-        Secret secret;
+        std::string secret;
     };
-    for (const Other& other : {Other{2, "a", {1, 2}}, Other{2, "b", kSecret}, Other{3, "a", kSecret}}) {
+    for (const Other& other : {Other{2, "a", std::string(32, '1')}, Other{2, "b", kSecret}, Other{3, "a", kSecret}}) {
         const int port = free_port();
         auto zero = start(launch(0, 2, port, "a"), 0.5);
         auto one = start(launch(1, other.size, port, other.run), 0.4, other.secret);
@@ -182,7 +199,7 @@ TEST_CASE("runtime/exchange: what is wrong with MASTER_ADDR and MASTER_PORT is s
     REQUIRE(contains(start(launch(1, 2, free_port()), 0.2).get(), "Connection refused"));
 }
 
-TEST_CASE("runtime/secret: is made once, and read only from a file that nobody else can read") {
+TEST_CASE("runtime/exchange: the secret is made once, and read only from a file that nobody else can read") {
     struct Restore {  // the environment
         std::string home = std::getenv("HOME") ? std::getenv("HOME") : "";
         ~Restore() {
@@ -194,9 +211,9 @@ TEST_CASE("runtime/secret: is made once, and read only from a file that nobody e
     const std::string file = folder / ".teon_secret";
     ::setenv("HOME", folder.path().c_str(), 1);
     ::unsetenv("TEON_SECRET");
-    std::vector<std::future<Secret>> ranks;
+    std::vector<std::future<std::string>> ranks;
     for (int i = 0; i < 8; ++i) ranks.push_back(std::async(std::launch::async, find_secret));
-    const Secret made = find_secret();
+    const std::string made = find_secret();
     for (auto& rank : ranks) REQUIRE(rank.get() == made);
     struct stat is = {};
     REQUIRE(::stat(file.c_str(), &is) == 0);
@@ -213,12 +230,16 @@ TEST_CASE("runtime/secret: is made once, and read only from a file that nobody e
     REQUIRE(::mkfifo(file.c_str(), 0600) == 0);  // does not hang
     REQUIRE_THROWS_AS(find_secret(), UsageError);
     std::filesystem::remove(file);
-    std::ofstream(file) << "short";
-    ::chmod(file.c_str(), 0600);
-    REQUIRE_THROWS_AS(find_secret(), UsageError);
+    for (const char* text : {"short", "0123456789abcdef0123456789abcdef0"}) {
+        std::ofstream(file) << text;
+        ::chmod(file.c_str(), 0600);
+        REQUIRE_THROWS_AS(find_secret(), UsageError);
+    }
+    std::ofstream(file) << "0123456789abcdef0123456789abcdef\n";  // as `openssl rand -hex 16` writes it
+    REQUIRE(find_secret() == "0123456789abcdef0123456789abcdef");
 
     ::setenv("TEON_SECRET", "0123456789ABCDEFfedcba9876543210", 1);
-    REQUIRE(find_secret() == Secret{0x0123456789abcdef, 0xfedcba9876543210});
+    REQUIRE(find_secret() == "0123456789ABCDEFfedcba9876543210");
     ::setenv("TEON_SECRET", "0123456789ABCDEFfedcba987654321", 1);
     REQUIRE_THROWS_AS(find_secret(), UsageError);
 }

@@ -71,7 +71,7 @@ TEST_CASE("files/file: what is no regular file is refused at once, by name, and 
     for (const auto& [path, says] : unwritable)
         REQUIRE_THAT(complaint([&] { open_for_append(path); }), ContainsSubstring(says));
     // With a reader at its other end the pipe opens, and is refused all the same.
-    const File reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK));
+    const Descriptor reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK));
     REQUIRE_THAT(complaint([&] { open_for_append(pipe); }), ContainsSubstring("pipe: is not a regular file"));
     write_all(open_for_append(file), "+more", 5, file);
     REQUIRE(content(file) == "content+more");

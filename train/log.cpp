@@ -62,7 +62,7 @@ MetricsFile::Opened MetricsFile::open(const std::string& path, int64_t step) {
         }
     }
     if (damaged.empty()) {
-        CHECK(::ftruncate(file_.descriptor(), keep) == 0, "{}: cannot be cut: {}", path, std::strerror(errno));
+        CHECK(::ftruncate(file_, keep) == 0, "{}: cannot be cut: {}", path, std::strerror(errno));
         return opened;
     }
     const std::string aside = fmt::format("{}.damaged-{}", path, step);
@@ -83,7 +83,7 @@ void MetricsFile::write(const nlohmann::json& line) {
 
 void MetricsFile::flush() {
     while (!unwritten_.empty()) {
-        const ssize_t n = files_.write(file_.descriptor(), unwritten_.data(), unwritten_.size());
+        const ssize_t n = files_.write(file_, unwritten_.data(), unwritten_.size());
         if (n > 0) {
             unwritten_.erase(0, static_cast<size_t>(n));
         } else if (n == 0 || errno != EINTR) {
@@ -103,7 +103,7 @@ void MetricsFile::sync() {
     flush();
     CHECK(unwritten_.empty(), "{}: {} lines cannot be written: {}", path_,
           std::count(unwritten_.begin(), unwritten_.end(), '\n'), std::strerror(error_));
-    CHECK(files_.sync(file_.descriptor()) == 0, "{}: cannot be made durable: {}", path_, std::strerror(errno));
+    CHECK(files_.sync(file_) == 0, "{}: cannot be made durable: {}", path_, std::strerror(errno));
 }
 
 void MetricsFile::write(const StepMetrics& m) {

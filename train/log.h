@@ -58,7 +58,7 @@ private:
     FileOps& files_;
     std::mutex mutex_;
     std::string path_, unwritten_;
-    File file_;
+    Descriptor file_;
     int error_ = 0;  // of the last write that failed
     bool complained_ = false;
 };

@@ -111,8 +111,7 @@ public:
         ctx_.give_up = [this] { return !stop_->reason().empty(); };
         if (rank > 0 && o_.rank_logs) {
             const std::string path = fmt::format("{}/rank{}.log", o_.out, rank);
-            CHECK(::dup2(open_for_append(path).descriptor(), ::fileno(stdout)) >= 0, "{}: {}", path,
-                  std::strerror(errno));
+            CHECK(::dup2(open_for_append(path), ::fileno(stdout)) >= 0, "{}: {}", path, std::strerror(errno));
         }
         const int64_t step = trainer_.steps_done();
         if (rank == 0) clear_remains(o_.out, resume);

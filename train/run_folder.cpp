@@ -57,23 +57,23 @@ void RunFolder::create(bool resumes) {
     fs::create_directories(path_, error);
     CHECK_USAGE(!error && ::access(path_.c_str(), W_OK) == 0, "--out {}: cannot be written: {}", path_,
                 error ? error.message() : std::strerror(errno));
-    if (lock_.descriptor() < 0) lock();
+    if (lock_ < 0) lock();
     CHECK_USAGE(resumes || list_checkpoints(path_).empty(),
                 "--out {}: already holds a run; name another folder, or continue it with --resume", path_);
 }
 
 void RunFolder::lock() {
     const std::string path = lock_path(path_);
-    File file(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644));
-    CHECK_USAGE(file.descriptor() >= 0, "--out {}: {} cannot be written: {}", path_, path, std::strerror(errno));
+    Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644));
+    CHECK_USAGE(file >= 0, "--out {}: {} cannot be written: {}", path_, path, std::strerror(errno));
     struct stat status;
-    CHECK(::fstat(file.descriptor(), &status) == 0 && S_ISREG(status.st_mode), "{}: is not a regular file", path);
-    if (::flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // else there are no locks here
+    CHECK(::fstat(file, &status) == 0 && S_ISREG(status.st_mode), "{}: is not a regular file", path);
+    if (::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // else there are no locks here
         std::string other = read_lock(path_);
         throw Error(
             fmt::format("--out {}: another process is writing it ({})", path_, other.substr(0, other.find(','))));
     }
-    CHECK(::ftruncate(file.descriptor(), 0) == 0, "{}: cannot be written: {}", path, std::strerror(errno));
+    CHECK(::ftruncate(file, 0) == 0, "{}: cannot be written: {}", path, std::strerror(errno));
     const std::string text = owner();
     write_all(file, text.data(), text.size(), path);
     lock_ = std::move(file);

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), for comparing files with the digests that scripts/prepare.py writes.
+// SHA-256 (FIPS 180-4): the digests of files that scripts/prepare.py writes, and what ranks prove to each other.
 #pragma once
 
 #include <array>
@@ -11,7 +11,8 @@ namespace teon {
 class Sha256 {
 public:
     void update(const void* data, size_t bytes);
-    std::string hex_digest();  // of all that was given; ends this object's use
+    std::array<uint8_t, 32> digest();  // of all that was given; ends this object's use
+    std::string hex_digest();          // the same in hexadecimal
 
 private:
     void compress(const uint8_t* block);
@@ -21,6 +22,7 @@ private:
     uint64_t bytes_ = 0;
 };
 
-std::string sha256_of_file(const std::string& path);  // in hexadecimal; throws Error naming the path
+// HMAC (RFC 2104), in hexadecimal: who does not know the key, of 64 bytes at most, cannot make it.
+std::string hmac_sha256(const std::string& key, const std::string& text);
 
 }  // namespace teon

@@ -1,13 +1,12 @@
-#include "files/sha256.h"
+#include "runtime/sha256.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <vector>
 
-#include "files/file.h"
+#include "runtime/check.h"
 
 namespace teon {
 
@@ -62,7 +61,7 @@ void Sha256::update(const void* data, size_t bytes) {
     }
 }
 
-std::string Sha256::hex_digest() {
+std::array<uint8_t, 32> Sha256::digest() {
     const uint64_t bits = 8 * bytes_;
     const uint8_t one = 0x80, zero = 0;
     update(&one, 1);
@@ -70,21 +69,27 @@ std::string Sha256::hex_digest() {
     uint8_t length[8];
     for (int i = 0; i < 8; ++i) length[i] = static_cast<uint8_t>(bits >> (56 - 8 * i));
     update(length, 8);
-    std::string hex;
-    for (uint32_t word : state_) hex += fmt::format("{:08x}", word);
-    return hex;
+    std::array<uint8_t, 32> bytes;
+    for (size_t i = 0; i < 32; ++i) bytes[i] = static_cast<uint8_t>(state_[i / 4] >> (24 - 8 * (i % 4)));
+    return bytes;
 }
 
-std::string sha256_of_file(const std::string& path) {
-    const InputFile file(path);
-    Sha256 hash;
-    std::vector<char> block(size_t{1} << 20);
-    for (int64_t at = 0; at < file.bytes(); at += std::ssize(block)) {
-        const int64_t n = std::min(file.bytes() - at, std::ssize(block));
-        file.read(block.data(), n, at);
-        hash.update(block.data(), static_cast<size_t>(n));
+std::string Sha256::hex_digest() { return fmt::format("{:02x}", fmt::join(digest(), "")); }
+
+std::string hmac_sha256(const std::string& key, const std::string& text) {
+    CHECK(key.size() <= 64, "a key of {} bytes", key.size());
+    std::array<char, 64> inner_key, outer_key;
+    for (size_t i = 0; i < 64; ++i) {
+        const char c = i < key.size() ? key[i] : '\0';
+        inner_key[i] = c ^ 0x36, outer_key[i] = c ^ 0x5c;
     }
-    return hash.hex_digest();
+    Sha256 inner, outer;
+    inner.update(inner_key.data(), 64);
+    inner.update(text.data(), text.size());
+    const std::array<uint8_t, 32> digest = inner.digest();
+    outer.update(outer_key.data(), 64);
+    outer.update(digest.data(), 32);
+    return outer.hex_digest();
 }
 
 }  // namespace teon
