@@ -202,7 +202,7 @@ void step_kernels(Bench& b) {
               *dx_sums = m.take<float>(C);
         void* scratch = m.take<std::byte>(static_cast<int64_t>(layernorm_backward_scratch_bytes(N, C)));
         b.kernel("norm backward", 2 * L + 1, 0, 4 * NC, [&] {
-            layernorm_backward(dx, dw, db, dx_sums, scratch, dout, dx, x, mean, rstd, weight, N, C, stream);
+            layernorm_backward(dx, dw, db, dx_sums, scratch, dout, dx, x, mean, rstd, weight, N, C, true, stream);
         });
     }
     {
@@ -211,7 +211,7 @@ void step_kernels(Bench& b) {
         y = m.take<T>(int64_t{N} * F), x = m.take<T>(int64_t{N} * F);
         float* db = m.take<float>(F);
         void* scratch = m.take<std::byte>(static_cast<int64_t>(activation_backward_scratch_bytes(N, F)));
-        b.kernel("GELU backward", L, 0, 6.0 * N * F, [&] { gelu_backward(y, db, scratch, x, y, N, F, stream); });
+        b.kernel("GELU backward", L, 0, 6.0 * N * F, [&] { gelu_backward(y, db, scratch, x, y, N, F, true, stream); });
     }
     {
         T* logits = m.take<T>(int64_t{chunk} * Vp);

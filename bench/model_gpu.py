@@ -148,10 +148,10 @@ def evaluate(formula, shape):
 
 
 def products(linear, shape):
-    """(pass, M, N, K, whether it adds to a float output) of a linear layer."""
+    """(pass, M, N, K, bytes of an element of the output, how often of all times it is added to) of a linear layer."""
     rows, out, width_in = (int(evaluate(linear[key], shape)) for key in ("rows", "out", "in"))
-    return (("forward", rows, out, width_in, False), ("dX", rows, width_in, out, False),
-            ("dW", out, width_in, rows, True))
+    return (("forward", rows, out, width_in, 2, 0.0), ("dX", rows, width_in, out, 2, 0.0),
+            ("dW", out, width_in, rows, 4, 1 - rows / evaluate("N*S", shape)))
 
 
 def predict(table, counts, machine, searched=True, shape=None):
@@ -159,14 +159,14 @@ def predict(table, counts, machine, searched=True, shape=None):
     shape, m = shape or table["shape"], table["machine"][machine]
     rows = []
     for linear in table["linear"]:
-        for which, M, N, K, adds in products(linear, shape):
+        for which, M, N, K, size, adds in products(linear, shape):
             flops = 2.0 * M * N * K
-            minimum = 2.0 * (M * K + N * K) + (4.0 if adds else 2.0) * M * N
-            moved = minimum + (4.0 * M * N if adds else 0)
+            minimum = 2.0 * (M * K + N * K) + size * M * N
+            moved = minimum + adds * size * M * N
             tiles = -(-M // 128) * -(-N // 128)
             waves = -(-tiles // m["multiprocessors"])
             busy = 1.0 if searched and K >= 4096 else tiles / (waves * m["multiprocessors"])
-            seconds = flops / m["flops"] / busy + (8.0 * M * N / m["bytes"] if adds else 0) + m["launch"]
+            seconds = flops / m["flops"] / busy + adds * 2 * size * M * N / m["bytes"] + m["launch"]
             rows.append(Row(f"{linear['name']} {which}", evaluate(linear["times"], shape), 1, flops, moved, minimum, 0,
                             seconds, max(flops / m["flops"], minimum / m["bytes"])))
     for kernel in table["kernel"]:

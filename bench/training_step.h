@@ -61,9 +61,8 @@ private:
     void step() {
         ParamStore& params = model_->params();
         const float grad_scale = 1.0f / static_cast<float>(tokens());
-        params.zero_grad(context.stream);
         for (int micro = 0; micro < micro_steps_; ++micro) {
-            model_->forward_backward(losses_.data(), *batch_, grad_scale);
+            model_->forward_backward(losses_.data(), *batch_, grad_scale, micro > 0);
             reduce_sum(sums_.data(), scratch_.data(), losses_.data(), losses_.size(), micro > 0, context.stream);
         }
         reduce_sum_squares(sums_.data() + 1, scratch_.data(), params.grad_all(), params.table().size(), false,

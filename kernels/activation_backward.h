@@ -42,9 +42,9 @@ __global__ void __launch_bounds__(kFlatBlock)
     store_vec(partial + int64_t{chunk} * C + j, sums);
 }
 
-// dbias (C) += the column sums of dx, or nullptr. scratch: activation_backward_scratch_bytes(N, C).
+// dbias (C): the column sums of dx, += or =; or nullptr. scratch: activation_backward_scratch_bytes(N, C).
 template <typename T, typename F>
-void activation_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C,
+void activation_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
                          const Stream& stream) {
     const RowChunks chunks = row_chunks(N, kActivationChunks, kActivationChunkRows);
     float* partial = static_cast<float*>(scratch);
@@ -58,7 +58,7 @@ void activation_backward(T* dx, float* dbias, void* scratch, const T* x, const T
     } else {
         at_width(std::integral_constant<int, 1>{});
     }
-    if (dbias != nullptr) add_column_sums({{dbias}}, partial, chunks.count, 1, C, stream);
+    if (dbias != nullptr) add_column_sums({{dbias}, accumulate}, partial, chunks.count, 1, C, stream);
 }
 
 }  // namespace teon

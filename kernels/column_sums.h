@@ -22,12 +22,14 @@ inline RowChunks row_chunks(int N, int most_chunks, int least_rows) {
     return {rows, ceil_div(N, rows)};
 }
 
-// Where sums of up to three kinds go, C floats each, +=; nullptr: they are not wanted.
+// Where sums of up to three kinds go, C floats each, added to what is there or instead of it; nullptr: they are not
+// wanted.
 struct ColumnGrads {
     float* of[3];
+    bool accumulate;
 };
 
-// grads += the sums of partial (chunks, kinds, C) over the chunks. A thread has W columns; PARTS warps share the chunks
+// grads: the sums of partial (chunks, kinds, C) over the chunks. A thread has W columns; PARTS warps share the chunks
 // and are added in their order. C is a multiple of W.
 template <int W, int PARTS>
 __global__ void __launch_bounds__(32 * PARTS)
@@ -53,7 +55,8 @@ __global__ void __launch_bounds__(32 * PARTS)
     float* grad = grads.of[column / C];
     if (grad == nullptr) return;
     grad += column % C;
-    auto total = load_vec<W>(grad);
+    Vec<float, W> total{};
+    if (grads.accumulate) total = load_vec<W>(grad);
     FOR_VEC(k, W) total[k] += sums[k];
     store_vec(grad, total);
 }

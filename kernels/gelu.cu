@@ -31,8 +31,9 @@ void gelu_forward(T* out, const T* x, int64_t n, const Stream& stream) {
 }
 
 template <typename T>
-void gelu_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, const Stream& stream) {
-    activation_backward<T, Gelu>(dx, dbias, scratch, x, dout, N, C, stream);
+void gelu_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
+                   const Stream& stream) {
+    activation_backward<T, Gelu>(dx, dbias, scratch, x, dout, N, C, accumulate, stream);
 }
 
 size_t activation_backward_scratch_bytes(int N, int C) {
@@ -41,7 +42,7 @@ size_t activation_backward_scratch_bytes(int N, int C) {
 
 template void gelu_forward(float*, const float*, int64_t, const Stream&);
 template void gelu_forward(bf16*, const bf16*, int64_t, const Stream&);
-template void gelu_backward(float*, float*, void*, const float*, const float*, int, int, const Stream&);
-template void gelu_backward(bf16*, float*, void*, const bf16*, const bf16*, int, int, const Stream&);
+template void gelu_backward(float*, float*, void*, const float*, const float*, int, int, bool, const Stream&);
+template void gelu_backward(bf16*, float*, void*, const bf16*, const bf16*, int, int, bool, const Stream&);
 
 }  // namespace teon

@@ -21,9 +21,9 @@ size_t layernorm_backward_scratch_bytes(int N, int C) { return norm_backward_scr
 template <typename T>
 void layernorm_backward(T* dx, float* dweight, float* dbias, float* dx_sums, void* scratch, const T* dout,
                         const T* dresidual, const T* x, const float* mean, const float* rstd, const T* weight, int N,
-                        int C, const Stream& stream) {
-    norm_backward<T, true>(dx, {{dweight, dbias, dx_sums}}, scratch, dout, dresidual, x, mean, rstd, weight, N, C,
-                           stream);
+                        int C, bool accumulate, const Stream& stream) {
+    norm_backward<T, true>(dx, {{dweight, dbias, dx_sums}, accumulate}, scratch, dout, dresidual, x, mean, rstd, weight,
+                           N, C, stream);
 }
 
 template void layernorm_forward(float*, float*, float*, const float*, const float*, const float*, int, int, float,
@@ -31,8 +31,8 @@ template void layernorm_forward(float*, float*, float*, const float*, const floa
 template void layernorm_forward(bf16*, float*, float*, const bf16*, const bf16*, const bf16*, int, int, float,
                                 const Stream&);
 template void layernorm_backward(float*, float*, float*, float*, void*, const float*, const float*, const float*,
-                                 const float*, const float*, const float*, int, int, const Stream&);
+                                 const float*, const float*, const float*, int, int, bool, const Stream&);
 template void layernorm_backward(bf16*, float*, float*, float*, void*, const bf16*, const bf16*, const bf16*,
-                                 const float*, const float*, const bf16*, int, int, const Stream&);
+                                 const float*, const float*, const bf16*, int, int, bool, const Stream&);
 
 }  // namespace teon

@@ -36,13 +36,13 @@ void layernorm_forward(T* out, float* mean, float* rstd, const T* x, const T* we
                        float eps, const Stream& stream);
 
 // dx (N, C) = dresidual + (d out / d x)^T dout. dresidual = nullptr: zero. dx may alias dresidual or dout. dweight,
-// dbias (C) float +=. dx_sums (C) float += the column sums of dx before it is rounded, the gradient of a bias that was
-// added to x; nullptr: not wanted. scratch: layernorm_backward_scratch_bytes(N, C).
+// dbias (C) float. dx_sums (C) float: the column sums of dx before it is rounded, the gradient of a bias that was added
+// to x; nullptr: not wanted. All three: += if accumulate, else =. scratch: layernorm_backward_scratch_bytes(N, C).
 size_t layernorm_backward_scratch_bytes(int N, int C);
 template <typename T>
 void layernorm_backward(T* dx, float* dweight, float* dbias, float* dx_sums, void* scratch, const T* dout,
                         const T* dresidual, const T* x, const float* mean, const float* rstd, const T* weight, int N,
-                        int C, const Stream& stream);
+                        int C, bool accumulate, const Stream& stream);
 
 // ---- rmsnorm.cu ---------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ void rmsnorm_forward(T* out, float* rstd, const T* x, const T* weight, int N, in
 size_t rmsnorm_backward_scratch_bytes(int N, int C);
 template <typename T>
 void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const T* dresidual, const T* x,
-                      const float* rstd, const T* weight, int N, int C, const Stream& stream);
+                      const float* rstd, const T* weight, int N, int C, bool accumulate, const Stream& stream);
 
 // ---- qk_norm.cu ---------------------------------------------------------------------------------
 
@@ -62,30 +62,34 @@ void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const
 template <typename T>
 void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T* k_weight, int N, int NH, int NKV,
                      int HS, float eps, const Stream& stream);
-// From the gradient of out to that of x, in place. dq_weight, dk_weight (HS) float +=. scratch:
+// From the gradient of out to that of x, in place. dq_weight, dk_weight (HS) float: += if accumulate, else =. scratch:
 // qk_norm_backward_scratch_bytes(N, HS).
 size_t qk_norm_backward_scratch_bytes(int N, int HS);
 template <typename T>
 void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch, const T* x, const float* rstd,
-                      const T* q_weight, const T* k_weight, int N, int NH, int NKV, int HS, const Stream& stream);
+                      const T* q_weight, const T* k_weight, int N, int NH, int NKV, int HS, bool accumulate,
+                      const Stream& stream);
 
 // ---- gelu.cu, relu2.cu, swiglu.cu ---------------------------------------------------------------
 
 // out = gelu_tanh(x) (runtime/activation.h), n elements. out may alias x.
 template <typename T>
 void gelu_forward(T* out, const T* x, int64_t n, const Stream& stream);
-// dx (N, C) = dout * gelu_tanh'(x). dx may alias dout. dbias (C) float += the column sums of dx before it is rounded, the
-// gradient of a bias that was added to x; nullptr: not wanted. scratch: activation_backward_scratch_bytes(N, C).
+// dx (N, C) = dout * gelu_tanh'(x). dx may alias dout. dbias (C) float: += if accumulate, else =, the column sums of dx
+// before it is rounded, the gradient of a bias that was added to x; nullptr: not wanted. scratch:
+// activation_backward_scratch_bytes(N, C).
 size_t activation_backward_scratch_bytes(int N, int C);
 template <typename T>
-void gelu_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, const Stream& stream);
+void gelu_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
+                   const Stream& stream);
 
 // out = max(x, 0)^2, n elements. out may alias x.
 template <typename T>
 void relu2_forward(T* out, const T* x, int64_t n, const Stream& stream);
 // dx (N, C) = dout * 2 max(x, 0), otherwise as gelu_backward.
 template <typename T>
-void relu2_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, const Stream& stream);
+void relu2_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
+                    const Stream& stream);
 
 // out (N, F) = silu(gate) * up, where gate_up (N, 2F) holds gate in its first F columns and up in the others.
 template <typename T>

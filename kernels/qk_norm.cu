@@ -125,7 +125,8 @@ size_t qk_norm_backward_scratch_bytes(int N, int HS) { return chunks_of(N).parti
 
 template <typename T>
 void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch, const T* x, const float* rstd,
-                      const T* q_weight, const T* k_weight, int N, int NH, int NKV, int HS, const Stream& stream) {
+                      const T* q_weight, const T* k_weight, int N, int NH, int NKV, int HS, bool accumulate,
+                      const Stream& stream) {
     const Heads heads{NH, NKV};
     float* partial = static_cast<float*>(scratch);
     const RowChunks chunks = chunks_of(N);
@@ -141,7 +142,7 @@ void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch
     } else {
         at_width(std::integral_constant<int, 1>{});
     }
-    add_column_sums({{dq_weight, dk_weight}}, partial, chunks.count, 2, HS, stream);
+    add_column_sums({{dq_weight, dk_weight}, accumulate}, partial, chunks.count, 2, HS, stream);
     const int rows = N * heads.normed();
     for_row_shape<T, false>(
         HS, HS,
@@ -158,8 +159,8 @@ template void qk_norm_forward(float*, float*, const float*, const float*, const 
 template void qk_norm_forward(bf16*, float*, const bf16*, const bf16*, const bf16*, int, int, int, int, float,
                               const Stream&);
 template void qk_norm_backward(float*, float*, float*, void*, const float*, const float*, const float*, const float*,
-                               int, int, int, int, const Stream&);
+                               int, int, int, int, bool, const Stream&);
 template void qk_norm_backward(bf16*, float*, float*, void*, const bf16*, const float*, const bf16*, const bf16*, int,
-                               int, int, int, const Stream&);
+                               int, int, int, bool, const Stream&);
 
 }  // namespace teon

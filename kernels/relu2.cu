@@ -32,13 +32,14 @@ void relu2_forward(T* out, const T* x, int64_t n, const Stream& stream) {
 }
 
 template <typename T>
-void relu2_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, const Stream& stream) {
-    activation_backward<T, Relu2>(dx, dbias, scratch, x, dout, N, C, stream);
+void relu2_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
+                    const Stream& stream) {
+    activation_backward<T, Relu2>(dx, dbias, scratch, x, dout, N, C, accumulate, stream);
 }
 
 template void relu2_forward(float*, const float*, int64_t, const Stream&);
 template void relu2_forward(bf16*, const bf16*, int64_t, const Stream&);
-template void relu2_backward(float*, float*, void*, const float*, const float*, int, int, const Stream&);
-template void relu2_backward(bf16*, float*, void*, const bf16*, const bf16*, int, int, const Stream&);
+template void relu2_backward(float*, float*, void*, const float*, const float*, int, int, bool, const Stream&);
+template void relu2_backward(bf16*, float*, void*, const bf16*, const bf16*, int, int, bool, const Stream&);
 
 }  // namespace teon

@@ -19,15 +19,16 @@ size_t rmsnorm_backward_scratch_bytes(int N, int C) { return norm_backward_scrat
 
 template <typename T>
 void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const T* dresidual, const T* x,
-                      const float* rstd, const T* weight, int N, int C, const Stream& stream) {
-    norm_backward<T, false>(dx, {{dweight}}, scratch, dout, dresidual, x, nullptr, rstd, weight, N, C, stream);
+                      const float* rstd, const T* weight, int N, int C, bool accumulate, const Stream& stream) {
+    norm_backward<T, false>(dx, {{dweight}, accumulate}, scratch, dout, dresidual, x, nullptr, rstd, weight, N, C,
+                            stream);
 }
 
 template void rmsnorm_forward(float*, float*, const float*, const float*, int, int, float, const Stream&);
 template void rmsnorm_forward(bf16*, float*, const bf16*, const bf16*, int, int, float, const Stream&);
 template void rmsnorm_backward(float*, float*, void*, const float*, const float*, const float*, const float*,
-                               const float*, int, int, const Stream&);
+                               const float*, int, int, bool, const Stream&);
 template void rmsnorm_backward(bf16*, float*, void*, const bf16*, const bf16*, const bf16*, const float*, const bf16*,
-                               int, int, const Stream&);
+                               int, int, bool, const Stream&);
 
 }  // namespace teon

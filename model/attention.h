@@ -97,7 +97,7 @@ public:
     template <typename T>
     void backward(const Pass<T>& p) const {
         T* dqkv = p.at(dqkv_);
-        proj_.backward(p, p.at(dheads_), p.at(dstream_), p.at(heads_), p.N());
+        proj_.backward(p, p.at(dheads_), p.at(dstream_), p.at(heads_), p.N(), p.accumulate);
         attend_backward(p, dqkv);
         switch (positions_) {
             case PositionKind::learned:
@@ -107,8 +107,9 @@ public:
         }
         if (normed())
             qk_norm_backward(dqkv, p.grad(q_norm_), p.grad(k_norm_), p.bytes(norm_scratch_), p.at(before_norm_),
-                             p.floats(rstd_), p.weight(q_norm_), p.weight(k_norm_), p.N(), NH_, NKV_, HS_, p.stream());
-        qkv_.backward(p, p.at(din_), dqkv, p.at(in_), p.N());
+                             p.floats(rstd_), p.weight(q_norm_), p.weight(k_norm_), p.N(), NH_, NKV_, HS_, p.accumulate,
+                             p.stream());
+        qkv_.backward(p, p.at(din_), dqkv, p.at(in_), p.N(), p.accumulate);
     }
 
 private:

@@ -23,9 +23,9 @@ public:
         layers_.head().losses(p, losses, 0.0f, false);
     }
 
-    void forward_backward(float* losses, const Batch& batch, float grad_scale,
+    void forward_backward(float* losses, const Batch& batch, float grad_scale, bool accumulate,
                           const std::function<void(int)>& on_grads_ready) override {
-        const Pass<T> p = pass(batch);
+        const Pass<T> p = pass(batch, accumulate);
         layers_.forward(p);
         layers_.head().losses(p, losses, grad_scale, true);
         layers_.backward(p, on_grads_ready);
@@ -38,11 +38,11 @@ public:
     }
 
 private:
-    Pass<T> pass(const Batch& batch) const {
+    Pass<T> pass(const Batch& batch, bool accumulate = false) const {
         CHECK(batch.T <= r_.T && static_cast<int64_t>(batch.B) * batch.T <= static_cast<int64_t>(r_.B) * r_.T &&
                   batch.T <= max_T_,
               "a batch of {} x {} tokens does not fit a model planned for {} x {}", batch.B, batch.T, r_.B, r_.T);
-        return {ctx_, *params_, memory_, batch};
+        return {ctx_, *params_, memory_, batch, /*cached=*/0, accumulate};
     }
 
     const DecoderRun r_;

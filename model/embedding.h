@@ -9,7 +9,7 @@ namespace teon {
 
 class Embedding {
 public:
-    Embedding(ParamBuilder& b, const DecoderConfig& c) : C_(c.C) {
+    Embedding(ParamBuilder& b, const DecoderConfig& c) : C_(c.C), tied_(c.tied_head) {
         token_ = b.matrix(c.names.token, Role::token_embedding, c.Vp(), C_, c.V, C_, c.init_std);
         switch (c.positions) {
             case PositionKind::learned:
@@ -36,13 +36,22 @@ public:
     template <typename T>
     void backward(const Pass<T>& p) const {
         const Batch& b = p.batch;
+        if (!p.accumulate && !tied_) clear(p, token_);  // a tied head has written all of it
         embedding_backward(p.grad(token_), p.at(dstream_), b.tokens, b.token_order, p.N(), C_, p.stream());
-        if (position_ >= 0)
-            embedding_backward(p.grad(position_), p.at(dstream_), b.positions, b.position_order, p.N(), C_, p.stream());
+        if (position_ < 0) return;
+        if (!p.accumulate) clear(p, position_);
+        embedding_backward(p.grad(position_), p.at(dstream_), b.positions, b.position_order, p.N(), C_, p.stream());
     }
 
 private:
+    // Only these gradients are set to zero first: embedding_backward leaves rows alone that no id of the batch names.
+    template <typename T>
+    void clear(const Pass<T>& p, int row) const {
+        zero(p.grad(row), p.params.table()[row].size(), p.stream());
+    }
+
     int C_, token_ = -1, position_ = -1;
+    bool tied_;
     Tensor out_, dstream_;
 };
 

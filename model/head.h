@@ -39,7 +39,8 @@ public:
             linear_.forward(p, logits, p.at(in_) + at, rows);
             classifier(logits, losses + begin, p.batch.targets + begin, rows, V_, linear_.out, grad_scale,
                        with_gradient, p.stream());
-            if (with_gradient) linear_.backward(p, p.at(din_) + at, logits, p.at(in_) + at, rows);
+            if (with_gradient)
+                linear_.backward(p, p.at(din_) + at, logits, p.at(in_) + at, rows, p.accumulate || begin > 0);
         }
     }
 

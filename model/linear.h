@@ -59,9 +59,9 @@ struct Linear {
         p.context.linalg.gemm(g);
     }
 
-    // dx (N, in) = dy (N, out) W; dW += dy^T x; db += column sums of dy, unless bias_summed.
+    // dx (N, in) = dy (N, out) W; dW = dy^T x; db = column sums of dy, unless bias_summed; both += if accumulate.
     template <typename T>
-    void backward(const Pass<T>& p, T* dx, const T* dy, const T* x, int N) const {
+    void backward(const Pass<T>& p, T* dx, const T* dy, const T* x, int N, bool accumulate) const {
         Gemm dW;
         dW.M = out;
         dW.N = in;
@@ -70,7 +70,7 @@ struct Linear {
         dW.A = mat(dy, out);
         dW.B = mat(x, in);
         dW.C = mat(p.grad(weight), in);
-        dW.beta = 1.0f;
+        dW.beta = accumulate ? 1.0f : 0.0f;
         if (bias >= 0 && !bias_summed) {
             dW.epilogue = Epilogue::bias_grad;
             dW.bias = mat(p.grad(bias), out);

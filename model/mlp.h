@@ -64,9 +64,9 @@ public:
 
     template <typename T>
     void backward(const Pass<T>& p) const {
-        down_.backward(p, p.at(dafter_), p.at(dstream_), p.at(after_), p.N());
+        down_.backward(p, p.at(dafter_), p.at(dstream_), p.at(after_), p.N(), p.accumulate);
         activate_backward(p);
-        up_.backward(p, p.at(din_), p.at(dbefore_), p.at(in_), p.N());
+        up_.backward(p, p.at(din_), p.at(dbefore_), p.at(in_), p.N(), p.accumulate);
     }
 
 private:
@@ -88,9 +88,11 @@ private:
         float* dbias = up_.bias >= 0 ? p.grad(up_.bias) : nullptr;
         switch (kind_) {
             case MlpKind::gelu:
-                return gelu_backward(dbefore, dbias, p.bytes(scratch_), before, dafter, p.N(), F_, p.stream());
+                return gelu_backward(dbefore, dbias, p.bytes(scratch_), before, dafter, p.N(), F_, p.accumulate,
+                                     p.stream());
             case MlpKind::relu2:
-                return relu2_backward(dbefore, dbias, p.bytes(scratch_), before, dafter, p.N(), F_, p.stream());
+                return relu2_backward(dbefore, dbias, p.bytes(scratch_), before, dafter, p.N(), F_, p.accumulate,
+                                      p.stream());
             case MlpKind::swiglu:
                 return swiglu_backward(dbefore, before, dafter, p.N(), F_, p.stream());
         }

@@ -18,10 +18,11 @@ public:
     const ParamTable& table() const { return params_->table(); }
 
     // Forward and backward of one micro-batch. losses (B * T, device) = per-token losses in nats. Parameter gradients
-    // += grad_scale * d(sum of losses)/dw. on_grads_ready(layer), if given, is called on the host once the gradients of
-    // that layer are queued, from L - 1 down to 0, and with -1 for everything outside the layers. Where the context's
-    // give_up says so, layers are left out and the results mean nothing, but on_grads_ready is called all the same.
-    virtual void forward_backward(float* losses, const Batch& batch, float grad_scale,
+    // = grad_scale * d(sum of losses)/dw, whatever they were; += if accumulate. on_grads_ready(layer), if given, is
+    // called on the host once the gradients of that layer are queued, from L - 1 down to 0, and with -1 for everything
+    // outside the layers. Where the context's give_up says so, layers are left out and the results mean nothing, but
+    // on_grads_ready is called all the same.
+    virtual void forward_backward(float* losses, const Batch& batch, float grad_scale, bool accumulate,
                                   const std::function<void(int)>& on_grads_ready = nullptr) = 0;
 
     // Forward only: losses (B * T, device).

@@ -68,10 +68,11 @@ public:
         switch (kind_) {
             case NormKind::layernorm:
                 return layernorm_backward(dx, p.grad(weight_), p.grad(bias_), added_bias, scratch, dout, dresidual, x,
-                                          p.floats(mean_), p.floats(rstd_), weight, p.N(), C_, p.stream());
+                                          p.floats(mean_), p.floats(rstd_), weight, p.N(), C_, p.accumulate,
+                                          p.stream());
             case NormKind::rmsnorm:
                 return rmsnorm_backward(dx, p.grad(weight_), scratch, dout, dresidual, x, p.floats(rstd_), weight,
-                                        p.N(), C_, p.stream());
+                                        p.N(), C_, p.accumulate, p.stream());
         }
     }
 

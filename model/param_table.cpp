@@ -50,7 +50,7 @@ ParamStore::ParamStore(const ParamTable& table, DType dtype, const Stream& strea
     if (dtype == DType::bf16) work_ = Buffer<bf16>(table.size());
     zero(master_.data(), master_.size(), stream);  // the gaps between rows must hold zeros, not whatever memory held
     sync_work(stream);
-    if (gradients) zero_grad(stream);
+    zero(grad_.data(), grad_.size(), stream);
 }
 
 void ParamStore::initialize(uint64_t seed, const Stream& stream) {
@@ -70,7 +70,5 @@ void ParamStore::initialize(uint64_t seed, const Stream& stream) {
 void ParamStore::sync_work(const Stream& stream) {
     if (dtype_ == DType::bf16) cast(work_.data(), master_.data(), table_.size(), stream);
 }
-
-void ParamStore::zero_grad(const Stream& stream) { zero(grad_.data(), grad_.size(), stream); }
 
 }  // namespace teon

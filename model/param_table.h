@@ -86,7 +86,6 @@ public:
     void* work_all() const { return dtype_ == DType::f32 ? static_cast<void*>(master_.data()) : work_.data(); }
     void initialize(uint64_t seed, const Stream& stream);  // master from the table's Init; then sync_work
     void sync_work(const Stream& stream);                  // work = master, rounded
-    void zero_grad(const Stream& stream);
 
 private:
     const ParamTable table_;

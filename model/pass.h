@@ -33,7 +33,8 @@ struct Pass {
     const ParamStore& params;
     const Activations& memory;
     Batch batch;
-    int cached = 0;  // generation: tokens of each sequence that the cache holds already
+    int cached = 0;           // generation: tokens of each sequence that the cache holds already
+    bool accumulate = false;  // parameter gradients: +=, else =
 
     int N() const { return batch.B * batch.T; }
     const Stream& stream() const { return context.stream; }

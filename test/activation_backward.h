@@ -1,6 +1,7 @@
 // The tests that the backward passes of gelu and relu2 share.
 #pragma once
 
+#include <cmath>
 #include <vector>
 
 #include "kernels/ops.h"
@@ -10,8 +11,8 @@
 
 namespace teon::test {
 
-// backward(dx, dbias, scratch, x, dout, N, C, stream) against oracle(x, dout), which gives dx; `roundings` as compare()
-// has it.
+// backward(dx, dbias, scratch, x, dout, N, C, accumulate, stream) against oracle(x, dout), which gives dx; `roundings` as
+// compare() has it.
 template <typename T, typename Backward, typename Oracle>
 void check_activation_backward(Backward backward, Oracle oracle, double roundings) {
     Stream stream;
@@ -24,7 +25,7 @@ void check_activation_backward(Backward backward, Oracle oracle, double rounding
         Guarded<T> x_device(x, stream), dout_device(dout, stream), dx(n, stream);
         Guarded<float> dbias(before, stream);
         Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(N, C)), stream);
-        backward(dx.data(), dbias.data(), scratch.data(), x_device.data(), dout_device.data(), N, C, stream);
+        backward(dx.data(), dbias.data(), scratch.data(), x_device.data(), dout_device.data(), N, C, true, stream);
         const auto expected = oracle(widen<Tracked>(x), widen<Tracked>(dout));
         auto sums = widen<Tracked>(before);
         for (size_t i = 0; i < expected.size(); i++) sums[i % static_cast<size_t>(C)] += expected[i];
@@ -34,8 +35,17 @@ void check_activation_backward(Backward backward, Oracle oracle, double rounding
         REQUIRE(same_bits(dout_device.get(), dout));
         scratch.get();  // its canaries
 
+        // Written over what was there, it is what was added to nothing.
+        auto bias_gradient = [&](float before, bool accumulate) {
+            dbias.set(std::vector<float>(static_cast<size_t>(C), before));
+            backward(dx.data(), dbias.data(), scratch.data(), x_device.data(), dout_device.data(), N, C, accumulate,
+                     stream);
+            return dbias.get();
+        };
+        REQUIRE((bias_gradient(NAN, false) == bias_gradient(0.0f, true)));
+
         // In place; and where nobody wants the bias's gradient.
-        backward(dout_device.data(), nullptr, scratch.data(), x_device.data(), dout_device.data(), N, C, stream);
+        backward(dout_device.data(), nullptr, scratch.data(), x_device.data(), dout_device.data(), N, C, true, stream);
         REQUIRE(same_bits(dout_device.get(), dx.get()));
     }
 }

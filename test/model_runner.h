@@ -21,11 +21,11 @@ struct ModelRunner {
     ModelRunner(const DecoderConfig& config, const DecoderRun& run)
         : model(make_decoder(config, run, context)), N(int64_t{run.B} * run.T), losses(N, context.stream) {}
 
-    // Mean loss; gradients of the mean loss += where `backward`.
-    double loss(const DeviceBatch& batch, bool backward = false, float weight = 1.0f) {
+    // Mean loss; where `backward`, gradients of `weight` times it, += if accumulate.
+    double loss(const DeviceBatch& batch, bool backward = false, float weight = 1.0f, bool accumulate = false) {
         const int64_t rows = int64_t{(*batch).B} * (*batch).T;
         if (backward)
-            model->forward_backward(losses.data(), *batch, weight / static_cast<float>(rows));
+            model->forward_backward(losses.data(), *batch, weight / static_cast<float>(rows), accumulate);
         else
             model->forward(losses.data(), *batch);
         const std::vector<float> values = losses.get();
@@ -50,7 +50,6 @@ struct ModelRunner {
         model->params().sync_work(context.stream);
         context.stream.synchronize();
     }
-    void zero_grad() { model->params().zero_grad(context.stream); }
 };
 
 // ||a - b|| / ||b||; infinite if anything is not finite.

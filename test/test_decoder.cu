@@ -143,18 +143,43 @@ TEST_CASE("model/decoder: two batches of B accumulated are one batch of 2B") {
         DeviceBatch whole(tokens, targets, 2 * B, T, r.context.stream);
         const double loss = r.loss(whole, true);
         const std::vector<float> expected = r.gradients();
-        r.zero_grad();
         double sum = 0;
         for (int half : {0, 1}) {
             auto part = [&](const std::vector<int>& v) {
                 return std::vector<int>(v.begin() + half * B * T, v.begin() + (half + 1) * B * T);
             };
             DeviceBatch batch(part(tokens), part(targets), B, T, r.context.stream);
-            sum += 0.5 * r.loss(batch, true, 0.5f);
+            sum += 0.5 * r.loss(batch, true, 0.5f, half > 0);
         }
         REQUIRE(std::abs(sum - loss) <= 1e-6 * loss);  // one rounding per loss
         REQUIRE(relative_distance(r.gradients(), expected) <= rounding_distance(c, 2 * B * T));
     }
+}
+
+TEST_CASE("model/decoder: gradients are written over what was there, or added to it") {
+    for (const std::string& family : kModels)
+        for (const bool tied : {true, false}) {
+            INFO(family << (tied ? " tied" : ""));
+            DecoderConfig c = small_config(family);
+            c.tied_head = tied;
+            c.max_T = T + 3;  // positions that no batch has
+            ModelRunner r(c, {B, T, DType::bf16});
+            r.model->params().initialize(7, r.context.stream);
+            DeviceBatch batch = random_batch(B, 11, c.V, r.context.stream);
+            // Of all rows; what lies between them is nobody's.
+            auto gradients_after = [&](float before, bool accumulate) {
+                const std::vector<float> all(static_cast<size_t>(r.model->table().size()), before);
+                upload(r.model->params().grad_all(), all.data(), std::ssize(all), r.context.stream);
+                r.context.stream.synchronize();
+                r.loss(batch, true, 1.0f, accumulate);
+                const std::vector<float> gradients = r.gradients();
+                std::vector<float> rows;
+                for (const ParamRow& p : r.model->table().rows())
+                    rows.insert(rows.end(), gradients.begin() + p.offset, gradients.begin() + p.offset + p.size());
+                return rows;
+            };
+            REQUIRE((gradients_after(NAN, false) == gradients_after(0.0f, true)));
+        }
 }
 
 TEST_CASE("model/decoder: masked documents are the documents run one by one") {
@@ -172,12 +197,11 @@ TEST_CASE("model/decoder: masked documents are the documents run one by one") {
             std::fill_n(doc_start.begin() + from, n, from);
             DeviceBatch batch({tokens.begin() + from, tokens.begin() + from + n},
                               {targets.begin() + from, targets.begin() + from + n}, 1, n, r.context.stream);
-            r.loss(batch, true, static_cast<float>(n) / T);
+            r.loss(batch, true, static_cast<float>(n) / T, d > 0);
             const std::vector<float> losses = r.losses.get();
             separate.insert(separate.end(), losses.begin(), losses.begin() + n);
         }
         const std::vector<float> expected = r.gradients();
-        r.zero_grad();
         DeviceBatch batch(tokens, targets, 1, T, r.context.stream, doc_start);
         r.loss(batch, true);
         // The same terms, tiled differently.
@@ -211,7 +235,6 @@ TEST_CASE("model/decoder: flash attention errs no more than gemm attention, with
                     for (float& w : weights) w = static_cast<float>(bf16(w));
                 }
                 r.set_masters(weights);
-                r.zero_grad();
                 DeviceBatch batch(tokens, targets, 2, 70, r.context.stream, documents ? doc_start : std::vector<int>{});
                 const double loss = r.loss(batch, true);
                 return Outcome{loss, r.gradients()};

@@ -61,7 +61,7 @@ TEMPLATE_TEST_CASE("kernels/gelu: large inputs saturate, NaN stays NaN", "", flo
     Guarded<T> x_device(x, stream), out(6, stream), dx(6, stream), ones(std::vector<T>(6, T(1.0f)), stream);
     teon::gelu_forward(out.data(), x_device.data(), 6, stream);
     Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(6, 1)), stream);
-    teon::gelu_backward(dx.data(), nullptr, scratch.data(), x_device.data(), ones.data(), 6, 1, stream);
+    teon::gelu_backward(dx.data(), nullptr, scratch.data(), x_device.data(), ones.data(), 6, 1, true, stream);
     const auto y = out.get(), d = dx.get();
     const float expected[5] = {0.0f, 0.0f, static_cast<float>(x[2]), static_cast<float>(x[3]), 0.0f};
     const float slopes[5] = {0.0f, 0.0f, 1.0f, 1.0f, 0.5f};
@@ -88,7 +88,7 @@ TEMPLATE_TEST_CASE("kernels/gelu: the same bits under every schedule", "", float
     REQUIRE(same_under_all_schedules([&] {
         dbias.set(std::vector<float>(C, 1.0f));
         teon::gelu_forward(out.data(), x.data(), n, stream);
-        teon::gelu_backward(dx.data(), dbias.data(), scratch.data(), x.data(), dout.data(), N, C, stream);
+        teon::gelu_backward(dx.data(), dbias.data(), scratch.data(), x.data(), dout.data(), N, C, true, stream);
         return bytes_of(out.get(), dx.get(), dbias.get());
     }));
 }

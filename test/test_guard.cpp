@@ -161,7 +161,7 @@ public:
         params_ = std::make_unique<ParamStore>(table, DType::f32, stream);
         params_->initialize(1, stream);
     }
-    void forward_backward(float* losses, const Batch& batch, float grad_scale,
+    void forward_backward(float* losses, const Batch& batch, float grad_scale, bool accumulate,
                           const std::function<void(int)>&) override {
         std::vector<float> loss(static_cast<size_t>(batch.B * batch.T), 2.0f), gradient(64), before(64);
         for (size_t i = 0; i < 64; ++i)
@@ -169,7 +169,7 @@ public:
         if (plant) plant(call_, loss[1], gradient[5]);
         download(before.data(), params_->grad_all(), 64, stream_);
         stream_.synchronize();
-        for (size_t i = 0; i < 64; ++i) before[i] += grad_scale * gradient[i];
+        for (size_t i = 0; i < 64; ++i) before[i] = (accumulate ? before[i] : 0.0f) + grad_scale * gradient[i];
         upload(params_->grad_all(), before.data(), 64, stream_);
         upload(losses, loss.data(), std::ssize(loss), stream_);
         stream_.synchronize();

@@ -572,7 +572,7 @@ TEST_CASE("runtime/activation: GELU and its derivative agree with the oracle fro
     Guarded<float> X(x, stream), Ones(std::vector<float>(n, 1.0f), stream), Y(n, stream), Slope(n, stream);
     gelu_forward(Y.data(), X.data(), n, stream);
     Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(static_cast<int>(n), 1)), stream);
-    gelu_backward(Slope.data(), nullptr, scratch.data(), X.data(), Ones.data(), static_cast<int>(n), 1, stream);
+    gelu_backward(Slope.data(), nullptr, scratch.data(), X.data(), Ones.data(), static_cast<int>(n), 1, true, stream);
     auto y = Y.get(), slope = Slope.get();
     REQUIRE(std::isnan(y.back()));
     REQUIRE(std::isnan(slope.back()));

@@ -32,7 +32,8 @@ MACHINE = {"flops": 100e12, "tensor": 100e12, "bytes": 1e12, "issue": 1e12, "lau
 
 
 def table(**changes):
-    return {"shape": {"B": 2, "T": 512}, "machine": {"M": MACHINE}, "linear": [], "kernel": [{**KERNEL, **changes}]}
+    return {"shape": {"B": 2, "T": 512, "S": 1}, "machine": {"M": MACHINE}, "linear": [],
+            "kernel": [{**KERNEL, **changes}]}
 
 
 class Counting(unittest.TestCase):
@@ -80,9 +81,19 @@ class Predicting(unittest.TestCase):
         one = table()
         one["kernel"] = []
         one["linear"] = [{"name": "x", "times": "1", "rows": "8192", "out": "1280", "in": "640"}]  # dW: 50 tiles of 100
+        one["shape"]["B"] = 16
         found, first = (model_gpu.predict(one, {}, "M", searched)[2] for searched in (True, False))
         arithmetic = 2 * 8192 * 1280 * 640 / 100e12
-        self.assertAlmostEqual(first.seconds - found.seconds, arithmetic)
+        self.assertAlmostEqual((first.seconds - found.seconds) / arithmetic, 1)
+
+    def test_a_weight_gradient_is_added_to_but_in_the_first_rows_of_a_step(self):
+        one = table()
+        one["kernel"] = []
+        one["linear"] = [{"name": "x", "times": "1", "rows": "N/2", "out": "64", "in": "32"}]
+        moved = lambda S: model_gpu.predict(one, {}, "M", shape={"B": 2, "T": 512, "S": S})[2].bytes
+        written = 2 * 512 * (64 + 32) + 4 * 64 * 32
+        self.assertAlmostEqual(moved(1), written + 4 * 64 * 32 / 2)
+        self.assertAlmostEqual(moved(4), written + 4 * 64 * 32 * 7 / 8)
 
     def test_the_committed_table_is_whole(self):
         committed, counts = model_gpu.load()

@@ -83,22 +83,37 @@ struct Layer {
         return bytes_of(out.get(), mean.get(), rstd.get());
     }
 
-    // The bytes of the parameters' gradients, which it adds to what was there before.
+    // The bytes of the parameters' gradients, which are added to what was there before.
     std::string backward(T* dx, const T* dresidual, bool sums = true) {
-        const T* x = x_device.data();
         dweight.set(dweight_before);
         dbias.set(dbias_before);
         dx_sums.set(dx_sums_before);
+        queue_backward(dx, dresidual, sums, true);
+        return bytes_of(dweight.get(), dbias.get());
+    }
+
+    // The sums over rows, written over or added to what is `before` everywhere.
+    std::vector<float> sums_of_backward(float before, bool accumulate) {
+        for (Guarded<float>* sums : {&dweight, &dbias, &dx_sums}) sums->set(std::vector<float>(C, before));
+        queue_backward(dx.data(), dresidual_device.data(), true, accumulate);
+        std::vector<float> all = dweight.get();
+        if (!CENTERED) return all;
+        for (Guarded<float>* sums : {&dbias, &dx_sums})
+            for (float x : sums->get()) all.push_back(x);
+        return all;
+    }
+
+    void queue_backward(T* dx, const T* dresidual, bool sums, bool accumulate) {
+        const T* x = x_device.data();
         if constexpr (CENTERED) {
             layernorm_backward(dx, dweight.data(), dbias.data(), sums ? dx_sums.data() : nullptr, scratch.data(),
                                dout_device.data(), dresidual, x, mean.data(), rstd.data(), weight_device.data(), N, C,
-                               stream);
+                               accumulate, stream);
         } else {
             rmsnorm_backward(dx, dweight.data(), scratch.data(), dout_device.data(), dresidual, x, rstd.data(),
-                             weight_device.data(), N, C, stream);
+                             weight_device.data(), N, C, accumulate, stream);
         }
         scratch.get();  // its canaries
-        return bytes_of(dweight.get(), dbias.get());
     }
 
     template <typename Number>
@@ -167,6 +182,7 @@ TEMPLATE_TEST_CASE("kernels/norm: backward matches the oracle and adds to the pa
             REQUIRE(compare(layer.dx_sums.get(), sums, kRoundings));
         }
 
+        REQUIRE((layer.sums_of_backward(NAN, false) == layer.sums_of_backward(0.0f, true)));
         REQUIRE((layer.backward(dx, dresidual, false) == parameter_gradients));  // nobody wants dx's sums
         REQUIRE(same_bits(layer.dx.get(), dx_apart));
         REQUIRE(same_bits(layer.dx_sums.get(), layer.dx_sums_before));

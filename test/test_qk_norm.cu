@@ -68,12 +68,12 @@ struct Device {
         teon::qk_norm_forward(out.data(), rstd.data(), x_device.data(), q_device.data(), k_device.data(), s.N, s.NH,
                               s.NKV, s.HS, kEps, stream);
     }
-    void backward(const std::vector<float>& dq_before, const std::vector<float>& dk_before) {
+    void backward(const std::vector<float>& dq_before, const std::vector<float>& dk_before, bool accumulate = true) {
         dqkv.set(dout);
         dq.set(dq_before);
         dk.set(dk_before);
         teon::qk_norm_backward(dqkv.data(), dq.data(), dk.data(), scratch.data(), x_device.data(), rstd.data(),
-                               q_device.data(), k_device.data(), s.N, s.NH, s.NKV, s.HS, stream);
+                               q_device.data(), k_device.data(), s.N, s.NH, s.NKV, s.HS, accumulate, stream);
         scratch.get();  // its canaries
     }
 };
@@ -103,6 +103,14 @@ TEMPLATE_TEST_CASE("kernels/qk_norm: forward and backward match the oracle and a
         REQUIRE(compare(d.dq.get(), g.dq_weight, kRoundings));
         REQUIRE(compare(d.dk.get(), g.dk_weight, kRoundings));
         REQUIRE(same_bits(d.x_device.get(), d.x));
+
+        // Written over what was there, the weights' gradients are what was added to nothing.
+        const std::vector<float> zeros(s.HS, 0.0f), nothing(s.HS, NAN);
+        d.backward(zeros, zeros);
+        const auto dq_added = d.dq.get(), dk_added = d.dk.get();
+        d.backward(nothing, nothing, false);
+        REQUIRE((d.dq.get() == dq_added));
+        REQUIRE((d.dk.get() == dk_added));
 
         // Values pass through, forth and back, bit for bit.
         const auto out = d.out.get(), dx = d.dqkv.get();

@@ -49,7 +49,7 @@ TEMPLATE_TEST_CASE("kernels/relu2: zero below zero, NaN stays NaN", "", float, b
     Guarded<T> x_device(x, stream), out(5, stream), dx(5, stream), ones(std::vector<T>(5, T(1.0f)), stream);
     teon::relu2_forward(out.data(), x_device.data(), 5, stream);
     Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(5, 1)), stream);
-    teon::relu2_backward(dx.data(), nullptr, scratch.data(), x_device.data(), ones.data(), 5, 1, stream);
+    teon::relu2_backward(dx.data(), nullptr, scratch.data(), x_device.data(), ones.data(), 5, 1, true, stream);
     const auto y = out.get(), d = dx.get();
     const float expected[4] = {0.0f, 0.0f, 0.0f, 9.0f}, slopes[4] = {0.0f, 0.0f, 0.0f, 6.0f};
     for (int i = 0; i < 4; i++) {
@@ -75,7 +75,7 @@ TEMPLATE_TEST_CASE("kernels/relu2: the same bits under every schedule", "", floa
     REQUIRE(same_under_all_schedules([&] {
         dbias.set(std::vector<float>(C, 1.0f));
         teon::relu2_forward(out.data(), x.data(), n, stream);
-        teon::relu2_backward(dx.data(), dbias.data(), scratch.data(), x.data(), dout.data(), N, C, stream);
+        teon::relu2_backward(dx.data(), dbias.data(), scratch.data(), x.data(), dout.data(), N, C, true, stream);
         return bytes_of(out.get(), dx.get(), dbias.get());
     }));
 }

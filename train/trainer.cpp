@@ -74,7 +74,6 @@ struct Trainer::Impl {
         slot.begin.record(ctx.stream);
 
         ParamStore& params = model.params();
-        params.zero_grad(ctx.stream);
         const float grad_scale = 1.0f / static_cast<float>(o.batch_tokens);
         float* loss_sum = loss_sums.data() + ctx.comm->rank();
         int micro = 0;
@@ -83,7 +82,7 @@ struct Trainer::Impl {
             m.data_wait_ms += loader.wait_ms();
             std::function<void(int)> on_grads_ready;
             if (micro + 1 == o.micro_steps) on_grads_ready = [this](int layer) { reducer.ready(layer); };
-            model.forward_backward(losses.data(), batch, grad_scale, on_grads_ready);
+            model.forward_backward(losses.data(), batch, grad_scale, micro > 0, on_grads_ready);
             reduce_sum(loss_sum, scratch.data(), losses.data(), losses.size(), micro > 0, ctx.stream);
         }
         slot.next_sample = loader.next_sample();

@@ -68,8 +68,7 @@ struct Step {
     }
     void queue() {
         ParamStore& params = model->params();
-        params.zero_grad(context.stream);
-        model->forward_backward(losses.data(), *batch, 1.0f / (kB * kT));
+        model->forward_backward(losses.data(), *batch, 1.0f / (kB * kT), false);
         reduce_sum(sums.data(), scratch.data(), losses.data(), losses.size(), false, context.stream);
         reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
                            context.stream);
