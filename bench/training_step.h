@@ -67,8 +67,8 @@ private:
         }
         reduce_sum_squares(sums_.data() + 1, scratch_.data(), params.grad_all(), params.table().size(), false,
                            context.stream);
-        step_control(control_.data(), sums_.data() + 1, sums_.data(), 1.0f, 0.0f, 0.9f, 0.95f, context.stream);
-        optimizer_.step(params, control_.data(), 1.0f, context);
+        step_control(control_.data(), sums_.data() + 1, sums_.data(), 1.0f, 1.0f, 0.0f, 0.9f, 0.95f, context.stream);
+        optimizer_.step(params, control_.data(), context);
     }
 
     int micro_steps_;

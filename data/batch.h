@@ -12,6 +12,8 @@ struct Batch {
     const int* doc_start = nullptr;       // the t at which t's document begins; nullptr = one document per row
     const int* token_order = nullptr;     // row numbers sorted by token, ties by row: the order of embedding gradients
     const int* position_order = nullptr;  // row numbers sorted by position, ties by row
+
+    bool operator==(const Batch&) const = default;
 };
 
 }  // namespace teon

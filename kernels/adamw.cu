@@ -7,8 +7,10 @@ namespace teon {
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     adamw_update_kernel(float* master, T* work, float* m, float* v, const float* grad, const StepControl* control,
-                        int64_t n, float lr, float beta1, float beta2, float eps, float weight_decay) {
+                        int64_t n, float peak_lr, float lr_scale, float beta1, float beta2, float eps,
+                        float weight_decay) {
     if (control->skip != 0) return;
+    const float lr = peak_lr * control->lr_factor * lr_scale;
     const float scale = control->scale, keep = 1.0f - lr * weight_decay;
     const float step = lr / control->bias_correction1;
     const float v_scale = 1.0f / sqrtf(control->bias_correction2);
@@ -31,20 +33,21 @@ __global__ void __launch_bounds__(kFlatBlock)
 
 template <typename T>
 void adamw_update(float* master, T* work, float* m, float* v, const float* grad, const StepControl* control, int64_t n,
-                  float lr, float beta1, float beta2, float eps, float weight_decay, const Stream& stream) {
+                  float lr, float lr_scale, float beta1, float beta2, float eps, float weight_decay,
+                  const Stream& stream) {
     constexpr int WIDEST = kVecWidth<float>;
     for_flat_width<WIDEST>(
         [&](auto width) {
             constexpr int W = decltype(width)::value;
             launch<adamw_update_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, master, work, m, v, grad,
-                                              control, n, lr, beta1, beta2, eps, weight_decay);
+                                              control, n, lr, lr_scale, beta1, beta2, eps, weight_decay);
         },
         master, work, m, v, grad);
 }
 
 template void adamw_update(float*, float*, float*, float*, const float*, const StepControl*, int64_t, float, float,
-                           float, float, float, const Stream&);
+                           float, float, float, float, const Stream&);
 template void adamw_update(float*, bf16*, float*, float*, const float*, const StepControl*, int64_t, float, float,
-                           float, float, float, const Stream&);
+                           float, float, float, float, const Stream&);
 
 }  // namespace teon

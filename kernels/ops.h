@@ -202,22 +202,25 @@ struct StepControl {
     float loss_z = 0,
           grad_norm_z = 0;  // in standard deviations of the steps before; 0 for the first 16, inf if not finite
     SeriesStats loss_stats = {}, grad_norm_stats = {};
+    float lr_factor = 1;  // of the schedule: what learning rates are multiplied by
 };
-// Fills *control from norm_squared[0] and loss[0] (device), counting up `updates` unless skipped. clip = 0: no
-// clipping. spike_limit > 0: a step whose loss_z or grad_norm_z is above it is skipped. Values that are not finite are
-// not counted in the statistics, and outliers as 4 standard deviations, so that neither blinds them and a lasting
-// change is accepted in time.
-void step_control(StepControl* control, const float* norm_squared, const float* loss, float clip, float spike_limit,
-                  float beta1, float beta2, const Stream& stream);
+// Fills *control from norm_squared[0], loss[0] (device) and lr_factor, counting up `updates` unless skipped; no other
+// kernel of a step has an argument that changes from step to step. clip = 0: no clipping. spike_limit > 0: a step whose
+// loss_z or grad_norm_z is above it is skipped. Values that are not finite are not counted in the statistics, and
+// outliers as 4 standard deviations, so that neither blinds them and a lasting change is accepted in time.
+void step_control(StepControl* control, const float* norm_squared, const float* loss, float lr_factor, float clip,
+                  float spike_limit, float beta1, float beta2, const Stream& stream);
 
 // ---- adamw.cu -----------------------------------------------------------------------------------
 
 // AdamW with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101) on n parameters:
 //   g = grad * scale; m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2;
-//   master = master (1 - lr wd) - lr (m / bc1) / (sqrt(v / bc2) + eps); work = master rounded (work may be nullptr).
+//   master = master (1 - r wd) - r (m / bc1) / (sqrt(v / bc2) + eps); work = master rounded (work may be nullptr),
+// where r = lr * lr_factor of control * lr_scale.
 template <typename T>
 void adamw_update(float* master, T* work, float* m, float* v, const float* grad, const StepControl* control, int64_t n,
-                  float lr, float beta1, float beta2, float eps, float weight_decay, const Stream& stream);
+                  float lr, float lr_scale, float beta1, float beta2, float eps, float weight_decay,
+                  const Stream& stream);
 
 // ---- fill.cu ------------------------------------------------------------------------------------
 
@@ -273,8 +276,9 @@ template <typename T>
 void unfold(T* Z, const float* momentum, const float* grad, const float* scales, const StepControl* control,
             const SliceBatch& s, const SliceLayout& layout, float mu, const Stream& stream);
 
-// master = master (1 - lr decay) - lr step Z, slice by slice; work = master rounded (nullptr: none). Nothing if control
-// says skip. With master = 0, decay = 0, step = -1 and lr = 1 this is the inverse of unfold.
+// master = master (1 - r decay) - r step Z, slice by slice, where r = lr * lr_factor of control; work = master rounded
+// (nullptr: none). Nothing if control says skip. Without control r = lr: with master = 0, decay = 0, step = -1 and
+// lr = 1 this is the inverse of unfold.
 template <typename T, typename W>
 void fold_update(float* master, W* work, const T* Z, const StepControl* control, const SliceBatch& s,
                  const SliceLayout& layout, float lr, const Stream& stream);

@@ -24,10 +24,11 @@ __device__ float count_in(SeriesStats& s, float x) {
     return z;
 }
 
-__global__ void step_control_kernel(StepControl* control, const float* norm_squared, const float* loss, float clip,
-                                    float spike_limit, float beta1, float beta2) {
+__global__ void step_control_kernel(StepControl* control, const float* norm_squared, const float* loss, float lr_factor,
+                                    float clip, float spike_limit, float beta1, float beta2) {
     if (threadIdx.x > 0) return;
     StepControl c = *control;
+    c.lr_factor = lr_factor;
     c.grad_norm = sqrtf(norm_squared[0]);
     c.skip = 0;
     if (std::isfinite(c.grad_norm) && std::isfinite(loss[0])) {
@@ -49,9 +50,10 @@ __global__ void step_control_kernel(StepControl* control, const float* norm_squa
     *control = c;
 }
 
-void step_control(StepControl* control, const float* norm_squared, const float* loss, float clip, float spike_limit,
-                  float beta1, float beta2, const Stream& stream) {
-    launch<step_control_kernel>({1, 32}, stream, control, norm_squared, loss, clip, spike_limit, beta1, beta2);
+void step_control(StepControl* control, const float* norm_squared, const float* loss, float lr_factor, float clip,
+                  float spike_limit, float beta1, float beta2, const Stream& stream) {
+    launch<step_control_kernel>({1, 32}, stream, control, norm_squared, loss, lr_factor, clip, spike_limit, beta1,
+                                beta2);
 }
 
 }  // namespace teon

@@ -115,8 +115,9 @@ __global__ void __launch_bounds__(kFlatBlock)
 template <typename T, typename WorkT, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     fold_update_kernel(float* master, WorkT* work, const T* Z, const StepControl* control, SliceBatch s,
-                       SliceLayout layout, float lr) {
+                       SliceLayout layout, float peak_lr) {
     if (skips(control)) return;
+    const float lr = control ? peak_lr * control->lr_factor : peak_lr;
     const int index = static_cast<int>(blockIdx.y);
     const Slice slice = s.slices[index];
     const float keep = 1.0f - lr * slice.decay, step = lr * slice.step;

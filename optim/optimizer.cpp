@@ -119,10 +119,10 @@ struct Optimizer::Impl {
     Buffer<float> partial, scales;  // of one chunk of slices
 
     template <typename W>
-    void step(ParamStore& params, const StepControl* control, float lr_factor, Context& context);
+    void step(ParamStore& params, const StepControl* control, Context& context);
     template <typename T, typename W>
     void step_chunk(const GroupState& state, int first, int count, ParamStore& params, W* work,
-                    const StepControl* control, float lr, Context& context);
+                    const StepControl* control, Context& context);
 
     Impl(const ParamTable& t, const OptimizerOptions& o, int ranks)
         : options(o), table(t), plan(plan_optimizer(t, o)), ownership(t, plan, o, ranks) {}
@@ -167,7 +167,7 @@ const Ownership& Optimizer::ownership() const { return impl_->ownership; }
 // Momentum, unfolding, orthogonalization and update of stacks [first, first + count) of a group.
 template <typename T, typename W>
 void Optimizer::Impl::step_chunk(const GroupState& state, int first, int count, ParamStore& params, W* work,
-                                 const StepControl* control, float lr, Context& context) {
+                                 const StepControl* control, Context& context) {
     if (count == 0) return;
     const StackGroup& group = state.group;
     const SliceBatch slices = state.batch(first, count);
@@ -185,14 +185,13 @@ void Optimizer::Impl::step_chunk(const GroupState& state, int first, int count, 
     unfold(Z, state.momentum.data(), options.nesterov ? params.grad_all() : nullptr, scales.data(), control, slices,
            layout, mu, stream);
     const T* O = static_cast<const T*>(orthogonalize(Z, rest, batch, group.method, context));
-    fold_update(params.master_all(), work, O, control, slices, layout, lr, stream);
+    fold_update(params.master_all(), work, O, control, slices, layout, options.lr, stream);
 }
 
 template <typename W>
-void Optimizer::Impl::step(ParamStore& params, const StepControl* control, float lr_factor, Context& context) {
+void Optimizer::Impl::step(ParamStore& params, const StepControl* control, Context& context) {
     // In float the master weights are the work weights.
     W* work = std::is_same_v<W, float> ? nullptr : static_cast<W*>(params.work_all());
-    const float adamw_lr = options.adamw_lr * lr_factor, lr = options.lr * lr_factor;
     auto exchange = [&](const std::vector<Part>& updated) {
         if (context.comm->size() > 1)
             context.comm->broadcast(params.work_all(), params.dtype(), updated, context.stream);
@@ -204,21 +203,21 @@ void Optimizer::Impl::step(ParamStore& params, const StepControl* control, float
         const float decay =
             s.run.decay ? options.adamw_weight_decay.value_or(options.weight_decay) / s.run.lr_scale : 0;
         adamw_update(params.master_all() + at, work ? work + at : nullptr, s.m.data(), s.v.data(),
-                     params.grad_all() + at, control, s.size, adamw_lr * s.run.lr_scale, options.beta1, options.beta2,
-                     options.eps, decay, context.stream);
+                     params.grad_all() + at, control, s.size, options.adamw_lr, s.run.lr_scale, options.beta1,
+                     options.beta2, options.eps, decay, context.stream);
     }
     exchange(adamw_parts);
     for (const GroupState& state : groups) {
         for (const Round& round : state.rounds) {
             switch (state.group.method.dtype) {
                 case DType::f32:
-                    step_chunk<float>(state, round.first, round.count, params, work, control, lr, context);
+                    step_chunk<float>(state, round.first, round.count, params, work, control, context);
                     break;
                 case DType::bf16:
-                    step_chunk<bf16>(state, round.first, round.count, params, work, control, lr, context);
+                    step_chunk<bf16>(state, round.first, round.count, params, work, control, context);
                     break;
                 case DType::f16:
-                    step_chunk<f16>(state, round.first, round.count, params, work, control, lr, context);
+                    step_chunk<f16>(state, round.first, round.count, params, work, control, context);
                     break;
             }
             exchange(round.updated);
@@ -227,17 +226,19 @@ void Optimizer::Impl::step(ParamStore& params, const StepControl* control, float
     context.comm->join(context.stream);
 }
 
-void Optimizer::step(ParamStore& params, const StepControl* control, float lr_factor, Context& context) {
+void Optimizer::step(ParamStore& params, const StepControl* control, Context& context) {
     CHECK(control != nullptr, "Optimizer::step: control is null");
     CHECK(params.table().size() == impl_->table.size(),
           "Optimizer::step: parameters of another table: {} elements, not {}", params.table().size(),
           impl_->table.size());
     if (params.dtype() == DType::f32) {
-        impl_->step<float>(params, control, lr_factor, context);
+        impl_->step<float>(params, control, context);
     } else {
-        impl_->step<bf16>(params, control, lr_factor, context);
+        impl_->step<bf16>(params, control, context);
     }
 }
+
+bool Optimizer::step_waits() const { return impl_->options.ortho == Ortho::svd && !impl_->plan.stacks.empty(); }
 
 void Optimizer::check_finite(Context& context) {
     for (const GroupState& state : impl_->groups) {

@@ -112,9 +112,11 @@ public:
 
     // One update from params.grad, of which the elements that this rank owns count; the working weights are then the
     // same on every rank. In bf16 a rank's master weights stay behind where it is not their owner (collect_masters).
-    // lr_factor is the schedule's, in [0, 1]. Obeys control (device): clip scale, skip. Queues work on context.stream
-    // and does not wait for it (except with Ortho::svd).
-    void step(ParamStore& params, const StepControl* control, float lr_factor, Context& context);
+    // Obeys control (device): the schedule's factor, clip scale, skip. What it queues on context.stream is the same at
+    // every step, so that a graph may hold it.
+    void step(ParamStore& params, const StepControl* control, Context& context);
+    // step() waits for the device, as singular values of Ortho::svd do: no graph can hold it.
+    bool step_waits() const;
 
     // Off the hot path; all of them wait for the device.
     // Throws Error naming the stack if a momentum was ever not finite. Such a stack is left out of the update (its

@@ -136,6 +136,32 @@ double Event::milliseconds(const Event& from, const Event& to) {
     return ms;
 }
 
+// Only this thread is held to what a capture allows: others may load data and write files meanwhile.
+Graph::Capture::Capture(const Stream& stream) : stream_(&stream) {
+    check_cuda(cudaStreamBeginCapture(cuda(stream), cudaStreamCaptureModeThreadLocal), "beginning a graph");
+}
+Graph::Capture::~Capture() {
+    cudaGraph_t graph = nullptr;
+    if (!stream_) return;
+    if (cudaStreamEndCapture(cuda(*stream_), &graph) == cudaSuccess) cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
+}
+void* Graph::Capture::end() {
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamEndCapture(cuda(*std::exchange(stream_, nullptr)), &graph), "noting a graph");
+    cudaGraphExec_t ready = nullptr;
+    const cudaError_t status = cudaGraphInstantiate(&ready, graph, 0);
+    cudaGraphDestroy(graph);
+    check_cuda(status, "making a graph ready");
+    return ready;
+}
+Graph::~Graph() {
+    if (handle_) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle_));
+}
+void Graph::launch(const Stream& stream) const {
+    check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_), cuda(stream)), "launching a graph");
+}
+
 namespace detail {
 
 void* device_allocate(size_t bytes) {

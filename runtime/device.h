@@ -1,5 +1,5 @@
 // Devices, memory and streams.
-// Owners (Stream, Event, Buffer, PinnedBuffer, Arena) are move-only; everything else is a view.
+// Owners (Stream, Event, Graph, Buffer, PinnedBuffer, Arena) are move-only; everything else is a view.
 #pragma once
 
 #include <cstddef>
@@ -70,6 +70,39 @@ public:
     void make_wait(const Stream& stream) const;                      // stream continues after this event
     static double milliseconds(const Event& from, const Event& to);  // both must be done
 private:
+    void* handle_ = nullptr;
+};
+
+// What was queued on a stream, and on others that it waited for meanwhile, to be queued again as a whole: the same work
+// on the same memory, at the cost of one call.
+class Graph {
+public:
+    // Calls queue(), whose work is noted and not done. It must neither wait for the device nor allocate (Error), and what
+    // it hands over by address must stay. Other threads may do as they like. Passes on what queue() throws.
+    template <typename Queue>
+    Graph(const Stream& stream, Queue&& queue) {
+        Capture capture(stream);
+        queue();
+        handle_ = capture.end();
+    }
+    ~Graph();
+    Graph(Graph&& o) noexcept : handle_(std::exchange(o.handle_, nullptr)) {}
+    Graph& operator=(Graph&& o) noexcept {
+        std::swap(handle_, o.handle_);
+        return *this;
+    }
+    void launch(const Stream& stream) const;
+
+private:
+    class Capture {
+    public:
+        explicit Capture(const Stream& stream);
+        ~Capture();  // of a capture that has not ended: what was noted is forgotten
+        void* end();
+
+    private:
+        const Stream* stream_;
+    };
     void* handle_ = nullptr;
 };
 

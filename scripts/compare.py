@@ -22,7 +22,7 @@ from run_folder import BadRun, Unfinished, exit_code, find_runs, is_done, open_r
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync",
            "keep-last", "keep-every", "on-save-error", "resume", "time-limit", "max-skipped", "warn-spikes",
            "diagnose-every", "profile-steps", "check-ranks", "rank-logs", "comm-timeout", "recompute", "autotune",
-           "algorithms"}
+           "algorithms", "graphs"}
 
 
 @dataclasses.dataclass

@@ -43,7 +43,7 @@ TEMPLATE_TEST_CASE("kernels/adamw: three updates match the oracle, and the worki
             grad.set(gradient);
             Guarded<StepControl> control(std::vector<StepControl>{control_after(t, scale)}, stream);
             teon::adamw_update(master.data(), work.data(), m_device.data(), v_device.data(), grad.data(),
-                               control.data(), n, kLr, kBeta1, kBeta2, kEps, kDecay, stream);
+                               control.data(), n, kLr, 1.0f, kBeta1, kBeta2, kEps, kDecay, stream);
             test::adamw_update(expected, widen<Tracked>(gradient), scale, t, kLr, kBeta1, kBeta2, kEps, kDecay);
             REQUIRE(same_bits(grad.get(), gradient));
         }
@@ -72,8 +72,8 @@ TEST_CASE("kernels/adamw: without working weights, or at an address without alig
         Guarded<float> work(n, stream);
         float* no_work = nullptr;
         teon::adamw_update(master.data() + shift, with_work ? work.data() : no_work, first.data() + shift,
-                           second.data() + shift, grad.data() + shift, control.data(), n, kLr, kBeta1, kBeta2, kEps,
-                           kDecay, stream);
+                           second.data() + shift, grad.data() + shift, control.data(), n, kLr, 1.0f, kBeta1, kBeta2,
+                           kEps, kDecay, stream);
         auto result = master.get();
         return std::vector<float>(result.begin() + shift, result.end());
     };
@@ -92,8 +92,8 @@ TEST_CASE("kernels/adamw: a skipped step changes nothing") {
     StepControl skip = control_after(3, 0.0f);
     skip.skip = 1;
     Guarded<StepControl> control(std::vector<StepControl>{skip}, stream);
-    teon::adamw_update(master.data(), work.data(), m.data(), v.data(), grad.data(), control.data(), n, kLr, kBeta1,
-                       kBeta2, kEps, kDecay, stream);
+    teon::adamw_update(master.data(), work.data(), m.data(), v.data(), grad.data(), control.data(), n, kLr, 1.0f,
+                       kBeta1, kBeta2, kEps, kDecay, stream);
     for (const Guarded<float>* buffer : {&master, &work, &m, &v}) REQUIRE(same_bits(buffer->get(), values));
 }
 
@@ -111,7 +111,7 @@ TEST_CASE("kernels/adamw: the same bits under every schedule") {
         m_device.set(m);
         v_device.set(v);
         teon::adamw_update(master.data(), work.data(), m_device.data(), v_device.data(), grad.data(), control.data(), n,
-                           kLr, kBeta1, kBeta2, kEps, kDecay, stream);
+                           kLr, 1.0f, kBeta1, kBeta2, kEps, kDecay, stream);
         return bytes_of(master.get(), work.get(), m_device.get(), v_device.get());
     }));
 }

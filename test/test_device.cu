@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <numeric>
+#include <stdexcept>
+#include <thread>
 
 #include "runtime/comm.h"
 #include "test/compare.h"
@@ -48,6 +50,47 @@ TEST_CASE("runtime/device: buffers are counted while they live") {
     }
     REQUIRE(device_bytes_in_use() == before);
     REQUIRE(device_bytes_peak() >= before + 4066);
+}
+
+TEST_CASE("runtime/device: a graph does again what was queued, wherever its memory's values come from") {
+    Stream stream;
+    Buffer<int> from(3), between(3), to(3);
+    PinnedBuffer<int> seen(3);
+    zero(from.data(), 3, stream);
+    Graph graph(stream, [&] {
+        copy(between.data(), from.data(), 3, stream);
+        std::thread([] { const Buffer<int> other(5); }).join();  // other threads are not held to what a capture allows
+        copy(to.data(), between.data(), 3, stream);
+    });
+    const Graph moved(std::move(graph));
+    for (const int value : {5, 6, 7}) {
+        const std::vector<int> values(3, value);
+        upload(from.data(), values.data(), 3, stream);
+        moved.launch(stream);
+        download(seen.data(), to.data(), 3, stream);
+        stream.synchronize();
+        for (int i = 0; i < 3; ++i) REQUIRE(seen[i] == value);
+    }
+}
+
+TEST_CASE("runtime/device: a graph of what allocates, waits or throws is refused, and the stream goes on") {
+    Stream stream;
+    Buffer<int> x(2);
+    REQUIRE_THROWS_AS(Graph(stream, [&] { const Buffer<int> more(4); }), Error);
+    REQUIRE_THROWS_AS(Graph(stream, [&] { stream.synchronize(); }), Error);
+    REQUIRE_THROWS_AS(Graph(stream,
+                            [&] {
+                                zero(x.data(), 2, stream);
+                                throw std::out_of_range("mine");
+                            }),
+                      std::out_of_range);
+    const Graph graph(stream, [&] { zero(x.data(), 2, stream); });
+    std::vector<int> values = {1, 2};
+    upload(x.data(), values.data(), 2, stream);
+    graph.launch(stream);
+    download(values.data(), x.data(), 2, stream);
+    stream.synchronize();
+    REQUIRE(values == std::vector<int>{0, 0});
 }
 
 TEST_CASE("runtime/device: an allocation that cannot be had is an error and is not counted") {

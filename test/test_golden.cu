@@ -82,9 +82,9 @@ void check_ten_steps(const std::string& name, DType dtype, const OptimizerOption
         reduce_sum(sums.data(), scratch.data(), g.runner.losses.data(), g.runner.N, false, ctx.stream);
         reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
                            ctx.stream);
-        step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 0.0f, options.beta1, options.beta2,
+        step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 1.0f, 0.0f, options.beta1, options.beta2,
                      ctx.stream);
-        optimizer.step(params, control.data(), 1.0f, ctx);
+        optimizer.step(params, control.data(), ctx);
     }
 }
 

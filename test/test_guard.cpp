@@ -29,7 +29,7 @@ struct Steps {
     StepControl operator()(float loss_value, float norm) {
         norm_squared.set({norm * norm});
         loss.set({loss_value});
-        step_control(control.data(), norm_squared.data(), loss.data(), 0.0f, limit, kBeta1, kBeta2, stream);
+        step_control(control.data(), norm_squared.data(), loss.data(), 1.0f, 0.0f, limit, kBeta1, kBeta2, stream);
         return control.get()[0];
     }
 };

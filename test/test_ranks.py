@@ -143,10 +143,11 @@ class SameResult(Ranks):
                               text=True).stdout
         self.assertRegex(plan, r"(?m)^ +\d-\d +0 +0\.00 ")  # ranks that own no stack
 
-    def test_the_same_bits_twice(self):
-        for out in ("a", "b"):
-            self.train(2, out, "--optimizer", "teon", steps=20)
-        self.assertEqual(self.losses("a"), self.losses("b"))
+    def test_the_same_bits_twice_with_graphs_and_without(self):
+        for out in ("off", "on", "again"):
+            self.train(2, out, "--optimizer", "teon", "--graphs", "off" if out == "off" else "on", steps=20)
+        self.assertEqual(self.losses("off"), self.losses("on"))
+        self.assertEqual(self.losses("off"), self.losses("again"))
 
     def test_weights_agree_on_all_ranks_for_many_steps(self):
         self.train(4, "4", "--optimizer", "teon", steps=20 if UNKIND else 200)  # SHAPE has --check-ranks

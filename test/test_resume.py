@@ -175,6 +175,15 @@ class ResumeTest(unittest.TestCase):
         self.train("again", *flags, "--resume", steps=60)
         self.assert_same_run("whole", "again", 60)
 
+    def test_graphs_change_no_number_and_a_run_may_turn_to_them(self):
+        flags = ["--optimizer", "teon", "--checkpoint-every", 15]
+        self.train("whole", *flags, "--graphs", "off")
+        shutil.copytree(self.folder / "whole", self.folder / "again")
+        for name in self.checkpoints("again")[1:]:
+            shutil.rmtree(self.folder / "again" / name)
+        self.train("again", *flags, "--graphs", "on", "--profile-steps", "30:31", "--resume")
+        self.assert_same_run("whole", "again", 40)
+
     def test_sigterm_and_sigint_save_and_end_well(self):
         self.train("whole", steps=MANY)
         for which in (signal.SIGTERM, signal.SIGINT):

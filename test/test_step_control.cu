@@ -13,7 +13,7 @@ TEST_CASE("kernels/step_control: clips, counts updates and corrects the bias") {
     Guarded<float> norm_squared(1, stream), loss(std::vector<float>{2.5f}, stream);
     auto step = [&](float norm, float clip) {
         norm_squared.set({norm * norm});
-        step_control(control.data(), norm_squared.data(), loss.data(), clip, 0.0f, kBeta1, kBeta2, stream);
+        step_control(control.data(), norm_squared.data(), loss.data(), 1.0f, clip, 0.0f, kBeta1, kBeta2, stream);
         return control.get()[0];
     };
     const struct {
@@ -40,7 +40,7 @@ TEST_CASE("kernels/step_control: skips a step whose loss or gradient is not fini
     auto step = [&](float norm, float loss_value) {
         norm_squared.set({norm});
         loss.set({loss_value});
-        step_control(control.data(), norm_squared.data(), loss.data(), 1.0f, 0.0f, kBeta1, kBeta2, stream);
+        step_control(control.data(), norm_squared.data(), loss.data(), 1.0f, 1.0f, 0.0f, kBeta1, kBeta2, stream);
         return control.get()[0];
     };
     REQUIRE(step(4.0f, 1.0f).updates == 1);

@@ -51,10 +51,16 @@ struct Run {
         updates += !skip;
         const float bc1 = static_cast<float>(1 - std::pow(0.9, updates)),
                     bc2 = static_cast<float>(1 - std::pow(0.95, updates));
-        const StepControl c{1, scale, skip, updates, bc1, bc2};
+        const StepControl c{.grad_norm = 1,
+                            .scale = scale,
+                            .skip = skip,
+                            .updates = updates,
+                            .bias_correction1 = bc1,
+                            .bias_correction2 = bc2,
+                            .lr_factor = lr_factor};
         upload(control.data(), &c, 1, context.stream);
         context.stream.synchronize();
-        optimizer.step(params, control.data(), lr_factor, context);
+        optimizer.step(params, control.data(), context);
     }
     std::vector<float> weights(int row) { return fetch(params.master(row), table()[row].size(), context); }
     std::vector<float> all() { return fetch(params.master_all(), table().size(), context); }
@@ -380,9 +386,8 @@ TEST_CASE("optim/teon: AdamW's rows are updated as by the kernel alone, decay ke
         Guarded<float> w(std::vector<float>(before.begin() + r.offset, before.begin() + r.offset + n), context.stream);
         Guarded<float> m(std::vector<float>(n, 0), context.stream), v(std::vector<float>(n, 0), context.stream);
         float* no_work = nullptr;
-        adamw_update(w.data(), no_work, m.data(), v.data(), run.params.grad(row), run.control.data(), n,
-                     o.adamw_lr * 0.7f * scale, o.beta1, o.beta2, o.eps, r.decay ? o.weight_decay / scale : 0.0f,
-                     context.stream);
+        adamw_update(w.data(), no_work, m.data(), v.data(), run.params.grad(row), run.control.data(), n, o.adamw_lr,
+                     scale, o.beta1, o.beta2, o.eps, r.decay ? o.weight_decay / scale : 0.0f, context.stream);
         REQUIRE(same_bits(run.weights(row), w.get()));
     }
 }

@@ -163,7 +163,8 @@ public:
 private:
     TrainerOptions trainer_options(const DeviceInfo& device) {
         return {s_.steps,       o_.batch_tokens, s_.micro_steps, o_.grad_clip,
-                o_.skip_spikes, o_.optimizer,    o_.schedule,    device.is_gpu};
+                o_.skip_spikes, o_.optimizer,    o_.schedule,    o_.graphs.value_or(device.is_gpu),
+                device.is_gpu};
     }
 
     bool evaluation_due(int64_t step) const { return evaluator_ && (due(o_.eval_every, step) || step == s_.steps); }

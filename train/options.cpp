@@ -204,6 +204,10 @@ void add_run_flags(OptionTable& t, Options& o) {
     t.integer("--log-every", o.log_every, 1, kMaxInt, "steps between console lines");
     t.integer("--diagnose-every", o.diagnose_every, 0, kMaxCount,
               "steps between measurements of singular vector alignment; 0: never");
+    t.choice(
+        "--graphs", o.graphs, Choices<std::optional<bool>>{{"auto", std::nullopt}, {"on", true}, {"off", false}},
+        "after the first step, replay micro-batches and updates as CUDA graphs, which changes no number (of several "
+        "ranks, only micro-batches before a step's last; no update by --ortho svd); auto: on a GPU");
     t.integer("--memory", o.memory, 1, kMaxCount, "bytes of device memory to plan for, e.g. 40Gi").default_text =
         "what is free; 80Gi with --plan-only";
 }

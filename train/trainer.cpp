@@ -23,6 +23,13 @@ struct Slot {
     int64_t next_sample = 0;  // after it
 };
 
+// Forward and backward of the batch at one of the places that a loader uses in turn.
+struct MicroStep {
+    Batch batch;
+    bool accumulate;
+    Graph graph;
+};
+
 // What a rank says of a step to the others.
 constexpr float kGoOn = 0, kStopAfterIt = 1, kGivenUp = 2;
 
@@ -41,6 +48,9 @@ struct Trainer::Impl {
     Buffer<std::byte> scratch{static_cast<int64_t>(reduce_scratch_bytes())};
     Reducer reducer;
     Slot slots[2];
+    std::vector<MicroStep> micro_steps;
+    std::optional<Graph> update;
+    bool warm = false;  // a whole step has been queued as such: all that it needs is loaded, grown and chosen
     bool stop = false, given_up = false;
     int64_t done = 0, returned = 0;
     StepControl last;         // of the step returned last
@@ -73,17 +83,12 @@ struct Trainer::Impl {
         m.lr = factor * o.optimizer.lr;
         slot.begin.record(ctx.stream);
 
-        ParamStore& params = model.params();
-        const float grad_scale = 1.0f / static_cast<float>(o.batch_tokens);
         float* loss_sum = loss_sums.data() + ctx.comm->rank();
         int micro = 0;
         for (; micro < o.micro_steps && !ctx.give_up(); ++micro) {
             const Batch batch = loader.next(ctx.stream);
             m.data_wait_ms += loader.wait_ms();
-            std::function<void(int)> on_grads_ready;
-            if (micro + 1 == o.micro_steps) on_grads_ready = [this](int layer) { reducer.ready(layer); };
-            model.forward_backward(losses.data(), batch, grad_scale, micro > 0, on_grads_ready);
-            reduce_sum(loss_sum, scratch.data(), losses.data(), losses.size(), micro > 0, ctx.stream);
+            queue_micro_step(batch, micro > 0, micro + 1 == o.micro_steps);
         }
         slot.next_sample = loader.next_sample();
         slot.backward_end.record(ctx.stream);
@@ -99,16 +104,47 @@ struct Trainer::Impl {
         reducer.sum_squares(sums.data() + 1, scratch.data());
 
         slot.optimizer_begin.record(ctx.stream);
-        step_control(control.data(), sums.data() + 1, sums.data(), o.grad_clip, o.skip_spikes, o.optimizer.beta1,
-                     o.optimizer.beta2, ctx.stream);
-        optimizer.step(params, control.data(), static_cast<float>(factor), ctx);
+        step_control(control.data(), sums.data() + 1, sums.data(), static_cast<float>(factor), o.grad_clip,
+                     o.skip_spikes, o.optimizer.beta1, o.optimizer.beta2, ctx.stream);
+        queue_update();
         download(slot.loss_sum.data(), sums.data(), 1, ctx.stream);
         download(slot.loss_sums.data(), loss_sums.data(), loss_sums.size(), ctx.stream);
         download(slot.stops.data(), stops.data(), stops.size(), ctx.stream);
         download(slot.control.data(), control.data(), 1, ctx.stream);
         slot.end.record(ctx.stream);
         ++done;
+        warm = true;
         return true;
+    }
+
+    // Not while kernels are timed one by one. What other ranks take part in is never replayed: the communicator watches
+    // each of its operations by events of its own.
+    bool replays() const { return o.graphs && warm && !ctx.stream.profiler(); }
+
+    // The losses of a micro-batch, and gradients of the step's mean loss; those of the last travel as they become ready.
+    void queue_micro_step(const Batch& batch, bool accumulate, bool last) {
+        const bool communicates = last && ctx.comm->size() > 1;
+        const auto queue = [&] {
+            std::function<void(int)> on_grads_ready;
+            if (communicates) on_grads_ready = [this](int layer) { reducer.ready(layer); };
+            model.forward_backward(losses.data(), batch, 1.0f / static_cast<float>(o.batch_tokens), accumulate,
+                                   on_grads_ready);
+            reduce_sum(loss_sums.data() + ctx.comm->rank(), scratch.data(), losses.data(), losses.size(), accumulate,
+                       ctx.stream);
+        };
+        if (!replays() || communicates) return queue();
+        auto known = std::find_if(micro_steps.begin(), micro_steps.end(),
+                                  [&](const MicroStep& m) { return m.batch == batch && m.accumulate == accumulate; });
+        if (known == micro_steps.end())
+            known = micro_steps.insert(known, {batch, accumulate, Graph(ctx.stream, queue)});
+        known->graph.launch(ctx.stream);
+    }
+
+    void queue_update() {
+        const auto queue = [&] { optimizer.step(model.params(), control.data(), ctx); };
+        if (!replays() || ctx.comm->size() > 1 || optimizer.step_waits()) return queue();
+        if (!update) update.emplace(ctx.stream, queue);
+        update->launch(ctx.stream);
     }
 
     // Gradients, losses and the wish to stop of all ranks; the loss is summed in the order of the ranks.

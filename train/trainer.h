@@ -1,5 +1,5 @@
 // One optimizer step: micro-batches forward and backward, norm, clipping, update. Nothing in a step allocates or waits
-// for the device; metrics are read back when the step after is already queued.
+// for the device, and most of it may be replayed from graphs; metrics are read back when the step after is queued.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@ struct TrainerOptions {
     float skip_spikes = 0;  // StepControl's spike_limit
     OptimizerOptions optimizer;
     Schedule schedule;
+    bool graphs = false;  // after its first step, a trainer replays what is the same at every step
     bool ahead = true;  // step() queues a step while the one before is computed: for devices that work beside the host
 };
 

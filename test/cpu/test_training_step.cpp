@@ -8,6 +8,7 @@
 #include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
+#include "runtime/profiler.h"
 #include "test/compare.h"
 #include "test/device_batch.h"
 #include "test/temp_dir.h"
@@ -72,10 +73,57 @@ struct Step {
         reduce_sum(sums.data(), scratch.data(), losses.data(), losses.size(), false, context.stream);
         reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
                            context.stream);
-        step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 0.0f, 0.9f, 0.95f, context.stream);
-        optimizer.step(params, control.data(), 1.0f, context);
+        step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 1.0f, 0.0f, 0.9f, 0.95f, context.stream);
+        optimizer.step(params, control.data(), context);
     }
     std::vector<float> weights() { return read(model->params().master_all(), model->table().size(), context.stream); }
+};
+
+// A run of a dozen steps on random tokens.
+struct Training {
+    Context context;
+    TempDir folder;
+    Loader loader;
+    std::unique_ptr<Model> model;
+    TrainerOptions options;
+    Optimizer optimizer;
+    Trainer trainer;
+
+    Training(bool llama, Method method, bool graphs, Ortho ortho = Ortho::polar_express)
+        : loader(open_shards(shards(folder), "train"), loader_options()),
+          model(make_decoder(small_config(llama), {kB, kT}, context)),
+          options(trainer_options(method, graphs, ortho)),
+          optimizer(model->params(), options.optimizer, context),
+          trainer(*model, optimizer, loader, options, context) {
+        model->params().initialize(1, context.stream);
+    }
+
+    std::vector<float> weights() { return read(model->params().master_all(), model->table().size(), context.stream); }
+
+private:
+    static std::string shards(const TempDir& folder) {
+        std::vector<uint32_t> tokens;
+        for (int token : random_ints(4000, 3, 50)) tokens.push_back(static_cast<uint32_t>(token));
+        write_shard(folder / "a_train_000000.bin", tokens);
+        return folder.path();
+    }
+    static LoaderOptions loader_options() {
+        LoaderOptions l;
+        l.B = kB;
+        l.T = kT;
+        l.vocab_size = 50;
+        return l;
+    }
+    static TrainerOptions trainer_options(Method method, bool graphs, Ortho ortho) {
+        TrainerOptions o;
+        o.steps = 12;
+        o.batch_tokens = kMicroSteps * kB * kT;
+        o.micro_steps = kMicroSteps;
+        o.optimizer = optimizer_options(method);
+        o.optimizer.ortho = ortho;
+        o.graphs = graphs;
+        return o;
+    }
 };
 
 void check(cudaError_t status) { CHECK(status == cudaSuccess, "{}", cudaGetErrorString(status)); }
@@ -84,43 +132,59 @@ void check(cudaError_t status) { CHECK(status == cudaSuccess, "{}", cudaGetError
 
 TEST_CASE("train/trainer: a step allocates nothing, frees nothing and waits for nothing of its own") {
     for (const Method method : {Method::adamw, Method::muon, Method::teon})
-        for (const bool llama : {false, true}) {
-            CAPTURE(llama);
-            TempDir folder;
-            std::vector<uint32_t> tokens;
-            for (int token : random_ints(4000, 3, 50)) tokens.push_back(static_cast<uint32_t>(token));
-            write_shard(folder / "a_train_000000.bin", tokens);
-            LoaderOptions l;
-            l.B = kB;
-            l.T = kT;
-            l.vocab_size = 50;
-            Context context;
-            Loader loader(open_shards(folder.path(), "train"), l);
-            const auto model = make_decoder(small_config(llama), {kB, kT}, context);
-            model->params().initialize(1, context.stream);
-            TrainerOptions o;
-            o.steps = 100;
-            o.batch_tokens = kMicroSteps * kB * kT;
-            o.micro_steps = kMicroSteps;
-            o.optimizer = optimizer_options(method);
-            Optimizer optimizer(model->params(), o.optimizer, context);
-            Trainer trainer(*model, optimizer, loader, o, context);
-            for (int i = 0; i < 3; ++i) trainer.step();  // buffers that grow have grown
+        for (const bool llama : {false, true})
+            for (const bool graphs : {false, true}) {
+                CAPTURE(llama, graphs);
+                Training t(llama, method, graphs);
+                // Buffers that grow have grown; and each place of a batch has its graphs, for a first micro-step and a
+                // later one: there are 4 places, so 4 steps after the first.
+                for (int i = 0; i < 5; ++i) t.trainer.step();
 
-            const cpu::Counters& now = cpu::counters;
-            const int64_t allocations = now.allocations, frees = now.frees, waits = now.waits,
-                          pageable = now.pageable_waits, events = now.event_waits, launches = now.launches;
-            constexpr int kSteps = 4;
-            for (int i = 0; i < kSteps; ++i) REQUIRE(trainer.step().has_value());
-            REQUIRE(now.launches > launches);
-            REQUIRE(now.allocations == allocations);
-            REQUIRE(now.frees == frees);
-            REQUIRE(now.waits == waits);
-            REQUIRE(now.pageable_waits == pageable);
-            // The copy of the batch before last, for each micro-batch, and the metrics of the step before.
-            REQUIRE(now.event_waits <= events + kSteps * (kMicroSteps + 1));
-            trainer.finish();
-        }
+                const cpu::Counters& now = cpu::counters;
+                const int64_t allocations = now.allocations, frees = now.frees, waits = now.waits,
+                              pageable = now.pageable_waits, events = now.event_waits, launches = now.launches;
+                constexpr int kSteps = 4;
+                for (int i = 0; i < kSteps; ++i) REQUIRE(t.trainer.step().has_value());
+                REQUIRE(now.allocations == allocations);
+                REQUIRE(now.frees == frees);
+                REQUIRE(now.waits == waits);
+                REQUIRE(now.pageable_waits == pageable);
+                // The copy of the batch before last, for each micro-batch, and the metrics of the step before.
+                REQUIRE(now.event_waits <= events + kSteps * (kMicroSteps + 1));
+                // Beside what is replayed: the loss, the norm of the gradients and the decision, five kernels.
+                REQUIRE((now.launches <= launches + kSteps * 5) == graphs);
+                t.trainer.finish();
+            }
+}
+
+TEST_CASE("train/trainer: replayed from graphs, steps give the bits of steps that are queued") {
+    for (const Method method : {Method::adamw, Method::muon, Method::teon})
+        for (const bool llama : {false, true})
+            for (const Ortho ortho : {Ortho::polar_express, Ortho::svd}) {
+                CAPTURE(llama);
+                Training queued(llama, method, false, ortho), replayed(llama, method, true, ortho);
+                // Each graph is made by the fifth step and replayed by the ninth, at learning rates that rise and fall.
+                for (int i = 0; i < 12; ++i) {
+                    const auto expected = queued.trainer.step(), found = replayed.trainer.step();
+                    REQUIRE(expected.has_value() == found.has_value());
+                    if (!found) continue;
+                    REQUIRE(found->loss == expected->loss);
+                    REQUIRE(found->grad_norm == expected->grad_norm);
+                    REQUIRE(found->skip == expected->skip);
+                }
+                REQUIRE(same_bits(replayed.weights(), queued.weights()));
+            }
+}
+
+TEST_CASE("train/trainer: a step that is profiled is queued, with graphs too") {
+    Training t(false, Method::teon, true);
+    for (int i = 0; i < 6; ++i) t.trainer.step();
+    Profiler profiler(t.context.stream);
+    const int64_t launches = cpu::counters.launches;
+    t.trainer.step();
+    REQUIRE(cpu::counters.launches > launches + 5);
+    REQUIRE(profiler.result().rows.size() > 5);
+    t.trainer.finish();
 }
 
 TEST_CASE("train/trainer: a captured step gives the bits of a queued one at every launch of its graph") {
