@@ -54,8 +54,7 @@ bool uses(dnnl::cpu_isa isa) {
     return (static_cast<int>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
 }
 
-// ---- one product on one thread
-// ---------------------------------------------------------------------------------------
+// ---- one product on one thread --------------------------------------------------------------------------------------
 
 // What oneDNN generates code for.
 struct Shape {
@@ -182,8 +181,7 @@ private:
     dnnl::stream stream_{engine()};
 };
 
-// ---- tiles
-// -----------------------------------------------------------------------------------------------------------
+// ---- tiles ----------------------------------------------------------------------------------------------------------
 
 // The output as a grid of tiles of rows x columns (the last ones smaller).
 struct Tiling {

@@ -53,8 +53,7 @@ std::atomic<bool>& strict() {
     return on;
 }
 
-// ---- the unkind memories
-// ---------------------------------------------------------------------------------------------
+// ---- the unkind memories --------------------------------------------------------------------------------------------
 
 // An allocation ends (rounded up to its alignment) at a page that cannot be touched, and one such page is before it.
 struct Block {
@@ -258,8 +257,7 @@ private:
     struct sigaction before_ = {};
 };
 
-// ---- both kinds
-// ------------------------------------------------------------------------------------------------------
+// ---- both kinds -----------------------------------------------------------------------------------------------------
 
 void* allocate(size_t bytes, bool pinned) {
     if (!is_there(bytes)) return nullptr;

@@ -1,5 +1,4 @@
-// GELU in its tanh form; the function itself and its derivative are in runtime/activation.h, shared with the GEMM
-// epilogue, so that recomputing the activation from the stored input gives the bits of the fused one.
+// GELU in its tanh form; the function and its derivative are in runtime/activation.h.
 #include "kernels/activation_backward.h"
 #include "kernels/ops.h"
 #include "runtime/activation.h"

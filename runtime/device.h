@@ -10,6 +10,7 @@
 
 #include "runtime/check.h"
 #include "runtime/dtype.h"
+#include "runtime/integer.h"
 
 namespace teon {
 
@@ -190,7 +191,7 @@ class Arena {
 public:
     Arena() = default;
     explicit Arena(size_t bytes) : memory_(static_cast<int64_t>(bytes)) {}
-    static constexpr size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+    static constexpr size_t aligned(size_t bytes) { return round_up(bytes, 256); }
     template <typename T>
     T* take(int64_t n) {
         size_t bytes = aligned(static_cast<size_t>(n) * sizeof(T));

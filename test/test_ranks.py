@@ -302,11 +302,11 @@ class Failures(Ranks):
         """The others say what they waited for; on CPUs, for whom."""
         for rank in (0, 1, 2):
             with self.subTest(rank=rank):
-                process, ids = self.running(f"stop{rank}", "--comm-timeout", "2")
+                process, ids = self.running(f"stop{rank}", "--comm-timeout", "6")
                 os.kill(ids[rank], signal.SIGSTOP)
                 late = "" if ON_GPUS else rf".* rank {rank}\b"
-                self.expect([process], rf"(reduce_sum|broadcast) of .*: waited 2 s \(--comm-timeout\) for the other "
-                                       rf"ranks{late}", 20)
+                self.expect([process], rf"(reduce_sum|broadcast) of .*: waited 6 s \(--comm-timeout\) for the other "
+                                       rf"ranks{late}", 30)
                 self.assertEqual(self.ranks_of(f"stop{rank}"), {})
 
     def test_a_rank_that_is_merely_slow_is_waited_for(self):

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "runtime/integer.h"
 #include "train/reducer.h"
 
 namespace teon {
@@ -230,7 +231,7 @@ Evaluator::Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows
       B_(B),
       T_(T),
       windows_(windows),
-      rounds_((windows + int64_t{context.comm->size()} * B - 1) / (int64_t{context.comm->size()} * B)),
+      rounds_(ceil_div(windows, int64_t{context.comm->size()} * B)),
       losses_(int64_t{B} * T),
       sums_(rounds_ + 1),
       all_((rounds_ + 1) * context.comm->size()),
