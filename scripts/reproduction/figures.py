@@ -101,31 +101,36 @@ def rates(table, runs, path, plt):
 ROLES = ("q", "k", "v", "o", "mlp-up", "mlp-down")
 
 
+def measured_alignment(table, runs):
+    """(model, row, [[step, role, left, right], ...]) of Muon's training, where it was measured."""
+    row = next((r for r in table.rows if r.flags.get("optimizer") == "muon"
+                and r.flags.get("ortho", "polar-express") == "polar-express"), None)
+    for model in table.models_at(runs.scale) if row else ():
+        results = runs.seeds(table, row, model, runs.best_rate(table, row, model))
+        if results and results[0].alignment:
+            yield model, row, results[0].alignment
+
+
 def alignment(table, runs, path, plt):
     """|<u, u'>| and |<v, v'>| of the top singular vectors of neighbouring layers' momenta over Muon's training, by
     role."""
-    rows = [r for r in table.rows
-            if r.flags.get("optimizer") == "muon" and r.flags.get("ortho", "polar-express") == "polar-express"]
-    for model in table.models_at(runs.scale):
-        for row in rows[:1]:
-            results = runs.seeds(table, row, model, runs.best_rate(table, row, model))
-            measured = results[0].alignment if results else []
-            if not measured:
-                continue
-            figure, axes = axes_of(2, plt)
-            for i, (axis, side) in enumerate(zip(axes, ("left", "right"))):
-                for role in ROLES:
-                    points = sorted((step, sides[i]) for step, of, *sides in measured if of == role)
-                    if points:
-                        axis.plot(*zip(*points), lw=1.5, label=role)
-                axis.set_ylim(0, 1)
-                compare.prepare_axis(axis, f"{side} singular vectors", "steps",
-                                     "|inner product|, mean over neighbouring layers")
-                axis.legend(fontsize=8, frameon=False, ncol=2)
-            compare.save_figure(figure, f"Alignment of the top singular vectors of momenta ({model.name}, {row.name})",
-                                path, plt)
-            return True
-    return False
+    found = list(measured_alignment(table, runs))
+    if not found:
+        return False
+    figure, axes = axes_of(2 * len(found), plt)
+    for k, (model, _, measured) in enumerate(found):
+        for i, side in enumerate(("left", "right")):
+            axis = axes[2 * k + i]
+            for role in ROLES:
+                points = sorted((step, sides[i]) for step, of, *sides in measured if of == role)
+                if points:
+                    axis.plot(*zip(*points), lw=1.5, label=role)
+            axis.set_ylim(0, 1)
+            compare.prepare_axis(axis, f"{model.name}: {side} singular vectors", "steps",
+                                 "|inner product|, mean over neighbouring layers")
+            axis.legend(fontsize=8, frameon=False, ncol=2)
+    compare.save_figure(figure, f"Alignment of the top singular vectors of momenta ({found[0][1].name})", path, plt)
+    return True
 
 
 def step_times(table, runs, path, plt):

@@ -1,38 +1,36 @@
 """docs/REPRODUCTION.md from what has been run; nothing else goes into it."""
 import collections
 import os
+import statistics
 
 from reproduction import figures, tables
 
 INTRODUCTION = """# The paper, reproduced
 
-Made by `python3 scripts/reproduce.py report --scale {scale}`; only what was run stands here, all else says "not run".
-The paper is
-[arXiv 2601.23261](https://arxiv.org/abs/2601.23261); its tables are `experiments/*.toml`.
+Made by `python3 scripts/reproduce.py report --scale {scale}`; only what was run stands here, all else says "not
+run". The paper is [arXiv 2601.23261](https://arxiv.org/abs/2601.23261); its tables are `experiments/*.toml`.
 
 ## What was run
 
 {ran}
 
-A scale changes model and tokens, never the method. Each row's learning rate is the best of the same grid with one seed
-(factors
-{grid} of a first guess), then all its seeds run at that rate, and at the best rate of the Muon that it is compared with
-(the paper
-compares at equal rates). Differences are of mean perplexities; p values are Welch's t test on the losses, corrected
-over all comparisons of
-a table (Holm).
+A scale changes model and tokens, never the method. Each row's learning rate is the best of the same grid with one
+seed (factors {grid} of a first guess); then all its seeds run at that rate, and at the best rate of the Muon that
+it is compared with (the paper compares at equal rates). Differences are of mean perplexity; p values are Welch's t
+test on the losses, corrected over all comparisons of a table (Holm). The seed sets both the initial weights and the
+order of the data.
 """
 
 THEORY = """## What theory predicts, and what was measured
 
-- **Size of updates.** For square matrices a slice of a semi-orthogonal stack of K has 1/K of Muon's squared norm: at
-  equal learning rate Teon
-  moves Q, K and V sqrt(K) less ([docs/teon.md](teon.md)). The paper has no control for it; the rows "Q K V at lr /
-  sqrt(2)" and "rms-match" of
-  [the controls](#{controls}) are these controls.
-- **Alignment.** Mode 1 gains where neighbouring layers' momenta share left singular vectors, mode 2 where they share
-  right ones, the reverse of
-  the paper's statement ([docs/teon.md](teon.md)). The figure of alignment shows which roles share which.
+- **Size of updates.** For square matrices a slice of a semi-orthogonal stack of K has 1/K of Muon's squared norm:
+  at equal learning rate Teon moves Q, K and V sqrt(K) less ([docs/teon.md](teon.md)). The paper has no control for
+  it; the rows "Q K V at lr / sqrt(2)" and "rms-match" of [the controls](#{controls}) are these controls. If size
+  were all that differs, Teon would equal the first, and with rms-match Muon itself. Measured at Muon's best rate,
+  in perplexity: {sizes}.
+- **Alignment.** Mode 1 gains where neighbouring layers' momenta share left singular vectors, mode 2 where they
+  share right ones, the reverse of the paper's statement ([docs/teon.md](teon.md)). Measured over the second half of
+  Muon's training (|inner product| of the top singular vectors of neighbouring layers): {alignment}.
 """
 
 
@@ -46,18 +44,44 @@ def summary(scale, runs):
         return "Nothing yet."
     seconds = sum(r.seconds for r in results)
     devices, types = collections.Counter(r.device for r in results), collections.Counter(r.dtype for r in results)
-    return (f"Scale `{scale.name}` ({scale.about}): {len(results)} runs, {seconds / 3600:.1f} hours of training in "
-            f"all, on "
-            f"{', '.join(devices)} ({', '.join(types)}).")
+    return (f"Scale `{scale.name}` ({scale.about}): {len(results)} runs, {seconds / 3600:.1f} hours of training in all"
+            f", on {', '.join(devices)} ({', '.join(types)}).")
+
+
+def sizes(table, found):
+    """Teon, Muon and Muon slowed down at one rate, model by model."""
+    models = collections.defaultdict(list)
+    for m in found:
+        if m.equal and not {"teon-mode", "teon-roles", "teon-normalize-slices"} & m.row.flags.keys():
+            models[m.model.name, m.equal_rate].append(f"{m.row.name} {tables.text_of_perplexity(m.equal)}")
+    return "; ".join(f"{name} at {rate:g}: {', '.join(rows)}" for (name, rate), rows in models.items())
+
+
+def alignment(table, runs):
+    """Left and right of each role."""
+    models = []
+    for model, _, measured in figures.measured_alignment(table, runs):
+        half = max(step for step, *_ in measured) / 2
+        roles = []
+        for role in figures.ROLES:
+            pairs = [sides for step, of, *sides in measured if of == role and step >= half]
+            if pairs:
+                left, right = (statistics.mean(side) for side in zip(*pairs))
+                roles.append(f"{role} {left:.2f} left, {right:.2f} right")
+        models.append(f"{model.name}: {'; '.join(roles)}")
+    return ". ".join(models)
 
 
 def write(path, all_tables, runs, costs):
     """costs: lines of what the full scale takes."""
     scale, folder = runs.scale, os.path.splitext(path)[0].lower()
     name = os.path.basename(folder)
-    parts, verdicts = [], []
+    parts, verdicts, theory = [], [], {"controls": "", "sizes": "", "alignment": ""}
     for table in all_tables:
         found = tables.measure(table, runs)
+        if table.id == "controls":
+            theory = {"controls": anchor(table.title), "sizes": sizes(table, found),
+                      "alignment": alignment(table, runs)}
         parts += [f"## {table.title}\n\n{table.place}. The paper: {table.claim}." if table.place != "not in the paper"
                   else f"## {table.title}\n\nNot in the paper. {table.claim}.", tables.render(table, runs)]
         for figure in figures.FIGURES if table.headline and not table.variance else ("rates",):
@@ -65,11 +89,10 @@ def write(path, all_tables, runs, costs):
             if drawn:
                 parts.append(f"![{table.title}: {figure}]({name}/{os.path.basename(drawn)})")
         verdicts += tables.verdict(table, found)
-    controls = next((t for t in all_tables if t.id == "controls"), None)
     text = INTRODUCTION.format(scale=scale.name, ran=summary(scale, runs), grid=", ".join(f"{g:g}" for g in scale.grid))
     text += "\n## What agrees and what does not\n\n| comparison | here |\n|---|---|\n"
     text += "\n".join(f"| {what} | {answer} |" for what, answer in verdicts) + "\n\n"
-    text += THEORY.format(controls=anchor(controls.title) if controls else "") + "\n" + "\n\n".join(parts)
+    text += THEORY.format(**{k: v or tables.NOT_RUN for k, v in theory.items()}) + "\n" + "\n\n".join(parts)
     text += "\n\n## What it would take to settle the rest\n\n" + "\n".join(costs) + "\n"
     temporary = path + ".part"
     with open(temporary, "w", encoding="utf-8") as file:
