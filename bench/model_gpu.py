@@ -11,6 +11,9 @@ of 128 x 128 tiles keeps busy (with --first-proposals: without splitting the sum
 where tiles are few), and the bytes of an output that it adds to. A kernel takes the longest of memory, instructions and
 tensor cores, and a quarter of the others, as they overlap in part. Every launch costs its time.
 
+A second table has the products of Newton-Schulz in an update by Teon: a symmetric one is our own kernel's or the
+library's, full and mirrored; whichever is faster, or (with --first-proposals) as symmetric_product_pays() has it.
+
 Instructions are read from the compiled code: cuobjdump of the CUDA toolkit, or of the triton that PyTorch brings to
 this Python or to TRITON_PYTHON. Only loops that each thread or warp runs through are counted, per element; what comes
 before and after them is not.
@@ -106,12 +109,14 @@ def count_kernel(kernel, code):
     return instructions, accessed
 
 
+def compiled(table):
+    return [kernel for kernel in table["kernel"] + table.get("symmetric", []) if "file" in kernel]
+
+
 def count_all(table, build, tool):
     """{kernel: {architecture: [instructions, bytes accessed]}} of those whose object files are there."""
     counts, cache = {}, {}
-    for kernel in table["kernel"]:
-        if "file" not in kernel:
-            continue
+    for kernel in compiled(table):
         path = pathlib.Path(build) / (kernel["file"] + ".o")
         if not path.exists():
             print(f"SKIPPED: {kernel['name']}: {path} is not built", file=sys.stderr)
@@ -154,6 +159,15 @@ def products(linear, shape):
             ("dW", out, width_in, rows, 4, 1 - rows / evaluate("N*S", shape)))
 
 
+def overlapped(times):
+    """Seconds of what keeps memory, instructions and tensor cores busy for `times` each."""
+    return max(times) + OVERLAP * (sum(times) - max(times))
+
+
+def rounds(tiles, m):
+    return -(-tiles // m["multiprocessors"])
+
+
 def predict(table, counts, machine, searched=True, shape=None):
     """Rows of a micro-step, with the share of what runs once in a step."""
     shape, m = shape or table["shape"], table["machine"][machine]
@@ -164,8 +178,7 @@ def predict(table, counts, machine, searched=True, shape=None):
             minimum = 2.0 * (M * K + N * K) + size * M * N
             moved = minimum + adds * size * M * N
             tiles = -(-M // 128) * -(-N // 128)
-            waves = -(-tiles // m["multiprocessors"])
-            busy = 1.0 if searched and K >= 4096 else tiles / (waves * m["multiprocessors"])
+            busy = 1.0 if searched and K >= 4096 else tiles / (rounds(tiles, m) * m["multiprocessors"])
             seconds = flops / m["flops"] / busy + adds * 2 * size * M * N / m["bytes"] + m["launch"]
             rows.append(Row(f"{linear['name']} {which}", evaluate(linear["times"], shape), 1, flops, moved, minimum, 0,
                             seconds, max(flops / m["flops"], minimum / m["bytes"])))
@@ -175,12 +188,56 @@ def predict(table, counts, machine, searched=True, shape=None):
         per_element = counts.get(kernel["name"], {}).get(m["architecture"], [0.0])[0]
         tensor = kernel.get("anchor", "").startswith("HMMA")
         instructions = per_element * elements / (1 if tensor else 32)
-        times = sorted([value("bytes") / m["bytes"], instructions / m["issue"],
-                        4096 * elements / m["tensor"] if tensor else 0.0])
-        seconds = times[-1] + OVERLAP * sum(times[:-1]) + launches * m["launch"]
+        seconds = overlapped([value("bytes") / m["bytes"], instructions / m["issue"],
+                              4096 * elements / m["tensor"] if tensor else 0.0]) + launches * m["launch"]
         rows.append(Row(kernel["name"], value("times"), launches, value("flops"), value("bytes"), value("minimum"),
                         per_element, seconds, max(value("flops") / m["flops"], value("minimum") / m["bytes"])))
     return rows
+
+
+# How often a form of five steps in f16 has X X^T, a product of two squares that reads one matrix or two, and one of a
+# square and X (optim/orthogonalize.cpp).
+FORMS = {"standard": (5, 5, 0, 5), "gram": (2, 5, 9, 2)}
+Product = collections.namedtuple("Product", "name times flops kernel library pays")
+
+
+def newton_schulz(table, counts, machine):
+    """The products of an update: FLOPs of one launch, a symmetric one's computed once, its seconds by our kernel (None
+    where that is not asked) and by the library, and whether the kernel's rule takes it."""
+    m, found = table["machine"][machine], []
+    for stack in table["stack"]:
+        count, side, long = (int(evaluate(stack[key], table["shape"])) for key in ("count", "side", "long"))
+        n = -(-side // 128)
+        per_mma = counts.get(stack["kernel"], {}).get(m["architecture"], [0.0])[0]
+
+        def kernel(K, moved):
+            mma = rounds(count * n * (n + 1) // 2, m) * m["multiprocessors"] * 128 * 128 * K / 2048
+            return overlapped([moved / m["bytes"], mma * per_mma / m["issue"], 4096 * mma / m["tensor"]]) + m["launch"]
+
+        def library(columns, K, moved):
+            tiles = rounds(count * n * -(-columns // 128), m) * m["multiprocessors"]
+            return overlapped([moved / m["bytes"], 2 * 128 * 128 * K * tiles / m["flops"]]) + m["launch"]
+
+        square, whole = 2.0 * count * side * side, 2.0 * count * side * long
+        mirror = square / m["bytes"] + m["launch"]
+        pays = 4 * rounds(count * n * (n + 1) // 2, m) <= 3 * rounds(count * n * n, m)
+        for name, times, K, moved in zip(("X X^T", "squares, of one", "squares, of two"), FORMS[stack["form"]],
+                                         (long, side, side), (whole + square, 2 * square, 3 * square)):
+            if times:
+                found.append(Product(f"{stack['name']}: {name}", times, 1.0 * count * side * side * K, kernel(K, moved),
+                                     library(side, K, moved) + mirror, pays))
+        found.append(Product(f"{stack['name']}: Z X", FORMS[stack["form"]][3], 2.0 * count * side * side * long, None,
+                             library(long, side, square + 3 * whole), False))
+    return found
+
+
+def chosen(product, searched=True):
+    """Seconds of a product as the code runs it."""
+    if product.kernel is None:
+        return product.library
+    if searched:
+        return min(product.kernel, product.library)
+    return product.kernel if product.pays else product.library
 
 
 def total(rows, field="seconds"):
@@ -212,6 +269,22 @@ def report(table, counts, searched, markdown):
                  + [f"{tokens_per_second(table, limit) / 1000:.0f}k"])
     lines.append(["share of the limit", "", "", "", "", ""]
                  + [f"{total(rows, 'limit') / total(rows):.0%}" for rows in by_machine.values()] + [""])
+    print_table(head, lines, markdown)
+    print(f"\nA micro-step of {table['shape']['B']} x {table['shape']['T']} tokens; ms: all its launches together; "
+          f"limit: {machines[0]}'s, at minimum bytes;\n"
+          "instructions: per element or, of attention, per mma. Not measured.\n")
+    updates = {name: newton_schulz(table, counts, name) for name in machines}
+    us = lambda seconds: f"{1e6 * seconds:.0f}" if seconds else "-"
+    lines = [[row.name, str(row.times), f"{row.flops / 1e9:.1f}"]
+             + [f"{us(rows[i].kernel)}, {us(rows[i].library)}" for rows in updates.values()]
+             for i, row in enumerate(updates[machines[0]])]
+    lines.append(["all as chosen, ms", "", ""] + [
+        f"{1000 * sum(row.times * chosen(row, searched) for row in rows):.2f}" for rows in updates.values()])
+    print_table(["Newton-Schulz", "times", "GFLOP", *(f"{name}, us: ours, library" for name in machines)], lines,
+                markdown)
+
+
+def print_table(head, lines, markdown):
     if markdown:
         print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
         print("\n".join("| " + " | ".join(line) + " |" for line in lines))
@@ -219,9 +292,6 @@ def report(table, counts, searched, markdown):
     widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
     for line in [head, *lines]:
         print(line[0].ljust(widths[0]) + "".join("  " + cell.rjust(w) for cell, w in zip(line[1:], widths[1:])))
-    print(f"\nA micro-step of {table['shape']['B']} x {table['shape']['T']} tokens; ms: all its launches together; "
-          f"limit: {machines[0]}'s, at minimum bytes;\n"
-          "instructions: per element or, of attention, per mma. Not measured.")
 
 
 def load(path=TABLE, counts=COUNTS):
@@ -246,7 +316,7 @@ def main():
     found = count_all(table, args.build, tool)
     if args.command == "count":
         merged = {kernel["name"]: {**counts.get(kernel["name"], {}), **found.get(kernel["name"], {})}
-                  for kernel in table["kernel"] if "file" in kernel}
+                  for kernel in compiled(table)}
         return COUNTS.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
     lines = grown(counts, found)
     print("\n".join(lines) or f"{len(found)} kernels have no more instructions and accesses than {COUNTS.name} says")

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     };
     Q.start_copy(Q.first_chunk(s.packed(qkv, b, query, h), s.packed_row), s.packed_row, s.T - query);
     fetch(begin, 0);
-    flash_finish_copies();
+    finish_copies();
 
     float o[M][C][4] = {}, top[M][2], sum[M][2] = {};
 #pragma unroll
@@ -118,15 +118,15 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
         if (key + kKeys < end) fetch(key + kKeys, stage ^ 1);
         if (rows.see_any(key, key + kKeys)) {
             float scores[M][N][4] = {};
-            flash_multiply<M, N, HS / 16>(
+            tile_multiply<M, N, HS / 16>(
                 scores, [&](auto& a, int m, int k) { q.get(a, warp_Q, m, k); },
                 [&](auto& k2, int n, int k) { keys(stage).load_b_of_rows(k2, 16 * n, k); });
             softmax_step(scores, o, top, sum, rows, key, s.scale_log2);
-            flash_multiply<M, C, kKeys / 16>(
-                o, [&](auto& a, int m, int k) { flash_pack_a(a, scores[m], k); },
+            tile_multiply<M, C, kKeys / 16>(
+                o, [&](auto& a, int m, int k) { tile_pack_a(a, scores[m], k); },
                 [&](auto& v2, int n, int k) { values(stage).load_b(v2, 16 * k, n); });
         }
-        flash_finish_copies();
+        finish_copies();
     }
 
 #pragma unroll

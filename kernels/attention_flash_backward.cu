@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     Q.start_copy(Q.first_chunk(s.packed(qkv, b, query, h), s.packed_row), s.packed_row, s.T - query);
     dO.start_copy(dO.first_chunk(s.plain(dout, b, query, h), s.plain_row), s.plain_row, s.T - query);
     fetch(begin, 0);
-    flash_finish_copies();
+    finish_copies();
 
     RowStats of_row[M][2];
 #pragma unroll
@@ -90,10 +90,10 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
         if (key + kKeys < end) fetch(key + kKeys, stage ^ 1);
         if (rows.see_any(key, key + kKeys)) {
             float p[M][N][4] = {}, ds[M][N][4] = {};
-            flash_multiply<M, N, HS / 16, HS / 16>(
+            tile_multiply<M, N, HS / 16, HS / 16>(
                 p, [&](auto& a, int m, int k) { q.get(a, warp_Q, m, k); },
                 [&](auto& k2, int n, int k) { keys(stage).load_b_of_rows(k2, 16 * n, k); });
-            flash_multiply<M, N, HS / 16, HS / 16>(
+            tile_multiply<M, N, HS / 16, HS / 16>(
                 ds, [&](auto& a, int m, int k) { dy.get(a, warp_dO, m, k); },
                 [&](auto& v2, int n, int k) { values(stage).load_b_of_rows(v2, 16 * n, k); });
 #pragma unroll
@@ -108,11 +108,11 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
                 }
             }
             if (!rows.see_all(key, key + kKeys)) flash_mask(ds, rows, key, 0.0f);
-            flash_multiply<M, C, kKeys / 16>(
-                dq, [&](auto& a, int m, int k) { flash_pack_a(a, ds[m], k); },
+            tile_multiply<M, C, kKeys / 16>(
+                dq, [&](auto& a, int m, int k) { tile_pack_a(a, ds[m], k); },
                 [&](auto& k2, int n, int k) { keys(stage).load_b(k2, 16 * k, n); });
         }
-        flash_finish_copies();
+        finish_copies();
     }
 
     flash_scale(dq, s.scale);
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     K.start_copy(k, s.packed_row, s.T - key);
     V.start_copy(k + s.NKV * HS, s.packed_row, s.T - key);
     fetch(kv * s.group(), begin, 0);
-    flash_finish_copies();
+    finish_copies();
 
     // Rows beyond T have 0 for Q, dO, D and lse2, and add 0 * P and Q * 0.
     float dk[M][C][4] = {}, dv[M][C][4] = {};
@@ -236,19 +236,19 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
         const int lowest = documents ? first[0] : 0, highest = documents ? first[last_query - query] : 0;
         if (last_query >= warp_first && lowest <= warp_last) {
             float p[M][N][4] = {};
-            flash_multiply<M, N, HS / 16>(
+            tile_multiply<M, N, HS / 16>(
                 p, [&](auto& a, int m, int k) { warp_K.load_a(a, 16 * m, k); },
                 [&](auto& q2, int n, int k) { queries(stage).load_b_of_rows(q2, 16 * n, k); });
             for_columns<M, N>(p, rows,
                               [&](float& x, const RowStats& r) { x = exp2_fast(fmaf(x, s.scale_log2, -r[0])); });
             if (query < warp_last || highest > warp_first)
                 mask_transposed(p, warp_first, query, documents ? first : nullptr);
-            flash_multiply<M, C, kQueries / 16>(
-                dv, [&](auto& a, int m, int k) { flash_pack_a(a, p[m], k); },
+            tile_multiply<M, C, kQueries / 16>(
+                dv, [&](auto& a, int m, int k) { tile_pack_a(a, p[m], k); },
                 [&](auto& dy2, int n, int k) { douts(stage).load_b(dy2, 16 * k, n); });
 
             float dp[M][N][4] = {};
-            flash_multiply<M, N, HS / 16>(
+            tile_multiply<M, N, HS / 16>(
                 dp, [&](auto& a, int m, int k) { warp_V.load_a(a, 16 * m, k); },
                 [&](auto& dy2, int n, int k) { douts(stage).load_b_of_rows(dy2, 16 * n, k); });
             for_columns<M, N>(dp, rows, [&](float& x, const RowStats& r) { x -= r[1]; });
@@ -260,11 +260,11 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
                     for (int i = 0; i < 4; i++) p[m][n][i] *= dp[m][n][i];
                 }
             }
-            flash_multiply<M, C, kQueries / 16>(
-                dk, [&](auto& a, int m, int k) { flash_pack_a(a, p[m], k); },
+            tile_multiply<M, C, kQueries / 16>(
+                dk, [&](auto& a, int m, int k) { tile_pack_a(a, p[m], k); },
                 [&](auto& q2, int n, int k) { queries(stage).load_b(q2, 16 * k, n); });
         }
-        flash_finish_copies();
+        finish_copies();
         head = next_head, query = next_query;
     }
 

@@ -19,6 +19,8 @@
 #include "runtime/linalg_library.h"
 #include "runtime/linalg_profile.h"
 #include "runtime/simt.h"
+#include "runtime/symmetric_product.h"
+#include "runtime/tensor_core.h"
 
 #if !defined(TEON_CUDA)
 #include "cpu/matmul.h"
@@ -34,11 +36,19 @@ using detail::check_cuda;
 constexpr size_t kWorkspaceBytes = 32 << 20;
 // Room for the partial sums of a bias gradient, after the workspace.
 constexpr size_t kBiasScratchBytes = 4 << 20;
-// A symmetric product is split into up to kSymmetricParts block rows where both M and K are at least kSymmetricFrom; 2
-// save a quarter of the work, 4 save three eighths, which on an H200 pays for smaller products and more launches only when
-// they are large (derived, not measured). On a CPU a launch costs less beside the arithmetic.
-constexpr int kSymmetricFrom = kSymmetricSplit, kSymmetricParts = 4;
-constexpr int kAlgorithms = 8;  // that heuristics propose
+constexpr int kAlgorithms = 8;        // that heuristics propose
+constexpr double kSearchGain = 0.98;  // of the first proposal's time, below which another one is faster; more is noise
+// Symmetric products of 16 bits may be our own kernel's. A CPU only imitates tensor cores, so a kind one never takes the
+// kernel, and an unkind one, so that tests run what a GPU runs, up to a side of kImitatedSide. The library's are split into up to kSymmetricParts block
+// rows where both M and K are at least kSymmetricFrom; 2 save a quarter of the work, 4 save three eighths, which on an H200
+// pays for smaller products and more launches only when they are large (derived, not measured). On a CPU a launch costs
+// less beside the arithmetic.
+constexpr int kSymmetricFrom = kSymmetricSplit, kSymmetricParts = 4, kImitatedSide = 256;
+#if defined(TEON_CUDA) || defined(__CUDACC__) || defined(TEON_UNKIND)
+constexpr bool kOwnSymmetric = true;
+#else
+constexpr bool kOwnSymmetric = false;
+#endif
 
 cudaStream_t cuda(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
 
@@ -340,6 +350,8 @@ struct Linalg::Impl {
     Lt lt = Lt::make(cublasLtCreate);
     Buffer<std::byte> workspace{kWorkspaceBytes + kBiasScratchBytes};
     std::map<Key, std::optional<Plan>> plans = {};  // none where the library refuses
+    std::map<Key, bool> own_symmetric = {};         // whether our kernel was found to be faster than the library
+    int multiprocessors = device_info().multiprocessors;
     bool searching = false;
     std::map<std::string, std::string> known = {};  // algorithms by product
     std::function<void(const AlgorithmChoice&)> chosen = {};
@@ -371,7 +383,12 @@ struct Linalg::Impl {
     bool multiply_by_library(const Call& c);
     void multiply_plainly(const Call& c);
     void multiply_batches(const Gemm& g, const Mat& addend);
-    void multiply_symmetric(const Gemm& g, const Mat& addend, int parts);
+    bool capturing() const;
+    double milliseconds(const std::function<void()>& run) const;
+    void multiply_symmetric(const Gemm& g, const Mat& addend);
+    void multiply_symmetric_by_library(const Gemm& g, const Mat& addend);
+    bool prefers_own_symmetric(const Gemm& g, const Mat& addend);
+    bool search_own_symmetric(const Gemm& g, const Mat& addend, const std::string& product);
     void reduce_bias(const Gemm& g);
     void check_finite(const char* operation, const float* A, int64_t n);
     int read_info() const;
@@ -431,12 +448,27 @@ std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
     return fmt::format("{:x}", fmt::join(algorithm.data, "."));
 }
 
+bool Linalg::Impl::capturing() const {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    check_cuda(cudaStreamIsCapturing(cuda(stream), &capture), "gemm: asking about stream capture");
+    return capture != cudaStreamCaptureStatusNone;
+}
+
+// Of one of several runs in a row.
+double Linalg::Impl::milliseconds(const std::function<void()>& run) const {
+    constexpr int runs = 5;
+    Event from, to;
+    from.record(stream);
+    for (int k = 0; k < runs; k++) run();
+    to.record(stream);
+    to.synchronize();
+    return Event::milliseconds(from, to) / runs;
+}
+
 // The first proposal; or, if a search was asked for, the known one or the fastest.
 cublasLtMatmulAlgo_t Linalg::Impl::choose(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found,
                                           int n) {
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    check_cuda(cudaStreamIsCapturing(cuda(stream), &capture), "gemm: asking about stream capture");
-    if (!searching || n == 1 || capture != cudaStreamCaptureStatusNone) return found[0].algo;
+    if (!searching || n == 1 || capturing()) return found[0].algo;
 
     const std::string product = text_of(key_of(c));
     auto proposal = [&](const std::string& algorithm) {
@@ -452,24 +484,17 @@ cublasLtMatmulAlgo_t Linalg::Impl::choose(const Call& c, const Plan& p, const cu
 
 AlgorithmChoice Linalg::Impl::fastest(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found,
                                       int n) const {
-    constexpr int runs = 5;
-    constexpr double gain = 0.98;  // of the first proposal's time; less is noise
     const Mat& C = c.g.C;
     const bool adds = c.g.beta != 0.0f && c.addend.data == C.data;
     const int64_t elements = (c.count - 1) * C.stride_inner + (c.g.M - 1) * C.ld + c.g.N;
     const Buffer<std::byte> memory(adds ? elements * size_of(C.dtype) : 0);
     void* const result = adds ? memory.data() : C.data;
     AlgorithmChoice best;
-    Event from, to;
     for (int i = 0; i < n; i++) {
         if (run(c, p, found[i].algo, result) != CUBLAS_STATUS_SUCCESS) continue;  // also warms up
-        from.record(stream);
-        for (int k = 0; k < runs; k++) check_blas(run(c, p, found[i].algo, result), "trying an algorithm");
-        to.record(stream);
-        to.synchronize();
-        const double ms = Event::milliseconds(from, to) / runs;
+        const double ms = milliseconds([&] { check_blas(run(c, p, found[i].algo, result), "trying an algorithm"); });
         if (best.algorithm.empty()) best = {"", text_of(found[i].algo), ms, ms};
-        if (ms < best.ms && ms < gain * best.first_ms) best.algorithm = text_of(found[i].algo), best.ms = ms;
+        if (ms < best.ms && ms < kSearchGain * best.first_ms) best.algorithm = text_of(found[i].algo), best.ms = ms;
     }
     if (best.algorithm.empty()) best.algorithm = text_of(found[0].algo);  // which will say what is wrong
     return best;
@@ -551,9 +576,54 @@ void Linalg::Impl::multiply_batches(const Gemm& g, const Mat& addend) {
     }
 }
 
+void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend) {
+    if (prefers_own_symmetric(g, addend)) {
+        symmetric_product(g, addend, stream);
+    } else {
+        multiply_symmetric_by_library(g, addend);
+    }
+}
+
+// Decided once per kind of product: by what a search finds or is told, without one by a rule.
+bool Linalg::Impl::prefers_own_symmetric(const Gemm& g, const Mat& addend) {
+    if (!kOwnSymmetric || !symmetric_product_supports(g, addend)) return false;
+    const Key key = key_of({g, g.batch_inner, addend, CUBLASLT_EPILOGUE_DEFAULT, nullptr});
+    auto choice = own_symmetric.find(key);
+    if (choice == own_symmetric.end()) {
+        const bool own = searching && !capturing() ? search_own_symmetric(g, addend, "symmetric " + text_of(key))
+                         : kTensorCores            ? symmetric_product_pays(g.M, g.batch_inner, multiprocessors)
+                                                   : g.M <= kImitatedSide;
+        choice = own_symmetric.emplace(key, own).first;
+    }
+    return choice->second;
+}
+
+bool Linalg::Impl::search_own_symmetric(const Gemm& g, const Mat& addend, const std::string& product) {
+    static constexpr const char* kOwn = "tiles up to the diagonal";
+    static constexpr const char* kLibrary = "library";
+    if (const auto choice = known.find(product); choice != known.end()) return choice->second == kOwn;
+    Gemm trial = g;
+    Buffer<std::byte> memory;
+    if (g.beta != 0.0f && addend.data == g.C.data) {
+        memory = Buffer<std::byte>(((g.batch_inner - 1) * g.C.stride_inner + g.M * g.C.ld) * size_of(g.C.dtype));
+        trial.C.data = memory.data();
+    }
+    auto time = [&](auto run) {
+        run();  // also chooses the library's algorithm
+        return milliseconds(run);
+    };
+    const double library = time([&] { multiply_symmetric_by_library(trial, addend); });
+    const double own = time([&] { symmetric_product(trial, addend, stream); });
+    const bool faster = own < kSearchGain * library;
+    if (chosen) chosen({product, faster ? kOwn : kLibrary, faster ? own : library, library});
+    return faster;
+}
+
 // The block rows up to the diagonal, then the mirror image, also of a single one: the two halves of a full product are rounded
 // apart, after which powers of a matrix do not commute and Newton-Schulz in Gram form loses two bits.
-void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend, int parts) {
+void Linalg::Impl::multiply_symmetric_by_library(const Gemm& g, const Mat& addend) {
+    const int size = std::min(g.M, g.K);
+    const int parts = size < kSymmetricFrom ? 1 : std::min(2 * size / kSymmetricFrom, kSymmetricParts);
     int height = round_up(g.M / parts, 128);
     for (int row = 0; row < g.M; row += height) {
         Gemm part = g;
@@ -621,9 +691,7 @@ void Linalg::run(const Gemm& g) {
     const Mat& addend = g.addend.data && g.beta != 0.0f ? g.addend : g.C;
     switch (g.epilogue) {
         case Epilogue::none: {
-            const int size = std::min(g.M, g.K);
-            const int parts = size < kSymmetricFrom ? 1 : std::min(2 * size / kSymmetricFrom, kSymmetricParts);
-            if (g.symmetric) return impl_->multiply_symmetric(g, addend, parts);
+            if (g.symmetric) return impl_->multiply_symmetric(g, addend);
             return impl_->multiply_batches(g, addend);
         }
         case Epilogue::bias:
@@ -640,6 +708,7 @@ void Linalg::search_algorithms(std::map<std::string, std::string> known,
     impl_->known = std::move(known);
     impl_->chosen = std::move(chosen);
     impl_->plans.clear();
+    impl_->own_symmetric.clear();
 }
 
 // ---- decompositions -----------------------------------------------------------------------------

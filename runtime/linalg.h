@@ -27,7 +27,7 @@ Mat mat(const T* data, int64_t ld, int64_t stride_inner = 0, int64_t stride_oute
     return {const_cast<T*>(data), dtype_of<T>, ld, stride_inner, stride_outer};
 }
 
-// Symmetric products of this size and depth are computed in triangles.
+// The library's symmetric products of this size and depth are computed in triangles.
 #if defined(TEON_CUDA) || defined(__CUDACC__) || defined(TEON_UNKIND)
 inline constexpr int kSymmetricSplit = 1024;
 #else
@@ -52,16 +52,16 @@ struct Gemm {
     Mat bias = {};                       // bias: (N) of C's dtype; bias_grad: (M) of float
     Mat addend = {};  // of C's dtype, may be A or B but not overlap C: beta * addend instead of beta * C
     // C is known to be symmetric (M = N, e.g. A A^T; the addend too), and is so to the last bit: what is below the diagonal
-    // is mirrored. Above a size only that half is computed.
+    // is mirrored. Where it pays, only that half is computed.
     bool symmetric = false;
 };
 
 // What a search for algorithms found for one kind of product.
 struct AlgorithmChoice {
     std::string product;    // all that the choice may depend on: sizes, types, strides, alignments, epilogue
-    std::string algorithm;  // the library's, in hexadecimal digits
+    std::string algorithm;  // the library's, in hexadecimal digits; of a symmetric product: by whom
     double ms = 0;          // it took
-    double first_ms = 0;    // the library's first proposal took
+    double first_ms = 0;    // the library's first proposal took; of a symmetric product: the library
 };
 
 class Linalg {
@@ -75,11 +75,11 @@ public:
     // Throws Error on a shape, dtype or alignment that it cannot do, naming it.
     void gemm(const Gemm& g);
 
-    // From now on the first gemm of a kind (outside graph capture) times the algorithms that cuBLASLt proposes, keeps the
-    // fastest and calls `chosen`, instead of taking the first proposal. Trials leave C as it was: where it is added to,
-    // they write to memory of as many bytes, which is freed at once. Of a product in `known` (algorithm by product, of
-    // earlier choices on such a device with such a library) that algorithm is taken without a trial, if it is still
-    // among the proposals. The last bits of results follow the choices: the same ones give the same bits.
+    // From now on the first gemm of a kind (outside graph capture) times the algorithms that cuBLASLt proposes (and, of a
+    // symmetric product, our own kernel), keeps the fastest and calls `chosen`, instead of taking the first proposal. Trials
+    // leave C as it was: where it is added to, they write to other memory, which is freed at once. Of a product in `known`
+    // (algorithm by product, of earlier choices on such a device with such a library) that algorithm is taken without a
+    // trial, if it is still proposed. The last bits of results follow the choices: the same ones give the same bits.
     void search_algorithms(std::map<std::string, std::string> known,
                            std::function<void(const AlgorithmChoice&)> chosen);
 

@@ -8,7 +8,7 @@
 //     So a read before the wait, a wait for too few groups, a missing barrier between the wait and another thread's
 //     read, and a copy onto data that are still being read all change the result, in some order of threads.
 //
-// Fragments. Lane l of a warp has g = l / 4 and c = 2 (l % 4). An 8 x 8 matrix of bf16 is spread so that lane l holds
+// Fragments. Lane l of a warp has g = l / 4 and c = 2 (l % 4). An 8 x 8 matrix of bf16 or f16 is spread so that lane l holds
 // its elements (g, c) and (g, c + 1), the first in the lower half of a 32-bit register. Of the operands of mma, lane l
 // holds
 //
@@ -59,9 +59,15 @@ struct SharedAddress {
 
 #if defined(__CUDACC__)
 
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+template <typename T>
+__device__ __forceinline__ uint32_t pack(float low, float high) {
     uint32_t packed;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    if constexpr (std::is_same_v<T, bf16>) {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    } else {
+        static_assert(std::is_same_v<T, f16>);
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    }
     return packed;
 }
 
@@ -77,11 +83,20 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAddres
                  : "r"(row.value));
 }
 
+template <typename T = bf16>
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    if constexpr (std::is_same_v<T, bf16>) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    } else {
+        static_assert(std::is_same_v<T, f16>);
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
 }
 
 template <int BYTES>
@@ -187,7 +202,10 @@ struct MmaLane {
 
 }  // namespace simt
 
-inline uint32_t pack_bf16(float low, float high) { return bf16(low).bits | uint32_t{bf16(high).bits} << 16; }
+template <typename T>
+uint32_t pack(float low, float high) {
+    return T(low).bits | uint32_t{T(high).bits} << 16;
+}
 
 inline void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row TEON_SITE_PARAMETER) {
     simt::ldmatrix<false>(r, row, site);
@@ -197,14 +215,20 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAddress row TEON_SITE_PARA
     simt::ldmatrix<true>(r, row, site);
 }
 
-inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 TEON_SITE_PARAMETER) {
+template <typename T = bf16>
+void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 TEON_SITE_PARAMETER) {
     simt::MmaLane lane{d, a, {b0, b1}};
     simt::warp_collective(
         0xffffffffu, lane,
         [](unsigned, simt::Deposits<simt::MmaLane> lanes) {
             float A[16][16], B[16][8], D[16][8];
-            auto low = [](uint32_t x) { return bits_float(x << 16); };
-            auto high = [](uint32_t x) { return bits_float(x & 0xffff0000u); };
+            auto element = [](uint32_t bits) {
+                T x;
+                x.bits = static_cast<uint16_t>(bits);
+                return static_cast<float>(x);
+            };
+            auto low = [&](uint32_t x) { return element(x); };
+            auto high = [&](uint32_t x) { return element(x >> 16); };
             for (int l = 0; l < 32; ++l) {
                 const int g = l / 4, c = 2 * (l % 4);
                 const simt::MmaLane& lane = lanes[l];
@@ -252,11 +276,12 @@ void cp_async_wait() {
 
 // What they compute, for both backends:
 //
-//   pack_bf16(low, high)            both rounded to nearest even, low in the lower half
+//   pack<T>(low, high)              both rounded to T, bf16 or f16, to nearest even, low in the lower half
 //   ldmatrix_x4(r, row)             r[i] = this lane's part of matrix i, whose row j begins at lane 8 i + j's `row`, in
 //                                   shared memory, 16-byte aligned
 //   ldmatrix_x4_trans(r, row)       the same of the transposed matrices
-//   mma_m16n8k16(d, a, b0, b1)      D += A B, bf16 operands, float sums; the order of the 16 products is the machine's
+//   mma_m16n8k16<T>(d, a, b0, b1)   D += A B, operands of T, bf16 or f16, float sums; the order of the 16 products is the
+//                                   machine's
 //   cp_async<BYTES>(shared, global, exists)
 //                                   starts to copy 4, 8 or 16 bytes, aligned to their size; zeros if not `exists`, when
 //                                   nothing is read

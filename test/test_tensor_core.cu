@@ -67,34 +67,36 @@ Place place_b(int lane, int i) { return {i < 2 ? lane % 4 * 2 + (i & 1) : lane %
 Place place_d(int lane, int i) { return {i < 2 ? lane / 4 : lane / 4 + 8, lane % 4 * 2 + (i & 1)}; }
 
 // Fragments as they lie in registers: a (32, 4), b (32, 2), d (32, 4).
+template <typename T>
 __global__ void mma_kernel(float* d, const uint32_t* a, const uint32_t* b) {
     const int lane = static_cast<int>(threadIdx.x);
     uint32_t left[4];
     float sum[4];
     for (int i = 0; i < 4; i++) left[i] = a[lane * 4 + i], sum[i] = d[lane * 4 + i];
-    mma_m16n8k16(sum, left, b[lane * 2], b[lane * 2 + 1]);
+    mma_m16n8k16<T>(sum, left, b[lane * 2], b[lane * 2 + 1]);
     for (int i = 0; i < 4; i++) d[lane * 4 + i] = sum[i];
 }
 
 // D + A B for A (16, 16), B (16, 8), D (16, 8), through fragments.
+template <typename T = bf16>
 std::vector<float> run_mma(const std::vector<float>& A, const std::vector<float>& B, const std::vector<float>& D) {
     std::vector<uint32_t> a(32 * 4), b(32 * 2);
     std::vector<float> d(32 * 4);
     for (int lane = 0; lane < 32; lane++) {
         for (int i = 0; i < 8; i++) {
             const Place p = place_a(lane, i);
-            a[lane * 4 + i / 2] |= uint32_t{bf16(A[p.row * 16 + p.column]).bits} << 16 * (i % 2);
+            a[lane * 4 + i / 2] |= uint32_t{T(A[p.row * 16 + p.column]).bits} << 16 * (i % 2);
         }
         for (int i = 0; i < 4; i++) {
             const Place pb = place_b(lane, i), pd = place_d(lane, i);
-            b[lane * 2 + i / 2] |= uint32_t{bf16(B[pb.row * 8 + pb.column]).bits} << 16 * (i % 2);
+            b[lane * 2 + i / 2] |= uint32_t{T(B[pb.row * 8 + pb.column]).bits} << 16 * (i % 2);
             d[lane * 4 + i] = D[pd.row * 8 + pd.column];
         }
     }
     Stream stream;
     Guarded<uint32_t> on_a(a, stream), on_b(b, stream);
     Guarded<float> on_d(d, stream);
-    launch<mma_kernel>({1, 32}, stream, on_d.data(), on_a.data(), on_b.data());
+    launch<mma_kernel<T>>({1, 32}, stream, on_d.data(), on_a.data(), on_b.data());
     const std::vector<float> fragments = on_d.get();
     std::vector<float> result(16 * 8, std::numeric_limits<float>::quiet_NaN());
     for (int lane = 0; lane < 32; lane++) {
@@ -122,9 +124,28 @@ std::vector<float> integers(int n, uint64_t seed) {
     return x;
 }
 
+template <typename T>
 __global__ void pack_kernel(uint32_t* packed, const float* x, int pairs) {
     const int i = static_cast<int>(threadIdx.x);
-    if (i < pairs) packed[i] = pack_bf16(x[2 * i], x[2 * i + 1]);
+    if (i < pairs) packed[i] = pack<T>(x[2 * i], x[2 * i + 1]);
+}
+
+template <typename T>
+void packs() {
+    std::vector<float> x = random_values<float>(40, 8, 100.0);
+    for (float v :
+         {0.0f, -0.0f, 1.00390625f, 1.01171875f, 3.4e38f, 1e-40f, std::numeric_limits<float>::infinity(), -2.0f})
+        x.push_back(v);
+    Stream stream;
+    Guarded<float> in(x, stream);
+    Guarded<uint32_t> out(std::ssize(x) / 2, stream);
+    launch<pack_kernel<T>>({1, 32}, stream, out.data(), in.data(), static_cast<int>(x.size() / 2));
+    const std::vector<uint32_t> packed = out.get();
+    for (size_t i = 0; i < packed.size(); i++) {
+        INFO(x[2 * i] << " " << x[2 * i + 1]);
+        REQUIRE((packed[i] & 0xffffu) == T(x[2 * i]).bits);
+        REQUIRE((packed[i] >> 16) == T(x[2 * i + 1]).bits);
+    }
 }
 
 // ---- cp_async -----------------------------------------------------------------------------------
@@ -185,6 +206,7 @@ TEST_CASE("runtime/tensor_core: mma multiplies fragments that are laid out as th
     // Integers: every order of summation is exact.
     const std::vector<float> A = integers(16 * 16, 1), B = integers(16 * 8, 2), D = integers(16 * 8, 3);
     REQUIRE(compare(run_mma(A, B, D), product(A, B, D), 0.0));
+    REQUIRE(compare(run_mma<f16>(A, B, D), product(A, B, D), 0.0));
     // One element each, so that a misplaced one cannot hide in a sum.
     for (int k = 0; k < 16; k++) {
         std::vector<float> one(16 * 16), other(16 * 8);
@@ -226,21 +248,9 @@ TEST_CASE("runtime/tensor_core: mma lets NaN and infinity through, in their own 
     }
 }
 
-TEST_CASE("runtime/tensor_core: pack_bf16 rounds to nearest even and puts its first argument low") {
-    std::vector<float> x = random_values<float>(40, 8, 100.0);
-    for (float v :
-         {0.0f, -0.0f, 1.00390625f, 1.01171875f, 3.4e38f, 1e-40f, std::numeric_limits<float>::infinity(), -2.0f})
-        x.push_back(v);
-    Stream stream;
-    Guarded<float> in(x, stream);
-    Guarded<uint32_t> out(std::ssize(x) / 2, stream);
-    launch<pack_kernel>({1, 32}, stream, out.data(), in.data(), static_cast<int>(x.size() / 2));
-    const std::vector<uint32_t> packed = out.get();
-    for (size_t i = 0; i < packed.size(); i++) {
-        INFO(x[2 * i] << " " << x[2 * i + 1]);
-        REQUIRE((packed[i] & 0xffffu) == bf16(x[2 * i]).bits);
-        REQUIRE((packed[i] >> 16) == bf16(x[2 * i + 1]).bits);
-    }
+TEST_CASE("runtime/tensor_core: pack rounds to nearest even and puts its first argument low") {
+    packs<bf16>();
+    packs<f16>();
 }
 
 TEST_CASE("runtime/tensor_core: cp_async copies 4, 8 and 16 bytes, and zeros where nothing exists") {

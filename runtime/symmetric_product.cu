@@ -1,0 +1,206 @@
+// One block per 128 x 128 tile: four warps of 64 x 64, so that a fragment from shared memory is used four times, and
+// slices of 64 along K, of which cp_async fetches the next while one is multiplied.
+#include "runtime/symmetric_product.h"
+
+#include "runtime/integer.h"
+#include "runtime/tensor_tile.h"
+
+namespace teon {
+
+namespace {
+
+constexpr int kThreads = 128, kBlocks = 2;  // per multiprocessor
+constexpr int kSide = kSymmetricTile, kWarpSide = kSide / 2, kDepth = 64;
+constexpr int kStages = 2, kSlice = kSide * kDepth;  // elements of a slice of A or B
+constexpr size_t kBytes = size_t{2} * kStages * kSlice * sizeof(bf16);
+static_assert(kBlocks * (kBytes + 1024) <= 164 * 1024);  // what sm_80 has
+static_assert(kSide * kSide <= 2 * kStages * kSlice);    // the result passes through the same memory
+
+template <typename T>
+struct SymmetricBatch {
+    T* C;
+    const T *addend, *A, *B;
+    int64_t ldc, ld_addend, lda, ldb, stride_c, stride_addend, stride_a, stride_b;
+    int side, K;
+    float alpha, beta;
+};
+
+// The result on its way from fragments to rows. Chunks (8 elements) move so that neither eight rows at once, as fragments
+// are written, nor those that mirrored() reads lie in the same banks.
+template <typename T>
+struct ResultTile {
+    static constexpr int kChunks = kSide / 8;
+    T* memory;
+    __device__ __forceinline__ T* chunk(int row, int c) const {
+        return memory + row * kSide + (c ^ ((row + row / 8 * 2) % 8)) * 8;
+    }
+    __device__ __forceinline__ T& at(int row, int column) const { return chunk(row, column / 8)[column % 8]; }
+
+    // Elements [32 i + 8 (l % 4), + 8) of column 8 c + l / 4, for lane l. The rows of ldmatrix's four matrices are dealt
+    // so that each lane receives what is contiguous in the transposed tile.
+    __device__ __forceinline__ Vec<uint32_t, 4> mirrored(int i, int c) const {
+        const int lane = lane_of_thread(), matrix = lane / 8, row = lane % 8;
+        uint32_t r[4];
+        ldmatrix_x4_trans(r, SharedAddress(chunk(32 * i + row / 2 * 8 + matrix * 2 + row % 2, c)));
+        return {{r[0], r[1], r[2], r[3]}};
+    }
+};
+
+template <typename T>
+__device__ __forceinline__ void store_chunk(T* to, const Vec<uint32_t, 4>& bits) {
+    store_vec(reinterpret_cast<uint32_t*>(to), bits);
+}
+
+// COLUMNS: A and B are stored K x side (A^T A), else side x K (A A^T). Blocks: x tiles, y matrices.
+template <typename T, bool COLUMNS>
+__global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(SymmetricBatch<T> p) {
+    using Slice = TensorTile<T, COLUMNS ? kDepth : kSide, COLUMNS ? kSide : kDepth, kThreads>;
+    DYN_SHARED(T, shared);
+    auto left = [&](int stage) { return Slice{shared + 2 * stage * kSlice}; };
+    auto right = [&](int stage) { return Slice{shared + (2 * stage + 1) * kSlice}; };
+    const int thread = static_cast<int>(threadIdx.x), warp = warp_of_thread(), lane = lane_of_thread();
+    int down = 0, across = static_cast<int>(blockIdx.x);  // tiles are counted row by row, up to the diagonal
+    while (across > down) across -= ++down;
+    const int row0 = down * kSide, column0 = across * kSide;
+    const int rows = p.side - row0, columns = p.side - column0;
+
+    const int64_t a0 = COLUMNS ? row0 : row0 * p.lda, b0 = COLUMNS ? column0 : column0 * p.ldb;
+    const T* a = Slice::first_chunk(p.A + blockIdx.y * p.stride_a + a0, p.lda);
+    const T* b = Slice::first_chunk(p.B + blockIdx.y * p.stride_b + b0, p.ldb);
+    auto fetch = [&](int k, int stage) {
+        const int depth = p.K - k;
+        left(stage).start_copy(a, p.lda, COLUMNS ? depth : rows, COLUMNS ? rows : depth);
+        right(stage).start_copy(b, p.ldb, COLUMNS ? depth : columns, COLUMNS ? columns : depth);
+        a += COLUMNS ? kDepth * p.lda : kDepth;
+        b += COLUMNS ? kDepth * p.ldb : kDepth;
+    };
+
+    constexpr int M = kWarpSide / 16, N = kWarpSide / 8;
+    const int warp_row = warp / 2 * kWarpSide, warp_column = warp % 2 * kWarpSide;
+    float sum[M][N][4] = {};
+    fetch(0, 0);
+    finish_copies();
+    for (int k0 = 0, stage = 0; k0 < p.K; k0 += kDepth, stage ^= 1) {
+        if (k0 + kDepth < p.K) fetch(k0 + kDepth, stage ^ 1);
+        tile_multiply<M, N, kDepth / 16, kDepth / 16, T>(
+            sum,
+            [&](auto& x, int m, int k) {
+                if constexpr (COLUMNS) {
+                    left(stage).load_a_of_columns(x, 16 * k, warp_row / 16 + m);
+                } else {
+                    left(stage).load_a(x, warp_row + 16 * m, k);
+                }
+            },
+            [&](auto& x2, int n, int k) {
+                if constexpr (COLUMNS) {
+                    right(stage).load_b(x2, 16 * k, warp_column / 16 + n);
+                } else {
+                    right(stage).load_b_of_rows(x2, warp_column + 16 * n, k);
+                }
+            });
+        finish_copies();
+    }
+
+    const ResultTile<T> tile{shared};
+    constexpr int kChunks = ResultTile<T>::kChunks;
+    if (p.beta != 0.0f) {
+        const T* addend = p.addend + blockIdx.y * p.stride_addend + row0 * p.ld_addend + column0;
+        for (int i = thread; i < kSide * kChunks; i += kThreads) {
+            const int row = i / kChunks, c = i % kChunks;
+            cp_async<16>(tile.chunk(row, c), addend + row * p.ld_addend + 8 * c, row < rows && 8 * c < columns);
+        }
+        finish_copies();
+    }
+    // Each thread reads and writes the places of its own elements.
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                T* pair = tile.chunk(warp_row + 16 * m + 8 * half + lane / 4, warp_column / 8 + n) + lane % 4 * 2;
+                float low = p.alpha * sum[m][n][2 * half], high = p.alpha * sum[m][n][2 * half + 1];
+                if (p.beta != 0.0f) {
+                    const Vec<T, 2> add = load_vec<2>(pair);
+                    low = fmaf(p.beta, static_cast<float>(add[0]), low);
+                    high = fmaf(p.beta, static_cast<float>(add[1]), high);
+                }
+                *reinterpret_cast<uint32_t*>(pair) = pack<T>(low, high);
+            }
+        }
+    }
+    __syncthreads();
+    if (down == across) {  // above the diagonal sums may have been rounded in another way
+        for (int i = thread; i < kSide * kSide; i += kThreads) {
+            const int row = i / kSide, column = i % kSide;
+            if (column > row) tile.at(row, column) = tile.at(column, row);
+        }
+        __syncthreads();
+    }
+
+    T* C = p.C + blockIdx.y * p.stride_c;
+    for (int i = thread; i < kSide * kChunks; i += kThreads) {
+        const int row = i / kChunks, c = i % kChunks;
+        if (row < rows && 8 * c < columns)
+            store_chunk(C + (row0 + row) * p.ldc + column0 + 8 * c,
+                        load_vec<4>(reinterpret_cast<const uint32_t*>(tile.chunk(row, c))));
+    }
+    if (down == across) return;
+    for (int i = warp; i < kChunks * kSide / 32; i += kThreads / 32) {
+        const int c = i / (kSide / 32), part = i % (kSide / 32);
+        const Vec<uint32_t, 4> bits = tile.mirrored(part, c);
+        const int row = 8 * c + lane / 4, column = 32 * part + lane % 4 * 8;
+        if (row < columns && column < rows) store_chunk(C + (column0 + row) * p.ldc + row0 + column, bits);
+    }
+}
+
+int64_t tiles_of(int side) {
+    const int64_t n = ceil_div(side, kSide);
+    return n * (n + 1) / 2;
+}
+
+template <typename T>
+void launch_product(const Gemm& g, const Mat& addend, const Stream& stream) {
+    auto data = [](const Mat& x) { return static_cast<T*>(x.data); };
+    const SymmetricBatch<T> batch{
+        data(g.C),        data(addend),        data(g.A),        data(g.B),        g.C.ld, addend.ld, g.A.ld,  g.B.ld,
+        g.C.stride_inner, addend.stride_inner, g.A.stride_inner, g.B.stride_inner, g.M,    g.K,       g.alpha, g.beta};
+    const LaunchConfig config(dim3(static_cast<unsigned>(tiles_of(g.M)), static_cast<unsigned>(g.batch_inner)),
+                              kThreads, kBytes);
+    if (g.trans_a) {
+        launch<symmetric_product_kernel<T, true>>(config, stream, batch);
+    } else {
+        launch<symmetric_product_kernel<T, false>>(config, stream, batch);
+    }
+}
+
+}  // namespace
+
+bool symmetric_product_supports(const Gemm& g, const Mat& addend) {
+    auto in_chunks = [&](const Mat& x) {
+        return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.ld % 8 == 0 &&
+               (g.batch_inner == 1 || x.stride_inner % 8 == 0);
+    };
+    const bool one_transposed = g.trans_a != g.trans_b, whole_chunks = g.M % 8 == 0 && (g.trans_a || g.K % 8 == 0);
+    return g.symmetric && g.A.dtype != DType::f32 && g.C.dtype == g.A.dtype && one_transposed && whole_chunks &&
+           g.batch_outer == 1 && g.batch_inner <= 65535 && in_chunks(g.A) && in_chunks(g.B) && in_chunks(g.C) &&
+           (g.beta == 0.0f || in_chunks(addend));
+}
+
+bool symmetric_product_pays(int side, int batch, int multiprocessors) {
+    const int64_t n = ceil_div(side, kSide);
+    auto rounds = [&](int64_t tiles) { return ceil_div(tiles * batch, int64_t{multiprocessors}); };
+    return 4 * rounds(tiles_of(side)) <= 3 * rounds(n * n);
+}
+
+void symmetric_product(const Gemm& g, const Mat& addend, const Stream& stream) {
+    CHECK(symmetric_product_supports(g, addend), "symmetric product: {} x {} x {} (M x N x K), {} to {}", g.M, g.N, g.K,
+          name_of(g.A.dtype), name_of(g.C.dtype));
+    if (g.A.dtype == DType::bf16) {
+        launch_product<bf16>(g, addend, stream);
+    } else {
+        launch_product<f16>(g, addend, stream);
+    }
+}
+
+}  // namespace teon
