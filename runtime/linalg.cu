@@ -39,10 +39,10 @@ constexpr size_t kBiasScratchBytes = 4 << 20;
 constexpr int kAlgorithms = 8;        // that heuristics propose
 constexpr double kSearchGain = 0.98;  // of the first proposal's time, below which another one is faster; more is noise
 // Symmetric products of 16 bits may be our own kernel's. A CPU only imitates tensor cores, so a kind one never takes the
-// kernel, and an unkind one, so that tests run what a GPU runs, up to a side of kImitatedSide. The library's are split into up to kSymmetricParts block
-// rows where both M and K are at least kSymmetricFrom; 2 save a quarter of the work, 4 save three eighths, which on an H200
-// pays for smaller products and more launches only when they are large (derived, not measured). On a CPU a launch costs
-// less beside the arithmetic.
+// kernel, and an unkind one, so that tests run what a GPU runs, up to a side of kImitatedSide. The library's are split
+// into up to kSymmetricParts block rows where both M and K are at least kSymmetricFrom; 2 save a quarter of the work, 4
+// save three eighths, which on an H200 pays for smaller products and more launches only when they are large (derived, not
+// measured). On a CPU a launch costs less beside the arithmetic.
 constexpr int kSymmetricFrom = kSymmetricSplit, kSymmetricParts = 4, kImitatedSide = 256;
 #if defined(TEON_CUDA) || defined(__CUDACC__) || defined(TEON_UNKIND)
 constexpr bool kOwnSymmetric = true;
