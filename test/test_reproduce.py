@@ -140,7 +140,7 @@ class ReproduceTest(unittest.TestCase):
         state.results = {}
         text = tables.render(all_tables[0], state)
         self.assertEqual(text.count(tables.NOT_RUN), 2)
-        self.assertEqual({answer for _, answer in tables.verdict(all_tables[0], tables.measure(all_tables[0], state))},
+        self.assertEqual({answer for *_, answer in tables.verdict(all_tables[0], tables.measure(all_tables[0], state))},
                          {tables.NOT_RUN})
         self.assertIsNone(figures.draw("training", all_tables[0], state, self.folder / "pictures"))
 

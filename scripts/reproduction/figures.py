@@ -7,9 +7,12 @@ import statistics
 import compare
 
 
-def axes_of(columns, plt):
-    figure, axes = plt.subplots(1, columns, figsize=(5.2 * columns, 4.2), squeeze=False)
-    return figure, axes[0]
+def axes_of(count, plt, columns=2):
+    """Axes in rows of `columns`."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(5.2 * columns, 4.2 * rows), squeeze=False)
+    return figure, axes.flatten()
 
 
 def style(name):
@@ -26,7 +29,7 @@ def best_of(table, runs, model, names):
 
 
 def training_curves(table, runs, path, plt):
-    """Training loss in the first fifth of the steps and in the last half, at each method's best rate; one column pair a
+    """Training loss in the first fifth of the steps and in the last half, at each method's best rate; a row for each
     model."""
     models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, [r.name for r in table.rows]))]
     if not models:
@@ -91,9 +94,11 @@ def rates(table, runs, path, plt):
             low, high = min(w[0] for w in worst), max(w[len(w) // 2] for w in worst)
             axis.set_ylim(low - 0.05 * (high - low), high + 0.6 * (high - low))
             axis.legend(fontsize=7, frameon=False)
-        axis.set_xscale("log", base=2)
+        axis.set_xscale("log")
         compare.prepare_axis(axis, model.name, "learning rate", "validation loss, nats per token")
+        axis.xaxis.set_major_locator(plt.matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+        axis.xaxis.set_minor_locator(plt.NullLocator())
     compare.save_figure(figure, f"{table.title}: loss against learning rate (one seed)", path, plt)
     return drawn
 
@@ -134,22 +139,24 @@ def alignment(table, runs, path, plt):
 
 
 def step_times(table, runs, path, plt):
-    """Median milliseconds of a step, and the optimizer's part, relative to AdamW where the table has it."""
+    """The optimizer's time beside that of forward and backward in the same run, which other work on the machine slows
+    alike; medians."""
     models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, [r.name for r in table.rows]))]
     if not models:
         return False
     figure, axes = axes_of(len(models), plt)
     for axis, model in zip(axes, models):
         found = list(best_of(table, runs, model, [r.name for r in table.rows]))
-        total = [statistics.median(r.ms for r in results) for _, results in found]
-        own = [statistics.median(r.optimizer_ms for r in results) for _, results in found]
+        own = [statistics.median(r.optimizer_ms / (r.ms - r.optimizer_ms) for r in results) for _, results in found]
         places = range(len(found))
-        axis.barh(places, total, color="#9db8d6", label="forward and backward")
-        axis.barh(places, own, color="#2f5d8a", label="optimizer")
+        axis.barh(places, [1] * len(found), color="#9db8d6")
+        axis.barh(places, own, left=1, color="#2f5d8a")
         axis.set_yticks(places, [name for name, _ in found], fontsize=8)
+        axis.set_xlim(0, 1.12 * (1 + max(own)))
+        for place, share in zip(places, own):
+            axis.text(1.02 + share, place, f"+{100 * share:.0f}%", va="center", fontsize=8)
         axis.invert_yaxis()
-        compare.prepare_axis(axis, model.name, "ms per step, median", "")
-        axis.legend(fontsize=8, frameon=False)
+        compare.prepare_axis(axis, model.name, "time of a step: forward and backward (1), optimizer", "")
     compare.save_figure(figure, f"{table.title}: time per step", path, plt)
     return True
 

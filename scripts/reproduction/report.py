@@ -3,6 +3,8 @@ import collections
 import os
 import statistics
 
+import compare
+
 from reproduction import figures, tables
 
 INTRODUCTION = """# The paper, reproduced
@@ -48,11 +50,11 @@ def summary(scale, runs):
             f", on {', '.join(devices)} ({', '.join(types)}).")
 
 
-def sizes(table, found):
+def sizes(table, found, scale):
     """Teon, Muon and Muon slowed down at one rate, model by model."""
-    models = collections.defaultdict(list)
+    models, others = collections.defaultdict(list), {"teon-mode", "teon-roles", "teon-normalize-slices"}
     for m in found:
-        if m.equal and not {"teon-mode", "teon-roles", "teon-normalize-slices"} & m.row.flags.keys():
+        if len(m.equal) == table.seeds(scale) and not others & m.row.flags.keys():
             models[m.model.name, m.equal_rate].append(f"{m.row.name} {tables.text_of_perplexity(m.equal)}")
     return "; ".join(f"{name} at {rate:g}: {', '.join(rows)}" for (name, rate), rows in models.items())
 
@@ -80,7 +82,7 @@ def write(path, all_tables, runs, costs):
     for table in all_tables:
         found = tables.measure(table, runs)
         if table.id == "controls":
-            theory = {"controls": anchor(table.title), "sizes": sizes(table, found),
+            theory = {"controls": anchor(table.title), "sizes": sizes(table, found, scale),
                       "alignment": alignment(table, runs)}
         parts += [f"## {table.title}\n\n{table.place}. The paper: {table.claim}." if table.place != "not in the paper"
                   else f"## {table.title}\n\nNot in the paper. {table.claim}.", tables.render(table, runs)]
@@ -88,10 +90,10 @@ def write(path, all_tables, runs, costs):
             drawn = figures.draw(figure, table, runs, folder)
             if drawn:
                 parts.append(f"![{table.title}: {figure}]({name}/{os.path.basename(drawn)})")
-        verdicts += tables.verdict(table, found)
+        verdicts += [(table.id, *sentence) for sentence in tables.verdict(table, found)]
     text = INTRODUCTION.format(scale=scale.name, ran=summary(scale, runs), grid=", ".join(f"{g:g}" for g in scale.grid))
-    text += "\n## What agrees and what does not\n\n| comparison | here |\n|---|---|\n"
-    text += "\n".join(f"| {what} | {answer} |" for what, answer in verdicts) + "\n\n"
+    text += "\n## What agrees and what does not\n\n"
+    text += compare.as_markdown(["table", "comparison", "the paper", "here"], [list(v) for v in verdicts]) + "\n\n"
     text += THEORY.format(**{k: v or tables.NOT_RUN for k, v in theory.items()}) + "\n" + "\n\n".join(parts)
     text += "\n\n## What it would take to settle the rest\n\n" + "\n".join(costs) + "\n"
     temporary = path + ".part"

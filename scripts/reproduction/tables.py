@@ -186,6 +186,5 @@ def verdict(table, found):
             answer = f"agrees ({percent(measured.difference)})"
         else:
             answer = f"the opposite ({percent(measured.difference)})"
-        sentences.append((f"{m.model.name}: {m.row.name} against {m.row.against}: {percent(claimed)} in the paper",
-                          answer))
+        sentences.append((f"{m.model.name}: {m.row.name} against {m.row.against}", percent(claimed), answer))
     return sentences
