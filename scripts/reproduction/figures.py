@@ -28,6 +28,12 @@ def best_of(table, runs, model, names):
             yield name, results
 
 
+def begun(table, runs):
+    """The models of which a cell has run."""
+    return [m for m in table.models_at(runs.scale)
+            if any(runs.loss(c) is not None for r in table.rows for c in runs.tuning(table, r, m).values())]
+
+
 def training_curves(table, runs, path, plt):
     """Training loss in the first fifth of the steps and in the last half, at each method's best rate; a row for each
     model."""
@@ -52,7 +58,7 @@ def training_curves(table, runs, path, plt):
 
 def validation_curves(table, runs, path, plt):
     """Validation perplexity over training, mean and standard deviation over seeds."""
-    models = table.models_at(runs.scale)
+    models = begun(table, runs)
     figure, axes = axes_of(max(1, len(models)), plt)
     drawn = False
     for axis, model in zip(axes, models):
@@ -78,7 +84,7 @@ def validation_curves(table, runs, path, plt):
 
 def rates(table, runs, path, plt):
     """Loss against learning rate: the grid of each row."""
-    models = table.models_at(runs.scale)
+    models = begun(table, runs)
     figure, axes = axes_of(max(1, len(models)), plt)
     drawn = False
     for axis, model in zip(axes, models):
