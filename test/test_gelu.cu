@@ -92,3 +92,31 @@ TEMPLATE_TEST_CASE("kernels/gelu: the same bits under every schedule", "", float
         return bytes_of(out.get(), dx.get(), dbias.get());
     }));
 }
+
+// Values up to 20: an exponential, a division and the cubic, some float roundings each.
+static constexpr double kTailRoundings = 8.0;
+
+TEST_CASE("kernels/gelu: it and its derivative agree with the oracle from tail to tail") {
+    Stream stream;
+    std::vector<float> x;
+    for (int i = -2000; i <= 2000; i++) x.push_back(static_cast<float>(i) / 100.0f);
+    for (float large : {50.0f, 1e10f, 1e30f}) x.insert(x.end(), {large, -large});
+    const int n = static_cast<int>(std::ssize(x));
+    Guarded<float> X(x, stream), Ones(std::vector<float>(n, 1.0f), stream), Y(n, stream), Slope(n, stream);
+    teon::gelu_forward(Y.data(), X.data(), n, stream);
+    Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(n, 1)), stream);
+    teon::gelu_backward(Slope.data(), nullptr, scratch.data(), X.data(), Ones.data(), n, 1, true, stream);
+    const auto y = Y.get(), slope = Slope.get();
+    for (int i = 0; i < n; i++) {
+        CAPTURE(x[i]);
+        if (std::abs(x[i]) > 20.0f) {
+            REQUIRE(compare(std::vector{y[i]}, std::vector{std::max(0.0, static_cast<double>(x[i]))}, 1e-6));
+            REQUIRE(compare(std::vector{slope[i]}, std::vector{x[i] > 0.0f ? 1.0 : 0.0}, 1e-6));
+            continue;
+        }
+        REQUIRE(compare(std::vector{y[i]}, test::gelu_forward(std::vector{Tracked(x[i])}), kTailRoundings));
+        // 1e-6 is 8 roundoffs of a derivative near 1.
+        const std::vector<double> expected = test::gelu_backward(std::vector{double(x[i])}, std::vector{1.0});
+        REQUIRE(compare(std::vector{slope[i]}, expected, 1e-6));
+    }
+}

@@ -5,10 +5,9 @@
 #include <cstdlib>
 #include <map>
 
-#include "kernels/ops.h"
 #include "runtime/simt.h"
-#include "runtime/symmetric_product.h"
 #include "test/compare.h"
+#include "test/gemm_layout.h"
 #include "test/oracle/gemm.h"
 #include "test/schedule.h"
 
@@ -19,41 +18,6 @@ using namespace teon::test;
 
 namespace {
 
-// A matrix (or a batch of them) in memory: rows of ld elements, matrices at strides, everything between them padding.
-struct Layout {
-    int rows, columns, inner = 1, outer = 1;
-    int64_t ld, stride_inner, stride_outer;
-    Layout(int rows, int columns, int padding, int inner, int outer)
-        : rows(rows), columns(columns), inner(inner), outer(outer), ld(columns + padding) {
-        stride_inner = rows * ld + padding;
-        stride_outer = inner * stride_inner + 2 * padding;
-    }
-    int64_t size() const { return outer * stride_outer; }
-    int64_t matrix(int b) const { return b / inner * stride_outer + b % inner * stride_inner; }
-    template <typename T>
-    Mat mat(const T* data) const {
-        return teon::mat(data, ld, stride_inner, stride_outer);
-    }
-    // Matrix b of the batch, packed.
-    template <typename T>
-    std::vector<T> take(const std::vector<T>& memory, int b) const {
-        std::vector<T> packed;
-        for (int i = 0; i < rows; i++) {
-            auto row = memory.begin() + matrix(b) + i * ld;
-            packed.insert(packed.end(), row, row + columns);
-        }
-        return packed;
-    }
-    // The memory with all matrices set to a value: two memories agree outside the matrices if they agree after this.
-    template <typename T>
-    std::vector<T> blank(std::vector<T> memory) const {
-        for (int b = 0; b < inner * outer; b++) {
-            for (int i = 0; i < rows; i++) std::fill_n(memory.begin() + matrix(b) + i * ld, columns, T(0.0f));
-        }
-        return memory;
-    }
-};
-
 struct Case {
     int M, N, K;
     bool trans_a = false, trans_b = false;
@@ -62,13 +26,6 @@ struct Case {
     Epilogue epilogue = Epilogue::none;
     bool addend = false, search = false;
 };
-
-// The rounding errors of a float sum of K products with random signs behave like a random walk along partial sums that
-// are themselves one: they grow like sum |a b| roundoffs whatever K is, where the worst case is K times that. The
-// largest of some million sums measured 2.5 in units of magnitude, which is 2 sum |a b|.
-constexpr double kSumRoundings = 4.0;
-// GELU of values up to 20: an exponential, a division and the cubic, some float roundings each.
-constexpr double kGeluRoundings = 8.0;
 
 template <typename T, typename TC>
 void check_gemm(const Case& c) {
@@ -321,194 +278,6 @@ TEST_CASE("runtime/linalg: the bias gradient epilogue accumulates the column sum
     }
 }
 
-namespace {
-
-// X X^T, or X^T X if trans, of n x n. own: by symmetric_product, else by gemm.
-struct SymmetricCase {
-    int n, K, batch = 1;
-    bool trans = false;
-    float beta = 0.0f;
-    int padding = 1;
-    bool own = false, addend = false;
-    float alpha = 1.0f;
-};
-
-// A batch of symmetric matrices.
-template <typename T>
-std::vector<T> symmetric_values(const Layout& layout, uint64_t seed) {
-    auto x = random_values<T>(layout.size(), seed);
-    for (int m = 0; m < layout.inner * layout.outer; m++) {
-        T* first = x.data() + layout.matrix(m);
-        for (int64_t i = 0; i < layout.rows; i++) {
-            for (int64_t j = 0; j < i; j++) first[j * layout.ld + i] = first[i * layout.ld + j];
-        }
-    }
-    return x;
-}
-
-template <typename T, typename TC>
-void check_symmetric(const SymmetricCase& s) {
-    CAPTURE(s.n, s.K, s.batch, s.trans, s.beta, s.padding, s.own, s.addend, s.alpha);
-    CAPTURE(name_of(dtype_of<T>), name_of(dtype_of<TC>));
-    Stream stream;
-    Linalg linalg(stream);
-    const int n = s.n, K = s.K;
-    Layout lx(s.trans ? K : n, s.trans ? n : K, s.padding, s.batch, 1), lc(n, n, 5 * s.padding, s.batch, 1);
-    auto x = random_values<T>(lx.size(), 1);
-    auto before = symmetric_values<TC>(lc, 2), addend = symmetric_values<TC>(lc, 3);
-    if (s.beta == 0.0f || s.addend) std::fill(before.begin(), before.end(), TC(NAN));
-    if (s.beta == 0.0f) std::fill(addend.begin(), addend.end(), TC(NAN));
-    Guarded<T> X(x, stream);
-    Guarded<TC> C(before, stream), Addend(addend, stream);
-    Gemm g;
-    g.M = g.N = n, g.K = K, g.trans_a = s.trans, g.trans_b = !s.trans, g.alpha = s.alpha, g.beta = s.beta;
-    g.A = g.B = lx.mat(X.data()), g.C = lc.mat(C.data());
-    g.batch_inner = s.batch;
-    g.symmetric = true;
-    if (s.addend) g.addend = lc.mat(Addend.data());
-    if (s.own) {
-        symmetric_product(g, s.addend ? g.addend : g.C, stream);
-    } else {
-        linalg.gemm(g);
-    }
-    auto after = C.get();
-    REQUIRE(same_bits(lc.blank(after), lc.blank(before)));
-    for (int m = 0; m < s.batch; m++) {
-        auto wide = widen<Tracked>(lx.take(x, m));
-        auto expected = matmul_oracle(wide, wide, n, n, K, s.trans, !s.trans);
-        auto added = widen<Tracked>(lc.take(s.addend ? addend : before, m));
-        for (size_t i = 0; i < expected.size(); i++) {
-            expected[i] *= static_cast<double>(s.alpha);
-            if (s.beta != 0.0f) expected[i] += Tracked(s.beta) * added[i];
-        }
-        auto c = lc.take(after, m);
-        // The diagonal sums squares: K terms of one sign, whose roundings do not average out against their sum.
-        REQUIRE(compare(c, expected, kSumRoundings + 0.02 * K));
-        auto mirrored = c;
-        for (int64_t i = 0; i < n; i++) {
-            for (int64_t j = 0; j < n; j++) mirrored[j * n + i] = c[i * n + j];
-        }
-        REQUIRE(same_bits(c, mirrored));
-    }
-}
-
-// A B for an A and a B that commute, of small integers: every sum is exact, and A B as symmetric as A A.
-void check_powers(int n) {
-    CAPTURE(n);
-    Stream stream;
-    std::vector<bf16> a(static_cast<size_t>(n) * n, bf16(0.0f));
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t j : {i * 5 % n, i * 11 % n}) a[i * n + j] = a[j * n + i] = bf16(i % 2 == 0 ? 1.0f : -1.0f);
-    }
-    const auto square = matmul_oracle(widen<double>(a), widen<double>(a), n, n, n);
-    const auto cube = matmul_oracle(square, widen<double>(a), n, n, n);
-    std::vector<bf16> b;
-    for (double v : square) b.push_back(bf16(static_cast<float>(v)));
-    Guarded<bf16> A(a, stream), B(b, stream), C(std::ssize(a), stream);
-    Gemm g{.M = n, .N = n, .K = n, .trans_b = true};
-    g.A = mat(A.data(), n), g.B = mat(B.data(), n), g.C = mat(C.data(), n), g.symmetric = true;
-    symmetric_product(g, g.C, stream);
-    REQUIRE(compare(C.get(), cube, 0.0));
-}
-
-}  // namespace
-
-TEST_CASE("runtime/linalg: a symmetric product equals the full one and is mirrored exactly") {
-    for (int n : {1, 33, 97, 128, 259, 600}) {
-        for (bool trans : {false, true}) {
-            for (float beta : {0.0f, 0.5f}) {
-                const SymmetricCase s{.n = n, .K = 40, .batch = n < 200 ? 3 : 1, .trans = trans, .beta = beta};
-                check_symmetric<float, float>(s);
-                check_symmetric<bf16, bf16>(s);
-                check_symmetric<f16, f16>(s);
-                check_symmetric<bf16, float>(s);
-            }
-        }
-    }
-    check_symmetric<float, float>({.n = 260, .K = 256, .batch = 3, .trans = true, .beta = 0.5f});  // split on a CPU
-    check_symmetric<bf16, bf16>({.n = 259, .K = 300, .beta = 1.0f});
-    check_symmetric<bf16, bf16>({.n = 136, .K = 72, .beta = 0.5f, .padding = 8});  // by our own kernel, if unkind
-    check_symmetric<bf16, bf16>({.n = 1100, .K = 1024, .beta = 1.0f});  // large enough to be split on every backend
-}
-
-TEST_CASE("runtime/symmetric_product: equals the full product and is mirrored exactly, whatever the sizes") {
-    auto check = [](SymmetricCase s) {
-        s.own = true;
-        check_symmetric<bf16, bf16>(s);
-        check_symmetric<f16, f16>(s);
-    };
-    for (auto [n, K] : {std::pair{8, 8}, {128, 64}, {136, 72}, {264, 200}, {384, 40}}) {
-        for (bool trans : {false, true}) {
-            check({.n = n, .K = K, .trans = trans, .padding = 0});
-            check({.n = n, .K = K, .trans = trans, .beta = -0.5f, .padding = 8, .alpha = 3.0f});
-        }
-    }
-    check({.n = 72, .K = 31, .trans = true, .padding = 8});  // any depth where rows are summed over
-    for (bool trans : {false, true}) {
-        check({.n = 200, .K = 72, .batch = 3, .trans = trans, .beta = 1.0f, .padding = 16, .addend = true});
-        check({.n = 24, .K = 136, .batch = 5, .trans = trans, .padding = 0, .addend = true});
-    }
-}
-
-TEST_CASE("runtime/symmetric_product: powers of a matrix are exact where integers are") {
-    for (int n : {40, 128, 200}) check_powers(n);
-}
-
-TEST_CASE("runtime/symmetric_product: what is not symmetric before it is rounded is so afterwards") {
-    Stream stream;
-    const int n = 200, K = 72;
-    Guarded<f16> A(random_values<f16>(n * K, 1), stream), B(random_values<f16>(n * K, 2), stream), C(n * n, stream);
-    Gemm g{.M = n, .N = n, .K = K, .trans_b = true};
-    g.A = mat(A.data(), K), g.B = mat(B.data(), K), g.C = mat(C.data(), n), g.symmetric = true;
-    symmetric_product(g, g.C, stream);
-    const auto c = C.get();
-    auto mirrored = c;
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t j = 0; j < n; j++) mirrored[j * n + i] = c[i * n + j];
-    }
-    REQUIRE(same_bits(c, mirrored));
-}
-
-TEST_CASE("runtime/symmetric_product: the same bits under every schedule") {
-    Stream stream;
-    const int n = 136, K = 136;
-    Guarded<bf16> X(random_values<bf16>(n * K, 1), stream);
-    REQUIRE(same_under_all_schedules([&] {
-        Guarded<bf16> C(n * n, stream);
-        Gemm g{.M = n, .N = n, .K = K, .trans_b = true};
-        g.A = g.B = mat(X.data(), K), g.C = mat(C.data(), n), g.symmetric = true;
-        symmetric_product(g, g.C, stream);
-        return bytes_of(C.get());
-    }));
-}
-
-TEST_CASE("runtime/symmetric_product: what it does not do is left to the library, and where it pays is a rule") {
-    alignas(16) static bf16 memory[64 * 64];
-    Gemm good{.M = 64, .N = 64, .K = 64, .trans_b = true};
-    good.A = good.B = good.C = mat(memory, 64), good.symmetric = true;
-    auto supported = [&](auto change) {
-        Gemm g = good;
-        change(g);
-        return symmetric_product_supports(g, g.C);
-    };
-    REQUIRE(supported([](Gemm&) {}));
-    REQUIRE(supported([](Gemm& g) { g.trans_a = true, g.trans_b = false, g.K = 63; }));
-    REQUIRE_FALSE(supported([](Gemm& g) { g.symmetric = false; }));
-    REQUIRE_FALSE(supported([](Gemm& g) { g.trans_a = true; }));
-    REQUIRE_FALSE(supported([](Gemm& g) { g.K = 63; }));
-    REQUIRE_FALSE(supported([](Gemm& g) { g.M = g.N = 63; }));
-    REQUIRE_FALSE(supported([](Gemm& g) { g.A.ld = 65; }));
-    REQUIRE_FALSE(supported([](Gemm& g) { g.batch_inner = 2, g.C.stride_inner = 65; }));
-    REQUIRE_FALSE(supported([](Gemm& g) { g.B.data = memory + 1; }));
-    REQUIRE_FALSE(supported([](Gemm& g) { g.C.dtype = DType::f32; }));
-    REQUIRE_FALSE(supported([](Gemm& g) { g.A.dtype = g.B.dtype = g.C.dtype = DType::f32; }));
-    // GPT-2 124M's stacks on 132 multiprocessors; one matrix alone leaves most of them without a tile.
-    REQUIRE(symmetric_product_pays(768, 18, 132));
-    REQUIRE(symmetric_product_pays(768, 12, 132));
-    REQUIRE_FALSE(symmetric_product_pays(768, 1, 132));
-    REQUIRE(symmetric_product_pays(4096, 1, 132));
-}
-
 TEST_CASE("runtime/linalg: a search decides once who computes a symmetric product, and what is known is not searched") {
     const Proposals several("3");
     Stream stream;
@@ -722,32 +491,4 @@ TEST_CASE("runtime/linalg: svd and eigh give the same bits for any number of thr
         linalg.eigh(A.data(), 97, w.data());
         return A.get();
     });
-}
-
-TEST_CASE("runtime/activation: GELU and its derivative agree with the oracle from tail to tail") {
-    Stream stream;
-    std::vector<float> x;
-    for (int i = -2000; i <= 2000; i++) x.push_back(static_cast<float>(i) / 100.0f);
-    for (float large : {50.0f, 1e10f, 1e30f}) x.insert(x.end(), {large, -large});
-    x.push_back(NAN);
-    int64_t n = std::ssize(x);
-    Guarded<float> X(x, stream), Ones(std::vector<float>(n, 1.0f), stream), Y(n, stream), Slope(n, stream);
-    gelu_forward(Y.data(), X.data(), n, stream);
-    Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(static_cast<int>(n), 1)), stream);
-    gelu_backward(Slope.data(), nullptr, scratch.data(), X.data(), Ones.data(), static_cast<int>(n), 1, true, stream);
-    auto y = Y.get(), slope = Slope.get();
-    REQUIRE(std::isnan(y.back()));
-    REQUIRE(std::isnan(slope.back()));
-    for (size_t i = 0; i + 1 < x.size(); i++) {
-        CAPTURE(x[i]);
-        if (std::abs(x[i]) > 20.0f) {
-            REQUIRE(compare(std::vector{y[i]}, std::vector{std::max(0.0, static_cast<double>(x[i]))}, 1e-6));
-            REQUIRE(compare(std::vector{slope[i]}, std::vector{x[i] > 0.0f ? 1.0 : 0.0}, 1e-6));
-            continue;
-        }
-        REQUIRE(compare(std::vector{y[i]}, std::vector{gelu_tanh_oracle(Tracked(x[i]))}, kGeluRoundings));
-        // Central difference of the oracle, good to h^2 = 1e-8; 1e-6 is 8 roundoffs of a derivative near 1.
-        double h = 1e-4, expected = (gelu_tanh_oracle(x[i] + h) - gelu_tanh_oracle(x[i] - h)) / (2.0 * h);
-        REQUIRE(compare(std::vector{slope[i]}, std::vector{expected}, 1e-6));
-    }
 }

@@ -22,10 +22,4 @@ std::vector<R> matmul_oracle(const std::vector<R>& A, const std::vector<R>& B, i
     return C;
 }
 
-// GELU, tanh form: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
-template <typename R>
-R gelu_tanh_oracle(R x) {
-    return R(0.5) * x * (R(1.0) + tanh(R(0.7978845608028654) * (x + R(0.044715) * x * x * x)));
-}
-
 }  // namespace teon::test

@@ -1,0 +1,118 @@
+// What linalg.cu does around the library's products and, where the library refuses one, instead of them. Private to it.
+#pragma once
+
+#include "runtime/dtype.h"
+#include "runtime/simt.h"
+
+namespace teon {
+
+inline constexpr int kTile = 32;        // square tile that goes through shared memory
+inline constexpr int kTileRows = 8;     // threads of a tile's block along y
+inline constexpr int kBiasBlock = 64;   // threads that sum a bias gradient; few, as each has several elements
+inline constexpr int kBiasRows = 32;    // that one of them adds, at least
+inline constexpr int kBiasParts = 256;  // partial sums per element of a bias gradient, at most
+inline constexpr int kPlainTile = 16;
+
+// A batch of products for multiply_plain_kernel. bias: null without one.
+template <typename T, typename TC>
+struct PlainProduct {
+    TC* C;
+    const TC *addend, *bias;
+    const T *A, *B;
+    int64_t ldc, ld_addend, lda, ldb, stride_c, stride_addend, stride_a, stride_b;
+    bool trans_a, trans_b;
+};
+
+// partial[part * M + j] = sum of A(j, k) over the part's k, one after the other. A thread sums W neighbouring j, which
+// are contiguous if W > 1. Blocks: x along j, y parts.
+template <typename T, int W>
+__global__ void __launch_bounds__(kBiasBlock)
+    bias_partial_kernel(float* partial, const T* A, int64_t step_j, int64_t step_k, int M, int K, int per_part) {
+    const int j = (static_cast<int>(blockIdx.x) * kBiasBlock + static_cast<int>(threadIdx.x)) * W;
+    if (j >= M) return;
+    const int part = static_cast<int>(blockIdx.y), begin = part * per_part, past = begin + per_part,
+              end = past < K ? past : K;
+    Vec<float, W> sum = {};
+    for (int k = begin; k < end; k++) {
+        const Vec<T, W> x = load_vec<W>(A + j * step_j + k * step_k);
+        FOR_VEC(i, W) sum[i] += static_cast<float>(x[i]);
+    }
+    for (int i = 0; i < W; i++) partial[int64_t{part} * M + j + i] = sum[i];
+}
+
+// bias[j] = beta * bias[j] + sum of partial[part * M + j] over the parts.
+template <int W>
+__global__ void __launch_bounds__(kBiasBlock)
+    bias_total_kernel(float* bias, const float* partial, int M, int parts, float beta) {
+    const int j = (static_cast<int>(blockIdx.x) * kBiasBlock + static_cast<int>(threadIdx.x)) * W;
+    if (j >= M) return;
+    Vec<float, W> sum = {};
+    for (int part = 0; part < parts; part++) {
+        const Vec<float, W> x = load_vec<W>(partial + int64_t{part} * M + j);
+        FOR_VEC(i, W) sum[i] += x[i];
+    }
+    for (int i = 0; i < W; i++) bias[j + i] = beta == 0.0f ? sum[i] : fmaf(beta, bias[j + i], sum[i]);
+}
+
+// c = alpha op(A) op(B) + beta addend + bias, in tiles through shared memory; blockIdx.z counts the matrices of a
+// batch. For what the library refuses: any shape, stride and alignment, and no faster than it has to be.
+template <typename T, typename TC>
+__global__ void __launch_bounds__(kPlainTile* kPlainTile)
+    multiply_plain_kernel(PlainProduct<T, TC> p, int M, int N, int K, float alpha, float beta) {
+    SHARED(float, a, kPlainTile*(kPlainTile + 1));
+    SHARED(float, b, kPlainTile*(kPlainTile + 1));
+    const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
+    const int row0 = static_cast<int>(blockIdx.y) * kPlainTile, column0 = static_cast<int>(blockIdx.x) * kPlainTile;
+    const T* A = p.A + blockIdx.z * p.stride_a;
+    const T* B = p.B + blockIdx.z * p.stride_b;
+    float sum = 0.0f;
+    for (int k0 = 0; k0 < K; k0 += kPlainTile) {
+        // Neighbouring threads read neighbouring elements, whichever way the operand is stored.
+        const int ai = p.trans_a ? x : y, ak = p.trans_a ? y : x, bk = p.trans_b ? x : y, bj = p.trans_b ? y : x;
+        const bool in_a = row0 + ai < M && k0 + ak < K, in_b = k0 + bk < K && column0 + bj < N;
+        const int64_t i = row0 + ai, j = column0 + bj;
+        a[ai * (kPlainTile + 1) + ak] =
+            in_a ? static_cast<float>(p.trans_a ? A[(k0 + ak) * p.lda + i] : A[i * p.lda + k0 + ak]) : 0.0f;
+        b[bk * (kPlainTile + 1) + bj] =
+            in_b ? static_cast<float>(p.trans_b ? B[j * p.ldb + k0 + bk] : B[(k0 + bk) * p.ldb + j]) : 0.0f;
+        __syncthreads();
+        for (int k = 0; k < kPlainTile; k++) sum = fmaf(a[y * (kPlainTile + 1) + k], b[k * (kPlainTile + 1) + x], sum);
+        __syncthreads();
+    }
+    const int64_t i = row0 + y, j = column0 + x;
+    if (i >= M || j >= N) return;
+    sum *= alpha;
+    if (beta != 0.0f)
+        sum = fmaf(beta, static_cast<float>(p.addend[blockIdx.z * p.stride_addend + i * p.ld_addend + j]), sum);
+    if (p.bias) sum += static_cast<float>(p.bias[j]);
+    p.C[blockIdx.z * p.stride_c + i * p.ldc + j] = TC(sum);
+}
+
+// C(i, j) = C(j, i) for j > i, tile by tile; blockIdx.z counts the matrices of a batch.
+template <typename T>
+__global__ void __launch_bounds__(kTile* kTileRows) mirror_kernel(T* C, int64_t ld, int64_t stride, int n) {
+    int down = static_cast<int>(blockIdx.y), across = static_cast<int>(blockIdx.x);
+    if (across > down) return;  // above the diagonal
+    T* c = C + blockIdx.z * stride;
+    int to_column = down * kTile + static_cast<int>(threadIdx.x);
+    if constexpr (kRowAlone > 0) {  // a CPU's threads need no neighbours to read a column
+        for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
+            int to_row = across * kTile + y;
+            if (to_row < to_column && to_column < n) c[to_row * ld + to_column] = c[to_column * ld + to_row];
+        }
+        return;
+    }
+    SHARED(T, tile, kTile * (kTile + 1));
+    int column = across * kTile + static_cast<int>(threadIdx.x);
+    for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
+        int row = down * kTile + y;
+        if (row < n && column < n) tile[y * (kTile + 1) + threadIdx.x] = c[row * ld + column];
+    }
+    __syncthreads();
+    for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
+        int to_row = across * kTile + y;
+        if (to_row < to_column && to_column < n) c[to_row * ld + to_column] = tile[threadIdx.x * (kTile + 1) + y];
+    }
+}
+
+}  // namespace teon
