@@ -125,6 +125,22 @@ class ReproduceTest(unittest.TestCase):
         self.assertEqual(self.call("run", "one").returncode, 0)
         self.assertEqual(times, {f: f.stat().st_mtime_ns for f in times})
         self.assertEqual(sorted(results.read_text().splitlines()), sorted(lines))
+        # One that was begun as something else than today's says so if it had finished, and begins again if it had not.
+        cell = self.folder / "runs" / "tiny" / json.loads(lines[at])["cell"]
+        begun = pathlib.Path(f"{cell}.json")
+        other = json.dumps(json.loads(begun.read_text()) | {"engine": "0123456789ab"})
+        for whole in (True, False):
+            begun.write_text(other)
+            if not whole:
+                shutil.rmtree(cell / "step_00000010")
+                metrics = (cell / "metrics.jsonl").read_text().splitlines(keepends=True)
+                (cell / "metrics.jsonl").write_text("".join(metrics[:2]))
+            results.write_text("\n".join(lines[:at] + lines[at + 1:]) + "\n")
+            shown = self.call("run", "one")
+            self.assertEqual(shown.returncode, 0, shown.stderr)
+            self.assertEqual("0123456789ab" in shown.stdout, whole)
+        self.assertEqual([json.loads(line)["evals"] for line in sorted(results.read_text().splitlines())],
+                         [json.loads(line)["evals"] for line in sorted(lines)])
 
         report = self.call("report")
         self.assertEqual(report.returncode, 0, report.stderr)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -128,19 +129,38 @@ class Runs:
         folder = cell.folder(self.out)
         self.data.prepare(cell.program)
         self.say(f"  {name}", flush=True)
-        flags = {k: sweep.as_flag_value(v) for k, v in self.options(cell).items()}
-        status = 0 if sweep.is_finished(folder) else sweep.run_cell(self.command(cell), flags, folder, quiet=True)
+        made, finished = self._begin(cell, folder), sweep.is_finished(folder)
+        flags = {k: sweep.as_flag_value(v) for k, v in made["options"].items()}
+        status = 0 if finished else sweep.run_cell(self.command(cell), flags, folder, quiet=True)
         if status == 2:
             raise plan.Fault(f"{folder}: the flags are wrong (exit status 2)")
         if status:
             self.say(f"  failed (exit status {status}): {folder}", flush=True)
             self.failed.append(name)
             return
-        result = kept(name, compare.read_run(folder), self.engine(cell.program), self.options(cell))
+        result = kept(name, compare.read_run(folder), made["engine"], made["options"])
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(dataclasses.asdict(result), separators=(",", ":")) + "\n")
         self.results[name] = result
+
+    def _begin(self, cell, folder):
+        """What the run in the folder was begun with, kept beside it. One that was cut off and began with something else
+        than today's begins again; a finished one stays what it is."""
+        path, today = folder + ".json", {"engine": self.engine(cell.program), "options": self.options(cell)}
+        try:
+            with open(path, encoding="utf-8") as file:
+                begun = json.load(file)
+        except (OSError, ValueError):
+            begun = None
+        if begun and (begun == today or sweep.is_finished(folder)):
+            return begun
+        if os.path.exists(folder):
+            shutil.rmtree(folder)
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(today, file, indent=1)
+        return today
 
     def engine(self, program):
         """The name of today's engine; "" where it is not built or has no data."""
