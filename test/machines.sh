@@ -6,6 +6,7 @@
 #   sudo test/machines.sh debian12 libblas        these rows
 #   sudo DEMO_STEPS= COMMANDS="make demo" test/machines.sh debian12     other commands, the demo's whole length
 #   sudo CACHE=DIR KEEP=1 test/machines.sh user   keeps the machine of each suite and the packages in DIR, and the row's machine
+#   sudo CACHE=DIR CCACHE=1 test/machines.sh      rows with the same compiler share what it made (make's CXX is ccache's)
 #
 # Needs root and debootstrap; for Ubuntu the archive's signature is checked where ubuntu-archive-keyring is installed. What this
 # machine needs to reach packages (apt and pip settings, proxies, certificates) holds in the new ones too. Everything is mounted in a
@@ -40,10 +41,14 @@ repository=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/machines-XXXXXX")
 cache=${CACHE:-$work/cache}
 mkdir -p "$cache/packages"
+[ "${CCACHE:-0}" != 1 ] || mkdir -p -m 1777 "$cache/ccache"
 matrix=()
 failed=0 finished=0
 
-leave() { umount --lazy --recursive "$1/proc" "$1/dev" "$1/var/cache/apt/archives" 2>/dev/null || true; }
+leave() {
+    local place
+    for place in proc dev var/cache/apt/archives var/cache/ccache; do umount --lazy --recursive "$1/$place" 2>/dev/null || true; done
+}
 finish() {
     for root in "$work"/*/; do leave "${root%/}"; done
     [ "${KEEP:-0}" = 1 ] && echo "kept: $work" || rm -rf --one-file-system "$work"
@@ -88,6 +93,13 @@ copy_settings() {
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"
     mount --bind "$cache/packages" "$root/var/cache/apt/archives"
+    if [ "${CCACHE:-0}" = 1 ]; then
+        printf '%s\n' "MAKEFLAGS=' -- CXX=/usr/local/lib/ccache/g++'" CCACHE_DIR=/var/cache/ccache CCACHE_UMASK=000 CCACHE_BASEDIR=/home \
+            CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=time_macros,include_file_mtime,include_file_ctime >>"$root/etc/settings"
+        mkdir -p "$root/var/cache/ccache" && mount --bind "$cache/ccache" "$root/var/cache/ccache" &&
+            inside "$root" root / "apt-get update -q && apt-get install -q -y --no-install-recommends ccache &&
+                mkdir /usr/local/lib/ccache && ln -s /usr/bin/ccache /usr/local/lib/ccache/g++" >"$work/ccache.log" 2>&1
+    fi
 }
 
 inside() {  # root, user, folder, command
