@@ -24,6 +24,7 @@ import time
 import unittest
 
 Result = collections.namedtuple("Result", "name outcome detail")  # outcome: passed, failed, skipped
+RUNNING = set()  # each with a session of its own, so that all that it starts ends with it
 
 
 def list_tests(program):
@@ -60,6 +61,7 @@ def run_process(command, timeout):
         with open(os.path.join(folder, "output"), "w+", encoding="utf-8", errors="replace") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                        env={**os.environ, "TEON_TEST_LOG": log}, start_new_session=True)
+            RUNNING.add(process)
             try:
                 status = process.wait(timeout)
                 end = f"exit status {status}" if status else ""
@@ -69,6 +71,7 @@ def run_process(command, timeout):
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 end = f"no result after {timeout} s"
+            RUNNING.discard(process)
             output.seek(0)
             return (*read_log(log), output.read(), end)
 
@@ -142,10 +145,17 @@ def unittest_main(path):
     return not unittest.TextTestRunner(resultclass=Reporter).run(suite).wasSuccessful()
 
 
+def stop(number, _):
+    for process in list(RUNNING):
+        os.killpg(process.pid, signal.SIGKILL)
+    os._exit(128 + number)
+
+
 def main():
     # In the background of a shell SIGINT is ignored, under nohup SIGHUP, and programs that inherit that cannot be
     # tested with them; a handler here is the default there.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
