@@ -15,6 +15,7 @@ import math
 import os
 import statistics
 import sys
+import textwrap
 
 from run_folder import BadRun, Unfinished, exit_code, find_runs, is_done, open_run
 
@@ -281,7 +282,7 @@ def prepare_axis(axis, title, xlabel, ylabel):
 
 
 def save_figure(figure, title, path, plt):
-    figure.suptitle(title)
+    figure.suptitle(textwrap.fill(title, int(10 * figure.get_figwidth())))
     figure.tight_layout()
     figure.savefig(path, dpi=130, bbox_inches="tight")
     plt.close(figure)

@@ -15,9 +15,17 @@ def axes_of(count, plt, columns=2):
     return figure, axes.flatten()
 
 
-def style(name):
-    """Teon's lines are dashed: they often lie on Muon's."""
-    return {"ls": "--" if name.startswith("Teon") else "-", "lw": 1.6}
+def style(table, name):
+    """A row's colour, the same in every panel. Teon's lines are dashed: they often lie on Muon's."""
+    index = [row.name for row in table.rows].index(name)
+    return {"color": f"C{index % 10}", "ls": "--" if name.startswith("Teon") else "-", "lw": 1.6}
+
+
+def legend_below(figure, axes):
+    """One legend for all panels, below them, where it hides no line."""
+    lines = {line.get_label(): line for axis in axes for line in axis.lines}
+    figure.legend(lines.values(), lines.keys(), loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=8,
+                  frameon=False, ncol=max(1, int(figure.get_figwidth() / 3.5)))
 
 
 def best_of(table, runs, model, names):
@@ -47,11 +55,11 @@ def training_curves(table, runs, path, plt):
             steps = [step for step, _ in results[0].losses]
             curve = [statistics.mean(x) for x in zip(*([loss for _, loss in r.losses] for r in results))]
             cut, tail = len(steps) // 5, len(steps) // 2
-            axes[2 * i].plot(steps[:cut], curve[:cut], label=name, **style(name))
-            axes[2 * i + 1].plot(steps[tail:], curve[tail:], label=name, **style(name))
+            axes[2 * i].plot(steps[:cut], curve[:cut], label=name, **style(table, name))
+            axes[2 * i + 1].plot(steps[tail:], curve[tail:], label=name, **style(table, name))
         for axis, part in zip(axes[2 * i:2 * i + 2], ("early", "late")):
             compare.prepare_axis(axis, f"{model.name}: {part}", "steps", "training loss, nats per token")
-            axis.legend(fontsize=8, frameon=False)
+    legend_below(figure, axes)
     compare.save_figure(figure, f"{table.title}: training loss", path, plt)
     return True
 
@@ -68,7 +76,7 @@ def validation_curves(table, runs, path, plt):
             values = list(zip(*([math.exp(loss) for _, loss in r.evals] for r in results)))
             mean = [statistics.mean(v) for v in values]
             spread = [statistics.stdev(v) if len(v) > 1 else 0 for v in values]
-            (line,) = axis.plot(steps, mean, label=f"{name} ({len(results)})", marker="o", ms=2.5, **style(name))
+            (line,) = axis.plot(steps, mean, label=name, marker="o", ms=2.5, **style(table, name))
             axis.fill_between(steps, [m - s for m, s in zip(mean, spread)], [m + s for m, s in zip(mean, spread)],
                               color=line.get_color(), alpha=0.2, lw=0)
             last += mean[len(mean) // 3:]
@@ -76,9 +84,8 @@ def validation_curves(table, runs, path, plt):
         if last:
             axis.set_ylim(0.97 * min(last), 1.03 * max(last))
         compare.prepare_axis(axis, model.name, "steps", "validation perplexity")
-        if axis.lines:
-            axis.legend(fontsize=7, frameon=False, title="seeds in brackets", title_fontsize=7)
-    compare.save_figure(figure, f"{table.title}: validation perplexity, mean ± standard deviation", path, plt)
+    legend_below(figure, axes)
+    compare.save_figure(figure, f"{table.title}: validation perplexity, mean ± deviation over seeds", path, plt)
     return drawn
 
 
@@ -93,18 +100,18 @@ def rates(table, runs, path, plt):
             points = [(rate, runs.loss(cell)) for rate, cell in runs.tuning(table, row, model).items()]
             points = [(x, y) for x, y in points if y is not None and math.isfinite(y)]
             if len(points) > 1:
-                axis.plot(*zip(*points), marker="o", ms=4, label=row.name, **style(row.name))
+                axis.plot(*zip(*points), marker="o", ms=4, label=row.name, **style(table, row.name))
                 worst.append(sorted(y for _, y in points))
                 drawn = True
         if worst:
             low, high = min(w[0] for w in worst), max(w[len(w) // 2] for w in worst)
-            axis.set_ylim(low - 0.05 * (high - low), high + 0.6 * (high - low))
-            axis.legend(fontsize=7, frameon=False)
+            axis.set_ylim(low - 0.05 * (high - low), high + 0.2 * (high - low))
         axis.set_xscale("log")
         compare.prepare_axis(axis, model.name, "learning rate", "validation loss, nats per token")
         axis.xaxis.set_major_locator(plt.matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         axis.xaxis.set_minor_locator(plt.NullLocator())
+    legend_below(figure, axes)
     compare.save_figure(figure, f"{table.title}: loss against learning rate (one seed)", path, plt)
     return drawn
 
@@ -139,7 +146,7 @@ def alignment(table, runs, path, plt):
             axis.set_ylim(0, 1)
             compare.prepare_axis(axis, f"{model.name}: {side} singular vectors", "steps",
                                  "|inner product|, mean over neighbouring layers")
-            axis.legend(fontsize=8, frameon=False, ncol=2)
+    legend_below(figure, axes)
     compare.save_figure(figure, f"Alignment of the top singular vectors of momenta ({found[0][1].name})", path, plt)
     return True
 
