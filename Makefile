@@ -224,6 +224,7 @@ bench: $(PROGRAMS) $(BENCH_HERE) | venv  ## Measure this machine: each program i
 	@set -e; for b in $(BENCH_HERE); do echo "$$b"; $$b; done
 	@$(PYTHON) bench/bench_optimizers.py
 	@$(PYTHON) bench/bench_train.py
+	@$(PYTHON) bench/bench_shared.py
 	@$(PYTHON) bench/bench_checkpoint.py
 
 bench-gpu: build/$(BACKEND)/bench/bench_gpu  ## Attention, kernels and steps on the GPU beside PyTorch, into bench/RESULTS.md (9 minutes)

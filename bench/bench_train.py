@@ -32,12 +32,15 @@ def cpu_seconds():
     return usage.ru_utime + usage.ru_stime
 
 
+def our_flags(model, dtype):
+    return ["--model", "tiny", "--layers", model["layers"], "--channels", model["channels"], "--heads", model["heads"],
+            "--vocab-size", VOCABULARY, "--seq-len", model["seq_len"], "--batch-tokens",
+            model["batch"] * model["seq_len"], "--micro-batch", model["batch"], "--dtype", dtype]
+
+
 def ours(model, dtype, shard, steps):
     before = cpu_seconds()
-    metrics = runs.train(shard, "--model", "tiny", "--layers", model["layers"], "--channels", model["channels"],
-                         "--heads", model["heads"], "--vocab-size", VOCABULARY, "--seq-len", model["seq_len"],
-                         "--batch-tokens", model["batch"] * model["seq_len"], "--micro-batch", model["batch"],
-                         "--dtype", dtype, steps=steps)
+    metrics = runs.train(shard, *our_flags(model, dtype), steps=steps)
     return statistics.median(m["tokens_per_s"] for m in metrics), (cpu_seconds() - before) / steps
 
 

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Step time of several trainings at once over that of one alone:  python3 bench/bench_shared.py
+
+GPT-2 3M of bench_train.py on the CPU. k trainings that share all cores fairly take k times as long each; threads that
+spin for one another took ten times that. Rounds of 1, 2 and 4 at once take turns; a figure is the median step of all
+runs of a round after the first quarter, a ratio the median over the rounds.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import statistics
+import tempfile
+
+import bench_train
+
+import runs
+
+AT_ONCE = (1, 2, 4)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=16, help="per start (default 16)")
+    parser.add_argument("--repeats", type=int, default=2, help="rounds (default 2)")
+    args = parser.parse_args()
+    model = bench_train.MODELS["3M"]
+    print(f"GPT-2 3M on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"{'dtype':<8}{'at once':>8}{'ms/step':>10}{'x alone':>9}")
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(max(AT_ONCE)) as pool:
+        shard = runs.random_shard(folder, bench_train.VOCABULARY, 600_000)
+        for dtype in ("float", "bf16"):
+            flags = bench_train.our_flags(model, dtype)
+            ms = {count: [] for count in AT_ONCE}
+            for _ in range(args.repeats):
+                for count in AT_ONCE:
+                    started = [pool.submit(runs.train, shard, *flags, steps=args.steps) for _ in range(count)]
+                    ms[count].append(statistics.median(m["ms"] for run in started for m in run.result()))
+            for count in AT_ONCE:
+                ratio = statistics.median(mine / alone for mine, alone in zip(ms[count], ms[1]))
+                print(f"{dtype:<8}{count:>8}{statistics.median(ms[count]):>10.1f}{ratio:>9.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
