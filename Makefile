@@ -31,7 +31,7 @@ PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python
 # ---- sources -------------------------------------------------------------------------------------------------------
 # A file in a room, a test and a bench are found; a program is NAME.cu here, and its name in PROGRAMS. A file belongs to both
 # backends unless its folder or suffix names one.
-ONLY_cpu  := cpu/% test/cpu/% %_host.cpp
+ONLY_cpu  := cpu/% test/cpu/%
 ONLY_cuda := %_cuda.cu %_sm90.cu
 ROOMS     := cpu runtime files kernels model optim data options checkpoint generation train
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))

@@ -13,6 +13,7 @@ inline constexpr int kActivationChunks = 1024, kActivationChunkRows = 8;  // at 
 template <typename T, int W, typename F>
 __global__ void __launch_bounds__(kFlatBlock)
     activation_backward_kernel(T* dx, float* partial, const T* x, const T* dout, int N, int C, RowChunks chunks) {
+    wait_for_earlier_kernels();
     constexpr int kRows = 4;
     const int vecs = C / W;
     const int64_t item = int64_t{blockIdx.x} * kFlatBlock + threadIdx.x;

@@ -9,6 +9,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     adamw_update_kernel(float* master, T* work, float* m, float* v, const float* grad, const StepControl* control,
                         int64_t n, float peak_lr, float lr_scale, float beta1, float beta2, float eps,
                         float weight_decay) {
+    wait_for_earlier_kernels();
     if (control->skip != 0) return;
     const float lr = peak_lr * control->lr_factor * lr_scale;
     const float scale = control->scale, keep = 1.0f - lr * weight_decay;

@@ -117,6 +117,7 @@ void for_score_shape(const RowBlock& block, F f) {
 template <typename T, typename Shape>
 __global__ void attention_softmax_forward_kernel(T* probs, float* lse, const float* scores, const int* doc_start,
                                                  RowBlock block) {
+    wait_for_earlier_kernels();
     constexpr int kStride = Shape::kLanes * W;
     const ScoreRow<Shape> r(block, doc_start);
     if (!r.exists) return;
@@ -164,6 +165,7 @@ template <typename T, typename Shape>
 __global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const float* scores, const float* dprobs,
                                                   const T* dout, const T* out, const float* lse, const int* doc_start,
                                                   RowBlock block, int HS, float scale) {
+    wait_for_earlier_kernels();
     constexpr int kStride = Shape::kLanes * W;
     const ScoreRow<Shape> r(block, doc_start);
     if (!r.exists) return;
@@ -205,6 +207,7 @@ __global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const fl
 // multiple of N.
 template <typename T, int N>
 __global__ void attention_round_kernel(T* dqkv, const float* dkv, int64_t rows, int columns, int64_t width) {
+    wait_for_earlier_kernels();
     const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
     if (i >= rows * columns) return;
     store_floats(dqkv + i / columns * width + (width - columns) + i % columns, load_vec<N>(dkv + i));

@@ -34,6 +34,7 @@ struct ValueThreads {
 template <typename T, int W>
 __global__ void __launch_bounds__(kDecodeBlock)
     attention_decode_kernel(T* out, const T* qkv, const T* cache, DecodeShape s, float scale) {
+    wait_for_earlier_kernels();
     DYN_SHARED(float, probs);                      // keys
     float* partial = probs + round_up(s.keys, W);  // splits x HS
     const int b = static_cast<int>(blockIdx.x) / s.NH, h = static_cast<int>(blockIdx.x) % s.NH;
@@ -80,6 +81,7 @@ __global__ void __launch_bounds__(kDecodeBlock)
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock) cache_append_kernel(T* cache, const T* qkv, int64_t n, int row, int T_new,
                                                                   int64_t width, int64_t begin, int64_t capacity) {
+    wait_for_earlier_kernels();
     for_each_vec<W>(n, [=](auto w, int64_t i) {
         constexpr int w_ = decltype(w)::value;
         const int64_t b_t = i / row, c = i % row, b = b_t / T_new, t = b_t % T_new;

@@ -83,6 +83,7 @@ __device__ __forceinline__ void softmax_step(float (&s)[M][N][4], float (&out)[M
 template <int HS>
 __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     flash_attention_forward_kernel(bf16* out, float* lse, const bf16* qkv, FlashShape<HS> s) {
+    wait_for_earlier_kernels();
     using Tiles = ForwardTiles<HS>;
     constexpr int M = Tiles::M, N = Tiles::N, C = Tiles::C, kKeys = Tiles::kKeys;
     DYN_SHARED(bf16, shared);

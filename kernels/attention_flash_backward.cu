@@ -14,6 +14,7 @@ using RowStats = Vec<float, 2>;
 template <int HS>
 __global__ void flash_attention_stats_kernel(RowStats* stats, const bf16* dout, const bf16* out, const float* lse,
                                              FlashShape<HS> s) {
+    wait_for_earlier_kernels();
     constexpr int kLanes = HS / 8;
     const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     const int row = static_cast<int>(thread / kLanes), rows = s.T * s.NH, b = static_cast<int>(blockIdx.y);
@@ -44,6 +45,7 @@ template <int HS>
 __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     flash_attention_query_gradient_kernel(bf16* dqkv, const bf16* dout, const bf16* qkv, const RowStats* stats,
                                           FlashShape<HS> s) {
+    wait_for_earlier_kernels();
     using Tiles = QueryGradientTiles<HS>;
     constexpr int M = Tiles::M, N = Tiles::N, C = Tiles::C, kKeys = Tiles::kKeys;
     DYN_SHARED(bf16, shared);
@@ -183,6 +185,7 @@ template <int HS>
 __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     flash_attention_key_gradient_kernel(bf16* dqkv, const bf16* dout, const bf16* qkv, const RowStats* stats,
                                         FlashShape<HS> s) {
+    wait_for_earlier_kernels();
     using Tiles = KeyGradientTiles<HS>;
     constexpr int M = Tiles::M, N = Tiles::N, C = Tiles::C, kQueries = Tiles::kQueries;
     DYN_SHARED(bf16, shared);

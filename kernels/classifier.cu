@@ -89,6 +89,7 @@ __device__ SoftmaxSum softmax_sum(const T* x, T* held, int V, int thread, int th
 template <typename T, int W, bool ALONE, bool HELD>
 __global__ void __launch_bounds__(kMostThreads) classifier_kernel(T* logits, float* losses, const int* targets, int N,
                                                                   int V, int Vp, float grad_scale, bool with_gradient) {
+    wait_for_earlier_kernels();
     const int64_t row = ALONE ? static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x : blockIdx.x;
     if (row >= N) return;
     const int thread = ALONE ? 0 : threadIdx.x, threads = ALONE ? 1 : blockDim.x;

@@ -9,6 +9,7 @@ template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kBlock)
     embedding_forward_kernel(T* out, const int* tokens, const int* positions, const T* wte, const T* wpe, int N,
                              int C) {
+    wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();
     if (row >= N) return;
@@ -34,6 +35,7 @@ inline constexpr int kSegmentVecs = 4;  // vectors of a lane in a tile
 template <typename T, typename Shape, int PARTS>
 __global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
     embedding_backward_kernel(float* dtable, const T* dout, const int* ids, const int* order, int N, int C) {
+    wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth, LANES = Shape::kLanes, TILE = LANES * W * kSegmentVecs;
     const int begin = PARTS == 1 ? Shape::row() : static_cast<int>(blockIdx.x);
     const int part = PARTS == 1 ? 0 : static_cast<int>(threadIdx.x) / LANES;

@@ -10,6 +10,7 @@ namespace teon {
 // seed.
 __global__ void __launch_bounds__(kFlatBlock)
     fill_normal_kernel(float* x, int64_t n, int cols, int logical_cols, float std, uint64_t seed, uint64_t tensor) {
+    wait_for_earlier_kernels();
     const int64_t q = int64_t{blockIdx.x} * kFlatBlock + threadIdx.x;
     if (4 * q >= n) return;
     const uint64_t index = static_cast<uint64_t>(q);
@@ -31,12 +32,14 @@ __global__ void __launch_bounds__(kFlatBlock)
 
 __global__ void __launch_bounds__(kFlatBlock)
     fill_constant_kernel(float* x, int64_t n, int cols, int logical_rows, int logical_cols, float value) {
+    wait_for_earlier_kernels();
     for_each_vec<1>(n,
                     [=](auto, int64_t i) { x[i] = i / cols < logical_rows && i % cols < logical_cols ? value : 0.0f; });
 }
 
 template <typename Dst, typename Src, int W>
 __global__ void __launch_bounds__(kFlatBlock) cast_kernel(Dst* dst, const Src* src, int64_t n) {
+    wait_for_earlier_kernels();
     for_each_vec<W>(
         n, [=](auto width, int64_t i) { store_floats(dst + i, load_floats<decltype(width)::value>(src + i)); });
 }

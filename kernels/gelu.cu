@@ -7,6 +7,7 @@ namespace teon {
 
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock) gelu_forward_kernel(T* out, const T* x, int64_t n) {
+    wait_for_earlier_kernels();
     for_each_vec<W>(n, [=](auto width, int64_t i) {
         constexpr int w = decltype(width)::value;
         auto v = load_floats<w>(x + i);

@@ -13,6 +13,7 @@ template <typename T, typename Shape, bool CENTERED>
 __global__ void __launch_bounds__(Shape::kBlock)
     norm_forward_kernel(T* out, float* mean, float* rstd, const T* x, const T* weight, const T* bias, int N, int C,
                         float eps) {
+    wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();
     if (row >= N) return;
@@ -107,6 +108,7 @@ template <typename T, typename Shape, bool CENTERED>
 __global__ void __launch_bounds__(Shape::kBlock)
     norm_backward_kernel(T* dx, float* partial, const T* dout, const T* dresidual, const T* x, const float* mean,
                          const float* rstd, const T* weight, int N, int C, int chunk_rows, bool sums_in_shared) {
+    wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth, KINDS = kNormSums<CENTERED>;
     DYN_SHARED(float, shared);
     const int chunk = Shape::row(), first = chunk * chunk_rows, last = std::min(N, first + chunk_rows);

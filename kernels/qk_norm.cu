@@ -20,6 +20,7 @@ template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kBlock)
     qk_norm_forward_kernel(T* out, float* rstd, const T* x, const T* q_weight, const T* k_weight, int rows, Heads heads,
                            int HS, float eps) {
+    wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();
     if (row >= rows) return;
@@ -53,6 +54,7 @@ template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kBlock)
     qk_norm_backward_kernel(T* dqkv, const T* x, const float* rstd, const T* q_weight, const T* k_weight, int rows,
                             Heads heads, int HS) {
+    wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();  // of the heads that are normalized
     if (row >= rows) return;
@@ -84,6 +86,7 @@ template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     qk_norm_partial_weight_grad_kernel(float* partial, const T* dqkv, const T* x, const float* rstd, int N, Heads heads,
                                        int HS, RowChunks chunks) {
+    wait_for_earlier_kernels();
     const int vecs = HS / W;
     const int64_t item = int64_t{blockIdx.x} * kFlatBlock + threadIdx.x;
     if (item >= int64_t{chunks.count} * 2 * vecs) return;

@@ -11,6 +11,7 @@ inline constexpr int64_t kReduceRun = 32 * 512;
 
 template <int W, bool SQUARE>
 __global__ void __launch_bounds__(32) reduce_partial_kernel(float* partial, const float* x, int64_t n, int64_t run) {
+    wait_for_earlier_kernels();
     auto term = [](float v) { return SQUARE ? v * v : v; };
     const int64_t begin = blockIdx.x * run, end = std::min(n, begin + run);
     Vec<float, W> sums{};
@@ -28,6 +29,7 @@ __global__ void __launch_bounds__(32) reduce_partial_kernel(float* partial, cons
 
 __global__ void __launch_bounds__(kFlatBlock)
     reduce_final_kernel(float* out, const float* partial, int count, bool accumulate) {
+    wait_for_earlier_kernels();
     float sum = 0.0f;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kFlatBlock) sum += partial[i];
     sum = block_sum(sum);

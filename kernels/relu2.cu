@@ -9,6 +9,7 @@ static __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f :
 
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock) relu2_forward_kernel(T* out, const T* x, int64_t n) {
+    wait_for_earlier_kernels();
     for_each_vec<W>(n, [=](auto width, int64_t i) {
         constexpr int w = decltype(width)::value;
         auto v = load_floats<w>(x + i);

@@ -7,6 +7,7 @@ namespace teon {
 
 __global__ void __launch_bounds__(kFlatBlock)
     rotary_table_kernel(float* cos_sin, const float* inv_freq, int positions, int half) {
+    wait_for_earlier_kernels();
     const int64_t n = int64_t{positions} * half;
     for_each_vec<1>(n, [=](auto, int64_t i) {
         const int64_t position = i / half, j = i % half;
@@ -20,6 +21,7 @@ __global__ void __launch_bounds__(kFlatBlock)
 template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kBlock) rotary_kernel(T* x, const float* cos_sin, const int* positions, int N,
                                                                int heads, int half, int64_t width, float direction) {
+    wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();
     if (row >= N) return;

@@ -26,6 +26,7 @@ __device__ float count_in(SeriesStats& s, float x) {
 
 __global__ void step_control_kernel(StepControl* control, const float* norm_squared, const float* loss, float lr_factor,
                                     float clip, float spike_limit, float beta1, float beta2) {
+    wait_for_earlier_kernels();
     if (threadIdx.x > 0) return;
     StepControl c = *control;
     c.lr_factor = lr_factor;

@@ -8,6 +8,7 @@ namespace teon {
 
 template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kBlock) swiglu_forward_kernel(T* out, const T* gate_up, int N, int F) {
+    wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();
     if (row >= N) return;
@@ -24,6 +25,7 @@ __global__ void __launch_bounds__(Shape::kBlock) swiglu_forward_kernel(T* out, c
 template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kBlock)
     swiglu_backward_kernel(T* dgate_up, const T* gate_up, const T* dout, int N, int F) {
+    wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();
     if (row >= N) return;

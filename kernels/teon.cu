@@ -36,6 +36,7 @@ template <int W>
 __global__ void __launch_bounds__(kFlatBlock)
     momentum_update_kernel(float* momentum, float* partial, const float* grad, const StepControl* control, SliceBatch s,
                            float mu, bool nesterov) {
+    wait_for_earlier_kernels();
     if (skips(control)) return;
     const Slice slice = s.slices[blockIdx.y];
     const float scale = grad_scale(control);
@@ -63,6 +64,7 @@ __global__ void __launch_bounds__(kFlatBlock)
 __global__ void __launch_bounds__(32)
     slice_scales_kernel(float* scales, int* nonfinite, const float* partial, const StepControl* control, int parts,
                         int K, float margin, bool normalize_slices) {
+    wait_for_earlier_kernels();
     const int matrix = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x);
     float* scale = scales + int64_t{matrix} * K;
     if (skips(control)) {
@@ -97,6 +99,7 @@ template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     unfold_kernel(T* Z, const float* momentum, const float* grad, const float* scales, const StepControl* control,
                   SliceBatch s, SliceLayout layout, float mu) {
+    wait_for_earlier_kernels();
     const int index = static_cast<int>(blockIdx.y);
     const Slice slice = s.slices[index];
     const float factor = scales ? scales[index] : 1.0f, scale = grad_scale(control);
@@ -116,6 +119,7 @@ template <typename T, typename WorkT, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     fold_update_kernel(float* master, WorkT* work, const T* Z, const StepControl* control, SliceBatch s,
                        SliceLayout layout, float peak_lr) {
+    wait_for_earlier_kernels();
     if (skips(control)) return;
     const float lr = control ? peak_lr * control->lr_factor : peak_lr;
     const int index = static_cast<int>(blockIdx.y);
@@ -134,6 +138,7 @@ __global__ void __launch_bounds__(kFlatBlock)
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     add_identity_kernel(T* out, const T* x, float a, int side, int64_t ld, int64_t n) {
+    wait_for_earlier_kernels();
     for_each_vec<W>(n, [=](auto width, int64_t e) {
         constexpr int w = decltype(width)::value;
         auto v = load_floats<w>(x + e);
@@ -145,6 +150,7 @@ __global__ void __launch_bounds__(kFlatBlock)
 
 __global__ void __launch_bounds__(kFlatBlock)
     drop_null_directions_kernel(float* U, const float* S, int64_t n, int r, float tolerance) {
+    wait_for_earlier_kernels();
     for_each_vec<1>(n, [=](auto, int64_t i) {
         if (!(S[i % r] > tolerance * S[0])) U[i] = 0.0f;
     });

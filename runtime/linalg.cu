@@ -183,12 +183,14 @@ constexpr int kBlock = 256;
 
 // out (columns x rows) = in (rows x columns) transposed; packed.
 __global__ void __launch_bounds__(kBlock) transpose_kernel(float* out, const float* in, int rows, int columns) {
+    wait_for_earlier_kernels();
     int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x;
     if (i < int64_t{rows} * columns) out[i % columns * rows + i / columns] = in[i];
 }
 
 // *found = 1 if an element is NaN or infinite.
 __global__ void __launch_bounds__(kBlock) find_nonfinite_kernel(int* found, const float* x, int64_t n) {
+    wait_for_earlier_kernels();
     int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x;
     if (i < n && x[i] - x[i] != 0.0f) *found = 1;
 }

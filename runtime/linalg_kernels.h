@@ -28,6 +28,7 @@ struct PlainProduct {
 template <typename T, int W>
 __global__ void __launch_bounds__(kBiasBlock)
     bias_partial_kernel(float* partial, const T* A, int64_t step_j, int64_t step_k, int M, int K, int per_part) {
+    wait_for_earlier_kernels();
     const int j = (static_cast<int>(blockIdx.x) * kBiasBlock + static_cast<int>(threadIdx.x)) * W;
     if (j >= M) return;
     const int part = static_cast<int>(blockIdx.y), begin = part * per_part, past = begin + per_part,
@@ -44,6 +45,7 @@ __global__ void __launch_bounds__(kBiasBlock)
 template <int W>
 __global__ void __launch_bounds__(kBiasBlock)
     bias_total_kernel(float* bias, const float* partial, int M, int parts, float beta) {
+    wait_for_earlier_kernels();
     const int j = (static_cast<int>(blockIdx.x) * kBiasBlock + static_cast<int>(threadIdx.x)) * W;
     if (j >= M) return;
     Vec<float, W> sum = {};
@@ -59,6 +61,7 @@ __global__ void __launch_bounds__(kBiasBlock)
 template <typename T, typename TC>
 __global__ void __launch_bounds__(kPlainTile* kPlainTile)
     multiply_plain_kernel(PlainProduct<T, TC> p, int M, int N, int K, float alpha, float beta) {
+    wait_for_earlier_kernels();
     SHARED(float, a, kPlainTile*(kPlainTile + 1));
     SHARED(float, b, kPlainTile*(kPlainTile + 1));
     const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
@@ -91,6 +94,7 @@ __global__ void __launch_bounds__(kPlainTile* kPlainTile)
 // C(i, j) = C(j, i) for j > i, tile by tile; blockIdx.z counts the matrices of a batch.
 template <typename T>
 __global__ void __launch_bounds__(kTile* kTileRows) mirror_kernel(T* C, int64_t ld, int64_t stride, int n) {
+    wait_for_earlier_kernels();
     int down = static_cast<int>(blockIdx.y), across = static_cast<int>(blockIdx.x);
     if (across > down) return;  // above the diagonal
     T* c = C + blockIdx.z * stride;

@@ -4,6 +4,7 @@
 //
 //     template <typename T>
 //     __global__ void __launch_bounds__(256) scale_kernel(T* out, const T* in, float factor, int64_t n) {
+//         wait_for_earlier_kernels();       // first in every kernel: it may have been started before they ended
 //         SHARED(float, partial, 32);       // float partial[32] in shared memory, 16-byte aligned
 //         DYN_SHARED(float, row);           // float* row: the launch's dynamic shared memory, 16-byte aligned
 //         float total = block_sum(x);       // see the end of this file
@@ -93,12 +94,41 @@ std::string kernel_name() {
     extern __shared__ __align__(1024) unsigned char teon_dynamic_shared[]; \
     T* const name = reinterpret_cast<T*>(teon_dynamic_shared)
 
+// Waits until all work ahead of this kernel on its stream has ended and is visible, and lets the kernel behind it start,
+// which then waits likewise ("programmatic dependent launch", sm_90 and later): starting is hidden behind the end of the
+// kernel ahead. A kernel that touches memory before this races; scripts/check_seam.sh sees that each begins with it.
+__device__ __forceinline__ void wait_for_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+    cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
 namespace detail {
+
+// Whether the code that this device runs of Kernel was compiled with the wait above. Streams capture such launches
+// since CUDA 12.3.
+template <auto Kernel>
+bool may_start_early() {
+    cudaFuncAttributes attributes = {};
+    return CUDART_VERSION >= 12030 && cudaFuncGetAttributes(&attributes, Kernel) == cudaSuccess &&
+           attributes.ptxVersion >= 90;
+}
 
 template <auto Kernel, typename... P>
 cudaError_t start(const LaunchConfig& c, cudaStream_t stream, P... args) {
-    Kernel<<<c.grid, c.block, c.smem, stream>>>(args...);
-    return cudaGetLastError();
+    static const bool early = may_start_early<Kernel>();
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = c.grid;
+    config.blockDim = c.block;
+    config.dynamicSmemBytes = c.smem;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = early ? 1 : 0;
+    return cudaLaunchKernelEx(&config, Kernel, args...);
 }
 
 }  // namespace detail
@@ -136,6 +166,8 @@ __device__ __forceinline__ T block_reduce(T x, Op op) {
 #define TEON_SITE
 
 #else
+
+inline void wait_for_earlier_kernels() {}  // kernels of a stream run one after the other here
 
 #define TEON_SITE_PARAMETER , const simt::Site& site = simt::Site::current()
 #define TEON_SITE , site

@@ -54,6 +54,7 @@ __device__ __forceinline__ void store_chunk(T* to, const Vec<uint32_t, 4>& bits)
 // COLUMNS: A and B are stored K x side (A^T A), else side x K (A A^T). Blocks: x tiles, y matrices.
 template <typename T, bool COLUMNS>
 __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(SymmetricBatch<T> p) {
+    wait_for_earlier_kernels();
     using Slice = TensorTile<T, COLUMNS ? kDepth : kSide, COLUMNS ? kSide : kDepth, kThreads>;
     DYN_SHARED(T, shared);
     auto left = [&](int stage) { return Slice{shared + 2 * stage * kSlice}; };

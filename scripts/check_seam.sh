@@ -52,5 +52,14 @@ checkpoint param_table
 train param_table model activation_plan decoder family
 TABLE
 
+# A kernel may be started while those ahead of it still run (runtime/simt.h).
+mapfile -t files < <(sources . | grep -vE '^\./(runtime/simt\.h|(test/)?cpu/)')
+found=$(grep -PzoH '__global__ void[^;{]*\{(?!\s*wait_for_earlier_kernels\(\);)' "${files[@]}" | tr '\0' '\n')
+if [ -n "$found" ]; then
+    echo "seam: a kernel that does not begin with wait_for_earlier_kernels():"
+    sed 's/^/  /' <<<"$found"
+    faults=$((faults + 1))
+fi
+
 [ $faults = 0 ] && echo "seam: clean"
 exit $((faults > 0))

@@ -13,6 +13,7 @@ enum class Misuse { none, no_wait, no_commit, too_few_groups, no_barrier, one_wa
 // A ring of two stages through which `steps` tiles of one float4 per thread pass; each thread adds up its neighbour's.
 template <Misuse M>
 __global__ void pipeline_kernel(float* out, const float* in, int steps) {
+    wait_for_earlier_kernels();
     SHARED(float, memory, 2 * 64 * 4);
     const int i = static_cast<int>(threadIdx.x), neighbour = (i + 32) % 64;
     auto fetch = [&](int step) {

@@ -79,6 +79,7 @@ std::vector<float> inputs() {
 
 template <typename T>
 __global__ void convert_kernel(uint16_t* narrow, float* wide, const float* in, int64_t n) {
+    wait_for_earlier_kernels();
     const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const T y(in[i]);

@@ -33,6 +33,7 @@ __device__ __forceinline__ int64_t global_thread() {
 // --- grids and blocks -------------------------------------------------------------------------------------------
 
 __global__ void coordinates_kernel(unsigned* out) {
+    wait_for_earlier_kernels();
     unsigned* o = out + 6 * global_thread();
     o[0] = threadIdx.x, o[1] = threadIdx.y, o[2] = threadIdx.z;
     o[3] = blockIdx.x, o[4] = blockIdx.y, o[5] = blockIdx.z;
@@ -40,6 +41,7 @@ __global__ void coordinates_kernel(unsigned* out) {
 
 // The same with a barrier between reading the coordinates and using them.
 __global__ void coordinates_after_barrier_kernel(unsigned* out) {
+    wait_for_earlier_kernels();
     __syncthreads();
     unsigned* o = out + 6 * global_thread();
     __syncthreads();
@@ -68,6 +70,7 @@ void check_coordinates(dim3 grid, dim3 block) {
 
 // Every round, each thread reads what its right neighbour wrote in the same round.
 __global__ void rotate_kernel(int* out, int rounds) {
+    wait_for_earlier_kernels();
     SHARED(int, values, 1024);
     const int t = linear_thread(), n = static_cast<int>(blockDim.x);
     int mine = t;
@@ -81,6 +84,7 @@ __global__ void rotate_kernel(int* out, int rounds) {
 }
 
 __global__ void dynamic_shared_kernel(int* out, int per_thread) {
+    wait_for_earlier_kernels();
     DYN_SHARED(int, values);
     const int t = linear_thread(), n = static_cast<int>(blockDim.x) * per_thread;
     for (int i = 0; i < per_thread; ++i) values[t * per_thread + i] = t * per_thread + i + static_cast<int>(blockIdx.x);
@@ -92,6 +96,7 @@ __global__ void dynamic_shared_kernel(int* out, int per_thread) {
 
 // Threads from `stay` on return before the first barrier; the others count who came.
 __global__ void early_return_kernel(int* out, int stay, int rounds) {
+    wait_for_earlier_kernels();
     SHARED(int, count, 1);
     const int t = linear_thread();
     if (t >= stay) return;
@@ -106,6 +111,7 @@ __global__ void early_return_kernel(int* out, int stay, int rounds) {
 
 // Threads return one after another, and the barriers count those that are left.
 __global__ void thinning_kernel(int* out) {
+    wait_for_earlier_kernels();
     SHARED(int, count, 1024);
     const int t = linear_thread(), n = static_cast<int>(blockDim.x);
     count[t] = 0;
@@ -124,6 +130,7 @@ enum class Form { index, exclusive_or, up, down };
 
 template <Form form, typename T>
 __global__ void shuffle_kernel(T* out, const T* in, int argument, int width) {
+    wait_for_earlier_kernels();
     const int64_t i = global_thread();
     const T x = in[i];
     T y;
@@ -179,6 +186,7 @@ void check_shuffles() {
 
 // Each half warp, then each parity, sums up under its own mask, in its own branch and at its own pace.
 __global__ void masks_kernel(int* out) {
+    wait_for_earlier_kernels();
     const int lane = linear_thread() % 32;
     const unsigned half = lane < 16 ? 0x0000ffffu : 0xffff0000u;
     int x = lane;
@@ -197,6 +205,7 @@ __global__ void masks_kernel(int* out) {
 
 // Only the first `lanes` lanes of each warp take part, in blocks that need not be whole warps.
 __global__ void partial_warp_kernel(unsigned* out, int lanes) {
+    wait_for_earlier_kernels();
     const int lane = linear_thread() % 32;
     const unsigned mask = lanes == 32 ? kFull : (1u << lanes) - 1;
     if (lane >= lanes) return;
@@ -204,6 +213,7 @@ __global__ void partial_warp_kernel(unsigned* out, int lanes) {
 }
 
 __global__ void votes_kernel(int* out, unsigned predicate) {
+    wait_for_earlier_kernels();
     const int p = static_cast<int>(predicate >> (linear_thread() % 32) & 1);
     const unsigned ballot = __ballot_sync(kFull, p);
     const int any = __any_sync(kFull, p), all = __all_sync(kFull, p);
@@ -215,6 +225,7 @@ __global__ void votes_kernel(int* out, unsigned predicate) {
 // The definition of warp_sum by shuffles, to be equal bit for bit.
 __global__ void warp_reduce_kernel(float* sum, float* by_shuffles, float* max, int* int_sum, int* int_max,
                                    const float* in, const int* int_in) {
+    wait_for_earlier_kernels();
     const int64_t i = global_thread();
     float x = in[i];
     sum[i] = warp_sum(x);
@@ -228,6 +239,7 @@ __global__ void warp_reduce_kernel(float* sum, float* by_shuffles, float* max, i
 // Several in a row, without barriers of the caller's own.
 __global__ void block_reduce_kernel(float* sum, float* max, int* int_sum, int* int_max, const float* in,
                                     const int* int_in) {
+    wait_for_earlier_kernels();
     const int64_t i = global_thread();
     const float first = block_sum(in[i]), second = block_sum(2.0f * in[i]);
     sum[i] = second - first;
@@ -260,6 +272,7 @@ struct Totals {
 
 // Float sums of small integers are exact in any order.
 __global__ void atomics_kernel(Totals* totals, int* tickets) {
+    wait_for_earlier_kernels();
     const int64_t i = global_thread();
     atomicAdd(&totals->d, 0.5);
     atomicAdd(&totals->ull, (1ull << 33) + 1);
@@ -276,6 +289,7 @@ __global__ void atomics_kernel(Totals* totals, int* tickets) {
 }
 
 __global__ void intrinsics_kernel(float* f, int* i, const float* in) {
+    wait_for_earlier_kernels();
     f[0] = __ldg(in);
     f[1] = rsqrtf(4.0f);
     f[2] = __uint_as_float(__float_as_uint(-1.5f));
@@ -287,6 +301,7 @@ __global__ void intrinsics_kernel(float* f, int* i, const float* in) {
 
 // Arguments arrive as the kernel's parameter types.
 __global__ void arguments_kernel(double* out, int64_t wide, float narrow, unsigned char byte, const double* in) {
+    wait_for_earlier_kernels();
     out[0] = static_cast<double>(wide);
     out[1] = narrow;
     out[2] = byte;
@@ -295,6 +310,7 @@ __global__ void arguments_kernel(double* out, int64_t wide, float narrow, unsign
 
 template <typename A, typename B>
 __global__ void template_kernel(A* out, B value) {
+    wait_for_earlier_kernels();
     if (global_thread() == 0) *out = static_cast<A>(value);
 }
 
@@ -304,6 +320,7 @@ enum class Function { exp, exp2, tanh };
 
 template <Function function>
 __global__ void math_kernel(float* out, const float* in, int64_t n) {
+    wait_for_earlier_kernels();
     const int64_t i = global_thread();
     if (i >= n) return;
     if constexpr (function == Function::exp) out[i] = exp_fast(in[i]);

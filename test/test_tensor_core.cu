@@ -17,6 +17,7 @@ namespace {
 // rows (32, 8): row i of matrix m is rows[8 m + i], which lies in shared memory at place[8 m + i]. out (32 lanes, 4).
 template <bool TRANS>
 __global__ void ldmatrix_kernel(uint32_t* out, const bf16* rows, const int* place) {
+    wait_for_earlier_kernels();
     SHARED(bf16, memory, 64 * 8);
     const int lane = static_cast<int>(threadIdx.x);
     for (int j = 0; j < 8; j++) memory[place[lane] * 8 + j] = rows[lane * 8 + j];
@@ -69,6 +70,7 @@ Place place_d(int lane, int i) { return {i < 2 ? lane / 4 : lane / 4 + 8, lane %
 // Fragments as they lie in registers: a (32, 4), b (32, 2), d (32, 4).
 template <typename T>
 __global__ void mma_kernel(float* d, const uint32_t* a, const uint32_t* b) {
+    wait_for_earlier_kernels();
     const int lane = static_cast<int>(threadIdx.x);
     uint32_t left[4];
     float sum[4];
@@ -126,6 +128,7 @@ std::vector<float> integers(int n, uint64_t seed) {
 
 template <typename T>
 __global__ void pack_kernel(uint32_t* packed, const float* x, int pairs) {
+    wait_for_earlier_kernels();
     const int i = static_cast<int>(threadIdx.x);
     if (i < pairs) packed[i] = pack<T>(x[2 * i], x[2 * i + 1]);
 }
@@ -153,6 +156,7 @@ void packs() {
 // out (64 threads, BYTES): what thread i copied, if i < count; thread i reads what thread i ^ 33 copied.
 template <int BYTES>
 __global__ void copy_kernel(unsigned char* out, const unsigned char* in, int count) {
+    wait_for_earlier_kernels();
     SHARED(unsigned char, memory, 64 * BYTES);
     const int i = static_cast<int>(threadIdx.x), other = i ^ 33;
     cp_async<BYTES>(memory + i * BYTES, in + i * BYTES, i < count);
