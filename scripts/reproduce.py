@@ -98,6 +98,8 @@ def main():
     data = runs.Data(scale, args.datasets, args.text, args.val_text)
     state = runs.Runs(scale, args.out, data, args.results)
 
+    if args.command in ("figure", "report", "all") and not args.estimate:
+        figures.pyplot()  # missing, it is missed before the runs
     if args.estimate:
         header, rows, total = costs(chosen, scale, args.tflops)
         print(compare.as_text(header, rows))

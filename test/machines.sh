@@ -88,7 +88,7 @@ copy_settings() {
         cp -rL /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates"
         chroot "$root" update-ca-certificates >/dev/null 2>&1
     fi
-    env | grep -E '^((https?|no|all)_proxy|(HTTPS?|NO|ALL)_PROXY|PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|DEFAULT_TIMEOUT))=' \
+    env | grep -E '^((https?|no|all)_proxy|(HTTPS?|NO|ALL)_PROXY|PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|CERT|DEFAULT_TIMEOUT))=' \
         >"$root/etc/settings"
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"

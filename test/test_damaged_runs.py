@@ -157,18 +157,24 @@ class DamagedTest(unittest.TestCase):
         self.each(write_checkpoint, "manifest.json", MANIFEST, ["inspect_checkpoint.py", "--state-only"])
         self.each(write_checkpoint, "model.safetensors", TENSORS, ["inspect_checkpoint.py"])
 
-    def test_what_is_not_a_file_or_not_there(self):
+    def refuses_what_is_no_file(self, *scripts):
         os.mkfifo(self.folder / "pipe")
         (self.folder / "run").mkdir()
         os.mkfifo(self.folder / "run" / "config.json")
         os.mkfifo(self.folder / "run" / "metrics.jsonl")
-        for script in (["watch.py"], ["inspect_checkpoint.py"], ["compare.py"],
-                       ["follow.py", "--once", "--to", "wandb"]):
+        for script in scripts:
             for path in ("absent", "pipe", "run", "/dev/null"):
                 with self.subTest(script=script[0], path=path):
                     status, errors = self.run_script(script[0], self.folder / path, *script[1:])
                     self.assertIn(status, (1, 2))
                     self.assertIn(path, errors)
+
+    def test_runs_that_are_no_files_or_not_there(self):
+        self.refuses_what_is_no_file(["watch.py"], ["compare.py"], ["follow.py", "--once", "--to", "wandb"])
+
+    @unittest.skipUnless(importlib.util.find_spec("numpy"), "needs numpy")
+    def test_checkpoints_that_are_no_files_or_not_there(self):
+        self.refuses_what_is_no_file(["inspect_checkpoint.py"])
 
     def test_plans_of_a_sweep(self):
         for content in (b"grid = 3", b"[grid]\nlr = {}", b"cells = 'x'", b"cells = ['x']", b"seeds = 'one'",

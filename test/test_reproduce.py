@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from importlib.util import find_spec
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -86,6 +87,8 @@ class ReproduceTest(unittest.TestCase):
         return runs.Runs(scale, self.folder / "runs",
                          runs.Data(scale, self.folder / "data")), plan.load_tables(self.folder)
 
+    @unittest.skipUnless(all(map(find_spec, ("numpy", "pyarrow", "tqdm", "matplotlib"))),
+                         "needs numpy, pyarrow, tqdm and matplotlib")
     def test_a_table_is_run_once_and_shown(self):
         first = self.call("run", "one")
         self.assertEqual(first.returncode, 0, first.stderr)
@@ -158,7 +161,11 @@ class ReproduceTest(unittest.TestCase):
         self.assertEqual(text.count(tables.NOT_RUN), 2)
         self.assertEqual({answer for *_, answer in tables.verdict(all_tables[0], tables.measure(all_tables[0], state))},
                          {tables.NOT_RUN})
-        self.assertIsNone(figures.draw("training", all_tables[0], state, self.folder / "pictures"))
+        if find_spec("matplotlib"):
+            self.assertIsNone(figures.draw("training", all_tables[0], state, self.folder / "pictures"))
+        else:
+            done = self.call("report")
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
 
     def test_a_damaged_results_file_is_named(self):
         bad = self.folder / "bad.jsonl"

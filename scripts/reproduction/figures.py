@@ -6,6 +6,8 @@ import statistics
 
 import compare
 
+from reproduction import plan
+
 
 def axes_of(count, plt, columns=2):
     """Axes in rows of `columns`."""
@@ -178,13 +180,22 @@ FIGURES = {"training": training_curves, "validation": validation_curves, "rates"
            "time": step_times}
 
 
-def draw(name, table, runs, folder):
-    """The path of the figure, or None where no cell of it has run."""
-    import matplotlib
-
+def pyplot():
+    """matplotlib's, or a Fault that says how to get it."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise plan.Fault("figures need matplotlib; `make setup` installs it into .venv: then run .venv/bin/python "
+                         "scripts/reproduce.py") from None
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    return plt
+
+
+def draw(name, table, runs, folder):
+    """The path of the figure, or None where no cell of it has run."""
+    plt = pyplot()
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"{table.id}-{name}.png")
     return path if FIGURES[name](table, runs, path, plt) else None
