@@ -79,6 +79,8 @@ make_suite() {
 # The settings through which this machine reaches package registries.
 copy_settings() {
     local root=$1 file
+    mount -t proc proc "$root/proc"
+    mount --rbind /dev "$root/dev"
     for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/apt/apt.conf /etc/apt/apt.conf.d/*proxy* /etc/apt/auth.conf \
         /etc/apt/auth.conf.d/* /etc/apt/apt.conf.d/99*; do
         [ -f "$file" ] && cp -L --parents "$file" "$root"
@@ -90,8 +92,6 @@ copy_settings() {
     fi
     env | grep -E '^((https?|no|all)_proxy|(HTTPS?|NO|ALL)_PROXY|PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|CERT|DEFAULT_TIMEOUT))=' \
         >"$root/etc/settings"
-    mount -t proc proc "$root/proc"
-    mount --rbind /dev "$root/dev"
     mount --bind "$cache/packages" "$root/var/cache/apt/archives"
     if [ "${CCACHE:-0}" = 1 ]; then
         printf '%s\n' "MAKEFLAGS=' -- CXX=/usr/local/lib/ccache/g++'" CCACHE_DIR=/var/cache/ccache CCACHE_UMASK=000 CCACHE_BASEDIR=/home \
