@@ -160,18 +160,10 @@ def spread(values):
     return statistics.stdev(values) if len(values) > 1 else float("nan")
 
 
-def welch_p(a, b):
-    """Two-sided p value of Welch's t test (unequal variances); nan with fewer than two values on a side."""
-    if len(a) < 2 or len(b) < 2:
-        return float("nan")
-    va, vb = statistics.variance(a) / len(a), statistics.variance(b) / len(b)
-    if va + vb == 0:
-        return 1.0 if statistics.mean(a) == statistics.mean(b) else 0.0
-    t = abs(statistics.mean(a) - statistics.mean(b)) / math.sqrt(va + vb)
-    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
-    # With t = sqrt(freedom) tan(x), Student's density is cos(x)^(freedom - 1) up to a constant: Simpson's rule on [0,
-    # pi/2].
-    limit, n = math.atan(t / math.sqrt(freedom)), 2000
+def student_p(t, freedom):
+    """Two-sided p value of Student's distribution."""
+    # With t = sqrt(freedom) tan(x) its density is cos(x)^(freedom - 1) up to a constant: Simpson's rule on [0, pi/2].
+    limit, n = math.atan(abs(t) / math.sqrt(freedom)), 2000
 
     def integral(to):
         h = to / n
@@ -179,6 +171,28 @@ def welch_p(a, b):
         return h / 3 * sum(w * max(math.cos(i * h), 0.0) ** (freedom - 1) for i, w in enumerate(weights))
 
     return max(0.0, 1 - integral(limit) / integral(math.pi / 2))
+
+
+def welch_p(a, b):
+    """Two-sided p value of Welch's t test (unequal variances); nan with fewer than two values on a side."""
+    if len(a) < 2 or len(b) < 2:
+        return float("nan")
+    va, vb = statistics.variance(a) / len(a), statistics.variance(b) / len(b)
+    difference = statistics.mean(a) - statistics.mean(b)
+    if va + vb == 0:
+        return 1.0 if difference == 0 else 0.0
+    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
+    return student_p(difference / math.sqrt(va + vb), freedom)
+
+
+def paired_p(differences):
+    """Two-sided p value of Student's t test of pairs, from their differences; nan with fewer than two."""
+    if len(differences) < 2:
+        return float("nan")
+    mean, error = statistics.mean(differences), statistics.stdev(differences) / math.sqrt(len(differences))
+    if error == 0:
+        return 1.0 if mean == 0 else 0.0
+    return student_p(mean / error, len(differences) - 1)
 
 
 def reach(run, target):

@@ -118,6 +118,14 @@ class CompareTest(unittest.TestCase):
             self.assertAlmostEqual(compare.welch_p(a, b), p, places=5)
         self.assertTrue(math.isnan(compare.welch_p([1.0], [2.0, 3.0])))
 
+    def test_paired_p_against_known_values(self):
+        # Differences of mean 3 and deviation 1, -1, 1, -1, 0 times c have t = 3 sqrt(5) / c; tables as above.
+        for t, p in ((1.0, 0.373901), (2.776445, 0.05)):
+            c = 3 * math.sqrt(5) / t
+            self.assertAlmostEqual(compare.paired_p([3 + c * x for x in (1, -1, 1, -1, 0)]), p, places=5)
+        self.assertEqual((compare.paired_p([1.0, 1.0]), compare.paired_p([0.0, 0.0])), (0.0, 1.0))
+        self.assertTrue(math.isnan(compare.paired_p([1.0])))
+
     def test_bad_runs_are_named_and_left_out(self):
         write_run(self.folder / "good")
         def damage(name, change):

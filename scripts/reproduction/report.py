@@ -19,9 +19,10 @@ finished runs; only what was run stands here, all else says "not run". The paper
 
 A scale changes model and tokens, never the method. Each row's learning rate is the best of the same grid with one
 seed (factors {grid} of a first guess); then all its seeds run at that rate, and at the best rate of the Muon that
-it is compared with (the paper compares at equal rates). Differences are of mean perplexity; p values are Welch's t
-test on the losses, corrected over all comparisons of a table (Holm). The seed sets both the initial weights and the
-order of the data.
+it is compared with (the paper compares at equal rates). Differences are of mean perplexity. The seed sets both the
+initial weights and the order of the data, so runs of one seed are pairs: "p, pairs" is Student's t test on the
+differences of their losses, "p" is Welch's t test, which knows of no pairs; both are corrected over all comparisons of
+a table (Holm). What agrees is decided by pairs.
 """
 
 THEORY = """## What theory predicts, and what was measured

@@ -11,7 +11,9 @@ NOT_RUN = "not run"
 @dataclasses.dataclass
 class Comparison:
     difference: float = math.nan  # of the mean perplexity, relative: -.03 is three per cent lower
-    p: float = math.nan           # Welch's t test on the losses, corrected over the table (Holm)
+    # t tests on the losses, corrected over the table (Holm):
+    p: float = math.nan           # Welch's, of two independent samples
+    paired: float = math.nan      # of pairs of the same seed, so of the same initial weights and order of data
 
 
 @dataclasses.dataclass
@@ -43,16 +45,20 @@ def compared(own, rival):
     if not own or not rival:
         return Comparison()
     difference = statistics.mean(perplexities(own)) / statistics.mean(perplexities(rival)) - 1
-    return Comparison(difference, compare.welch_p([r.loss for r in own], [r.loss for r in rival]))
+    losses, rivals = ({r.options["seed"]: r.loss for r in results} for results in (own, rival))
+    return Comparison(difference, compare.welch_p(list(losses.values()), list(rivals.values())),
+                      compare.paired_p([losses[seed] - rivals[seed] for seed in losses if seed in rivals]))
 
 
 def holm(comparisons):
     """Corrects the p values in place for their number: the smallest times n, the next times n - 1, ..., never
     falling."""
-    known = sorted((c for c in comparisons if not math.isnan(c.p)), key=lambda c: c.p)
-    least = 0.0
-    for i, c in enumerate(known):
-        c.p = least = min(1.0, max(least, c.p * (len(known) - i)))
+    for test in ("p", "paired"):
+        known = sorted((c for c in comparisons if not math.isnan(getattr(c, test))), key=lambda c: getattr(c, test))
+        least = 0.0
+        for i, c in enumerate(known):
+            least = min(1.0, max(least, getattr(c, test) * (len(known) - i)))
+            setattr(c, test, least)
 
 
 def measure(table, runs):
@@ -98,7 +104,12 @@ def text_of_p(p):
     return "" if math.isnan(p) else "< .001" if p < 0.001 else f"{p:.3f}"[1:] if p < 1 else "1"
 
 
-HEADER = ["", "lr", "seeds", "perplexity", "against its rival", "p", "at equal lr", "against", "p", "paper", "against"]
+def texts_of(comparison):
+    return percent(comparison.difference), text_of_p(comparison.p), text_of_p(comparison.paired)
+
+
+HEADER = ["", "lr", "seeds", "perplexity", "against its rival", "p", "p, pairs", "at equal lr", "against", "p",
+          "p, pairs", "paper", "against"]
 
 
 def lines_of(table, found, model):
@@ -107,9 +118,9 @@ def lines_of(table, found, model):
         equal = m.against_equal if not math.isnan(m.against_equal.difference) else None
         paper = m.row.paper.get(model.name)
         rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(m.best) or ""), text_of_perplexity(m.best),
-                     percent(m.against_best.difference), text_of_p(m.against_best.p),
+                     *texts_of(m.against_best),
                      f"{text_of_perplexity(m.equal)} ({text_of_rate(m.equal_rate)})" if equal else "",
-                     percent(equal.difference) if equal else "", text_of_p(equal.p) if equal else "",
+                     *(texts_of(equal) if equal else ("", "", "")),
                      f"{paper:.2f}" if paper else "-", percent(m.paper_difference(table))])
     return rows
 
@@ -123,14 +134,13 @@ def variance_lines(table, found, model):
         rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(values) or ""),
                      f"{statistics.mean(values):.3f}" if values else NOT_RUN,
                      f"{statistics.variance(values):.4f}" if len(values) > 1 else "",
-                     percent(m.against_best.difference),
-                     text_of_p(m.against_best.p), f"{paper:.2f}", f"{variance:.4f}",
+                     *texts_of(m.against_best), f"{paper:.2f}", f"{variance:.4f}",
                      percent(m.paper_difference(table))])
     return rows
 
 
-VARIANCE_HEADER = ["", "lr", "seeds", "mean perplexity", "variance", "against its rival", "p", "paper: mean",
-                   "variance", "against"]
+VARIANCE_HEADER = ["", "lr", "seeds", "mean perplexity", "variance", "against its rival", "p", "p, pairs",
+                   "paper: mean", "variance", "against"]
 
 
 def describe(model):
@@ -171,7 +181,7 @@ def remarks(table, found, runs):
 
 
 def verdict(table, found):
-    """In one sentence each: where the paper compares two rows, whether we find the same."""
+    """In one sentence each: where the paper compares two rows, whether we find the same, by pairs of one seed."""
     sentences = []
     for m in found:
         claimed = m.paper_difference(table)
@@ -180,11 +190,13 @@ def verdict(table, found):
         measured = m.against_best
         if math.isnan(measured.difference):
             answer = NOT_RUN
-        elif not measured.p < 0.05:
-            answer = f"not decided ({percent(measured.difference)}, p = {text_of_p(measured.p) or 'one seed'})"
+        elif not measured.paired < 0.05:
+            answer = "not decided"
         elif (measured.difference < 0) == (claimed < 0):
-            answer = f"agrees ({percent(measured.difference)})"
+            answer = "agrees in sign"
         else:
-            answer = f"the opposite ({percent(measured.difference)})"
+            answer = "the opposite"
+        if answer != NOT_RUN:
+            answer += f" ({percent(measured.difference)}, p {text_of_p(measured.paired) or 'unknown: one seed'})"
         sentences.append((f"{m.model.name}: {m.row.name} against {m.row.against}", percent(claimed), answer))
     return sentences
