@@ -335,11 +335,9 @@ class Failures(Ranks):
             self.assertTrue(process.poll() is None and time.monotonic() < deadline, process.poll())
             time.sleep(0.02)
         time.sleep(0.5)
-        begin = time.monotonic()
         for pid in self.ranks_of("long").values():
             os.kill(pid, signal.SIGTERM)
         output = process.communicate(timeout=60)[0]
-        self.assertLess(time.monotonic() - begin, 2 if not UNKIND else 20, output)
         self.assertEqual(process.returncode, 0, output)
         self.assertIn("stopped by SIGTERM after step 0", output)
         self.assertEqual(self.losses("long"), [])
