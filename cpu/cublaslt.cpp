@@ -27,6 +27,23 @@ struct cublasLtMatmulDescOpaque_t {
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     const void* bias = nullptr;
     int32_t bias_type = -1;  // that of D
+    void* aux = nullptr;     // of D's type
+    int64_t ld_aux = 0;
+    bool adds_bias() const { return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
+    teon::cpu::Activation activation() const {
+        using enum teon::cpu::Activation;
+        switch (epilogue) {
+            case CUBLASLT_EPILOGUE_DEFAULT:
+            case CUBLASLT_EPILOGUE_BIAS:
+                return none;
+            case CUBLASLT_EPILOGUE_GELU_AUX:
+            case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+                return gelu;
+            case CUBLASLT_EPILOGUE_DGELU:
+                return dgelu;
+        }
+        return none;
+    }
 };
 struct cublasLtMatrixLayoutOpaque_t {
     cudaDataType_t type;
@@ -85,8 +102,11 @@ cublasStatus_t check_problem(const cublasLtMatmulDescOpaque_t& o, const Layout& 
         return CUBLAS_STATUS_INVALID_VALUE;
     if (a.type != b.type || c.type != d.type || (d.type != a.type && d.type != CUDA_R_32F))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (o.epilogue == CUBLASLT_EPILOGUE_BIAS && o.bias_type != -1 && o.bias_type != d.type)
-        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (o.adds_bias() && o.bias_type != -1 && o.bias_type != d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (o.activation() != Activation::none) {  // of a batch only with CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE
+        if (o.ld_aux < static_cast<int64_t>(d.rows)) return CUBLAS_STATUS_INVALID_VALUE;
+        if (o.ld_aux % 8 != 0 || d.batch != 1) return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -97,6 +117,19 @@ bool strides_aligned(const Layout& x) {
 bool address_aligned(const Layout& x, uint64_t address) { return x.type == CUDA_R_32F || address % 16 == 0; }
 
 uint64_t address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
+
+// The largest power of two, at most 256, that divides it.
+uint64_t alignment(const void* p) { return (address(p) | 256) & -(address(p) | 256); }
+
+// A, B, C, D and, where there is one, aux.
+struct Layouts {
+    Layout of[5];
+    int count;
+};
+Layouts all_layouts(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const Layout& b, const Layout& c,
+                    const Layout& d) {
+    return {{a, b, c, d, {d.type, d.rows, d.columns, o.ld_aux}}, o.activation() == Activation::none ? 4 : 5};
+}
 
 }  // namespace
 }  // namespace teon::cpu
@@ -148,6 +181,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o, cublasLtMa
             return set(o->bias, value, bytes);
         case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
             return set(o->bias_type, value, bytes);
+        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+            return set(o->aux, value, bytes);
+        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+            return set(o->ld_aux, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -189,7 +226,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-// There is one algorithm, by whatever number; it keeps the alignments that it was promised.
+// There is one algorithm, by whatever number; it keeps the alignments that it was promised, of aux by the address that
+// the operation has.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
@@ -201,12 +239,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     *found = 0;
     if (cublasStatus_t status = check_problem(*operation, *A, *B, *C, *D); status != CUBLAS_STATUS_SUCCESS)
         return status;
-    const Layout* layouts[] = {A, B, C, D};
+    const Layouts layouts = all_layouts(*operation, *A, *B, *C, *D);
     results[0] = {};
-    for (int i = 0; i < 4; i++) {
-        const uint32_t promised = preference->alignment[i];
+    for (int i = 0; i < layouts.count; i++) {
+        const uint64_t promised = i < 4 ? preference->alignment[i] : alignment(operation->aux);
         if (handle->refuse == Refuse::in_heuristic &&
-            !(strides_aligned(*layouts[i]) && address_aligned(*layouts[i], promised))) {
+            !(strides_aligned(layouts.of[i]) && address_aligned(layouts.of[i], promised))) {
             return CUBLAS_STATUS_NOT_SUPPORTED;
         }
         results[0].algo.data[i] = promised;
@@ -215,7 +253,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     *found = std::min(wanted, handle->algorithms);
     for (int i = 1; i < *found; i++) {
         results[i] = results[0];
-        results[i].algo.data[4] = static_cast<uint64_t>(i);
+        results[i].algo.data[5] = static_cast<uint64_t>(i);
     }
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -234,18 +272,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     const Layout &a = *layout_a, &b = *layout_b, &c = *layout_c, &d = *layout_d;
     if (cublasStatus_t status = check_problem(o, a, b, c, d); status != CUBLAS_STATUS_SUCCESS) return status;
     const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
-    const bool biased = o.epilogue == CUBLASLT_EPILOGUE_BIAS;
+    const bool active = o.activation() != Activation::none;
     if (keep == 0.0f) C = D;
-    if (!C || (biased && !o.bias) || (C == D && keep != 0.0f && !(c == d)) || address(workspace) % 16 != 0) {
+    if (!C || (o.adds_bias() && !o.bias) || (active && !o.aux) || (C == D && keep != 0.0f && !(c == d)) ||
+        address(workspace) % 16 != 0) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    const void* data[] = {A, B, C, D};
-    const Layout* layouts[] = {&a, &b, &c, &d};
-    for (int i = 0; i < 4; i++) {
+    const void* data[] = {A, B, C, D, o.aux};
+    const Layouts layouts = all_layouts(o, a, b, c, d);
+    for (int i = 0; i < layouts.count; i++) {
         const uint64_t promised = algorithm ? algorithm->data[i] : 1;
         if (promised == 0 || address(data[i]) % promised != 0) return CUBLAS_STATUS_INVALID_VALUE;
         if (handle->refuse != Refuse::documented &&
-            !(strides_aligned(*layouts[i]) && address_aligned(*layouts[i], address(data[i])))) {
+            !(strides_aligned(layouts.of[i]) && address_aligned(layouts.of[i], address(data[i])))) {
             return CUBLAS_STATUS_NOT_SUPPORTED;
         }
     }
@@ -259,7 +298,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     m.addend = keep == 0.0f ? Matrix{D, d.ld, d.stride} : Matrix{C, c.ld, c.stride};
     m.C = D, m.ldc = d.ld, m.stride_c = d.stride;
     m.alpha = scale, m.beta = keep;
-    m.bias = biased ? o.bias : nullptr;
+    m.bias = o.adds_bias() ? o.bias : nullptr;
+    m.activation = o.activation(), m.aux = o.aux, m.ld_aux = o.ld_aux;
     const cudaError_t queued = submit(stream, "cublasLtMatmul", [m] { matmul(m); });
     return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -14,6 +14,7 @@
 
 #include "cpu/one_thread.h"
 #include "cpu/threads.h"
+#include "runtime/activation.h"
 #include "runtime/check.h"
 #include "runtime/integer.h"
 
@@ -241,15 +242,27 @@ const float* widen(std::vector<float>& scratch, DType type, const void* block, i
     return to;
 }
 
-// c = alpha product + beta addend + bias for one row, rounded once. bias may be null.
-template <typename T>
-void finish_row(T* c, const float* product, const T* addend, float alpha, float beta, const T* bias, int64_t n) {
+// c = alpha product + beta addend + bias for one row, rounded once. bias may be null; c may be the product.
+template <typename TC, typename T>
+void finish_row(TC* c, const float* product, const T* addend, float alpha, float beta, const T* bias, int64_t n) {
 #pragma GCC ivdep
     for (int64_t j = 0; j < n; ++j) {
         float x = alpha * product[j];
         if (beta != 0.0f) x = fmaf(beta, static_cast<float>(addend[j]), x);
         if (bias) x += static_cast<float>(bias[j]);
-        c[j] = T(x);
+        c[j] = TC(x);
+    }
+}
+
+// The activation of a row of sums.
+template <typename T>
+void activate_row(T* c, T* aux, const float* sums, Activation activation, int64_t n) {
+    if (activation == Activation::gelu) {
+#pragma GCC ivdep
+        for (int64_t j = 0; j < n; ++j) aux[j] = T(sums[j]), c[j] = T(gelu_tanh(sums[j]));
+    } else {
+#pragma GCC ivdep
+        for (int64_t j = 0; j < n; ++j) c[j] = T(sums[j] * gelu_tanh_grad(static_cast<float>(aux[j])));
     }
 }
 
@@ -262,7 +275,7 @@ public:
     TilePlan(const Matmul& m, int64_t rows, int64_t columns) : rows_(rows), columns_(columns), depth_(m.K) {
         auto good = [](const auto& p) { return p && !p->reference; };
         // oneDNN 3.7 with AVX-512 writes a single column as if there were nothing between its elements.
-        finished_ = (!m.bias || m.alpha == 1.0f) && (columns > 1 || m.ldc == 1);
+        finished_ = (!m.bias || m.alpha == 1.0f) && m.activation == Activation::none && (columns > 1 || m.ldc == 1);
         if (finished_) first_ = primitive(shape(m, m.K, m.beta));
         if (good(first_)) return;
         finished_ = false;
@@ -299,9 +312,19 @@ public:
         if (finished_) return;
         with_elements(m.out, c, [&]<typename T>(const T*) {
             for (int64_t i = 0; i < rows_; ++i) {
-                finish_row(static_cast<T*>(c) + i * m.ldc, product + i * columns_,
-                           static_cast<const T*>(addend) + i * m.addend.ld, m.alpha, m.beta,
-                           static_cast<const T*>(bias), columns_);
+                float* sums = product + i * columns_;
+                auto finish = [&](auto* to) {
+                    finish_row(to, sums, static_cast<const T*>(addend) + i * m.addend.ld, m.alpha, m.beta,
+                               static_cast<const T*>(bias), columns_);
+                };
+                T* to = static_cast<T*>(c) + i * m.ldc;
+                if (m.activation == Activation::none) {
+                    finish(to);
+                } else {
+                    finish(sums);
+                    activate_row(to, static_cast<T*>(at(m.aux, m.out, (row + i) * m.ld_aux + column)), sums,
+                                 m.activation, columns_);
+                }
             }
         });
     }

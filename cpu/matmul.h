@@ -15,6 +15,10 @@ struct Matrix {
     int64_t ld = 0, stride = 0;
 };
 
+// What becomes of the sum before it is rounded (runtime/activation.h). gelu: it goes to aux, and gelu of it to C. dgelu:
+// C is it times gelu'(aux).
+enum class Activation { none, gelu, dgelu };
+
 // C (M x N) = alpha op(A) (M x K) op(B) (K x N) + beta addend + bias, rounded once, for each matrix of the batch.
 struct Matmul {
     int64_t M = 0, N = 0, K = 0, batch = 1;
@@ -24,7 +28,10 @@ struct Matmul {
     void* C = nullptr;                        // overlaps nothing but the addend, which is then all of it
     int64_t ldc = 0, stride_c = 0;
     float alpha = 1.0f, beta = 0.0f;
-    const void* bias = nullptr;  // (N), added to every row; or null
+    const void* bias = nullptr;                // (N), added to every row; or null
+    Activation activation = Activation::none;  // others: of a single product
+    void* aux = nullptr;                       // (M x N), of C's type
+    int64_t ld_aux = 0;
 };
 
 // Does not check its arguments. Works on the threads of parallel_for and returns when all is done. From its second call

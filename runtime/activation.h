@@ -1,5 +1,5 @@
-// GELU in its tanh form (Hendrycks and Gimpel, https://arxiv.org/abs/1606.08415), written once: the gemm epilogue and
-// the kernels must give the same bits, so that recomputing from the stored pre-activation changes nothing.
+// GELU in its tanh form (Hendrycks and Gimpel, https://arxiv.org/abs/1606.08415), for kernels and for the products of
+// CPUs that have it as their epilogue. A GPU's library has its own, with other last bits.
 //
 //   gelu(x) = x/2 (1 + tanh(v(x)/2)) = x s(v(x)),   v(x) = 2 sqrt(2/pi) (x + 0.044715 x^3),   s(v) = 1 / (1 + e^-v)
 //

@@ -118,8 +118,26 @@ struct Call {
     Gemm g;
     int count;
     Mat addend;
-    cublasLtEpilogue_t epilogue;
-    const void* bias;
+
+    bool has_aux() const { return g.epilogue == Epilogue::gelu || g.epilogue == Epilogue::dgelu; }
+    // What the library adds, or null; a bias gradient is no business of its.
+    const void* bias() const {
+        return g.epilogue == Epilogue::bias || g.epilogue == Epilogue::gelu ? g.bias.data : nullptr;
+    }
+    cublasLtEpilogue_t epilogue() const {
+        switch (g.epilogue) {
+            case Epilogue::none:
+            case Epilogue::bias_grad:
+                return CUBLASLT_EPILOGUE_DEFAULT;
+            case Epilogue::bias:
+                return CUBLASLT_EPILOGUE_BIAS;
+            case Epilogue::gelu:
+                return g.bias.data ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+            case Epilogue::dgelu:
+                return CUBLASLT_EPILOGUE_DGELU;
+        }
+        return CUBLASLT_EPILOGUE_DEFAULT;
+    }
 };
 
 // The largest power of two, at most 256, that divides the addresses of all matrices of a batch.
@@ -130,7 +148,7 @@ uint32_t alignment(const Mat& x, int count) {
 }
 
 // Everything that the choice of an algorithm may depend on.
-using Key = std::array<int64_t, 22>;
+using Key = std::array<int64_t, 24>;
 Key key_of(const Call& c) {
     const Gemm& g = c.g;
     return {g.M,
@@ -151,10 +169,12 @@ Key key_of(const Call& c) {
             alignment(g.B, c.count),
             alignment(g.C, c.count),
             alignment(c.addend, c.count),
-            c.epilogue,
-            c.bias ? alignment({const_cast<void*>(c.bias)}, 1) : 0,
+            c.epilogue(),
+            c.bias() ? alignment(g.bias, 1) : 0,
             c.addend.data == g.C.data,
-            g.beta != 0.0f};
+            g.beta != 0.0f,
+            c.has_aux() ? g.aux.ld : 0,
+            c.has_aux() ? alignment(g.aux, 1) : 0};
 }
 
 std::string text_of(const Key& key) {
@@ -175,6 +195,12 @@ MatrixLayout describe(const Mat& x, int64_t rows, int64_t columns, int count) {
         set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, x.stride_inner);
     }
     return layout;
+}
+
+// What of an operation changes from call to call.
+void set_pointers(const Operation& o, const Call& c) {
+    if (c.bias()) set(o, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c.bias());
+    if (c.has_aux()) set(o, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c.g.aux.data);
 }
 
 // ---- kernels around the decompositions ----------------------------------------------------------
@@ -274,7 +300,7 @@ struct Linalg::Impl {
     std::optional<Plan> make_plan(const Call& c);
     cublasLtMatmulAlgo_t choose(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found, int n);
     AlgorithmChoice fastest(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found, int n) const;
-    void multiply(const Gemm& g, const Mat& addend, int count, const void* bias);
+    void multiply(const Call& c);
     bool multiply_by_library(const Call& c);
     void multiply_plainly(const Call& c);
     void multiply_batches(const Gemm& g, const Mat& addend);
@@ -284,6 +310,7 @@ struct Linalg::Impl {
     void multiply_symmetric_by_library(const Gemm& g, const Mat& addend);
     bool prefers_own_symmetric(const Gemm& g, const Mat& addend);
     bool search_own_symmetric(const Gemm& g, const Mat& addend, const std::string& product);
+    void multiply_gelu(const Gemm& g, const Mat& addend);
     void reduce_bias(const Gemm& g);
     void check_finite(const char* operation, const float* A, int64_t n);
     int read_info() const;
@@ -305,11 +332,10 @@ std::optional<Plan> Linalg::Impl::make_plan(const Call& c) {
     p.operation = Operation::make(cublasLtMatmulDescCreate, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSA, g.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSB, g.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, c.epilogue);
-    if (c.bias) {
-        set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(g.C.dtype));
-        set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c.bias);
-    }
+    set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, c.epilogue());
+    if (c.bias()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(g.C.dtype));
+    if (c.has_aux()) set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.aux.ld);
+    set_pointers(p.operation, c);
     p.a = g.trans_b ? describe(g.B, g.N, g.K, c.count) : describe(g.B, g.K, g.N, c.count);
     p.b = g.trans_a ? describe(g.A, g.K, g.M, c.count) : describe(g.A, g.M, g.K, c.count);
     p.c = describe(c.addend, g.M, g.N, c.count);
@@ -395,9 +421,8 @@ AlgorithmChoice Linalg::Impl::fastest(const Call& c, const Plan& p, const cublas
     return best;
 }
 
-// `count` matrices at stride_inner, with a bias or null: by the library, or by the plain kernel where it refuses.
-void Linalg::Impl::multiply(const Gemm& g, const Mat& addend, int count, const void* bias) {
-    const Call c{g, count, addend, bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT, bias};
+// By the library, or by the plain kernel where it refuses. Without aux.
+void Linalg::Impl::multiply(const Call& c) {
     if (!multiply_by_library(c)) multiply_plainly(c);
 }
 
@@ -406,7 +431,7 @@ void Linalg::Impl::multiply(const Gemm& g, const Mat& addend, int count, const v
 bool Linalg::Impl::multiply_by_library(const Call& c) {
     std::optional<Plan>& p = plan(c);
     if (!p) return false;
-    if (c.bias) set(p->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c.bias);
+    set_pointers(p->operation, c);
     const cublasStatus_t status = run(c, *p, p->algorithm, c.g.C.data);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
         p.reset();
@@ -431,7 +456,7 @@ void Linalg::Impl::multiply_plainly(const Call& c) {
             if constexpr (std::is_same_v<TC, float> || std::is_same_v<TC, T>) {
                 const PlainProduct<T, TC> p{C,
                                             static_cast<const TC*>(c.addend.data),
-                                            static_cast<const TC*>(c.bias),
+                                            static_cast<const TC*>(c.bias()),
                                             A,
                                             static_cast<const T*>(g.B.data),
                                             g.C.ld,
@@ -467,7 +492,7 @@ void Linalg::Impl::multiply_batches(const Gemm& g, const Mat& addend) {
         Gemm call = one;
         call.A = shifted(one.A, i * one.A.stride_outer), call.B = shifted(one.B, i * one.B.stride_outer);
         call.C = shifted(one.C, i * one.C.stride_outer);
-        multiply(call, shifted(add, i * add.stride_outer), count, nullptr);
+        multiply({call, count, shifted(add, i * add.stride_outer)});
     }
 }
 
@@ -482,7 +507,7 @@ void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend) {
 // Decided once per kind of product: by what a search finds or is told, without one by a rule.
 bool Linalg::Impl::prefers_own_symmetric(const Gemm& g, const Mat& addend) {
     if (!kOwnSymmetric || !symmetric_product_supports(g, addend)) return false;
-    const Key key = key_of({g, g.batch_inner, addend, CUBLASLT_EPILOGUE_DEFAULT, nullptr});
+    const Key key = key_of({g, g.batch_inner, addend});
     auto choice = own_symmetric.find(key);
     if (choice == own_symmetric.end()) {
         const bool own = searching && !capturing() ? search_own_symmetric(g, addend, "symmetric " + text_of(key))
@@ -539,6 +564,20 @@ void Linalg::Impl::multiply_symmetric_by_library(const Gemm& g, const Mat& adden
     });
 }
 
+// Where the library refuses: a product without GELU, and a pass over it, before which it was rounded once more.
+void Linalg::Impl::multiply_gelu(const Gemm& g, const Mat& addend) {
+    if (multiply_by_library({g, 1, addend})) return;
+    const bool backward = g.epilogue == Epilogue::dgelu;
+    Gemm product = g;
+    product.epilogue = !backward && g.bias.data ? Epilogue::bias : Epilogue::none;
+    if (!backward) product.C = g.aux;
+    multiply({product, 1, addend});
+    with_elements(g.C, [&]<typename T>(T* c) {
+        launch<gelu_epilogue_kernel<T>>({ceil_div(int64_t{g.M} * g.N, kGeluBlock), kGeluBlock}, stream, c,
+                                        static_cast<const T*>(g.aux.data), g.C.ld, g.aux.ld, g.M, g.N, backward);
+    });
+}
+
 // bias = beta * bias + row sums of op(A), by kernels of our own: it adds to fp32 whatever C's type is, and no storage
 // type or alignment is excluded, as they are in the library's epilogue.
 void Linalg::Impl::reduce_bias(const Gemm& g) {
@@ -590,7 +629,10 @@ void Linalg::run(const Gemm& g) {
             return impl_->multiply_batches(g, addend);
         }
         case Epilogue::bias:
-            return impl_->multiply(g, addend, 1, g.bias.data);
+            return impl_->multiply({g, 1, addend});
+        case Epilogue::gelu:
+        case Epilogue::dgelu:
+            return impl_->multiply_gelu(g, addend);
         case Epilogue::bias_grad:
             impl_->multiply_batches(g, addend);
             return impl_->reduce_bias(g);

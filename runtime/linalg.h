@@ -37,6 +37,8 @@ inline constexpr int kSymmetricSplit = 256;
 enum class Epilogue {
     none,
     bias,       // C = op(A) op(B) + bias, bias added to every row
+    gelu,       // aux = op(A) op(B), + bias if there is one; C = gelu_tanh(aux) (runtime/activation.h)
+    dgelu,      // C = op(A) op(B) * gelu_tanh'(aux)
     bias_grad,  // also bias[j] (float) = beta * bias[j] + sum over k of op(A)(j, k): with A = dY^T gives dY's column
                 // sums; alpha must be 1
 };
@@ -49,7 +51,10 @@ struct Gemm {
     float alpha = 1.0f, beta = 0.0f;  // beta = 0 never reads C (NaN in C does not spread)
     int batch_inner = 1, batch_outer = 1;
     Epilogue epilogue = Epilogue::none;  // without batches only
-    Mat bias = {};                       // bias: (N) of C's dtype; bias_grad: (M) of float
+    Mat bias = {};                       // bias, gelu: (N) of C's dtype; bias_grad: (M) of float
+    // gelu, dgelu: (M x N) of C's dtype, overlaps nothing; its rows begin at multiples of 8 elements, as cuBLASLt demands.
+    // Whether gelu sees the sum or what is rounded of it, and the last bits of both functions, are the library's choice.
+    Mat aux = {};
     Mat addend = {};  // of C's dtype, may be A or B but not overlap C: beta * addend instead of beta * C
     // C is known to be symmetric (M = N, e.g. A A^T; the addend too), and is so to the last bit: what is below the diagonal
     // is mirrored. Where it pays, only that half is computed.

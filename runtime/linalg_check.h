@@ -41,6 +41,12 @@ inline void check_gemm(const Gemm& g) {
         CHECK(g.alpha == 1.0f, "gemm: bias_grad with alpha = {}, expected 1", g.alpha);
         return;
     }
+    if (g.epilogue == Epilogue::gelu || g.epilogue == Epilogue::dgelu) {
+        check_operand("aux", g.aux, g.M, g.N);
+        check_dtype("aux", g.aux.dtype, g.C.dtype);
+        CHECK(g.aux.ld % 8 == 0, "gemm: aux has a row stride (ld) of {}, expected a multiple of 8", g.aux.ld);
+        if (!g.bias.data || g.epilogue == Epilogue::dgelu) return;
+    }
     check_operand("bias", g.bias, 1, 0);
     check_dtype("bias", g.bias.dtype, g.C.dtype);
 }

@@ -1,6 +1,7 @@
 // What linalg.cu does around the library's products and, where the library refuses one, instead of them. Private to it.
 #pragma once
 
+#include "runtime/activation.h"
 #include "runtime/dtype.h"
 #include "runtime/simt.h"
 
@@ -12,6 +13,7 @@ inline constexpr int kBiasBlock = 64;   // threads that sum a bias gradient; few
 inline constexpr int kBiasRows = 32;    // that one of them adds, at least
 inline constexpr int kBiasParts = 256;  // partial sums per element of a bias gradient, at most
 inline constexpr int kPlainTile = 16;
+inline constexpr int kGeluBlock = 256;
 
 // A batch of products for multiply_plain_kernel. bias: null without one.
 template <typename T, typename TC>
@@ -89,6 +91,18 @@ __global__ void __launch_bounds__(kPlainTile* kPlainTile)
         sum = fmaf(beta, static_cast<float>(p.addend[blockIdx.z * p.stride_addend + i * p.ld_addend + j]), sum);
     if (p.bias) sum += static_cast<float>(p.bias[j]);
     p.C[blockIdx.z * p.stride_c + i * p.ldc + j] = TC(sum);
+}
+
+// c = gelu(aux), or if `backward` c = c gelu'(aux), element by element of M x N matrices.
+template <typename T>
+__global__ void __launch_bounds__(kGeluBlock)
+    gelu_epilogue_kernel(T* c, const T* aux, int64_t ldc, int64_t ld_aux, int M, int N, bool backward) {
+    wait_for_earlier_kernels();
+    const int64_t item = int64_t{blockIdx.x} * kGeluBlock + threadIdx.x, i = item / N, j = item % N;
+    if (i >= M) return;
+    const float x = static_cast<float>(aux[i * ld_aux + j]);
+    T& y = c[i * ldc + j];
+    y = T(backward ? static_cast<float>(y) * gelu_tanh_grad(x) : gelu_tanh(x));
 }
 
 // C(i, j) = C(j, i) for j > i, tile by tile; blockIdx.z counts the matrices of a batch.

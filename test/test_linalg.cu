@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <map>
 
+#include "runtime/integer.h"
 #include "runtime/simt.h"
 #include "test/compare.h"
 #include "test/gemm_layout.h"
+#include "test/oracle/activation.h"
 #include "test/oracle/gemm.h"
 #include "test/schedule.h"
 
@@ -24,8 +26,17 @@ struct Case {
     float alpha = 1.0f, beta = 0.0f;
     int padding = 0, inner = 1, outer = 1;
     Epilogue epilogue = Epilogue::none;
-    bool addend = false, search = false;
+    bool addend = false, search = false, unbiased = false;
+    bool has_aux() const { return epilogue == Epilogue::gelu || epilogue == Epilogue::dgelu; }
 };
+
+// GELU of sums, or sums times its derivative, by the oracle. The tolerance of a sum gets room for one more rounding to
+// T, as a library may take GELU of what it stores.
+template <typename T>
+std::vector<Tracked> gelu_oracle(Epilogue epilogue, std::vector<Tracked> sums, const std::vector<Tracked>& aux) {
+    for (Tracked& x : sums) x.magnitude += kUnitRoundoff<T> / kUnitRoundoff<float> / kSumRoundings * std::abs(x.value);
+    return epilogue == Epilogue::gelu ? gelu_forward(sums) : gelu_backward(aux, sums);
+}
 
 template <typename T, typename TC>
 void check_gemm(const Case& c) {
@@ -38,17 +49,20 @@ void check_gemm(const Case& c) {
     Layout la(c.trans_a ? c.K : c.M, c.trans_a ? c.M : c.K, c.padding, c.inner, c.outer);
     Layout lb(c.trans_b ? c.N : c.K, c.trans_b ? c.K : c.N, c.padding, c.inner, c.outer);
     Layout lc(c.M, c.N, c.padding, c.inner, c.outer);
+    Layout lx(c.M, c.N, round_up(c.N, 8) - c.N + 8 * c.padding, 1, 1);
 
     auto a = random_values<T>(la.size(), 1), b = random_values<T>(lb.size(), 2);
     auto before = random_values<TC>(lc.size(), 3), addend = random_values<TC>(lc.size(), 4);
     auto bias = random_values<TC>(c.N, 5);
     auto bias_grad = random_values<float>(c.M, 6);
+    auto aux = random_values<TC>(lx.size(), 7);
+    if (c.epilogue == Epilogue::gelu) std::fill(aux.begin(), aux.end(), TC(NAN));
     if (c.beta == 0.0f || c.addend) std::fill(before.begin(), before.end(), TC(NAN));
     if (c.beta == 0.0f)
         std::fill(addend.begin(), addend.end(), TC(NAN)), std::fill(bias_grad.begin(), bias_grad.end(), NAN);
 
     Guarded<T> A(a, stream), B(b, stream);
-    Guarded<TC> C(before, stream), Addend(addend, stream), Bias(bias, stream);
+    Guarded<TC> C(before, stream), Addend(addend, stream), Bias(bias, stream), Aux(aux, stream);
     Guarded<float> BiasGrad(bias_grad, stream);
     Gemm g;
     g.M = c.M, g.N = c.N, g.K = c.K, g.trans_a = c.trans_a, g.trans_b = c.trans_b, g.alpha = c.alpha, g.beta = c.beta;
@@ -56,14 +70,18 @@ void check_gemm(const Case& c) {
     g.batch_inner = c.inner, g.batch_outer = c.outer;
     g.epilogue = c.epilogue;
     g.bias = c.epilogue == Epilogue::bias_grad ? mat(BiasGrad.data(), c.M) : mat(Bias.data(), c.N);
+    if (c.unbiased) g.bias = {};
     if (c.addend) g.addend = lc.mat(Addend.data());
+    if (c.has_aux()) g.aux = lx.mat(Aux.data());
     linalg.gemm(g);
 
     auto after = C.get();
     REQUIRE(same_bits(A.get(), a));
     REQUIRE(same_bits(B.get(), b));
     REQUIRE(same_bits(lc.blank(after), lc.blank(before)));
-    const bool biased = c.epilogue == Epilogue::bias;
+    REQUIRE(same_bits(lx.blank(Aux.get()), lx.blank(aux)));
+    if (c.epilogue != Epilogue::gelu) REQUIRE(same_bits(Aux.get(), aux));
+    const bool biased = (c.epilogue == Epilogue::bias || c.epilogue == Epilogue::gelu) && !c.unbiased;
     for (int m = 0; m < batch; m++) {
         auto wide_a = widen<Tracked>(la.take(a, m));
         auto expected = matmul_oracle(wide_a, widen<Tracked>(lb.take(b, m)), c.M, c.N, c.K, c.trans_a, c.trans_b);
@@ -73,6 +91,8 @@ void check_gemm(const Case& c) {
             if (c.beta != 0.0f) expected[i] += Tracked(c.beta) * added[i];
             if (biased) expected[i] += Tracked(static_cast<double>(bias[i % c.N]));
         }
+        if (c.epilogue == Epilogue::gelu) REQUIRE(compare(lx.take(Aux.get(), 0), expected, kSumRoundings));
+        if (c.has_aux()) expected = gelu_oracle<TC>(c.epilogue, expected, widen<Tracked>(lx.take(aux, 0)));
         REQUIRE(compare(lc.take(after, m), expected, kSumRoundings));
         if (c.epilogue == Epilogue::bias_grad) {
             std::vector<Tracked> expected_bias(c.M);
@@ -265,6 +285,26 @@ TEST_CASE("runtime/linalg: the bias epilogue adds a row to every row") {
     check_gemm<bf16, bf16>(odd);
 }
 
+TEST_CASE(
+    "runtime/linalg: GELU and its derivative as epilogues agree with the oracle, and what goes into GELU is kept") {
+    for (auto [M, N, K] : {std::array{1, 40, 32}, {31, 8, 24}, {33, 31, 17}, {97, 136, 264}, {70, 136, 600}}) {
+        const float alpha = 1.5f / std::sqrt(static_cast<float>(K));  // where GELU is curved
+        for (Epilogue epilogue : {Epilogue::gelu, Epilogue::dgelu}) {
+            Case c{.M = M, .N = N, .K = K, .alpha = alpha, .epilogue = epilogue};
+            check_dtypes(c);
+            c.trans_b = true, c.padding = 1;
+            check_dtypes(c);
+            c.trans_a = true, c.beta = -0.5f, c.unbiased = true;
+            check_dtypes(c);
+            c.padding = 0, c.addend = true;
+            check_dtypes(c);
+        }
+    }
+    const Proposals several("3");
+    for (Epilogue epilogue : {Epilogue::gelu, Epilogue::dgelu})
+        check_dtypes({.M = 72, .N = 136, .K = 64, .alpha = 0.2f, .epilogue = epilogue, .search = true});
+}
+
 TEST_CASE("runtime/linalg: the bias gradient epilogue accumulates the column sums of dY") {
     for (auto [M, K] : {std::pair{8, 1}, {40, 31}, {136, 97}, {200, 1025}}) {
         for (bool trans_a : {true, false}) {
@@ -317,6 +357,7 @@ TEST_CASE("runtime/linalg: gemm gives the same bits for any number of threads") 
         Guarded<T> X(x, stream), W(w, stream);
         Guarded<TC> C(y, stream), Bias(random_values<TC>(c.N, 4), stream);
         Guarded<float> BiasGrad(random_values<float>(c.M, 5), stream);
+        Guarded<TC> Aux(random_values<TC>(int64_t{c.M} * round_up(c.N, 8), 6), stream);
         Gemm g;
         g.M = c.M, g.N = c.N, g.K = c.K, g.trans_a = c.trans_a, g.trans_b = c.trans_b, g.beta = c.beta;
         g.A = mat(X.data(), c.trans_a ? c.M : c.K);
@@ -324,8 +365,10 @@ TEST_CASE("runtime/linalg: gemm gives the same bits for any number of threads") 
         g.C = mat(C.data(), c.N);
         g.symmetric = symmetric, g.epilogue = c.epilogue;
         g.bias = c.epilogue == Epilogue::bias_grad ? mat(BiasGrad.data(), c.M) : mat(Bias.data(), c.N);
+        g.aux = mat(Aux.data(), round_up(c.N, 8));
         linalg.gemm(g);
         auto all = widen<double>(C.get());
+        for (TC v : Aux.get()) all.push_back(static_cast<float>(v));
         if (c.epilogue == Epilogue::bias_grad) {
             for (float v : BiasGrad.get()) all.push_back(v);
         }
@@ -333,6 +376,8 @@ TEST_CASE("runtime/linalg: gemm gives the same bits for any number of threads") 
     };
     for (Case c : {Case{.M = 7, .N = 9, .K = 65}, Case{.M = 300, .N = 200, .K = 700, .beta = 1.0f},
                    Case{.M = 301, .N = 203, .K = 64, .epilogue = Epilogue::bias},
+                   Case{.M = 301, .N = 203, .K = 64, .epilogue = Epilogue::gelu},
+                   Case{.M = 301, .N = 203, .K = 64, .epilogue = Epilogue::dgelu},
                    Case{.M = 129, .N = 140, .K = 500, .trans_a = true, .epilogue = Epilogue::bias_grad}}) {
         CAPTURE(c.M, c.N, c.K);
         check_thread_counts([&] { return run(c, false, float{}, float{}); });
@@ -386,6 +431,11 @@ TEST_CASE("runtime/linalg: gemm refuses what it cannot do and names it") {
     REQUIRE(
         contains(message([&](Gemm& g) { g.epilogue = Epilogue::bias, g.bias = mat(half.data(), 8); }), "bias is bf16"));
     REQUIRE(contains(message([&](Gemm& g) { g.epilogue = Epilogue::bias, g.bias = g.A, g.batch_inner = 2; }), "batch"));
+    REQUIRE(contains(message([](Gemm& g) { g.epilogue = Epilogue::gelu; }), "aux is null"));
+    REQUIRE(contains(message([&](Gemm& g) { g.epilogue = Epilogue::gelu, g.aux = mat(half.data(), 8); }),
+                     "aux is bf16, expected float"));
+    REQUIRE(contains(message([&](Gemm& g) { g.epilogue = Epilogue::dgelu, g.aux = mat(memory.data() + 2048, 12); }),
+                     "aux has a row stride (ld) of 12, expected a multiple of 8"));
     REQUIRE(contains(message([&](Gemm& g) { g.addend = mat(half.data(), 8); }), "addend is bf16"));
     REQUIRE(contains(message([&](Gemm& g) { g.C.data = reinterpret_cast<char*>(g.C.data) + 2; }), "aligned"));
 }
