@@ -40,6 +40,7 @@ struct DecoderRun {
     int64_t memory_budget = 0;  // bytes for activations, for Recompute::automatic; 0 = unlimited
     // Logits exist of about so many rows at a time, at least, in equal parts; 0: of as many as fit 128 MiB.
     int head_rows = 0;
+    bool gelu_fusion = false;  // the MLP's products take GELU and its derivative as epilogues
 };
 
 // generate: forward only, T is the capacity of the cache of keys and values.

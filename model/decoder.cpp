@@ -53,6 +53,9 @@ private:
 };
 
 DecoderRun resolved(const DecoderConfig& c, const DecoderRun& r) {
+    CHECK_USAGE(!r.gelu_fusion || c.mlp == MlpKind::gelu,
+                "--gelu-fusion on: needs an MLP with GELU, but this model's has {}; use --gelu-fusion off",
+                name_of(c.mlp));
     DecoderRun run = r;
     run.attention = resolve_attention(c, r);
     run.recompute = resolve_recompute(c, r);

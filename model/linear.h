@@ -40,28 +40,29 @@ struct Linear {
     // y (N, out) from x (N, in), whose rows are ld elements apart (0: in). With addend (N, out) that is added.
     template <typename T>
     void forward(const Pass<T>& p, T* y, const T* x, int N, int64_t ld = 0, const T* addend = nullptr) const {
-        Gemm g;
-        g.M = N;
-        g.N = out;
-        g.K = in;
-        g.trans_b = true;
-        g.A = mat(x, ld ? ld : in);
-        g.B = mat(p.weight(weight), in);
-        g.C = mat(y, out);
+        Gemm g = product(p, y, x, N, ld ? ld : in);
         if (addend != nullptr) {
             g.addend = mat(addend, out);
             g.beta = 1.0f;
         }
-        if (bias >= 0) {
-            g.epilogue = Epilogue::bias;
-            g.bias = mat(p.weight(bias), out);
-        }
+        if (bias >= 0) g.epilogue = Epilogue::bias;
         p.context.linalg.gemm(g);
     }
 
-    // dx (N, in) = dy (N, out) W; dW = dy^T x; db = column sums of dy, unless bias_summed; both += if accumulate.
+    // y = GELU of that, which is left in before (N, out). A multiple of 8 outputs.
     template <typename T>
-    void backward(const Pass<T>& p, T* dx, const T* dy, const T* x, int N, bool accumulate) const {
+    void forward_gelu(const Pass<T>& p, T* y, T* before, const T* x, int N) const {
+        Gemm g = product(p, y, x, N, in);
+        g.epilogue = Epilogue::gelu;
+        g.aux = mat(before, out);
+        p.context.linalg.gemm(g);
+    }
+
+    // dx (N, in) = dy (N, out) W; dW = dy^T x; db = column sums of dy, unless bias_summed; both += if accumulate. Where
+    // x is GELU of before_gelu (N, in), a multiple of 8 inputs, dx is that one's gradient.
+    template <typename T>
+    void backward(const Pass<T>& p, T* dx, const T* dy, const T* x, int N, bool accumulate,
+                  const T* before_gelu = nullptr) const {
         Gemm dW;
         dW.M = out;
         dW.N = in;
@@ -84,7 +85,27 @@ struct Linear {
         g.A = mat(dy, out);
         g.B = mat(p.weight(weight), in);
         g.C = mat(dx, in);
+        if (before_gelu != nullptr) {
+            g.epilogue = Epilogue::dgelu;
+            g.aux = mat(before_gelu, in);
+        }
         p.context.linalg.gemm(g);
+    }
+
+private:
+    // Of forward passes, with the bias where it may be added.
+    template <typename T>
+    Gemm product(const Pass<T>& p, T* y, const T* x, int N, int64_t ld) const {
+        Gemm g;
+        g.M = N;
+        g.N = out;
+        g.K = in;
+        g.trans_b = true;
+        g.A = mat(x, ld);
+        g.B = mat(p.weight(weight), in);
+        g.C = mat(y, out);
+        if (bias >= 0) g.bias = mat(p.weight(bias), out);
+        return g;
     }
 };
 

@@ -25,8 +25,10 @@ public:
 
     void plan(ActivationPlan& plan, Flow& flow) {
         in_ = flow.out;
+        fused_ = plan.run().gelu_fusion;
         before_ = plan.saved("MLP before activation", up_.out, Drop::under_block);
-        after_ = plan.saved("MLP after activation", F_, Drop::under_cheap);
+        // An epilogue is computed again only with its product.
+        after_ = plan.saved("MLP after activation", F_, fused_ ? Drop::under_block : Drop::under_cheap);
         from_ = flow.stream;
         out_ = flow.stream = plan.saved("residual stream", down_.out, Drop::never);
         flow.added = &down_;
@@ -36,6 +38,7 @@ public:
         switch (kind_) {
             case MlpKind::gelu:
             case MlpKind::relu2:
+                if (fused_) break;
                 scratch_ = plan.gradient_bytes(
                     "activation gradient scratch",
                     static_cast<int64_t>(activation_backward_scratch_bytes(static_cast<int>(plan.N()), F_)));
@@ -51,25 +54,32 @@ public:
 
     template <typename T>
     void forward(const Pass<T>& p) const {
-        up_.forward(p, p.at(before_), p.at(in_), p.N());
-        activate(p);
+        up(p);
         down_.forward(p, p.at(out_), p.at(after_), p.N(), 0, p.at(from_));
     }
 
     template <typename T>
     void recompute(const Pass<T>& p) const {
-        if (!p.keeps(before_)) up_.forward(p, p.at(before_), p.at(in_), p.N());
+        if (!p.keeps(before_)) return up(p);
         if (!p.keeps(after_)) activate(p);
     }
 
     template <typename T>
     void backward(const Pass<T>& p) const {
-        down_.backward(p, p.at(dafter_), p.at(dstream_), p.at(after_), p.N(), p.accumulate);
-        activate_backward(p);
+        down_.backward(p, p.at(dafter_), p.at(dstream_), p.at(after_), p.N(), p.accumulate,
+                       fused_ ? p.at(before_) : nullptr);
+        if (!fused_) activate_backward(p);
         up_.backward(p, p.at(din_), p.at(dbefore_), p.at(in_), p.N(), p.accumulate);
     }
 
 private:
+    // To the width, and through the activation function.
+    template <typename T>
+    void up(const Pass<T>& p) const {
+        if (fused_) return up_.forward_gelu(p, p.at(after_), p.at(before_), p.at(in_), p.N());
+        up_.forward(p, p.at(before_), p.at(in_), p.N());
+        activate(p);
+    }
     template <typename T>
     void activate(const Pass<T>& p) const {
         switch (kind_) {
@@ -99,7 +109,8 @@ private:
     }
 
     MlpKind kind_;
-    int F_;  // as stored
+    int F_;               // as stored
+    bool fused_ = false;  // GELU is the products' epilogue
     Linear up_, down_;
     Tensor in_, before_, after_, from_, out_;  // before: (N, F), or (N, 2 F) where there is a gate
     Tensor dafter_, dbefore_, dstream_, din_, scratch_;

@@ -44,9 +44,9 @@ struct Golden {
     SafetensorsFile file;
     ModelRunner runner;
     DeviceBatch batch;
-    Golden(const std::string& name, DType dtype, Recompute recompute = Recompute::none)
+    Golden(const std::string& name, DType dtype, bool gelu_fusion = false)
         : file("test/golden/" + name + ".safetensors"),
-          runner(golden_config(name), {kGoldenB, kGoldenT, dtype, recompute}),
+          runner(golden_config(name), {.B = kGoldenB, .T = kGoldenT, .dtype = dtype, .gelu_fusion = gelu_fusion}),
           batch(read_ints(file, "tokens"), read_ints(file, "targets"), kGoldenB, kGoldenT, runner.context.stream) {
         load_weights(runner.model->params(), SafetensorsModel(file.path()), runner.context.stream);
     }

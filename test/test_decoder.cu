@@ -1,5 +1,7 @@
 #include "model/decoder.h"
 
+#include <optional>
+
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "model/qwen3.h"
@@ -15,7 +17,7 @@ namespace {
 
 constexpr int B = 2, T = 33;
 
-const std::vector<std::string> kModels = {"gpt2", "gpt2 relu2", "llama", "qwen3"};
+const std::vector<std::string> kModels = {"gpt2", "gpt2 fused", "gpt2 relu2", "llama", "qwen3"};
 
 DecoderConfig small_config(const std::string& model) {
     const bool gpt2 = model.starts_with("gpt2"), qwen3 = model == "qwen3";
@@ -33,6 +35,12 @@ DecoderConfig small_config(const std::string& model) {
     return c;
 }
 
+DecoderRun small_run(const std::string& model, DType dtype, int batch = B, int length = T) {
+    DecoderRun run{batch, length, dtype};
+    run.gelu_fusion = model == "gpt2 fused";
+    return run;
+}
+
 DeviceBatch random_batch(int batch_size, uint64_t seed, int V, const Stream& stream) {
     std::vector<int> tokens = random_ints(int64_t{batch_size} * T, seed, V);
     std::vector<int> targets = random_ints(int64_t{batch_size} * T, seed + 1, V);
@@ -46,7 +54,9 @@ struct Outcome {
 };
 
 Outcome run_once(const std::string& family, DType dtype, Recompute recompute = Recompute::none) {
-    ModelRunner r(small_config(family), {B, T, dtype, recompute});
+    DecoderRun run = small_run(family, dtype);
+    run.recompute = recompute;
+    ModelRunner r(small_config(family), run);
     r.model->params().initialize(7, r.context.stream);
     DeviceBatch batch = random_batch(B, 11, small_config(family).V, r.context.stream);
     double loss = r.loss(batch, true);
@@ -58,7 +68,7 @@ Outcome run_once(const std::string& family, DType dtype, Recompute recompute = R
 TEST_CASE("model/decoder: the gradient is the derivative of the loss along random directions") {
     for (const std::string& family : kModels) {
         INFO(family);
-        ModelRunner r(small_config(family), {B, T, DType::f32});
+        ModelRunner r(small_config(family), small_run(family, DType::f32));
         r.model->params().initialize(7, r.context.stream);
         DeviceBatch batch = random_batch(B, 11, small_config(family).V, r.context.stream);
         r.loss(batch, true);
@@ -136,7 +146,7 @@ TEST_CASE("model/decoder: two batches of B accumulated are one batch of 2B") {
     for (const std::string& family : kModels) {
         INFO(family);
         const DecoderConfig c = small_config(family);
-        ModelRunner r(c, {2 * B, T, DType::f32});
+        ModelRunner r(c, small_run(family, DType::f32, 2 * B));
         r.model->params().initialize(7, r.context.stream);
         std::vector<int> tokens = random_ints(int64_t{2} * B * T, 21, c.V),
                          targets = random_ints(int64_t{2} * B * T, 22, c.V);
@@ -163,7 +173,7 @@ TEST_CASE("model/decoder: gradients are written over what was there, or added to
             DecoderConfig c = small_config(family);
             c.tied_head = tied;
             c.max_T = T + 3;  // positions that no batch has
-            ModelRunner r(c, {B, T, DType::bf16});
+            ModelRunner r(c, small_run(family, DType::bf16));
             r.model->params().initialize(7, r.context.stream);
             DeviceBatch batch = random_batch(B, 11, c.V, r.context.stream);
             // Of all rows; what lies between them is nobody's.
@@ -186,7 +196,7 @@ TEST_CASE("model/decoder: masked documents are the documents run one by one") {
     for (const std::string& family : kModels) {
         INFO(family);
         const DecoderConfig c = small_config(family);
-        ModelRunner r(c, {1, T, DType::f32});
+        ModelRunner r(c, small_run(family, DType::f32, 1));
         r.model->params().initialize(7, r.context.stream);
         const std::vector<int> tokens = random_ints(T, 31, c.V), targets = random_ints(T, 32, c.V);
         const std::vector<int> begins = {0, 1, 9, 20, T};  // documents, one of a single token
@@ -226,7 +236,7 @@ TEST_CASE("model/decoder: flash attention errs no more than gemm attention, with
 
             std::vector<float> weights;
             auto outcome = [&](DType dtype, AttentionKind attention) {
-                DecoderRun run{2, 70, dtype};
+                DecoderRun run = small_run(family, dtype, 2, 70);
                 run.attention = attention;
                 ModelRunner r(c, run);
                 if (weights.empty()) {
@@ -247,6 +257,40 @@ TEST_CASE("model/decoder: flash attention errs no more than gemm attention, with
             REQUIRE(relative_distance(flash.gradients, gemm.gradients) <= 1.25 * error);
             REQUIRE(std::abs(flash.loss - exact.loss) <= 2 * std::abs(gemm.loss - exact.loss) + 1e-3 * exact.loss);
         }
+}
+
+// In float the two take the same sums and functions. In bf16 the products round less: GELU sees a sum before it is rounded,
+// and its derivative meets one. A library may round it all the same, but no more.
+TEST_CASE("model/decoder: GELU within the products is GELU in passes of its own, but for roundings") {
+    const DecoderConfig c = small_config("gpt2");
+    const Outcome exact = run_once("gpt2", DType::f32), fused = run_once("gpt2 fused", DType::f32);
+    REQUIRE(std::abs(fused.loss - exact.loss) <= 1e-6 * exact.loss);  // one rounding per loss
+    REQUIRE(relative_distance(fused.gradients, exact.gradients) <= rounding_distance(c, B * T));
+    const Outcome apart = run_once("gpt2", DType::bf16), within = run_once("gpt2 fused", DType::bf16);
+    const double error = relative_distance(apart.gradients, exact.gradients);
+    REQUIRE(relative_distance(within.gradients, exact.gradients) <= 1.25 * error);
+    REQUIRE(relative_distance(within.gradients, apart.gradients) <= 1.25 * error);
+    REQUIRE(std::abs(within.loss - exact.loss) <= 2 * std::abs(apart.loss - exact.loss) + 1e-3 * exact.loss);
+}
+
+TEST_CASE("model/decoder: GELU within the products needs no scratch, and is kept where its product is") {
+    const DecoderConfig c = small_config("gpt2");
+    auto row = [&](const std::string& name, Recompute policy, bool fused) -> std::optional<ActivationRow> {
+        DecoderRun run = small_run(fused ? "gpt2 fused" : "gpt2", DType::bf16);
+        run.recompute = policy;
+        const ActivationPlan plan = decoder_activations(c, run);
+        for (const ActivationRow& r : plan.rows())
+            if (r.name == name) return r;
+        return std::nullopt;
+    };
+    for (Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block})
+        for (bool fused : {false, true}) {
+            const int copies = policy == Recompute::none || (fused && policy == Recompute::cheap) ? c.L : 1;
+            REQUIRE(row("MLP after activation", policy, fused)->copies == copies);
+            REQUIRE(row("activation gradient scratch", policy, fused).has_value() == !fused);
+        }
+    for (const char* other : {"gpt2 relu2", "llama"})
+        REQUIRE_THROWS_AS(decoder_activations(small_config(other), small_run("gpt2 fused", DType::bf16)), UsageError);
 }
 
 TEST_CASE("model/decoder: automatic attention takes flash where it can and the machine has tensor cores") {

@@ -23,10 +23,12 @@ double loss_bound(DType dtype) { return dtype == DType::f32 ? 2e-6 : 0.02; }
 }  // namespace
 
 TEST_CASE("model/decoder: logits, loss and every gradient are Hugging Face's") {
-    for (const std::string& name : kGoldenModels)
+    std::vector<std::pair<std::string, bool>> models = {{"gpt2", true}};  // GELU within products
+    for (const std::string& name : kGoldenModels) models.push_back({name, false});
+    for (const auto& [name, fused] : models)
         for (DType dtype : {DType::f32, DType::bf16}) {
-            Golden g(name, dtype);
-            INFO(name << " " << name_of(dtype));
+            Golden g(name, dtype, fused);
+            INFO(name << " " << name_of(dtype) << (fused ? " fused" : ""));
             const int V = golden_config(name).V;
             Guarded<float> logits(int64_t{B} * T * V, g.runner.context.stream);
             g.runner.model->logits(logits.data(), *g.batch, 0, B * T);

@@ -54,6 +54,7 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
         {{"--attention", "fast"}, {"--attention fast", "auto, gemm, flash"}},
         {{"--attention", "flash", "--dtype", "float"}, {"--attention flash", "--dtype bf16", "--attention gemm"}},
         {{"--attention", "flash", "--dtype", "bf16", "--heads", "24"}, {"--attention flash", "head size", "32"}},
+        {{"--gelu-fusion", "--mlp", "relu2"}, {"--gelu-fusion on", "relu2", "--gelu-fusion off"}},
         {{"--layers", "-3"}, {"--layers -3", "between"}},
         {{"--layers", "two"}, {"--layers two", "not a whole number"}},
         {{"--layers", "2.5"}, {"--layers 2.5", "not a whole number"}},
@@ -432,6 +433,22 @@ TEST_CASE("train/setup: with flash attention GPT-2 small at a context of 8192 fi
     REQUIRE(setup_report(plan(1024, "flash")).find("attention   flash") != std::string::npos);
 }
 
+TEST_CASE(
+    "train/setup: GELU within the products takes its scratch out of the plan, and is no flag of a model without") {
+    auto plan = [](std::vector<std::string> flags) {
+        flags.insert(flags.end(),
+                     {"--plan-only", "--micro-batch", "64", "--dtype", "bf16", "--recompute", "none", "--steps", "10"});
+        return make_setup(kGpt2, *parse(flags), {true, int64_t{1} << 40});
+    };
+    const Setup apart = plan({}), within = plan({"--gelu-fusion"});
+    // The gradient of 3072 biases from 1024 chunks of rows.
+    REQUIRE(apart.memory_bytes() - within.memory_bytes() == int64_t{4} * 1024 * 3072);
+    REQUIRE(setup_report(within).find("GELU        epilogue") != std::string::npos);
+    REQUIRE(setup_report(apart).find("GELU") == std::string::npos);
+    REQUIRE(options_json(kGpt2, within.options)["gelu-fusion"] == true);
+    REQUIRE_THROWS_AS(parse({"--plan-only", "--gelu-fusion"}, kLlama), UsageError);
+}
+
 TEST_CASE("train/setup: every preset can be planned, and its report names the memory") {
     for (const ModelFamily& family : families())
         for (const DecoderConfig& preset : family.presets)
@@ -482,6 +499,7 @@ TEST_CASE("train/options: a run that resumes may change what does not change its
                                               {"--layers", "3"},
                                               {"--seq-len", "512"},
                                               {"--dtype", "bf16"},
+                                              {"--gelu-fusion", "on"},
                                               {"--shuffle", "off"},
                                               {"--batch-tokens", "1024"},
                                               {"--lr", "1"},

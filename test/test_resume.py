@@ -166,8 +166,9 @@ class ResumeTest(unittest.TestCase):
     def test_killed_at_any_moment_teon(self):
         self.kill_and_resume("teon")
 
-    def test_bf16_with_shuffled_epochs_and_spike_guard_resumes_exactly(self):
-        flags = ["--dtype", "bf16", "--skip-spikes", 3, "--optimizer", "teon", "--checkpoint-every", 17]
+    def test_bf16_with_fused_gelu_shuffled_epochs_and_spike_guard_resumes_exactly(self):
+        flags = ["--dtype", "bf16", "--gelu-fusion", "--skip-spikes", 3, "--optimizer", "teon", "--checkpoint-every",
+                 17]
         self.train("whole", *flags, steps=60)
         shutil.copytree(self.folder / "whole", self.folder / "again")
         for name in self.checkpoints("again")[1:]:

@@ -64,7 +64,8 @@ class TrainTest(unittest.TestCase):
             with self.subTest(order):
                 for optimizer in ("adamw", "teon"):
                     out = f"{order}-{optimizer}".replace(":", "-")
-                    _, metrics = self.train(out, "--optimizer", optimizer, CUDA_ORDER=order)
+                    fused = optimizer == "adamw"
+                    _, metrics = self.train(out, "--optimizer", optimizer, *["--gelu-fusion"] * fused, CUDA_ORDER=order)
                     first.setdefault(optimizer, self.losses(metrics))
                     self.assertEqual(self.losses(metrics), first[optimizer])
 
@@ -82,6 +83,23 @@ class TrainTest(unittest.TestCase):
         self.assertIn("profile of steps 3 to 4", result.stdout)
         _, without = self.train("plain")
         self.assertEqual(self.losses(metrics), self.losses(without))
+
+    def test_gelu_within_the_products_has_no_kernel_and_gives_the_same_bits_for_any_number_of_threads(self):
+        for dtype in ("float", "bf16"):
+            with self.subTest(dtype):
+                _, apart = self.train(f"apart-{dtype}", "--dtype", dtype)
+                runs = []
+                for threads in "124":
+                    out = f"{dtype}-{threads}"
+                    _, metrics = self.train(out, "--dtype", dtype, "--gelu-fusion", "--profile-steps", "3:4",
+                                            OMP_NUM_THREADS=threads)
+                    runs.append(self.losses(metrics))
+                    self.assertNotIn("gelu", (self.folder / out / "profile.txt").read_text().lower())
+                self.assertEqual(runs[1:], runs[:1] * 2)
+                # Means of 128 losses, each behind a dozen roundings to 2^-9, or to 2^-24 with sums, of random signs.
+                for (kind, step, loss, _), (*_, other, _) in zip(self.losses(apart), runs[0], strict=True):
+                    self.assertAlmostEqual(loss, other, delta=loss * (2**-9 if dtype == "bf16" else 2**-20),
+                                           msg=f"{kind} {step}")
 
     def test_a_run_writes_its_folder_and_logs_every_step_once(self):
         result, metrics = self.train("run")

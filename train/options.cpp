@@ -60,6 +60,11 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     t.choice(
         "--attention", o.attention,
         "through matrix products, or fused on tensor cores (bf16, head size 64 or 128); auto: flash where a GPU can");
+    if (family.config(family.default_preset).mlp == MlpKind::gelu)
+        t.toggle(
+            "--gelu-fusion", o.gelu_fusion,
+            "GELU and its derivative within the library's matrix products, and with its last bits, instead of passes "
+            "of their own; --recompute cheap then keeps what GELU gives");
     t.toggle(
         "--autotune", o.autotune,
         "on a GPU, try the library's algorithms for each matrix product and take the fastest; the last bits of results "

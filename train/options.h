@@ -25,6 +25,7 @@ struct Options {
     std::optional<DType> dtype;
     Recompute recompute = Recompute::automatic;
     AttentionKind attention = AttentionKind::automatic;
+    bool gelu_fusion = false;
     bool autotune = false;
     std::string algorithms;
     std::optional<float> norm_eps, rope_base;

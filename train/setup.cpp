@@ -232,6 +232,7 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     s.dtype_reason = dtype.reason;
     s.options.dtype = s.run.dtype = dtype.dtype;
     if (limits.is_gpu) s.run.head_rows = 8192;  // a CPU's caches are better served by the default
+    s.run.gelu_fusion = options.gelu_fusion;
     s.run.attention = options.attention;
     s.run.attention = resolve_attention(s.config, s.run);
     s.options.optimizer.ns_dtype = limits.is_gpu ? DType::f16 : DType::f32;
@@ -323,6 +324,7 @@ std::string setup_report(const Setup& s) {
                                        : ""));
     line("dtype", fmt::format("{} ({})", name_of(s.run.dtype), s.dtype_reason));
     line("attention", std::string(name_of(s.run.attention)));
+    if (s.run.gelu_fusion) line("GELU", "epilogue of the MLP's products");
     line("recompute", recompute_text(s));
     for (const ActivationRow& row : s.activations.rows())
         if (row.name == "logits chunk")
