@@ -2,14 +2,16 @@
 """A GPU step of GPT-2 124M by what can be counted without a GPU:  make predict
 
     bench/model_gpu.py                        the table, predicted for each machine of model_gpu.toml
-    bench/model_gpu.py --markdown             the same into docs/gpu_step.md
+    bench/model_gpu.py --markdown             the same for docs/gpu_step.md
+    bench/model_gpu.py --gelu-fusion          of a run with this flag
     bench/model_gpu.py check build/cuda-check    has a kernel more instructions or accesses than model_gpu_counts.json?
     bench/model_gpu.py count build/cuda-check    write model_gpu_counts.json
 
 A product takes its FLOPs at the rate that a library reaches, over the share of the multiprocessors that its last wave
 of 128 x 128 tiles keeps busy (with --first-proposals: without splitting the sum, which a search for algorithms does
-where tiles are few), and the bytes of an output that it adds to. A kernel takes the longest of memory, instructions and
-tensor cores, and a quarter of the others, as they overlap in part. Every launch costs its time.
+where tiles are few), and the bytes of an output that it adds to, or of GELU's input beside the output. A kernel takes
+the longest of memory, instructions and tensor cores, and a quarter of the others, as they overlap in part. Every launch
+costs its time.
 
 A second table has the products of Newton-Schulz in an update by Teon: a symmetric one is our own kernel's or the
 library's, full and mirrored; whichever is faster, or (with --first-proposals) as symmetric_product_pays() has it.
@@ -168,7 +170,7 @@ def rounds(tiles, m):
     return -(-tiles // m["multiprocessors"])
 
 
-def predict(table, counts, machine, searched=True, shape=None):
+def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False):
     """Rows of a micro-step, with the share of what runs once in a step."""
     shape, m = shape or table["shape"], table["machine"][machine]
     rows = []
@@ -176,13 +178,18 @@ def predict(table, counts, machine, searched=True, shape=None):
         for which, M, N, K, size, adds in products(linear, shape):
             flops = 2.0 * M * N * K
             minimum = 2.0 * (M * K + N * K) + size * M * N
+            gelu = 2.0 * M * N if gelu_fusion and linear.get("gelu") == which else 0.0
+            minimum += gelu
             moved = minimum + adds * size * M * N
             tiles = -(-M // 128) * -(-N // 128)
             busy = 1.0 if searched and K >= 4096 else tiles / (rounds(tiles, m) * m["multiprocessors"])
-            seconds = flops / m["flops"] / busy + adds * 2 * size * M * N / m["bytes"] + m["launch"]
-            rows.append(Row(f"{linear['name']} {which}", evaluate(linear["times"], shape), 1, flops, moved, minimum, 0,
-                            seconds, max(flops / m["flops"], minimum / m["bytes"])))
+            seconds = flops / m["flops"] / busy + (adds * 2 * size * M * N + gelu) / m["bytes"] + m["launch"]
+            name = f"{linear['name']} {which}" + (", GELU" if gelu else "")
+            rows.append(Row(name, evaluate(linear["times"], shape), 1, flops, moved, minimum, 0, seconds,
+                            max(flops / m["flops"], minimum / m["bytes"])))
     for kernel in table["kernel"]:
+        if kernel.get("gelu_fusion", gelu_fusion) != gelu_fusion:
+            continue
         value = lambda key: float(evaluate(kernel.get(key, "0"), shape))
         elements, launches = value("elements"), kernel.get("launches", 1)
         per_element = counts.get(kernel["name"], {}).get(m["architecture"], [0.0])[0]
@@ -248,9 +255,9 @@ def tokens_per_second(table, seconds):
     return table["shape"]["B"] * table["shape"]["T"] / seconds
 
 
-def report(table, counts, searched, markdown):
+def report(table, counts, searched, markdown, gelu_fusion):
     machines = list(table["machine"])
-    by_machine = {name: predict(table, counts, name, searched) for name in machines}
+    by_machine = {name: predict(table, counts, name, searched, gelu_fusion=gelu_fusion) for name in machines}
     head = ["", "times", "GFLOP", "MB", "MB, minimum", "instructions", *(f"{name}, ms" for name in machines),
             "limit, ms"]
     lines = []
@@ -304,13 +311,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--first-proposals", action="store_true", help="as without --autotune")
+    parser.add_argument("--gelu-fusion", action="store_true")
     commands = parser.add_subparsers(dest="command")
     for name in ("check", "count"):
         commands.add_parser(name).add_argument("build", help="folder of object files that nvcc made")
     args = parser.parse_args()
     table, counts = load()
     if args.command is None:
-        return report(table, counts, not args.first_proposals, args.markdown)
+        return report(table, counts, not args.first_proposals, args.markdown, args.gelu_fusion)
     if (tool := find_tool()) is None:
         return print("SKIPPED: counting instructions needs cuobjdump (CUDA toolkit, or triton for this Python)")
     found = count_all(table, args.build, tool)

@@ -119,6 +119,21 @@ class Predicting(unittest.TestCase):
             self.assertTrue((ROOT / kernel["file"]).exists(), kernel["file"])
             self.assertEqual(sorted(counts[kernel["name"]]), ["sm_80", "sm_90a"], kernel["name"])
 
+    def test_gelu_within_the_products_saves_its_passes_but_not_all_that_they_move(self):
+        committed, counts = model_gpu.load()
+        apart, within = (model_gpu.predict(committed, counts, "H200", gelu_fusion=fused) for fused in (False, True))
+        s = committed["shape"]
+        moved = lambda rows: sum(row.times * row.bytes for row in rows)
+        # A pass reads two and writes one tensor of the MLP's width or one of each; now GELU's input is written beside
+        # its output, read with the derivative, and what the derivative gives is read for the bias's gradient.
+        width, sums = 2 * s["B"] * s["T"] * s["F"], 4 * s["F"] * (2 * 1024 - 2 * 256)
+        self.assertAlmostEqual((moved(apart) - moved(within)) / s["L"], 5 * width - 3 * width + sums, delta=1)
+        page = (ROOT / "docs/gpu_step.md").read_text(encoding="utf-8")
+        saved, rate = (model_gpu.total(apart) - model_gpu.total(within),
+                       model_gpu.tokens_per_second(committed, model_gpu.total(within)))
+        self.assertIn(f"saves {1000 * saved:.1f} ms per micro-step", page)
+        self.assertIn(f"prediction is {rate / 1000:.0f}k tokens/s", page)
+
     def test_the_page_shows_the_table(self):
         shown = subprocess.run([sys.executable, ROOT / "bench/model_gpu.py", "--markdown"], capture_output=True,
                                text=True, check=True).stdout
