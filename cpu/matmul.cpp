@@ -274,13 +274,17 @@ public:
     TilePlan() = default;
     TilePlan(const Matmul& m, int64_t rows, int64_t columns) : rows_(rows), columns_(columns), depth_(m.K) {
         auto good = [](const auto& p) { return p && !p->reference; };
-        // oneDNN 3.7 with AVX-512 writes a single column as if there were nothing between its elements.
-        finished_ = (!m.bias || m.alpha == 1.0f) && m.activation == Activation::none && (columns > 1 || m.ldc == 1);
+        // oneDNN 3.7 with AVX-512 takes a single column, of C or of A stored transposed, as if nothing lay between its
+        // elements.
+        const bool column_of_c = columns == 1 && m.ldc > 1, column_of_a = rows == 1 && m.trans_a && m.A.ld > 1;
+        finished_ = (!m.bias || m.alpha == 1.0f) && m.activation == Activation::none && !column_of_c && !column_of_a;
         if (finished_) first_ = primitive(shape(m, m.K, m.beta));
         if (good(first_)) return;
         finished_ = false;
-        first_ = primitive(shape(m, m.K, 0.0f));
-        if (good(first_) || m.in == DType::f32) return;
+        if (!column_of_a) {
+            first_ = primitive(shape(m, m.K, 0.0f));
+            if (good(first_) || m.in == DType::f32) return;
+        }
         widened_ = true;
         depth_ = std::min(m.K, kSlice);
         first_ = primitive(shape(m, depth_, 0.0f));
