@@ -88,7 +88,7 @@ copy_settings() {
     if [ -d /usr/local/share/ca-certificates ]; then
         mkdir -p "$root/usr/local/share/ca-certificates"
         cp -rL /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates"
-        chroot "$root" update-ca-certificates >/dev/null 2>&1
+        chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin update-ca-certificates >/dev/null 2>&1 || return 1
     fi
     env | grep -E '^((https?|no|all)_proxy|(HTTPS?|NO|ALL)_PROXY|PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|CERT|DEFAULT_TIMEOUT))=' \
         >"$root/etc/settings"
