@@ -95,13 +95,13 @@ struct AttentionTensors {
     T *qkv, *out, *dout, *dqkv;
     float* lse;
     void *scratch, *flash_scratch;
-    AttentionTensors(Memory& m, const AttentionShape& s) {
+    AttentionTensors(Memory& m, const AttentionShape& s, int one_pass_heads = 0) {
         const int64_t rows = int64_t{s.B} * s.T, C = int64_t{s.NH} * s.HS;
         qkv = m.take<T>(rows * s.qkv_width()), dqkv = m.take<T>(rows * s.qkv_width());
         out = m.take<T>(rows * C), dout = m.take<T>(rows * C);
         lse = m.take<float>(rows * s.NH);
         scratch = m.take<std::byte>(static_cast<int64_t>(attention_scratch_bytes(s, DType::bf16)));
-        flash_scratch = m.take<std::byte>(static_cast<int64_t>(flash_attention_scratch_bytes(s)));
+        flash_scratch = m.take<std::byte>(static_cast<int64_t>(flash_attention_scratch_bytes(s, one_pass_heads)));
     }
 };
 
@@ -110,7 +110,8 @@ void attention(Bench& b) {
     for (int HS : {64, 128}) {
         for (int length : {256, 1024, 8192}) {
             const AttentionShape s{16384 / length, length, 1024 / HS, 1024 / HS, HS};
-            const AttentionTensors t(b.memory, s);
+            const int places = HS == 64 ? flash_attention_one_pass_places(device_info()) : 0;
+            const AttentionTensors t(b.memory, s, places);
             Context& c = b.context;
             const double tensor = attention_rows(s) * s.NH * s.HS * sizeof(T);  // bytes of one of q, k, v, out
             auto print = [&](const char* method, const char* pass, int products, int tensors,
@@ -127,6 +128,12 @@ void attention(Bench& b) {
             print("flash", "backward", 5, 8, [&] {
                 flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, c.stream);
             });
+            if (places > 0) {
+                print("flash in one pass", "backward", 5, 8, [&] {
+                    flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, c.stream,
+                                             places);
+                });
+            }
             print("gemm", "forward", 2, 4, [&] { attention_forward(t.out, t.lse, t.scratch, t.qkv, nullptr, s, c); });
             print("gemm", "backward", 5, 8,
                   [&] { attention_backward(t.dqkv, t.scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, c); });
@@ -183,10 +190,11 @@ void step_kernels(Bench& b) {
     }
     {
         const AttentionShape s{B, length, c.NH, c.NKV, c.HS()};
-        const AttentionTensors t(m, s);
+        const int heads = flash_attention_one_pass_heads(s, flash_attention_one_pass_places(device_info()));
+        const AttentionTensors t(m, s, heads);
         if (b.gpu) flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, stream);
         b.kernel("attention backward", L, attention_flops(s, 5), 8 * NC, [&] {
-            flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, stream);
+            flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, stream, heads);
         });
     }
     auto rows = [&] { return m.take<T>(int64_t{N} * C); };

@@ -103,6 +103,8 @@ def count_kernel(kernel, code):
     if len(regions) < max(1, kernel["loops"]):
         sys.exit(f"model_gpu: error: {kernel['function']} has {len(regions)} loops with {kernel['anchor']}, expected "
                  f"{max(1, kernel['loops'])}; see {TABLE.name}")
+    if kernel.get("share"):
+        regions = [sum(regions, [])]
     instructions = accessed = 0.0
     for region in regions:
         elements = sum(map(is_anchor, region)) * kernel["per"]
@@ -190,7 +192,7 @@ def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False
     for kernel in table["kernel"]:
         if kernel.get("gelu_fusion", gelu_fusion) != gelu_fusion:
             continue
-        value = lambda key: float(evaluate(kernel.get(key, "0"), shape))
+        value = lambda key: float(evaluate(kernel.get(key, "0"), {**shape, "SM": m["multiprocessors"]}))
         elements, launches = value("elements"), kernel.get("launches", 1)
         per_element = counts.get(kernel["name"], {}).get(m["architecture"], [0.0])[0]
         tensor = kernel.get("anchor", "").startswith("HMMA")
@@ -262,6 +264,8 @@ def report(table, counts, searched, markdown, gelu_fusion):
             "limit, ms"]
     lines = []
     for i, row in enumerate(by_machine[machines[0]]):
+        if not row.times:
+            continue
         lines.append([row.name, f"{row.times:g}", f"{row.flops / 1e9:.1f}" if row.flops else "-",
                       f"{row.bytes / 1e6:.0f}", f"{row.minimum / 1e6:.0f}",
                       f"{row.instructions:.1f}" if row.instructions else "-"]

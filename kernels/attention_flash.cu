@@ -9,10 +9,10 @@
 //              dV = P^T dO,  dK = dS^T Q / sqrt(HS)   one block per tile of keys, over the queries that see it
 //              dQ = dS K / sqrt(HS)                   one block per tile of queries
 //
-// S and dP are computed twice in the backward pass. The alternative, one pass that adds dQ up in global memory, needs
-// either float atomics, whose order is not fixed, or blocks that wait for each other. The pass for dK and dV computes
-// the transposed S^T = K Q^T, so that P^T and dS^T are left in registers in the very places where the products dV and
-// dK want their left operand.
+// S and dP are computed twice in the backward pass, unless there are so many heads that each multiprocessor can walk one
+// by itself (attention_flash_backward_one_pass.cu). Several blocks that add to one dQ would need either float atomics,
+// whose order is not fixed, or have to wait for each other. The pass for dK and dV computes the transposed S^T = K Q^T, so
+// that P^T and dS^T are left in registers in the very places where the products dV and dK want their left operand.
 //
 // Q, K and V are read from the packed layout and O, dQ, dK, dV written to theirs; query heads that share a key/value
 // head are added up inside of one block, in order. While one tile is multiplied, cp_async fetches the next; one barrier
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     const int begin = s.first_key(b, query) / kKeys * kKeys;
     const FlashRows<M, HS> rows(s, b, query + 16 * M * warp_of_thread());
 
-    const bf16* next = Tiles::Key::first_chunk(s.packed(qkv, b, begin, s.NH + h / s.group()), s.packed_row);
+    const bf16* next = Tiles::Key::first_chunk(s.packed(qkv, b, begin, s.NH + h / s.group), s.packed_row);
     auto fetch = [&](int key, int stage) {
         keys(stage).start_copy(next, s.packed_row, s.T - key);
         values(stage).start_copy(next + s.NKV * HS, s.packed_row, s.T - key);
@@ -158,10 +158,6 @@ bool flash_attention_supports(const AttentionShape& s, DType dtype) {
 }
 
 bool flash_attention_is_fast() { return kTensorCores; }
-
-size_t flash_attention_scratch_bytes(const AttentionShape& s) {
-    return static_cast<size_t>(s.B) * s.NH * s.T * 2 * sizeof(float);
-}
 
 void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* doc_start, const AttentionShape& s,
                              const Stream& stream) {

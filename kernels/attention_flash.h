@@ -23,7 +23,7 @@ inline constexpr bool kFlashBlocksFit = ((kFlashBlocks * (Tiles::kBytes + 1024) 
 // What every kernel is told.
 template <int HS>
 struct FlashShape {
-    int T, NH, NKV;
+    int T, NH, NKV, group;          // query heads that share a key/value head
     float scale, scale_log2;        // 1 / sqrt(HS), and times log2(e)
     int64_t packed_row, plain_row;  // elements of a row of (NH + 2 NKV) and of NH heads
     const int* doc_start;           // (B, T) or nullptr
@@ -32,13 +32,13 @@ struct FlashShape {
         : T(s.T),
           NH(s.NH),
           NKV(s.NKV),
+          group(s.NH / s.NKV),
           scale(1.0f / std::sqrt(static_cast<float>(HS))),
           scale_log2(scale * kLog2E),
           packed_row(s.qkv_width()),
           plain_row(static_cast<int64_t>(s.NH) * HS),
           doc_start(doc_start) {}
 
-    __device__ __forceinline__ int group() const { return NH / NKV; }
     // Row t of one head of sequence b in a tensor like qkv, and in one like out.
     template <typename E>
     __device__ __forceinline__ E* packed(E* x, int b, int t, int head) const {

@@ -1,13 +1,10 @@
 // The backward pass of attention_flash.cu, where the method is described.
-#include "kernels/attention_flash.h"
+#include "kernels/attention_flash_backward.h"
 #include "runtime/integer.h"
 
 namespace teon {
 
 namespace {
-
-// What the backward passes need of a query row: log2(e) lse and D.
-using RowStats = Vec<float, 2>;
 
 // stats (B, NH, T): each row's log2(e) lse and D. HS / 8 threads share a row; blocks: x along the rows of a sequence, y
 // sequences.
@@ -63,7 +60,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     const int begin = s.first_key(b, query) / kKeys * kKeys;
     const FlashRows<M, HS> rows(s, b, query + 16 * M * warp_of_thread());
 
-    const bf16* next = Tiles::Key::first_chunk(s.packed(qkv, b, begin, s.NH + h / s.group()), s.packed_row);
+    const bf16* next = Tiles::Key::first_chunk(s.packed(qkv, b, begin, s.NH + h / s.group), s.packed_row);
     auto fetch = [&](int key, int stage) {
         keys(stage).start_copy(next, s.packed_row, s.T - key);
         values(stage).start_copy(next + s.NKV * HS, s.packed_row, s.T - key);
@@ -133,54 +130,6 @@ struct KeyGradientTiles {
     static constexpr size_t kBytes = kTileBytes + 2 * kRowBytes;
 };
 
-// One past the last row that belongs to the document of row t: where doc_start first exceeds t.
-__device__ inline int document_end(const int* documents, int t, int T) {
-    int low = t + 1, high = T;
-    while (low < high) {
-        const int middle = (low + high) / 2;
-        if (documents[middle] > t) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    return low;
-}
-
-// Calls f(x, stats) for each score of a transposed product, whose columns are queries.
-template <int M, int N, typename F>
-__device__ __forceinline__ void for_columns(float (&x)[M][N][4], const RowStats* rows, F f) {
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-        const auto pair = load_vec<2>(rows + flash_column(n, 0));
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) f(x[m][n][i], pair[i % 2]);
-        }
-    }
-}
-
-// 0 for the keys, from `key` on, that a query, from `query` on, does not see; first: the first key that each sees.
-template <int M, int N>
-__device__ __forceinline__ void mask_transposed(float (&x)[M][N][4], int key, int query, const int* first) {
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int column = flash_column(n, i), lowest = first ? first[column] : 0;
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int k = key + 16 * m + 8 * half + lane_of_thread() / 4;
-                    if (k < lowest || k > query + column) x[m][n][2 * half + i] = 0.0f;
-                }
-            }
-        }
-    }
-}
-
 template <int HS>
 __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     flash_attention_key_gradient_kernel(bf16* dqkv, const bf16* dout, const bf16* qkv, const RowStats* stats,
@@ -223,15 +172,15 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     const bf16* k = K.first_chunk(s.packed(qkv, b, key, s.NH + kv), s.packed_row);
     K.start_copy(k, s.packed_row, s.T - key);
     V.start_copy(k + s.NKV * HS, s.packed_row, s.T - key);
-    fetch(kv * s.group(), begin, 0);
+    fetch(kv * s.group, begin, 0);
     finish_copies();
 
     // Rows beyond T have 0 for Q, dO, D and lse2, and add 0 * P and Q * 0.
     float dk[M][C][4] = {}, dv[M][C][4] = {};
-    for (int head = kv * s.group(), query = begin, stage = 0; head < (kv + 1) * s.group(); stage ^= 1) {
+    for (int head = kv * s.group, query = begin, stage = 0; head < (kv + 1) * s.group; stage ^= 1) {
         const bool last_of_head = query + kQueries >= end;
         const int next_head = last_of_head ? head + 1 : head, next_query = last_of_head ? begin : query + kQueries;
-        if (next_head < (kv + 1) * s.group()) fetch(next_head, next_query, stage ^ 1);
+        if (next_head < (kv + 1) * s.group) fetch(next_head, next_query, stage ^ 1);
 
         const RowStats* rows = row_stats(stage);
         const int* first = first_keys(stage);
@@ -282,8 +231,35 @@ static_assert(
 
 }  // namespace
 
+int flash_attention_one_pass_heads(const AttentionShape& s, int places) {
+    const int64_t heads = int64_t{s.B} * s.NKV;
+    if (places == 0 || s.HS != kOnePassHeadSize || s.T < 1024) return 0;
+    return 8 * heads >= 7 * ceil_div(heads, int64_t{places}) * places ? places : 0;
+}
+
+int flash_attention_one_pass_places(const DeviceInfo& device) {
+    return device.is_gpu && device.block_shared_bytes >= kOnePassShared ? device.multiprocessors : 0;
+}
+
+namespace {
+
+size_t stats_bytes(const AttentionShape& s) {
+    return round_up(static_cast<size_t>(s.B) * s.NH * s.T * sizeof(RowStats), size_t{256});
+}
+
+}  // namespace
+
+size_t flash_attention_scratch_bytes(const AttentionShape& s, int one_pass_heads) {
+    const size_t head = static_cast<size_t>(round_up(s.T, kOnePassRows)) * s.HS * sizeof(float);
+    return stats_bytes(s) + static_cast<size_t>(one_pass_heads) * (s.NH / s.NKV) * head;
+}
+
 void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const bf16* qkv, const bf16* out,
-                              const float* lse, const int* doc_start, const AttentionShape& s, const Stream& stream) {
+                              const float* lse, const int* doc_start, const AttentionShape& s, const Stream& stream,
+                              int one_pass_heads) {
+    CHECK(one_pass_heads == 0 || (one_pass_heads > 0 && s.HS == kOnePassHeadSize),
+          "flash attention: {} heads at a time in one pass, of a size of {}, expected none or a size of {}",
+          one_pass_heads, s.HS, kOnePassHeadSize);
     for_flash_head_size(s, {dqkv, scratch, dout, qkv, out}, [&](auto head_size) {
         constexpr int HS = decltype(head_size)::value;
         using QueryTiles = QueryGradientTiles<HS>;
@@ -293,6 +269,10 @@ void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const
         constexpr int kStatsThreads = 256, kRowsPerBlock = kStatsThreads / (HS / 8);
         launch<flash_attention_stats_kernel<HS>>({dim3(flash_tiles(s.T * s.NH, kRowsPerBlock), s.B), kStatsThreads},
                                                  stream, stats, dout, out, lse, shape);
+        if (one_pass_heads > 0 && !doc_start) {
+            auto* sums = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + stats_bytes(s));
+            return flash_attention_backward_one_pass(dqkv, sums, dout, qkv, stats, s, one_pass_heads, stream);
+        }
         launch<flash_attention_key_gradient_kernel<HS>>(
             {dim3(flash_tiles(s.T, KeyTiles::kKeys), s.NKV, s.B), kFlashThreads, KeyTiles::kBytes}, stream, dqkv, dout,
             qkv, stats, shape);

@@ -36,6 +36,7 @@ public:
     void plan(ActivationPlan& plan, Flow& flow) {
         const AttentionShape shape{plan.run().B, plan.run().T, NH_, NKV_, HS_};
         flash_ = plan.run().attention == AttentionKind::flash;
+        one_pass_heads_ = flash_attention_one_pass_heads(shape, plan.run().one_pass_places);
         in_ = flow.out;
         if (normed()) {
             before_norm_ = plan.saved("queries, keys, values before norm", qkv_.out, Drop::under_block);
@@ -49,7 +50,7 @@ public:
         lse_ = plan.saved_floats("attention log-sum-exp", NH_, Drop::under_block);
         heads_ = plan.saved("attention heads", proj_.in, Drop::under_block);
         scratch_ = plan.shared_bytes("attention scratch",
-                                     static_cast<int64_t>(flash_ ? flash_attention_scratch_bytes(shape)
+                                     static_cast<int64_t>(flash_ ? flash_attention_scratch_bytes(shape, one_pass_heads_)
                                                                  : attention_scratch_bytes(shape, plan.run().dtype)));
         if (positions_ == PositionKind::rotary)
             rotary_ = plan.shared_bytes("rotary table", int64_t{max_T_} * HS_ * size_of(DType::f32));
@@ -152,7 +153,7 @@ private:
         if constexpr (std::is_same_v<T, bf16>) {
             if (flash_)
                 return flash_attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start,
-                                                shape(p), p.stream());
+                                                shape(p), p.stream(), one_pass_heads_);
         }
         attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start, shape(p), p.context);
     }
@@ -168,7 +169,8 @@ private:
     int q_norm_ = -1, k_norm_ = -1;  // rows of the parameter table, or none
     Linear qkv_, proj_;
     bool flash_ = false;  // then T is bf16
-    int capacity_ = 0;    // of the cache
+    int one_pass_heads_ = 0;
+    int capacity_ = 0;  // of the cache
     // Queries and keys are rotated where they stand; before_norm is the same tensor where there is no norm. heads: (N,
     // NH * HS), concatenated.
     Tensor in_, before_norm_, rstd_, norm_scratch_, qkv_rows_, lse_, heads_, scratch_, rotary_, cache_, from_, out_;

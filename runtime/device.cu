@@ -78,6 +78,7 @@ DeviceInfo device_info() {
     info.name = properties.name;
     info.is_gpu = properties.major > 0;
     info.multiprocessors = properties.multiProcessorCount;
+    info.block_shared_bytes = properties.sharedMemPerBlockOptin;
     info.compute_capability = 10 * properties.major + properties.minor;
     check_cuda(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "asking for free memory");
     info.peak_bf16_flops = peak_bf16_flops(info.name);

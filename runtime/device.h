@@ -18,11 +18,12 @@ namespace teon {
 struct DeviceInfo {
     std::string name;  // "NVIDIA H200", or the CPU's model name
     bool is_gpu = false;
-    int multiprocessors = 1;     // SMs, or OS threads on a CPU
-    int compute_capability = 0;  // 90 for sm_90; 0 on a CPU
-    size_t total_bytes = 0;      // device memory
-    size_t free_bytes = 0;       // at the time of the call
-    double peak_bf16_flops = 0;  // dense tensor-core peak; 0 when unknown (then no MFU is printed)
+    int multiprocessors = 1;        // SMs, or OS threads on a CPU
+    int compute_capability = 0;     // 90 for sm_90; 0 on a CPU
+    size_t block_shared_bytes = 0;  // that a kernel may have at most
+    size_t total_bytes = 0;         // device memory
+    size_t free_bytes = 0;          // at the time of the call
+    double peak_bf16_flops = 0;     // dense tensor-core peak; 0 when unknown (then no MFU is printed)
 };
 
 int device_count();  // 0 on a machine without a usable device; 1 on a CPU

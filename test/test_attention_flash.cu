@@ -10,17 +10,17 @@ using namespace teon::test;
 
 namespace {
 
-AttentionResult<bf16> run_flash(const AttentionShape& s, const AttentionInputs<bf16>& in) {
+AttentionResult<bf16> run_flash(const AttentionShape& s, const AttentionInputs<bf16>& in, int one_pass_heads = 0) {
     Stream stream;
     Guarded<bf16> qkv(in.qkv, stream), dout(in.dout, stream), out(std::ssize(in.dout), stream),
         dqkv(std::ssize(in.qkv), stream);
     Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream);
     Guarded<int> doc_start(in.doc_start, stream);
     const int* documents = in.doc_start.empty() ? nullptr : doc_start.data();
-    Guarded<std::byte> scratch(static_cast<int64_t>(flash_attention_scratch_bytes(s)), stream);
+    Guarded<std::byte> scratch(static_cast<int64_t>(flash_attention_scratch_bytes(s, one_pass_heads)), stream);
     flash_attention_forward(out.data(), lse.data(), qkv.data(), documents, s, stream);
     flash_attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), documents, s,
-                             stream);
+                             stream, one_pass_heads);
     scratch.get();  // checks the canaries
     return {out.get(), lse.get(), dqkv.get()};
 }
@@ -205,8 +205,52 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("kernels/attention_flash: scratch is one pair of floats per row, and shapes it cannot do are refused") {
+// Rows around the tiles of 16, 32, 128 and 256, and so many keys that dQ is added to twice.
+TEST_CASE("kernels/attention_flash: one backward pass errs no more than two may") {
+    constexpr int kHeads[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 1}};
+    int turn = 0;
+    for (int T : {1, 31, 97, 128, 129, 256, 257, 300, 600}) {
+        auto [NH, NKV] = kHeads[T == 600 ? 1 : turn % 4];
+        const AttentionShape s{turn % 2 + 1, T, NH, NKV, 64};
+        const AttentionInputs<bf16> in = random_inputs<bf16>(s, 430 + 10 * turn);
+        close_to_naive_bf16(s, in, run_flash(s, in, turn % 3 + 1));
+        turn++;
+    }
+    const AttentionShape s{1, 300, 2, 1, 64};  // scores far beyond the range of exp
+    const AttentionInputs<bf16> in = random_inputs<bf16>(s, 530, 30.0);
+    close_to_naive_bf16(s, in, run_flash(s, in, 1));
+}
+
+TEST_CASE(
+    "kernels/attention_flash: one backward pass gives the same bits in every order, and for any heads in flight") {
+    const AttentionShape s{2, 530, 2, 1, 64};
+    const AttentionInputs<bf16> in = random_inputs<bf16>(s, 540);
+    auto bytes = [&](int heads) { return bytes_of(run_flash(s, in, heads).dqkv); };
+    REQUIRE(same_under_all_schedules([&] { return bytes(2); }));
+    REQUIRE(bytes(1) == bytes(2));
+    REQUIRE(bytes(7) == bytes(2));
+}
+
+TEST_CASE("kernels/attention_flash: one backward pass is taken where heads fill the device, and never for documents") {
+    const int places = 132;
+    REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 64}, places) == places);  // 768 heads in 6 rounds
+    REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 64}, 0) == 0);
+    REQUIRE(flash_attention_one_pass_heads({64, 1000, 12, 12, 64}, places) == 0);
+    REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 128}, places) == 0);
+    REQUIRE(flash_attention_one_pass_heads({12, 1024, 12, 12, 64}, places) == 0);  // 144: a second round of 12
+    REQUIRE(flash_attention_one_pass_heads({10, 1024, 24, 12, 64}, places) == places);
+    const AttentionShape s{1, 300, 2, 1, 64};
+    AttentionInputs<bf16> in = random_inputs<bf16>(s, 550);
+    in.doc_start = documents_at({10, 64, 120}, s.B, s.T);
+    REQUIRE(same_bits(run_flash(s, in, 1).dqkv, run_flash(s, in).dqkv));
+    REQUIRE_THROWS_AS(run_flash({1, 4, 1, 1, 128}, random_inputs<bf16>({1, 4, 1, 1, 128}, 560), 1), Error);
+}
+
+TEST_CASE(
+    "kernels/attention_flash: scratch is one pair of floats per row, in one pass dQ of what is in flight, and shapes "
+    "it cannot do are refused") {
     REQUIRE(flash_attention_scratch_bytes({8, 8192, 12, 12, 64}) == size_t{8} * 12 * 8192 * 8);
+    REQUIRE(flash_attention_scratch_bytes({8, 1000, 12, 6, 64}, 48) == 8 * 12 * 1000 * 8 + size_t{48} * 2 * 1024 * 256);
     REQUIRE(flash_attention_supports({1, 5, 4, 2, 64}, DType::bf16));
     REQUIRE(flash_attention_supports({1, 5, 4, 2, 128}, DType::bf16));
     REQUIRE(!flash_attention_supports({1, 5, 4, 2, 64}, DType::f32));

@@ -293,6 +293,15 @@ TEST_CASE("model/decoder: GELU within the products needs no scratch, and is kept
         REQUIRE_THROWS_AS(decoder_activations(small_config(other), small_run("gpt2 fused", DType::bf16)), UsageError);
 }
 
+TEST_CASE("model/decoder: the plan has room for what one backward pass of attention adds up") {
+    const DecoderConfig c = gpt2_config("small");
+    DecoderRun run{64, 1024, DType::bf16};
+    run.attention = AttentionKind::flash;
+    const int64_t two_passes = decoder_activations(c, run).scratch_bytes();
+    run.one_pass_places = 132;
+    REQUIRE(decoder_activations(c, run).scratch_bytes() - two_passes == int64_t{132} * 1024 * c.HS() * 4);
+}
+
 TEST_CASE("model/decoder: automatic attention takes flash where it can and the machine has tensor cores") {
     DecoderConfig c = small_config("llama");
     DecoderRun run{B, T, DType::bf16};

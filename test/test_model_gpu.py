@@ -55,6 +55,13 @@ class Counting(unittest.TestCase):
         counts = model_gpu.count_all(table(loops=0), self.folder, self.tool)
         self.assertEqual(counts["copy"]["sm_90a"], [11 / 4, 36 / 4])
 
+    def test_loops_that_share_the_elements_count_as_one(self):
+        code = [(0, "HMMA R0"), (16, "HMMA R0"), (32, "HMMA R0"), (48, "FADD R0"), (64, "BRA 0x0"), (80, "HMMA R0"),
+                (96, "BRA 0x50")]
+        kernel = {**KERNEL, "anchor": "HMMA", "per": 1, "loops": 2}
+        self.assertEqual(model_gpu.count_kernel(kernel, code)[0], 5 / 3 + 2 / 1)
+        self.assertEqual(model_gpu.count_kernel({**kernel, "share": True}, code)[0], 7 / 4)
+
     def test_a_kernel_or_loop_that_is_not_there_is_named(self):
         with self.assertRaisesRegex(SystemExit, "no kernel other"):
             model_gpu.count_all(table(function="other"), self.folder, self.tool)
@@ -76,6 +83,9 @@ class Predicting(unittest.TestCase):
         self.assertAlmostEqual(row.seconds * 1e9, 8.192 + 2.048 / 4)
         self.assertAlmostEqual(row.limit * 1e9, 4.096)
         self.assertAlmostEqual(model_gpu.total([row]) * 1e9, 2 * (8.192 + 0.512))
+
+    def test_formulas_know_the_multiprocessors(self):
+        self.assertEqual(model_gpu.predict(table(bytes="8*SM"), {}, "M")[0].bytes, 800)
 
     def test_a_product_of_few_tiles_leaves_multiprocessors_idle_unless_it_is_searched(self):
         one = table()

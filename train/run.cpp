@@ -115,12 +115,14 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
         options->init_from = model.folder;
         options->adopted = model.config;
     }
-    constexpr int64_t kPlanBytes = int64_t{80} << 30;  // --plan-only plans for a device of 80 GB unless told otherwise
+    // --plan-only plans for an H100 of 80 GB, unless told otherwise.
+    constexpr int64_t kPlanBytes = int64_t{80} << 30;
+    constexpr int kPlanPlaces = 132;
     const bool cuda = std::string_view(backend_name()) == "cuda";
     if (options->plan_only) {
-        fmt::print("{}",
-                   setup_report(make_setup(family, *options,
-                                           {cuda, options->memory ? options->memory : kPlanBytes, options->ranks})));
+        fmt::print("{}", setup_report(make_setup(family, *options,
+                                                 {cuda, options->memory ? options->memory : kPlanBytes, options->ranks,
+                                                  cuda ? kPlanPlaces : 0})));
         return 0;
     }
     if (options->eval_only) {
@@ -151,7 +153,8 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
         const std::string dtype = text_of_rank_0(std::string(name_of(planned.run.dtype)), context);
         if (launch.rank > 0) options->dtype = storage_named(dtype);  // machines differ in what suits them
         const int64_t usable = options->memory ? options->memory : usable_bytes(device, launch);
-        const Setup setup = make_setup(family, *options, {device.is_gpu, usable, launch.size});
+        const Setup setup =
+            make_setup(family, *options, {device.is_gpu, usable, launch.size, flash_attention_one_pass_places(device)});
         if (options->verify_data && launch.rank == 0)
             for (const DataSet* data : {&setup.train, &setup.val})
                 if (!data->shards.empty()) verify_content(*data);

@@ -233,6 +233,7 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     s.options.dtype = s.run.dtype = dtype.dtype;
     if (limits.is_gpu) s.run.head_rows = 8192;  // a CPU's caches are better served by the default
     s.run.gelu_fusion = options.gelu_fusion;
+    s.run.one_pass_places = limits.one_pass_places;
     s.run.attention = options.attention;
     s.run.attention = resolve_attention(s.config, s.run);
     s.options.optimizer.ns_dtype = limits.is_gpu ? DType::f16 : DType::f32;

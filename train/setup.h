@@ -21,6 +21,7 @@ struct DeviceLimits {
     bool is_gpu = false;
     int64_t memory_bytes = 0;  // that the run may use on one of them
     int ranks = 1;             // devices that share the work
+    int one_pass_places = 0;   // DecoderRun's
 };
 
 struct Setup {

@@ -1,0 +1,67 @@
+// What the passes of flash attention's backward share. Private to kernels/attention_flash_backward*.cu.
+#pragma once
+
+#include "kernels/attention_flash.h"
+
+namespace teon {
+
+// What the backward passes need of a query row: log2(e) lse and D.
+using RowStats = Vec<float, 2>;
+
+// One past the last row that belongs to the document of row t: where doc_start first exceeds t.
+__device__ inline int document_end(const int* documents, int t, int T) {
+    int low = t + 1, high = T;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (documents[middle] > t) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+// Calls f(x, stats) for each score of a transposed product, whose columns are queries.
+template <int M, int N, typename F>
+__device__ __forceinline__ void for_columns(float (&x)[M][N][4], const RowStats* rows, F f) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const auto pair = load_vec<2>(rows + flash_column(n, 0));
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) f(x[m][n][i], pair[i % 2]);
+        }
+    }
+}
+
+// 0 for the keys, from `key` on, that a query, from `query` on, does not see; first: the first key that each sees.
+template <int M, int N>
+__device__ __forceinline__ void mask_transposed(float (&x)[M][N][4], int key, int query, const int* first) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int column = flash_column(n, i), lowest = first ? first[column] : 0;
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int k = key + 16 * m + 8 * half + lane_of_thread() / 4;
+                    if (k < lowest || k > query + column) x[m][n][2 * half + i] = 0.0f;
+                }
+            }
+        }
+    }
+}
+
+// attention_flash_backward_one_pass.cu: for head size 64, without documents. sums: heads_in_flight times NH / NKV times T,
+// rounded up to kOnePassRows, times HS.
+inline constexpr int kOnePassHeadSize = 64, kOnePassRows = 128;
+inline constexpr size_t kOnePassShared = 163 * 1024;  // bytes of a block; sm_80 and sm_90 have as much
+void flash_attention_backward_one_pass(bf16* dqkv, float* sums, const bf16* dout, const bf16* qkv,
+                                       const RowStats* stats, const AttentionShape& s, int heads_in_flight,
+                                       const Stream& stream);
+
+}  // namespace teon
