@@ -10,7 +10,7 @@ import argparse
 import statistics
 import tempfile
 
-import runs
+import starts
 
 OPTIMIZERS = ("adamw", "muon", "teon")
 DEMO = ("demo's GPT-2", 256, ["--model", "tiny", "--vocab-size", 256, "--seq-len", 128, "--batch-tokens", 2048])
@@ -20,10 +20,10 @@ SMALL = ("GPT-2 124M", 50257, ["--model", "small", "--seq-len", 1024, "--batch-t
 def measure(model, vocabulary, flags, steps, repeats):
     step, share = {name: [] for name in OPTIMIZERS}, {name: [] for name in OPTIMIZERS}
     with tempfile.TemporaryDirectory() as folder:
-        shard = runs.random_shard(folder, vocabulary, 2_000_000)
+        shard = starts.random_shard(folder, vocabulary, 2_000_000)
         for _ in range(repeats):
             for name in OPTIMIZERS:
-                metrics = runs.train(shard, *flags, "--optimizer", name, steps=steps)
+                metrics = starts.train(shard, *flags, "--optimizer", name, steps=steps)
                 step[name].append(statistics.median(m["ms"] for m in metrics))
                 share[name].append(statistics.median(m["optimizer_ms"] for m in metrics))
     print(f"{model}: median of {repeats} starts of {steps} steps")
@@ -40,7 +40,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3, help="starts of each optimizer (default 3)")
     args = parser.parse_args()
     measure(*DEMO, args.steps, args.repeats)
-    if runs.on_gpu():
+    if starts.on_gpu():
         measure(*SMALL, 20, args.repeats)
 
 

@@ -13,8 +13,7 @@ import statistics
 import tempfile
 
 import bench_train
-
-import runs
+import starts
 
 AT_ONCE = (1, 2, 4)
 
@@ -28,13 +27,13 @@ def main():
     print(f"GPT-2 3M on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"{'dtype':<8}{'at once':>8}{'ms/step':>10}{'x alone':>9}")
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(max(AT_ONCE)) as pool:
-        shard = runs.random_shard(folder, bench_train.VOCABULARY, 600_000)
+        shard = starts.random_shard(folder, bench_train.VOCABULARY, 600_000)
         for dtype in ("float", "bf16"):
             flags = bench_train.our_flags(model, dtype)
             ms = {count: [] for count in AT_ONCE}
             for _ in range(args.repeats):
                 for count in AT_ONCE:
-                    started = [pool.submit(runs.train, shard, *flags, steps=args.steps) for _ in range(count)]
+                    started = [pool.submit(starts.train, shard, *flags, steps=args.steps) for _ in range(count)]
                     ms[count].append(statistics.median(m["ms"] for run in started for m in run.result()))
             for count in AT_ONCE:
                 ratio = statistics.median(mine / alone for mine, alone in zip(ms[count], ms[1]))

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-import runs
+import starts
 
 MODELS = {"3M": {"channels": 256, "layers": 4, "heads": 8, "seq_len": 256, "batch": 8},
           "10M": {"channels": 384, "layers": 6, "heads": 6, "seq_len": 512, "batch": 4}}
@@ -40,12 +40,12 @@ def our_flags(model, dtype):
 
 def ours(model, dtype, shard, steps):
     before = cpu_seconds()
-    metrics = runs.train(shard, *our_flags(model, dtype), steps=steps)
+    metrics = starts.train(shard, *our_flags(model, dtype), steps=steps)
     return statistics.median(m["tokens_per_s"] for m in metrics), (cpu_seconds() - before) / steps
 
 
 def torchs(python, kind, model, dtype, steps):
-    command = [python, runs.ROOT / "scripts" / "bench_torch.py", "--device", "cpu", "--dtype", dtype,
+    command = [python, starts.ROOT / "scripts" / "bench_torch.py", "--device", "cpu", "--dtype", dtype,
                "--vocab-size", VOCABULARY, "--steps", steps]
     for name, value in model.items():
         command += [f"--{name.replace('_', '-')}", value]
@@ -79,7 +79,7 @@ def main():
     for name in args.models:
         measured = {engine: [] for engine in ENGINES}
         with tempfile.TemporaryDirectory() as folder:
-            shard = runs.random_shard(folder, VOCABULARY, 600_000)
+            shard = starts.random_shard(folder, VOCABULARY, 600_000)
             for _ in range(args.repeats):
                 for engine in ENGINES:
                     kind, dtype = engine.split()
