@@ -205,13 +205,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
                 [&](auto& dy2, int n, int k) { douts(stage).load_b_of_rows(dy2, 16 * n, k); });
             for_columns<M, N>(dp, rows, [&](float& x, const RowStats& r) { x -= r[1]; });
 #pragma unroll
-            for (int m = 0; m < M; m++) {
-#pragma unroll
-                for (int n = 0; n < N; n++) {
-#pragma unroll
-                    for (int i = 0; i < 4; i++) p[m][n][i] *= dp[m][n][i];
-                }
-            }
+            for (int m = 0; m < M; m++) multiply_scores(p[m], dp[m]);
             tile_multiply<M, C, kQueries / 16>(
                 dk, [&](auto& a, int m, int k) { tile_pack_a(a, p[m], k); },
                 [&](auto& q2, int n, int k) { queries(stage).load_b(q2, 16 * k, n); });

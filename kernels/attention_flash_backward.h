@@ -36,6 +36,16 @@ __device__ __forceinline__ void for_columns(float (&x)[M][N][4], const RowStats*
     }
 }
 
+// dS of 16 keys, in the place of P: P (dP - D), of which dp is the second factor.
+template <int N>
+__device__ __forceinline__ void multiply_scores(float (&p)[N][4], const float (&dp)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) p[n][i] *= dp[n][i];
+    }
+}
+
 // 0 for the keys, from `key` on, that a query, from `query` on, does not see; first: the first key that each sees.
 template <int M, int N>
 __device__ __forceinline__ void mask_transposed(float (&x)[M][N][4], int key, int query, const int* first) {

@@ -110,11 +110,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                         for_columns<M, N>(dp, rows, [&](float& x, const RowStats& r) { x -= r[1]; });
 #pragma unroll
                         for (int m = 0; m < M; m++) {
-#pragma unroll
-                            for (int n = 0; n < N; n++) {
-#pragma unroll
-                                for (int i = 0; i < 4; i++) p[m][n][i] *= dp[m][n][i];
-                            }
+                            multiply_scores(p[m], dp[m]);
                             tile_pack_a(ds[m], p[m], 0);
                         }
                         tile_multiply<M, C, 1>(

@@ -9,8 +9,8 @@ from reproduction import figures, tables
 
 INTRODUCTION = """# The paper, reproduced
 
-Made by `python3 scripts/reproduce.py report --scale {scale} --results {results}`, from what that file keeps of
-finished runs; only what was run stands here, all else says "not run". The paper is
+Made by `python3 scripts/reproduce.py report --scale {scale} --results {results}{text}`,
+from what that file keeps of finished runs; only what was run stands here, all else says "not run". The paper is
 [arXiv 2601.23261](https://arxiv.org/abs/2601.23261); its tables are `experiments/*.toml`.
 
 ## What was run
@@ -52,8 +52,9 @@ def summary(scale, runs):
         return "Nothing yet."
     seconds = sum(r.seconds for r in results)
     devices, types = collections.Counter(r.device for r in results), collections.Counter(r.dtype for r in results)
-    return (f"Scale `{scale.name}` ({scale.about}): {len(results)} runs, {seconds / 3600:.1f} hours of training in all"
-            f", on {', '.join(devices)} ({', '.join(types)}). Text: {names(runs.data.train or scale.source)}"
+    return (f"Scale `{scale.name}` ({scale.about}): {len(results)} runs, {seconds / 3600:.1f} hours of training in "
+            f"all by the clock of each, whatever ran beside it, on {', '.join(devices)} ({', '.join(types)}). "
+            f"Text: {names(runs.data.train or scale.source)}"
             f"{'; validation: ' + names(runs.data.val) if runs.data.val else ''}; tokenizers: "
             f"{', '.join(sorted(set(scale.vocabulary.values())))}.")
 
@@ -99,8 +100,10 @@ def write(path, all_tables, runs, costs):
             if drawn:
                 parts.append(f"![{table.title}: {figure}]({name}/{os.path.basename(drawn)})")
         verdicts += [(table.id, *sentence) for sentence in tables.verdict(table, found)]
-    text = INTRODUCTION.format(scale=scale.name, results=os.path.relpath(runs.path), ran=summary(scale, runs),
-                               grid=", ".join(f"{g:g}" for g in scale.grid))
+    files = "".join(f" {flag} {' '.join(map(os.path.basename, paths))}"
+                    for flag, paths in (("--text", runs.data.train), ("--val-text", runs.data.val)) if paths)
+    text = INTRODUCTION.format(scale=scale.name, results=os.path.relpath(runs.path), text=files,
+                               ran=summary(scale, runs), grid=", ".join(f"{g:g}" for g in scale.grid))
     text += "\n## What agrees and what does not\n\n"
     text += compare.as_markdown(["table", "comparison", "the paper", "here"], [list(v) for v in verdicts]) + "\n\n"
     text += THEORY.format(**{k: v or tables.NOT_RUN for k, v in theory.items()}) + "\n" + "\n\n".join(parts)
