@@ -34,6 +34,7 @@ PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python
 ONLY_cpu  := cpu/% test/cpu/%
 ONLY_cuda := %_cuda.cu %_sm90.cu
 ROOMS     := cpu runtime files kernels model optim data options checkpoint generation train
+STEERING  := $(filter-out cpu runtime kernels,$(ROOMS))
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
 TESTS     := $(wildcard $(foreach folder,test test/cpu test/oracle,$(folder)/*.cu $(folder)/*.cpp))
 PROGRAMS  := train_gpt2 train_llama train_qwen3 generate
@@ -122,6 +123,8 @@ build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY))
 # Tests and Catch2's own code: slow to compile, and their speed does not matter.
 build/$1/test/main.cpp.o: private OPT := -O0
 $(if $(filter cuda-check,$1),,build/$1/test/%.o: private OPT := -O1)
+# What steers and writes, for seconds of a demo's minutes: a step's time is in kernels and in what cpu/ and runtime/ do.
+$(addprefix build/$1/,$(STEERING:%=%/%.cpp.o)): private OPT := -O1
 build/$1/options/version.cpp.o: private EXTRA = $$(VERSION)
 build/$1/options/version.cpp.o: build/version
 $(addprefix build/$1/,runtime/exchange.cpp.o cpu/nccl.cpp.o): private EXTRA = $$(MPI_INCLUDE)

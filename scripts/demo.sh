@@ -12,7 +12,7 @@ python=python3
 corpus=build/corpus
 [ -e $corpus/manifest.json ] || $python scripts/make_corpus.py $corpus
 
-steps=${DEMO_STEPS:-300}
+steps=${DEMO_STEPS:-200}
 baseline=bigram
 [ -z "${DEMO_STEPS:-}" ] || baseline=unigram
 model=${MODEL:-gpt2}
@@ -21,11 +21,11 @@ folder=runs/demo-$model-$(date +%Y%m%d-%H%M%S)
 train() {  # optimizer, its flags
     echo "== $1"
     ./train_"$model" --model tiny --seq-len 128 --data $corpus --batch-tokens 2048 --steps "$steps" --optimizer "$@" \
-        --eval-every $(((steps + 5) / 6)) --eval-tokens 131072 --log-every $(((steps + 9) / 10)) --out "$folder/$1"
+        --eval-every $(((steps + 5) / 6)) --eval-tokens 32768 --log-every $(((steps + 9) / 10)) --out "$folder/$1"
 }
-train adamw --lr 4e-3
-train muon --lr 0.02 --adamw-lr 4e-3 --diagnose-every $(((steps + 9) / 10))
-train teon --lr 0.02 --adamw-lr 4e-3 --diagnose-every $(((steps + 9) / 10))
+train adamw --lr 3e-3
+train muon --lr 0.02 --adamw-lr 3e-3 --diagnose-every $(((steps + 9) / 10))
+train teon --lr 0.02 --adamw-lr 3e-3 --diagnose-every $(((steps + 9) / 10))
 echo
 $python scripts/demo_report.py --baselines $corpus/baselines.json --must-beat $baseline "$folder"/{adamw,muon,teon}
 echo
