@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "bench/training_step.h"
@@ -142,31 +143,49 @@ void attention(Bench& b) {
     }
 }
 
+// What `g` says, with operands of its own: A, B and what an epilogue keeps of type T, C of type Output. A sum of type T is of
+// the product and an addend, one of float goes on from C.
+template <typename Output>
+void product(Bench& b, const std::string& name, int count, double bytes, Gemm g) {
+    const int64_t M = g.M, N = g.N, K = g.K;
+    g.A = mat(b.memory.take<T>(M * K), g.trans_a ? M : K);
+    g.B = mat(b.memory.take<T>(N * K), g.trans_b ? K : N);
+    g.C = mat(b.memory.take<Output>(M * N), N);
+    if (g.beta != 0.0f && std::is_same_v<Output, T>) g.addend = mat(b.memory.take<Output>(M * N), N);
+    if (g.epilogue == Epilogue::bias || g.epilogue == Epilogue::gelu) g.bias = mat(b.memory.take<Output>(N), N);
+    if (g.epilogue == Epilogue::gelu || g.epilogue == Epilogue::dgelu) g.aux = mat(b.memory.take<Output>(M * N), N);
+    if (g.epilogue == Epilogue::bias_grad) g.bias = mat(b.memory.take<float>(M), M);
+    b.kernel(name.c_str(), count, 2.0 * g.M * g.N * g.K, bytes, [&] { b.context.linalg.gemm(g); });
+}
+
 // y (N, out) = x (N, in) W^T + bias (+ residual): forward, gradient of x, gradient of W (float, +=), and where nobody else
-// sums it, of the bias.
+// sums it, of the bias. With --gelu-fusion also: the forward pass that ends in GELU, and where GELU backward is not there to
+// do it the bias's gradient; or the gradient of x that ends in GELU's derivative.
 struct LinearBench {
-    const char* name;
+    std::string name;
     int count, N, out, in;
     bool bias = false, residual = false, bias_grad = false;
+    Epilogue fused = Epilogue::none;
 };
 void linear(Bench& b, const LinearBench& l) {
-    const double flops = 2.0 * l.N * l.out * l.in, x = 2.0 * l.N * l.in, y = 2.0 * l.N * l.out, w = 2.0 * l.out * l.in;
-    auto product = [&](const char* pass, double bytes, int m, int n, int k, bool trans_a, bool trans_b, auto output) {
-        using Output = decltype(output);
-        const bool forward = trans_b;
-        Gemm g{.M = m, .N = n, .K = k, .trans_a = trans_a, .trans_b = trans_b};
-        g.A = mat(b.memory.take<T>(int64_t{m} * k), trans_a ? m : k);
-        g.B = mat(b.memory.take<T>(int64_t{n} * k), trans_b ? k : n);
-        g.C = mat(b.memory.take<Output>(int64_t{m} * n), n);
-        g.beta = trans_a || (forward && l.residual) ? 1.0f : 0.0f;
-        if (forward && l.residual) g.addend = mat(b.memory.take<Output>(int64_t{m} * n), n);
-        if (forward && l.bias) g.epilogue = Epilogue::bias, g.bias = mat(b.memory.take<Output>(n), n);
-        if (trans_a && l.bias_grad) g.epilogue = Epilogue::bias_grad, g.bias = mat(b.memory.take<float>(m), m);
-        b.kernel((std::string(l.name) + pass).c_str(), l.count, flops, bytes, [&] { b.context.linalg.gemm(g); });
-    };
-    product(" forward", x + w + y * (l.residual ? 2 : 1), l.N, l.out, l.in, false, true, T());
-    product(" dX", x + w + y, l.N, l.in, l.out, false, false, T());
-    product(" dW", x + y * (l.bias_grad ? 2 : 1) + 4 * w, l.out, l.in, l.N, true, false, 0.0f);  // read and written
+    const double x = 2.0 * l.N * l.in, y = 2.0 * l.N * l.out, w = 2.0 * l.out * l.in;
+    Gemm forward{.M = l.N, .N = l.out, .K = l.in, .trans_b = true, .beta = l.residual ? 1.0f : 0.0f};
+    Gemm dX{.M = l.N, .N = l.in, .K = l.out};
+    Gemm dW{.M = l.out, .N = l.in, .K = l.N, .trans_a = true, .beta = 1.0f};
+    if (l.bias) forward.epilogue = Epilogue::bias;
+    if (l.bias_grad) dW.epilogue = Epilogue::bias_grad;
+    product<T>(b, l.name + " forward", l.count, x + w + y * (l.residual ? 2 : 1), forward);
+    product<T>(b, l.name + " dX", l.count, x + w + y, dX);
+    product<float>(b, l.name + " dW", l.count, x + y * (l.bias_grad ? 2 : 1) + 4 * w, dW);  // read and written
+    if (l.fused == Epilogue::gelu) {
+        forward.epilogue = Epilogue::gelu;
+        dW.epilogue = Epilogue::bias_grad;
+        product<T>(b, l.name + " forward, GELU", l.count, x + w + 2 * y, forward);
+        product<float>(b, l.name + " dW, bias gradient", l.count, x + 2 * y + 4 * w, dW);
+    } else if (l.fused == Epilogue::dgelu) {
+        dX.epilogue = Epilogue::dgelu;
+        product<T>(b, l.name + " dX, GELU", l.count, 2 * x + w + y, dX);
+    }
 }
 
 // A GPT-2 124M step of one micro-batch of 64 x 1024 tokens, kernel by kernel. Names are those of model_gpu.toml, or what
@@ -179,8 +198,15 @@ void step_kernels(Bench& b) {
     const double NC = 2.0 * N * C;  // bytes of the residual stream
     linear(b, {.name = "qkv", .count = L, .N = N, .out = 3 * C, .in = C, .bias = true, .bias_grad = true});
     linear(b, {.name = "attention out", .count = L, .N = N, .out = C, .in = C, .bias = true, .residual = true});
-    linear(b, {.name = "MLP up", .count = L, .N = N, .out = F, .in = C, .bias = true});
-    linear(b, {.name = "MLP down", .count = L, .N = N, .out = C, .in = F, .bias = true, .residual = true});
+    linear(b, {.name = "MLP up", .count = L, .N = N, .out = F, .in = C, .bias = true, .fused = Epilogue::gelu});
+    linear(b, {.name = "MLP down",
+               .count = L,
+               .N = N,
+               .out = C,
+               .in = F,
+               .bias = true,
+               .residual = true,
+               .fused = Epilogue::dgelu});
     linear(b, {.name = "head", .count = N / chunk, .N = chunk, .out = Vp, .in = C});
     {
         const AttentionShape s{B, length, c.NH, c.NKV, c.HS()};

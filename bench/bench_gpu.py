@@ -77,45 +77,53 @@ def attention_table(rows):
     return table(["pass", "T", "HS", "GFLOP"] + [f"{m}, TFLOP/s" for m in methods] + ["flash / best of PyTorch"], lines)
 
 
+# What a product does beside, where the model of a step has a row of its own.
+BESIDE = {"qkv dW": "bias gradient of qkv", "MLP up dW, bias gradient": "bias gradient of MLP up"}
+FUSED = ("MLP up forward, GELU", "MLP up dW, bias gradient", "MLP down dX, GELU")
+
+
 def predictions(device):
-    """Seconds of one launch by name, of the machine in model_gpu.toml that the device's name has, else of an H200."""
+    """Seconds of one launch by name, without --gelu-fusion and with it, of the machine in model_gpu.toml that the device's
+    name has, else of an H200."""
     model, counts = model_gpu.load()
     machine = next((name for name in model["machine"] if name in device), "H200")
-    return machine, model_gpu.predict(model, counts, machine)
+    return machine, [model_gpu.predict(model, counts, machine, gelu_fusion=fused) for fused in (False, True)]
 
 
 def predicted_us(rows, name):
     """Of a kernel that the table has in one row or in several that begin with its name; None if it has none."""
-    found = [row for row in rows if row.name == name or row.name.startswith(name + ",")]
-    if name == "qkv dW":
-        found += [row for row in rows if row.name == "bias gradient of qkv"]
+    product = name.removesuffix(", bias gradient")
+    found = [row for row in rows if row.name in (product, BESIDE.get(name)) or row.name.startswith(product + ",")]
     return 1e6 * sum(row.seconds for row in found) if found else None
 
 
 def kernel_table(rows, limits, device):
     """Each kernel of one micro-batch of 64 x 1024 tokens: its share, its distance to what the machine allows and to
-    what was predicted; and the names of those that are more than 20% off."""
+    what was predicted; and the names of those that are more than 20% off. Those of --gelu-fusion, which is off by default,
+    have no share."""
     machine, predicted = predictions(device)
     off = []
     kernels = collections.OrderedDict()
     for row in rows:
         kernels.setdefault(row["name"], []).append(row)
     medians = {name: statistics.median(r["ms"] for r in group) for name, group in kernels.items() if group[0]["ms"]}
-    total = sum(medians[name] * kernels[name][0]["count"] for name in medians) or None
+    total = sum(medians[name] * kernels[name][0]["count"] for name in medians if name not in FUSED) or None
     lines = []
-    for name, (row, *_) in kernels.items():
+    for name, (row, *_) in sorted(kernels.items(), key=lambda item: item[0] in FUSED):
         if not row["count"]:
             continue
+        fused = name in FUSED
         seconds = {"arithmetic": row["flops"] / limits["flops"], "memory": row["bytes"] / limits["bytes"]}
         bound = max(seconds, key=seconds.get)
         limit, ms = 1000 * seconds[bound], medians.get(name)
-        us = predicted_us(predicted, name)
+        us = predicted_us(predicted[fused], name)
         if ms and us and abs(1000 * ms / us - 1) > 0.2:
             off.append(f"{name} {1000 * ms / us:.2f}")
         lines.append([name, row["count"], f"{row['flops'] / 1e9:.1f}" if row["flops"] else "-",
                       f"{row['bytes'] / 1e6:.0f}", bound,
                       f"{1000 * limit:.0f}", f"{us:.0f}" if us else "-"]
-                     + ([f"{1000 * ms:.0f}", f"{100 * limit / ms:.0f}%", f"{100 * ms * row['count'] / total:.1f}%"]
+                     + ([f"{1000 * ms:.0f}", f"{100 * limit / ms:.0f}%",
+                         "--gelu-fusion" if fused else f"{100 * ms * row['count'] / total:.1f}%"]
                         if ms
                         else ["not run"] * 3))
     text = table(["kernel", "times", "GFLOP", "MB", "bound by", f"limit, us, {limits['name']}",

@@ -97,9 +97,10 @@ struct Layer {
         for (Guarded<float>* sums : {&dweight, &dbias, &dx_sums}) sums->set(std::vector<float>(C, before));
         queue_backward(dx.data(), dresidual_device.data(), true, accumulate);
         std::vector<float> all = dweight.get();
-        if (!CENTERED) return all;
-        for (Guarded<float>* sums : {&dbias, &dx_sums})
-            for (float x : sums->get()) all.push_back(x);
+        if constexpr (CENTERED) {
+            for (Guarded<float>* sums : {&dbias, &dx_sums})
+                for (float x : sums->get()) all.push_back(x);
+        }
         return all;
     }
 
