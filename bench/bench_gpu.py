@@ -83,8 +83,8 @@ FUSED = ("MLP up forward, GELU", "MLP up dW, bias gradient", "MLP down dX, GELU"
 
 
 def predictions(device):
-    """Seconds of one launch by name, without --gelu-fusion and with it, of the machine in model_gpu.toml that the device's
-    name has, else of an H200."""
+    """Seconds of one launch by name, without --gelu-fusion and with it, of the machine in model_gpu.toml that the
+    device's name has, else of an H200."""
     model, counts = model_gpu.load()
     machine = next((name for name in model["machine"] if name in device), "H200")
     return machine, [model_gpu.predict(model, counts, machine, gelu_fusion=fused) for fused in (False, True)]
@@ -99,8 +99,8 @@ def predicted_us(rows, name):
 
 def kernel_table(rows, limits, device):
     """Each kernel of one micro-batch of 64 x 1024 tokens: its share, its distance to what the machine allows and to
-    what was predicted; and the names of those that are more than 20% off. Those of --gelu-fusion, which is off by default,
-    have no share."""
+    what was predicted; and the names of those that are more than 20% off. Those of --gelu-fusion, which is off by
+    default, have no share."""
     machine, predicted = predictions(device)
     off = []
     kernels = collections.OrderedDict()
