@@ -281,7 +281,7 @@ class TrainTest(unittest.TestCase):
 
     def test_bash_completes_flags_and_their_values(self):
         def completed(*words, program="train_gpt2"):
-            script = (f'source <({BUILD}/{program} --completion bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+            script = (f'source <("{BUILD}/{program}" --completion bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
                       f'_{program}; printf "%s\\n" "${{COMPREPLY[@]}}"')
             result = subprocess.run(["bash", "-c", script, "bash", program, *words], capture_output=True, text=True,
                                     cwd=self.folder)
