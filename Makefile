@@ -211,12 +211,14 @@ test-docs: $(PROGRAMS) build/$(BACKEND)/tests | venv  ## Run the commands of REA
 lint:  ## Check the Python code (ruff)
 	@command -v $(RUFF) >/dev/null || { echo "SKIPPED: lint: needs ruff (scripts/setup.sh dev)"; exit 0; }; $(RUFF) check .
 
-tidy: $(TIDIED:%=build/tidy/%.ok)  ## Check C++ for faults that compilers do not report (clang-tidy 14); slow
-	@echo $(if $(TIDIED),"tidy: clean","SKIPPED: tidy: needs clang-tidy 14 (scripts/setup.sh dev)")
+# What a rule depends on is known when make reads it, so this stands before.
+TIDIED := $(if $(filter tidy,$(MAKECMDGOALS)),$(if $(shell command -v clang-tidy-16),$(call for_cpu,$(filter %.cpp,$(LIBRARY)))))
+tidy: $(TIDIED:%=build/tidy/%.ok)  ## Check C++ for faults that compilers do not report (clang-tidy 16); slow
+	@echo $(if $(TIDIED),"tidy: clean","SKIPPED: tidy: needs clang-tidy 16 (scripts/setup.sh dev)")
 build/tidy/%.ok: %  .clang-tidy
 	@mkdir -p $(@D)
 	@echo "  tidy  $<"
-	@clang-tidy-14 --quiet $< -- -std=c++20 -Wno-unknown-pragmas $(INCLUDES) -isystem cpu/include $(MPI_INCLUDE) 2>$@.log || { cat $@.log; exit 1; }
+	@clang-tidy-16 --quiet $< -- -std=c++20 -Wno-unknown-pragmas $(INCLUDES) -isystem cpu/include $(MPI_INCLUDE) 2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
 
 check-seam:  ## Check that backend names stay in runtime/ and includes go one way
@@ -250,8 +252,7 @@ deps-headers:  ## Copy header-only dependencies to build/deps/include, to carry 
 	@cp -rL $(wildcard $(addprefix /usr/include/,fmt nlohmann catch2 xxhash.h)) build/deps/include
 	@du -sh build/deps/include
 
-RUFF   := $(if $(wildcard .venv/bin/ruff),.venv/bin/ruff,ruff)
-TIDIED  = $(if $(shell command -v clang-tidy-14),$(call for_cpu,$(filter %.cpp,$(LIBRARY))))
+RUFF := $(if $(wildcard .venv/bin/ruff),.venv/bin/ruff,ruff)
 CLANG_FORMAT ?= $(shell command -v clang-format-14 || echo clang-format)
 FORMATTED     = $(shell git ls-files '*.cu' '*.cpp' '*.h')
 format:  ## Format the sources (clang-format 14)

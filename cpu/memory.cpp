@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -109,7 +110,9 @@ public:
         if (!untouched(reinterpret_cast<unsigned char*>(block.mapping), begin)) wrong = "before the begin";
         if (!untouched(end, block.mapping + block.mapped)) wrong = "behind the end";
         // Never given out again: what still touches it is found.
-        mmap(block.mapping, block.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        if (mmap(block.mapping, block.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                 0) == MAP_FAILED)
+            return fail(cudaErrorMemoryAllocation, fmt::format("{}: {}", what, std::strerror(errno)));
         if (!wrong.empty()) {
             const std::string words =
                 fmt::format("{}: something was written {} of the {} bytes", what, wrong, block.bytes);

@@ -1,7 +1,8 @@
 #include "files/hash.h"
 
-// g++ 12 warns inside its own AVX-512 header.
+#ifndef __clang__  // g++ 12 warns inside its own AVX-512 header
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

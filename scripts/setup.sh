@@ -134,7 +134,7 @@ venv) venv ;;
 mpi) { command -v mpicxx && command -v mpirun; } >/dev/null || install_packages libopenmpi-dev openmpi-bin ;;
 dev)
     command -v clang-format-14 >/dev/null || install_packages clang-format-14
-    command -v clang-tidy-14 >/dev/null || install_packages clang-tidy-14
+    command -v clang-tidy-16 >/dev/null || install_packages clang-tidy-16 libomp-16-dev
     [ -x .venv/bin/ruff ] || .venv/bin/python -m pip install -q --disable-pip-version-check ruff==0.17.6 ;;
 check)
     mapfile -t wanted < <(missing_packages)

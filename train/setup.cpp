@@ -310,7 +310,8 @@ std::string setup_report(const Setup& s) {
         int64_t windows = 0;
         for (const ShardInfo& shard : s.train.shards)
             if (shard.source == static_cast<int>(i)) windows += (shard.tokens - 1) / o.seq_len;
-        const double seen = s.train.mixture[i] * static_cast<double>(s.steps * (o.batch_tokens / o.seq_len));
+        const int64_t sequences = s.steps * (o.batch_tokens / o.seq_len);
+        const double seen = s.train.mixture[i] * static_cast<double>(sequences);
         line("", fmt::format("{:.4g}% of {}: {:.2f} epochs", 100 * s.train.mixture[i], s.train.sources[i],
                              seen / static_cast<double>(windows)));
     }
