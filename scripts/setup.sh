@@ -134,8 +134,8 @@ venv) venv ;;
 mpi) { command -v mpicxx && command -v mpirun; } >/dev/null || install_packages libopenmpi-dev openmpi-bin ;;
 dev)
     command -v clang-format-14 >/dev/null || install_packages clang-format-14
-    command -v clang-tidy-16 >/dev/null || install_packages clang-tidy-16 libomp-16-dev
-    [ -x .venv/bin/ruff ] || .venv/bin/python -m pip install -q --disable-pip-version-check ruff==0.17.6 ;;
+    [ -x .venv/bin/ruff ] || .venv/bin/python -m pip install -q --disable-pip-version-check ruff==0.17.6
+    command -v clang-tidy-16 >/dev/null || install_packages clang-tidy-16 libomp-16-dev ;;
 check)
     mapfile -t wanted < <(missing_packages)
     [ ${#wanted[@]} = 0 ] || { say "missing: ${wanted[*]} ('make setup' installs them)" >&2; exit 1; } ;;
