@@ -120,11 +120,9 @@ build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY))
 	@echo "  $1  tests"
 	@$$(CPP_$1) $$^ -o $$@ $$(CATCH2_LIBS) $$(LIBS_$(call backend,$1))
 
-# Tests and Catch2's own code: slow to compile, and their speed does not matter.
+# Slow to compile, and their speed does not matter: tests, and what steers kernels, where a step's time is.
 build/$1/test/main.cpp.o: private OPT := -O0
-$(if $(filter cuda-check,$1),,build/$1/test/%.o: private OPT := -O1)
-# What steers and writes, for seconds of a demo's minutes: a step's time is in kernels and in what cpu/ and runtime/ do.
-$(addprefix build/$1/,$(STEERING:%=%/%.cpp.o)): private OPT := -O1
+$(if $(filter cuda-check,$1),,build/$1/test/%.o $(addprefix build/$1/,$(STEERING:%=%/%.cpp.o)): private OPT := -O1)
 build/$1/options/version.cpp.o: private EXTRA = $$(VERSION)
 build/$1/options/version.cpp.o: build/version
 $(addprefix build/$1/,runtime/exchange.cpp.o cpu/nccl.cpp.o): private EXTRA = $$(MPI_INCLUDE)

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "bench/training_step.h"
@@ -143,8 +144,8 @@ void attention(Bench& b) {
     }
 }
 
-// What `g` says, with operands of its own: A, B and what an epilogue keeps of type T, C of type Output. A sum of type T is of
-// the product and an addend, one of float goes on from C.
+// What `g` says, with operands of its own: A and B of type T, C of type Output. A sum of type T is of the product and
+// an addend, one of float goes on from C.
 template <typename Output>
 void product(Bench& b, const std::string& name, int count, double bytes, Gemm g) {
     const int64_t M = g.M, N = g.N, K = g.K;
@@ -158,9 +159,9 @@ void product(Bench& b, const std::string& name, int count, double bytes, Gemm g)
     b.kernel(name.c_str(), count, 2.0 * g.M * g.N * g.K, bytes, [&] { b.context.linalg.gemm(g); });
 }
 
-// y (N, out) = x (N, in) W^T + bias (+ residual): forward, gradient of x, gradient of W (float, +=), and where nobody else
-// sums it, of the bias. With --gelu-fusion also: the forward pass that ends in GELU, and where GELU backward is not there to
-// do it the bias's gradient; or the gradient of x that ends in GELU's derivative.
+// y (N, out) = x (N, in) W^T + bias (+ residual): forward, gradient of x, gradient of W (float, +=), and where nobody
+// else sums it, of the bias. fused, what --gelu-fusion has instead: gelu ends the forward pass, and leaves the bias's
+// gradient to W's; dgelu ends the gradient of x.
 struct LinearBench {
     std::string name;
     int count, N, out, in;

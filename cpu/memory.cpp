@@ -112,7 +112,7 @@ public:
         // Never given out again: what still touches it is found.
         if (mmap(block.mapping, block.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
                  0) == MAP_FAILED)
-            return fail(cudaErrorMemoryAllocation, fmt::format("{}: {}", what, std::strerror(errno)));
+            fail_device(cudaErrorMemoryAllocation, fmt::format("{}: {}", what, std::strerror(errno)));
         if (!wrong.empty()) {
             const std::string words =
                 fmt::format("{}: something was written {} of the {} bytes", what, wrong, block.bytes);

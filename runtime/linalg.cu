@@ -1,9 +1,8 @@
-// Linear algebra: cuBLASLt for products, cuSOLVER for decompositions; NVIDIA's or cpu/'s.
+// Linear algebra: products by cuBLASLt, NVIDIA's or cpu/'s, and around it.
 //
-// Both are column-major. A row-major matrix is its own transpose in their eyes, so
-// C = op(A) op(B) is computed as C^T = op(B)^T op(A)^T: their A is our B, their B is our A, their rows are our columns.
+// It is column-major. A row-major matrix is its own transpose in its eyes, so C = op(A) op(B) is computed as
+// C^T = op(B)^T op(A)^T: its A is our B, its B is our A, its rows are our columns.
 #include <cublasLt.h>
-#include <cusolverDn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <optional>
 
 #include "runtime/cuda_check.h"
+#include "runtime/decompositions.h"
 #include "runtime/integer.h"
 #include "runtime/linalg.h"
 #include "runtime/linalg_check.h"
@@ -55,17 +55,6 @@ cudaStream_t cuda(const Stream& stream) { return static_cast<cudaStream_t>(strea
 
 void check_blas(cublasStatus_t status, const char* what) {
     CHECK(status == CUBLAS_STATUS_SUCCESS, "gemm: {}: {}", what, cublasLtGetStatusString(status));
-}
-
-void check_solver(cusolverStatus_t status, const char* operation) {
-    if (status == CUSOLVER_STATUS_SUCCESS) return;
-    const char* reason = status == CUSOLVER_STATUS_ALLOC_FAILED       ? "out of device memory"
-                         : status == CUSOLVER_STATUS_NOT_INITIALIZED  ? "cuSOLVER could not be initialized"
-                         : status == CUSOLVER_STATUS_INVALID_VALUE    ? "invalid argument"
-                         : status == CUSOLVER_STATUS_ARCH_MISMATCH    ? "not supported by this GPU"
-                         : status == CUSOLVER_STATUS_EXECUTION_FAILED ? "a kernel failed"
-                                                                      : "internal error";
-    throw Error(fmt::format("{}: {} (cuSOLVER status {})", operation, reason, static_cast<int>(status)));
 }
 
 cudaDataType_t cuda_type(DType t) { return t == DType::f32 ? CUDA_R_32F : t == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F; }
@@ -203,26 +192,6 @@ void set_pointers(const Operation& o, const Call& c) {
     if (c.has_aux()) set(o, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c.g.aux.data);
 }
 
-// ---- kernels around the decompositions ----------------------------------------------------------
-
-constexpr int kBlock = 256;
-
-// out (columns x rows) = in (rows x columns) transposed; packed.
-__global__ void __launch_bounds__(kBlock) transpose_kernel(float* out, const float* in, int rows, int columns) {
-    wait_for_earlier_kernels();
-    int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x;
-    if (i < int64_t{rows} * columns) out[i % columns * rows + i / columns] = in[i];
-}
-
-// *found = 1 if an element is NaN or infinite.
-__global__ void __launch_bounds__(kBlock) find_nonfinite_kernel(int* found, const float* x, int64_t n) {
-    wait_for_earlier_kernels();
-    int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x;
-    if (i < n && x[i] - x[i] != 0.0f) *found = 1;
-}
-
-int64_t blocks_for(int64_t n) { return ceil_div(n, kBlock); }
-
 // Calls f with a pointer of the type that x holds.
 template <typename F>
 void with_elements(const Mat& x, F f) {
@@ -239,11 +208,6 @@ void with_elements(const Mat& x, F f) {
 Mat shifted(Mat x, int64_t elements) {
     if (x.data) x.data = static_cast<std::byte*>(x.data) + elements * size_of(x.dtype);
     return x;
-}
-
-void check_convergence(const char* operation, int m, int n, int info) {
-    CHECK(info >= 0, "{}: cuSOLVER rejects argument {} for a {} x {} matrix", operation, -info, m, n);
-    CHECK(info == 0, "{}: no convergence for a {} x {} matrix ({} values are missing)", operation, m, n, info);
 }
 
 }  // namespace
@@ -276,20 +240,9 @@ struct Linalg::Impl {
     bool searching = false;
     std::map<std::string, std::string> known = {};  // algorithms by product
     std::function<void(const AlgorithmChoice&)> chosen = {};
-    cusolverDnHandle_t solver = nullptr;  // made when first needed
-    // Of decompositions; grown to the largest one seen.
-    Buffer<float> turned = {}, left = {}, right = {}, solver_workspace = {};
-    Buffer<int> info{1};
+    Decompositions decompositions{stream};
 
-    ~Impl() {
-        if (solver) cusolverDnDestroy(solver);
-    }
     float* bias_scratch() const { return reinterpret_cast<float*>(workspace.data() + kWorkspaceBytes); }
-    // A kept buffer of at least n elements. The stream is done with the old one: each decomposition waits for it.
-    static float* grown(Buffer<float>& buffer, int64_t n) {
-        if (buffer.size() < n) buffer = Buffer<float>(n);
-        return buffer.data();
-    }
 
     cublasStatus_t run(const Call& c, const Plan& p, const cublasLtMatmulAlgo_t& algorithm, void* result) const {
         return cublasLtMatmul(lt.get(), p.operation.get(), &c.g.alpha, c.g.B.data, p.a.get(), c.g.A.data, p.b.get(),
@@ -312,9 +265,6 @@ struct Linalg::Impl {
     bool search_own_symmetric(const Gemm& g, const Mat& addend, const std::string& product);
     void multiply_gelu(const Gemm& g, const Mat& addend);
     void reduce_bias(const Gemm& g);
-    void check_finite(const char* operation, const float* A, int64_t n);
-    int read_info() const;
-    cusolverDnHandle_t solver_handle(const char* operation);
 };
 
 // The descriptors and the algorithm for a call; made once per kind of call. None if the library has no algorithm.
@@ -648,82 +598,13 @@ void Linalg::search_algorithms(std::map<std::string, std::string> known,
     impl_->own_symmetric.clear();
 }
 
-// ---- decompositions -----------------------------------------------------------------------------
-
-int Linalg::Impl::read_info() const {
-    int value = 0;
-    download(&value, info.data(), 1, stream);
-    stream.synchronize();
-    return value;
-}
-
-void Linalg::Impl::check_finite(const char* operation, const float* A, int64_t n) {
-    zero(info.data(), 1, stream);
-    launch<find_nonfinite_kernel>({blocks_for(n), kBlock}, stream, info.data(), A, n);
-    CHECK(read_info() == 0, "{}: the matrix has NaN or infinite elements", operation);
-}
-
-cusolverDnHandle_t Linalg::Impl::solver_handle(const char* operation) {
-    if (!solver) {
-        check_solver(cusolverDnCreate(&solver), operation);
-        check_solver(cusolverDnSetStream(solver, cuda(stream)), operation);
-    }
-    return solver;
-}
-
-// The library wants at least as many rows as columns. Row-major A (m x n) is its matrix A^T = V S U^T (n x m): for n >=
-// m its left vectors are V in column-major (n x m), our Vt, and its right ones U^T in column-major, our U. A tall A is
-// transposed in memory first, so that the library sees A itself, and both results are transposed back.
 void Linalg::svd(float* A, int m, int n, float* U, float* S, float* Vt) {
-    CHECK(m > 0 && n > 0, "svd: empty {} x {} matrix", m, n);
-    const Stream& stream = impl_->stream;
-    impl_->check_finite("svd", A, int64_t{m} * n);
-    cusolverDnHandle_t solver = impl_->solver_handle("svd");
-    bool tall = m > n;
-    int rows = std::max(m, n), columns = std::min(m, n);
-    float* turned = tall ? Impl::grown(impl_->turned, int64_t{m} * n) : A;
-    float* left = tall ? Impl::grown(impl_->left, int64_t{m} * n) : Vt;
-    float* right = tall ? Impl::grown(impl_->right, int64_t{n} * n) : U;
-    auto transpose = [&](float* out, const float* in, int in_rows, int in_columns) {
-        launch<transpose_kernel>({blocks_for(int64_t{in_rows} * in_columns), kBlock}, stream, out, in, in_rows,
-                                 in_columns);
-    };
-    if (tall) transpose(turned, A, m, n);
-
-    int work_size = 0;
-    check_solver(cusolverDnSgesvd_bufferSize(solver, rows, columns, &work_size), "svd");
-    float* work = Impl::grown(impl_->solver_workspace, work_size);
-    check_solver(cusolverDnSgesvd(solver, 'S', 'S', rows, columns, turned, rows, S, left, rows, right, columns, work,
-                                  work_size, nullptr, impl_->info.data()),
-                 "svd");
-    if (tall) {
-        transpose(U, left, n, m);  // column-major m x n is row-major n x m
-        transpose(Vt, right, n, n);
-    }
-    check_convergence("svd", m, n, impl_->read_info());
+    impl_->decompositions.svd(A, m, n, U, S, Vt);
 }
 
-void Linalg::eigh(float* A, int n, float* w) {
-    CHECK(n > 0, "eigh: empty {} x {} matrix", n, n);
-    impl_->check_finite("eigh", A, int64_t{n} * n);
-    cusolverDnHandle_t solver = impl_->solver_handle("eigh");
-    int work_size = 0;
-    check_solver(
-        cusolverDnSsyevd_bufferSize(solver, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, A, n, w, &work_size),
-        "eigh");
-    float* work = Impl::grown(impl_->solver_workspace, work_size);
-    check_solver(cusolverDnSsyevd(solver, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, A, n, w, work, work_size,
-                                  impl_->info.data()),
-                 "eigh");
-    check_convergence("eigh", n, n, impl_->read_info());
-}
+void Linalg::eigh(float* A, int n, float* w) { impl_->decompositions.eigh(A, n, w); }
 
 const Stream& Linalg::stream() const { return impl_->stream; }
-size_t Linalg::workspace_bytes() const {
-    size_t floats = 0;
-    for (const Buffer<float>* b : {&impl_->turned, &impl_->left, &impl_->right, &impl_->solver_workspace})
-        floats += b->size();
-    return impl_->workspace.size() + floats * sizeof(float);
-}
+size_t Linalg::workspace_bytes() const { return impl_->workspace.size() + impl_->decompositions.workspace_bytes(); }
 
 }  // namespace teon

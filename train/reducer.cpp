@@ -10,7 +10,7 @@ Reducer::Reducer(const ParamStore& params, const Ownership& ownership, Context& 
     const ParamTable& table = params.table();
     std::vector<std::vector<int>> rows(1);
     for (int i = 0; i < table.count(); ++i) {
-        const size_t at = static_cast<size_t>(table[i].layer) + 1;
+        const size_t at = static_cast<size_t>(int64_t{table[i].layer} + 1);
         if (rows.size() <= at) rows.resize(at + 1);
         rows[at].push_back(i);
     }
@@ -25,7 +25,7 @@ Reducer::Reducer(const ParamStore& params, const Ownership& ownership, Context& 
 
 void Reducer::ready(int layer) {
     if (context_.comm->size() == 1) return;
-    const std::vector<Part>& parts = layers_.at(static_cast<size_t>(layer) + 1);
+    const std::vector<Part>& parts = layers_.at(static_cast<size_t>(int64_t{layer} + 1));
     bucket_.insert(bucket_.end(), parts.begin(), parts.end());
     int64_t elements = 0;
     for (const Part& part : bucket_) elements += part.size;

@@ -1,0 +1,32 @@
+// SVD and eigenvalues by cuSOLVER, NVIDIA's or cpu/'s. Private to linalg.cu; what they compute is said in linalg.h.
+#pragma once
+
+#include <cusolverDn.h>
+
+#include "runtime/device.h"
+
+namespace teon {
+
+class Decompositions {
+public:
+    // Holds a reference to the stream. The library is not touched before the first decomposition.
+    explicit Decompositions(const Stream& stream) : stream_(stream) {}
+    ~Decompositions();
+    Decompositions(const Decompositions&) = delete;
+
+    void svd(float* A, int m, int n, float* U, float* S, float* Vt);
+    void eigh(float* A, int n, float* w);
+    size_t workspace_bytes() const;
+
+private:
+    void check_finite(const char* operation, const float* A, int64_t n);
+    int read_info() const;
+    cusolverDnHandle_t handle(const char* operation);
+
+    const Stream& stream_;
+    cusolverDnHandle_t handle_ = nullptr;
+    Buffer<float> turned_, left_, right_, workspace_;  // grown to the largest seen
+    Buffer<int> info_{1};
+};
+
+}  // namespace teon
