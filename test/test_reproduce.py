@@ -186,7 +186,7 @@ class ReproduceTest(unittest.TestCase):
     def test_the_projects_tables_are_whole(self):
         folder = ROOT / "experiments"
         scales, all_tables = plan.load_scales(folder), plan.load_tables(folder)
-        self.assertEqual(set(scales), {"tiny", "small", "full"})
+        self.assertEqual(set(scales), {"tiny", "cpu", "small", "full"})
         for table in all_tables:
             for scale in scales.values():
                 self.assertTrue(table.models_at(scale), f"{table.id} has no model at scale {scale.name}")

@@ -44,6 +44,7 @@ class Scale:
     eval_tokens: int
     diagnose_every: int
     models: dict
+    extend_grid: int = 0  # as many rates are added to the grid, one by one, while its best rate is one of its ends
 
 
 @dataclasses.dataclass(frozen=True)

@@ -180,7 +180,25 @@ class Runs:
         rates = [float(f"{model.rates[optimizer] * factor:.4g}") for factor in self.scale.grid]
         if optimizer != "adamw" and beside is None:
             return {}
-        return {rate: plan.cell_of(table, row, model, rate, beside, plan.TUNING_SEED) for rate in rates}
+        cells = {rate: plan.cell_of(table, row, model, rate, beside, plan.TUNING_SEED) for rate in rates}
+        while len(cells) > 1 and len(cells) < len(rates) + self.scale.extend_grid:
+            beyond = self._beyond(cells)
+            if beyond is None:
+                break
+            cells[beyond] = plan.cell_of(table, row, model, beyond, beside, plan.TUNING_SEED)
+        return dict(sorted(cells.items()))
+
+    def _beyond(self, cells):
+        """The rate that follows the best one, where that is an end of the grid; None where it is not, or not all have
+        run."""
+        losses = {rate: self.loss(cell) for rate, cell in sorted(cells.items())}
+        if None in losses.values():
+            return None
+        rates, best = list(losses), min(losses, key=losses.get)
+        if best not in (rates[0], rates[-1]):
+            return None
+        inner = rates[1] if best == rates[0] else rates[-2]
+        return float(f"{best * best / inner:.4g}")
 
     def best_rate(self, table, row, model):
         """The grid's rate with the lowest validation loss; None before all of them have run. A run that diverged counts
