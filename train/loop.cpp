@@ -59,12 +59,14 @@ bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
 class TrainingLoop {
 public:
-    TrainingLoop(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context)
+    TrainingLoop(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
+                 StopRequest& stop)
         : s_(setup),
           o_(setup.options),
           run_(run_json(family, setup)),
           device_(device.name),
           ctx_(context),
+          stop_(stop),
           loader_(s_.train.shards, loader_options(s_, true, *ctx_.comm)),
           console_(s_.steps, o_.log_every, decoder_flops_per_token(s_.config, s_.run.T), device.peak_bf16_flops),
           model_(make_decoder(s_.config, s_.run, ctx_)),
@@ -84,6 +86,7 @@ public:
     }
 
     ~TrainingLoop() {
+        stop_.end();
         ctx_.give_up = [] { return false; };
     }
 
@@ -103,12 +106,11 @@ public:
         check_same_on_all_ranks(model_->params(), ctx_);
     }
 
-    // From here on the run's folder is written.
-    void open(const std::optional<ResumePoint>& resume, const std::string& extension,
-              StopRequest::Clock::time_point start) {
+    // From here on the run's folder is written, and a signal finds something to save.
+    void open(const std::optional<ResumePoint>& resume, const std::string& extension) {
         const int rank = ctx_.comm->rank();
-        stop_.emplace(o_.time_limit, start, rank == 0);
-        ctx_.give_up = [this] { return !stop_->reason().empty(); };
+        stop_.begin(o_.time_limit, rank == 0);
+        ctx_.give_up = [this] { return !stop_.reason().empty(); };
         if (rank > 0 && o_.rank_logs) {
             const std::string path = fmt::format("{}/rank{}.log", o_.out, rank);
             CHECK(::dup2(open_for_append(path), ::fileno(stdout)) >= 0, "{}: {}", path, std::strerror(errno));
@@ -127,8 +129,9 @@ public:
         saver_.resumed_at(step);
     }
 
-    void run() {
-        std::string stop = ctx_.comm->size() == 1 ? stop_->reason() : "";
+    // The signal that has ended it before its last step, else 0.
+    int run() {
+        std::string stop = ctx_.comm->size() == 1 ? stop_.reason() : "";
         if (evaluation_missing_ && stop.empty()) stop = evaluate_now();
         while (trainer_.steps_done() < s_.steps && stop.empty()) {
             if (trainer_.steps_done() + 1 == o_.profile_steps.first) begin_profile();
@@ -155,9 +158,12 @@ public:
               trainer_.control().skipped_in_row, o_.max_skipped, last_good_state());
         CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
         metrics_.sync();
-        if (!stop.empty() && trainer_.steps_done() < s_.steps)
+        if (stop.empty()) return 0;
+        if (trainer_.steps_done() < s_.steps)
             console_.note(
                 fmt::format("stopped by {} after step {}; continue with --resume", stop, trainer_.steps_done()));
+        if (ctx_.comm->size() > 1) rank_0_says(true);  // no rank ends as if it had failed before rank 0 has saved
+        return stop_.signal();
     }
 
 private:
@@ -264,13 +270,13 @@ private:
         } catch (const Error& error) {
             console_.note(fmt::format("sample {} failed: {}", trainer_.steps_done(), error.what()));
         }
-        return ctx_.comm->size() == 1 ? stop_->reason() : "";
+        return ctx_.comm->size() == 1 ? stop_.reason() : "";
     }
 
     // Several ranks stop after the same step: before one that was given up, or after the one in whose metrics each of
     // them finds that one of them wanted to.
     std::string stop_reason() {
-        const std::string own = stop_->reason();
+        const std::string own = stop_.reason();
         if (ctx_.comm->size() == 1) return own;
         if (!own.empty()) trainer_.request_stop();
         return !stop_agreed_ && !trainer_.given_up() ? "" : own.empty() ? "another rank" : own;
@@ -325,12 +331,12 @@ private:
     const nlohmann::json run_;
     const std::string device_;
     Context& ctx_;
+    StopRequest& stop_;
     Loader loader_;
     std::unique_ptr<Loader> val_loader_;
     MetricsFile metrics_;
     Console console_;
     std::optional<AlgorithmFile> algorithms_;  // with --autotune
-    std::optional<StopRequest> stop_;  // from open() on: before it a signal ends the process, with nothing to save
     std::unique_ptr<Model> model_;
     std::optional<Evaluator> evaluator_;  // where there is validation data
     std::unique_ptr<Samples> samples_;    // rank 0's, with --sample-every
@@ -344,13 +350,13 @@ private:
 
 }  // namespace
 
-void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
-                  const TrainingStart& start) {
-    TrainingLoop loop(family, setup, device, context);
+int run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
+                 const TrainingStart& start, StopRequest& stop) {
+    TrainingLoop loop(family, setup, device, context, stop);
     loop.load(start.resume);
     start.open_folder();
-    loop.open(start.resume, start.extension, start.time);
-    loop.run();
+    loop.open(start.resume, start.extension);
+    return loop.run();
 }
 
 }  // namespace teon

@@ -1,6 +1,7 @@
 #include "train/run.h"
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -103,8 +104,8 @@ void go_on_as(Options& o, const TrainingState& state, int ranks) {
     if (!o.dtype) o.dtype = storage_named(state.run.value("/options/dtype"_json_pointer, ""));
 }
 
-int run(const ModelFamily& family, int argc, const char* const* argv) {
-    const auto begin = StopRequest::Clock::now();
+// The signal that has ended the run, else 0.
+int run(const ModelFamily& family, int argc, const char* const* argv, StopRequest& stop) {
     const Launch launch = launch_from_environment();
     if (launch.rank > 0)
         CHECK(std::freopen("/dev/null", "w", stdout), "/dev/null cannot be opened");  // rank 0 speaks for all
@@ -159,7 +160,6 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
             for (const DataSet* data : {&setup.train, &setup.val})
                 if (!data->shards.empty()) verify_content(*data);
         TrainingStart start;
-        start.time = begin;
         start.resume = resume;
         if (resume) start.extension = check_unchanged(family, resume->state, setup);
         start.open_folder = [&] {
@@ -170,12 +170,11 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
             }
             check_same_folder(setup.options.out, context);
         };
-        run_training(family, setup, device, context, start);
+        return run_training(family, setup, device, context, start, stop);
     } catch (const std::exception& error) {
         context.comm->fail(error.what());
         throw;
     }
-    return 0;
 }
 
 // What all ranks would say is said once: the others give rank 0 time, in which its end ends them. More of it for usage
@@ -197,7 +196,10 @@ void report_error(const ModelFamily& family, const std::exception& error) {
 
 int train_main(const ModelFamily& family, int argc, const char* const* argv) {
     try {
-        return run(family, argc, argv);
+        StopRequest stop;
+        if (run(family, argc, argv, stop) != SIGINT) return 0;
+        std::fflush(nullptr);
+        end_by_signal(SIGINT);
     } catch (const UsageError& error) {
         report_error(family, error);
         return 2;
