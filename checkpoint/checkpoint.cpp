@@ -155,6 +155,9 @@ std::optional<std::string> checkpoint_fault(const std::string& folder) {
     try {
         verify(folder);
         return std::nullopt;
+    } catch (const ReadError& error) {
+        throw ReadError(fmt::format("{}; nothing was changed: try again, or move {} away to go on without it",
+                                    error.what(), folder));
     } catch (const std::exception& fault) { return fault.what(); }
 }
 

@@ -47,7 +47,7 @@ struct ManifestEntry {
 std::string manifest_text(int64_t step, const std::vector<ManifestEntry>& files);
 
 // Why the folder is not a whole checkpoint, with the file at fault and what was expected of it; nullopt if it is whole.
-// Reads and hashes everything. Never throws.
+// Reads and hashes everything. Throws only ReadError: what the system cannot read may be whole.
 std::optional<std::string> checkpoint_fault(const std::string& folder);
 
 // For whoever reads a model and not its training state: throws Error unless the files of `path`, a folder or a single

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "files/file.h"
+
 namespace teon {
 
 namespace {
@@ -62,7 +64,9 @@ void scatter_param(const ParamRow& row, const float* tensor, float* storage) {
     for_each_element(row, [&](int64_t here, int64_t there) { storage[here] = tensor[there]; });
 }
 
-void load_weights(ParamStore& params, const SafetensorsModel& model, const Stream& stream) {
+namespace {
+
+void load(ParamStore& params, const SafetensorsModel& model, const Stream& stream) {
     const ParamTable& table = params.table();
     std::vector<float> storage;
     for (const CheckpointTensor& t : checkpoint_tensors(table)) {
@@ -85,6 +89,12 @@ void load_weights(ParamStore& params, const SafetensorsModel& model, const Strea
         }
     }
     params.sync_work(stream);
+}
+
+}  // namespace
+
+void load_weights(ParamStore& params, const SafetensorsModel& model, const Stream& stream) {
+    refusing_as_usage([&] { load(params, model, stream); });
 }
 
 }  // namespace teon

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <vector>
 
-#include "runtime/check.h"
 #include "runtime/sha256.h"
 
 namespace teon {
@@ -17,6 +16,8 @@ namespace teon {
 // Without O_NONBLOCK, opening a pipe would wait for its other end.
 InputFile::InputFile(const std::string& path)
     : path_(path), file_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)) {
+    if (file_ < 0 && (errno == EIO || errno == ENOMEM || errno == EMFILE || errno == ENFILE || errno == ESTALE))
+        throw ReadError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
     CHECK_USAGE(file_ >= 0, "{}: cannot be opened: {}", path, std::strerror(errno));
     struct stat status;
     CHECK_USAGE(::fstat(file_, &status) == 0, "{}: cannot be examined: {}", path, std::strerror(errno));
@@ -29,7 +30,7 @@ void InputFile::read(void* out, int64_t bytes, int64_t offset) const {
     for (char* p = static_cast<char*>(out); bytes > 0;) {
         const ssize_t n = ::pread(file_, p, static_cast<size_t>(bytes), offset);
         if (n < 0 && errno == EINTR) continue;
-        CHECK(n >= 0, "{}: cannot be read: {}", path_, std::strerror(errno));
+        if (n < 0) throw ReadError(fmt::format("{}: cannot be read: {}", path_, std::strerror(errno)));
         CHECK(n > 0, "{}: ends at byte {}, {} more were expected", path_, offset, bytes);
         p += n;
         offset += n;

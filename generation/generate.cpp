@@ -104,7 +104,9 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
 
 }  // namespace
 
-PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families) {
+namespace {
+
+PublishedModel open(const std::string& folder, const std::vector<ModelFamily>& families) {
     PublishedModel m{folder, {}, {}};
     std::error_code error;
     const bool file = fs::is_regular_file(folder, error);
@@ -122,6 +124,12 @@ PublishedModel open_model(const std::string& folder, const std::vector<ModelFami
     m.config = decoder_config(j, families, path);
     m.limits = text_limits(j, path);
     return m;
+}
+
+}  // namespace
+
+PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families) {
+    return refusing_as_usage([&] { return open(folder, families); });
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder) {

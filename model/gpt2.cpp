@@ -67,7 +67,7 @@ nlohmann::ordered_json write_hf(const DecoderConfig& c) {
 void read_hf(DecoderConfig& c, HfReader& r) {
     c.mlp = r.get<std::string>("activation_function", "gelu_new") == activation(MlpKind::relu2) ? MlpKind::relu2
                                                                                                 : MlpKind::gelu;
-    r.require<std::string>("activation_function", activation(c.mlp), "gelu_new");
+    r.require_activation("activation_function", activation(c.mlp), "gelu_new");
     r.require("scale_attn_weights", true, true);
     r.require("scale_attn_by_inverse_layer_idx", false, false);
     c.max_T = r.size("n_positions");

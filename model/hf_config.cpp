@@ -11,6 +11,12 @@ int HfReader::size(const std::string& key, int otherwise) {
     return value;
 }
 
+void HfReader::require_activation(const std::string& key, const std::string& computed, const std::string& otherwise) {
+    const std::string name = get(key, otherwise);
+    const std::string same = name == "swish" ? "silu" : name == "gelu_pytorch_tanh" ? "gelu_new" : name;
+    CHECK_USAGE(same == computed, "{}: {} is {}; only {} is computed here", path_, key, shown(name), shown(computed));
+}
+
 HfReader HfReader::object(const std::string& key) {
     const auto inner = get<nlohmann::json>(key, nlohmann::json::object());
     CHECK_USAGE(inner.is_object(), "{}: {} is {}, not an object", path_, key, shown(inner));

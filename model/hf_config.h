@@ -33,6 +33,8 @@ public:
         CHECK_USAGE(value == computed, "{}: {} is {}; only {} is computed here", path_, key, shown(value),
                     shown(computed));
     }
+    // The same of an activation by transformers' names, of which some have two.
+    void require_activation(const std::string& key, const std::string& computed, const std::string& otherwise);
     // Fields without influence on logits and loss.
     void ignore(std::initializer_list<const char*> keys) { known_.insert(keys.begin(), keys.end()); }
     HfReader object(const std::string& key);

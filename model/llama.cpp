@@ -61,7 +61,7 @@ nlohmann::ordered_json write_hf(const DecoderConfig& c) {
 }
 
 void read_hf(DecoderConfig& c, HfReader& r) {
-    r.require<std::string>("hidden_act", "silu", "silu");
+    r.require_activation("hidden_act", "silu", "silu");
     r.require("attention_bias", false, false);
     r.require("mlp_bias", false, false);
     c.max_T = r.size("max_position_embeddings");

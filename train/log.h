@@ -23,7 +23,7 @@ struct StepMetrics {
     double ms = 0;  // since the step before
     double tokens_per_s = 0;
     double data_wait_ms = 0;  // the host waited for the loader
-    double comm_wait_ms = 0;  // backward was done, but not the exchange of gradients between ranks
+    double comm_wait_ms = 0;  // backward was done, but not the exchange of gradients between ranks; of one rank 0
     double optimizer_ms = 0;
     int skip = 0;                        // kSkipNonfinite or kSkipSpike: there was no update
     int skipped_in_row = 0;              // this step included

@@ -92,6 +92,7 @@ public:
 
     // The state to begin with. Nothing is written; what cannot work has failed by the end of it.
     void load(const std::optional<ResumePoint>& resume) {
+        if (o_.autotune) read_algorithms();
         if (resume) {
             const TrainingState& state = resume->state;
             read_tensors(resume->found.folder, model_->params(), optimizer_.state(), ctx_.stream);
@@ -122,6 +123,7 @@ public:
         const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step);
         tell(step, "log_damaged", log.damage);
         evaluation_missing_ = resume && !rank_0_says(log.evaluated) && evaluation_due(step);
+        tell(step, "config_replaced", o_.config_fault);
         if (!resume) return;
         for (const auto& [folder, fault] : resume->found.passed_over) tell(step, "checkpoint_passed_over", fault);
         tell(step, "resumed", resume->found.folder);
@@ -283,11 +285,14 @@ private:
     }
 
     // Each rank keeps its own choices.
-    void search_algorithms() {
+    void read_algorithms() {
         const int rank = ctx_.comm->rank();
         algorithms_.emplace((o_.algorithms.empty() ? o_.out + "/algorithms.jsonl" : o_.algorithms) +
                                 (rank > 0 ? fmt::format(".rank{}", rank) : ""),
                             device_, linalg_library().name);
+    }
+
+    void search_algorithms() {
         ctx_.linalg.search_algorithms(algorithms_->known(), [this](const AlgorithmChoice& c) {
             algorithms_->add(c);
             console_.note(

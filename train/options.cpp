@@ -352,29 +352,51 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
     needs({"--rank-logs"}, !o.out.empty(), "--out");
     needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
     needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");
+    needs({"--min-lr-ratio"}, o.schedule.kind != ScheduleKind::constant, "a --schedule that decays");
+    needs({"--algorithms"}, o.autotune, "--autotune");
     needs({"--keep-every"}, o.keep_last > 0, "--keep-last");
     needs({"--prompt", "--prompt-tokens", "--sample-tokens", "--temperature", "--top-k"}, o.sample_every > 0,
           "--sample-every");
     CHECK_USAGE(o.plan_only || !o.data.empty(), "--data: missing; name a folder of token shards (make demo shows how)");
 }
 
+// What flags leave open is that of the run in --out. A run whose flags are all given needs no config.json, and where they
+// are not those that it began with, its checkpoint says so.
+void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given) {
+    const std::string path = o.out + "/config.json";
+    if (std::error_code none; !std::filesystem::exists(path, none)) return;
+    const Options before = o;
+    try {
+        read_config(path, table, family.program(), given);
+        o.micro_batch = before.micro_batch;  // the checkpoint knows that of the run, and for how many ranks
+    } catch (const Error& error) {
+        o = before;  // the table's rows go on setting it
+        o.config_fault = error.what();
+        given.by_run.clear();
+    }
+}
+
 }  // namespace
 
-std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv) {
+std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv,
+                                     const std::function<void(const Options&)>& before_resume) {
     Options o;
     o.model = family.default_preset;
     const OptionTable table = make_table(family, o);
     const std::string description = fmt::format("Train a language model of the {} kind on token shards.", family.name);
     std::optional<FlagsGiven> given = parse_flags(table, family.program(), description, argc, argv);
     if (!given) return std::nullopt;
-    const std::string saved = o.out + "/config.json";
-    if (std::error_code none; o.resume && std::filesystem::exists(saved, none)) {
-        const int micro_batch = o.micro_batch;  // the checkpoint knows that of the run, and for how many ranks
-        read_config(saved, table, family.program(), *given);
-        o.micro_batch = micro_batch;
+    if (o.resume && !o.out.empty()) {
+        if (before_resume) before_resume(o);
+        take_over_config(o, table, family, *given);
     }
     o.given = given->by_user;
-    check_conflicts(o, *given);
+    try {
+        check_conflicts(o, *given);
+    } catch (const UsageError&) {
+        CHECK_USAGE(o.config_fault.empty(), "{}", o.config_fault);  // which is why flags are missing
+        throw;
+    }
     return o;
 }
 

@@ -2,6 +2,7 @@
 // keys and the resolved config that is logged. Reading options touches no device and allocates nothing.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
@@ -17,6 +18,7 @@ namespace teon {
 
 struct Options {
     std::set<std::string> given;  // flags, on the command line or in the file
+    std::string config_fault;     // why the config.json of the run that is resumed could not be used
     // model
     std::string model;
     int layers = 0, channels = 0, heads = 0, kv_heads = 0, head_size = 0, ffn = 0, vocab_size = 0;  // 0: preset's
@@ -76,8 +78,9 @@ struct Options {
 
 // Parses argv and, where given, --config; --resume takes what is not given from the config.json in --out. Throws
 // UsageError with one line that names the flag, the value and the fix. Returns std::nullopt if --help or --version was
-// asked for and printed.
-std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv);
+// asked for and printed. before_resume: called with the flags given before that config.json is opened.
+std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv,
+                                     const std::function<void(const Options&)>& before_resume = {});
 
 // Throws UsageError unless --batch-tokens, --seq-len and --micro-batch divide one another.
 void check_batch(const Options& options);

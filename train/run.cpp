@@ -109,7 +109,11 @@ int run(const ModelFamily& family, int argc, const char* const* argv, StopReques
     const Launch launch = launch_from_environment();
     if (launch.rank > 0)
         CHECK(std::freopen("/dev/null", "w", stdout), "/dev/null cannot be opened");  // rank 0 speaks for all
-    std::optional<Options> options = parse_options(family, argc, argv);
+    // Before rank 0 reads a thing in the run's folder it is the only one there.
+    std::optional<RunFolder> folder;
+    std::optional<Options> options = parse_options(family, argc, argv, [&](const Options& o) {
+        if (launch.rank == 0 && !o.plan_only && !o.eval_only) folder.emplace(o.out);
+    });
     if (!options) return 0;
     if (!options->init_from.empty() && !options->eval_only) {
         const PublishedModel model = open_model(options->init_from, {family});
@@ -130,12 +134,11 @@ int run(const ModelFamily& family, int argc, const char* const* argv, StopReques
         evaluate_only(family, *options);
         return 0;
     }
-    // Rank 0 decides where the run begins, and before it reads a thing in the run's folder it is the only one there.
-    std::optional<RunFolder> folder;
+    // Rank 0 decides where the run begins.
     std::optional<ResumePoint> resume;
     if (launch.rank == 0) {
         if (options->out.empty()) options->out = default_run_folder(*options);
-        folder.emplace(options->out);
+        if (!folder) folder.emplace(options->out);
         if (options->resume) resume = find_resume_point(options->out);
     }
     if (resume) go_on_as(*options, resume->state, launch.size);
@@ -165,8 +168,9 @@ int run(const ModelFamily& family, int argc, const char* const* argv, StopReques
         start.open_folder = [&] {
             if (folder) {
                 folder->create(resume.has_value());
-                write_file_atomically(setup.options.out + "/config.json",
-                                      config_json(family, setup, device).dump(2) + "\n");
+                const std::string path = setup.options.out + "/config.json";
+                if (!setup.options.config_fault.empty()) std::rename(path.c_str(), (path + ".damaged").c_str());
+                write_file_atomically(path, config_json(family, setup, device).dump(2) + "\n");
             }
             check_same_folder(setup.options.out, context);
         };

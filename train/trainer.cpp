@@ -15,7 +15,7 @@ namespace {
 // A step in flight.
 struct Slot {
     explicit Slot(int ranks) : loss_sums(ranks), stops(ranks) {}
-    Event begin, backward_end, optimizer_begin, end;
+    Event begin, backward_end, exchange_end, optimizer_begin, end;
     PinnedBuffer<float> loss_sum{1};
     PinnedBuffer<float> loss_sums, stops;  // by rank
     PinnedBuffer<float> stop{1};           // this rank's
@@ -102,6 +102,7 @@ struct Trainer::Impl {
             slot.stop[0] = kGivenUp;
         }
         share(slot, loss_sum);
+        slot.exchange_end.record(ctx.stream);
         reducer.sum_squares(sums.data() + 1, scratch.data());
 
         slot.optimizer_begin.record(ctx.stream);
@@ -182,7 +183,7 @@ struct Trainer::Impl {
             if (slot.stops.size() > 1 && m.faulty_rank < 0 && !std::isfinite(slot.loss_sums[r])) m.faulty_rank = r;
         }
         m.ms = Event::milliseconds(slot.begin, slot.end);
-        m.comm_wait_ms = Event::milliseconds(slot.backward_end, slot.optimizer_begin);
+        if (ctx.comm->size() > 1) m.comm_wait_ms = Event::milliseconds(slot.backward_end, slot.exchange_end);
         m.optimizer_ms = Event::milliseconds(slot.optimizer_begin, slot.end);
         m.tokens_per_s = static_cast<double>(o.batch_tokens) / m.ms * 1000;
         next_sample = slot.next_sample;
