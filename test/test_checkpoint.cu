@@ -23,14 +23,13 @@
 #include "test/temp_dir.h"
 
 #include "test/catch.h"
+#include "test/fuzz.h"
 
 using namespace teon;
 using namespace teon::test;
 namespace fs = std::filesystem;
 
 namespace {
-
-int times(int in_ci, int in_soak) { return std::getenv("TEON_SOAK") ? in_soak : in_ci; }
 
 DecoderConfig small_config(bool llama, int L = 2) {
     DecoderConfig c = llama ? llama_config("tiny") : gpt2_config("tiny");
@@ -329,16 +328,17 @@ TEST_CASE(
         }
 }
 
-TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the checkpoint before it taken") {
+TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the checkpoint before it taken (fuzz)") {
     Trained run(1, Method::teon, false, DType::f32, 1);
     TempDir pristine, folder;
     FaultyFiles files;
     REQUIRE(run.save(pristine.path(), 10, files).fault == "");
     REQUIRE(run.save(pristine.path(), 20, files).fault == "");
     const std::string older = folder / "step_00000010", newer = folder / "step_00000020";
-    std::mt19937_64 random(5);
+    std::mt19937_64 random(fuzz_seed(5));
     auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
-    for (int i = 0; i < times(100, 500); ++i) {
+    const int rounds = fuzz_rounds(100);
+    for (int i = 0; i < rounds; ++i) {
         fs::remove_all(older), fs::remove_all(newer);
         fs::copy(pristine.path(), folder.path(), fs::copy_options::recursive);
         const std::vector<std::string> names = files_of(newer);

@@ -21,8 +21,8 @@ from test_train import write_shard
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
-SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "32", "--heads", "2", "--vocab-size", "64", "--seq-len", "16",
-         "--batch-tokens", "64", "--micro-batch", "2", "--eval-tokens", "64", "--eval-every", "0", "--dtype", "float"]
+SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "32", "--heads", "2", "--vocab-size", "64", "--seq-len",
+         "16", "--dtype", "float", "--batch-tokens", "64", "--micro-batch", "2", "--eval-tokens", "64", "--eval-every", "0"]
 ENDINGS = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: -signal.SIGINT}  # exit status after saving
 
 
@@ -55,30 +55,41 @@ class Signals(unittest.TestCase):
     def last_step(self, output):
         return int(re.search(r"stopped by .* after step (\d+)", output)[1])
 
-    def test_a_profilers_signals_wait_for_the_end_of_a_product(self):
-        report = self.folder / "report"
-        subprocess.run(self.command("plain", 20), check=True, capture_output=True)
-        subprocess.run(self.command("profiled", 20), check=True, capture_output=True,
-                       env=self.environment(PROFILE=1, REPORT=report))
+    def profile(self, out, steps):
+        """How many products were signalled."""
+        report = self.folder / f"{out}-report"
+        plain = self.folder / f"plain-{steps}"
+        if not plain.exists():
+            subprocess.run(self.command(plain.name, steps), check=True, capture_output=True,
+                           env=test_ranks.environment())
+        result = subprocess.run(self.command(out, steps), capture_output=True, text=True,
+                                env=self.environment(PROFILE=1, REPORT=report))
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         products, handled = map(int, report.read_text().split())
-        self.assertGreaterEqual(products, 1000)
         self.assertGreater(handled, products // 20)  # those of one product's tiles become one
         for file in ("model.safetensors", "optimizer/state.safetensors"):
-            self.assertEqual(*((self.folder / run / "step_00000020" / file).read_bytes()
-                               for run in ("plain", "profiled")))
+            last = pathlib.Path(f"step_{steps:08}") / file
+            self.assertEqual((plain / last).read_bytes(), (self.folder / out / last).read_bytes())
+        return products
+
+    def test_a_profilers_signals_wait_for_the_end_of_a_product(self):
+        self.assertGreaterEqual(self.profile("profiled", 20), 1000)
+
+    def stop_by_signal(self, number, at, out):
+        """The signal comes in the product of this number. The step that was saved."""
+        result = subprocess.run(self.command(out, 10**6), capture_output=True, text=True, timeout=300,
+                                env=self.environment(SIGNAL=int(number), AT=at))
+        self.assertEqual(result.returncode, ENDINGS[number], result.stdout + result.stderr)
+        self.assertIn(f"stopped by {number.name} after step ", result.stdout)
+        step = self.last_step(result.stdout)
+        self.assertEqual((self.folder / out / f"step_{step:08}" / "manifest.json").exists(), step > 0)
+        return step
 
     def test_a_signal_in_a_product_saves_and_ends_the_run(self):
-        for number, status in ENDINGS.items():
+        for number in ENDINGS:
             for at in (0, 1, 777):
                 with self.subTest(number, at=at):
-                    out = f"{number.name}-{at}"
-                    result = subprocess.run(self.command(out, 10**6), capture_output=True, text=True, timeout=300,
-                                            env=self.environment(SIGNAL=int(number), AT=at))
-                    self.assertEqual(result.returncode, status, result.stdout + result.stderr)
-                    self.assertIn(f"stopped by {number.name} after step ", result.stdout)
-                    step = self.last_step(result.stdout)
-                    self.assertEqual(step > 0, at == 777)
-                    self.assertEqual((self.folder / out / f"step_{step:08}" / "manifest.json").exists(), step > 0)
+                    self.assertEqual(self.stop_by_signal(number, at, f"{number.name}-{at}") > 0, at == 777)
 
     def test_ctrl_c_ends_a_shells_loop(self):
         loop = 'for i in 1 2; do "$@" --out $OUT/loop-$i || echo "status $?"; done'
@@ -95,19 +106,22 @@ class Signals(unittest.TestCase):
         self.assertTrue((self.folder / "loop-1" / f"step_{self.last_step(output):08}" / "manifest.json").exists())
         self.assertFalse((self.folder / "loop-2").exists())
 
+    def stop_one_of_two_ranks(self, number, at, out):
+        command = test_ranks.for_rank(1, f"export OUTSIDE_AT={at}", self.command(out, 10**6))
+        result = subprocess.run([*test_ranks.LAUNCHER, "-np", "2", *command], capture_output=True, text=True,
+                                timeout=300, env=self.environment(SIGNAL=int(number)))
+        output = result.stdout + result.stderr
+        self.assertEqual(result.returncode == 0, ENDINGS[number] == 0, output)
+        self.assertIn("stopped by another rank after step", output)
+        step = self.last_step(output)
+        self.assertEqual((self.folder / out / f"step_{step:08}" / "manifest.json").exists(), step > 0)
+
     def test_a_signal_to_one_of_two_ranks(self):
         if reason := test_ranks.what_is_missing():
             self.skipTest(reason)
         for number in (signal.SIGTERM, signal.SIGINT):
-            out = f"ranks-{number.name}"
-            command = test_ranks.for_rank(1, "export OUTSIDE_AT=700", self.command(out, 10**6))
             with self.subTest(number):
-                result = subprocess.run([*test_ranks.LAUNCHER, "-np", "2", *command], capture_output=True, text=True,
-                                        timeout=120, env=self.environment(SIGNAL=int(number)))
-                output = result.stdout + result.stderr
-                self.assertEqual(result.returncode == 0, number == signal.SIGTERM, output)
-                self.assertIn("stopped by another rank after step", output)
-                self.assertTrue((self.folder / out / f"step_{self.last_step(output):08}" / "manifest.json").exists())
+                self.stop_one_of_two_ranks(number, 700, f"ranks-{number.name}")
 
 
 if __name__ == "__main__":
