@@ -22,7 +22,8 @@ from test_train import write_shard
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "32", "--heads", "2", "--vocab-size", "64", "--seq-len",
-         "16", "--dtype", "float", "--batch-tokens", "64", "--micro-batch", "2", "--eval-tokens", "64", "--eval-every", "0"]
+         "16", "--dtype", "float", "--batch-tokens", "64", "--micro-batch", "2", "--eval-tokens", "64",
+         "--eval-every", "0"]
 ENDINGS = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: -signal.SIGINT}  # exit status after saving
 
 
