@@ -111,9 +111,11 @@ def parse(arguments):
 def default_name(source):
     if data := hub_data(source):
         name = data.repository.split("/")[1]
-        return {"fineweb": "fineweb", "fineweb-edu": "edu_fineweb"}.get(name, name)
-    stem = os.path.basename(os.path.normpath(source)).split(".")[0]
-    return re.sub(r"[^A-Za-z0-9_-]+", "", stem).lstrip("_-") or "text"
+        name = {"fineweb-edu": "edu_fineweb"}.get(name, name)
+    else:
+        stem = os.path.basename(os.path.normpath(source)).split(".")[0]
+        name = re.sub(r"[^A-Za-z0-9_-]+", "", stem).lstrip("_-")
+    return re.sub(r"([_-](train|val))+$", "", name) or "text"  # a shard's name states its own split
 
 
 def prepare(arguments):

@@ -580,6 +580,11 @@ class TestShards(InFolder):
                 self.assertEqual(shard["sha256"], hashlib.sha256(file.read()).hexdigest())
         self.assertEqual(sum(shard["documents"] for shard in shards), 40)
 
+    def test_default_names_state_no_split(self):
+        for source, name in (("english_train.jsonl", "english"), ("d/X_val.txt.gz", "X"), ("a-train_val.txt", "a"),
+                             ("train.txt", "train"), ("retrain.txt", "retrain"), ("hf:o/n_train:val", "n")):
+            self.assertEqual(prepare.default_name(source), name)
+
     def test_val_tokens_and_max_tokens(self):
         texts = some_texts(40)
         write_parquet(self.path("a.parquet"), texts)
