@@ -31,9 +31,9 @@ from run_folder import BadRun, Unfinished, exit_code, find_runs, is_done, open_r
 
 # Options that do not make a run another experiment: places, what is written when, and what changes last digits only.
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync",
-           "keep-last", "keep-every", "on-save-error", "resume", "time-limit", "max-skipped", "warn-spikes",
-           "diagnose-every", "profile-steps", "check-ranks", "rank-logs", "comm-timeout", "recompute", "autotune",
-           "algorithms", "graphs", "gelu-fusion", "attention", "micro-batch",
+           "checkpoint-minutes", "save-dtype", "keep-last", "keep-every", "on-save-error", "resume", "time-limit",
+           "max-skipped", "warn-spikes", "diagnose-every", "profile-steps", "check-ranks", "rank-logs", "comm-timeout",
+           "recompute", "autotune", "algorithms", "graphs", "gelu-fusion", "attention", "micro-batch",
            "steps", "tokens", "epochs"}  # the last three: what they come to is compared
 # Runs in which these are equal, and the seed, begin with the same weights and see the same batches: pairs.
 START = {"program", "model", "layers", "channels", "heads", "kv_heads", "kv-heads", "head_size", "ffn", "mlp",
@@ -389,12 +389,12 @@ def as_markdown(header, rows):
 # An optimizer's colour, the same in all pictures, and the colours of what has none of its own there.
 COLORS = {"adamw": "#7f7f7f", "muon": "#1f77b4", "teon": "#d62728"}
 OTHER_COLORS = ("#ff7f0e", "#2ca02c", "#9467bd", "#17becf", "#8c564b", "#e377c2", "#bcbd22", "#393b79", "#637939",
-                "#843c39", "#e7969c", "#000000")
+                "#e7ba52", "#843c39", "#e7969c", "#6b6ecf", "#a55194", "#8ca252", "#000000")
 
 
 def colors_of(names, known):
-    """{name: colour}: known ones keep theirs."""
-    free = [c for c in OTHER_COLORS if c not in {known.get(name) for name in names}]
+    """{name: colour}: known ones have theirs, which no other gets."""
+    free = [c for c in OTHER_COLORS if c not in known.values()]
     others = [name for name in names if name not in known]
     return {name: known.get(name) or free[others.index(name) % len(free)] for name in names}
 

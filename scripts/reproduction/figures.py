@@ -6,7 +6,7 @@ import statistics
 
 import compare
 
-from reproduction import plan
+from reproduction import plan, tables
 
 
 def axes_of(count, plt, columns=2):
@@ -17,10 +17,22 @@ def axes_of(count, plt, columns=2):
     return figure, axes.flatten()
 
 
+# The colours of the rows that several tables have, under this name or with "PolarExpress", which is the usual way.
+COLORS = {"AdamW": compare.COLORS["adamw"], "Muon": compare.COLORS["muon"], "Teon": compare.COLORS["teon"],
+          "Muon, Q K V at lr / sqrt(2)": "#17becf", "Teon, rms-match": "#ff7f0e", "Teon, mode 2": "#9467bd",
+          "Muon, SVD": "#2ca02c", "Muon, Jordan": "#8c564b", "Muon, You": "#bcbd22"}
+
+
+def colors(table):
+    """{row: colour}: the same in all pictures."""
+    names = {row.name: row.name.removesuffix(", PolarExpress") for row in table.rows}
+    found = compare.colors_of(names.values(), COLORS)
+    return {name: found[plain] for name, plain in names.items()}
+
+
 def style(table, name):
-    """A row's colour, the same in every panel. Teon's lines are dashed: they often lie on Muon's."""
-    index = [row.name for row in table.rows].index(name)
-    return {"color": f"C{index % 10}", "ls": "--" if name.startswith("Teon") else "-", "lw": 1.6}
+    """Teon's lines are dashed: they often lie on Muon's."""
+    return {"color": colors(table)[name], "ls": "--" if name.startswith("Teon") else "-", "lw": 1.6}
 
 
 def legend_below(figure, axes):
@@ -153,6 +165,46 @@ def alignment(table, runs, path, plt):
     return True
 
 
+def forest(table, runs, path, plt):
+    """Each row's difference to Muon, its 95% interval and the number of pairs: perplexity at each row's best rate."""
+    muon = next((r for r in table.rows if r.name.removesuffix(", PolarExpress") == "Muon"), None)
+    found = []
+    for model in table.models_at(runs.scale) if muon else ():
+        at_best = dict(best_of(table, runs, model, [r.name for r in table.rows if r.flags["optimizer"] != "adamw"]))
+        rows = [(name, tables.compared(results, at_best[muon.name]), results) for name, results in at_best.items()
+                if muon.name in at_best and name != muon.name]
+        if rows:
+            found.append((model, rows, at_best[muon.name]))
+    if not found:
+        return False
+    names = [r.name for r in table.rows if any(r.name == name for _, rows, _ in found for name, *_ in rows)]
+    figure, axes = plt.subplots(1, len(found), figsize=(3 + 4 * len(found), 1.6 + 0.42 * len(names)), squeeze=False,
+                                sharey=True)
+    for axis, (model, rows, reference) in zip(axes[0], found):
+        axis.axvline(0, color=COLORS["Muon"], lw=1.6)
+        for name, comparison, _ in rows:
+            low, middle, high = (100 * tables.relative(x) for x in (comparison.low, comparison.difference,
+                                                                    comparison.high))
+            known, color = not math.isnan(low), colors(table)[name]
+            place = names.index(name)
+            if known:
+                axis.plot((low, high), (place, place), color=color, lw=2.4, solid_capstyle="butt")
+            axis.plot(middle, place, "o", color=color, ms=7, mfc=color if known else "white")
+            axis.annotate(f"{middle:+.1f}%", (middle, place), xytext=(0, 7), textcoords="offset points", ha="center",
+                          fontsize=8, bbox={"fc": "white", "ec": "none", "pad": 0.6})
+        pairs = sorted({c.n for _, c, _ in rows})
+        compare.prepare_axis(axis, f"{model.name}: Muon {tables.text_of_perplexity(reference)}, "
+                                   f"{' to '.join(map(str, pairs))} seeds",
+                             "perplexity, difference to Muon in per cent", "")
+        axis.xaxis.set_major_formatter(lambda x, _: f"{x:+g}" if x else "0")
+        axis.set_yticks(range(len(names)), names, fontsize=9)
+        axis.set_ylim(len(names) - 0.4, -0.7)
+        axis.margins(x=0.15)
+    compare.save_figure(figure, f"{table.title}: difference to Muon, mean and 95% interval of pairs (left is better)",
+                        path, plt)
+    return True
+
+
 def step_times(table, runs, path, plt):
     """The optimizer's time beside that of forward and backward in the same run, which other work on the machine slows
     alike; medians."""
@@ -177,7 +229,7 @@ def step_times(table, runs, path, plt):
 
 
 FIGURES = {"training": training_curves, "validation": validation_curves, "rates": rates, "alignment": alignment,
-           "time": step_times}
+           "time": step_times, "forest": forest}
 
 
 def pyplot():
