@@ -195,7 +195,7 @@ class Reader:
 
     def _txt_lines(self, unit, rows):
         for line in self._lines(unit):
-            text = decode(line.rstrip(b"\r\n"), rows)
+            text = decode_line(line.rstrip(b"\r\n"), rows)
             if text:
                 yield text, True
 
@@ -265,6 +265,14 @@ def decode(value, rows):
     return text
 
 
+def decode_line(line, rows):
+    """decode() of a line of a text file, where a NUL says that it is none."""
+    if b"\0" in line:
+        rows["NUL bytes"] += 1
+        return None
+    return decode(line, rows)
+
+
 def is_unicode(text):
     """False where JSON escapes have produced half of a surrogate pair, which no encoding can carry."""
     try:
@@ -275,10 +283,13 @@ def is_unicode(text):
 
 
 def join_valid(lines, rows):
-    """The lines as one text, without those that are not UTF-8."""
+    """The lines as one text, without those that are not UTF-8 or hold NUL bytes."""
+    joined = b"".join(lines)
     try:
-        text = b"".join(lines).decode()
+        text = None if b"\0" in joined else joined.decode()
     except UnicodeDecodeError:
-        return "".join(text for line in lines if (text := decode(line, rows)) is not None)
+        text = None
+    if text is None:
+        return "".join(text for line in lines if (text := decode_line(line, rows)) is not None)
     rows["good"] += len(lines)
     return text

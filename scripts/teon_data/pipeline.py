@@ -20,19 +20,23 @@ import time
 from . import VERSION
 from . import tokenizer as tokenizers
 from .documents import Reader
-from .files import Failure, UsageError, WrongOption, read_json, sync_folder, write_json
+from .files import Failure, UsageError, WrongOption, check_shape, read_json, sync_folder, write_json
 from .progress import Progress
-from .shards import ROW_COUNTS, Part, token_dtype
+from .shards import ROW_COUNTS, SHARD, Part, read_manifest, token_dtype
 from .sources import open_source, units
 from .workers import Join, Pool, Tokenize
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 AHEAD = 64          # units begun, per worker, before the earliest unfinished one
 LOCK_PATIENCE = 10  # seconds that the workers of a killed run may take to notice
 CURES = {  # of rows that cannot be used
     "null": "choose another column with --text-field", "not text": "choose another column with --text-field",
     "invalid UTF-8": "convert it, as in: iconv -f LATIN1 -t UTF-8 OLD > NEW",
-         "not JSON": "write one JSON object a line"}
+    "not JSON": "write one JSON object a line",
+    "NUL bytes": "it is no text; if it is UTF-16, convert it, as in: iconv -f UTF-16 -t UTF-8 OLD > NEW"}
+# What a state.json of this version is made of (check_shape).
+STATE = {"options": dict, "source": dict, "files": [list], "next_shard": int, "frontier": [int], "shards": [SHARD],
+         "consumed": int, "rows": {str: int}, "tokenizer": {"vocab_size": int, "delimiter": int}}
 
 
 class Run:
@@ -88,7 +92,7 @@ class Run:
     def _finished_manifest(self):
         if not os.path.exists(self.manifest_path):
             return None
-        manifest = read_json(self.manifest_path)
+        manifest = read_manifest(self.job.out)
         self._compare_options(manifest.get("options"), "shards")
         shutil.rmtree(self.folder, ignore_errors=True)
         return manifest
@@ -126,10 +130,11 @@ class Run:
     def _restore(self):
         """Reads the state, or begins anew; sets everything the loop needs."""
         job = self.job
-        state = read_json(self.state_path) if os.path.exists(self.state_path) else None
+        state = read_json(self.state_path, {"version": int}) if os.path.exists(self.state_path) else None
         if state:
-            if state.get("version") != STATE_VERSION:
+            if state["version"] != STATE_VERSION:
                 raise Failure(f"{self.state_path}: written by another version of prepare; remove {self.job.out}")
+            check_shape(state, STATE, self.state_path)
             self._compare_options(state["options"], "an unfinished set of shards")
         downloads = os.path.join(self.folder, "downloads") if job.delete_downloads else None
         self.source = open_source(job.inputs, state and state["source"].get("revision"), downloads)
