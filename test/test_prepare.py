@@ -747,6 +747,26 @@ class TestShards(InFolder):
                 file.write(damage)
             self.assertIn(state, self.fails(1, *command))
 
+    def test_the_bar_moves_within_a_unit(self):
+        text = "".join(f"line {i} of a text\n" for i in range(200000))
+        with open(self.path("a.txt"), "w", encoding="utf-8") as file:
+            file.write(text)
+        write_lines(self.path("b.jsonl"), [json.dumps({"text": text[:2 << 20]}).encode()] * 3)
+        from teon_data.progress import Progress
+        for source in ("a.txt", "b.jsonl"):
+            seen = []
+
+            def update(progress):
+                seen.append(progress.run.progress()["consumed"])
+
+            with mock.patch.object(Progress, "update", update):
+                self.prepare(self.path(source), "--tokenizer", "bytes", "--out", self.path("out" + source), "--workers",
+                             1, "--unit-bytes", "1Gi")
+            self.assertEqual(seen, sorted(seen))
+            self.assertEqual(seen[-1], os.path.getsize(self.path(source)))
+            self.assertGreater(len(set(seen) - {0}), 1, seen)
+        self.assertEqual(stream(self.path("outa.txt")).tolist(), bytes_stream([text]))
+
     def test_one_is_no_plural(self):
         write_parquet(self.path("a.parquet"), ["only one"])
         out, _ = self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("out"), "--workers", 1,

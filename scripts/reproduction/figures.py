@@ -237,8 +237,7 @@ def pyplot():
     try:
         import matplotlib
     except ImportError:
-        raise plan.Fault("figures need matplotlib; `make setup` installs it into .venv: then run .venv/bin/python "
-                         "scripts/reproduce.py") from None
+        raise plan.Fault("figures need matplotlib; `make setup` installs it into .venv") from None
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

@@ -11,6 +11,7 @@ from .files import Failure, WrongOption, first_line
 
 BATCH_ROWS = 256      # parquet rows decoded at a time
 READ_BYTES = 1 << 20  # buffer of every file
+PIECE_BYTES = 1 << 20  # of a long text that are tokenized at a time, so that the progress bar moves
 BOM = b"\xef\xbb\xbf"
 
 
@@ -213,7 +214,9 @@ class Reader:
             begins = unit.begin == 0
             if begins:
                 lines[0] = lines[0].removeprefix(BOM)
-            yield join_valid(lines, rows), begins
+            for text in cut_texts(valid_lines(lines, rows), PIECE_BYTES if self.options.cuttable else None):
+                yield text, begins
+                begins = False
 
     @staticmethod
     def _between_cuts(stream, unit):
@@ -282,14 +285,17 @@ def is_unicode(text):
         return False
 
 
-def join_valid(lines, rows):
-    """The lines as one text, without those that are not UTF-8 or hold NUL bytes."""
-    joined = b"".join(lines)
-    try:
-        text = None if b"\0" in joined else joined.decode()
-    except UnicodeDecodeError:
-        text = None
-    if text is None:
-        return "".join(text for line in lines if (text := decode_line(line, rows)) is not None)
-    rows["good"] += len(lines)
-    return text
+def valid_lines(lines, rows):
+    """The lines without those that are not UTF-8 or hold NUL bytes."""
+    return [line for line in lines if decode_line(line, rows) is not None]
+
+
+def cut_texts(lines, size):
+    """The lines as texts of about `size` bytes, cut where it cannot change a token; None: as one. At least one text."""
+    begin = bytes_in_piece = 0
+    for i, line in enumerate(lines):
+        if size and bytes_in_piece >= size and cut_before(lines[i - 1], line):
+            yield b"".join(lines[begin:i]).decode()
+            begin, bytes_in_piece = i, 0
+        bytes_in_piece += len(line)
+    yield b"".join(lines[begin:]).decode()

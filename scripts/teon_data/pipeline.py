@@ -24,7 +24,7 @@ from .files import Failure, UsageError, WrongOption, check_shape, read_json, syn
 from .progress import Progress
 from .shards import ROW_COUNTS, SHARD, Part, read_manifest, token_dtype
 from .sources import open_source, units
-from .workers import Join, Pool, Tokenize
+from .workers import Advance, Join, Pool, Tokenize
 
 STATE_VERSION = 3
 AHEAD = 64          # units begun, per worker, before the earliest unfinished one
@@ -202,6 +202,7 @@ class Run:
         self.rows = collections.Counter(self.state["rows"])  # up to the end of the chain
         self.failure = None                       # (file, unit) and Failure of the earliest unit that has failed
         self.made = 0                             # units tokenized by this run
+        self.under_way = {}                       # the last Advance of each unit that is being tokenized
         self.seen = collections.Counter(          # for the progress bar
             tokens=self.finished_tokens, consumed=self.state["consumed"],
             documents=sum(shard["documents"] for shard in self.state["shards"]))
@@ -216,6 +217,15 @@ class Run:
             self.notice(f"continuing: {len(self.state['shards'])} shards and {len(self.done)} further units are done")
         self._extend_chain()                      # and sets ended: the chain reaches the end of what is wanted
         self.todo = self._pending_units()
+
+    def progress(self):
+        """Counter of the tokens, documents and bytes of input so far, with those of units that are under way."""
+        found = collections.Counter(self.seen)
+        for unit, done in self.under_way.items():
+            size = unit.consumed or 0 if unit.end is None else self.options.unit_bytes  # of text, about
+            share = min(1, done.chars / max(size, 1))
+            found.update(tokens=done.tokens, documents=done.documents, consumed=int(share * (unit.consumed or 0)))
+        return found
 
     # ---- The order of work
 
@@ -272,14 +282,19 @@ class Run:
                 if not pool.busy and (self.ended or self.failure):
                     break
                 for task, result in pool.replies(0.5) if pool.busy else idle_wait(0.2):
+                    if isinstance(result, Advance):
+                        self.under_way[task.unit] = result
+                        continue
                     if isinstance(task, Join):
                         joining = False
                         if isinstance(result, Failure):
                             raise result
                         self._record_shard(result)
                     elif isinstance(result, Failure):
+                        self.under_way.pop(task.unit, None)
                         self._fail((task.unit.file, task.unit.index), result)
                     else:
+                        self.under_way.pop(task.unit, None)
                         self.made += 1
                         self._take(result)
                         self._extend_chain()
