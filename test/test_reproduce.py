@@ -194,7 +194,7 @@ class ReproduceTest(unittest.TestCase):
         teon = tables.measure(table, state)[1]
         self.assertEqual((teon.against_best.method, teon.against_best.n), ("pairs", 2))
         self.assertAlmostEqual(teon.against_best.difference, -0.11)
-        self.assertRegex(tables.render(table, state), r"\| -10\.4% \(-21\.1% to \+1\.7%\) \|")
+        self.assertRegex(tables.render(table, state), r"\| -10\.4%, -21\.1% to \+1\.7% \|")
         path = figures.draw("forest", table, state, self.folder / "pictures")
         self.assertGreater(os.path.getsize(path), 5000)
         for other in plan.load_tables(ROOT / "experiments"):

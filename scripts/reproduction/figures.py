@@ -81,7 +81,9 @@ def training_curves(table, runs, path, plt):
 def validation_curves(table, runs, path, plt):
     """Validation perplexity over training, mean and standard deviation over seeds."""
     models = begun(table, runs)
-    figure, axes = axes_of(max(1, len(models)), plt)
+    if not models:
+        return False
+    figure, axes = axes_of(len(models), plt)
     drawn = False
     for axis, model in zip(axes, models):
         last = []
@@ -106,7 +108,9 @@ def validation_curves(table, runs, path, plt):
 def rates(table, runs, path, plt):
     """Loss against learning rate: the grid of each row."""
     models = begun(table, runs)
-    figure, axes = axes_of(max(1, len(models)), plt)
+    if not models:
+        return False
+    figure, axes = axes_of(len(models), plt)
     drawn = False
     for axis, model in zip(axes, models):
         worst = []
@@ -166,42 +170,37 @@ def alignment(table, runs, path, plt):
 
 
 def forest(table, runs, path, plt):
-    """Each row's difference to Muon, its 95% interval and the number of pairs: perplexity at each row's best rate."""
-    muon = next((r for r in table.rows if r.name.removesuffix(", PolarExpress") == "Muon"), None)
-    found = []
-    for model in table.models_at(runs.scale) if muon else ():
-        at_best = dict(best_of(table, runs, model, [r.name for r in table.rows if r.flags["optimizer"] != "adamw"]))
-        rows = [(name, tables.compared(results, at_best[muon.name]), results) for name, results in at_best.items()
-                if muon.name in at_best and name != muon.name]
-        if rows:
-            found.append((model, rows, at_best[muon.name]))
+    """The difference of each row to the Muon that it is compared with, and its 95% interval: perplexity, each at its
+    best rate."""
+    found = {}
+    for m in tables.measure(table, runs):
+        if m.row.against and table.row(m.row.against).flags["optimizer"] == "muon" and m.against_best.n:
+            found.setdefault(m.model.name, []).append(m)
     if not found:
         return False
-    names = [r.name for r in table.rows if any(r.name == name for _, rows, _ in found for name, *_ in rows)]
+    names = [r.name for r in table.rows if any(r is m.row for rows in found.values() for m in rows)]
     figure, axes = plt.subplots(1, len(found), figsize=(3 + 4 * len(found), 1.6 + 0.42 * len(names)), squeeze=False,
                                 sharey=True)
-    for axis, (model, rows, reference) in zip(axes[0], found):
+    for axis, (model, rows) in zip(axes[0], found.items()):
         axis.axvline(0, color=COLORS["Muon"], lw=1.6)
-        for name, comparison, _ in rows:
+        for m in rows:
+            place, color, comparison = names.index(m.row.name), colors(table)[m.row.name], m.against_best
             low, middle, high = (100 * tables.relative(x) for x in (comparison.low, comparison.difference,
                                                                     comparison.high))
-            known, color = not math.isnan(low), colors(table)[name]
-            place = names.index(name)
+            known = not math.isnan(low)
             if known:
                 axis.plot((low, high), (place, place), color=color, lw=2.4, solid_capstyle="butt")
             axis.plot(middle, place, "o", color=color, ms=7, mfc=color if known else "white")
             axis.annotate(f"{middle:+.1f}%", (middle, place), xytext=(0, 7), textcoords="offset points", ha="center",
                           fontsize=8, bbox={"fc": "white", "ec": "none", "pad": 0.6})
-        pairs = sorted({c.n for _, c, _ in rows})
-        compare.prepare_axis(axis, f"{model.name}: Muon {tables.text_of_perplexity(reference)}, "
-                                   f"{' to '.join(map(str, pairs))} seeds",
+        seeds = sorted({m.against_best.n for m in rows})
+        compare.prepare_axis(axis, f"{model}, {' to '.join(map(str, seeds))} pairs of runs",
                              "perplexity, difference to Muon in per cent", "")
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:+g}" if x else "0")
         axis.set_yticks(range(len(names)), names, fontsize=9)
         axis.set_ylim(len(names) - 0.4, -0.7)
         axis.margins(x=0.15)
-    compare.save_figure(figure, f"{table.title}: difference to Muon, mean and 95% interval of pairs (left is better)",
-                        path, plt)
+    compare.save_figure(figure, f"{table.title}: difference to Muon, mean and 95% interval (left is better)", path, plt)
     return True
 
 

@@ -90,12 +90,14 @@ def text_of_p(p):
     return "" if math.isnan(p) else "< .001" if p < 0.001 else f"{p:.3f}"[1:] if p < 1 else "1"
 
 
+def text_of_difference(comparison):
+    """With its 95% interval, in perplexity: "-2.1%, -2.6% to -1.7%"."""
+    difference, low, high = (percent(relative(x)) for x in (comparison.difference, comparison.low, comparison.high))
+    return f"{difference}, {low} to {high}" if low else difference
+
+
 def texts_of(comparison):
-    """Difference with its 95% interval, and p."""
-    if math.isnan(comparison.low):
-        return percent(relative(comparison.difference)), text_of_p(comparison.p)
-    return (f"{percent(relative(comparison.difference))} ({percent(relative(comparison.low))} to "
-            f"{percent(relative(comparison.high))})", text_of_p(comparison.p))
+    return text_of_difference(comparison), text_of_p(comparison.p)
 
 
 HEADER = ["", "lr", "seeds", "perplexity", "against its rival", "p", "at equal lr", "against", "p", "paper", "against"]
@@ -186,6 +188,6 @@ def verdict(table, found):
         else:
             answer = "the opposite"
         if answer != NOT_RUN:
-            answer += f" ({texts_of(measured)[0]}, p {text_of_p(measured.p) or 'unknown: one seed'})"
+            answer += f" ({text_of_difference(measured)}, p {text_of_p(measured.p) or 'unknown: one seed'})"
         sentences.append((f"{m.model.name}: {m.row.name} against {m.row.against}", percent(claimed), answer))
     return sentences
