@@ -95,15 +95,13 @@ class Run:
         return data.get("tokenizer", ""), self.config.get("model", {}).get("vocab_size", 0)
 
     def has_other_tokenizer(self, other):
-        return any(a and b and a != b for a, b in zip(self.tokenizer, other.tokenizer))
+        return (self.facts["val-data"] != other.facts["val-data"]
+                and any(a and b and a != b for a, b in zip(self.tokenizer, other.tokenizer)))
 
     def data_text(self):
-        """The training data in a label: the mixture, or the shards' folder."""
-        mixture = self.config["data"].get("mixture")
-        if mixture:
-            return ",".join(f"{os.path.basename(m['source'].rstrip('/'))}:{m['share']:.3g}" for m in mixture)
-        train = self.config["data"]["train"]
-        return os.path.basename(os.path.dirname(train[0]["path"])) if train else ""
+        """The training data in a label: --data without the folders above."""
+        items = str(self.config["options"].get("data", "")).split(",")
+        return ",".join(os.path.basename(item.replace("/:", ":").rstrip("/")) for item in items)
 
     def seconds_at(self):
         """Seconds of training after each step, evaluation not counted."""

@@ -13,7 +13,8 @@ from run_folder import program as program_name
 LOOK = 0.1    # seconds between looks at the programs
 DRAW = 1.0    # seconds between drawings
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
+# How a program ends that such a signal has ended.
+INTERRUPTED = tuple(status for number in SIGNALS for status in (-number, 128 + number))
 
 
 class CannotStart(Exception):
@@ -37,16 +38,16 @@ class Program:
 
 
 class Stops:
-    """Counts SIGINT, SIGTERM and SIGHUP instead of ending this process."""
+    """Counts SIGINT, SIGTERM and SIGHUP instead of ending this process; `number` is the last of them."""
 
     def __enter__(self):
-        self.count = 0
+        self.count, self.number = 0, signal.SIGINT
         self.before = {number: signal.signal(number, self._note) for number in SIGNALS
                        if signal.getsignal(number) != signal.SIG_IGN}
         return self
 
-    def _note(self, *_):
-        self.count += 1
+    def _note(self, number, _):
+        self.count, self.number = self.count + 1, number
 
     def __exit__(self, *_):
         for number, handler in self.before.items():
@@ -74,8 +75,8 @@ def run_all(todo, jobs, ended, show=lambda running: None, environments=({},)):
     False, no further one is started. `show(running)` is called about once a second. Program number n of those that run
     at a time gets environments[n % len(environments)].
 
-    At SIGINT (Ctrl-C), SIGTERM or SIGHUP the programs get SIGINT, upon which they save, and are waited for; at a second
-    one they are killed. Then, and where a program was interrupted by somebody else, raises KeyboardInterrupt.
+    At SIGINT (Ctrl-C), SIGTERM or SIGHUP the programs get the same signal, upon which they save, and are waited for; at
+    a second one they are killed. Then, and where somebody else has interrupted a program, raises KeyboardInterrupt.
     """
     todo, running, slots, sent, stopped = iter(todo), [], list(range(jobs)), 0, False
     drawn = -DRAW
@@ -92,7 +93,7 @@ def run_all(todo, jobs, ended, show=lambda running: None, environments=({},)):
                     if sent == 1:
                         say(f"{len(running)} running: they save, then end; Ctrl-C again kills them")
                     for program in running:
-                        program.send(signal.SIGINT if sent == 1 else signal.SIGKILL)
+                        program.send(stops.number if sent == 1 else signal.SIGKILL)
                 for program in [p for p in running if p.process.poll() is not None]:
                     running.remove(program)
                     slots.append(program.slot)

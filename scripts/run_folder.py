@@ -25,8 +25,8 @@ CONFIG = (("program", str), ("run.steps", int), ("options.optimizer", str), ("op
           ("data.val", list))
 CONFIG_OPTIONAL = (("experiment", dict), ("experiment.options", dict), ("experiment.data", dict),
                    ("experiment.model", dict), ("model.vocab_size", int), ("seed", int),
-                   ("changes", list), ("model", dict), ("storage", dict), ("data.mixture", list),
-                   ("data.tokenizer", str), ("run.eval_windows", int))
+                   ("changes", list), ("model", dict), ("storage", dict), ("data.tokenizer", str),
+                   ("run.eval_windows", int))
 
 KINDS = {str: "a text", int: "a whole number", float: "a number", list: "a list", dict: "an object"}
 
@@ -103,10 +103,6 @@ def read_config(run):
     for shard in config["data"]["train"] + config["data"]["val"]:
         if not isinstance(shard, dict) or type(shard.get("path")) is not str or type(shard.get("tokens")) is not int:
             raise BadRun(f"{path}: a shard in \"data\" lacks its path or its tokens")
-    for source in config["data"].get("mixture") or []:
-        if (not isinstance(source, dict) or type(source.get("source")) is not str
-                or type(source.get("share")) not in (int, float)):
-            raise BadRun(f"{path}: a source in \"data.mixture\" lacks its name or its share")
     for change in config.get("changes") or []:
         if not isinstance(change, dict) or type(change.get("step")) is not int or type(change.get("event")) is not str:
             raise BadRun(f"{path}: a change in \"changes\" lacks its step or its event")

@@ -206,10 +206,12 @@ def stale(folder, flags):
     """"steps 10, now 20": what the cell in the folder was run with and the command has otherwise; "" where nothing."""
     try:
         options = read_config(folder)["options"]
-        record = folder + ".json"
-        begun = read_object(record, [("flags", dict)])["flags"] if os.path.exists(record) else {}
     except BadRun:
         return ""  # not begun, or damaged: it begins again, or its --resume says what is wrong
+    try:
+        begun = read_object(folder + ".json", [("flags", dict)])["flags"]
+    except BadRun:
+        begun = {}  # a sweep of an earlier version
     unrelated = compare.IGNORED - {"data", "val-data", "seed", "steps", "tokens", "epochs"}
     changes = [f"--{k} {begun.get(k) or compare.text_of(options[k])}, now {v or 'on'}" for k, v in flags.items()
                if k in options and k not in unrelated and begun.get(k) != v and not is_value(v, options[k])]

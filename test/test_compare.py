@@ -52,11 +52,14 @@ def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9
                            "val": val, "vocab_size": vocabulary, "delimiter": 1, "tokenizer": tokenizer}}
     data = {"train": [{"path": f"{name}/t_train_000000.bin", "tokens": 100, "content": content, "source": 0}],
             "val": [{"path": f"{name}/t_val_000000.bin", "tokens": 10, "content": val, "source": 0}],
-            "mixture": [{"source": f"d/{name}/", "share": share}, {"source": "d/b", "share": 1 - share}],
             "vocab_size": vocabulary, "delimiter": 1, "tokenizer": tokenizer}
     config = {"experiment": experiment, "seed": seed, "changes": list(changes), "model": experiment["model"]}
     evals = {"val_bytes": 40, "val_bits_per_byte": bits} if bits else None
-    return write_run(folder, optimizer, seed, data=data, config=config, evals=evals, **rest)
+    path = write_run(folder, optimizer, seed, config=config, evals=evals, **rest) / "config.json"
+    written = json.loads(path.read_text())
+    written["options"]["data"] = f"d/{name}/:{share:.1f},d/b:{1 - share:.1f}"
+    path.write_text(json.dumps(written | {"data": data}))
+    return folder
 
 
 class CompareTest(unittest.TestCase):
@@ -178,7 +181,9 @@ class CompareTest(unittest.TestCase):
         self.assertIn("vocab_size=4096", rows[1][0])
         self.assertEqual(rows[1][header.index("vs first")], "-0.5000")
         self.assertIn("bits per byte, as tokenizers differ", notes)
-        write_new_run(self.folder / "silent", tokenizer="t3", vocabulary=99)
+        write_new_run(self.folder / "padded", vocabulary=320, tokenizer="")  # the same tokens: the same content
+        self.assertEqual(self.rows(self.folder / "bytes*", self.folder / "padded")[0][2], "val loss")
+        write_new_run(self.folder / "silent", tokenizer="t3", vocabulary=99, val="silent")
         errors = self.rows(self.folder / "bytes*", self.folder / "silent", status=1)[3]
         self.assertRegex(errors, "silent: has another tokenizer than .*; losses per token cannot be compared")
 

@@ -85,10 +85,10 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
 void add_data_flags(OptionTable& t, Options& o) {
     t.group("Data");
     t.text("--data", o.data, "PATH",
-           "training shards: a folder (its *_train_*.bin), a file, a glob or a list of these; A:0.7,B:0.3: a mixture")
+           "training shards: a folder (its split \"train\"), a file, a glob or a list of these; A:0.7,B:0.3: a mixture")
         .is_list = true;
     t.rows.back().fixed = false;  // they may move; what is in them is compared
-    OptionRow& val_data = t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (*_val_*.bin)");
+    OptionRow& val_data = t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (split \"val\")");
     val_data.default_text = "--data's, if a folder";
     val_data.is_list = true;
     val_data.fixed = false;

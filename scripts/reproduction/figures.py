@@ -20,7 +20,8 @@ def axes_of(count, plt, columns=2):
 # The colours of the rows that several tables have, under this name or with "PolarExpress", which is the usual way.
 COLORS = {"AdamW": compare.COLORS["adamw"], "Muon": compare.COLORS["muon"], "Teon": compare.COLORS["teon"],
           "Muon, Q K V at lr / sqrt(2)": "#17becf", "Teon, rms-match": "#ff7f0e", "Teon, mode 2": "#9467bd",
-          "Muon, SVD": "#2ca02c", "Muon, Jordan": "#8c564b", "Muon, You": "#bcbd22"}
+          "Muon, SVD": "#2ca02c", "Muon, Jordan": "#8c564b", "Muon, You": "#bcbd22", "Teon, Jordan": "#e377c2",
+          "Teon, You": "#e7ba52"}
 
 
 def colors(table):
