@@ -56,7 +56,8 @@ class Run:
 
     @property
     def seed(self):
-        return self.config.get("seed", self.config["options"]["seed"])
+        seed = self.config.get("seed")
+        return self.config["options"]["seed"] if seed is None else seed
 
     @property
     def optimizer(self):
@@ -69,16 +70,16 @@ class Run:
         config = self.config
         if recorded := config.get("experiment"):
             facts = {k: v for k, v in recorded.items() if k not in ("options", "model", "data")}
-            data = recorded.get("data", {})
-            facts |= recorded["options"] | recorded.get("model", {})
+            data = recorded.get("data") or {}
+            facts |= (recorded.get("options") or {}) | (recorded.get("model") or {})
             facts |= {"data": data.get("train"), "val-data": data.get("val"), "tokenizer": self.tokenizer[0]}
             return {k: v for k, v in facts.items() if k in ("data", "val-data", "steps") or k not in IGNORED}
         facts = {k: v for k, v in config["options"].items() if k not in IGNORED}
-        facts |= {k: v for k, v in config.get("model", {}).items() if k not in ("family", "preset")}
+        facts |= {k: v for k, v in (config.get("model") or {}).items() if k not in ("family", "preset")}
         weights = re.findall(r":([\d.eE+-]+)(?=,|$)", str(config["options"].get("data", "")))
         return facts | {"program": config["program"], "steps": config["run"]["steps"],
                         "eval_windows": config["run"].get("eval_windows"),
-                        "dtype": config.get("storage", {}).get("dtype", facts.get("dtype")),
+                        "dtype": (config.get("storage") or {}).get("dtype", facts.get("dtype")),
                         "data": [self._shards("train"), weights], "val-data": self._shards("val")}
 
     def _shards(self, part):
@@ -90,9 +91,8 @@ class Run:
 
     @property
     def tokenizer(self):
-        """(SHA-256 of its tokens, vocabulary), as far as known: "" and 0."""
-        data = self.config["data"]
-        return data.get("tokenizer", ""), self.config.get("model", {}).get("vocab_size", 0)
+        """(SHA-256 of its tokens, vocabulary), as far as known."""
+        return self.config["data"].get("tokenizer"), (self.config.get("model") or {}).get("vocab_size")
 
     def has_other_tokenizer(self, other):
         return (self.facts["val-data"] != other.facts["val-data"]
@@ -139,9 +139,10 @@ def read_run(folder):
     if any(not finite(m[key]) for m in steps for key in ("ms", "tokens_per_s", "optimizer_ms")) or any(
             m["ms"] <= 0 for m in steps):
         raise BadRun(f"{metrics.path}: a step without its time")
+    changes = config.get("changes") or []
     remarks = [f"{folder}: {change['event'].replace('_', ' ')} after step {change['step']}"
-               for change in config.get("changes", [])]
-    changed = max((c["step"] for c in config.get("changes", []) if c["event"] == "validation_changed"), default=0)
+               for change in changes]
+    changed = max((c["step"] for c in changes if c["event"] == "validation_changed"), default=0)
     evals = [m | {"loss": m["val_loss"]} for m in evals if m["step"] > changed]  # the others are of other data
     if not evals:
         raise BadRun(f"{folder}: was not evaluated since its validation data changed after step {changed}")

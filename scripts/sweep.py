@@ -139,12 +139,12 @@ def is_finished(folder):
 
 def next_rate(losses):
     """The rate that follows the best of {rate: loss} where that is an end of them, as far away as the one before it;
-    None where it is not, or a loss is None."""
+    None where it is not, or a loss is None. Where all have diverged, the lowest is the best."""
     rates = sorted(losses)
     if len(rates) < 2 or None in losses.values():
         return None
     best = min(rates, key=losses.get)
-    if best not in (rates[0], rates[-1]) or not math.isfinite(losses[best]):
+    if best not in (rates[0], rates[-1]):
         return None
     inner = rates[1] if best == rates[0] else rates[-2]
     return float(f"{best * best / inner:.4g}")

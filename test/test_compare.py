@@ -187,6 +187,15 @@ class CompareTest(unittest.TestCase):
         errors = self.rows(self.folder / "bytes*", self.folder / "silent", status=1)[3]
         self.assertRegex(errors, "silent: has another tokenizer than .*; losses per token cannot be compared")
 
+    def test_nothing_where_something_optional_could_be(self):
+        for number, keys in enumerate((["experiment"], ["seed", "changes", "model", "storage"],
+                                       ["experiment", "model", "storage"])):
+            path = write_new_run(self.folder / str(number)) / "config.json"
+            config = json.loads(path.read_text())
+            config["experiment"] |= dict.fromkeys(("options", "model", "data"))
+            path.write_text(json.dumps(config | dict.fromkeys(keys)))
+            self.assertEqual(compare.label_of(compare.read_run(path.parent), []), "adamw")
+
     def test_what_changed_in_a_resumed_run_is_marked(self):
         change = {"step": 10, "event": "validation_changed", "reason": "another --val-data"}
         run = compare.read_run(write_new_run(self.folder / "a", changes=[change]))

@@ -240,7 +240,8 @@ open(os.path.join(flags["out"], "given"), "w").write(
     def test_a_grid_that_ends_at_its_best_rate_says_so_and_is_extended(self):
         self.assertEqual(sweep.next_rate({1: 3.0, 2: 2.0, 4: 1.0}), 8)
         self.assertEqual(sweep.next_rate({0.01: 1.0, 0.02: 2.0}), 0.005)
-        for losses in ({1: 3.0, 2: 1.0, 4: 2.0}, {1: 3.0, 2: None}, {1: 1.0}, {}, {1: float("inf"), 2: float("inf")}):
+        self.assertEqual(sweep.next_rate({1: float("inf"), 2: float("inf")}), 0.5)  # all have diverged
+        for losses in ({1: 3.0, 2: 1.0, 4: 2.0}, {1: 3.0, 2: None}, {1: 1.0}, {}):
             self.assertIsNone(sweep.next_rate(losses))
         best_at_8 = "abs(math.log2(options['lr']) - {'teon': 3}.get(options['optimizer'], 1)) + options['seed'] / 100"
         grid = ["--grid", "optimizer=muon,teon", "--grid", "lr=1,2,4", "--seeds", "1,2"]
