@@ -224,7 +224,7 @@ class Sweep:
 
     def __init__(self, command, out, jobs):
         self.command, self.out, self.jobs = command, out, jobs
-        self.cells, self.failed, self.took, self.live = [], [], [], Live()
+        self.cells, self.failed, self.took, self.live = [], {}, [], Live()  # failed: exit status by folder
         self.finished = 0  # cells
         self.metrics = {}  # of running cells, by folder
         self.environments = environments(jobs) if jobs > 1 else [{}]
@@ -264,7 +264,7 @@ class Sweep:
                 self.say(cell, "stopped before its end; the same command goes on")
             else:
                 self.say(cell, f"failed (exit status {status})")
-                self.failed.append(f"{self.folder(cell)} (exit status {status})")
+                self.failed[self.folder(cell)] = status
                 if status == 2:
                     wrong.append(self.folder(cell))
             return not wrong
@@ -344,7 +344,8 @@ class Sweep:
             if flags not in [f for f, _ in found]:
                 found.append((flags, {}))
             rates = next(rates for f, rates in found if f == flags)
-            rates.setdefault(float(cell[RATE]), []).append(loss_of(self.folder(cell)))
+            loss = math.inf if self.folder(cell) in self.failed else loss_of(self.folder(cell))
+            rates.setdefault(float(cell[RATE]), []).append(loss)
         return [(flags, {rate: None if None in losses else statistics.fmean(losses) for rate, losses in rates.items()})
                 for flags, rates in found]
 
@@ -447,7 +448,8 @@ def main():
     for line in sweep.extension(seeds)[1]:
         print(f"sweep.py: {line.replace('follows', 'would follow (--extend-grid)')}", file=sys.stderr)
     if sweep.failed:
-        print(f"sweep.py: failed: {', '.join(sweep.failed)}", file=sys.stderr)
+        failed = ", ".join(f"{folder} (exit status {status})" for folder, status in sweep.failed.items())
+        print(printable(f"sweep.py: failed: {failed}"), file=sys.stderr)
     status = subprocess.run([sys.executable, compare.__file__, *map(sweep.folder, sweep.cells), "--out",
                              os.path.join(out, "compare")]).returncode
     return 1 if sweep.failed else status

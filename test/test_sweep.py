@@ -259,6 +259,11 @@ open(os.path.join(flags["out"], "given"), "w").write(
         self.assertEqual(len(self.starts()), 12 + 4)
         again = self.sweep(*grid, "--extend-grid", LOSS=best_at_8)  # nothing runs twice
         self.assertEqual((again.returncode, len(self.starts())), (0, 16), again.stderr)
+        diverges = "if options['lr'] > 7: sys.exit(1)"
+        result = self.sweep("--grid", "lr=4,8", "--out", "d", FAKE=diverges)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("failed: d/lr_8-seed_1337 (exit status 1)", result.stderr)
+        self.assertIn("the best rate, 4, is an end of the grid; 2 would follow", result.stderr)
         endless = self.sweep("--grid", "lr=4,8", "--extend-grid", 2, "--out", "o")  # the loss is the rate
         self.assertIn("the grid: the best rate, 1, is an end of the grid; 0.5 would follow", endless.stderr)
 
