@@ -92,11 +92,12 @@ class Teon(torch.optim.Optimizer):
     def __init__(self, params, lr=0.02, momentum=0.95, weight_decay=0.1, nesterov=False, k=1, mode=1,
                  ortho="polar-express", ns_steps=5, ns_dtype=None, rms_match=False, normalize_slices=False, parts=1,
                  transposed=False, update_rms=None, maximize=False, capturable=False):
-        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, k=k,
-                                      mode=mode, ortho=ortho, ns_steps=ns_steps, ns_dtype=ns_dtype,
-                                      rms_match=rms_match, normalize_slices=normalize_slices, parts=parts,
-                                      transposed=transposed, update_rms=update_rms, maximize=maximize,
-                                      capturable=capturable))
+        defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, k=k, mode=mode,
+                        ortho=ortho, ns_steps=ns_steps, ns_dtype=ns_dtype, rms_match=rms_match,
+                        normalize_slices=normalize_slices, parts=parts, transposed=transposed, update_rms=update_rms,
+                        maximize=maximize, capturable=capturable)
+        self._check(defaults | {"params": []})
+        super().__init__(params, defaults)
 
     def add_param_group(self, param_group):
         super().add_param_group(param_group)

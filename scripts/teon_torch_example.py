@@ -1,10 +1,5 @@
 #!/usr/bin/env python3
-"""Trains a small GPT-2 of transformers on a text's bytes with Teon, on a GPU if there is one:
-
-    python3 scripts/teon_torch_example.py README.md
-
-Needs torch and transformers. Without --k it is Teon on pairs of layers; --k 1 is Muon.
-"""
+"""Trains a small GPT-2 of transformers on a text's bytes with Teon:  python3 scripts/teon_torch_example.py README.md"""
 import argparse
 import pathlib
 
@@ -12,11 +7,11 @@ import torch
 import transformers
 from teon_torch import Teon, stacks_of
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("text", type=pathlib.Path)
 parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--lr", type=float, default=0.02)
-parser.add_argument("--k", type=int, default=2)
+parser.add_argument("--k", type=int, default=2, help="layers in a stack; 1 is Muon")
 arguments = parser.parse_args()
 
 torch.manual_seed(1)

@@ -326,15 +326,15 @@ class TorchOptimizerTest(unittest.TestCase):
         wrong = {"lr": (nan, -1, inf, torch.tensor(nan), torch.tensor([1., 2.])), "momentum": (nan, -.1, 1, 2),
                  "weight_decay": (nan, -1, inf), "k": (0, 1.5, nan), "mode": (0, 4, 7, nan), "ns_steps": (0, 2.5),
                  "parts": (0, 2.5), "ortho": ("polar", None), "update_rms": (nan, -1, 0), "ns_dtype": (torch.int8, "f")}
-        cases = [({name: value}, f"wk: .*{name}") for name, values in wrong.items() for value in values]
+        cases = [({name: value}, name) for name, values in wrong.items() for value in values]
         for options, words in [*cases, ({"parts": 5}, "6 outputs cannot be cut into 5"),
                                ({"parts": 3, "transposed": True}, "4 outputs cannot be cut into 3"),
                                ({"capturable": True, "ortho": "svd"}, "cannot be captured")]:
             with self.subTest(options):
                 with self.assertRaisesRegex(ValueError, words):
-                    teon_torch.Teon([{"params": [matrix()], "role": "wk"}], **options)
+                    teon_torch.Teon([matrix()], **options)
                 optimizer = teon_torch.Teon([matrix()])
-                with self.assertRaisesRegex(ValueError, words):
+                with self.assertRaisesRegex(ValueError, f"wk: .*{words}"):
                     optimizer.add_param_group({"params": [matrix(seed=1)], "role": "wk", **options})
                 self.assertEqual(len(optimizer.param_groups), 1)
 
@@ -356,6 +356,8 @@ class TorchOptimizerTest(unittest.TestCase):
                                      ([{"params": [p]}, {"params": [p]}], ValueError, "more than one parameter group")):
             with self.assertRaisesRegex(error, words):
                 teon_torch.Teon(params)
+        with self.assertRaisesRegex(ValueError, "Tensor lr must be 1-element"):
+            teon_torch.Teon(None, lr=torch.tensor([.1, .2]))  # options before parameters
 
     def test_capturable(self):
         # A captured step may not read the GPU's memory, or later rates would not count, and it writes in place.
