@@ -137,7 +137,7 @@ class Teon(torch.optim.Optimizer):
         if group["capturable"] and group["ortho"] == "svd":
             raise ValueError(f"{where}: svd waits for the GPU, so it cannot be captured; choose another ortho")
         for p in group["params"]:
-            if p.ndim != 2 or not p.is_floating_point():
+            if p.ndim != 2 or not p.numel() or not p.is_floating_point():
                 raise ValueError(f"{where}: a tensor of shape {tuple(p.shape)} and {p.dtype} is no matrix of floats; "
                                  "leave it to AdamW")
             outputs = p.shape[1 if group["transposed"] else 0]
@@ -176,11 +176,12 @@ class Teon(torch.optim.Optimizer):
             stack = [p for p in group["params"][first:first + group["k"]] if p.grad is not None]
             if stack:
                 alike.setdefault((len(stack), stack[0].shape, stack[0].dtype, stack[0].device), []).append(stack)
-        for (K, shape, dtype, _), stacks in alike.items():
+        for (K, shape, *_), stacks in alike.items():
             most = max(1, BATCH_BYTES // (4 * K * shape.numel()))
             yield from (stacks[first:first + most] for first in range(0, len(stacks), most))
 
     def _update(self, stacks, group):
+        """One step of stacks of one size, whose matrices have one shape: they are the first dimension of all below."""
         params = [p for stack in stacks for p in stack]
         dtype, K = _momentum_type(params[0]), len(stacks[0])
         for p in params:
@@ -188,7 +189,7 @@ class Teon(torch.optim.Optimizer):
                 self.state[p]["momentum"] = torch.zeros_like(p, dtype=dtype)
         momenta = [self.state[p]["momentum"] for p in params]
 
-        grads = torch.stack([p.grad for p in params]).to(dtype)  # every dimension 0 is that of params
+        grads = torch.stack([p.grad for p in params]).to(dtype)
         grads = -grads if group["maximize"] else grads
         momentum = torch.stack(momenta).mul_(group["momentum"]).add_(grads)
         torch._foreach_copy_(momenta, momentum.unbind())
@@ -199,7 +200,8 @@ class Teon(torch.optim.Optimizer):
         m, n = x.shape[-2:]
         if group["normalize_slices"]:
             x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-        # As in the engine: one matrix has one unfolding but for its vec(M), which a role's short last stack keeps.
+        # With k = 1 every mode is Muon. A last stack of one keeps its role's mode, as in the engine: in mode 3 its
+        # update has the size that those of the other stacks have.
         order = UNFOLDED[group["mode"] if group["k"] > 1 else 1]
         x = x.permute(order)
         z = x.flatten(-2)
@@ -221,10 +223,12 @@ def _momentum_type(p):
 
 
 def stacks_of(model, stacked=None, k=2, adamw=()):
-    """(groups for Teon, groups for AdamW) of an nn.Module. The matrices of numbered layers whose names differ in the
-    layer's number only, and that have one shape, are a role and a group ("role" is its name); not so an embedding, and
-    the last matrix of an nn.Sequential, its head. AdamW has two groups: what else is a matrix or more, and vectors
-    (norms and biases), whose weight_decay is 0.
+    """Sorts the parameters of an nn.Module: (groups for Teon, groups for AdamW).
+
+    Teon has the matrices of numbered layers, such as layers.3.up_proj.weight, but no embedding and not the last matrix
+    of an nn.Sequential, its head. Those of one shape whose names differ in the layer's number only are a role, and a
+    group; its "role" is the name with * for the number. AdamW has two groups: all else that has two dimensions or more,
+    and vectors (norms and biases), whose weight_decay is 0.
 
     stacked: the roles that are stacked k by k, by a part of their names ("q_proj", not "proj"); the others are Muon's.
     Default: Q, K and V where the model has them. Joined ones are cut into their parts, and a Conv1D's is turned.
