@@ -108,7 +108,12 @@ def step_shape(table, points, point):
 
 
 def check(table, counts, points):
-    """Every point with the rules applied to it."""
+    """Every point with the rules applied to it. Ends the program at a GPU that the table lacks."""
+    for kind in FIGURES:
+        for i, point in enumerate(points[kind]):
+            if point["gpu"] not in table["machine"]:
+                sys.exit(f"calibration: error: {kind} {i + 1} is of {point['gpu']}, which model_gpu.toml lacks; it has "
+                         f"{', '.join(table['machine'])}")
     found = []
     for point in points["step"]:
         shape = step_shape(table, points, point)

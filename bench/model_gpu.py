@@ -166,18 +166,34 @@ def report_calibration(table, counts, fitted, points, markdown):
                       f"{number(low)} to {number(high)}", point.source])
     for kind in dict.fromkeys(point.kind for point in fitted.checked):
         chosen = [[point for point in checked if point.kind == kind and point.fits] for checked in sets.values()]
-        for what, figure in (("mean error", lambda errors: math.expm1(statistics.mean(errors))),
-                             ("root of mean square", lambda errors: math.sqrt(statistics.mean(e * e for e in errors)))):
-            sign = "+" if what == "mean error" else ""
-            lines.append([f"{kind}s, {what}" if kind != "attention" else f"attention, {what}", "", "",
-                          *(f"{figure([calibration.error(point) for point in group]):{sign}.1%}" for group in chosen),
-                          "", ""])
+        for what, mean in (("mean error", statistics.mean),
+                           ("root of mean square", lambda errors: math.sqrt(statistics.mean(e * e for e in errors)))):
+            lines.append([f"{kind}, {what}", "", "", *(
+                f"{math.expm1(mean([calibration.error(point) for point in group])):+.1%}" for group in chosen), "", ""])
     print_table(["", "GPU", "measured", *(f"error, {name}" for name in sets), "range, fitted", "source"], lines,
                 markdown)
     rates = ", ".join(f"{name} {rate / 1e12:.0f}" for name, rate in fitted.rates.items())
     print(f"\nFitted: products {rates} TFLOP/s, half of it at K = {fitted.half_k:.0f}; overlap {fitted.overlap:.2f};\n"
           f"two standard deviations: {2 * fitted.spread['step']:.3f} of a step's logarithm, "
-          f"{2 * fitted.spread['attention']:.3f} of attention's.")
+          f"{2 * fitted.spread['attention']:.3f} of attention's.\n")
+    report_attention(table, counts, fitted, points, markdown)
+
+
+def report_attention(table, counts, fitted, points, markdown):
+    """Attention of a micro-step at the rates of others beside ours."""
+    lines, gpu, shape = [], "H100", table["shape"]
+    for T in (1024, 8192):
+        of_T = {**shape, "T": T, "B": shape["B"] * shape["T"] // T}
+        product = 2 * of_T["B"] * of_T["NH"] * of_T["HS"] * T * T / 2
+        rates = [calibration.attention_rates(points, name, gpu, T, of_T["HS"])
+                 for name in ("cuDNN", "FlashAttention-3")]
+        ours = sum(row.times * row.seconds for row in gpu_rules.predict(table, counts, gpu, shape=of_T)
+                   if kind_of(row) == "attention")
+        lines.append([str(T), ranged(fitted, 1000 * ours, kind="attention"),
+                      *(f"{1000 * of_T['L'] * product * (2 / forward + 5 / backward) / 1e12:.1f}"
+                        for forward, backward in rates)])
+    print_table([f"attention of {shape['B'] * shape['T']} tokens, ms, {gpu}: T", "ours, predicted", "at cuDNN's rate",
+                 "at FlashAttention-3's rate"], lines, markdown)
 
 
 def report_counts(command, build, table, counts):

@@ -218,6 +218,12 @@ class Predicting(unittest.TestCase):
             low, high = calibration.interval(fitted, speed)
             stated = f"{speed:.0f}k ({low:.0f} to {high:.0f}k)"
             self.assertTrue(stated in readme, stated)
+        shape = model_gpu.rank_shape(committed, 8)
+        rows = gpu_rules.predict(committed, counts, "H200", shape=shape)
+        all_speed = 8 * gpu_rules.tokens_per_second(shape, gpu_rules.total(rows)) / 1e6
+        low, high = calibration.interval(fitted, all_speed)
+        stated = f"{all_speed:.1f} million ({low:.1f} to {high:.1f})"
+        self.assertTrue(stated in readme, stated)
 
     def test_without_a_disassembler_the_check_is_skipped_by_name(self):
         result = subprocess.run([sys.executable, ROOT / "bench/model_gpu.py", "check", "build"], capture_output=True,
@@ -343,6 +349,12 @@ class Calibrating(unittest.TestCase):
     def test_a_gpu_that_the_table_lacks_is_predicted_as_an_h200_but_adds_nothing(self):
         prediction = bench_gpu.Prediction("NVIDIA GeForce RTX 4090")
         self.assertEqual((prediction.known, prediction.machine), (None, "H200"))
+
+    def test_a_gpu_of_a_point_that_the_table_lacks_is_named(self):
+        one = points()
+        one["step"][0]["gpu"] = "N"
+        with self.assertRaisesRegex(SystemExit, "step 1 is of N, which model_gpu.toml lacks; it has M"):
+            calibration.check(table(), {}, one)
 
     def test_a_figure_that_is_no_number_is_named(self):
         for bad in ("nan", "0", "-1", "inf"):
