@@ -120,7 +120,8 @@ def check(table, counts, points):
         rows = gpu_rules.predict(program_of(table, points, point["program"]), counts, point["gpu"], shape=shape)
         W = point["W"]
         found.append(Checked("step", point["program"], point["gpu"],
-                             point["model"] + (f", {W} GPUs" if W > 1 else ""), "tokens/s", point["tokens_per_s"],
+                             point["model"] + (f", T = {point['T']}" if point["T"] != 1024 else "")
+                             + (f", {W} GPUs" if W > 1 else ""), "tokens/s", point["tokens_per_s"],
                              gpu_rules.tokens_per_second(shape, gpu_rules.total(rows)), True, point["source"]))
     for point in points["attention"]:
         if point["program"] != "FlashAttention-2" or not point["causal"] or point["HS"] != 64:
