@@ -324,6 +324,26 @@ class Calibrating(unittest.TestCase):
             self.assertGreaterEqual(len(group), 8)
             self.assertGreaterEqual(sum(inside), 0.95 * len(inside), kind)
 
+    def test_a_step_that_the_fit_lacks_is_predicted_as_well_as_the_page_says(self):
+        table, counts, _ = shown(self)
+        points, errors, inside, speeds = calibration.load(), [], 0, []
+        for left_out in points["step"]:
+            others = [point for point in points["step"] if point is not left_out]
+            fitted = calibration.fit(table, counts, {**points, "step": others})
+            rated = calibration.with_rates(table, fitted.rates, fitted.half_k, fitted.overlap)
+            (point, *_) = calibration.check(rated, counts, {**points, "step": [left_out]})
+            errors.append(calibration.error(point))
+            low, high = calibration.interval(fitted, point.predicted)
+            inside += low <= point.measured <= high
+            speeds.append(gpu_rules.tokens_per_second(table["shape"], gpu_rules.total(
+                gpu_rules.predict(rated, counts, "H200"))) / 1000)
+        mean = math.expm1(math.sqrt(sum(error * error for error in errors) / len(errors)))
+        page = " ".join((ROOT / "docs/gpu_step.md").read_text(encoding="utf-8").split())
+        for stated in (f"an error of {mean:.1%} (root of mean square), at most {math.expm1(max(map(abs, errors))):.0%}",
+                       f"{inside} of {len(errors)} are in the range of that fit",
+                       f"moves between {min(speeds):.0f}k and {max(speeds):.0f}k"):
+            self.assertTrue(stated in page, stated)
+
     def test_a_range_is_two_standard_deviations(self):
         fitted = calibration.Fit({}, 0, 0, {"step": math.log(1.1) / 2}, [])
         low, high = calibration.interval(fitted, 100)
