@@ -97,7 +97,11 @@ def main():
     scale = scales[args.scale]
     if args.command in ("show", "run", "table", "figure") and not args.table:
         raise plan.Fault(f"{args.command}: name a table: {', '.join(t.id for t in all_tables)}")
-    chosen = [find(all_tables, args.table)] if args.table else all_tables
+    at_scale = [t for t in all_tables if t.models_at(scale)]
+    chosen = [find(all_tables, args.table)] if args.table else at_scale
+    if args.command != "show" and not chosen[0].models_at(scale):
+        raise plan.Fault(f"{args.table}: has no model at scale {scale.name}; it has some at "
+                         f"{', '.join(name for name, s in scales.items() if chosen[0].models_at(s))}")
     data = runs.Data(scale, args.datasets, args.text, args.val_text)
     state = runs.Runs(scale, args.out, data, args.results)
 
@@ -109,7 +113,7 @@ def main():
         print(f"\n{total:.0f} hours at most on one device at {args.tflops:g} TFLOP/s; cells that several tables share "
               f"are counted in each.")
     elif args.command == "list":
-        for table in all_tables:
+        for table in at_scale:
             print(f"{table.id:15} {table.title}; {table.place}: {progress(table, tables.measure(table, state))}")
     elif args.command == "show":
         show(chosen[0], scale)
@@ -138,7 +142,7 @@ def main():
                  f"At most {total:.0f} hours on one GPU that sustains {args.tflops:g} TFLOP/s "
                  "(6 FLOPs per parameter and token); cells that several tables share are counted in each. "
                  "`reproduce.py all --estimate --scale full` prints it."]
-        report.write(args.report, all_tables, state, lines)
+        report.write(args.report, at_scale, state, lines)
         print(f"written: {args.report}")
     return 1 if state.failed else 0
 

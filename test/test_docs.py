@@ -39,6 +39,8 @@ NOT_RUN = {  # the beginning of a command: why
     "transformers serve": "a server", "vllm serve": "a server on a GPU", "curl": "needs the server",
            "lm_eval": "test_lm_eval.py runs it",
     "python3 scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
+    "pip install ./scripts": "test_teon_torch.py does it",
+    "python3 scripts/teon_torch_example.py": "test_teon_torch.py runs it where torch is",
     "timeout -s KILL": "test_prepare.py kills it at every moment",
 }
 SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64",
