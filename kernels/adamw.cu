@@ -21,9 +21,9 @@ __global__ void __launch_bounds__(kFlatBlock)
         const auto gradient = load_vec<w>(grad + i);
         FOR_VEC(k, w) {
             const float g = gradient[k] * scale;
-            first[k] = beta1 * first[k] + (1.0f - beta1) * g;
-            second[k] = beta2 * second[k] + (1.0f - beta2) * g * g;
-            p[k] = p[k] * keep - step * first[k] / (sqrtf(second[k]) * v_scale + eps);
+            first[k] = fmaf(beta1, first[k], (1.0f - beta1) * g);
+            second[k] = fmaf(beta2, second[k], (1.0f - beta2) * g * g);
+            p[k] = fmaf(p[k], keep, -step * first[k] / fmaf(sqrtf(second[k]), v_scale, eps));
         }
         store_vec(master + i, p);
         store_vec(m + i, first);

@@ -2,7 +2,9 @@
 // kernels/.
 //
 // Widths are decided here alone: kVecWidth elements where all rows start aligned, else 1. The elements of a row are
-// always summed in the same order for a given C, whatever the grid.
+// always summed in the same order for a given C, whatever the grid. What is computed of an element alone has the same
+// bits at every width: products that are added to something are explicit fmaf, as compilers contract a vector body and
+// its tail differently.
 #pragma once
 
 #include <algorithm>

@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kFlatBlock)
         if (grad) {
             auto g = load_floats<w>(grad + slice.param + i);
             for (int k = 0; k < w; k++) {
-                m[k] = mu * m[k] + scale * g[k];
-                u[k] = nesterov ? scale * g[k] + mu * m[k] : m[k];
+                m[k] = fmaf(mu, m[k], scale * g[k]);
+                u[k] = nesterov ? fmaf(mu, m[k], scale * g[k]) : m[k];
             }
             store_vec(momentum + slice.state + i, m);
         }
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kFlatBlock)
         auto x = load_floats<w>(momentum + slice.state + e);
         if (grad) {
             auto g = load_floats<w>(grad + slice.param + e);
-            for (int k = 0; k < w; k++) x[k] = scale * g[k] + mu * x[k];
+            for (int k = 0; k < w; k++) x[k] = fmaf(mu, x[k], scale * g[k]);
         }
         for (int k = 0; k < w; k++) x[k] = factor == 0.0f ? 0.0f : factor * x[k];
         store_floats(Z + place_of(layout, index, e, s.n), x);
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kFlatBlock)
         constexpr int w = decltype(width)::value;
         auto x = load_floats<w>(master + slice.param + e);
         auto o = load_floats<w>(Z + place_of(layout, index, e, s.n));
-        for (int k = 0; k < w; k++) x[k] = keep * x[k] - step * o[k];
+        for (int k = 0; k < w; k++) x[k] = fmaf(keep, x[k], -step * o[k]);
         store_vec(master + slice.param + e, x);
         if (work) store_floats(work + slice.param + e, x);
     });

@@ -79,8 +79,7 @@ TEST_CASE("kernels/adamw: without working weights, or at an address without alig
     };
     const auto expected = update(0, true);
     REQUIRE(same_bits(update(0, false), expected));
-    // Width 1 may contract other products into sums than wider code does.
-    REQUIRE(compare(update(3, true), widen<Tracked>(expected), 4.0));
+    for (int64_t shift : {1, 2, 3}) REQUIRE(same_bits(update(shift, true), expected));
 }
 
 TEST_CASE("kernels/adamw: a skipped step changes nothing") {
