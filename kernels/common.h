@@ -78,6 +78,15 @@ void for_flat_width(F f, const P*... pointers) {
     }
 }
 
+// ---- weight decay -------------------------------------------------------------------------------
+
+// What weight decay multiplies a weight by. Cautious decay leaves it alone where the update moves it away from zero (Chen
+// et al., arXiv 2510.12402): x loses delta.
+__device__ __forceinline__ float kept(float x, float delta, float keep, bool cautious) {
+    const bool against = (delta < 0.0f && x > 0.0f) || (delta > 0.0f && x < 0.0f);
+    return cautious && against ? 1.0f : keep;
+}
+
 // ---- rows ---------------------------------------------------------------------------------------
 
 // A row is done by kLanes threads (a warp, or one), kWidth elements at a time. If kHeld > 0 each lane can keep its

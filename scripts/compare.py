@@ -133,7 +133,7 @@ def text_of(value):
 
 RELEVANT = {"adamw": lambda flag: not flag.startswith(("teon-", "ns-", "ortho", "momentum", "nesterov", "lr-scale",
                                                        "adamw-lr", "diagnose")),
-            "muon": lambda flag: not flag.startswith("teon-"), "teon": lambda flag: True}
+            "muon": lambda flag: not flag.startswith("teon-")}
 
 
 def group_runs(runs):
@@ -148,7 +148,7 @@ def group_runs(runs):
         mine = group.runs[0].experiment
         rivals = [g.runs[0].experiment for g in groups if g is not group]
         same = [r for r in rivals if r["optimizer"] == mine["optimizer"]]
-        relevant = RELEVANT[mine["optimizer"]]
+        relevant = RELEVANT.get(mine["optimizer"], lambda flag: True)
         differs = {k for r in same for k in mine if r.get(k) != mine[k] and relevant(k)}
         differs |= {k for r in rivals for k in ("program", "model", "steps") if r.get(k) != mine.get(k)}
         settings = [setting(k, mine[k]) for k in mine if k in differs and k != "optimizer"]

@@ -72,6 +72,32 @@ TEMPLATE_TEST_CASE("kernels/alignment: a rotation has the same bits at every ali
     });
 }
 
+TEST_CASE("kernels/alignment: updates of each element by itself have the same bits at every alignment") {
+    Stream stream;
+    const int64_t n = 1001;
+    const auto weight = random_values<float>(n, 1), gradient = random_values<float>(n, 2),
+               moment = random_values<float>(n, 3);
+    const std::vector<float> second(n, 0.37f);
+    Guarded<StepControl> control(std::vector<StepControl>{{.grad_norm = 1,
+                                                           .scale = 0.3f,
+                                                           .updates = 2,
+                                                           .bias_correction1 = 0.19f,
+                                                           .bias_correction2 = 0.0975f,
+                                                           .lr_factor = 0.7f}},
+                                 stream);
+    for (bool cautious : {false, true})
+        same_at_every_alignment([&](int64_t shift) {
+            const ElementStep step{0.01f, 0.9f, 0.1f, cautious};
+            bf16* no_work = nullptr;
+            Shifted<float> adamw(weight, shift, stream), lion(weight, shift, stream), grad(gradient, shift, stream),
+                m(moment, shift, stream), v(second, shift, stream), own(moment, shift, stream);
+            adamw_update(adamw.data(), no_work, m.data(), v.data(), grad.data(), control.data(), n, step, 0.9f, 0.95f,
+                         1e-8f, stream);
+            lion_update(lion.data(), no_work, own.data(), grad.data(), control.data(), n, step, 0.9f, 0.99f, stream);
+            return adamw.bytes() + m.bytes() + v.bytes() + lion.bytes() + own.bytes();
+        });
+}
+
 TEST_CASE("kernels/alignment: momentum, unfolding and update have the same bits at every alignment") {
     Stream stream;
     const int m = 9, n = 32;
