@@ -267,7 +267,7 @@ void step_kernels(Bench& b) {
             .grad_norm = 1.0f, .scale = 1.0f, .updates = 10, .bias_correction1 = 0.65f, .bias_correction2 = 0.4f};
         if (b.gpu) upload(control.data(), &tenth, 1, stream);
         b.kernel("AdamW", 1, 0, 30.0 * static_cast<double>(P), [&] {
-            adamw_update(master, work, first, second, grad, control.data(), P, 3e-4f, 1.0f, 0.9f, 0.95f, 1e-8f, 0.1f,
+            adamw_update(master, work, first, second, grad, control.data(), P, {3e-4f, 1.0f, 0.1f}, 0.9f, 0.95f, 1e-8f,
                          stream);
         });
         grad = m.take<float>(P);

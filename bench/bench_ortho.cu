@@ -84,7 +84,7 @@ Result measure(const Shape& s, const OrthoMethod& method, const std::vector<doub
         for (int i = 0; i < s.rows; i++)
             for (int j = 0; j < s.cols; j++)
                 values[(size_t(b) * s.rows + i) * batch.ld + j] =
-                    T(static_cast<float>(x[size_t(i) * s.cols + j] / method.margin()));
+                    T(static_cast<float>(x[size_t(i) * s.cols + j] / method.margin(std::min(s.rows, s.cols))));
     Buffer<T> X(batch.size());
     Buffer<std::byte> scratch(ortho_scratch_bytes(method, batch));
     std::vector<double> times;

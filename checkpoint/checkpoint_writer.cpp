@@ -68,9 +68,7 @@ private:
 CheckpointWriter::CheckpointWriter(CheckpointPlan plan, const ParamStore& params, std::vector<StateTensor> state,
                                    FileOps& files)
     : plan_(std::move(plan)), params_(params), state_(std::move(state)), files_(files) {
-    int64_t elements = params.table().size();
-    for (const StateTensor& t : state_) elements += static_cast<int64_t>(t.rows) * t.cols;
-    copy_ = PinnedBuffer<float>(elements);
+    copy_ = PinnedBuffer<float>(params.table().size() + elements_of(state_));
 }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -78,17 +76,16 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::save(const TrainingState& state, const Stream& stream,
-                            const std::function<const float*(int slot)>& collected) {
+                            const std::function<const float*(int64_t begin, int64_t end)>& collected) {
     if (thread_.joinable()) thread_.join();
     download(copy_.data(), params_.master_all(), params_.table().size(), stream);
-    for (int slot = 0; slot < kStateSlots; ++slot) {
-        const float* flat = collected ? collected(slot) : nullptr;
-        float* to = copy_.data() + params_.table().size();
-        for (const StateTensor& t : state_) {
-            const int64_t n = static_cast<int64_t>(t.rows) * t.cols;
-            if (t.slot == slot) download(to, flat ? flat + params_.table()[t.param].offset : t.data, n, stream);
-            to += n;
-        }
+    float* to = copy_.data() + params_.table().size();
+    if (collected) {
+        for_each_window(elements_of(state_), params_.table().size(), [&](int64_t begin, int64_t end) {
+            download(to + begin, collected(begin, end), end - begin, stream);
+        });
+    } else {
+        for (const StateTensor& t : state_) download(std::exchange(to, to + t.size()), t.data, t.size(), stream);
     }
     copied_.record(stream);
     reported_ = false;

@@ -5,6 +5,7 @@
 // the older checkpoints as they were.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <optional>
@@ -41,6 +42,12 @@ struct CheckpointPlan {
     int64_t keep_every = 0;  // steps that are multiples of this are kept too
 };
 
+// Calls f(begin, end) for [0, n) in pieces of at most `most`.
+template <typename F>
+void for_each_window(int64_t n, int64_t most, F f) {
+    for (int64_t begin = 0; begin < n; begin += most) f(begin, std::min(n, begin + most));
+}
+
 class CheckpointWriter {
 public:
     // Allocates the pinned copy: as much as master weights and optimizer state. `params` and what `state` points at
@@ -50,10 +57,11 @@ public:
     ~CheckpointWriter();  // waits for the save in flight
 
     // Begins a save of the state that the stream's queued work leaves. Weights that are not finite are not saved: the
-    // result names them. Waits for an earlier save first, never for this one. collected(slot), where several ranks share
-    // the optimizer's state: that slot of all of it, laid out as the parameters.
+    // result names them. Waits for an earlier save first, never for this one. collected(begin, end), where several ranks
+    // share the optimizer's state: elements [begin, end) of all of it, tensor after tensor, as many as the parameters
+    // have or less.
     void save(const TrainingState& state, const Stream& stream,
-              const std::function<const float*(int slot)>& collected = nullptr);
+              const std::function<const float*(int64_t begin, int64_t end)>& collected = nullptr);
     // The result of a save that finished since the last call, or of the one in flight if `wait`; nullopt if there is
     // none.
     std::optional<SaveResult> result(bool wait);

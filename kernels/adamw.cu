@@ -1,54 +1,37 @@
 // AdamW (Loshchilov & Hutter, arXiv 1711.05101).
-#include "kernels/common.h"
-#include "kernels/ops.h"
+#include "kernels/element_update.h"
 
 namespace teon {
 
-template <typename T, int W>
-__global__ void __launch_bounds__(kFlatBlock)
-    adamw_update_kernel(float* master, T* work, float* m, float* v, const float* grad, const StepControl* control,
-                        int64_t n, float peak_lr, float lr_scale, float beta1, float beta2, float eps,
-                        float weight_decay) {
-    wait_for_earlier_kernels();
-    if (control->skip != 0) return;
-    const float lr = peak_lr * control->lr_factor * lr_scale;
-    const float scale = control->scale, keep = 1.0f - lr * weight_decay;
-    const float step = lr / control->bias_correction1;
-    const float v_scale = 1.0f / sqrtf(control->bias_correction2);
-    for_each_vec<W>(n, [=](auto width, int64_t i) {
-        constexpr int w = decltype(width)::value;
-        auto p = load_vec<w>(master + i), first = load_vec<w>(m + i), second = load_vec<w>(v + i);
-        const auto gradient = load_vec<w>(grad + i);
-        FOR_VEC(k, w) {
-            const float g = gradient[k] * scale;
-            first[k] = beta1 * first[k] + (1.0f - beta1) * g;
-            second[k] = beta2 * second[k] + (1.0f - beta2) * g * g;
-            p[k] = p[k] * keep - step * first[k] / (sqrtf(second[k]) * v_scale + eps);
-        }
-        store_vec(master + i, p);
-        store_vec(m + i, first);
-        store_vec(v + i, second);
-        if (work != nullptr) store_floats(work + i, p);
-    });
-}
+namespace {
+
+struct AdamW {
+    static constexpr int kStates = 2;
+    float beta1, beta2, eps;
+    struct Launch {
+        float step, v_scale;
+    };
+    __device__ __forceinline__ Launch begin(float lr, const StepControl& control) const {
+        return {lr / control.bias_correction1, 1.0f / sqrtf(control.bias_correction2)};
+    }
+    __device__ __forceinline__ float delta(const Launch& launch, float* state, float g) const {
+        const float m = state[0] = fmaf(beta1, state[0], (1.0f - beta1) * g);
+        const float v = state[1] = fmaf(beta2, state[1], (1.0f - beta2) * g * g);
+        return launch.step * m / fmaf(sqrtf(v), launch.v_scale, eps);
+    }
+};
+
+}  // namespace
 
 template <typename T>
 void adamw_update(float* master, T* work, float* m, float* v, const float* grad, const StepControl* control, int64_t n,
-                  float lr, float lr_scale, float beta1, float beta2, float eps, float weight_decay,
-                  const Stream& stream) {
-    constexpr int WIDEST = kVecWidth<float>;
-    for_flat_width<WIDEST>(
-        [&](auto width) {
-            constexpr int W = decltype(width)::value;
-            launch<adamw_update_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, master, work, m, v, grad,
-                                              control, n, lr, lr_scale, beta1, beta2, eps, weight_decay);
-        },
-        master, work, m, v, grad);
+                  const ElementStep& step, float beta1, float beta2, float eps, const Stream& stream) {
+    element_update(master, work, {{m, v}}, grad, control, n, AdamW{beta1, beta2, eps}, step, stream);
 }
 
-template void adamw_update(float*, float*, float*, float*, const float*, const StepControl*, int64_t, float, float,
-                           float, float, float, float, const Stream&);
-template void adamw_update(float*, bf16*, float*, float*, const float*, const StepControl*, int64_t, float, float,
-                           float, float, float, float, const Stream&);
+template void adamw_update(float*, float*, float*, float*, const float*, const StepControl*, int64_t,
+                           const ElementStep&, float, float, float, const Stream&);
+template void adamw_update(float*, bf16*, float*, float*, const float*, const StepControl*, int64_t, const ElementStep&,
+                           float, float, float, const Stream&);
 
 }  // namespace teon

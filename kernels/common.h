@@ -2,7 +2,9 @@
 // kernels/.
 //
 // Widths are decided here alone: kVecWidth elements where all rows start aligned, else 1. The elements of a row are
-// always summed in the same order for a given C, whatever the grid.
+// always summed in the same order for a given C, whatever the grid. What is computed of an element alone has the same
+// bits at every width: products that are added to something are explicit fmaf, as compilers contract a vector body and
+// its tail differently.
 #pragma once
 
 #include <algorithm>
@@ -74,6 +76,15 @@ void for_flat_width(F f, const P*... pointers) {
     } else {
         f(std::integral_constant<int, 1>{});
     }
+}
+
+// ---- weight decay -------------------------------------------------------------------------------
+
+// What weight decay multiplies a weight by. Cautious decay leaves it alone where the update moves it away from zero (Chen
+// et al., arXiv 2510.12402): x loses delta.
+__device__ __forceinline__ float kept(float x, float delta, float keep, bool cautious) {
+    const bool against = (delta < 0.0f && x > 0.0f) || (delta > 0.0f && x < 0.0f);
+    return cautious && against ? 1.0f : keep;
 }
 
 // ---- rows ---------------------------------------------------------------------------------------

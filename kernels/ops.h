@@ -222,16 +222,28 @@ struct StepControl {
 void step_control(StepControl* control, const float* norm_squared, const float* loss, float lr_factor, float clip,
                   float spike_limit, float beta1, float beta2, const Stream& stream);
 
-// ---- adamw.cu -----------------------------------------------------------------------------------
+// ---- adamw.cu, lion.cu --------------------------------------------------------------------------
 
-// AdamW with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101) on n parameters:
-//   g = grad * scale; m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2;
-//   master = master (1 - r wd) - r (m / bc1) / (sqrt(v / bc2) + eps); work = master rounded (work may be nullptr),
-// where r = lr * lr_factor of control * lr_scale.
+// What updates of each element by itself have in common: g = grad * scale of control is a gradient, r = lr * lr_factor of
+// control * lr_scale a step's learning rate, and
+//   master = master (1 - r weight_decay) - r u; work = master rounded (work may be nullptr)
+// for the rule's direction u. Cautious weight decay (arXiv 2510.12402) decays only where u * master >= 0. Nothing
+// changes if control says skip. n elements.
+struct ElementStep {
+    float lr, lr_scale = 1, weight_decay = 0;
+    bool cautious = false;
+};
+
+// AdamW (Loshchilov & Hutter, arXiv 1711.05101):
+//   m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2; u = (m / bc1) / (sqrt(v / bc2) + eps).
 template <typename T>
 void adamw_update(float* master, T* work, float* m, float* v, const float* grad, const StepControl* control, int64_t n,
-                  float lr, float lr_scale, float beta1, float beta2, float eps, float weight_decay,
-                  const Stream& stream);
+                  const ElementStep& step, float beta1, float beta2, float eps, const Stream& stream);
+
+// Lion (Chen et al., arXiv 2302.06675, algorithm 2): u = sign(beta1 m + (1-beta1) g); m = beta2 m + (1-beta2) g.
+template <typename T>
+void lion_update(float* master, T* work, float* m, const float* grad, const StepControl* control, int64_t n,
+                 const ElementStep& step, float beta1, float beta2, const Stream& stream);
 
 // ---- fill.cu ------------------------------------------------------------------------------------
 
@@ -248,10 +260,11 @@ void cast(Dst* dst, const Src* src, int64_t n, const Stream& stream);
 // The slices M_k that one batch of orthogonalizations is made of: matrices (m x n) of one shape, K after K for each
 // unfolding. What a kernel has to know of a slice lies on the device.
 struct Slice {
-    int64_t param;  // where it begins in the flat buffers (gradients, master and work weights), in elements
-    int64_t state;  // and in the momentum buffer
-    float step;     // factor of the learning rate for O_k
-    float decay;    // weight decay
+    int64_t param;        // where it begins in the flat buffers (gradients, master and work weights), in elements
+    int64_t state;        // and in the momentum buffer
+    float step;           // factor of the learning rate for O_k
+    float decay;          // weight decay
+    int64_t neurons = 0;  // where the second moments of its rows begin, in the momentum buffer, too (NorMuon)
 };
 struct SliceBatch {
     const Slice* slices;  // device, count
@@ -287,12 +300,36 @@ template <typename T>
 void unfold(T* Z, const float* momentum, const float* grad, const float* scales, const StepControl* control,
             const SliceBatch& s, const SliceLayout& layout, float mu, const Stream& stream);
 
+// The factors with which NorMuon multiplies the rows of each slice O of Z (Li et al., arXiv 2510.05491, algorithm 1):
+//   v = beta2 v + (1 - beta2) (mean of the row's squares);  scales (count, m) = f / (sqrt(v) + 1e-8),
+// where v (m) lies in `state` at the slice's `neurons`, and f gives the slice the norm that O has or, if unit_rms, the
+// root mean square 1. A slice of zeros gets zeros. Nothing if control says skip. scales: neuron_scales_floats(s) floats,
+// of which the first count * m are the result.
+int64_t neuron_scales_floats(const SliceBatch& s);
+template <typename T>
+void neuron_scales(float* scales, float* state, const T* Z, const StepControl* control, const SliceBatch& s,
+                   const SliceLayout& layout, float beta2, bool unit_rms, const Stream& stream);
+
 // master = master (1 - r decay) - r step Z, slice by slice, where r = lr * lr_factor of control; work = master rounded
 // (nullptr: none). Nothing if control says skip. Without control r = lr: with master = 0, decay = 0, step = -1 and
-// lr = 1 this is the inverse of unfold.
+// lr = 1 this is the inverse of unfold. Rows of Z are multiplied by row_scales (count, m) first (nullptr: 1). cautious:
+// only weights that the update moves to zero decay, as in ElementStep.
 template <typename T, typename W>
 void fold_update(float* master, W* work, const T* Z, const StepControl* control, const SliceBatch& s,
-                 const SliceLayout& layout, float lr, const Stream& stream);
+                 const SliceLayout& layout, float lr, const Stream& stream, const float* row_scales = nullptr,
+                 bool cautious = false);
+
+// scales (count, side) = 1 / sqrt(sum over j of |R(i, j)|), 1 where the sum is 0, for count square matrices R (side x side,
+// rows ld elements apart): with them as row factors R = X X^T has no eigenvalue above 1 (Prach & Lampert, "Almost-orthogonal
+// layers", arXiv 2208.03160, theorem 1).
+template <typename T>
+void aol_scales(float* scales, const T* R, int count, int side, int64_t ld, const Stream& stream);
+
+// x(i, j) *= row_scales[i] * column_scales[j] for count matrices (rows x cols, rows ld elements apart, gaps untouched), of
+// which each has scales of its own. nullptr: 1.
+template <typename T>
+void scale_rows_columns(T* x, const float* row_scales, const float* column_scales, int count, int rows, int cols,
+                        int64_t ld, const Stream& stream);
 
 // out = x + a I for count square matrices (side x side, rows ld elements apart, gaps included) of float, bf16 or f16.
 template <typename T>

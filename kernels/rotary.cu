@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(Shape::kBlock) rotary_kernel(T* x, const float
         Vec<float, W> u, v;
         FOR_VEC(k, W) {
             const float sine = direction * s[k];
-            u[k] = a[k] * c[k] - b[k] * sine;
-            v[k] = b[k] * c[k] + a[k] * sine;
+            u[k] = fmaf(a[k], c[k], -b[k] * sine);
+            v[k] = fmaf(b[k], c[k], a[k] * sine);
         }
         store_floats(first, u);
         store_floats(second, v);

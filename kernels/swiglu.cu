@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(Shape::kBlock)
         FOR_VEC(k, W) {
             float s = div_fast(1.0f, 1.0f + exp_fast(-g[k]));
             du[k] = d[k] * g[k] * s;
-            dg[k] = d[k] * u[k] * s * (1.0f + g[k] * (1.0f - s));
+            dg[k] = d[k] * u[k] * s * fmaf(g[k], 1.0f - s, 1.0f);
         }
         store_floats(dgate + j, dg);
         store_floats(dgate + F + j, du);

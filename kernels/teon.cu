@@ -12,6 +12,8 @@ namespace teon {
 namespace {
 
 constexpr float kEpsilon = 1e-7f;  // keeps 0 / 0 away; as in Keller Jordan's Muon
+constexpr float kNeuronEpsilon = 1e-8f;
+constexpr int kRowsBlock = 128;  // of kernels with a warp per row
 
 __device__ __forceinline__ bool skips(const StepControl* control) { return control && control->skip; }
 __device__ __forceinline__ float grad_scale(const StepControl* control) { return control ? control->scale : 1.0f; }
@@ -48,8 +50,8 @@ __global__ void __launch_bounds__(kFlatBlock)
         if (grad) {
             auto g = load_floats<w>(grad + slice.param + i);
             for (int k = 0; k < w; k++) {
-                m[k] = mu * m[k] + scale * g[k];
-                u[k] = nesterov ? scale * g[k] + mu * m[k] : m[k];
+                m[k] = fmaf(mu, m[k], scale * g[k]);
+                u[k] = nesterov ? fmaf(mu, m[k], scale * g[k]) : m[k];
             }
             store_vec(momentum + slice.state + i, m);
         }
@@ -108,7 +110,7 @@ __global__ void __launch_bounds__(kFlatBlock)
         auto x = load_floats<w>(momentum + slice.state + e);
         if (grad) {
             auto g = load_floats<w>(grad + slice.param + e);
-            for (int k = 0; k < w; k++) x[k] = scale * g[k] + mu * x[k];
+            for (int k = 0; k < w; k++) x[k] = fmaf(mu, x[k], scale * g[k]);
         }
         for (int k = 0; k < w; k++) x[k] = factor == 0.0f ? 0.0f : factor * x[k];
         store_floats(Z + place_of(layout, index, e, s.n), x);
@@ -118,7 +120,7 @@ __global__ void __launch_bounds__(kFlatBlock)
 template <typename T, typename WorkT, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     fold_update_kernel(float* master, WorkT* work, const T* Z, const StepControl* control, SliceBatch s,
-                       SliceLayout layout, float peak_lr) {
+                       SliceLayout layout, float peak_lr, const float* row_scales, bool cautious) {
     wait_for_earlier_kernels();
     if (skips(control)) return;
     const float lr = control ? peak_lr * control->lr_factor : peak_lr;
@@ -129,9 +131,91 @@ __global__ void __launch_bounds__(kFlatBlock)
         constexpr int w = decltype(width)::value;
         auto x = load_floats<w>(master + slice.param + e);
         auto o = load_floats<w>(Z + place_of(layout, index, e, s.n));
-        for (int k = 0; k < w; k++) x[k] = keep * x[k] - step * o[k];
+        const float scale = row_scales ? step * row_scales[int64_t{index} * s.m + e / s.n] : step;
+        for (int k = 0; k < w; k++) {
+            const float delta = scale * o[k];
+            x[k] = fmaf(kept(x[k], delta, keep, cautious), x[k], -delta);
+        }
         store_vec(master + slice.param + e, x);
         if (work) store_floats(work + slice.param + e, x);
+    });
+}
+
+// One warp per row of a slice. rows (count, m): 1 / (sqrt(v) + epsilon), the sum of the row's squares, and that after the
+// factor.
+template <typename T>
+__global__ void __launch_bounds__(kRowsBlock)
+    neuron_rows_kernel(float* scales, float* state, const T* Z, const StepControl* control, SliceBatch s,
+                       SliceLayout layout, float beta2) {
+    wait_for_earlier_kernels();
+    if (skips(control)) return;
+    const int index = static_cast<int>(blockIdx.y), lane = static_cast<int>(threadIdx.x) % 32;
+    const int i = static_cast<int>(blockIdx.x * (kRowsBlock / 32) + threadIdx.x / 32);
+    if (i >= s.m) return;
+    const T* row = Z + place_of(layout, index, int64_t{i} * s.n, s.n);
+    float sum = 0.0f;
+    for (int j = lane; j < s.n; j += 32) {
+        const float o = static_cast<float>(row[j]);
+        sum = fmaf(o, o, sum);
+    }
+    sum = warp_sum(sum);
+    if (lane != 0) return;
+    float* v = state + s.slices[index].neurons + i;
+    *v = fmaf(beta2, *v, (1.0f - beta2) * (sum / static_cast<float>(s.n)));
+    const float factor = 1.0f / (sqrtf(*v) + kNeuronEpsilon);
+    const int64_t at = int64_t{index} * s.m + i, all = int64_t{s.count} * s.m;
+    scales[at] = factor;
+    scales[all + at] = sum;
+    scales[2 * all + at] = sum * factor * factor;
+}
+
+// One block per slice: from the rows' factors to those that keep its norm.
+__global__ void __launch_bounds__(kFlatBlock)
+    neuron_scales_kernel(float* scales, const StepControl* control, SliceBatch s, bool unit_rms) {
+    wait_for_earlier_kernels();
+    if (skips(control)) return;
+    const int64_t first = int64_t{blockIdx.x} * s.m, all = int64_t{s.count} * s.m;
+    float before = 0.0f, after = 0.0f;
+    for (int i = static_cast<int>(threadIdx.x); i < s.m; i += kFlatBlock) {
+        before += scales[all + first + i];
+        after += scales[2 * all + first + i];
+    }
+    before = block_sum(before);
+    after = block_sum(after);
+    const float wanted = unit_rms ? static_cast<float>(s.size()) : before;
+    const float factor = after > 0.0f ? sqrtf(wanted / after) : 0.0f;
+    for (int i = static_cast<int>(threadIdx.x); i < s.m; i += kFlatBlock) scales[first + i] *= factor;
+}
+
+// One warp per row of the matrices.
+template <typename T>
+__global__ void __launch_bounds__(kRowsBlock)
+    aol_scales_kernel(float* scales, const T* R, int64_t rows, int side, int64_t ld) {
+    wait_for_earlier_kernels();
+    const int64_t i = int64_t{blockIdx.x} * (kRowsBlock / 32) + threadIdx.x / 32;
+    if (i >= rows) return;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float sum = 0.0f;
+    for (int j = lane; j < side; j += 32) sum += fabsf(static_cast<float>(R[i * ld + j]));
+    sum = warp_sum(sum);
+    if (lane == 0) scales[i] = sum > 0.0f ? 1.0f / sqrtf(sum) : sum == 0.0f ? 1.0f : sum;  // NaN stays NaN
+}
+
+template <typename T, int W>
+__global__ void __launch_bounds__(kFlatBlock)
+    scale_rows_columns_kernel(T* x, const float* row_scales, const float* column_scales, int rows, int cols, int64_t ld,
+                              int64_t n) {
+    wait_for_earlier_kernels();
+    for_each_vec<W>(n, [=](auto width, int64_t e) {
+        constexpr int w = decltype(width)::value;
+        const int64_t row = e / ld, column = e - row * ld;
+        const float by_row = row_scales ? row_scales[row] : 1.0f;
+        const float* by_column = column_scales ? column_scales + row / rows * cols + column : nullptr;
+        auto v = load_floats<w>(x + e);
+        for (int k = 0; k < w; k++) {
+            if (column + k < cols) v[k] *= by_column ? by_row * by_column[k] : by_row;
+        }
+        store_floats(x + e, v);
     });
 }
 
@@ -195,13 +279,49 @@ void unfold(T* Z, const float* momentum, const float* grad, const float* scales,
     });
 }
 
+int64_t neuron_scales_floats(const SliceBatch& s) { return int64_t{3} * s.count * s.m; }
+
+template <typename T>
+void neuron_scales(float* scales, float* state, const T* Z, const StepControl* control, const SliceBatch& s,
+                   const SliceLayout& layout, float beta2, bool unit_rms, const Stream& stream) {
+    check_slices(s);
+    const auto blocks = static_cast<unsigned>(ceil_div(s.m, kRowsBlock / 32)), count = static_cast<unsigned>(s.count);
+    launch<neuron_rows_kernel<T>>({dim3(blocks, count), kRowsBlock}, stream, scales, state, Z, control, s, layout,
+                                  beta2);
+    launch<neuron_scales_kernel>({s.count, kFlatBlock}, stream, scales, control, s, unit_rms);
+}
+
+template <typename T>
+void aol_scales(float* scales, const T* R, int count, int side, int64_t ld, const Stream& stream) {
+    const int64_t rows = int64_t{count} * side;
+    launch<aol_scales_kernel<T>>({ceil_div(rows, kRowsBlock / 32), kRowsBlock}, stream, scales, R, rows, side, ld);
+}
+
+template <typename T>
+void scale_rows_columns(T* x, const float* row_scales, const float* column_scales, int count, int rows, int cols,
+                        int64_t ld, const Stream& stream) {
+    const int64_t n = int64_t{count} * rows * ld;
+    auto go = [&](auto width) {
+        constexpr int W = decltype(width)::value;
+        launch<scale_rows_columns_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, x, row_scales, column_scales,
+                                                rows, cols, ld, n);
+    };
+    constexpr int W = kVecWidth<float>;
+    if (vec_aligned<T, W>(ld, x)) {
+        go(std::integral_constant<int, W>{});
+    } else {
+        go(std::integral_constant<int, 1>{});
+    }
+}
+
 template <typename T, typename WorkT>
 void fold_update(float* master, WorkT* work, const T* Z, const StepControl* control, const SliceBatch& s,
-                 const SliceLayout& layout, float lr, const Stream& stream) {
+                 const SliceLayout& layout, float lr, const Stream& stream, const float* row_scales, bool cautious) {
     check_slices(s);
     for_slice_width(s, layout.row_stride % kVecWidth<float> == 0 ? s.n : 1, [&](auto width) {
         constexpr int W = decltype(width)::value;
-        launch<fold_update_kernel<T, WorkT, W>>(slice_grid<W>(s), stream, master, work, Z, control, s, layout, lr);
+        launch<fold_update_kernel<T, WorkT, W>>(slice_grid<W>(s), stream, master, work, Z, control, s, layout, lr,
+                                                row_scales, cautious);
     });
 }
 
@@ -225,13 +345,17 @@ void drop_null_directions(float* U, const float* S, int rows, int r, float toler
     launch<drop_null_directions_kernel>({flat_blocks<1>(n), kFlatBlock}, stream, U, S, n, r, tolerance);
 }
 
-#define INSTANTIATE(T)                                                                                             \
-    template void unfold(T*, const float*, const float*, const float*, const StepControl*, const SliceBatch&,      \
-                         const SliceLayout&, float, const Stream&);                                                \
-    template void fold_update(float*, float*, const T*, const StepControl*, const SliceBatch&, const SliceLayout&, \
-                              float, const Stream&);                                                               \
-    template void fold_update(float*, bf16*, const T*, const StepControl*, const SliceBatch&, const SliceLayout&,  \
-                              float, const Stream&);                                                               \
+#define INSTANTIATE(T)                                                                                               \
+    template void unfold(T*, const float*, const float*, const float*, const StepControl*, const SliceBatch&,        \
+                         const SliceLayout&, float, const Stream&);                                                  \
+    template void neuron_scales(float*, float*, const T*, const StepControl*, const SliceBatch&, const SliceLayout&, \
+                                float, bool, const Stream&);                                                         \
+    template void fold_update(float*, float*, const T*, const StepControl*, const SliceBatch&, const SliceLayout&,   \
+                              float, const Stream&, const float*, bool);                                             \
+    template void fold_update(float*, bf16*, const T*, const StepControl*, const SliceBatch&, const SliceLayout&,    \
+                              float, const Stream&, const float*, bool);                                             \
+    template void aol_scales(float*, const T*, int, int, int64_t, const Stream&);                                    \
+    template void scale_rows_columns(T*, const float*, const float*, int, int, int, int64_t, const Stream&);         \
     template void add_identity(T*, const T*, float, int, int, int64_t, const Stream&);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

@@ -24,8 +24,8 @@ public:
           rope_scaling_(c.rope_scaling) {
         const DecoderNames& n = c.names;
         const int Q = NH_ * HS_, KV = NKV_ * HS_;
-        qkv_ = Linear(b, {{n.q, Role::q, Q, Q}, {n.k, Role::k, KV, KV}, {n.v, Role::v, KV, KV}}, c.C, c.C, c.init_std,
-                      c.biases);
+        qkv_ = Linear(b, {{n.q, Role::q, Q, Q, NH_}, {n.k, Role::k, KV, KV, NKV_}, {n.v, Role::v, KV, KV, NKV_}}, c.C,
+                      c.C, c.init_std, c.biases);
         if (c.qk_norm) {
             q_norm_ = b.vector(n.q_norm, "weight", Role::norm, HS_, HS_, Init::ones);
             k_norm_ = b.vector(n.k_norm, "weight", Role::norm, HS_, HS_, Init::ones);

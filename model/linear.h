@@ -18,12 +18,13 @@ struct Linear {
         const ParamName& name;
         Role role;
         int out, logical_out;
+        int heads = 1;  // ParamRow::heads
     };
     Linear() = default;
     Linear(ParamBuilder& b, std::initializer_list<Part> parts, int in, int logical_in, float std, bool biases)
         : in(in) {
         for (const Part& p : parts) {
-            const int row = b.matrix(p.name, p.role, p.out, in, p.logical_out, logical_in, std, weight >= 0);
+            const int row = b.matrix(p.name, p.role, p.out, in, p.logical_out, logical_in, std, weight >= 0, p.heads);
             if (weight < 0) weight = row;
             out += p.out;
             weights += static_cast<double>(p.logical_out) * logical_in;

@@ -13,12 +13,13 @@ struct ParamBuilder {
 
     // Both return the row's index. Logical sizes are those without padding.
     int matrix(const ParamName& name, Role role, int rows, int cols, int logical_rows, int logical_cols, float std,
-               bool joined = false) {
+               bool joined = false, int heads = 1) {
         ParamRow row = make(name, "weight", role, rows, cols, logical_rows, logical_cols);
         row.slot.transposed = transposed && is_hidden_matrix(role);
         row.init_std = std;
         row.decay = true;
         row.joined = joined;
+        row.heads = heads;
         return table.add(std::move(row));
     }
     int vector(const ParamName& name, const char* suffix, Role role, int n, int logical_n, Init init,

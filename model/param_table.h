@@ -46,6 +46,7 @@ struct ParamRow {
     Init init = Init::normal;
     float init_std = 0;
     bool decay = false;   // weight decay applies (matrices and embeddings; never vectors)
+    int heads = 1;        // attention heads whose outputs the rows are, as many rows each (q, k, v)
     bool joined = false;  // begins where the row before it ends, so that one GEMM may use both (q, k, v; gate, up)
     CheckpointSlot slot;
     int64_t offset = 0;  // elements from the beginning of each flat buffer; set by ParamTable

@@ -3,41 +3,19 @@
 #include <algorithm>
 
 #include "optim/diagnostics.h"
+#include "optim/methods.h"
 #include "optim/placement.h"
 #include "optim/stacks.h"
-#include "runtime/integer.h"
 
 namespace teon {
 
 namespace {
 
-// One launch of adamw_update, on what this rank owns of a run, and where the moments of that lie.
-struct AdamwState {
-    AdamwRun run;
+// What this rank owns of a run, and where the state of that lies.
+struct RunState {
+    ElementRun run;
     int64_t offset, size;
-    Buffer<float> m, v;
-};
-
-// In each round every rank updates some of its stacks, [first, first + count) of them. Their weights then travel to the
-// other ranks while the next round is computed.
-struct Round {
-    int first = 0, count = 0;
-    std::vector<Part> updated;  // of all ranks
-};
-
-// This rank's stacks of a group, their momentum (slice after slice, in the group's order) and what kernels know of each
-// slice.
-struct GroupState {
-    StackGroup group;
-    std::vector<Round> rounds;
-    Buffer<float> momentum;
-    Buffer<Slice> slices;
-    Buffer<int> nonfinite;  // per stack: 1 once its momentum was not finite
-    bool aligned = true;
-    SliceBatch batch(int first_stack, int count) const {
-        const Unfolding& u = group.unfolding;
-        return {slices.data() + first_stack * u.K, count * u.K, u.m, u.n, aligned};
-    }
+    std::vector<Buffer<float>> state;
 };
 
 Buffer<float> zeros(int64_t n, const Stream& stream) {
@@ -46,116 +24,82 @@ Buffer<float> zeros(int64_t n, const Stream& stream) {
     return buffer;
 }
 
-// Cuts a group of all stacks to those of `rank`, and into rounds. Several ranks take a few rounds, so that there is
-// something to compute while weights travel, and the first layers come first.
-std::vector<Round> share_group(StackGroup& group, const OptimizerPlan& plan, const ParamTable& table,
-                               const Ownership& ownership, int rank) {
-    const Placement& placement = ownership.placement();
-    if (placement.ranks > 1) {
-        std::stable_sort(group.stacks.begin(), group.stacks.end(), [&](int a, int b) {
-            return table[plan.stacks[a].rows[0]].layer < table[plan.stacks[b].rows[0]].layer;
-        });
-    }
-    std::vector<std::vector<int>> stacks(placement.ranks);
-    for (int s : group.stacks) stacks[placement.owner[s]].push_back(s);
-    size_t most = 0;
-    for (auto& own : stacks) most = std::max(most, own.size());
-    constexpr size_t kRounds = 4;
-    if (placement.ranks > 1) group.chunk = std::min(group.chunk, static_cast<int>(ceil_div(most, kRounds)));
-    const size_t chunk = group.chunk;
-    group.stacks = stacks[rank];
-
-    std::vector<Round> rounds;
-    for (size_t begin = 0; begin < most; begin += chunk) {
-        std::vector<int> rows;
-        auto end_of = [&](auto& own) { return std::clamp(own.size(), begin, begin + chunk); };
-        for (auto& own : stacks) {
-            for (size_t i = begin; i < end_of(own); ++i)
-                rows.insert(rows.end(), plan.stacks[own[i]].rows.begin(), plan.stacks[own[i]].rows.end());
-        }
-        std::sort(rows.begin(), rows.end());
-        const size_t count = end_of(group.stacks) - begin;
-        rounds.push_back({static_cast<int>(begin), static_cast<int>(count), ownership.parts(rows)});
-    }
-    return rounds;
-}
-
-GroupState make_group(const StackGroup& group, std::vector<Round> rounds, const OptimizerPlan& plan,
-                      const ParamTable& table, const OptimizerOptions& options, const Stream& stream) {
-    GroupState state{.group = group,
-                     .rounds = std::move(rounds),
-                     .momentum = {},
-                     .slices = Buffer<Slice>(group.slices()),
-                     .nonfinite = Buffer<int>(static_cast<int64_t>(group.stacks.size()))};
-    const int64_t stride = momentum_stride(group.unfolding.m, group.unfolding.n);
-    std::vector<Slice> slices;
-    for (int s : group.stacks) {
-        const Stack& stack = plan.stacks[s];
-        const float step = static_cast<float>(step_factor(table, stack, options));
-        for (int row : stack.rows) {
-            const float decay = table[row].decay ? options.weight_decay : 0.0f;
-            slices.push_back({table[row].offset, static_cast<int64_t>(slices.size()) * stride, step, decay});
-            state.aligned = state.aligned && table[row].offset % kVecWidth<float> == 0;
-        }
-    }
-    state.momentum = zeros(static_cast<int64_t>(slices.size()) * stride, stream);
-    upload(state.slices.data(), slices.data(), std::ssize(slices), stream);
-    stream.synchronize();  // slices end here
-    zero(state.nonfinite.data(), state.nonfinite.size(), stream);
-    return state;
-}
-
 }  // namespace
 
 struct Optimizer::Impl {
     OptimizerOptions options;
     ParamTable table;
+    const MethodInfo& info;
     OptimizerPlan plan;
     Ownership ownership;
-    std::vector<Part> adamw_parts;  // of all ranks, in the flat buffers
-    std::vector<AdamwState> adamw;
-    std::vector<GroupState> groups;
-    Buffer<std::byte> scratch;      // one chunk of unfoldings, then orthogonalize()'s own
-    Buffer<float> partial, scales;  // of one chunk of slices
+    std::vector<Part> element_parts;  // of all ranks, in the flat buffers
+    std::vector<RunState> runs;
+    Buffer<float> matrix_state;                         // of this rank's stacks
+    std::vector<std::vector<int64_t>> matrix_state_at;  // MatrixSetup::at
+    std::unique_ptr<MatrixUpdater> matrices;
 
-    template <typename W>
-    void step(ParamStore& params, const StepControl* control, Context& context);
-    template <typename T, typename W>
-    void step_chunk(const GroupState& state, int first, int count, ParamStore& params, W* work,
-                    const StepControl* control, Context& context);
+    Impl(const ParamTable& t, const OptimizerOptions& o, Context& context)
+        : options(o),
+          table(t),
+          info(info_of(o.method)),
+          plan(plan_optimizer(t, o)),
+          ownership(t, plan, o, context.comm->size()),
+          element_parts(ownership.parts(plan.element_rows)),
+          matrix_state_at(table.count()) {
+        const int rank = context.comm->rank();
+        make_runs(ownership.placement().elements[rank], context.stream);
+        if (!info.matrices) return;
+        int64_t floats = 0;
+        for (size_t s = 0; s < plan.stacks.size(); ++s) {
+            if (ownership.placement().owner[s] != rank) continue;
+            for (int row : plan.stacks[s].rows)
+                for (const StateShape& shape : state_of(row)) {
+                    matrix_state_at[row].push_back(floats);
+                    floats += shape.stride();
+                }
+        }
+        matrix_state = zeros(floats, context.stream);
+        matrices =
+            info.matrices->make({table, plan, options, ownership, matrix_state.data(), matrix_state_at, context});
+    }
 
-    Impl(const ParamTable& t, const OptimizerOptions& o, int ranks)
-        : options(o), table(t), plan(plan_optimizer(t, o)), ownership(t, plan, o, ranks) {}
+    // own: among the elements of all runs.
+    void make_runs(const Part& own, const Stream& stream) {
+        int64_t begin = 0;  // of the run among the elements of all runs
+        for (ElementRun& run : element_runs(table, plan, options)) {
+            const int64_t from = std::clamp(own.offset - begin, int64_t{0}, run.size);
+            const int64_t to = std::clamp(own.offset + own.size - begin, from, run.size);
+            begin += run.size;
+            const int64_t offset = run.offset + from, size = to - from;
+            std::vector<Buffer<float>> state;
+            for (size_t i = 0; i < info.elements->state.size(); ++i) state.push_back(zeros(size, stream));
+            runs.push_back({std::move(run), offset, size, std::move(state)});
+        }
+    }
+
+    std::vector<StateShape> state_of(int row) const { return info.matrices->state(options, table[row]); }
+
+    void step_elements(ParamStore& params, bf16* work, const StepControl* control, const Stream& stream) const {
+        for (const RunState& s : runs) {
+            if (s.size == 0) continue;
+            // Weight decay goes with the learning rate before the role's factor.
+            const float decay =
+                s.run.decay ? options.adamw_weight_decay.value_or(options.weight_decay) / s.run.lr_scale : 0;
+            ElementUpdate u{.master = params.master_all() + s.offset,
+                            .work = work ? work + s.offset : nullptr,
+                            .state = {},
+                            .grad = params.grad_all() + s.offset,
+                            .control = control,
+                            .n = s.size,
+                            .step = {options.adamw_lr, s.run.lr_scale, decay, options.cautious_weight_decay}};
+            for (const Buffer<float>& state : s.state) u.state.push_back(state.data());
+            info.elements->update(u, options, stream);
+        }
+    }
 };
 
 Optimizer::Optimizer(const ParamStore& params, const OptimizerOptions& options, Context& context)
-    : impl_(std::make_unique<Impl>(params.table(), options, context.comm->size())) {
-    Impl& self = *impl_;
-    const int rank = context.comm->rank();
-    const Part own = self.ownership.placement().adamw[rank];
-    self.adamw_parts = self.ownership.parts(self.plan.adamw_rows);
-    int64_t begin = 0;  // of the run among the elements of all runs
-    for (AdamwRun& run : adamw_runs(self.table, self.plan, options)) {
-        const int64_t from = std::clamp(own.offset - begin, int64_t{0}, run.size);
-        const int64_t to = std::clamp(own.offset + own.size - begin, from, run.size);
-        begin += run.size;
-        const int64_t offset = run.offset + from, size = to - from;
-        Buffer<float> m = zeros(size, context.stream), v = zeros(size, context.stream);
-        self.adamw.push_back({std::move(run), offset, size, std::move(m), std::move(v)});
-    }
-    int64_t partials = 0, slices = 0, scratch = 0;
-    for (StackGroup& group : group_stacks(self.plan, options)) {
-        std::vector<Round> rounds = share_group(group, self.plan, self.table, self.ownership, rank);
-        self.groups.push_back(make_group(group, std::move(rounds), self.plan, self.table, options, context.stream));
-        if (group.stacks.empty()) continue;
-        const SliceBatch chunk = self.groups.back().batch(0, group.chunk);
-        partials = std::max(partials, int64_t{chunk.count} * momentum_parts(chunk));
-        slices = std::max<int64_t>(slices, chunk.count);
-        scratch = std::max(scratch, scratch_bytes(group));
-    }
-    self.scratch = Buffer<std::byte>(scratch);
-    self.partial = Buffer<float>(partials);
-    self.scales = Buffer<float>(slices);
+    : impl_(std::make_unique<Impl>(params.table(), options, context)) {
     context.stream.synchronize();
 }
 
@@ -164,156 +108,118 @@ Optimizer::~Optimizer() = default;
 const OptimizerPlan& Optimizer::plan() const { return impl_->plan; }
 const Ownership& Optimizer::ownership() const { return impl_->ownership; }
 
-// Momentum, unfolding, orthogonalization and update of stacks [first, first + count) of a group.
-template <typename T, typename W>
-void Optimizer::Impl::step_chunk(const GroupState& state, int first, int count, ParamStore& params, W* work,
-                                 const StepControl* control, Context& context) {
-    if (count == 0) return;
-    const StackGroup& group = state.group;
-    const SliceBatch slices = state.batch(first, count);
-    const SliceLayout layout = group.unfolding.layout();
-    const MatrixBatch batch = group.batch(count);
-    const Stream& stream = context.stream;
-    const float mu = options.momentum, margin = static_cast<float>(group.method.margin());
-    T* Z = reinterpret_cast<T*>(scratch.data());
-    std::byte* rest = scratch.data() + Arena::aligned(batch.size() * sizeof(T));
-
-    momentum_update(state.momentum.data(), partial.data(), params.grad_all(), control, slices, mu, options.nesterov,
-                    stream);
-    slice_scales(scales.data(), state.nonfinite.data() + first, partial.data(), control, momentum_parts(slices), count,
-                 layout.K, margin, options.teon_normalize_slices, stream);
-    unfold(Z, state.momentum.data(), options.nesterov ? params.grad_all() : nullptr, scales.data(), control, slices,
-           layout, mu, stream);
-    const T* O = static_cast<const T*>(orthogonalize(Z, rest, batch, group.method, context));
-    fold_update(params.master_all(), work, O, control, slices, layout, options.lr, stream);
-}
-
-template <typename W>
-void Optimizer::Impl::step(ParamStore& params, const StepControl* control, Context& context) {
-    // In float the master weights are the work weights.
-    W* work = std::is_same_v<W, float> ? nullptr : static_cast<W*>(params.work_all());
-    auto exchange = [&](const std::vector<Part>& updated) {
-        if (context.comm->size() > 1)
-            context.comm->broadcast(params.work_all(), params.dtype(), updated, context.stream);
-    };
-    for (const AdamwState& s : adamw) {
-        if (s.size == 0) continue;
-        const int64_t at = s.offset;
-        // Weight decay goes with the learning rate before the role's factor.
-        const float decay =
-            s.run.decay ? options.adamw_weight_decay.value_or(options.weight_decay) / s.run.lr_scale : 0;
-        adamw_update(params.master_all() + at, work ? work + at : nullptr, s.m.data(), s.v.data(),
-                     params.grad_all() + at, control, s.size, options.adamw_lr, s.run.lr_scale, options.beta1,
-                     options.beta2, options.eps, decay, context.stream);
-    }
-    exchange(adamw_parts);
-    for (const GroupState& state : groups) {
-        for (const Round& round : state.rounds) {
-            switch (state.group.method.dtype) {
-                case DType::f32:
-                    step_chunk<float>(state, round.first, round.count, params, work, control, context);
-                    break;
-                case DType::bf16:
-                    step_chunk<bf16>(state, round.first, round.count, params, work, control, context);
-                    break;
-                case DType::f16:
-                    step_chunk<f16>(state, round.first, round.count, params, work, control, context);
-                    break;
-            }
-            exchange(round.updated);
-        }
-    }
-    context.comm->join(context.stream);
-}
-
 void Optimizer::step(ParamStore& params, const StepControl* control, Context& context) {
     CHECK(control != nullptr, "Optimizer::step: control is null");
     CHECK(params.table().size() == impl_->table.size(),
           "Optimizer::step: parameters of another table: {} elements, not {}", params.table().size(),
           impl_->table.size());
-    if (params.dtype() == DType::f32) {
-        impl_->step<float>(params, control, context);
-    } else {
-        impl_->step<bf16>(params, control, context);
-    }
+    // In float the master weights are the working weights.
+    bf16* work = params.dtype() == DType::f32 ? nullptr : static_cast<bf16*>(params.work_all());
+    auto exchange = [&](const std::vector<Part>& updated) {
+        if (context.comm->size() > 1)
+            context.comm->broadcast(params.work_all(), params.dtype(), updated, context.stream);
+    };
+    impl_->step_elements(params, work, control, context.stream);
+    exchange(impl_->element_parts);
+    if (impl_->matrices) impl_->matrices->step(params, control, exchange, context);
+    context.comm->join(context.stream);
 }
 
-bool Optimizer::step_waits() const { return impl_->options.ortho == Ortho::svd && !impl_->plan.stacks.empty(); }
+bool Optimizer::step_waits() const { return impl_->matrices && impl_->matrices->step_waits(); }
 
 void Optimizer::check_finite(Context& context) {
-    for (const GroupState& state : impl_->groups) {
-        std::vector<int> nonfinite(state.group.stacks.size());
-        download(nonfinite.data(), state.nonfinite.data(), std::ssize(nonfinite), context.stream);
-        context.stream.synchronize();
-        for (size_t i = 0; i < nonfinite.size(); ++i) {
-            const Stack& stack = impl_->plan.stacks[state.group.stacks[i]];
-            CHECK(!nonfinite[i],
-                  "the momentum of {} ({} stacked) is not finite: lower the learning rate or resume from an "
-                  "earlier checkpoint",
-                  impl_->table[stack.rows[0]].name, stack.K());
-        }
-    }
+    if (impl_->matrices) impl_->matrices->check_finite(context);
 }
 
 std::vector<Alignment> Optimizer::diagnose(Context& context) {
     check_finite(context);
+    std::vector<StateTensor> momenta = state();
+    std::erase_if(momenta, [](const StateTensor& t) { return !t.name.ends_with(".momentum"); });
     Buffer<float> flat;  // of all ranks' momenta
     if (context.comm->size() > 1) {
-        flat = Buffer<float>(impl_->table.size());
-        collect_state(0, flat.data(), context);
+        flat = Buffer<float>(elements_of(momenta));
+        collect_state(momenta, 0, flat.size(), flat.data(), context);
     }
     std::vector<MomentumSlice> slices;
-    for (const StateTensor& tensor : state()) {
-        const ParamRow& row = impl_->table[tensor.param];
-        float* data = flat.size() > 0 ? flat.data() + row.offset : tensor.data;
-        if (tensor.name.ends_with(".momentum")) slices.push_back({row.role, row.layer, data, row.rows, row.cols});
+    int64_t at = 0;
+    for (const StateTensor& t : momenta) {
+        const ParamRow& row = impl_->table[t.param];
+        slices.push_back({row.role, row.layer, flat.size() > 0 ? flat.data() + at : t.data, t.rows, t.cols});
+        at += t.size();
     }
     std::stable_sort(slices.begin(), slices.end(),
                      [](auto& a, auto& b) { return std::pair(a.role, a.layer) < std::pair(b.role, b.layer); });
-    return measure_alignment(slices, impl_->options.method == Method::teon ? impl_->options.teon_mode : 1, context);
+    return measure_alignment(slices, impl_->info.stacks ? impl_->options.teon_mode : 1, context);
+}
+
+int64_t elements_of(const std::vector<StateTensor>& tensors) {
+    int64_t n = 0;
+    for (const StateTensor& t : tensors) n += t.size();
+    return n;
 }
 
 std::vector<StateTensor> Optimizer::state() {
-    const ParamTable& table = impl_->table;
+    const Impl& self = *impl_;
+    const ParamTable& table = self.table;
     std::vector<StateTensor> tensors;
-    auto add = [&](int row, const char* what, int slot, float* data, int64_t begin, int64_t end) {
-        const ParamRow& r = table[row];
-        tensors.push_back({r.name + what, data, r.rows, r.cols, row, slot, begin, end});
-    };
-    for (const AdamwState& s : impl_->adamw) {
+    for (const RunState& s : self.runs) {
         for (int row : s.run.rows) {
-            const int64_t at = table[row].offset, size = table[row].size();
-            const int64_t begin = std::clamp(s.offset - at, int64_t{0}, size);
-            const int64_t end = std::clamp(s.offset + s.size - at, begin, size);
-            const int64_t from = begin < end ? at + begin - s.offset : 0;
-            add(row, ".m", 0, s.m.data() + from, begin, end);
-            add(row, ".v", 1, s.v.data() + from, begin, end);
+            const ParamRow& r = table[row];
+            const int64_t begin = std::clamp(s.offset - r.offset, int64_t{0}, r.size());
+            const int64_t end = std::clamp(s.offset + s.size - r.offset, begin, r.size());
+            const int64_t from = begin < end ? r.offset + begin - s.offset : 0;
+            std::vector<Part> parts = self.ownership.parts({row});
+            for (Part& part : parts) part.offset -= r.offset;
+            for (size_t i = 0; i < s.state.size(); ++i)
+                tensors.push_back({fmt::format("{}.{}", r.name, self.info.elements->state[i]), s.state[i].data() + from,
+                                   r.rows, r.cols, row, begin, end, parts});
         }
     }
-    std::vector<float*> momentum(table.count(), nullptr);
-    for (const GroupState& state : impl_->groups) {
-        const int64_t stride = momentum_stride(state.group.unfolding.m, state.group.unfolding.n);
-        float* next = state.momentum.data();
-        for (int s : state.group.stacks) {
-            for (int row : impl_->plan.stacks[s].rows) momentum[row] = next, next += stride;
+    for (size_t s = 0; s < self.plan.stacks.size(); ++s) {
+        for (int row : self.plan.stacks[s].rows) {
+            const std::vector<int64_t>& at = self.matrix_state_at[row];
+            size_t next = 0;
+            for (const StateShape& shape : self.state_of(row)) {
+                const int64_t size = int64_t{shape.rows} * shape.cols;
+                float* data = at.empty() ? nullptr : self.matrix_state.data() + at[next++];
+                tensors.push_back({fmt::format("{}.{}", table[row].name, shape.name),
+                                   data,
+                                   shape.rows,
+                                   shape.cols,
+                                   row,
+                                   0,
+                                   data ? size : 0,
+                                   {{0, size, self.ownership.placement().owner[s]}}});
+            }
         }
-    }
-    for (const Stack& stack : impl_->plan.stacks) {
-        for (int row : stack.rows) add(row, ".momentum", 0, momentum[row], 0, momentum[row] ? table[row].size() : 0);
     }
     return tensors;
 }
 
-void Optimizer::collect_state(int slot, float* flat, Context& context) {
-    std::vector<int> rows;
-    for (const StateTensor& tensor : state()) {
-        if (tensor.slot != slot) continue;
-        rows.push_back(tensor.param);
-        copy(flat + impl_->table[tensor.param].offset + tensor.begin, tensor.data, tensor.end - tensor.begin,
-             context.stream);
+void Optimizer::collect_state(const std::vector<StateTensor>& tensors, int64_t begin, int64_t end, float* flat,
+                              Context& context) {
+    std::vector<Part> parts;
+    int64_t first = 0;  // element of the tensor
+    for (const StateTensor& t : tensors) {
+        // Where elements [from, to) of the tensor lie in [begin, end).
+        auto within = [&](int64_t from, int64_t to) {
+            return std::pair(std::clamp(first + from, begin, end), std::clamp(first + to, begin, end));
+        };
+        if (const auto [from, to] = within(t.begin, t.end); from < to)
+            copy(flat + from - begin, t.data + (from - first - t.begin), to - from, context.stream);
+        for (const Part& part : t.parts) {
+            const auto [from, to] = within(part.offset, part.offset + part.size);
+            if (from == to) continue;
+            if (!parts.empty() && parts.back().root == part.root &&
+                parts.back().offset + parts.back().size == from - begin) {
+                parts.back().size += to - from;
+            } else {
+                parts.push_back({from - begin, to - from, part.root});
+            }
+        }
+        first += t.size();
     }
-    std::sort(rows.begin(), rows.end());
-    context.comm->broadcast(flat, DType::f32, impl_->ownership.parts(rows), context.stream);
+    context.comm->broadcast(flat, DType::f32, parts, context.stream);
     context.comm->join(context.stream);
 }
 

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "optim/ns_coefficients.h"
 #include "runtime/integer.h"
 
 namespace teon {
@@ -21,19 +20,21 @@ int squares_of(NsForm form) { return form == NsForm::gram ? 4 : 2; }
 class NewtonSchulz {
 public:
     NewtonSchulz(void* X, void* scratch, const MatrixBatch& batch, const OrthoMethod& method, Context& context)
-        : batch_(batch), method_(method), set_(ns_set(method.ortho)), context_(context), X_(X), Y_(scratch) {
+        : batch_(batch), method_(method), context_(context), X_(X), Y_(scratch) {
         std::byte* next = static_cast<std::byte*>(scratch) + Arena::aligned(batch.size() * size_of(method.dtype));
         for (int i = 0; i < squares_of(method.form); ++i) {
             square_[i] = next;
             next += Arena::aligned(square_size() * size_of(method.dtype));
         }
+        scales_ = reinterpret_cast<float*>(next);
     }
 
     void* standard() {
         void *R = square_[0], *Z = square_[1];
         for (int t = 0; t < method_.steps; ++t) {
-            const NsTriple q = set_.at(t);
+            const NsTriple q = method_.step(t);
             gram(R);
+            if (t == 0 && method_.aol) precondition(R);
             multiply(Z, R, R, q.c, q.b, R);  // Z = b R + c R^2
             apply(Z, q.a);                   // X <- a X + Z X
         }
@@ -45,9 +46,10 @@ public:
         void *R = square_[0], *Z = square_[1], *Q = square_[2], *spare = square_[3];
         int done = 0;  // steps that are in Q, since X was last multiplied by it
         for (int t = 0; t < method_.steps; ++t) {
-            const NsTriple q = set_.at(t);
+            const NsTriple q = method_.step(t);
             const bool last = t + 1 == method_.steps || restarts_after(method_.dtype, t + 1);
             if (done == 0) gram(R);
+            if (t == 0 && method_.aol) precondition(R);
             multiply(Z, R, R, q.c, q.b, R);  // Z = b R + c R^2
             if (last && done == 0) {
                 apply(Z, q.a);  // X <- a X + Z X
@@ -127,12 +129,22 @@ private:
         std::swap(X_, Y_);
     }
 
-    // Q = a I + Z
-    void add_identity(void* Q, const void* Z, double a) const {
+    // R = D R D and X = D X, or X D of tall matrices, where D are R's AOL scales.
+    void precondition(void* R) const {
         auto go = [&]<typename T>(T) {
-            teon::add_identity(static_cast<T*>(Q), static_cast<const T*>(Z), static_cast<float>(a), batch_.count,
-                               side(), square_ld(), context_.stream);
+            const Stream& stream = context_.stream;
+            const bool wide = batch_.rows <= batch_.cols;
+            aol_scales(scales_, static_cast<const T*>(R), batch_.count, side(), square_ld(), stream);
+            scale_rows_columns(static_cast<T*>(R), scales_, scales_, batch_.count, side(), side(), square_ld(), stream);
+            scale_rows_columns(static_cast<T*>(X_), wide ? scales_ : nullptr, wide ? nullptr : scales_, batch_.count,
+                               batch_.rows, batch_.cols, batch_.ld, stream);
         };
+        as_type(go);
+    }
+
+    // Calls go with a value of the matrices' type.
+    template <typename F>
+    void as_type(F go) const {
         switch (method_.dtype) {
             case DType::f32:
                 return go(float{});
@@ -143,12 +155,21 @@ private:
         }
     }
 
+    // Q = a I + Z
+    void add_identity(void* Q, const void* Z, double a) const {
+        auto go = [&]<typename T>(T) {
+            teon::add_identity(static_cast<T*>(Q), static_cast<const T*>(Z), static_cast<float>(a), batch_.count,
+                               side(), square_ld(), context_.stream);
+        };
+        as_type(go);
+    }
+
     const MatrixBatch& batch_;
     const OrthoMethod& method_;
-    const NsSet set_;
     Context& context_;
     void *X_, *Y_;
     std::array<void*, 4> square_{};
+    float* scales_ = nullptr;  // with AOL: (count, side)
 };
 
 // Scratch: U (rows x r), S (r), Vt (r x cols), one matrix at a time.
@@ -178,7 +199,14 @@ void polar_by_svd(float* X, void* scratch, const MatrixBatch& batch, Context& co
 
 }  // namespace
 
-double OrthoMethod::margin() const { return ortho == Ortho::svd ? 1.0 : ns_set(ortho).margin; }
+NsTriple OrthoMethod::step(int t) const { return ns_set(ortho).at(aol ? t + 1 : t); }
+
+// With AOL the scales bound the singular values, whatever the norm: one of about 1 for each row keeps X X^T within f16's
+// range, where its elements off the diagonal would be rounded to multiples of 2^-24.
+double OrthoMethod::margin(int short_side) const {
+    if (ortho == Ortho::svd) return 1.0;
+    return aol ? 1.0 / std::sqrt(static_cast<double>(short_side)) : ns_set(ortho).margin;
+}
 
 // Whole vectors of any element type on either backend; LAPACK wants dense rows.
 int OrthoMethod::row_alignment() const { return ortho == Ortho::svd ? 1 : 16; }
@@ -228,7 +256,9 @@ int64_t ortho_scratch_bytes(const OrthoMethod& method, const MatrixBatch& batch)
     const int64_t s = batch.short_side();
     auto bytes = [&](int64_t n) { return static_cast<int64_t>(Arena::aligned(n * size_of(method.dtype))); };
     if (method.ortho == Ortho::svd) return bytes(batch.rows * s) + bytes(s) + bytes(s * batch.cols);
-    return bytes(batch.size()) + squares_of(method.form) * bytes(batch.count * s * round_up(s, method.row_alignment()));
+    const int64_t scales = method.aol ? static_cast<int64_t>(Arena::aligned(batch.count * s * sizeof(float))) : 0;
+    return bytes(batch.size()) +
+           squares_of(method.form) * bytes(batch.count * s * round_up(s, method.row_alignment())) + scales;
 }
 
 void* orthogonalize(void* X, void* scratch, const MatrixBatch& batch, const OrthoMethod& method, Context& context) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "optim/ns_coefficients.h"
 #include "optim/optimizer.h"
 
 namespace teon {
@@ -18,9 +19,14 @@ struct OrthoMethod {
     Ortho ortho = Ortho::polar_express;
     int steps = 5;
     NsForm form = NsForm::standard;
-    DType dtype = DType::f32;   // of the matrices and of everything in between; float for svd
-    double margin() const;      // inputs must have ||X||_F <= 1 / margin
-    int row_alignment() const;  // rows begin at multiples of this many elements
+    DType dtype = DType::f32;  // of the matrices and of everything in between; float for svd
+    // Newton-Schulz after AOL preconditioning (Boissin et al., "Turbo-Muon", arXiv 2512.04632): each row of X, on its short
+    // side, is divided by the root of its row sum of |X X^T|, which brings every singular value below 1 and nearer to it
+    // than the Frobenius norm does. The set's first step is left out: `steps` are those that follow it.
+    bool aol = false;
+    NsTriple step(int t) const;           // of the steps that are taken, from 0; not for svd
+    double margin(int short_side) const;  // inputs must have ||X||_F <= 1 / margin
+    int row_alignment() const;            // rows begin at multiples of this many elements
 };
 
 // count row-major matrices in one piece: row i of matrix b begins at (b * rows + i) * ld.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "optim/methods.h"
+
 namespace teon {
 
 std::vector<int> longest_processing_time(const std::vector<double>& cost, int ranks) {
@@ -30,18 +32,20 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
     std::vector<double> cost;
     for (const Stack& stack : plan.stacks) cost.push_back(stack.flops);
     p.owner = longest_processing_time(cost, ranks);
-    int64_t adamw = 0;
-    for (const AdamwRun& run : adamw_runs(table, plan, options)) adamw += run.size;
-    p.adamw = even_parts(adamw, ranks);
+    const MethodInfo& info = info_of(options.method);
+    int64_t elements = 0;
+    for (const ElementRun& run : element_runs(table, plan, options)) elements += run.size;
+    p.elements = even_parts(elements, ranks);
 
     p.load.assign(ranks, 0.0);
     p.state_bytes.assign(ranks, 0);
     constexpr int64_t bytes = sizeof(float);
-    for (const Part& part : p.adamw) p.state_bytes[part.root] += 2 * bytes * part.size;
+    for (const Part& part : p.elements)
+        p.state_bytes[part.root] += std::ssize(info.elements->state) * bytes * part.size;
     for (size_t i = 0; i < plan.stacks.size(); ++i) {
         const Stack& stack = plan.stacks[i];
         p.load[p.owner[i]] += stack.flops;
-        p.state_bytes[p.owner[i]] += bytes * stack.K() * momentum_stride(stack.m, stack.n);
+        p.state_bytes[p.owner[i]] += bytes * state_elements(table, stack, options);
     }
     return p;
 }
@@ -49,8 +53,8 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
 Ownership::Ownership(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks)
     : table_(table), placement_(place(table, plan, options, ranks)), rows_(table.count()) {
     int64_t begin = 0;
-    for (const AdamwRun& run : adamw_runs(table, plan, options)) {
-        for (int row : run.rows) rows_[row].adamw_begin = begin + table[row].offset - run.offset;
+    for (const ElementRun& run : element_runs(table, plan, options)) {
+        for (int row : run.rows) rows_[row].begin = begin + table[row].offset - run.offset;
         begin += run.size;
     }
     for (size_t i = 0; i < plan.stacks.size(); ++i)
@@ -75,8 +79,8 @@ std::vector<Part> Ownership::parts(const std::vector<int>& rows) const {
             add(row, r.offset, r.size(), rows_[row].owner);
             continue;
         }
-        const int64_t begin = rows_[row].adamw_begin, end = begin + r.size();
-        for (const Part& part : placement_.adamw) {
+        const int64_t begin = rows_[row].begin, end = begin + r.size();
+        for (const Part& part : placement_.elements) {
             const int64_t from = std::max(begin, part.offset), to = std::min(end, part.offset + part.size);
             if (from < to) add(row, r.offset + from - begin, to - from, part.root);
         }

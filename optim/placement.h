@@ -1,6 +1,6 @@
 // Who updates what when several ranks train together. A stack is owned whole by one rank, which alone holds its
-// momentum and orthogonalizes it: cut across ranks, an orthogonalized matrix would come out differently on each. What
-// AdamW updates is cut evenly, at any element. All follows from the table, the plan and the number of ranks, so every
+// state and updates it: cut across ranks, an orthogonalized matrix would come out differently on each. What is updated
+// element by element is cut evenly, at any element. All follows from the table, the plan and the number of ranks, so every
 // rank computes the same, and so does --plan-only without the ranks.
 #pragma once
 
@@ -22,9 +22,9 @@ std::vector<int> longest_processing_time(const std::vector<double>& cost, int ra
 struct Placement {
     int ranks = 1;
     std::vector<int> owner;            // of each stack of the plan
-    std::vector<double> load;          // FLOPs of orthogonalization per step, by rank
-    std::vector<Part> adamw;           // of the elements of all AdamW runs in order, one part per rank
-    std::vector<int64_t> state_bytes;  // momentum and AdamW moments, by rank
+    std::vector<double> load;          // FLOPs of the stacks' update per step, by rank
+    std::vector<Part> elements;        // of the elements of all runs in order, one part per rank
+    std::vector<int64_t> state_bytes;  // by rank
     double imbalance() const;          // largest load / mean load; 1 if there is none
 };
 Placement place(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks);
@@ -40,8 +40,8 @@ public:
 
 private:
     struct Row {
-        int owner = -1;           // of a stack's row; -1: AdamW's
-        int64_t adamw_begin = 0;  // among the elements of all AdamW runs
+        int owner = -1;     // of a stack's row; -1: updated element by element
+        int64_t begin = 0;  // among the elements of all runs
     };
     ParamTable table_;
     Placement placement_;

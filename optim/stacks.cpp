@@ -1,5 +1,6 @@
 #include "optim/stacks.h"
 
+#include "optim/methods.h"
 #include "runtime/integer.h"
 
 #include <fmt/format.h>
@@ -12,27 +13,16 @@ namespace teon {
 
 namespace {
 
-float lr_scale_of(Role role, const OptimizerOptions& options) {
-    auto it = options.lr_scale.find(role);
-    return it == options.lr_scale.end() ? 1.0f : it->second;
-}
-
-OrthoMethod method_of(const OptimizerOptions& options, NsForm form) {
-    return {options.ortho, options.ns_steps, form, options.ortho == Ortho::svd ? DType::f32 : options.ns_dtype};
-}
-
-Unfolding unfolding_of(const Stack& stack, const OrthoMethod& method) {
-    return Unfolding(stack.mode, stack.m, stack.n, stack.K(), method.row_alignment());
-}
-
 // Appends the stacks of one role whose matrices are `rows`, in layer order.
 void stack_role(std::vector<Stack>& stacks, const ParamTable& table, const OptimizerOptions& options, Role role,
                 const std::vector<int>& rows) {
-    const bool stacked = options.method == Method::teon && options.teon_roles.contains(role);
+    const MethodInfo& info = info_of(options.method);
+    const bool stacked = info.stacks && options.teon_roles.contains(role);
     const int K = stacked ? options.teon_k : 1;
     for (size_t begin = 0; begin < rows.size();) {
         const ParamRow& first = table[rows[begin]];
-        Stack stack{.role = role, .rows = {}, .m = first.rows, .n = first.cols};
+        const int heads = options.ortho_per_head ? first.heads : 1;
+        Stack stack{.role = role, .rows = {}, .m = first.rows / heads, .n = first.cols, .heads = heads};
         for (; begin < rows.size() && stack.K() < K; ++begin) {
             const ParamRow& row = table[rows[begin]];
             if (row.rows != first.rows || row.cols != first.cols) break;
@@ -41,10 +31,7 @@ void stack_role(std::vector<Stack>& stacks, const ParamTable& table, const Optim
         // A matrix alone has one matricization up to transposition, but for vec(M): that one is kept where its role's
         // other stacks have it (their last one may be short), since the size of the update differs.
         stack.mode = stacked && (stack.K() > 1 || (options.teon_mode == 3 && K > 1)) ? options.teon_mode : 1;
-        const OrthoMethod method = method_of(options, NsForm::standard);
-        const Unfolding u = unfolding_of(stack, method);
-        stack.form = resolve_form(options.ns_form, method, u.rows(), u.cols());
-        stack.flops = ortho_flops(method_of(options, stack.form), u.rows(), u.cols());
+        info.matrices->plan(stack, options);
         stacks.push_back(std::move(stack));
     }
 }
@@ -60,9 +47,10 @@ void check_options(const ParamTable& table, const OptimizerOptions& options) {
         CHECK_USAGE(has_role(table, role), "--lr-scale: this model has no {}; leave it out{}", name_of(role),
                     role == Role::head ? " (its head is the token embedding)" : "");
     }
-    if (options.method == Method::adamw) return;
+    const MethodInfo& info = info_of(options.method);
+    if (!info.matrices) return;
     CHECK_USAGE(options.ns_steps >= 1, "--ns-steps {}: at least one step is needed", options.ns_steps);
-    if (options.method != Method::teon) return;
+    if (!info.stacks) return;
     CHECK_USAGE(options.teon_k >= 1, "--teon-k {}: a stack holds at least one matrix", options.teon_k);
     CHECK_USAGE(options.teon_mode >= 1 && options.teon_mode <= 3, "--teon-mode {}: modes are 1, 2 and 3",
                 options.teon_mode);
@@ -77,13 +65,14 @@ void check_options(const ParamTable& table, const OptimizerOptions& options) {
 
 OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& options) {
     check_options(table, options);
+    const MethodInfo& info = info_of(options.method);
     OptimizerPlan plan;
     std::map<Role, std::vector<int>> matrices;
     for (int i = 0; i < table.count(); ++i) {
-        if (options.method != Method::adamw && is_hidden_matrix(table[i].role)) {
+        if (info.matrices && is_hidden_matrix(table[i].role)) {
             matrices[table[i].role].push_back(i);
         } else {
-            plan.adamw_rows.push_back(i);
+            plan.element_rows.push_back(i);
         }
     }
     for (auto& [role, rows] : matrices) {
@@ -92,25 +81,24 @@ OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& op
     }
 
     int64_t floats = 0;
-    for (const AdamwRun& run : adamw_runs(table, plan, options)) floats += 2 * run.size;
-    for (const Stack& stack : plan.stacks) floats += stack.K() * momentum_stride(stack.m, stack.n);
+    for (const ElementRun& run : element_runs(table, plan, options))
+        floats += std::ssize(info.elements->state) * run.size;
+    for (const Stack& stack : plan.stacks) floats += state_elements(table, stack, options);
     plan.state_bytes = floats * static_cast<int64_t>(sizeof(float));
-    for (const StackGroup& group : group_stacks(plan, options)) {
-        plan.scratch_bytes = std::max(plan.scratch_bytes, scratch_bytes(group));
-    }
+    if (info.matrices) plan.scratch_bytes = info.matrices->scratch_bytes(plan, options);
     return plan;
 }
 
 std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerOptions& options) {
     std::vector<StackGroup> groups;
-    std::map<std::tuple<int, int, int, int, NsForm>, size_t> index;
+    std::map<std::tuple<int, int, int, int, int, NsForm>, size_t> index;
     for (size_t i = 0; i < plan.stacks.size(); ++i) {
         const Stack& stack = plan.stacks[i];
-        auto key = std::tuple(stack.m, stack.n, stack.K(), stack.mode, stack.form);
+        auto key = std::tuple(stack.m, stack.n, stack.K(), stack.mode, stack.heads, stack.form);
         auto [it, fresh] = index.try_emplace(key, groups.size());
         if (fresh) {
             const OrthoMethod method = method_of(options, stack.form);
-            groups.push_back({{}, unfolding_of(stack, method), method, 1});
+            groups.push_back({{}, unfolding_of(stack, method), method, stack.heads, 1});
         }
         groups[it->second].stacks.push_back(static_cast<int>(i));
     }
@@ -129,9 +117,10 @@ int64_t scratch_bytes(const StackGroup& group) {
     return unfolded + ortho_scratch_bytes(group.method, batch);
 }
 
-std::vector<AdamwRun> adamw_runs(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options) {
-    std::vector<AdamwRun> runs;
-    for (int i : plan.adamw_rows) {
+std::vector<ElementRun> element_runs(const ParamTable& table, const OptimizerPlan& plan,
+                                     const OptimizerOptions& options) {
+    std::vector<ElementRun> runs;
+    for (int i : plan.element_rows) {
         const ParamRow& row = table[i];
         const float scale = lr_scale_of(row.role, options);
         const bool joins = !runs.empty() && runs.back().rows.back() + 1 == i && runs.back().decay == row.decay &&
@@ -143,27 +132,56 @@ std::vector<AdamwRun> adamw_runs(const ParamTable& table, const OptimizerPlan& p
     return runs;
 }
 
-int64_t momentum_stride(int m, int n) { return round_up(int64_t{m} * n, 64); }
+int64_t StateShape::stride() const { return round_up(int64_t{rows} * cols, 64); }
+
+int64_t state_elements(const ParamTable& table, const Stack& stack, const OptimizerOptions& options) {
+    int64_t n = 0;
+    for (int row : stack.rows)
+        for (const StateShape& s : info_of(options.method).matrices->state(options, table[row])) n += s.stride();
+    return n;
+}
+
+float lr_scale_of(Role role, const OptimizerOptions& options) {
+    auto it = options.lr_scale.find(role);
+    return it == options.lr_scale.end() ? 1.0f : it->second;
+}
+
+bool has_neuron_norm(const OptimizerOptions& options) {
+    return options.neuron_norm || options.method == Method::normuon;
+}
+
+OrthoMethod method_of(const OptimizerOptions& options, NsForm form) {
+    const bool exact = options.ortho == Ortho::svd;
+    return {options.ortho, options.ns_steps, form, exact ? DType::f32 : options.ns_dtype, options.ns_aol && !exact};
+}
+
+Unfolding unfolding_of(const Stack& stack, const OrthoMethod& method) {
+    return Unfolding(stack.mode, stack.m, stack.n, stack.K(), method.row_alignment());
+}
 
 double step_factor(const ParamTable& table, const Stack& stack, const OptimizerOptions& options) {
     const ParamRow& row = table[stack.rows.front()];
     const double m = row.logical_rows, n = row.logical_cols, K = stack.K();
+    const double heads = stack.heads;
     double factor = lr_scale_of(stack.role, options);
+    if (options.update_rms > 0 && has_neuron_norm(options))
+        return factor * options.update_rms;  // of a slice with rms 1
     if (options.update_rms > 0)
         factor *= options.update_rms * std::sqrt(std::max(m, n));
     else if (options.shape_scale)
         factor *= std::sqrt(m / n);
     if (options.teon_rms_match) {  // 1 for a matrix alone, but for its vec(M) in mode 3
-        const double rows = stack.mode == 1 ? m : stack.mode == 2 ? m * K : K;
-        const double short_side = std::min(rows, m * n * K / rows);
-        factor *= std::sqrt(std::min(m, n) / (short_side / K));
+        const double rows = stack.mode == 1 ? m / heads : stack.mode == 2 ? m / heads * K : K;
+        const double short_side = std::min(rows, m / heads * n * K / rows);
+        factor *= std::sqrt(std::min(m, n) / (heads * short_side / K));
     }
     return factor;
 }
 
 std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options) {
+    const MethodInfo& info = info_of(options.method);
     std::vector<std::vector<std::string>> lines = {
-        {"role", "shape", "stacks", "K", "unfolding", "orthogonalizer", "GFLOP/step"}};
+        {"role", "shape", "stacks", "K", "unfolding", info.matrices ? info.matrices->what : "", "GFLOP/step"}};
     double total = 0;
     for (size_t i = 0; i < plan.stacks.size();) {
         const Stack& first = plan.stacks[i];
@@ -174,16 +192,12 @@ std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const
                    std::tuple(first.role, first.m, first.n, first.K(), first.mode);
         };
         for (; end < plan.stacks.size() && alike(plan.stacks[end]); ++end) flops += plan.stacks[end].flops;
-        const OrthoMethod method = method_of(options, first.form);
-        const Unfolding u = unfolding_of(first, method);
-        const std::string how = method.ortho == Ortho::svd
-                                    ? std::string("svd")
-                                    : fmt::format("{} x{}, {}, {}", name_of(method.ortho), method.steps,
-                                                  name_of(first.form), name_of(method.dtype));
-        lines.push_back({std::string(name_of(first.role)), fmt::format("{} x {}", first.m, first.n),
+        const Unfolding u(first.mode, first.m, first.n, first.K(), 1);
+        const std::string heads = first.heads > 1 ? fmt::format("{} x ", first.heads) : "";
+        lines.push_back({std::string(name_of(first.role)), fmt::format("{}{} x {}", heads, first.m, first.n),
                          fmt::format("{}", end - i), fmt::format("{}", first.K()),
-                         fmt::format("mode {}: {} x {}", first.mode, u.rows(), u.cols()), how,
-                         fmt::format("{:.1f}", flops * 1e-9)});
+                         fmt::format("mode {}: {} x {}", first.mode, u.rows(), u.cols()),
+                         info.matrices->describe(first, options), fmt::format("{:.1f}", flops * 1e-9)});
         total += flops;
         i = end;
     }
@@ -200,11 +214,11 @@ std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const
                 text += c + 1 < line.size() ? "  " : "\n";
             }
         }
-        text += fmt::format("orthogonalization: {:.1f} GFLOP per step\n", total * 1e-9);
+        text += fmt::format("{}: {:.1f} GFLOP per step\n", info.matrices->work, total * 1e-9);
     }
     int64_t count = 0;
-    for (int i : plan.adamw_rows) count += table[i].logical_size();
-    text += fmt::format("adamw: {} tensors, {:.2f}M parameters\n", plan.adamw_rows.size(),
+    for (int i : plan.element_rows) count += table[i].logical_size();
+    text += fmt::format("{}: {} tensors, {:.2f}M parameters\n", info.elements->name, plan.element_rows.size(),
                         static_cast<double>(count) * 1e-6);
     text +=
         fmt::format("optimizer state {:.1f} MiB, scratch {:.1f} MiB\n", static_cast<double>(plan.state_bytes) / 0x1p20,

@@ -5,7 +5,7 @@
     python3 scripts/reproduce.py show gpt                      one table's rows, flags and the paper's figures
     python3 scripts/reproduce.py run gpt --scale tiny          runs what is missing of it
     python3 scripts/reproduce.py table gpt                     prints it as measured
-    python3 scripts/reproduce.py figure gpt validation         training, validation, rates, alignment or time
+    python3 scripts/reproduce.py figure gpt validation         or training, rates, alignment, time, forest
     python3 scripts/reproduce.py all --scale tiny              runs every table, then `report`
     python3 scripts/reproduce.py all --estimate --scale full   what that would take
     python3 scripts/reproduce.py report                        writes docs/REPRODUCTION.md from what has run
@@ -19,6 +19,9 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+if __name__ == "__main__":
+    import use_venv  # noqa: F401
+
 import compare
 from reproduction import estimate, figures, plan, report, runs, tables
 
@@ -151,4 +154,5 @@ if __name__ == "__main__":
         print(f"reproduce.py: error: {fault}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit("reproduce.py: stopped; the same command goes on")
+        print("reproduce.py: stopped; the same command goes on", file=sys.stderr)
+        sys.exit(130)

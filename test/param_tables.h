@@ -14,6 +14,7 @@ struct TableShape {
     bool llama = false;  // gate, no biases, untied head, norms without bias
     int KV = 0;          // rows of k and v; 0: C
     int F_stored = 0;    // with padding; 0: F
+    int heads = 1;       // of q, k and v
 };
 
 inline std::vector<TableShape> preset_shapes() {
@@ -37,6 +38,7 @@ inline ParamTable make_table(const TableShape& s) {
         row.cols = row.logical_cols = cols;
         row.decay = role != Role::bias && role != Role::norm;
         row.joined = joined;
+        if (role == Role::q || role == Role::k || role == Role::v) row.heads = s.heads;
         const int padded = s.F_stored ? s.F_stored : s.F;
         if (role == Role::mlp_up || role == Role::mlp_gate) row.rows = padded;
         if (role == Role::mlp_down) row.cols = padded;

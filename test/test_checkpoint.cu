@@ -165,7 +165,7 @@ std::vector<std::string> files_of(const std::string& folder) {
 }  // namespace
 
 TEST_CASE("checkpoint/checkpoint: what is read is what was written, bit for bit") {
-    for (Method method : {Method::adamw, Method::muon, Method::teon})
+    for (Method method : {Method::adamw, Method::lion, Method::muon, Method::normuon, Method::teon})
         for (bool llama : {false, true})
             for (DType dtype : {DType::f32, DType::bf16}) {
                 TempDir folder;

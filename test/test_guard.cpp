@@ -236,7 +236,7 @@ TrainedSteps train(int steps, Method method, float skip_spikes, std::function<vo
 }  // namespace
 
 TEST_CASE("train/guard: NaN or Inf in the loss or gradient of one micro-batch skips that step and nothing else") {
-    for (Method method : {Method::adamw, Method::muon, Method::teon})
+    for (Method method : {Method::adamw, Method::lion, Method::normuon, Method::teon})
         for (float bad : {NAN, INFINITY, -INFINITY})
             for (bool in_loss : {true, false})
                 for (int micro = 0; micro < kMicroSteps; ++micro) {

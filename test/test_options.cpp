@@ -86,7 +86,7 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
         {{"--steps", "10", "--epochs", "1"}, {"--steps and --epochs"}},
         {{"--tokens", "5"}, {"--tokens 5", "less than one step"}},
         {{"--epochs", "-1"}, {"--epochs -1"}},
-        {{"--optimizer", "sgd"}, {"--optimizer sgd", "adamw, muon, teon"}},
+        {{"--optimizer", "sgd"}, {"--optimizer sgd", "adamw, lion, muon, normuon, teon, soap"}},
         {{"--profile-steps", "3"}, {"--profile-steps 3", "10:12"}},
         {{"--profile-steps", "3:2"}, {"--profile-steps 3:2", "10:12"}},
         {{"--profile-steps", "0:2"}, {"--profile-steps 0:2", "10:12"}},
@@ -102,7 +102,7 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
         {{"--weight-decay", "-0.1"}, {"--weight-decay -0.1"}},
         {{"--grad-clip", "-1"}, {"--grad-clip -1"}},
         {{"--momentum", "1"}, {"--momentum 1"}},
-        {{"--momentum", "0.9"}, {"--momentum", "--optimizer muon or teon"}},
+        {{"--momentum", "0.9"}, {"--momentum", "--optimizer muon, normuon or teon"}},
         {{"--optimizer", "muon", "--teon-k", "2"}, {"--teon-k", "--optimizer teon"}},
         {{"--optimizer", "teon", "--teon-k", "0"}, {"--teon-k 0"}},
         {{"--optimizer", "teon", "--teon-mode", "4"}, {"--teon-mode 4", "1 and 3"}},
@@ -169,8 +169,8 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
         {{"--" + std::string(100000, 'x')}, {"no such flag"}},
         {{"--lr-scale", "head=2", "--optimizer", "muon"}, {"--lr-scale", "no head", "token embedding"}},
         {{"--lr-scale", "q=0", "--optimizer", "muon"}, {"--lr-scale q=0", "above 0"}},
-        {{"--update-rms", "0.2"}, {"--update-rms", "--optimizer muon or teon"}},
-        {{"--adamw-weight-decay", "0.2"}, {"--adamw-weight-decay", "--optimizer muon or teon"}},
+        {{"--update-rms", "0.2"}, {"--update-rms", "--optimizer muon, normuon or teon"}},
+        {{"--adamw-weight-decay", "0.2"}, {"--adamw-weight-decay", "--optimizer muon, normuon, teon or soap"}},
         {{"--completion", "zsh"}, {"--completion zsh", "bash"}},
     };
     REQUIRE(cases.size() >= 50);

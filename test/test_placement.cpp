@@ -61,7 +61,7 @@ TEST_CASE("optim/placement: the longest piece that is left goes to the rank with
 TEST_CASE("optim/placement: every element belongs to one rank, and a stack's elements to the same") {
     const TableShape shapes[] = {{1, 8, 12, 17}, {3, 8, 13, 11, true, 4, 16}};
     for (const TableShape& shape : shapes)
-        for (Method method : {Method::adamw, Method::muon, Method::teon})
+        for (Method method : {Method::adamw, Method::lion, Method::normuon, Method::teon})
             for (int ranks : {1, 2, 3, 4, 7, 64}) {
                 INFO(name_of(method) << ", " << shape.L << " layers, " << ranks << " ranks");
                 const ParamTable table = make_table(shape);
@@ -96,7 +96,7 @@ TEST_CASE("optim/placement: AdamW's elements are cut evenly and state is counted
         const OptimizerPlan plan = plan_optimizer(table, options);
         const Placement p = place(table, plan, options, ranks);
         REQUIRE(std::accumulate(p.state_bytes.begin(), p.state_bytes.end(), int64_t{0}) == plan.state_bytes);
-        for (const Part& part : p.adamw) REQUIRE(std::abs(part.size - p.adamw[0].size) <= 64 * ranks);
+        for (const Part& part : p.elements) REQUIRE(std::abs(part.size - p.elements[0].size) <= 64 * ranks);
         double flops = 0;
         for (const Stack& stack : plan.stacks) flops += stack.flops;
         REQUIRE(std::abs(std::accumulate(p.load.begin(), p.load.end(), 0.0) - flops) <= 1e-9 * flops);

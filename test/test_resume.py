@@ -105,7 +105,7 @@ class ResumeTest(unittest.TestCase):
     def kill_and_resume(self, optimizer, kills=4 if UNKIND else 10, seed=""):
         steps, life, rng = 50 if UNKIND else 200, 0, random.Random(optimizer + seed)
         flags = ["--optimizer", optimizer, "--checkpoint-every", 7, "--keep-last", 3]
-        if optimizer != "adamw":
+        if optimizer in ("muon", "teon"):
             flags += ["--ns-steps", 3]
         begin = time.monotonic()
         self.train("whole", *flags, steps=steps)
@@ -131,6 +131,21 @@ class ResumeTest(unittest.TestCase):
             self.assert_same_run("whole", out, steps)
             self.assertEqual(len(self.checkpoints(out)), 3)
             shutil.rmtree(self.folder / out)
+
+    def test_every_optimizer_goes_on_with_the_bits_of_not_having_stopped(self):
+        for name, *flags in (["lion"], ["normuon", "--cautious-weight-decay"], ["soap", "--soap-frequency", 4],
+                             ["soap", "--soap-max-dim", 16],
+                             ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
+            with self.subTest(optimizer=name, flags=flags):
+                flags = ["--optimizer", name, *flags, "--checkpoint-every", 6]
+                for out in ("whole", "cut"):
+                    self.train(out, *flags, steps=18)
+                for step in (12, 18):
+                    shutil.rmtree(self.folder / "cut" / f"step_{step:08}")
+                self.train("cut", *flags, "--resume", steps=18)
+                self.assert_same_run("whole", "cut", 18)
+                for out in ("whole", "cut"):
+                    shutil.rmtree(self.folder / out)
 
     @unittest.skipUnless(importlib.util.find_spec("xxhash"), "xxhash is not installed")
     def test_a_momentum_that_is_not_finite_is_never_saved(self):

@@ -1,3 +1,4 @@
+#include "optim/methods.h"
 #include "optim/stacks.h"
 
 #include <cmath>
@@ -26,7 +27,7 @@ OptimizerOptions options_of(Method method, int K = 2, int mode = 1,
 // How often each row is planned for: must be 1 everywhere.
 bool covers_once(const ParamTable& table, const OptimizerPlan& plan) {
     std::vector<int> seen(table.count(), 0);
-    for (int row : plan.adamw_rows) seen[row]++;
+    for (int row : plan.element_rows) seen[row]++;
     for (const Stack& stack : plan.stacks)
         for (int row : stack.rows) seen[row]++;
     for (int count : seen)
@@ -92,7 +93,7 @@ TEST_CASE("optim/stacks: AdamW has no stacks, Muon has one per hidden matrix") {
     const OptimizerPlan muon = plan_optimizer(table, options_of(Method::muon));
     REQUIRE(muon.stacks.size() == 12 * 6);
     for (const Stack& stack : muon.stacks) REQUIRE((stack.K() == 1 && stack.mode == 1));
-    for (int row : muon.adamw_rows) REQUIRE(!is_hidden_matrix(table[row].role));
+    for (int row : muon.element_rows) REQUIRE(!is_hidden_matrix(table[row].role));
 }
 
 TEST_CASE("optim/stacks: stacks of one shape share a group, whatever their role, in chunks of bounded scratch") {
@@ -103,7 +104,7 @@ TEST_CASE("optim/stacks: stacks of one shape share a group, whatever their role,
     const std::vector<StackGroup> groups = group_stacks(plan, o);
     REQUIRE(groups.size() == 4);  // q, k, v pairs; o; up; down
     REQUIRE(groups[0].stacks.size() == 18);
-    REQUIRE(groups[0].slices() == 36);
+    REQUIRE(groups[0].slices(18) == 36);
     REQUIRE(groups[1].stacks.size() == 12);
     for (const TableShape& shape : preset_shapes()) {
         const ParamTable large = make_table(shape);
@@ -131,6 +132,42 @@ TEST_CASE("optim/stacks: state is momentum for stacks and two moments for AdamW'
     REQUIRE(plan_optimizer(table, options_of(Method::muon)).state_bytes == 4 * (hidden + 2 * rest));  // no gaps here
     REQUIRE(plan_optimizer(table, options_of(Method::adamw)).state_bytes == 8 * table.size());
     REQUIRE(plan_optimizer(table, options_of(Method::adamw)).scratch_bytes == 0);
+    REQUIRE(plan_optimizer(table, options_of(Method::lion)).state_bytes == 4 * table.size());
+    int64_t neurons = 0;
+    for (const ParamRow& row : table.rows()) neurons += is_hidden_matrix(row.role) ? row.rows : 0;
+    REQUIRE(plan_optimizer(table, options_of(Method::normuon)).state_bytes == 4 * (hidden + neurons + 2 * rest));
+}
+
+TEST_CASE("optim/stacks: every method has one description, with flags that only some methods have") {
+    for (const auto& [method, name] : kEnumNames<Method>) {
+        REQUIRE(std::count_if(methods().begin(), methods().end(),
+                              [method = method](auto& m) { return m.method == method; }) == 1);
+        const MethodInfo& info = info_of(method);
+        REQUIRE((info.elements != nullptr && info.lr > 0 && info.beta1 > 0 && info.beta2 > 0));
+    }
+    for (const MethodInfo& m : methods())
+        for (std::string_view flag : m.flags) REQUIRE(flag.starts_with("--"));
+}
+
+TEST_CASE("optim/stacks: per head, the rows of a head are a matrix, and K layers' same heads a stack") {
+    TableShape shape{.L = 3, .C = 32, .F = 64, .V = 50, .llama = true, .KV = 16};
+    shape.heads = 4;
+    const ParamTable table = make_table(shape);
+    OptimizerOptions o = options_of(Method::teon);
+    o.ortho_per_head = true;
+    const OptimizerPlan plan = plan_optimizer(table, o);
+    for (const Stack& s : plan.stacks) {
+        const bool split = s.role == Role::q || s.role == Role::k || s.role == Role::v;
+        REQUIRE(s.heads == (split ? 4 : 1));
+        REQUIRE(s.m * s.heads == table[s.rows[0]].rows);
+        // The update's size is that of whole matrices: sqrt(rows / columns) of the parameter.
+        const ParamRow& r = table[s.rows[0]];
+        REQUIRE(std::abs(step_factor(table, s, o) - std::sqrt(double(r.rows) / r.cols)) <= 1e-12);
+    }
+    for (const StackGroup& group : group_stacks(plan, o)) {
+        REQUIRE(group.slices(1) == group.heads * group.unfolding.K);
+        REQUIRE(group.batch(2).count == 2 * group.heads);
+    }
 }
 
 TEST_CASE("optim/stacks: AdamW's rows are joined into runs of equal treatment that cover them") {
@@ -139,9 +176,9 @@ TEST_CASE("optim/stacks: AdamW's rows are joined into runs of equal treatment th
     o.lr_scale = {{Role::q, 0.5f}};
     const OptimizerPlan plan = plan_optimizer(table, o);
     std::vector<int> seen(table.count(), 0);
-    const auto runs = adamw_runs(table, plan, o);
-    REQUIRE(runs.size() < plan.adamw_rows.size());
-    for (const AdamwRun& run : runs) {
+    const auto runs = element_runs(table, plan, o);
+    REQUIRE(runs.size() < plan.element_rows.size());
+    for (const ElementRun& run : runs) {
         for (int row : run.rows) {
             const ParamRow& r = table[row];
             seen[row]++;

@@ -6,7 +6,7 @@
 #include "optim/optimizer.h"
 #include "optim/stacks.h"
 #include "test/catch.h"
-#include "test/compare.h"
+#include "test/optimizer_run.h"
 #include "test/oracle/orthogonal.h"
 #include "test/param_tables.h"
 #include "test/schedule.h"
@@ -15,62 +15,6 @@ using namespace teon;
 using namespace teon::test;
 
 namespace {
-
-template <typename T>
-std::vector<T> fetch(const T* data, int64_t n, Context& context) {
-    std::vector<T> values(static_cast<size_t>(n));
-    download(values.data(), data, n, context.stream);
-    context.stream.synchronize();
-    return values;
-}
-
-// A parameter store with random weights, an optimizer and what a step needs.
-struct Run {
-    Context context;
-    ParamStore params;
-    Optimizer optimizer;
-    Buffer<StepControl> control{1};
-    int updates = 0;
-
-    Run(const ParamTable& table, const OptimizerOptions& options, DType dtype = DType::f32)
-        : params(table, dtype, context.stream), optimizer(params, options, context) {
-        for (int row = 0; row < table.count(); row++)
-            set(params.master(row), random_values<float>(table[row].size(), 100 + row, 0.2));
-        params.sync_work(context.stream);
-    }
-    void set(float* at, const std::vector<float>& values) {
-        upload(at, values.data(), std::ssize(values), context.stream);
-        context.stream.synchronize();
-    }
-    const ParamTable& table() const { return params.table(); }
-    void set_grads(uint64_t seed) {
-        for (int row = 0; row < table().count(); row++)
-            set(params.grad(row), random_values<float>(table()[row].size(), seed * 1000 + row));
-    }
-    void step(float scale = 1, int skip = 0, float lr_factor = 1) {
-        updates += !skip;
-        const float bc1 = static_cast<float>(1 - std::pow(0.9, updates)),
-                    bc2 = static_cast<float>(1 - std::pow(0.95, updates));
-        const StepControl c{.grad_norm = 1,
-                            .scale = scale,
-                            .skip = skip,
-                            .updates = updates,
-                            .bias_correction1 = bc1,
-                            .bias_correction2 = bc2,
-                            .lr_factor = lr_factor};
-        upload(control.data(), &c, 1, context.stream);
-        context.stream.synchronize();
-        optimizer.step(params, control.data(), context);
-    }
-    std::vector<float> weights(int row) { return fetch(params.master(row), table()[row].size(), context); }
-    std::vector<float> all() { return fetch(params.master_all(), table().size(), context); }
-    std::string state_bytes() {
-        std::string bytes;
-        for (const StateTensor& t : optimizer.state())
-            bytes += bytes_of(fetch(t.data, int64_t{t.rows} * t.cols, context));
-        return bytes;
-    }
-};
 
 OptimizerOptions teon_options(int K, int mode, std::set<Role> roles = {Role::q, Role::k, Role::v}) {
     OptimizerOptions o;
@@ -84,13 +28,14 @@ OptimizerOptions teon_options(int K, int mode, std::set<Role> roles = {Role::q, 
     return o;
 }
 
-constexpr TableShape kSmall{5, 32, 48, 50};
+constexpr TableShape kSmall{.L = 5, .C = 32, .F = 48, .V = 50, .heads = 4};
 
 // The same update in float64, stack by stack, through the paper's matricization.
 struct Reference {
     const ParamTable& table;
     OptimizerOptions o;
     std::vector<Matrix> weights, momenta;
+    std::vector<std::vector<double>> neurons;  // NorMuon's second moments of rows
 
     Reference(Run& run, const OptimizerOptions& options) : table(run.table()), o(options) {
         for (int row = 0; row < table.count(); row++) {
@@ -99,28 +44,63 @@ struct Reference {
             std::copy(values.begin(), values.end(), w.a.begin());
             weights.push_back(w);
             momenta.emplace_back(table[row].rows, table[row].cols);
+            neurons.emplace_back(table[row].rows, 0.0);
         }
     }
     void step(Run& run, const OptimizerPlan& plan, double scale) {
-        for (const Stack& stack : plan.stacks) {
+        for (const Stack& stack : plan.stacks)
+            for (int head = 0; head < stack.heads; head++) step(run, stack, head, scale);
+    }
+    // Algorithm 1 of NorMuon, from line 6, on rows [first, first + o.rows) of a parameter.
+    Matrix normalized(Matrix x, std::vector<double>& v, int first) const {
+        const double before = frobenius(x);
+        for (int i = 0; i < x.rows; i++) {
+            double sum = 0;
+            for (int j = 0; j < x.cols; j++) sum += x(i, j) * x(i, j);
+            double& moment = v[first + i];
+            moment = double{o.neuron_beta2} * moment + (1 - double{o.neuron_beta2}) * sum / x.cols;
+            for (int j = 0; j < x.cols; j++) x(i, j) /= std::sqrt(moment) + 1e-8;
+        }
+        const double wanted = o.update_rms > 0 ? std::sqrt(x.rows * x.cols) : before;
+        return combination(wanted / frobenius(x), x, 0, x);
+    }
+    static void copy_rows(Matrix& to, int to_row, const Matrix& from, int from_row, int rows) {
+        std::copy_n(from.a.begin() + int64_t{from_row} * from.cols, int64_t{rows} * from.cols,
+                    to.a.begin() + int64_t{to_row} * to.cols);
+    }
+    void step(Run& run, const Stack& stack, int head, double scale) {
+        const int first = head * stack.m;  // of the rows of a parameter
+        {
             std::vector<Matrix> directions;
             for (int row : stack.rows) {
-                Matrix g(stack.m, stack.n);
+                Matrix all(table[row].rows, stack.n), g(stack.m, stack.n), momentum(stack.m, stack.n);
                 const auto values = fetch(run.params.grad(row), table[row].size(), run.context);
-                std::copy(values.begin(), values.end(), g.a.begin());
-                momenta[row] = combination(double{o.momentum}, momenta[row], scale, g);
-                Matrix d = o.nesterov ? combination(double{o.momentum}, momenta[row], scale, g) : momenta[row];
+                std::copy(values.begin(), values.end(), all.a.begin());
+                copy_rows(g, 0, all, first, stack.m);
+                copy_rows(momentum, 0, momenta[row], first, stack.m);
+                momentum = combination(double{o.momentum}, momentum, scale, g);
+                copy_rows(momenta[row], first, momentum, 0, stack.m);
+                Matrix d = o.nesterov ? combination(double{o.momentum}, momentum, scale, g) : momentum;
                 if (o.teon_normalize_slices) d = combination(1 / (frobenius(d) + 1e-7), d, 0, d);
                 directions.push_back(d);
             }
             const Matrix z = matricize(directions, stack.mode);
-            const Matrix q = o.ortho == Ortho::svd ? polar_factor(z) : newton_schulz(z, ns_set(o.ortho), o.ns_steps);
+            const Matrix q = o.ortho == Ortho::svd ? polar_factor(z)
+                             : o.ns_aol            ? aol_newton_schulz(z, ns_set(o.ortho), o.ns_steps)
+                                                   : newton_schulz(z, ns_set(o.ortho), o.ns_steps);
             const auto updates = dematricize(q, stack.mode, stack.m, stack.n, stack.K());
             const double factor = step_factor(table, stack, o);
             for (int k = 0; k < stack.K(); k++) {
-                Matrix& w = weights[stack.rows[k]];
-                const double decay = table[stack.rows[k]].decay ? double{o.lr} * double{o.weight_decay} : 0;
-                w = combination(1 - decay, w, -double{o.lr} * factor, updates[k]);
+                const int row = stack.rows[k];
+                Matrix w(stack.m, stack.n);
+                copy_rows(w, 0, weights[row], first, stack.m);
+                const Matrix u = has_neuron_norm(o) ? normalized(updates[k], neurons[row], first) : updates[k];
+                const double decay = table[row].decay ? double{o.lr} * double{o.weight_decay} : 0;
+                for (size_t i = 0; i < w.a.size(); i++) {
+                    const bool decays = !o.cautious_weight_decay || u.a[i] * w.a[i] >= 0;
+                    w.a[i] -= (decays ? decay * w.a[i] : 0) + double{o.lr} * factor * u.a[i];
+                }
+                copy_rows(weights[row], first, w, 0, stack.m);
             }
         }
     }
@@ -135,7 +115,10 @@ double worst_difference(Run& run, const Reference& reference, const OptimizerPla
             double sum = 0;
             for (size_t i = 0; i < w.size(); i++) sum += std::pow(w[i] - reference.weights[row].a[i], 2);
             const double factor = step_factor(reference.table, stack, reference.o);
-            const double update = reference.o.lr * factor * std::sqrt(std::min(stack.m, stack.n) / double(stack.K()));
+            const bool unit = has_neuron_norm(reference.o) && reference.o.update_rms > 0;
+            const double norm =
+                unit ? std::sqrt(w.size()) : std::sqrt(stack.heads * std::min(stack.m, stack.n) / double(stack.K()));
+            const double update = reference.o.lr * factor * norm;
             const double d = std::sqrt(sum) / update;
             if (!(d <= worst)) worst = d;
         }
@@ -168,6 +151,25 @@ TEST_CASE("optim/teon: steps match float64 through the paper's matricization, fo
     with("rms match", [](auto& o) { o.teon_rms_match = true; });
     with("rms match, mode 3", [](auto& o) { o.teon_rms_match = true, o.teon_mode = 3; });
     with("normalized slices", [](auto& o) { o.teon_normalize_slices = true, o.nesterov = true; });
+    with("normuon", [](auto& o) { o.method = Method::normuon; });
+    with("normuon as in the paper", [](auto& o) { o.method = Method::normuon, o.update_rms = 0.2f; });
+    with("neuron norm of stacks", [](auto& o) { o.neuron_norm = true, o.nesterov = true; });
+    with("neuron norm of stacks, mode 2", [](auto& o) { o.neuron_norm = true, o.teon_mode = 2; });
+    with("neuron norm, svd, mode 3", [](auto& o) { o.neuron_norm = true, o.teon_mode = 3, o.ortho = Ortho::svd; });
+    with("cautious weight decay", [](auto& o) { o.cautious_weight_decay = true, o.weight_decay = 0.02f; });
+    with("cautious, neuron norm",
+         [](auto& o) { o.cautious_weight_decay = o.neuron_norm = true, o.weight_decay = 0.02f; });
+    with("AOL", [](auto& o) { o.ns_aol = true, o.ns_steps = 4; });
+    with("AOL, you, gram", [](auto& o) { o.ns_aol = true, o.ortho = Ortho::you, o.ns_form = NsForm::gram; });
+    with("per head", [](auto& o) { o.ortho_per_head = true; });
+    with("per head, mode 2, rms match", [](auto& o) {
+        o.ortho_per_head = o.teon_rms_match = true;
+        o.teon_mode = 2;
+    });
+    with("per head, everything", [](auto& o) {
+        o.ortho_per_head = o.neuron_norm = o.ns_aol = o.nesterov = o.cautious_weight_decay = true,
+        o.weight_decay = 0.02f;
+    });
     with("lr scale", [](auto& o) { o.lr_scale = {{Role::q, 0.5f}, {Role::o, 2.0f}}; });
     for (const Case& c : cases) {
         Run run(table, c.options);
@@ -386,8 +388,9 @@ TEST_CASE("optim/teon: AdamW's rows are updated as by the kernel alone, decay ke
         Guarded<float> w(std::vector<float>(before.begin() + r.offset, before.begin() + r.offset + n), context.stream);
         Guarded<float> m(std::vector<float>(n, 0), context.stream), v(std::vector<float>(n, 0), context.stream);
         float* no_work = nullptr;
-        adamw_update(w.data(), no_work, m.data(), v.data(), run.params.grad(row), run.control.data(), n, o.adamw_lr,
-                     scale, o.beta1, o.beta2, o.eps, r.decay ? o.weight_decay / scale : 0.0f, context.stream);
+        adamw_update(w.data(), no_work, m.data(), v.data(), run.params.grad(row), run.control.data(), n,
+                     {o.adamw_lr, scale, r.decay ? o.weight_decay / scale : 0.0f}, o.beta1, o.beta2, o.eps,
+                     context.stream);
         REQUIRE(same_bits(run.weights(row), w.get()));
     }
 }

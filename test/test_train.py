@@ -117,7 +117,7 @@ class TrainTest(unittest.TestCase):
             self.assertIn(word, result.stdout)
 
     def test_the_same_command_gives_the_same_bits(self):
-        for optimizer in ("adamw", "muon", "teon"):
+        for optimizer in ("adamw", "lion", "muon", "normuon", "teon", "soap"):
             for dtype in ("float", "bf16"):
                 with self.subTest(optimizer=optimizer, dtype=dtype):
                     first, *others = (
@@ -289,7 +289,7 @@ class TrainTest(unittest.TestCase):
             return result.stdout.split()
 
         self.assertEqual(completed("--adamw"), ["--adamw-lr", "--adamw-weight-decay"])
-        self.assertEqual(completed("--optimizer", ""), ["adamw", "muon", "teon"])
+        self.assertEqual(completed("--optimizer", ""), ["adamw", "lion", "muon", "normuon", "teon", "soap"])
         self.assertEqual(completed("--ortho", "po"), ["polar-express"])
         self.assertEqual(completed("--data", "t_tr"), ["t_train_000000.bin"])
         self.assertEqual(completed("--layers", ""), [])

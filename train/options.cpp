@@ -1,8 +1,11 @@
 #include "train/options.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "optim/methods.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
 
@@ -85,10 +88,10 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
 void add_data_flags(OptionTable& t, Options& o) {
     t.group("Data");
     t.text("--data", o.data, "PATH",
-           "training shards: a folder (its *_train_*.bin), a file, a glob or a list of these; A:0.7,B:0.3: a mixture")
+           "training shards: a folder (its split \"train\"), a file, a glob or a list of these; A:0.7,B:0.3: a mixture")
         .is_list = true;
     t.rows.back().fixed = false;  // they may move; what is in them is compared
-    OptionRow& val_data = t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (*_val_*.bin)");
+    OptionRow& val_data = t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (split \"val\")");
     val_data.default_text = "--data's, if a folder";
     val_data.is_list = true;
     val_data.fixed = false;
@@ -113,27 +116,46 @@ void add_length_flags(OptionTable& t, Options& o) {
     t.number("--epochs", o.epochs, 1e-6, 1e6, "passes over the data, instead of --steps").default_text = "1";
 }
 
+// A default that differs by method: "5e-3 muon, ...".
+template <typename F>
+std::string by_method(F value) {
+    std::map<float, std::vector<std::string_view>> names;
+    for (const MethodInfo& m : methods()) names[value(m)].push_back(name_of(m.method));
+    if (names.size() == 1) return fmt::format("{}", as_written(names.begin()->first));
+    std::vector<std::string> texts;
+    for (const auto& [x, of] : names) texts.push_back(fmt::format("{} {}", as_written(x), fmt::join(of, ", ")));
+    return fmt::format("{}", fmt::join(texts, "; "));
+}
+
 void add_optimizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
     t.group("Optimizer");
     t.choice("--optimizer", opt.method, "what updates the hidden matrices; AdamW updates the rest");
-    t.number("--lr", opt.lr, 0, 100, "peak learning rate").default_text = "3e-4 adamw, 5e-3 muon and teon";
-    t.number("--adamw-lr", o.adamw_lr, 0, 100, "peak learning rate of AdamW's share under muon and teon").default_text =
-        "= lr";
+    t.number("--lr", opt.lr, 0, 100, "peak learning rate").default_text =
+        by_method([](const MethodInfo& m) { return m.lr; });
+    t.number("--adamw-lr", o.adamw_lr, 0, 100, "peak learning rate of AdamW's share beside another optimizer")
+        .default_text = "= lr";
     t.number("--weight-decay", opt.weight_decay, 0, 10,
              "decoupled weight decay, of matrices and embeddings, never of norms and biases");
     t.number("--adamw-weight-decay", opt.adamw_weight_decay, 0, 10,
-             "that of AdamW's share under muon and teon (embeddings and head)")
+             "that of AdamW's share beside another optimizer (embeddings and head)")
         .default_text = "= weight-decay";
+    t.toggle("--cautious-weight-decay", opt.cautious_weight_decay, "decay only weights that the update moves to zero");
     t.number("--grad-clip", o.grad_clip, 0, 1e9, "largest global gradient norm; 0: no clipping");
-    t.number("--beta1", opt.beta1, 0, 0.999999, "AdamW's decay of the first moment");
-    t.number("--beta2", opt.beta2, 0, 0.999999, "AdamW's decay of the second moment");
+    t.number("--beta1", opt.beta1, 0, 0.999999, "AdamW's decay of the first moment; Lion's share of it in the update")
+        .default_text = by_method([](const MethodInfo& m) { return m.beta1; });
+    t.number("--beta2", opt.beta2, 0, 0.999999, "AdamW's decay of the second moment; Lion's of its moment")
+        .default_text = by_method([](const MethodInfo& m) { return m.beta2; });
     t.number("--eps", opt.eps, 0, 1, "AdamW's epsilon").default_text = "1e-8";
-    t.number("--momentum", opt.momentum, 0, 0.999999, "Muon's and Teon's momentum");
+    t.number("--momentum", opt.momentum, 0, 0.999999, "momentum of what is orthogonalized");
     t.number("--update-rms", opt.update_rms, 0, 10,
              "root mean square that a hidden matrix's update has before the learning rate, as in Moonlight (0.2, which "
              "is AdamW's size, with AdamW's learning rate): the factor X sqrt(max(rows, columns)); 0: the factor "
              "sqrt(rows / columns)");
     t.toggle("--nesterov", opt.nesterov, "orthogonalize gradient + momentum * M instead of M");
+    t.toggle(
+        "--neuron-norm", opt.neuron_norm,
+        "NorMuon's normalization of each neuron's update, on Muon's and on Teon's matrices; normuon always has it");
+    t.number("--neuron-beta2", opt.neuron_beta2, 0, 0.999999, "decay of the neurons' second moments");
     t.add(
          "--lr-scale", "ROLE=X,...",
          fmt::format("factors of the learning rate per role, e.g. q=0.707,k=0.707,v=0.707; there are {}; norms and "
@@ -162,7 +184,9 @@ void add_optimizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
 void add_orthogonalizer_flags(OptionTable& t, OptimizerOptions& opt) {
     t.group("Orthogonalizer");
     t.choice("--ortho", opt.ortho, "exact polar factor, or a Newton-Schulz coefficient set");
-    t.integer("--ns-steps", opt.ns_steps, 1, 100, "Newton-Schulz steps");
+    t.toggle("--ortho-per-head", opt.ortho_per_head, "orthogonalize the q, k and v of each attention head by itself");
+    t.integer("--ns-steps", opt.ns_steps, 1, 100, "Newton-Schulz steps").default_text = "5, or 4 with --ns-aol";
+    t.toggle("--ns-aol", opt.ns_aol, "AOL preconditioning, as in Turbo-Muon, instead of the coefficients' first step");
     t.choice("--ns-form", opt.ns_form, "iterate on the matrix or on its Gram matrix; auto: by aspect ratio");
 }
 
@@ -185,6 +209,14 @@ void add_teon_flags(OptionTable& t, OptimizerOptions& opt) {
         .is_list = true;
     t.toggle("--teon-rms-match", opt.teon_rms_match, "scale a stack's updates to the size that Muon's would have");
     t.toggle("--teon-normalize-slices", opt.teon_normalize_slices, "divide each slice by its norm before stacking");
+}
+
+void add_soap_flags(OptionTable& t, OptimizerOptions& opt) {
+    t.group("SOAP");
+    t.integer("--soap-frequency", opt.soap_frequency, 1, 1'000'000,
+              "updates from one computation of the eigenvectors to the next");
+    t.integer("--soap-max-dim", opt.soap_max_dim, 0, 1 << 24,
+              "sides of a matrix that are longer have no eigenvectors; 0: none have, which is AdamW");
 }
 
 void add_schedule_flags(OptionTable& t, Options& o) {
@@ -284,6 +316,7 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     add_optimizer_flags(t, o.optimizer, o);
     add_orthogonalizer_flags(t, o.optimizer);
     add_teon_flags(t, o.optimizer);
+    add_soap_flags(t, o.optimizer);
     add_schedule_flags(t, o);
     add_run_flags(t, o);
     add_checkpoint_flags(t, o);
@@ -308,10 +341,29 @@ void check_batch(const Options& o) {
 
 namespace {
 
+bool has_flag(const MethodInfo& method, std::string_view flag) {
+    return std::find(method.flags.begin(), method.flags.end(), flag) != method.flags.end();
+}
+
+// "muon, normuon or teon"
+std::string methods_with(std::string_view flag) {
+    std::vector<std::string_view> names;
+    for (const MethodInfo& m : methods())
+        if (has_flag(m, flag)) names.push_back(name_of(m.method));
+    const std::string_view last = names.back();
+    names.pop_back();
+    return names.empty() ? std::string(last) : fmt::format("{} or {}", fmt::join(names, ", "), last);
+}
+
 // Rules between flags.
 void check_conflicts(Options& o, const FlagsGiven& given) {
     OptimizerOptions& opt = o.optimizer;
-    if (!given.count("--lr") && !given.by_run.count("--lr")) opt.lr = opt.method == Method::adamw ? 3e-4f : 5e-3f;
+    const MethodInfo& method = info_of(opt.method);
+    auto is_default = [&](const char* flag) { return !given.count(flag) && !given.by_run.count(flag); };
+    if (is_default("--lr")) opt.lr = method.lr;
+    if (is_default("--beta1")) opt.beta1 = method.beta1;
+    if (is_default("--beta2")) opt.beta2 = method.beta2;
+    if (is_default("--ns-steps") && opt.ns_aol) opt.ns_steps = 4;
     if (!o.adamw_lr) o.adamw_lr = opt.lr;
     if (!o.min_lr_ratio) o.min_lr_ratio = default_min_lr_ratio(o.schedule.kind);
     opt.adamw_lr = *o.adamw_lr;
@@ -343,12 +395,12 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
         return;
     }
     if (o.init_from.empty()) check_batch(o);  // else its model decides the length, where no flag does
-    needs({"--adamw-lr", "--adamw-weight-decay", "--momentum", "--nesterov", "--update-rms", "--ortho", "--ns-steps",
-           "--ns-form", "--diagnose-every"},
-          opt.method != Method::adamw, "--optimizer muon or teon");
-    needs({"--teon-k", "--teon-mode", "--teon-roles", "--teon-rms-match", "--teon-normalize-slices"},
-          opt.method == Method::teon, "--optimizer teon");
-    needs({"--ns-steps", "--ns-form"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
+    for (const MethodInfo& other : methods())
+        for (const std::string_view flag : other.flags)
+            CHECK_USAGE(!given.count(std::string(flag)) || has_flag(method, flag),
+                        "{} has no meaning without --optimizer {}", flag, methods_with(flag));
+    needs({"--ns-steps", "--ns-form", "--ns-aol"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
+    needs({"--neuron-beta2"}, opt.neuron_norm || opt.method == Method::normuon, "--neuron-norm or --optimizer normuon");
     needs({"--rank-logs"}, !o.out.empty(), "--out");
     needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
     needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");

@@ -32,20 +32,23 @@ Saver::Saver(const Setup& setup, Model& model, Optimizer& optimizer, Context& co
 void Saver::save(const TrainingState& state, bool wait) {
     report(true, state.step);
     ParamStore& params = model_.params();
-    std::function<const float*(int)> collected;  // one rank has it all
+    std::function<const float*(int64_t, int64_t)> collected;  // one rank has it all
+    const std::vector<StateTensor> tensors = optimizer_.state();
     if (ctx_.comm->size() > 1) {
         optimizer_.collect_masters(params, ctx_);
         // The state comes together where the gradients were, which the next step overwrites.
-        collected = [&](int slot) {
-            optimizer_.collect_state(slot, params.grad_all(), ctx_);
+        collected = [&](int64_t begin, int64_t end) {
+            optimizer_.collect_state(tensors, begin, end, params.grad_all(), ctx_);
             return params.grad_all();
         };
     }
     if (writer_) {
         writer_->save(state, ctx_.stream, collected);
     } else {
-        for (int slot = 0; slot < kStateSlots; ++slot) collected(slot);
+        for_each_window(elements_of(tensors), params.table().size(), collected);
     }
+    // Gaps between gradients count in their norm, and no step writes them.
+    if (collected) zero(params.grad_all(), params.table().size(), ctx_.stream);
     if (wait) report(true, state.step);
 }
 

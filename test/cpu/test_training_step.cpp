@@ -131,7 +131,7 @@ void check(cudaError_t status) { CHECK(status == cudaSuccess, "{}", cudaGetError
 }  // namespace
 
 TEST_CASE("train/trainer: a step allocates nothing, frees nothing and waits for nothing of its own") {
-    for (const Method method : {Method::adamw, Method::muon, Method::teon})
+    for (const Method method : {Method::adamw, Method::lion, Method::muon, Method::normuon, Method::teon})
         for (const bool llama : {false, true})
             for (const bool graphs : {false, true}) {
                 CAPTURE(llama, graphs);
@@ -158,7 +158,7 @@ TEST_CASE("train/trainer: a step allocates nothing, frees nothing and waits for 
 }
 
 TEST_CASE("train/trainer: replayed from graphs, steps give the bits of steps that are queued") {
-    for (const Method method : {Method::adamw, Method::muon, Method::teon})
+    for (const Method method : {Method::adamw, Method::lion, Method::muon, Method::normuon, Method::teon})
         for (const bool llama : {false, true})
             for (const Ortho ortho : {Ortho::polar_express, Ortho::svd}) {
                 CAPTURE(llama);

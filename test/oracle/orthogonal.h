@@ -208,6 +208,24 @@ inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const 
     return x.rows <= x.cols ? y : transposed(y);
 }
 
+// Turbo-Muon (arXiv 2512.04632): rows of the short side are divided by the root of the row sums of |X X^T| (AOL), and the
+// set's first step is left out.
+inline Matrix aol_newton_schulz(const Matrix& x, const NsSet& set, int steps) {
+    Matrix y = x.rows <= x.cols ? x : transposed(x);
+    const Matrix gram = y * transposed(y);
+    for (int i = 0; i < y.rows; i++) {
+        double sum = 0;
+        for (int j = 0; j < y.rows; j++) sum += std::abs(gram(i, j));
+        for (int j = 0; j < y.cols; j++) y(i, j) /= std::sqrt(sum);
+    }
+    for (int t = 1; t <= steps; t++) {
+        const NsTriple q = set.at(t);
+        const Matrix r = y * transposed(y);
+        y = combination(q.a, y, 1, combination(q.b, r, q.c, r * r) * y);
+    }
+    return x.rows <= x.cols ? y : transposed(y);
+}
+
 // The same through the Gram matrix. restarts(n): whether X is multiplied, and R computed again, after n steps.
 inline Matrix gram_newton_schulz(
     const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact,

@@ -1,0 +1,67 @@
+// What the optimizers share that update each element by itself: the walk over the flat arrays, weight decay and the
+// rounded working weights. A rule holds its constants and has
+//   kStates                      arrays of state
+//   begin(lr, control)           what is the same for all elements of a launch
+//   delta(launch, state, g)      updates state[kStates] with the clipped gradient g and returns what the weight loses
+// Private to kernels/.
+#pragma once
+
+#include "kernels/common.h"
+#include "kernels/ops.h"
+
+namespace teon {
+
+template <int N>
+struct StateArrays {
+    float* at[N];
+};
+
+template <typename Rule, typename T, int W>
+__global__ void __launch_bounds__(kFlatBlock)
+    element_update_kernel(float* master, T* work, StateArrays<Rule::kStates> states, const float* grad,
+                          const StepControl* control, int64_t n, Rule rule, ElementStep s) {
+    wait_for_earlier_kernels();
+    constexpr int N = Rule::kStates;
+    if (control->skip != 0) return;
+    const float lr = s.lr * control->lr_factor * s.lr_scale, scale = control->scale;
+    const float keep = 1.0f - lr * s.weight_decay;
+    const auto launch = rule.begin(lr, *control);
+    for_each_vec<W>(n, [=](auto width, int64_t i) {
+        constexpr int w = decltype(width)::value;
+        auto p = load_vec<w>(master + i);
+        const auto gradient = load_vec<w>(grad + i);
+        Vec<float, w> state[N];
+        for (int j = 0; j < N; j++) state[j] = load_vec<w>(states.at[j] + i);
+        FOR_VEC(k, w) {
+            float own[N];
+            for (int j = 0; j < N; j++) own[j] = state[j][k];
+            const float delta = rule.delta(launch, own, gradient[k] * scale);
+            for (int j = 0; j < N; j++) state[j][k] = own[j];
+            p[k] = fmaf(p[k], kept(p[k], delta, keep, s.cautious), -delta);
+        }
+        store_vec(master + i, p);
+        for (int j = 0; j < N; j++) store_vec(states.at[j] + i, state[j]);
+        if (work != nullptr) store_floats(work + i, p);
+    });
+}
+
+template <typename Rule, typename T>
+void element_update(float* master, T* work, const StateArrays<Rule::kStates>& states, const float* grad,
+                    const StepControl* control, int64_t n, const Rule& rule, const ElementStep& step,
+                    const Stream& stream) {
+    constexpr int WIDEST = kVecWidth<float>;
+    bool aligned = vec_aligned<float, WIDEST>(0, master, work, grad);
+    for (const float* state : states.at) aligned = aligned && vec_aligned<float, WIDEST>(0, state);
+    auto at_width = [&](auto width) {
+        constexpr int W = decltype(width)::value;
+        launch<element_update_kernel<Rule, T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, master, work, states, grad,
+                                                  control, n, rule, step);
+    };
+    if (aligned) {
+        at_width(std::integral_constant<int, WIDEST>{});
+    } else {
+        at_width(std::integral_constant<int, 1>{});
+    }
+}
+
+}  // namespace teon

@@ -1,0 +1,32 @@
+// Lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", arXiv 2302.06675, algorithm 2).
+#include "kernels/element_update.h"
+
+namespace teon {
+
+namespace {
+
+struct Lion {
+    static constexpr int kStates = 1;
+    float beta1, beta2;
+    __device__ __forceinline__ float begin(float lr, const StepControl&) const { return lr; }
+    __device__ __forceinline__ float delta(float lr, float* state, float g) const {
+        const float c = fmaf(beta1, state[0], (1.0f - beta1) * g);
+        state[0] = fmaf(beta2, state[0], (1.0f - beta2) * g);
+        return c > 0.0f ? lr : c < 0.0f ? -lr : c;  // NaN stays NaN
+    }
+};
+
+}  // namespace
+
+template <typename T>
+void lion_update(float* master, T* work, float* m, const float* grad, const StepControl* control, int64_t n,
+                 const ElementStep& step, float beta1, float beta2, const Stream& stream) {
+    element_update(master, work, {{m}}, grad, control, n, Lion{beta1, beta2}, step, stream);
+}
+
+template void lion_update(float*, float*, float*, const float*, const StepControl*, int64_t, const ElementStep&, float,
+                          float, const Stream&);
+template void lion_update(float*, bf16*, float*, const float*, const StepControl*, int64_t, const ElementStep&, float,
+                          float, const Stream&);
+
+}  // namespace teon

@@ -1,0 +1,237 @@
+// Muon, Teon (Zhang et al., arXiv 2601.23261, algorithm 1) and NorMuon (Li et al., arXiv 2510.05491, algorithm 1): momentum,
+// unfolding, orthogonalization, and the update by what comes out, scaled by row where neurons are normalized.
+#include <algorithm>
+
+#include "optim/methods.h"
+#include "optim/stacks.h"
+#include "runtime/integer.h"
+
+namespace teon {
+
+namespace {
+
+enum State { kMomentum, kNeurons };  // order of what state_of returns
+
+std::vector<StateShape> state_of(const OptimizerOptions& options, const ParamRow& row) {
+    std::vector<StateShape> state = {{"momentum", row.rows, row.cols}};
+    if (has_neuron_norm(options)) state.push_back({"neurons", row.rows, 1});
+    return state;
+}
+
+void plan_stack(Stack& stack, const OptimizerOptions& options) {
+    const OrthoMethod method = method_of(options, NsForm::standard);
+    const Unfolding u = unfolding_of(stack, method);
+    stack.form = resolve_form(options.ns_form, method, u.rows(), u.cols());
+    stack.flops = stack.heads * ortho_flops(method_of(options, stack.form), u.rows(), u.cols());
+}
+
+int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options) {
+    int64_t bytes = 0;
+    for (const StackGroup& group : group_stacks(plan, options)) bytes = std::max(bytes, scratch_bytes(group));
+    return bytes;
+}
+
+std::string describe(const Stack& stack, const OptimizerOptions& options) {
+    const OrthoMethod method = method_of(options, stack.form);
+    const std::string neurons = has_neuron_norm(options) ? ", neurons normalized" : "";
+    if (method.ortho == Ortho::svd) return "svd" + neurons;
+    return fmt::format("{} x{}{}, {}, {}{}", name_of(method.ortho), method.steps, method.aol ? " AOL" : "",
+                       name_of(stack.form), name_of(method.dtype), neurons);
+}
+
+// In each round every rank updates some of its stacks, [first, first + count) of them. Their weights then travel to the
+// other ranks while the next round is computed.
+struct Round {
+    int first = 0, count = 0;
+    std::vector<Part> updated;  // of all ranks
+};
+
+// This rank's stacks of a group and what kernels know of each slice.
+struct GroupState {
+    StackGroup group;
+    std::vector<Round> rounds;
+    Buffer<Slice> slices;
+    Buffer<int> nonfinite;  // per unfolding: 1 once its momentum was not finite
+    bool aligned = true;
+    SliceBatch batch(int first_stack, int count) const {
+        const Unfolding& u = group.unfolding;
+        return {slices.data() + group.slices(first_stack), group.slices(count), u.m, u.n, aligned};
+    }
+};
+
+// Cuts a group of all stacks to those of `rank`, and into rounds. Several ranks take a few rounds, so that there is
+// something to compute while weights travel, and the first layers come first.
+std::vector<Round> share_group(StackGroup& group, const MatrixSetup& setup, int rank) {
+    const Placement& placement = setup.ownership.placement();
+    const std::vector<Stack>& all = setup.plan.stacks;
+    if (placement.ranks > 1) {
+        std::stable_sort(group.stacks.begin(), group.stacks.end(), [&](int a, int b) {
+            return setup.table[all[a].rows[0]].layer < setup.table[all[b].rows[0]].layer;
+        });
+    }
+    std::vector<std::vector<int>> stacks(placement.ranks);
+    for (int s : group.stacks) stacks[placement.owner[s]].push_back(s);
+    size_t most = 0;
+    for (auto& own : stacks) most = std::max(most, own.size());
+    constexpr size_t kRounds = 4;
+    if (placement.ranks > 1) group.chunk = std::min(group.chunk, static_cast<int>(ceil_div(most, kRounds)));
+    const size_t chunk = group.chunk;
+    group.stacks = stacks[rank];
+
+    std::vector<Round> rounds;
+    for (size_t begin = 0; begin < most; begin += chunk) {
+        std::vector<int> rows;
+        auto end_of = [&](auto& own) { return std::clamp(own.size(), begin, begin + chunk); };
+        for (auto& own : stacks) {
+            for (size_t i = begin; i < end_of(own); ++i)
+                rows.insert(rows.end(), all[own[i]].rows.begin(), all[own[i]].rows.end());
+        }
+        std::sort(rows.begin(), rows.end());
+        const size_t count = end_of(group.stacks) - begin;
+        rounds.push_back({static_cast<int>(begin), static_cast<int>(count), setup.ownership.parts(rows)});
+    }
+    return rounds;
+}
+
+GroupState make_group(StackGroup group, const MatrixSetup& setup) {
+    const Stream& stream = setup.context.stream;
+    std::vector<Round> rounds = share_group(group, setup, setup.context.comm->rank());
+    const int count = static_cast<int>(group.stacks.size());
+    GroupState state{.group = std::move(group), .rounds = std::move(rounds), .slices = {}, .nonfinite = {}};
+    const int64_t size = int64_t{state.group.unfolding.m} * state.group.unfolding.n;
+    std::vector<Slice> slices;
+    for (int s : state.group.stacks) {
+        const Stack& stack = setup.plan.stacks[s];
+        const float step = static_cast<float>(step_factor(setup.table, stack, setup.options));
+        for (int head = 0; head < stack.heads; ++head)
+            for (int row : stack.rows) {
+                const ParamRow& r = setup.table[row];
+                const std::vector<int64_t>& at = setup.at[row];
+                const int64_t neurons = at.size() > kNeurons ? at[kNeurons] + int64_t{head} * stack.m : 0;
+                slices.push_back({r.offset + head * size, at[kMomentum] + head * size, step,
+                                  r.decay ? setup.options.weight_decay : 0.0f, neurons});
+                state.aligned = state.aligned && (r.offset + head * size) % kVecWidth<float> == 0 &&
+                                head * size % kVecWidth<float> == 0;
+            }
+    }
+    state.slices = Buffer<Slice>(std::ssize(slices));
+    upload(state.slices.data(), slices.data(), std::ssize(slices), stream);
+    stream.synchronize();  // slices end here
+    state.nonfinite = Buffer<int>(int64_t{count} * state.group.heads);
+    zero(state.nonfinite.data(), state.nonfinite.size(), stream);
+    return state;
+}
+
+class OrthogonalUpdater : public MatrixUpdater {
+public:
+    explicit OrthogonalUpdater(const MatrixSetup& setup)
+        : table_(setup.table), plan_(setup.plan), options_(setup.options), state_(setup.state) {
+        int64_t partials = 0, slices = 0, neurons = 0, scratch = 0;
+        for (StackGroup& group : group_stacks(setup.plan, options_)) {
+            groups_.push_back(make_group(std::move(group), setup));
+            const StackGroup& own = groups_.back().group;
+            if (own.stacks.empty()) continue;
+            const SliceBatch chunk = groups_.back().batch(0, own.chunk);
+            partials = std::max(partials, int64_t{chunk.count} * momentum_parts(chunk));
+            slices = std::max<int64_t>(slices, chunk.count);
+            if (has_neuron_norm(options_)) neurons = std::max(neurons, neuron_scales_floats(chunk));
+            scratch = std::max(scratch, scratch_bytes(own));
+        }
+        scratch_ = Buffer<std::byte>(scratch);
+        partial_ = Buffer<float>(partials);
+        scales_ = Buffer<float>(slices);
+        neurons_ = Buffer<float>(neurons);
+    }
+
+    void step(ParamStore& params, const StepControl* control,
+              const std::function<void(const std::vector<Part>&)>& exchange, Context& context) override {
+        for (const GroupState& state : groups_) {
+            for (const Round& round : state.rounds) {
+                switch (state.group.method.dtype) {
+                    case DType::f32:
+                        step_chunk<float>(state, round.first, round.count, params, control, context);
+                        break;
+                    case DType::bf16:
+                        step_chunk<bf16>(state, round.first, round.count, params, control, context);
+                        break;
+                    case DType::f16:
+                        step_chunk<f16>(state, round.first, round.count, params, control, context);
+                        break;
+                }
+                exchange(round.updated);
+            }
+        }
+    }
+
+    bool step_waits() const override { return options_.ortho == Ortho::svd && !plan_.stacks.empty(); }
+
+    void check_finite(Context& context) const override {
+        for (const GroupState& state : groups_) {
+            std::vector<int> nonfinite(static_cast<size_t>(state.nonfinite.size()));
+            download(nonfinite.data(), state.nonfinite.data(), std::ssize(nonfinite), context.stream);
+            context.stream.synchronize();
+            for (size_t i = 0; i < nonfinite.size(); ++i) {
+                const Stack& stack = plan_.stacks[state.group.stacks[i / state.group.heads]];
+                CHECK(!nonfinite[i],
+                      "the momentum of {} ({} stacked) is not finite: lower the learning rate or resume from an "
+                      "earlier checkpoint",
+                      table_[stack.rows[0]].name, stack.K());
+            }
+        }
+    }
+
+private:
+    // Momentum, unfolding, orthogonalization and update of stacks [first, first + count) of a group.
+    template <typename T>
+    void step_chunk(const GroupState& state, int first, int count, ParamStore& params, const StepControl* control,
+                    Context& context) {
+        if (count == 0) return;
+        const StackGroup& group = state.group;
+        const SliceBatch slices = state.batch(first, count);
+        const SliceLayout layout = group.unfolding.layout();
+        const MatrixBatch batch = group.batch(count);
+        const Stream& stream = context.stream;
+        const float mu = options_.momentum, margin = static_cast<float>(group.method.margin(batch.short_side()));
+        T* Z = reinterpret_cast<T*>(scratch_.data());
+        std::byte* rest = scratch_.data() + Arena::aligned(batch.size() * sizeof(T));
+
+        momentum_update(state_, partial_.data(), params.grad_all(), control, slices, mu, options_.nesterov, stream);
+        slice_scales(scales_.data(), state.nonfinite.data() + int64_t{first} * group.heads, partial_.data(), control,
+                     momentum_parts(slices), batch.count, layout.K, margin, options_.teon_normalize_slices, stream);
+        unfold(Z, state_, options_.nesterov ? params.grad_all() : nullptr, scales_.data(), control, slices, layout, mu,
+               stream);
+        const T* O = static_cast<const T*>(orthogonalize(Z, rest, batch, group.method, context));
+        const float* rows = nullptr;
+        if (has_neuron_norm(options_)) {
+            neuron_scales(neurons_.data(), state_, O, control, slices, layout, options_.neuron_beta2,
+                          options_.update_rms > 0, stream);
+            rows = neurons_.data();
+        }
+        // In float the master weights are the working weights.
+        bf16* work = params.dtype() == DType::f32 ? nullptr : static_cast<bf16*>(params.work_all());
+        fold_update(params.master_all(), work, O, control, slices, layout, options_.lr, stream, rows,
+                    options_.cautious_weight_decay);
+    }
+
+    const ParamTable& table_;
+    const OptimizerPlan& plan_;
+    const OptimizerOptions& options_;
+    float* state_;
+    std::vector<GroupState> groups_;
+    Buffer<std::byte> scratch_;                 // one chunk of unfoldings, then orthogonalize()'s own
+    Buffer<float> partial_, scales_, neurons_;  // of one chunk of slices
+};
+
+}  // namespace
+
+const MatrixRule kOrthogonal{"orthogonalizer",
+                             "orthogonalization",
+                             state_of,
+                             plan_stack,
+                             scratch_of,
+                             describe,
+                             [](const MatrixSetup& setup) -> std::unique_ptr<MatrixUpdater> {
+                                 return std::make_unique<OrthogonalUpdater>(setup);
+                             }};
+
+}  // namespace teon

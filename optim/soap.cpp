@@ -1,0 +1,203 @@
+// SOAP (Vyas et al., "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv 2409.11321, algorithm 3) on the hidden
+// matrices: Adam's second moments are kept in the bases of the eigenvectors of L = the average of G G^T and R = that of
+// G^T G.
+//
+//   G' = B_L G B_R^T;  M = beta1 M + (1-beta1) G;  M' = B_L M B_R^T;  V = beta2 V + (1-beta2) G'^2
+//   W  = (1 - r wd) W - r B_L^T (M' / (sqrt(V) + eps)) B_R;  L = beta2 L + (1-beta2) G G^T, R likewise
+//
+// The rows of B_L and B_R are the eigenvectors of L and R by ascending eigenvalue, found anew every soap_frequency
+// updates (algorithm 4 of the paper follows them by QR instead, to save time). As in the authors' program the first
+// update only starts L and R: in its own bases a gradient is diagonal, beside which Adam would amplify rounding. Sides
+// longer than soap_max_dim keep their own basis, with neither factor nor eigenvectors.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/soap.h"
+#include "optim/methods.h"
+#include "optim/stacks.h"
+
+namespace teon {
+
+namespace {
+
+bool has_basis(const OptimizerOptions& options, int side) { return side <= options.soap_max_dim; }
+
+std::vector<StateShape> state_of(const OptimizerOptions& options, const ParamRow& row) {
+    const int m = row.logical_rows, n = row.logical_cols;
+    std::vector<StateShape> state = {{"m", m, n}, {"v", m, n}};
+    if (has_basis(options, m)) state.insert(state.end(), {{"left", m, m}, {"left_basis", m, m}});
+    if (has_basis(options, n)) state.insert(state.end(), {{"right", n, n}, {"right_basis", n, n}});
+    return state;
+}
+
+// Three changes of basis, the factors' products (symmetric: half), and 9 n^3 of an eigendecomposition (Golub & Van Loan,
+// Matrix Computations, section 8.3) now and then.
+void plan_stack(Stack& stack, const OptimizerOptions& options) {
+    for (const double side : {stack.m, stack.n}) {
+        if (!has_basis(options, static_cast<int>(side))) continue;
+        stack.flops += 7 * side * stack.m * stack.n + 9 * side * side * side / options.soap_frequency;
+    }
+}
+
+constexpr int kScratchMatrices = 3;
+
+int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions&) {
+    int64_t elements = 0;
+    for (const Stack& stack : plan.stacks) elements = std::max(elements, int64_t{stack.m} * stack.n);
+    return kScratchMatrices * static_cast<int64_t>(Arena::aligned(elements * sizeof(float)));
+}
+
+std::string describe(const Stack& stack, const OptimizerOptions& options) {
+    std::vector<int> sides;
+    for (const int side : {stack.m, stack.n})
+        if (has_basis(options, side)) sides.push_back(side);
+    return sides.empty() ? "none" : fmt::format("{} every {}", fmt::join(sides, " and "), options.soap_frequency);
+}
+
+// A side's factor and eigenvectors (side x side); nullptr: it keeps its own basis.
+struct Side {
+    float *factor = nullptr, *basis = nullptr;
+    int size = 0;
+};
+
+struct SoapMatrix {
+    const ParamRow* row;
+    float step;  // factor of the learning rate
+    float *m, *v;
+    Side left, right;
+};
+
+class SoapUpdater : public MatrixUpdater {
+public:
+    explicit SoapUpdater(const MatrixSetup& setup) : options_(setup.options) {
+        int64_t elements = 0;
+        std::vector<int> rows;
+        for (const Stack& stack : setup.plan.stacks)
+            for (int i : stack.rows) {
+                rows.push_back(i);
+                const std::vector<int64_t>& at = setup.at[i];
+                if (at.empty()) continue;
+                const ParamRow& row = setup.table[i];
+                size_t next = 0;
+                auto take = [&] { return setup.state + at[next++]; };
+                auto take_side = [&](int size) {
+                    Side side{.size = size};
+                    if (has_basis(options_, size)) side.factor = take(), side.basis = take();
+                    return side;
+                };
+                SoapMatrix matrix{&row, lr_scale_of(row.role, options_), take(), take(), {}, {}};
+                matrix.left = take_side(row.logical_rows);
+                matrix.right = take_side(row.logical_cols);
+                matrices_.push_back(matrix);
+                elements = std::max(elements, row.logical_size());
+            }
+        std::sort(rows.begin(), rows.end());
+        updated_ = setup.ownership.parts(rows);
+        for (Buffer<float>& scratch : scratch_) scratch = Buffer<float>(elements);
+    }
+
+    void step(ParamStore& params, const StepControl* control,
+              const std::function<void(const std::vector<Part>&)>& exchange, Context& context) override {
+        StepControl now;
+        download(&now, control, 1, context.stream);
+        context.stream.synchronize();
+        if (now.skip == 0)
+            for (const SoapMatrix& matrix : matrices_) step(matrix, params, now, context);
+        exchange(updated_);
+    }
+
+    bool step_waits() const override { return true; }
+
+private:
+    void step(const SoapMatrix& x, ParamStore& params, const StepControl& now, Context& context) {
+        const ParamRow& row = *x.row;
+        const OptimizerOptions& o = options_;
+        const int m = x.left.size, n = x.right.size, updates = now.updates - 1;  // with moments
+        const float* grad = params.grad_all() + row.offset;
+        const Stream& stream = context.stream;
+        if (updates > 0) {
+            float *g = scratch_[0].data(), *moment = scratch_[1].data();
+            soap_momentum(x.m, grad, m, n, row.cols, now.scale, o.beta1, stream);
+            change_basis(g, mat(grad, row.cols), x, true, context);
+            change_basis(moment, mat(x.m, n), x, true, context);
+            soap_direction(g, x.v, g, moment, int64_t{m} * n, now.scale, o.beta2, correction(o.beta1, updates),
+                           correction(o.beta2, updates), o.eps, stream);
+            change_basis(moment, mat(g, n), x, false, context);
+            const float lr = o.lr * now.lr_factor, decay = row.decay ? o.weight_decay : 0.0f;
+            // In float the master weights are the working weights.
+            bf16* work = params.dtype() == DType::f32 ? nullptr : static_cast<bf16*>(params.work_all()) + row.offset;
+            soap_apply(params.master_all() + row.offset, work, moment, m, n, row.cols, lr * x.step, 1.0f - lr * decay,
+                       o.cautious_weight_decay, stream);
+        }
+        const bool refresh = updates % o.soap_frequency == 0;
+        const float weight = (1.0f - o.beta2) * now.scale * now.scale;
+        for (const bool left : {true, false}) {
+            const Side& side = left ? x.left : x.right;
+            if (side.factor == nullptr) continue;
+            context.linalg.gemm({.M = side.size,
+                                 .N = side.size,
+                                 .K = left ? n : m,
+                                 .trans_a = !left,
+                                 .trans_b = left,
+                                 .A = mat(grad, row.cols),
+                                 .B = mat(grad, row.cols),
+                                 .C = mat(side.factor, side.size),
+                                 .alpha = weight,
+                                 .beta = updates > 0 ? o.beta2 : 0.0f,
+                                 .symmetric = true});
+            if (!refresh) continue;
+            copy(side.basis, side.factor, int64_t{side.size} * side.size, stream);
+            try {
+                context.linalg.eigh(side.basis, side.size, eigenvalues(side.size));
+            } catch (const Error& fault) {
+                throw Error(fmt::format("{}: no eigenvectors of SOAP's {} factor: {}", row.name,
+                                        left ? "left" : "right", fault.what()));
+            }
+        }
+    }
+
+    static float correction(float beta, int updates) {
+        return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), updates));
+    }
+
+    float* eigenvalues(int n) {
+        if (eigenvalues_.size() < n) eigenvalues_ = Buffer<float>(n);  // eigh() waits for the stream
+        return eigenvalues_.data();
+    }
+
+    // out (dense) = B_L X B_R^T, or back: B_L^T X B_R. Uses the last of the scratch matrices.
+    void change_basis(float* out, const Mat& X, const SoapMatrix& x, bool there, Context& context) {
+        const int m = x.left.size, n = x.right.size;
+        Mat half = X;
+        if (x.left.basis) {
+            half = mat(x.right.basis ? scratch_[2].data() : out, n);
+            context.linalg.gemm(
+                {.M = m, .N = n, .K = m, .trans_a = !there, .A = mat(x.left.basis, m), .B = X, .C = half});
+        }
+        if (x.right.basis) {
+            context.linalg.gemm(
+                {.M = m, .N = n, .K = n, .trans_b = there, .A = half, .B = mat(x.right.basis, n), .C = mat(out, n)});
+        } else if (!x.left.basis) {
+            for (int i = 0; i < m; ++i)  // no basis at all: rows of X, whose stride differs
+                copy(out + int64_t{i} * n, static_cast<const float*>(X.data) + i * X.ld, n, context.stream);
+        }
+    }
+
+    const OptimizerOptions& options_;
+    std::vector<SoapMatrix> matrices_;  // of this rank
+    std::vector<Part> updated_;         // of all ranks
+    Buffer<float> scratch_[kScratchMatrices], eigenvalues_;
+};
+
+}  // namespace
+
+const MatrixRule kSoap{
+    "eigenvectors",
+    "changes of basis",
+    state_of,
+    plan_stack,
+    scratch_of,
+    describe,
+    [](const MatrixSetup& setup) -> std::unique_ptr<MatrixUpdater> { return std::make_unique<SoapUpdater>(setup); }};
+
+}  // namespace teon
