@@ -184,17 +184,17 @@ class SameResult(Ranks):
         """The one that four ranks wrote and the one rank's that went on from it hold the same tensors; master weights
         have moved by little: a rank whose masters were not collected would have left those of the beginning."""
         def tensors(step, file):
-            data = (self.folder / out / f"step_{step:08}" / "optimizer" / file).read_bytes()
+            data = (self.folder / out / f"step_{step:08}" / file).read_bytes()
             size = int.from_bytes(data[:8], "little")
             header = json.loads(data[8:8 + size])
             header.pop("__metadata__", None)
             return {name: memoryview(data[8 + size:])[t["data_offsets"][0]:t["data_offsets"][1]].cast("f")
                     for name, t in header.items()}
 
-        for file in ("master.safetensors", "state.safetensors"):
+        for file in ("model.safetensors", "optimizer/state.safetensors"):
             of_four, of_one = tensors(6, file), tensors(12, file)
             self.assertEqual(of_four.keys(), of_one.keys())
-        masters, later = tensors(6, "master.safetensors"), tensors(12, "master.safetensors")
+        masters, later = tensors(6, "model.safetensors"), tensors(12, "model.safetensors")
         rounded = [x for t in masters.values() for x in t if x != 0 and math.frexp(x)[0] * 256 % 1 == 0]
         self.assertLess(len(rounded), sum(map(len, masters.values())) / 4)  # floats, not bf16 that was broadcast
         moved = sum((x - y) ** 2 for n in masters for x, y in zip(masters[n], later[n]))

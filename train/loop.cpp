@@ -117,12 +117,13 @@ public:
         if (rank == 0) clear_remains(o_.out, resume);
         if (o_.autotune) search_algorithms();
         const std::string path = metrics_path(o_, rank);
-        const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step);
+        const std::optional<LogPosition> saved = resume && rank == 0 ? resume->state.log : std::nullopt;
+        const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step, saved);
         tell(step, "log_damaged", log.damage);
         evaluation_missing_ = resume && !rank_0_says(log.evaluated) && evaluation_due(step);
         if (!resume) return;
         for (const auto& [folder, fault] : resume->found.passed_over) tell(step, "checkpoint_passed_over", fault);
-        tell(step, "resumed", resume->found.folder);
+        tell(step, "resumed", resume->found.folder + (log.cut.empty() ? "" : "; " + log.cut));
         tell(step, "length_changed", extension);
         saver_.resumed_at(step);
     }
@@ -137,14 +138,14 @@ public:
             saver_.report(false, trainer_.steps_done());
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
-            const bool save = step == s_.steps || due(o_.checkpoint_every, step),
-                       diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
+            const bool kept = step == s_.steps || due(o_.checkpoint_every, step), interim = clock_says_save() && !kept,
+                       save = kept || interim, diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
                        sample = due(o_.sample_every, step);
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
             stop = skipped_too_often_ ? "skipped updates" : stop_reason();
             if (trainer_.given_up()) break;
             if (diagnose) report_alignment();
-            if (save) save_now(o_.checkpoint_sync);  // before the evaluation, so that nothing is lost in there
+            if (save) save_now(o_.checkpoint_sync, interim);  // before the evaluation, so that nothing is lost in there
             if (evaluate && stop.empty()) stop = evaluate_now();
             if (sample && samples_ && stop.empty()) stop = sample_now();
         }
@@ -232,6 +233,7 @@ private:
             console_.note(fmt::format("step {}: {}: {}", m->step, event->name, event->reason));
         }
         stop_agreed_ |= m->stop;
+        save_agreed_ |= m->save;
         skipped_too_often_ = o_.max_skipped > 0 && m->skipped_in_row >= o_.max_skipped;
     }
 
@@ -276,6 +278,15 @@ private:
         return !stop_agreed_ && !trainer_.given_up() ? "" : own.empty() ? "another rank" : own;
     }
 
+    // Several ranks go by rank 0's clock: they save after the step in whose metrics each finds that it was time.
+    bool clock_says_save() {
+        const std::chrono::duration<double, std::ratio<60>> since = StopRequest::Clock::now() - saved_at_;
+        const bool now = o_.checkpoint_minutes > 0 && since.count() >= o_.checkpoint_minutes;
+        if (ctx_.comm->size() == 1) return now;
+        if (now && ctx_.comm->rank() == 0 && !std::exchange(save_requested_, true)) trainer_.request_save();
+        return std::exchange(save_agreed_, false);
+    }
+
     // Each rank keeps its own choices.
     void search_algorithms() {
         const int rank = ctx_.comm->rank();
@@ -313,11 +324,15 @@ private:
 
     // The state after the last step, whose metrics are logged: so a checkpoint never precedes the lines up to its step.
     // Nothing is saved of an optimizer with a stack that stopped learning.
-    void save_now(bool wait) {
+    void save_now(bool wait, bool interim = false) {
         optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done();
         saved_step_ = step;
-        saver_.save({step, step * o_.batch_tokens, trainer_.next_sample(), trainer_.control(), run_}, wait);
+        saved_at_ = StopRequest::Clock::now();
+        save_requested_ = false;
+        saver_.save({step, step * o_.batch_tokens, trainer_.next_sample(), trainer_.control(), interim,
+                     metrics_.position(), run_},
+                    wait);
     }
 
     const Setup& s_;
@@ -337,8 +352,10 @@ private:
     Optimizer optimizer_;
     Trainer trainer_;
     Saver saver_;
-    int64_t saved_step_ = 0;  // of the last save that was begun
-    bool skipped_too_often_ = false, stop_agreed_ = false, evaluation_missing_ = false;
+    int64_t saved_step_ = 0;                                               // of the last save that was begun
+    StopRequest::Clock::time_point saved_at_ = StopRequest::Clock::now();  // then, or when training began
+    bool skipped_too_often_ = false, stop_agreed_ = false, save_agreed_ = false, save_requested_ = false,
+         evaluation_missing_ = false;
     std::optional<Profiler> profiler_;  // between --profile-steps
 };
 

@@ -220,6 +220,10 @@ void add_run_flags(OptionTable& t, Options& o) {
 void add_checkpoint_flags(OptionTable& t, Options& o) {
     t.group("Checkpoints", FREE);
     t.integer("--checkpoint-every", o.checkpoint_every, 0, kMaxCount, "steps between checkpoints; 0: only at the end");
+    t.number(
+        "--checkpoint-minutes", o.checkpoint_minutes, 0, 1e6,
+        "minutes after which a run has another checkpoint, by rank 0's clock; the next one takes the place of such a "
+        "one; 0: none but by steps");
     t.integer("--keep-last", o.keep_last, 0, kMaxCount, "remove older checkpoints than this many; 0: keep all");
     t.integer("--keep-every", o.keep_every, 0, kMaxCount,
               "but keep those of steps that are multiples of this; 0: none");

@@ -53,6 +53,7 @@ struct Options {
     int64_t memory = 0;  // bytes; 0: what the device has
     // checkpoints
     int64_t checkpoint_every = 0, keep_last = 0, keep_every = 0;
+    double checkpoint_minutes = 30;
     bool checkpoint_sync = false, stop_on_save_error = false, resume = false;
     std::string init_from;
     // The model of --init-from, once it has been read: flags may repeat what it is, not contradict it.

@@ -324,6 +324,11 @@ std::string setup_report(const Setup& s) {
                          s.data_tokens ? fmt::format(" = {:.2f} epochs", static_cast<double>(s.steps * o.batch_tokens) /
                                                                              static_cast<double>(s.data_tokens))
                                        : ""));
+    line("checkpoints",
+         fmt::format("at the end{}{}", o.checkpoint_every ? fmt::format(", every {} steps", o.checkpoint_every) : "",
+                     o.checkpoint_minutes > 0
+                         ? fmt::format(", after {:g} minutes without one (replaced by the next)", o.checkpoint_minutes)
+                         : ""));
     line("dtype", fmt::format("{} ({})", name_of(s.run.dtype), s.dtype_reason));
     line("attention", std::string(name_of(s.run.attention)));
     if (s.run.gelu_fusion) line("GELU", "epilogue of the MLP's products");
