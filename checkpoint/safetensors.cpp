@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "files/hash.h"
 #include "files/json.h"
 #include "runtime/check.h"
 #include "runtime/dtype.h"
@@ -177,6 +178,12 @@ std::vector<std::string> SafetensorsModel::names() const {
     std::vector<std::string> names;
     for (const auto& [name, file] : place_) names.push_back(name);
     return names;
+}
+
+std::string SafetensorsModel::content() const {
+    std::string all;
+    for (const std::unique_ptr<SafetensorsFile>& file : files_) all += sampled_hash(file->path());
+    return fmt::format("{:016x}", hash_of(all));
 }
 
 int64_t bytes_of(const TensorData& t) {

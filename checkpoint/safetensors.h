@@ -55,6 +55,7 @@ public:
     };
     Found find(const std::string& name) const;  // where there is an index, in the file that it names
     std::vector<std::string> names() const;     // of all tensors, sorted
+    std::string content() const;                // the same for equal files: a sampled hash (files/file.h)
     const std::string& path() const { return path_; }
     // Whether `folder` holds such a model.
     static bool in(const std::string& folder);

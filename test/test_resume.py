@@ -423,7 +423,7 @@ class ResumeTest(unittest.TestCase):
     def test_a_full_disk_costs_no_checkpoint_and_no_line_of_the_log(self):
         disk = self.folder / "disk"
         disk.mkdir()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=480k", "tmpfs", disk],
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk],
                           capture_output=True).returncode != 0:
             self.skipTest("mounting a tmpfs is not permitted")
         self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)

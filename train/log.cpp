@@ -75,7 +75,7 @@ MetricsFile::Opened MetricsFile::open(const std::string& path, int64_t step, con
     } else if (begin < text.size()) {
         const std::string aside = path + ".cut";
         write_all(open_for_append(aside), text.data() + begin, text.size() - begin, aside);
-        opened.cut = fmt::format("{} bytes of {} behind that are in {}", text.size() - begin, path, aside);
+        opened.cut = fmt::format("{} bytes of later steps were moved to {}", text.size() - begin, aside);
     }
     if (damaged.empty()) {
         CHECK(::ftruncate(file_, static_cast<off_t>(kept.size())) == 0, "{}: cannot be cut: {}", path,

@@ -14,7 +14,9 @@
 #include "model/decoder.h"
 #include "runtime/context.h"
 #include "runtime/linalg_library.h"
+#include "runtime/out_of_memory.h"
 #include "train/algorithms.h"
+#include "train/evaluation.h"
 #include "train/guard.h"
 #include "train/reducer.h"
 #include "train/samples.h"
@@ -51,36 +53,59 @@ std::string metrics_path(const Options& o, int rank) {
 
 // What must not differ between ranks; folders may.
 nlohmann::json common_to_ranks(nlohmann::json run) {
-    for (const char* key : {"out", "data", "val-data", "algorithms"}) run["options"].erase(key);
+    for (const char* key : {"out", "data", "val-data", "algorithms", "init-from"}) run["options"].erase(key);
+    return run;
+}
+
+nlohmann::json described(nlohmann::json run, const nlohmann::json& changes) {
+    run["changes"] = changes;
     return run;
 }
 
 bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
+// What make() gives, whose memory is for `what`. Where that is not there although it was planned, the error says what was
+// planned, and which flags make it less.
+template <typename Make>
+auto held(const char* what, const Setup& s, Make&& make) {
+    try {
+        return make();
+    } catch (const OutOfMemory& error) {
+        throw Error(fmt::format("{}: {}; {} are planned in all: {}", what, error.what(),
+                                bytes_text(static_cast<double>(s.memory_bytes())), memory_advice(s)));
+    }
+}
+
 class TrainingLoop {
 public:
-    TrainingLoop(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context)
+    TrainingLoop(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
+                 const nlohmann::json& changes)
         : s_(setup),
           o_(setup.options),
-          run_(run_json(family, setup)),
+          run_(described(run_json(family, setup), changes)),
           device_(device.name),
           ctx_(context),
           loader_(s_.train.shards, loader_options(s_, true, *ctx_.comm)),
           console_(s_.steps, o_.log_every, decoder_flops_per_token(s_.config, s_.run.T), device.peak_bf16_flops),
-          model_(make_decoder(s_.config, s_.run, ctx_)),
-          optimizer_(model_->params(), o_.optimizer, ctx_),
+          model_(held("weights, gradients and activations", s_, [&] { return make_decoder(s_.config, s_.run, ctx_); })),
+          optimizer_(held("optimizer state", s_, [&] { return Optimizer(model_->params(), o_.optimizer, ctx_); })),
           trainer_(*model_, optimizer_, loader_, trainer_options(device), ctx_),
-          saver_(s_, *model_, optimizer_, ctx_, metrics_, console_) {
+          saver_(held("copy that checkpoints are written from", s_,
+                      [&] { return Saver(s_, *model_, optimizer_, ctx_, metrics_, console_); })) {
         check_equal_on_all_ranks(common_to_ranks(run_).dump(), "options or data", ctx_);
         if (!s_.val.shards.empty()) {
             val_loader_ = std::make_unique<Loader>(s_.val.shards, loader_options(s_, false, *ctx_.comm));
             evaluator_.emplace(*model_, *val_loader_, s_.run.B, s_.run.T, s_.eval_windows, ctx_);
+            if (ctx_.comm->rank() == 0)
+                val_bytes_ =
+                    text_bytes(s_.val, tokenizer_folder(s_.val.shards.front().path), s_.run.T, s_.eval_windows);
         }
         if (o_.sample_every > 0 && ctx_.comm->rank() == 0)
             samples_ = std::make_unique<Samples>(o_.out, tokenizer_folder(s_.train.shards.front().path), s_.config,
                                                  model_->params(), o_.sampling, s_.train.delimiter, o_.seed, ctx_);
         console_.note(fmt::format("{:<12}{}; products by {}\n{}{:<12}{}\n", "device", device.name,
                                   linalg_library().name, setup_report(s_), "run", o_.out));
+        if (o_.adopted && !o_.adopted->unused.empty()) console_.note(unused_text(*o_.adopted));
     }
 
     ~TrainingLoop() {
@@ -97,15 +122,14 @@ public:
             trainer_.restore(state.step, state.control, state.next_sample);
         } else {
             model_->params().initialize(o_.seed, ctx_.stream);
-            if (!o_.init_from.empty())  // which open_model() has verified
-                load_weights(model_->params(), SafetensorsModel(o_.init_from), ctx_.stream);
+            if (o_.adopted)  // open_model() has verified it
+                load_weights(model_->params(), SafetensorsModel(o_.adopted->folder), ctx_.stream);
         }
         check_same_on_all_ranks(model_->params(), ctx_);
     }
 
     // From here on the run's folder is written.
-    void open(const std::optional<ResumePoint>& resume, const std::string& extension,
-              StopRequest::Clock::time_point start) {
+    void open(const std::optional<ResumePoint>& resume, StopRequest::Clock::time_point start) {
         const int rank = ctx_.comm->rank();
         stop_.emplace(o_.time_limit, start, rank == 0);
         ctx_.give_up = [this] { return !stop_->reason().empty(); };
@@ -123,8 +147,10 @@ public:
         evaluation_missing_ = resume && !rank_0_says(log.evaluated) && evaluation_due(step);
         if (!resume) return;
         for (const auto& [folder, fault] : resume->found.passed_over) tell(step, "checkpoint_passed_over", fault);
-        tell(step, "resumed", resume->found.folder + (log.cut.empty() ? "" : "; " + log.cut));
-        tell(step, "length_changed", extension);
+        tell(step, "resumed", resume->found.folder);
+        tell(step, "log_cut", log.cut);
+        for (const nlohmann::json& change : run_["changes"])
+            if (change["step"] == step) tell(step, change["event"], change["reason"]);
         saver_.resumed_at(step);
     }
 
@@ -247,14 +273,10 @@ private:
             return stop_reason();
         }
         const EvalResult& e = *result;
-        metrics_.write(json{{"kind", "eval"},
-                            {"step", step},
-                            {"tokens", tokens},
-                            {"val_loss", e.loss},
-                            {"val_ppl", std::exp(e.loss)},
-                            {"val_tokens", e.tokens}});
-        console_.note(fmt::format("eval {} | val loss {:.4f} | perplexity {:.3f} | {} tokens", step, e.loss,
-                                  std::exp(e.loss), e.tokens));
+        json line = {{"kind", "eval"}, {"step", step}, {"tokens", tokens}};
+        line.update(evaluation_json(e, val_bytes_));
+        metrics_.write(line);
+        console_.note(fmt::format("eval {} | {}", step, evaluation_text(e, val_bytes_)));
         return "";
     }
 
@@ -348,6 +370,7 @@ private:
     std::optional<StopRequest> stop_;  // from open() on: before it a signal ends the process, with nothing to save
     std::unique_ptr<Model> model_;
     std::optional<Evaluator> evaluator_;  // where there is validation data
+    std::optional<int64_t> val_bytes_;    // of text in it, where that is known
     std::unique_ptr<Samples> samples_;    // rank 0's, with --sample-every
     Optimizer optimizer_;
     Trainer trainer_;
@@ -363,10 +386,10 @@ private:
 
 void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
                   const TrainingStart& start) {
-    TrainingLoop loop(family, setup, device, context);
+    TrainingLoop loop(family, setup, device, context, start.changes);
     loop.load(start.resume);
     start.open_folder();
-    loop.open(start.resume, start.extension, start.time);
+    loop.open(start.resume, start.time);
     loop.run();
 }
 
