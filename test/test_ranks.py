@@ -180,6 +180,18 @@ class SameResult(Ranks):
                 if before == 4:
                     self.compare_checkpoints(out)
 
+    def test_ranks_save_by_the_clock_of_rank_0_and_it_changes_nothing(self):
+        flags = ["--optimizer", "teon", "--checkpoint-every", 6]
+        self.train(2, "steps", *flags, "--checkpoint-minutes", 0, steps=12)
+        result = self.train(2, "clock", *flags, "--checkpoint-minutes", 1e-6, steps=12)
+        self.assertGreater(result.stdout.count("\ncheckpoint "), 2)
+        self.assertEqual(self.losses("clock"), self.losses("steps"))
+        for out in ("clock", "steps"):
+            self.assertEqual(sorted(path.name for path in (self.folder / out).glob("step_*")),
+                             ["step_00000006", "step_00000012"])
+        for name in ("model.safetensors", "optimizer/state.safetensors"):
+            self.assertEqual(*((self.folder / out / "step_00000012" / name).read_bytes() for out in ("clock", "steps")))
+
     def compare_checkpoints(self, out):
         """The one that four ranks wrote and the one rank's that went on from it hold the same tensors; master weights
         have moved by little: a rank whose masters were not collected would have left those of the beginning."""

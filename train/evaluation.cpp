@@ -108,9 +108,8 @@ nlohmann::ordered_json evaluation_json(const EvalResult& e, const std::optional<
 }
 
 std::string evaluation_text(const EvalResult& e, const std::optional<int64_t>& bytes) {
-    return fmt::format("val loss {:.4f} | perplexity {:.3f}{} | {} tokens", e.loss, std::exp(e.loss),
-                       bytes.value_or(0) > 0 ? fmt::format(" | {:.4f} bits per byte", bits_per_byte(e, *bytes)) : "",
-                       e.tokens);
+    return fmt::format("val loss {:.4f} | perplexity {:.3f} | {} tokens{}", e.loss, std::exp(e.loss), e.tokens,
+                       bytes.value_or(0) > 0 ? fmt::format(" | {:.4f} bits per byte", bits_per_byte(e, *bytes)) : "");
 }
 
 MultipleChoiceResult score_multiple_choice(Model& model, const std::vector<MultipleChoice>& examples,
