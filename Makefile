@@ -230,10 +230,10 @@ bench: $(PROGRAMS) $(BENCH_HERE) | venv  ## Measure this machine: each program i
 	@$(PYTHON) bench/bench_shared.py
 	@$(PYTHON) bench/bench_checkpoint.py
 
-bench-gpu: build/$(BACKEND)/bench/bench_gpu  ## Attention, kernels and steps on the GPU beside PyTorch, into bench/RESULTS.md (9 minutes)
+bench-gpu: build/$(BACKEND)/bench/bench_gpu  ## Attention, kernels and steps on the GPU beside PyTorch, into bench/RESULTS.md and measured_gpu.toml (9 minutes)
 	@python3 bench/bench_gpu.py $< --python $$(command -v $(PYTHON))
 
-predict:  ## What a GPU would take for a GPT-2 124M step, counted without one: bytes, FLOPs, instructions, launches
+predict:  ## What a GPU would take for a GPT-2 124M step, counted without one and fitted to published measurements
 	@$(PYTHON) bench/model_gpu.py
 
 setup: packages venv  ## Install what is missing: packages, and .venv for plots and tokenizers

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <map>
 #include <numeric>
+#include <optional>
+#include <set>
 
 #include "data/tokenizer.h"
 #include "files/file.h"
@@ -50,9 +52,11 @@ Manifest read_manifest(const std::string& path) {
     CHECK_USAGE(shards.is_array(), "{}: shards is {}, expected a list", path, shown(shards));
     for (const json& item : shards) {
         const JsonObject shard(item, path + ": shards");
-        m.shards[shard.at<std::string>("file")] = {shard.get<std::string>("split", ""),
-                                                   shard.get<std::string>("sha256", ""), shard.at<int64_t>("tokens"),
-                                                   shard.get<int64_t>("bytes", -1)};
+        const std::string file = shard.at<std::string>("file");
+        const ListedShard listed = {shard.get<std::string>("split", ""), shard.get<std::string>("sha256", ""),
+                                    shard.at<int64_t>("tokens"), shard.get<int64_t>("bytes", -1)};
+        CHECK_USAGE(m.shards.insert({file, listed}).second, "{}: shards has {} twice; prepare or copy it again", path,
+                    file);
     }
     return m;
 }
@@ -94,14 +98,26 @@ void check_all_there(const Manifest& m, const std::string& folder, const std::ve
 // One source without its weight.
 DataSet open_source(const std::string& pattern, const std::string& split) {
     DataSet data;
-    data.shards = open_shards(pattern, split);
+    std::error_code error;
+    std::map<std::string, std::optional<Manifest>> manifests;  // by folder
+    auto manifest_of = [&](const std::string& folder) -> const std::optional<Manifest>& {
+        const auto [place, first] = manifests.try_emplace(folder);
+        const std::string path = (fs::path(folder) / "manifest.json").string();
+        if (first && fs::exists(path, error)) place->second = read_manifest(path);
+        return place->second;
+    };
+    data.shards = open_shards(pattern, split, [&](const std::string& path) {
+        if (const std::optional<Manifest>& m = manifest_of(folder_of(path))) {
+            const auto listed = m->shards.find(fs::path(path).filename().string());
+            if (listed != m->shards.end() && !listed->second.split.empty()) return listed->second.split;
+        }
+        return split_in_name(path);
+    });
     std::map<std::string, std::vector<ShardInfo>> by_folder;
     for (const ShardInfo& shard : data.shards) by_folder[folder_of(shard.path)].push_back(shard);
     for (const auto& [folder, shards] : by_folder) {
-        const std::string path = (fs::path(folder) / "manifest.json").string();
-        std::error_code error;
-        if (!fs::exists(path, error)) continue;
-        const Manifest m = read_manifest(path);
+        if (!manifest_of(folder)) continue;
+        const Manifest& m = *manifest_of(folder);
         compare(m, shards, data);
         for (size_t begin = 0, end; begin <= pattern.size(); begin = end + 1) {
             end = std::min(pattern.find(',', begin), pattern.size());
@@ -114,7 +130,7 @@ DataSet open_source(const std::string& pattern, const std::string& split) {
         described.vocab_size = m.vocab_size;
         described.delimiter = m.delimiter;
         described.tokenizer = m.tokenizer;
-        described.described_by = path;
+        described.described_by = m.path;
         check_same_tokenizer(data, described);
         if (data.described_by.empty()) {
             described.shards = std::move(data.shards);
@@ -225,6 +241,17 @@ std::optional<int64_t> text_bytes(const DataSet& data, const std::string& tokeni
             for (int token : window) bytes += length[static_cast<size_t>(token)];
         }
     return bytes;
+}
+
+void check_disjoint(const DataSet& train, const DataSet& val) {
+    std::error_code error;
+    auto identity_of = [&](const ShardInfo& shard) { return fs::weakly_canonical(shard.path, error); };
+    std::set<fs::path> trained_on;
+    for (const ShardInfo& shard : train.shards) trained_on.insert(identity_of(shard));
+    for (const ShardInfo& shard : val.shards)
+        CHECK_USAGE(!trained_on.count(identity_of(shard)),
+                    "{}: this shard would be trained on and validated on; name other files in --data or --val-data",
+                    shard.path);
 }
 
 void verify_content(const DataSet& data) {

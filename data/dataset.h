@@ -24,9 +24,10 @@ struct DataSet {
 };
 
 // The shards that `pattern` names (open_shards): a folder, file, glob or a list with commas; where each item has a
-// weight, A:0.7,B:0.3, the items are the sources of a mixture in these shares (of any positive sum). Shards are
-// compared with the manifests beside them: throws UsageError naming the file where one is missing from a folder, is not
-// listed or has another size, and naming two manifests where they are of different tokenizers.
+// weight, A:0.7,B:0.3, the items are the sources of a mixture in these shares (of any positive sum). Of a folder with a
+// manifest.json its "split" of each shard decides; elsewhere the shard's name does. Shards are compared with the
+// manifests beside them: throws UsageError naming the file where one is missing from a folder, is not listed, is listed
+// twice or has another size, and naming two manifests where they are of different tokenizers.
 DataSet open_dataset(const std::string& pattern, const std::string& split);
 
 // Throws UsageError naming both unless one tokenizer made them, as far as that is known.
@@ -35,6 +36,9 @@ void check_same_tokenizer(const DataSet& a, const DataSet& b);
 // Throws UsageError naming both where the data are not of the tokenizer of a model: `model` is its folder or file, V its
 // vocabulary.
 void check_model_tokenizer(const DataSet& data, const std::string& model, int V);
+
+// Throws UsageError naming the first shard that is in both.
+void check_disjoint(const DataSet& train, const DataSet& val);
 
 // Reads all shards and throws Error naming the first that is not what its manifest says, by SHA-256.
 void verify_content(const DataSet& data);

@@ -16,6 +16,9 @@ import pathlib
 import struct
 import sys
 
+if __name__ == "__main__":
+    import use_venv  # noqa: F401
+
 from run_folder import BadRun, exit_code, find_checkpoint, parse_object, read_object
 
 try:

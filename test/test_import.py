@@ -1,6 +1,7 @@
 """Models and data that a run begins with, and what it knows them by:  scripts/run_tests.py test/test_import.py"""
 
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import resource
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -241,6 +243,7 @@ class ImportTest(unittest.TestCase):
         self.train("run", "--resume", "--val-data", other)  # the mark stays, and is made once
         self.assertEqual(self.config("run")["changes"], [change])
 
+    @unittest.skipUnless(importlib.util.find_spec("xxhash"), "xxhash is not installed")
     def test_a_checkpoint_of_an_older_version_is_resumed_to_the_same_bits(self):
         import xxhash
 
@@ -326,7 +329,7 @@ class ImportTest(unittest.TestCase):
             command = [BUILD / "train_gpt2", "--data", self.data, *shape, *RUN[4:], "--batch-tokens", 256, "--steps", 2,
                        "--ns-steps" if optimizer == "teon" else "--beta1", 1 if optimizer == "teon" else 0.9,
                        "--optimizer", optimizer, "--out", self.folder / optimizer]
-            result = subprocess.run(["python3", "-c", script, *map(str, command)], capture_output=True, text=True,
+            result = subprocess.run([sys.executable, "-c", script, *map(str, command)], capture_output=True, text=True,
                                     cwd=self.folder)
             self.assertEqual(result.returncode, 0, result.stderr)
             held, planned = int(result.stdout) * 1024, self.config(optimizer)["memory_bytes"]

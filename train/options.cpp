@@ -224,7 +224,8 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
         "--checkpoint-minutes", o.checkpoint_minutes, 0, 1e6,
         "minutes after which a run has another checkpoint, by rank 0's clock; the next one takes the place of such a "
         "one; 0: none but by steps");
-    t.integer("--keep-last", o.keep_last, 0, kMaxCount, "remove older checkpoints than this many; 0: keep all");
+    t.integer("--keep-last", o.keep_last, 0, kMaxCount,
+              "remove older checkpoints than this many; 0: keep all but those by the clock");
     t.integer("--keep-every", o.keep_every, 0, kMaxCount,
               "but keep those of steps that are multiples of this; 0: none");
     t.toggle("--checkpoint-sync", o.checkpoint_sync,

@@ -90,6 +90,7 @@ void open_data(Setup& s) {
     CHECK_USAGE(s.val.mixture.empty(), "--val-data {}: a mixture cannot be evaluated; name the sources without weights",
                 o.val_data);
     check_same_tokenizer(s.train, s.val);
+    check_disjoint(s.train, s.val);
     if (!o.plan_only)
         for (DataSet* data : {&s.train, &s.val}) identify(*data);
     for (const ShardInfo& shard : s.train.shards) s.data_tokens += shard.tokens;
