@@ -8,7 +8,9 @@
 #include <optional>
 #include <set>
 
+#include "data/tokenizer.h"
 #include "files/file.h"
+#include "files/hash.h"
 #include "files/json.h"
 
 namespace teon {
@@ -200,6 +202,45 @@ void check_same_tokenizer(const DataSet& a, const DataSet& b) {
         "{} and {}: their tokens are of different tokenizers (vocabularies of {} and {}, delimiters {} and {}); "
         "prepare both with one",
         a.described_by, b.described_by, a.vocab_size, b.vocab_size, a.delimiter, b.delimiter);
+}
+
+void check_model_tokenizer(const DataSet& data, const std::string& model, int V) {
+    std::error_code error;
+    const fs::path folder = fs::is_directory(model, error) ? fs::path(model) : fs::path(model).parent_path();
+    const std::string own = tokenizer_identity((folder / "tokenizer").string());
+    CHECK_USAGE(
+        (own.empty() || data.tokenizer.empty() || own == data.tokenizer) && data.vocab_size <= V,
+        "{}: its tokens (a vocabulary of {}) are not of the tokenizer of {} ({}); prepare the data with that one",
+        data.described_by, data.vocab_size, model, V);
+}
+
+void identify(DataSet& data) {
+    for (ShardInfo& shard : data.shards) shard.content = sampled_hash(shard.path);
+}
+
+std::string content_of(const DataSet& data, int source) {
+    std::string all;
+    for (const ShardInfo& shard : data.shards)
+        if (source < 0 || shard.source == source) all += shard.content;
+    return all.empty() ? "" : fmt::format("{:016x}", hash_of(all));
+}
+
+std::optional<int64_t> text_bytes(const DataSet& data, const std::string& tokenizer, int T, int64_t windows) {
+    std::error_code error;
+    if (data.shards.empty() || !fs::exists(tokenizer + "/tokens.bin", error)) return std::nullopt;
+    const Tokenizer tokens(tokenizer);
+    std::vector<int64_t> length(static_cast<size_t>(tokens.vocab_size()));
+    for (int i = 0; i < tokens.vocab_size(); ++i)
+        length[static_cast<size_t>(i)] = i == tokens.delimiter() ? 0 : std::ssize(tokens.bytes(i));
+    ShardReader reader(data.shards, tokens.vocab_size());
+    std::vector<int> window(static_cast<size_t>(T));
+    int64_t bytes = 0;
+    for (int s = 0; s < static_cast<int>(data.shards.size()) && windows > 0; ++s)
+        for (int64_t end = T; end < data.shards[static_cast<size_t>(s)].tokens && windows > 0; end += T, --windows) {
+            reader.read(window.data(), s, end - T + 1, T);
+            for (int token : window) bytes += length[static_cast<size_t>(token)];
+        }
+    return bytes;
 }
 
 void check_disjoint(const DataSet& train, const DataSet& val) {

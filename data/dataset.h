@@ -2,6 +2,8 @@
 // shares several sources are mixed.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,11 +33,26 @@ DataSet open_dataset(const std::string& pattern, const std::string& split);
 // Throws UsageError naming both unless one tokenizer made them, as far as that is known.
 void check_same_tokenizer(const DataSet& a, const DataSet& b);
 
+// Throws UsageError naming both where the data are not of the tokenizer of a model: `model` is its folder or file, V its
+// vocabulary.
+void check_model_tokenizer(const DataSet& data, const std::string& model, int V);
+
 // Throws UsageError naming the first shard that is in both.
 void check_disjoint(const DataSet& train, const DataSet& val);
 
 // Reads all shards and throws Error naming the first that is not what its manifest says, by SHA-256.
 void verify_content(const DataSet& data);
+
+// Sets ShardInfo::content.
+void identify(DataSet& data);
+
+// The same for equal shards in the same order, whatever they are called; of one source of a mixture, or of all (-1).
+// After identify().
+std::string content_of(const DataSet& data, int source = -1);
+
+// Bytes of text that the targets of the first `windows` windows of T tokens stand for (data/loader.h, unshuffled), by the
+// tokens.bin in `tokenizer`, a folder; delimiters are none. nullopt if there is no tokens.bin.
+std::optional<int64_t> text_bytes(const DataSet& data, const std::string& tokenizer, int T, int64_t windows);
 
 // What DataSet::tokenizer is of a tokenizer's folder; empty if that is not known.
 std::string tokenizer_identity(const std::string& folder);

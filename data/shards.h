@@ -26,8 +26,9 @@ constexpr int SHARD_HEADER_BYTES = 1024;
 struct ShardInfo {
     std::string path;
     int64_t tokens = 0;
-    int bytes_per_token = 2;  // 2: magic 20240520 version 1; 4: magic 20240801 version 7
-    int source = 0;           // of a mixture (data/dataset.h), from 0
+    int bytes_per_token = 2;   // 2: magic 20240520 version 1; 4: magic 20240801 version 7
+    int source = 0;            // of a mixture (data/dataset.h), from 0
+    std::string content = {};  // sampled_hash (files/file.h), once identify() was called
 };
 
 // What the first bytes of a file of `file_bytes` bytes say; `header` holds min(file_bytes, SHARD_HEADER_BYTES) of them.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "files/hash.h"
 #include "runtime/sha256.h"
 
 namespace teon {
@@ -57,6 +58,24 @@ std::string sha256_of_file(const std::string& path) {
         hash.update(block.data(), static_cast<size_t>(n));
     }
     return hash.hex_digest();
+}
+
+std::string sampled_hash(const std::string& path) {
+    constexpr int64_t kPieces = 16, kBytes = 64 << 10;
+    const InputFile file(path);
+    const int64_t size = file.bytes(), pieces = size > kPieces * kBytes ? kPieces : 1;
+    Hash hash;
+    hash.update(&size, sizeof size);
+    std::vector<char> piece(static_cast<size_t>(pieces > 1 ? kBytes : size));
+    for (int64_t i = 0; i < pieces; ++i) {
+        file.read(piece.data(), std::ssize(piece), pieces > 1 ? (size - kBytes) / (kPieces - 1) * i : 0);
+        hash.update(piece.data(), piece.size());
+    }
+    if (pieces > 1) {  // what rounding leaves out
+        file.read(piece.data(), kBytes, size - kBytes);
+        hash.update(piece.data(), piece.size());
+    }
+    return fmt::format("{:016x}", hash.digest());
 }
 
 Descriptor open_for_append(const std::string& path) {

@@ -4,10 +4,10 @@
 
 namespace teon {
 
-int HfReader::size(const std::string& key, int otherwise) {
+int HfReader::size(const std::string& key, int most, int otherwise) {
     const int value = get(key, otherwise);
-    CHECK_USAGE(value > 0, "{}: {} is {}, expected a whole number above 0", path_, key,
-                has(key) ? fmt::format("{}", value) : "missing");
+    CHECK_USAGE(value > 0 && value <= most, "{}: {} is {}, expected a whole number from 1 to {}", path_, key,
+                has(key) ? fmt::format("{}", value) : "missing", most);
     return value;
 }
 

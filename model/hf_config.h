@@ -25,7 +25,7 @@ public:
         known_.insert(key);
         return JsonObject(j_, path_).get(key, std::move(otherwise));
     }
-    int size(const std::string& key, int otherwise = 0);  // a whole number above 0
+    int size(const std::string& key, int most, int otherwise = 0);  // a whole number from 1 to `most`
     // Only this value of a field is computed here; where it is absent, `otherwise` is meant.
     template <typename T>
     void require(const std::string& key, T computed, T otherwise) {

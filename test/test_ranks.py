@@ -204,21 +204,33 @@ class SameResult(Ranks):
                 if before == 4:
                     self.compare_checkpoints(out)
 
+    def test_ranks_save_by_the_clock_of_rank_0_and_it_changes_nothing(self):
+        flags = ["--optimizer", "teon", "--checkpoint-every", 6]
+        self.train(2, "steps", *flags, "--checkpoint-minutes", 0, steps=12)
+        result = self.train(2, "clock", *flags, "--checkpoint-minutes", 1e-6, steps=12)
+        self.assertGreater(result.stdout.count("\ncheckpoint "), 2)
+        self.assertEqual(self.losses("clock"), self.losses("steps"))
+        for out in ("clock", "steps"):
+            self.assertEqual(sorted(path.name for path in (self.folder / out).glob("step_*")),
+                             ["step_00000006", "step_00000012"])
+        for name in ("model.safetensors", "optimizer/state.safetensors"):
+            self.assertEqual(*((self.folder / out / "step_00000012" / name).read_bytes() for out in ("clock", "steps")))
+
     def compare_checkpoints(self, out):
         """The one that four ranks wrote and the one rank's that went on from it hold the same tensors; master weights
         have moved by little: a rank whose masters were not collected would have left those of the beginning."""
         def tensors(step, file):
-            data = (self.folder / out / f"step_{step:08}" / "optimizer" / file).read_bytes()
+            data = (self.folder / out / f"step_{step:08}" / file).read_bytes()
             size = int.from_bytes(data[:8], "little")
             header = json.loads(data[8:8 + size])
             header.pop("__metadata__", None)
             return {name: memoryview(data[8 + size:])[t["data_offsets"][0]:t["data_offsets"][1]].cast("f")
                     for name, t in header.items()}
 
-        for file in ("master.safetensors", "state.safetensors"):
+        for file in ("model.safetensors", "optimizer/state.safetensors"):
             of_four, of_one = tensors(6, file), tensors(12, file)
             self.assertEqual(of_four.keys(), of_one.keys())
-        masters, later = tensors(6, "master.safetensors"), tensors(12, "master.safetensors")
+        masters, later = tensors(6, "model.safetensors"), tensors(12, "model.safetensors")
         rounded = [x for t in masters.values() for x in t if x != 0 and math.frexp(x)[0] * 256 % 1 == 0]
         self.assertLess(len(rounded), sum(map(len, masters.values())) / 4)  # floats, not bf16 that was broadcast
         moved = sum((x - y) ** 2 for n in masters for x, y in zip(masters[n], later[n]))

@@ -14,7 +14,7 @@ namespace teon {
 
 struct TrainingStart {
     std::optional<ResumePoint> resume;  // nullopt: from step 1
-    std::string extension;              // what check_unchanged() said
+    nlohmann::json changes;             // what check_unchanged() said
     std::function<void()> open_folder;  // called on every rank once nothing is left that could not work
 };
 

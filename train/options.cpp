@@ -40,16 +40,16 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     Choices<std::string> presets;
     for (const DecoderConfig& c : family.presets) presets.push_back({c.preset, c.preset});
     t.choice("--model", o.model, presets, "preset that the flags below override");
-    t.integer("--layers", o.layers, 1, 1024, "transformer blocks").default_text = "preset's";
-    t.integer("--channels", o.channels, 1, 65536, "width of the residual stream").default_text = "preset's";
-    t.integer("--heads", o.heads, 1, 1024, "query heads").default_text = "preset's";
-    t.integer("--kv-heads", o.kv_heads, 1, 1024, "key/value heads").default_text = "preset's, or --heads";
-    t.integer("--ffn", o.ffn, 1, 1 << 20, "width of the MLP").default_text = "preset's";
+    t.integer("--layers", o.layers, 1, kMaxLayers, "transformer blocks").default_text = "preset's";
+    t.integer("--channels", o.channels, 1, kMaxChannels, "width of the residual stream").default_text = "preset's";
+    t.integer("--heads", o.heads, 1, kMaxHeads, "query heads").default_text = "preset's";
+    t.integer("--kv-heads", o.kv_heads, 1, kMaxHeads, "key/value heads").default_text = "preset's, or --heads";
+    t.integer("--ffn", o.ffn, 1, kMaxFfn, "width of the MLP").default_text = "preset's";
     if (family.mlps.size() > 1)
         t.choice("--mlp", o.mlp, family.mlps, "activation of the MLP; relu2: squared ReLU").default_text = "preset's";
-    t.integer("--vocab-size", o.vocab_size, 2, 1 << 24, "tokens in the vocabulary").default_text =
+    t.integer("--vocab-size", o.vocab_size, 2, kMaxVocab, "tokens in the vocabulary").default_text =
         "the data's manifest.json, or the preset's";
-    t.integer("--seq-len", o.seq_len, 1, 1 << 20, "tokens per sequence");
+    t.integer("--seq-len", o.seq_len, 1, kMaxContext, "tokens per sequence");
     t.number("--norm-eps", o.norm_eps, 0, 1, "epsilon of the layer norms").default_text = "preset's";
     t.choice("--dtype", o.dtype,
              Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
@@ -78,7 +78,7 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     algorithms.default_text = "algorithms.jsonl in the run's folder";
     algorithms.fixed = false;
     if (family.config(family.default_preset).positions == PositionKind::rotary) {
-        t.integer("--head-size", o.head_size, 1, 4096, "elements of a head").default_text =
+        t.integer("--head-size", o.head_size, 1, kMaxHeadSize, "elements of a head").default_text =
             "preset's, or --channels / --heads";
         t.number("--rope-base", o.rope_base, 1, 1e12, "base of the rotary frequencies").default_text = "preset's";
         t.number("--rope-scaling", o.rope_scaling, 1e-3, 1e6, "positions are divided by this (linear scaling)");
@@ -252,7 +252,12 @@ void add_run_flags(OptionTable& t, Options& o) {
 void add_checkpoint_flags(OptionTable& t, Options& o) {
     t.group("Checkpoints", FREE);
     t.integer("--checkpoint-every", o.checkpoint_every, 0, kMaxCount, "steps between checkpoints; 0: only at the end");
-    t.integer("--keep-last", o.keep_last, 0, kMaxCount, "remove older checkpoints than this many; 0: keep all");
+    t.number(
+        "--checkpoint-minutes", o.checkpoint_minutes, 0, 1e6,
+        "minutes after which a run has another checkpoint, by rank 0's clock; the next one takes the place of such a "
+        "one; 0: none but by steps");
+    t.integer("--keep-last", o.keep_last, 0, kMaxCount,
+              "remove older checkpoints than this many; 0: keep all but those by the clock");
     t.integer("--keep-every", o.keep_every, 0, kMaxCount,
               "but keep those of steps that are multiples of this; 0: none");
     t.toggle("--checkpoint-sync", o.checkpoint_sync,
@@ -456,6 +461,17 @@ nlohmann::json options_json(const ModelFamily& family, const Options& options) {
     Options copy = options;
     json j = json::object();
     for (const OptionRow& row : make_table(family, copy).rows) j[row.flag.substr(2)] = row.get();
+    return j;
+}
+
+json deciding_options(const ModelFamily& family, const Options& options) {
+    Options copy = options;
+    json j = json::object();
+    for (const OptionRow& row : make_table(family, copy).rows)
+        if (row.fixed) j[row.flag.substr(2)] = row.get();
+    for (const char* elsewhere : {"seed", "model", "layers", "channels", "heads", "kv-heads", "head-size", "ffn", "mlp",
+                                  "vocab-size", "norm-eps", "rope-base", "rope-scaling"})
+        j.erase(elsewhere);
     return j;
 }
 

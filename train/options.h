@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "generation/generate.h"
 #include "generation/sampling.h"
 #include "model/family.h"
 #include "optim/optimizer.h"
@@ -55,10 +56,12 @@ struct Options {
     int64_t memory = 0;  // bytes; 0: what the device has
     // checkpoints
     int64_t checkpoint_every = 0, keep_last = 0, keep_every = 0;
+    double checkpoint_minutes = 30;
     bool checkpoint_sync = false, stop_on_save_error = false, resume = false;
     std::string init_from;
-    // The model of --init-from, once it has been read: flags may repeat what it is, not contradict it.
-    std::optional<DecoderConfig> adopted;
+    // The model of --init-from, once it has been read (of a run that goes on, its checkpoint's): flags may repeat what it
+    // is, not contradict it.
+    std::optional<PublishedModel> adopted;
     double time_limit = 0;  // seconds; 0: none
     // guards
     int max_skipped = 20;
@@ -87,6 +90,9 @@ void check_batch(const Options& options);
 
 // Every flag with its resolved value, for config.json.
 nlohmann::json options_json(const ModelFamily& family, const Options& options);
+
+// Of these, those that decide about a run's numbers and are not resolved elsewhere: not --seed, nor the model's shape.
+nlohmann::json deciding_options(const ModelFamily& family, const Options& options);
 
 // Of the flags that a resumed run must not change, those whose resolved value is not the saved one: "--lr 0.1 (was
 // 0.2)".
