@@ -41,10 +41,15 @@ void plan_stack(Stack& stack, const OptimizerOptions& options) {
 
 constexpr int kScratchMatrices = 3;
 
-int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions&) {
-    int64_t elements = 0;
-    for (const Stack& stack : plan.stacks) elements = std::max(elements, int64_t{stack.m} * stack.n);
-    return kScratchMatrices * static_cast<int64_t>(Arena::aligned(elements * sizeof(float)));
+// The matrices between the products, and what an eigendecomposition takes (LAPACK's ssyevd: 1 + 6n + 2n^2).
+int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options) {
+    int64_t elements = 0, work = 0;
+    for (const Stack& stack : plan.stacks) {
+        elements = std::max(elements, int64_t{stack.m} * stack.n);
+        for (const int64_t side : {stack.m, stack.n})
+            if (has_basis(options, static_cast<int>(side))) work = std::max(work, 1 + 6 * side + 2 * side * side);
+    }
+    return static_cast<int64_t>(sizeof(float)) * (kScratchMatrices * elements + work);
 }
 
 std::string describe(const Stack& stack, const OptimizerOptions& options) {

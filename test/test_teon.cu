@@ -86,8 +86,7 @@ struct Reference {
             }
             const Matrix z = matricize(directions, stack.mode);
             const Matrix q = o.ortho == Ortho::svd ? polar_factor(z)
-                             : o.ns_aol            ? aol_newton_schulz(z, ns_set(o.ortho), o.ns_steps)
-                                                   : newton_schulz(z, ns_set(o.ortho), o.ns_steps);
+                                                   : newton_schulz(z, ns_set(o.ortho), o.ns_steps, kExact, o.ns_aol);
             const auto updates = dematricize(q, stack.mode, stack.m, stack.n, stack.K());
             const double factor = step_factor(table, stack, o);
             for (int k = 0; k < stack.K(); k++) {

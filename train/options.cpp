@@ -244,7 +244,8 @@ void add_run_flags(OptionTable& t, Options& o) {
     t.choice(
         "--graphs", o.graphs, Choices<std::optional<bool>>{{"auto", std::nullopt}, {"on", true}, {"off", false}},
         "after the first step, replay micro-batches and updates as CUDA graphs, which changes no number (of several "
-        "ranks, only micro-batches before a step's last; no update by --ortho svd); auto: on a GPU");
+        "ranks, only micro-batches before a step's last; no update by --ortho svd or --optimizer soap); auto: on a "
+        "GPU");
     t.integer("--memory", o.memory, 1, kMaxCount, "bytes of device memory to plan for, e.g. 40Gi").default_text =
         "what is free; 80Gi with --plan-only";
 }

@@ -196,11 +196,27 @@ constexpr Arithmetic kPlain{[](const Matrix& x, const Matrix& y) {
                             },
                             [](double v) { return static_cast<double>(static_cast<float>(T(static_cast<float>(v)))); }};
 
-// Newton-Schulz in its standard form, on the short side.
-inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact) {
-    Matrix y = in.stored(ns_start(x, set));
+// Where Turbo-Muon (arXiv 2512.04632) starts, wide: each row of X over the root of its row sum of |X X^T|. (X is brought
+// to rows of norm 1 on the average first, which changes nothing but what `in` rounds.)
+inline Matrix aol_start(const Matrix& x, const Arithmetic& in) {
+    Matrix y = x.rows <= x.cols ? x : transposed(x);
+    y = in.stored(combination(std::sqrt(y.rows) / frobenius(y), y, 0, y));
+    const Matrix gram = in.stored(in.multiply(y, transposed(y)));
+    for (int i = 0; i < y.rows; i++) {
+        double sum = 0;
+        for (int j = 0; j < y.rows; j++) sum += std::abs(gram(i, j));
+        for (int j = 0; j < y.cols; j++) y(i, j) /= std::sqrt(sum);
+    }
+    return y;
+}
+
+// Newton-Schulz in its standard form, on the short side. aol: after AOL preconditioning, which takes the place of the set's
+// first step.
+inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact,
+                            bool aol = false) {
+    Matrix y = in.stored(aol ? aol_start(x, in) : ns_start(x, set));
     for (int t = 0; t < steps; t++) {
-        const NsTriple q = set.at(t);
+        const NsTriple q = set.at(aol ? t + 1 : t);
         const Matrix r = in.stored(in.multiply(y, transposed(y))),
                      z = in.stored(combination(q.b, r, q.c, in.multiply(r, r)));
         y = in.stored(combination(q.a, y, 1, in.multiply(z, y)));
@@ -208,31 +224,13 @@ inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const 
     return x.rows <= x.cols ? y : transposed(y);
 }
 
-// Turbo-Muon (arXiv 2512.04632): rows of the short side are divided by the root of the row sums of |X X^T| (AOL), and the
-// set's first step is left out.
-inline Matrix aol_newton_schulz(const Matrix& x, const NsSet& set, int steps) {
-    Matrix y = x.rows <= x.cols ? x : transposed(x);
-    const Matrix gram = y * transposed(y);
-    for (int i = 0; i < y.rows; i++) {
-        double sum = 0;
-        for (int j = 0; j < y.rows; j++) sum += std::abs(gram(i, j));
-        for (int j = 0; j < y.cols; j++) y(i, j) /= std::sqrt(sum);
-    }
-    for (int t = 1; t <= steps; t++) {
-        const NsTriple q = set.at(t);
-        const Matrix r = y * transposed(y);
-        y = combination(q.a, y, 1, combination(q.b, r, q.c, r * r) * y);
-    }
-    return x.rows <= x.cols ? y : transposed(y);
-}
-
 // The same through the Gram matrix. restarts(n): whether X is multiplied, and R computed again, after n steps.
 inline Matrix gram_newton_schulz(
     const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact,
-    const std::function<bool(int)>& restarts = [](int) { return false; }) {
-    Matrix y = in.stored(ns_start(x, set)), r, Q;
+    const std::function<bool(int)>& restarts = [](int) { return false; }, bool aol = false) {
+    Matrix y = in.stored(aol ? aol_start(x, in) : ns_start(x, set)), r, Q;
     for (int t = 0; t < steps; t++) {
-        const NsTriple q = set.at(t);
+        const NsTriple q = set.at(aol ? t + 1 : t);
         if (Q.rows == 0) r = in.stored(in.multiply(y, transposed(y)));
         const Matrix z = in.stored(combination(q.b, r, q.c, in.multiply(r, r)));
         if (Q.rows == 0) {
