@@ -30,6 +30,7 @@ PROGRAMS = [*(path.stem for path in ROOT.glob("train_*.cu")), "generate"]
 NOT_RUN = {  # the beginning of a command: why
     "python3 scripts/launch/local.py": "needs GPUs", "build/cpu-unkind/": "make test-unkind builds it",
     "CUDA_ORDER=": "the same", "CUDA_DEVICE=": "the same", "CUDA_STRICT=": "the same",
+    "make soak": "takes half an hour", "MINUTES=": "the same",
     "make demo": "what `make demo` is for", "make test": "this is a part of it",
            "make -j all": "the tests were built so",
     "make setup": "installs", "scripts/setup.sh dev": "installs", "make lint": "clang-format and ruff may not be here",
@@ -202,7 +203,7 @@ class CommandsTest(unittest.TestCase):
             known.update(re.findall(r"--[a-z][\w-]*", self.run_words([f"./{program}", "--help"])))
         for script in [*ROOT.glob("scripts/*.py"), *ROOT.glob("scripts/*.sh"), *ROOT.glob("scripts/launch/*"),
                        *ROOT.glob("bench/*.py"),
-                       *ROOT.glob("scripts/*/*.py")]:
+                       *ROOT.glob("scripts/*/*.py"), ROOT / "test/soak.py"]:
             known.update(re.findall(r"--[a-z][\w-]*", script.read_text()))
         foreign = {"--follow-tags", "--tool", "--nproc-per-node", "--no-python", "--nodes", "--mpi", "--dtype",
                    "--served-model-name", "--model_args", "--tasks", "--batch_size", "--device", "--logdir", "--target"}
