@@ -187,10 +187,12 @@ void verify_model(const std::string& path) {
 
 std::vector<int64_t> list_checkpoints(const std::string& run_folder) {
     std::vector<int64_t> steps;
-    std::error_code error;
+    std::error_code error, ignored;
     for (const auto& entry : fs::directory_iterator(run_folder, error))
-        if (auto step = checkpoint_step(entry.path().filename().string()); step && entry.is_directory(error))
+        if (auto step = checkpoint_step(entry.path().filename().string()); step && entry.is_directory(ignored))
             steps.push_back(*step);
+    if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+        throw ReadError(fmt::format("{}: cannot be listed: {}", run_folder, error.message()));
     std::sort(steps.begin(), steps.end());
     return steps;
 }
@@ -216,7 +218,7 @@ std::optional<int64_t> newest_good_checkpoint(const std::string& run_folder) {
         const std::string folder = run_folder + "/" + checkpoint_name(*step);
         try {
             if (read_training_state(folder).control.skipped_in_row == 0 && !checkpoint_fault(folder)) return *step;
-        } catch (const Error&) {  // one that is damaged is not good
+        } catch (const ReadError&) { throw; } catch (const Error&) {  // one that is damaged is not good
         }
     }
     return std::nullopt;

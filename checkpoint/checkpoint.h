@@ -73,7 +73,8 @@ struct FoundCheckpoint {
 };
 // The newest whole checkpoint of a run's folder.
 FoundCheckpoint find_checkpoint(const std::string& run_folder);
-// Steps of the checkpoints in a run's folder, whole or not, ascending.
+// Steps of the checkpoints in a run's folder, whole or not, ascending. None where there is no such folder; ReadError where
+// it cannot be read.
 std::vector<int64_t> list_checkpoints(const std::string& run_folder);
 
 // Step of the newest whole checkpoint of a run's folder before which no update was skipped: the last good state (weights

@@ -222,17 +222,18 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
 std::string CheckpointWriter::folder_of(int64_t step) const { return plan_.run_folder + "/" + checkpoint_name(step); }
 
 std::string CheckpointWriter::remove_old(int64_t newest) {
-    std::vector<int64_t> steps = list_checkpoints(plan_.run_folder);
-    int64_t kept = 1;
-    std::erase_if(
-        steps, [&](int64_t step) { return step >= newest || (plan_.keep_every > 0 && step % plan_.keep_every == 0); });
-    std::reverse(steps.begin(), steps.end());
-    std::erase_if(steps, [&](int64_t step) {
-        return plan_.keep_last > 0 ? ++kept <= plan_.keep_last : !is_interim(folder_of(step));
-    });
-    if (steps.empty()) return "";
-    const std::optional<int64_t> good = newest_good_checkpoint(plan_.run_folder);
     try {
+        std::vector<int64_t> steps = list_checkpoints(plan_.run_folder);
+        int64_t kept = 1;
+        std::erase_if(steps, [&](int64_t step) {
+            return step >= newest || (plan_.keep_every > 0 && step % plan_.keep_every == 0);
+        });
+        std::reverse(steps.begin(), steps.end());
+        std::erase_if(steps, [&](int64_t step) {
+            return plan_.keep_last > 0 ? ++kept <= plan_.keep_last : !is_interim(folder_of(step));
+        });
+        if (steps.empty()) return "";
+        const std::optional<int64_t> good = newest_good_checkpoint(plan_.run_folder);
         for (const int64_t step : steps) {
             if (step == good) continue;
             const std::string folder = folder_of(step);

@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <regex>
 #include <set>
-
-#include "model/decoder.h"
 
 #include "files/file.h"
 
@@ -89,13 +86,15 @@ bool padding_is_zero(const ParamRow& row, const float* storage) {
     return zero(storage + row.logical_rows * cols, row.size() - row.logical_rows * cols);
 }
 
-std::vector<std::string> check_weights(const DecoderConfig& c, const SafetensorsModel& model) {
-    const std::vector<CheckpointTensor> tensors = checkpoint_tensors(decoder_params(c));
+std::vector<std::string> check_weights(const ParamTable& table, const SafetensorsModel& model) {
+    const std::vector<CheckpointTensor> tensors = checkpoint_tensors(table);
     std::set<std::string> used;
     for (const CheckpointTensor& t : tensors) used.insert(find(t, model).tensor->name);
     const auto embedding = std::find_if(tensors.begin(), tensors.end(), [&](const CheckpointTensor& t) {
-        return t.name == c.names.token.checkpoint + ".weight";
+        return table[t.params[0]].role == Role::token_embedding;
     });
+    int layers = 0;
+    for (const ParamRow& row : table.rows()) layers = std::max(layers, row.layer + 1);
     std::vector<std::string> unused;
     for (const std::string& name : model.names()) {
         if (used.count(name)) continue;
@@ -103,8 +102,8 @@ std::vector<std::string> check_weights(const DecoderConfig& c, const Safetensors
         static const std::regex layer(R"((^|\.)(h|layers)\.\d+\.)");
         CHECK_USAGE(!used.count(std::regex_replace(name, layer, "$1$2.0.")),
                     "{}: has a tensor '{}', but its config.json says that there are {} layers", model.path(), name,
-                    c.L);
-        if (name != "lm_head.weight" || !c.tied_head) continue;
+                    layers);
+        if (name != "lm_head.weight" || embedding == tensors.end()) continue;  // here it is no parameter of its own
         const auto head = model.find(name), token = find(*embedding, model);
         CHECK_USAGE(head.tensor->shape == token.tensor->shape && head.tensor->dtype == token.tensor->dtype &&
                         head.file->read(*head.tensor) == token.file->read(*token.tensor),

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "checkpoint/safetensors.h"
-#include "model/decoder_config.h"
 #include "model/param_table.h"
 
 namespace teon {
@@ -30,7 +29,7 @@ bool padding_is_zero(const ParamRow& row, const float* storage);
 // Whether these are the weights of this model, before any memory is spent on them. Throws UsageError naming file and
 // tensor if one is absent, has another shape, is of a layer that the model lacks, or is a head unlike the embedding to
 // which the model ties it. Returns the names of the tensors that are not used.
-std::vector<std::string> check_weights(const DecoderConfig& c, const SafetensorsModel& model);
+std::vector<std::string> check_weights(const ParamTable& table, const SafetensorsModel& model);
 
 // Sets all master and working weights from the model. Names may lack the "transformer." or "model." prefix, as
 // published ones do. Throws Error naming file and tensor if one is absent, has another shape or is not finite.

@@ -145,7 +145,7 @@ PublishedModel open_model(const std::string& folder, const std::vector<ModelFami
         }
         PublishedModel m = describe_model(found, families);
         const SafetensorsModel weights(found);
-        m.unused = check_weights(m.config, weights);
+        m.unused = check_weights(decoder_params(m.config), weights);
         m.content = weights.content();
         return m;
     });

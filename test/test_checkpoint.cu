@@ -1,5 +1,7 @@
 #include "checkpoint/checkpoint.h"
 
+#include <sys/resource.h>
+
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -312,6 +314,31 @@ TEST_CASE("checkpoint/checkpoint: a large model is written in several files, and
     }
     replace(index, "{\"weight_map\": [1]}");
     REQUIRE_THROWS_AS(SafetensorsModel(result.folder), Error);
+}
+
+TEST_CASE("checkpoint/checkpoint: a folder that cannot be read is not one without checkpoints") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    const std::string checkpoint = run.save(folder.path(), 7, files).folder;
+    REQUIRE(find_checkpoint(folder.path() + "/none").folder.empty());
+    rlimit before;
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+    rlimit none = before;
+    none.rlim_cur = 3;
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    const auto says = [](auto f) {
+        try {
+            f();
+            return std::string("nothing");
+        } catch (const ReadError& error) { return std::string(error.what()); }
+    };
+    const std::string found = says([&] { find_checkpoint(folder.path()); }),
+                      good = says([&] { newest_good_checkpoint(folder.path()); });
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    REQUIRE(found == folder.path() + ": cannot be listed: Too many open files");
+    REQUIRE(good == found);
+    REQUIRE(find_checkpoint(folder.path()).folder == checkpoint);
 }
 
 TEST_CASE("checkpoint/checkpoint: whoever reads a model finds damage to it, and needs no training state") {

@@ -58,6 +58,20 @@ std::vector<Part> uneven_parts(int64_t n, int ranks) {
 
 }  // namespace
 
+TEST_CASE("runtime/comm: even parts cover the elements once, of however many there are") {
+    for (int64_t n : {int64_t{0}, int64_t{1}, int64_t{1000}, int64_t{1} << 50})
+        for (int ranks : {1, 3, 8, 65536}) {
+            int64_t end = 0;
+            for (const Part& part : even_parts(n, ranks)) {
+                REQUIRE(part.offset == end);
+                REQUIRE(part.size >= 0);
+                end += part.size;
+            }
+            REQUIRE(end == n);
+        }
+    REQUIRE(even_parts(1000, 3)[0].size == 320);
+}
+
 TEST_CASE("runtime/comm: sums are made in the order of the ranks, at the root alone", "[.][ranks]") {
     Comm& comm = *context().comm;
     // NCCL sums more than two numbers in an order of its own: an error of n - 1 additions.

@@ -80,14 +80,16 @@ TEST_CASE("model/family: fields that are unknown, contradict or ask for somethin
     for (const ModelFamily& family : families()) {
         const json j = written(changed(family));
         std::vector<std::pair<std::string, json>> changes = {
-            {"model_type", "bert"},       {"quantization_config", {{"bits", 4}}},
-            {"vocab_size", "many"},       {"vocab_size", 0},
-            {"vocab_size", 1.5},          {"tie_word_embeddings", 1},
-            {"add_cross_attention", true}};
+            {"model_type", "bert"},     {"quantization_config", {{"bits", 4}}},
+            {"vocab_size", "many"},     {"vocab_size", 0},
+            {"vocab_size", 1.5},        {"tie_word_embeddings", 1},
+            {"vocab_size", 2147483647}, {"add_cross_attention", true}};
         if (family.name == "gpt2")
             changes.insert(changes.end(), {{"activation_function", "relu"},
                                            {"scale_attn_weights", false},
                                            {"n_layer", 0},
+                                           {"n_layer", 20000},
+                                           {"n_embd", 2147483647},
                                            {"n_ctx", 5},
                                            {"layer_norm_epsilon", "small"}});
         else

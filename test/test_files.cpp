@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <set>
 
 #include "files/file.h"
 #include "files/hash.h"
@@ -114,6 +115,30 @@ TEST_CASE("files/file: a file is replaced as a whole or not at all, whatever lie
     REQUIRE_THAT(said, ContainsSubstring("config.json.tmp: cannot be written"));
     REQUIRE(content(path) == "newest");
     REQUIRE(!std::filesystem::exists(temporary));
+}
+
+TEST_CASE("files/file: a sampled hash is of the size, all of a small file, and places all over a large one") {
+    TempDir folder;
+    const std::string path = folder / "shard";
+    auto hash = [&](const std::string& bytes) {
+        write_file_atomically(path, bytes);
+        return sampled_hash(path);
+    };
+    std::string small(1000, 'a'), large(3 << 20, 'b');
+    std::set<std::string> seen = {hash(""), hash(small), hash(small + "a"), hash(large), hash(large + "b")};
+    REQUIRE(seen.size() == 5);
+    for (size_t at : {size_t{0}, size_t{500}, size_t{999}}) {
+        std::string other = small;
+        other[at] = 'c';
+        REQUIRE(seen.insert(hash(other)).second);
+    }
+    for (size_t at : {size_t{0}, large.size() / 15 * 7 + 100, large.size() - 1}) {
+        std::string other = large;
+        other[at] = 'c';
+        REQUIRE(seen.insert(hash(other)).second);
+    }
+    REQUIRE(hash(small) == hash(small));
+    REQUIRE(hash(small).size() == 16);
 }
 
 TEST_CASE("files/json: what is read is what was written") {

@@ -212,9 +212,11 @@ private:
     }
 
     std::string last_good_state() const {
-        const std::optional<int64_t> good = newest_good_checkpoint(o_.out);
-        return good ? "the last good state is in " + o_.out + "/" + checkpoint_name(*good)
-                    : "there is no checkpoint of a step before them";
+        try {
+            const std::optional<int64_t> good = newest_good_checkpoint(o_.out);
+            return good ? "the last good state is in " + o_.out + "/" + checkpoint_name(*good)
+                        : "there is no checkpoint of a step before them";
+        } catch (const ReadError& error) { return error.what(); }
     }
 
     // Where a step cannot be taken (its data vanished) the steps before it are saved: nothing of it has reached the
