@@ -3,9 +3,7 @@
 
 namespace teon {
 
-namespace {
-
-struct AdamW {
+struct AdamWRule {
     static constexpr int kStates = 2;
     float beta1, beta2, eps;
     struct Launch {
@@ -21,12 +19,10 @@ struct AdamW {
     }
 };
 
-}  // namespace
-
 template <typename T>
 void adamw_update(float* master, T* work, float* m, float* v, const float* grad, const StepControl* control, int64_t n,
                   const ElementStep& step, float beta1, float beta2, float eps, const Stream& stream) {
-    element_update(master, work, {{m, v}}, grad, control, n, AdamW{beta1, beta2, eps}, step, stream);
+    element_update(master, work, {{m, v}}, grad, control, n, AdamWRule{beta1, beta2, eps}, step, stream);
 }
 
 template void adamw_update(float*, float*, float*, float*, const float*, const StepControl*, int64_t,

@@ -80,11 +80,10 @@ void for_flat_width(F f, const P*... pointers) {
 
 // ---- weight decay -------------------------------------------------------------------------------
 
-// What weight decay multiplies a weight by. Cautious decay leaves it alone where the update moves it away from zero (Chen
-// et al., arXiv 2510.12402): x loses delta.
-__device__ __forceinline__ float kept(float x, float delta, float keep, bool cautious) {
-    const bool against = (delta < 0.0f && x > 0.0f) || (delta > 0.0f && x < 0.0f);
-    return cautious && against ? 1.0f : keep;
+// What weight decay multiplies the weight x by that loses delta: keep, or `against` where the update moves it away from
+// zero. Cautious decay (Chen et al., arXiv 2510.12402) has 1 there.
+__device__ __forceinline__ float kept(float x, float delta, float keep, float against) {
+    return delta * x < 0.0f ? against : keep;
 }
 
 // ---- rows ---------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ struct StateArrays {
     float* at[N];
 };
 
-template <typename Rule, typename T, int W>
+// CAUTIOUS as a constant: the decision costs instructions where nobody asks for it.
+template <typename Rule, typename T, int W, bool CAUTIOUS>
 __global__ void __launch_bounds__(kFlatBlock)
     element_update_kernel(float* master, T* work, StateArrays<Rule::kStates> states, const float* grad,
                           const StepControl* control, int64_t n, Rule rule, ElementStep s) {
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(kFlatBlock)
             for (int j = 0; j < N; j++) own[j] = state[j][k];
             const float delta = rule.delta(launch, own, gradient[k] * scale);
             for (int j = 0; j < N; j++) state[j][k] = own[j];
-            p[k] = fmaf(p[k], kept(p[k], delta, keep, s.cautious), -delta);
+            p[k] = fmaf(p[k], CAUTIOUS ? kept(p[k], delta, keep, 1.0f) : keep, -delta);
         }
         store_vec(master + i, p);
         for (int j = 0; j < N; j++) store_vec(states.at[j] + i, state[j]);
@@ -54,8 +55,11 @@ void element_update(float* master, T* work, const StateArrays<Rule::kStates>& st
     for (const float* state : states.at) aligned = aligned && vec_aligned<float, WIDEST>(0, state);
     auto at_width = [&](auto width) {
         constexpr int W = decltype(width)::value;
-        launch<element_update_kernel<Rule, T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, master, work, states, grad,
-                                                  control, n, rule, step);
+        auto go = [&](auto cautious) {
+            launch<element_update_kernel<Rule, T, W, decltype(cautious)::value>>(
+                {flat_blocks<W>(n), kFlatBlock}, stream, master, work, states, grad, control, n, rule, step);
+        };
+        step.cautious ? go(std::true_type{}) : go(std::false_type{});
     };
     if (aligned) {
         at_width(std::integral_constant<int, WIDEST>{});

@@ -3,9 +3,7 @@
 
 namespace teon {
 
-namespace {
-
-struct Lion {
+struct LionRule {
     static constexpr int kStates = 1;
     float beta1, beta2;
     __device__ __forceinline__ float begin(float lr, const StepControl&) const { return lr; }
@@ -16,12 +14,10 @@ struct Lion {
     }
 };
 
-}  // namespace
-
 template <typename T>
 void lion_update(float* master, T* work, float* m, const float* grad, const StepControl* control, int64_t n,
                  const ElementStep& step, float beta1, float beta2, const Stream& stream) {
-    element_update(master, work, {{m}}, grad, control, n, Lion{beta1, beta2}, step, stream);
+    element_update(master, work, {{m}}, grad, control, n, LionRule{beta1, beta2}, step, stream);
 }
 
 template void lion_update(float*, float*, float*, const float*, const StepControl*, int64_t, const ElementStep&, float,

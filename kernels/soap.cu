@@ -31,12 +31,12 @@ __global__ void __launch_bounds__(kFlatBlock)
 
 __global__ void __launch_bounds__(kFlatBlock)
     soap_apply_kernel(float* master, bf16* work, const float* u, int64_t n, int cols, int64_t ld, float step,
-                      float keep, bool cautious) {
+                      float keep, float against) {
     wait_for_earlier_kernels();
     for_each_vec<1>(n, [=](auto, int64_t i) {
         const int64_t at = i / cols * ld + i % cols;
         const float x = master[at], delta = step * u[i];
-        const float updated = fmaf(x, kept(x, delta, keep, cautious), -delta);
+        const float updated = fmaf(x, kept(x, delta, keep, against), -delta);
         master[at] = updated;
         if (work != nullptr) work[at] = bf16(updated);
     });
@@ -60,7 +60,7 @@ void soap_apply(float* master, bf16* work, const float* u, int rows, int cols, i
                 bool cautious, const Stream& stream) {
     const int64_t n = int64_t{rows} * cols;
     launch<soap_apply_kernel>({flat_blocks<1>(n), kFlatBlock}, stream, master, work, u, n, cols, ld, step, keep,
-                              cautious);
+                              cautious ? 1.0f : keep);
 }
 
 }  // namespace teon

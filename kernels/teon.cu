@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     const float lr = control ? peak_lr * control->lr_factor : peak_lr;
     const int index = static_cast<int>(blockIdx.y);
     const Slice slice = s.slices[index];
-    const float keep = 1.0f - lr * slice.decay, step = lr * slice.step;
+    const float keep = 1.0f - lr * slice.decay, against = cautious ? 1.0f : keep, step = lr * slice.step;
     for_each_vec<W>(s.size(), [&](auto width, int64_t e) {
         constexpr int w = decltype(width)::value;
         auto x = load_floats<w>(master + slice.param + e);
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kFlatBlock)
         const float scale = row_scales ? step * row_scales[int64_t{index} * s.m + e / s.n] : step;
         for (int k = 0; k < w; k++) {
             const float delta = scale * o[k];
-            x[k] = fmaf(kept(x[k], delta, keep, cautious), x[k], -delta);
+            x[k] = fmaf(kept(x[k], delta, keep, against), x[k], -delta);
         }
         store_vec(master + slice.param + e, x);
         if (work) store_floats(work + slice.param + e, x);

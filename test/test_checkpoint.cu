@@ -1,8 +1,7 @@
 #include "checkpoint/checkpoint.h"
 
-#include <sys/resource.h>
-
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
