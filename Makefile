@@ -193,8 +193,11 @@ test-cpus: build/cpu/tests $(VERSIONS:%=build/cpu-%/tests)  ## Run the C++ tests
 	@set -e; for version in $(VERSIONS); do echo "compiled for x86-64-$$version:"; \
 	    $(PYTHON) scripts/run_tests.py build/cpu-$$version/tests; done
 
-soak: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## The long versions: kills, faults at every file operation, damaged checkpoints, ranks that die, fuzzed input
-	@TEON_SOAK=1 $(PYTHON) scripts/run_tests.py --timeout 7200 $< test/test_resume.py test/test_ranks.py --only train/,checkpoint/,files/,data/,options/
+# Damaged files are read under the sanitizers where the CPU's build can be made.
+MINUTES   ?= 30
+SOAK_FUZZ := build/$(if $(filter cpu,$(BACKEND)),cpu-asan,$(BACKEND))/tests
+soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kills, signals, failing file operations, damaged files; a table of tries and failures
+	@TEON_BUILD=build/$(BACKEND) $(PYTHON) test/soak.py --minutes $(MINUTES) --fuzz $(SOAK_FUZZ) $(SOAK_FLAGS)
 
 check-cuda: $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))  ## Compile and link all with nvcc for every architecture; registers, spills and instructions
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
@@ -230,10 +233,10 @@ bench: $(PROGRAMS) $(BENCH_HERE) | venv  ## Measure this machine: each program i
 	@$(PYTHON) bench/bench_shared.py
 	@$(PYTHON) bench/bench_checkpoint.py
 
-bench-gpu: build/$(BACKEND)/bench/bench_gpu  ## Attention, kernels and steps on the GPU beside PyTorch, into bench/RESULTS.md (9 minutes)
+bench-gpu: build/$(BACKEND)/bench/bench_gpu  ## Attention, kernels and steps on the GPU beside PyTorch, into bench/RESULTS.md and measured_gpu.toml (9 minutes)
 	@python3 bench/bench_gpu.py $< --python $$(command -v $(PYTHON))
 
-predict:  ## What a GPU would take for a GPT-2 124M step, counted without one: bytes, FLOPs, instructions, launches
+predict:  ## What a GPU would take for a GPT-2 124M step, counted without one and fitted to published measurements
 	@$(PYTHON) bench/model_gpu.py
 
 setup: packages venv  ## Install what is missing: packages, and .venv for plots and tokenizers

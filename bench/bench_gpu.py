@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Attention, every kernel of a GPT-2 124M step and whole steps on this machine's GPU, beside PyTorch:  make bench-gpu
 
-Each kernel's time stands beside what model_gpu.py predicts for it; those more than 20% off are named.
+Each kernel's time stands beside what model_gpu.py predicts for it, with the prediction's range; those more than 20% off
+are named.
 
 Runs the program (build/cuda/bench/bench_gpu) and scripts/bench_torch.py in turn, each started anew up to three times
 within the time given, and takes medians over the starts. Prints the tables and, where there is a GPU, appends them to
-bench/RESULTS.md. Without one it prints what every kernel has to compute and to move, with the limit that an H200 sets
-to it, and "not run" for the rest.
+bench/RESULTS.md and, of a GPU that model_gpu.toml has, what was measured to bench/measured_gpu.toml, to which
+predictions are fitted. Without one it prints what every kernel has to compute and to move, with the limit that an H200
+sets to it, and "not run" for the rest.
 """
 
 import argparse
@@ -19,6 +21,8 @@ import subprocess
 import sys
 import time
 
+import calibration
+import gpu_rules
 import model_gpu
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -77,57 +81,77 @@ def attention_table(rows):
     return table(["pass", "T", "HS", "GFLOP"] + [f"{m}, TFLOP/s" for m in methods] + ["flash / best of PyTorch"], lines)
 
 
-# What a product does beside, where the model of a step has a row of its own.
-BESIDE = {"qkv dW": "bias gradient of qkv", "MLP up dW, bias gradient": "bias gradient of MLP up"}
 FUSED = ("MLP up forward, GELU", "MLP up dW, bias gradient", "MLP down dX, GELU")
 
 
-def predictions(device):
-    """Seconds of one launch by name, without --gelu-fusion and with it, of the machine in model_gpu.toml that the
-    device's name has, else of an H200."""
-    model, counts = model_gpu.load()
-    machine = next((name for name in model["machine"] if name in device), "H200")
-    return machine, [model_gpu.predict(model, counts, machine, gelu_fusion=fused) for fused in (False, True)]
+class Prediction:
+    """What model_gpu.py has for the kernels of a step, on the machine of model_gpu.toml that the device's name has,
+    else on an H200."""
+
+    def __init__(self, device):
+        table, counts, self.fitted = model_gpu.load()
+        self.known = next((name for name in table["machine"] if name in device), None)
+        self.machine = self.known or "H200"
+        self.rows = [gpu_rules.predict(table, counts, self.machine, gelu_fusion=fused) for fused in (False, True)]
+
+    def us(self, name):
+        """(microseconds, their range) of a kernel of bench_gpu.cu; None if the table has none."""
+        seconds = gpu_rules.seconds_of(self.rows[name in FUSED], name)
+        if seconds is None:
+            return None
+        kind = "attention" if name.startswith("attention ") and "out" not in name else "step"
+        return 1e6 * seconds, calibration.interval(self.fitted, 1e6 * seconds, kind)
 
 
-def predicted_us(rows, name):
-    """Of a kernel that the table has in one row or in several that begin with its name; None if it has none."""
-    product = name.removesuffix(", bias gradient")
-    found = [row for row in rows if row.name in (product, BESIDE.get(name)) or row.name.startswith(product + ",")]
-    return 1e6 * sum(row.seconds for row in found) if found else None
-
-
-def kernel_table(rows, limits, device):
-    """Each kernel of one micro-batch of 64 x 1024 tokens: its share, its distance to what the machine allows and to
-    what was predicted; and the names of those that are more than 20% off. Those of --gelu-fusion, which is off by
-    default, have no share."""
-    machine, predicted = predictions(device)
-    off = []
+def median_ms(rows):
+    """Of the starts of each kernel that ran, by name."""
     kernels = collections.OrderedDict()
     for row in rows:
         kernels.setdefault(row["name"], []).append(row)
-    medians = {name: statistics.median(r["ms"] for r in group) for name, group in kernels.items() if group[0]["ms"]}
+    return kernels, {name: statistics.median(r["ms"] for r in group) for name, group in kernels.items()
+                     if group[0]["ms"]}
+
+
+def measured_points(kernels, ours, prediction, date):
+    """[(kind, point)] for measured_gpu.toml: kernels of a step with default flags, and steps with flash attention."""
+    both = {"program": calibration.OURS, "gpu": prediction.known}
+    source = {"source": f"make bench-gpu, {date}"}
+    points = [("kernel", {**both, "name": name, "us": 1000 * ms, **source})
+              for name, ms in median_ms(kernels)[1].items() if name not in FUSED and prediction.us(name)]
+    for T in sorted({row["T"] for row in ours}):
+        speed = [1000 * row["tokens"] / row["ms"] for row in ours if row["T"] == T and row["attention"] == "flash"]
+        if speed:
+            points.append(("step", {**both, "model": "GPT-2 124M", "B": 16384 // T, "T": T, "S": 4, "W": 1,
+                                    "tokens_per_s": statistics.median(speed), **source}))
+    return points
+
+
+def kernel_table(rows, limits, prediction):
+    """Each kernel of one micro-batch of 64 x 1024 tokens: its share, its distance to what the machine allows and to
+    what was predicted; and the names of those that are more than 20% off. Those of --gelu-fusion, which is off by
+    default, have no share."""
+    off = []
+    kernels, medians = median_ms(rows)
     total = sum(medians[name] * kernels[name][0]["count"] for name in medians if name not in FUSED) or None
     lines = []
     for name, (row, *_) in sorted(kernels.items(), key=lambda item: item[0] in FUSED):
         if not row["count"]:
             continue
-        fused = name in FUSED
         seconds = {"arithmetic": row["flops"] / limits["flops"], "memory": row["bytes"] / limits["bytes"]}
         bound = max(seconds, key=seconds.get)
         limit, ms = 1000 * seconds[bound], medians.get(name)
-        us = predicted_us(predicted[fused], name)
+        us, (low, high) = prediction.us(name) or (None, (None, None))
         if ms and us and abs(1000 * ms / us - 1) > 0.2:
             off.append(f"{name} {1000 * ms / us:.2f}")
         lines.append([name, row["count"], f"{row['flops'] / 1e9:.1f}" if row["flops"] else "-",
                       f"{row['bytes'] / 1e6:.0f}", bound,
-                      f"{1000 * limit:.0f}", f"{us:.0f}" if us else "-"]
+                      f"{1000 * limit:.0f}", f"{us:.0f} ({low:.0f} to {high:.0f})" if us else "-"]
                      + ([f"{1000 * ms:.0f}", f"{100 * limit / ms:.0f}%",
-                         "--gelu-fusion" if fused else f"{100 * ms * row['count'] / total:.1f}%"]
+                         "--gelu-fusion" if name in FUSED else f"{100 * ms * row['count'] / total:.1f}%"]
                         if ms
                         else ["not run"] * 3))
     text = table(["kernel", "times", "GFLOP", "MB", "bound by", f"limit, us, {limits['name']}",
-                  f"predicted, us, {machine}", "us", "of the limit", "share of all"], lines)
+                  f"predicted, us, {prediction.machine}", "us", "of the limit", "share of all"], lines)
     return text + (f"\nMore than 20% off the prediction (measured / predicted): {', '.join(off)}\n" if off else "")
 
 
@@ -169,16 +193,16 @@ def main():
                        for r in deadline.run(*twin, "--seq-len", T, "--batch", 16384 // T, "--micro-steps", 4)]
         print(f"start {start + 1} of {STARTS} done, {deadline.left():.0f} s left", file=sys.stderr)
 
-    limits = H200
+    limits, prediction, today = H200, Prediction(device["name"]), datetime.date.today()
     if device["gpu"]:
         copies = [r["bytes"] / r["ms"] * 1000 for r in kernels if r["name"] == "copy"]
         limits = {"name": "data sheet and measured copy", "flops": device["peak_bf16_flops"] or H200["flops"],
                   "bytes": statistics.median(copies)}
-    text = (f"## GPU: {device['name'] if device['gpu'] else 'not run'}, {datetime.date.today()}\n\n"
+    text = (f"## GPU: {device['name'] if device['gpu'] else 'not run'}, {today}\n\n"
             "Causal attention alone, bf16, 16384 tokens of 1024 channels:\n\n" + attention_table(attention)
             + "\nThe kernels of one micro-batch of GPT-2 124M, 64 x 1024 tokens, bf16 (bytes: each operand moved "
               "once):\n\n"
-            + kernel_table(kernels, limits, device["name"])
+            + kernel_table(kernels, limits, prediction)
             + "\nTraining GPT-2 124M, 65536 tokens a step, AdamW, clipping, bf16 with float master weights, no "
               "recomputation:\n\n"
             + train_table(ours, torchs))
@@ -186,6 +210,11 @@ def main():
     if device["gpu"]:
         with open(ROOT / "bench" / "RESULTS.md", "a", encoding="utf-8") as file:
             file.write("\n" + text)
+        if prediction.known:
+            calibration.append(measured_points(kernels, ours, prediction, today))
+        else:
+            print(f"bench_gpu: {device['name']} is not in model_gpu.toml: nothing added to measured_gpu.toml",
+                  file=sys.stderr)
 
 
 if __name__ == "__main__":

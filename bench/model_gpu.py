@@ -2,297 +2,47 @@
 """A GPU step of GPT-2 124M by what can be counted without a GPU:  make predict
 
     bench/model_gpu.py                        the table, predicted for each machine of model_gpu.toml
-    bench/model_gpu.py --markdown             the same for docs/gpu_step.md
+    bench/model_gpu.py --markdown             the same for docs/gpu_step.md (ranks, calibrate: for their pages)
     bench/model_gpu.py --gelu-fusion          of a run with this flag
+    bench/model_gpu.py ranks                  the same step on 8 GPUs: exchange over NVLink, Newton-Schulz of a rank
+    bench/model_gpu.py calibrate              published measurements beside the rules, and the rates fitted to them
     bench/model_gpu.py check build/cuda-check    has a kernel more instructions or accesses than model_gpu_counts.json?
     bench/model_gpu.py count build/cuda-check    write model_gpu_counts.json
 
-A product takes its FLOPs at the rate that a library reaches, over the share of the multiprocessors that its last wave
-of 128 x 128 tiles keeps busy (with --first-proposals: without splitting the sum, which a search for algorithms does
-where tiles are few), and the bytes of an output that it adds to, or of GELU's input beside the output. A kernel takes
-the longest of memory, instructions and tensor cores, and a quarter of the others, as they overlap in part. Every launch
-costs its time.
-
-A second table has the products of Newton-Schulz in an update by Teon: a symmetric one is our own kernel's or the
-library's, full and mirrored; whichever is faster, or (with --first-proposals) as symmetric_product_pays() has it.
-
-Instructions are read from the compiled code: cuobjdump of the CUDA toolkit, or of the triton that PyTorch brings to
-this Python or to TRITON_PYTHON. Only loops that each thread or warp runs through are counted, per element; what comes
-before and after them is not.
+gpu_rules.py makes time of counts, compiled_counts.py counts instructions in the compiled code, and calibration.py fits
+the rates to measured_gpu.toml and says how far predictions are off there: a range is two standard deviations to either
+side. With --first-proposals, as without --autotune: no product splits its sum, and a symmetric product goes to our
+kernel or the library as symmetric_product_pays() has it.
 """
 import argparse
-import collections
 import json
-import os
-import pathlib
-import re
-import shutil
-import subprocess
+import math
+import statistics
 import sys
 import tomllib
 
-HERE = pathlib.Path(__file__).resolve().parent
-TABLE, COUNTS = HERE / "model_gpu.toml", HERE / "model_gpu_counts.json"
-GROWTH = 1.05  # of a count, that is let pass
-OVERLAP = 0.25
-Row = collections.namedtuple("Row", "name times launches flops bytes minimum instructions seconds limit")
+import calibration
+import compiled_counts
+import gpu_rules
+from compiled_counts import COUNTS, TABLE
 
 
-# ---- the compiled code ----------------------------------------------------------------------------------------------
-
-def find_tool(name="cuobjdump"):
-    """A program of the CUDA toolkit: on the PATH, beside nvcc, or in triton's package; None if there is none."""
-    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    places = [shutil.which(name), os.path.join(os.path.dirname(os.path.realpath(nvcc)), name)]
-    for python in (sys.executable, os.environ.get("TRITON_PYTHON", sys.executable)):
-        found = subprocess.run([python, "-c", "import triton; print(triton.__path__[0])"], capture_output=True,
-                               text=True, check=False).stdout.strip()
-        places.append(os.path.join(found, "backends", "nvidia", "bin", name) if found else None)
-    return next((place for place in places if place and os.access(place, os.X_OK)), None)
+def load(path=TABLE, counts=COUNTS, points=None):
+    """(table with the fitted rates, counts, fit) of the committed files."""
+    with open(path, "rb") as file:
+        table = tomllib.load(file)
+    counts = json.loads(counts.read_text(encoding="utf-8")) if counts.exists() else {}
+    fitted = calibration.fit(table, counts, points or calibration.load())
+    return calibration.with_rates(table, fitted.rates, fitted.half_k, fitted.overlap), counts, fitted
 
 
-def short(demangled):
-    """flash_attention_forward_kernel<64> for void teon::(anonymous namespace)::flash_attention_...<64>(bf16*, ...)."""
-    text = re.sub(r"\(anonymous namespace\)::|\bteon::|^void ", "", demangled.strip())
-    depth = 0
-    for i, letter in enumerate(text):
-        depth += (letter == "<") - (letter == ">")
-        if letter == "(" and depth == 0:
-            text = text[:i]
-            break
-    return text.replace("> >", ">>").rstrip()
+def ranged(fitted, value, digits=1, unit="", kind="step"):
+    low, high = calibration.interval(fitted, value, kind)
+    return f"{value:.{digits}f}{unit} ({low:.{digits}f} to {high:.{digits}f}{unit})"
 
 
-def disassemble(tool, path, architecture):
-    """{kernel: [(address, instruction)]} of an object file or cubin, without NOPs."""
-    arguments = [] if path.suffix == ".cubin" else ["-arch", architecture]
-    text = subprocess.run([tool, "-sass", *arguments, str(path)], capture_output=True, text=True, check=True).stdout
-    code, lines = {}, []
-    for line in text.splitlines():
-        if match := re.search(r"Function : (\S+)", line):
-            lines = code.setdefault(match[1], [])
-        elif (match := re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", line)) and not match[2].startswith("NOP"):
-            lines.append((int(match[1], 16), re.sub(r"^@!?U?P\w+\s+", "", match[2])))
-    names = subprocess.run(["c++filt"], input="\n".join(code), capture_output=True, text=True, check=True).stdout
-    return {short(name): lines for name, lines in zip(names.splitlines(), code.values())}
-
-
-def innermost_loops(code):
-    """The bodies of loops that hold no other loop: from the target of a backward branch to the branch."""
-    ends = [(int(match[1], 16), address) for address, text in code
-            if (match := re.match(r"BRA\b.*?(0x[0-9a-f]+)$", text)) and int(match[1], 16) < address]
-    inner = [(a, b) for a, b in ends if not any((c, d) != (a, b) and a <= c and d <= b for c, d in ends)]
-    return [[text for address, text in code if a <= address <= b] for a, b in inner]
-
-
-def width(text):
-    """Bytes that a global load or store moves for one thread."""
-    name = text.split()[0]
-    if not name.startswith(("LDG.", "STG.", "LDGSTS", "LD.E", "ST.E")):
-        return 0
-    bits = re.search(r"\.(128|64|U16|S16|U8|S8)\b", name)
-    return {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}[bits[1]] if bits else 4
-
-
-def count_kernel(kernel, code):
-    """(instructions, bytes accessed) of one thread, per element."""
-    is_anchor = lambda text: re.fullmatch(kernel["anchor"], text.split()[0]) is not None
-    regions = innermost_loops(code) if kernel["loops"] else [[text for _, text in code]]
-    regions = [region for region in regions if any(map(is_anchor, region))]
-    regions = sorted(regions, key=lambda region: -sum(map(is_anchor, region)))[:kernel["loops"] or 1]
-    if len(regions) < max(1, kernel["loops"]):
-        sys.exit(f"model_gpu: error: {kernel['function']} has {len(regions)} loops with {kernel['anchor']}, expected "
-                 f"{max(1, kernel['loops'])}; see {TABLE.name}")
-    if kernel.get("share"):
-        regions = [sum(regions, [])]
-    instructions = accessed = 0.0
-    for region in regions:
-        elements = sum(map(is_anchor, region)) * kernel["per"]
-        instructions += len(region) / elements
-        accessed += sum(map(width, region)) / elements
-    return instructions, accessed
-
-
-def compiled(table):
-    return [kernel for kernel in table["kernel"] + table.get("symmetric", []) if "file" in kernel]
-
-
-def count_all(table, build, tool):
-    """{kernel: {architecture: [instructions, bytes accessed]}} of those whose object files are there."""
-    counts, cache = {}, {}
-    for kernel in compiled(table):
-        path = pathlib.Path(build) / (kernel["file"] + ".o")
-        if not path.exists():
-            print(f"SKIPPED: {kernel['name']}: {path} is not built", file=sys.stderr)
-            continue
-        for architecture in sorted({m["architecture"] for m in table["machine"].values()}):
-            code = cache.setdefault((path, architecture), None) or disassemble(tool, path, architecture)
-            cache[path, architecture] = code
-            if kernel["function"] not in code:
-                sys.exit(f"model_gpu: error: {path} has no kernel {kernel['function']}; see {TABLE.name}")
-            found = count_kernel(kernel, code[kernel["function"]])
-            counts.setdefault(kernel["name"], {})[architecture] = [round(x, 3) for x in found]
-    return counts
-
-
-def grown(known, found):
-    """One line for each count that grew by more than GROWTH."""
-    lines = []
-    for name, architectures in found.items():
-        for architecture, numbers in architectures.items():
-            before = known.get(name, {}).get(architecture)
-            if before is None:
-                lines.append(f"{name}, {architecture}: not in {COUNTS.name}")
-                continue
-            for what, old, new in zip(("instructions", "bytes accessed"), before, numbers):
-                if new > GROWTH * old:
-                    lines.append(f"{name}, {architecture}: {new:.2f} {what} per element, {old:.2f} before")
-    return lines
-
-
-# ---- the prediction -------------------------------------------------------------------------------------------------
-
-def evaluate(formula, shape):
-    return eval(formula, {"__builtins__": {}, "min": min, "N": shape["B"] * shape["T"], **shape})  # our own table
-
-
-def products(linear, shape):
-    """(pass, M, N, K, bytes of an element of the output, how often of all times it is added to) of a linear layer."""
-    rows, out, width_in = (int(evaluate(linear[key], shape)) for key in ("rows", "out", "in"))
-    return (("forward", rows, out, width_in, 2, 0.0), ("dX", rows, width_in, out, 2, 0.0),
-            ("dW", out, width_in, rows, 4, 1 - rows / evaluate("N*S", shape)))
-
-
-def overlapped(times):
-    """Seconds of what keeps memory, instructions and tensor cores busy for `times` each."""
-    return max(times) + OVERLAP * (sum(times) - max(times))
-
-
-def rounds(tiles, m):
-    return -(-tiles // m["multiprocessors"])
-
-
-def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False):
-    """Rows of a micro-step, with the share of what runs once in a step."""
-    shape, m = shape or table["shape"], table["machine"][machine]
-    rows = []
-    for linear in table["linear"]:
-        for which, M, N, K, size, adds in products(linear, shape):
-            flops = 2.0 * M * N * K
-            minimum = 2.0 * (M * K + N * K) + size * M * N
-            gelu = 2.0 * M * N if gelu_fusion and linear.get("gelu") == which else 0.0
-            minimum += gelu
-            moved = minimum + adds * size * M * N
-            tiles = -(-M // 128) * -(-N // 128)
-            busy = 1.0 if searched and K >= 4096 else tiles / (rounds(tiles, m) * m["multiprocessors"])
-            seconds = flops / m["flops"] / busy + (adds * 2 * size * M * N + gelu) / m["bytes"] + m["launch"]
-            name = f"{linear['name']} {which}" + (", GELU" if gelu else "")
-            rows.append(Row(name, evaluate(linear["times"], shape), 1, flops, moved, minimum, 0, seconds,
-                            max(flops / m["flops"], minimum / m["bytes"])))
-    for kernel in table["kernel"]:
-        if kernel.get("gelu_fusion", gelu_fusion) != gelu_fusion:
-            continue
-        value = lambda key: float(evaluate(kernel.get(key, "0"), {**shape, "SM": m["multiprocessors"]}))
-        elements, launches = value("elements"), kernel.get("launches", 1)
-        per_element = counts.get(kernel["name"], {}).get(m["architecture"], [0.0])[0]
-        tensor = kernel.get("anchor", "").startswith("HMMA")
-        instructions = per_element * elements / (1 if tensor else 32)
-        seconds = overlapped([value("bytes") / m["bytes"], instructions / m["issue"],
-                              4096 * elements / m["tensor"] if tensor else 0.0]) + launches * m["launch"]
-        rows.append(Row(kernel["name"], value("times"), launches, value("flops"), value("bytes"), value("minimum"),
-                        per_element, seconds, max(value("flops") / m["flops"], value("minimum") / m["bytes"])))
-    return rows
-
-
-# How often a form of five steps in f16 has X X^T, a product of two squares that reads one matrix or two, and one of a
-# square and X (optim/orthogonalize.cpp).
-FORMS = {"standard": (5, 5, 0, 5), "gram": (2, 5, 9, 2)}
-Product = collections.namedtuple("Product", "name times flops kernel library pays")
-
-
-def newton_schulz(table, counts, machine):
-    """The products of an update: FLOPs of one launch, a symmetric one's computed once, its seconds by our kernel (None
-    where that is not asked) and by the library, and whether the kernel's rule takes it."""
-    m, found = table["machine"][machine], []
-    for stack in table["stack"]:
-        count, side, long = (int(evaluate(stack[key], table["shape"])) for key in ("count", "side", "long"))
-        n = -(-side // 128)
-        per_mma = counts.get(stack["kernel"], {}).get(m["architecture"], [0.0])[0]
-
-        def kernel(K, moved):
-            mma = rounds(count * n * (n + 1) // 2, m) * m["multiprocessors"] * 128 * 128 * K / 2048
-            return overlapped([moved / m["bytes"], mma * per_mma / m["issue"], 4096 * mma / m["tensor"]]) + m["launch"]
-
-        def library(columns, K, moved):
-            tiles = rounds(count * n * -(-columns // 128), m) * m["multiprocessors"]
-            return overlapped([moved / m["bytes"], 2 * 128 * 128 * K * tiles / m["flops"]]) + m["launch"]
-
-        square, whole = 2.0 * count * side * side, 2.0 * count * side * long
-        mirror = square / m["bytes"] + m["launch"]
-        pays = 4 * rounds(count * n * (n + 1) // 2, m) <= 3 * rounds(count * n * n, m)
-        for name, times, K, moved in zip(("X X^T", "squares, of one", "squares, of two"), FORMS[stack["form"]],
-                                         (long, side, side), (whole + square, 2 * square, 3 * square)):
-            if times:
-                found.append(Product(f"{stack['name']}: {name}", times, 1.0 * count * side * side * K, kernel(K, moved),
-                                     library(side, K, moved) + mirror, pays))
-        found.append(Product(f"{stack['name']}: Z X", FORMS[stack["form"]][3], 2.0 * count * side * side * long, None,
-                             library(long, side, square + 3 * whole), False))
-    return found
-
-
-def chosen(product, searched=True):
-    """Seconds of a product as the code runs it."""
-    if product.kernel is None:
-        return product.library
-    if searched:
-        return min(product.kernel, product.library)
-    return product.kernel if product.pays else product.library
-
-
-def total(rows, field="seconds"):
-    return sum(row.times * getattr(row, field) for row in rows)
-
-
-def tokens_per_second(table, seconds):
-    return table["shape"]["B"] * table["shape"]["T"] / seconds
-
-
-def report(table, counts, searched, markdown, gelu_fusion):
-    machines = list(table["machine"])
-    by_machine = {name: predict(table, counts, name, searched, gelu_fusion=gelu_fusion) for name in machines}
-    head = ["", "times", "GFLOP", "MB", "MB, minimum", "instructions", *(f"{name}, ms" for name in machines),
-            "limit, ms"]
-    lines = []
-    for i, row in enumerate(by_machine[machines[0]]):
-        if not row.times:
-            continue
-        lines.append([row.name, f"{row.times:g}", f"{row.flops / 1e9:.1f}" if row.flops else "-",
-                      f"{row.bytes / 1e6:.0f}", f"{row.minimum / 1e6:.0f}",
-                      f"{row.instructions:.1f}" if row.instructions else "-"]
-                     + [f"{1000 * rows[i].times * rows[i].seconds:.2f}" for rows in by_machine.values()]
-                     + [f"{1000 * row.times * row.limit:.2f}"])
-    launches = sum(row.times * row.launches for row in by_machine[machines[0]])
-    limit = total(by_machine[machines[0]], "limit")
-    lines.append([f"micro-step, {launches:.0f} launches", "", "", "", "", ""]
-                 + [f"{1000 * total(rows):.1f}" for rows in by_machine.values()] + [f"{1000 * limit:.1f}"])
-    lines.append(["tokens/s", "", "", "", "", ""]
-                 + [f"{tokens_per_second(table, total(rows)) / 1000:.0f}k" for rows in by_machine.values()]
-                 + [f"{tokens_per_second(table, limit) / 1000:.0f}k"])
-    lines.append(["share of the limit", "", "", "", "", ""]
-                 + [f"{total(rows, 'limit') / total(rows):.0%}" for rows in by_machine.values()] + [""])
-    print_table(head, lines, markdown)
-    print(f"\nA micro-step of {table['shape']['B']} x {table['shape']['T']} tokens; ms: all its launches together; "
-          f"limit: {machines[0]}'s, at minimum bytes;\n"
-          "instructions: per element or, of attention, per mma. Not measured.\n")
-    updates = {name: newton_schulz(table, counts, name) for name in machines}
-    us = lambda seconds: f"{1e6 * seconds:.0f}" if seconds else "-"
-    lines = [[row.name, str(row.times), f"{row.flops / 1e9:.1f}"]
-             + [f"{us(rows[i].kernel)}, {us(rows[i].library)}" for rows in updates.values()]
-             for i, row in enumerate(updates[machines[0]])]
-    lines.append(["all as chosen, ms", "", ""] + [
-        f"{1000 * sum(row.times * chosen(row, searched) for row in rows):.2f}" for rows in updates.values()])
-    print_table(["Newton-Schulz", "times", "GFLOP", *(f"{name}, us: ours, library" for name in machines)], lines,
-                markdown)
+def kind_of(row):
+    return "attention" if row.name.startswith(("attention forward", "attention backward")) else "step"
 
 
 def print_table(head, lines, markdown):
@@ -305,10 +55,161 @@ def print_table(head, lines, markdown):
         print(line[0].ljust(widths[0]) + "".join("  " + cell.rjust(w) for cell, w in zip(line[1:], widths[1:])))
 
 
-def load(path=TABLE, counts=COUNTS):
-    with open(path, "rb") as file:
-        table = tomllib.load(file)
-    return table, json.loads(counts.read_text(encoding="utf-8")) if counts.exists() else {}
+def report(table, counts, fitted, searched, markdown, gelu_fusion):
+    machines, shape = list(table["machine"]), table["shape"]
+    by_machine = {name: gpu_rules.predict(table, counts, name, searched, gelu_fusion=gelu_fusion) for name in machines}
+    first = by_machine[machines[0]]
+    lines = []
+    for i, row in enumerate(first):
+        if not row.times:
+            continue
+        low, high = calibration.interval(fitted, 1000 * row.times * row.seconds, kind_of(row))
+        lines.append([row.name, f"{row.times:g}", f"{row.flops / 1e9:.1f}" if row.flops else "-",
+                      f"{row.bytes / 1e6:.0f}", f"{row.minimum / 1e6:.0f}",
+                      f"{row.instructions:.1f}" if row.instructions else "-",
+                      *(f"{1000 * rows[i].times * rows[i].seconds:.2f}" for rows in by_machine.values()),
+                      f"{low:.2f} to {high:.2f}", f"{1000 * row.times * row.limit:.2f}"])
+    totals = [gpu_rules.total(rows) for rows in by_machine.values()]
+    limit = gpu_rules.total(first, "limit")
+    speed = lambda seconds: gpu_rules.tokens_per_second(shape, seconds) / 1000
+    launches = sum(row.times * row.launches for row in first)
+    wide = lambda name, cells, last: [name, "", "", "", "", "", *cells, "", last]
+    lines += [wide(f"micro-step, {launches:.0f} launches", [ranged(fitted, 1000 * t) for t in totals],
+                   f"{1000 * limit:.1f}"),
+              wide("tokens/s", [ranged(fitted, speed(t), 0, "k") for t in totals], f"{speed(limit):.0f}k"),
+              wide("share of the limit", [f"{gpu_rules.total(rows, 'limit') / t:.0%}"
+                                          for rows, t in zip(by_machine.values(), totals)], "")]
+    print_table(["", "times", "GFLOP", "MB", "MB, minimum", "instructions", *(f"{name}, ms" for name in machines),
+                 f"range, {machines[0]}", "limit, ms"], lines, markdown)
+    print(f"\nA micro-step of {shape['B']} x {shape['T']} tokens; ms: all its launches together; "
+          f"limit: {machines[0]}'s, at minimum bytes;\n"
+          "instructions: per element or, of attention, per mma. Not measured.\n")
+    updates = {name: gpu_rules.newton_schulz(table, counts, name) for name in machines}
+    us = lambda seconds: f"{1e6 * seconds:.0f}" if seconds else "-"
+    lines = [[row.name, str(row.times), f"{row.flops / 1e9:.1f}"]
+             + [f"{us(rows[i].kernel)}, {us(rows[i].library)}" for rows in updates.values()]
+             for i, row in enumerate(updates[machines[0]])]
+    lines.append(["all as chosen, ms", "", ""] + [ranged(fitted, 1000 * gpu_rules.update_seconds(rows, searched), 2)
+                                                  for rows in updates.values()])
+    lines.append(["all by the library, ms", "", ""] + [
+        ranged(fitted, 1000 * sum(row.times * row.library for row in rows), 2) for rows in updates.values()])
+    print_table(["Newton-Schulz", "times", "GFLOP", *(f"{name}, us: ours, library" for name in machines)], lines,
+                markdown)
+
+
+def rank_shape(table, ranks):
+    """The step of table["shape"] on so many GPUs: fewer micro-steps on each."""
+    shape = table["shape"]
+    if ranks < 1 or shape["S"] % ranks:
+        sys.exit(f"model_gpu: error: --ranks {ranks}: must divide the step's {shape['S']} micro-steps")
+    return {**shape, "W": ranks, "S": shape["S"] // ranks}
+
+
+def rank_figures(table, counts, fitted, machine, shape, owners):
+    """{what: figure as text} of a step on several GPUs."""
+    ranks, link = shape["W"], table["machine"][machine]["link"]
+    rows = gpu_rules.predict(table, counts, machine, shape=shape)
+    seconds = lambda name: shape["S"] * sum(row.times * row.seconds for row in rows if name in row.name)
+    exchanged = seconds("to their owners") + seconds("from their owners")
+    step, alone = shape["S"] * gpu_rules.total(rows), shape["S"] * gpu_rules.total(
+        gpu_rules.predict(table, counts, machine))
+    layers = 4 * (shape["P"] - (shape["Vp"] + shape["T"]) * shape["C"])
+    update = gpu_rules.update_seconds(gpu_rules.newton_schulz(table, counts, machine))
+    longest = max(gpu_rules.update_seconds(gpu_rules.newton_schulz(table, counts, machine, owned)) for owned in owners)
+    ms = lambda value, digits=1: ranged(fitted, 1000 * value, digits)
+    speed = lambda value: ranged(fitted, shape["B"] * shape["T"] * shape["S"] * ranks / value / 1e6, 2)
+    return {"a rank's micro-steps and update, without exchange": ms(step - exchanged),
+            "gradients of layers, behind the backward pass": f"{1000 * layers * (ranks - 1) / ranks / link:.2f}",
+            "gradients of embeddings": f"{1000 * seconds('to their owners'):.2f}",
+            "weights": f"{1000 * seconds('from their owners'):.2f}",
+            "step, AdamW": ms(step),
+            "million tokens/s of all": speed(step),
+            f"of {ranks} times one GPU": f"{alone / step:.1%}",
+            "Newton-Schulz, all stacks on one GPU": ms(update, 2),
+            "Newton-Schulz, the rank that takes longest": ms(longest, 2),
+            "step, Teon": ms(step + longest),
+            "million tokens/s of all, Teon": speed(step + longest),
+            f"of {ranks} times one GPU, Teon": f"{(alone + update / ranks) / (step + longest):.1%}"}
+
+
+def report_ranks(table, counts, fitted, ranks, markdown):
+    machines, shape, owners = list(table["machine"]), rank_shape(table, ranks), gpu_rules.placed(table, ranks)
+    figures = [rank_figures(table, counts, fitted, name, shape, owners) for name in machines]
+    print_table([f"ms, {ranks} GPUs", *machines], [[what, *(of[what] for of in figures)] for what in figures[0]],
+                markdown)
+    print(f"\n{shape['B'] * shape['T'] * shape['S'] * ranks} tokens a step. Not measured.\n")
+    m = table["machine"][machines[0]]
+    busy = lambda tiles: f"{tiles}, {tiles / (gpu_rules.rounds(tiles, m) * m['multiprocessors']):.0%}"
+    products = lambda owned=None: gpu_rules.newton_schulz(table, counts, machines[0], owned)
+    longest = max(owners, key=lambda owned: gpu_rules.update_seconds(products(owned)))
+    of_rank = {row.name: row for row in products(longest)}
+    lines = []
+    for row in products():
+        stack = row.name.split(":")[0]
+        lines.append([row.name, str(sum(owned[stack] for owned in owners)), busy(row.tiles), str(longest[stack]),
+                      busy(of_rank[row.name].tiles) if row.name in of_rank else "-"])
+    print_table([f"tiles of a launch, share of {m['multiprocessors']} multiprocessors that they keep busy", "stacks",
+                 "one GPU", "stacks of the rank that takes longest", "that rank"], lines, markdown)
+
+
+def report_calibration(table, counts, fitted, points, markdown):
+    sets = {name: calibration.check(calibration.with_rates(table, rates["rates"], rates["half_k"], rates["overlap"]),
+                                    counts, points) for name, rates in points["rules"].items()}
+    sets["fitted"] = fitted.checked
+    percent = lambda point: f"{point.predicted / point.measured - 1:+.0%}"
+    lines = []
+    for i, point in enumerate(fitted.checked):
+        low, high = calibration.interval(fitted, point.predicted, "attention" if point.kind == "attention" else "step")
+        number = lambda value: f"{value / 1000:.1f}k" if value >= 10000 else f"{value:.0f}"
+        lines.append([f"{point.program}, {point.what}" + ("" if point.fits else " (not fitted)"), point.gpu,
+                      f"{number(point.measured)} {point.unit}", *(percent(checked[i]) for checked in sets.values()),
+                      f"{number(low)} to {number(high)}", point.source])
+    for kind in dict.fromkeys(point.kind for point in fitted.checked):
+        chosen = [[point for point in checked if point.kind == kind and point.fits] for checked in sets.values()]
+        for what, mean in (("mean error", statistics.mean),
+                           ("root of mean square", lambda errors: math.sqrt(statistics.mean(e * e for e in errors)))):
+            lines.append([f"{kind}, {what}", "", "", *(
+                f"{math.expm1(mean([calibration.error(point) for point in group])):+.1%}" for group in chosen), "", ""])
+    print_table(["", "GPU", "measured", *(f"error, {name}" for name in sets), "range, fitted", "source"], lines,
+                markdown)
+    rates = ", ".join(f"{name} {rate / 1e12:.0f}" for name, rate in fitted.rates.items())
+    print(f"\nFitted: products {rates} TFLOP/s, half of it at K = {fitted.half_k:.0f}; overlap {fitted.overlap:.2f};\n"
+          f"two standard deviations: {2 * fitted.spread['step']:.3f} of a step's logarithm, "
+          f"{2 * fitted.spread['attention']:.3f} of attention's.\n")
+    report_attention(table, counts, fitted, points, markdown)
+
+
+def report_attention(table, counts, fitted, points, markdown):
+    """Attention of a micro-step at the rates of others beside ours."""
+    lines, gpu, shape = [], "H100", table["shape"]
+    for T in (1024, 8192):
+        of_T = {**shape, "T": T, "B": shape["B"] * shape["T"] // T}
+        product = 2 * of_T["B"] * of_T["NH"] * of_T["HS"] * T * T / 2
+        rates = [calibration.attention_rates(points, name, gpu, T, of_T["HS"])
+                 for name in ("cuDNN", "FlashAttention-3")]
+        ours = sum(row.times * row.seconds for row in gpu_rules.predict(table, counts, gpu, shape=of_T)
+                   if kind_of(row) == "attention")
+        lines.append([str(T), ranged(fitted, 1000 * ours, kind="attention"),
+                      *(f"{1000 * of_T['L'] * product * (2 / forward + 5 / backward) / 1e12:.1f}"
+                        for forward, backward in rates)])
+    print_table([f"attention of {shape['B'] * shape['T']} tokens, ms, {gpu}: T", "ours, predicted", "at cuDNN's rate",
+                 "at FlashAttention-3's rate"], lines, markdown)
+
+
+def report_counts(command, build, table, counts):
+    if (tool := compiled_counts.find_tool()) is None:
+        return print("SKIPPED: counting instructions needs cuobjdump (CUDA toolkit, or triton for this Python)")
+    found = compiled_counts.count_all(table, build, tool)
+    if command == "count":
+        merged = {kernel["name"]: {**counts.get(kernel["name"], {}), **found.get(kernel["name"], {})}
+                  for kernel in compiled_counts.compiled(table)}
+        return COUNTS.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
+    lines = compiled_counts.grown(counts, found)
+    print("\n".join(lines) or f"{len(found)} kernels have no more instructions and accesses than {COUNTS.name} says")
+    if lines:
+        sys.exit(f"model_gpu: more than {compiled_counts.GROWTH - 1:.0%} above what was counted before; if it has to "
+                 f"be so: bench/model_gpu.py count {build}")
+    return None
 
 
 def main():
@@ -317,25 +218,20 @@ def main():
     parser.add_argument("--first-proposals", action="store_true", help="as without --autotune")
     parser.add_argument("--gelu-fusion", action="store_true")
     commands = parser.add_subparsers(dest="command")
+    commands.add_parser("ranks").add_argument("--ranks", type=int, default=8, help="GPUs (default 8)")
+    commands.add_parser("calibrate")
     for name in ("check", "count"):
         commands.add_parser(name).add_argument("build", help="folder of object files that nvcc made")
     args = parser.parse_args()
-    table, counts = load()
+    points = calibration.load()
+    table, counts, fitted = load(points=points)
     if args.command is None:
-        return report(table, counts, not args.first_proposals, args.markdown, args.gelu_fusion)
-    if (tool := find_tool()) is None:
-        return print("SKIPPED: counting instructions needs cuobjdump (CUDA toolkit, or triton for this Python)")
-    found = count_all(table, args.build, tool)
-    if args.command == "count":
-        merged = {kernel["name"]: {**counts.get(kernel["name"], {}), **found.get(kernel["name"], {})}
-                  for kernel in compiled(table)}
-        return COUNTS.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
-    lines = grown(counts, found)
-    print("\n".join(lines) or f"{len(found)} kernels have no more instructions and accesses than {COUNTS.name} says")
-    if lines:
-        sys.exit(f"model_gpu: more than {GROWTH - 1:.0%} above what was counted before; if it has to be so: "
-                 f"bench/model_gpu.py count {args.build}")
-    return None
+        return report(table, counts, fitted, not args.first_proposals, args.markdown, args.gelu_fusion)
+    if args.command == "ranks":
+        return report_ranks(table, counts, fitted, args.ranks, args.markdown)
+    if args.command == "calibrate":
+        return report_calibration(table, counts, fitted, points, args.markdown)
+    return report_counts(args.command, args.build, table, counts)
 
 
 if __name__ == "__main__":

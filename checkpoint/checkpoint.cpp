@@ -6,6 +6,7 @@
 #include <set>
 
 #include "checkpoint/safetensors.h"
+#include "checkpoint/weights.h"
 #include "files/file.h"
 #include "files/hash.h"
 #include "files/json.h"
@@ -21,8 +22,7 @@ constexpr int kFormat = 1;
 constexpr std::string_view kPrefix = "step_";
 
 // What resuming reads; a manifest that does not list one of these is not of a whole checkpoint.
-constexpr const char* kNeeded[] = {"config.json", "optimizer/master.safetensors", "optimizer/state.safetensors",
-                                   "trainer.json"};
+constexpr const char* kNeeded[] = {"config.json", "optimizer/state.safetensors", "trainer.json"};
 
 std::string hex(uint64_t x) { return fmt::format("{:016x}", x); }
 
@@ -98,16 +98,19 @@ void upload_tensor(float* out, const SafetensorsFile& file, const std::string& n
 }  // namespace
 
 json to_json(const TrainingState& s) {
-    return {{"format", kFormat},
-            {"step", s.step},
-            {"tokens", s.tokens},
-            {"next_sample", s.next_sample},
-            {"updates", s.control.updates},
-            {"guard",
-             {{"skipped_in_row", s.control.skipped_in_row},
-              {"loss", stats_json(s.control.loss_stats)},
-              {"grad_norm", stats_json(s.control.grad_norm_stats)}}},
-            {"run", s.run}};
+    json j = {{"format", kFormat},
+              {"step", s.step},
+              {"tokens", s.tokens},
+              {"next_sample", s.next_sample},
+              {"updates", s.control.updates},
+              {"guard",
+               {{"skipped_in_row", s.control.skipped_in_row},
+                {"loss", stats_json(s.control.loss_stats)},
+                {"grad_norm", stats_json(s.control.grad_norm_stats)}}},
+              {"run", s.run}};
+    if (s.interim) j["interim"] = true;
+    if (s.log) j["log"] = {{"bytes", s.log->bytes}, {"xxh3", hex(s.log->xxh3)}};
+    return j;
 }
 
 TrainingState training_state(const json& j, const std::string& path) {
@@ -129,6 +132,12 @@ TrainingState training_state(const json& j, const std::string& path) {
     s.control.loss_stats = stats("loss");
     s.control.grad_norm_stats = stats("grad_norm");
     s.run = o.at<json>("run");
+    s.interim = o.get("interim", false);
+    if (o.has("log")) {
+        const auto log_json = o.at<json>("log");
+        const JsonObject log(log_json, path + ": log");
+        s.log = {log.at<int64_t>("bytes"), parse_hex(log.at<std::string>("xxh3"), log.name())};
+    }
     return s;
 }
 
@@ -155,6 +164,9 @@ std::optional<std::string> checkpoint_fault(const std::string& folder) {
     try {
         verify(folder);
         return std::nullopt;
+    } catch (const ReadError& error) {
+        throw ReadError(fmt::format("{}; nothing was changed: try again, or move {} away to go on without it",
+                                    error.what(), folder));
     } catch (const std::exception& fault) { return fault.what(); }
 }
 
@@ -201,10 +213,10 @@ FoundCheckpoint find_checkpoint(const std::string& run_folder) {
 std::optional<int64_t> newest_good_checkpoint(const std::string& run_folder) {
     const std::vector<int64_t> steps = list_checkpoints(run_folder);
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+        const std::string folder = run_folder + "/" + checkpoint_name(*step);
         try {
-            if (read_training_state(run_folder + "/" + checkpoint_name(*step)).control.skipped_in_row == 0)
-                return *step;
-        } catch (const Error&) {  // one that was damaged is not good
+            if (read_training_state(folder).control.skipped_in_row == 0 && !checkpoint_fault(folder)) return *step;
+        } catch (const Error&) {  // one that is damaged is not good
         }
     }
     return std::nullopt;
@@ -217,11 +229,16 @@ TrainingState read_training_state(const std::string& folder) {
 
 void read_tensors(const std::string& folder, ParamStore& params, const std::vector<StateTensor>& state,
                   const Stream& stream) {
-    const SafetensorsFile master(folder + "/optimizer/master.safetensors");
-    for (int i = 0; i < params.table().count(); ++i) {
-        const ParamRow& row = params.table()[i];
-        upload_tensor(params.master(i), master, row.name, row.rows, row.cols, 0, row.size(), stream);
-    }
+    const ParamTable& table = params.table();
+    std::optional<SafetensorsFile> stored;
+    std::error_code error;
+    if (const std::string path = folder + "/optimizer/master.safetensors"; fs::exists(path, error))
+        stored.emplace(path);
+    if (!stored || std::ssize(stored->tensors()) < table.count())
+        load_weights(params, SafetensorsModel(folder), stream);
+    for (int i = 0; stored && i < table.count(); ++i)
+        if (const ParamRow& row = table[i]; stored->find(row.name))
+            upload_tensor(params.master(i), *stored, row.name, row.rows, row.cols, 0, row.size(), stream);
     params.sync_work(stream);
     const SafetensorsFile saved(folder + "/optimizer/state.safetensors");
     CHECK(saved.tensors().size() == state.size(), "{}: holds {} tensors, this run's optimizer has {}", saved.path(),

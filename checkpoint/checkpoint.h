@@ -1,10 +1,12 @@
 // A checkpoint: a folder step_%08d/ that is either whole or not there under that name.
 //
-//   config.json, model.safetensors     as Hugging Face's transformers opens them (float32), and tokenizer files; a
-//                                      large model in several files with model.safetensors.index.json
+//   config.json, model.safetensors     as Hugging Face's transformers opens them, and tokenizer files; a large model in
+//                                      several files with model.safetensors.index.json. The weights are the float
+//                                      masters: there is no other copy of them
 //   tokenizer/                         the data's tokenizer folder as it is
-//   optimizer/master.safetensors       master weights as stored, with padding
 //   optimizer/state.safetensors        momentum and AdamW moments as stored
+//   optimizer/master.safetensors       master weights as stored, with padding: of the parameters whose padding is not
+//                                      zero, which is none but after numerical accidents (versions before 0.2: of all)
 //   trainer.json                       TrainingState
 //   manifest.json                      size and XXH3 of each file above and of itself; written last
 //
@@ -22,13 +24,21 @@
 
 namespace teon {
 
+// The first `bytes` bytes of a log, and their hash.
+struct LogPosition {
+    int64_t bytes = 0;
+    uint64_t xxh3 = 0;
+};
+
 // All that a run needs, beside weights and optimizer state, to go on as if it had not stopped.
 struct TrainingState {
     int64_t step = 0;  // optimizer steps done, skipped ones included
     int64_t tokens = 0;
-    int64_t next_sample = 0;  // the loader's position: a global sample index
-    StepControl control;      // updates applied and what the guard knows
-    nlohmann::json run;       // options and data, for resuming to compare (train/resume.h)
+    int64_t next_sample = 0;         // the loader's position: a global sample index
+    StepControl control;             // updates applied and what the guard knows
+    bool interim = false;            // due by the clock alone: the next checkpoint takes its place
+    std::optional<LogPosition> log;  // the end of metrics.jsonl; none in checkpoints of versions before 0.2
+    nlohmann::json run;              // options and data, for resuming to compare (train/resume.h)
 };
 nlohmann::json to_json(const TrainingState& state);
 TrainingState training_state(const nlohmann::json& j, const std::string& path);  // throws Error naming path and key
@@ -47,7 +57,7 @@ struct ManifestEntry {
 std::string manifest_text(int64_t step, const std::vector<ManifestEntry>& files);
 
 // Why the folder is not a whole checkpoint, with the file at fault and what was expected of it; nullopt if it is whole.
-// Reads and hashes everything. Never throws.
+// Reads and hashes everything. Throws only ReadError: what the system cannot read may be whole.
 std::optional<std::string> checkpoint_fault(const std::string& folder);
 
 // For whoever reads a model and not its training state: throws Error unless the files of `path`, a folder or a single
@@ -66,8 +76,9 @@ FoundCheckpoint find_checkpoint(const std::string& run_folder);
 // Steps of the checkpoints in a run's folder, whole or not, ascending.
 std::vector<int64_t> list_checkpoints(const std::string& run_folder);
 
-// Step of the newest checkpoint of a run's folder before which no update was skipped: the last good state (weights that
-// are not finite are never saved). nullopt: there is none.
+// Step of the newest whole checkpoint of a run's folder before which no update was skipped: the last good state (weights
+// that are not finite are never saved). Reads and hashes all of it, and of those newer ones that turn out damaged.
+// nullopt: there is none.
 std::optional<int64_t> newest_good_checkpoint(const std::string& run_folder);
 
 TrainingState read_training_state(const std::string& folder);

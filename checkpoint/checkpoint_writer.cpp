@@ -63,6 +63,13 @@ private:
     int file_ = -1;
 };
 
+// A checkpoint that cannot be read is nobody's to remove.
+bool is_interim(const std::string& folder) {
+    try {
+        return read_training_state(folder).interim;
+    } catch (const Error&) { return false; }
+}
+
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(CheckpointPlan plan, const ParamStore& params, std::vector<StateTensor> state,
@@ -104,7 +111,7 @@ std::optional<SaveResult> CheckpointWriter::result(bool wait) {
 }
 
 void CheckpointWriter::save_copy(const TrainingState& state) {
-    const std::string folder = plan_.run_folder + "/" + checkpoint_name(state.step), staged = folder + ".tmp";
+    const std::string folder = folder_of(state.step), staged = folder + ".tmp";
     result_ = {};
     result_.step = state.step;
     result_.folder = folder;
@@ -180,15 +187,16 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
             file.write(t.data, static_cast<size_t>(t.shape[0] * t.shape[1]) * sizeof(float));
         close(file);
     };
-    std::vector<TensorData> masters, moments;
+    std::vector<TensorData> padded, moments;  // model.safetensors has no padding; where that is zero, it needs none
     for (const ParamRow& row : table.rows())
-        masters.push_back({row.name, "F32", {row.rows, row.cols}, copy_.data() + row.offset});
+        if (const float* storage = copy_.data() + row.offset; !padding_is_zero(row, storage))
+            padded.push_back({row.name, "F32", {row.rows, row.cols}, storage});
     const float* from = copy_.data() + table.size();
     for (const StateTensor& t : state_) {
         moments.push_back({t.name, "F32", {t.rows, t.cols}, from});
         from += static_cast<int64_t>(t.rows) * t.cols;
     }
-    write_tensors("optimizer/master.safetensors", masters);
+    if (!padded.empty()) write_tensors("optimizer/master.safetensors", padded);
     write_tensors("optimizer/state.safetensors", moments);
 
     std::vector<std::string> folders = {staged + "/optimizer"};
@@ -211,17 +219,23 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
     for (const std::string& folder : folders) require(files_.sync_path(folder), "sync", folder);
 }
 
+std::string CheckpointWriter::folder_of(int64_t step) const { return plan_.run_folder + "/" + checkpoint_name(step); }
+
 std::string CheckpointWriter::remove_old(int64_t newest) {
-    if (plan_.keep_last == 0) return "";
     std::vector<int64_t> steps = list_checkpoints(plan_.run_folder);
-    std::erase_if(steps, [&](int64_t step) { return step >= newest; });
-    const std::optional<int64_t> good = newest_good_checkpoint(plan_.run_folder);
     int64_t kept = 1;
+    std::erase_if(
+        steps, [&](int64_t step) { return step >= newest || (plan_.keep_every > 0 && step % plan_.keep_every == 0); });
+    std::reverse(steps.begin(), steps.end());
+    std::erase_if(steps, [&](int64_t step) {
+        return plan_.keep_last > 0 ? ++kept <= plan_.keep_last : !is_interim(folder_of(step));
+    });
+    if (steps.empty()) return "";
+    const std::optional<int64_t> good = newest_good_checkpoint(plan_.run_folder);
     try {
-        for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-            if (*step == good || (plan_.keep_every > 0 && *step % plan_.keep_every == 0)) continue;
-            if (++kept <= plan_.keep_last) continue;
-            const std::string folder = plan_.run_folder + "/" + checkpoint_name(*step);
+        for (const int64_t step : steps) {
+            if (step == good) continue;
+            const std::string folder = folder_of(step);
             require(files_.rename(folder, folder + ".tmp"), "rename", folder);  // so that a kill leaves no half one
             require(files_.remove_folder(folder + ".tmp"), "remove", folder);
         }

@@ -37,7 +37,7 @@ struct CheckpointPlan {
     int64_t shard_bytes = 5'000'000'000;  // of a model file at most; transformers' save_pretrained has shared out so
     // The tokenizer: path within the folder (at most one folder deep), content.
     std::vector<std::pair<std::string, std::string>> extra_files;
-    // After a save, older ones beyond this many are removed; 0: all are kept. The last good one is never removed.
+    // After a save, older ones beyond this many are removed; 0: only interim ones are. The last good one never is.
     int64_t keep_last = 0;
     int64_t keep_every = 0;  // steps that are multiples of this are kept too
 };
@@ -65,11 +65,13 @@ public:
     // The result of a save that finished since the last call, or of the one in flight if `wait`; nullopt if there is
     // none.
     std::optional<SaveResult> result(bool wait);
-    // Removes what keep_last and keep_every do not keep beside the checkpoint of step `newest`. Every save does; a run
-    // that was killed between the two has it to make up for. Returns what went wrong, if anything.
+    // Removes what keep_last and keep_every do not keep beside the checkpoint of step `newest`, once the last good one,
+    // which stays, was read back whole. Every save does; a run that was killed between the two has it to make up for.
+    // Returns what went wrong, if anything.
     std::string remove_old(int64_t newest);
 
 private:
+    std::string folder_of(int64_t step) const;
     void check_finite() const;  // of the copy's weights; throws Error
     void write(const TrainingState& state, const std::string& staged);
     void save_copy(const TrainingState& state);

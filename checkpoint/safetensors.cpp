@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "files/hash.h"
 #include "files/json.h"
 #include "runtime/check.h"
 #include "runtime/dtype.h"
@@ -147,6 +148,7 @@ SafetensorsModel::SafetensorsModel(const std::string& path) : path_(path) {
     }
     if (!path_.ends_with(".json")) {
         files_.push_back(std::make_unique<SafetensorsFile>(path_));
+        for (const TensorInfo& t : files_[0]->tensors()) place_[t.name] = files_[0].get();
         return;
     }
     const nlohmann::json index = read_json(path_);
@@ -163,13 +165,25 @@ SafetensorsModel::SafetensorsModel(const std::string& path) : path_(path) {
             file = files_.back().get();
         }
         CHECK(file->find(tensor), "{}: has no tensor '{}', which {} says is there", file->path(), tensor, path_);
+        place_[tensor] = file;
     }
 }
 
 SafetensorsModel::Found SafetensorsModel::find(const std::string& name) const {
-    for (const std::unique_ptr<SafetensorsFile>& file : files_)
-        if (const TensorInfo* tensor = file->find(name)) return {file.get(), tensor};
-    return {};
+    const auto place = place_.find(name);
+    return place == place_.end() ? Found() : Found{place->second, place->second->find(name)};
+}
+
+std::vector<std::string> SafetensorsModel::names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, file] : place_) names.push_back(name);
+    return names;
+}
+
+std::string SafetensorsModel::content() const {
+    std::string all;
+    for (const std::unique_ptr<SafetensorsFile>& file : files_) all += sampled_hash(file->path());
+    return fmt::format("{:016x}", hash_of(all));
 }
 
 int64_t bytes_of(const TensorData& t) {

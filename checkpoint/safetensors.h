@@ -53,7 +53,9 @@ public:
         const TensorInfo* tensor = nullptr;
         explicit operator bool() const { return tensor; }
     };
-    Found find(const std::string& name) const;
+    Found find(const std::string& name) const;  // where there is an index, in the file that it names
+    std::vector<std::string> names() const;     // of all tensors, sorted
+    std::string content() const;                // the same for equal files: a sampled hash (files/file.h)
     const std::string& path() const { return path_; }
     // Whether `folder` holds such a model.
     static bool in(const std::string& folder);
@@ -61,6 +63,7 @@ public:
 private:
     std::string path_;
     std::vector<std::unique_ptr<SafetensorsFile>> files_;
+    std::map<std::string, const SafetensorsFile*> place_;  // of each tensor
 };
 
 // A tensor to write; data holds elements() * bytes of dtype.

@@ -2,6 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <regex>
+#include <set>
+
+#include "model/decoder.h"
+
+#include "files/file.h"
 
 namespace teon {
 
@@ -23,6 +30,16 @@ void for_each_element(const ParamRow& r, F f) {
     const Place p = place_of(r);
     for (int64_t i = 0; i < r.logical_rows; ++i)
         for (int64_t j = 0; j < r.logical_cols; ++j) f(i * r.cols + j, p.base + i * p.row_stride + j * p.col_stride);
+}
+
+SafetensorsModel::Found find(const CheckpointTensor& t, const SafetensorsModel& model) {
+    SafetensorsModel::Found found = model.find(t.name);
+    for (std::string prefix : {"transformer.", "model."})
+        if (!found && t.name.starts_with(prefix)) found = model.find(t.name.substr(prefix.size()));
+    CHECK_USAGE(found, "{}: has no tensor '{}'", model.path(), t.name);
+    CHECK_USAGE(found.tensor->shape == t.shape, "{}: tensor '{}' is [{}], this model's is [{}]", found.file->path(),
+                found.tensor->name, fmt::join(found.tensor->shape, ", "), fmt::join(t.shape, ", "));
+    return found;
 }
 
 }  // namespace
@@ -62,29 +79,63 @@ void scatter_param(const ParamRow& row, const float* tensor, float* storage) {
     for_each_element(row, [&](int64_t here, int64_t there) { storage[here] = tensor[there]; });
 }
 
-void load_weights(ParamStore& params, const SafetensorsModel& model, const Stream& stream) {
-    const ParamTable& table = params.table();
-    std::vector<float> storage;
-    for (const CheckpointTensor& t : checkpoint_tensors(table)) {
-        SafetensorsModel::Found found = model.find(t.name);
-        for (std::string prefix : {"transformer.", "model."})
-            if (!found && t.name.starts_with(prefix)) found = model.find(t.name.substr(prefix.size()));
-        CHECK(found, "{}: has no tensor '{}'", model.path(), t.name);
-        const std::string& path = found.file->path();
-        CHECK(found.tensor->shape == t.shape, "{}: tensor '{}' is [{}], this model's is [{}]", path, found.tensor->name,
-              fmt::join(found.tensor->shape, ", "), fmt::join(t.shape, ", "));
-        const std::vector<float> values = found.file->read_float(*found.tensor);
-        const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
-        CHECK(bad == values.end(), "{}: tensor '{}' is not finite at element {}; the model that was saved was broken",
-              path, found.tensor->name, bad - values.begin());
-        for (int i : t.params) {
-            storage.resize(static_cast<size_t>(table[i].size()));
-            scatter_param(table[i], values.data(), storage.data());
-            upload(params.master(i), storage.data(), table[i].size(), stream);
-            stream.synchronize();  // storage is reused
-        }
+bool padding_is_zero(const ParamRow& row, const float* storage) {
+    const auto zero = [](const float* begin, int64_t n) {
+        return std::all_of(begin, begin + n, [](float x) { return x == 0 && !std::signbit(x); });
+    };
+    const int64_t cols = row.cols;
+    for (int64_t i = 0; i < row.logical_rows && cols > row.logical_cols; ++i)
+        if (!zero(storage + i * cols + row.logical_cols, cols - row.logical_cols)) return false;
+    return zero(storage + row.logical_rows * cols, row.size() - row.logical_rows * cols);
+}
+
+std::vector<std::string> check_weights(const DecoderConfig& c, const SafetensorsModel& model) {
+    const std::vector<CheckpointTensor> tensors = checkpoint_tensors(decoder_params(c));
+    std::set<std::string> used;
+    for (const CheckpointTensor& t : tensors) used.insert(find(t, model).tensor->name);
+    const auto embedding = std::find_if(tensors.begin(), tensors.end(), [&](const CheckpointTensor& t) {
+        return t.name == c.names.token.checkpoint + ".weight";
+    });
+    std::vector<std::string> unused;
+    for (const std::string& name : model.names()) {
+        if (used.count(name)) continue;
+        unused.push_back(name);
+        static const std::regex layer(R"((^|\.)(h|layers)\.\d+\.)");
+        CHECK_USAGE(!used.count(std::regex_replace(name, layer, "$1$2.0.")),
+                    "{}: has a tensor '{}', but its config.json says that there are {} layers", model.path(), name,
+                    c.L);
+        if (name != "lm_head.weight" || !c.tied_head) continue;
+        const auto head = model.find(name), token = find(*embedding, model);
+        CHECK_USAGE(head.tensor->shape == token.tensor->shape && head.tensor->dtype == token.tensor->dtype &&
+                        head.file->read(*head.tensor) == token.file->read(*token.tensor),
+                    "{}: its tensor '{}' is not '{}', to which config.json ties it; set tie_word_embeddings to false "
+                    "or remove that tensor",
+                    model.path(), name, token.tensor->name);
     }
-    params.sync_work(stream);
+    return unused;
+}
+
+void load_weights(ParamStore& params, const SafetensorsModel& model, const Stream& stream) {
+    refusing_as_usage([&] {
+        const ParamTable& table = params.table();
+        std::vector<float> storage;
+        for (const CheckpointTensor& t : checkpoint_tensors(table)) {
+            const SafetensorsModel::Found found = find(t, model);
+            const std::string& path = found.file->path();
+            const std::vector<float> values = found.file->read_float(*found.tensor);
+            const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
+            CHECK(bad == values.end(),
+                  "{}: tensor '{}' is not finite at element {}; the model that was saved was broken", path,
+                  found.tensor->name, bad - values.begin());
+            for (int i : t.params) {
+                storage.resize(static_cast<size_t>(table[i].size()));
+                scatter_param(table[i], values.data(), storage.data());
+                upload(params.master(i), storage.data(), table[i].size(), stream);
+                stream.synchronize();  // storage is reused
+            }
+        }
+        params.sync_work(stream);
+    });
 }
 
 }  // namespace teon

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "checkpoint/safetensors.h"
+#include "model/decoder_config.h"
 #include "model/param_table.h"
 
 namespace teon {
@@ -22,6 +23,14 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParamTable& table);
 // elements. Reading fills the padding with zeros.
 void gather_param(const ParamRow& row, const float* storage, float* tensor);   // storage -> tensor
 void scatter_param(const ParamRow& row, const float* tensor, float* storage);  // tensor -> storage
+
+// Whether every element of a parameter's storage that is no weight has the bits of zero.
+bool padding_is_zero(const ParamRow& row, const float* storage);
+
+// Whether these are the weights of this model, before any memory is spent on them. Throws UsageError naming file and
+// tensor if one is absent, has another shape, is of a layer that the model lacks, or is a head unlike the embedding to
+// which the model ties it. Returns the names of the tensors that are not used.
+std::vector<std::string> check_weights(const DecoderConfig& c, const SafetensorsModel& model);
 
 // Sets all master and working weights from the model. Names may lack the "transformer." or "model." prefix, as
 // published ones do. Throws Error naming file and tensor if one is absent, has another shape or is not finite.

@@ -75,10 +75,11 @@ cudaError_t check_launch(const void* kernel, size_t smem) {
 using namespace teon::cpu;
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
-    if (value < 0 || static_cast<size_t>(value) > device().shared_optin)
+    const size_t most = device().shared_optin - kStaticSharedBytes;
+    if (value < 0 || static_cast<size_t>(value) > most)
         return fail(cudaErrorInvalidValue,
-                    fmt::format("{} bytes of dynamic shared memory; this device has {} per block", value,
-                                device().shared_optin));
+                    fmt::format("{} bytes of dynamic shared memory; a block has {}, without {} for static arrays",
+                                value, most, kStaticSharedBytes));
     const std::lock_guard lock(mutex);
     granted[kernel] = static_cast<size_t>(value);
     return device_error();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cpu/one_thread.h"
+#include "cpu/signals.h"
 #include "cpu/threads.h"
 #include "runtime/activation.h"
 #include "runtime/check.h"
@@ -371,6 +372,7 @@ void matmul(const Matmul& m) {
     }
     const int64_t tiles = m.batch * t.down * t.across;
     const int64_t chunk = std::max<int64_t>(1, kChunk / (t.rows * t.columns * m.K));
+    const HeldSignals held;  // once for all tiles, because it takes two system calls
     parallel_for(tiles, chunk, [&](int64_t i) {
         const int64_t across = i % t.across, down = i / t.across % t.down;
         plans[down == t.down - 1][across == t.across - 1].run(m, i / (t.across * t.down), down * t.rows,

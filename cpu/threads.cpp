@@ -3,7 +3,6 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 
 #include "cpu/cgroup.h"
 #include "cpu/memory.h"
+#include "cpu/signals.h"
 #include "runtime/check.h"
 
 namespace teon::cpu {
@@ -155,19 +155,15 @@ public:
     std::mutex mutex;  // held by whoever runs a loop
 
 private:
-    // Signals are for the program's own threads, except for those that report a thread's own fault.
+    // Signals are for the program's own threads.
     void grow(int helpers) {
         if (workers_ >= static_cast<uint32_t>(helpers)) return;
-        sigset_t blocked, before;
-        sigfillset(&blocked);
-        for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&blocked, fault);
-        pthread_sigmask(SIG_SETMASK, &blocked, &before);
+        const HeldSignals held;
         for (; workers_ < static_cast<uint32_t>(helpers); workers_++) {
             std::thread worker([this] { serve(); });
             pthread_setname_np(worker.native_handle(), "teon-worker");
             worker.detach();
         }
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
 
     [[noreturn]] void serve() {

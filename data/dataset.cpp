@@ -5,8 +5,12 @@
 #include <filesystem>
 #include <map>
 #include <numeric>
+#include <optional>
+#include <set>
 
+#include "data/tokenizer.h"
 #include "files/file.h"
+#include "files/hash.h"
 #include "files/json.h"
 
 namespace teon {
@@ -48,9 +52,11 @@ Manifest read_manifest(const std::string& path) {
     CHECK_USAGE(shards.is_array(), "{}: shards is {}, expected a list", path, shown(shards));
     for (const json& item : shards) {
         const JsonObject shard(item, path + ": shards");
-        m.shards[shard.at<std::string>("file")] = {shard.get<std::string>("split", ""),
-                                                   shard.get<std::string>("sha256", ""), shard.at<int64_t>("tokens"),
-                                                   shard.get<int64_t>("bytes", -1)};
+        const std::string file = shard.at<std::string>("file");
+        const ListedShard listed = {shard.get<std::string>("split", ""), shard.get<std::string>("sha256", ""),
+                                    shard.at<int64_t>("tokens"), shard.get<int64_t>("bytes", -1)};
+        CHECK_USAGE(m.shards.insert({file, listed}).second, "{}: shards has {} twice; prepare or copy it again", path,
+                    file);
     }
     return m;
 }
@@ -92,14 +98,26 @@ void check_all_there(const Manifest& m, const std::string& folder, const std::ve
 // One source without its weight.
 DataSet open_source(const std::string& pattern, const std::string& split) {
     DataSet data;
-    data.shards = open_shards(pattern, split);
+    std::error_code error;
+    std::map<std::string, std::optional<Manifest>> manifests;  // by folder
+    auto manifest_of = [&](const std::string& folder) -> const std::optional<Manifest>& {
+        const auto [place, first] = manifests.try_emplace(folder);
+        const std::string path = (fs::path(folder) / "manifest.json").string();
+        if (first && fs::exists(path, error)) place->second = read_manifest(path);
+        return place->second;
+    };
+    data.shards = open_shards(pattern, split, [&](const std::string& path) {
+        if (const std::optional<Manifest>& m = manifest_of(folder_of(path))) {
+            const auto listed = m->shards.find(fs::path(path).filename().string());
+            if (listed != m->shards.end() && !listed->second.split.empty()) return listed->second.split;
+        }
+        return split_in_name(path);
+    });
     std::map<std::string, std::vector<ShardInfo>> by_folder;
     for (const ShardInfo& shard : data.shards) by_folder[folder_of(shard.path)].push_back(shard);
     for (const auto& [folder, shards] : by_folder) {
-        const std::string path = (fs::path(folder) / "manifest.json").string();
-        std::error_code error;
-        if (!fs::exists(path, error)) continue;
-        const Manifest m = read_manifest(path);
+        if (!manifest_of(folder)) continue;
+        const Manifest& m = *manifest_of(folder);
         compare(m, shards, data);
         for (size_t begin = 0, end; begin <= pattern.size(); begin = end + 1) {
             end = std::min(pattern.find(',', begin), pattern.size());
@@ -112,7 +130,7 @@ DataSet open_source(const std::string& pattern, const std::string& split) {
         described.vocab_size = m.vocab_size;
         described.delimiter = m.delimiter;
         described.tokenizer = m.tokenizer;
-        described.described_by = path;
+        described.described_by = m.path;
         check_same_tokenizer(data, described);
         if (data.described_by.empty()) {
             described.shards = std::move(data.shards);
@@ -184,6 +202,56 @@ void check_same_tokenizer(const DataSet& a, const DataSet& b) {
         "{} and {}: their tokens are of different tokenizers (vocabularies of {} and {}, delimiters {} and {}); "
         "prepare both with one",
         a.described_by, b.described_by, a.vocab_size, b.vocab_size, a.delimiter, b.delimiter);
+}
+
+void check_model_tokenizer(const DataSet& data, const std::string& model, int V) {
+    std::error_code error;
+    const fs::path folder = fs::is_directory(model, error) ? fs::path(model) : fs::path(model).parent_path();
+    const std::string own = tokenizer_identity((folder / "tokenizer").string());
+    CHECK_USAGE(
+        (own.empty() || data.tokenizer.empty() || own == data.tokenizer) && data.vocab_size <= V,
+        "{}: its tokens (a vocabulary of {}) are not of the tokenizer of {} ({}); prepare the data with that one",
+        data.described_by, data.vocab_size, model, V);
+}
+
+void identify(DataSet& data) {
+    for (ShardInfo& shard : data.shards) shard.content = sampled_hash(shard.path);
+}
+
+std::string content_of(const DataSet& data, int source) {
+    std::string all;
+    for (const ShardInfo& shard : data.shards)
+        if (source < 0 || shard.source == source) all += shard.content;
+    return all.empty() ? "" : fmt::format("{:016x}", hash_of(all));
+}
+
+std::optional<int64_t> text_bytes(const DataSet& data, const std::string& tokenizer, int T, int64_t windows) {
+    std::error_code error;
+    if (data.shards.empty() || !fs::exists(tokenizer + "/tokens.bin", error)) return std::nullopt;
+    const Tokenizer tokens(tokenizer);
+    std::vector<int64_t> length(static_cast<size_t>(tokens.vocab_size()));
+    for (int i = 0; i < tokens.vocab_size(); ++i)
+        length[static_cast<size_t>(i)] = i == tokens.delimiter() ? 0 : std::ssize(tokens.bytes(i));
+    ShardReader reader(data.shards, tokens.vocab_size());
+    std::vector<int> window(static_cast<size_t>(T));
+    int64_t bytes = 0;
+    for (int s = 0; s < static_cast<int>(data.shards.size()) && windows > 0; ++s)
+        for (int64_t end = T; end < data.shards[static_cast<size_t>(s)].tokens && windows > 0; end += T, --windows) {
+            reader.read(window.data(), s, end - T + 1, T);
+            for (int token : window) bytes += length[static_cast<size_t>(token)];
+        }
+    return bytes;
+}
+
+void check_disjoint(const DataSet& train, const DataSet& val) {
+    std::error_code error;
+    auto identity_of = [&](const ShardInfo& shard) { return fs::weakly_canonical(shard.path, error); };
+    std::set<fs::path> trained_on;
+    for (const ShardInfo& shard : train.shards) trained_on.insert(identity_of(shard));
+    for (const ShardInfo& shard : val.shards)
+        CHECK_USAGE(!trained_on.count(identity_of(shard)),
+                    "{}: this shard would be trained on and validated on; name other files in --data or --val-data",
+                    shard.path);
 }
 
 void verify_content(const DataSet& data) {

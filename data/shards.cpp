@@ -36,15 +36,14 @@ ShardInfo open_shard(const std::string& path) {
     return parse_shard_header(path, {header, static_cast<size_t>(n)}, file.bytes());
 }
 
-std::vector<std::string> list_folder(const std::string& folder, const std::string& split) {
+std::vector<std::string> list_folder(const std::string& folder, const std::string& split,
+                                     const std::function<std::string(const std::string&)>& split_of) {
     std::error_code error;
     std::vector<std::string> paths;
     fs::directory_iterator entry(folder, error);
     for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-        std::string name = entry->path().filename().string();
-        if (name.ends_with(".bin") && name.find("_" + split + "_") != std::string::npos) {
-            paths.push_back(entry->path().string());
-        }
+        const std::string path = entry->path().string();
+        if (path.ends_with(".bin") && split_of(path) == split) paths.push_back(path);
     }
     CHECK_USAGE(!error, "{}: the folder cannot be read: {}; check its permissions", folder, error.message());
     CHECK_USAGE(!paths.empty(),
@@ -107,7 +106,15 @@ ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte>
     return {path, tokens, format->bytes_per_token, 0};
 }
 
-std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split) {
+std::string split_in_name(const std::string& path) {
+    const std::string name = fs::path(path).filename().string();
+    const size_t train = name.rfind("_train_"), val = name.rfind("_val_");
+    if (train == val) return "";  // neither
+    return val == std::string::npos || (train != std::string::npos && train > val) ? "train" : "val";
+}
+
+std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split,
+                                   const std::function<std::string(const std::string&)>& split_of) {
     std::set<std::string> paths;
     for (size_t begin = 0, end; begin <= pattern.size(); begin = end + 1) {
         end = std::min(pattern.find(',', begin), pattern.size());
@@ -118,7 +125,7 @@ std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string
         std::error_code unreadable;  // reported when the file is opened
         std::vector<std::string> named = {item};
         if (fs::is_directory(item, unreadable)) {
-            named = list_folder(item, split);
+            named = list_folder(item, split, split_of);
         } else if (!fs::exists(item, unreadable) && !unreadable) {
             named = expand_glob(item);
         }

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,8 +26,9 @@ constexpr int SHARD_HEADER_BYTES = 1024;
 struct ShardInfo {
     std::string path;
     int64_t tokens = 0;
-    int bytes_per_token = 2;  // 2: magic 20240520 version 1; 4: magic 20240801 version 7
-    int source = 0;           // of a mixture (data/dataset.h), from 0
+    int bytes_per_token = 2;   // 2: magic 20240520 version 1; 4: magic 20240801 version 7
+    int source = 0;            // of a mixture (data/dataset.h), from 0
+    std::string content = {};  // sampled_hash (files/file.h), once identify() was called
 };
 
 // What the first bytes of a file of `file_bytes` bytes say; `header` holds min(file_bytes, SHARD_HEADER_BYTES) of them.
@@ -34,10 +36,16 @@ struct ShardInfo {
 // fewer or more bytes than that number of tokens takes.
 ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte> header, int64_t file_bytes);
 
-// The shards that a folder, file, glob or comma-separated list of these names, each once, sorted by path. `split`
-// ("train" or "val") picks the files *_<split>_*.bin from a folder. Throws UsageError naming the file and the fault:
-// those of parse_shard_header, and not found, no shard, a directory, not readable, mixed token sizes.
-std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split);
+// The split that a shard's file name states: "train" or "val", by the last "_train_" or "_val_" in it, so that
+// x_train_val_000000.bin, the validation shard of a text x_train, is "val". Empty where the name has neither.
+std::string split_in_name(const std::string& path);
+
+// The shards that a folder, file, glob or comma-separated list of these names, each once, sorted by path. From a folder
+// it takes the files *.bin whose `split_of` (of their path) is `split`, "train" or "val"; a file that is named is taken
+// whatever its split. Throws UsageError naming the file and the fault: those of parse_shard_header, and not found, no
+// shard, a directory, not readable, mixed token sizes.
+std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split,
+                                   const std::function<std::string(const std::string&)>& split_of = split_in_name);
 
 // How a ShardReader reads. Tests give it a failing pread; everyone else takes the defaults.
 struct ReadPolicy {

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include "runtime/check.h"
+#include "files/hash.h"
 #include "runtime/sha256.h"
 
 namespace teon {
@@ -17,6 +17,8 @@ namespace teon {
 // Without O_NONBLOCK, opening a pipe would wait for its other end.
 InputFile::InputFile(const std::string& path)
     : path_(path), file_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)) {
+    if (file_ < 0 && (errno == EIO || errno == ENOMEM || errno == EMFILE || errno == ENFILE || errno == ESTALE))
+        throw ReadError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
     CHECK_USAGE(file_ >= 0, "{}: cannot be opened: {}", path, std::strerror(errno));
     struct stat status;
     CHECK_USAGE(::fstat(file_, &status) == 0, "{}: cannot be examined: {}", path, std::strerror(errno));
@@ -29,7 +31,7 @@ void InputFile::read(void* out, int64_t bytes, int64_t offset) const {
     for (char* p = static_cast<char*>(out); bytes > 0;) {
         const ssize_t n = ::pread(file_, p, static_cast<size_t>(bytes), offset);
         if (n < 0 && errno == EINTR) continue;
-        CHECK(n >= 0, "{}: cannot be read: {}", path_, std::strerror(errno));
+        if (n < 0) throw ReadError(fmt::format("{}: cannot be read: {}", path_, std::strerror(errno)));
         CHECK(n > 0, "{}: ends at byte {}, {} more were expected", path_, offset, bytes);
         p += n;
         offset += n;
@@ -56,6 +58,24 @@ std::string sha256_of_file(const std::string& path) {
         hash.update(block.data(), static_cast<size_t>(n));
     }
     return hash.hex_digest();
+}
+
+std::string sampled_hash(const std::string& path) {
+    constexpr int64_t kPieces = 16, kBytes = 64 << 10;
+    const InputFile file(path);
+    const int64_t size = file.bytes(), pieces = size > kPieces * kBytes ? kPieces : 1;
+    Hash hash;
+    hash.update(&size, sizeof size);
+    std::vector<char> piece(static_cast<size_t>(pieces > 1 ? kBytes : size));
+    for (int64_t i = 0; i < pieces; ++i) {
+        file.read(piece.data(), std::ssize(piece), pieces > 1 ? (size - kBytes) / (kPieces - 1) * i : 0);
+        hash.update(piece.data(), piece.size());
+    }
+    if (pieces > 1) {  // what rounding leaves out
+        file.read(piece.data(), kBytes, size - kBytes);
+        hash.update(piece.data(), piece.size());
+    }
+    return fmt::format("{:016x}", hash.digest());
 }
 
 Descriptor open_for_append(const std::string& path) {

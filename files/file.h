@@ -5,18 +5,34 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/check.h"
 #include "runtime/descriptor.h"
 
 namespace teon {
 
+// The system could not read what is there, which says nothing of its content: an I/O error, no more descriptors.
+struct ReadError : Error {
+    using Error::Error;
+};
+
+// f(), for files that a flag names: whatever is wrong with their content is wrong usage.
+template <typename F>
+auto refusing_as_usage(F f) {
+    try {
+        return f();
+    } catch (const ReadError&) { throw; } catch (const Error& error) {
+        throw UsageError(error.what());
+    }
+}
+
 // A regular file that is read. Symbolic links are followed: published checkpoints are often links into a cache.
 class InputFile {
 public:
-    explicit InputFile(const std::string& path);  // throws UsageError naming the path and the fault
+    explicit InputFile(const std::string& path);  // throws UsageError naming the path and the fault, or ReadError
     const std::string& path() const { return path_; }
     int64_t bytes() const { return bytes_; }  // when it was opened
     // out (bytes) = bytes [offset, offset + bytes). Throws Error naming the path if they cannot be read or are not
-    // there.
+    // there: a ReadError where the system says so.
     void read(void* out, int64_t bytes, int64_t offset) const;
 
 private:
@@ -29,6 +45,10 @@ private:
 std::string read_text(const std::string& path, int64_t max_bytes);
 
 std::string sha256_of_file(const std::string& path);  // in hexadecimal; throws as InputFile
+
+// 16 hexadecimal digits that tell files apart, at the cost of reading 1 MiB of each: XXH3 of the size and of 16 pieces
+// that are spread evenly, the beginning and the end included. A file of at most 1 MiB is read whole. Throws as InputFile.
+std::string sampled_hash(const std::string& path);
 
 // A regular file to append to, created if there is none; a symbolic link is refused. Throws Error naming the path.
 Descriptor open_for_append(const std::string& path);

@@ -3,7 +3,9 @@
 //
 // One block per sequence and query head. A thread takes whole keys, so that a score is one thread's dot product and
 // nothing is reduced until the softmax; the scores then lie in shared memory, and the block is dealt again over the
-// columns of the values and, as often as it is larger than a row, over the keys.
+// columns of the values and, as often as it is larger than a row, over the keys. A long cache is taken in tiles of
+// kTileKeys; where a tile raises the maximum, the sums before it are scaled down (as in flash attention).
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/common.h"
@@ -16,6 +18,7 @@ namespace teon {
 namespace {
 
 constexpr int kDecodeBlock = kRowAlone > 0 ? 32 : 256;
+constexpr int kTileKeys = 8192;  // their scores are 32 KiB of shared memory
 
 struct DecodeShape {
     int64_t query_row, cache_row, cache_sequence;  // elements from one to the next
@@ -35,41 +38,53 @@ template <typename T, int W>
 __global__ void __launch_bounds__(kDecodeBlock)
     attention_decode_kernel(T* out, const T* qkv, const T* cache, DecodeShape s, float scale) {
     wait_for_earlier_kernels();
-    DYN_SHARED(float, probs);                      // keys
-    float* partial = probs + round_up(s.keys, W);  // splits x HS
+    DYN_SHARED(float, probs);                                                       // of a tile's keys
+    float* partial = probs + round_up(s.keys < kTileKeys ? s.keys : kTileKeys, W);  // splits x HS
     const int b = static_cast<int>(blockIdx.x) / s.NH, h = static_cast<int>(blockIdx.x) % s.NH;
     const int thread = static_cast<int>(threadIdx.x);
     const T* query = qkv + b * s.query_row + int64_t{h} * s.HS;
     const T* key = cache + b * s.cache_sequence + int64_t{h / (s.NH / s.NKV)} * s.HS;
     const T* value = key + int64_t{s.NKV} * s.HS;
 
-    float maximum = -__builtin_huge_valf();
-    for (int j = thread; j < s.keys; j += kDecodeBlock) {
-        Vec<float, W> dot{};
-        for (int c = 0; c < s.HS; c += W) {
-            const auto q = load_floats<W>(query + c), k = load_floats<W>(key + j * s.cache_row + c);
-            FOR_VEC(i, W) dot[i] += q[i] * k[i];
-        }
-        const float score = sum_of(dot) * scale;
-        probs[j] = score;
-        maximum = score > maximum ? score : maximum;
-    }
-    maximum = block_max(maximum);
-    float sum = 0.0f;
-    for (int j = thread; j < s.keys; j += kDecodeBlock) sum += probs[j] = exp_fast(probs[j] - maximum);
-    const float normalize = 1.0f / block_sum(sum);  // its barriers also make the others' probs visible
-
     const ValueThreads<W> threads(s.HS);
-    for (int item = thread; item < threads.splits * threads.vectors; item += kDecodeBlock) {
-        const int split = item / threads.vectors, c = item % threads.vectors * W;
-        Vec<float, W> total{};
-        for (int j = split; j < s.keys; j += threads.splits) {
-            const auto v = load_floats<W>(value + j * s.cache_row + c);
-            FOR_VEC(i, W) total[i] += probs[j] * v[i];
+    float maximum = -__builtin_huge_valf(), sum = 0.0f;
+    for (int begin = 0; begin < s.keys; begin += kTileKeys) {
+        const int keys = s.keys - begin < kTileKeys ? s.keys - begin : kTileKeys;
+        float larger = maximum;
+        for (int j = thread; j < keys; j += kDecodeBlock) {
+            Vec<float, W> dot{};
+            for (int c = 0; c < s.HS; c += W) {
+                const auto q = load_floats<W>(query + c), k = load_floats<W>(key + (begin + j) * s.cache_row + c);
+                FOR_VEC(i, W) dot[i] += q[i] * k[i];
+            }
+            const float score = sum_of(dot) * scale;
+            probs[j] = score;
+            larger = score > larger ? score : larger;
         }
-        store_vec(partial + split * s.HS + c, total);
+        larger = block_max(larger);
+        const float correction = begin == 0 ? 0.0f : exp_fast(maximum - larger);
+        maximum = larger;
+        float tile_sum = 0.0f;
+        for (int j = thread; j < keys; j += kDecodeBlock) tile_sum += probs[j] = exp_fast(probs[j] - maximum);
+        sum = sum * correction + block_sum(tile_sum);  // its barriers also make the others' probs visible
+
+        for (int item = thread; item < threads.splits * threads.vectors; item += kDecodeBlock) {
+            const int split = item / threads.vectors, c = item % threads.vectors * W;
+            Vec<float, W> total{};
+            for (int j = split; j < keys; j += threads.splits) {
+                const auto v = load_floats<W>(value + (begin + j) * s.cache_row + c);
+                FOR_VEC(i, W) total[i] += probs[j] * v[i];
+            }
+            float* const before = partial + split * s.HS + c;  // written by this thread alone
+            if (begin > 0) {
+                const auto earlier = load_vec<W>(before);
+                FOR_VEC(i, W) total[i] += earlier[i] * correction;
+            }
+            store_vec(before, total);
+        }
+        __syncthreads();  // before the next tile's probs, and before partial is read
     }
-    __syncthreads();
+    const float normalize = 1.0f / sum;
     for (int c = thread; c < s.HS; c += kDecodeBlock) {
         float total = 0.0f;
         for (int split = 0; split < threads.splits; split++) total += partial[split * s.HS + c];
@@ -124,7 +139,8 @@ void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape
     auto run = [&](auto width) {
         constexpr int W = decltype(width)::value;
         const size_t shared =
-            (static_cast<size_t>(round_up(keys, W)) + ValueThreads<W>(s.HS).splits * s.HS) * sizeof(float);
+            (static_cast<size_t>(round_up(std::min(keys, kTileKeys), W)) + ValueThreads<W>(s.HS).splits * s.HS) *
+            sizeof(float);
         launch<attention_decode_kernel<T, W>>({s.B * s.NH, kDecodeBlock, shared}, stream, out, qkv, cache, shape,
                                               1.0f / std::sqrt(static_cast<float>(s.HS)));
     };

@@ -21,8 +21,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kMostThreads = 512;
-// The shared memory that a block may have on every GPU of sm_80 and later; two such blocks fit on an H100.
-constexpr size_t kMostHeld = 99 << 10;
+constexpr size_t kMostHeld = 99 << 10;  // bytes; two such blocks fit on a multiprocessor of an H100
 
 // What to subtract from x before exp(x): the maximum, or nothing as long as there was nothing but -inf, whose exp is 0.
 __device__ inline float shift_of(float maximum) { return maximum == -kInfinity ? 0.0f : maximum; }
@@ -153,7 +152,8 @@ void launch_classifier(T* logits, float* losses, const int* targets, int N, int 
     } else {
         // With so many threads two rows at a time keep a multiprocessor's memory busy.
         const size_t bytes = sizeof(T) * static_cast<size_t>(Vp);
-        if (bytes <= kMostHeld) return run(no, yes, N, std::clamp(round_up(V / (8 * W), 32), 32, kMostThreads), bytes);
+        const size_t most = std::min(kMostHeld, most_dynamic_shared<classifier_kernel<T, W, false, true>>());
+        if (bytes <= most) return run(no, yes, N, std::clamp(round_up(V / (8 * W), 32), 32, kMostThreads), bytes);
     }
     // Some 32 vectors per thread hide the cost of the reductions.
     run(no, no, N, std::clamp(round_up(V / (32 * W), 32), 32, kMostThreads), 0);

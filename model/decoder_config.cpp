@@ -3,17 +3,17 @@
 namespace teon {
 
 void validate(const DecoderConfig& c) {
-    auto positive = [](const char* flag, int value) {
-        CHECK_USAGE(value > 0, "--{} {}: must be at least 1", flag, value);
+    auto within = [](const char* flag, int value, int most) {
+        CHECK_USAGE(value > 0 && value <= most, "--{} {}: must be between 1 and {}", flag, value, most);
     };
-    positive("layers", c.L);
-    positive("channels", c.C);
-    positive("heads", c.NH);
-    positive("kv-heads", c.NKV);
-    positive("ffn", c.F);
-    positive("vocab-size", c.V);
-    positive("seq-len", c.max_T);
-    CHECK_USAGE(c.head_size >= 0, "a head of {} elements", c.head_size);
+    within("layers", c.L, kMaxLayers);
+    within("channels", c.C, kMaxChannels);
+    within("heads", c.NH, kMaxHeads);
+    within("kv-heads", c.NKV, kMaxHeads);
+    within("ffn", c.F, kMaxFfn);
+    within("vocab-size", c.V, kMaxVocab);
+    within("seq-len", c.max_T, kMaxContext);
+    CHECK_USAGE(c.head_size >= 0 && c.head_size <= kMaxHeadSize, "a head of {} elements", c.head_size);
     CHECK_USAGE(c.head_size > 0 || c.C % c.NH == 0, "--channels {} is not a multiple of --heads {}", c.C, c.NH);
     CHECK_USAGE(c.NH % c.NKV == 0, "--heads {} is not a multiple of --kv-heads {}", c.NH, c.NKV);
     CHECK_USAGE(c.positions != PositionKind::rotary || c.HS() % 2 == 0,

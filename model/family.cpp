@@ -56,7 +56,7 @@ DecoderConfig decoder_config(const nlohmann::json& j, const std::vector<ModelFam
     CHECK_USAGE(family, "{}: model_type is '{}'; only {} can be read here", path, type, fmt::join(names, ", "));
     DecoderConfig c = family->config(family->default_preset);
     family->read_hf(c, r);
-    c.V = r.size("vocab_size");
+    c.V = r.size("vocab_size", kMaxVocab);
     c.init_std = r.get("initializer_range", c.init_std);
     // What names, stores, starts, stops or regularizes; and what heads for other tasks than language modeling have.
     r.ignore({"architectures", "transformers_version", "_name_or_path", "torch_dtype", "dtype", "use_cache",
@@ -67,7 +67,9 @@ DecoderConfig decoder_config(const nlohmann::json& j, const std::vector<ModelFam
     r.require("chunk_size_feed_forward", 0, 0);
     r.finish();
     c.preset = "checkpoint";
-    validate(c);
+    try {
+        validate(c);
+    } catch (const UsageError& error) { throw UsageError(path + ": " + error.what()); }
     return c;
 }
 

@@ -67,15 +67,15 @@ nlohmann::ordered_json write_hf(const DecoderConfig& c) {
 void read_hf(DecoderConfig& c, HfReader& r) {
     c.mlp = r.get<std::string>("activation_function", "gelu_new") == activation(MlpKind::relu2) ? MlpKind::relu2
                                                                                                 : MlpKind::gelu;
-    r.require<std::string>("activation_function", activation(c.mlp), "gelu_new");
+    r.require_activation("activation_function", activation(c.mlp), "gelu_new");
     r.require("scale_attn_weights", true, true);
     r.require("scale_attn_by_inverse_layer_idx", false, false);
-    c.max_T = r.size("n_positions");
+    c.max_T = r.size("n_positions", kMaxContext);
     r.require("n_ctx", c.max_T, c.max_T);
-    c.C = r.size("n_embd");
-    c.L = r.size("n_layer");
-    c.NH = c.NKV = r.size("n_head");
-    c.F = r.size("n_inner", 4 * c.C);
+    c.C = r.size("n_embd", kMaxChannels);
+    c.L = r.size("n_layer", kMaxLayers);
+    c.NH = c.NKV = r.size("n_head", kMaxHeads);
+    c.F = r.size("n_inner", kMaxFfn, 4 * c.C);
     c.norm_eps = r.get("layer_norm_epsilon", 1e-5f);
     c.tied_head = r.get("tie_word_embeddings", true);
     r.ignore({"resid_pdrop", "embd_pdrop", "attn_pdrop", "reorder_and_upcast_attn", "summary_activation",

@@ -4,11 +4,17 @@
 
 namespace teon {
 
-int HfReader::size(const std::string& key, int otherwise) {
+int HfReader::size(const std::string& key, int most, int otherwise) {
     const int value = get(key, otherwise);
-    CHECK_USAGE(value > 0, "{}: {} is {}, expected a whole number above 0", path_, key,
-                has(key) ? fmt::format("{}", value) : "missing");
+    CHECK_USAGE(value > 0 && value <= most, "{}: {} is {}, expected a whole number from 1 to {}", path_, key,
+                has(key) ? fmt::format("{}", value) : "missing", most);
     return value;
+}
+
+void HfReader::require_activation(const std::string& key, const std::string& computed, const std::string& otherwise) {
+    const std::string name = get(key, otherwise);
+    const std::string same = name == "swish" ? "silu" : name == "gelu_pytorch_tanh" ? "gelu_new" : name;
+    CHECK_USAGE(same == computed, "{}: {} is {}; only {} is computed here", path_, key, shown(name), shown(computed));
 }
 
 HfReader HfReader::object(const std::string& key) {

@@ -61,16 +61,16 @@ nlohmann::ordered_json write_hf(const DecoderConfig& c) {
 }
 
 void read_hf(DecoderConfig& c, HfReader& r) {
-    r.require<std::string>("hidden_act", "silu", "silu");
+    r.require_activation("hidden_act", "silu", "silu");
     r.require("attention_bias", false, false);
     r.require("mlp_bias", false, false);
-    c.max_T = r.size("max_position_embeddings");
-    c.C = r.size("hidden_size");
-    c.L = r.size("num_hidden_layers");
-    c.NH = r.size("num_attention_heads");
-    c.NKV = r.size("num_key_value_heads", c.NH);
-    c.head_size = r.size("head_dim", c.C / c.NH);
-    c.F = r.size("intermediate_size");
+    c.max_T = r.size("max_position_embeddings", kMaxContext);
+    c.C = r.size("hidden_size", kMaxChannels);
+    c.L = r.size("num_hidden_layers", kMaxLayers);
+    c.NH = r.size("num_attention_heads", kMaxHeads);
+    c.NKV = r.size("num_key_value_heads", kMaxHeads, c.NH);
+    c.head_size = r.size("head_dim", kMaxHeadSize, c.C / c.NH);
+    c.F = r.size("intermediate_size", kMaxFfn);
     c.norm_eps = r.get("rms_norm_eps", 1e-6f);
     c.tied_head = r.get("tie_word_embeddings", false);
     read_rope(c, r);

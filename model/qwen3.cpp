@@ -38,7 +38,7 @@ nlohmann::ordered_json write_hf(const DecoderConfig& c) {
 
 void read_hf(DecoderConfig& c, HfReader& r) {
     llama_family().read_hf(c, r);
-    c.head_size = r.size("head_dim", 128);
+    c.head_size = r.size("head_dim", kMaxHeadSize, 128);
     r.require("use_sliding_window", false, false);
     const nlohmann::json all(static_cast<size_t>(c.L), "full_attention");
     r.require("layer_types", all, all);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
+#include <regex>
 
 #include "files/file.h"
 #include "files/json.h"
@@ -13,6 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMaxConfig = int64_t{1} << 20;
+constexpr size_t kMaxNumber = 64;  // characters
 
 class TomlReader {
 public:
@@ -20,18 +23,18 @@ public:
 
     std::vector<ConfigEntry> entries() {
         std::vector<ConfigEntry> list;
+        std::map<std::string, int> lines;  // by key
         for (skip(true); !done(); skip(true)) {
             require(peek() != '[', "sections are not used here; write every flag at the top level");
-            ConfigEntry entry{key(), {}, line_, false};
+            ConfigEntry entry{key(), {}, line_};
+            const auto [first, fresh] = lines.emplace(entry.key, line_);
+            if (!fresh) fail(fmt::format("{} is given twice, also in line {}", entry.key, first->second));
             expect('=', "a flag is written as name = value");
             skip(false);
-            entry.is_list = peek() == '[' || peek() == '{';
+            entry.kind = kind();
             entry.value = value();
             skip(false);
             require(done() || peek() == '\n', "more follows the value; a line holds one flag");
-            for (const ConfigEntry& other : list)
-                require(other.key != entry.key,
-                        fmt::format("{} is given twice, also in line {}", entry.key, other.line));
             list.push_back(std::move(entry));
         }
         return list;
@@ -43,8 +46,8 @@ private:
     [[noreturn]] void fail(const std::string& what) const {
         throw UsageError(fmt::format("{}: line {}: {}", name_, line_, what));
     }
-    void require(bool ok, const std::string& what) const {
-        if (!ok) fail(what);
+    void require(bool ok, std::string_view what) const {
+        if (!ok) fail(std::string(what));
     }
     char next() {
         const char c = text_[at_++];
@@ -60,7 +63,7 @@ private:
             else
                 next();
     }
-    void expect(char c, const std::string& what) {
+    void expect(char c, std::string_view what) {
         skip(false);
         require(peek() == c, what);
         next();
@@ -84,7 +87,7 @@ private:
         const char quote = next();
         std::string word;
         for (;;) {
-            require(!done() && peek() != '\n', fmt::format("a string lacks its closing {}", quote));
+            if (done() || peek() == '\n') fail(fmt::format("a string lacks its closing {}", quote));
             const char c = next();
             if (c == quote) break;
             require(static_cast<unsigned char>(c) >= 0x20 || c == '\t', "a control character in a string");
@@ -103,12 +106,13 @@ private:
         for (size_t i = 0; i < digits; ++i) {
             const size_t digit = std::string_view("0123456789abcdef")
                                      .find(static_cast<char>(std::tolower(static_cast<unsigned char>(peek()))));
-            require(!done() && digit != std::string_view::npos,
-                    fmt::format("\\{} takes {} hexadecimal digits", c, digits));
+            if (done() || digit == std::string_view::npos)
+                fail(fmt::format("\\{} takes {} hexadecimal digits", c, digits));
             code = code << 4 | static_cast<uint32_t>(digit);
             next();
         }
-        require(code < 0x110000 && (code < 0xd800 || code > 0xdfff), "an escape that is no character");
+        require(code < 0x110000 && (code < 0xd800 || code > 0xdfff) && code > 0,
+                "an escape that is no character, or the character NUL");
         return utf8(code);
     }
     static std::string utf8(uint32_t code) {
@@ -127,10 +131,11 @@ private:
         std::string word = bare();
         if (word == "true" || word == "false") return word;
         require(!word.empty(), "a value is missing");
+        static const std::regex decimal(R"([+-]?(0|[1-9](_?\d)*)(\.\d(_?\d)*)?([eE][+-]?\d(_?\d)*)?)");
+        if (word.size() > kMaxNumber || !std::regex_match(word, decimal))
+            fail(fmt::format("{} is not a number; texts are written in quotes: \"{}\"", word, word));
         std::erase(word, '_');
         if (word.starts_with('+')) word.erase(0, 1);
-        require(parse_number(word) && std::isalpha(static_cast<unsigned char>(word.back())) == 0,
-                fmt::format("{} is not a number; texts are written in quotes: \"{}\"", word, word));
         return word;
     }
     // Items up to `end`, as flags take them: with commas.
@@ -139,15 +144,22 @@ private:
         std::string joined;
         next();
         for (skip(true); peek() != end; skip(true)) {
-            require(!done(), fmt::format("a list lacks its closing {}", end));
+            if (done()) fail(fmt::format("a list lacks its closing {}", end));
             if (!joined.empty()) joined += ',';
             joined += item();
             skip(true);
-            require(done() || peek() == ',' || peek() == end, fmt::format("a comma or {} is missing in a list", end));
-            if (peek() == ',') next();
+            if (peek() == ',')
+                next();
+            else if (!done() && peek() != end)
+                fail(fmt::format("a comma or {} is missing in a list", end));
         }
         next();
         return joined;
+    }
+    ValueKind kind() const {
+        if (quoted()) return ValueKind::text;
+        if (peek() == '[' || peek() == '{') return ValueKind::list;
+        return peek() == 't' || peek() == 'f' ? ValueKind::boolean : ValueKind::number;
     }
     std::string value() {
         if (peek() == '[') return list(']', [&] { return scalar(); });
@@ -173,15 +185,42 @@ const OptionRow& row_of(const OptionTable& table, const std::string& key, const 
                                  nearest_flag(table, "--" + key).substr(2)));
 }
 
-void set_row(const OptionRow& row, const std::string& value, const std::string& where) {
+// What a row takes in a file, for a message. Sizes may be texts, because 512Ki is no number of TOML's.
+std::string wanted_by(const OptionRow& row) {
+    if (row.is_list) return "a text, a number or a list";
+    if (row.is_switch) return "true or false";
+    if (row.type == "N" || row.type == "X") return "a number";
+    return row.type == "TIME" ? "seconds, or a time in quotes" : "a text in quotes";
+}
+
+bool takes(const OptionRow& row, ValueKind kind, const std::string& value) {
+    const bool is_number = row.type == "N" || row.type == "X";
+    if (row.is_list) return kind != ValueKind::boolean;
+    if (row.is_switch) return kind == ValueKind::boolean || value == "on" || value == "off";
+    if (kind == ValueKind::text) return !is_number || value.ends_with('i');
+    return kind == ValueKind::number && (is_number || row.type == "TIME");
+}
+
+void set_row(const OptionRow& row, ValueKind kind, const std::string& value, const std::string& where) {
+    const std::string key = row.flag.substr(2);
+    CHECK_USAGE(row.is_list || kind != ValueKind::list, "{}: {} takes one value, not a list", where, key);
+    CHECK_USAGE(takes(row, kind, value), "{}: {} takes {}, not {}", where, key, wanted_by(row),
+                kind == ValueKind::text ? shown(value) : value);
+    CHECK_USAGE(value.find('\0') == std::string::npos, "{}: {} holds the character NUL", where, key);
     try {
         row.set(value);
     } catch (const UsageError& error) { throw UsageError(fmt::format("{}: {}", where, error.what())); }
 }
 
+ValueKind kind_of(const json& value) {
+    if (value.is_boolean()) return ValueKind::boolean;
+    if (value.is_number()) return ValueKind::number;
+    return value.is_string() ? ValueKind::text : ValueKind::list;
+}
+
 // A logged value as on the command line.
 std::string as_word(const json& value, const std::string& where) {
-    if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
+    if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
     if (value.is_number_float()) return fmt::format("{}", value.get<double>());  // 3600, not 3600.0
     if (value.is_number()) return value.dump();
     if (value.is_string()) return value.get<std::string>();
@@ -210,7 +249,7 @@ void take_over(const json& file, const std::string& path, const OptionTable& tab
         const OptionRow& row = row_of(table, key, all);
         if (row.this_call || given.count(row.flag) || value.is_null()) continue;
         // What is the default already may have no spelling: 0 layers are the preset's.
-        if (value != row.get()) set_row(row, as_word(value, where), where);
+        if (value != row.get()) set_row(row, kind_of(value), as_word(value, where), path);
         given.by_run.insert(row.flag);
     }
 }
@@ -233,8 +272,7 @@ void read_config(const std::string& path, const OptionTable& table, const std::s
         const std::string where = fmt::format("{}: line {}", path, entry.line);
         const OptionRow& row = row_of(table, entry.key, where);
         if (on_command_line.count(row.flag)) continue;
-        CHECK_USAGE(row.is_list || !entry.is_list, "{}: {} takes one value, not a list", where, entry.key);
-        set_row(row, entry.value, where);
+        set_row(row, entry.kind, entry.value, where);
         given.by_user.insert(row.flag);
     }
 }

@@ -9,19 +9,22 @@
 
 namespace teon {
 
+enum class ValueKind { number, text, boolean, list };  // list: an array or inline table
+
 struct ConfigEntry {
     std::string key;    // as a flag, without --
     std::string value;  // as on the command line, lists with commas
     int line = 0;
-    bool is_list = false;  // an array or inline table
+    ValueKind kind = ValueKind::text;
 };
 
-// The entries of a TOML file (https://toml.io) that holds what flags need: keys with strings, numbers, booleans, arrays
-// and inline tables of these; no sections. Throws UsageError that begins with `name` and the line.
+// The entries of a TOML file (https://toml.io) that holds what flags need: keys with strings, decimal numbers, booleans,
+// arrays and inline tables of these; no sections. Takes time that grows with the length of the text alone. Throws UsageError that begins with `name` and the line.
 std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& name);
 
 // Sets the rows that are not given yet from the file and notes which; JSON must be the config.json of a run of
-// `program`. Throws UsageError naming file, line and key, and the nearest flag for an unknown one.
+// `program`. A value must be of its flag's kind: "5" is no number. Throws UsageError naming file, line and key, and the
+// nearest flag for an unknown one.
 void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& given);
 
 }  // namespace teon

@@ -28,7 +28,8 @@ std::vector<Part> even_parts(int64_t n, int ranks, int64_t align) {
     std::vector<Part> parts;
     int64_t begin = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-        const int64_t end = rank + 1 == ranks ? n : n * (rank + 1) / ranks / align * align;
+        const int64_t even = n / ranks * (rank + 1) + n % ranks * (rank + 1) / ranks;  // n * (rank + 1) may overflow
+        const int64_t end = rank + 1 == ranks ? n : even / align * align;
         parts.push_back({begin, end - begin, rank});
         begin = end;
     }
@@ -103,7 +104,7 @@ private:
     using Seconds = std::chrono::duration<double>;
 
     void watch() {
-        const auto period = std::chrono::milliseconds(std::clamp(static_cast<int>(timeout_s_ * 50), 5, 50));
+        const auto period = std::chrono::milliseconds(static_cast<int>(std::clamp(timeout_s_ * 50, 5.0, 50.0)));
         double waited = 0;
         int64_t turn = -1;
         try {

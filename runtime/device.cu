@@ -8,6 +8,7 @@
 
 #include "runtime/cuda_check.h"
 #include "runtime/device.h"
+#include "runtime/out_of_memory.h"
 
 namespace teon {
 
@@ -172,10 +173,9 @@ void* device_allocate(size_t bytes) {
         (void)cudaGetLastError();
         size_t free_bytes = 0, total = 0;
         (void)cudaMemGetInfo(&free_bytes, &total);
-        throw Error(
-            fmt::format("out of device memory: {} bytes wanted, {} of {} free, {} in use by this program ({}); "
-                        "use a smaller batch or model, or recompute more",
-                        bytes, free_bytes, total, device_bytes.in_use(), cudaGetErrorString(status)));
+        throw OutOfMemory(
+            fmt::format("out of device memory: {} bytes wanted, {} of {} free, {} in use by this program ({})", bytes,
+                        free_bytes, total, device_bytes.in_use(), cudaGetErrorString(status)));
     }
     device_bytes.add(bytes);
     return p;
@@ -191,7 +191,12 @@ void mark_profiled_range(bool on) { (void)(on ? cudaProfilerStart() : cudaProfil
 
 void* pinned_allocate(size_t bytes) {
     void* p = nullptr;
-    check_cuda(cudaMallocHost(&p, bytes), "allocating pinned host memory");
+    const cudaError_t status = cudaMallocHost(&p, bytes);
+    if (status != cudaSuccess) {
+        (void)cudaGetLastError();
+        throw OutOfMemory(
+            fmt::format("out of pinned host memory: {} bytes wanted ({})", bytes, cudaGetErrorString(status)));
+    }
     return p;
 }
 void pinned_free(void* p, size_t) noexcept { cudaFreeHost(p); }

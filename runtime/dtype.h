@@ -37,6 +37,9 @@ TEON_HD float bits_float(uint32_t u) {
     return x;
 }
 
+// What the GPU's cvt makes of every NaN, in bf16 and in f16 (PTX ISA, "cvt").
+inline constexpr uint32_t kNarrowNaN = 0x7fffu;
+
 // bfloat16: the upper half of a float.
 struct bf16 {
     uint16_t bits;
@@ -47,7 +50,7 @@ struct bf16 {
 #else
         uint32_t u = float_bits(x);
         uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-        bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : rounded);
+        bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? kNarrowNaN : rounded);
 #endif
     }
     TEON_HD operator float() const { return bits_float(static_cast<uint32_t>(bits) << 16); }
@@ -64,7 +67,7 @@ struct f16 {
         uint32_t u = float_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
         uint32_t h;
         if (a > 0x7f800000u) {
-            h = 0x7e00u;
+            h = kNarrowNaN, sign = 0;
         } else if (a >= 0x477ff000u) {  // rounds to 2^16 or beyond
             h = 0x7c00u;
         } else if (a < 0x38800000u) {  // subnormal half: let float addition do the rounding

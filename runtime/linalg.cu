@@ -129,6 +129,13 @@ struct Call {
     }
 };
 
+// For people.
+std::string text_of(const Call& c) {
+    const Gemm& g = c.g;
+    return fmt::format("{} products of {} x {} x {} (M x N x K), {} to {}, row strides {}, {}, {}", c.count, g.M, g.N,
+                       g.K, name_of(g.A.dtype), name_of(g.C.dtype), g.A.ld, g.B.ld, g.C.ld);
+}
+
 // The largest power of two, at most 256, that divides the addresses of all matrices of a batch.
 uint32_t alignment(const Mat& x, int count) {
     uint64_t bits = reinterpret_cast<uintptr_t>(x.data) | 256u;
@@ -237,6 +244,7 @@ struct Linalg::Impl {
     std::map<Key, std::optional<Plan>> plans = {};  // none where the library refuses
     std::map<Key, bool> own_symmetric = {};         // whether our kernel was found to be faster than the library
     int multiprocessors = device_info().multiprocessors;
+    int refused_kinds = 0;
     bool searching = false;
     std::map<std::string, std::string> known = {};  // algorithms by product
     std::function<void(const AlgorithmChoice&)> chosen = {};
@@ -250,6 +258,7 @@ struct Linalg::Impl {
                               kWorkspaceBytes, cuda(stream));
     }
     std::optional<Plan>& plan(const Call& c);
+    std::nullopt_t refused(const Call& c);
     std::optional<Plan> make_plan(const Call& c);
     cublasLtMatmulAlgo_t choose(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found, int n);
     AlgorithmChoice fastest(const Call& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found, int n) const;
@@ -273,6 +282,13 @@ std::optional<Plan>& Linalg::Impl::plan(const Call& c) {
     auto known = plans.find(key);
     if (known == plans.end()) known = plans.emplace(key, make_plan(c)).first;
     return known->second;
+}
+
+// Says so, as a kernel of ours is slower; once per kind of call, as its plan is none from now on.
+std::nullopt_t Linalg::Impl::refused(const Call& c) {
+    refused_kinds++;
+    fmt::print(stderr, "warning: cuBLASLt refuses {}: a slower kernel computes them\n", text_of(c));
+    return std::nullopt;
 }
 
 std::optional<Plan> Linalg::Impl::make_plan(const Call& c) {
@@ -309,7 +325,7 @@ std::optional<Plan> Linalg::Impl::make_plan(const Call& c) {
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) check_blas(status, "choosing an algorithm");
     auto end = std::remove_if(found, found + n, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
     n = static_cast<int>(end - found);
-    if (n == 0) return std::nullopt;
+    if (n == 0) return refused(c);
     p.algorithm = choose(c, p, found, n);
     return p;
 }
@@ -384,7 +400,7 @@ bool Linalg::Impl::multiply_by_library(const Call& c) {
     set_pointers(p->operation, c);
     const cublasStatus_t status = run(c, *p, p->algorithm, c.g.C.data);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
-        p.reset();
+        p = refused(c);
         return false;
     }
     check_blas(status, "cublasLtMatmul");
@@ -397,10 +413,9 @@ void Linalg::Impl::multiply_plainly(const Call& c) {
     const dim3 grid(tiles(g.N), tiles(g.M), static_cast<unsigned>(c.count)), block(kPlainTile, kPlainTile);
     CHECK(
         grid.y <= 65535 && grid.z <= 65535,
-        "gemm: cuBLASLt refuses {} products of {} x {} x {} (M x N x K), {} to {}, "
-        "row strides {}, {}, {}, and so many are beyond our own kernel; make sizes, strides and addresses multiples of "
-        "8 elements",
-        c.count, g.M, g.N, g.K, name_of(g.A.dtype), name_of(g.C.dtype), g.A.ld, g.B.ld, g.C.ld);
+        "gemm: cuBLASLt refuses {}, and so many are beyond our own kernel; make sizes, strides and addresses multiples "
+        "of 8 elements",
+        text_of(c));
     with_elements(g.A, [&]<typename T>(T* A) {
         with_elements(g.C, [&]<typename TC>(TC* C) {
             if constexpr (std::is_same_v<TC, float> || std::is_same_v<TC, T>) {
@@ -605,6 +620,7 @@ void Linalg::svd(float* A, int m, int n, float* U, float* S, float* Vt) {
 void Linalg::eigh(float* A, int n, float* w) { impl_->decompositions.eigh(A, n, w); }
 
 const Stream& Linalg::stream() const { return impl_->stream; }
+int Linalg::refused_kinds() const { return impl_->refused_kinds; }
 size_t Linalg::workspace_bytes() const { return impl_->workspace.size() + impl_->decompositions.workspace_bytes(); }
 
 }  // namespace teon

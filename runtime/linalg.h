@@ -98,6 +98,9 @@ public:
 
     const Stream& stream() const;
     size_t workspace_bytes() const;
+    // Kinds of products that cuBLASLt has refused, for their alignment as a rule: a slower kernel computes them. Each was
+    // named on standard error once.
+    int refused_kinds() const;
 
 private:
     void run(const Gemm& g);  // a checked one

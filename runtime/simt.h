@@ -11,9 +11,11 @@
 //     }
 //     launch<scale_kernel<T>>({blocks, 256, smem_bytes}, stream, out, in, factor, n);
 //
-// Rules for kernel authors: all live threads of a block reach the same barriers; masks are explicit and name no lane
-// that has returned; blocks are multiples of 32 threads; blocks never wait for each other; no float atomics into losses
-// or gradients (their order is not fixed); offsets are int64_t. The CPU's runtime turns most violations into
+// Rules for kernel authors: all warps of a block that have not returned reach the same barriers, each with all of its
+// lanes together: lanes of one warp do not leave a branch or loop that holds a barrier at different times, by returning
+// either (nvcc may copy the barrier, and lanes that wait at different copies never meet); masks are explicit and name no
+// lane that has returned; blocks are multiples of 32 threads; blocks never wait for each other; no float atomics into
+// losses or gradients (their order is not fixed); offsets are int64_t. The CPU's runtime turns most violations into
 // errors; unkind builds also find races for shared memory (cpu/race.h).
 #pragma once
 
@@ -106,13 +108,24 @@ __device__ __forceinline__ void wait_for_earlier_kernels() {
 
 namespace detail {
 
-// Whether the code that this device runs of Kernel was compiled with the wait above. Streams capture such launches
-// since CUDA 12.3.
+// Whether the code that this device runs of Kernel was compiled with the wait above. Toolkit and driver capture such
+// launches into graphs since CUDA 12.3.
 template <auto Kernel>
 bool may_start_early() {
+    int driver = 0;
     cudaFuncAttributes attributes = {};
-    return CUDART_VERSION >= 12030 && cudaFuncGetAttributes(&attributes, Kernel) == cudaSuccess &&
-           attributes.ptxVersion >= 90;
+    return CUDART_VERSION >= 12030 && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030 &&
+           cudaFuncGetAttributes(&attributes, Kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+}
+
+// Bytes of the static shared arrays of Kernel, padded to the alignment of the dynamic array behind them.
+template <auto Kernel>
+size_t static_shared_bytes() {
+    cudaFuncAttributes attributes = {};
+    const cudaError_t status = cudaFuncGetAttributes(&attributes, Kernel);
+    CHECK(status == cudaSuccess, "asking for the shared memory of {}: {}", kernel_name<Kernel>(),
+          cudaGetErrorString(status));
+    return (attributes.sharedSizeBytes + 1023) / 1024 * 1024;
 }
 
 template <auto Kernel, typename... P>
@@ -174,6 +187,11 @@ inline void wait_for_earlier_kernels() {}  // kernels of a stream run one after 
 
 namespace detail {
 
+template <auto Kernel>
+size_t static_shared_bytes() {
+    return cpu::kStaticSharedBytes;
+}
+
 template <auto Kernel, typename... P>
 cudaError_t start(const LaunchConfig& c, cudaStream_t stream, P... args) {
     static const std::string name = kernel_name<Kernel>();
@@ -205,6 +223,14 @@ void launch(void (*)(P...), const LaunchConfig& c, const Stream& stream, Args&&.
 }
 
 }  // namespace detail
+
+// The dynamic shared memory, in bytes, that a block of Kernel may have on the present device: what a block may have
+// less the kernel's static arrays.
+template <auto Kernel>
+size_t most_dynamic_shared() {
+    static const size_t most = device_info().block_shared_bytes - detail::static_shared_bytes<Kernel>();
+    return most;
+}
 
 // Runs Kernel(args...), converted to its parameter types, by every thread of c.grid x c.block, after the work that is
 // already on the stream. An empty grid does nothing. Throws Error for a launch that is refused; what fails later is

@@ -3,27 +3,46 @@
 
     python3 scripts/compare.py runs/demo-*        runs, and folders that hold runs
 
-Runs that differ only in their seed are one row. Prints a table, writes it as compare.md and, where matplotlib is
-installed, loss.png (validation loss against steps, tokens and time) and alignment.png (what --diagnose-every measured)
-into --out. A run that is unfinished, damaged, not finite or trained on other data is named and left out. Exit status:
-0; 1 where that was for another reason than being unfinished, or where nothing is left; 2 usage.
+Runs of one experiment that differ only in their seed are one row. Prints a table, writes it as compare.md and, where
+matplotlib is installed, loss.png (validation loss against steps, tokens and time) and alignment.png (what
+--diagnose-every measured) into --out. Each row is compared with the first: by pairs where both have seeds in common, by
+Welch's t test else. Where tokenizers differ, bits per byte are compared instead of nats per token. A run that is
+unfinished, damaged, not finite, validated on other data or there twice is named and left out. Exit status: 0; 1 where
+that was for another reason than being unfinished or there twice, or where nothing is left; 2 usage.
 """
 
 import argparse
 import dataclasses
+import functools
+import hashlib
+import json
 import math
 import os
+import re
 import statistics
 import sys
 import textwrap
 
-from run_folder import BadRun, Unfinished, exit_code, find_runs, is_done, open_run
+if __name__ == "__main__":
+    import use_venv  # noqa: F401
 
-# Options that do not make a run another experiment.
+import significance
+from run_folder import BadRun, Unfinished, exit_code, find_runs, is_done, open_run, printable
+
+# Options that do not make a run another experiment: places, what is written when, and what changes last digits only.
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync",
-           "keep-last", "keep-every", "on-save-error", "resume", "time-limit", "max-skipped", "warn-spikes",
-           "diagnose-every", "profile-steps", "check-ranks", "rank-logs", "comm-timeout", "recompute", "autotune",
-           "algorithms", "graphs"}
+           "checkpoint-minutes", "save-dtype", "keep-last", "keep-every", "on-save-error", "resume", "time-limit",
+           "max-skipped", "warn-spikes", "diagnose-every", "profile-steps", "check-ranks", "rank-logs", "comm-timeout",
+           "recompute", "autotune", "algorithms", "graphs", "gelu-fusion", "attention", "micro-batch",
+           "steps", "tokens", "epochs"}  # the last three: what they come to is compared
+# Runs in which these are equal, and the seed, begin with the same weights and see the same batches: pairs.
+START = {"program", "model", "layers", "channels", "heads", "kv_heads", "kv-heads", "head_size", "ffn", "mlp",
+         "vocab_size", "vocab-size", "context", "tied_head", "init_from", "init-from", "data", "seq-len",
+         "batch-tokens", "shuffle", "document-mask"}
+
+
+class Duplicate(BadRun):
+    """A run of an experiment and a seed that is there already."""
 
 
 @dataclasses.dataclass
@@ -31,22 +50,58 @@ class Run:
     folder: str
     config: dict
     steps: list      # of kind "step"
-    evals: list
+    evals: list      # "loss" of each: what is compared, nats per token or bits per byte
     diagnoses: list
+    remarks: list = dataclasses.field(default_factory=list)
 
     @property
     def seed(self):
-        return self.config["options"]["seed"]
+        seed = self.config.get("seed")
+        return self.config["options"]["seed"] if seed is None else seed
+
+    @property
+    def optimizer(self):
+        return self.config["options"]["optimizer"]
+
+    @functools.cached_property
+    def facts(self):
+        """All that identifies the experiment but the seed, {name: value}: config.json's "experiment"; of runs of older
+        builds what their config.json has of it."""
+        config = self.config
+        if recorded := config.get("experiment"):
+            facts = {k: v for k, v in recorded.items() if k not in ("options", "model", "data")}
+            data = recorded.get("data") or {}
+            facts |= (recorded.get("options") or {}) | (recorded.get("model") or {})
+            facts |= {"data": data.get("train"), "val-data": data.get("val"), "tokenizer": self.tokenizer[0]}
+            return {k: v for k, v in facts.items() if k in ("data", "val-data", "steps") or k not in IGNORED}
+        facts = {k: v for k, v in config["options"].items() if k not in IGNORED}
+        facts |= {k: v for k, v in (config.get("model") or {}).items() if k not in ("family", "preset")}
+        weights = re.findall(r":([\d.eE+-]+)(?=,|$)", str(config["options"].get("data", "")))
+        return facts | {"program": config["program"], "steps": config["run"]["steps"],
+                        "eval_windows": config["run"].get("eval_windows"),
+                        "dtype": (config.get("storage") or {}).get("dtype", facts.get("dtype")),
+                        "data": [self._shards("train"), weights], "val-data": self._shards("val")}
+
+    def _shards(self, part):
+        return [(os.path.basename(s["path"]), s["tokens"]) for s in self.config["data"][part]]
 
     @property
     def experiment(self):
-        return {k: v for k, v in self.config["options"].items()
-                if k not in IGNORED} | {"program": self.config["program"]}
+        return json.dumps(self.facts, sort_keys=True)
 
     @property
-    def data(self):
-        return [(os.path.basename(s["path"]), s["tokens"]) for part in ("train", "val")
-                for s in self.config["data"][part]]
+    def tokenizer(self):
+        """(SHA-256 of its tokens, vocabulary), as far as known."""
+        return self.config["data"].get("tokenizer"), (self.config.get("model") or {}).get("vocab_size")
+
+    def has_other_tokenizer(self, other):
+        return (self.facts["val-data"] != other.facts["val-data"]
+                and any(a and b and a != b for a, b in zip(self.tokenizer, other.tokenizer)))
+
+    def data_text(self):
+        """The training data in a label: --data without the folders above."""
+        items = str(self.config["options"].get("data", "")).split(",")
+        return ",".join(os.path.basename(item.replace("/:", ":").rstrip("/")) for item in items)
 
     def seconds_at(self):
         """Seconds of training after each step, evaluation not counted."""
@@ -59,6 +114,10 @@ class Run:
 
 def finite(x):
     return isinstance(x, (int, float)) and math.isfinite(x)
+
+
+def perplexity(loss):
+    return math.exp(loss) if loss < 700 else math.inf
 
 
 def read_run(folder):
@@ -77,13 +136,35 @@ def read_run(folder):
         raise BadRun(f"{folder}: has no validation loss; give the run --val-data")
     if any(m["step"] > total or m["step"] < 1 for m in evals):
         raise BadRun(f"{metrics.path}: an evaluation at a step that the run does not have")
-    if any(not finite(m[key]) for m in steps for key in ("ms", "tokens_per_s", "optimizer_ms")):
+    if any(not finite(m[key]) for m in steps for key in ("ms", "tokens_per_s", "optimizer_ms")) or any(
+            m["ms"] <= 0 for m in steps):
         raise BadRun(f"{metrics.path}: a step without its time")
-    return Run(folder, config, steps, evals, metrics.of_kind("diagnose"))
+    changes = config.get("changes") or []
+    remarks = [f"{folder}: {change['event'].replace('_', ' ')} after step {change['step']}"
+               for change in changes]
+    changed = max((c["step"] for c in changes if c["event"] == "validation_changed"), default=0)
+    evals = [m | {"loss": m["val_loss"]} for m in evals if m["step"] > changed]  # the others are of other data
+    if not evals:
+        raise BadRun(f"{folder}: was not evaluated since its validation data changed after step {changed}")
+    return Run(folder, config, steps, evals, metrics.of_kind("diagnose"), remarks)
+
+
+def check_comparable(run, first):
+    """Throws BadRun where the validation losses of two runs are of different things."""
+    if run.has_other_tokenizer(first):
+        for r in (run, first):
+            if not all(finite(m.get("val_bits_per_byte")) for m in r.evals):
+                raise BadRun(f"{run.folder}: has another tokenizer than {first.folder}, and {r.folder} was not "
+                             f"evaluated in bits per byte; losses per token cannot be compared")
+    elif run.facts["val-data"] != first.facts["val-data"]:
+        raise BadRun(f"{run.folder}: validated on other data than {first.folder}")
+    elif run.facts.get("eval_windows") != first.facts.get("eval_windows"):
+        raise BadRun(f"{run.folder}: validated on another number of windows than {first.folder}")
 
 
 def read_runs(patterns):
-    """All good runs in the order given, and a BadRun for each other."""
+    """All good runs in the order given, and a BadRun for each other. Where tokenizers differ, the runs' losses are in
+    bits per byte."""
     runs, faults = [], []
     for pattern in patterns:
         folders = find_runs(pattern)
@@ -91,17 +172,26 @@ def read_runs(patterns):
             faults.append(BadRun(f"{pattern}: no run in it" if os.path.isdir(pattern)
                                  else f"{pattern}: no such folder"))
         for folder in folders:
+            if any(os.path.realpath(folder) == os.path.realpath(r.folder) for r in runs):
+                continue
             try:
                 run = read_run(folder)
-                if runs and run.data != runs[0].data:
-                    raise BadRun(f"{folder}: trained on other data than {runs[0].folder}")
-                if runs and run.config["run"].get("eval_windows") != runs[0].config["run"].get("eval_windows"):
-                    raise BadRun(f"{folder}: validated on another number of windows than {runs[0].folder}")
-                if all(os.path.realpath(folder) != os.path.realpath(r.folder) for r in runs):
-                    runs.append(run)
+                if runs:
+                    check_comparable(run, runs[0])
+                same = next((r for r in runs if (r.seed, r.experiment) == (run.seed, run.experiment)), None)
+                if same:
+                    raise Duplicate(f"{folder}: the experiment and seed {run.seed} of {same.folder}; counted once")
+                runs.append(run)
             except BadRun as fault:
                 faults.append(fault)
+    if in_bits_per_byte(runs):
+        for run in runs:
+            run.evals = [m | {"loss": m["val_bits_per_byte"]} for m in run.evals]
     return runs, faults
+
+
+def in_bits_per_byte(runs):
+    return any(run.has_other_tokenizer(runs[0]) for run in runs)
 
 
 # ---- groups ----------------------------------------------------------------------------------------------------------
@@ -145,54 +235,49 @@ def group_runs(runs):
             groups.append(group := Group("", []))
         group.runs.append(run)
     for group in groups:
-        mine = group.runs[0].experiment
-        rivals = [g.runs[0].experiment for g in groups if g is not group]
-        same = [r for r in rivals if r["optimizer"] == mine["optimizer"]]
-        relevant = RELEVANT.get(mine["optimizer"], lambda flag: True)
-        differs = {k for r in same for k in mine if r.get(k) != mine[k] and relevant(k)}
-        differs |= {k for r in rivals for k in ("program", "model", "steps") if r.get(k) != mine.get(k)}
-        settings = [setting(k, mine[k]) for k in mine if k in differs and k != "optimizer"]
-        group.label = " ".join([mine["optimizer"], *filter(None, settings)])
+        rivals = [g.runs[0] for g in groups if g is not group]
+        group.label = label_of(group.runs[0], rivals)
+    for number, group in enumerate(groups):
+        if any(g.label == group.label for g in groups[:number]):
+            group.label += f" #{number + 1}"  # they differ in what only one of them has recorded
     return groups
+
+
+def label_of(run, rivals):
+    mine, relevant = run.facts, RELEVANT.get(run.optimizer, lambda flag: True)
+    differs = {k for r in rivals for k in mine if r.facts.get(k) != mine[k]
+               and (k in START | {"steps", "dtype"} or r.optimizer == run.optimizer and relevant(k))}
+    if "vocab_size" in differs:
+        differs -= {"tokenizer", "val-data", "eval_windows", "vocab-size"}  # it says enough of the tokenizer
+    settings = [setting(k, mine[k]) for k in mine if k in differs and k not in ("optimizer", "data")]
+    if "data" in differs:
+        text = run.data_text()
+        namesakes = any(r.data_text() == text and r.facts.get("data") != mine["data"] for r in rivals)
+        settings.append(f"data={text}" + (f"#{digest(mine['data'])}" if namesakes else ""))
+    return printable(" ".join([run.optimizer, *filter(None, settings)]))
+
+
+def digest(value):
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:6]
+
+
+def comparisons(groups):
+    """Each group's comparison with the first one (None for itself), p corrected over all of them."""
+    def losses(group):
+        return {run.seed: run.evals[-1]["loss"] for run in group.runs}
+
+    def start(group):
+        return {k: v for k, v in group.runs[0].facts.items() if k in START}
+
+    first = groups[0]
+    found = [significance.compared(losses(g), losses(first), pairs=start(g) == start(first)) for g in groups[1:]]
+    for comparison, p in zip(found, significance.holm([c.p for c in found])):
+        comparison.p = p
+    return [None, *found]
 
 
 def spread(values):
     return statistics.stdev(values) if len(values) > 1 else float("nan")
-
-
-def student_p(t, freedom):
-    """Two-sided p value of Student's distribution."""
-    # With t = sqrt(freedom) tan(x) its density is cos(x)^(freedom - 1) up to a constant: Simpson's rule on [0, pi/2].
-    limit, n = math.atan(abs(t) / math.sqrt(freedom)), 2000
-
-    def integral(to):
-        h = to / n
-        weights = (1 if i in (0, n) else 4 if i % 2 else 2 for i in range(n + 1))
-        return h / 3 * sum(w * max(math.cos(i * h), 0.0) ** (freedom - 1) for i, w in enumerate(weights))
-
-    return max(0.0, 1 - integral(limit) / integral(math.pi / 2))
-
-
-def welch_p(a, b):
-    """Two-sided p value of Welch's t test (unequal variances); nan with fewer than two values on a side."""
-    if len(a) < 2 or len(b) < 2:
-        return float("nan")
-    va, vb = statistics.variance(a) / len(a), statistics.variance(b) / len(b)
-    difference = statistics.mean(a) - statistics.mean(b)
-    if va + vb == 0:
-        return 1.0 if difference == 0 else 0.0
-    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
-    return student_p(difference / math.sqrt(va + vb), freedom)
-
-
-def paired_p(differences):
-    """Two-sided p value of Student's t test of pairs, from their differences; nan with fewer than two."""
-    if len(differences) < 2:
-        return float("nan")
-    mean, error = statistics.mean(differences), statistics.stdev(differences) / math.sqrt(len(differences))
-    if error == 0:
-        return 1.0 if mean == 0 else 0.0
-    return student_p(mean / error, len(differences) - 1)
 
 
 def reach(run, target):
@@ -201,10 +286,10 @@ def reach(run, target):
     seconds = run.seconds_at()
     before = None
     for m in run.evals:
-        if m["val_loss"] <= target:
-            if before is None or before["val_loss"] == m["val_loss"]:
+        if m["loss"] <= target:
+            if before is None or before["loss"] == m["loss"]:
                 return m["step"], m["tokens"], seconds[m["step"]]
-            share = (before["val_loss"] - target) / (before["val_loss"] - m["val_loss"])
+            share = (before["loss"] - target) / (before["loss"] - m["loss"])
 
             def mix(a, b):
                 return a + share * (b - a)
@@ -231,18 +316,25 @@ def short(n):
     return f"{n:.3g}"
 
 
-def table(groups, target):
-    header = ["run", "seeds", "val loss", "best", "perplexity", "vs first", "p", "steps to target", "tokens", "seconds",
-              "tokens/s",
-              "optimizer"]
+def text_of_p(p):
+    return "-" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def text_of_interval(low, high):
+    return "-" if math.isnan(low) else f"{low:+.4f} to {high:+.4f}"
+
+
+def text_of_test(comparison):
+    return f"{comparison.n} pair{'s' * (comparison.n > 1)}" if comparison.method == "pairs" else comparison.method
+
+
+def table(groups, target, bits=False):
+    """bits: the losses are bits per byte; a perplexity per token could not be compared."""
+    header = ["run", "seeds", "bits/byte" if bits else "val loss", "best", *([] if bits else ["perplexity"]),
+              "vs first", "95% interval", "p", "test", "steps to target", "tokens", "seconds", "tokens/s", "optimizer"]
     rows = []
-    final = [g.values(lambda r: r.evals[-1]["val_loss"]) for g in groups]
-    for g, losses in zip(groups, final):
-        difference, p = "", ""
-        if g is not groups[0]:
-            difference = f"{statistics.mean(losses) - statistics.mean(final[0]):+.4f}"
-            p = welch_p(losses, final[0])
-            p = "-" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
+    for g, against in zip(groups, comparisons(groups)):
+        losses = g.values(lambda r: r.evals[-1]["loss"])
         reached = [reach(r, target) for r in g.runs]
         if all(reached):
             to_target = [statistics.mean(x) for x in zip(*reached)]
@@ -252,11 +344,30 @@ def table(groups, target):
                          "-"]
         later = [m for r in g.runs for m in r.steps[len(r.steps) // 10:]]
         rows.append([g.label, str(len(g.runs)), mean_spread(losses),
-                     mean_spread(g.values(lambda r: min(m["val_loss"] for m in r.evals))),
-                     mean_spread([math.exp(x) for x in losses], 3), difference, p, *to_target,
+                     mean_spread(g.values(lambda r: min(m["loss"] for m in r.evals))),
+                     *([] if bits else [mean_spread([perplexity(x) for x in losses], 3)]),
+                     *([f"{against.difference:+.4f}", text_of_interval(against.low, against.high),
+                        text_of_p(against.p), text_of_test(against)] if against else [""] * 4), *to_target,
                      short(statistics.median(m["tokens_per_s"] for m in later)),
                      f"{100 * sum(m['optimizer_ms'] for m in later) / sum(m['ms'] for m in later):.1f}%"])
     return header, rows
+
+
+def notes(groups, target, bits):
+    """What the table's columns are, and what is to be known of its runs."""
+    unit = "bits per byte, as tokenizers differ" if bits else "nats per token"
+    lines = [f"Validation loss in {unit}, mean ± standard deviation over seeds; target: validation loss {target:.4f}."]
+    found = [c for c in comparisons(groups)[1:] if not math.isnan(c.p)]
+    used = [name for method, name in (("pairs", "Student's t test on pairs of one seed"),
+                                      ("Welch", "Welch's t test of independent runs, where seeds do not pair"))
+            if any(c.method == method for c in found)]
+    if used:
+        lines.append(f"vs first: mean difference and its 95% interval, by {' or '.join(used)}; p corrected over "
+                     f"{len(found)} comparison{'s' * (len(found) > 1)} (Holm).")
+    sizes = sorted({r.evals[-1]["val_bytes"] for g in groups for r in g.runs if "val_bytes" in r.evals[-1]})
+    if bits and len(sizes) > 1:
+        lines.append(f"Runs were validated on {sizes[0]:,} to {sizes[-1]:,} bytes of text.")
+    return lines + [printable(f"{remark}.") for g in groups for r in g.runs for remark in r.remarks]
 
 
 def as_text(header, rows):
@@ -268,22 +379,44 @@ def as_text(header, rows):
 
 def as_markdown(header, rows):
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    return "\n".join(lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows])
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
 
 
-def styles(plt, count):
-    """How to draw each of `count` curves, the first below the others: where they coincide, thick solid lines show
+# An optimizer's colour, the same in all pictures, and the colours of what has none of its own there.
+COLORS = {"adamw": "#7f7f7f", "muon": "#1f77b4", "teon": "#d62728"}
+OTHER_COLORS = ("#ff7f0e", "#2ca02c", "#9467bd", "#17becf", "#8c564b", "#e377c2", "#bcbd22", "#393b79", "#637939",
+                "#e7ba52", "#843c39", "#e7969c", "#6b6ecf", "#a55194", "#8ca252", "#000000")
+
+
+def colors_of(names, known):
+    """{name: colour}: known ones have theirs, which no other gets."""
+    free = [c for c in OTHER_COLORS if c not in known.values()]
+    others = [name for name in names if name not in known]
+    return {name: known.get(name) or free[others.index(name) % len(free)] for name in names}
+
+
+def colors_of_groups(groups):
+    """The first group of an optimizer has the optimizer's colour."""
+    known = {}
+    for g in groups:
+        color = COLORS.get(g.runs[0].optimizer)
+        if color and color not in known.values():
+            known[g.label] = color
+    return colors_of([g.label for g in groups], known)
+
+
+def styles(colors):
+    """How to draw curves in these colours, the first below the others: where they coincide, thick solid lines show
     beneath thin broken ones."""
-    colors = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     dashes = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
     markers = "osD^vP*X"
-    widths = [1.2 + 3 * (count - 1 - i) / max(1, count - 1) for i in range(count)]
-    return [{"color": colors[i % len(colors)], "linestyle": dashes[i % len(dashes)], "lw": width,
+    widths = [1.2 + 3 * (len(colors) - 1 - i) / max(1, len(colors) - 1) for i in range(len(colors))]
+    return [{"color": color, "linestyle": dashes[i % len(dashes)], "lw": width,
              "marker": markers[i % len(markers)], "ms": width + 3.5, "markevery": 0.08, "markerfacecolor": "white"}
-            for i, width in enumerate(widths)]
+            for i, (color, width) in enumerate(zip(colors, widths))]
 
 
 def prepare_axis(axis, title, xlabel, ylabel):
@@ -305,25 +438,26 @@ def save_figure(figure, title, path, plt):
 def title_of(groups):
     runs = [run for g in groups for run in g.runs]
     programs = " and ".join(sorted({run.config["program"] for run in runs}))
-    data = os.path.basename(os.path.dirname(runs[0].config["data"]["train"][0]["path"])) if runs[0].data else ""
-    return f"{programs}{data and ' on ' + data}"
+    data = " and ".join(sorted({run.data_text() for run in runs} - {""}))
+    return printable(f"{programs}{data and ' on ' + data}")
 
 
-def plot_losses(groups, path, plt):
+def plot_losses(groups, path, plt, unit):
     figure, axes = plt.subplots(1, 3, figsize=(16, 5))
-    final = [statistics.mean(g.values(lambda r: r.evals[-1]["val_loss"])) for g in groups]
-    low = min(m["val_loss"] for g in groups for r in g.runs for m in r.evals)
-    high = max(m["val_loss"] for g in groups for r in g.runs for m in r.evals[len(r.evals) // 4:])
+    final = [statistics.mean(g.values(lambda r: r.evals[-1]["loss"])) for g in groups]
+    low = min(m["loss"] for g in groups for r in g.runs for m in r.evals)
+    high = max(m["loss"] for g in groups for r in g.runs for m in r.evals[len(r.evals) // 4:])
+    colors = colors_of_groups(groups).values()
     margin = 0.05 * (high - low) or 0.01
     for axis, name in zip(axes, ("steps", "tokens", "seconds of training")):
-        for g, loss, style in zip(groups, final, styles(plt, len(groups))):
+        for g, loss, style in zip(groups, final, styles(colors)):
             for run in g.runs:
                 seconds = run.seconds_at()
                 x = [{"steps": m["step"], "tokens": m["tokens"]}.get(name, seconds[m["step"]]) for m in run.evals]
                 label = f"{g.label}: {loss:.4f}" if run is g.runs[0] else None
-                axis.plot(x, [m["val_loss"] for m in run.evals], alpha=0.85, label=label, **style)
+                axis.plot(x, [m["loss"] for m in run.evals], alpha=0.85, label=label, **style)
         axis.set_ylim(low - margin, high + margin)
-        prepare_axis(axis, f"against {name}", name, "validation loss, nats per token")
+        prepare_axis(axis, f"against {name}", name, f"validation loss, {unit}")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=9,
                   ncols=2 if max(len(g.label) for g in groups) > 40 else 4, handlelength=5,
                   title="a curve per seed; the last value's mean over seeds")
@@ -340,7 +474,7 @@ def plot_alignment(groups, path, plt):
     for row, g in zip(axes, groups):
         roles = list(dict.fromkeys(d["role"] for r in g.runs for d in r.diagnoses))
         for axis, (key, title, ylabel) in zip(row, measures):
-            for role, style in zip(roles, styles(plt, len(roles))):
+            for role, style in zip(roles, styles(colors_of(roles, {}).values())):
                 by_step = {}
                 for d in (d for r in g.runs for d in r.diagnoses if d["role"] == role and finite(d[key])):
                     by_step.setdefault(d["step"], []).append(d[key])
@@ -361,18 +495,17 @@ def main():
     args = parser.parse_args()
     runs, faults = read_runs(args.runs)
     for fault in faults:
-        print(f"compare.py: left out: {fault}", file=sys.stderr)
+        print(printable(f"compare.py: left out: {fault}"), file=sys.stderr)
     if not runs:
         raise BadRun("no finished run among these")
     groups = group_runs(runs)
     target = args.target
     if target is None:
-        target = max(groups[0].values(lambda r: r.evals[-1]["val_loss"]))
-    header, rows = table(groups, target)
-    print(as_text(header, rows))
-    note = (f"Validation loss in nats per token, mean ± standard deviation over seeds; p: Welch's t test against the "
-            f"first row; target: validation loss {target:.4f}.")
-    print(note)
+        target = max(groups[0].values(lambda r: r.evals[-1]["loss"]))
+    bits = in_bits_per_byte(runs)
+    header, rows = table(groups, target, bits)
+    note = "\n".join(notes(groups, target, bits))
+    print(f"{as_text(header, rows)}\n{note}")
     os.makedirs(args.out, exist_ok=True)
     with open(os.path.join(args.out, "compare.md"), "w", encoding="utf-8") as file:
         file.write(as_markdown(header, rows) + f"\n\n{note}\n")
@@ -385,12 +518,13 @@ def main():
     except ImportError:
         print("compare.py: no plots: matplotlib is not installed (make setup)", file=sys.stderr)
     else:
-        plot_losses(groups, os.path.join(args.out, "loss.png"), plt)
+        plot_losses(groups, os.path.join(args.out, "loss.png"), plt,
+                    "bits per byte" if bits else "nats per token")
         written.append("loss.png")
         if plot_alignment(groups, os.path.join(args.out, "alignment.png"), plt):
             written.append("alignment.png")
     print(f"written: {', '.join(os.path.join(args.out, name) for name in written)}")
-    return int(any(not isinstance(fault, Unfinished) for fault in faults))
+    return int(any(not isinstance(fault, (Unfinished, Duplicate)) for fault in faults))
 
 
 if __name__ == "__main__":

@@ -30,3 +30,7 @@ echo
 $python scripts/demo_report.py --baselines $corpus/baselines.json --must-beat $baseline "$folder"/{adamw,muon,teon}
 echo
 $python scripts/compare.py "$folder"/{adamw,muon,teon} --out "$folder"/compare
+echo
+prompt="def __init__(self"
+echo "== ./generate --checkpoint $folder/teon --prompt '$prompt'"
+./generate --checkpoint "$folder/teon" --prompt "$prompt" --sample-tokens 100 --temperature 0.7 --seed 1

@@ -5,9 +5,8 @@
     python3 scripts/follow.py runs/NAME --to wandb --project teon
 
 Reads metrics.jsonl, so that training neither waits for it nor notices when it is absent, and ends with the run's last
-step;
---once copies what is there and ends. Each step is logged once, all of its lines together: when the next step is in the
-log, or at the end. Stopped and started again it goes on where it was (TensorBoard's copy begins again). When the
+step; --once copies what is there and ends. Each step is logged once, all of its lines together: when the next step is
+in the log, or at the end. Stopped and started again it goes on where it was (TensorBoard's copy begins again). When the
 service cannot be reached it says so and tries again, at first after a second, later after a minute. Needs tensorboardX,
 or PyTorch with tensorboard; or wandb.
 """
@@ -19,13 +18,16 @@ import shutil
 import sys
 import time
 
-from run_folder import BadRun, exit_code, is_done, open_run, read_config, read_object
+if __name__ == "__main__":
+    import use_venv  # noqa: F401
+
+from run_folder import BadRun, exit_code, is_done, open_run, printable, read_config, read_object
 
 LONGEST_WAIT = 60  # seconds between attempts to reach a service
 
 
 def say(text):
-    print(f"follow.py: {text}", file=sys.stderr, flush=True)
+    print(printable(f"follow.py: {text}"), file=sys.stderr, flush=True)
 
 
 def scalars(line):
@@ -147,7 +149,7 @@ def main():
         say("stopped; the same command goes on")
     if service:
         service.close()
-        print(f"steps up to {service.last_step} of {options.run} are in {options.to}")
+        print(printable(f"steps up to {service.last_step} of {options.run} are in {options.to}"))
     return 0
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """HellaSwag's questions as tokens, for --hellaswag:
 
-    .venv/bin/python scripts/hellaswag.py hellaswag_val.jsonl --data datasets/fineweb10B --out hellaswag_val.bin
+    python3 scripts/hellaswag.py hellaswag_val.jsonl --data datasets/fineweb10B --out hellaswag_val.bin
 
 hellaswag_val.jsonl (10,042 questions) is at https://github.com/rowanz/hellaswag, in data/. Tokens are those of the
 tokenizer of a folder that prepare.py made. As in llm.c, whose layout the file has, a blank begins each ending: 256
@@ -14,13 +14,15 @@ import json
 import os
 import sys
 
+if __name__ == "__main__":
+    import use_venv  # noqa: F401
+
 try:
     import numpy as np
     from teon_data import tokenizer
     from teon_data.files import Failure, sync_and_rename
 except ImportError as missing:
-    sys.exit(f"hellaswag.py: error: {missing}; `make setup` installs it into .venv; then run .venv/bin/python "
-             f"scripts/hellaswag.py")
+    sys.exit(f"hellaswag.py: error: {missing}; `make setup` installs it into .venv")
 
 MAGIC, VERSION, BEGINS = 20240522, 1, 65535
 

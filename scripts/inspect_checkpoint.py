@@ -16,6 +16,9 @@ import pathlib
 import struct
 import sys
 
+if __name__ == "__main__":
+    import use_venv  # noqa: F401
+
 from run_folder import BadRun, exit_code, find_checkpoint, parse_object, read_object
 
 try:
@@ -171,8 +174,10 @@ def main():
     print_state(path)
     faults += verify(path)
     if not options.state_only:
-        for name in ("model.safetensors", "optimizer/master.safetensors", "optimizer/state.safetensors"):
-            faults += print_tensors(path / name)
+        # The masters are the model's weights; versions before 0.2 wrote them a second time.
+        files = sorted(path.glob("model*.safetensors")) + sorted(path.glob("optimizer/*.safetensors"))
+        for name in files:
+            faults += print_tensors(name)
     return int(faults > 0)
 
 

@@ -4,9 +4,10 @@
     scripts/make_corpus.py build/corpus
 
 Writes stdlib_train_000000.bin and stdlib_val_000000.bin (token shards in llm.c's layout: 256 little-endian int32 with
-magic 20240520, version 1 and the token count, then uint16 tokens), manifest.json, and baselines.json: the validation
-loss of a unigram and a bigram model fitted to the training split. A token is a byte; token 256 begins each file. A file
-belongs to one split, by the hash of its name. The same Python gives the same bytes. Needs nothing but Python.
+magic 20240520, version 1 and the token count, then uint16 tokens), manifest.json, tokenizer/ as prepare.py makes it for
+`bytes`, and baselines.json: the validation loss of a unigram and a bigram model fitted to the training split. A token
+is a byte; token 256 begins each file. A file belongs to one split, by the hash of its name. The same Python gives the
+same bytes. Needs nothing but Python.
 """
 import collections
 import hashlib
@@ -61,6 +62,21 @@ def write_shard(path, documents):
     return {"file": os.path.basename(path), "tokens": len(tokens) // 2, "documents": len(documents),
             "bytes": len(shard),
             "text_bytes": sum(map(len, documents)), "sha256": hashlib.sha256(shard).hexdigest()}
+
+
+def write_tokenizer(folder):
+    """Writes the tokenizer `bytes`: description.json, and tokens.bin with the bytes of each id (docs/data.md). Returns
+    the description."""
+    os.makedirs(folder, exist_ok=True)
+    tokens = struct.pack("<4i", 20240328, 2, VOCAB_SIZE, DELIMITER).ljust(HEADER_BYTES, b"\0")
+    tokens += b"".join(bytes([1, byte]) for byte in range(256)) + b"\0"
+    with open(os.path.join(folder, "tokens.bin"), "wb") as file:
+        file.write(tokens)
+    description = {"name": "bytes", "kind": "bytes", "vocab_size": VOCAB_SIZE, "library": "built in",
+                   "delimiter": DELIMITER, "delimiter_text": "no byte",
+                   "files": {"tokens.bin": hashlib.sha256(tokens).hexdigest()}}
+    write_json(os.path.join(folder, "description.json"), description)
+    return description
 
 
 def pairs(documents):
@@ -118,7 +134,7 @@ def main():
         "bits_per_byte_per_nat": bits, "predicted_tokens": val["tokens"] - 1})
     write_json(os.path.join(out, "manifest.json"), {  # last: a folder with a manifest is whole
         "source": {"kind": "stdlib", "description": f"standard library of Python {platform.python_version()}"},
-        "tokenizer": {"name": "bytes", "delimiter_text": "token 256", "library": "none", "files": {}},
+        "tokenizer": write_tokenizer(os.path.join(out, "tokenizer")),
         "vocab_size": VOCAB_SIZE, "delimiter": DELIMITER, "token_bytes": 2, "bad_rows": {},
         "tokens": sum(s["tokens"] for s in shards), "documents": sum(s["documents"] for s in shards), "shards": shards})
     for s in shards:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Text to token shards.
 
-    .venv/bin/python scripts/prepare.py fineweb:10BT --out datasets/fineweb10B
-    .venv/bin/python scripts/prepare.py 'corpus/*.jsonl.zst' --tokenizer tokenizer.json --out datasets/corpus
-    .venv/bin/python scripts/prepare.py verify datasets/fineweb10B
+    python3 scripts/prepare.py fineweb:10BT --out datasets/fineweb10B
+    python3 scripts/prepare.py 'corpus/*.jsonl.zst' --tokenizer tokenizer.json --out datasets/corpus
+    python3 scripts/prepare.py verify datasets/fineweb10B
 
 Needs what `make setup` installs into .venv; of that numpy, pyarrow and tqdm always, the rest as the input asks for it:
 tiktoken (gpt2), tokenizers (tokenizer.json, train), sentencepiece (tokenizer.model, llama2), huggingface_hub (fineweb,
@@ -17,15 +17,19 @@ import signal
 import sys
 import time
 
+if __name__ == "__main__":
+    import use_venv  # noqa: F401
+
+from run_folder import printable
+
 try:
     from teon_data import shards, tokenizer
-    from teon_data.files import Failure, UsageError, first_line, quantity
+    from teon_data.files import Failure, UsageError, counted, first_line, quantity
     from teon_data.pipeline import Run, reasons
     from teon_data.sources import hub_data
     from teon_data.workers import Job
 except ImportError as missing:
-    sys.exit(f"prepare: error: {missing}; `make setup` installs it into .venv; then run .venv/bin/python "
-             f"scripts/prepare.py")
+    sys.exit(f"prepare: error: {missing}; `make setup` installs it into .venv")
 
 EXAMPLES = """\
 sources:
@@ -111,9 +115,11 @@ def parse(arguments):
 def default_name(source):
     if data := hub_data(source):
         name = data.repository.split("/")[1]
-        return {"fineweb": "fineweb", "fineweb-edu": "edu_fineweb"}.get(name, name)
-    stem = os.path.basename(os.path.normpath(source)).split(".")[0]
-    return re.sub(r"[^A-Za-z0-9_-]+", "", stem).lstrip("_-") or "text"
+        name = {"fineweb-edu": "edu_fineweb"}.get(name, name)
+    else:
+        stem = os.path.basename(os.path.normpath(source)).split(".")[0]
+        name = re.sub(r"[^A-Za-z0-9_-]+", "", stem).lstrip("_-")
+    return re.sub(r"([_-](train|val))+$", "", name) or "text"  # a shard's name states its own split
 
 
 def prepare(arguments):
@@ -125,11 +131,12 @@ def prepare(arguments):
     if not made_now:
         print(f"{job.out} is complete already")
     bad = sum(manifest["bad_rows"].values())
-    print(f"{manifest['tokens']:,} tokens in {manifest['documents']:,} documents, {len(manifest['shards'])} shards of "
-          f"{'uint16' if manifest['token_bytes'] == 2 else 'uint32'} in {job.out}; {bad:,} bad rows"
-          f"{reasons(manifest['bad_rows'])}")
+    print(printable(
+        f"{counted(manifest['tokens'], 'token')} in {counted(manifest['documents'], 'document')}, "
+        f"{counted(len(manifest['shards']), 'shard')} of {'uint16' if manifest['token_bytes'] == 2 else 'uint32'} in "
+        f"{job.out}; {counted(bad, 'bad row')}{reasons(manifest['bad_rows'])}"))
     if made_now:
-        print(f"{run.made} units tokenized in {seconds:.1f} s by {job.workers} workers")
+        print(f"{counted(run.made, 'unit')} tokenized in {seconds:.1f} s by {counted(job.workers, 'worker')}")
     if all(shard["split"] == "val" for shard in manifest["shards"]):
         print(f"all tokens went to validation; to leave some for training, remove {job.out} and give a smaller "
               f"--val-tokens")
@@ -142,10 +149,11 @@ def verify(arguments):
     folder = parser.parse_args(arguments).folder
     manifest, faults = shards.verify(folder, os.cpu_count())
     for fault in faults:
-        print(f"prepare: error: {fault}", file=sys.stderr)
+        print(printable(f"prepare: error: {fault}"), file=sys.stderr)
     if not faults:
-        print(f"{folder}: {len(manifest['shards'])} shards, {manifest['tokens']:,} tokens, "
-              f"{manifest['documents']:,} documents: as in the manifest")
+        print(printable(f"{folder}: {counted(len(manifest['shards']), 'shard')}, "
+                        f"{counted(manifest['tokens'], 'token')}, {counted(manifest['documents'], 'document')}: "
+                        f"as in the manifest"))
     return 1 if faults else 0
 
 
@@ -153,7 +161,7 @@ def info(arguments):
     parser = Parser("prepare.py info", description="Say what a folder of shards holds.")
     parser.add_argument("folder")
     for line in shards.info(parser.parse_args(arguments).folder):
-        print(line)
+        print(printable(line))
     return 0
 
 
@@ -164,12 +172,13 @@ def main(arguments):
         command = {"verify": verify, "info": info}.get(arguments[0] if arguments else "")
         return command(arguments[1:]) if command else prepare(arguments)
     except UsageError as error:
-        print(f"prepare: error: {error}", file=sys.stderr)
+        print(printable(f"prepare: error: {error}"), file=sys.stderr)
         return 2
     except Failure as error:
-        print(f"prepare: error: {error}", file=sys.stderr)
+        print(printable(f"prepare: error: {error}"), file=sys.stderr)
     except OSError as error:
-        print(f"prepare: error: {error.filename or ''}: {error.strerror or first_line(error)}", file=sys.stderr)
+        print(printable(f"prepare: error: {error.filename or ''}: {error.strerror or first_line(error)}"),
+              file=sys.stderr)
     except KeyboardInterrupt:
         print("prepare: interrupted; the same command continues", file=sys.stderr)
         return 130

@@ -5,7 +5,7 @@
     python3 scripts/reproduce.py show gpt                      one table's rows, flags and the paper's figures
     python3 scripts/reproduce.py run gpt --scale tiny          runs what is missing of it
     python3 scripts/reproduce.py table gpt                     prints it as measured
-    python3 scripts/reproduce.py figure gpt validation         training, validation, rates, alignment or time
+    python3 scripts/reproduce.py figure gpt validation         or training, rates, alignment, time, forest
     python3 scripts/reproduce.py all --scale tiny              runs every table, then `report`
     python3 scripts/reproduce.py all --estimate --scale full   what that would take
     python3 scripts/reproduce.py report                        writes docs/REPRODUCTION.md from what has run
@@ -19,6 +19,9 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+if __name__ == "__main__":
+    import use_venv  # noqa: F401
+
 import compare
 from reproduction import estimate, figures, plan, report, runs, tables
 
@@ -94,7 +97,11 @@ def main():
     scale = scales[args.scale]
     if args.command in ("show", "run", "table", "figure") and not args.table:
         raise plan.Fault(f"{args.command}: name a table: {', '.join(t.id for t in all_tables)}")
-    chosen = [find(all_tables, args.table)] if args.table else all_tables
+    at_scale = [t for t in all_tables if t.models_at(scale)]
+    chosen = [find(all_tables, args.table)] if args.table else at_scale
+    if args.command != "show" and not chosen[0].models_at(scale):
+        raise plan.Fault(f"{args.table}: has no model at scale {scale.name}; it has some at "
+                         f"{', '.join(name for name, s in scales.items() if chosen[0].models_at(s))}")
     data = runs.Data(scale, args.datasets, args.text, args.val_text)
     state = runs.Runs(scale, args.out, data, args.results)
 
@@ -106,7 +113,7 @@ def main():
         print(f"\n{total:.0f} hours at most on one device at {args.tflops:g} TFLOP/s; cells that several tables share "
               f"are counted in each.")
     elif args.command == "list":
-        for table in all_tables:
+        for table in at_scale:
             print(f"{table.id:15} {table.title}; {table.place}: {progress(table, tables.measure(table, state))}")
     elif args.command == "show":
         show(chosen[0], scale)
@@ -135,7 +142,7 @@ def main():
                  f"At most {total:.0f} hours on one GPU that sustains {args.tflops:g} TFLOP/s "
                  "(6 FLOPs per parameter and token); cells that several tables share are counted in each. "
                  "`reproduce.py all --estimate --scale full` prints it."]
-        report.write(args.report, all_tables, state, lines)
+        report.write(args.report, at_scale, state, lines)
         print(f"written: {args.report}")
     return 1 if state.failed else 0
 
@@ -147,4 +154,5 @@ if __name__ == "__main__":
         print(f"reproduce.py: error: {fault}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit("reproduce.py: stopped; the same command goes on")
+        print("reproduce.py: stopped; the same command goes on", file=sys.stderr)
+        sys.exit(130)

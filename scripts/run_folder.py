@@ -5,11 +5,13 @@ Both are checked here, once. Whatever is wrong with them is a BadRun: one senten
 
 import glob
 import json
+import math
 import os
 import re
 import sys
 
 NUMBER = (int, float, type(None))  # NaN and infinity are null in the file
+LARGEST = 3.5e38  # of a number that is a float in the engine; sums and means of such numbers stay finite
 # What scripts rely on in each kind of line; other fields and other kinds may be there.
 FIELDS = {
     "step": {"tokens": (int,), "loss": NUMBER, "lr": NUMBER, "ms": NUMBER, "tokens_per_s": NUMBER,
@@ -18,7 +20,13 @@ FIELDS = {
     "diagnose": {"role": (str,), "layers": (list,), "left": NUMBER, "right": NUMBER, "norm_ratio": NUMBER},
     "event": {"event": (str,), "reason": (str,)},
 }
-
+OPTIONAL = {"eval": {"val_bytes": (int,), "val_bits_per_byte": NUMBER}}
+CONFIG = (("program", str), ("run.steps", int), ("options.optimizer", str), ("options.seed", int), ("data.train", list),
+          ("data.val", list))
+CONFIG_OPTIONAL = (("experiment", dict), ("experiment.options", dict), ("experiment.data", dict),
+                   ("experiment.model", dict), ("model.vocab_size", int), ("seed", int),
+                   ("changes", list), ("model", dict), ("storage", dict), ("data.tokenizer", str),
+                   ("run.eval_windows", int))
 
 KINDS = {str: "a text", int: "a whole number", float: "a number", list: "a list", dict: "an object"}
 
@@ -43,10 +51,29 @@ def read_text(path):
         raise BadRun(f"{path}: not UTF-8 text") from None
 
 
+def whole_number(text):
+    """An integer that 64 bits hold, as the engine writes them."""
+    value = int(text) if len(text) < 20 else None
+    if value is None or not -2**63 <= value < 2**63:
+        raise ValueError("out of range")
+    return value
+
+
+def finite_number(text):
+    """NaN, Infinity and what overflows a double are no JSON."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("not finite")
+    return value
+
+
 def parse_object(text, where):
-    """The JSON object in `text`; `where` names it in messages."""
+    """The JSON object in `text`; `where` names it in messages. Its numbers are finite, its integers have 64 bits, its
+    texts are Unicode."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_int=whole_number, parse_float=finite_number, parse_constant=finite_number)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is an error
     except (ValueError, RecursionError):  # the latter: nested too deep
         raise BadRun(f"{where}: not JSON") from None
     if not isinstance(value, dict):
@@ -54,14 +81,16 @@ def parse_object(text, where):
     return value
 
 
-def read_object(path, fields=()):
+def read_object(path, fields=(), optional=()):
     """The JSON object in a file, after checking that it has `fields`: pairs of a path such as "run.steps" and a
-    type."""
+    type; `optional` ones are of their type where they are there."""
     found = parse_object(read_text(path), path)
-    for name, kind in fields:
+    for name, kind in (*fields, *optional):
         value = found
         for key in name.split("."):
             value = value.get(key) if isinstance(value, dict) else None
+        if value is None and (name, kind) in optional:
+            continue
         if type(value) not in ((int, float) if kind is float else (kind,)):
             found_text = "nothing" if value is None else json.dumps(value)[:40]
             raise BadRun(f"{path}: \"{name}\" should be {KINDS[kind]}, found {found_text}")
@@ -70,11 +99,13 @@ def read_object(path, fields=()):
 
 def read_config(run):
     path = os.path.join(run, "config.json")
-    config = read_object(path, (("program", str), ("run.steps", int), ("options.optimizer", str), ("options.seed", int),
-                                ("data.train", list), ("data.val", list)))
+    config = read_object(path, CONFIG, CONFIG_OPTIONAL)
     for shard in config["data"]["train"] + config["data"]["val"]:
         if not isinstance(shard, dict) or type(shard.get("path")) is not str or type(shard.get("tokens")) is not int:
             raise BadRun(f"{path}: a shard in \"data\" lacks its path or its tokens")
+    for change in config.get("changes") or []:
+        if not isinstance(change, dict) or type(change.get("step")) is not int or type(change.get("event")) is not str:
+            raise BadRun(f"{path}: a change in \"changes\" lacks its step or its event")
     return config
 
 
@@ -84,6 +115,11 @@ def check_line(line, where):
     for field, types in FIELDS.get(line["kind"], {}).items():
         if type(line.get(field, ...)) not in types:
             raise BadRun(f"{where}: \"{field}\" is missing or of another type")
+        if types is NUMBER and field != "val_ppl" and abs(line[field] or 0) > LARGEST:
+            raise BadRun(f"{where}: \"{field}\" is out of range")
+    for field, types in OPTIONAL.get(line["kind"], {}).items():
+        if field in line and type(line[field]) not in types:
+            raise BadRun(f"{where}: \"{field}\" is of another type")
     return line
 
 
@@ -161,6 +197,11 @@ def find_checkpoint(folder):
     return found[-1]
 
 
+def printable(text):
+    """The text in one line that a terminal shows as it is: what would steer it becomes an escape such as \\x1b."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def program():
     return os.path.basename(sys.argv[0])
 
@@ -170,7 +211,7 @@ def exit_code(main):
     try:
         return main()
     except BadRun as fault:
-        print(f"{program()}: error: {fault}", file=sys.stderr)
+        print(printable(f"{program()}: error: {fault}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(file=sys.stderr)

@@ -23,6 +23,9 @@ import tempfile
 import time
 import unittest
 
+if __name__ == "__main__":
+    import use_venv  # noqa: F401
+
 Result = collections.namedtuple("Result", "name outcome detail")  # outcome: passed, failed, skipped
 RUNNING = set()  # each with a session of its own, so that all that it starts ends with it
 

@@ -3,26 +3,39 @@
 
     python3 scripts/sweep.py --out runs/sweep --grid optimizer=muon,teon --grid lr=0.005,0.01 --seeds 1,2,3 \\
         -- ./train_gpt2 --data build/corpus --model tiny --seq-len 256 --batch-tokens 4096 --steps 300
-    python3 scripts/sweep.py sweep.toml
+    python3 scripts/sweep.py --jobs 4 --extend-grid sweep.toml
 
 The TOML file has the same: out, seeds, command (a list or a string) and a table [grid]; [[cells]] tables instead of or
 beside the grid name single combinations. A cell's folder is named after its values. Started again, finished cells are
-kept as they are; a cell that was cut off goes on from its last checkpoint, or begins again where it has none. Ends with
-scripts/compare.py over all cells.
+kept as they are; a cell that was cut off goes on from its last checkpoint, or begins again where it has none; a cell
+that ran with other flags than the command has now is refused. Ctrl-C lets the running cells save and waits for them; a
+second one kills them. Ends with scripts/compare.py over all cells.
 """
 
 import argparse
 import glob
 import itertools
+import json
+import math
 import os
+import re
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+if __name__ == "__main__":
+    import use_venv  # noqa: F401
+
 import compare
-from run_folder import BadRun
+import processes
+from live import Live, duration, progress_bar
+from run_folder import BadRun, Metrics, Unfinished, open_run, printable, read_config, read_object
+
+RATE = "lr"  # the flag of which a grid is extended
 
 
 class Fault(Exception):
@@ -107,27 +120,278 @@ def folder_of(out, cell):
     return os.path.join(out, "".join(c if c.isalnum() or c in "._-+=" else "_" for c in name))
 
 
-def is_finished(folder):
+def loss_of(folder):
+    """The final validation loss of a finished run, infinite where it diverged; None of one that is not finished."""
     try:
-        compare.read_run(folder)
+        return compare.read_run(folder).evals[-1]["val_loss"]
+    except Unfinished:
+        return None
     except BadRun:
-        return False
-    return True
+        try:
+            return math.inf if compare.is_done(*open_run(folder)) else None
+        except BadRun:
+            return None
 
 
-def run_cell(command, cell, folder, quiet=False):
-    flags = [word for k, v in cell.items() for word in (f"--{k}", v)]
-    words = command + flags + ["--out", folder]
+def is_finished(folder):
+    return loss_of(folder) is not None
+
+
+def next_rate(losses):
+    """The rate that follows the best of {rate: loss} where that is an end of them, as far away as the one before it;
+    None where it is not, or a loss is None. Where all have diverged, the lowest is the best."""
+    rates = sorted(losses)
+    if len(rates) < 2 or None in losses.values():
+        return None
+    best = min(rates, key=losses.get)
+    if best not in (rates[0], rates[-1]):
+        return None
+    inner = rates[1] if best == rates[0] else rates[-2]
+    return float(f"{best * best / inner:.4g}")
+
+
+# ---- cells -----------------------------------------------------------------------------------------------------------
+
+
+def words_of(command, cell, folder):
+    """The command of a cell, which goes on where it was cut off; what was begun with nothing to go on from is
+    removed."""
+    words = command + [word for k, v in cell.items() for word in (f"--{k}", v)] + ["--out", folder]
     if glob.glob(os.path.join(folder, "step_*[0-9]")):
         words.append("--resume")
     elif os.path.exists(folder):
-        shutil.rmtree(folder)  # begun, but with nothing to go on from
-    if not quiet:
-        print("$", shlex.join(words), flush=True)
+        shutil.rmtree(folder)
+    return words
+
+
+def run_cell(command, cell, folder):
+    """Runs one cell; its exit status. A Ctrl-C lets it save, then raises KeyboardInterrupt."""
+    status = []
+
+    def ended(_, code, errors):
+        print(errors, end="", file=sys.stderr)
+        status.append(code)
+
     try:
-        return subprocess.run(words, stdout=subprocess.DEVNULL).returncode
-    except OSError as error:
-        raise Fault(f"cannot run {words[0]}: {error.strerror}") from None
+        processes.run_all([(folder, words_of(command, cell, folder))], 1, ended)
+    except processes.CannotStart as error:
+        raise Fault(str(error)) from None
+    return status[0]
+
+
+def flags_of(words):
+    """{flag: its value as text} of a command's words; several words behind a flag are joined with commas."""
+    flags, last = {}, None
+    for word in words:
+        if word.startswith("--"):
+            last, equals, value = word[2:].partition("=")
+            flags[last] = value if equals else ""
+        elif last is not None:
+            flags[last] += ("," if flags[last] else "") + word
+    return flags
+
+
+def is_value(text, value):
+    """Whether a flag's text may stand for a value of config.json."""
+    if isinstance(value, bool):
+        return value == (text not in ("off", "false"))
+    number = re.fullmatch(r"([\d.]+(?:e[+-]?\d+)?)([kmgb]?)(i?)", text.lower())
+    if number and type(value) in (int, float):
+        power = " kmg".find(number[2].replace("b", "g") or " ")
+        return math.isclose(float(number[1]) * (1024 if number[3] else 1000) ** power, value, rel_tol=1e-6)
+    return text == "auto" or text == compare.text_of(value)
+
+
+def stale(folder, flags):
+    """"steps 10, now 20": what the cell in the folder was run with and the command has otherwise; "" where nothing."""
+    try:
+        options = read_config(folder)["options"]
+    except BadRun:
+        return ""  # not begun, or damaged: it begins again, or its --resume says what is wrong
+    try:
+        begun = read_object(folder + ".json", [("flags", dict)])["flags"]
+    except BadRun:
+        begun = {}  # a sweep of an earlier version
+    unrelated = compare.IGNORED - {"data", "val-data", "seed", "steps", "tokens", "epochs"}
+    changes = [f"--{k} {begun.get(k) or compare.text_of(options[k])}, now {v or 'on'}" for k, v in flags.items()
+               if k in options and k not in unrelated and begun.get(k) != v and not is_value(v, options[k])]
+    changes += [f"--{k} {v}, now without" for k, v in begun.items() if k not in flags and k not in unrelated]
+    return "; ".join(changes)
+
+
+class Sweep:
+    """The cells of a sweep, of which `jobs` run at a time."""
+
+    def __init__(self, command, out, jobs):
+        self.command, self.out, self.jobs = command, out, jobs
+        self.cells, self.failed, self.took, self.live = [], {}, [], Live()  # failed: exit status by folder
+        self.finished = 0  # cells
+        self.metrics = {}  # of running cells, by folder
+        self.environments = environments(jobs) if jobs > 1 else [{}]
+
+    def folder(self, cell):
+        return folder_of(self.out, cell)
+
+    def check(self, cells):
+        """Refuses cells that ran with other flags."""
+        for cell in cells:
+            change = stale(self.folder(cell), flags_of(self.command) | cell)
+            if change:
+                raise Fault(f"{self.folder(cell)} is a run with other flags ({change}); give the same flags, remove it "
+                            f"or choose another --out")
+
+    def run(self, cells):
+        """Runs those of the cells that are not finished."""
+        self.check(cells)
+        self.cells += cells
+        self.waiting = [cell for cell in cells if not is_finished(self.folder(cell))]
+        self.finished += len(cells) - len(self.waiting)
+        for cell in cells:
+            if cell not in self.waiting:
+                self.say(cell, "finished")
+        wrong = []
+
+        def ended(program, status, errors):
+            cell = program.key
+            self.live.clear()
+            print(errors, end="", file=sys.stderr)
+            loss, seconds = loss_of(self.folder(cell)), time.monotonic() - program.began
+            if status == 0 and loss is not None:
+                self.took.append(seconds)
+                self.finished += 1
+                self.say(cell, f"done in {duration(seconds)}, validation loss {loss:.4f}")
+            elif status == 0 or status in processes.INTERRUPTED:
+                self.say(cell, "stopped before its end; the same command goes on")
+            else:
+                self.say(cell, f"failed (exit status {status})")
+                self.failed[self.folder(cell)] = status
+                if status == 2:
+                    wrong.append(self.folder(cell))
+            return not wrong
+
+        try:
+            processes.run_all(self.commands(), self.jobs, ended, self.show, self.environments)
+        except processes.CannotStart as error:
+            raise Fault(str(error)) from None
+        finally:
+            self.live.clear()
+        if wrong:
+            raise Fault(f"{wrong[0]}: the flags are wrong (exit status 2); nothing else was started")
+
+    def commands(self):
+        while self.waiting:
+            cell = self.waiting.pop(0)
+            folder = self.folder(cell)
+            words = words_of(self.command, cell, folder)
+            os.makedirs(self.out, exist_ok=True)
+            if not os.path.exists(folder):
+                with open(folder + ".json", "w", encoding="utf-8") as file:
+                    json.dump({"flags": flags_of(self.command) | cell}, file)
+            self.say(cell, f"runs\n$ {shlex.join(words)}")
+            yield cell, words
+
+    def say(self, cell, text):
+        self.live.clear()
+        print(f"[{self.cells.index(cell) + 1}/{len(self.cells)}] {name_of(cell)}: {text}", flush=True)
+
+    def show(self, running):
+        """A line for each running cell and one for the whole."""
+        if not self.live.on:
+            return
+        lines, left, width = [], [], max(len(name_of(p.key)) for p in running) if running else 0
+        for program in running:
+            step, total, loss, seconds = self.progress(self.folder(program.key))
+            lines.append(f"{name_of(program.key):{width}}  {step}/{total} {progress_bar(step / max(1, total), 20)} "
+                         + (f"loss {loss:.4f}, {duration(seconds)} left" if seconds is not None else "starting"))
+            left.append(seconds)
+        lines.append(f"{self.finished} of {len(self.cells)} cells finished, {len(running)} running"
+                     + self.time_left(running, left))
+        self.live.draw(list(map(printable, lines)))
+
+    def time_left(self, running, left):
+        """", 3m20s left" for all that is to run, from what cells have taken and what the running ones will take."""
+        if None in left or not left:
+            return ""
+        now = time.monotonic()
+        whole = statistics.mean([*self.took, *(now - p.began + s for p, s in zip(running, left))])
+        return f", {duration((sum(left) + len(self.waiting) * whole) / self.jobs)} left"
+
+    def progress(self, folder):
+        """(step, steps, loss, seconds left or None) of a run."""
+        try:
+            if folder not in self.metrics:
+                self.metrics[folder] = read_config(folder), Metrics(folder)
+            config, metrics = self.metrics[folder]
+            metrics.update()
+            steps = metrics.of_kind("step")
+        except BadRun:
+            return 0, 0, math.nan, None  # not begun
+        total = config["run"]["steps"]
+        times = [m["ms"] for m in steps[-50:] if m["ms"] is not None]
+        if not times:
+            return 0, total, math.nan, None
+        last = steps[-1]
+        loss = math.nan if last["loss"] is None else last["loss"]
+        return last["step"], total, loss, max(0, total - last["step"]) * statistics.median(times) / 1000
+
+    def combinations(self):
+        """[(flags less the rate and the seed, {rate: mean loss over seeds or None})] of the cells that have a rate."""
+        found = []
+        for cell in self.cells:
+            flags = {k: v for k, v in cell.items() if k not in (RATE, "seed")}
+            if RATE not in cell:
+                continue
+            if flags not in [f for f, _ in found]:
+                found.append((flags, {}))
+            rates = next(rates for f, rates in found if f == flags)
+            loss = math.inf if self.folder(cell) in self.failed else loss_of(self.folder(cell))
+            rates.setdefault(float(cell[RATE]), []).append(loss)
+        return [(flags, {rate: None if None in losses else statistics.fmean(losses) for rate, losses in rates.items()})
+                for flags, rates in found]
+
+    def extension(self, seeds):
+        """The cells of the rates that follow where the best rate ends a grid, and a line that says so for each."""
+        cells, lines = [], []
+        for flags, losses in self.combinations():
+            rate = next_rate(losses)
+            if rate is not None:
+                lines.append(f"{name_of(flags) or 'the grid'}: the best rate, {min(losses, key=losses.get):g}, is an "
+                             f"end of the grid; {rate:g} follows")
+                cells += [flags | {RATE: f"{rate:g}", "seed": str(seed)} for seed in seeds]
+        return cells, lines
+
+
+def name_of(cell):
+    return " ".join(f"{k}={v}" for k, v in cell.items())
+
+
+def environments(jobs):
+    """One for each of so many cells that run side by side: a GPU, and its share of the cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // jobs))}
+    found = gpus()
+    if found and jobs > len(found):
+        raise Fault(f"--jobs {jobs}: there are {len(found)} GPUs here, for one cell each; to run on CPUs, set "
+                    f"CUDA_VISIBLE_DEVICES=")
+    return [threads | {"CUDA_VISIBLE_DEVICES": gpu} for gpu in found[:jobs]] or [threads]
+
+
+def gpus():
+    """The GPUs that a program here would see, as CUDA_VISIBLE_DEVICES names them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [gpu for gpu in visible.split(",") if gpu not in ("", "-1")]
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+    except OSError:
+        return []
+    return [str(i) for i in range(len(re.findall(r"^GPU \d", listed, re.MULTILINE)))]
+
+
+def count(text):
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: not a whole number of at least 1")
+    return int(text)
 
 
 def main():
@@ -137,6 +401,11 @@ def main():
                         help="values of one flag; repeat for more")
     parser.add_argument("--seeds", metavar="N,N,...", help="(default 1337)")
     parser.add_argument("--out", help="folder of the cells (default runs/sweep)")
+    parser.add_argument("--jobs", type=count, default=1, metavar="N",
+                        help="run N cells at a time: on N GPUs, one each, or with an Nth of the cores each (default 1)")
+    parser.add_argument("--extend-grid", type=count, nargs="?", const=6, default=0, metavar="N",
+                        help=f"where the best value of {RATE} is an end of its grid, run the next one, until the best "
+                             f"lies inside or N were added (default 6)")
     parser.add_argument("--dry-run", action="store_true", help="only say what would run")
     arguments, command = sys.argv[1:], []
     if "--" in arguments:
@@ -160,32 +429,38 @@ def main():
         raise Fault(f"{where}no command to run; put one behind -- or into the file's 'command'")
 
     cells = cells_of(grid, plan.get("cells", []), seeds)
-    folders = [folder_of(out, cell) for cell in cells]
-    failed = []
-    for number, (cell, folder) in enumerate(zip(cells, folders), 1):
-        state = "finished" if is_finished(folder) else "to run"
-        print(f"[{number}/{len(cells)}] {' '.join(f'{k}={v}' for k, v in cell.items())}: {state}", flush=True)
-        if state == "finished" or args.dry_run:
-            continue
-        status = run_cell(command, cell, folder)
-        if status == 2:
-            raise Fault(f"{folder}: the flags are wrong (exit status 2); nothing else was started")
-        if status != 0:
-            failed.append(f"{folder} (exit status {status})")
+    if any(not re.fullmatch(r"[\d.]+(e[+-]?\d+)?", cell.get(RATE, "0")) for cell in cells):
+        raise Fault(f"--grid {RATE}: write numbers, as in {RATE}=0.01,0.02")
+    sweep = Sweep(command, out, args.jobs)
     if args.dry_run:
+        sweep.check(cells)
+        for number, cell in enumerate(cells, 1):
+            state = "finished" if is_finished(sweep.folder(cell)) else "to run"
+            print(f"[{number}/{len(cells)}] {name_of(cell)}: {state}")
         return 0
-    if failed:
-        print(f"sweep.py: failed: {', '.join(failed)}", file=sys.stderr)
-    status = subprocess.run([sys.executable, compare.__file__, *folders, "--out",
+    sweep.run(cells)
+    for _ in range(args.extend_grid):
+        more, lines = sweep.extension(seeds)
+        if not more:
+            break
+        print("\n".join(lines), flush=True)
+        sweep.run(more)
+    for line in sweep.extension(seeds)[1]:
+        print(f"sweep.py: {line.replace('follows', 'would follow (--extend-grid)')}", file=sys.stderr)
+    if sweep.failed:
+        failed = ", ".join(f"{folder} (exit status {status})" for folder, status in sweep.failed.items())
+        print(printable(f"sweep.py: failed: {failed}"), file=sys.stderr)
+    status = subprocess.run([sys.executable, compare.__file__, *map(sweep.folder, sweep.cells), "--out",
                              os.path.join(out, "compare")]).returncode
-    return 1 if failed else status
+    return 1 if sweep.failed else status
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
     except Fault as fault:
-        print(f"sweep.py: error: {fault}", file=sys.stderr)
+        print(printable(f"sweep.py: error: {fault}"), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit("sweep.py: stopped; the same command goes on")
+        print("sweep.py: stopped; the same command goes on", file=sys.stderr)
+        sys.exit(130)

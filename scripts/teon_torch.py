@@ -1,16 +1,18 @@
 """Muon and Teon as one torch.optim.Optimizer: this engine's update, for people who train in PyTorch.
 
     from teon_torch import Teon, stacks_of
-    hidden, rest = stacks_of(model.named_parameters(), stacked=("q_proj", "k_proj", "v_proj"), k=2)
-    optimizers = [Teon(hidden, lr=5e-3), torch.optim.AdamW(rest, lr=5e-3, betas=(0.9, 0.95), weight_decay=0.1)]
+    hidden, others = stacks_of(model)
+    optimizers = [Teon(hidden, lr=5e-3), torch.optim.AdamW(others, lr=5e-3, betas=(0.9, 0.95), weight_decay=0.1)]
 
-Needs nothing but torch. test/test_teon_torch.py holds it against the steps that the engine is tested with, and against
-torch.optim.Muon. The update of a stack of K same-shaped matrices W_k (m x n), arXiv 2601.23261, algorithm 1:
+Needs nothing but torch. The update of a stack of K matrices W_k (m x n, outputs x inputs), arXiv 2601.23261,
+algorithm 1:
 
     M_k <- mu M_k + G_k                                       momentum, as a sum, in float
     Z   <- unfold_i(M_1 .. M_K)                               mode 1: [M_1 M_2 ..]; 2: [M_1^T M_2^T ..]; 3: rows
     vec(M_k) O_k <- fold(Ortho(Z))
     W_k <- (1 - lr wd) W_k - lr sqrt(m / n) O_k
+
+test/test_teon_torch.py holds it against the steps that the engine is tested with, and against torch.optim.Muon.
 """
 import math
 import re
@@ -34,6 +36,23 @@ NEWTON_SCHULZ = {
         (2.300652019954817, -1.6689039845747493, 0.4188073119525673))] + [(1.875, -1.25, 0.375)],
 }
 MARGIN = {"polar-express": 1.01}  # such a set expects a norm of at most 1 / margin
+BATCH_BYTES = 256 << 20  # of momentum that is orthogonalized together, unless a single stack has more
+
+# (stacks, K, parts, m, n) in the order of an unfolding: its rows, then the two dimensions that its columns join.
+UNFOLDED = {1: (0, 2, 3, 1, 4), 2: (0, 2, 4, 1, 3), 3: (0, 2, 1, 3, 4)}
+
+# Matrices that hold Q, K and V below each other (GPT-2, torch.nn.MultiheadAttention), and what stacks_of() stacks.
+JOINED = {"c_attn", "in_proj_weight"}
+QKV = {"q_proj", "k_proj", "v_proj", *JOINED}
+
+# What an option has to be, in words and as a test.
+RATE = ("a finite number, at least 0", lambda x: 0 <= x < math.inf)
+COUNT = ("an integer, at least 1", lambda x: isinstance(x, int) and x >= 1)
+LEGAL = {"lr": RATE, "weight_decay": RATE, "momentum": ("at least 0 and less than 1", lambda x: 0 <= x < 1),
+         "k": COUNT, "parts": COUNT, "ns_steps": COUNT, "mode": ("1, 2 or 3", lambda x: x in (1, 2, 3)),
+         "ortho": (f"svd, {', '.join(NEWTON_SCHULZ)}", lambda x: x == "svd" or x in NEWTON_SCHULZ),
+         "ns_dtype": ("None or a type of floats", lambda x: x is None or getattr(x, "is_floating_point", False)),
+         "update_rms": ("None or a positive number", lambda x: x is None or 0 < x < math.inf)}
 
 
 def orthogonalize(z, method="polar-express", steps=5, dtype=None):
@@ -45,119 +64,208 @@ def orthogonalize(z, method="polar-express", steps=5, dtype=None):
         return (u * (s > cutoff).unsqueeze(-2).to(z.dtype)) @ vt
     triples = NEWTON_SCHULZ[method]
     x = z / (z.norm(dim=(-2, -1), keepdim=True) * MARGIN.get(method, 1.0) + 1e-7)
-    x = x.to(dtype or (torch.bfloat16 if z.is_cuda else z.dtype))
+    x = x.to(dtype or (torch.bfloat16 if z.is_cuda else z.dtype)).reshape(-1, *z.shape[-2:])
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     for step in range(steps):
         a, b, c = triples[min(step, len(triples) - 1)]
         r = x @ x.mT
-        x = a * x + (b * r + c * r @ r) @ x
-    return (x.mT if tall else x).to(z.dtype)
-
-
-def unfold(slices, mode):
-    """K matrices (m x n) as one: m x nK (mode 1), n x mK (mode 2) or K x mn (mode 3)."""
-    if mode == 1:
-        return torch.cat(slices, dim=1)
-    if mode == 2:
-        return torch.cat([x.mT for x in slices], dim=1)
-    return torch.stack([x.flatten() for x in slices])
-
-
-def fold(z, mode, shape, K):
-    """The slices that unfold() joined."""
-    if mode == 1:
-        return z.chunk(K, dim=1)
-    if mode == 2:
-        return [x.mT for x in z.chunk(K, dim=1)]
-    return [row.view(shape) for row in z]
+        x = torch.baddbmm(x, torch.baddbmm(r, r, r, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).to(z.dtype).view(z.shape)
 
 
 class Teon(torch.optim.Optimizer):
-    """params: matrices, or groups (dicts) whose "params" are one role's matrices in the order of the layers;
-    consecutive k of them are a stack (a shorter one may remain). k = 1 is Muon. A matrix whose gradient is None ends
-    the step with an error: its stack would be another one.
+    """params: matrices, or groups (dicts) whose "params" are one role's matrices in the order of the layers, as
+    stacks_of() makes them; consecutive k of them are a stack (a shorter one may remain). k = 1 is Muon. A matrix
+    without a gradient is left alone, and the others of its stack are orthogonalized without it.
 
     parts: each matrix holds so many roles below each other (3: a joined QKV), which are stacked separately.
     transposed: matrices are stored input x output (transformers' Conv1D), so that m and n change places.
     rms_match: scales O_k so that the mean slice has the size that Muon's update has (docs/teon.md).
     normalize_slices: each M_k is divided by its norm before it is stacked.
-    update_rms: instead of sqrt(m / n), the factor update_rms sqrt(max(m, n)) (Moonlight, arXiv 2502.16982: 0.2)."""
+    update_rms: instead of sqrt(m / n), the factor update_rms sqrt(max(m, n)) (Moonlight, arXiv 2502.16982: 0.2).
+    capturable: step() may be captured as a CUDA graph after one step without; then lr is a tensor on the GPU, or fixed.
+
+    Matrices of a group that have one shape are updated together, in a number of launches that does not depend on how
+    many they are. Raises ValueError for options and matrices that fit no stack, and leaves the optimizer as it was."""
 
     def __init__(self, params, lr=0.02, momentum=0.95, weight_decay=0.1, nesterov=False, k=1, mode=1,
                  ortho="polar-express", ns_steps=5, ns_dtype=None, rms_match=False, normalize_slices=False, parts=1,
-                 transposed=False, update_rms=None):
-        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, k=k,
-                                      mode=mode, ortho=ortho, ns_steps=ns_steps, ns_dtype=ns_dtype,
-                                      rms_match=rms_match, normalize_slices=normalize_slices, parts=parts,
-                                      transposed=transposed, update_rms=update_rms))
-        for group in self.param_groups:
-            self._check(group)
+                 transposed=False, update_rms=None, maximize=False, capturable=False):
+        defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, k=k, mode=mode,
+                        ortho=ortho, ns_steps=ns_steps, ns_dtype=ns_dtype, rms_match=rms_match,
+                        normalize_slices=normalize_slices, parts=parts, transposed=transposed, update_rms=update_rms,
+                        maximize=maximize, capturable=capturable)
+        self._check(defaults | {"params": []})
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group):
+        super().add_param_group(param_group)
+        try:
+            self._check(self.param_groups[-1])
+        except Exception:
+            del self.param_groups[-1]
+            raise
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        for group in self.param_groups:  # of a version that had fewer options
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+
+    def load_state_dict(self, state_dict):
+        given = {}
+        handle = self.register_load_state_dict_pre_hook(lambda _, final: given.update(final))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+        # Optimizer casts all state to the parameter's type; the momentum of a bfloat16 matrix stays float.
+        loaded = [i for group in given["param_groups"] for i in group["params"]]
+        for i, p in zip(loaded, (p for group in self.param_groups for p in group["params"])):
+            if "momentum" in given["state"].get(i, {}):
+                self.state[p]["momentum"] = given["state"][i]["momentum"].to(p.device, _momentum_type(p))
 
     @staticmethod
     def _check(group):
-        if group["ortho"] != "svd" and group["ortho"] not in NEWTON_SCHULZ:
-            raise ValueError(f"ortho {group['ortho']!r}: one of svd, {', '.join(NEWTON_SCHULZ)}")
-        if group["mode"] not in (1, 2, 3) or group["k"] < 1 or group["ns_steps"] < 1:
-            raise ValueError(f"mode {group['mode']}, k {group['k']}, ns_steps {group['ns_steps']}: "
-                             "mode is 1, 2 or 3, the others at least 1")
-        shapes = {tuple(p.shape) for p in group["params"]}
-        if any(len(shape) != 2 for shape in shapes) or (group["k"] > 1 and len(shapes) > 1):
-            raise ValueError(f"a group's parameters are matrices, of one shape where they are stacked; found "
-                             f"{sorted(shapes)}")
-        if any(shape[1 if group["transposed"] else 0] % group["parts"] for shape in shapes):
-            raise ValueError(f"matrices of {sorted(shapes)} cannot be cut into {group['parts']} parts")
+        where = group.get("role", "a group of matrices")
+        if torch.is_tensor(group["lr"]) and group["lr"].numel() != 1:
+            raise ValueError(f"{where}: Tensor lr must be 1-element; it has {group['lr'].numel()}")
+        for name, (legal, test) in LEGAL.items():
+            if not test(group[name]):
+                raise ValueError(f"{where}: {name} is {group[name]!r}; it has to be {legal}")
+        if group["capturable"] and group["ortho"] == "svd":
+            raise ValueError(f"{where}: svd waits for the GPU, so it cannot be captured; choose another ortho")
+        for p in group["params"]:
+            if p.ndim != 2 or not p.numel() or not p.is_floating_point():
+                raise ValueError(f"{where}: a tensor of shape {tuple(p.shape)} and {p.dtype} is no matrix of floats; "
+                                 "leave it to AdamW")
+            outputs = p.shape[1 if group["transposed"] else 0]
+            if outputs % group["parts"]:
+                raise ValueError(f"{where}: {outputs} outputs cannot be cut into {group['parts']} parts")
+        kinds = {(tuple(p.shape), p.dtype, str(p.device)) for p in group["params"]}
+        if group["k"] > 1 and len(kinds) > 1:
+            raise ValueError(f"{where}: stacked matrices have one shape, type and device; found "
+                             f"{', '.join(sorted(map(str, kinds)))}")
 
     @torch.no_grad()
     def step(self, closure=None):
+        """One update; returns what closure returns. Raises RuntimeError, before anything moves, for sparse gradients
+        and for a capture that was not prepared."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         for group in self.param_groups:
-            directions = [self._direction(p, group) for p in group["params"]]
-            for p in group["params"]:
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-            for first in range(0, len(directions), group["k"]):
-                stack = slice(first, first + group["k"])
-                self._update(group["params"][stack], directions[stack], group)
+            moving = [p for p in group["params"] if p.grad is not None]
+            if any(p.grad.layout != torch.strided for p in moving):
+                raise RuntimeError("Teon does not support sparse gradients")
+            if capturing and not (group["capturable"] and all("momentum" in self.state[p] for p in moving)):
+                raise RuntimeError("to capture step(), construct Teon with capturable=True and take one step before")
+        for group in self.param_groups:
+            for stacks in self._batches(group):
+                self._update(stacks, group)
         return loss
 
-    def _direction(self, p, group):
-        if p.grad is None:
-            raise RuntimeError(f"a matrix of shape {tuple(p.shape)} has no gradient; leave it out of the optimizer")
-        m = self.state[p].setdefault("momentum", torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)))
-        m.mul_(group["momentum"]).add_(p.grad)
-        return m * group["momentum"] + p.grad if group["nesterov"] else m
-
     @staticmethod
-    def _update(params, directions, group):
-        def roles(x):  # views, m x n each
-            return (x.mT if group["transposed"] else x).chunk(group["parts"])
+    def _batches(group):
+        """The stacks of a group (lists of matrices that have a gradient) in lists that are updated together."""
+        alike = {}
+        for first in range(0, len(group["params"]), group["k"]):
+            stack = [p for p in group["params"][first:first + group["k"]] if p.grad is not None]
+            if stack:
+                alike.setdefault((len(stack), stack[0].shape, stack[0].dtype, stack[0].device), []).append(stack)
+        for (K, shape, *_), stacks in alike.items():
+            most = max(1, BATCH_BYTES // (4 * K * shape.numel()))
+            yield from (stacks[first:first + most] for first in range(0, len(stacks), most))
 
-        for weights, slices in zip(zip(*map(roles, params)), zip(*map(roles, directions))):
-            (m, n), K = slices[0].shape, len(slices)
-            if group["normalize_slices"]:
-                slices = [x / (x.norm() + 1e-7) for x in slices]
-            z = unfold(slices, group["mode"])
-            factor = group["update_rms"] * math.sqrt(max(m, n)) if group["update_rms"] else math.sqrt(m / n)
-            if group["rms_match"]:
-                factor *= math.sqrt(min(m, n) / (min(z.shape) / K))
-            o = orthogonalize(z, group["ortho"], group["ns_steps"], group["ns_dtype"])
-            for w, update in zip(weights, fold(o, group["mode"], (m, n), K)):
-                w.add_(update, alpha=-group["lr"] * factor)
+    def _update(self, stacks, group):
+        """One step of stacks of one size, whose matrices have one shape: they are the first dimension of all below."""
+        params = [p for stack in stacks for p in stack]
+        dtype, K = _momentum_type(params[0]), len(stacks[0])
+        for p in params:
+            if "momentum" not in self.state[p]:
+                self.state[p]["momentum"] = torch.zeros_like(p, dtype=dtype)
+        momenta = [self.state[p]["momentum"] for p in params]
+
+        grads = torch.stack([p.grad for p in params]).to(dtype)
+        grads = -grads if group["maximize"] else grads
+        momentum = torch.stack(momenta).mul_(group["momentum"]).add_(grads)
+        torch._foreach_copy_(momenta, momentum.unbind())
+        direction = grads.add_(momentum, alpha=group["momentum"]) if group["nesterov"] else momentum
+
+        x = direction.mT if group["transposed"] else direction
+        x = x.unflatten(0, (len(stacks), K)).unflatten(2, (group["parts"], -1))  # stacks, K, parts, m, n
+        m, n = x.shape[-2:]
+        if group["normalize_slices"]:
+            x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+        # With k = 1 every mode is Muon. A last stack of one keeps its role's mode, as in the engine: in mode 3 its
+        # update has the size that those of the other stacks have.
+        order = UNFOLDED[group["mode"] if group["k"] > 1 else 1]
+        x = x.permute(order)
+        z = x.flatten(-2)
+        factor = group["update_rms"] * math.sqrt(max(m, n)) if group["update_rms"] else math.sqrt(m / n)
+        if group["rms_match"]:
+            factor *= math.sqrt(min(m, n) / (min(z.shape[-2:]) / K))
+        o = orthogonalize(z, group["ortho"], group["ns_steps"], group["ns_dtype"])
+        o = o.unflatten(-1, x.shape[-2:]).permute([order.index(i) for i in range(5)]).flatten(2, 3).flatten(0, 1)
+        o = o.mT if group["transposed"] else o
+
+        # A tensor stays on its device: reading it would wait, and a captured step would keep its value.
+        lr = group["lr"].to(o.device).squeeze() if torch.is_tensor(group["lr"]) else group["lr"]
+        weights = torch.stack(params).to(dtype).mul_(1 - lr * group["weight_decay"]).sub_(o * (lr * factor))
+        torch._foreach_copy_(params, weights.to(params[0].dtype).unbind())
 
 
-def stacks_of(named_parameters, stacked=("q_proj", "k_proj", "v_proj"), k=2,
-              embeddings=("embed", "wte", "wpe", "lm_head")):
-    """(groups for Teon, the other parameters for AdamW). Parameters whose names differ in the layer's number only are
-    one role; those with a word of `stacked` in their name are stacked k by k, the other matrices of layers are
-    Muon's."""
-    roles, rest = {}, []
-    for name, p in named_parameters:
-        if p.ndim == 2 and re.search(r"\.\d+\.", name) and not any(word in name for word in embeddings):
-            roles.setdefault(re.sub(r"\.\d+\.", ".*.", name, count=1), []).append(p)
+def _momentum_type(p):
+    return torch.promote_types(p.dtype, torch.float32)
+
+
+def stacks_of(model, stacked=None, k=2, adamw=()):
+    """Sorts the parameters of an nn.Module: (groups for Teon, groups for AdamW).
+
+    Teon has the matrices of numbered layers, such as layers.3.up_proj.weight, but no embedding and not the last matrix
+    of an nn.Sequential, its head. Those of one shape whose names differ in the layer's number only are a role, and a
+    group; its "role" is the name with * for the number. AdamW has two groups: all else that has two dimensions or more,
+    and vectors (norms and biases), whose weight_decay is 0.
+
+    stacked: the roles that are stacked k by k, by a part of their names ("q_proj", not "proj"); the others are Muon's.
+    Default: Q, K and V where the model has them. Joined ones are cut into their parts, and a Conv1D's is turned.
+    adamw: what else goes to AdamW, by a part of its name.
+    Raises ValueError for a name that matches nothing, and for a model without such matrices."""
+    def has(name, words):
+        return not set(words).isdisjoint(name.split("."))
+
+    outer = {id(p) for module in model.modules() if isinstance(module, torch.nn.Embedding) for p in module.parameters()}
+    if isinstance(model, torch.nn.Sequential):
+        matrices = [p for _, p in model.named_parameters(remove_duplicate=False) if p.ndim == 2]
+        outer |= {id(p) for p in matrices[-1:]}
+    conv1d = {f"{name}.weight" for name, module in model.named_modules() if type(module).__name__ == "Conv1D"}
+    roles, decayed, vectors = {}, {}, []
+    for name, p in model.named_parameters():
+        role = re.sub(r"(^|\.)\d+\.", r"\1*.", name, count=1)
+        if p.ndim < 2:
+            vectors.append(p)
+        elif p.ndim > 2 or role == name or id(p) in outer or has(name, adamw):
+            decayed[name] = p
         else:
-            rest.append(p)
-    return [{"params": params, "k": k if any(word in role for word in stacked) else 1}
-            for role, params in roles.items()], rest
+            roles.setdefault((role, p.shape, name in conv1d), []).append(p)
+    found = {"stacked": [role for role, _, _ in roles], "adamw": list(decayed)}
+    for option, words in (("stacked", stacked or ()), ("adamw", adamw)):
+        for word in words:
+            if not any(has(name, [word]) for name in found[option]):
+                raise ValueError(f"{option}: {word!r} matches no matrix; there are {', '.join(found['stacked'])}")
+    if not roles:
+        raise ValueError("the model has no matrices in numbered layers (such as layers.0.up_proj.weight); give Teon "
+                         "its groups yourself")
+
+    hidden = []
+    for (role, (rows, columns), transposed), params in roles.items():
+        m, n = (columns, rows) if transposed else (rows, columns)
+        parts = m // n if has(role, JOINED) else 1
+        if has(role, JOINED) and parts * n != m:
+            raise ValueError(f"{role}: {m} x {n} does not join matrices of {n} x {n}; leave it to AdamW (adamw=...)")
+        hidden.append({"params": params, "role": role, "parts": parts, "transposed": transposed,
+                       "k": k if has(role, QKV if stacked is None else stacked) else 1})
+    return hidden, [{"params": list(decayed.values())}, {"params": vectors, "weight_decay": 0.0}]

@@ -7,11 +7,11 @@ On a terminal it stays until the run's last step (Ctrl-C to leave); else, or wit
 """
 
 import argparse
-import shutil
 import sys
 import time
 
-from run_folder import exit_code, is_done, open_run
+from live import Live, clipped, duration, progress_bar
+from run_folder import exit_code, is_done, open_run, printable
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -31,14 +31,6 @@ def sparkline(values, width):
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
 
 
-def duration(seconds):
-    hours, rest = divmod(int(round(seconds)), 3600)
-    minutes, seconds = divmod(rest, 60)
-    if hours:
-        return f"{hours}h{minutes:02d}m"
-    return f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"
-
-
 def median(values):
     ordered = sorted(values)
     return ordered[len(ordered) // 2]
@@ -48,23 +40,18 @@ def number(value, form):
     return "not finite" if value is None else format(value, form)
 
 
-def progress_bar(share, width):
-    filled = int(share * width)
-    return "█" * filled + "░" * (width - filled)
-
-
 def view(run, config, metrics, width):
     """The state as lines of text."""
     total = config["run"]["steps"]
     steps, evals, events = map(metrics.of_kind, ("step", "eval", "event"))
     out = [f"run    {run}"]
     if not steps:
-        return out + ["step   none yet"]
+        return [*map(printable, out), "step   none yet"]
     last, room = steps[-1], max(10, width - 30)
     ms, rate = (median([step[key] for step in steps[-50:] if step[key] is not None] or [0])
                 for key in ("ms", "tokens_per_s"))
     left = "done" if last["step"] >= total else f"{duration((total - last['step']) * ms / 1000)} left"
-    share = min(1.0, last["step"] / total) if total else 0
+    share = min(1.0, last["step"] / total) if total > 0 else 0
     out.append(f"step   {last['step']}/{total} {progress_bar(share, min(40, room))} {100 * share:.0f}% {left}")
     out.append(f"loss   {number(last['loss'], '.4f')} {sparkline([step['loss'] for step in steps], min(60, room))}")
     if evals:
@@ -74,7 +61,7 @@ def view(run, config, metrics, width):
                f"learning rate {number(last['lr'], '.2e')}")
     for event in events[-3:]:
         out.append(f"event  step {event['step']}: {event['event']}: {event['reason']}")
-    return out
+    return list(map(printable, out))
 
 
 def main():
@@ -84,19 +71,13 @@ def main():
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between looks (1)")
     options = parser.parse_args()
     config, metrics = open_run(options.run)
-    live = sys.stdout.isatty() and not options.once
-    drawn = 0
+    live = Live(on=sys.stdout.isatty() and not options.once)
     while True:
-        width = shutil.get_terminal_size().columns
-        text = [line[:width] for line in view(options.run, config, metrics, width)]
-        # Over the last drawing: up, and each line to its end.
-        end = "\x1b[K\n" if live else "\n"
-        sys.stdout.write((f"\x1b[{drawn}A" if drawn else "") + "".join(line + end for line in text))
-        if live and drawn > len(text):
-            sys.stdout.write("\x1b[J")
-        sys.stdout.flush()
-        drawn = len(text)
-        if not live or is_done(config, metrics):
+        text = view(options.run, config, metrics, live.width())
+        live.draw(text)
+        if not live.on:
+            print("\n".join(clipped(text, live.width())))
+        if not live.on or is_done(config, metrics):
             return 0
         time.sleep(options.interval)
         metrics.update()

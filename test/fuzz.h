@@ -1,18 +1,30 @@
-// Damaged inputs, the same ones each time: mutations of a whole one, more of them under `make soak`.
+// Damaged inputs: mutations of a whole one. They are the same ones each time, but `make soak` (test/soak.py) runs the tests
+// whose names end in (fuzz) again and again, with other ones.
 #pragma once
 
 #include <cstdlib>
+#include <fstream>
 #include <random>
 #include <span>
 #include <string>
 
 namespace teon::test {
 
-inline int fuzz_rounds(int usual) { return std::getenv("TEON_SOAK") ? 20 * usual : usual; }
+// The seed, moved by TEON_FUZZ_SEED.
+inline uint64_t fuzz_seed(uint64_t seed) {
+    const char* text = std::getenv("TEON_FUZZ_SEED");
+    return text ? seed + 1000 * std::strtoull(text, nullptr, 10) : seed;
+}
+
+// Called by each test once with the number of inputs that it tries; counted in the file TEON_FUZZ_COUNT.
+inline int fuzz_rounds(int rounds) {
+    if (const char* path = std::getenv("TEON_FUZZ_COUNT")) std::ofstream(path, std::ios::app) << rounds << "\n";
+    return rounds;
+}
 
 class Fuzz {
 public:
-    explicit Fuzz(uint64_t seed) : random_(seed) {}
+    explicit Fuzz(uint64_t seed) : random_(fuzz_seed(seed)) {}
 
     size_t below(size_t n) { return static_cast<size_t>(random_() % n); }
     template <typename List>

@@ -7,6 +7,7 @@
 #include "data/shards.h"
 #include "runtime/check.h"
 #include "test/catch.h"
+#include "test/fuzz.h"
 #include "test/write_shard.h"
 
 using namespace teon;
@@ -61,8 +62,8 @@ bool valid(const Input& input) {
 
 TEST_CASE("data/shards: generated headers are accepted exactly when they are valid (fuzz)") {
     const char* asked = std::getenv("FUZZ_SHARDS");
-    const long long inputs = asked ? std::atoll(asked) : 1000000;
-    std::mt19937_64 random(20240520);
+    const long long inputs = asked ? std::atoll(asked) : fuzz_rounds(1000000);
+    std::mt19937_64 random(fuzz_seed(20240520));
     long long accepted = 0, wrong = 0;
     for (long long i = 0; i < inputs; ++i) {
         const Input input = generate(random);

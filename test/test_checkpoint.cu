@@ -23,14 +23,13 @@
 #include "test/temp_dir.h"
 
 #include "test/catch.h"
+#include "test/fuzz.h"
 
 using namespace teon;
 using namespace teon::test;
 namespace fs = std::filesystem;
 
 namespace {
-
-int times(int in_ci, int in_soak) { return std::getenv("TEON_SOAK") ? in_soak : in_ci; }
 
 DecoderConfig small_config(bool llama, int L = 2) {
     DecoderConfig c = llama ? llama_config("tiny") : gpt2_config("tiny");
@@ -64,6 +63,21 @@ struct Trained {
             put(model->params().master(i), model->table()[i].size(), seed++);
         model->params().sync_work(ctx.stream);
         for (const StateTensor& t : optimizer->state()) put(t.data, int64_t{t.rows} * t.cols, seed++);
+    }
+    // As training leaves it.
+    void clear_padding() {
+        for (int i = 0; i < model->table().count(); ++i) {
+            const ParamRow& row = model->table()[i];
+            std::vector<float> values(static_cast<size_t>(row.size()));
+            download(values.data(), model->params().master(i), row.size(), ctx.stream);
+            ctx.stream.synchronize();
+            for (int64_t at = 0; at < row.size(); ++at)
+                if (at / row.cols >= row.logical_rows || at % row.cols >= row.logical_cols)
+                    values[static_cast<size_t>(at)] = 0;
+            upload(model->params().master(i), values.data(), row.size(), ctx.stream);
+            ctx.stream.synchronize();
+        }
+        model->params().sync_work(ctx.stream);
     }
     void put(float* to, int64_t n, uint64_t seed) {
         const std::vector<float> values = random_values<float>(n, seed);
@@ -104,6 +118,7 @@ struct Trained {
         s.control.loss_stats = {0.1f, 1e-30f, 17};
         s.control.grad_norm_stats = {1e30f, 0.3f, 128};
         s.run = {{"options", {{"lr", 0.1f}}}};
+        s.log = {1000 * step, 0xfedcba9876543210};
         return s;
     }
 };
@@ -212,6 +227,36 @@ TEST_CASE("checkpoint/checkpoint: model.safetensors holds the weights without pa
                 }
         REQUIRE(content(checkpoint + "/tokenizer/tokens.bin") == "tokens");
         REQUIRE(content(checkpoint + "/tokenizer.json") == "{}");
+    }
+}
+
+TEST_CASE("checkpoint/checkpoint: each weight is in it once, and one of an older version holds all that it needs") {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+        TempDir folder;
+        FaultyFiles files;
+        Trained saved(1, Method::teon, false, dtype);
+        saved.clear_padding();
+        const std::string checkpoint = saved.save(folder.path(), 7, files).folder;
+        REQUIRE_FALSE(fs::exists(checkpoint + "/optimizer/master.safetensors"));
+        auto check = [&] {
+            Trained loaded(1000, Method::teon, false, dtype);
+            read_tensors(checkpoint, loaded.model->params(), loaded.optimizer->state(), loaded.ctx.stream);
+            REQUIRE(same_bits(loaded.bits(), saved.bits()));
+        };
+        check();
+        // Versions before 0.2 wrote the masters a second time, as stored, and resumed from that file alone.
+        std::vector<TensorData> tensors;
+        std::vector<float> masters = saved.bits();
+        const float* at = masters.data();
+        for (const ParamRow& row : saved.model->table().rows()) {
+            tensors.push_back({row.name, "F32", {row.rows, row.cols}, at});
+            at += row.size();
+        }
+        std::string bytes = safetensors_header(tensors, {{"format", "pt"}});
+        bytes.append(reinterpret_cast<const char*>(masters.data()), static_cast<size_t>(at - masters.data()) * 4);
+        replace(checkpoint + "/optimizer/master.safetensors", bytes);
+        fs::remove(checkpoint + "/model.safetensors");
+        check();
     }
 }
 
@@ -329,16 +374,17 @@ TEST_CASE(
         }
 }
 
-TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the checkpoint before it taken") {
+TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the checkpoint before it taken (fuzz)") {
     Trained run(1, Method::teon, false, DType::f32, 1);
     TempDir pristine, folder;
     FaultyFiles files;
     REQUIRE(run.save(pristine.path(), 10, files).fault == "");
     REQUIRE(run.save(pristine.path(), 20, files).fault == "");
     const std::string older = folder / "step_00000010", newer = folder / "step_00000020";
-    std::mt19937_64 random(5);
+    std::mt19937_64 random(fuzz_seed(5));
     auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
-    for (int i = 0; i < times(100, 500); ++i) {
+    const int rounds = fuzz_rounds(100);
+    for (int i = 0; i < rounds; ++i) {
         fs::remove_all(older), fs::remove_all(newer);
         fs::copy(pristine.path(), folder.path(), fs::copy_options::recursive);
         const std::vector<std::string> names = files_of(newer);
@@ -510,6 +556,55 @@ TEST_CASE(
     }
 }
 
+TEST_CASE("checkpoint/checkpoint: the last good one is one that was read back whole, not one that says so") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointPlan plan = run.plan(folder.path());
+    auto save = [&](int64_t step, int skipped, int64_t keep_last) {
+        plan.keep_last = keep_last;
+        CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
+        TrainingState state = Trained::state(step);
+        state.control.skipped_in_row = skipped;
+        writer.save(state, run.ctx.stream);
+        REQUIRE(writer.result(true)->fault == "");
+    };
+    save(10, 0, 0);
+    save(20, 0, 0);
+    save(25, 0, 0);
+    const std::string weights = folder / "step_00000025/model.safetensors";
+    std::string bytes = content(weights);
+    bytes[bytes.size() / 2] ^= 4;
+    replace(weights, bytes);
+    save(30, 1, 1);
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{20, 30});
+    REQUIRE(newest_good_checkpoint(folder.path()) == 20);
+}
+
+TEST_CASE("checkpoint/checkpoint: the next one takes the place of an interim one, but for the last good one") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointWriter writer(run.plan(folder.path()), run.model->params(), run.optimizer->state(), files);
+    auto save = [&](int64_t step, bool interim, int skipped) {
+        TrainingState state = Trained::state(step);
+        state.interim = interim;
+        state.control.skipped_in_row = skipped;
+        writer.save(state, run.ctx.stream);
+        REQUIRE(writer.result(true)->fault == "");
+    };
+    save(10, false, 0);
+    save(15, true, 0);
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{10, 15});
+    REQUIRE(read_training_state(folder / "step_00000015").interim);
+    save(20, false, 0);
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{10, 20});
+    save(25, true, 0);
+    save(27, true, 3);
+    save(30, false, 6);
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{10, 20, 25, 30});
+}
+
 TEST_CASE("checkpoint/checkpoint: nothing is saved where the log cannot be") {
     TempDir folder;
     FaultyFiles files;
@@ -540,7 +635,7 @@ TEST_CASE("checkpoint/checkpoint: state of another run is refused by name") {
         try {
             read_tensors(checkpoint, other->model->params(), other->optimizer->state(), other->ctx.stream);
         } catch (const Error& error) { message = error.what(); }
-        REQUIRE(message.find(checkpoint + "/optimizer/") == 0);
+        REQUIRE(message.find(checkpoint + (other == &adamw ? "/optimizer/" : "/model.safetensors")) == 0);
     }
 }
 

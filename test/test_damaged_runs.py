@@ -16,7 +16,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from test_sweep import write_run
+from test_compare import write_run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -57,13 +57,22 @@ ANY_JSON = {"empty": lambda _: b"", "not JSON": lambda data: data[:-20], "an arr
 CONFIG = ANY_JSON | {
     "no steps": replace(b'"steps"', b'"stairs"'), "steps of text": replace(b'"steps": 20', b'"steps": "20"'),
     "no options": replace(b'"options"', b'"opinions"'), "data of text": replace(b'"data": {', b'"data": "x", "y": {'),
-    "a shard without a path": replace(b'"path"', b'"road"'), "no program": replace(b'"program"', b'"pogrom"')}
+    "a shard without a path": replace(b'"path"', b'"road"'), "no program": replace(b'"program"', b'"pogrom"'),
+    "steps beyond 64 bits": replace(b'"steps": 20', b'"steps": 1' + b"0" * 400),
+    "NaN": replace(b'"lr": 0.01', b'"lr": NaN'), "beyond a double": replace(b'"lr": 0.01', b'"lr": 1e999'),
+    "half of a surrogate pair": replace(b'"train_gpt2"', rb'"\ud800"')}
 METRICS = {
     "not JSON": line(3, b"{"), "an array": line(3, b"[]"), "too deep": line(3, DEEP),
     "no kind": line(3, b'{"step": 4}'),
     "no step": line(3, b'{"kind": "step"}'), "a step of text": line(3, b'{"kind": "step", "step": "4"}'),
     "a loss of text": replace(b'"loss": 4.9', b'"loss": "low"'), "not UTF-8": line(3, b"\xff\xfe\xff"),
-    "a binary file": lambda _: bytes(range(256)) * 8 + b"\n"}
+    "a binary file": lambda _: bytes(range(256)) * 8 + b"\n",
+    "NaN": replace(b'"loss": 4.9', b'"loss": NaN'), "infinity": replace(b'"loss": 4.9', b'"loss": -Infinity'),
+    "a loss beyond a float": replace(b'"loss": 4.9', b'"loss": 4.9e300'),
+    "a loss beyond a double": replace(b'"loss": 4.9', b'"loss": 4.9e999'),
+    "an integer beyond 64 bits": replace(b'"tokens": 100,', b'"tokens": 1' + b"0" * 400 + b","),
+    "an integer of many digits": replace(b'"tokens": 100,', b'"tokens": 1' + b"0" * 5000 + b","),
+    "half of a surrogate pair": replace(b'"role": "q"', rb'"role": "\udc00"')}
 TRAINER = ANY_JSON | {"no step": replace(b'"step"', b'"stop"'), "no guard": replace(b'"guard"', b'"gourd"'),
                       "guard without loss": replace(b'"loss"', b'"lass"'),
                       "options of text": replace(b'"options": {}', b'"options": "x"')}
@@ -98,6 +107,7 @@ class DamagedTest(unittest.TestCase):
                 runpy.run_path(words[0], run_name="__main__")
             except SystemExit as end:
                 status = end.code or 0
+        self.output = output.getvalue()
         return status, errors.getvalue()
 
     def complaint(self, *command, status=(1, 2)):
@@ -141,6 +151,23 @@ class DamagedTest(unittest.TestCase):
                     self.assertEqual([e.startswith(f"compare.py: left out: {path}") for e in errors.splitlines()],
                                      [True, False])
                     self.assertIn("| adamw | 1 |", (runs / "out" / "compare.md").read_text())
+
+    def test_a_terminal_is_not_steered(self):
+        escape = "\\u001b]0;title\\u0007\\u202e"
+        run = write_run(self.folder / "run\x1b[31m")
+        event = f'{{"kind": "event", "step": 20, "event": "spike", "reason": "{escape}"}}\n'
+        (run / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text() + event)
+        (run / "config.json").write_text((run / "config.json").read_text().replace(
+            '"lr": 0.01', f'"lr": 0.01, "schedule": "{escape}"'))
+        write_run(self.folder / "other", schedule="cosine")
+        write_run(self.folder / "bad\x1b[31m").joinpath("metrics.jsonl").write_text("{\n")
+        for script in (["watch.py", run], ["watch.py", self.folder / "bad\x1b[31m"],
+                       ["compare.py", self.folder, "--out", self.folder / "out"]):
+            with self.subTest(script=script[0]), mock.patch.dict(sys.modules, matplotlib=None):
+                _, errors = self.run_script(*script)
+                text = self.output + errors
+                self.assertNotRegex(text, "[\x00-\x09\x0b-\x1f\x7f\u202e]")
+                self.assertIn(r"\x1b", text)
 
     def test_baselines(self):
         run = write_run(self.folder / "run")

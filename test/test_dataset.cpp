@@ -97,6 +97,35 @@ TEST_CASE("data/dataset: what the manifests of all folders say is what is there,
     REQUIRE(complaint([&] { open_dataset(b.path, "train"); }).find(extra) == 0);
 }
 
+TEST_CASE("data/dataset: the manifest's split decides over the name, and no shard is in both splits") {
+    TempDir folder;
+    Prepared a(folder / "a", "one", 9, {50, 100, 200});
+    auto names = [&](const char* split) {
+        std::string out;
+        for (const ShardInfo& shard : open_dataset(a.path, split).shards)
+            out += std::filesystem::path(shard.path).filename().string() + " ";
+        return out;
+    };
+    REQUIRE(names("train") == "d_train_000001.bin d_train_000002.bin ");
+    a.manifest["shards"][0]["split"] = "train";
+    a.manifest["shards"][1]["split"] = "val";
+    a.write_manifest();
+    REQUIRE(names("train") == "d_train_000002.bin d_val_000000.bin ");
+    REQUIRE(names("val") == "d_train_000001.bin ");
+
+    const DataSet train = open_dataset(a.path, "train"), val = open_dataset(a.path, "val");
+    REQUIRE_NOTHROW(check_disjoint(train, val));
+    std::filesystem::create_directory_symlink(a.path, folder / "link");
+    for (const std::string& same : {a.path + "/*.bin", folder / "link/d_val_000000.bin"})
+        REQUIRE(complaint([&] {
+                    check_disjoint(train, open_dataset(same, "val"));
+                }).find("trained on and validated on") != std::string::npos);
+
+    a.manifest["shards"].push_back(a.manifest["shards"][0]);
+    a.write_manifest();
+    REQUIRE(complaint([&] { open_dataset(a.path, "val"); }).find("has d_val_000000.bin twice") != std::string::npos);
+}
+
 TEST_CASE("data/dataset: without a manifest there is nothing to compare, and a damaged one is named") {
     TempDir folder;
     write_shard(folder / "x_train_000000.bin", {1, 2, 3});

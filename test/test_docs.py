@@ -33,13 +33,14 @@ NOT_RUN = {  # the beginning of a command: why
     "make demo": "what `make demo` is for", "make test": "this is a part of it",
            "make -j all": "the tests were built so",
     "make setup": "installs", "scripts/setup.sh dev": "installs", "make lint": "clang-format and ruff may not be here",
-    ".venv/bin/python scripts/prepare.py fineweb": "needs a network", "sbatch": "needs a Slurm cluster",
+    "python3 scripts/prepare.py fineweb": "needs a network", "sbatch": "needs a Slurm cluster",
            "torchrun": "needs GPUs",
-    ".venv/bin/python scripts/reproduce.py": "test_reproduce.py runs it",
-           "python3 scripts/reproduce.py": "test_reproduce.py runs it",
+    "python3 scripts/reproduce.py": "test_reproduce.py runs it",
     "transformers serve": "a server", "vllm serve": "a server on a GPU", "curl": "needs the server",
            "lm_eval": "test_lm_eval.py runs it",
-    ".venv/bin/python scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
+    "python3 scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
+    "pip install ./scripts": "test_teon_torch.py does it",
+    "python3 scripts/teon_torch_example.py": "test_teon_torch.py runs it where torch is",
     "timeout -s KILL": "test_prepare.py kills it at every moment",
 }
 SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64",
@@ -150,7 +151,7 @@ class CommandsTest(unittest.TestCase):
             elif out:
                 earlier[out] = words[1:]
             words = shrink(words)
-        if words[0].endswith("python3") or words[0] == ".venv/bin/python":
+        if words[0].endswith(("python3", "bin/python")):
             words[0] = sys.executable
         elif words[0].startswith("scripts/") and words[0].endswith(".py"):
             words.insert(0, sys.executable)

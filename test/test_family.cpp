@@ -66,6 +66,16 @@ TEST_CASE("model/family: what is written to config.json is read back") {
     }
 }
 
+TEST_CASE("model/family: both of transformers' names of an activation are read") {
+    for (const ModelFamily& family : families()) {
+        const json j = written(changed(family));
+        if (family.name == "gpt2")
+            REQUIRE(complaint(j, "activation_function", "gelu_pytorch_tanh").empty());
+        else
+            REQUIRE(complaint(j, "hidden_act", "swish").empty());
+    }
+}
+
 TEST_CASE("model/family: fields that are unknown, contradict or ask for something else are refused by name") {
     for (const ModelFamily& family : families()) {
         const json j = written(changed(family));

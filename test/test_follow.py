@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from test_sweep import STEPS, write_run
+from test_compare import STEPS, write_run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

@@ -406,6 +406,33 @@ TEST_CASE("runtime/linalg: gemm allocates nothing once it has seen a shape") {
     REQUIRE(&linalg.stream() == &stream);
 }
 
+TEST_CASE("runtime/linalg: what the library refuses is counted by kind, and nothing that is aligned is") {
+    Stream stream;
+    const int size = 64;
+    Guarded<bf16> memory(random_values<bf16>(3 * size * size, 1), stream);
+    auto refused = [&](int N, int ld, int offset, int calls) {
+        Linalg linalg(stream);
+        Gemm g;
+        g.M = g.K = size, g.N = N;
+        g.A = mat(memory.data(), size), g.B = mat(memory.data() + size * size + offset, ld);
+        g.C = mat(memory.data() + 2 * size * size, ld);
+        for (int i = 0; i < calls; i++) linalg.gemm(g);
+        stream.synchronize();
+        return linalg.refused_kinds();
+    };
+    for (int N : {8, 24, 64}) REQUIRE(refused(N, 64, 0, 2) == 0);
+    if (std::string(backend_name()) != "cpu") return;  // which shapes a GPU's library refuses is its own business
+    const char* before = getenv("CUBLASLT_REFUSE");
+    const std::string restored = before ? before : "";
+    for (const char* when : {"heuristic", "call"}) {
+        setenv("CUBLASLT_REFUSE", when, 1);
+        REQUIRE(refused(8, 64, 0, 2) == 0);
+        REQUIRE(refused(8, 63, 0, 3) == 1);
+        REQUIRE(refused(8, 64, 1, 3) == 1);
+    }
+    before ? setenv("CUBLASLT_REFUSE", restored.c_str(), 1) : unsetenv("CUBLASLT_REFUSE");
+}
+
 TEST_CASE("runtime/linalg: gemm refuses what it cannot do and names it") {
     Stream stream;
     Linalg linalg(stream);

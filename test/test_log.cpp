@@ -51,6 +51,7 @@ TEST_CASE("train/log: resuming cuts what comes after the step and a last line wi
     const MetricsFile::Opened opened = log.open(path, 2);
     REQUIRE(opened.evaluated);
     REQUIRE(opened.damage == "");
+    REQUIRE(content(path + ".cut") == line(3) + line(2) + "{\"kind\":");
     step(log, 3);
     REQUIRE(content(path) == line(1) + line(2) + line(2, "eval") + line(3));
     MetricsFile again;
@@ -74,6 +75,66 @@ TEST_CASE("train/log: a log with damaged lines is kept aside, and its other line
         step(log, 4);
         REQUIRE(content(path) == line(1) + line(3) + line(4));
         REQUIRE(content(path + ".damaged-3") == whole);
+    }
+}
+
+TEST_CASE("train/log: a checkpoint knows how much of the log is its own, whatever the lines say") {
+    TempDir folder;
+    const std::string path = folder / "metrics.jsonl";
+    std::optional<LogPosition> saved;
+    std::string whole;
+    {
+        MetricsFile log;
+        REQUIRE(!log.position());
+        log.open(path, 0);
+        for (int64_t n = 1; n <= 20; ++n) step(log, n);
+        saved = log.position();
+        whole = content(path);
+        REQUIRE(saved->bytes == std::ssize(whole));
+        log.write(nlohmann::ordered_json{{"kind", "eval"}, {"step", 20}});
+        step(log, 21);
+    }
+    const std::string later = content(path).substr(whole.size());
+    {
+        INFO("undamaged");
+        MetricsFile log;
+        const MetricsFile::Opened opened = log.open(path, 20, saved);
+        REQUIRE(opened.evaluated);
+        REQUIRE(opened.damage == "");
+        REQUIRE(opened.cut.find(path + ".cut") != std::string::npos);
+        REQUIRE(content(path) == whole + line(20, "eval"));
+        REQUIRE(content(path + ".cut") == line(21));
+        step(log, 21);
+        REQUIRE(log.position()->bytes == std::ssize(whole + later));
+        REQUIRE(log.position()->xxh3 == hash_of(whole + later));
+    }
+    {
+        INFO("a flipped bit in a step");
+        std::string text = whole + later;
+        text[text.find("13}")] = '9';
+        fill(path, text);
+        MetricsFile log;
+        REQUIRE(log.open(path, 20, saved).damage.find("1 of its lines cannot be read, the first is line 13") == 0);
+        const std::string left = content(path);
+        REQUIRE(left == whole.substr(0, whole.find(line(13))) + whole.substr(whole.find(line(14))) + line(20, "eval"));
+        REQUIRE(content(path + ".damaged-20") == text);
+    }
+    {
+        INFO("another value, which is a line as good as any");
+        std::string text = whole + later;
+        text[text.find("13}") + 1] = '2';
+        fill(path, text);
+        MetricsFile log;
+        const std::string damage = log.open(path, 20, saved).damage;
+        REQUIRE(damage.find("its content changed; as it was, it is in " + path + ".damaged-20-2") == 0);
+        REQUIRE(content(path + ".damaged-20-2") == text);
+    }
+    {
+        INFO("lines that are gone");
+        fill(path, line(1));
+        MetricsFile log;
+        REQUIRE(log.open(path, 20, saved).damage.find("its last ") == 0);
+        REQUIRE(content(path) == line(1));
     }
 }
 

@@ -20,11 +20,12 @@ struct Shape {
 };
 }  // namespace
 // On a CPU rows up to 2048 are one thread's; the widths beyond are a warp's, at width 1, held in registers by each
-// number of vectors, and read again, with sums in registers, in shared memory and in global memory. The last ones have
-// more than one chunk, and more than 8 rows in a chunk.
-static const std::vector<Shape> kShapes = {{1, 1},    {31, 33},   {33, 31},  {97, 97},  {5, 128},  {128, 64},
-                                           {3, 257},  {257, 96},  {31, 768}, {3, 2049}, {2, 2304}, {2, 4160},
-                                           {2, 8256}, {8205, 17}, {17, 768}, {16401, 2}};
+// number of vectors, and read again, with sums in registers, in shared memory and in global memory. Three have more
+// than one chunk, and more than 8 rows in a chunk; the last three are those whose sums a GPU's warp holds in more than
+// four vectors.
+static const std::vector<Shape> kShapes = {
+    {1, 1},    {31, 33},  {33, 31},  {97, 97},   {5, 128},  {128, 64},  {3, 257},  {257, 96}, {31, 768}, {3, 2049},
+    {2, 2304}, {2, 4160}, {2, 8256}, {8205, 17}, {17, 768}, {16401, 2}, {3, 1056}, {5, 1536}, {3, 2048}};
 
 namespace {
 

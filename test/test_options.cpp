@@ -1,5 +1,6 @@
 #include "train/options.h"
 
+#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -148,6 +149,8 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
         {{"--out", "a", "--out", "b"}, {"--out: given 2 times (a, b)"}},
         {{"--lr", "1e-3", "--lr", "2e-3"}, {"--lr: given 2 times (1e-3, 2e-3)"}},
         {{"--rope-base", "1e4"}, {"--rope-base", "no such flag"}},
+        {{"--schedule", "constant", "--min-lr-ratio", "0.5"}, {"--min-lr-ratio has no meaning", "decays"}},
+        {{"--algorithms", "x.jsonl"}, {"--algorithms has no meaning without --autotune"}},
         {{"--config", "/no/such/file.toml"}, {"/no/such/file.toml", "cannot be opened"}},
         {{"--config", "/dev/zero"}, {"/dev/zero", "not a regular file"}},
         {{"--config", "/"}, {"/: is a directory"}},
@@ -211,6 +214,20 @@ TEST_CASE("train/options: a config file sets what the command line does not") {
     REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::k});
     std::ofstream(path) << "lr = [0.02, 0.03]\n";
     REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": line 1: lr takes one value, not a list") == 0);
+    const std::pair<const char*, const char*> kinds[] = {
+        {"layers = \"5\"", "layers takes a number, not \"5\""},
+        {"layers = true", "layers takes a number, not true"},
+        {"data = true", "data takes a text, a number or a list, not true"},
+        {"out = 5", "out takes a text in quotes, not 5"},
+        {"nesterov = 1", "nesterov takes true or false, not 1"},
+        {"time-limit = true", "time-limit takes seconds"}};
+    for (const auto& [line, says] : kinds) {
+        std::ofstream(path) << line << "\n";
+        INFO(line);
+        REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": line 1: " + says) == 0);
+    }
+    std::ofstream(path) << "batch-tokens = \"512Ki\"\ntime-limit = \"1h\"\nshuffle = \"off\"\n";
+    REQUIRE(parse({"--plan-only", "--config", path})->batch_tokens == 524288);
     std::ofstream(path) << "leyers = 3\n";
     REQUIRE(complaint({"--plan-only", "--config", path}) ==
             path + ": line 1: there is no flag 'leyers'; did you mean layers?");
@@ -266,6 +283,12 @@ TEST_CASE("options/config_file: TOML as its specification has it") {
         {"key = \"\\x\"", "an unknown escape"},
         {"key = \"\\u12\"", "takes 4 hexadecimal digits"},
         {"key = \"\\ud800\"", "no character"},
+        {"key = \"a\\u0000b\"", "the character NUL"},
+        {"key = 1__0", "1__0 is not a number"},
+        {"key = 1_", "1_ is not a number"},
+        {"key = 012", "012 is not a number"},
+        {"key = .5", ".5 is not a number"},
+        {"key = 1.", "1. is not a number"},
         {"key = [1", "a list lacks its closing ]"},
         {"key = [1 2]", "a comma or ] is missing"},
         {"key = [[1]]", "a value is missing"},
@@ -282,6 +305,32 @@ TEST_CASE("options/config_file: TOML as its specification has it") {
             message = entries[0].key;  // a dotted key is the name of no flag
         } catch (const UsageError& error) { message = error.what(); }
         REQUIRE(message.find(says) != std::string::npos);
+    }
+}
+
+TEST_CASE("options/config_file: twice as many lines take about twice as long") {
+    auto time_of = [](int lines) {
+        std::string text;
+        for (int i = 0; i < lines; ++i) text += fmt::format("key-{} = {}\n", i, i);
+        const auto begin = std::chrono::steady_clock::now();
+        REQUIRE(std::ssize(parse_toml(text, "x")) == lines);
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
+    time_of(500);
+    REQUIRE(time_of(20'000) < 400 * time_of(500));  // 40 times as many; 1600 times if it were quadratic
+}
+
+TEST_CASE("train/options: with a damaged config.json a run is resumed by flags, or the damage is what is wrong") {
+    TempDir folder;
+    const std::string path = folder / "config.json";
+    for (const char* text :
+         {"{\"program\": \"train_g", R"({"program": "train_gpt2", "options": {"lr": 0.5, "seed": "x"}})"}) {
+        std::ofstream(path) << text;
+        const Options o = *parse({"--resume", "--out", folder.path(), "--data", "x", "--steps", "3"});
+        REQUIRE(o.config_fault.find(path) == 0);
+        REQUIRE(o.optimizer.lr == 3e-4f);
+        REQUIRE(o.steps == 3);
+        REQUIRE(complaint({"--resume", "--out", folder.path()}) == o.config_fault);
     }
 }
 
@@ -362,9 +411,15 @@ TEST_CASE("train/options: the config.json of a run says how another one is, and 
     REQUIRE(complaint({"--config", path}).find(path + ": is not the config.json of a run") == 0);
     const std::pair<const char*, const char*> bad[] = {
         {R"({"leyers": 3})", "options: there is no flag 'leyers'; did you mean layers?"},
-        {R"({"layers": "many"})", "layers: --layers many: not a whole number"},
+        {R"({"layers": "many"})", "layers takes a number, not \"many\""},
+        {R"({"layers": "5"})", "layers takes a number, not \"5\""},
+        {R"({"layers": [5]})", "layers takes one value, not a list"},
+        {R"({"layers": true})", "layers takes a number, not true"},
+        {R"({"layers": 2.5})", "--layers 2.5: not a whole number"},
+        {R"({"optimizer": 3})", "optimizer takes a text in quotes, not 3"},
+        {R"({"data": "a\u0000b"})", "data holds the character NUL"},
         {R"({"layers": [[1]]})", "layers is [[1]], expected a list of values"},
-        {R"({"nesterov": 3})", "nesterov: --nesterov 3"},
+        {R"({"nesterov": 3})", "nesterov takes true or false, not 3"},
     };
     for (const auto& [options, says] : bad) {
         std::ofstream(path) << R"({"program": "train_gpt2", "options": )" << options << "}";

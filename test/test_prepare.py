@@ -373,13 +373,15 @@ class TestInputs(InFolder):
                          bytes_stream([*good, "one", "two", "three", "", "four\nfive"]))
         self.assertEqual(self.manifest("out")["good_rows"], 9 + 2 + 2 + 2)
         self.assertEqual(self.manifest("out")["bad_rows"],
-                         {"null": 4, "not text": 2, "invalid UTF-8": 5, "not JSON": 1})
+                         {"null": 4, "not text": 2, "invalid UTF-8": 5, "not JSON": 1, "NUL bytes": 0})
 
     def test_more_bad_rows_than_good_ones_are_an_error_that_says_what_to_do(self):
         latin = "für\nschön\nplain\nGrüße\n".encode("latin-1")
         write_lines(self.path("b.jsonl"), [b'{"body": "x"}'] * 3)
         for name, data, cure in (("a.txt", latin, "iconv -f LATIN1"), ("b.jsonl", None, "--text-field"),
-                                 ("c.jsonl", b"<html>\n</html>\n", "one JSON object a line")):
+                                 ("c.jsonl", b"<html>\n</html>\n", "one JSON object a line"),
+                                 ("d.txt", bytes(5000), "it is no text"),
+                                 ("e.txt", "Some text\nof two lines\n".encode("utf-16"), "iconv -f UTF-16")):
             if data:
                 with open(self.path(name), "wb") as file:
                     file.write(data)
@@ -580,6 +582,11 @@ class TestShards(InFolder):
                 self.assertEqual(shard["sha256"], hashlib.sha256(file.read()).hexdigest())
         self.assertEqual(sum(shard["documents"] for shard in shards), 40)
 
+    def test_default_names_state_no_split(self):
+        for source, name in (("english_train.jsonl", "english"), ("d/X_val.txt.gz", "X"), ("a-train_val.txt", "a"),
+                             ("train.txt", "train"), ("retrain.txt", "retrain"), ("hf:o/n_train:val", "n")):
+            self.assertEqual(prepare.default_name(source), name)
+
     def test_val_tokens_and_max_tokens(self):
         texts = some_texts(40)
         write_parquet(self.path("a.parquet"), texts)
@@ -674,6 +681,101 @@ class TestShards(InFolder):
         self.assertIn("1,000 tokens of 2 bytes", run("info", self.path("out"))[1])
         os.remove(self.path("out", "manifest.json"))
         self.assertIn("a_train_000001.bin  900 tokens of 2 bytes", run("info", self.path("out"))[1])
+
+    def test_what_is_no_file_is_refused_at_once(self):
+        os.mkfifo(self.path("pipe.txt"))
+        os.symlink("/dev/zero", self.path("zero.txt"))
+        os.mkdir(self.path("folder.jsonl.d"))
+        os.symlink("/dev/zero", self.path("folder.jsonl.d", "z.jsonl"))
+        for name, what in (("pipe.txt", "a pipe"), ("zero.txt", "a device"), ("folder.jsonl.d", "a device")):
+            for more in ([], ["--txt-documents", "line"]):
+                line = self.fails(2, self.path(name), "--tokenizer", "bytes", "--out", self.path("out"), *more)
+                self.assertIn(f"is no regular file but {what}", line)
+        write_parquet(self.path("a.parquet"), some_texts(5))
+        for file in ("manifest.json", "a_train_000001.bin", "tokenizer/tokens.bin"):
+            out = self.path("out-" + os.path.basename(file))
+            self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", out)
+            os.remove(os.path.join(out, file))
+            os.mkfifo(os.path.join(out, file))
+            status, _, err = run("verify", out)
+            self.assertEqual((status, err.count("\n")), (1, 1), err)
+            self.assertIn(f"{os.path.join(out, file)}: is no regular file but a pipe", err)
+
+    def test_a_damaged_manifest_or_state_is_named(self):
+        source, out = self.path("a.parquet"), self.path("out")
+        write_parquet(source, some_texts(20))
+        command = [source, "--tokenizer", "bytes", "--out", out, "--shard-tokens", 100]
+        self.prepare(*command)
+        path = os.path.join(out, "manifest.json")
+        good = self.manifest("out")
+
+        def places(value, found=()):
+            """The path of every value in a JSON value."""
+            for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+                yield (*found, key)
+                yield from places(value[key], (*found, key))
+
+        damages = ["", "[]", "null", "[" * 100000, "{", '{"shards": 1' + "0" * 5000 + "}"]
+        for place in places(good):
+            if place[0] not in ("tool", "options", "good_rows") and place[:2] not in (
+                    ("source", "kind"), ("source", "files"), ("tokenizer", "kind"), ("tokenizer", "vocab_size"),
+                    ("tokenizer", "delimiter")) and place[-1] not in ("bytes", "trained"):
+                for wrong in ([], None, 7):
+                    value = json.loads(json.dumps(good))
+                    inner = value
+                    for key in place[:-1]:
+                        inner = inner[key]
+                    if type(inner[place[-1]]) is not type(wrong):
+                        inner[place[-1]] = wrong
+                        damages.append(json.dumps(value))
+        for damage in damages:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(damage)
+            for arguments in (command, ["verify", out], ["info", out]):
+                self.assertIn(path, self.fails(1, *arguments))
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(good | {"source": good["source"] | {"description": "\x1b[31m\ud800"}}, file)
+        self.assertIn(r"\x1b[31m\ud800", run("info", out)[1])
+        os.remove(path)
+        os.makedirs(os.path.join(out, ".prepare", "parts"))
+        for name in os.listdir(out):
+            if name.endswith(".bin"):
+                os.remove(os.path.join(out, name))
+        state = os.path.join(out, ".prepare", "state.json")
+        for damage in ("[]", "{}", '{"version": 3}', '{"version": 3, "options": []}'):
+            with open(state, "w", encoding="utf-8") as file:
+                file.write(damage)
+            self.assertIn(state, self.fails(1, *command))
+
+    def test_the_bar_moves_within_a_unit(self):
+        text = "".join(f"line {i} of a text\n" for i in range(200000))
+        with open(self.path("a.txt"), "w", encoding="utf-8") as file:
+            file.write(text)
+        write_lines(self.path("b.jsonl"), [json.dumps({"text": text[:2 << 20]}).encode()] * 3)
+        from teon_data.progress import Progress
+        for source in ("a.txt", "b.jsonl"):
+            seen = []
+
+            def update(progress):
+                seen.append(progress.run.progress()["consumed"])
+
+            with mock.patch.object(Progress, "update", update):
+                self.prepare(self.path(source), "--tokenizer", "bytes", "--out", self.path("out" + source), "--workers",
+                             1, "--unit-bytes", "1Gi")
+            self.assertEqual(seen, sorted(seen))
+            self.assertEqual(seen[-1], os.path.getsize(self.path(source)))
+            self.assertGreater(len(set(seen) - {0}), 1, seen)
+        self.assertEqual(stream(self.path("outa.txt")).tolist(), bytes_stream([text]))
+
+    def test_one_is_no_plural(self):
+        write_parquet(self.path("a.parquet"), ["only one"])
+        out, _ = self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("out"), "--workers", 1,
+                              "--val-tokens", 0)
+        self.assertIn("9 tokens in 1 document, 1 shard of uint16", out)
+        self.assertRegex(out, r"1 unit tokenized in [\d.]+ s by 1 worker\n")
+        for command in ("info", "verify"):
+            self.assertIn("1 document", run(command, self.path("out"))[1])
+            self.assertNotIn("1 documents", run(command, self.path("out"))[1])
 
     def test_usage_errors_are_one_line_and_exit_2(self):
         write_parquet(self.path("a.parquet"), ["x"])

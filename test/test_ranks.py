@@ -204,21 +204,33 @@ class SameResult(Ranks):
                 if before == 4:
                     self.compare_checkpoints(out)
 
+    def test_ranks_save_by_the_clock_of_rank_0_and_it_changes_nothing(self):
+        flags = ["--optimizer", "teon", "--checkpoint-every", 6]
+        self.train(2, "steps", *flags, "--checkpoint-minutes", 0, steps=12)
+        result = self.train(2, "clock", *flags, "--checkpoint-minutes", 1e-6, steps=12)
+        self.assertGreater(result.stdout.count("\ncheckpoint "), 2)
+        self.assertEqual(self.losses("clock"), self.losses("steps"))
+        for out in ("clock", "steps"):
+            self.assertEqual(sorted(path.name for path in (self.folder / out).glob("step_*")),
+                             ["step_00000006", "step_00000012"])
+        for name in ("model.safetensors", "optimizer/state.safetensors"):
+            self.assertEqual(*((self.folder / out / "step_00000012" / name).read_bytes() for out in ("clock", "steps")))
+
     def compare_checkpoints(self, out):
         """The one that four ranks wrote and the one rank's that went on from it hold the same tensors; master weights
         have moved by little: a rank whose masters were not collected would have left those of the beginning."""
         def tensors(step, file):
-            data = (self.folder / out / f"step_{step:08}" / "optimizer" / file).read_bytes()
+            data = (self.folder / out / f"step_{step:08}" / file).read_bytes()
             size = int.from_bytes(data[:8], "little")
             header = json.loads(data[8:8 + size])
             header.pop("__metadata__", None)
             return {name: memoryview(data[8 + size:])[t["data_offsets"][0]:t["data_offsets"][1]].cast("f")
                     for name, t in header.items()}
 
-        for file in ("master.safetensors", "state.safetensors"):
+        for file in ("model.safetensors", "optimizer/state.safetensors"):
             of_four, of_one = tensors(6, file), tensors(12, file)
             self.assertEqual(of_four.keys(), of_one.keys())
-        masters, later = tensors(6, "master.safetensors"), tensors(12, "master.safetensors")
+        masters, later = tensors(6, "model.safetensors"), tensors(12, "model.safetensors")
         rounded = [x for t in masters.values() for x in t if x != 0 and math.frexp(x)[0] * 256 % 1 == 0]
         self.assertLess(len(rounded), sum(map(len, masters.values())) / 4)  # floats, not bf16 that was broadcast
         moved = sum((x - y) ** 2 for n in masters for x, y in zip(masters[n], later[n]))
@@ -238,18 +250,16 @@ class SameResult(Ranks):
 
 
 class Failures(Ranks):
-    """All ranks end within the timeout, with one that says which rank it was."""
+    """All ranks end, with one that says which rank it was."""
 
-    def expect(self, processes, pattern, within, status=1):
-        start = time.monotonic()
+    def expect(self, processes, pattern, status=1):
         output = ""
         for p in processes:
-            output += p.communicate(timeout=60)[0]
+            output += p.communicate(timeout=300)[0]
             self.assertNotEqual(p.returncode, 0, output)
         if status:
             self.assertIn(status, [p.returncode for p in processes], output)
         self.assertRegex(output, pattern)
-        self.assertLess(time.monotonic() - start, within, output)
         return output
 
     def launch(self, command, **variables):
@@ -290,16 +300,19 @@ class Failures(Ranks):
             with self.subTest(rank=rank):
                 process, ids = self.running(f"kill{rank}")
                 os.kill(ids[rank], signal.SIGKILL)
-                self.expect([process], rf"rank {rank}\b.*(Killed|SIGKILL)", 20, None)
+                self.expect([process], rf"rank {rank}\b.*(Killed|SIGKILL)", None)
                 self.assertEqual(self.ranks_of(f"kill{rank}"), {})
 
     def test_killed_ranks_resume_to_the_same_bits(self):
+        self.kill_and_resume(2, 7)
+
+    def kill_and_resume(self, kills, seed):
         flags = ["--optimizer", "teon", "--checkpoint-every", "5", "--keep-last", "2", "--check-ranks", "off"]
-        steps, rng = 20 if UNKIND else 60, random.Random(7)
+        steps, rng = 20 if UNKIND else 60, random.Random(seed)
         begin = time.monotonic()
         self.train(2, "whole", *flags, steps=steps)
         duration = time.monotonic() - begin
-        kills, lives = (60, 0) if os.environ.get("TEON_SOAK") else (2, 0)
+        lives = 0
         while kills > 0:
             out, lives = f"killed{lives}", lives + 1
             while True:
@@ -330,7 +343,7 @@ class Failures(Ranks):
                 os.kill(ids[rank], signal.SIGSTOP)
                 late = "" if ON_GPUS else rf".* rank {rank}\b"
                 self.expect([process], rf"(reduce_sum|broadcast) of .*: waited 6 s \(--comm-timeout\) for the other "
-                                       rf"ranks{late}", 30)
+                                       rf"ranks{late}")
                 self.assertEqual(self.ranks_of(f"stop{rank}"), {})
 
     def test_a_rank_that_is_merely_slow_is_waited_for(self):
@@ -342,7 +355,7 @@ class Failures(Ranks):
             with self.subTest(rank=rank):
                 late = for_rank(rank, "sleep 30", self.command("late", "--comm-timeout", "1"))
                 process = self.launch(self.ranks(3, late))
-                self.expect([process], "meeting the other ranks: waited 1 s|did not arrive|did not meet rank 0", 25)
+                self.expect([process], "meeting the other ranks: waited 1 s|did not arrive|did not meet rank 0")
 
     def test_a_signal_to_one_rank_stops_all_after_the_same_step(self):
         process, ids = self.running("term")
@@ -393,7 +406,7 @@ class Failures(Ranks):
         write_shard(bad / "t_train_000000.bin", [99] * 5000)  # outside of the vocabulary
         command = self.command("run", "--data", good)
         process = self.launch(self.ranks(2, for_rank(1, f'good={good} bad={bad}; exec "${{@/#$good/$bad}}"', command)))
-        self.expect([process], r"rank 1\b", 30)
+        self.expect([process], r"rank 1\b")
 
     def with_other_folder(self, out, other, *flags, **how):
         """Two ranks, of which rank 1 finds `other` under the name of `out`, as on a disk of its own machine."""
@@ -413,7 +426,7 @@ class Failures(Ranks):
             if view:
                 shutil.copytree(self.folder / view, other)
             output = self.expect([self.launch(self.with_other_folder("a", "b", "--resume", steps=15))],
-                                 r"rank 1 does not see \S*step_00000010 as rank 0 does", 40)
+                                 r"rank 1 does not see \S*step_00000010 as rank 0 does")
             self.assertIn("must be one folder for all ranks", output)
             self.assertEqual(sorted(p.name for p in (self.folder / "a").glob("step_*")),
                              ["step_00000005", "step_00000010"])
@@ -423,18 +436,18 @@ class Failures(Ranks):
 
     def test_a_new_run_in_folders_of_each_machine_is_refused(self):
         self.expect([self.launch(self.with_other_folder("here", "there"))],
-                    r"--out \S*there: rank 1 does not see what rank 0 writes there", 40)
+                    r"--out \S*there: rank 1 does not see what rank 0 writes there")
 
     def test_ranks_with_different_options_do_not_start(self):
         process = self.launch(self.ranks(2, for_rank(1, 'exec "$@" --seed 1', self.command("seeds"))))
-        self.expect([process], "rank 1 has other options or data than rank 0", 30)
+        self.expect([process], "rank 1 has other options or data than rank 0")
 
     def test_usage_errors_are_said_once(self):
         process = self.launch(self.ranks(4, self.command("x", "--no-such-flag")))
-        output = self.expect([process], "no such flag", 20, 2)
+        output = self.expect([process], "no such flag", 2)
         self.assertEqual(output.count("no such flag"), 1, output)
         process = self.launch(self.ranks(5, self.command("x")))
-        self.expect([process], "48 sequences are no multiple of 5 ranks", 20, 2)
+        self.expect([process], "48 sequences are no multiple of 5 ranks", 2)
 
     @unittest.skipIf(ON_GPUS, "NCCL does not look at what other ranks call")
     def test_ranks_that_call_different_collectives_end_and_are_named(self):
@@ -449,7 +462,7 @@ class Failures(Ranks):
                                   "one of 1 as operation")):
             with self.subTest(fault=fault):
                 process = self.launch(self.ranks(2, [BUILD / "tests", f"runtime/comm: fault: {fault}"]))
-                self.expect([process], f"rank 0 called {zero} and rank 1 {one}", 30)
+                self.expect([process], f"rank 0 called {zero} and rank 1 {one}")
 
     @unittest.skipIf(ON_GPUS, "of MPI")
     def test_a_launcher_that_mpi_knows_nothing_of(self):
@@ -458,14 +471,14 @@ class Failures(Ranks):
                               ({"SLURM_PROCID": 0, "SLURM_STEP_NUM_TASKS": 2, "SLURM_STEP_NODELIST": "n1"}, "srun")):
             with self.subTest(by=by):
                 self.expect([self.launch(self.command("env"), **variables)],
-                            f"{by} started 2 ranks, but ranks on CPUs are MPI's: start them with mpirun", 10, 2)
+                            f"{by} started 2 ranks, but ranks on CPUs are MPI's: start them with mpirun", 2)
 
     def test_contradictions_in_the_environment(self):
         for variables, text in (({"RANK": "x", "WORLD_SIZE": 2}, "RANK=x: expected a whole number"),
                                 ({"RANK": 2, "WORLD_SIZE": 2}, "torchrun says rank 2 of 2"),
                                 ({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "a"}, "MASTER_PORT is not")):
             with self.subTest(text=text):
-                self.expect([self.launch(self.command("env"), **variables)], text, 10, 2)
+                self.expect([self.launch(self.command("env"), **variables)], text, 2)
 
 
 del Ranks  # its subclasses are the tests

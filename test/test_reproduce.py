@@ -68,7 +68,9 @@ class ReproduceTest(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         cls.addClassCleanup(temporary.cleanup)
         cls.folder = pathlib.Path(temporary.name)
-        (cls.folder / "scales.toml").write_text(SCALES)
+        other = SCALES.replace("[tiny", "[other").replace("models.a", "models.c")
+        (cls.folder / "scales.toml").write_text(SCALES + other)
+        (cls.folder / "elsewhere.toml").write_text(TABLE.format(order=3, flags="").replace('"a", "b"', '"c"'))
         (cls.folder / "one.toml").write_text(TABLE.format(order=1, flags=""))
         (cls.folder / "two.toml").write_text(TABLE.format(order=2, flags=", teon-mode = 2"))
         rng = random.Random(3)
@@ -175,22 +177,43 @@ class ReproduceTest(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
             self.assertIn("bad.jsonl:1: not a result", done.stderr)
 
-    def test_holms_correction(self):
-        comparisons = [tables.Comparison(p=p) for p in (0.01, 0.04, float("nan"), 0.03, 0.5)]
-        tables.holm(comparisons)
-        # Sorted .01 .03 .04 .5, times 4 3 2 1, never falling: .04, .09, .09 (not .08), .5.
-        for c, p in zip(comparisons, (0.04, 0.09, None, 0.09, 0.5)):
-            if p:
-                self.assertAlmostEqual(c.p, p)
+    @unittest.skipUnless(find_spec("matplotlib"), "needs matplotlib")
+    def test_differences_to_muon_and_colours(self):
+        state, all_tables = self.load()
+        table, model = all_tables[0], state.scale.models["a"]
+        drawn = {}
+        for name, losses in (("Muon", (2.0, 2.5)), ("Teon", (1.9, 2.38))):
+            for rate in state.scale.grid:
+                for seed, loss in enumerate(losses, 1):
+                    cell = plan.cell_of(table, table.row(name), model, model.rates["muon"] * rate, 0.004, seed)
+                    drawn[state.name(cell)] = runs.Result(state.name(cell), "", {"seed": seed}, "", "", 1, 1, 1, [],
+                                                          [[10, loss + (rate != 1)]], [])
+        for rate in state.scale.grid:  # AdamW's, for the rate of what is not a matrix
+            cell = plan.cell_of(*plan.adamw_row("train_gpt2"), model, model.rates["adamw"] * rate, None, 1)
+            drawn[state.name(cell)] = runs.Result(state.name(cell), "", {"seed": 1}, "", "", 1, 1, 1, [],
+                                                  [[10, 3.0 + (rate != 1)]], [])
+        state.results = drawn
+        teon = tables.measure(table, state)[1]
+        self.assertEqual((teon.against_best.method, teon.against_best.n), ("pairs", 2))
+        self.assertAlmostEqual(teon.against_best.difference, -0.11)
+        self.assertRegex(tables.render(table, state), r"\| -10\.4%, -21\.1% to \+1\.7% \|")
+        path = figures.draw("forest", table, state, self.folder / "pictures")
+        self.assertGreater(os.path.getsize(path), 5000)
+        for other in plan.load_tables(ROOT / "experiments"):
+            of = figures.colors(other)
+            self.assertEqual(len(set(of.values())), len(of), other.id)
+            for name, color in of.items():
+                known = figures.COLORS.get(name.removesuffix(", PolarExpress"))
+                self.assertTrue(known == color if known else color not in figures.COLORS.values(), (other.id, name))
 
     def test_the_projects_tables_are_whole(self):
         folder = ROOT / "experiments"
         scales, all_tables = plan.load_scales(folder), plan.load_tables(folder)
         self.assertEqual(set(scales), {"tiny", "cpu", "small", "full"})
         for table in all_tables:
-            for scale in scales.values():
-                self.assertTrue(table.models_at(scale), f"{table.id} has no model at scale {scale.name}")
-            self.assertFalse(set(table.models) - set(scales["full"].models), table.id)
+            at = {s.name: {m.name for m in table.models_at(s)} for s in scales.values() if table.models_at(s)}
+            self.assertIn(set(at), ({"tiny", "small", "full"}, {"cpu"}), table.id)
+            self.assertEqual(set(table.models), set.union(*at.values()), table.id)
         # Each flag is one of the program's.
         for program in {t.program for t in all_tables}:
             shown = subprocess.run([ROOT / program, "--help"], capture_output=True, text=True).stdout
@@ -202,7 +225,8 @@ class ReproduceTest(unittest.TestCase):
 
     def test_bad_calls_are_one_line(self):
         for words, part in ((["run"], "name a table"), (["table", "three"], "no such table"),
-                            (["list", "--scale", "huge"], "--scale huge")):
+                            (["list", "--scale", "huge"], "--scale huge"),
+                            (["run", "elsewhere"], "at scale tiny; it has some at other")):
             done = self.call(*words)
             self.assertEqual(done.returncode, 2)
             self.assertIn(part, done.stderr)

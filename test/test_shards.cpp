@@ -116,6 +116,25 @@ TEST_CASE("data/shards: folder, file, glob and list name shards, each once, sort
     REQUIRE(open(folder.path() + "," + val, "train") == Paths{one, two, val});
 }
 
+TEST_CASE("data/shards: the last split in a shard's name decides") {
+    for (auto [name, split] : {std::pair{"d/x_train_000001.bin", "train"},
+                               {"x_val_000000.bin", "val"},
+                               {"x_train_val_000000.bin", "val"},
+                               {"x_train_train_000001.bin", "train"},
+                               {"x_val_train_000001.bin", "train"},
+                               {"x_val_val_000000.bin", "val"},
+                               {"d_train_1/x_val_000000.bin", "val"},
+                               {"d_train_1/x_000000.bin", ""},
+                               {"train_000000.bin", ""}})
+        REQUIRE(split_in_name(name) == split);
+    TempDir folder;
+    for (const char* name : {"x_train_val_000000.bin", "x_train_train_000001.bin"})
+        write_shard(folder / name, counting(10));
+    REQUIRE(paths_of(open_shards(folder.path(), "train")) ==
+            std::vector<std::string>{folder / "x_train_train_000001.bin"});
+    REQUIRE(paths_of(open_shards(folder.path(), "val")) == std::vector<std::string>{folder / "x_train_val_000000.bin"});
+}
+
 TEST_CASE("data/shards: what cannot be opened is named, with its fault") {
     TempDir folder;
     REQUIRE(contains(usage_error_of_opening(folder.path()), folder.path() + ": no shard *_train_*.bin"));

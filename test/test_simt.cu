@@ -109,18 +109,18 @@ __global__ void early_return_kernel(int* out, int stay, int rounds) {
     out[global_thread()] = *count;
 }
 
-// Threads return one after another, and the barriers count those that are left.
+// Warps return one after another, and the barriers count those that are left.
 __global__ void thinning_kernel(int* out) {
     wait_for_earlier_kernels();
-    SHARED(int, count, 1024);
-    const int t = linear_thread(), n = static_cast<int>(blockDim.x);
-    count[t] = 0;
+    SHARED(int, count, 32);
+    const int t = linear_thread(), warp = t / 32, warps = static_cast<int>(blockDim.x) / 32;
+    if (t < warps) count[t] = 0;
     __syncthreads();
-    for (int r = 0; r < n; ++r) {
-        if (t < r) return;
+    for (int r = 0; r < warps; ++r) {
+        if (warp < r) return;
         atomicAdd(&count[r], 1);
         __syncthreads();
-        if (t == r) out[linear_block() * n + r] = count[r];
+        if (warp == r && t % 32 == 0) out[linear_block() * warps + r] = count[r];
     }
 }
 
@@ -422,9 +422,10 @@ TEST_CASE("runtime/simt: barriers count the threads that are left") {
     Stream stream;
     for (int n : {32, 64, 256}) {
         CAPTURE(n);
-        std::vector<int> expected(2 * n);
-        for (int i = 0; i < 2 * n; ++i) expected[i] = n - i % n;
-        Guarded<int> out(2 * n, stream);
+        const int warps = n / 32;
+        std::vector<int> expected(2 * warps);
+        for (int i = 0; i < 2 * warps; ++i) expected[i] = n - i % warps * 32;
+        Guarded<int> out(2 * warps, stream);
         launch<thinning_kernel>({2, n}, stream, out.data());
         REQUIRE(same_bits(out.get(), expected));
     }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
+#include "checkpoint/tokenizer_files.h"
 #include "checkpoint/weights.h"
 #include "data/dataset.h"
 #include "data/loader.h"
@@ -74,15 +76,6 @@ DecoderRun plan_run(const DecoderConfig& c, const Options& o, const DeviceInfo& 
     return run;
 }
 
-// A tokenizer other than the model's own gives losses that mean nothing.
-void check_tokenizer(const DataSet& data, const std::string& model_folder, const DecoderConfig& c) {
-    const std::string own = tokenizer_identity(model_folder + "/tokenizer");
-    CHECK_USAGE(
-        (own.empty() || data.tokenizer.empty() || own == data.tokenizer) && data.vocab_size <= c.V,
-        "{}: its tokens (a vocabulary of {}) are not of the tokenizer of {} ({}); prepare the data with that one",
-        data.described_by, data.vocab_size, model_folder, c.V);
-}
-
 nlohmann::ordered_json evaluate_shards(Model& model, const DecoderConfig& c, const DecoderRun& run, const Options& o,
                                        const DataSet& data, Context& context) {
     LoaderOptions l;
@@ -92,12 +85,32 @@ nlohmann::ordered_json evaluate_shards(Model& model, const DecoderConfig& c, con
     l.shuffle = false;
     Loader loader(data.shards, l);
     const int64_t limit = o.eval_tokens ? std::max<int64_t>(1, o.eval_tokens / run.T) : loader.windows();
-    const EvalResult e = *Evaluator(model, loader, run.B, run.T, std::min(limit, loader.windows()), context).run();
-    fmt::print("val loss {:.4f} | perplexity {:.3f} | {} tokens\n", e.loss, std::exp(e.loss), e.tokens);
-    return {{"val_loss", e.loss}, {"val_ppl", std::exp(e.loss)}, {"val_tokens", e.tokens}};
+    const int64_t windows = std::min(limit, loader.windows());
+    const EvalResult e = *Evaluator(model, loader, run.B, run.T, windows, context).run();
+    const std::optional<int64_t> bytes = text_bytes(data, tokenizer_folder(data.shards.front().path), run.T, windows);
+    fmt::print("{}\n", evaluation_text(e, bytes));
+    return evaluation_json(e, bytes);
+}
+
+double bits_per_byte(const EvalResult& e, int64_t bytes) {
+    return e.loss / std::numbers::ln2 * static_cast<double>(e.tokens) / static_cast<double>(bytes);
 }
 
 }  // namespace
+
+nlohmann::ordered_json evaluation_json(const EvalResult& e, const std::optional<int64_t>& bytes) {
+    nlohmann::ordered_json j = {{"val_loss", e.loss}, {"val_ppl", std::exp(e.loss)}, {"val_tokens", e.tokens}};
+    if (bytes.value_or(0) > 0) {
+        j["val_bytes"] = *bytes;
+        j["val_bits_per_byte"] = bits_per_byte(e, *bytes);
+    }
+    return j;
+}
+
+std::string evaluation_text(const EvalResult& e, const std::optional<int64_t>& bytes) {
+    return fmt::format("val loss {:.4f} | perplexity {:.3f} | {} tokens{}", e.loss, std::exp(e.loss), e.tokens,
+                       bytes.value_or(0) > 0 ? fmt::format(" | {:.4f} bits per byte", bits_per_byte(e, *bytes)) : "");
+}
 
 MultipleChoiceResult score_multiple_choice(Model& model, const std::vector<MultipleChoice>& examples,
                                            const DecoderRun& run, Context& context) {
@@ -142,13 +155,14 @@ MultipleChoiceResult score_multiple_choice(Model& model, const std::vector<Multi
 void evaluate_only(const ModelFamily& family, const Options& o) {
     const PublishedModel published = open_model(o.resume ? o.out : o.init_from, {family});
     const DecoderConfig& c = published.config;
+    if (!published.unused.empty()) fmt::print(stderr, "{}\n", unused_text(published));
     const SafetensorsModel weights(published.folder);
     DataSet data;
     if (!o.data.empty() || !o.val_data.empty()) {
         data = open_dataset(o.val_data.empty() ? o.data : o.val_data, "val");
         CHECK_USAGE(data.mixture.empty(),
                     "--val-data: a mixture cannot be evaluated; name the sources without weights");
-        check_tokenizer(data, published.folder, c);
+        check_model_tokenizer(data, published.folder, c.V);  // else losses mean nothing
         if (o.verify_data) verify_content(data);
     }
     std::vector<MultipleChoice> examples;

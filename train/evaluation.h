@@ -2,11 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "data/multiple_choice.h"
 #include "model/decoder.h"
 #include "train/options.h"
+#include "train/trainer.h"
 
 namespace teon {
 
@@ -23,6 +27,11 @@ struct MultipleChoiceResult {
 // have been made for `run`. Throws Error if an ending alone does not fit run.T.
 MultipleChoiceResult score_multiple_choice(Model& model, const std::vector<MultipleChoice>& examples,
                                            const DecoderRun& run, Context& context);
+
+// An evaluation as JSON (val_loss, val_ppl, val_tokens) and in words; with val_bytes and val_bits_per_byte where it is
+// known how many bytes of text its tokens stand for (data/dataset.h).
+nlohmann::ordered_json evaluation_json(const EvalResult& e, const std::optional<int64_t>& bytes);
+std::string evaluation_text(const EvalResult& e, const std::optional<int64_t>& bytes);
 
 // Loss and perplexity on --val-data, accuracy on --hellaswag, of the weights of --init-from or of the newest checkpoint
 // in --out with --resume, as one line each on standard output; the last line is all of it as JSON, with all digits. The

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <fstream>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -31,53 +31,77 @@ nlohmann::json number(double x) { return std::isfinite(x) ? nlohmann::json(x) : 
 
 }  // namespace
 
-MetricsFile::Opened MetricsFile::open(const std::string& path, int64_t step) {
+MetricsFile::Opened MetricsFile::open(const std::string& path, int64_t step, const std::optional<LogPosition>& saved) {
     path_ = path;
     file_ = open_for_append(path);
+    const std::string text = read_text(path, INT64_MAX);
+    const size_t known = saved ? static_cast<size_t>(saved->bytes) : 0;  // what was there when the checkpoint was made
     Opened opened;
     std::vector<int64_t> damaged;  // numbers of lines
-    int64_t keep = 0;              // bytes
-    std::string kept;              // the lines worth keeping, where some are not
-    for (int pass = 0; pass < (damaged.empty() ? 1 : 2); ++pass) {
-        std::ifstream in(path, std::ios::binary);
-        int64_t number = 0;
-        for (std::string line;
-             std::getline(in, line) && !in.eof();) {  // at the end of the file: a line without its end
-            ++number;
-            nlohmann::json j;
-            try {
-                j = parse_json(line, path);
-            } catch (const Error&) {  // damaged
-            }
-            if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) {
-                if (pass == 0) damaged.push_back(number);
-                continue;
-            }
-            if (j["step"].get<int64_t>() > step) break;
+    std::string kept;
+    size_t begin = 0;  // of a line; at last of what is cut
+    int64_t number = 0;
+    for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+        ++number;
+        const std::string line = text.substr(begin, end + 1 - begin);
+        nlohmann::json j;
+        try {
+            j = parse_json(line, path);
+        } catch (const Error&) {  // damaged
+        }
+        const bool good = j.is_object() && j.contains("step") && j["step"].is_number_integer();
+        const bool later = good && j["step"].get<int64_t>() > step;
+        if (later && end >= known) break;
+        if (good && !later) {
             opened.evaluated |= j["step"] == step && j.contains("kind") && j["kind"] == "eval";
-            if (pass == 0)
-                keep += static_cast<int64_t>(line.size()) + 1;
-            else
-                kept += line + "\n";
+            kept += line;
+        } else {
+            damaged.push_back(number);
         }
     }
-    if (damaged.empty()) {
-        CHECK(::ftruncate(file_, keep) == 0, "{}: cannot be cut: {}", path, std::strerror(errno));
-        return opened;
+    if (!damaged.empty())
+        opened.damage = fmt::format("{} of its lines cannot be read, the first is line {}", damaged.size(), damaged[0]);
+    else if (text.size() < known)
+        opened.damage = fmt::format("its last {} bytes are missing", known - text.size());
+    else if (saved && hash_of(text.substr(0, known)) != saved->xxh3)
+        opened.damage = "its content changed";
+    if (!opened.damage.empty()) {
+        std::string aside = fmt::format("{}.damaged-{}", path, step);
+        std::error_code error;
+        for (int i = 2; std::filesystem::exists(aside, error); ++i)  // of a run that was killed before its next save
+            aside = fmt::format("{}.damaged-{}-{}", path, step, i);
+        write_file_atomically(aside, text);
+        opened.damage += "; as it was, it is in " + aside;
+    } else if (begin < text.size()) {
+        const std::string aside = path + ".cut";
+        write_all(open_for_append(aside), text.data() + begin, text.size() - begin, aside);
+        opened.cut = fmt::format("{} bytes of later steps were moved to {}", text.size() - begin, aside);
     }
-    const std::string aside = fmt::format("{}.damaged-{}", path, step);
-    write_file_atomically(aside, read_text(path, INT64_MAX));
-    write_file_atomically(path, kept);
-    file_ = open_for_append(path);
-    opened.damage = fmt::format("{} of its lines cannot be read, the first is line {}; as it was, it is in {}",
-                                damaged.size(), damaged[0], aside);
+    if (damaged.empty()) {
+        CHECK(::ftruncate(file_, static_cast<off_t>(kept.size())) == 0, "{}: cannot be cut: {}", path,
+              std::strerror(errno));
+    } else {
+        write_file_atomically(path, kept);
+        file_ = open_for_append(path);
+    }
+    bytes_ = std::ssize(kept);
+    hash_.update(kept.data(), kept.size());
     return opened;
+}
+
+std::optional<LogPosition> MetricsFile::position() {
+    if (path_.empty()) return std::nullopt;
+    const std::lock_guard lock(mutex_);
+    return LogPosition{bytes_, hash_.digest()};
 }
 
 void MetricsFile::write(const nlohmann::json& line) {
     if (path_.empty()) return;
     const std::lock_guard lock(mutex_);
-    unwritten_ += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    hash_.update(text.data(), text.size());
+    bytes_ += std::ssize(text);
+    unwritten_ += text;
     flush();
 }
 

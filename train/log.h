@@ -7,8 +7,10 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "checkpoint/checkpoint.h"
 #include "files/file.h"
 #include "files/file_ops.h"
+#include "files/hash.h"
 #include "runtime/profiler.h"
 #include "train/live_line.h"
 
@@ -23,12 +25,13 @@ struct StepMetrics {
     double ms = 0;  // since the step before
     double tokens_per_s = 0;
     double data_wait_ms = 0;  // the host waited for the loader
-    double comm_wait_ms = 0;  // backward was done, but not the exchange of gradients between ranks
+    double comm_wait_ms = 0;  // backward was done, but not the exchange of gradients between ranks; of one rank 0
     double optimizer_ms = 0;
     int skip = 0;                        // kSkipNonfinite or kSkipSpike: there was no update
     int skipped_in_row = 0;              // this step included
     int faulty_rank = -1;                // of several ranks, the first whose own loss was not finite
     bool stop = false;                   // a rank asked all to stop (Trainer::request_stop)
+    bool save = false;                   // or to save (Trainer::request_save)
     double loss_z = 0, grad_norm_z = 0;  // StepControl's
 };
 
@@ -40,12 +43,16 @@ public:
     explicit MetricsFile(FileOps& files = system_files()) : files_(files) {}
     struct Opened {
         bool evaluated = false;  // a line of an evaluation of `step` itself is there
-        std::string damage;      // empty: none; else which lines could not be read, and where the whole log was kept
+        std::string damage;      // empty: none; else what is wrong, and where the whole log was kept
+        std::string cut;         // empty: nothing; else how much was cut, and where it was kept
     };
-    // Goes on behind the lines up to `step`: what comes after is removed, from the first line of a later step or a last
-    // one without its end. Where lines before that are damaged, the log as it is goes to PATH.damaged-STEP, and its
-    // other lines stay. Throws Error naming the path.
-    Opened open(const std::string& path, int64_t step);
+    // Goes on behind the lines up to `step`. Those before `saved`, where the checkpoint knows it, are all of them; what
+    // comes after is cut from the first line of a later step, or a last one without its end, and appended to PATH.cut.
+    // Where lines before that are damaged, the log as it is goes to PATH.damaged-STEP, and its other lines stay. Throws
+    // Error naming the path.
+    Opened open(const std::string& path, int64_t step, const std::optional<LogPosition>& saved = std::nullopt);
+    // Where the log ends, as a checkpoint keeps it; none if the log is not open.
+    std::optional<LogPosition> position();
     void write(const nlohmann::json& line);
     void write(const StepMetrics& m);
     void event(int64_t step, const std::string& name, const std::string& reason);
@@ -58,6 +65,8 @@ private:
     FileOps& files_;
     std::mutex mutex_;
     std::string path_, unwritten_;
+    int64_t bytes_ = 0;  // of all lines, unwritten ones included
+    Hash hash_;          // of them
     Descriptor file_;
     int error_ = 0;  // of the last write that failed
     bool complained_ = false;

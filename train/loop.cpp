@@ -14,7 +14,9 @@
 #include "model/decoder.h"
 #include "runtime/context.h"
 #include "runtime/linalg_library.h"
+#include "runtime/out_of_memory.h"
 #include "train/algorithms.h"
+#include "train/evaluation.h"
 #include "train/guard.h"
 #include "train/reducer.h"
 #include "train/samples.h"
@@ -51,44 +53,70 @@ std::string metrics_path(const Options& o, int rank) {
 
 // What must not differ between ranks; folders may.
 nlohmann::json common_to_ranks(nlohmann::json run) {
-    for (const char* key : {"out", "data", "val-data", "algorithms"}) run["options"].erase(key);
+    for (const char* key : {"out", "data", "val-data", "algorithms", "init-from"}) run["options"].erase(key);
+    return run;
+}
+
+nlohmann::json described(nlohmann::json run, const nlohmann::json& changes) {
+    run["changes"] = changes;
     return run;
 }
 
 bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
+// What make() gives, whose memory is for `what`. Where that is not there although it was planned, the error says what was
+// planned, and which flags make it less.
+template <typename Make>
+auto held(const char* what, const Setup& s, Make&& make) {
+    try {
+        return make();
+    } catch (const OutOfMemory& error) {
+        throw Error(fmt::format("{}: {}; {} are planned in all: {}", what, error.what(),
+                                bytes_text(static_cast<double>(s.memory_bytes())), memory_advice(s)));
+    }
+}
+
 class TrainingLoop {
 public:
-    TrainingLoop(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context)
+    TrainingLoop(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
+                 const nlohmann::json& changes, StopRequest& stop)
         : s_(setup),
           o_(setup.options),
-          run_(run_json(family, setup)),
+          run_(described(run_json(family, setup), changes)),
           device_(device.name),
           ctx_(context),
+          stop_(stop),
           loader_(s_.train.shards, loader_options(s_, true, *ctx_.comm)),
           console_(s_.steps, o_.log_every, decoder_flops_per_token(s_.config, s_.run.T), device.peak_bf16_flops),
-          model_(make_decoder(s_.config, s_.run, ctx_)),
-          optimizer_(model_->params(), o_.optimizer, ctx_),
+          model_(held("weights, gradients and activations", s_, [&] { return make_decoder(s_.config, s_.run, ctx_); })),
+          optimizer_(held("optimizer state", s_, [&] { return Optimizer(model_->params(), o_.optimizer, ctx_); })),
           trainer_(*model_, optimizer_, loader_, trainer_options(device), ctx_),
-          saver_(s_, *model_, optimizer_, ctx_, metrics_, console_) {
+          saver_(held("copy that checkpoints are written from", s_,
+                      [&] { return Saver(s_, *model_, optimizer_, ctx_, metrics_, console_); })) {
         check_equal_on_all_ranks(common_to_ranks(run_).dump(), "options or data", ctx_);
         if (!s_.val.shards.empty()) {
             val_loader_ = std::make_unique<Loader>(s_.val.shards, loader_options(s_, false, *ctx_.comm));
             evaluator_.emplace(*model_, *val_loader_, s_.run.B, s_.run.T, s_.eval_windows, ctx_);
+            if (ctx_.comm->rank() == 0)
+                val_bytes_ =
+                    text_bytes(s_.val, tokenizer_folder(s_.val.shards.front().path), s_.run.T, s_.eval_windows);
         }
         if (o_.sample_every > 0 && ctx_.comm->rank() == 0)
             samples_ = std::make_unique<Samples>(o_.out, tokenizer_folder(s_.train.shards.front().path), s_.config,
                                                  model_->params(), o_.sampling, s_.train.delimiter, o_.seed, ctx_);
         console_.note(fmt::format("{:<12}{}; products by {}\n{}{:<12}{}\n", "device", device.name,
                                   linalg_library().name, setup_report(s_), "run", o_.out));
+        if (o_.adopted && !o_.adopted->unused.empty()) console_.note(unused_text(*o_.adopted));
     }
 
     ~TrainingLoop() {
+        stop_.end();
         ctx_.give_up = [] { return false; };
     }
 
     // The state to begin with. Nothing is written; what cannot work has failed by the end of it.
     void load(const std::optional<ResumePoint>& resume) {
+        if (o_.autotune) read_algorithms();
         if (resume) {
             const TrainingState& state = resume->state;
             read_tensors(resume->found.folder, model_->params(), optimizer_.state(), ctx_.stream);
@@ -97,18 +125,17 @@ public:
             trainer_.restore(state.step, state.control, state.next_sample);
         } else {
             model_->params().initialize(o_.seed, ctx_.stream);
-            if (!o_.init_from.empty())  // which open_model() has verified
-                load_weights(model_->params(), SafetensorsModel(o_.init_from), ctx_.stream);
+            if (o_.adopted)  // open_model() has verified it
+                load_weights(model_->params(), SafetensorsModel(o_.adopted->folder), ctx_.stream);
         }
         check_same_on_all_ranks(model_->params(), ctx_);
     }
 
-    // From here on the run's folder is written.
-    void open(const std::optional<ResumePoint>& resume, const std::string& extension,
-              StopRequest::Clock::time_point start) {
+    // From here on the run's folder is written, and a signal finds something to save.
+    void open(const std::optional<ResumePoint>& resume) {
         const int rank = ctx_.comm->rank();
-        stop_.emplace(o_.time_limit, start, rank == 0);
-        ctx_.give_up = [this] { return !stop_->reason().empty(); };
+        stop_.begin(o_.time_limit, rank == 0);
+        ctx_.give_up = [this] { return !stop_.reason().empty(); };
         if (rank > 0 && o_.rank_logs) {
             const std::string path = fmt::format("{}/rank{}.log", o_.out, rank);
             CHECK(::dup2(open_for_append(path), ::fileno(stdout)) >= 0, "{}: {}", path, std::strerror(errno));
@@ -117,18 +144,23 @@ public:
         if (rank == 0) clear_remains(o_.out, resume);
         if (o_.autotune) search_algorithms();
         const std::string path = metrics_path(o_, rank);
-        const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step);
+        const std::optional<LogPosition> saved = resume && rank == 0 ? resume->state.log : std::nullopt;
+        const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step, saved);
         tell(step, "log_damaged", log.damage);
         evaluation_missing_ = resume && !rank_0_says(log.evaluated) && evaluation_due(step);
+        tell(step, "config_replaced", o_.config_fault);
         if (!resume) return;
         for (const auto& [folder, fault] : resume->found.passed_over) tell(step, "checkpoint_passed_over", fault);
         tell(step, "resumed", resume->found.folder);
-        tell(step, "length_changed", extension);
+        tell(step, "log_cut", log.cut);
+        for (const nlohmann::json& change : run_["changes"])
+            if (change["step"] == step) tell(step, change["event"], change["reason"]);
         saver_.resumed_at(step);
     }
 
-    void run() {
-        std::string stop = ctx_.comm->size() == 1 ? stop_->reason() : "";
+    // The signal that has ended it before its last step, else 0.
+    int run() {
+        std::string stop = ctx_.comm->size() == 1 ? stop_.reason() : "";
         if (evaluation_missing_ && stop.empty()) stop = evaluate_now();
         while (trainer_.steps_done() < s_.steps && stop.empty()) {
             if (trainer_.steps_done() + 1 == o_.profile_steps.first) begin_profile();
@@ -137,14 +169,14 @@ public:
             saver_.report(false, trainer_.steps_done());
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
-            const bool save = step == s_.steps || due(o_.checkpoint_every, step),
-                       diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
+            const bool kept = step == s_.steps || due(o_.checkpoint_every, step), interim = clock_says_save() && !kept,
+                       save = kept || interim, diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
                        sample = due(o_.sample_every, step);
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
             stop = skipped_too_often_ ? "skipped updates" : stop_reason();
             if (trainer_.given_up()) break;
             if (diagnose) report_alignment();
-            if (save) save_now(o_.checkpoint_sync);  // before the evaluation, so that nothing is lost in there
+            if (save) save_now(o_.checkpoint_sync, interim);  // before the evaluation, so that nothing is lost in there
             if (evaluate && stop.empty()) stop = evaluate_now();
             if (sample && samples_ && stop.empty()) stop = sample_now();
         }
@@ -155,9 +187,12 @@ public:
               trainer_.control().skipped_in_row, o_.max_skipped, last_good_state());
         CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
         metrics_.sync();
-        if (!stop.empty() && trainer_.steps_done() < s_.steps)
+        if (stop.empty()) return 0;
+        if (trainer_.steps_done() < s_.steps)
             console_.note(
                 fmt::format("stopped by {} after step {}; continue with --resume", stop, trainer_.steps_done()));
+        if (ctx_.comm->size() > 1) rank_0_says(true);  // no rank ends as if it had failed before rank 0 has saved
+        return stop_.signal();
     }
 
 private:
@@ -232,6 +267,7 @@ private:
             console_.note(fmt::format("step {}: {}: {}", m->step, event->name, event->reason));
         }
         stop_agreed_ |= m->stop;
+        save_agreed_ |= m->save;
         skipped_too_often_ = o_.max_skipped > 0 && m->skipped_in_row >= o_.max_skipped;
     }
 
@@ -245,14 +281,10 @@ private:
             return stop_reason();
         }
         const EvalResult& e = *result;
-        metrics_.write(json{{"kind", "eval"},
-                            {"step", step},
-                            {"tokens", tokens},
-                            {"val_loss", e.loss},
-                            {"val_ppl", std::exp(e.loss)},
-                            {"val_tokens", e.tokens}});
-        console_.note(fmt::format("eval {} | val loss {:.4f} | perplexity {:.3f} | {} tokens", step, e.loss,
-                                  std::exp(e.loss), e.tokens));
+        json line = {{"kind", "eval"}, {"step", step}, {"tokens", tokens}};
+        line.update(evaluation_json(e, val_bytes_));
+        metrics_.write(line);
+        console_.note(fmt::format("eval {} | {}", step, evaluation_text(e, val_bytes_)));
         return "";
     }
 
@@ -264,24 +296,36 @@ private:
         } catch (const Error& error) {
             console_.note(fmt::format("sample {} failed: {}", trainer_.steps_done(), error.what()));
         }
-        return ctx_.comm->size() == 1 ? stop_->reason() : "";
+        return ctx_.comm->size() == 1 ? stop_.reason() : "";
     }
 
     // Several ranks stop after the same step: before one that was given up, or after the one in whose metrics each of
     // them finds that one of them wanted to.
     std::string stop_reason() {
-        const std::string own = stop_->reason();
+        const std::string own = stop_.reason();
         if (ctx_.comm->size() == 1) return own;
         if (!own.empty()) trainer_.request_stop();
         return !stop_agreed_ && !trainer_.given_up() ? "" : own.empty() ? "another rank" : own;
     }
 
+    // Several ranks go by rank 0's clock: they save after the step in whose metrics each finds that it was time.
+    bool clock_says_save() {
+        const std::chrono::duration<double, std::ratio<60>> since = StopRequest::Clock::now() - saved_at_;
+        const bool now = o_.checkpoint_minutes > 0 && since.count() >= o_.checkpoint_minutes;
+        if (ctx_.comm->size() == 1) return now;
+        if (now && ctx_.comm->rank() == 0 && !std::exchange(save_requested_, true)) trainer_.request_save();
+        return std::exchange(save_agreed_, false);
+    }
+
     // Each rank keeps its own choices.
-    void search_algorithms() {
+    void read_algorithms() {
         const int rank = ctx_.comm->rank();
         algorithms_.emplace((o_.algorithms.empty() ? o_.out + "/algorithms.jsonl" : o_.algorithms) +
                                 (rank > 0 ? fmt::format(".rank{}", rank) : ""),
                             device_, linalg_library().name);
+    }
+
+    void search_algorithms() {
         ctx_.linalg.search_algorithms(algorithms_->known(), [this](const AlgorithmChoice& c) {
             algorithms_->add(c);
             console_.note(
@@ -313,11 +357,15 @@ private:
 
     // The state after the last step, whose metrics are logged: so a checkpoint never precedes the lines up to its step.
     // Nothing is saved of an optimizer with a stack that stopped learning.
-    void save_now(bool wait) {
+    void save_now(bool wait, bool interim = false) {
         optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done();
         saved_step_ = step;
-        saver_.save({step, step * o_.batch_tokens, trainer_.next_sample(), trainer_.control(), run_}, wait);
+        saved_at_ = StopRequest::Clock::now();
+        save_requested_ = false;
+        saver_.save({step, step * o_.batch_tokens, trainer_.next_sample(), trainer_.control(), interim,
+                     metrics_.position(), run_},
+                    wait);
     }
 
     const Setup& s_;
@@ -325,32 +373,35 @@ private:
     const nlohmann::json run_;
     const std::string device_;
     Context& ctx_;
+    StopRequest& stop_;
     Loader loader_;
     std::unique_ptr<Loader> val_loader_;
     MetricsFile metrics_;
     Console console_;
     std::optional<AlgorithmFile> algorithms_;  // with --autotune
-    std::optional<StopRequest> stop_;  // from open() on: before it a signal ends the process, with nothing to save
     std::unique_ptr<Model> model_;
     std::optional<Evaluator> evaluator_;  // where there is validation data
+    std::optional<int64_t> val_bytes_;    // of text in it, where that is known
     std::unique_ptr<Samples> samples_;    // rank 0's, with --sample-every
     Optimizer optimizer_;
     Trainer trainer_;
     Saver saver_;
-    int64_t saved_step_ = 0;  // of the last save that was begun
-    bool skipped_too_often_ = false, stop_agreed_ = false, evaluation_missing_ = false;
+    int64_t saved_step_ = 0;                                               // of the last save that was begun
+    StopRequest::Clock::time_point saved_at_ = StopRequest::Clock::now();  // then, or when training began
+    bool skipped_too_often_ = false, stop_agreed_ = false, save_agreed_ = false, save_requested_ = false,
+         evaluation_missing_ = false;
     std::optional<Profiler> profiler_;  // between --profile-steps
 };
 
 }  // namespace
 
-void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
-                  const TrainingStart& start) {
-    TrainingLoop loop(family, setup, device, context);
+int run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
+                 const TrainingStart& start, StopRequest& stop) {
+    TrainingLoop loop(family, setup, device, context, start.changes, stop);
     loop.load(start.resume);
     start.open_folder();
-    loop.open(start.resume, start.extension, start.time);
-    loop.run();
+    loop.open(start.resume);
+    return loop.run();
 }
 
 }  // namespace teon

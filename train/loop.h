@@ -13,14 +13,14 @@
 namespace teon {
 
 struct TrainingStart {
-    StopRequest::Clock::time_point time;  // --time-limit counts from it
-    std::optional<ResumePoint> resume;    // nullopt: from step 1
-    std::string extension;                // what check_unchanged() said
-    std::function<void()> open_folder;    // called on every rank once nothing is left that could not work
+    std::optional<ResumePoint> resume;  // nullopt: from step 1
+    nlohmann::json changes;             // what check_unchanged() said
+    std::function<void()> open_folder;  // called on every rank once nothing is left that could not work
 };
 
-// Trains to setup.steps, or until it is told to stop (then it has saved). Throws Error where the run cannot go on.
-void run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
-                  const TrainingStart& start);
+// Trains to setup.steps, or until it is told to stop: then all ranks have saved, and the signal that this one was told
+// by is returned, else 0. Throws Error where the run cannot go on.
+int run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
+                 const TrainingStart& start, StopRequest& stop);
 
 }  // namespace teon

@@ -40,16 +40,16 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     Choices<std::string> presets;
     for (const DecoderConfig& c : family.presets) presets.push_back({c.preset, c.preset});
     t.choice("--model", o.model, presets, "preset that the flags below override");
-    t.integer("--layers", o.layers, 1, 1024, "transformer blocks").default_text = "preset's";
-    t.integer("--channels", o.channels, 1, 65536, "width of the residual stream").default_text = "preset's";
-    t.integer("--heads", o.heads, 1, 1024, "query heads").default_text = "preset's";
-    t.integer("--kv-heads", o.kv_heads, 1, 1024, "key/value heads").default_text = "preset's, or --heads";
-    t.integer("--ffn", o.ffn, 1, 1 << 20, "width of the MLP").default_text = "preset's";
+    t.integer("--layers", o.layers, 1, kMaxLayers, "transformer blocks").default_text = "preset's";
+    t.integer("--channels", o.channels, 1, kMaxChannels, "width of the residual stream").default_text = "preset's";
+    t.integer("--heads", o.heads, 1, kMaxHeads, "query heads").default_text = "preset's";
+    t.integer("--kv-heads", o.kv_heads, 1, kMaxHeads, "key/value heads").default_text = "preset's, or --heads";
+    t.integer("--ffn", o.ffn, 1, kMaxFfn, "width of the MLP").default_text = "preset's";
     if (family.mlps.size() > 1)
         t.choice("--mlp", o.mlp, family.mlps, "activation of the MLP; relu2: squared ReLU").default_text = "preset's";
-    t.integer("--vocab-size", o.vocab_size, 2, 1 << 24, "tokens in the vocabulary").default_text =
+    t.integer("--vocab-size", o.vocab_size, 2, kMaxVocab, "tokens in the vocabulary").default_text =
         "the data's manifest.json, or the preset's";
-    t.integer("--seq-len", o.seq_len, 1, 1 << 20, "tokens per sequence");
+    t.integer("--seq-len", o.seq_len, 1, kMaxContext, "tokens per sequence");
     t.number("--norm-eps", o.norm_eps, 0, 1, "epsilon of the layer norms").default_text = "preset's";
     t.choice("--dtype", o.dtype,
              Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
@@ -78,7 +78,7 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     algorithms.default_text = "algorithms.jsonl in the run's folder";
     algorithms.fixed = false;
     if (family.config(family.default_preset).positions == PositionKind::rotary) {
-        t.integer("--head-size", o.head_size, 1, 4096, "elements of a head").default_text =
+        t.integer("--head-size", o.head_size, 1, kMaxHeadSize, "elements of a head").default_text =
             "preset's, or --channels / --heads";
         t.number("--rope-base", o.rope_base, 1, 1e12, "base of the rotary frequencies").default_text = "preset's";
         t.number("--rope-scaling", o.rope_scaling, 1e-3, 1e6, "positions are divided by this (linear scaling)");
@@ -88,10 +88,10 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
 void add_data_flags(OptionTable& t, Options& o) {
     t.group("Data");
     t.text("--data", o.data, "PATH",
-           "training shards: a folder (its *_train_*.bin), a file, a glob or a list of these; A:0.7,B:0.3: a mixture")
+           "training shards: a folder (its split \"train\"), a file, a glob or a list of these; A:0.7,B:0.3: a mixture")
         .is_list = true;
     t.rows.back().fixed = false;  // they may move; what is in them is compared
-    OptionRow& val_data = t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (*_val_*.bin)");
+    OptionRow& val_data = t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (split \"val\")");
     val_data.default_text = "--data's, if a folder";
     val_data.is_list = true;
     val_data.fixed = false;
@@ -253,7 +253,12 @@ void add_run_flags(OptionTable& t, Options& o) {
 void add_checkpoint_flags(OptionTable& t, Options& o) {
     t.group("Checkpoints", FREE);
     t.integer("--checkpoint-every", o.checkpoint_every, 0, kMaxCount, "steps between checkpoints; 0: only at the end");
-    t.integer("--keep-last", o.keep_last, 0, kMaxCount, "remove older checkpoints than this many; 0: keep all");
+    t.number(
+        "--checkpoint-minutes", o.checkpoint_minutes, 0, 1e6,
+        "minutes after which a run has another checkpoint, by rank 0's clock; the next one takes the place of such a "
+        "one; 0: none but by steps");
+    t.integer("--keep-last", o.keep_last, 0, kMaxCount,
+              "remove older checkpoints than this many; 0: keep all but those by the clock");
     t.integer("--keep-every", o.keep_every, 0, kMaxCount,
               "but keep those of steps that are multiples of this; 0: none");
     t.toggle("--checkpoint-sync", o.checkpoint_sync,
@@ -405,29 +410,51 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
     needs({"--rank-logs"}, !o.out.empty(), "--out");
     needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
     needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");
+    needs({"--min-lr-ratio"}, o.schedule.kind != ScheduleKind::constant, "a --schedule that decays");
+    needs({"--algorithms"}, o.autotune, "--autotune");
     needs({"--keep-every"}, o.keep_last > 0, "--keep-last");
     needs({"--prompt", "--prompt-tokens", "--sample-tokens", "--temperature", "--top-k"}, o.sample_every > 0,
           "--sample-every");
     CHECK_USAGE(o.plan_only || !o.data.empty(), "--data: missing; name a folder of token shards (make demo shows how)");
 }
 
+// What flags leave open is that of the run in --out. A run whose flags are all given needs no config.json, and where they
+// are not those that it began with, its checkpoint says so.
+void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given) {
+    const std::string path = o.out + "/config.json";
+    if (std::error_code none; !std::filesystem::exists(path, none)) return;
+    const Options before = o;
+    try {
+        read_config(path, table, family.program(), given);
+        o.micro_batch = before.micro_batch;  // the checkpoint knows that of the run, and for how many ranks
+    } catch (const Error& error) {
+        o = before;  // the table's rows go on setting it
+        o.config_fault = error.what();
+        given.by_run.clear();
+    }
+}
+
 }  // namespace
 
-std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv) {
+std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv,
+                                     const std::function<void(const Options&)>& before_resume) {
     Options o;
     o.model = family.default_preset;
     const OptionTable table = make_table(family, o);
     const std::string description = fmt::format("Train a language model of the {} kind on token shards.", family.name);
     std::optional<FlagsGiven> given = parse_flags(table, family.program(), description, argc, argv);
     if (!given) return std::nullopt;
-    const std::string saved = o.out + "/config.json";
-    if (std::error_code none; o.resume && std::filesystem::exists(saved, none)) {
-        const int micro_batch = o.micro_batch;  // the checkpoint knows that of the run, and for how many ranks
-        read_config(saved, table, family.program(), *given);
-        o.micro_batch = micro_batch;
+    if (o.resume && !o.out.empty()) {
+        if (before_resume) before_resume(o);
+        take_over_config(o, table, family, *given);
     }
     o.given = given->by_user;
-    check_conflicts(o, *given);
+    try {
+        check_conflicts(o, *given);
+    } catch (const UsageError&) {
+        CHECK_USAGE(o.config_fault.empty(), "{}", o.config_fault);  // which is why flags are missing
+        throw;
+    }
     return o;
 }
 
@@ -435,6 +462,17 @@ nlohmann::json options_json(const ModelFamily& family, const Options& options) {
     Options copy = options;
     json j = json::object();
     for (const OptionRow& row : make_table(family, copy).rows) j[row.flag.substr(2)] = row.get();
+    return j;
+}
+
+json deciding_options(const ModelFamily& family, const Options& options) {
+    Options copy = options;
+    json j = json::object();
+    for (const OptionRow& row : make_table(family, copy).rows)
+        if (row.fixed) j[row.flag.substr(2)] = row.get();
+    for (const char* elsewhere : {"seed", "model", "layers", "channels", "heads", "kv-heads", "head-size", "ffn", "mlp",
+                                  "vocab-size", "norm-eps", "rope-base", "rope-scaling"})
+        j.erase(elsewhere);
     return j;
 }
 

@@ -2,12 +2,14 @@
 // keys and the resolved config that is logged. Reading options touches no device and allocates nothing.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "generation/generate.h"
 #include "generation/sampling.h"
 #include "model/family.h"
 #include "optim/optimizer.h"
@@ -17,6 +19,7 @@ namespace teon {
 
 struct Options {
     std::set<std::string> given;  // flags, on the command line or in the file
+    std::string config_fault;     // why the config.json of the run that is resumed could not be used
     // model
     std::string model;
     int layers = 0, channels = 0, heads = 0, kv_heads = 0, head_size = 0, ffn = 0, vocab_size = 0;  // 0: preset's
@@ -53,10 +56,12 @@ struct Options {
     int64_t memory = 0;  // bytes; 0: what the device has
     // checkpoints
     int64_t checkpoint_every = 0, keep_last = 0, keep_every = 0;
+    double checkpoint_minutes = 30;
     bool checkpoint_sync = false, stop_on_save_error = false, resume = false;
     std::string init_from;
-    // The model of --init-from, once it has been read: flags may repeat what it is, not contradict it.
-    std::optional<DecoderConfig> adopted;
+    // The model of --init-from, once it has been read (of a run that goes on, its checkpoint's): flags may repeat what it
+    // is, not contradict it.
+    std::optional<PublishedModel> adopted;
     double time_limit = 0;  // seconds; 0: none
     // guards
     int max_skipped = 20;
@@ -76,14 +81,18 @@ struct Options {
 
 // Parses argv and, where given, --config; --resume takes what is not given from the config.json in --out. Throws
 // UsageError with one line that names the flag, the value and the fix. Returns std::nullopt if --help or --version was
-// asked for and printed.
-std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv);
+// asked for and printed. before_resume: called with the flags given before that config.json is opened.
+std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv,
+                                     const std::function<void(const Options&)>& before_resume = {});
 
 // Throws UsageError unless --batch-tokens, --seq-len and --micro-batch divide one another.
 void check_batch(const Options& options);
 
 // Every flag with its resolved value, for config.json.
 nlohmann::json options_json(const ModelFamily& family, const Options& options);
+
+// Of these, those that decide about a run's numbers and are not resolved elsewhere: not --seed, nor the model's shape.
+nlohmann::json deciding_options(const ModelFamily& family, const Options& options);
 
 // Of the flags that a resumed run must not change, those whose resolved value is not the saved one: "--lr 0.1 (was
 // 0.2)".

@@ -1,6 +1,7 @@
 #include "train/run.h"
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -29,7 +30,15 @@ std::string default_run_folder(const Options& o) {
 
 json shards_json(const std::vector<ShardInfo>& shards) {
     json list = json::array();
-    for (const ShardInfo& s : shards) list.push_back({{"path", s.path}, {"tokens", s.tokens}});
+    for (const ShardInfo& s : shards)
+        list.push_back({{"path", s.path}, {"tokens", s.tokens}, {"content", s.content}, {"source", s.source}});
+    return list;
+}
+
+json mixture_json(const DataSet& data) {
+    json list = json::array();
+    for (size_t i = 0; i < data.mixture.size(); ++i)
+        list.push_back({{"source", data.sources[i]}, {"share", data.mixture[i]}});
     return list;
 }
 
@@ -39,8 +48,10 @@ std::optional<DType> storage_named(std::string_view name) {
     return std::nullopt;
 }
 
-json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& device) {
+json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& device, const nlohmann::json& changes) {
     const DecoderConfig& c = s.config;
+    json model = {{"family", c.family}, {"preset", c.preset}, {"parameters", s.params.logical_size()}};
+    model.update(run_json(family, s)["model"]);
     json stacks = json::array();
     for (const Stack& stack : s.optimizer_plan.stacks) {
         json rows = json::array();
@@ -54,7 +65,8 @@ json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& de
                           {"parameters", rows}});
     }
     json memory = json::object();
-    for (const auto& [name, bytes] : s.memory) memory[name] = bytes;
+    for (const auto* part : {&s.memory, &s.host_memory})
+        for (const auto& [name, bytes] : *part) memory[name] = bytes;
     return {{"program", family.program()},
             {"version", source_version()},
             {"device",
@@ -64,17 +76,10 @@ json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& de
               {"products", linalg_library().name}}},
             {"storage", {{"dtype", name_of(s.run.dtype)}, {"reason", s.dtype_reason}}},
             {"options", options_json(family, s.options)},
-            {"model",
-             {{"family", c.family},
-              {"preset", c.preset},
-              {"layers", c.L},
-              {"channels", c.C},
-              {"heads", c.NH},
-              {"kv_heads", c.NKV},
-              {"ffn", c.F},
-              {"vocab_size", c.V},
-              {"context", c.max_T},
-              {"parameters", s.params.logical_size()}}},
+            {"model", model},
+            {"seed", s.options.seed},
+            {"experiment", experiment_json(family, s)},
+            {"changes", changes},
             {"run",
              {{"steps", s.steps},
               {"micro_batch", s.run.B},
@@ -84,7 +89,13 @@ json config_json(const ModelFamily& family, const Setup& s, const DeviceInfo& de
               {"recompute", name_of(s.run.recompute)},
               {"eval_windows", s.eval_windows}}},
             {"memory_bytes", memory},
-            {"data", {{"train", shards_json(s.train.shards)}, {"val", shards_json(s.val.shards)}}},
+            {"data",
+             {{"train", shards_json(s.train.shards)},
+              {"val", shards_json(s.val.shards)},
+              {"mixture", mixture_json(s.train)},
+              {"vocab_size", s.train.vocab_size},
+              {"delimiter", s.train.delimiter},
+              {"tokenizer", s.train.tokenizer}}},
             {"stacks", stacks}};
 }
 
@@ -100,26 +111,27 @@ int64_t usable_bytes(const DeviceInfo& device, const Launch& launch) {
 void go_on_as(Options& o, const TrainingState& state, int ranks) {
     if (o.micro_batch == 0 && state.run.value("ranks", 1) == ranks) o.micro_batch = state.run.value("micro_batch", 0);
     o.schedule.warmup_steps = state.run.value("warmup_steps", int64_t{-1});
+    if (o.adopted) o.adopted->content = state.run.value("init_from", "");
     if (!o.dtype) o.dtype = storage_named(state.run.value("/options/dtype"_json_pointer, ""));
 }
 
-int run(const ModelFamily& family, int argc, const char* const* argv) {
-    const auto begin = StopRequest::Clock::now();
+// The signal that has ended the run, else 0.
+int run(const ModelFamily& family, int argc, const char* const* argv, StopRequest& stop) {
     const Launch launch = launch_from_environment();
     if (launch.rank > 0)
         CHECK(std::freopen("/dev/null", "w", stdout), "/dev/null cannot be opened");  // rank 0 speaks for all
-    std::optional<Options> options = parse_options(family, argc, argv);
+    // Before rank 0 reads a thing in the run's folder it is the only one there.
+    std::optional<RunFolder> folder;
+    std::optional<Options> options = parse_options(family, argc, argv, [&](const Options& o) {
+        if (launch.rank == 0 && !o.plan_only && !o.eval_only) folder.emplace(o.out);
+    });
     if (!options) return 0;
-    if (!options->init_from.empty() && !options->eval_only) {
-        const PublishedModel model = open_model(options->init_from, {family});
-        options->init_from = model.folder;
-        options->adopted = model.config;
-    }
     // --plan-only plans for an H100 of 80 GB, unless told otherwise.
     constexpr int64_t kPlanBytes = int64_t{80} << 30;
     constexpr int kPlanPlaces = 132;
     const bool cuda = std::string_view(backend_name()) == "cuda";
     if (options->plan_only) {
+        adopt_model(*options, family, "", nullptr);
         fmt::print("{}", setup_report(make_setup(family, *options,
                                                  {cuda, options->memory ? options->memory : kPlanBytes, options->ranks,
                                                   cuda ? kPlanPlaces : 0})));
@@ -129,14 +141,18 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
         evaluate_only(family, *options);
         return 0;
     }
-    // Rank 0 decides where the run begins, and before it reads a thing in the run's folder it is the only one there.
-    std::optional<RunFolder> folder;
+    // Rank 0 decides where the run begins.
     std::optional<ResumePoint> resume;
     if (launch.rank == 0) {
         if (options->out.empty()) options->out = default_run_folder(*options);
-        folder.emplace(options->out);
+        if (!folder) folder.emplace(options->out);
         if (options->resume) resume = find_resume_point(options->out);
     }
+    std::string checkpoint = resume ? resume->found.folder : "";
+    if (launch.rank > 0 && options->resume)  // as far as this rank sees them now
+        if (const std::vector<int64_t> steps = list_checkpoints(options->out); !steps.empty())
+            checkpoint = options->out + "/" + checkpoint_name(steps.back());
+    adopt_model(*options, family, checkpoint, resume ? &resume->state : nullptr);
     if (resume) go_on_as(*options, resume->state, launch.size);
     constexpr int64_t kAnyBytes = INT64_MAX / 2;
     const Setup planned = make_setup(family, *options, {cuda, kAnyBytes, launch.size});
@@ -159,23 +175,22 @@ int run(const ModelFamily& family, int argc, const char* const* argv) {
             for (const DataSet* data : {&setup.train, &setup.val})
                 if (!data->shards.empty()) verify_content(*data);
         TrainingStart start;
-        start.time = begin;
         start.resume = resume;
-        if (resume) start.extension = check_unchanged(family, resume->state, setup);
+        start.changes = resume ? check_unchanged(family, resume->state, setup) : nlohmann::json::array();
         start.open_folder = [&] {
             if (folder) {
                 folder->create(resume.has_value());
-                write_file_atomically(setup.options.out + "/config.json",
-                                      config_json(family, setup, device).dump(2) + "\n");
+                const std::string path = setup.options.out + "/config.json";
+                if (!setup.options.config_fault.empty()) std::rename(path.c_str(), (path + ".damaged").c_str());
+                write_file_atomically(path, config_json(family, setup, device, start.changes).dump(2) + "\n");
             }
             check_same_folder(setup.options.out, context);
         };
-        run_training(family, setup, device, context, start);
+        return run_training(family, setup, device, context, start, stop);
     } catch (const std::exception& error) {
         context.comm->fail(error.what());
         throw;
     }
-    return 0;
 }
 
 // What all ranks would say is said once: the others give rank 0 time, in which its end ends them. More of it for usage
@@ -197,7 +212,10 @@ void report_error(const ModelFamily& family, const std::exception& error) {
 
 int train_main(const ModelFamily& family, int argc, const char* const* argv) {
     try {
-        return run(family, argc, argv);
+        StopRequest stop;
+        if (run(family, argc, argv, stop) != SIGINT) return 0;
+        std::fflush(nullptr);
+        end_by_signal(SIGINT);
     } catch (const UsageError& error) {
         report_error(family, error);
         return 2;

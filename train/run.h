@@ -5,7 +5,7 @@
 
 namespace teon {
 
-// 0: done; 1: failed; 2: usage. Errors are one line on standard error, beginning "<program>: error:".
+// 0: done, or stopped and saved; 1: failed; 2: usage. A run that SIGINT has stopped has saved and ends by it. Errors are one line on standard error, beginning "<program>: error:".
 int train_main(const ModelFamily& family, int argc, const char* const* argv);
 
 }  // namespace teon

@@ -62,17 +62,23 @@ void RunFolder::create(bool resumes) {
                 "--out {}: already holds a run; name another folder, or continue it with --resume", path_);
 }
 
+// Takes the lock of the folder and that of the file in it: the file may be removed, and NFS locks no folders.
 void RunFolder::lock() {
+    const auto take = [&](const Descriptor& file) {
+        if (::flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;  // or there are no locks here
+        const std::string other = read_lock(path_);
+        throw Error(fmt::format("--out {}: another process is writing it{}", path_,
+                                other.empty() ? "" : " (" + other.substr(0, other.find(',')) + ")"));
+    };
+    folder_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    CHECK_USAGE(folder_ >= 0, "--out {}: cannot be opened: {}", path_, std::strerror(errno));
+    take(folder_);
     const std::string path = lock_path(path_);
     Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644));
     CHECK_USAGE(file >= 0, "--out {}: {} cannot be written: {}", path_, path, std::strerror(errno));
     struct stat status;
     CHECK(::fstat(file, &status) == 0 && S_ISREG(status.st_mode), "{}: is not a regular file", path);
-    if (::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // else there are no locks here
-        std::string other = read_lock(path_);
-        throw Error(
-            fmt::format("--out {}: another process is writing it ({})", path_, other.substr(0, other.find(','))));
-    }
+    take(file);
     CHECK(::ftruncate(file, 0) == 0, "{}: cannot be written: {}", path, std::strerror(errno));
     const std::string text = owner();
     write_all(file, text.data(), text.size(), path);

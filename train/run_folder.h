@@ -26,7 +26,7 @@ public:
 private:
     void lock();
     std::string path_;
-    Descriptor lock_;
+    Descriptor folder_, lock_;
 };
 
 // Called by all ranks once rank 0 has created the folder. Throws Error naming the rank and the folder where a rank does

@@ -13,6 +13,12 @@ CheckpointPlan checkpoint_plan(const Setup& s, MetricsFile& metrics) {
     plan.run_folder = o.out;
     plan.sync_log = [&metrics] { metrics.sync(); };
     plan.hf_config = hf_config(s.config, s.train.delimiter);
+    if (o.adopted) {  // its users know it by these
+        const TextLimits& limits = o.adopted->limits;
+        if (limits.begin >= 0) plan.hf_config["bos_token_id"] = limits.begin;
+        if (limits.end.size() == 1) plan.hf_config["eos_token_id"] = limits.end[0];
+        if (limits.end.size() > 1) plan.hf_config["eos_token_id"] = limits.end;
+    }
     plan.extra_files = tokenizer_files(tokenizer_folder(s.train.shards.front().path), s.config.max_T);
     plan.keep_last = o.keep_last;
     plan.keep_every = o.keep_every;

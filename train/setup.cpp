@@ -1,8 +1,10 @@
 #include "train/setup.h"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 
 #include "runtime/linalg_library.h"
 
@@ -59,12 +61,11 @@ void check_agrees(const ModelFamily& family, const Options& o, const DecoderConf
 DecoderConfig make_config(const ModelFamily& family, const Options& o, const DataSet& data) {
     DecoderConfig c;
     if (o.adopted) {
-        c = *o.adopted;
+        c = o.adopted->config;
         check_agrees(family, o, c);
         CHECK_USAGE(o.seq_len <= c.max_T, "--seq-len {}: the model of --init-from has a context of {}", o.seq_len,
                     c.max_T);
-        CHECK_USAGE(data.vocab_size <= c.V, "{}: a vocabulary of {}, but the model of --init-from has {}",
-                    data.described_by, data.vocab_size, c.V);
+        check_model_tokenizer(data, o.adopted->folder, c.V);
     } else {
         c = model_of_flags(family.config(o.model), o);
         CHECK_USAGE(!o.vocab_size || c.V >= data.vocab_size,
@@ -89,6 +90,9 @@ void open_data(Setup& s) {
     CHECK_USAGE(s.val.mixture.empty(), "--val-data {}: a mixture cannot be evaluated; name the sources without weights",
                 o.val_data);
     check_same_tokenizer(s.train, s.val);
+    check_disjoint(s.train, s.val);
+    if (!o.plan_only)
+        for (DataSet* data : {&s.train, &s.val}) identify(*data);
     for (const ShardInfo& shard : s.train.shards) s.data_tokens += shard.tokens;
 }
 
@@ -139,11 +143,29 @@ void fit_to_memory(Setup& s, const DeviceLimits& limits, int64_t fixed_bytes) {
     }
     DecoderRun smallest = s.run;
     const int64_t wanted = fixed_bytes + decoder_activations(s.config, smallest).total_bytes();
+    std::vector<std::string> parts;
+    for (const auto& [name, bytes] : s.memory) parts.push_back(name + " " + bytes_text(static_cast<double>(bytes)));
     throw UsageError(
-        fmt::format("{} needs {} at --micro-batch {} --recompute {}, but {} are there; lower --micro-batch or "
-                    "--seq-len, or use a smaller model",
+        fmt::format("{} needs {} at --micro-batch {} --recompute {}, but {} are there ({}, the rest activations); {}",
                     o.model, bytes_text(static_cast<double>(wanted)), s.run.B, name_of(s.run.recompute),
-                    bytes_text(static_cast<double>(limits.memory_bytes))));
+                    bytes_text(static_cast<double>(limits.memory_bytes)), fmt::join(parts, ", "), memory_advice(s)));
+}
+
+// Flags have limits of their own; what they multiply to is counted in 64 bits, and rows in 32.
+void check_countable(const Setup& s) {
+    const Options& o = s.options;
+    int64_t tokens = 0;
+    CHECK_USAGE(!__builtin_mul_overflow(s.steps, o.batch_tokens, &tokens) && tokens <= INT64_MAX / 8,
+                "--steps {} x --batch-tokens {}: more tokens than can be counted ({:.1e})", s.steps, o.batch_tokens,
+                static_cast<double>(s.steps) * static_cast<double>(o.batch_tokens));
+    const DecoderConfig& c = s.config;
+    const double rows = static_cast<double>(std::max(1, o.micro_batch)) * o.seq_len;
+    const double width = static_cast<double>(c.NH) * o.seq_len + 8.0 * (c.C + c.Fp() + c.qkv_width());
+    const double bytes = 4 * rows * (c.L * width + c.Vp());
+    CHECK_USAGE(rows <= INT_MAX && bytes <= 0x1p60,
+                "--micro-batch {} x --seq-len {}: {:.1e} tokens with {:.1e} bytes of activations are more than can be "
+                "counted; lower one of the two",
+                std::max(1, o.micro_batch), o.seq_len, rows, bytes);
 }
 
 // --batch-tokens unless it is given: 524288, or on a CPU what 2e12 operations train, some seconds' work; rounded to
@@ -203,7 +225,44 @@ void plan_length(Setup& s) {
     }
 }
 
+// Of a GPU's context, the code of kernels, cuBLASLt and cuSOLVER with their workspaces, NCCL's buffers; of the program
+// and its libraries on a CPU, and MPI. Measured on CPUs; of a GPU from what NVIDIA's libraries are known to take.
+constexpr int64_t kGpuAllowance = int64_t{1} << 30, kNcclAllowance = int64_t{512} << 20,
+                  kCpuAllowance = int64_t{128} << 20, kMpiAllowance = int64_t{64} << 20;
+
+// What the process holds beside activations.
+void plan_fixed_memory(Setup& s, const DeviceLimits& limits) {
+    const Options& o = s.options;
+    const int64_t P = s.params.size();
+    const std::vector<int64_t>& state = s.placement.state_bytes;
+    s.memory.push_back({"weights, float masters", 4 * P});
+    if (s.run.dtype == DType::bf16) s.memory.push_back({"weights, bf16", 2 * P});
+    s.memory.push_back({"gradients, float", 4 * P});
+    s.memory.push_back({"optimizer state", *std::max_element(state.begin(), state.end())});
+    s.memory.push_back({"optimizer scratch", s.optimizer_plan.scratch_bytes});
+    if (o.autotune) s.memory.push_back({"algorithm search, for a moment", 4 * largest_gradient(s.params)});
+    if (o.sample_every) s.memory.push_back({"samples", generator_bytes(s.config, 1, s.config.max_T, s.run.dtype)});
+    // Rank 0's, of all ranks' state; and the largest tensor once more, in its file's order. On a CPU it is the same memory.
+    const int64_t all_state = std::accumulate(state.begin(), state.end(), int64_t{0});
+    (limits.is_gpu ? s.host_memory : s.memory)
+        .push_back({"checkpoint being written", 4 * P + all_state + 4 * largest_gradient(s.params)});
+    s.memory.push_back(limits.is_gpu ? std::pair{"CUDA and libraries, allowance", kGpuAllowance}
+                                     : std::pair{"program, libraries, allowance", kCpuAllowance});
+    if (limits.ranks > 1)
+        s.memory.push_back(limits.is_gpu ? std::pair{"NCCL, allowance", kNcclAllowance}
+                                         : std::pair{"MPI, allowance", kMpiAllowance});
+}
+
 }  // namespace
+
+std::string memory_advice(const Setup& s) {
+    std::vector<std::string> ways;
+    if (s.run.B > 1) ways.push_back("lower --micro-batch");
+    if (s.run.recompute != Recompute::block) ways.push_back("give --recompute block");
+    if (s.run.T > 1) ways.push_back("lower --seq-len");
+    if (s.options.optimizer.method == Method::adamw) ways.push_back("give --optimizer muon (half of AdamW's state)");
+    return fmt::format("{} or use a smaller model", fmt::join(ways, ", "));
+}
 
 int64_t Setup::memory_bytes() const {
     int64_t sum = 0;
@@ -215,7 +274,7 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     Setup s;
     s.options = options;
     if (options.adopted && !options.given.count("--seq-len"))
-        s.options.seq_len = std::min(options.seq_len, options.adopted->max_T);
+        s.options.seq_len = std::min(options.seq_len, options.adopted->config.max_T);
     check_batch(s.options);
     open_data(s);
     s.config = make_config(family, s.options, s.train);
@@ -226,6 +285,7 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     if (s.options.batch_tokens == 0) s.options.batch_tokens = default_batch_tokens(s, limits);
     check_shares(s.options, limits.ranks);
     plan_length(s);
+    check_countable(s);
 
     s.run.T = s.options.seq_len;
     const DTypeChoice dtype = choose_dtype(options.dtype);
@@ -241,16 +301,7 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     s.optimizer_plan = plan_optimizer(s.params, s.options.optimizer);
     s.placement = place(s.params, s.optimizer_plan, s.options.optimizer, limits.ranks);
 
-    const int64_t P = s.params.size();
-    s.memory.push_back({"weights, float masters", 4 * P});
-    if (s.run.dtype == DType::bf16) s.memory.push_back({"weights, bf16", 2 * P});
-    s.memory.push_back({"gradients, float", 4 * P});
-    s.memory.push_back(
-        {"optimizer state", *std::max_element(s.placement.state_bytes.begin(), s.placement.state_bytes.end())});
-    s.memory.push_back({"optimizer scratch", s.optimizer_plan.scratch_bytes});
-    if (options.autotune) s.memory.push_back({"algorithm search, for a moment", 4 * largest_gradient(s.params)});
-    if (options.sample_every)
-        s.memory.push_back({"samples", generator_bytes(s.config, 1, s.config.max_T, s.run.dtype)});
+    plan_fixed_memory(s, limits);
     fit_to_memory(s, limits, s.memory_bytes());
     s.activations = decoder_activations(s.config, s.run);
     s.memory.push_back({"activations, saved", s.activations.saved_bytes()});
@@ -324,6 +375,11 @@ std::string setup_report(const Setup& s) {
                          s.data_tokens ? fmt::format(" = {:.2f} epochs", static_cast<double>(s.steps * o.batch_tokens) /
                                                                              static_cast<double>(s.data_tokens))
                                        : ""));
+    line("checkpoints",
+         fmt::format("at the end{}{}", o.checkpoint_every ? fmt::format(", every {} steps", o.checkpoint_every) : "",
+                     o.checkpoint_minutes > 0
+                         ? fmt::format(", after {:g} minutes without one (replaced by the next)", o.checkpoint_minutes)
+                         : ""));
     line("dtype", fmt::format("{} ({})", name_of(s.run.dtype), s.dtype_reason));
     line("attention", std::string(name_of(s.run.attention)));
     if (s.run.gelu_fusion) line("GELU", "epilogue of the MLP's products");
@@ -334,8 +390,11 @@ std::string setup_report(const Setup& s) {
                                      bytes_text(static_cast<double>(row.bytes))));
     out += "memory\n";
     for (const auto& [name, bytes] : s.memory)
-        out += fmt::format("  {:<28}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
-    out += fmt::format("  {:<28}{:>12}\n", "total", bytes_text(static_cast<double>(s.memory_bytes())));
+        out += fmt::format("  {:<30}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
+    out += fmt::format("  {:<30}{:>12}\n", "total", bytes_text(static_cast<double>(s.memory_bytes())));
+    if (!s.host_memory.empty()) out += "memory of the host, pinned, of rank 0\n";
+    for (const auto& [name, bytes] : s.host_memory)
+        out += fmt::format("  {:<30}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
     out += plan_table(s.params, s.optimizer_plan, o.optimizer);
     if (ranks > 1) out += placement_table(s.params, s.placement, s.run.dtype, o.bandwidth);
     return out;

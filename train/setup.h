@@ -38,9 +38,14 @@ struct Setup {
     int64_t steps = 0;    // 0 when the data is not known (--plan-only)
     int micro_steps = 1;  // gradient accumulation: micro-batches per step and rank
     int64_t eval_windows = 0;
-    std::vector<std::pair<std::string, int64_t>> memory;  // bytes per category
+    // Bytes per category that the process holds, on the device and, on a GPU, beside it in pinned memory of the host.
+    std::vector<std::pair<std::string, int64_t>> memory, host_memory;
     int64_t memory_bytes() const;
 };
+
+// Which flags would make a run smaller that does not fit: "lower --seq-len, give --optimizer muon (half of AdamW's state)
+// or use a smaller model".
+std::string memory_advice(const Setup& setup);
 
 // Throws UsageError with one line on anything that cannot work.
 Setup make_setup(const ModelFamily& family, const Options& options, const DeviceLimits& limits);

@@ -1,9 +1,13 @@
 #include "train/stop.h"
 
+#include <pthread.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
-#include <cstring>
+#include <initializer_list>
+#include <thread>
 
 #include "train/log.h"
 
@@ -13,55 +17,107 @@ namespace {
 
 struct Known {
     int signal;
-    const char *name, *acknowledgement;
+    const char* name;
 };
-constexpr Known known[] = {{SIGTERM, "SIGTERM", "SIGTERM: saving, then ending; a second signal ends the run at once\n"},
-                           {SIGINT, "SIGINT", "SIGINT: saving, then ending; a second signal ends the run at once\n"},
-                           {SIGHUP, "SIGHUP", "SIGHUP: saving, then ending; a second signal ends the run at once\n"}};
-volatile std::sig_atomic_t received = 0, acknowledges = 0;  // a signal handler can reach nothing else
+constexpr Known known[] = {{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"}};
 
-const Known* find(int signal) {
+std::string name_of_signal(int signal) {
     for (const Known& k : known)
-        if (k.signal == signal) return &k;
-    return nullptr;
+        if (k.signal == signal) return k.name;
+    return "";
 }
 
-void on_signal(int signal) {
-    if (received != 0) _exit(128 + signal);
-    received = signal;
-    if (const Known* k = find(signal); k && acknowledges) {
-        const int error = errno;
-        [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, k->acknowledgement, std::strlen(k->acknowledgement));
-        errno = error;
+// Those of them that the process does not ignore: one that is blocked is kept, even if it is ignored.
+sigset_t wanted_signals() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const Known& k : known) {
+        struct sigaction now;
+        sigaction(k.signal, nullptr, &now);
+        if (now.sa_handler != SIG_IGN) sigaddset(&set, k.signal);
     }
+    return set;
+}
+
+// They act as they do in other programs: before the end by one of them, and in child processes.
+void restore_defaults() {
+    const sigset_t set = wanted_signals();
+    for (const Known& k : known)
+        if (sigismember(&set, k.signal)) std::signal(k.signal, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+std::atomic<pid_t> waiting_thread = 0;  // a signal handler can reach nothing else
+
+// Runs only in threads that are older than StopRequest.
+void pass_on(int signal) {
+    const int error = errno;
+    syscall(SYS_tgkill, ::getpid(), waiting_thread.load(), signal);
+    errno = error;
 }
 
 }  // namespace
 
-StopRequest::StopRequest(double time_limit_s, Clock::time_point start, bool speaks)
-    : time_limit_s_(time_limit_s), start_(start) {
-    received = 0;
-    acknowledges = speaks;
-    struct sigaction action = {};
-    action.sa_handler = on_signal;
-    action.sa_flags = SA_RESTART;
-    sigemptyset(&action.sa_mask);
-    for (const Known& k : known) {
-        struct sigaction before;
-        sigaction(k.signal, nullptr, &before);
-        if (before.sa_handler != SIG_IGN) sigaction(k.signal, &action, nullptr);
+struct StopRequest::Noted {
+    enum Phase { before, running, after };
+    std::atomic<Phase> phase = before;
+    std::atomic<bool> speaks = false;
+    std::atomic<int> signal = 0;
+
+    [[noreturn]] void wait(const sigset_t& set) {
+        waiting_thread = static_cast<pid_t>(syscall(SYS_gettid));
+        waiting_thread.notify_one();
+        for (bool first = true;; first = false) {
+            int number = 0;
+            sigwait(&set, &number);
+            if (!first || phase == before) end_by_signal(number);
+            if (phase == after) continue;
+            signal = number;
+            if (!speaks) continue;
+            const std::string text =
+                name_of_signal(number) + ": saving, then ending; a second signal ends the run at once\n";
+            [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
+        }
     }
-    action.sa_handler = SIG_IGN;
-    sigaction(SIGPIPE, &action, nullptr);
+};
+
+StopRequest::StopRequest() : noted_(std::make_shared<Noted>()) {
+    struct sigaction ignore = {};
+    ignore.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &ignore, nullptr);
+    const sigset_t set = wanted_signals();
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    pthread_atfork(nullptr, nullptr, restore_defaults);
+    std::thread([noted = noted_, set] { noted->wait(set); }).detach();
+    waiting_thread.wait(0);
+    struct sigaction action = {};
+    action.sa_handler = pass_on;
+    action.sa_flags = SA_RESTART;
+    for (const Known& k : known)
+        if (sigismember(&set, k.signal)) sigaction(k.signal, &action, nullptr);
 }
 
-StopRequest::~StopRequest() { acknowledges = 0; }
+void StopRequest::begin(double time_limit_s, bool speaks) {
+    time_limit_s_ = time_limit_s;
+    noted_->speaks = speaks;
+    noted_->phase = Noted::running;
+}
+
+void StopRequest::end() { noted_->phase = Noted::after; }
+
+int StopRequest::signal() const { return noted_->signal; }
 
 std::string StopRequest::reason() const {
-    if (const Known* k = find(received)) return k->name;
+    if (const int number = signal()) return name_of_signal(number);
     const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
     if (time_limit_s_ > 0 && elapsed >= time_limit_s_) return "time limit " + duration_text(time_limit_s_);
     return "";
+}
+
+void end_by_signal(int number) {
+    restore_defaults();
+    std::raise(number);
+    _exit(128 + number);  // the first process of a container is spared by default actions
 }
 
 }  // namespace teon

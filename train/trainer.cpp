@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "kernels/ops.h"
@@ -14,11 +15,11 @@ namespace {
 
 // A step in flight.
 struct Slot {
-    explicit Slot(int ranks) : loss_sums(ranks), stops(ranks) {}
-    Event begin, backward_end, optimizer_begin, end;
+    explicit Slot(int ranks) : loss_sums(ranks), wishes(ranks) {}
+    Event begin, backward_end, exchange_end, optimizer_begin, end;
     PinnedBuffer<float> loss_sum{1};
-    PinnedBuffer<float> loss_sums, stops;  // by rank
-    PinnedBuffer<float> stop{1};           // this rank's
+    PinnedBuffer<float> loss_sums, wishes;  // by rank
+    PinnedBuffer<float> wish{1};            // this rank's
     PinnedBuffer<StepControl> control{1};
     StepMetrics metrics;
     int64_t next_sample = 0;  // after it
@@ -31,8 +32,9 @@ struct MicroStep {
     Graph graph;
 };
 
-// What a rank says of a step to the others.
-constexpr float kGoOn = 0, kStopAfterIt = 1, kGivenUp = 2;
+// What a rank says of a step to the others: a sum of these.
+constexpr int kStopAfterIt = 1, kGivenUp = 2, kSaveAfterIt = 4;
+bool says(float sum, int what) { return (static_cast<int>(sum) & what) != 0; }
 
 }  // namespace
 
@@ -42,9 +44,9 @@ struct Trainer::Impl {
     Loader& loader;
     TrainerOptions o;
     Context& ctx;
-    Buffer<float> losses;            // of one micro-batch
-    Buffer<float> sums{2};           // loss sum of the step; squared gradient norm
-    Buffer<float> loss_sums, stops;  // of the step, by rank; whether a rank wants to stop
+    Buffer<float> losses;             // of one micro-batch
+    Buffer<float> sums{2};            // loss sum of the step; squared gradient norm
+    Buffer<float> loss_sums, wishes;  // of the step, by rank; whether a rank wants to stop or save
     Buffer<StepControl> control{1};
     Buffer<std::byte> scratch{static_cast<int64_t>(reduce_scratch_bytes())};
     Reducer reducer;
@@ -52,7 +54,7 @@ struct Trainer::Impl {
     std::vector<MicroStep> micro_steps;
     std::optional<Graph> update;
     bool warm = false;  // a whole step has been queued as such: all that it needs is loaded, grown and chosen
-    bool stop = false, given_up = false;
+    bool stop = false, save = false, given_up = false;
     int64_t done = 0, returned = 0;
     StepControl last;         // of the step returned last
     int64_t next_sample = 0;  // after it
@@ -66,7 +68,7 @@ struct Trainer::Impl {
           ctx(context),
           losses(options.batch_tokens / options.micro_steps / context.comm->size()),
           loss_sums(context.comm->size()),
-          stops(context.comm->size()),
+          wishes(context.comm->size()),
           reducer(m.params(), opt.ownership(), context),
           slots{Slot(context.comm->size()), Slot(context.comm->size())} {
         zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);
@@ -93,15 +95,17 @@ struct Trainer::Impl {
         }
         slot.next_sample = loader.next_sample();
         slot.backward_end.record(ctx.stream);
-        slot.stop[0] = stop ? kStopAfterIt : kGoOn;
+        int wish = (stop ? kStopAfterIt : 0) + (std::exchange(save, false) ? kSaveAfterIt : 0);
         if (ctx.give_up()) {
             if (ctx.comm->size() == 1) return false;
             // The others wait for this rank's gradients, whatever they are worth; without a loss nobody updates anything.
             if (micro < o.micro_steps) reducer.ready_all();
             upload(loss_sum, no_loss.data(), 1, ctx.stream);
-            slot.stop[0] = kGivenUp;
+            wish = kGivenUp;
         }
+        slot.wish[0] = static_cast<float>(wish);
         share(slot, loss_sum);
+        slot.exchange_end.record(ctx.stream);
         reducer.sum_squares(sums.data() + 1, scratch.data());
 
         slot.optimizer_begin.record(ctx.stream);
@@ -110,7 +114,7 @@ struct Trainer::Impl {
         queue_update();
         download(slot.loss_sum.data(), sums.data(), 1, ctx.stream);
         download(slot.loss_sums.data(), loss_sums.data(), loss_sums.size(), ctx.stream);
-        download(slot.stops.data(), stops.data(), stops.size(), ctx.stream);
+        download(slot.wishes.data(), wishes.data(), wishes.size(), ctx.stream);
         download(slot.control.data(), control.data(), 1, ctx.stream);
         slot.end.record(ctx.stream);
         ++done;
@@ -148,13 +152,13 @@ struct Trainer::Impl {
         update->launch(ctx.stream);
     }
 
-    // Gradients, losses and the wish to stop of all ranks; the loss is summed in the order of the ranks.
+    // Gradients, losses and wishes of all ranks; the loss is summed in the order of the ranks.
     void share(Slot& slot, const float* loss_sum) {
         Comm& comm = *ctx.comm;
-        float* own_stop = stops.data() + comm.rank();
-        upload(own_stop, slot.stop.data(), 1, ctx.stream);
+        float* own_wish = wishes.data() + comm.rank();
+        upload(own_wish, slot.wish.data(), 1, ctx.stream);
         comm.all_gather(loss_sums.data(), loss_sum, 1, DType::f32, ctx.stream);
-        comm.all_gather(stops.data(), own_stop, 1, DType::f32, ctx.stream);
+        comm.all_gather(wishes.data(), own_wish, 1, DType::f32, ctx.stream);
         reducer.finish();
         reduce_sum(sums.data(), scratch.data(), loss_sums.data(), loss_sums.size(), false, ctx.stream);
     }
@@ -163,7 +167,8 @@ struct Trainer::Impl {
     std::optional<StepMetrics> read_back() {
         Slot& slot = slots[returned % 2];
         slot.end.synchronize();
-        for (int r = 0; r < static_cast<int>(slot.stops.size()); ++r) given_up |= slot.stops[r] == kGivenUp;
+        const int ranks = static_cast<int>(slot.wishes.size());
+        for (int r = 0; r < ranks; ++r) given_up |= says(slot.wishes[r], kGivenUp);
         if (given_up) {  // and so will be what is queued behind it
             ctx.stream.synchronize();
             done = returned;
@@ -177,12 +182,13 @@ struct Trainer::Impl {
         m.skipped_in_row = last.skipped_in_row;
         m.loss_z = last.loss_z;
         m.grad_norm_z = last.grad_norm_z;
-        for (int r = 0; r < static_cast<int>(slot.stops.size()); ++r) {
-            m.stop |= slot.stops[r] != kGoOn;
-            if (slot.stops.size() > 1 && m.faulty_rank < 0 && !std::isfinite(slot.loss_sums[r])) m.faulty_rank = r;
+        for (int r = 0; r < ranks; ++r) {
+            m.stop |= says(slot.wishes[r], kStopAfterIt);
+            m.save |= says(slot.wishes[r], kSaveAfterIt);
+            if (ranks > 1 && m.faulty_rank < 0 && !std::isfinite(slot.loss_sums[r])) m.faulty_rank = r;
         }
         m.ms = Event::milliseconds(slot.begin, slot.end);
-        m.comm_wait_ms = Event::milliseconds(slot.backward_end, slot.optimizer_begin);
+        if (ctx.comm->size() > 1) m.comm_wait_ms = Event::milliseconds(slot.backward_end, slot.exchange_end);
         m.optimizer_ms = Event::milliseconds(slot.optimizer_begin, slot.end);
         m.tokens_per_s = static_cast<double>(o.batch_tokens) / m.ms * 1000;
         next_sample = slot.next_sample;
@@ -212,6 +218,7 @@ std::optional<StepMetrics> Trainer::finish() {
 
 int64_t Trainer::steps_done() const { return impl_->done; }
 void Trainer::request_stop() { impl_->stop = true; }
+void Trainer::request_save() { impl_->save = true; }
 bool Trainer::given_up() const { return impl_->given_up; }
 const StepControl& Trainer::control() const { return impl_->last; }
 int64_t Trainer::next_sample() const { return impl_->next_sample; }

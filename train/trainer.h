@@ -44,6 +44,8 @@ public:
     // Of the next step's metrics, `stop` will be true on every rank. For a rank that wants all to stop after the same
     // step.
     void request_stop();
+    // Likewise, once: of the next step's metrics, `save` will be true on every rank.
+    void request_save();
     // What the step of the last metrics returned left, and the sample that comes next, for a checkpoint.
     const StepControl& control() const;
     int64_t next_sample() const;

@@ -61,6 +61,9 @@ def main():
     if failed is None:
         return 0
     status = ranks[failed].returncode
+    if status == -signal.SIGINT:  # as the ranks, so that a shell's loop stops
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     print(f"{sys.argv[0]}: rank {failed} (pid {ranks[failed].pid}) {describe(status)}", file=sys.stderr)
     return 128 - status if status < 0 else status
 

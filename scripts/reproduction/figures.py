@@ -6,7 +6,7 @@ import statistics
 
 import compare
 
-from reproduction import plan
+from reproduction import plan, tables
 
 
 def axes_of(count, plt, columns=2):
@@ -17,10 +17,23 @@ def axes_of(count, plt, columns=2):
     return figure, axes.flatten()
 
 
+# The colours of the rows that several tables have, under this name or with "PolarExpress", which is the usual way.
+COLORS = {"AdamW": compare.COLORS["adamw"], "Muon": compare.COLORS["muon"], "Teon": compare.COLORS["teon"],
+          "Muon, Q K V at lr / sqrt(2)": "#17becf", "Teon, rms-match": "#ff7f0e", "Teon, mode 2": "#9467bd",
+          "Muon, SVD": "#2ca02c", "Muon, Jordan": "#8c564b", "Muon, You": "#bcbd22", "Teon, Jordan": "#e377c2",
+          "Teon, You": "#e7ba52"}
+
+
+def colors(table):
+    """{row: colour}: the same in all pictures."""
+    names = {row.name: row.name.removesuffix(", PolarExpress") for row in table.rows}
+    found = compare.colors_of(names.values(), COLORS)
+    return {name: found[plain] for name, plain in names.items()}
+
+
 def style(table, name):
-    """A row's colour, the same in every panel. Teon's lines are dashed: they often lie on Muon's."""
-    index = [row.name for row in table.rows].index(name)
-    return {"color": f"C{index % 10}", "ls": "--" if name.startswith("Teon") else "-", "lw": 1.6}
+    """Teon's lines are dashed: they often lie on Muon's."""
+    return {"color": colors(table)[name], "ls": "--" if name.startswith("Teon") else "-", "lw": 1.6}
 
 
 def legend_below(figure, axes):
@@ -69,7 +82,9 @@ def training_curves(table, runs, path, plt):
 def validation_curves(table, runs, path, plt):
     """Validation perplexity over training, mean and standard deviation over seeds."""
     models = begun(table, runs)
-    figure, axes = axes_of(max(1, len(models)), plt)
+    if not models:
+        return False
+    figure, axes = axes_of(len(models), plt)
     drawn = False
     for axis, model in zip(axes, models):
         last = []
@@ -94,7 +109,9 @@ def validation_curves(table, runs, path, plt):
 def rates(table, runs, path, plt):
     """Loss against learning rate: the grid of each row."""
     models = begun(table, runs)
-    figure, axes = axes_of(max(1, len(models)), plt)
+    if not models:
+        return False
+    figure, axes = axes_of(len(models), plt)
     drawn = False
     for axis, model in zip(axes, models):
         worst = []
@@ -153,6 +170,41 @@ def alignment(table, runs, path, plt):
     return True
 
 
+def forest(table, runs, path, plt):
+    """The difference of each row to the Muon that it is compared with, and its 95% interval: perplexity, each at its
+    best rate."""
+    found = {}
+    for m in tables.measure(table, runs):
+        if m.row.against and table.row(m.row.against).flags["optimizer"] == "muon" and m.against_best.n:
+            found.setdefault(m.model.name, []).append(m)
+    if not found:
+        return False
+    names = [r.name for r in table.rows if any(r is m.row for rows in found.values() for m in rows)]
+    figure, axes = plt.subplots(1, len(found), figsize=(3 + 4 * len(found), 1.6 + 0.42 * len(names)), squeeze=False,
+                                sharey=True)
+    for axis, (model, rows) in zip(axes[0], found.items()):
+        axis.axvline(0, color=COLORS["Muon"], lw=1.6)
+        for m in rows:
+            place, color, comparison = names.index(m.row.name), colors(table)[m.row.name], m.against_best
+            low, middle, high = (100 * tables.relative(x) for x in (comparison.low, comparison.difference,
+                                                                    comparison.high))
+            known = not math.isnan(low)
+            if known:
+                axis.plot((low, high), (place, place), color=color, lw=2.4, solid_capstyle="butt")
+            axis.plot(middle, place, "o", color=color, ms=7, mfc=color if known else "white")
+            axis.annotate(f"{middle:+.1f}%", (middle, place), xytext=(0, 7), textcoords="offset points", ha="center",
+                          fontsize=8, bbox={"fc": "white", "ec": "none", "pad": 0.6})
+        seeds = sorted({m.against_best.n for m in rows})
+        compare.prepare_axis(axis, f"{model}, {' to '.join(map(str, seeds))} pairs of runs",
+                             "perplexity, difference to Muon in per cent", "")
+        axis.xaxis.set_major_formatter(lambda x, _: f"{x:+g}" if x else "0")
+        axis.set_yticks(range(len(names)), names, fontsize=9)
+        axis.set_ylim(len(names) - 0.4, -0.7)
+        axis.margins(x=0.15)
+    compare.save_figure(figure, f"{table.title}: difference to Muon, mean and 95% interval (left is better)", path, plt)
+    return True
+
+
 def step_times(table, runs, path, plt):
     """The optimizer's time beside that of forward and backward in the same run, which other work on the machine slows
     alike; medians."""
@@ -177,7 +229,7 @@ def step_times(table, runs, path, plt):
 
 
 FIGURES = {"training": training_curves, "validation": validation_curves, "rates": rates, "alignment": alignment,
-           "time": step_times}
+           "time": step_times, "forest": forest}
 
 
 def pyplot():
@@ -185,8 +237,7 @@ def pyplot():
     try:
         import matplotlib
     except ImportError:
-        raise plan.Fault("figures need matplotlib; `make setup` installs it into .venv: then run .venv/bin/python "
-                         "scripts/reproduce.py") from None
+        raise plan.Fault("figures need matplotlib; `make setup` installs it into .venv") from None
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

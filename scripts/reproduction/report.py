@@ -19,10 +19,9 @@ from what that file keeps of finished runs; only what was run stands here, all e
 
 A scale changes model and tokens, never the method. Each row's learning rate is the best of the same grid with one
 seed (factors {grid} of a first guess); then all its seeds run at that rate, and at the best rate of the Muon that
-it is compared with (the paper compares at equal rates). Differences are of mean perplexity. The seed sets both the
-initial weights and the order of the data, so runs of one seed are pairs: "p, pairs" is Student's t test on the
-differences of their losses, "p" is Welch's t test, which knows of no pairs; both are corrected over all comparisons of
-a table (Holm). What agrees is decided by pairs.
+it is compared with (the paper compares at equal rates). The seed sets both the initial weights and the order of the
+data, so runs of one seed are pairs: differences of perplexity, their 95% intervals and p are those of Student's t test
+on the differences of their losses. p is corrected over all comparisons of a table (Holm), the intervals are not.
 """
 
 THEORY = """## What theory predicts, and what was measured
@@ -95,7 +94,7 @@ def write(path, all_tables, runs, costs):
                       "alignment": alignment(table, runs)}
         parts += [f"## {table.title}\n\n{table.place}. The paper: {table.claim}." if table.place != "not in the paper"
                   else f"## {table.title}\n\nNot in the paper. {table.claim}.", tables.render(table, runs)]
-        for figure in figures.FIGURES if table.headline and not table.variance else ("rates",):
+        for figure in figures.FIGURES if table.headline and not table.variance else ("rates", "forest"):
             drawn = figures.draw(figure, table, runs, folder)
             if drawn:
                 parts.append(f"![{table.title}: {figure}]({name}/{os.path.basename(drawn)})")

@@ -131,14 +131,19 @@ class Runs:
         self.say(f"  {name}", flush=True)
         made, finished = self._begin(cell, folder), sweep.is_finished(folder)
         flags = {k: sweep.as_flag_value(v) for k, v in made["options"].items()}
-        status = 0 if finished else sweep.run_cell(self.command(cell), flags, folder, quiet=True)
-        if status == 2:
-            raise plan.Fault(f"{folder}: the flags are wrong (exit status 2)")
-        if status:
-            self.say(f"  failed (exit status {status}): {folder}", flush=True)
+        try:
+            status = 0 if finished else sweep.run_cell(self.command(cell), flags, folder)
+            if status == 2:
+                raise plan.Fault(f"{folder}: the flags are wrong (exit status 2)")
+            if status:
+                raise BadRun(f"{folder}: exit status {status}")
+            result = kept(name, compare.read_run(folder), made["engine"], made["options"])
+        except sweep.Fault as fault:
+            raise plan.Fault(str(fault)) from None
+        except BadRun as fault:
+            self.say(f"  failed: {fault}", flush=True)
             self.failed.append(name)
             return
-        result = kept(name, compare.read_run(folder), made["engine"], made["options"])
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(dataclasses.asdict(result), separators=(",", ":")) + "\n")
@@ -181,24 +186,12 @@ class Runs:
         if optimizer != "adamw" and beside is None:
             return {}
         cells = {rate: plan.cell_of(table, row, model, rate, beside, plan.TUNING_SEED) for rate in rates}
-        while len(cells) > 1 and len(cells) < len(rates) + self.scale.extend_grid:
-            beyond = self._beyond(cells)
+        while len(cells) < len(rates) + self.scale.extend_grid:
+            beyond = sweep.next_rate({rate: self.loss(cell) for rate, cell in cells.items()})
             if beyond is None:
                 break
             cells[beyond] = plan.cell_of(table, row, model, beyond, beside, plan.TUNING_SEED)
         return dict(sorted(cells.items()))
-
-    def _beyond(self, cells):
-        """The rate that follows the best one, where that is an end of the grid; None where it is not, or not all have
-        run."""
-        losses = {rate: self.loss(cell) for rate, cell in sorted(cells.items())}
-        if None in losses.values():
-            return None
-        rates, best = list(losses), min(losses, key=losses.get)
-        if best not in (rates[0], rates[-1]):
-            return None
-        inner = rates[1] if best == rates[0] else rates[-2]
-        return float(f"{best * best / inner:.4g}")
 
     def best_rate(self, table, row, model):
         """The grid's rate with the lowest validation loss; None before all of them have run. A run that diverged counts

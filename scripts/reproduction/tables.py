@@ -4,16 +4,10 @@ import math
 import statistics
 
 import compare
+import significance
+from significance import Comparison
 
 NOT_RUN = "not run"
-
-
-@dataclasses.dataclass
-class Comparison:
-    difference: float = math.nan  # of the mean perplexity, relative: -.03 is three per cent lower
-    # t tests on the losses, corrected over the table (Holm):
-    p: float = math.nan           # Welch's, of two independent samples
-    paired: float = math.nan      # of pairs of the same seed, so of the same initial weights and order of data
 
 
 @dataclasses.dataclass
@@ -26,6 +20,7 @@ class Measured:
     rate: float
     equal_rate: float
     edge: bool           # the best rate is an end of the grid
+    # With the row's rival, of losses, p corrected over the table (Holm):
     against_best: Comparison = dataclasses.field(default_factory=Comparison)
     against_equal: Comparison = dataclasses.field(default_factory=Comparison)
 
@@ -42,23 +37,12 @@ def perplexities(results):
 
 
 def compared(own, rival):
-    if not own or not rival:
-        return Comparison()
-    difference = statistics.mean(perplexities(own)) / statistics.mean(perplexities(rival)) - 1
-    losses, rivals = ({r.options["seed"]: r.loss for r in results} for results in (own, rival))
-    return Comparison(difference, compare.welch_p(list(losses.values()), list(rivals.values())),
-                      compare.paired_p([losses[seed] - rivals[seed] for seed in losses if seed in rivals]))
+    return significance.compared(*({r.options["seed"]: r.loss for r in results} for results in (own, rival)))
 
 
-def holm(comparisons):
-    """Corrects the p values in place for their number: the smallest times n, the next times n - 1, ..., never
-    falling."""
-    for test in ("p", "paired"):
-        known = sorted((c for c in comparisons if not math.isnan(getattr(c, test))), key=lambda c: getattr(c, test))
-        least = 0.0
-        for i, c in enumerate(known):
-            least = min(1.0, max(least, getattr(c, test) * (len(known) - i)))
-            setattr(c, test, least)
+def relative(difference):
+    """A difference of losses as one of perplexities: -.03 is three per cent lower."""
+    return math.expm1(difference)
 
 
 def measure(table, runs):
@@ -78,7 +62,9 @@ def measure(table, runs):
                 if m.equal_rate != m.rate:  # else the same runs
                     m.against_equal = compared(m.equal, rival.equal)
         found += by_row.values()
-    holm([c for m in found for c in (m.against_best, m.against_equal)])
+    comparisons = [c for m in found for c in (m.against_best, m.against_equal)]
+    for comparison, p in zip(comparisons, significance.holm([c.p for c in comparisons])):
+        comparison.p = p
     return found
 
 
@@ -104,12 +90,17 @@ def text_of_p(p):
     return "" if math.isnan(p) else "< .001" if p < 0.001 else f"{p:.3f}"[1:] if p < 1 else "1"
 
 
+def text_of_difference(comparison):
+    """With its 95% interval, in perplexity: "-2.1%, -2.6% to -1.7%"."""
+    difference, low, high = (percent(relative(x)) for x in (comparison.difference, comparison.low, comparison.high))
+    return f"{difference}, {low} to {high}" if low else difference
+
+
 def texts_of(comparison):
-    return percent(comparison.difference), text_of_p(comparison.p), text_of_p(comparison.paired)
+    return text_of_difference(comparison), text_of_p(comparison.p)
 
 
-HEADER = ["", "lr", "seeds", "perplexity", "against its rival", "p", "p, pairs", "at equal lr", "against", "p",
-          "p, pairs", "paper", "against"]
+HEADER = ["", "lr", "seeds", "perplexity", "against its rival", "p", "at equal lr", "against", "p", "paper", "against"]
 
 
 def lines_of(table, found, model):
@@ -120,7 +111,7 @@ def lines_of(table, found, model):
         rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(m.best) or ""), text_of_perplexity(m.best),
                      *texts_of(m.against_best),
                      f"{text_of_perplexity(m.equal)} ({text_of_rate(m.equal_rate)})" if equal else "",
-                     *(texts_of(equal) if equal else ("", "", "")),
+                     *(texts_of(equal) if equal else ("", "")),
                      f"{paper:.2f}" if paper else "-", percent(m.paper_difference(table))])
     return rows
 
@@ -139,8 +130,8 @@ def variance_lines(table, found, model):
     return rows
 
 
-VARIANCE_HEADER = ["", "lr", "seeds", "mean perplexity", "variance", "against its rival", "p", "p, pairs",
-                   "paper: mean", "variance", "against"]
+VARIANCE_HEADER = ["", "lr", "seeds", "mean perplexity", "variance", "against its rival", "p", "paper: mean",
+                   "variance", "against"]
 
 
 def describe(model):
@@ -190,13 +181,13 @@ def verdict(table, found):
         measured = m.against_best
         if math.isnan(measured.difference):
             answer = NOT_RUN
-        elif not measured.paired < 0.05:
+        elif not measured.p < 0.05:
             answer = "not decided"
         elif (measured.difference < 0) == (claimed < 0):
             answer = "agrees in sign"
         else:
             answer = "the opposite"
         if answer != NOT_RUN:
-            answer += f" ({percent(measured.difference)}, p {text_of_p(measured.paired) or 'unknown: one seed'})"
+            answer += f" ({text_of_difference(measured)}, p {text_of_p(measured.p) or 'unknown: one seed'})"
         sentences.append((f"{m.model.name}: {m.row.name} against {m.row.against}", percent(claimed), answer))
     return sentences

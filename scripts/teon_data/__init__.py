@@ -10,4 +10,4 @@ progress   the progress bar
 files      errors, quantities, and writing files so that they are whole or absent
 """
 
-VERSION = "1.0"
+VERSION = "1.1"

@@ -11,6 +11,7 @@ from .files import Failure, WrongOption, first_line
 
 BATCH_ROWS = 256      # parquet rows decoded at a time
 READ_BYTES = 1 << 20  # buffer of every file
+PIECE_BYTES = 1 << 20  # of a long text that are tokenized at a time, so that the progress bar moves
 BOM = b"\xef\xbb\xbf"
 
 
@@ -195,7 +196,7 @@ class Reader:
 
     def _txt_lines(self, unit, rows):
         for line in self._lines(unit):
-            text = decode(line.rstrip(b"\r\n"), rows)
+            text = decode_line(line.rstrip(b"\r\n"), rows)
             if text:
                 yield text, True
 
@@ -213,7 +214,9 @@ class Reader:
             begins = unit.begin == 0
             if begins:
                 lines[0] = lines[0].removeprefix(BOM)
-            yield join_valid(lines, rows), begins
+            for text in cut_texts(valid_lines(lines, rows), PIECE_BYTES if self.options.cuttable else None):
+                yield text, begins
+                begins = False
 
     @staticmethod
     def _between_cuts(stream, unit):
@@ -265,6 +268,14 @@ def decode(value, rows):
     return text
 
 
+def decode_line(line, rows):
+    """decode() of a line of a text file, where a NUL says that it is none."""
+    if b"\0" in line:
+        rows["NUL bytes"] += 1
+        return None
+    return decode(line, rows)
+
+
 def is_unicode(text):
     """False where JSON escapes have produced half of a surrogate pair, which no encoding can carry."""
     try:
@@ -274,11 +285,17 @@ def is_unicode(text):
         return False
 
 
-def join_valid(lines, rows):
-    """The lines as one text, without those that are not UTF-8."""
-    try:
-        text = b"".join(lines).decode()
-    except UnicodeDecodeError:
-        return "".join(text for line in lines if (text := decode(line, rows)) is not None)
-    rows["good"] += len(lines)
-    return text
+def valid_lines(lines, rows):
+    """The lines without those that are not UTF-8 or hold NUL bytes."""
+    return [line for line in lines if decode_line(line, rows) is not None]
+
+
+def cut_texts(lines, size):
+    """The lines as texts of about `size` bytes, cut where it cannot change a token; None: as one. At least one text."""
+    begin = bytes_in_piece = 0
+    for i, line in enumerate(lines):
+        if size and bytes_in_piece >= size and cut_before(lines[i - 1], line):
+            yield b"".join(lines[begin:i]).decode()
+            begin, bytes_in_piece = i, 0
+        bytes_in_piece += len(line)
+    yield b"".join(lines[begin:]).decode()

@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import re
+import stat
 
 HUB_NAME = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?P<rest>(?::[\w.-]+)*)")
 
@@ -28,7 +29,7 @@ def first_line(error):
     return lines[0].strip()[:200]
 
 
-INSTALL = "`make setup` installs it into .venv; then run .venv/bin/python scripts/prepare.py"
+INSTALL = "`make setup` installs it into .venv"
 
 
 def need(module, purpose):
@@ -87,16 +88,56 @@ def write_json(path, value):
     sync_folder(os.path.dirname(path) or ".")
 
 
-def read_json(path):
-    """Parses a JSON file of ours; damage is named."""
+def counted(n, noun):
+    """1 document, 2,000 documents."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def check_regular(path):
+    """Throws a Failure for what is there but is no file: a pipe would be waited for, a device has no end."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from error
+    if not stat.S_ISREG(mode):
+        raise Failure(f"{path}: is no regular file but a {kind_of_mode(mode)}")
+
+
+def kind_of_mode(mode):
+    kinds = {stat.S_ISFIFO: "pipe", stat.S_ISDIR: "folder", stat.S_ISSOCK: "socket"}
+    return next((name for test, name in kinds.items() if test(mode)), "device")
+
+
+def read_json(path, shape=None):
+    """Parses a JSON file of ours; damage is named, and what is not of `shape` (check_shape)."""
+    check_regular(path)
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError) as error:
+            value = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:  # the last: nested too deep
         raise Failure(f"{path}: cannot be read as JSON ({first_line(error)})") from error
+    check_shape(value, shape, path)
+    return value
+
+
+def check_shape(value, shape, path, name=""):
+    """Throws a Failure naming the first thing in `value` that is not as `shape` says: a type; a dict of shapes of keys
+    that must be there; [shape] for a list of such, {str: shape} for any keys; None for anything."""
+    kind = type(shape) if isinstance(shape, (dict, list)) else shape
+    if kind and type(value) is not kind:
+        words = {int: "a whole number", str: "a text", dict: "an object", list: "a list"}
+        raise Failure(f"{path}: is damaged: {name + ' ' if name else ''}should be {words[kind]}; restore the file, or "
+                      f"remove its folder and prepare again")
+    if isinstance(shape, list):
+        for i, item in enumerate(value):
+            check_shape(item, shape[0], path, f"{name}[{i}]")
+    elif isinstance(shape, dict):
+        for key, wanted in dict.fromkeys(value, shape[str]).items() if str in shape else shape.items():
+            check_shape(value.get(key), wanted, path, f"{name}.{key}".lstrip("."))
 
 
 def sha256_file(path):
+    check_regular(path)
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

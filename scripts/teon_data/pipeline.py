@@ -20,19 +20,23 @@ import time
 from . import VERSION
 from . import tokenizer as tokenizers
 from .documents import Reader
-from .files import Failure, UsageError, WrongOption, read_json, sync_folder, write_json
+from .files import Failure, UsageError, WrongOption, check_shape, read_json, sync_folder, write_json
 from .progress import Progress
-from .shards import ROW_COUNTS, Part, token_dtype
+from .shards import ROW_COUNTS, SHARD, Part, read_manifest, token_dtype
 from .sources import open_source, units
-from .workers import Join, Pool, Tokenize
+from .workers import Advance, Join, Pool, Tokenize
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 AHEAD = 64          # units begun, per worker, before the earliest unfinished one
 LOCK_PATIENCE = 10  # seconds that the workers of a killed run may take to notice
 CURES = {  # of rows that cannot be used
     "null": "choose another column with --text-field", "not text": "choose another column with --text-field",
     "invalid UTF-8": "convert it, as in: iconv -f LATIN1 -t UTF-8 OLD > NEW",
-         "not JSON": "write one JSON object a line"}
+    "not JSON": "write one JSON object a line",
+    "NUL bytes": "it is no text; if it is UTF-16, convert it, as in: iconv -f UTF-16 -t UTF-8 OLD > NEW"}
+# What a state.json of this version is made of (check_shape).
+STATE = {"options": dict, "source": dict, "files": [list], "next_shard": int, "frontier": [int], "shards": [SHARD],
+         "consumed": int, "rows": {str: int}, "tokenizer": {"vocab_size": int, "delimiter": int}}
 
 
 class Run:
@@ -88,7 +92,7 @@ class Run:
     def _finished_manifest(self):
         if not os.path.exists(self.manifest_path):
             return None
-        manifest = read_json(self.manifest_path)
+        manifest = read_manifest(self.job.out)
         self._compare_options(manifest.get("options"), "shards")
         shutil.rmtree(self.folder, ignore_errors=True)
         return manifest
@@ -126,10 +130,11 @@ class Run:
     def _restore(self):
         """Reads the state, or begins anew; sets everything the loop needs."""
         job = self.job
-        state = read_json(self.state_path) if os.path.exists(self.state_path) else None
+        state = read_json(self.state_path, {"version": int}) if os.path.exists(self.state_path) else None
         if state:
-            if state.get("version") != STATE_VERSION:
+            if state["version"] != STATE_VERSION:
                 raise Failure(f"{self.state_path}: written by another version of prepare; remove {self.job.out}")
+            check_shape(state, STATE, self.state_path)
             self._compare_options(state["options"], "an unfinished set of shards")
         downloads = os.path.join(self.folder, "downloads") if job.delete_downloads else None
         self.source = open_source(job.inputs, state and state["source"].get("revision"), downloads)
@@ -197,6 +202,7 @@ class Run:
         self.rows = collections.Counter(self.state["rows"])  # up to the end of the chain
         self.failure = None                       # (file, unit) and Failure of the earliest unit that has failed
         self.made = 0                             # units tokenized by this run
+        self.under_way = {}                       # the last Advance of each unit that is being tokenized
         self.seen = collections.Counter(          # for the progress bar
             tokens=self.finished_tokens, consumed=self.state["consumed"],
             documents=sum(shard["documents"] for shard in self.state["shards"]))
@@ -211,6 +217,15 @@ class Run:
             self.notice(f"continuing: {len(self.state['shards'])} shards and {len(self.done)} further units are done")
         self._extend_chain()                      # and sets ended: the chain reaches the end of what is wanted
         self.todo = self._pending_units()
+
+    def progress(self):
+        """Counter of the tokens, documents and bytes of input so far, with those of units that are under way."""
+        found = collections.Counter(self.seen)
+        for unit, done in self.under_way.items():
+            size = unit.consumed or 0 if unit.end is None else self.options.unit_bytes  # of text, about
+            share = min(1, done.chars / max(size, 1))
+            found.update(tokens=done.tokens, documents=done.documents, consumed=int(share * (unit.consumed or 0)))
+        return found
 
     # ---- The order of work
 
@@ -267,14 +282,19 @@ class Run:
                 if not pool.busy and (self.ended or self.failure):
                     break
                 for task, result in pool.replies(0.5) if pool.busy else idle_wait(0.2):
+                    if isinstance(result, Advance):
+                        self.under_way[task.unit] = result
+                        continue
                     if isinstance(task, Join):
                         joining = False
                         if isinstance(result, Failure):
                             raise result
                         self._record_shard(result)
                     elif isinstance(result, Failure):
+                        self.under_way.pop(task.unit, None)
                         self._fail((task.unit.file, task.unit.index), result)
                     else:
+                        self.under_way.pop(task.unit, None)
                         self.made += 1
                         self._take(result)
                         self._extend_chain()

@@ -18,21 +18,21 @@ class Progress:
         self.by_tokens = run.job.max_tokens is not None
         total = run.job.max_tokens if self.by_tokens else sum(file.size for file in run.source.files)
         self.sink = sys.stderr if self.terminal else open(os.devnull, "w", encoding="utf-8")
-        self.tokens_at_start = run.seen["tokens"]
+        self.tokens_at_start = run.seen["tokens"]  # no unit is under way yet
         self.begun = self.logged = time.monotonic()
         self.bar = need("tqdm", "the progress bar").tqdm(
-            total=total, initial=self._position(), unit="tok" if self.by_tokens else "B", unit_scale=True,
+            total=total, initial=self._position(run.seen), unit="tok" if self.by_tokens else "B", unit_scale=True,
             file=self.sink, desc=run.job.name, mininterval=0.2, dynamic_ncols=True,
             bar_format="{desc} {percentage:3.0f}%|{bar:20}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]")
 
-    def _position(self):
-        return self.run.seen["tokens" if self.by_tokens else "consumed"]
+    def _position(self, seen):
+        return seen["tokens" if self.by_tokens else "consumed"]
 
     def update(self):
-        seen, now = self.run.seen, time.monotonic()
+        seen, now = self.run.progress(), time.monotonic()
         rate = (seen["tokens"] - self.tokens_at_start) / max(now - self.begun, 1e-9)
         self.bar.set_postfix_str(f"{seen['documents']:,} documents, {rate / 1e6:.2f}M tokens/s", refresh=False)
-        self.bar.update(min(self._position(), self.bar.total) - self.bar.n)
+        self.bar.update(min(self._position(seen), self.bar.total) - self.bar.n)
         if not self.terminal and now - self.logged >= LOG_SECONDS:
             self.logged = now
             print(self.bar, file=sys.stderr, flush=True)

@@ -13,13 +13,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .files import Failure, first_line, read_json, sha256_file, sync_and_rename, sync_folder
+from .files import (
+    Failure,
+    check_regular,
+    counted,
+    first_line,
+    read_json,
+    sha256_file,
+    sync_and_rename,
+    sync_folder,
+)
 
 HEADER_BYTES = 1024
 FORMATS = {2: (20240520, 1), 4: (20240801, 7)}  # bytes per token: (magic, version)
 COPY_TOKENS = 1 << 20                           # tokens in memory at a time while shards are written or checked
-BAD_REASONS = ("null", "not text", "invalid UTF-8", "not JSON")
+BAD_REASONS = ("null", "not text", "invalid UTF-8", "not JSON", "NUL bytes")
 ROW_COUNTS = ("good", *BAD_REASONS)
+SHARD = {"file": str, "split": str, "tokens": int, "documents": int, "sha256": str}
+MANIFEST = {"source": {"description": str}, "vocab_size": int, "delimiter": int, "token_bytes": int, "tokens": int,
+            "documents": int, "bad_rows": {str: int}, "shards": [SHARD],
+            "tokenizer": {"name": str, "delimiter_text": str, "library": str, "files": {str: str}}}  # see check_shape
 
 
 def token_dtype(vocab_size):
@@ -33,6 +46,7 @@ def shard_header(tokens, width):
 
 def read_shard_header(path):
     """(tokens, bytes per token) of a shard whose header and size agree; a Failure names the file and the fault."""
+    check_regular(path)
     try:
         size = os.stat(path).st_size
         with open(path, "rb") as file:
@@ -63,8 +77,8 @@ class Part:
     last: bool      # the input file has no further unit
     rows: tuple     # one count per ROW_COUNTS
 
-    HEADER = struct.Struct("<8s9q")
-    MAGIC = b"teonpar2"
+    HEADER = struct.Struct("<8s10q")
+    MAGIC = b"teonpar3"
 
     @staticmethod
     def name(file, unit):
@@ -177,14 +191,7 @@ def read_manifest(folder):
         unfinished = os.path.isdir(os.path.join(folder, ".prepare"))
         raise Failure(f"{folder}: " + ("preparation is unfinished; run the same prepare command again to complete it"
                                        if unfinished else "no manifest.json: not made by prepare.py, nothing to check"))
-    manifest = read_json(path)
-    try:
-        for entry in manifest["shards"]:
-            entry["file"], entry["tokens"], entry["documents"], entry["sha256"]
-        manifest["tokenizer"]["files"], manifest["vocab_size"], manifest["delimiter"], manifest["token_bytes"]
-    except (KeyError, TypeError) as error:
-        raise Failure(f"{path}: not a manifest of prepare.py ({first_line(error)} is missing)") from error
-    return manifest
+    return read_json(path, MANIFEST)
 
 
 def verify(folder, threads):
@@ -206,8 +213,8 @@ def verify(folder, threads):
         try:
             if sha256_file(path) != digest:
                 faults.append(f"{path}: contents differ from the manifest")
-        except OSError as error:
-            faults.append(f"{path}: {error.strerror or first_line(error)}")
+        except (Failure, OSError) as error:
+            faults.append(str(error) if isinstance(error, Failure) else f"{path}: {first_line(error)}")
     return manifest, faults
 
 
@@ -220,10 +227,11 @@ def info(folder):
         yield f"source      {manifest['source']['description']}"
         yield (f"tokenizer   {tokenizer['name']}, {manifest['vocab_size']:,} ids, delimiter {manifest['delimiter']} "
                f"({tokenizer['delimiter_text']}), {tokenizer['library']}")
-        yield (f"contents    {manifest['tokens']:,} tokens of {manifest['token_bytes']} bytes, "
-               f"{manifest['documents']:,} documents, {bad:,} bad rows")
+        yield (f"contents    {counted(manifest['tokens'], 'token')} of {manifest['token_bytes']} bytes, "
+               f"{counted(manifest['documents'], 'document')}, {counted(bad, 'bad row')}")
         for entry in manifest["shards"]:
-            yield f"{entry['split']:<11} {entry['file']}  {entry['tokens']:,} tokens, {entry['documents']:,} documents"
+            yield (f"{entry['split']:<11} {entry['file']}  {counted(entry['tokens'], 'token')}, "
+                   f"{counted(entry['documents'], 'document')}")
         return
     names = sorted(name for name in os.listdir(folder) if name.endswith(".bin")) if os.path.isdir(folder) else []
     if not names:

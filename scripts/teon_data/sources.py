@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from .documents import Unit, parquet_text_sizes
-from .files import HUB_NAME, Failure, UsageError, first_line, hub_client
+from .files import HUB_NAME, Failure, UsageError, check_regular, first_line, hub_client
 
 KINDS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "txt"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
@@ -67,6 +67,10 @@ class LocalSource:
         if not kind:
             raise UsageError(f"{path}: unknown kind of file; known are .parquet, .jsonl and .txt, "
                              "the last two also with .gz or .zst")
+        try:
+            check_regular(path)
+        except Failure as fault:
+            raise UsageError(f"{fault}; give a file") from None
         status = os.stat(path)
         return InputFile(path, status.st_size, status.st_mtime_ns, *kind)
 

@@ -151,7 +151,7 @@ class HuggingFace:
         names = list(DELIMITER_NAMES)
         config = os.path.join(folder, "tokenizer_config.json")
         if os.path.exists(config):
-            tokens = [read_json(config).get(key) for key in ("bos_token", "eos_token")]
+            tokens = [read_json(config, dict).get(key) for key in ("bos_token", "eos_token")]
             names = [token["content"] if isinstance(token, dict) else token for token in tokens if token] + names
         return next((self.ids[name] for name in names if name in self.ids), None)
 
@@ -191,7 +191,10 @@ def load(folder):
 
     encode(texts) gives an array of ids for each text, without delimiters.
     """
-    description = read_json(os.path.join(folder, "description.json"))
+    path = os.path.join(folder, "description.json")
+    description = read_json(path, {"kind": str, "delimiter": int})
+    if description["kind"] not in KINDS:
+        raise Failure(f"{path}: is damaged: there is no tokenizer of the kind '{description['kind']}'")
     tokenizer = KINDS[description["kind"]](folder, description)
     tokenizer.delimiter = description["delimiter"]
     return tokenizer

@@ -50,14 +50,22 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Advance:
+    """What a task that goes on has tokenized so far."""
+    chars: int
+    tokens: int
+    documents: int
+
+
+@dataclass(frozen=True)
 class Tokenize:
     unit: object
 
-    def run(self, worker):
+    def run(self, worker, report):
         rows = collections.Counter()
         reader = worker.reader
         return write_part(worker.parts, self.unit.file, self.unit.index,
-                          tokenized(reader.documents(self.unit, rows), worker.tokenizer, self.unit.path),
+                          tokenized(reader.documents(self.unit, rows), worker.tokenizer, self.unit.path, report),
                           rows, reader.extent)
 
 
@@ -69,18 +77,23 @@ class Join:
     pieces: list
     tokens: int
 
-    def run(self, worker):
+    def run(self, worker, report):
         return write_shard(self.path, self.staged, self.pieces, self.tokens,
                            token_dtype(worker.tokenizer.vocab_size), worker.tokenizer.delimiter)
 
 
-def tokenized(documents, tokenizer, path):
-    """Yields (array of the shards' type, documents begun in it) for (text, begins) pairs, a bounded batch at a time."""
+def tokenized(documents, tokenizer, path, report):
+    """Yields (array of the shards' type, documents begun in it) for (text, begins) pairs, a bounded batch at a time.
+
+    Calls report(Advance) after each.
+    """
     dtype = token_dtype(tokenizer.vocab_size)
     delimiter = np.array([tokenizer.delimiter], dtype)
     texts, begins, chars = [], [], 0
+    done = Advance(0, 0, 0)
 
     def encode_batch():
+        nonlocal done
         pieces = []
         for tokens, begin in zip(tokenizer.encode(texts), begins):
             if begin:
@@ -90,6 +103,8 @@ def tokenized(documents, tokenizer, path):
         if int(np.count_nonzero(array == tokenizer.delimiter)) != sum(begins):
             raise WrongOption(f"{path}: the tokenizer gives its delimiter {tokenizer.delimiter} for text inside a "
                           "document; choose another with --delimiter")
+        done = Advance(done.chars + chars, done.tokens + array.size, done.documents + sum(begins))
+        report(done)
         return array, sum(begins)
 
     for text, begin in documents:
@@ -128,7 +143,7 @@ def work(pipe, lifeline, inherited, job, folder):
             return
         try:
             worker = worker or Worker(job, folder)
-            reply = task.run(worker)
+            reply = task.run(worker, pipe.send)
         except Failure as failure:
             reply = failure
         except OSError as error:
@@ -174,15 +189,17 @@ class Pool:
             self._died(pipe)
 
     def replies(self, seconds):
-        """Waits at most `seconds` and yields (task, result or Failure) of each task that has finished."""
+        """Waits at most `seconds` and yields (task, its result, Failure or Advance); after an Advance it goes on."""
         for pipe in ipc.wait(list(self.busy), seconds):
-            task = self.busy.pop(pipe)
             try:
                 reply = pipe.recv()
             except (EOFError, OSError):
                 self._died(pipe)
-            self.idle.append(pipe)
-            yield task, reply
+            if isinstance(reply, Advance):
+                yield self.busy[pipe], reply
+            else:
+                self.idle.append(pipe)
+                yield self.busy.pop(pipe), reply
 
     def _died(self, pipe):
         process = self.processes[pipe]

@@ -328,7 +328,7 @@ constexpr Fault kFaults[] = {
     {"a pageable copy during capture", "pageable memory during capture", pageable_in_capture},
     {"a forked stream that is not joined", "fill_kernel was captured on a stream", fork_not_joined},
     {"more than 48 KiB of shared memory unasked", "cudaFuncAttributeMaxDynamicSharedMemorySize", shared_memory_unasked},
-    {"more shared memory than the device has", "this device has 101376", more_shared_memory, true, "CUDA_DEVICE=RTX"},
+    {"more shared memory than the device has", "a block has 100352", more_shared_memory, true, "CUDA_DEVICE=RTX"},
 };
 
 // What finds the planted fault, in this order; empty: nothing does.

@@ -1,0 +1,224 @@
+"""Published and own measurements beside what gpu_rules.py gives for them, and the rates that fit them best.
+
+measured_gpu.toml holds the points: steps of training programs, attention kernels, and what `make bench-gpu` adds. Four
+figures are fitted, by least squares of log(predicted / measured): the rate of a library's products on each
+architecture, the K at which it is half of that, and how much of what a kernel does at the same time adds to its time. A
+range is a prediction times and over exp(2 s), s the standard deviation of the logs of its kind of point.
+"""
+import collections
+import functools
+import json
+import math
+import pathlib
+import sys
+import tomllib
+
+import gpu_rules
+
+POINTS = pathlib.Path(__file__).resolve().parent / "measured_gpu.toml"
+OURS = "teon.cu"
+FIGURES = {"step": "tokens_per_s", "attention": "tflops", "kernel": "us"}  # of each kind of point
+# kind: step, attention or kernel; measured and predicted in its unit; fits: whether the rates are fitted to it.
+Checked = collections.namedtuple("Checked", "kind program gpu what unit measured predicted fits source")
+Fit = collections.namedtuple("Fit", "rates half_k overlap spread checked")
+
+
+def load(path=POINTS):
+    """The points; of our own the newest of each GPU and kernel, as older ones timed other code. Ends the program where
+    a figure is not above 0."""
+    points = tomllib.loads(path.read_text(encoding="utf-8"))
+    for kind, figure in FIGURES.items():
+        newest = {}
+        for i, point in enumerate(points.setdefault(kind, [])):
+            values = point[figure] if isinstance(point[figure], list) else [point[figure]]
+            if not all(0 < value < math.inf for value in values):
+                sys.exit(f"{path}: error: {figure} of {kind} {i + 1} is {point[figure]}; it must be above 0")
+            own = point["program"] == OURS
+            newest[(point["gpu"], point.get("name"), point.get("T")) if own else i] = point
+        points[kind] = list(newest.values())
+    return points
+
+
+def append(points, path=POINTS):
+    """Adds [(kind, {key: string or number})] to the end of the file."""
+    text = "".join(f"\n[[{kind}]]\n" + "".join(
+        f"{key} = " + (json.dumps(value) if isinstance(value, str) else f"{value:.6g}") + "\n"
+        for key, value in point.items()) for kind, point in points)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+# ---- attention ------------------------------------------------------------------------------------------------------
+
+def published(points, program, gpu, which, T, HS, causal=True):
+    """TFLOP/s of an attention kernel; None if it is not in the table."""
+    wanted = {"program": program, "gpu": gpu, "pass": which, "HS": HS, "causal": causal}
+    for point in points["attention"]:
+        if all(point.get(key) == value for key, value in wanted.items()) and T in point["T"]:
+            return float(point["tflops"][point["T"].index(T)])
+    return None
+
+
+def backward_of(forward, both):
+    """TFLOP/s of 5 products where 2 run at `forward` and all 7 together at `both`."""
+    return 2.5 / (3.5 / both - 1 / forward)
+
+
+def attention_rates(points, program, gpu, T, HS):
+    """(forward, backward) TFLOP/s of causal attention. Where only both together are published, that rate is taken for
+    each; where the backward pass is published only without a mask, FlashAttention-2's loss by the mask is taken off."""
+    if both := published(points, program, gpu, "both", T, HS):
+        return both, both
+    reference = functools.partial(published, points, "FlashAttention-2", gpu, T=T, HS=HS)
+    loss = (backward_of(reference(which="forward"), reference(which="both"))
+            / reference(which="backward", causal=False))
+    return (published(points, program, gpu, "forward", T, HS),
+            loss * published(points, program, gpu, "backward", T, HS, causal=False))
+
+
+def ours_at(table, counts, gpu, which, T, HS):
+    """(TFLOP/s that the rules give for our own kernels at the papers' shape, 16384 tokens of 2048 channels; whether
+    they do as many products as FlashAttention-2's: our two passes do 7 for its 5)."""
+    shape = {**table["shape"], "B": 16384 // T, "T": T, "C": 2048, "NH": 2048 // HS, "HS": HS}
+    rows = [row for row in gpu_rules.predict({**table, "linear": []}, counts, gpu, shape=shape)
+            if row.name.startswith("attention") and row.times]
+    forward, backward = ([row for row in rows if which in row.name] for which in ("forward", "backward"))
+    found = {"forward": forward, "backward": backward, "both": rows}[which]
+    share = {"forward": 2, "backward": 5, "both": 7}[which]
+    flops = share * 2.0 * 16384 * 2048 * T / 2
+    same = which == "forward" or any("one pass" in row.name for row in backward)
+    return flops / sum(row.seconds for row in found) / 1e12, same
+
+
+# ---- the rules applied ----------------------------------------------------------------------------------------------
+
+def program_of(table, points, name):
+    """A table for gpu_rules.predict() of another program, or ours."""
+    return table if name == OURS else {**table, **points["program"][name]}
+
+
+def step_shape(table, points, point):
+    """A step point's numbers, with the rates of its attention as FORWARD and BACKWARD."""
+    shape = {**table["shape"], **points["model"][point["model"]], **{k: point[k] for k in ("B", "T", "S", "W")}}
+    shape.update(points["program"].get(point["program"], {}).get("shape", {}))
+    if "attention" in point:
+        shape["FORWARD"], shape["BACKWARD"] = attention_rates(points, point["attention"], point["gpu"], point["T"],
+                                                             shape["HS"])
+    return {**shape, "R": shape["B"] * shape["T"] if point["program"] != OURS else shape["R"]}
+
+
+def check(table, counts, points):
+    """Every point with the rules applied to it. Ends the program at a GPU that the table lacks."""
+    for kind in FIGURES:
+        for i, point in enumerate(points[kind]):
+            if point["gpu"] not in table["machine"]:
+                sys.exit(f"calibration: error: {kind} {i + 1} is of {point['gpu']}, which model_gpu.toml lacks; it has "
+                         f"{', '.join(table['machine'])}")
+    found = []
+    for point in points["step"]:
+        shape = step_shape(table, points, point)
+        rows = gpu_rules.predict(program_of(table, points, point["program"]), counts, point["gpu"], shape=shape)
+        W = point["W"]
+        found.append(Checked("step", point["program"], point["gpu"],
+                             point["model"] + (f", T = {point['T']}" if point["T"] != 1024 else "")
+                             + (f", {W} GPUs" if W > 1 else ""), "tokens/s", point["tokens_per_s"],
+                             gpu_rules.tokens_per_second(shape, gpu_rules.total(rows)), True, point["source"]))
+    for point in points["attention"]:
+        if point["program"] != "FlashAttention-2" or not point["causal"] or point["HS"] != 64:
+            continue
+        for T, tflops in zip(point["T"], point["tflops"]):
+            predicted, same = ours_at(table, counts, point["gpu"], point["pass"], T, point["HS"])
+            found.append(Checked("attention", point["program"], point["gpu"], f"{point['pass']}, T = {T}", "TFLOP/s",
+                                 tflops, predicted, same, point["source"]))
+    rows = {gpu: gpu_rules.predict(table, counts, gpu) for gpu in {point["gpu"] for point in points["kernel"]}}
+    for point in points["kernel"]:
+        seconds = gpu_rules.seconds_of(rows[point["gpu"]], point["name"])
+        if seconds:
+            found.append(Checked("kernel", point["program"], point["gpu"], point["name"], "launches/s",
+                                 1e6 / point["us"], 1 / seconds, True, point["source"]))
+    return found
+
+
+def error(point):
+    return math.log(point.predicted / point.measured)
+
+
+# ---- the fit --------------------------------------------------------------------------------------------------------
+
+def with_rates(table, rates, half_k, overlap):
+    machines = {name: {**m, "flops": rates[m["architecture"]], "half_k": half_k, "overlap": overlap}
+                for name, m in table["machine"].items()}
+    return {**table, "machine": machines}
+
+
+def solve(matrix, right):
+    """x of matrix x = right, by Gaussian elimination; matrix is positive definite."""
+    rows = [[*row, value] for row, value in zip(matrix, right)]
+    for i, pivot in enumerate(rows):
+        for row in rows[i + 1:]:
+            share = row[i] / pivot[i]
+            row[:] = [a - share * b for a, b in zip(row, pivot)]
+    found = []
+    for i, row in reversed(list(enumerate(rows))):
+        found.insert(0, (row[-1] - sum(a * b for a, b in zip(row[i + 1:-1], found))) / row[i])
+    return found
+
+
+def least_squares(errors, values, limits, steps=20):
+    """Where the sum of squares of errors(values) is least within limits, by Gauss and Newton: a value at its limit that
+    wants to leave stays out of a step, and a step that gains nothing is halved. Values are of the order of 1."""
+    at = errors(values)
+    for _ in range(steps):
+        shifted = [errors([*values[:i], value + 1e-4, *values[i + 1:]]) for i, value in enumerate(values)]
+        slopes = [[(b - a) / 1e-4 for a, b in zip(at, other)] for other in shifted]
+        downhill = [-sum(a * b for a, b in zip(slope, at)) for slope in slopes]
+        free = [i for i, (value, (low, high)) in enumerate(zip(values, limits))
+                if any(slopes[i]) and not (value <= low if downhill[i] < 0 else value >= high)]
+        step = solve([[sum(a * b for a, b in zip(slopes[i], slopes[j])) for j in free] for i in free],
+                     [downhill[i] for i in free])
+        for size in (1, 0.5, 0.25, 0.125):
+            moved = list(values)
+            for i, by in zip(free, step):
+                moved[i] = min(max(values[i] + size * by, limits[i][0]), limits[i][1])
+            after = errors(moved)
+            gain = sum(e * e for e in at) - sum(e * e for e in after)
+            if gain > 0:
+                break
+        if gain <= 0:
+            break
+        values, at = moved, after
+        if gain < 1e-12:
+            break
+    return values
+
+
+def spread(checked, kind, parameters):
+    """Standard deviation of the logs of a kind of points that `parameters` figures were fitted to."""
+    errors = [error(point) for point in checked if point.kind == kind and point.fits]
+    return math.sqrt(sum(e * e for e in errors) / max(1, len(errors) - parameters)) if errors else math.inf
+
+
+def fit(table, counts, points):
+    """The rates, none above its data sheet's, the points at them, and the spread of steps and of attention."""
+    architectures = sorted({m["architecture"] for m in table["machine"].values()})
+
+    peaks = [max(m["peak"] for m in table["machine"].values() if m["architecture"] == name) for name in architectures]
+
+    def at(values):
+        *shares, half_k, overlap = values
+        rates = {name: share * peak for name, share, peak in zip(architectures, shares, peaks)}
+        return Fit(rates, 1000 * half_k, overlap, {},
+                   check(with_rates(table, rates, 1000 * half_k, overlap), counts, points))
+
+    fitted = at(least_squares(lambda values: [error(point) for point in at(values).checked if point.fits],
+                              [*(0.6 for _ in architectures), 0.2, 0.5],
+                              [*((0.05, 1.0) for _ in architectures), (0.0, 2.0), (0.0, 1.0)]))
+    fitted.spread.update(step=spread(fitted.checked, "step", len(architectures) + 1),
+                         attention=spread(fitted.checked, "attention", 1))
+    return fitted
+
+
+def interval(fitted, predicted, kind="step"):
+    """(low, high) that a prediction of this kind of point stands for."""
+    factor = math.exp(2 * fitted.spread[kind])
+    return predicted / factor, predicted * factor

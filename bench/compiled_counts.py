@@ -1,0 +1,125 @@
+"""What compiled kernels of bench/model_gpu.toml hold: instructions and bytes accessed per element, read from SASS.
+
+cuobjdump reads it: that of the CUDA toolkit, or of the triton that PyTorch brings to this Python or to TRITON_PYTHON.
+Only loops that each thread or warp runs through are counted; what comes before and after them is not.
+"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+TABLE, COUNTS = HERE / "model_gpu.toml", HERE / "model_gpu_counts.json"
+GROWTH = 1.05  # of a count, that is let pass
+
+
+def find_tool(name="cuobjdump"):
+    """A program of the CUDA toolkit: on the PATH, beside nvcc, or in triton's package; None if there is none."""
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    places = [shutil.which(name), os.path.join(os.path.dirname(os.path.realpath(nvcc)), name)]
+    for python in (sys.executable, os.environ.get("TRITON_PYTHON", sys.executable)):
+        found = subprocess.run([python, "-c", "import triton; print(triton.__path__[0])"], capture_output=True,
+                               text=True, check=False).stdout.strip()
+        places.append(os.path.join(found, "backends", "nvidia", "bin", name) if found else None)
+    return next((place for place in places if place and os.access(place, os.X_OK)), None)
+
+
+def short(demangled):
+    """flash_attention_forward_kernel<64> for void teon::(anonymous namespace)::flash_attention_...<64>(bf16*, ...)."""
+    text = re.sub(r"\(anonymous namespace\)::|\bteon::|^void ", "", demangled.strip())
+    depth = 0
+    for i, letter in enumerate(text):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and depth == 0:
+            text = text[:i]
+            break
+    return text.replace("> >", ">>").rstrip()
+
+
+def disassemble(tool, path, architecture):
+    """{kernel: [(address, instruction)]} of an object file or cubin, without NOPs."""
+    arguments = [] if path.suffix == ".cubin" else ["-arch", architecture]
+    text = subprocess.run([tool, "-sass", *arguments, str(path)], capture_output=True, text=True, check=True).stdout
+    code, lines = {}, []
+    for line in text.splitlines():
+        if match := re.search(r"Function : (\S+)", line):
+            lines = code.setdefault(match[1], [])
+        elif (match := re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", line)) and not match[2].startswith("NOP"):
+            lines.append((int(match[1], 16), re.sub(r"^@!?U?P\w+\s+", "", match[2])))
+    names = subprocess.run(["c++filt"], input="\n".join(code), capture_output=True, text=True, check=True).stdout
+    return {short(name): lines for name, lines in zip(names.splitlines(), code.values())}
+
+
+def innermost_loops(code):
+    """The bodies of loops that hold no other loop: from the target of a backward branch to the branch."""
+    ends = [(int(match[1], 16), address) for address, text in code
+            if (match := re.match(r"BRA\b.*?(0x[0-9a-f]+)$", text)) and int(match[1], 16) < address]
+    inner = [(a, b) for a, b in ends if not any((c, d) != (a, b) and a <= c and d <= b for c, d in ends)]
+    return [[text for address, text in code if a <= address <= b] for a, b in inner]
+
+
+def width(text):
+    """Bytes that a global load or store moves for one thread."""
+    name = text.split()[0]
+    if not name.startswith(("LDG.", "STG.", "LDGSTS", "LD.E", "ST.E")):
+        return 0
+    bits = re.search(r"\.(128|64|U16|S16|U8|S8)\b", name)
+    return {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}[bits[1]] if bits else 4
+
+
+def count_kernel(kernel, code):
+    """(instructions, bytes accessed) of one thread, per element."""
+    is_anchor = lambda text: re.fullmatch(kernel["anchor"], text.split()[0]) is not None
+    regions = innermost_loops(code) if kernel["loops"] else [[text for _, text in code]]
+    regions = [region for region in regions if any(map(is_anchor, region))]
+    regions = sorted(regions, key=lambda region: -sum(map(is_anchor, region)))[:kernel["loops"] or 1]
+    if len(regions) < max(1, kernel["loops"]):
+        sys.exit(f"model_gpu: error: {kernel['function']} has {len(regions)} loops with {kernel['anchor']}, expected "
+                 f"{max(1, kernel['loops'])}; see {TABLE.name}")
+    if kernel.get("share"):
+        regions = [sum(regions, [])]
+    instructions = accessed = 0.0
+    for region in regions:
+        elements = sum(map(is_anchor, region)) * kernel["per"]
+        instructions += len(region) / elements
+        accessed += sum(map(width, region)) / elements
+    return instructions, accessed
+
+
+def compiled(table):
+    return [kernel for kernel in table["kernel"] + table.get("symmetric", []) if "file" in kernel]
+
+
+def count_all(table, build, tool):
+    """{kernel: {architecture: [instructions, bytes accessed]}} of those whose object files are there."""
+    counts, cache = {}, {}
+    for kernel in compiled(table):
+        path = pathlib.Path(build) / (kernel["file"] + ".o")
+        if not path.exists():
+            print(f"SKIPPED: {kernel['name']}: {path} is not built", file=sys.stderr)
+            continue
+        for architecture in sorted({m["architecture"] for m in table["machine"].values()}):
+            code = cache.setdefault((path, architecture), None) or disassemble(tool, path, architecture)
+            cache[path, architecture] = code
+            if kernel["function"] not in code:
+                sys.exit(f"model_gpu: error: {path} has no kernel {kernel['function']}; see {TABLE.name}")
+            found = count_kernel(kernel, code[kernel["function"]])
+            counts.setdefault(kernel["name"], {})[architecture] = [round(x, 3) for x in found]
+    return counts
+
+
+def grown(known, found):
+    """One line for each count that grew by more than GROWTH."""
+    lines = []
+    for name, architectures in found.items():
+        for architecture, numbers in architectures.items():
+            before = known.get(name, {}).get(architecture)
+            if before is None:
+                lines.append(f"{name}, {architecture}: not in {COUNTS.name}")
+                continue
+            for what, old, new in zip(("instructions", "bytes accessed"), before, numbers):
+                if new > GROWTH * old:
+                    lines.append(f"{name}, {architecture}: {new:.2f} {what} per element, {old:.2f} before")
+    return lines

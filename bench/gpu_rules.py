@@ -1,0 +1,188 @@
+"""What a GPU takes for the products and kernels of a table such as model_gpu.toml: counts and rates in, seconds out.
+
+A product takes its FLOPs at the library's rate for its K (half of the full rate at K = m["half_k"]), over the share of
+the multiprocessors that its last wave of 128 x 128 tiles keeps busy (unless a search for algorithms splits long sums
+where tiles are few), or its operands' bytes where they take longer; then what its epilogue reads or writes beside: the
+output that it adds to, the residual stream, GELU's input. A kernel takes the longest of memory, instructions and tensor
+cores and the share m["overlap"] of the others. Every launch costs its time.
+"""
+import collections
+import functools
+
+Row = collections.namedtuple("Row", "name times launches flops bytes minimum instructions seconds limit")
+
+
+@functools.cache
+def compiled(formula):
+    return compile(formula, formula, "eval")
+
+
+def evaluate(formula, shape):
+    """A formula of a table (ours, not a user's) over a shape's numbers, with N = B*T."""
+    return eval(compiled(formula), {"__builtins__": {}, "min": min, "N": shape["B"] * shape["T"], **shape})
+
+
+def one_pass(shape, m):
+    """Whether attention's backward pass is one pass: flash_attention_one_pass_heads() in kernels/ops.h."""
+    heads = shape["B"] * shape["NH"]
+    return shape["T"] >= 1024 and shape["HS"] == 64 and 8 * heads >= 7 * rounds(heads, m) * m["multiprocessors"]
+
+
+def rounds(tiles, m):
+    return -(-tiles // m["multiprocessors"])
+
+
+def overlapped(times, m):
+    """Seconds of what keeps memory, instructions and tensor cores busy for `times` each."""
+    return max(times) + m["overlap"] * (sum(times) - max(times))
+
+
+def product_seconds(m, flops, K, busy, own, beside=0.0):
+    """Of a library's product of `own` bytes of operands and output, and `beside` more in its epilogue."""
+    rate = m["flops"] * K / (K + m["half_k"])
+    return max(flops / (rate * busy), own / m["bytes"]) + beside / m["bytes"] + m["launch"]
+
+
+def products(linear, shape):
+    """(pass, M, N, K, bytes of an element of the output, how often of all times it is added to) of a linear layer."""
+    rows, out, width_in = (int(evaluate(linear[key], shape)) for key in ("rows", "out", "in"))
+    return (("forward", rows, out, width_in, 2, 0.0), ("dX", rows, width_in, out, 2, 0.0),
+            ("dW", out, width_in, rows, shape["G"], 1 - rows / evaluate("N*S", shape)))
+
+
+def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False):
+    """Rows of a micro-step, with the share of what runs once in a step."""
+    m = table["machine"][machine]
+    shape = shape or table["shape"]
+    shape = {"W": 1, "G": 4, **shape, "SM": m["multiprocessors"], "ONE": 0}
+    if "NH" in shape:
+        shape["ONE"] = int(one_pass(shape, m))
+    rows = []
+    for linear in table["linear"]:
+        for which, M, N, K, size, adds in products(linear, shape):
+            flops, output = 2.0 * M * N * K, size * M * N
+            gelu = 2.0 * M * N if gelu_fusion and linear.get("gelu") == which else 0.0
+            residual = 2.0 * M * N if linear.get("residual") and which == "forward" else 0.0
+            own = 2.0 * (M * K + N * K) + output
+            minimum = own + gelu + residual
+            tiles = -(-M // 128) * -(-N // 128)
+            busy = 1.0 if searched and K >= 4096 else tiles / (rounds(tiles, m) * m["multiprocessors"])
+            seconds = product_seconds(m, flops, K, busy, own, 2 * adds * output + gelu + residual)
+            rows.append(Row(f"{linear['name']} {which}" + (", GELU" if gelu else ""), evaluate(linear["times"], shape),
+                            1, flops, minimum + adds * output, minimum, 0, seconds,
+                            max(flops / m["flops"], minimum / m["bytes"])))
+    for kernel in table["kernel"]:
+        if kernel.get("gelu_fusion", gelu_fusion) != gelu_fusion:
+            continue
+        rows.append(kernel_row(kernel, counts, m, shape))
+    return rows
+
+
+def kernel_row(kernel, counts, m, shape):
+    """A kernel that computes (elements, bytes), runs at a published rate (flops, rate in TFLOP/s) or sends (sent)."""
+    value = lambda key: float(evaluate(kernel.get(key, "0"), shape))
+    launches = kernel.get("launches", 1)
+    per_element = counts.get(kernel.get("like", kernel["name"]), {}).get(m["architecture"], [0.0])[0]
+    tensor = kernel.get("anchor", "").startswith("HMMA")
+    instructions = per_element * value("elements") / (1 if tensor else 32)
+    seconds = overlapped([value("bytes") / m["bytes"], instructions / m["issue"],
+                          4096 * value("elements") / m["tensor"] if tensor else 0.0], m) + launches * m["launch"]
+    if "rate" in kernel:
+        seconds += value("flops") / (1e12 * value("rate"))
+    if "sent" in kernel:
+        seconds += value("sent") / m["link"]
+    return Row(kernel["name"], value("times"), launches, value("flops"), value("bytes"), value("minimum"), per_element,
+               seconds, max(value("flops") / m["flops"], value("minimum") / m["bytes"]))
+
+
+# What bench_gpu.cu times together with a product, where the table has a row of its own.
+BESIDE = {"qkv dW": "bias gradient of qkv", "MLP up dW, bias gradient": "bias gradient of MLP up"}
+
+
+def seconds_of(rows, name):
+    """Of one launch of a kernel of bench_gpu.cu, that the table has in one row or in several that begin with its name;
+    None if it has none."""
+    product = name.removesuffix(", bias gradient")
+    found = [row for row in rows if row.times
+             and (row.name in (product, BESIDE.get(name)) or row.name.startswith((f"{product},", f"{product} in ")))]
+    return sum(row.seconds for row in found) if found else None
+
+
+# How often a form of five steps in f16 has X X^T, a product of two squares that reads one matrix or two, and one of a
+# square and X (optim/orthogonalize.cpp).
+FORMS = {"standard": (5, 5, 0, 5), "gram": (2, 5, 9, 2)}
+Product = collections.namedtuple("Product", "name times flops tiles kernel library pays")
+
+
+def newton_schulz(table, counts, machine, owned=None):
+    """The products of an update: FLOPs of one launch, a symmetric one's computed once, its seconds by our kernel (None
+    where that is not asked) and by the library, and whether the kernel's rule takes it. owned: stacks of a rank by
+    name, of all of them where left out."""
+    m, found = table["machine"][machine], []
+    for stack in table["stack"]:
+        count, side, long = (int(evaluate(stack[key], table["shape"])) for key in ("count", "side", "long"))
+        count = count if owned is None else owned.get(stack["name"], 0)
+        if not count:
+            continue
+        n = -(-side // 128)
+        lower, square, whole = count * n * (n + 1) // 2, 2.0 * count * side * side, 2.0 * count * side * long
+        per_mma = counts.get(stack["kernel"], {}).get(m["architecture"], [0.0])[0]
+
+        def kernel(K, moved):
+            mma = rounds(lower, m) * m["multiprocessors"] * 128 * 128 * K / 2048
+            return overlapped([moved / m["bytes"], mma * per_mma / m["issue"], 4096 * mma / m["tensor"]],
+                              m) + m["launch"]
+
+        def library(columns, K, moved):
+            tiles = count * n * -(-columns // 128)
+            busy = tiles / (rounds(tiles, m) * m["multiprocessors"])
+            return product_seconds(m, 2.0 * 128 * 128 * K * tiles, K, busy, moved)
+
+        mirror = square / m["bytes"] + m["launch"]
+        pays = 4 * rounds(lower, m) <= 3 * rounds(count * n * n, m)
+        for name, times, K, moved in zip(("X X^T", "squares, of one", "squares, of two"), FORMS[stack["form"]],
+                                         (long, side, side), (whole + square, 2 * square, 3 * square)):
+            if times:
+                found.append(Product(f"{stack['name']}: {name}", times, 1.0 * count * side * side * K, lower,
+                                     kernel(K, moved), library(side, K, moved) + mirror, pays))
+        found.append(Product(f"{stack['name']}: Z X", FORMS[stack["form"]][3], 2.0 * count * side * side * long,
+                             count * n * -(-long // 128), None, library(long, side, square + 3 * whole), False))
+    return found
+
+
+def chosen(product, searched=True):
+    """Seconds of a product as the code runs it."""
+    if product.kernel is None:
+        return product.library
+    if searched:
+        return min(product.kernel, product.library)
+    return product.kernel if product.pays else product.library
+
+
+def update_seconds(products, searched=True):
+    return sum(product.times * chosen(product, searched) for product in products)
+
+
+def placed(table, ranks):
+    """Stacks of each rank by name, the longest first and each to the least loaded, as optim/ places them."""
+    stacks = []
+    for stack in table["stack"]:
+        count, side, long = (int(evaluate(stack[key], table["shape"])) for key in ("count", "side", "long"))
+        grams, one, two, last = FORMS[stack["form"]]
+        flops = side * side * (grams * long + (one + two) * side + 2 * last * long)
+        stacks += [(flops, stack["name"])] * count
+    loads = [(0, rank, collections.Counter()) for rank in range(ranks)]
+    for flops, name in sorted(stacks, reverse=True):
+        load, rank, owned = min(loads, key=lambda item: item[:2])
+        owned[name] += 1
+        loads[rank] = load + flops, rank, owned
+    return [owned for _, _, owned in loads]
+
+
+def total(rows, field="seconds"):
+    return sum(row.times * getattr(row, field) for row in rows)
+
+
+def tokens_per_second(shape, seconds):
+    """Of one GPU that takes so long for a micro-step."""
+    return shape["B"] * shape["T"] / seconds

@@ -1,0 +1,44 @@
+"""Lines on a terminal that are drawn over, and what stands in them: bars and durations."""
+
+import shutil
+import sys
+
+
+class Live:
+    """Draws lines over those that it drew before; elsewhere than on a terminal it draws none."""
+
+    def __init__(self, stream=sys.stdout, on=None):
+        self.stream, self.drawn, self.on = stream, 0, stream.isatty() if on is None else on
+
+    def width(self):
+        return shutil.get_terminal_size().columns
+
+    def draw(self, lines):
+        if not self.on:
+            return
+        # Up, each line to its end, and what is left of the last drawing away.
+        text = (f"\x1b[{self.drawn}A" if self.drawn else "") + "".join(f"{line}\x1b[K\n"
+                                                                       for line in clipped(lines, self.width()))
+        self.stream.write(text + ("\x1b[J" if self.drawn > len(lines) else ""))
+        self.stream.flush()
+        self.drawn = len(lines)
+
+    def clear(self):
+        self.draw([])
+
+
+def clipped(lines, width):
+    return [line[:width] for line in lines]
+
+
+def progress_bar(share, width):
+    filled = int(min(1.0, max(0.0, share)) * width)
+    return "█" * filled + "░" * (width - filled)
+
+
+def duration(seconds):
+    hours, rest = divmod(int(round(seconds)), 3600)
+    minutes, seconds = divmod(rest, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"

@@ -1,0 +1,116 @@
+"""Training programs run side by side, which a Ctrl-C lets save before it ends them."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from run_folder import program as program_name
+
+LOOK = 0.1    # seconds between looks at the programs
+DRAW = 1.0    # seconds between drawings
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# How a program ends that such a signal has ended.
+INTERRUPTED = tuple(status for number in SIGNALS for status in (-number, 128 + number))
+
+
+class CannotStart(Exception):
+    """A program that cannot be run at all; the message is one sentence."""
+
+
+@dataclasses.dataclass
+class Program:
+    """A command as it runs: in a session of its own, so that a signal of the terminal reaches it through us only."""
+    key: object
+    slot: int
+    process: subprocess.Popen
+    errors: object  # what it writes to standard error
+    began: float
+
+    def send(self, number):
+        try:
+            os.killpg(self.process.pid, number)
+        except ProcessLookupError:
+            pass
+
+
+class Stops:
+    """Counts SIGINT, SIGTERM and SIGHUP instead of ending this process; `number` is the last of them."""
+
+    def __enter__(self):
+        self.count, self.number = 0, signal.SIGINT
+        self.before = {number: signal.signal(number, self._note) for number in SIGNALS
+                       if signal.getsignal(number) != signal.SIG_IGN}
+        return self
+
+    def _note(self, number, _):
+        self.count, self.number = self.count + 1, number
+
+    def __exit__(self, *_):
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+def say(text):
+    print(f"{program_name()}: {text}", file=sys.stderr, flush=True)
+
+
+def start(key, slot, words, environment):
+    errors = tempfile.TemporaryFile()
+    try:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                                   start_new_session=True, env={**os.environ, **environment})
+    except OSError as error:
+        raise CannotStart(f"cannot run {words[0]}: {error.strerror}") from None
+    return Program(key, slot, process, errors, time.monotonic())
+
+
+def run_all(todo, jobs, ended, show=lambda running: None, environments=({},)):
+    """Runs the programs of `todo`, pairs of a key and a command's words, at most `jobs` at a time.
+
+    `ended(program, status, errors)` is called as each ends, with what it wrote to standard error; where it returns
+    False, no further one is started. `show(running)` is called about once a second. Program number n of those that run
+    at a time gets environments[n % len(environments)].
+
+    At SIGINT (Ctrl-C), SIGTERM or SIGHUP the programs get the same signal, upon which they save, and are waited for; at
+    a second one they are killed. Then, and where somebody else has interrupted a program, raises KeyboardInterrupt.
+    """
+    todo, running, slots, sent, stopped = iter(todo), [], list(range(jobs)), 0, False
+    drawn = -DRAW
+    with Stops() as stops:
+        try:
+            while True:
+                while slots and not stops.count and not stopped and (task := next(todo, None)):
+                    slot = slots.pop(0)
+                    running.append(start(task[0], slot, task[1], environments[slot % len(environments)]))
+                if not running:
+                    break
+                if sent < stops.count:
+                    sent += 1
+                    if sent == 1:
+                        say(f"{len(running)} running: they save, then end; Ctrl-C again kills them")
+                    for program in running:
+                        program.send(stops.number if sent == 1 else signal.SIGKILL)
+                for program in [p for p in running if p.process.poll() is not None]:
+                    running.remove(program)
+                    slots.append(program.slot)
+                    status = program.process.returncode
+                    if status in INTERRUPTED:  # if not by us, by somebody who wants all of it to end
+                        stops.count = max(stops.count, 1)
+                    program.errors.seek(0)
+                    errors = program.errors.read().decode(errors="replace")
+                    stopped |= ended(program, status, errors) is False
+                if time.monotonic() - drawn >= DRAW:
+                    show(running)
+                    drawn = time.monotonic()
+                if running:
+                    time.sleep(LOOK)
+        finally:
+            for program in running:  # a failure of ours
+                program.send(signal.SIGINT)
+                program.process.wait()
+        if stops.count:
+            raise KeyboardInterrupt

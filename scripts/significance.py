@@ -1,0 +1,86 @@
+"""Tests of whether two methods differ: by pairs where runs share a seed, by Welch's t test else; Holm's correction."""
+
+import dataclasses
+import math
+import statistics
+
+
+@dataclasses.dataclass
+class Comparison:
+    """Of a method's losses with those of another, by seed. nan: too few runs to say."""
+    method: str = ""             # "pairs", "Welch" or "" where there is nothing to compare
+    n: int = 0                   # pairs; of Welch's test: runs of both methods together
+    difference: float = math.nan  # mean of the losses less that of the other's; of pairs: mean difference
+    low: float = math.nan        # 95% interval of the difference, not corrected
+    high: float = math.nan
+    p: float = math.nan          # two-sided
+
+
+def student_p(t, freedom):
+    """Two-sided p value of Student's distribution."""
+    # With t = sqrt(freedom) tan(x) its density is cos(x)^(freedom - 1) up to a constant: Simpson's rule on [0, pi/2].
+    limit, n = math.atan(abs(t) / math.sqrt(freedom)), 2000
+
+    def integral(to):
+        h = to / n
+        weights = (1 if i in (0, n) else 4 if i % 2 else 2 for i in range(n + 1))
+        return h / 3 * sum(w * max(math.cos(i * h), 0.0) ** (freedom - 1) for i, w in enumerate(weights))
+
+    return max(0.0, 1 - integral(limit) / integral(math.pi / 2))
+
+
+def student_t(p, freedom):
+    """The t whose two-sided p value this is: half the width of an interval, in standard errors."""
+    low, high = 0.0, 1.0
+    while student_p(high, freedom) > p:
+        high *= 2
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_p(middle, freedom) > p else (low, middle)
+    return (low + high) / 2
+
+
+def judged(method, n, difference, error, freedom):
+    """The Comparison for a difference with this standard error."""
+    if error == 0:
+        return Comparison(method, n, difference, difference, difference, 1.0 if difference == 0 else 0.0)
+    half = student_t(0.05, freedom) * error
+    return Comparison(method, n, difference, difference - half, difference + half,
+                      student_p(difference / error, freedom))
+
+
+def paired(differences):
+    """Student's t test of pairs, from their differences (at least one)."""
+    mean, n = statistics.mean(differences), len(differences)
+    if n < 2:
+        return Comparison("pairs", n, mean)
+    return judged("pairs", n, mean, statistics.stdev(differences) / math.sqrt(n), n - 1)
+
+
+def welch(a, b):
+    """Welch's t test of two independent samples (unequal variances), each of at least one value."""
+    difference, n = statistics.mean(a) - statistics.mean(b), len(a) + len(b)
+    if len(a) < 2 or len(b) < 2:
+        return Comparison("Welch", n, difference)
+    va, vb = statistics.variance(a) / len(a), statistics.variance(b) / len(b)
+    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1)) if va + vb else 1
+    return judged("Welch", n, difference, math.sqrt(va + vb), freedom)
+
+
+def compared(losses, others, pairs=True):
+    """The Comparison of {seed: loss} with {seed: loss}: by pairs where both have two seeds or more in common (`pairs`:
+    runs of one seed have the same initial weights and batches), else Welch's."""
+    shared = sorted(losses.keys() & others.keys()) if pairs else []
+    if len(shared) > 1 or len(shared) == len(losses) == len(others) == 1:
+        return paired([losses[seed] - others[seed] for seed in shared])
+    return welch(list(losses.values()), list(others.values())) if losses and others else Comparison()
+
+
+def holm(p_values):
+    """The p values corrected for their number (Holm): the smallest times n, the next times n - 1, ..., never falling.
+    nan is no test, and stays."""
+    known = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=p_values.__getitem__)
+    corrected, least = list(p_values), 0.0
+    for rank, i in enumerate(known):
+        corrected[i] = least = min(1.0, max(least, p_values[i] * (len(known) - rank)))
+    return corrected
