@@ -238,7 +238,7 @@ TEST_CASE("optim/orthogonalize: four steps with AOL end near where five do witho
             const double aol = left({ortho, 4, NsForm::standard, DType::f32, true});
             INFO(name_of(ortho) << ", spectrum " << int(spectrum) << ": " << five << ", " << aol);
             if (spectrum == Spectrum::gaussian) REQUIRE(std::abs(aol - five) <= 0.03);  // .01 to .02 at 768
-            if (spectrum == Spectrum::harmonic) REQUIRE(aol >= five + 0.01);  // .25 to .5 at 768
+            if (spectrum == Spectrum::harmonic) REQUIRE(aol >= five + 0.01);            // .25 to .5 at 768
         }
 }
 
