@@ -48,6 +48,14 @@ class RecipesTest(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
                 steps = recipe.get("steps", round(recipe.get("tokens", 0) / recipe["batch-tokens"]))
                 self.assertRegex(done.stdout, rf"length +{steps} steps")
+                if BUILD.name.startswith("cuda"):
+                    continue  # whose plans are of the GPU that is there
+                planned = re.findall(r"([\d.]+) GiB with (?:--micro-batch )?(\d+)", path.read_text())
+                self.assertEqual(len(planned), 2)
+                for total, batch in planned:
+                    done = self.run_program(program, "--config", name, "--micro-batch", batch, "--plan-only")
+                    shown = re.search(r"^ +total +([\d.]+) GiB$", done.stdout, re.MULTILINE).group(1)
+                    self.assertEqual(f"{float(shown):.1f}", total)
 
     def test_the_papers_are_those_that_reproduce_runs(self):
         models = plan.load_scales(ROOT / "experiments")["full"].models
