@@ -215,7 +215,7 @@ TEST_CASE("optim/orthogonalize: 16-bit Newton-Schulz stays near float64's on eve
 
 TEST_CASE("optim/orthogonalize: AOL preconditioning is Turbo-Muon's, in both forms, every type, shape and spectrum") {
     Context context;
-    for (auto [rows, cols] : {std::pair(64, 64), std::pair(33, 97), std::pair(97, 31), std::pair(128, 384)})
+    for (auto [rows, cols] : {std::pair(64, 64), std::pair(33, 97), std::pair(97, 31)})
         for (Spectrum spectrum : kSpectra) {
             const Matrix x = input(spectrum, rows, cols, 5);
             for (Ortho ortho : {Ortho::you, Ortho::polar_express}) {
