@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <regex>
 #include <set>
 
 #include "files/file.h"
@@ -37,6 +36,17 @@ SafetensorsModel::Found find(const CheckpointTensor& t, const SafetensorsModel& 
     CHECK_USAGE(found.tensor->shape == t.shape, "{}: tensor '{}' is [{}], this model's is [{}]", found.file->path(),
                 found.tensor->name, fmt::join(found.tensor->shape, ", "), fmt::join(t.shape, ", "));
     return found;
+}
+
+// "model.layers.7.mlp.up_proj.weight" as "model.layers.0.mlp.up_proj.weight"; another name as it is.
+std::string in_first_layer(const std::string& name) {
+    for (const std::string_view layers : {"h.", "layers."})
+        for (size_t at = name.find(layers); at != name.npos; at = name.find(layers, at + 1)) {
+            const size_t number = at + layers.size(), end = name.find_first_not_of("0123456789", number);
+            if ((at == 0 || name[at - 1] == '.') && end != name.npos && end > number && name[end] == '.')
+                return name.substr(0, number) + "0" + name.substr(end);
+        }
+    return name;
 }
 
 }  // namespace
@@ -99,8 +109,7 @@ std::vector<std::string> check_weights(const ParamTable& table, const Safetensor
     for (const std::string& name : model.names()) {
         if (used.count(name)) continue;
         unused.push_back(name);
-        static const std::regex layer(R"((^|\.)(h|layers)\.\d+\.)");
-        CHECK_USAGE(!used.count(std::regex_replace(name, layer, "$1$2.0.")),
+        CHECK_USAGE(!used.count(in_first_layer(name)),
                     "{}: has a tensor '{}', but its config.json says that there are {} layers", model.path(), name,
                     layers);
         if (name != "lm_head.weight" || embedding == tensors.end()) continue;  // here it is no parameter of its own

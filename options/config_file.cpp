@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
-#include <regex>
 
 #include "files/file.h"
 #include "files/json.h"
@@ -16,6 +15,36 @@ using nlohmann::json;
 
 constexpr int64_t kMaxConfig = int64_t{1} << 20;
 constexpr size_t kMaxNumber = 64;  // characters
+
+// TOML's numbers: [+-]?(0|[1-9](_?\d)*)(\.\d(_?\d)*)?([eE][+-]?\d(_?\d)*)?
+bool is_decimal(std::string_view rest) {
+    const auto take = [&](std::string_view any) {
+        const bool found = !rest.empty() && any.find(rest[0]) != any.npos;
+        if (found) rest.remove_prefix(1);
+        return found;
+    };
+    constexpr std::string_view kDigits = "0123456789";
+    const auto digits = [&] {
+        bool found = take(kDigits);
+        while (found && !rest.empty()) {
+            const std::string_view before = rest;
+            take("_");
+            if (!take(kDigits)) {
+                rest = before;
+                break;
+            }
+        }
+        return found;
+    };
+    take("+-");
+    if (!take("0") && !digits()) return false;
+    if (take(".") && !digits()) return false;
+    if (take("eE")) {
+        take("+-");
+        if (!digits()) return false;
+    }
+    return rest.empty();
+}
 
 class TomlReader {
 public:
@@ -131,8 +160,7 @@ private:
         std::string word = bare();
         if (word == "true" || word == "false") return word;
         require(!word.empty(), "a value is missing");
-        static const std::regex decimal(R"([+-]?(0|[1-9](_?\d)*)(\.\d(_?\d)*)?([eE][+-]?\d(_?\d)*)?)");
-        if (word.size() > kMaxNumber || !std::regex_match(word, decimal))
+        if (word.size() > kMaxNumber || !is_decimal(word))
             fail(fmt::format("{} is not a number; texts are written in quotes: \"{}\"", word, word));
         std::erase(word, '_');
         if (word.starts_with('+')) word.erase(0, 1);
