@@ -41,7 +41,16 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     add_sampling_flags(t, o.sampling);
     t.toggle("--as-tokens", o.as_tokens, "print numbers of tokens, the first included, instead of text");
     t.integer("--seed", o.seed, 0, 1'000'000'000'000'000, "of sampling");
-    if (!parse_flags(t, "generate", "Sample text from a checkpoint.", argc, argv)) return std::nullopt;
+    const ProgramText program = {
+        "generate",
+        "Sample text from a checkpoint.",
+        {"./generate --checkpoint runs/NAME --prompt \"Once upon a time\"",
+         "./generate --checkpoint runs/NAME/step_00001000 --temperature 0  # the likeliest token each time",
+         "./generate --checkpoint runs/NAME --temperature 0.8 --top-k 50 --seed 2 --sample-tokens 1000",
+         "./generate --checkpoint FOLDER --prompt-tokens 15496,995 --as-tokens  # a published model, by tokens"},
+        {"--checkpoint", "--prompt", "--sample-tokens", "--temperature", "--top-k", "--seed", "--dtype", "--help",
+         "--help-all"}};
+    if (!parse_flags(t, program, argc, argv)) return std::nullopt;
     CHECK_USAGE(!o.checkpoint.empty(), "--checkpoint: missing; name a checkpoint's folder, or a run's");
     return o;
 }

@@ -181,8 +181,7 @@ private:
 const OptionRow& row_of(const OptionTable& table, const std::string& key, const std::string& where) {
     for (const OptionRow& row : table.rows)
         if (row.flag == "--" + key) return row;
-    throw UsageError(fmt::format("{}: there is no flag '{}'; did you mean {}?", where, key,
-                                 nearest_flag(table, "--" + key).substr(2)));
+    throw UsageError(fmt::format("{}: there is no flag '{}'{}", where, key, suggestion(table, "--" + key)));
 }
 
 // What a row takes in a file, for a message. Sizes may be texts, because 512Ki is no number of TOML's.

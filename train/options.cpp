@@ -418,6 +418,21 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
     CHECK_USAGE(o.plan_only || !o.data.empty(), "--data: missing; name a folder of token shards (make demo shows how)");
 }
 
+ProgramText program_text(const ModelFamily& family) {
+    const std::string start =
+        fmt::format("./{} --model {} --data datasets/NAME --optimizer teon", family.program(), family.default_preset);
+    return {
+        family.program(),
+        fmt::format("Train a language model of the {} kind on token shards (scripts/prepare.py makes them).",
+                    family.name),
+        {start + " --plan-only  # parameters and memory; touches no device", start + " --out runs/NAME",
+         fmt::format("./{} --resume --out runs/NAME  # with the flags that the run began with", family.program()),
+         "mpirun -np 8 " + start + " --out runs/NAME  # a process per GPU"},
+        {"--model",  "--data",      "--out",          "--optimizer", "--lr",     "--batch-tokens", "--steps",
+         "--tokens", "--epochs",    "--seq-len",      "--dtype",     "--seed",   "--eval-every",   "--checkpoint-every",
+         "--resume", "--init-from", "--sample-every", "--plan-only", "--config", "--help",         "--help-all"}};
+}
+
 // What flags leave open is that of the run in --out. A run whose flags are all given needs no config.json, and where they
 // are not those that it began with, its checkpoint says so.
 void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given) {
@@ -441,8 +456,7 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
     Options o;
     o.model = family.default_preset;
     const OptionTable table = make_table(family, o);
-    const std::string description = fmt::format("Train a language model of the {} kind on token shards.", family.name);
-    std::optional<FlagsGiven> given = parse_flags(table, family.program(), description, argc, argv);
+    std::optional<FlagsGiven> given = parse_flags(table, program_text(family), argc, argv);
     if (!given) return std::nullopt;
     if (o.resume && !o.out.empty()) {
         if (before_resume) before_resume(o);
