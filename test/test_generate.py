@@ -337,8 +337,8 @@ class PreparedTest(unittest.TestCase):
                     (data / "manifest.json").write_text(
                         json.dumps({"vocab_size": made["vocab_size"], "delimiter": made["delimiter"]}))
                     result = run(BUILD / "train_gpt2", "--data", data / "t_train_000000.bin", "--model", "tiny",
-                                 "--layers", 1, "--channels", 32, "--heads", 2, "--seq-len", 32, "--batch-tokens", 64, "--steps", 1, "--out",
-                                 folder / f"{kind} run")
+                                 "--layers", 1, "--channels", 32, "--heads", 2, "--seq-len", 32, "--batch-tokens", 64,
+                                 "--steps", 1, "--out", folder / f"{kind} run")
                     self.assertEqual(result.returncode, 0, result.stderr.decode())
                     prompt = "don't make\n all"
                     tokens = list(map(int, run(BUILD / "generate", "--checkpoint", folder / f"{kind} run", "--prompt",
