@@ -218,6 +218,24 @@ TEST_CASE("train/options: quantities, lists and switches are read as people writ
     REQUIRE(words.optimizer.teon_roles == std::set<Role>{Role::q, Role::k, Role::v});
 }
 
+TEST_CASE("train/options: counts and bytes take the suffixes of prepare.py") {
+    const std::pair<const char*, int64_t> cases[] = {
+        {"100M", 100'000'000}, {"0.5M", 500'000}, {"4.1M", 4'100'000}, {"40G", 40'000'000'000},
+        {"1B", 1'000'000'000}, {"2k", 2000},      {"2K", 2000},        {"1.5Ki", 1536}};
+    for (const auto& [text, count] : cases) {
+        INFO(text);
+        REQUIRE(parse({"--plan-only", "--tokens", text})->tokens == count);
+        REQUIRE(parse({"--plan-only", "--memory", text})->memory == count);
+    }
+    for (const char* text : {"M", "1MM", "1e3e3M", "1kM", "0x1B", "0.0005k", "1Mii", "1 M"}) {
+        INFO(text);
+        REQUIRE(complaint({"--plan-only", "--tokens", text}).find("not a whole number") != std::string::npos);
+    }
+    TempDir folder;
+    std::ofstream(folder / "run.toml") << "tokens = \"100M\"\n";
+    REQUIRE(parse({"--plan-only", "--config", folder / "run.toml"})->tokens == 100'000'000);
+}
+
 TEST_CASE("train/options: a config file sets what the command line does not") {
     TempDir folder;
     const std::string path = folder / "run.toml";

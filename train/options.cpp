@@ -415,6 +415,9 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
     needs({"--keep-every"}, o.keep_last > 0, "--keep-last");
     needs({"--prompt", "--prompt-tokens", "--sample-tokens", "--temperature", "--top-k"}, o.sample_every > 0,
           "--sample-every");
+    std::error_code error;
+    CHECK_USAGE(o.plan_only || !o.data.empty() || !o.resume || std::filesystem::exists(o.out + "/config.json", error),
+                "--resume: there is no run in {}; check --out, or give --data to begin a run there", o.out);
     CHECK_USAGE(o.plan_only || !o.data.empty(), "--data: missing; name a folder of token shards (make demo shows how)");
 }
 
