@@ -11,7 +11,8 @@ python=python3
 
 model=${MODEL:-gpt2}
 [ -e "train_$model.cu" ] || {
-    echo "demo: error: MODEL=$model: there is no such model; there are $(ls train_*.cu | sed 's/train_//; s/\.cu//' | paste -sd ' ')" >&2
+    models=$(ls train_*.cu | sed 's/train_//; s/\.cu//' | paste -sd ' ')
+    echo "demo: error: MODEL=$model: there is no such model; there are $models" >&2
     exit 2
 }
 
