@@ -19,8 +19,8 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
-PAGES = [ROOT / name
-         for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")] + sorted((ROOT / "docs").glob("*.md"))
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+         *sorted((ROOT / "docs").glob("*.md"))]
 RUNNERS = (r"\./train_", r"\./generate", "python3? ", r"\.venv/", "scripts/", "make ", "mpirun", "torchrun", "sbatch",
            "timeout",
            "build/", "transformers ", "vllm ", "lm_eval ", "curl ", "podman", "pip ")
@@ -45,10 +45,8 @@ NOT_RUN = {  # the beginning of a command: why
     "timeout -s KILL": "test_prepare.py kills it at every moment",
 }
 SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64",
-         "--layers": "2",
-         "--channels": "32", "--heads": "2", "--vocab-size": None, "--tokens": None, "--epochs": None, "--sample-tokens": "4",
-         "--sample-every": "2",
-         "--ffn": "64"}
+         "--layers": "2", "--channels": "32", "--heads": "2", "--ffn": "64", "--vocab-size": None, "--tokens": None,
+         "--epochs": None, "--sample-tokens": "4", "--sample-every": "2"}
 
 
 def commands_of(page):
@@ -166,7 +164,8 @@ class CommandsTest(unittest.TestCase):
         return words
 
     def test_every_command_runs(self):
-        needs = {"scripts/prepare.py": ("numpy", "pyarrow", "tqdm"), "train:2048": ("tokenizers",), "scripts/follow.py": ("tensorboardX",),
+        needs = {"scripts/prepare.py": ("numpy", "pyarrow", "tqdm"), "train:2048": ("tokenizers",),
+                 "scripts/follow.py": ("tensorboardX",),
                  "scripts/inspect_checkpoint.py": ("numpy",), "scripts/hellaswag.py": ("numpy",)}
         ran = 0
         for page in PAGES:
@@ -245,7 +244,7 @@ class TextTest(unittest.TestCase):
 
     def test_the_citation_has_what_its_format_demands(self):
         text = (ROOT / "CITATION.cff").read_text()
-        for key in ("cff-version: 1.2.0", "message: ", "title: ", "authors:", "references:"):  # the first four: required
+        for key in ("cff-version: 1.2.0", "message: ", "title: ", "authors:", "references:"):
             self.assertIn(f"\n{key}", f"\n{text}")
         self.assertIn("arXiv:2601.23261", text)
         if importlib.util.find_spec("yaml"):
