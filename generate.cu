@@ -1,4 +1,4 @@
-// Samples text from a checkpoint of any family. ./generate --help lists the flags.
+// Samples text from a checkpoint of any family. ./generate --help shows examples.
 #include "generation/generate.h"
 
 int main(int argc, char** argv) { return teon::generate_main(teon::families(), argc, argv); }

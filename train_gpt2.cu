@@ -1,4 +1,4 @@
-// Trains GPT-2. ./train_gpt2 --help lists the flags; ./train_gpt2 --plan-only shows what a run would need.
+// Trains GPT-2. ./train_gpt2 --help shows examples; ./train_gpt2 --plan-only shows what a run would need.
 #include "model/gpt2.h"
 #include "train/run.h"
 

@@ -1,4 +1,4 @@
-// Trains LLaMA. ./train_llama --help lists the flags; ./train_llama --plan-only shows what a run would need.
+// Trains LLaMA. ./train_llama --help shows examples; ./train_llama --plan-only shows what a run would need.
 #include "model/llama.h"
 #include "train/run.h"
 

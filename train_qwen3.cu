@@ -1,4 +1,4 @@
-// Trains Qwen3. ./train_qwen3 --help lists the flags; ./train_qwen3 --plan-only shows what a run would need.
+// Trains Qwen3. ./train_qwen3 --help shows examples; ./train_qwen3 --plan-only shows what a run would need.
 #include "model/qwen3.h"
 #include "train/run.h"
 

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <map>
+#include <sstream>
 
 #include "files/file.h"
 #include "files/json.h"
@@ -13,7 +14,68 @@ std::string tokenizer_folder(const std::string& shard) {
     return (std::filesystem::path(shard).parent_path() / "tokenizer").string();
 }
 
-std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::string& folder, int max_length) {
+namespace {
+
+using nlohmann::json;
+
+// A tokenizer.json (https://huggingface.co/docs/tokenizers) of GPT-2's encoder.json and vocab.bpe.
+json gpt2_tokenizer_json(const json& vocab, const std::string& merges, const std::string& delimiter) {
+    json pairs = json::array();
+    std::istringstream lines(merges);
+    std::string line;
+    std::getline(lines, line);  // the version
+    while (std::getline(lines, line))
+        if (!line.empty()) pairs.push_back(line);
+    const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}};
+    json file = {{"version", "1.0"},
+                 {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", pairs}}},
+                 {"pre_tokenizer", byte_level},
+                 {"decoder", byte_level}};
+    if (vocab.contains(delimiter))
+        file["added_tokens"] = {{{"id", vocab[delimiter]},
+                                 {"content", delimiter},
+                                 {"single_word", false},
+                                 {"lstrip", false},
+                                 {"rstrip", false},
+                                 {"normalized", false},
+                                 {"special", true}}};
+    return file;
+}
+
+// The text of a token; empty if it has none.
+std::string text_of(const json& file, int token) {
+    if (const auto added = file.find("added_tokens"); added != file.end() && added->is_array())
+        for (const json& item : *added)
+            if (item.is_object() && item.value("id", json()) == token) return item.value("content", "");
+    const auto model = file.find("model");
+    if (model != file.end() && model->is_object() && model->contains("vocab"))
+        for (const auto& [text, id] : (*model)["vocab"].items())
+            if (id == token) return text;
+    return "";
+}
+
+// Makes the token the first of each text that the library encodes. What has a template of its own keeps it.
+void begin_texts_with(json& file, int token) {
+    const std::string text = text_of(file, token);
+    const json before = file.value("post_processor", json());
+    const bool byte_level = before.is_object() && before.value("type", json()) == "ByteLevel";
+    if (text.empty() || (!before.is_null() && !byte_level)) return;
+    const json special = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
+    const json first = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+    const json second = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
+    json tokens = json::object();
+    tokens[text] = {{"id", text}, {"ids", {token}}, {"tokens", {text}}};
+    const json processor = {{"type", "TemplateProcessing"},
+                            {"single", json::array({special, first})},
+                            {"pair", json::array({special, first, second})},
+                            {"special_tokens", tokens}};
+    file["post_processor"] =
+        byte_level ? json{{"type", "Sequence"}, {"processors", json::array({before, processor})}} : processor;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::string& folder, int max_length, int begin) {
     namespace fs = std::filesystem;
     std::map<std::string, std::string> files;
     std::error_code error;
@@ -27,7 +89,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
 
     if (!files.count("description.json")) return result;
     const std::string path = folder + "/description.json";
-    const nlohmann::json parsed = parse_json(files["description.json"], path);
+    const json parsed = parse_json(files["description.json"], path);
     const JsonObject description(parsed, path);
     const auto kind = description.get<std::string>("kind", "");
     // What Hugging Face calls each file, and the class that reads them.
@@ -35,17 +97,27 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
                                                       {"tokenizer.model", "tokenizer.model"},
                                                       {"encoder.json", "vocab.json"},
                                                       {"vocab.bpe", "merges.txt"}};
-    const std::map<std::string, std::string> classes = {
-        {"gpt2", "GPT2Tokenizer"}, {"huggingface", "PreTrainedTokenizerFast"}, {"sentencepiece", "LlamaTokenizer"}};
+    const std::map<std::string, std::string> classes = {{"gpt2", "PreTrainedTokenizerFast"},
+                                                        {"huggingface", "PreTrainedTokenizerFast"},
+                                                        {"sentencepiece", "LlamaTokenizer"}};
     const auto tokenizer_class = classes.find(kind);
     if (tokenizer_class == classes.end()) return result;  // bytes: Hugging Face has no such tokenizer
+    const auto delimiter = description.get<std::string>("delimiter_text", "");
+    const auto read = [&](const char* name) { return parse_json(files[name], folder + "/" + name); };
+    std::string& library_file = files["tokenizer.json"];
+    json library;
+    if (!library_file.empty())
+        library = read("tokenizer.json");
+    else if (files.count("encoder.json") && files.count("vocab.bpe"))
+        library = gpt2_tokenizer_json(read("encoder.json"), files["vocab.bpe"], delimiter);
+    if (begin >= 0 && library.is_object()) begin_texts_with(library, begin);
+    library_file = library.is_null() ? "" : library.dump() + "\n";
     for (const auto& [ours, theirs] : names)
-        if (files.count(ours)) result.push_back({theirs, files[ours]});
-    nlohmann::json config;
+        if (!files[ours].empty()) result.push_back({theirs, files[ours]});
+    json config;
     if (files.count("tokenizer_config.json")) {
-        config = parse_json(files["tokenizer_config.json"], folder + "/tokenizer_config.json");
+        config = read("tokenizer_config.json");
     } else {
-        const auto delimiter = description.get<std::string>("delimiter_text", "");
         config = {{"tokenizer_class", tokenizer_class->second}, {"bos_token", delimiter}, {"eos_token", delimiter}};
     }
     config["model_max_length"] = max_length;

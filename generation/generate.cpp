@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct GenerateOptions {
-    std::string checkpoint;
+    std::string checkpoint, tokenizer;
     SamplingOptions sampling;
     uint64_t seed = 1337;
     std::optional<DType> dtype;
@@ -33,6 +33,10 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     t.group("Model");
     t.text("--checkpoint", o.checkpoint, "FOLDER",
            "config.json and model.safetensors of a GPT-2, LLaMA or Qwen3, or a run, whose newest checkpoint is taken");
+    t.text("--tokenizer", o.tokenizer, "FOLDER",
+           "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "
+           "tokenizer.json")
+        .default_text = "the checkpoint's";
     t.choice("--dtype", o.dtype,
              Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
              "storage of weights and activations; auto: bf16 on a GPU and on a CPU that multiplies bf16 in hardware, "
@@ -41,7 +45,16 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     add_sampling_flags(t, o.sampling);
     t.toggle("--as-tokens", o.as_tokens, "print numbers of tokens, the first included, instead of text");
     t.integer("--seed", o.seed, 0, 1'000'000'000'000'000, "of sampling");
-    if (!parse_flags(t, "generate", "Sample text from a checkpoint.", argc, argv)) return std::nullopt;
+    const ProgramText program = {
+        "generate",
+        "Sample text from a checkpoint.",
+        {"./generate --checkpoint runs/NAME --prompt \"Once upon a time\"",
+         "./generate --checkpoint runs/NAME/step_00001000 --temperature 0  # the likeliest token each time",
+         "./generate --checkpoint runs/NAME --temperature 0.8 --top-k 50 --seed 2 --sample-tokens 1000",
+         "./generate --checkpoint FOLDER --prompt-tokens 15496,995 --as-tokens  # a published model, by tokens"},
+        {"--checkpoint", "--prompt", "--sample-tokens", "--temperature", "--top-k", "--seed", "--dtype", "--help",
+         "--help-all"}};
+    if (!parse_flags(t, program, argc, argv)) return std::nullopt;
     CHECK_USAGE(!o.checkpoint.empty(), "--checkpoint: missing; name a checkpoint's folder, or a run's");
     return o;
 }
@@ -79,7 +92,12 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     if (!o) return 0;
     const PublishedModel model = open_model(o->checkpoint, families);
     if (!model.unused.empty()) fmt::print(stderr, "generate: {}\n", unused_text(model));
-    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(model.folder);
+    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(o->tokenizer.empty() ? model.folder : o->tokenizer);
+    if (!o->tokenizer.empty()) {
+        CHECK_USAGE(tokenizer, "--tokenizer {}: has neither description.json nor tokenizer.json", o->tokenizer);
+        CHECK_USAGE(tokenizer->vocab_size() <= model.config.V, "--tokenizer {}: has {} tokens, the model only {}",
+                    o->tokenizer, tokenizer->vocab_size(), model.config.V);
+    }
     const std::vector<int> prompt = prompt_of(o->sampling, tokenizer.get(), model.limits);
     const SafetensorsModel weights(model.folder);
 

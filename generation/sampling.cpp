@@ -59,7 +59,9 @@ std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer,
     std::vector<int> tokens;
     if (limits.begin >= 0) tokens.push_back(limits.begin);
     if (!o.prompt.empty()) {
-        CHECK_USAGE(tokenizer, "--prompt: there is no tokenizer with the weights or data; give --prompt-tokens 1,2,3");
+        CHECK_USAGE(tokenizer,
+                    "--prompt: there is no tokenizer with the weights or data; give --prompt-tokens 1,2,3 "
+                    "(or, to ./generate, --tokenizer FOLDER)");
         CHECK_USAGE(tokenizer->can_encode(),
                     "--prompt: this tokenizer cannot encode text here ({}); give --prompt-tokens 1,2,3",
                     tokenizer->cannot_encode());

@@ -11,36 +11,93 @@ namespace teon {
 
 namespace {
 
+// Insertions, deletions, replacements and swaps of neighbours that make one text of the other.
 size_t edit_distance(std::string_view a, std::string_view b) {
-    std::vector<size_t> row(b.size() + 1);
-    std::iota(row.begin(), row.end(), size_t{0});
-    for (size_t i = 1; i <= a.size(); ++i) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b.size(); ++j) {
-            size_t next = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-            diagonal = std::exchange(row[j], next);
+    std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
+    for (size_t i = 0; i <= a.size(); ++i)
+        for (size_t j = 0; j <= b.size(); ++j) {
+            if (i == 0 || j == 0) {
+                d[i][j] = i + j;
+                continue;
+            }
+            d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
         }
-    }
-    return row.back();
+    return d[a.size()][b.size()];
 }
+
+// Names that other programs have for what the programs here call otherwise.
+struct Alias {
+    std::string_view name, flag;  // the alias is for programs that have this flag
+    std::string_view say = "";    // what to do; empty: write the flag
+};
+
+constexpr Alias kAliases[] = {
+    {"--learning-rate", "--lr"},
+    {"--max-lr", "--lr"},
+    {"--wd", "--weight-decay"},
+    {"--max-grad-norm", "--grad-clip"},
+    {"--batch-size", "--batch-tokens", "write --batch-tokens N, tokens per step; --micro-batch N, sequences per pass"},
+    {"--per-device-train-batch-size", "--micro-batch"},
+    {"--gradient-accumulation-steps", "--batch-tokens",
+     "write --batch-tokens N, tokens per step; how many passes that takes follows from --micro-batch"},
+    {"--max-steps", "--steps"},
+    {"--num-iterations", "--steps"},
+    {"--num-train-epochs", "--epochs"},
+    {"--warmup-steps", "--warmup-ratio", "write --warmup-ratio X, a share of the steps"},
+    {"--warmup", "--warmup-ratio"},
+    {"--lr-schedule", "--schedule"},
+    {"--n-layer", "--layers"},
+    {"--num-layers", "--layers"},
+    {"--n-embd", "--channels"},
+    {"--hidden-size", "--channels"},
+    {"--n-head", "--heads"},
+    {"--num-heads", "--heads"},
+    {"--block-size", "--seq-len"},
+    {"--context-length", "--seq-len"},
+    {"--max-seq-len", "--seq-len"},
+    {"--train-data", "--data"},
+    {"--dataset", "--data"},
+    {"--output-dir", "--out"},
+    {"--save-dir", "--out"},
+    {"--save-every", "--checkpoint-every"},
+    {"--save-steps", "--checkpoint-every"},
+    {"--eval-interval", "--eval-every"},
+    {"--log-interval", "--log-every"},
+    {"--pretrained", "--init-from"},
+    {"--load", "--init-from"},
+    {"--bf16", "--dtype", "write --dtype bf16"},
+    {"--fp32", "--dtype", "write --dtype float"},
+    {"--fp16", "--dtype", "there is no fp16; write --dtype bf16"},
+    {"--gradient-checkpointing", "--recompute", "write --recompute block"},
+    {"--gpus", "--ranks", "start one process per GPU with mpirun -np N (docs/distributed.md)"},
+    {"--num-gpus", "--ranks", "start one process per GPU with mpirun -np N (docs/distributed.md)"},
+    {"--device", "--dtype", "the build decides: make BACKEND=cpu or BACKEND=cuda"},
+    {"--wandb", "--log-every", "python3 scripts/follow.py runs/NAME --to wandb copies a run's log there"},
+    {"--tensorboard", "--log-every", "python3 scripts/follow.py runs/NAME --to tensorboard copies a run's log there"},
+    {"--max-new-tokens", "--sample-tokens"},
+    {"--max-tokens", "--sample-tokens"},
+    {"--model-path", "--checkpoint"},
+};
 
 [[noreturn]] void reject_unknown(const OptionTable& table, const std::string& word) {
     const std::string flag = word.substr(0, word.find('='));
     if (!flag.starts_with("-")) {
-        const std::string nearest = nearest_flag(table, "--" + flag);
-        throw UsageError(fmt::format("{}: not expected here; flags begin with --{}", shown(word),
-                                     nearest == "--" + flag ? ": " + nearest : ""));
+        const bool bare = std::any_of(table.rows.begin(), table.rows.end(),
+                                      [&](const OptionRow& row) { return row.flag == "--" + flag; });
+        throw UsageError(
+            fmt::format("{}: not expected here; flags begin with --{}", shown(word), bare ? ": --" + flag : ""));
     }
-    throw UsageError(fmt::format("{}: no such flag; did you mean {}? (--help lists all)",
-                                 is_utf8(flag) && flag.size() < 40 ? flag : shown(flag), nearest_flag(table, flag)));
+    throw UsageError(fmt::format("{}: no such flag{} (--help-all lists all)",
+                                 is_utf8(flag) && flag.size() < 40 ? flag : shown(flag), suggestion(table, flag)));
 }
 
 // The words of each row, in the order of the table.
 std::vector<std::vector<std::string>> words_of(const OptionTable& table, int argc, const char* const* argv) {
     std::vector<std::vector<std::string>> words(table.rows.size());
     for (int i = 1; i < argc;) {
-        const std::string word = argv[i++];
+        const std::string given = argv[i++], word = given == "-h" ? "--help" : given;
         const size_t equals = word.find('=');
         const auto row = std::find_if(table.rows.begin(), table.rows.end(),
                                       [&](const OptionRow& r) { return r.flag == word.substr(0, equals); });
@@ -86,7 +143,7 @@ std::string wrapped(const std::string& text, size_t indent, size_t width) {
 
 // The table and what every program has.
 struct Builtin {
-    bool help = false, version = false;
+    bool help = false, help_all = false, version = false;
     std::string config, completion;
 
     OptionTable added_to(const OptionTable& table) {
@@ -99,72 +156,50 @@ struct Builtin {
         all.choice("--completion", completion, Choices<std::string>{{"bash", "bash"}},
                    "print completion for a shell: source <(PROGRAM --completion bash)");
         all.toggle("--version", version, "print the source version and exit").default_text = "";
-        all.toggle("--help", help, "print this and exit").default_text = "";
+        all.toggle("--help", help, "print examples and the flags that are used most").default_text = "";
+        all.toggle("--help-all", help_all, "print every flag").default_text = "";
         return all;
     }
 };
 
-}  // namespace
-
-std::string nearest_flag(const OptionTable& table, std::string_view word) {
-    word = word.substr(0, 64);  // longer ones are like none
-    const std::string_view letters = word.substr(std::min(word.find_first_not_of('-'), word.size()));
-    // How far a flag is: first whether it begins so, as -h and --he do, then by what would have to be typed otherwise.
-    const auto distance = [&](const OptionRow& row) {
-        return std::pair(!std::string_view(row.flag).substr(2).starts_with(letters), edit_distance(word, row.flag));
-    };
-    const auto nearer = [&](const OptionRow& a, const OptionRow& b) { return distance(a) < distance(b); };
-    return std::min_element(table.rows.begin(), table.rows.end(), nearer)->flag;
+bool is_plain(const OptionRow& row) {  // without a value
+    return row.flag == "--help" || row.flag == "--help-all" || row.flag == "--version";
 }
 
-std::optional<FlagsGiven> parse_flags(const OptionTable& table, const std::string& program,
-                                      const std::string& description, int argc, const char* const* argv) {
-    Builtin builtin;
-    const OptionTable all = builtin.added_to(table);
-    const std::vector<std::vector<std::string>> words = words_of(all, argc, argv);
-    FlagsGiven given;
-    for (size_t i = 0; i < words.size(); ++i) {
-        if (words[i].empty()) continue;
-        all.rows[i].set(fmt::format("{}", fmt::join(words[i], ",")));
-        given.by_user.insert(all.rows[i].flag);
-    }
-    if (builtin.help) fmt::print("{}", help_text(table, program, description));
-    if (builtin.version) fmt::print("{}\n", source_version());
-    if (!builtin.completion.empty()) fmt::print("{}", bash_completion(table, program));
-    if (builtin.help || builtin.version || !builtin.completion.empty()) return std::nullopt;
-    if (!builtin.config.empty()) read_config(builtin.config, table, program, given);
-    return given;
-}
-
-std::string help_text(const OptionTable& table, const std::string& program, const std::string& description) {
+std::string help_line(const OptionRow& row) {
     constexpr size_t kIndent = 34, kWidth = 110;
-    Builtin builtin;
-    const OptionTable all = builtin.added_to(table);
+    const std::string left = is_plain(row) ? "  " + row.flag : fmt::format("  {} {}", row.flag, row.type);
+    const std::string right = row.default_text.empty() ? row.help : fmt::format("{} ({})", row.help, row.default_text);
+    const std::string gap =
+        left.size() + 1 < kIndent ? std::string(kIndent - left.size(), ' ') : "\n" + std::string(kIndent, ' ');
+    return left + gap + wrapped(right, kIndent, kWidth) + "\n";
+}
+
+// `table` with what every program has.
+std::string help_text(const OptionTable& table, const ProgramText& program, bool every_flag) {
+    std::string text = fmt::format("{}\n\n./{} --FLAG VALUE ...\n\nExamples:\n", program.description, program.name);
+    for (const std::string& example : program.examples) text += "  " + example + "\n";
+    if (!every_flag) {
+        text += "\nMost used flags:\n";
+        for (const std::string& flag : program.most_used)
+            for (const OptionRow& row : table.rows)
+                if (row.flag == flag) text += help_line(row);
+        return text + fmt::format("\n./{} --help-all lists every flag.\n", program.name);
+    }
     std::vector<std::string> groups;
-    for (const OptionRow& row : all.rows)
+    for (const OptionRow& row : table.rows)
         if (std::find(groups.begin(), groups.end(), row.group) == groups.end()) groups.push_back(row.group);
-    std::string text = fmt::format("{}\n\n{} --FLAG VALUE ...\n", description, program);
     for (const std::string& group : groups) {
         text += fmt::format("\n{}:\n", group);
-        for (const OptionRow& row : all.rows) {
-            if (row.group != group) continue;
-            const bool plain = row.flag == "--help" || row.flag == "--version";
-            const std::string left = plain ? "  " + row.flag : fmt::format("  {} {}", row.flag, row.type);
-            const std::string right =
-                row.default_text.empty() ? row.help : fmt::format("{} ({})", row.help, row.default_text);
-            const std::string gap =
-                left.size() + 1 < kIndent ? std::string(kIndent - left.size(), ' ') : "\n" + std::string(kIndent, ' ');
-            text += left + gap + wrapped(right, kIndent, kWidth) + "\n";
-        }
+        for (const OptionRow& row : table.rows)
+            if (row.group == group) text += help_line(row);
     }
     return text;
 }
 
 std::string bash_completion(const OptionTable& table, const std::string& program) {
-    Builtin builtin;
-    const OptionTable all = builtin.added_to(table);
     std::string flags, cases;
-    for (const OptionRow& row : all.rows) {
+    for (const OptionRow& row : table.rows) {
         flags += (flags.empty() ? "" : " ") + row.flag;
         if (row.type.find('|') != std::string::npos) {
             std::string choices = row.type;
@@ -187,6 +222,48 @@ std::string bash_completion(const OptionTable& table, const std::string& program
 complete -F _{0} {0} ./{0}
 )",
                        program, flags, cases);
+}
+
+}  // namespace
+
+std::string suggestion(const OptionTable& table, std::string_view word) {
+    std::string flag(word.substr(0, 64));  // longer ones are like none
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    for (const Alias& alias : kAliases)
+        for (const OptionRow& row : table.rows)
+            if (alias.name == flag && alias.flag == row.flag)
+                return alias.say.empty() ? fmt::format("; write {} {}", row.flag, row.type)
+                                         : fmt::format("; {}", alias.say);
+    const std::string_view letters = std::string_view(flag).substr(std::min(flag.find_first_not_of('-'), flag.size()));
+    if (letters.empty()) return "";
+    // How far a flag is: first whether it begins so, as --he does, then by what would have to be typed otherwise.
+    const auto distance = [&](const OptionRow& row) {
+        const std::string_view name = std::string_view(row.flag).substr(2);
+        return std::pair(!name.starts_with(letters), edit_distance(letters, name));
+    };
+    const auto nearer = [&](const OptionRow& a, const OptionRow& b) { return distance(a) < distance(b); };
+    const OptionRow& nearest = *std::min_element(table.rows.begin(), table.rows.end(), nearer);
+    const auto [differs, edits] = distance(nearest);
+    return differs && edits > letters.size() / 3 ? "" : fmt::format("; did you mean {}?", nearest.flag);
+}
+
+std::optional<FlagsGiven> parse_flags(const OptionTable& table, const ProgramText& program, int argc,
+                                      const char* const* argv) {
+    Builtin builtin;
+    const OptionTable all = builtin.added_to(table);
+    const std::vector<std::vector<std::string>> words = words_of(all, argc, argv);
+    FlagsGiven given;
+    for (size_t i = 0; i < words.size(); ++i) {
+        if (words[i].empty()) continue;
+        all.rows[i].set(fmt::format("{}", fmt::join(words[i], ",")));
+        given.by_user.insert(all.rows[i].flag);
+    }
+    if (builtin.help || builtin.help_all) fmt::print("{}", help_text(all, program, builtin.help_all));
+    if (builtin.version) fmt::print("{}\n", source_version());
+    if (!builtin.completion.empty()) fmt::print("{}", bash_completion(all, program.name));
+    if (builtin.help || builtin.help_all || builtin.version || !builtin.completion.empty()) return std::nullopt;
+    if (!builtin.config.empty()) read_config(builtin.config, table, program.name, given);
+    return given;
 }
 
 std::string error_line(std::string_view program, std::string_view message) {

@@ -1,10 +1,11 @@
-// A program's command line, read by its table of options. --help, --version, --config and --completion are here.
+// A program's command line, read by its table of options. --help, --help-all, --version, --config and --completion are here.
 #pragma once
 
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "options/option_table.h"
 
@@ -17,17 +18,21 @@ struct FlagsGiven {
     bool count(const std::string& flag) const { return by_user.count(flag) > 0; }
 };
 
+// What --help says of a program beside its flags.
+struct ProgramText {
+    std::string name, description;
+    std::vector<std::string> examples;   // each a command, possibly with a remark behind two blanks and a #
+    std::vector<std::string> most_used;  // the flags that --help shows, in this order; --help-all shows every flag
+};
+
 // Sets the rows from argv and --config, whose values flags override. Throws UsageError with one line that names the
-// flag, the value and the fix. std::nullopt: --help, --version or --completion was asked for and printed.
-std::optional<FlagsGiven> parse_flags(const OptionTable& table, const std::string& program,
-                                      const std::string& description, int argc, const char* const* argv);
+// flag, the value and the fix. std::nullopt: --help, --help-all, --version or --completion was asked for and printed.
+std::optional<FlagsGiven> parse_flags(const OptionTable& table, const ProgramText& program, int argc,
+                                      const char* const* argv);
 
-// What --help prints, and --completion bash.
-std::string help_text(const OptionTable& table, const std::string& program, const std::string& description);
-std::string bash_completion(const OptionTable& table, const std::string& program);
-
-// The flag of the table that is spelled most like the word.
-std::string nearest_flag(const OptionTable& table, std::string_view word);
+// What a message about an unknown flag ends with: "; did you mean --layers?" for the flag that is spelled most like the
+// word, "; write --lr X" or another sentence for a name that other programs have, "" for what resembles nothing.
+std::string suggestion(const OptionTable& table, std::string_view word);
 
 // "PROGRAM: error: MESSAGE" and a line end, for standard error: one line, whatever a file's name or a value contains.
 std::string error_line(std::string_view program, std::string_view message);

@@ -209,11 +209,10 @@ private:
 const OptionRow& row_of(const OptionTable& table, const std::string& key, const std::string& where) {
     for (const OptionRow& row : table.rows)
         if (row.flag == "--" + key) return row;
-    throw UsageError(fmt::format("{}: there is no flag '{}'; did you mean {}?", where, key,
-                                 nearest_flag(table, "--" + key).substr(2)));
+    throw UsageError(fmt::format("{}: there is no flag '{}'{}", where, key, suggestion(table, "--" + key)));
 }
 
-// What a row takes in a file, for a message. Sizes may be texts, because 512Ki is no number of TOML's.
+// What a row takes in a file, for a message. Sizes may be texts, because 512Ki and 100M are no numbers of TOML's.
 std::string wanted_by(const OptionRow& row) {
     if (row.is_list) return "a text, a number or a list";
     if (row.is_switch) return "true or false";
@@ -225,7 +224,9 @@ bool takes(const OptionRow& row, ValueKind kind, const std::string& value) {
     const bool is_number = row.type == "N" || row.type == "X";
     if (row.is_list) return kind != ValueKind::boolean;
     if (row.is_switch) return kind == ValueKind::boolean || value == "on" || value == "off";
-    if (kind == ValueKind::text) return !is_number || value.ends_with('i');
+    const auto is = [](int (*what)(int), char c) { return what(static_cast<unsigned char>(c)) != 0; };
+    if (kind == ValueKind::text)
+        return !is_number || (!value.empty() && is(std::isdigit, value.front()) && is(std::isalpha, value.back()));
     return kind == ValueKind::number && (is_number || row.type == "TIME");
 }
 

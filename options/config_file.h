@@ -23,8 +23,8 @@ struct ConfigEntry {
 std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& name);
 
 // Sets the rows that are not given yet from the file and notes which; JSON must be the config.json of a run of
-// `program`. A value must be of its flag's kind: "5" is no number. Throws UsageError naming file, line and key, and the
-// nearest flag for an unknown one.
+// `program`. A value must be of its flag's kind: "5" is no number. Throws UsageError naming file, line and key, and for
+// an unknown one what suggestion() says.
 void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& given);
 
 }  // namespace teon

@@ -4,7 +4,6 @@
 
 namespace teon {
 
-// A finite decimal number: 5, 1e9, 0.02, or with a binary suffix: 512Ki, 2Mi, 1Gi.
 std::optional<double> parse_number(std::string_view text) {
     double factor = 1;
     for (auto [suffix, value] : {std::pair{"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}})
@@ -12,9 +11,13 @@ std::optional<double> parse_number(std::string_view text) {
             factor = value;
             text.remove_suffix(2);
         }
+    std::string digits(text);
+    for (auto [suffix, exponent] : {std::pair{'k', "e3"}, {'K', "e3"}, {'M', "e6"}, {'G', "e9"}, {'B', "e9"}})
+        if (factor == 1 && text.ends_with(suffix)) digits.replace(text.size() - 1, 1, exponent);  // 4.1M is exact
     double value = 0;
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+    const char* const last = digits.data() + digits.size();
+    auto [end, error] = std::from_chars(digits.data(), last, value);
+    if (error != std::errc() || end != last || !std::isfinite(value)) return std::nullopt;
     return value * factor;
 }
 

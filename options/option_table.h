@@ -17,7 +17,7 @@
 
 namespace teon {
 
-// A finite decimal number: 5, 1e9, 0.02, or with a binary suffix: 512Ki, 2Mi, 1Gi.
+// A finite decimal number: 5, 1e9, 0.02; with a suffix: 100k, 0.5M, 40G (or 40B), 512Ki, 2Mi, 1Gi.
 std::optional<double> parse_number(std::string_view text);
 
 // Seconds of 3600, 90s, 45m, 23h50m, 1d12h: whole numbers, units from large to small, each at most once.
@@ -61,7 +61,7 @@ public:
             [=, &field](const std::string& text) {
                 auto value = parse_number(text);
                 CHECK_USAGE(value && *value == std::floor(*value),
-                            "{} {}: not a whole number (write 524288, 5e5 or 512Ki)", flag, text);
+                            "{} {}: not a whole number (write 524288, 5e5, 100M or 512Ki)", flag, text);
                 CHECK_USAGE(*value >= static_cast<double>(lo) && *value <= static_cast<double>(hi),
                             "{} {}: must be between {} and {}", flag, text, lo, hi);
                 field = static_cast<I>(*value);

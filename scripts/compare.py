@@ -370,11 +370,18 @@ def notes(groups, target, bits):
     return lines + [printable(f"{remark}.") for g in groups for r in g.runs for remark in r.remarks]
 
 
-def as_text(header, rows):
+def as_text(header, rows, most=128):
+    """The table in lines of at most `most` columns where the columns allow it: those that do not fit follow below, with
+    the first column again."""
     widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
-    return "\n".join("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w)
-                               for i, (cell, w) in enumerate(zip(row, widths)))
-                     for row in [header, *rows])
+    parts = [[0]]
+    for i in range(1, len(header)):
+        if len(parts[-1]) > 1 and sum(widths[j] + 2 for j in parts[-1]) + widths[i] > most:
+            parts.append([0])
+        parts[-1].append(i)
+    return "\n\n".join("\n".join("  ".join(row[i].rjust(widths[i]) if i else row[i].ljust(widths[i]) for i in part)
+                                 for row in [header, *rows])
+                       for part in parts)
 
 
 def as_markdown(header, rows):
@@ -415,8 +422,22 @@ def styles(colors):
     markers = "osD^vP*X"
     widths = [1.2 + 3 * (len(colors) - 1 - i) / max(1, len(colors) - 1) for i in range(len(colors))]
     return [{"color": color, "linestyle": dashes[i % len(dashes)], "lw": width,
-             "marker": markers[i % len(markers)], "ms": width + 3.5, "markevery": 0.08, "markerfacecolor": "white"}
+             "marker": markers[i % len(markers)], "ms": width + 3.5, "markerfacecolor": "white"}
             for i, (color, width) in enumerate(zip(colors, widths))]
+
+
+def marked(count, most=12):
+    """Which of a curve's points have markers: at most about `most`, the last one always."""
+    return sorted({*range(0, count, math.ceil(count / most) or 1), count - 1} - {-1})
+
+
+def mark_cut_off(axis):
+    """A triangle at the upper edge for each point that lies above it."""
+    top = axis.get_ylim()[1]
+    for line in list(axis.lines):
+        above = [x for x, y in zip(line.get_xdata(), line.get_ydata()) if y > top]
+        if above:
+            axis.plot(above, [top] * len(above), ls="", marker="^", ms=6, color=line.get_color(), clip_on=False)
 
 
 def prepare_axis(axis, title, xlabel, ylabel):
@@ -455,12 +476,13 @@ def plot_losses(groups, path, plt, unit):
                 seconds = run.seconds_at()
                 x = [{"steps": m["step"], "tokens": m["tokens"]}.get(name, seconds[m["step"]]) for m in run.evals]
                 label = f"{g.label}: {loss:.4f}" if run is g.runs[0] else None
-                axis.plot(x, [m["loss"] for m in run.evals], alpha=0.85, label=label, **style)
+                axis.plot(x, [m["loss"] for m in run.evals], alpha=0.85, label=label, markevery=marked(len(x)), **style)
         axis.set_ylim(low - margin, high + margin)
+        mark_cut_off(axis)
         prepare_axis(axis, f"against {name}", name, f"validation loss, {unit}")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=9,
                   ncols=2 if max(len(g.label) for g in groups) > 40 else 4, handlelength=5,
-                  title="a curve per seed; the last value's mean over seeds")
+                  title="a curve per seed; the last value's mean over seeds; triangles: points above the picture")
     save_figure(figure, f"Validation loss of {title_of(groups)}", path, plt)
 
 
@@ -478,7 +500,8 @@ def plot_alignment(groups, path, plt):
                 by_step = {}
                 for d in (d for r in g.runs for d in r.diagnoses if d["role"] == role and finite(d[key])):
                     by_step.setdefault(d["step"], []).append(d[key])
-                axis.plot(sorted(by_step), [statistics.mean(by_step[s]) for s in sorted(by_step)], label=role, **style)
+                axis.plot(sorted(by_step), [statistics.mean(by_step[s]) for s in sorted(by_step)], label=role,
+                          markevery=marked(len(by_step)), **style)
             if key != "norm_ratio":
                 axis.set_ylim(0, 1)
             prepare_axis(axis, f"{g.label}\n{title}", "steps", ylabel)

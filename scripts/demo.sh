@@ -9,19 +9,28 @@ cd "$(dirname "$0")/.."
 python=python3
 [ -x .venv/bin/python ] && python=.venv/bin/python
 
+model=${MODEL:-gpt2}
+[ -e "train_$model.cu" ] || {
+    models=$(ls train_*.cu | sed 's/train_//; s/\.cu//' | paste -sd ' ')
+    echo "demo: error: MODEL=$model: there is no such model; there are $models" >&2
+    exit 2
+}
+
 corpus=build/corpus
 [ -e $corpus/manifest.json ] || $python scripts/make_corpus.py $corpus
 
 steps=${DEMO_STEPS:-200}
 baseline=bigram
 [ -z "${DEMO_STEPS:-}" ] || baseline=unigram
-model=${MODEL:-gpt2}
 folder=runs/demo-$model-$(date +%Y%m%d-%H%M%S)
 
-train() {  # optimizer, its flags
+shown=
+train() {  # optimizer, its flags; the first run's report is nearly that of all; after Ctrl-C the run writes on
     echo "== $1"
     ./train_"$model" --model tiny --seq-len 128 --data $corpus --batch-tokens 2048 --steps "$steps" --optimizer "$@" \
-        --eval-every $(((steps + 5) / 6)) --eval-tokens 32768 --log-every $(((steps + 9) / 10)) --out "$folder/$1"
+        --eval-every $(((steps + 5) / 6)) --eval-tokens 32768 --log-every $(((steps + 9) / 10)) --out "$folder/$1" |
+        (trap '' INT; exec sed -u "$shown")
+    shown='1,/^run  /d'
 }
 train adamw --lr 3e-3
 train muon --lr 0.02 --adamw-lr 3e-3 --diagnose-every $(((steps + 9) / 10))

@@ -92,7 +92,7 @@ class CompareTest(unittest.TestCase):
         lines = result.stdout.splitlines()
         self.assertRegex(lines[1], r"^adamw +3 +2\.2000 ± 0\.2000")
         self.assertRegex(lines[2], r"^teon +3 +1\.2000 ± 0\.2000 .* -1\.0000 .* 3 pairs ")
-        self.assertIn("20.0%", lines[1])  # optimizer share
+        self.assertRegex(result.stdout, r"\nadamw .* 20\.0%")  # optimizer share
         text = (self.folder / "out" / "compare.md").read_text()
         self.assertIn("| teon | 3 | 1.2000 ± 0.2000 |", text)
 
@@ -277,7 +277,8 @@ class CompareTest(unittest.TestCase):
             self.assertTrue(any(name in line and fault in line for line in result.stderr.splitlines()),
                             (name, result.stderr))
         self.assertRegex(result.stdout.splitlines()[1], r"^adamw +1 +2\.2000")
-        self.assertEqual(len([line for line in result.stdout.splitlines() if line.startswith("adamw")]), 1)
+        table = result.stdout.split("\n\n")[0]
+        self.assertEqual(len([line for line in table.splitlines() if line.startswith("adamw")]), 1)
         result = self.compare(*(self.folder / n for n in ("good", "cut", "short")))  # unfinished is no fault
         self.assertEqual(result.returncode, 0)
         self.assertEqual(len(result.stderr.splitlines()), 2)
@@ -290,6 +291,32 @@ class CompareTest(unittest.TestCase):
         result = self.compare(self.folder / "runs" / "*")
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertEqual([line.split()[0] for line in result.stdout.splitlines()[1:4]], ["adamw", "muon", "teon"])
+
+    def test_a_wide_table_is_printed_in_parts(self):
+        header, rows = ["run", *(f"column {i}" for i in range(20))], [["a", *"12345678901234567890"]]
+        text = compare.as_text(header, rows)
+        self.assertLessEqual(max(map(len, text.splitlines())), 128)
+        self.assertEqual(re.findall(r"column \d+", text), header[1:])
+        self.assertEqual([line.split()[0] for line in text.splitlines() if line], ["run", "a"] * 2)
+        self.assertEqual(compare.as_text(["a", "b"], [["x" * 200, "y"]]).count("\n"), 1)
+
+    def test_last_points_and_those_above_a_picture_are_marked(self):
+        for count in (1, 2, 12, 13, 100, 1001):
+            at = compare.marked(count)
+            self.assertEqual((at[0], at[-1]), (0, count - 1))
+            self.assertLessEqual(len(at), 14)
+        self.assertEqual(compare.marked(0), [])
+        try:
+            import matplotlib.figure
+        except ImportError:
+            self.skipTest("matplotlib is not installed")
+        axis = matplotlib.figure.Figure().subplots()
+        axis.plot([1, 2, 3, 4], [9, 5, 2, 1], color="red")
+        axis.set_ylim(0, 4)
+        compare.mark_cut_off(axis)
+        (triangles,) = axis.lines[1:]
+        self.assertEqual((list(triangles.get_xdata()), list(triangles.get_ydata())), ([1, 2], [4, 4]))
+        self.assertEqual((triangles.get_marker(), triangles.get_color()), ("^", "red"))
 
     def test_plots(self):
         try:

@@ -19,8 +19,8 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
-PAGES = [ROOT / name
-         for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").glob("*.md"))
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+         *sorted((ROOT / "docs").glob("*.md"))]
 RUNNERS = (r"\./train_", r"\./generate", "python3? ", r"\.venv/", "scripts/", "make ", "mpirun", "torchrun", "sbatch",
            "timeout",
            "build/", "transformers ", "vllm ", "lm_eval ", "curl ", "podman", "pip ")
@@ -45,10 +45,8 @@ NOT_RUN = {  # the beginning of a command: why
     "timeout -s KILL": "test_prepare.py kills it at every moment",
 }
 SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64",
-         "--layers": "2",
-         "--channels": "32", "--heads": "2", "--vocab-size": None, "--tokens": None, "--sample-tokens": "4",
-         "--sample-every": "2",
-         "--ffn": "64"}
+         "--layers": "2", "--channels": "32", "--heads": "2", "--ffn": "64", "--vocab-size": None, "--tokens": None,
+         "--epochs": None, "--sample-tokens": "4", "--sample-every": "2"}
 
 
 def commands_of(page):
@@ -166,11 +164,12 @@ class CommandsTest(unittest.TestCase):
         return words
 
     def test_every_command_runs(self):
-        needs = {"scripts/prepare.py": ("numpy", "pyarrow", "tqdm"), "scripts/follow.py": ("tensorboardX",),
+        needs = {"scripts/prepare.py": ("numpy", "pyarrow", "tqdm"), "train:2048": ("tokenizers",),
+                 "scripts/follow.py": ("tensorboardX",),
                  "scripts/inspect_checkpoint.py": ("numpy",), "scripts/hellaswag.py": ("numpy",)}
         ran = 0
         for page in PAGES:
-            earlier = {}
+            earlier, absent = {}, set()  # absent: the folders of commands that could not be run
             for command in commands_of(page):
                 if reason_not_to_run(command):
                     continue
@@ -182,7 +181,8 @@ class CommandsTest(unittest.TestCase):
                     words = self.words_of(command, earlier)
                     if any(importlib.util.find_spec(library) is None for script, libraries in needs.items()
                            if script in words
-                           for library in libraries) or "wandb" in words:
+                           for library in libraries) or "wandb" in words or absent & set(words):
+                        absent.update(words[words.index("--out") + 1:][:1] if "--out" in words else ())
                         continue
                     if words[0] == "mpirun" and not shutil.which("mpirun"):
                         continue
@@ -200,7 +200,7 @@ class CommandsTest(unittest.TestCase):
     def test_every_flag_exists(self):
         known = set()
         for program in PROGRAMS:
-            known.update(re.findall(r"--[a-z][\w-]*", self.run_words([f"./{program}", "--help"])))
+            known.update(re.findall(r"--[a-z][\w-]*", self.run_words([f"./{program}", "--help-all"])))
         for script in [*ROOT.glob("scripts/*.py"), *ROOT.glob("scripts/*.sh"), *ROOT.glob("scripts/launch/*"),
                        *ROOT.glob("bench/*.py"),
                        *ROOT.glob("scripts/*/*.py"), ROOT / "test/soak.py"]:
@@ -242,6 +242,15 @@ class TextTest(unittest.TestCase):
                                         or name in ("compare.md", "REPRODUCTION.md", "docs/REPRODUCTION.md"),
                                         f"{path}: {name}")
 
+    def test_the_citation_has_what_its_format_demands(self):
+        text = (ROOT / "CITATION.cff").read_text()
+        for key in ("cff-version: 1.2.0", "message: ", "title: ", "authors:", "references:"):
+            self.assertIn(f"\n{key}", f"\n{text}")
+        self.assertIn("arXiv:2601.23261", text)
+        if importlib.util.find_spec("yaml"):
+            import yaml
+            self.assertEqual(len(yaml.safe_load(text)["references"][0]["authors"]), 8)
+
     def test_targets_of_make_exist(self):
         targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
         for page in PAGES:
@@ -252,6 +261,7 @@ class TextTest(unittest.TestCase):
 
     def test_the_version_is_the_changelogs(self):
         found = re.search(r"^## ([0-9.]+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
+        self.assertRegex((ROOT / "CITATION.cff").read_text(), rf"(?m)^version: {re.escape(found)}$")
         result = subprocess.run([BUILD / "train_gpt2", "--version"], capture_output=True, text=True)
         self.assertIn(found, result.stdout)
 

@@ -113,7 +113,7 @@ class ExportTest(unittest.TestCase):
     def test_the_tokenizer_comes_along(self):
         folder, _ = self.train("train_gpt2", "tokenizer run", steps=1)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        self.assertEqual(tokenizer("b a c")["input_ids"], [2, 1, 3])
+        self.assertEqual(tokenizer("b a c")["input_ids"], [0, 2, 1, 3])
         self.assertEqual(tokenizer.eos_token_id, 0)
         self.assertEqual((folder / "tokenizer" / "tokenizer.json").read_bytes(),
                          (self.folder / "tokenizer" / "tokenizer.json").read_bytes())
@@ -130,7 +130,7 @@ class ExportTest(unittest.TestCase):
             json.dumps({"kind": "gpt2", "delimiter": 50256, "delimiter_text": "<|endoftext|>"}))
         folder, _ = self.train("train_gpt2", "gpt2 tokenizer run", "--data", data, steps=1)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        self.assertEqual(tokenizer("Hello world<|endoftext|>")["input_ids"], [15496, 995, 50256])
+        self.assertEqual(tokenizer("Hello world<|endoftext|>")["input_ids"], [50256, 15496, 995, 50256])
         self.assertEqual(tokenizer.eos_token_id, 50256)
 
     def test_every_file_of_tensors_is_read_by_the_python_library(self):

@@ -125,6 +125,23 @@ class GenerateTest(unittest.TestCase):
         (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": ["x"]}))
         self.assertIn("eos_token_id", self.complaint(BUILD / "generate", "--checkpoint", folder))
 
+    def test_weights_without_a_tokenizer_take_one_by_flag(self):
+        bare = self.folder / "bare"
+        shutil.copytree(self.run_folder / "step_00000060", bare, ignore=shutil.ignore_patterns(
+            "tokenizer*", "manifest.json", "optimizer", "trainer.json"))
+        flags = ["--prompt", "the quick", "--temperature", 0]
+        command = [BUILD / "generate", "--checkpoint", bare, *flags]
+        self.assertIn("--tokenizer FOLDER", self.complaint(*command))
+        for folder in (self.folder / "data", self.folder / "data" / "tokenizer"):
+            self.assertEqual(self.generate(*flags, "--tokenizer", folder, checkpoint=bare).decode(),
+                             "the quick brown fox. \n")
+        self.assertIn("has neither description.json", self.complaint(*command, "--tokenizer", bare))
+        other = self.folder / "larger"
+        write_bytes_tokenizer(other)
+        tokens = (other / "tokens.bin").read_bytes()
+        (other / "tokens.bin").write_bytes(tokens[:8] + struct.pack("<i", 258) + tokens[12:] + b"\0")
+        self.assertIn("has 258 tokens, the model only 257", self.complaint(*command, "--tokenizer", other))
+
     def test_the_seed_decides(self):
         flags = ["--sample-tokens", 30, "--as-tokens"]
         hot = [*flags, "--temperature", 20, "--top-k", 0]
@@ -256,6 +273,7 @@ class GenerateTest(unittest.TestCase):
 class PreparedTest(unittest.TestCase):
     def test_prompts_of_a_tokenizer_trained_by_prepare_are_its_librarys(self):
         """From text to shards, run, checkpoint and back to text."""
+        import tokenizers
         sys.path.insert(0, str(ROOT / "scripts"))
         from teon_data import tokenizer
 
@@ -277,6 +295,59 @@ class PreparedTest(unittest.TestCase):
                 expected = [library.delimiter, *map(int, library.encode([prompt])[0])]
                 self.assertEqual(list(map(int, result.stdout.split()))[:len(expected)], expected)
                 self.assertTrue(run(*command).stdout.startswith(prompt.encode()))
+                exported = tokenizers.Tokenizer.from_file(os.path.join(run_folder, "step_00000001", "tokenizer.json"))
+                self.assertEqual(exported.encode(prompt).ids, expected)
+                self.assertEqual(exported.encode(prompt, prompt).ids, expected + expected[1:])
+
+    @unittest.skipUnless(importlib.util.find_spec("tiktoken"), "needs tiktoken")
+    def test_exported_tokenizers_of_other_kinds_begin_texts_as_generate_does(self):
+        """GPT-2's files become a tokenizer.json; a post-processor of byte offsets stays; a template stays alone."""
+        import tokenizers
+        sys.path.insert(0, str(ROOT / "scripts"))
+        from teon_data import tokenizer
+
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            tokenizer.train(str(folder / "tokenizer.json"), 300, [(ROOT / "Makefile").read_text()])
+            trained = json.loads((folder / "tokenizer.json").read_text())
+            merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in trained["model"]["merges"]]
+            words = [*tokenizer.byte_alphabet().values(), *(pair.replace(" ", "") for pair in merges)]
+            (folder / "bpe").mkdir()
+            (folder / "bpe" / "vocab.bpe").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+            (folder / "bpe" / "encoder.json").write_text(
+                json.dumps({word: i for i, word in enumerate([*words, "<|endoftext|>"])}))
+            trained["post_processor"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False,
+                                         "use_regex": True}
+            (folder / "offsets.json").write_text(json.dumps(trained))
+            own = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+            text = {"Sequence": {"id": "A", "type_id": 0}}
+            trained["post_processor"] = {
+                "type": "TemplateProcessing", "single": [own, text, own], "pair": [own, text, own],
+                "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}}}
+            (folder / "template.json").write_text(json.dumps(trained))
+            for kind, ends in (("gpt2", False), ("offsets", False), ("template", True)):
+                with self.subTest(kind=kind):
+                    data = folder / kind
+                    data.mkdir()
+                    source = "gpt2" if kind == "gpt2" else str(folder / f"{kind}.json")
+                    made = tokenizer.create(str(data / "tokenizer"), source, kind == "gpt2" and str(folder / "bpe"),
+                                            None, None)
+                    tokens = [i % made["vocab_size"] for i in range(500)]
+                    write_shard(data / "t_train_000000.bin", tokens)
+                    (data / "manifest.json").write_text(
+                        json.dumps({"vocab_size": made["vocab_size"], "delimiter": made["delimiter"]}))
+                    result = run(BUILD / "train_gpt2", "--data", data / "t_train_000000.bin", "--model", "tiny",
+                                 "--layers", 1, "--channels", 32, "--heads", 2, "--seq-len", 32, "--batch-tokens", 64,
+                                 "--steps", 1, "--out", folder / f"{kind} run")
+                    self.assertEqual(result.returncode, 0, result.stderr.decode())
+                    prompt = "don't make\n all"
+                    tokens = list(map(int, run(BUILD / "generate", "--checkpoint", folder / f"{kind} run", "--prompt",
+                                               prompt, "--sample-tokens", 1, "--as-tokens").stdout.split()))[:-1]
+                    self.assertEqual(tokens[0], made["delimiter"])
+                    path = folder / f"{kind} run" / "step_00000001" / "tokenizer.json"
+                    exported = tokenizers.Tokenizer.from_file(str(path))
+                    self.assertEqual(exported.encode(prompt).ids, tokens + [made["delimiter"]] * ends)
+                    self.assertEqual(exported.decode(exported.encode(prompt).ids), prompt)
 
 
 @unittest.skipUnless(importlib.util.find_spec("transformers") and importlib.util.find_spec("torch"),

@@ -143,7 +143,12 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
         {{"--eval-only", "--init-from", "x"}, {"--eval-only", "--val-data", "--hellaswag"}},
         {{"--leyers", "3"}, {"--leyers", "did you mean --layers"}},
         {{"-l", "3"}, {"-l: no such flag; did you mean --lr"}},
-        {{"-h"}, {"-h: no such flag; did you mean --help"}},
+        {{"--setps", "3"}, {"--setps: no such flag; did you mean --steps?"}},
+        {{"--learning-rate", "3"}, {"--learning-rate: no such flag; write --lr X"}},
+        {{"--learning_rate=3"}, {"--learning_rate: no such flag; write --lr X"}},
+        {{"--bf16"}, {"--bf16: no such flag; write --dtype bf16"}},
+        {{"--wandb"}, {"--wandb: no such flag; ", "scripts/follow.py"}},
+        {{"--gpus", "8"}, {"--gpus: no such flag; start one process per GPU with mpirun -np N (docs/distributed.md)"}},
         {{"stray"}, {"stray"}},
         {{"--out", "a", "resume"}, {"\"resume\"", "not expected here"}},
         {{"--out", "a", "--out", "b"}, {"--out: given 2 times (a, b)"}},
@@ -184,6 +189,18 @@ TEST_CASE("train/options: bad flags are rejected in one line that names flag, va
     REQUIRE(complaint({"--data", "/no/such/folder"}).find("/no/such/folder") != std::string::npos);
 }
 
+TEST_CASE("options/command_line: what resembles no flag has no suggestion") {
+    for (const char* flag : {"--frobnicate", "--xy", "-q", "--", "--zzz=3"}) {
+        INFO(flag);
+        const std::string word = std::string(flag).substr(0, std::string(flag).find('='));
+        REQUIRE(complaint({flag}) == word + ": no such flag (--help-all lists all)");
+    }
+    TempDir folder;
+    std::ofstream(folder / "run.toml") << "frobnicate = 3\n";
+    REQUIRE(complaint({"--config", folder / "run.toml"}) ==
+            folder / "run.toml" + ": line 1: there is no flag 'frobnicate'");
+}
+
 TEST_CASE("train/options: quantities, lists and switches are read as people write them") {
     const auto o = *parse({"--plan-only", "--batch-tokens=512Ki", "--tokens", "1e9", "--optimizer", "teon",
                            "--nesterov", "--teon-roles", "q,mlp-up", "--lr-scale", "q=0.5,o=2", "--shuffle", "off"});
@@ -199,6 +216,24 @@ TEST_CASE("train/options: quantities, lists and switches are read as people writ
     REQUIRE(words.data == "a,b");
     REQUIRE(words.out == "c");
     REQUIRE(words.optimizer.teon_roles == std::set<Role>{Role::q, Role::k, Role::v});
+}
+
+TEST_CASE("train/options: counts and bytes take the suffixes of prepare.py") {
+    const std::pair<const char*, int64_t> cases[] = {
+        {"100M", 100'000'000}, {"0.5M", 500'000}, {"4.1M", 4'100'000}, {"40G", 40'000'000'000},
+        {"1B", 1'000'000'000}, {"2k", 2000},      {"2K", 2000},        {"1.5Ki", 1536}};
+    for (const auto& [text, count] : cases) {
+        INFO(text);
+        REQUIRE(parse({"--plan-only", "--tokens", text})->tokens == count);
+        REQUIRE(parse({"--plan-only", "--memory", text})->memory == count);
+    }
+    for (const char* text : {"M", "1MM", "1e3e3M", "1kM", "0x1B", "0.0005k", "1Mii", "1 M"}) {
+        INFO(text);
+        REQUIRE(complaint({"--plan-only", "--tokens", text}).find("not a whole number") != std::string::npos);
+    }
+    TempDir folder;
+    std::ofstream(folder / "run.toml") << "tokens = \"100M\"\n";
+    REQUIRE(parse({"--plan-only", "--config", folder / "run.toml"})->tokens == 100'000'000);
 }
 
 TEST_CASE("train/options: a config file sets what the command line does not") {
@@ -230,7 +265,7 @@ TEST_CASE("train/options: a config file sets what the command line does not") {
     REQUIRE(parse({"--plan-only", "--config", path})->batch_tokens == 524288);
     std::ofstream(path) << "leyers = 3\n";
     REQUIRE(complaint({"--plan-only", "--config", path}) ==
-            path + ": line 1: there is no flag 'leyers'; did you mean layers?");
+            path + ": line 1: there is no flag 'leyers'; did you mean --layers?");
     std::ofstream(path) << "\n# comment\nlayers = 0\n";
     REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": line 3: --layers 0: must be") == 0);
     std::ofstream(path) << "config = \"other.toml\"\n";
@@ -410,7 +445,7 @@ TEST_CASE("train/options: the config.json of a run says how another one is, and 
     std::ofstream(path) << R"({"model_type": "gpt2"})";
     REQUIRE(complaint({"--config", path}).find(path + ": is not the config.json of a run") == 0);
     const std::pair<const char*, const char*> bad[] = {
-        {R"({"leyers": 3})", "options: there is no flag 'leyers'; did you mean layers?"},
+        {R"({"leyers": 3})", "options: there is no flag 'leyers'; did you mean --layers?"},
         {R"({"layers": "many"})", "layers takes a number, not \"many\""},
         {R"({"layers": "5"})", "layers takes a number, not \"5\""},
         {R"({"layers": [5]})", "layers takes one value, not a list"},

@@ -216,7 +216,7 @@ class ReproduceTest(unittest.TestCase):
             self.assertEqual(set(table.models), set.union(*at.values()), table.id)
         # Each flag is one of the program's.
         for program in {t.program for t in all_tables}:
-            shown = subprocess.run([ROOT / program, "--help"], capture_output=True, text=True).stdout
+            shown = subprocess.run([ROOT / program, "--help-all"], capture_output=True, text=True).stdout
             flags = {f for t in all_tables if t.program == program for r in t.rows
                      for f in {*t.flags, *r.flags, *(k for m in r.model_flags.values() for k in m)}}
             flags |= {f for s in scales.values() for m in s.models.values() for f in m.flags}

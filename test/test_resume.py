@@ -629,6 +629,15 @@ class ResumeTest(unittest.TestCase):
         self.train("failed", expect=1)
         self.assertFalse((self.folder / "failed").exists())
 
+    def test_a_folder_without_a_run_is_named(self):
+        command = [BUILD / "train_gpt2", "--resume", "--out", self.folder / "misspelt"]
+        result = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1))
+        self.assertIn(f"--resume: there is no run in {self.folder / 'misspelt'}; check --out", result.stderr)
+        self.assertFalse((self.folder / "misspelt").exists())
+        begun = self.train("new", "--resume", steps=2).stdout
+        self.assertIn(f"there is no run in {self.folder / 'new'} yet: this one begins", begun)
+
     def test_a_run_is_extended_where_its_schedule_allows_it(self):
         flags = ["--schedule", "constant", "--warmup-ratio", 0.25, "--checkpoint-every", 10]
         self.train("a", *flags, steps=20)
@@ -638,7 +647,8 @@ class ResumeTest(unittest.TestCase):
         for i in range(5):
             self.assertAlmostEqual(rates[i], rates[-1] * (i + 1) / 5, delta=1e-12)  # the warmup of the 20
         self.assertEqual(rates[5:], rates[-1:] * 35)
-        self.train("a", *flags, "--resume", steps=40)  # and once more, with nothing to do
+        done = self.train("a", *flags, "--resume", steps=40).stdout  # and once more, with nothing to do
+        self.assertRegex(done, r"\A.*/a is done: all 40 steps\. .*\n\Z")
         self.assertIn("steps 30 (was 40; 40 are done", self.train("a", *flags, "--resume", steps=30, expect=2).stderr)
 
         flags[1:2] = ["constant-linear", "--constant-ratio", 0.5]

@@ -54,6 +54,12 @@ class ScriptsTest(unittest.TestCase):
             if script.read_text().startswith("#!"):
                 self.assertTrue(os.access(script, os.X_OK), script.name)
 
+    def test_a_demo_of_a_model_that_is_not_there_is_one_line(self):
+        done = subprocess.run([ROOT / "scripts" / "demo.sh"], capture_output=True, text=True,
+                              env={**os.environ, "MODEL": "bert"})
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1))
+        self.assertIn("MODEL=bert: there is no such model; there are gpt2 llama", done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

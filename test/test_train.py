@@ -305,10 +305,22 @@ class TrainTest(unittest.TestCase):
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertIn("parameters", result.stdout)
                 self.assertIn("optimizer state", result.stdout)
-        text = self.run_program("--help").stdout
+        text = self.run_program("--help-all").stdout
         config = self.train("run")[1] and json.loads((self.folder / "run" / "config.json").read_text())
         for flag in config["options"]:
             self.assertIn(f"--{flag}", text)
+
+    def test_help_is_short_and_its_four_examples_use_flags_that_exist(self):
+        for program in ("train_gpt2", "train_llama", "train_qwen3", "generate"):
+            text = self.run_program("--help", program=program).stdout
+            self.assertEqual(self.run_program("-h", program=program).stdout, text)
+            self.assertLess(text.count("\n"), 60)
+            examples = re.findall(rf"^  .*\./{program} .*", text, re.M)
+            self.assertEqual(len(examples), 4, text)
+            every = self.run_program("--help-all", program=program).stdout
+            self.assertGreater(every.count("\n"), text.count("\n") - 10)
+            for flag in re.findall(r"--[a-z][\w-]*", text):
+                self.assertRegex(every, rf"(?m)^  {flag}\b")
 
 
 if __name__ == "__main__":

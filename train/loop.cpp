@@ -104,9 +104,6 @@ public:
         if (o_.sample_every > 0 && ctx_.comm->rank() == 0)
             samples_ = std::make_unique<Samples>(o_.out, tokenizer_folder(s_.train.shards.front().path), s_.config,
                                                  model_->params(), o_.sampling, s_.train.delimiter, o_.seed, ctx_);
-        console_.note(fmt::format("{:<12}{}; products by {}\n{}{:<12}{}\n", "device", device.name,
-                                  linalg_library().name, setup_report(s_), "run", o_.out));
-        if (o_.adopted && !o_.adopted->unused.empty()) console_.note(unused_text(*o_.adopted));
     }
 
     ~TrainingLoop() {
@@ -116,6 +113,7 @@ public:
 
     // The state to begin with. Nothing is written; what cannot work has failed by the end of it.
     void load(const std::optional<ResumePoint>& resume) {
+        report(resume);
         if (o_.autotune) read_algorithms();
         if (resume) {
             const TrainingState& state = resume->state;
@@ -151,7 +149,7 @@ public:
         tell(step, "config_replaced", o_.config_fault);
         if (!resume) return;
         for (const auto& [folder, fault] : resume->found.passed_over) tell(step, "checkpoint_passed_over", fault);
-        tell(step, "resumed", resume->found.folder);
+        if (step < s_.steps) tell(step, "resumed", resume->found.folder);
         tell(step, "log_cut", log.cut);
         for (const nlohmann::json& change : run_["changes"])
             if (change["step"] == step) tell(step, change["event"], change["reason"]);
@@ -203,6 +201,20 @@ private:
     }
 
     bool evaluation_due(int64_t step) const { return evaluator_ && (due(o_.eval_every, step) || step == s_.steps); }
+
+    void report(const std::optional<ResumePoint>& resume) {
+        if (resume && resume->state.step >= s_.steps) {
+            console_.note(
+                fmt::format("{} is done: all {} steps. --steps N makes it longer where its --schedule is constant "
+                            "(docs/checkpoints.md); --init-from {} begins another run with its weights",
+                            o_.out, s_.steps, o_.out));
+            return;
+        }
+        console_.note(fmt::format("{:<12}{}; products by {}\n{}{:<12}{}\n", "device", device_, linalg_library().name,
+                                  setup_report(s_), "run", o_.out));
+        if (o_.resume && !resume) console_.note(fmt::format("there is no run in {} yet: this one begins", o_.out));
+        if (o_.adopted && !o_.adopted->unused.empty()) console_.note(unused_text(*o_.adopted));
+    }
 
     // An event, on the terminal and in the log; nothing if there is no reason.
     void tell(int64_t step, const std::string& event, const std::string& reason) {

@@ -415,7 +415,25 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
     needs({"--keep-every"}, o.keep_last > 0, "--keep-last");
     needs({"--prompt", "--prompt-tokens", "--sample-tokens", "--temperature", "--top-k"}, o.sample_every > 0,
           "--sample-every");
+    std::error_code error;
+    CHECK_USAGE(o.plan_only || !o.data.empty() || !o.resume || std::filesystem::exists(o.out + "/config.json", error),
+                "--resume: there is no run in {}; check --out, or give --data to begin a run there", o.out);
     CHECK_USAGE(o.plan_only || !o.data.empty(), "--data: missing; name a folder of token shards (make demo shows how)");
+}
+
+ProgramText program_text(const ModelFamily& family) {
+    const std::string start =
+        fmt::format("./{} --model {} --data datasets/NAME --optimizer teon", family.program(), family.default_preset);
+    return {
+        family.program(),
+        fmt::format("Train a language model of the {} kind on token shards (scripts/prepare.py makes them).",
+                    family.name),
+        {start + " --plan-only  # parameters and memory; touches no device", start + " --out runs/NAME",
+         fmt::format("./{} --resume --out runs/NAME  # with the flags that the run began with", family.program()),
+         "mpirun -np 8 " + start + " --out runs/NAME  # a process per GPU"},
+        {"--model",  "--data",      "--out",          "--optimizer", "--lr",     "--batch-tokens", "--steps",
+         "--tokens", "--epochs",    "--seq-len",      "--dtype",     "--seed",   "--eval-every",   "--checkpoint-every",
+         "--resume", "--init-from", "--sample-every", "--plan-only", "--config", "--help",         "--help-all"}};
 }
 
 // What flags leave open is that of the run in --out. A run whose flags are all given needs no config.json, and where they
@@ -441,8 +459,7 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
     Options o;
     o.model = family.default_preset;
     const OptionTable table = make_table(family, o);
-    const std::string description = fmt::format("Train a language model of the {} kind on token shards.", family.name);
-    std::optional<FlagsGiven> given = parse_flags(table, family.program(), description, argc, argv);
+    std::optional<FlagsGiven> given = parse_flags(table, program_text(family), argc, argv);
     if (!given) return std::nullopt;
     if (o.resume && !o.out.empty()) {
         if (before_resume) before_resume(o);

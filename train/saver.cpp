@@ -19,7 +19,9 @@ CheckpointPlan checkpoint_plan(const Setup& s, MetricsFile& metrics) {
         if (limits.end.size() == 1) plan.hf_config["eos_token_id"] = limits.end[0];
         if (limits.end.size() > 1) plan.hf_config["eos_token_id"] = limits.end;
     }
-    plan.extra_files = tokenizer_files(tokenizer_folder(s.train.shards.front().path), s.config.max_T);
+    const nlohmann::json begin = plan.hf_config["bos_token_id"];
+    plan.extra_files = tokenizer_files(tokenizer_folder(s.train.shards.front().path), s.config.max_T,
+                                       begin.is_number_integer() ? begin.get<int>() : -1);
     plan.keep_last = o.keep_last;
     plan.keep_every = o.keep_every;
     return plan;

@@ -38,7 +38,7 @@ def style(table, name):
 
 def legend_below(figure, axes):
     """One legend for all panels, below them, where it hides no line."""
-    lines = {line.get_label(): line for axis in axes for line in axis.lines}
+    lines = {line.get_label(): line for axis in axes for line in axis.lines if line.get_label()[0] != "_"}
     figure.legend(lines.values(), lines.keys(), loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=8,
                   frameon=False, ncol=max(1, int(figure.get_figwidth() / 3.5)))
 
@@ -100,6 +100,7 @@ def validation_curves(table, runs, path, plt):
             drawn = True
         if last:
             axis.set_ylim(0.97 * min(last), 1.03 * max(last))
+            compare.mark_cut_off(axis)
         compare.prepare_axis(axis, model.name, "steps", "validation perplexity")
     legend_below(figure, axes)
     compare.save_figure(figure, f"{table.title}: validation perplexity, mean ± deviation over seeds", path, plt)
@@ -125,6 +126,7 @@ def rates(table, runs, path, plt):
         if worst:
             low, high = min(w[0] for w in worst), max(w[len(w) // 2] for w in worst)
             axis.set_ylim(low - 0.05 * (high - low), high + 0.2 * (high - low))
+            compare.mark_cut_off(axis)
         axis.set_xscale("log")
         compare.prepare_axis(axis, model.name, "learning rate", "validation loss, nats per token")
         axis.xaxis.set_major_locator(plt.matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
