@@ -33,10 +33,10 @@ PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python
 # backends unless its folder or suffix names one.
 ONLY_cpu  := cpu/% test/cpu/%
 ONLY_cuda := %_cuda.cu %_sm90.cu
-ROOMS     := cpu runtime files kernels model optim data options checkpoint generation train
-STEERING  := $(filter-out cpu runtime kernels,$(ROOMS))
+ROOMS     := base cpu runtime files kernels model optim data options checkpoint generation train
+STEERING  := $(filter-out base cpu runtime kernels,$(ROOMS))
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
-TESTS     := $(wildcard $(foreach folder,test test/cpu test/oracle,$(folder)/*.cu $(folder)/*.cpp))
+TESTS     := $(wildcard test/*/*.cu test/*/*.cpp)
 PROGRAMS  := train_gpt2 train_llama train_qwen3 generate
 BENCHES   := $(basename $(wildcard bench/bench_*.cu))
 for_cpu    = $(filter-out $(ONLY_cuda),$1)
@@ -121,7 +121,7 @@ build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY))
 	@$$(CPP_$1) $$^ -o $$@ $$(CATCH2_LIBS) $$(LIBS_$(call backend,$1))
 
 # Slow to compile, and their speed does not matter: tests, and what steers kernels, where a step's time is.
-build/$1/test/main.cpp.o: private OPT := -O0
+build/$1/test/support/main.cpp.o: private OPT := -O0
 $(if $(filter cuda-check,$1),,build/$1/test/%.o $(addprefix build/$1/,$(STEERING:%=%/%.cpp.o)): private OPT := -O1)
 build/$1/options/version.cpp.o: private EXTRA = $$(VERSION)
 build/$1/options/version.cpp.o: build/version
@@ -162,10 +162,10 @@ demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train a small GPT-2 on P
 	@scripts/demo.sh
 
 test: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## Run every test; what cannot run here is skipped by name
-	@$(PYTHON) scripts/run_tests.py $< $(wildcard test/test_*.py)
+	@$(PYTHON) scripts/run_tests.py $< $(wildcard test/*/test_*.py)
 
 # Everything that queues work on a device, on one that does it as late as it may and on one that does it in any order.
-UNKIND := build/cpu-unkind/tests test/test_train.py test/test_resume.py test/test_generate.py test/test_ranks.py
+UNKIND := build/cpu-unkind/tests test/programs/test_train.py test/programs/test_resume.py test/programs/test_generate.py test/programs/test_ranks.py
 test-unkind: $(addprefix build/cpu-unkind/,tests $(PROGRAMS)) | venv  ## Run tests on a CPU that behaves as badly as a GPU may (docs/debugging.md)
 	@echo "work is done as late as it may be:"
 	@CUDA_ORDER=late $(PYTHON) scripts/run_tests.py $(UNKIND)
@@ -197,7 +197,7 @@ test-cpus: build/cpu/tests $(VERSIONS:%=build/cpu-%/tests)  ## Run the C++ tests
 MINUTES   ?= 30
 SOAK_FUZZ := build/$(if $(filter cpu,$(BACKEND)),cpu-asan,$(BACKEND))/tests
 soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kills, signals, failing file operations, damaged files; a table of tries and failures
-	@TEON_BUILD=build/$(BACKEND) $(PYTHON) test/soak.py --minutes $(MINUTES) --fuzz $(SOAK_FUZZ) $(SOAK_FLAGS)
+	@TEON_BUILD=build/$(BACKEND) $(PYTHON) test/programs/soak.py --minutes $(MINUTES) --fuzz $(SOAK_FUZZ) $(SOAK_FLAGS)
 
 check-cuda: $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))  ## Compile and link all with nvcc for every architecture; registers, spills and instructions
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
@@ -207,7 +207,7 @@ gpu-check:  ## Build, test, sanitize, train and time on this machine's GPU (25 m
 	@scripts/gpu_check.sh $(PARTS)
 
 test-docs: $(PROGRAMS) build/$(BACKEND)/tests | venv  ## Run the commands of README and docs with tiny sizes; check links and flags
-	@TEON_BUILD=build/$(BACKEND) $(PYTHON) scripts/run_tests.py test/test_docs.py
+	@TEON_BUILD=build/$(BACKEND) $(PYTHON) scripts/run_tests.py test/scripts/test_docs.py
 
 lint:  ## Check the Python code (ruff)
 	@command -v $(RUFF) >/dev/null || { echo "SKIPPED: lint: needs ruff (scripts/setup.sh dev)"; exit 0; }; $(RUFF) check .

@@ -11,10 +11,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/integer.h"
 #include "bench/training_step.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
-#include "runtime/integer.h"
 
 using namespace teon;
 

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "data/loader.h"
-#include "test/temp_dir.h"
-#include "test/write_shard.h"
+#include "test/support/temp_dir.h"
+#include "test/support/write_shard.h"
 
 using namespace teon;
 using Clock = std::chrono::steady_clock;

@@ -9,9 +9,9 @@
 #include <random>
 #include <vector>
 
+#include "base/integer.h"
 #include "optim/ns_coefficients.h"
 #include "optim/orthogonalize.h"
-#include "runtime/integer.h"
 
 using namespace teon;
 

@@ -9,7 +9,7 @@
 #include "kernels/ops.h"
 #include "model/decoder.h"
 #include "optim/optimizer.h"
-#include "test/device_batch.h"
+#include "test/support/device_batch.h"
 
 namespace teon::bench {
 

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <set>
 
+#include "base/hash.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
 #include "files/file.h"
-#include "files/hash.h"
 #include "files/json.h"
 
 namespace teon {

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/hash.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
-#include "files/hash.h"
 
 namespace teon {
 

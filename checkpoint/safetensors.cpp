@@ -4,11 +4,11 @@
 #include <cstring>
 #include <filesystem>
 
-#include "files/hash.h"
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/hash.h"
+#include "base/integer.h"
 #include "files/json.h"
-#include "runtime/check.h"
-#include "runtime/dtype.h"
-#include "runtime/integer.h"
 
 namespace teon {
 

@@ -4,9 +4,9 @@
 #include <map>
 #include <sstream>
 
+#include "base/check.h"
 #include "files/file.h"
 #include "files/json.h"
-#include "runtime/check.h"
 
 namespace teon {
 

@@ -6,13 +6,13 @@
 #include <mutex>
 #include <string>
 
+#include "base/check.h"
 #include "cpu/counts.h"
 #include "cpu/error.h"
 #include "cpu/include/cuda_profiler_api.h"
 #include "cpu/launch.h"
 #include "cpu/memory.h"
 #include "cpu/threads.h"
-#include "runtime/check.h"
 
 namespace teon::cpu {
 

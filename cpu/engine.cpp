@@ -1,6 +1,6 @@
 #include "cpu/engine.h"
 
-#include "runtime/integer.h"
+#include "base/integer.h"
 
 #include <charconv>
 #include <cstdlib>

@@ -15,10 +15,10 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/check.h"
 #include "cpu/error.h"
 #include "cpu/memory.h"
 #include "cpu/stream.h"
-#include "runtime/check.h"
 
 namespace teon::cpu {
 

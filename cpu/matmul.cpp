@@ -12,12 +12,12 @@
 #include <string_view>
 #include <vector>
 
+#include "base/activation.h"
+#include "base/check.h"
+#include "base/integer.h"
 #include "cpu/one_thread.h"
 #include "cpu/signals.h"
 #include "cpu/threads.h"
-#include "runtime/activation.h"
-#include "runtime/check.h"
-#include "runtime/integer.h"
 
 #if DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_OMP && DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_SEQ
 #error "this oneDNN brings threads of its own; one built with OpenMP or for one thread is needed (Debian's libdnnl-dev)"

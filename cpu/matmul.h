@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/dtype.h"
+#include "base/dtype.h"
 
 namespace teon::cpu {
 
@@ -15,7 +15,7 @@ struct Matrix {
     int64_t ld = 0, stride = 0;
 };
 
-// What becomes of the sum before it is rounded (runtime/activation.h). gelu: it goes to aux, and gelu of it to C. dgelu:
+// What becomes of the sum before it is rounded (base/activation.h). gelu: it goes to aux, and gelu of it to C. dgelu:
 // C is it times gelu'(aux).
 enum class Activation { none, gelu, dgelu };
 

@@ -21,12 +21,12 @@
 #include <optional>
 #include <vector>
 
+#include "base/check.h"
+#include "base/integer.h"
 #include "cpu/cgroup.h"
 #include "cpu/counts.h"
 #include "cpu/error.h"
 #include "cpu/stream.h"
-#include "runtime/check.h"
-#include "runtime/integer.h"
 
 namespace teon::cpu {
 

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "cpu/simt.h"
-#include "runtime/check.h"
 
 extern "C" const char __executable_start;
 

@@ -9,10 +9,10 @@
 #include <mutex>
 #include <vector>
 
+#include "base/check.h"
+#include "base/integer.h"
 #include "cpu/simt.h"
 #include "cpu/threads.h"
-#include "runtime/check.h"
-#include "runtime/integer.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>

@@ -19,10 +19,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/check.h"
 #include "cpu/cgroup.h"
 #include "cpu/memory.h"
 #include "cpu/signals.h"
-#include "runtime/check.h"
 
 namespace teon::cpu {
 

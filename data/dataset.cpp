@@ -8,9 +8,9 @@
 #include <optional>
 #include <set>
 
+#include "base/hash.h"
 #include "data/tokenizer.h"
 #include "files/file.h"
-#include "files/hash.h"
 #include "files/json.h"
 
 namespace teon {

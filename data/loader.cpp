@@ -14,8 +14,8 @@
 #include <stop_token>
 #include <thread>
 
+#include "base/integer.h"
 #include "data/permutation.h"
-#include "runtime/integer.h"
 
 namespace teon {
 

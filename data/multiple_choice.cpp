@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/check.h"
 #include "files/file.h"
-#include "runtime/check.h"
 
 namespace teon {
 

@@ -11,8 +11,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "runtime/check.h"
-#include "runtime/integer.h"
+#include "base/check.h"
+#include "base/integer.h"
 
 namespace teon {
 

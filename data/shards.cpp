@@ -12,7 +12,7 @@
 #include <set>
 #include <thread>
 
-#include "runtime/check.h"
+#include "base/check.h"
 
 namespace teon {
 

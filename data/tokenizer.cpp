@@ -7,10 +7,10 @@
 #include <optional>
 #include <queue>
 
+#include "base/check.h"
 #include "data/words.h"
 #include "files/file.h"
 #include "files/json.h"
-#include "runtime/check.h"
 
 namespace teon {
 

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <vector>
 
-#include "files/hash.h"
-#include "runtime/sha256.h"
+#include "base/hash.h"
+#include "base/sha256.h"
 
 namespace teon {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/check.h"
-#include "runtime/descriptor.h"
+#include "base/check.h"
+#include "base/descriptor.h"
 
 namespace teon {
 

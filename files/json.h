@@ -11,7 +11,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "runtime/check.h"
+#include "base/check.h"
 
 namespace teon {
 

@@ -21,10 +21,10 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/integer.h"
+#include "base/math.h"
 #include "kernels/common.h"
 #include "kernels/ops.h"
-#include "runtime/integer.h"
-#include "runtime/math.h"
 
 namespace teon {
 

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/integer.h"
+#include "base/math.h"
 #include "kernels/common.h"
 #include "kernels/ops.h"
-#include "runtime/integer.h"
-#include "runtime/math.h"
 
 namespace teon {
 

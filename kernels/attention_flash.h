@@ -5,10 +5,10 @@
 #include <cmath>
 #include <initializer_list>
 
+#include "base/integer.h"
+#include "base/math.h"
 #include "kernels/flash_tile.h"
 #include "kernels/ops.h"
-#include "runtime/integer.h"
-#include "runtime/math.h"
 
 namespace teon {
 

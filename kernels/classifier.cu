@@ -10,9 +10,9 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/integer.h"
+#include "base/math.h"
 #include "kernels/ops.h"
-#include "runtime/integer.h"
-#include "runtime/math.h"
 #include "runtime/simt.h"
 
 namespace teon {

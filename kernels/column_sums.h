@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "base/integer.h"
 #include "kernels/common.h"
-#include "runtime/integer.h"
 
 namespace teon {
 

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "runtime/integer.h"
+#include "base/integer.h"
 #include "runtime/simt.h"
 
 namespace teon {

@@ -1,8 +1,8 @@
 // Initial values and conversions.
+#include "base/integer.h"
 #include "kernels/common.h"
 #include "kernels/ops.h"
 #include "kernels/philox.h"
-#include "runtime/integer.h"
 
 namespace teon {
 

@@ -1,7 +1,7 @@
-// GELU in its tanh form; the function and its derivative are in runtime/activation.h.
+// GELU in its tanh form; the function and its derivative are in base/activation.h.
+#include "base/activation.h"
 #include "kernels/activation_backward.h"
 #include "kernels/ops.h"
-#include "runtime/activation.h"
 
 namespace teon {
 

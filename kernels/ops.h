@@ -9,9 +9,9 @@
 
 #include <cstdint>
 
+#include "base/dtype.h"
 #include "runtime/context.h"
 #include "runtime/device.h"
-#include "runtime/dtype.h"
 
 namespace teon {
 
@@ -72,7 +72,7 @@ void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch
 
 // ---- gelu.cu, relu2.cu, swiglu.cu ---------------------------------------------------------------
 
-// out = gelu_tanh(x) (runtime/activation.h), n elements. out may alias x.
+// out = gelu_tanh(x) (base/activation.h), n elements. out may alias x.
 template <typename T>
 void gelu_forward(T* out, const T* x, int64_t n, const Stream& stream);
 // dx (N, C) = dout * gelu_tanh'(x). dx may alias dout. dbias (C) float: += if accumulate, else =, the column sums of dx

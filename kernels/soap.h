@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
+#include "base/dtype.h"
 #include "runtime/device.h"
-#include "runtime/dtype.h"
 
 namespace teon {
 

@@ -1,8 +1,8 @@
 // SwiGLU (Shazeer, "GLU Variants Improve Transformer", arXiv 2002.05202): out = silu(gate) * up, silu(g) = g s(g), with
 // s the logistic function. Backward: dup = dout g s, dgate = dout up s (1 + g (1 - s)).
+#include "base/math.h"
 #include "kernels/common.h"
 #include "kernels/ops.h"
-#include "runtime/math.h"
 
 namespace teon {
 

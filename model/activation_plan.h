@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
 #include "runtime/device.h"
-#include "runtime/dtype.h"
 
 namespace teon {
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "runtime/check.h"
-#include "runtime/enum_names.h"
+#include "base/check.h"
+#include "base/enum_names.h"
 
 namespace teon {
 

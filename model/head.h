@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "base/integer.h"
 #include "kernels/ops.h"
 #include "model/linear.h"
-#include "runtime/integer.h"
 
 namespace teon {
 

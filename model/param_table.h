@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
 #include "runtime/context.h"
-#include "runtime/dtype.h"
 
 namespace teon {
 

@@ -2,9 +2,10 @@
 // unfolding, orthogonalization, and the update by what comes out, scaled by row where neurons are normalized.
 #include <algorithm>
 
+#include "base/integer.h"
 #include "optim/methods.h"
 #include "optim/stacks.h"
-#include "runtime/integer.h"
+#include "runtime/vec.h"
 
 namespace teon {
 

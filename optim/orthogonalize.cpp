@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "runtime/integer.h"
+#include "base/integer.h"
 
 namespace teon {
 

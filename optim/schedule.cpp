@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "runtime/check.h"
+#include "base/check.h"
 
 namespace teon {
 

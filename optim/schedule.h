@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "runtime/enum_names.h"
+#include "base/enum_names.h"
 
 namespace teon {
 

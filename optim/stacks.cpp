@@ -1,7 +1,7 @@
 #include "optim/stacks.h"
 
+#include "base/integer.h"
 #include "optim/methods.h"
-#include "runtime/integer.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 #include "optim/unfold.h"
 
-#include "runtime/integer.h"
+#include "base/integer.h"
 
 #include <limits>
 

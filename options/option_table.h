@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/check.h"
-#include "runtime/enum_names.h"
+#include "base/check.h"
+#include "base/enum_names.h"
 
 namespace teon {
 
@@ -169,7 +169,7 @@ public:
                     return field ? nlohmann::json(name(*field)) : nlohmann::json();
             });
     }
-    // One of an enum's names (runtime/enum_names.h): of all, or of these values.
+    // One of an enum's names (base/enum_names.h): of all, or of these values.
     template <typename F, typename E>
     OptionRow& choice(std::string flag, F& field, const std::vector<E>& values, std::string help) {
         Choices<E> choices;

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "runtime/device.h"
-#include "runtime/dtype.h"
 #include "runtime/launch.h"
 
 namespace teon {

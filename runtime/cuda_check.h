@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "runtime/check.h"
+#include "base/check.h"
 
 namespace teon::detail {
 

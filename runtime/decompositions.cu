@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "runtime/check.h"
-#include "runtime/integer.h"
+#include "base/check.h"
+#include "base/integer.h"
 #include "runtime/launch.h"
 #include "runtime/simt.h"
 

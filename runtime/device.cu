@@ -6,9 +6,9 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/out_of_memory.h"
 #include "runtime/cuda_check.h"
 #include "runtime/device.h"
-#include "runtime/out_of_memory.h"
 
 namespace teon {
 

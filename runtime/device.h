@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/check.h"
-#include "runtime/dtype.h"
-#include "runtime/integer.h"
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/integer.h"
 
 namespace teon {
 

@@ -21,10 +21,10 @@
 #include <mpi.h>
 #endif
 
-#include "runtime/check.h"
-#include "runtime/descriptor.h"
+#include "base/check.h"
+#include "base/descriptor.h"
+#include "base/sha256.h"
 #include "runtime/device.h"
-#include "runtime/sha256.h"
 
 namespace teon {
 

@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <optional>
 
-#include "runtime/check.h"
+#include "base/check.h"
 #include "runtime/device.h"
 
 namespace teon {

@@ -11,9 +11,9 @@
 #include <map>
 #include <optional>
 
+#include "base/integer.h"
 #include "runtime/cuda_check.h"
 #include "runtime/decompositions.h"
-#include "runtime/integer.h"
 #include "runtime/linalg.h"
 #include "runtime/linalg_check.h"
 #include "runtime/linalg_kernels.h"

@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "base/dtype.h"
 #include "runtime/device.h"
-#include "runtime/dtype.h"
 
 namespace teon {
 
@@ -37,7 +37,7 @@ inline constexpr int kSymmetricSplit = 256;
 enum class Epilogue {
     none,
     bias,       // C = op(A) op(B) + bias, bias added to every row
-    gelu,       // aux = op(A) op(B), + bias if there is one; C = gelu_tanh(aux) (runtime/activation.h)
+    gelu,       // aux = op(A) op(B), + bias if there is one; C = gelu_tanh(aux) (base/activation.h)
     dgelu,      // C = op(A) op(B) * gelu_tanh'(aux)
     bias_grad,  // also bias[j] (float) = beta * bias[j] + sum over k of op(A)(j, k): with A = dY^T gives dY's column
                 // sums; alpha must be 1

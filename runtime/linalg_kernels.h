@@ -1,8 +1,8 @@
 // What linalg.cu does around the library's products and, where the library refuses one, instead of them. Private to it.
 #pragma once
 
-#include "runtime/activation.h"
-#include "runtime/dtype.h"
+#include "base/activation.h"
+#include "base/dtype.h"
 #include "runtime/simt.h"
 
 namespace teon {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/dtype.h"
+#include "base/dtype.h"
 
 namespace teon {
 

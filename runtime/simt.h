@@ -29,10 +29,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "runtime/check.h"
+#include "base/check.h"
+#include "base/dtype.h"
 #include "runtime/device.h"
-#include "runtime/dtype.h"
 #include "runtime/profiler.h"
+#include "runtime/vec.h"
 
 #if !defined(__CUDACC__)
 #include "cpu/launch.h"

@@ -2,7 +2,7 @@
 // slices of 64 along K, of which cp_async fetches the next while one is multiplied.
 #include "runtime/symmetric_product.h"
 
-#include "runtime/integer.h"
+#include "base/integer.h"
 #include "runtime/tensor_tile.h"
 
 namespace teon {

@@ -18,27 +18,28 @@ reject() {
 
 sources() { find "$@" \( -name '*.cu' -o -name '*.h' -o -name '*.cpp' \) -not -path './build/*' -not -path './.*' | sort; }
 
-mapfile -t outside < <(sources . | grep -vE '^\./((runtime|cpu|test/cpu)/|test/test_cuda_values\.cu)')
+mapfile -t outside < <(sources . | grep -vE '^\./((base|runtime|cpu|test/cpu)/|test/runtime/test_cuda_values\.cu)')
 reject "names of a backend outside runtime/ and cpu/" 'cuda[A-Z]|cublas|cusolver|nccl|MPI_|cblas_|LAPACKE_|<<<' "${outside[@]}"
 reject "a condition on the backend outside runtime/ and cpu/" '^ *# *(if|elif).*(__CUDACC__|__CUDA_ARCH__|__NVCC__|TEON_CUDA|TEON_UNKIND)' "${outside[@]}"
 
 # Which rooms each room may include, beside itself.
 while read -r room allowed; do
     mapfile -t files < <(sources "$room" 2>/dev/null)
-    pattern="^ *# *include \"($(printf '%s\n' runtime cpu files kernels model optim data options checkpoint generation train test | grep -vwE "$room${allowed:+|${allowed// /|}}" | paste -sd'|'))/"
+    pattern="^ *# *include \"($(printf '%s\n' base runtime cpu files kernels model optim data options checkpoint generation train test | grep -vwE "$room${allowed:+|${allowed// /|}}" | paste -sd'|'))/"
     reject "$room/ may include ${allowed:-nothing} only" "$pattern" "${files[@]}"
 done <<'TABLE'
-runtime cpu
-cpu runtime
-files runtime
-kernels runtime
-model runtime files kernels data
-optim runtime kernels model
-data runtime files
-options runtime files
-checkpoint runtime files kernels model optim data
-generation runtime files kernels model data options checkpoint
-train runtime files kernels model optim data options checkpoint generation
+base
+cpu base
+runtime base cpu
+files base
+kernels base runtime
+model base runtime files kernels data
+optim base runtime kernels model
+data base runtime files
+options base runtime files
+checkpoint base runtime files kernels model optim data
+generation base runtime files kernels model data options checkpoint
+train base runtime files kernels model optim data options checkpoint generation
 TABLE
 
 # Of model/, optim/ sees the parameter table and the abstract Model; train/ also what options and plans are made of.

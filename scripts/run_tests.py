@@ -3,12 +3,12 @@
 
     scripts/run_tests.py build/cpu/tests                            every test case of the program
     scripts/run_tests.py build/cpu/tests --only kernels,runtime     test cases whose names begin so
-    scripts/run_tests.py build/cpu/tests test/test_corpus.py        and a unittest file
+    scripts/run_tests.py build/cpu/tests test/scripts/test_corpus.py        and a unittest file
     scripts/run_tests.py build/cuda/tests --wrap "compute-sanitizer --error-exitcode 9"
 
 Test cases are named "room/file: statement"; those of one file run in one process. Each process reports into the file
-that TEON_TEST_LOG names (test/main.cpp; `unittest_main` below), so a crash is charged to the test case that was running
-and the others still run. The tests find their build folder in TEON_BUILD. Exit status: 0 if nothing failed, else 1.
+that TEON_TEST_LOG names (test/support/main.cpp; `unittest_main` below), so a crash is charged to the test case that was
+running and the others still run. The tests find their build folder in TEON_BUILD. Exit status: 0 if nothing failed, else 1.
 """
 import argparse
 import collections

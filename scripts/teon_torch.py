@@ -12,7 +12,7 @@ algorithm 1:
     vec(M_k) O_k <- fold(Ortho(Z))
     W_k <- (1 - lr wd) W_k - lr sqrt(m / n) O_k
 
-test/test_teon_torch.py holds it against the steps that the engine is tested with, and against torch.optim.Muon.
+test/scripts/test_teon_torch.py holds it against the steps that the engine is tested with, and against torch.optim.Muon.
 """
 import math
 import re

@@ -11,9 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
+#include "base/text.h"
 #include "files/json.h"
 #include "kernels/ops.h"
-#include "runtime/check.h"
 #include "train/setup.h"
 
 namespace teon {
@@ -171,13 +172,6 @@ std::string profile_table(const Profile& profile, int64_t steps, size_t most) {
     if (rest > 0) line(rest, "", "", fmt::format("{} others", profile.rows.size() - most));
     line(profile.ms - inside, "", "", "outside of all: copies, waiting, the host");
     return table;
-}
-
-std::string duration_text(double seconds) {
-    const int64_t s = static_cast<int64_t>(std::llround(seconds));
-    if (s >= 3600) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
-    if (s >= 60) return fmt::format("{}m{:02}s", s / 60, s % 60);
-    return fmt::format("{}s", s);
 }
 
 Console::Console(int64_t total_steps, int64_t log_every, double flops_per_token, double peak_flops)

@@ -7,10 +7,10 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "base/hash.h"
 #include "checkpoint/checkpoint.h"
 #include "files/file.h"
 #include "files/file_ops.h"
-#include "files/hash.h"
 #include "runtime/profiler.h"
 #include "train/live_line.h"
 
@@ -92,8 +92,5 @@ private:
 // Of `steps` steps: share, time, calls and GFLOP/s of each kernel and product, the most expensive first, `most` of
 // them.
 std::string profile_table(const Profile& profile, int64_t steps, size_t most = SIZE_MAX);
-
-// "1h02m", "3m12s", "45s".
-std::string duration_text(double seconds);
 
 }  // namespace teon

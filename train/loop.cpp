@@ -9,12 +9,13 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/out_of_memory.h"
+#include "base/text.h"
 #include "checkpoint/tokenizer_files.h"
 #include "checkpoint/weights.h"
 #include "model/decoder.h"
 #include "runtime/context.h"
 #include "runtime/linalg_library.h"
-#include "runtime/out_of_memory.h"
 #include "train/algorithms.h"
 #include "train/evaluation.h"
 #include "train/guard.h"

@@ -1,6 +1,6 @@
 #include "train/reducer.h"
 
-#include "files/hash.h"
+#include "base/hash.h"
 #include "kernels/ops.h"
 
 namespace teon {

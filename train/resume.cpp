@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/hash.h"
 #include "files/file.h"
-#include "files/hash.h"
 #include "options/option_table.h"
 #include "options/version.h"
 #include "train/run_folder.h"

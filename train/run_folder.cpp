@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/integer.h"
 #include "checkpoint/checkpoint.h"
-#include "runtime/integer.h"
 
 namespace teon {
 

@@ -1,5 +1,6 @@
 #include "train/saver.h"
 
+#include "base/text.h"
 #include "checkpoint/tokenizer_files.h"
 #include "model/family.h"
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "base/text.h"
 #include "runtime/linalg_library.h"
 
 namespace teon {
@@ -309,18 +310,6 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
     s.micro_steps = static_cast<int>(s.options.batch_tokens / s.options.seq_len / limits.ranks / s.run.B);
     s.options.micro_batch = s.run.B;
     return s;
-}
-
-std::string bytes_text(double bytes) {
-    for (auto [unit, size] : {std::pair{"GiB", 0x1p30}, {"MiB", 0x1p20}, {"KiB", 0x1p10}})
-        if (bytes >= size) return fmt::format("{:.2f} {}", bytes / size, unit);
-    return fmt::format("{:.0f} B", bytes);
-}
-
-std::string count_text(double n) {
-    for (auto [unit, size] : {std::pair{"B", 1e9}, {"M", 1e6}, {"k", 1e3}})
-        if (n >= size) return fmt::format("{:.2f}{}", n / size, unit);
-    return fmt::format("{:.0f}", n);
 }
 
 namespace {

@@ -53,8 +53,4 @@ Setup make_setup(const ModelFamily& family, const Options& options, const Device
 // The start-up tables: model, data and batch, memory, optimizer plan.
 std::string setup_report(const Setup& setup);
 
-// "1.5 GiB"; "12.3M".
-std::string bytes_text(double bytes);
-std::string count_text(double n);
-
 }  // namespace teon

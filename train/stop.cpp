@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <thread>
 
+#include "base/text.h"
 #include "train/log.h"
 
 namespace teon {

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/integer.h"
 #include "kernels/ops.h"
-#include "runtime/integer.h"
 #include "train/reducer.h"
 
 namespace teon {

@@ -1,4 +1,4 @@
-// The enumerators of cuBLASLt that cpu/ knows, with their values. test/test_cuda_values.cu compares them with the
+// The enumerators of cuBLASLt that cpu/ knows, with their values. test/runtime/test_cuda_values.cu compares them with the
 // toolkit's where nvcc compiles it.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The enumerators of the CUDA runtime that cpu/ knows, with their values. test/test_cuda_values.cu compares them with
+// The enumerators of the CUDA runtime that cpu/ knows, with their values. test/runtime/test_cuda_values.cu compares them with
 // the toolkit's where nvcc compiles it.
 #pragma once
 

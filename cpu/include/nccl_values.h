@@ -1,4 +1,4 @@
-// The enumerators of NCCL that cpu/ knows, with their values. test/test_cuda_values.cu compares them with NCCL's own
+// The enumerators of NCCL that cpu/ knows, with their values. test/runtime/test_cuda_values.cu compares them with NCCL's own
 // where nvcc compiles it.
 #pragma once
 

@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "base/check.h"
 #include "cpu/error.h"
-#include "runtime/check.h"
 
 namespace teon::test {
 

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "runtime/device.h"
-#include "test/catch.h"
+#include "test/support/catch.h"
 
 using namespace teon;
 

@@ -2,9 +2,9 @@
 #include <fstream>
 
 #include "cpu/cgroup.h"
-#include "test/temp_dir.h"
+#include "test/support/temp_dir.h"
 
-#include "test/catch.h"
+#include "test/support/catch.h"
 
 using namespace teon;
 using namespace teon::cpu;

@@ -1,8 +1,8 @@
 // Asynchronous copies that are waited for too late or overwritten too early, and what is undefined on a GPU.
-#include "test/copy_pipeline.h"
 #include "test/cpu/error_of.h"
+#include "test/support/copy_pipeline.h"
 
-#include "test/catch.h"
+#include "test/support/catch.h"
 
 using namespace teon;
 using namespace teon::test;

@@ -3,7 +3,7 @@
 
 #include "runtime/device.h"
 
-#include "test/catch.h"
+#include "test/support/catch.h"
 
 namespace {
 

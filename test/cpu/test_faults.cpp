@@ -17,9 +17,9 @@
 #include "cpu/stream.h"
 #include "runtime/context.h"
 #include "runtime/simt.h"
-#include "test/skip.h"
+#include "test/support/skip.h"
 
-#include "test/catch.h"
+#include "test/support/catch.h"
 
 using namespace teon;
 

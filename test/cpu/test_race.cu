@@ -4,9 +4,9 @@
 
 #include "runtime/simt.h"
 #include "runtime/tensor_core.h"
-#include "test/skip.h"
+#include "test/support/skip.h"
 
-#include "test/catch.h"
+#include "test/support/catch.h"
 
 using namespace teon;
 using test::ContainsSubstring;

@@ -9,10 +9,10 @@
 #include "cpu/error.h"
 #include "cpu/memory.h"
 #include "runtime/simt.h"
-#include "test/compare.h"
 #include "test/cpu/error_of.h"
+#include "test/support/compare.h"
 
-#include "test/catch.h"
+#include "test/support/catch.h"
 
 using namespace teon;
 using namespace teon::test;

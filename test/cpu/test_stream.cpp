@@ -13,9 +13,9 @@
 #include "cpu/error.h"
 #include "cpu/memory.h"
 #include "runtime/device.h"
-#include "test/skip.h"
+#include "test/support/skip.h"
 
-#include "test/catch.h"
+#include "test/support/catch.h"
 
 using namespace teon;
 using namespace teon::cpu;

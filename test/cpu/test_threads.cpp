@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/check.h"
+#include "base/check.h"
 
-#include "test/catch.h"
+#include "test/support/catch.h"
 
 using namespace teon;
 using cpu::parallel_for;

@@ -9,13 +9,13 @@
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "runtime/profiler.h"
-#include "test/compare.h"
-#include "test/device_batch.h"
-#include "test/temp_dir.h"
-#include "test/write_shard.h"
+#include "test/support/compare.h"
+#include "test/support/device_batch.h"
+#include "test/support/temp_dir.h"
+#include "test/support/write_shard.h"
 #include "train/trainer.h"
 
-#include "test/catch.h"
+#include "test/support/catch.h"
 
 using namespace teon;
 using namespace teon::test;

@@ -1,0 +1,97 @@
+// Fast exp, exp2 and tanh for kernels: the GPU's own instructions on CUDA; on the host branch-free polynomials that g++
+// turns into vector code in a loop over a Vec.
+#pragma once
+
+#if !defined(__CUDACC__)
+#include <cmath>
+#endif
+
+#include "base/dtype.h"
+
+namespace teon {
+
+#if defined(__CUDACC__)
+
+// Results and reciprocals below 2^-126 are 0: to keep them costs three instructions more.
+__device__ __forceinline__ float exp2_fast(float x) {
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+}
+__device__ __forceinline__ float exp_fast(float x) { return exp2_fast(x * 1.44269504f); }
+__device__ __forceinline__ float tanh_fast(float x) { return tanhf(x); }
+// x / y within 2 ulp for |y| in [2^-126, 2^126], 0 for larger y; the exact division takes ten instructions.
+__device__ __forceinline__ float div_fast(float x, float y) {
+    asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(y));
+    return x * y;
+}
+
+#else
+
+namespace detail {
+
+// (e^r - 1) / r for |r| <= ln(2)/2, relative error of e^r below 2^-26: interpolated at Chebyshev nodes, with the first
+// two coefficients rounded to Taylor's.
+TEON_HD float expm1_over_r(float r) {
+    float q = 0.00139336858f;
+    q = __builtin_fmaf(q, r, 0.0083691841f);
+    q = __builtin_fmaf(q, r, 0.041666463f);
+    q = __builtin_fmaf(q, r, 0.166665047f);
+    q = __builtin_fmaf(q, r, 0.5f);
+    return __builtin_fmaf(q, r, 1.0f);
+}
+
+// 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits of the sum.
+inline constexpr float kRound = 12582912.0f;
+inline constexpr uint32_t kRoundBits = 0x4b400000u;
+
+// p * 2^n for the integer n that float_bits(sum) - kRoundBits encodes, -252 <= n <= 254, in two exact steps, so that
+// the product overflows and underflows where it should.
+TEON_HD float scale(float p, float sum) {
+    const int32_t n = static_cast<int32_t>(float_bits(sum) - kRoundBits), half = n >> 1;
+    const float first = bits_float(static_cast<uint32_t>(half + 127) << 23);
+    const float second = bits_float(static_cast<uint32_t>(n - half + 127) << 23);
+    return p * first * second;
+}
+
+// Clamping that lets NaN through.
+TEON_HD float at_least(float x, float low) { return x < low ? low : x; }
+TEON_HD float at_most(float x, float high) { return x > high ? high : x; }
+
+// ln(2) in two parts; n times the first is exact for |n| < 2^15.
+inline constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f, kLog2E = 1.44269504f;
+
+}  // namespace detail
+
+// e^x within 2 ulp where the result is normal; 0 for -inf, inf beyond 88.73, NaN for NaN.
+TEON_HD float exp_fast(float x) {
+    using namespace detail;
+    x = at_most(at_least(x, -104.0f), 89.0f);  // beyond either the result is 0 or inf
+    const float sum = __builtin_fmaf(x, kLog2E, kRound), n = sum - kRound;
+    const float r = __builtin_fmaf(n, -kLn2Low, __builtin_fmaf(n, -kLn2High, x));
+    return scale(__builtin_fmaf(r, expm1_over_r(r), 1.0f), sum);
+}
+
+// 2^x, with the same limits.
+TEON_HD float exp2_fast(float x) {
+    using namespace detail;
+    x = at_most(at_least(x, -151.0f), 129.0f);
+    const float sum = x + kRound, n = sum - kRound, r = (x - n) * 0.693147181f;
+    return scale(__builtin_fmaf(r, expm1_over_r(r), 1.0f), sum);
+}
+
+TEON_HD float div_fast(float x, float y) { return x / y; }
+
+// tanh(x) within 2e-7, and within 4 ulp of it: e / (e + 2) with e = exp(2|x|) - 1, taken without cancellation.
+TEON_HD float tanh_fast(float x) {
+    using namespace detail;
+    const float y = at_most(2.0f * std::fabs(x), 20.0f);  // tanh(10) rounds to 1
+    const float sum = __builtin_fmaf(y, kLog2E, kRound), n = sum - kRound;
+    const float r = __builtin_fmaf(n, -kLn2Low, __builtin_fmaf(n, -kLn2High, y));
+    const float power = bits_float((float_bits(sum) - kRoundBits + 127u) << 23);  // 2^n, 0 <= n <= 29
+    const float e = __builtin_fmaf(power, r * expm1_over_r(r), power - 1.0f);
+    return std::copysign(e / (e + 2.0f), x);
+}
+
+#endif
+
+}  // namespace teon

@@ -1,0 +1,95 @@
+#include "base/sha256.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace teon {
+
+namespace {
+
+// The first 32 bits of the fractional parts of the cube roots of the first 64 primes (section 4.2.2).
+constexpr uint32_t K[64] = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+}  // namespace
+
+void Sha256::compress(const uint8_t* block) {
+    uint32_t w[64];
+    for (int t = 0; t < 16; ++t)
+        w[t] = uint32_t{block[4 * t]} << 24 | uint32_t{block[4 * t + 1]} << 16 | uint32_t{block[4 * t + 2]} << 8 |
+               uint32_t{block[4 * t + 3]};
+    for (int t = 16; t < 64; ++t) {
+        const uint32_t s0 = std::rotr(w[t - 15], 7) ^ std::rotr(w[t - 15], 18) ^ (w[t - 15] >> 3);
+        const uint32_t s1 = std::rotr(w[t - 2], 17) ^ std::rotr(w[t - 2], 19) ^ (w[t - 2] >> 10);
+        w[t] = w[t - 16] + s0 + w[t - 7] + s1;
+    }
+    auto [a, b, c, d, e, f, g, h] = state_;
+    for (int t = 0; t < 64; ++t) {
+        const uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
+        const uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + K[t] + w[t];
+        const uint32_t s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
+        const uint32_t t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
+        h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
+    }
+    const uint32_t next[8] = {a, b, c, d, e, f, g, h};
+    for (size_t i = 0; i < 8; ++i) state_[i] += next[i];
+}
+
+void Sha256::update(const void* data, size_t bytes) {
+    const uint8_t* p = static_cast<const uint8_t*>(data);
+    while (bytes > 0) {
+        const size_t held = bytes_ % 64, n = std::min(bytes, 64 - held);
+        if (n == 64) {
+            compress(p);
+        } else {
+            std::memcpy(block_.data() + held, p, n);
+            if (held + n == 64) compress(block_.data());
+        }
+        p += n, bytes -= n, bytes_ += n;
+    }
+}
+
+std::array<uint8_t, 32> Sha256::digest() {
+    const uint64_t bits = 8 * bytes_;
+    const uint8_t one = 0x80, zero = 0;
+    update(&one, 1);
+    while (bytes_ % 64 != 56) update(&zero, 1);
+    uint8_t length[8];
+    for (int i = 0; i < 8; ++i) length[i] = static_cast<uint8_t>(bits >> (56 - 8 * i));
+    update(length, 8);
+    std::array<uint8_t, 32> bytes;
+    for (size_t i = 0; i < 32; ++i) bytes[i] = static_cast<uint8_t>(state_[i / 4] >> (24 - 8 * (i % 4)));
+    return bytes;
+}
+
+std::string Sha256::hex_digest() { return fmt::format("{:02x}", fmt::join(digest(), "")); }
+
+std::string hmac_sha256(const std::string& key, const std::string& text) {
+    CHECK(key.size() <= 64, "a key of {} bytes", key.size());
+    std::array<char, 64> inner_key, outer_key;
+    for (size_t i = 0; i < 64; ++i) {
+        const char c = i < key.size() ? key[i] : '\0';
+        inner_key[i] = c ^ 0x36, outer_key[i] = c ^ 0x5c;
+    }
+    Sha256 inner, outer;
+    inner.update(inner_key.data(), 64);
+    inner.update(text.data(), text.size());
+    const std::array<uint8_t, 32> digest = inner.digest();
+    outer.update(outer_key.data(), 64);
+    outer.update(digest.data(), 32);
+    return outer.hex_digest();
+}
+
+}  // namespace teon

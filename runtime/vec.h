@@ -1,0 +1,80 @@
+// Vectors of elements that move as one access, and how wide they are on this backend.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "base/dtype.h"
+
+namespace teon {
+
+// The widest access of one thread: 16 bytes on a GPU, a 64-byte vector register's worth on a CPU. TEON_CUDA is defined
+// for every file of a CUDA build, also those that g++ compiles, so that all agree. Rows of up to kRowAlone elements
+// that have to be reduced are one thread's work each, longer ones are shared by a warp or block: on a CPU a warp-wide
+// reduction costs as much as reading a short row; on a GPU neighbouring threads have to share rows for their loads to
+// coalesce.
+#if defined(TEON_CUDA) || defined(__CUDACC__) || defined(TEON_UNKIND)
+inline constexpr int kVecBytes = 16;
+inline constexpr int kRowAlone = 0;
+#else
+inline constexpr int kVecBytes = 64;
+inline constexpr int kRowAlone = 2048;
+#endif
+template <typename T>
+inline constexpr int kVecWidth = kVecBytes / static_cast<int>(sizeof(T));
+
+// N elements that move as one access. The address must be a multiple of sizeof(Vec) (CHECKed by launchers).
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Vec {
+    T v[N];
+    TEON_HD T& operator[](int i) { return v[i]; }
+    TEON_HD const T& operator[](int i) const { return v[i]; }
+};
+
+// The loop over the elements of a Vec: FOR_VEC(k, N) y[k] = f(x[k]). Unrolled on a GPU. On the host it has to stay a
+// loop, which g++ turns into vector instructions; unrolled early, it would make g++ vectorize the loop around it, by
+// transposing.
+#if defined(__CUDACC__)
+#define FOR_VEC(k, N) _Pragma("unroll") for (int k = 0; k < (N); k++)
+#else
+#define FOR_VEC(k, N) _Pragma("GCC unroll 1") for (int k = 0; k < (N); k++)
+#endif
+
+template <int N, typename T>
+TEON_HD Vec<T, N> load_vec(const T* p) {
+    return *reinterpret_cast<const Vec<T, N>*>(p);
+}
+template <int N, typename T>
+TEON_HD void store_vec(T* p, const Vec<T, N>& x) {
+    *reinterpret_cast<Vec<T, N>*>(p) = x;
+}
+
+// N floats rounded to T; on a GPU two bf16 by one instruction.
+template <typename T, int N>
+TEON_D Vec<T, N> round_vec(const Vec<float, N>& x) {
+    Vec<T, N> y;
+#if defined(__CUDA_ARCH__)
+    if constexpr (N % 2 == 0 && std::is_same_v<T, bf16>) {
+#pragma unroll
+        for (int k = 0; k < N; k += 2) {
+            uint32_t two;
+            asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(x[k + 1]), "f"(x[k]));
+            memcpy(&y[k], &two, 4);
+        }
+    } else
+#endif
+    {
+        FOR_VEC(k, N) y[k] = static_cast<T>(x[k]);
+    }
+    return y;
+}
+
+// Whether W-wide accesses are possible: every row starts at a multiple of W elements of T.
+template <typename T, int W, typename... P>
+bool vec_aligned(int64_t row_length, const P*... pointers) {
+    if (row_length % W != 0) return false;
+    return ((reinterpret_cast<uintptr_t>(pointers) % (sizeof(P) * W) == 0) && ...);
+}
+
+}  // namespace teon

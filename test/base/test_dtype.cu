@@ -1,0 +1,167 @@
+// Conversions of the storage types, on the host and inside a kernel, against references that share nothing with them.
+#include "base/dtype.h"
+#include "base/integer.h"
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "runtime/simt.h"
+#include "test/support/compare.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+// A binary floating point format by its definition, in double arithmetic.
+struct Format {
+    int exponent_bits, mantissa_bits;
+    int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+    int smallest() const { return 1 - bias() - mantissa_bits; }  // exponent of the smallest subnormal
+
+    // The value that the bits stand for.
+    double decode(uint32_t bits) const {
+        const uint32_t mantissa = bits & ((1u << mantissa_bits) - 1);
+        const int exponent = static_cast<int>(bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
+        const double sign = bits >> (exponent_bits + mantissa_bits) & 1 ? -1.0 : 1.0;
+        if (exponent == (1 << exponent_bits) - 1)
+            return sign *
+                   (mantissa ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity());
+        if (exponent == 0) return sign * std::ldexp(mantissa, smallest());
+        return sign * std::ldexp(1.0 + std::ldexp(mantissa, -mantissa_bits), exponent - bias());
+    }
+
+    // x rounded to the nearest value of the format, ties to even; not for NaN.
+    double round(double x) const {
+        if (x == 0 || std::isinf(x)) return x;
+        const int exponent = std::max(std::ilogb(x) - mantissa_bits, smallest());
+        const double rounded = std::ldexp(std::nearbyint(std::ldexp(x, -exponent)), exponent);
+        const double limit = std::ldexp(1.0, bias() + 1);
+        return std::abs(rounded) >= limit ? std::copysign(std::numeric_limits<double>::infinity(), x) : rounded;
+    }
+};
+
+template <typename T>
+Format format_of;
+template <>
+inline const Format format_of<bf16> = {8, 7};
+template <>
+inline const Format format_of<f16> = {5, 10};
+
+// Floats of all kinds: around every value of T and every midpoint between two, NaN, and random bits.
+template <typename T>
+std::vector<float> inputs() {
+    std::vector<float> x;
+    const auto add_around = [&](double v) {
+        const float f = static_cast<float>(v);
+        for (float y : {f, std::nextafter(f, -INFINITY), std::nextafter(f, INFINITY)}) x.push_back(y);
+    };
+    for (uint32_t bits = 0; bits < 65536; ++bits) {
+        const double v = format_of<T>.decode(bits), next = format_of<T>.decode((bits + 1) & 0xffffu);
+        if (std::isnan(v)) continue;
+        add_around(v);
+        if (std::isfinite(v) && std::isfinite(next) && std::signbit(v) == std::signbit(next))
+            add_around((v + next) / 2);
+    }
+    for (const float v : {65504.0f, 65519.996f, 65520.0f, 3.4e38f, 3.3961776e38f, 1e-45f, 5.9604645e-8f, 2.9802322e-8f})
+        for (const float sign : {1.0f, -1.0f}) add_around(sign * v);
+    for (const uint32_t bits : {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xff800001u, 0x7fffffffu, 0x7f80ffffu})
+        x.push_back(bits_float(bits));
+    std::mt19937 engine(7);
+    for (int i = 0; i < 1000000; ++i) x.push_back(bits_float(static_cast<uint32_t>(engine())));
+    std::uniform_real_distribution<float> exponent(-26.0f, 17.0f);  // the range of f16
+    for (int i = 0; i < 200000; ++i) x.push_back(std::exp2(exponent(engine)) * (engine() % 2 ? 1.0f : -1.0f));
+    return x;
+}
+
+template <typename T>
+__global__ void convert_kernel(uint16_t* narrow, float* wide, const float* in, int64_t n) {
+    wait_for_earlier_kernels();
+    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const T y(in[i]);
+    narrow[i] = y.bits;
+    wide[i] = y;
+}
+
+template <typename T>
+void check_to_float() {
+    for (uint32_t bits = 0; bits < 65536; ++bits) {
+        T x;
+        x.bits = static_cast<uint16_t>(bits);
+        const double expected = format_of<T>.decode(bits);
+        const float y = x;
+        if (std::isnan(expected) ? !std::isnan(y) : !(y == expected && std::signbit(y) == std::signbit(expected)))
+            FAIL("0x" << std::hex << bits << " is " << y << " instead of " << expected);
+        const T back(y);
+        if (std::isnan(y) ? !std::isnan(static_cast<float>(back)) : back.bits != bits)
+            FAIL("0x" << std::hex << bits << " comes back as 0x" << back.bits);
+    }
+}
+
+template <typename T>
+void check_from_float() {
+    const std::vector<float> x = inputs<T>();
+    for (const float v : x) {
+        const T narrow(v);
+        const float y = narrow;
+        if (std::isnan(v) && narrow.bits != 0x7fff) FAIL("NaN becomes 0x" << std::hex << narrow.bits);
+        if (std::isnan(v)) continue;
+        const double expected = format_of<T>.round(v);
+        if (!(y == expected && std::signbit(y) == std::signbit(v)))
+            FAIL(v << " (0x" << std::hex << float_bits(v) << ") is rounded to " << y << " instead of " << expected);
+    }
+}
+
+template <typename T>
+void check_in_kernel() {
+    const std::vector<float> x = inputs<T>();
+    const int64_t n = static_cast<int64_t>(x.size());
+    Stream stream;
+    Guarded<float> in(x, stream), wide(n, stream);
+    Guarded<uint16_t> narrow(n, stream);
+    launch<convert_kernel<T>>({ceil_div(n, 256), 256}, stream, narrow.data(), wide.data(), in.data(), n);
+    std::vector<uint16_t> expected(x.size());
+    std::vector<float> expected_wide(x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+        const T y(x[i]);
+        expected[i] = y.bits;
+        expected_wide[i] = y;
+    }
+    REQUIRE(same_bits(narrow.get(), expected));
+    REQUIRE(same_bits(wide.get(), expected_wide));
+}
+
+}  // namespace
+
+TEST_CASE("runtime/dtype: all 65536 bf16 and f16 values become the float they stand for, and come back") {
+    check_to_float<bf16>();
+    check_to_float<f16>();
+}
+
+TEST_CASE("runtime/dtype: floats are rounded to the nearest bf16 or f16, ties to even, NaN to NaN") {
+    check_from_float<bf16>();
+    check_from_float<f16>();
+}
+
+TEST_CASE("runtime/dtype: a kernel rounds as the host does") {
+    check_in_kernel<bf16>();
+    check_in_kernel<f16>();
+}
+
+TEST_CASE("runtime/dtype: vectors move whole and know their alignment") {
+    alignas(64) float data[32];
+    for (int i = 0; i < 32; ++i) data[i] = static_cast<float>(i);
+    const auto v = load_vec<4>(data + 4);
+    for (int i = 0; i < 4; ++i) REQUIRE(v[i] == static_cast<float>(4 + i));
+    store_vec(data + 12, v);
+    REQUIRE(data[15] == 7.0f);
+    REQUIRE(data[16] == 16.0f);
+    REQUIRE(vec_aligned<float, 4>(32, data, data + 4));
+    REQUIRE_FALSE(vec_aligned<float, 4>(32, data, data + 1));
+    REQUIRE_FALSE(vec_aligned<float, 4>(33, data));
+    REQUIRE_FALSE(vec_aligned<float, 8>(32, data + 4));
+}

@@ -1,0 +1,23 @@
+// f16 against the compiler's own type; a file for g++, since nvcc does not know it.
+#include <bit>
+#include <cmath>
+
+#include "base/dtype.h"
+#include "test/support/skip.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+
+TEST_CASE("runtime/dtype: f16 rounds as the compiler's _Float16") {
+#if defined(__FLT16_MANT_DIG__)
+    for (uint64_t u = 0; u < uint64_t{1} << 32; u += 101) {
+        const float x = bits_float(static_cast<uint32_t>(u));
+        const auto expected = std::bit_cast<uint16_t>(static_cast<_Float16>(x));
+        if (std::isnan(x) ? !std::isnan(static_cast<float>(f16(x))) : f16(x).bits != expected)
+            FAIL(x << " becomes 0x" << std::hex << f16(x).bits << " instead of 0x" << expected);
+    }
+#else
+    SKIP_TEST("this compiler has no _Float16 for this machine");
+#endif
+}

@@ -1,0 +1,401 @@
+"""bench/model_gpu.py and its modules: what is read from compiled code, what is made of it, what it is fitted to."""
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+import bench_gpu
+import calibration
+import compiled_counts
+import gpu_rules
+import model_gpu
+
+# A loop of 4 instructions that copies 16 bytes, inside of one that does nothing else but go round; then a tail.
+CODE = """
+		Function : _ZN4teon11copy_kernelILi8EEEvPfPKf
+        /*0000*/                   LDC R1, c[0x0][0x28] ;          /* 0x00000a00ff017b82 */
+        /*0010*/                   MOV R2, R3 ;
+        /*0020*/                   LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0030*/                   FADD R4, R4, R5 ;
+        /*0040*/                   STG.E.128 desc[UR4][R6.64], R4 ;
+        /*0050*/              @!P0 BRA 0x20 ;
+        /*0060*/              @P1  BRA `(.L_x_1) ;
+        /*0070*/              @P2  BRA 0x10 ;
+        /*0080*/                   LDG.E R4, desc[UR4][R2.64] ;
+        /*0090*/                   EXIT ;
+        /*00a0*/                   BRA 0xa0;
+        /*00b0*/                   NOP;
+"""
+KERNEL = {"name": "copy", "file": "kernels/copy.cu", "function": "copy_kernel<8>", "times": "2", "elements": "N",
+          "anchor": "LDG.E.128", "per": 4, "loops": 1, "bytes": "8*N", "minimum": "4*N"}
+MACHINE = {"flops": 100e12, "half_k": 0.0, "overlap": 0.25, "tensor": 100e12, "bytes": 1e12, "link": 1e11,
+           "issue": 1e12, "launch": 0.0, "multiprocessors": 100, "architecture": "sm_90a"}
+
+
+def table(**changes):
+    return {"shape": {"B": 2, "T": 512, "S": 1}, "machine": {"M": MACHINE}, "linear": [],
+            "kernel": [{**KERNEL, **changes}]}
+
+
+def published_points():
+    """Those of measured_gpu.toml that `make bench-gpu` did not add."""
+    points = calibration.load()
+    return {**points, **{kind: [point for point in points[kind] if point["program"] != calibration.OURS]
+                         for kind in calibration.FIGURES}}
+
+
+COMMITTED = model_gpu.load(points=published_points())
+
+
+def shown(test):
+    """What pages and README state: the fit to all points, unless this machine has just added its own."""
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", calibration.POINTS], cwd=ROOT, check=False,
+                             capture_output=True)
+    if changed.returncode == 1:
+        test.skipTest("bench/measured_gpu.toml has points that are not committed; pages state the fit without them")
+    return model_gpu.load()
+
+
+class Counting(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.tool = self.folder / "cuobjdump"
+        self.tool.write_text(f"#!/bin/bash\ncat <<'END'\n{CODE}\nEND\n")
+        self.tool.chmod(0o755)
+        (self.folder / "kernels").mkdir()
+        (self.folder / "kernels/copy.cu.o").touch()
+
+    def test_the_innermost_loop_with_the_anchor_is_counted_per_element(self):
+        counts = compiled_counts.count_all(table(), self.folder, self.tool)
+        self.assertEqual(counts, {"copy": {"sm_90a": [1.0, 8.0]}})
+
+    def test_without_loops_the_whole_kernel_is_counted(self):
+        counts = compiled_counts.count_all(table(loops=0), self.folder, self.tool)
+        self.assertEqual(counts["copy"]["sm_90a"], [11 / 4, 36 / 4])
+
+    def test_loops_that_share_the_elements_count_as_one(self):
+        code = [(0, "HMMA R0"), (16, "HMMA R0"), (32, "HMMA R0"), (48, "FADD R0"), (64, "BRA 0x0"), (80, "HMMA R0"),
+                (96, "BRA 0x50")]
+        kernel = {**KERNEL, "anchor": "HMMA", "per": 1, "loops": 2}
+        self.assertEqual(compiled_counts.count_kernel(kernel, code)[0], 5 / 3 + 2 / 1)
+        self.assertEqual(compiled_counts.count_kernel({**kernel, "share": True}, code)[0], 7 / 4)
+
+    def test_a_kernel_or_loop_that_is_not_there_is_named(self):
+        with self.assertRaisesRegex(SystemExit, "no kernel other"):
+            compiled_counts.count_all(table(function="other"), self.folder, self.tool)
+        with self.assertRaisesRegex(SystemExit, "1 loops with LDG.E.128, expected 2"):
+            compiled_counts.count_all(table(loops=2), self.folder, self.tool)
+
+    def test_growth_above_five_percent_is_reported_by_name(self):
+        known = {"copy": {"sm_90a": [1.0, 8.0]}}
+        self.assertEqual(compiled_counts.grown(known, {"copy": {"sm_90a": [1.04, 8.0]}}), [])
+        grown = lambda known, *found: compiled_counts.grown(known, {"copy": {"sm_90a": list(found)}})[0]
+        self.assertIn("copy, sm_90a: 1.06 instructions", grown(known, 1.06, 8.0))
+        self.assertIn("12.00 bytes accessed", grown(known, 1.0, 12.0))
+        self.assertIn("not in", grown({}, 1.0, 8.0))
+
+
+class Predicting(unittest.TestCase):
+    def test_a_kernel_takes_the_longest_and_its_overlap_of_the_other(self):
+        # 1024 elements: 8 KiB at 1 TB/s are 8.192 ns; 64 instructions of each by 1024 / 32 warps' lanes 2.048 ns.
+        row = gpu_rules.predict(table(), {"copy": {"sm_90a": [64.0, 8.0]}}, "M")[0]
+        self.assertAlmostEqual(row.seconds * 1e9, 8.192 + 2.048 / 4)
+        self.assertAlmostEqual(row.limit * 1e9, 4.096)
+        self.assertAlmostEqual(gpu_rules.total([row]) * 1e9, 2 * (8.192 + 0.512))
+
+    def test_formulas_know_the_multiprocessors(self):
+        self.assertEqual(gpu_rules.predict(table(bytes="8*SM"), {}, "M")[0].bytes, 800)
+
+    def test_a_product_of_few_tiles_leaves_multiprocessors_idle_unless_it_is_searched(self):
+        one = table()
+        one["kernel"] = []
+        one["linear"] = [{"name": "x", "times": "1", "rows": "8192", "out": "1280", "in": "640"}]  # dW: 50 tiles of 100
+        one["shape"]["B"] = 16
+        found, first = (gpu_rules.predict(one, {}, "M", searched)[2] for searched in (True, False))
+        arithmetic = 2 * 8192 * 1280 * 640 / 100e12
+        self.assertAlmostEqual((first.seconds - found.seconds) / arithmetic, 1)
+
+    def test_a_weight_gradient_is_added_to_but_in_the_first_rows_of_a_step(self):
+        one = table()
+        one["kernel"] = []
+        one["linear"] = [{"name": "x", "times": "1", "rows": "N/2", "out": "64", "in": "32"}]
+        moved = lambda S: gpu_rules.predict(one, {}, "M", shape={"B": 2, "T": 512, "S": S})[2].bytes
+        written = 2 * 512 * (64 + 32) + 4 * 64 * 32
+        self.assertAlmostEqual(moved(1), written + 4 * 64 * 32 / 2)
+        self.assertAlmostEqual(moved(4), written + 4 * 64 * 32 * 7 / 8)
+
+    def test_a_product_has_half_of_its_rate_at_half_k(self):
+        one = {**table(), "machine": {"M": {**MACHINE, "half_k": 64.0}}, "kernel": []}
+        one["linear"] = [{"name": "x", "times": "1", "rows": "65536", "out": "12800", "in": "64"}]  # many tiles
+        forward = gpu_rules.predict(one, {}, "M", shape={"B": 64, "T": 1024, "S": 1})[0]
+        moved = 2 * (65536 * 64 + 12800 * 64 + 65536 * 12800)
+        self.assertAlmostEqual(forward.seconds * 1e3, 1e3 * max(2 * forward.flops / 100e12, moved / 1e12))
+
+    def test_products_read_the_residual_stream_that_they_add_to(self):
+        committed, counts, _ = COMMITTED
+        s = committed["shape"]
+        rows = gpu_rules.predict(committed, counts, "H200")
+        without = {**committed, "linear": [{**linear, "residual": False} for linear in committed["linear"]]}
+        moved = lambda rows: sum(row.times * row.bytes for row in rows)
+        read = moved(rows) - moved(gpu_rules.predict(without, counts, "H200"))
+        self.assertEqual(read, 2 * s["L"] * 2 * s["B"] * s["T"] * s["C"])  # 24 times 100 MB
+        saved = gpu_rules.total(rows) - gpu_rules.total(gpu_rules.predict(without, counts, "H200"))
+        self.assertAlmostEqual(1e3 * saved, 1e3 * read / committed["machine"]["H200"]["bytes"])
+
+    def test_attention_is_one_pass_where_heads_fill_the_device(self):
+        committed, counts, _ = COMMITTED
+        backward = lambda **shape: [
+            row.name for row in gpu_rules.predict(committed, counts, "H100", shape={**committed["shape"], **shape})
+            if row.times and ("pass" in row.name)]
+        self.assertEqual(backward(), ["attention backward, one pass"])
+        self.assertEqual(len(backward(B=16)), 2)  # 192 heads in two rounds of 132
+        self.assertEqual(len(backward(B=128, T=512)), 2)
+
+    def test_several_gpus_share_the_update_and_send(self):
+        committed, counts, _ = COMMITTED
+        shape = model_gpu.rank_shape(committed, 8)
+        rows = {row.name: row for row in gpu_rules.predict(committed, counts, "H200", shape=shape)}
+        self.assertEqual(rows["AdamW"].bytes, 30 * shape["P"] / 8)
+        m = committed["machine"]["H200"]
+        self.assertAlmostEqual(rows["weights from their owners"].seconds,
+                               2 * shape["P"] * 7 / 8 / m["link"] + m["launch"])
+        self.assertTrue(all(row.times == 0 for row in gpu_rules.predict(committed, counts, "H200")
+                            if "owners" in row.name))
+        with self.assertRaisesRegex(SystemExit, "--ranks 3: must divide the step's 8 micro-steps"):
+            model_gpu.rank_shape(committed, 3)
+
+    def test_every_stack_has_one_owner(self):
+        committed, _, _ = COMMITTED
+        owners = gpu_rules.placed(committed, 8)
+        counts = {stack["name"]: int(gpu_rules.evaluate(stack["count"], committed["shape"]))
+                  for stack in committed["stack"]}
+        self.assertEqual({name: sum(owned[name] for owned in owners) for name in counts}, counts)
+        self.assertLessEqual(max(owned.total() for owned in owners), 8)
+
+    def test_a_symmetric_product_goes_to_whoever_is_faster_or_by_the_rule(self):
+        # 100 matrices of 3 x 3 tiles on 100 multiprocessors: 6 rounds of ours, 9 of the library's, and a mirror image.
+        one = {**table(), "stack": [{"name": "x", "count": "100", "side": "384", "long": "384", "form": "standard",
+                                     "kernel": "ours"}]}
+        gram, squares, apply = gpu_rules.newton_schulz(one, {"ours": {"sm_90a": [0.0, 0.0]}}, "M")
+        tile, square = 2 * 128 * 128 * 384 / 1e12, 2 * 100 * 384 * 384 / 1e12
+        self.assertAlmostEqual(gram.kernel * 1e6, 1e6 * (6 * tile + 2 * square / 4))
+        self.assertAlmostEqual(gram.library * 1e6, 1e6 * (9 * tile + square))
+        self.assertAlmostEqual(apply.library * 1e6, 1e6 * max(4 * square, 9 * tile))
+        self.assertTrue(gram.pays)
+        self.assertEqual(gpu_rules.chosen(squares), squares.kernel)
+        slower = squares._replace(kernel=2 * squares.library)
+        self.assertEqual(gpu_rules.chosen(slower), squares.library)
+        self.assertEqual(gpu_rules.chosen(slower, searched=False), slower.kernel)
+
+    def test_the_committed_table_is_whole(self):
+        committed, counts, _ = COMMITTED
+        for machine in committed["machine"]:
+            rows = gpu_rules.predict(committed, counts, machine)
+            self.assertLess(gpu_rules.total(rows, "limit"), gpu_rules.total(rows))
+        for kernel in compiled_counts.compiled(committed):
+            self.assertTrue((ROOT / kernel["file"]).exists(), kernel["file"])
+            self.assertEqual(sorted(counts[kernel["name"]]), ["sm_80", "sm_90a"], kernel["name"])
+
+    def test_gelu_within_the_products_saves_its_passes_but_not_all_that_they_move(self):
+        committed, counts, fitted = shown(self)
+        apart, within = (gpu_rules.predict(committed, counts, "H200", gelu_fusion=fused) for fused in (False, True))
+        s = committed["shape"]
+        moved = lambda rows: sum(row.times * row.bytes for row in rows)
+        # A pass reads two and writes one tensor of the MLP's width or one of each; now GELU's input is written beside
+        # its output, read with the derivative, and what the derivative gives is read for the bias's gradient.
+        width, sums = 2 * s["B"] * s["T"] * s["F"], 4 * s["F"] * (2 * 1024 - 2 * 256)
+        self.assertAlmostEqual((moved(apart) - moved(within)) / s["L"], 5 * width - 3 * width + sums, delta=1)
+        page = (ROOT / "docs/gpu_step.md").read_text(encoding="utf-8")
+        saved, rate = (gpu_rules.total(apart) - gpu_rules.total(within),
+                       gpu_rules.tokens_per_second(committed["shape"], gpu_rules.total(within)))
+        low, high = calibration.interval(fitted, rate / 1000)
+        for stated in (f"saves {1000 * saved:.1f} ms per micro-step",
+                       f"prediction is {rate / 1000:.0f}k ({low:.0f} to {high:.0f}k) tokens/s"):
+            self.assertTrue(stated in page, stated)
+
+    def test_the_pages_show_the_tables(self):
+        shown(self)
+        for page, command in (("gpu_step", []), ("gpu_step", ["calibrate"]), ("eight_gpus", ["ranks"])):
+            printed = subprocess.run([sys.executable, ROOT / "bench/model_gpu.py", "--markdown", *command],
+                                     capture_output=True, text=True, check=True).stdout
+            self.assertTrue(printed in (ROOT / f"docs/{page}.md").read_text(encoding="utf-8"), f"{page}: {command}")
+
+    def test_the_readme_states_the_prediction_with_its_range(self):
+        committed, counts, fitted = shown(self)
+        readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+        for machine in ("H200", "H100"):
+            speed = gpu_rules.tokens_per_second(committed["shape"],
+                                                gpu_rules.total(gpu_rules.predict(committed, counts, machine))) / 1000
+            low, high = calibration.interval(fitted, speed)
+            stated = f"{speed:.0f}k ({low:.0f} to {high:.0f}k)"
+            self.assertTrue(stated in readme, stated)
+        shape = model_gpu.rank_shape(committed, 8)
+        rows = gpu_rules.predict(committed, counts, "H200", shape=shape)
+        all_speed = 8 * gpu_rules.tokens_per_second(shape, gpu_rules.total(rows)) / 1e6
+        low, high = calibration.interval(fitted, all_speed)
+        stated = f"{all_speed:.1f} million ({low:.1f} to {high:.1f})"
+        self.assertTrue(stated in readme, stated)
+
+    def test_without_a_disassembler_the_check_is_skipped_by_name(self):
+        result = subprocess.run([sys.executable, ROOT / "bench/model_gpu.py", "check", "build"], capture_output=True,
+                                text=True, env={"PATH": "/nowhere", "HOME": "/nowhere"}, check=False)
+        if "SKIPPED" not in result.stdout:
+            self.skipTest("this machine has cuobjdump in a place that is looked at")
+        self.assertEqual(result.returncode, 0)
+
+
+def points(**more):
+    """One step of a program that moves 8 bytes a token, and its model."""
+    step = {"program": "p", "gpu": "M", "model": "m", "B": 2, "T": 512, "S": 1, "W": 1, "tokens_per_s": 1e11,
+            "source": "here"}
+    return {"model": {"m": {}}, "program": {"p": {"linear": [], "kernel": [
+        {"name": "pass", "times": "1", "bytes": "8*N"}]}}, "step": [step], "attention": [], "kernel": [], **more}
+
+
+def published(program, which, tflops, causal=True):
+    return {"program": program, "gpu": "M", "pass": which, "causal": causal, "HS": 64, "T": [1024], "tflops": [tflops],
+            "source": "here"}
+
+
+class Calibrating(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name) / "measured.toml"
+        self.published = calibration.POINTS.read_text(encoding="utf-8").split("# ---- added by make bench-gpu")[0]
+        self.path.write_text(self.published, encoding="utf-8")
+
+    def test_the_error_of_a_step_is_that_of_its_tokens_per_second(self):
+        # 1024 tokens of 8 bytes at 1 TB/s are 8.192 ns: 1.25e11 tokens/s, where 1e11 were measured.
+        (checked,) = calibration.check(table(), {}, points())
+        self.assertAlmostEqual(checked.predicted, 1.25e11)
+        self.assertAlmostEqual(calibration.error(checked), math.log(1.25))
+
+    def test_the_rate_of_a_backward_pass_follows_from_both_passes(self):
+        # 2 products in 2/200 and 5 in 5/100 of a second: 7 in 0.06, 116.7 of them a second.
+        self.assertAlmostEqual(calibration.backward_of(200, 7 / 0.06), 100)
+
+    def test_attention_of_a_program_takes_the_published_rate(self):
+        reference = "FlashAttention-2"
+        tables = [published("a", "both", 119), published(reference, "forward", 200),
+                  published(reference, "both", 7 / 0.06), published(reference, "backward", 125, False),
+                  published("b", "forward", 300), published("b", "backward", 250, False)]
+        rates = lambda program: calibration.attention_rates(points(attention=tables), program, "M", 1024, 64)
+        self.assertEqual(rates("a"), (119, 119))
+        forward, backward = rates("b")
+        self.assertEqual(forward, 300)
+        self.assertAlmostEqual(backward, 250 * 100 / 125)  # FlashAttention-2 loses a fifth by the mask
+
+    def test_the_fit_finds_the_rates_that_made_the_points(self):
+        committed, counts, _ = COMMITTED
+        made = published_points()
+        true = calibration.with_rates(committed, {"sm_80": 220e12, "sm_90a": 640e12}, 150.0, 0.5)
+        for point in made["attention"]:
+            if (point["program"], point["HS"], point["causal"]) == ("FlashAttention-2", 64, True):
+                point["tflops"] = [calibration.ours_at(true, counts, point["gpu"], point["pass"], T, 64)[0]
+                                   for T in point["T"]]
+        for point, step in zip(made["step"], calibration.check(true, counts, made)):
+            point["tokens_per_s"] = step.predicted
+        found = calibration.fit(committed, counts, made)
+        self.assertAlmostEqual(found.rates["sm_80"] / 220e12, 1, places=3)
+        self.assertAlmostEqual(found.rates["sm_90a"] / 640e12, 1, places=3)
+        self.assertAlmostEqual(found.half_k, 150, delta=1)
+        self.assertAlmostEqual(found.overlap, 0.5, places=3)
+        self.assertLess(found.spread["step"], 1e-3)
+
+    def test_least_squares_stays_within_its_limits(self):
+        errors = lambda values: [values[0] - 3, values[0] + values[1] - 4]
+        found = lambda *limits: [round(x, 6) for x in calibration.least_squares(errors, [0.0, 0.5], limits)]
+        self.assertEqual(found((-9, 9), (-9, 9)), [3, 1])
+        self.assertEqual(found((-9, 2), (0, 1)), [2, 1])
+
+    def test_ranges_hold_nineteen_of_twenty_published_points(self):
+        _, _, fitted = COMMITTED
+        for kind in ("step", "attention"):
+            group = [point for point in fitted.checked if point.kind == kind and point.fits]
+            inside = [low <= point.measured <= high for point in group
+                      for low, high in [calibration.interval(fitted, point.predicted, kind)]]
+            self.assertGreaterEqual(len(group), 8)
+            self.assertGreaterEqual(sum(inside), 0.95 * len(inside), kind)
+
+    def test_a_step_that_the_fit_lacks_is_predicted_as_well_as_the_page_says(self):
+        table, counts, _ = shown(self)
+        points, errors, inside, speeds = calibration.load(), [], 0, []
+        for left_out in points["step"]:
+            others = [point for point in points["step"] if point is not left_out]
+            fitted = calibration.fit(table, counts, {**points, "step": others})
+            rated = calibration.with_rates(table, fitted.rates, fitted.half_k, fitted.overlap)
+            (point, *_) = calibration.check(rated, counts, {**points, "step": [left_out]})
+            errors.append(calibration.error(point))
+            low, high = calibration.interval(fitted, point.predicted)
+            inside += low <= point.measured <= high
+            speeds.append(gpu_rules.tokens_per_second(table["shape"], gpu_rules.total(
+                gpu_rules.predict(rated, counts, "H200"))) / 1000)
+        mean = math.expm1(math.sqrt(sum(error * error for error in errors) / len(errors)))
+        page = " ".join((ROOT / "docs/gpu_step.md").read_text(encoding="utf-8").split())
+        for stated in (f"an error of {mean:.1%} (root of mean square), at most {math.expm1(max(map(abs, errors))):.0%}",
+                       f"{inside} of {len(errors)} are in the range of that fit",
+                       f"moves between {min(speeds):.0f}k and {max(speeds):.0f}k"):
+            self.assertTrue(stated in page, stated)
+
+    def test_a_range_is_two_standard_deviations(self):
+        fitted = calibration.Fit({}, 0, 0, {"step": math.log(1.1) / 2}, [])
+        low, high = calibration.interval(fitted, 100)
+        self.assertAlmostEqual(high, 110)
+        self.assertAlmostEqual(low, 100 / 1.1)
+
+    def test_the_first_rates_were_too_kind(self):
+        committed, counts, fitted = COMMITTED
+        first = calibration.load()["rules"]["first rates"]
+        errors = [calibration.error(point) for point in calibration.check(
+            calibration.with_rates(committed, first["rates"], first["half_k"], first["overlap"]), counts,
+            published_points()) if point.kind == "step"]
+        self.assertTrue(all(error > 0.05 for error in errors))
+        mean = sum(calibration.error(point) for point in fitted.checked if point.kind == "step") / len(errors)
+        self.assertLess(abs(mean), 0.02)
+
+    def test_what_bench_gpu_measures_is_added_and_changes_the_fit(self):
+        committed, counts, before = COMMITTED
+        prediction = bench_gpu.Prediction("NVIDIA H200")
+        self.assertEqual(prediction.known, "H200")
+        ran = [{"name": "head forward", "count": 8, "ms": ms} for ms in (2.0, 2.2, 2.1)]
+        ran += [{"name": "copy", "count": 0, "ms": 1.0}, {"name": "MLP up forward, GELU", "count": 12, "ms": 1.0},
+                {"name": "norm forward", "count": 25, "ms": None}]
+        ours = [{"T": 1024, "attention": kind, "tokens": 65536, "ms": ms}
+                for kind, ms in (("flash", 160), ("gemm", 300))]
+        added = bench_gpu.measured_points(ran, ours, prediction, "2026-11-23")
+        self.assertEqual([kind for kind, _ in added], ["kernel", "step"])
+        calibration.append(added, self.path)
+        calibration.append([("kernel", {**added[0][1], "us": 2500})], self.path)
+        self.assertTrue(self.path.read_text(encoding="utf-8").startswith(self.published))
+        loaded = calibration.load(self.path)
+        self.assertEqual([(point["name"], point["us"]) for point in loaded["kernel"]], [("head forward", 2500)])
+        self.assertEqual(loaded["step"][-1]["tokens_per_s"], 409600)
+        after = calibration.fit(committed, counts, loaded)
+        own = [point for point in after.checked if point.program == "teon.cu"]
+        self.assertEqual([(point.kind, point.gpu) for point in own], [("step", "H200"), ("kernel", "H200")])
+        rate = lambda fitted: fitted.rates["sm_90a"] * 768 / (768 + fitted.half_k)
+        self.assertLess(rate(after), 0.95 * rate(before))
+        self.assertGreater(after.spread["step"], 0)
+
+    def test_a_gpu_that_the_table_lacks_is_predicted_as_an_h200_but_adds_nothing(self):
+        prediction = bench_gpu.Prediction("NVIDIA GeForce RTX 4090")
+        self.assertEqual((prediction.known, prediction.machine), (None, "H200"))
+
+    def test_a_gpu_of_a_point_that_the_table_lacks_is_named(self):
+        one = points()
+        one["step"][0]["gpu"] = "N"
+        with self.assertRaisesRegex(SystemExit, "step 1 is of N, which model_gpu.toml lacks; it has M"):
+            calibration.check(table(), {}, one)
+
+    def test_a_figure_that_is_no_number_is_named(self):
+        for bad in ("nan", "0", "-1", "inf"):
+            self.path.write_text(f'[[kernel]]\nprogram = "teon.cu"\ngpu = "H100"\nname = "x"\nus = {bad}\n')
+            with self.assertRaisesRegex(SystemExit, "us of kernel 1 is .*; it must be above 0"):
+                calibration.load(self.path)

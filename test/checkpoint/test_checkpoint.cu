@@ -1,0 +1,711 @@
+#include "checkpoint/checkpoint.h"
+
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <random>
+#include <set>
+
+#include "checkpoint/checkpoint_writer.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/weights.h"
+#include "model/decoder.h"
+#include "model/gpt2.h"
+#include "model/llama.h"
+#include "test/support/compare.h"
+#include "test/support/skip.h"
+#include "test/support/temp_dir.h"
+
+#include "test/support/catch.h"
+#include "test/support/fuzz.h"
+
+using namespace teon;
+using namespace teon::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+DecoderConfig small_config(bool llama, int L = 2) {
+    DecoderConfig c = llama ? llama_config("tiny") : gpt2_config("tiny");
+    c.L = L;
+    c.C = 8;
+    c.NH = c.NKV = 2;
+    c.F = 13;  // stored with padding
+    c.V = 11;
+    c.max_T = 4;
+    return c;
+}
+
+// A model with an optimizer, both filled with distinct numbers that no initialization gives.
+struct Trained {
+    Context ctx;
+    DecoderConfig config;
+    std::unique_ptr<Model> model;
+    std::unique_ptr<Optimizer> optimizer;
+
+    explicit Trained(uint64_t seed, Method method = Method::teon, bool llama = false, DType dtype = DType::f32,
+                     int L = 2)
+        : config(small_config(llama, L)), model(make_decoder(config, {1, 4, dtype}, ctx)) {
+        OptimizerOptions o;
+        o.method = method;
+        o.ns_dtype = DType::f32;
+        optimizer = std::make_unique<Optimizer>(model->params(), o, ctx);
+        fill(seed);
+    }
+    void fill(uint64_t seed) {
+        for (int i = 0; i < model->table().count(); ++i)
+            put(model->params().master(i), model->table()[i].size(), seed++);
+        model->params().sync_work(ctx.stream);
+        for (const StateTensor& t : optimizer->state()) put(t.data, int64_t{t.rows} * t.cols, seed++);
+    }
+    // As training leaves it.
+    void clear_padding() {
+        for (int i = 0; i < model->table().count(); ++i) {
+            const ParamRow& row = model->table()[i];
+            std::vector<float> values(static_cast<size_t>(row.size()));
+            download(values.data(), model->params().master(i), row.size(), ctx.stream);
+            ctx.stream.synchronize();
+            for (int64_t at = 0; at < row.size(); ++at)
+                if (at / row.cols >= row.logical_rows || at % row.cols >= row.logical_cols)
+                    values[static_cast<size_t>(at)] = 0;
+            upload(model->params().master(i), values.data(), row.size(), ctx.stream);
+            ctx.stream.synchronize();
+        }
+        model->params().sync_work(ctx.stream);
+    }
+    void put(float* to, int64_t n, uint64_t seed) {
+        const std::vector<float> values = random_values<float>(n, seed);
+        upload(to, values.data(), n, ctx.stream);
+        ctx.stream.synchronize();
+    }
+    // Every float that a checkpoint must bring back, padding included.
+    std::vector<float> bits() {
+        std::vector<float> all;
+        auto add = [&](const float* from, int64_t n) {
+            all.resize(all.size() + static_cast<size_t>(n));
+            download(all.data() + all.size() - n, from, n, ctx.stream);
+            ctx.stream.synchronize();
+        };
+        for (int i = 0; i < model->table().count(); ++i) add(model->params().master(i), model->table()[i].size());
+        for (const StateTensor& t : optimizer->state()) add(t.data, int64_t{t.rows} * t.cols);
+        return all;
+    }
+    CheckpointPlan plan(const std::string& folder) const {
+        CheckpointPlan p;
+        p.run_folder = folder;
+        p.hf_config = hf_config(config, 10);
+        p.extra_files = {{"tokenizer/tokens.bin", "tokens"}, {"tokenizer.json", "{}"}};
+        return p;
+    }
+    SaveResult save(const std::string& folder, int64_t step, FileOps& files) {
+        CheckpointWriter writer(plan(folder), model->params(), optimizer->state(), files);
+        writer.save(state(step), ctx.stream);
+        return *writer.result(true);
+    }
+    static TrainingState state(int64_t step) {
+        TrainingState s;
+        s.step = step;
+        s.tokens = 1000 * step;
+        s.next_sample = 10 * step + 3;
+        s.control.updates = static_cast<int>(step) - 1;
+        s.control.skipped_in_row = 1;
+        s.control.loss_stats = {0.1f, 1e-30f, 17};
+        s.control.grad_norm_stats = {1e30f, 0.3f, 128};
+        s.run = {{"options", {{"lr", 0.1f}}}};
+        s.log = {1000 * step, 0xfedcba9876543210};
+        return s;
+    }
+};
+
+// File operations that can be told to fail; nothing is synced, as the tests do not pull the plug.
+struct FaultyFiles : FileOps {
+    enum Kind { error, short_write, crash };
+    int64_t calls = 0, fault_at = -1;  // the call that fails; a crash also fails every call after it
+    Kind kind = error;
+    int code = EIO;
+    bool happened = false;
+
+    bool fails() {
+        const bool now = calls++ == fault_at;
+        happened |= now;
+        if (now || (happened && kind == crash)) errno = code;
+        return kind == crash ? happened : now && kind == error;
+    }
+    int make_folder(const std::string& path) override { return fails() ? -1 : FileOps::make_folder(path); }
+    int create(const std::string& path) override { return fails() ? -1 : FileOps::create(path); }
+    ssize_t write(int file, const void* data, size_t bytes) override {
+        const int64_t call = calls;
+        const bool failed = fails();
+        if (failed || call == fault_at) {  // a part is written even if the machine stops within the call
+            const ssize_t n = FileOps::write(file, data, kind == error ? 0 : (bytes + 1) / 2);
+            return failed ? -1 : n;
+        }
+        return FileOps::write(file, data, bytes);
+    }
+    int sync(int) override { return fails() ? -1 : 0; }
+    int close(int file) override {
+        const bool failed = fails();
+        const int status = FileOps::close(file);
+        return failed ? -1 : status;
+    }
+    int sync_path(const std::string&) override { return fails() ? -1 : 0; }
+    int rename(const std::string& from, const std::string& to) override {
+        return fails() ? -1 : FileOps::rename(from, to);
+    }
+    int remove_folder(const std::string& path) override { return fails() ? -1 : FileOps::remove_folder(path); }
+};
+
+std::string content(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+}
+void replace(const std::string& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc)
+        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+std::vector<std::string> files_of(const std::string& folder) {
+    std::vector<std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(folder))
+        if (entry.is_regular_file()) files.push_back(fs::relative(entry.path(), folder).string());
+    std::sort(files.begin(), files.end());
+    return files;
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint/checkpoint: what is read is what was written, bit for bit") {
+    for (Method method : {Method::adamw, Method::lion, Method::muon, Method::normuon, Method::teon})
+        for (bool llama : {false, true})
+            for (DType dtype : {DType::f32, DType::bf16}) {
+                TempDir folder;
+                FaultyFiles files;
+                Trained saved(1, method, llama, dtype), loaded(1000, method, llama, dtype);
+                const SaveResult result = saved.save(folder.path(), 7, files);
+                REQUIRE(result.fault == "");
+                REQUIRE(result.folder == folder / "step_00000007");
+                const FoundCheckpoint found = find_checkpoint(folder.path());
+                REQUIRE(found.folder == result.folder);
+                REQUIRE(found.passed_over.empty());
+                REQUIRE(to_json(read_training_state(found.folder)) == to_json(Trained::state(7)));
+                read_tensors(found.folder, loaded.model->params(), loaded.optimizer->state(), loaded.ctx.stream);
+                REQUIRE(same_bits(loaded.bits(), saved.bits()));
+                if (dtype == DType::bf16) {
+                    std::vector<bf16> a(static_cast<size_t>(saved.model->table().size())), b = a;
+                    for (auto [from, to] : {std::pair{&saved, &a}, {&loaded, &b}}) {
+                        download(to->data(), static_cast<bf16*>(from->model->params().work_all()), std::ssize(*to),
+                                 from->ctx.stream);
+                        from->ctx.stream.synchronize();
+                    }
+                    REQUIRE(std::memcmp(a.data(), b.data(), a.size() * sizeof(bf16)) == 0);
+                }
+            }
+}
+
+TEST_CASE("checkpoint/checkpoint: model.safetensors holds the weights without padding, under Hugging Face's names") {
+    for (bool llama : {false, true}) {
+        TempDir folder;
+        FaultyFiles files;
+        Trained saved(1, Method::adamw, llama), loaded(1000, Method::adamw, llama);
+        const std::string checkpoint = saved.save(folder.path(), 7, files).folder;
+        load_weights(loaded.model->params(), SafetensorsModel(checkpoint), loaded.ctx.stream);
+        loaded.ctx.stream.synchronize();
+        const ParamTable& table = saved.model->table();
+        const std::vector<float> expected = saved.bits(), found = loaded.bits();
+        int64_t begin = 0;  // of the row
+        for (int r = 0; r < table.count(); begin += table[r++].size())
+            for (int i = 0; i < table[r].logical_rows; ++i)
+                for (int j = 0; j < table[r].logical_cols; ++j) {
+                    const auto at = static_cast<size_t>(begin + int64_t{i} * table[r].cols + j);
+                    if (found[at] != expected[at]) FAIL(table[r].name << " " << i << " " << j);
+                }
+        REQUIRE(content(checkpoint + "/tokenizer/tokens.bin") == "tokens");
+        REQUIRE(content(checkpoint + "/tokenizer.json") == "{}");
+    }
+}
+
+TEST_CASE("checkpoint/checkpoint: each weight is in it once, and one of an older version holds all that it needs") {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+        TempDir folder;
+        FaultyFiles files;
+        Trained saved(1, Method::teon, false, dtype);
+        saved.clear_padding();
+        const std::string checkpoint = saved.save(folder.path(), 7, files).folder;
+        REQUIRE_FALSE(fs::exists(checkpoint + "/optimizer/master.safetensors"));
+        auto check = [&] {
+            Trained loaded(1000, Method::teon, false, dtype);
+            read_tensors(checkpoint, loaded.model->params(), loaded.optimizer->state(), loaded.ctx.stream);
+            REQUIRE(same_bits(loaded.bits(), saved.bits()));
+        };
+        check();
+        // Versions before 0.2 wrote the masters a second time, as stored, and resumed from that file alone.
+        std::vector<TensorData> tensors;
+        std::vector<float> masters = saved.bits();
+        const float* at = masters.data();
+        for (const ParamRow& row : saved.model->table().rows()) {
+            tensors.push_back({row.name, "F32", {row.rows, row.cols}, at});
+            at += row.size();
+        }
+        std::string bytes = safetensors_header(tensors, {{"format", "pt"}});
+        bytes.append(reinterpret_cast<const char*>(masters.data()), static_cast<size_t>(at - masters.data()) * 4);
+        replace(checkpoint + "/optimizer/master.safetensors", bytes);
+        fs::remove(checkpoint + "/model.safetensors");
+        check();
+    }
+}
+
+TEST_CASE("checkpoint/checkpoint: a large model is written in several files, and read back from them") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained saved(1), loaded(1000);
+    CheckpointPlan plan = saved.plan(folder.path());
+    plan.shard_bytes = 1000;
+    CheckpointWriter writer(plan, saved.model->params(), saved.optimizer->state(), files);
+    writer.save(Trained::state(7), saved.ctx.stream);
+    const SaveResult result = *writer.result(true);
+    REQUIRE(result.fault == "");
+    REQUIRE(checkpoint_fault(result.folder) == std::nullopt);
+    const std::string index = result.folder + "/model.safetensors.index.json";
+    const nlohmann::json j = nlohmann::json::parse(content(index));
+    int64_t total = 0;
+    std::set<std::string> shards;
+    for (const CheckpointTensor& t : checkpoint_tensors(saved.model->table())) {
+        const std::string file = j["weight_map"][t.name];
+        shards.insert(file);
+        total += 4 * t.elements();
+        REQUIRE(SafetensorsFile(result.folder + "/" + file).find(t.name));
+    }
+    REQUIRE(j["metadata"]["total_size"] == total);
+    REQUIRE(shards.size() > 3);
+    REQUIRE(*shards.begin() == fmt::format("model-00001-of-{:05}.safetensors", shards.size()));
+    REQUIRE_FALSE(fs::exists(result.folder + "/model.safetensors"));
+    verify_model(result.folder);
+    load_weights(loaded.model->params(), SafetensorsModel(result.folder), loaded.ctx.stream);
+    for (int r = 0; r < saved.model->table().count(); ++r) {
+        const ParamRow& row = saved.model->table()[r];
+        std::vector<float> a(static_cast<size_t>(row.size())), b = a;
+        download(a.data(), saved.model->params().master(r), row.size(), saved.ctx.stream);
+        download(b.data(), loaded.model->params().master(r), row.size(), loaded.ctx.stream);
+        saved.ctx.stream.synchronize(), loaded.ctx.stream.synchronize();
+        for (int i = 0; i < row.logical_rows; ++i)
+            for (int k = 0; k < row.logical_cols; ++k) {
+                const auto at = static_cast<size_t>(int64_t{i} * row.cols + k);
+                if (a[at] != b[at]) FAIL(row.name << " " << i << " " << k);
+            }
+    }
+    const std::string bad[][2] = {{"missing shard", "../model.safetensors"},
+                                  {"absolute", "/etc/passwd"},
+                                  {"not that shard", *shards.rbegin()},
+                                  {"no such file", "other.safetensors"}};
+    for (const auto& [what, name] : bad) {
+        nlohmann::json other = j;
+        other["weight_map"][checkpoint_tensors(saved.model->table())[0].name] = name;
+        replace(index, other.dump());
+        INFO(what);
+        REQUIRE_THROWS_AS(SafetensorsModel(result.folder), Error);
+    }
+    replace(index, "{\"weight_map\": [1]}");
+    REQUIRE_THROWS_AS(SafetensorsModel(result.folder), Error);
+}
+
+TEST_CASE("checkpoint/checkpoint: a folder that cannot be read is not one without checkpoints") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    const std::string checkpoint = run.save(folder.path(), 7, files).folder;
+    REQUIRE(find_checkpoint(folder.path() + "/none").folder.empty());
+    rlimit before;
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+    rlimit none = before;
+    none.rlim_cur = 3;
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    const auto says = [](auto f) {
+        try {
+            f();
+            return std::string("nothing");
+        } catch (const ReadError& error) { return std::string(error.what()); }
+    };
+    const std::string found = says([&] { find_checkpoint(folder.path()); }),
+                      good = says([&] { newest_good_checkpoint(folder.path()); });
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    REQUIRE(found == folder.path() + ": cannot be listed: Too many open files");
+    REQUIRE(good == found);
+    REQUIRE(find_checkpoint(folder.path()).folder == checkpoint);
+}
+
+TEST_CASE("checkpoint/checkpoint: whoever reads a model finds damage to it, and needs no training state") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    const std::string checkpoint = run.save(folder.path(), 7, files).folder, model = checkpoint + "/model.safetensors";
+    fs::remove_all(checkpoint + "/optimizer");
+    verify_model(checkpoint);
+    verify_model(model);
+    const std::string config = content(checkpoint + "/config.json"), weights = content(model);
+    replace(checkpoint + "/config.json", config + " ");
+    REQUIRE_THROWS_AS(verify_model(checkpoint), Error);
+    verify_model(model);
+    replace(checkpoint + "/config.json", config);
+    replace(model, weights.substr(0, weights.size() - 1) + "\x01");
+    REQUIRE_THROWS_AS(verify_model(checkpoint), Error);
+    REQUIRE_THROWS_AS(verify_model(model), Error);
+    fs::remove(checkpoint + "/manifest.json");
+    verify_model(checkpoint);
+}
+
+TEST_CASE(
+    "checkpoint/checkpoint: a fault at any file operation leaves a whole checkpoint, and the next save needs no help") {
+    Trained old_run(1, Method::adamw, false, DType::f32, 1), new_run(1000, Method::adamw, false, DType::f32, 1);
+    const std::vector<float> old_bits = old_run.bits(), new_bits = new_run.bits();
+    TempDir folder;
+    FaultyFiles good;
+    REQUIRE(old_run.save(folder.path(), 1, good).fault == "");
+    for (FaultyFiles::Kind kind : {FaultyFiles::error, FaultyFiles::short_write, FaultyFiles::crash})
+        for (int64_t at = 0;; ++at) {
+            FaultyFiles files;
+            files.kind = kind;
+            files.fault_at = at;
+            files.code = at % 2 ? EIO : ENOSPC;
+            const SaveResult result = new_run.save(folder.path(), 2, files);
+            INFO("fault at operation " << at << " of kind " << kind << ": " << result.fault);
+            if (!files.happened) {
+                REQUIRE(at > 20);
+                REQUIRE(result.fault == "");
+                fs::remove_all(folder / "step_00000002");
+                break;
+            }
+            if (kind == FaultyFiles::short_write)
+                REQUIRE(result.fault == "");  // the rest is written by another call
+            else
+                REQUIRE(result.fault.find(std::strerror(files.code)) != std::string::npos);
+
+            const FoundCheckpoint found = find_checkpoint(folder.path());
+            REQUIRE(found.passed_over.empty());  // no half checkpoint ever has a checkpoint's name
+            const bool renamed = found.folder == folder / "step_00000002";
+            if (!renamed) REQUIRE(found.folder == folder / "step_00000001");
+            Trained loaded(2000, Method::adamw, false, DType::f32, 1);
+            read_tensors(found.folder, loaded.model->params(), loaded.optimizer->state(), loaded.ctx.stream);
+            REQUIRE(same_bits(loaded.bits(), renamed ? new_bits : old_bits));
+
+            if (!renamed) REQUIRE(new_run.save(folder.path(), 2, good).fault == "");
+            REQUIRE(find_checkpoint(folder.path()).folder == folder / "step_00000002");
+            fs::remove_all(folder / "step_00000002");
+        }
+}
+
+TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the checkpoint before it taken (fuzz)") {
+    Trained run(1, Method::teon, false, DType::f32, 1);
+    TempDir pristine, folder;
+    FaultyFiles files;
+    REQUIRE(run.save(pristine.path(), 10, files).fault == "");
+    REQUIRE(run.save(pristine.path(), 20, files).fault == "");
+    const std::string older = folder / "step_00000010", newer = folder / "step_00000020";
+    std::mt19937_64 random(fuzz_seed(5));
+    auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+    const int rounds = fuzz_rounds(100);
+    for (int i = 0; i < rounds; ++i) {
+        fs::remove_all(older), fs::remove_all(newer);
+        fs::copy(pristine.path(), folder.path(), fs::copy_options::recursive);
+        const std::vector<std::string> names = files_of(newer);
+        const std::string name = names[below(names.size())], path = newer + "/" + name;
+        std::string bytes = content(path), how;
+        REQUIRE(!bytes.empty());
+        switch (i % 8) {
+            case 0:
+                how = "bit flip";
+                bytes[below(bytes.size())] ^= static_cast<char>(1 << below(8));
+                replace(path, bytes);
+                break;
+            case 1:
+                how = "truncation";
+                replace(path, bytes.substr(0, below(bytes.size())));
+                break;
+            case 2:
+                how = "missing";
+                fs::remove(path);
+                break;
+            case 3: {
+                std::string other;
+                do other = names[below(names.size())];
+                while (other == name);
+                how = "swapped with " + other;
+                replace(path, content(newer + "/" + other));
+                replace(newer + "/" + other, bytes);
+                break;
+            }
+            case 4:
+                how = "empty";
+                replace(path, "");
+                break;
+            case 5:
+                how = "a folder";
+                fs::remove(path);
+                fs::create_directory(path);
+                break;
+            case 6:
+                how = "a pipe";  // reading it would wait for ever
+                fs::remove(path);
+                REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+                break;
+            default:
+                how = "longer";
+                replace(path, bytes + std::string(1 + below(9), '\0'));
+        }
+        INFO(how << ": " << name);
+        const FoundCheckpoint found = find_checkpoint(folder.path());
+        REQUIRE(found.folder == older);
+        REQUIRE(found.passed_over.size() == 1);
+        REQUIRE(found.passed_over[0].first == newer);
+        const std::string& fault = found.passed_over[0].second;
+        if (i % 8 != 3)
+            REQUIRE(fault.find(path) == 0);
+        else
+            REQUIRE(fault.find(newer) == 0);  // either of the two, or manifest.json
+    }
+}
+
+TEST_CASE(
+    "checkpoint/checkpoint: a folder under another's name and a manifest that lists too little are no checkpoints") {
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    TempDir folder;
+    FaultyFiles files;
+    REQUIRE(run.save(folder.path(), 10, files).fault == "");
+    fs::copy(folder / "step_00000010", folder / "step_00000020", fs::copy_options::recursive);
+    fs::create_directories(folder / "step_00000030");
+    replace(folder / "step_00000030/manifest.json", manifest_text(30, {}));
+    const FoundCheckpoint found = find_checkpoint(folder.path());
+    REQUIRE(found.folder == folder / "step_00000010");
+    REQUIRE(found.passed_over.size() == 2);
+    REQUIRE(found.passed_over[0].second.find("lists no") != std::string::npos);
+    REQUIRE(found.passed_over[1].second.find("of step 10") != std::string::npos);
+}
+
+TEST_CASE("checkpoint/checkpoint: training goes on while a checkpoint is written, which holds what was when it began") {
+    struct Slow : FaultyFiles {
+        std::mutex mutex;
+        std::condition_variable changed;
+        bool open = false;
+        int make_folder(const std::string& path) override {
+            std::unique_lock lock(mutex);
+            changed.wait(lock, [&] { return open; });
+            return FaultyFiles::make_folder(path);
+        }
+        void let_go() {
+            std::lock_guard lock(mutex);
+            open = true;
+            changed.notify_all();
+        }
+    } files;
+    TempDir folder;
+    Trained run(1), loaded(1000);
+    const std::vector<float> before = run.bits();
+    CheckpointWriter writer(run.plan(folder.path()), run.model->params(), run.optimizer->state(), files);
+    writer.save(Trained::state(1), run.ctx.stream);
+    REQUIRE(!writer.result(false));  // in flight
+    run.fill(500);
+    const std::vector<float> after = run.bits();
+    files.let_go();
+    writer.save(Trained::state(2), run.ctx.stream);  // waits for the first
+    REQUIRE(list_checkpoints(folder.path()).front() == 1);
+    REQUIRE(writer.result(true)->step == 2);
+    REQUIRE(!writer.result(true));
+    for (auto [step, bits] : {std::pair{1, &before}, {2, &after}}) {
+        read_tensors(folder / checkpoint_name(step), loaded.model->params(), loaded.optimizer->state(),
+                     loaded.ctx.stream);
+        REQUIRE(same_bits(loaded.bits(), *bits));
+    }
+}
+
+TEST_CASE("checkpoint/checkpoint: old ones are removed but for the last few and every so many") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointPlan plan = run.plan(folder.path());
+    plan.keep_last = 2;
+    plan.keep_every = 40;
+    CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
+    auto save = [&](int64_t step) {
+        writer.save(Trained::state(step), run.ctx.stream);
+        return *writer.result(true);
+    };
+    for (int64_t step = 10; step <= 100; step += 10) REQUIRE(save(step).fault == "");
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{40, 80, 90, 100});
+    // A save whose removal fails is a save nevertheless. The first operation after those of a save:
+    FaultyFiles counting;
+    fs::create_directories(folder / "other");
+    REQUIRE(run.save(folder / "other", 110, counting).fault == "");
+    files.calls = 0;
+    files.fault_at = counting.calls;
+    const SaveResult result = save(110);
+    REQUIRE(result.fault == "");
+    REQUIRE(result.warning.find("step_00000090") != std::string::npos);
+    REQUIRE(checkpoint_fault(result.folder) == std::nullopt);
+}
+
+TEST_CASE(
+    "checkpoint/checkpoint: the last good one is never removed, and weights that are not finite are never saved") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointPlan plan = run.plan(folder.path());
+    plan.keep_last = 2;
+    CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
+    auto save = [&](int64_t step, int skipped) {
+        TrainingState state = Trained::state(step);
+        state.control.skipped_in_row = skipped;
+        writer.save(state, run.ctx.stream);
+        return writer.result(true)->fault;
+    };
+    REQUIRE(newest_good_checkpoint(folder.path()) == std::nullopt);
+    for (int64_t step = 10; step <= 40; step += 10) REQUIRE(save(step, 0) == "");
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{30, 40});
+    for (int64_t step = 50; step <= 90; step += 10) REQUIRE(save(step, static_cast<int>(step) - 40) == "");
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{40, 80, 90});
+    REQUIRE(newest_good_checkpoint(folder.path()) == 40);
+    REQUIRE(save(100, 0) == "");
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{90, 100});
+
+    for (float bad : {NAN, INFINITY, -INFINITY}) {
+        const ParamRow& row = run.model->table()[1];
+        upload(run.model->params().master(1) + row.size() - 1, &bad, 1, run.ctx.stream);
+        run.ctx.stream.synchronize();
+        REQUIRE(save(110, 0).find(fmt::format("the weights of {} are not finite", row.name)) == 0);
+        REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{90, 100});
+        REQUIRE(newest_good_checkpoint(folder.path()) == 100);
+    }
+}
+
+TEST_CASE("checkpoint/checkpoint: the last good one is one that was read back whole, not one that says so") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointPlan plan = run.plan(folder.path());
+    auto save = [&](int64_t step, int skipped, int64_t keep_last) {
+        plan.keep_last = keep_last;
+        CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
+        TrainingState state = Trained::state(step);
+        state.control.skipped_in_row = skipped;
+        writer.save(state, run.ctx.stream);
+        REQUIRE(writer.result(true)->fault == "");
+    };
+    save(10, 0, 0);
+    save(20, 0, 0);
+    save(25, 0, 0);
+    const std::string weights = folder / "step_00000025/model.safetensors";
+    std::string bytes = content(weights);
+    bytes[bytes.size() / 2] ^= 4;
+    replace(weights, bytes);
+    save(30, 1, 1);
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{20, 30});
+    REQUIRE(newest_good_checkpoint(folder.path()) == 20);
+}
+
+TEST_CASE("checkpoint/checkpoint: the next one takes the place of an interim one, but for the last good one") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointWriter writer(run.plan(folder.path()), run.model->params(), run.optimizer->state(), files);
+    auto save = [&](int64_t step, bool interim, int skipped) {
+        TrainingState state = Trained::state(step);
+        state.interim = interim;
+        state.control.skipped_in_row = skipped;
+        writer.save(state, run.ctx.stream);
+        REQUIRE(writer.result(true)->fault == "");
+    };
+    save(10, false, 0);
+    save(15, true, 0);
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{10, 15});
+    REQUIRE(read_training_state(folder / "step_00000015").interim);
+    save(20, false, 0);
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{10, 20});
+    save(25, true, 0);
+    save(27, true, 3);
+    save(30, false, 6);
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{10, 20, 25, 30});
+}
+
+TEST_CASE("checkpoint/checkpoint: nothing is saved where the log cannot be") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointPlan plan = run.plan(folder.path());
+    bool full = true;
+    plan.sync_log = [&] {
+        if (full) throw Error("metrics.jsonl: 3 lines cannot be written");
+    };
+    CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
+    writer.save(Trained::state(1), run.ctx.stream);
+    REQUIRE(writer.result(true)->fault == "metrics.jsonl: 3 lines cannot be written");
+    REQUIRE(fs::is_empty(folder.path()));
+    full = false;
+    writer.save(Trained::state(1), run.ctx.stream);
+    REQUIRE(writer.result(true)->fault == "");
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{1});
+}
+
+TEST_CASE("checkpoint/checkpoint: state of another run is refused by name") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained saved(1, Method::teon), adamw(1, Method::adamw), deeper(1, Method::teon, false, DType::f32, 3),
+        llama(1, Method::teon, true);
+    const std::string checkpoint = saved.save(folder.path(), 7, files).folder;
+    for (Trained* other : {&adamw, &deeper, &llama}) {
+        std::string message;
+        try {
+            read_tensors(checkpoint, other->model->params(), other->optimizer->state(), other->ctx.stream);
+        } catch (const Error& error) { message = error.what(); }
+        REQUIRE(message.find(checkpoint + (other == &adamw ? "/optimizer/" : "/model.safetensors")) == 0);
+    }
+}
+
+TEST_CASE("checkpoint/checkpoint: a folder's name is a checkpoint's or it is not") {
+    REQUIRE(checkpoint_name(1000) == "step_00001000");
+    REQUIRE(checkpoint_step("step_00001000") == 1000);
+    REQUIRE(checkpoint_step(checkpoint_name(123456789012)) == 123456789012);
+    for (const char* name : {"", "step_", "step_1", "step_00001000.tmp", "step_00001000.damaged", "step_-0000001",
+                             "step_0000100x", "xstep_00001000", "step_000001000"})
+        REQUIRE(!checkpoint_step(name));
+}
+
+TEST_CASE("checkpoint/checkpoint: a full disk is reported and costs only the new checkpoint") {
+    TempDir folder;
+    const std::string disk = folder / "disk";
+    fs::create_directories(disk);
+    if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=96k") != 0) SKIP_TEST("mounting a tmpfs is not permitted");
+    struct Unmount {
+        std::string path;
+        ~Unmount() { umount(path.c_str()); }
+    } unmount{disk};
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    int64_t saved = 0;
+    SaveResult result;
+    while (result.fault.empty() && saved < 1000) {
+        result = run.save(disk, saved + 1, system_files());
+        if (result.fault.empty()) ++saved;
+    }
+    REQUIRE(result.fault.find(std::strerror(ENOSPC)) != std::string::npos);
+    REQUIRE(saved >= 1);
+    REQUIRE(find_checkpoint(disk).folder == disk + "/" + checkpoint_name(saved));
+    REQUIRE(find_checkpoint(disk).passed_over.empty());
+    fs::remove_all(disk + "/" + checkpoint_name(1));  // with room again, saving works again
+    REQUIRE(run.save(disk, saved + 1, system_files()).fault == "");
+}
+
+TEST_CASE("checkpoint/checkpoint: a folder that cannot be written is reported and what is there stays") {
+    if (geteuid() == 0) SKIP_TEST("root may write everywhere");
+    TempDir folder;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    REQUIRE(run.save(folder.path(), 1, system_files()).fault == "");
+    fs::permissions(folder.path(), fs::perms::owner_read | fs::perms::owner_exec);
+    const SaveResult result = run.save(folder.path(), 2, system_files());
+    fs::permissions(folder.path(), fs::perms::owner_all);
+    REQUIRE(result.fault.find(std::strerror(EACCES)) != std::string::npos);
+    REQUIRE(find_checkpoint(folder.path()).folder == folder / "step_00000001");
+}

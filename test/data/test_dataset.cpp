@@ -1,0 +1,236 @@
+#include "data/dataset.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "data/loader.h"
+#include "files/file.h"
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+#include "test/support/write_shard.h"
+
+using namespace teon;
+using namespace teon::test;
+using json = nlohmann::json;
+
+namespace {
+
+std::string complaint(const auto& call) {
+    try {
+        call();
+    } catch (const Error& error) { return error.what(); }
+    return "";
+}
+
+// A folder as prepare.py leaves it: shards of `size` tokens of a vocabulary, manifest, and tokenizer.
+struct Prepared {
+    std::string path;
+    json manifest;
+
+    Prepared(const std::string& folder, const std::string& tokenizer, int vocab_size, std::vector<size_t> sizes,
+             uint32_t token = 1)
+        : path(folder) {
+        std::filesystem::create_directories(folder + "/tokenizer");
+        const json description = {{"kind", "bytes"}, {"files", {{"tokens.bin", tokenizer}}}};
+        write_file(folder + "/tokenizer/description.json", description.dump());
+        manifest = {
+            {"vocab_size", vocab_size}, {"delimiter", 0}, {"tokenizer", description}, {"shards", json::array()}};
+        for (size_t i = 0; i < sizes.size(); ++i) {
+            const char* split = i == 0 ? "val" : "train";
+            const std::string file = fmt::format("d_{}_{:06}.bin", split, i);
+            write_shard(folder + "/" + file, std::vector<uint32_t>(sizes[i], token));
+            manifest["shards"].push_back({{"file", file},
+                                          {"split", split},
+                                          {"tokens", sizes[i]},
+                                          {"bytes", 1024 + 2 * sizes[i]},
+                                          {"sha256", sha256_of_file(folder + "/" + file)}});
+        }
+        write_manifest();
+    }
+    void write_manifest() const { write_file(path + "/manifest.json", manifest.dump()); }
+    std::string shard(int i) const {
+        return path + "/" + manifest["shards"][static_cast<size_t>(i)]["file"].get<std::string>();
+    }
+};
+
+}  // namespace
+
+TEST_CASE("data/dataset: what the manifests of all folders say is what is there, or is named") {
+    TempDir folder;
+    const Prepared a(folder / "a", "one", 1000, {50, 100, 200}), b(folder / "b", "one", 1000, {50, 70});
+    const DataSet both = open_dataset(a.path + "," + b.path, "train");
+    REQUIRE(both.shards.size() == 3);
+    REQUIRE(both.vocab_size == 1000);
+    REQUIRE(both.delimiter == 0);
+    REQUIRE(both.tokenizer == "one");
+    REQUIRE(both.mixture.empty());
+    verify_content(both);
+    REQUIRE(open_dataset(a.shard(1), "train").vocab_size == 1000);  // a file of a folder
+
+    for (auto [tokenizer, vocab_size] : {std::pair{"two", 1000}, {"one", 999}}) {
+        const Prepared other(folder / "other", tokenizer, vocab_size, {50, 70});
+        const std::string said = complaint([&] { open_dataset(a.path + "," + other.path, "train"); });
+        REQUIRE(said.find(a.path) != std::string::npos);
+        REQUIRE(said.find(other.path) != std::string::npos);
+        REQUIRE(said.find("different tokenizers") != std::string::npos);
+        REQUIRE(complaint([&] { check_same_tokenizer(both, open_dataset(other.path, "val")); }) != "");
+        REQUIRE(complaint([&] { open_dataset(a.path + ":1," + other.path + ":1", "train"); }) != "");
+    }
+
+    const std::string shard = a.shard(2);
+    write_shard(shard, std::vector<uint32_t>(199, 1));
+    REQUIRE(complaint([&] { open_dataset(a.path, "train"); }).find(shard + ": 199 tokens") == 0);
+    write_shard(shard, std::vector<uint32_t>(200, 2));  // the same size
+    const DataSet changed = open_dataset(a.path, "train");
+    REQUIRE(complaint([&] { verify_content(changed); }).find(shard) == 0);
+    std::filesystem::remove(shard);
+    for (const std::string& name : {a.path, a.path + "/", b.path + "," + a.path})
+        REQUIRE(complaint([&] { open_dataset(name, "train"); }).find(shard) == 0);
+    REQUIRE(open_dataset(a.path + "/*train*.bin", "train").shards.size() ==
+            1);  // named one by one: those that are meant
+    REQUIRE(open_dataset(a.path, "val").shards.size() == 1);
+    const std::string extra = b.path + "/e_train_000009.bin";
+    write_shard(extra, {1, 2, 3});
+    REQUIRE(complaint([&] { open_dataset(b.path, "train"); }).find(extra) == 0);
+}
+
+TEST_CASE("data/dataset: the manifest's split decides over the name, and no shard is in both splits") {
+    TempDir folder;
+    Prepared a(folder / "a", "one", 9, {50, 100, 200});
+    auto names = [&](const char* split) {
+        std::string out;
+        for (const ShardInfo& shard : open_dataset(a.path, split).shards)
+            out += std::filesystem::path(shard.path).filename().string() + " ";
+        return out;
+    };
+    REQUIRE(names("train") == "d_train_000001.bin d_train_000002.bin ");
+    a.manifest["shards"][0]["split"] = "train";
+    a.manifest["shards"][1]["split"] = "val";
+    a.write_manifest();
+    REQUIRE(names("train") == "d_train_000002.bin d_val_000000.bin ");
+    REQUIRE(names("val") == "d_train_000001.bin ");
+
+    const DataSet train = open_dataset(a.path, "train"), val = open_dataset(a.path, "val");
+    REQUIRE_NOTHROW(check_disjoint(train, val));
+    std::filesystem::create_directory_symlink(a.path, folder / "link");
+    for (const std::string& same : {a.path + "/*.bin", folder / "link/d_val_000000.bin"})
+        REQUIRE(complaint([&] {
+                    check_disjoint(train, open_dataset(same, "val"));
+                }).find("trained on and validated on") != std::string::npos);
+
+    a.manifest["shards"].push_back(a.manifest["shards"][0]);
+    a.write_manifest();
+    REQUIRE(complaint([&] { open_dataset(a.path, "val"); }).find("has d_val_000000.bin twice") != std::string::npos);
+}
+
+TEST_CASE("data/dataset: without a manifest there is nothing to compare, and a damaged one is named") {
+    TempDir folder;
+    write_shard(folder / "x_train_000000.bin", {1, 2, 3});
+    const DataSet data = open_dataset(folder.path(), "train");
+    REQUIRE(data.vocab_size == 0);
+    REQUIRE(data.delimiter == -1);
+    REQUIRE(complaint([&] { verify_content(data); }).find("--verify-data") == 0);
+    for (const char* text : {"{", "[]", "{\"shards\": 1}", "{\"shards\": [1]}", "{\"vocab_size\": \"x\"}",
+                             "{\"tokenizer\": {\"files\": 3}}"}) {
+        write_file(folder / "manifest.json", text);
+        REQUIRE(complaint([&] { open_dataset(folder.path(), "train"); }).find(folder / "manifest.json") == 0);
+    }
+}
+
+TEST_CASE("data/dataset: the sources of a mixture and their shares") {
+    TempDir folder;
+    const Prepared a(folder / "a", "one", 9, {50, 100, 200}), b(folder / "b", "one", 9, {50, 70});
+    const DataSet data = open_dataset(a.path + ":3," + b.path + ":1", "train");
+    REQUIRE(data.mixture == std::vector<double>{0.75, 0.25});
+    REQUIRE(data.shards.size() == 3);
+    REQUIRE(data.shards[1].source == 0);
+    REQUIRE(data.shards[2].source == 1);
+    REQUIRE(data.vocab_size == 9);
+    for (const char* bad : {":0", ":-1", ":inf", ":nan"})
+        REQUIRE(complaint([&] { open_dataset(a.path + bad + "," + b.path + ":1", "train"); }).find("weight") !=
+                std::string::npos);
+    REQUIRE(complaint([&] { open_dataset(a.path + "," + b.path + ":1", "train"); }).find("has a weight or none") !=
+            std::string::npos);
+    std::filesystem::rename(b.path, folder / "b:2");
+    REQUIRE(open_dataset(folder / "b:2", "train").mixture.empty());  // a name is a name
+}
+
+TEST_CASE("data/loader: a mixture keeps its shares, every source's epochs, and one order for ranks and resumed runs") {
+    TempDir folder;
+    constexpr int T = 4;
+    // Every window of a source begins with a token of its own, and the token behind it is the source.
+    const size_t windows[] = {300, 41, 7};
+    const double shares[] = {0.7, 0.2, 0.1};
+    std::string pattern;
+    for (uint32_t s = 0; s < 3; ++s) {
+        std::filesystem::create_directories(folder / std::to_string(s));
+        std::vector<uint32_t> tokens;
+        for (uint32_t w = 0; w < windows[s]; ++w) tokens.insert(tokens.end(), {w, s, 0, 0});
+        tokens.push_back(0);
+        write_shard(folder / std::to_string(s) + "/x_train_000000.bin", tokens);
+        pattern += fmt::format("{}{}:{}", s ? "," : "", folder / std::to_string(s), shares[s]);
+    }
+    const DataSet data = open_dataset(pattern, "train");
+    LoaderOptions o{.B = 1, .T = T, .vocab_size = 1000, .seed = 3};
+    o.mixture = data.mixture;
+    Stream stream;
+    auto take = [&](Loader& loader) {
+        const Batch batch = loader.next(stream);
+        std::vector<int> tokens(static_cast<size_t>(batch.B * T));
+        download(tokens.data(), batch.tokens, std::ssize(tokens), stream);
+        stream.synchronize();
+        return tokens;
+    };
+    std::vector<std::vector<int>> seen;  // by sample
+    Loader loader(data.shards, o);
+    for (int i = 0; i < 20000; ++i) seen.push_back(take(loader));
+    for (int block : {0, 1}) {
+        std::map<int, int> count;
+        for (int i = 0; i < 10000; ++i) ++count[seen[static_cast<size_t>(block * 10000 + i)][1]];
+        for (int s = 0; s < 3; ++s) REQUIRE(count[s] == static_cast<int>(shares[s] * 10000 + 0.5));
+    }
+    // Shares hold at every length as those of a random order do: six standard deviations of 500 draws.
+    for (size_t begin = 0; begin < seen.size(); begin += 500) {
+        int64_t first = 0;
+        for (size_t i = begin; i < begin + 500; ++i) first += seen[i][1] == 0;
+        REQUIRE(std::abs(static_cast<double>(first) - 350) < 6 * std::sqrt(500 * 0.7 * 0.3));
+    }
+    for (int s = 0; s < 3; ++s) {  // every window of a source equally often, to one epoch
+        std::vector<int> times(windows[s], 0);
+        int64_t total = 0;
+        for (const std::vector<int>& window : seen)
+            if (window[1] == s) ++times[static_cast<size_t>(window[0])], ++total;
+        const auto [least, most] = std::minmax_element(times.begin(), times.end());
+        REQUIRE(*least >= total / static_cast<int64_t>(windows[s]));
+        REQUIRE(*most <= total / static_cast<int64_t>(windows[s]) + 1);
+    }
+    for (int64_t at : {0, 1, 9999, 10000, 15321}) {  // sought at once
+        loader.seek(at);
+        REQUIRE(take(loader) == seen[static_cast<size_t>(at)]);
+    }
+    for (int ranks : {2, 3})
+        for (int rank = 0; rank < ranks; ++rank) {
+            LoaderOptions shared = o;
+            shared.B = 2;
+            shared.rank = rank;
+            shared.ranks = ranks;
+            Loader part(data.shards, shared);
+            for (size_t step = 0; step < 20; ++step) {
+                const size_t first = step * static_cast<size_t>(2 * ranks) + static_cast<size_t>(2 * rank);
+                std::vector<int> expected = seen[first];
+                expected.insert(expected.end(), seen[first + 1].begin(), seen[first + 1].end());
+                REQUIRE(take(part) == expected);
+            }
+        }
+    LoaderOptions other = o;
+    other.seed = 4;
+    Loader reseeded(data.shards, other);
+    int same = 0;
+    for (size_t i = 0; i < 1000; ++i) same += take(reseeded) == seen[i];
+    REQUIRE(same < 100);
+    other.shuffle = false;
+    REQUIRE(complaint([&] { Loader(data.shards, other); }).find("--shuffle off") == 0);
+}

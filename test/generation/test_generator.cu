@@ -1,0 +1,112 @@
+#include "generation/generator.h"
+
+#include <algorithm>
+
+#include "test/model/golden_model.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+int argmax(const float* logits, int V) { return static_cast<int>(std::max_element(logits, logits + V) - logits); }
+
+template <typename F>
+bool complains(F f, const std::string& says) {
+    try {
+        f();
+    } catch (const Error& error) { return std::string(error.what()).find(says) != std::string::npos; }
+    return false;
+}
+
+// Row b of the result: the first prompts[b] columns of row b of `tokens` (B, T), then greedy tokens up to column T.
+std::vector<int> continue_greedily(Generator& generator, const std::vector<int>& tokens, int T,
+                                   const std::vector<int>& prompts, int V) {
+    const int B = static_cast<int>(prompts.size()), shortest = *std::min_element(prompts.begin(), prompts.end());
+    std::vector<int> out(tokens.size()), next(static_cast<size_t>(B)), begin;
+    for (int b = 0; b < B; ++b) begin.insert(begin.end(), tokens.begin() + b * T, tokens.begin() + b * T + shortest);
+    for (int b = 0; b < B; ++b) std::copy_n(tokens.begin() + b * T, prompts[b], out.begin() + b * T);
+    const std::vector<float>* logits = &generator.start(begin);
+    for (int t = shortest; t < T; ++t) {
+        for (int b = 0; b < B; ++b) {
+            if (t >= prompts[b]) out[b * T + t] = argmax(logits->data() + b * V, V);
+            next[b] = out[b * T + t];
+        }
+        if (t + 1 < T) logits = &generator.step(next);
+    }
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("model/generator: greedy continuations are those of transformers' generate") {
+    for (const std::string& name : kGoldenModels) {
+        INFO(name);
+        Golden g(name, DType::f32);
+        const DecoderConfig c = golden_config(name);
+        const std::vector<int> expected = read_ints(g.file, "greedy");
+        REQUIRE(expected.size() == size_t{kGoldenB} * kGoldenT);
+        auto generator = make_generator(c, g.runner.model->params(), kGoldenB, kGoldenT, g.runner.context);
+        REQUIRE(continue_greedily(*generator, expected, kGoldenT, {3, 3, 3}, c.V) == expected);
+        REQUIRE(generator->length() == kGoldenT - 1);
+        REQUIRE(continue_greedily(*generator, expected, kGoldenT, {5, 3, 8}, c.V) ==
+                expected);  // longer prompts are fed on
+
+        auto single = make_generator(c, g.runner.model->params(), 1, kGoldenT, g.runner.context);
+        for (int b = 0; b < kGoldenB; ++b) {
+            const std::vector<int> row(expected.begin() + b * kGoldenT, expected.begin() + (b + 1) * kGoldenT);
+            REQUIRE(continue_greedily(*single, row, kGoldenT, {3}, c.V) == row);
+        }
+    }
+}
+
+TEST_CASE("model/generator: logits with the cache are the model's without") {
+    for (const std::string& name : kGoldenModels)
+        for (DType dtype : {DType::f32, DType::bf16}) {
+            INFO(name << " " << name_of(dtype));
+            Golden g(name, dtype);
+            const int V = golden_config(name).V;
+            const std::vector<int> tokens = read_ints(g.file, "tokens");
+            Buffer<float> on_device(int64_t{kGoldenB} * kGoldenT * V);
+            std::vector<float> whole(static_cast<size_t>(on_device.size()));
+            g.runner.model->logits(on_device.data(), *g.batch, 0, kGoldenB * kGoldenT);
+            download(whole.data(), on_device.data(), on_device.size(), g.runner.context.stream);
+            g.runner.context.stream.synchronize();
+
+            auto generator =
+                make_generator(golden_config(name), g.runner.model->params(), kGoldenB, kGoldenT, g.runner.context);
+            for (int prompt : {1, 5, kGoldenT}) {
+                INFO("prompt of " << prompt);
+                for (int t = prompt; t <= kGoldenT; ++t) {
+                    std::vector<int> fed;
+                    for (int b = 0; b < kGoldenB; ++b)
+                        for (int u = t == prompt ? 0 : t - 1; u < t; ++u) fed.push_back(tokens[b * kGoldenT + u]);
+                    const std::vector<float>& logits = t == prompt ? generator->start(fed) : generator->step(fed);
+                    std::vector<float> expected;
+                    for (int b = 0; b < kGoldenB; ++b) {
+                        const auto row = whole.begin() + (b * kGoldenT + t - 1) * V;
+                        expected.insert(expected.end(), row, row + V);
+                    }
+                    // The same formula in another order of sums: a few roundings of float. In bf16 each of the two may
+                    // be 0.02 from the exact logits (test_golden.cu), so twice that from each other.
+                    REQUIRE(relative_distance(logits, expected) <= (dtype == DType::f32 ? 2e-6 : 0.04));
+                }
+            }
+        }
+}
+
+TEST_CASE("model/generator: what does not fit is an error, and start() begins anew") {
+    Golden g("gpt2", DType::f32);
+    const DecoderConfig c = golden_config("gpt2");
+    auto generator = make_generator(c, g.runner.model->params(), 1, 4, g.runner.context);
+    const std::vector<float> first = generator->start({1, 2, 3});
+    generator->step({4});
+    REQUIRE(complains([&] { generator->step({5}); }, "4 tokens"));
+    REQUIRE(complains([&] { generator->start({1, c.V}); }, "vocabulary"));
+    REQUIRE(complains([&] { generator->start({1, 2, 3, 4, 5}); }, "5 prompt tokens"));
+    REQUIRE_THROWS_AS(generator->start({}), Error);
+    REQUIRE_THROWS_AS(make_generator(c, g.runner.model->params(), 1, kGoldenT + 1, g.runner.context), UsageError);
+    REQUIRE(same_bits(generator->start({1, 2, 3}), first));
+}

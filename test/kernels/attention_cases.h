@@ -1,0 +1,166 @@
+// What the tests of both attention implementations share: inputs, the naive computation that sets the tolerances, and
+// the comparison with the float64 oracle.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "test/oracle/attention.h"
+#include "test/support/compare.h"
+
+#include "test/support/catch.h"
+
+namespace teon::test {
+
+inline std::string describe(const AttentionShape& s) {
+    return fmt::format("B={} T={} NH={} NKV={} HS={}", s.B, s.T, s.NH, s.NKV, s.HS);
+}
+
+template <typename T>
+struct AttentionInputs {
+    std::vector<T> qkv, dout;
+    std::vector<int> doc_start;  // empty: one document per sequence
+};
+
+// Values of standard deviation 1, queries and keys of `std`.
+template <typename T>
+AttentionInputs<T> random_inputs(const AttentionShape& s, uint64_t seed, double std = 1.0) {
+    AttentionInputs<T> in{random_values<T>(s.B * s.T * s.qkv_width(), seed),
+                          random_values<T>(int64_t{s.B} * s.T * s.NH * s.HS, seed + 1),
+                          {}};
+    for (int64_t row = 0; row < int64_t{s.B} * s.T; row++) {
+        for (int c = 0; c < (s.NH + s.NKV) * s.HS; c++) {
+            T& x = in.qkv[row * s.qkv_width() + c];
+            x = T(static_cast<float>(x) * static_cast<float>(std));
+        }
+    }
+    return in;
+}
+
+// Documents of random lengths, many of them of a single token.
+inline std::vector<int> random_documents(int B, int T, uint64_t seed) {
+    std::vector<int> cut = random_ints(int64_t{B} * T, seed, 8), start(cut.size());
+    for (int b = 0; b < B; b++) {
+        for (int t = 0; t < T; t++) {
+            const bool begins = t == 0 || cut[b * T + t] == 0 || (t > 1 && cut[b * T + t - 1] == 0);
+            start[b * T + t] = begins ? t : start[b * T + t - 1];
+        }
+    }
+    return start;
+}
+
+template <typename T>
+struct AttentionResult {
+    std::vector<T> out;
+    std::vector<float> lse;
+    std::vector<T> dqkv;
+};
+
+template <typename T>
+AttentionOracle<Tracked> oracle(const AttentionShape& s, const AttentionInputs<T>& in) {
+    return attention_oracle(widen<Tracked>(in.qkv), widen<Tracked>(in.dout), in.doc_start, s);
+}
+
+// Roundings to float that a term may suffer: exp_fast takes up to 4, a dot product's partial sums the rest.
+inline constexpr double kRoundings = 8;
+
+// What a plain program in bf16 computes, with every matrix rounded to bf16 and float inside of the operations.
+inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const AttentionInputs<bf16>& in) {
+    const int heads = s.NH + 2 * s.NKV, group = s.NH / s.NKV;
+    auto rounded = [](float x) { return static_cast<float>(bf16(x)); };
+    const float scale = rounded(1.0f / std::sqrt(static_cast<float>(s.HS)));
+    AttentionOracle<double> o;
+    o.out.resize(in.dout.size());
+    std::vector<float> dqkv(in.qkv.size()), p(s.T), dp(s.T);
+    for (int b = 0; b < s.B; b++) {
+        for (int h = 0; h < s.NH; h++) {
+            auto row = [&](int t, int head) { return ((int64_t{b} * s.T + t) * heads + head) * s.HS; };
+            auto dot = [&](const std::vector<bf16>& x, int64_t i, int64_t j) {
+                float sum = 0.0f;
+                for (int c = 0; c < s.HS; c++) sum += static_cast<float>(x[i + c]) * static_cast<float>(in.qkv[j + c]);
+                return rounded(sum);
+            };
+            for (int t = 0; t < s.T; t++) {
+                const int first = in.doc_start.empty() ? 0 : in.doc_start[b * s.T + t];
+                const int64_t y = ((int64_t{b} * s.T + t) * s.NH + h) * s.HS, q = row(t, h);
+                auto key = [&](int u) { return row(u, s.NH + h / group); };
+                auto value = [&](int u) { return row(u, s.NH + s.NKV + h / group); };
+                float maximum = -INFINITY, sum = 0.0f, reduced = 0.0f;
+                for (int u = first; u <= t; u++) {
+                    p[u] = rounded(scale * dot(in.qkv, q, key(u)));
+                    maximum = std::max(maximum, p[u]);
+                }
+                for (int u = first; u <= t; u++) sum += std::exp(p[u] - maximum);
+                for (int u = first; u <= t; u++) {
+                    p[u] = rounded(std::exp(p[u] - maximum) / sum);
+                    dp[u] = dot(in.dout, y, value(u));
+                    reduced += dp[u] * p[u];
+                }
+                std::vector<float> out(s.HS), dq(s.HS);
+                for (int u = first; u <= t; u++) {
+                    const float ds = rounded(rounded(p[u] * (dp[u] - reduced)) * scale);
+                    for (int c = 0; c < s.HS; c++) {
+                        out[c] += p[u] * static_cast<float>(in.qkv[value(u) + c]);
+                        dq[c] += ds * static_cast<float>(in.qkv[key(u) + c]);
+                        dqkv[key(u) + c] += ds * static_cast<float>(in.qkv[q + c]);
+                        dqkv[value(u) + c] += p[u] * static_cast<float>(in.dout[y + c]);
+                    }
+                }
+                for (int c = 0; c < s.HS; c++) o.out[y + c] = rounded(out[c]), dqkv[q + c] = dq[c];
+            }
+        }
+    }
+    for (float x : dqkv) o.dqkv.push_back(rounded(x));
+    return o;
+}
+
+// One tolerance for a whole tensor: `times` the largest error of the naive computation, plus one rounding of its
+// largest value (where the naive one is exact by luck, as for a single key) and float's own error.
+inline std::vector<double> naive_tolerance(const std::vector<Tracked>& expected, const std::vector<double>& naive,
+                                           double times) {
+    double error = 0, value = 0, magnitude = 0;
+    for (size_t i = 0; i < expected.size(); i++) {
+        error = std::max(error, std::abs(naive[i] - expected[i].value));
+        value = std::max(value, std::abs(expected[i].value));
+        magnitude = std::max(magnitude, expected[i].magnitude);
+    }
+    const double tolerance =
+        times * error + kUnitRoundoff<bf16> * value + kRoundings * kUnitRoundoff<float> * magnitude;
+    return std::vector<double>(expected.size(), tolerance);
+}
+
+inline std::vector<double> values_of(const std::vector<Tracked>& tracked) {
+    std::vector<double> values;
+    for (const Tracked& x : tracked) values.push_back(x.value);
+    return values;
+}
+
+// Columns [begin, end) of every row of a (rows, width) tensor.
+template <typename E>
+std::vector<E> columns(const std::vector<E>& x, int64_t width, int64_t begin, int64_t end) {
+    std::vector<E> part;
+    for (size_t row = 0; row < x.size(); row += width) {
+        part.insert(part.end(), x.begin() + row + begin, x.begin() + row + end);
+    }
+    return part;
+}
+
+// The error of `actual` is at most twice, in gradients three times, that of the naive computation.
+inline void close_to_naive_bf16(const AttentionShape& s, const AttentionInputs<bf16>& in,
+                                const AttentionResult<bf16>& actual) {
+    INFO(describe(s));
+    const AttentionOracle<Tracked> expected = oracle(s, in);
+    const AttentionOracle<double> naive = naive_bf16(s, in);
+    REQUIRE(compare(actual.lse, expected.lse, kRoundings));
+    REQUIRE(compare(actual.out, values_of(expected.out), naive_tolerance(expected.out, naive.out, 2)));
+    // dQ, dK and dV each have a scale of their own.
+    const int64_t end[] = {s.NH * s.HS, (s.NH + s.NKV) * s.HS, s.qkv_width()};
+    for (int part = 0; part < 3; part++) {
+        INFO("part " << part << " of dqkv");
+        auto take = [&](const auto& x) { return columns(x, s.qkv_width(), part == 0 ? 0 : end[part - 1], end[part]); };
+        const std::vector<Tracked> reference = take(expected.dqkv);
+        REQUIRE(compare(take(actual.dqkv), values_of(reference), naive_tolerance(reference, take(naive.dqkv), 3)));
+    }
+}
+
+}  // namespace teon::test

@@ -1,0 +1,191 @@
+#include "kernels/ops.h"
+#include "test/optim/schedule.h"
+#include "test/oracle/adamw.h"
+#include "test/oracle/lion.h"
+#include "test/support/catch.h"
+#include "test/support/compare.h"
+
+using namespace teon;
+using namespace teon::test;
+
+// The bias corrections, the root and the quotient are rounded once each; Tracked counts them.
+static constexpr double kRoundings = 4.0;
+static constexpr float kLr = 1e-2f, kBeta1 = 0.9f, kBeta2 = 0.95f, kEps = 1e-8f, kDecay = 0.1f;
+static constexpr ElementStep kStep{kLr, 1.0f, kDecay};
+
+static StepControl control_after(int t, float scale) {
+    return {1.0f,
+            scale,
+            0,
+            t,
+            static_cast<float>(1.0 - std::pow(double(kBeta1), t)),
+            static_cast<float>(1.0 - std::pow(double(kBeta2), t))};
+}
+
+// Squares of a few values: positive, as second moments are.
+static std::vector<float> squares(std::vector<float> values) {
+    for (float& v : values) v *= v;
+    return values;
+}
+
+TEMPLATE_TEST_CASE("kernels/adamw: three updates match the oracle, and the working weights are the rounded masters", "",
+                   float, bf16) {
+    using T = TestType;
+    Stream stream;
+    for (int64_t n : {1, 31, 33, 97, 128, 257, 768, 70001}) {
+        INFO("n = " << n);
+        const auto weight = random_values<float>(n, 1), m = random_values<float>(n, 2);
+        const auto v = squares(random_values<float>(n, 3));
+        Guarded<float> master(weight, stream), m_device(m, stream), v_device(v, stream), grad(n, stream);
+        Guarded<T> work(n, stream);
+        AdamwState<Tracked> expected{widen<Tracked>(weight), widen<Tracked>(m), widen<Tracked>(v)};
+        for (int t = 1; t <= 3; t++) {
+            const auto gradient = random_values<float>(n, 10 + t);
+            const float scale = t == 2 ? 0.25f : 1.0f;
+            grad.set(gradient);
+            Guarded<StepControl> control(std::vector<StepControl>{control_after(t, scale)}, stream);
+            teon::adamw_update(master.data(), work.data(), m_device.data(), v_device.data(), grad.data(),
+                               control.data(), n, kStep, kBeta1, kBeta2, kEps, stream);
+            test::adamw_update(expected, widen<Tracked>(gradient), scale, t, kLr, kBeta1, kBeta2, kEps, kDecay);
+            REQUIRE(same_bits(grad.get(), gradient));
+        }
+        REQUIRE(compare(master.get(), expected.weight, kRoundings));
+        REQUIRE(compare(m_device.get(), expected.m, kRoundings));
+        REQUIRE(compare(v_device.get(), expected.v, kRoundings));
+        std::vector<T> rounded;
+        for (float w : master.get()) rounded.push_back(T(w));
+        REQUIRE(same_bits(work.get(), rounded));
+    }
+}
+
+TEST_CASE("kernels/adamw: without working weights, or at an address without alignment, the update is the same") {
+    Stream stream;
+    const int64_t n = 1001;
+    const auto weight = random_values<float>(n, 1), m = random_values<float>(n, 2),
+               gradient = random_values<float>(n, 4);
+    const auto v = squares(random_values<float>(n, 3));
+    Guarded<StepControl> control(std::vector<StepControl>{control_after(5, 0.5f)}, stream);
+    auto update = [&](int64_t shift, bool with_work) {
+        auto moved = [&](std::vector<float> values) {
+            values.insert(values.begin(), shift, 0.0f);
+            return Guarded<float>(values, stream);
+        };
+        Guarded<float> master = moved(weight), first = moved(m), second = moved(v), grad = moved(gradient);
+        Guarded<float> work(n, stream);
+        float* no_work = nullptr;
+        teon::adamw_update(master.data() + shift, with_work ? work.data() : no_work, first.data() + shift,
+                           second.data() + shift, grad.data() + shift, control.data(), n, kStep, kBeta1, kBeta2, kEps,
+                           stream);
+        auto result = master.get();
+        return std::vector<float>(result.begin() + shift, result.end());
+    };
+    const auto expected = update(0, true);
+    REQUIRE(same_bits(update(0, false), expected));
+    for (int64_t shift : {1, 2, 3}) REQUIRE(same_bits(update(shift, true), expected));
+}
+
+TEST_CASE("kernels/adamw: a skipped step changes nothing") {
+    Stream stream;
+    const int64_t n = 257;
+    const auto values = squares(random_values<float>(n, 1));
+    Guarded<float> master(values, stream), work(values, stream), m(values, stream), v(values, stream);
+    Guarded<float> grad(std::vector<float>(n, NAN), stream);
+    StepControl skip = control_after(3, 0.0f);
+    skip.skip = 1;
+    Guarded<StepControl> control(std::vector<StepControl>{skip}, stream);
+    teon::adamw_update(master.data(), work.data(), m.data(), v.data(), grad.data(), control.data(), n, kStep, kBeta1,
+                       kBeta2, kEps, stream);
+    for (const Guarded<float>* buffer : {&master, &work, &m, &v}) REQUIRE(same_bits(buffer->get(), values));
+}
+
+TEST_CASE("kernels/adamw: the same bits under every schedule") {
+    Stream stream;
+    const int64_t n = 20011;
+    const auto weight = random_values<float>(n, 1), m = random_values<float>(n, 2),
+               v = squares(random_values<float>(n, 3));
+    Guarded<float> master(weight, stream), m_device(m, stream), v_device(v, stream),
+        grad(random_values<float>(n, 4), stream);
+    Guarded<bf16> work(n, stream);
+    Guarded<StepControl> control(std::vector<StepControl>{control_after(5, 0.5f)}, stream);
+    REQUIRE(same_under_all_schedules([&] {
+        master.set(weight);
+        m_device.set(m);
+        v_device.set(v);
+        teon::adamw_update(master.data(), work.data(), m_device.data(), v_device.data(), grad.data(), control.data(), n,
+                           kStep, kBeta1, kBeta2, kEps, stream);
+        return bytes_of(master.get(), work.get(), m_device.get(), v_device.get());
+    }));
+}
+
+TEST_CASE("kernels/adamw: cautious weight decay decays only what the update moves to zero") {
+    Stream stream;
+    const int64_t n = 1003;
+    const auto weight = random_values<float>(n, 1), gradient = random_values<float>(n, 2);
+    Guarded<StepControl> control(std::vector<StepControl>{control_after(1, 1.0f)}, stream);
+    auto updated = [&](const ElementStep& step) {
+        Guarded<float> master(weight, stream), m(std::vector<float>(n, 0.0f), stream),
+            v(std::vector<float>(n, 0.0f), stream), grad(gradient, stream);
+        float* no_work = nullptr;
+        teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), n, step, kBeta1,
+                           kBeta2, kEps, stream);
+        return master.get();
+    };
+    const auto plain = updated({kLr, 1.0f, 0.0f}), decayed = updated(kStep),
+               cautious = updated({kLr, 1.0f, kDecay, true});
+    int kept = 0;
+    for (int64_t i = 0; i < n; i++) {
+        // The first update has the gradient's sign.
+        const bool decays = gradient[i] * weight[i] >= 0;
+        REQUIRE(cautious[i] == (decays ? decayed[i] : plain[i]));
+        kept += !decays;
+    }
+    REQUIRE((kept > n / 3 && kept < 2 * n / 3));
+}
+
+TEMPLATE_TEST_CASE("kernels/lion: three updates match the oracle, and the working weights are the rounded masters", "",
+                   float, bf16) {
+    using T = TestType;
+    Stream stream;
+    for (int64_t n : {1, 31, 33, 128, 70001}) {
+        for (bool cautious : {false, true}) {
+            INFO("n = " << n << (cautious ? ", cautious" : ""));
+            Guarded<float> master(random_values<float>(n, 1), stream), m(random_values<float>(n, 2), stream),
+                grad(n, stream);
+            Guarded<T> work(n, stream);
+            LionState<Tracked> expected{widen<Tracked>(master.get()), widen<Tracked>(m.get())};
+            for (int t = 1; t <= 3; t++) {
+                const auto gradient = random_values<float>(n, 10 + t);
+                const float scale = t == 2 ? 0.25f : 1.0f;
+                grad.set(gradient);
+                Guarded<StepControl> control(std::vector<StepControl>{control_after(t, scale)}, stream);
+                teon::lion_update(master.data(), work.data(), m.data(), grad.data(), control.data(), n,
+                                  {kLr, 1.0f, kDecay, cautious}, 0.9f, 0.99f, stream);
+                test::lion_update(expected, widen<Tracked>(gradient), scale, kLr, 0.9f, 0.99f, kDecay, cautious);
+            }
+            // Random interpolations are never so near to zero that rounding decides their sign.
+            REQUIRE(compare(master.get(), expected.weight, kRoundings));
+            REQUIRE(compare(m.get(), expected.m, kRoundings));
+            std::vector<T> rounded;
+            for (float w : master.get()) rounded.push_back(T(w));
+            REQUIRE(same_bits(work.get(), rounded));
+        }
+    }
+}
+
+TEST_CASE("kernels/lion: a zero interpolation moves nothing, NaN is not hidden, a skipped step changes nothing") {
+    Stream stream;
+    Guarded<float> master(std::vector<float>{1, 1, 1}, stream), m(std::vector<float>{0, 0.5f, NAN}, stream),
+        grad(std::vector<float>{0, 1, 0}, stream);
+    float* no_work = nullptr;
+    StepControl skip = control_after(1, 1.0f);
+    skip.skip = 1;
+    for (const StepControl& c : {skip, control_after(1, 1.0f)}) {
+        Guarded<StepControl> control(std::vector<StepControl>{c}, stream);
+        teon::lion_update(master.data(), no_work, m.data(), grad.data(), control.data(), 3, {0.25f}, 0.9f, 0.99f,
+                          stream);
+        const auto w = master.get();
+        REQUIRE(w[0] == 1);
+        REQUIRE(w[1] == (c.skip ? 1 : 0.75f));
+        REQUIRE(std::isnan(w[2]) == !c.skip);
+    }
+}

@@ -1,0 +1,274 @@
+#include "kernels/ops.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "runtime/simt.h"
+#include "test/kernels/attention_cases.h"
+#include "test/support/skip.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+template <typename T>
+AttentionResult<T> run(const AttentionShape& s, const AttentionInputs<T>& in) {
+    Context context;
+    const Stream& stream = context.stream;
+    Guarded<T> qkv(in.qkv, stream), dout(in.dout, stream), out(std::ssize(in.dout), stream),
+        dqkv(std::ssize(in.qkv), stream);
+    Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream);
+    Guarded<int> doc_start(in.doc_start, stream);
+    const int* documents = in.doc_start.empty() ? nullptr : doc_start.data();
+    const auto bytes = static_cast<int64_t>(attention_scratch_bytes(s, dtype_of<T>));
+    Guarded<std::byte> forward_scratch(bytes, stream), backward_scratch(bytes, stream);
+    attention_forward(out.data(), lse.data(), forward_scratch.data(), qkv.data(), documents, s, context);
+    attention_backward(dqkv.data(), backward_scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), documents,
+                       s, context);
+    forward_scratch.get(), backward_scratch.get();  // check the canaries
+    return {out.get(), lse.get(), dqkv.get()};
+}
+
+void agrees_with_oracle(const AttentionShape& s, const AttentionInputs<float>& in) {
+    INFO(describe(s));
+    AttentionResult<float> actual = run(s, in);
+    AttentionOracle<Tracked> expected = oracle(s, in);
+    REQUIRE(compare(actual.lse, expected.lse, kRoundings));
+    REQUIRE(compare(actual.out, expected.out, kRoundings));
+    REQUIRE(compare(actual.dqkv, expected.dqkv, kRoundings));
+}
+
+void close_to_naive_bf16(const AttentionShape& s, const AttentionInputs<bf16>& in) {
+    close_to_naive_bf16(s, in, run(s, in));
+}
+
+constexpr int kTimes[] = {1, 31, 33, 64, 97, 128, 257};
+constexpr int kHeadSizes[] = {1, 7, 32, 64, 128};
+constexpr int kHeads[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 2}, {4, 1}, {4, 4}};
+
+// Every T with every HS; heads, batch and documents take turns.
+template <typename F>
+void for_shapes(F f) {
+    int turn = 0;
+    for (int T : kTimes) {
+        for (int HS : kHeadSizes) {
+            const auto& [NH, NKV] = kHeads[turn % std::size(kHeads)];
+            f(AttentionShape{T < 100 ? 2 : 1, T, NH, NKV, HS}, turn % 2 == 1, static_cast<uint64_t>(turn) * 10);
+            turn++;
+        }
+    }
+}
+
+template <typename T>
+void same_bits_everywhere(const AttentionShape& s) {
+    INFO(describe(s));
+    AttentionInputs<T> in = random_inputs<T>(s, 40);
+    in.doc_start = random_documents(s.B, s.T, 41);
+    const AttentionResult<T> first = run(s, in);
+    auto same = [&] {
+        AttentionResult<T> r = run(s, in);
+        REQUIRE(same_bits(r.out, first.out));
+        REQUIRE(same_bits(r.lse, first.lse));
+        REQUIRE(same_bits(r.dqkv, first.dqkv));
+    };
+    same();
+    for (const char* order : {"reverse", "random:1", "random:2"}) {
+        const std::string before = set_simt_order(order);
+        same();
+        set_simt_order(before);
+    }
+    for (int n : {1, 3}) {
+        const int before = set_simt_threads(n);
+        same();
+        set_simt_threads(before);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("kernels/attention: the oracle's gradient is that of its output, by central differences") {
+    const AttentionShape s{2, 5, 4, 2, 3};
+    std::vector<double> qkv = random_values<double>(s.B * s.T * s.qkv_width(), 1);
+    const std::vector<double> dout = random_values<double>(s.B * s.T * s.NH * s.HS, 2);
+    const std::vector<int> doc_start{0, 0, 0, 3, 3, 0, 1, 1, 1, 1};
+    auto value = [&](const std::vector<double>& x) {
+        const std::vector<double> out = attention_oracle(x, {}, doc_start, s).out;
+        double sum = 0;
+        for (size_t i = 0; i < out.size(); i++) sum += out[i] * dout[i];
+        return sum;
+    };
+    const double h = 1e-5;
+    std::vector<double> differences;
+    for (size_t i = 0; i < qkv.size(); i++) {
+        std::vector<double> up = qkv, down = qkv;
+        up[i] += h, down[i] -= h;
+        differences.push_back((value(up) - value(down)) / (2 * h));
+    }
+    // h^2 times third derivatives of order 10, and float64 cancellation of 1e-15 / h.
+    REQUIRE(compare(attention_oracle(qkv, dout, doc_start, s).dqkv, differences, 1e-8));
+}
+
+TEST_CASE("kernels/attention: float agrees with the oracle for all shapes, with and without documents") {
+    for_shapes([](const AttentionShape& s, bool documents, uint64_t seed) {
+        AttentionInputs<float> in = random_inputs<float>(s, seed);
+        if (documents) in.doc_start = random_documents(s.B, s.T, seed + 2);
+        agrees_with_oracle(s, in);
+    });
+}
+
+TEST_CASE("kernels/attention: bf16 errs at most twice, in gradients three times, as much as the naive computation") {
+    for_shapes([](const AttentionShape& s, bool documents, uint64_t seed) {
+        AttentionInputs<bf16> in = random_inputs<bf16>(s, seed);
+        if (!documents) in.doc_start = random_documents(s.B, s.T, seed + 2);
+        close_to_naive_bf16(s, in);
+    });
+}
+
+TEST_CASE("kernels/attention: rows that a warp shares agree with the oracle") {
+    const AttentionShape s{1, kRowAlone + 52, 1, 1, 3};
+    agrees_with_oracle(s, random_inputs<float>(s, 20));
+    close_to_naive_bf16(s, random_inputs<bf16>(s, 21));
+}
+
+TEST_CASE("kernels/attention: scores far beyond the range of exp") {
+    const AttentionShape s{1, 97, 2, 2, 32};
+    agrees_with_oracle(s, random_inputs<float>(s, 30, 30.0));
+    close_to_naive_bf16(s, random_inputs<bf16>(s, 31, 30.0));
+}
+
+TEST_CASE("kernels/attention: a row that sees only itself copies its value and has no gradient in query and key") {
+    const AttentionShape s{2, 97, 2, 2, 32};
+    AttentionInputs<float> in = random_inputs<float>(s, 50);
+    for (int i = 0; i < s.B * s.T; i++) in.doc_start.push_back(i % s.T);
+    const AttentionResult<float> r = run(s, in);
+    const int64_t C = s.NH * s.HS, width = s.qkv_width();
+    REQUIRE(same_bits(r.out, columns(in.qkv, width, 2 * C, 3 * C)));
+    REQUIRE(same_bits(columns(r.dqkv, width, 2 * C, 3 * C), in.dout));
+    agrees_with_oracle(s, in);
+}
+
+// Only to rounding: a document that starts at another column has its terms summed in another order.
+TEST_CASE("kernels/attention: documents in one sequence equal the documents run one by one, to rounding") {
+    const AttentionShape s{1, 257, 4, 2, 16};
+    const int start[] = {0, 1, 40, 64, 200, 257};
+    AttentionInputs<float> in = random_inputs<float>(s, 60);
+    AttentionResult<float> expected;
+    expected.lse.resize(s.NH * s.T);
+    for (int d = 0; d + 1 < static_cast<int>(std::size(start)); d++) {
+        const int begin = start[d], end = start[d + 1];
+        in.doc_start.insert(in.doc_start.end(), end - begin, begin);
+        const AttentionShape alone{1, end - begin, s.NH, s.NKV, s.HS};
+        const int64_t width = s.qkv_width(), C = s.NH * s.HS;
+        const AttentionResult<float> r =
+            run<float>(alone, {{in.qkv.begin() + begin * width, in.qkv.begin() + end * width},
+                               {in.dout.begin() + begin * C, in.dout.begin() + end * C},
+                               {}});
+        expected.out.insert(expected.out.end(), r.out.begin(), r.out.end());
+        expected.dqkv.insert(expected.dqkv.end(), r.dqkv.begin(), r.dqkv.end());
+        for (int h = 0; h < s.NH; h++) {
+            std::copy_n(r.lse.begin() + h * (end - begin), end - begin, expected.lse.begin() + h * s.T + begin);
+        }
+    }
+    const AttentionResult<float> actual = run(s, in);
+    const AttentionOracle<Tracked> magnitudes = oracle(s, in);
+    auto close = [](const std::vector<float>& a, const std::vector<float>& b, const std::vector<Tracked>& scale) {
+        std::vector<double> tolerance;
+        for (const Tracked& x : scale) tolerance.push_back(2 * kRoundings * kUnitRoundoff<float> * x.magnitude);
+        return compare(a, widen<double>(b), tolerance);
+    };
+    REQUIRE(close(actual.out, expected.out, magnitudes.out));
+    REQUIRE(close(actual.lse, expected.lse, magnitudes.lse));
+    REQUIRE(close(actual.dqkv, expected.dqkv, magnitudes.dqkv));
+}
+
+TEST_CASE("kernels/attention: later tokens change no bit of earlier rows") {
+    const AttentionShape s{1, 150, 2, 1, 16};
+    const int cut = 100;
+    AttentionInputs<float> in = random_inputs<float>(s, 70), other = in;
+    for (size_t i = cut * s.qkv_width(); i < other.qkv.size(); i++) other.qkv[i] = -3.0f * other.qkv[i];
+    AttentionResult<float> a = run(s, in), b = run(s, other);
+    const int64_t kept = int64_t{cut} * s.NH * s.HS;
+    a.out.resize(kept), b.out.resize(kept);
+    REQUIRE(same_bits(a.out, b.out));
+    REQUIRE(same_bits(columns(a.lse, s.T, 0, cut), columns(b.lse, s.T, 0, cut)));
+}
+
+TEST_CASE("kernels/attention: a NaN in a key reaches every row that sees it") {
+    for (int T : {97, kRowAlone + 20}) {
+        const AttentionShape s{1, T, 1, 1, 8};
+        AttentionInputs<float> in = random_inputs<float>(s, 80);
+        const int place = T - 10;
+        in.qkv[place * s.qkv_width() + s.HS] = std::numeric_limits<float>::quiet_NaN();
+        const AttentionResult<float> r = run(s, in);
+        for (int t = 0; t < T; t++) {
+            INFO("row " << t);
+            REQUIRE(std::isnan(r.lse[t]) == (t >= place));
+            REQUIRE(std::isnan(r.out[t * s.HS]) == (t >= place));
+        }
+    }
+}
+
+TEST_CASE("kernels/attention: the same bits in every order of threads, for any number of OS threads, every time") {
+    same_bits_everywhere<float>({2, 150, 4, 2, 32});
+    same_bits_everywhere<bf16>({2, 150, 4, 2, 32});
+    same_bits_everywhere<float>({1, kRowAlone + 33, 2, 1, 8});
+}
+
+TEST_CASE("kernels/attention: scratch grows with T, not with its square") {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+        const size_t once = attention_scratch_bytes({1, 4096, 4, 2, 64}, dtype);
+        REQUIRE(attention_scratch_bytes({1, 8192, 4, 2, 64}, dtype) <= 2 * once);
+    }
+    // Sizes are 64-bit: two buffers of 512 heads * 128 rows * 8192 floats.
+    REQUIRE(attention_scratch_bytes({1, 8192, 512, 512, 64}, DType::f32) == size_t{1} << 32);
+}
+
+TEST_CASE("kernels/attention: impossible shapes are refused") {
+    REQUIRE_THROWS_AS(attention_scratch_bytes({1, 8, 3, 2, 4}, DType::f32), Error);
+    REQUIRE_THROWS_AS(attention_scratch_bytes({1, 0, 2, 2, 4}, DType::f32), Error);
+    REQUIRE_THROWS_AS(attention_scratch_bytes({1, 8, 2, 2, 4}, DType::f16), Error);
+}
+
+TEST_CASE("kernels/attention: a sequence's results do not depend on how many there are") {
+    if (kRowAlone == 0) SKIP_TEST("only CPUs take sequences in groups");
+    Context context;
+    for (auto [T, NH, NKV, HS] : {std::tuple(160, 6, 3, 16), std::tuple(160, 16, 16, 64)}) {
+        const int B = 11;
+        const AttentionShape s{B, T, NH, NKV, HS};
+        auto run = [&]<typename E>(E, const AttentionShape& shape, int first) {
+            const int64_t packed = T * shape.qkv_width(), plain = int64_t{T} * NH * HS;
+            const auto all_qkv = random_values<E>(B * packed, 1), all_dout = random_values<E>(B * plain, 2);
+            auto part = [&](const std::vector<E>& x, int64_t size) {
+                return std::vector<E>(x.begin() + first * size, x.begin() + (first + shape.B) * size);
+            };
+            Guarded<E> qkv(part(all_qkv, packed), context.stream), dout(part(all_dout, plain), context.stream);
+            Guarded<E> out(shape.B * plain, context.stream), dqkv(shape.B * packed, context.stream);
+            Guarded<float> lse(int64_t{shape.B} * NH * T, context.stream);
+            std::vector<int> starts;  // documents of 20 + b tokens in sequence b
+            for (int b = first; b < first + shape.B; b++)
+                for (int t = 0; t < T; t++) starts.push_back(t / (20 + b) * (20 + b));
+            Guarded<int> doc_start(starts, context.stream);
+            Guarded<std::byte> scratch(attention_scratch_bytes(shape, dtype_of<E>), context.stream);
+            attention_forward(out.data(), lse.data(), scratch.data(), qkv.data(), doc_start.data(), shape, context);
+            attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(),
+                               doc_start.data(), shape, context);
+            return std::pair(out.get(), dqkv.get());
+        };
+        auto check = [&]<typename E>(E e) {
+            const auto [out, dqkv] = run(e, s, 0);
+            for (int b : {0, 4, 7}) {
+                const AttentionShape few{4, T, NH, NKV, HS};
+                const auto [o, d] = run(e, few, b);
+                REQUIRE(same_bits(o, std::vector<E>(out.begin() + b * int64_t{T} * NH * HS,
+                                                    out.begin() + (b + 4) * int64_t{T} * NH * HS)));
+                REQUIRE(same_bits(d, std::vector<E>(dqkv.begin() + b * T * s.qkv_width(),
+                                                    dqkv.begin() + (b + 4) * T * s.qkv_width())));
+            }
+        };
+        check(float{});
+        check(bf16{});
+    }
+}

@@ -1,0 +1,266 @@
+#include "kernels/ops.h"
+#include "runtime/simt.h"
+#include "test/kernels/attention_cases.h"
+#include "test/optim/schedule.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+AttentionResult<bf16> run_flash(const AttentionShape& s, const AttentionInputs<bf16>& in, int one_pass_heads = 0) {
+    Stream stream;
+    Guarded<bf16> qkv(in.qkv, stream), dout(in.dout, stream), out(std::ssize(in.dout), stream),
+        dqkv(std::ssize(in.qkv), stream);
+    Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream);
+    Guarded<int> doc_start(in.doc_start, stream);
+    const int* documents = in.doc_start.empty() ? nullptr : doc_start.data();
+    Guarded<std::byte> scratch(static_cast<int64_t>(flash_attention_scratch_bytes(s, one_pass_heads)), stream);
+    flash_attention_forward(out.data(), lse.data(), qkv.data(), documents, s, stream);
+    flash_attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), documents, s,
+                             stream, one_pass_heads);
+    scratch.get();  // checks the canaries
+    return {out.get(), lse.get(), dqkv.get()};
+}
+
+void agrees_with_oracle(const AttentionShape& s, const AttentionInputs<bf16>& in) {
+    close_to_naive_bf16(s, in, run_flash(s, in));
+}
+
+// Documents that fill whole tiles, end inside of one, or are a single token.
+std::vector<int> documents_at(const std::vector<int>& begins, int B, int T) {
+    std::vector<int> start;
+    for (int b = 0; b < B; b++) {
+        size_t next = 0;
+        for (int t = 0, begin = 0; t < T; t++) {
+            if (next < begins.size() && begins[next] == t) begin = begins[next++];
+            start.push_back(begin);
+        }
+    }
+    return start;
+}
+
+}  // namespace
+
+TEST_CASE("kernels/attention_flash: errs at most twice, in gradients three times, as much as the naive computation") {
+    constexpr int kHeads[][2] = {{2, 2}, {2, 1}, {4, 1}};
+    int turn = 0;
+    for (int T : {1, 31, 33, 64, 97, 128, 257}) {
+        for (int HS : {64, 128}) {
+            for (auto [NH, NKV] : kHeads) {
+                const AttentionShape s{T < 64 ? 2 : 1, T, NH, NKV, HS};
+                AttentionInputs<bf16> in = random_inputs<bf16>(s, 10 * turn);
+                if (turn % 4 == 1) in.doc_start = random_documents(s.B, s.T, 10 * turn + 2);
+                agrees_with_oracle(s, in);
+                turn++;
+            }
+        }
+    }
+}
+
+TEST_CASE("kernels/attention_flash: many tiles of queries and keys, heads that share keys") {
+    agrees_with_oracle({1, 1000, 2, 1, 64}, random_inputs<bf16>({1, 1000, 2, 1, 64}, 1300));
+    agrees_with_oracle({1, 1000, 1, 1, 128}, random_inputs<bf16>({1, 1000, 1, 1, 128}, 310));
+}
+
+TEST_CASE("kernels/attention_flash: documents that fill tiles, end inside of them, or are a single token") {
+    for (const std::vector<int>& begins : {std::vector<int>{64, 128, 192, 256}, {1, 2, 30, 31, 32, 33, 200}, {299}}) {
+        const AttentionShape s{2, 300, 2, 1, 64};
+        AttentionInputs<bf16> in = random_inputs<bf16>(s, 320);
+        in.doc_start = documents_at(begins, s.B, s.T);
+        agrees_with_oracle(s, in);
+    }
+    const AttentionShape s{1, 200, 2, 2, 128};
+    AttentionInputs<bf16> in = random_inputs<bf16>(s, 330);
+    in.doc_start = random_documents(s.B, s.T, 331);
+    agrees_with_oracle(s, in);
+}
+
+TEST_CASE("kernels/attention_flash: scores far beyond the range of exp, growing and shrinking along the keys") {
+    for (int HS : {64, 128}) {
+        const AttentionShape s{1, 150, 2, 1, HS};
+        agrees_with_oracle(s, random_inputs<bf16>(s, 340, 30.0));
+        // The running maximum moves at every tile, or never after the first.
+        for (bool growing : {true, false}) {
+            AttentionInputs<bf16> in = random_inputs<bf16>(s, 350);
+            for (int t = 0; t < s.T; t++) {
+                for (int c = s.NH * HS; c < (s.NH + s.NKV) * HS; c++) {
+                    bf16& x = in.qkv[t * s.qkv_width() + c];
+                    x = bf16(static_cast<float>(x) * static_cast<float>(growing ? t : s.T - t));
+                }
+            }
+            agrees_with_oracle(s, in);
+        }
+    }
+}
+
+TEST_CASE(
+    "kernels/attention_flash: a row that sees only itself copies its value and has no gradient in query and key") {
+    const AttentionShape s{2, 97, 2, 2, 64};
+    AttentionInputs<bf16> in = random_inputs<bf16>(s, 360);
+    for (int i = 0; i < s.B * s.T; i++) in.doc_start.push_back(i % s.T);
+    const AttentionResult<bf16> r = run_flash(s, in);
+    const int64_t C = s.NH * s.HS, width = s.qkv_width();
+    REQUIRE(same_bits(r.out, columns(in.qkv, width, 2 * C, 3 * C)));
+    REQUIRE(same_bits(columns(r.dqkv, width, 2 * C, 3 * C), in.dout));
+    // dP - D, which is 0, comes from two sums of HS products in float; then it meets keys and queries of about 1.
+    const std::vector<bf16> dqk = columns(r.dqkv, width, 0, 2 * C);
+    REQUIRE(compare(dqk, std::vector<double>(dqk.size()), 64 * kUnitRoundoff<float> * 64));
+}
+
+TEST_CASE("kernels/attention_flash: a row that sees nothing is 0 and gives no gradient") {
+    const AttentionShape s{1, 40, 1, 1, 64};
+    AttentionInputs<bf16> in = random_inputs<bf16>(s, 370);
+    in.doc_start = documents_at({}, s.B, s.T);
+    in.doc_start.back() = s.T;
+    const AttentionResult<bf16> r = run_flash(s, in);
+    for (int c = 0; c < s.HS; c++) {
+        REQUIRE(static_cast<float>(r.out[(s.T - 1) * s.HS + c]) == 0.0f);
+        for (int part = 0; part < 3; part++) {
+            REQUIRE(static_cast<float>(r.dqkv[(s.T - 1) * s.qkv_width() + part * s.HS + c]) == 0.0f);
+        }
+    }
+    REQUIRE(r.lse.back() == -std::numeric_limits<float>::infinity());
+}
+
+// The same tiles hold the same rows in both, if documents begin at multiples of every tile size.
+TEST_CASE("kernels/attention_flash: documents at tile boundaries equal the documents run one by one, bit for bit") {
+    const AttentionShape s{1, 300, 2, 1, 64};
+    const int cut = 128;
+    AttentionInputs<bf16> in = random_inputs<bf16>(s, 380);
+    in.doc_start = documents_at({cut}, 1, s.T);
+    const AttentionResult<bf16> whole = run_flash(s, in);
+    const int64_t width = s.qkv_width(), C = s.NH * s.HS;
+    AttentionResult<bf16> parts;
+    for (auto [begin, end] : {std::pair{0, cut}, {cut, s.T}}) {
+        const AttentionResult<bf16> r = run_flash({1, end - begin, s.NH, s.NKV, s.HS},
+                                                  {{in.qkv.begin() + begin * width, in.qkv.begin() + end * width},
+                                                   {in.dout.begin() + begin * C, in.dout.begin() + end * C},
+                                                   {}});
+        parts.out.insert(parts.out.end(), r.out.begin(), r.out.end());
+        parts.dqkv.insert(parts.dqkv.end(), r.dqkv.begin(), r.dqkv.end());
+    }
+    REQUIRE(same_bits(whole.out, parts.out));
+    REQUIRE(same_bits(whole.dqkv, parts.dqkv));
+}
+
+TEST_CASE("kernels/attention_flash: later tokens change no bit of earlier rows") {
+    const AttentionShape s{1, 200, 2, 1, 128};
+    const int cut = 131;
+    AttentionInputs<bf16> in = random_inputs<bf16>(s, 390), other = in;
+    for (size_t i = cut * s.qkv_width(); i < other.qkv.size(); i++)
+        other.qkv[i] = bf16(-3.0f * static_cast<float>(other.qkv[i]));
+    AttentionResult<bf16> a = run_flash(s, in), b = run_flash(s, other);
+    const int64_t kept = int64_t{cut} * s.NH * s.HS;
+    a.out.resize(kept), b.out.resize(kept);
+    REQUIRE(same_bits(a.out, b.out));
+    REQUIRE(same_bits(columns(a.lse, s.T, 0, cut), columns(b.lse, s.T, 0, cut)));
+}
+
+TEST_CASE("kernels/attention_flash: a NaN in a key reaches every row that sees it and no other") {
+    const AttentionShape s{1, 150, 1, 1, 64};
+    AttentionInputs<bf16> in = random_inputs<bf16>(s, 400);
+    const int place = 70;
+    in.qkv[place * s.qkv_width() + s.HS] = bf16(std::numeric_limits<float>::quiet_NaN());
+    const AttentionResult<bf16> r = run_flash(s, in);
+    for (int t = 0; t < s.T; t++) {
+        INFO("row " << t);
+        REQUIRE(std::isnan(r.lse[t]) == (t >= place));
+        REQUIRE(std::isnan(static_cast<float>(r.out[t * s.HS])) == (t >= place));
+    }
+}
+
+TEST_CASE("kernels/attention_flash: either backward pass may follow either forward pass") {
+    const AttentionShape s{1, 97, 2, 1, 64};
+    const AttentionInputs<bf16> in = random_inputs<bf16>(s, 410);
+    Context context;
+    const Stream& stream = context.stream;
+    Guarded<bf16> qkv(in.qkv, stream), dout(in.dout, stream), out(std::ssize(in.dout), stream),
+        dqkv(std::ssize(in.qkv), stream);
+    Guarded<float> lse(int64_t{s.NH} * s.T, stream);
+    Guarded<std::byte> scratch(static_cast<int64_t>(attention_scratch_bytes(s, DType::bf16)), stream),
+        flash_scratch(static_cast<int64_t>(flash_attention_scratch_bytes(s)), stream);
+    flash_attention_forward(out.data(), lse.data(), qkv.data(), nullptr, s, stream);
+    attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), nullptr, s,
+                       context);
+    close_to_naive_bf16(s, in, {out.get(), lse.get(), dqkv.get()});
+    attention_forward(out.data(), lse.data(), scratch.data(), qkv.data(), nullptr, s, context);
+    flash_attention_backward(dqkv.data(), flash_scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(),
+                             nullptr, s, stream);
+    close_to_naive_bf16(s, in, {out.get(), lse.get(), dqkv.get()});
+}
+
+TEST_CASE(
+    "kernels/attention_flash: the same bits in every order of threads, for any number of OS threads, every time") {
+    for (int HS : {64, 128}) {
+        const AttentionShape s{2, 150, 2, 1, HS};
+        AttentionInputs<bf16> in = random_inputs<bf16>(s, 420);
+        in.doc_start = documents_at({10, 64, 120}, s.B, s.T);
+        REQUIRE(same_under_all_schedules([&] {
+            const AttentionResult<bf16> r = run_flash(s, in);
+            return bytes_of(r.out, r.lse, r.dqkv);
+        }));
+    }
+}
+
+// Rows around the tiles of 16, 32, 128 and 256, and so many keys that dQ is added to twice.
+TEST_CASE("kernels/attention_flash: one backward pass errs no more than two may") {
+    constexpr int kHeads[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 1}};
+    int turn = 0;
+    for (int T : {1, 31, 97, 128, 129, 256, 257, 300, 600}) {
+        auto [NH, NKV] = kHeads[T == 600 ? 1 : turn % 4];
+        const AttentionShape s{turn % 2 + 1, T, NH, NKV, 64};
+        const AttentionInputs<bf16> in = random_inputs<bf16>(s, 430 + 10 * turn);
+        close_to_naive_bf16(s, in, run_flash(s, in, turn % 3 + 1));
+        turn++;
+    }
+    const AttentionShape s{1, 300, 2, 1, 64};  // scores far beyond the range of exp
+    const AttentionInputs<bf16> in = random_inputs<bf16>(s, 530, 30.0);
+    close_to_naive_bf16(s, in, run_flash(s, in, 1));
+}
+
+TEST_CASE(
+    "kernels/attention_flash: one backward pass gives the same bits in every order, and for any heads in flight") {
+    const AttentionShape s{2, 530, 2, 1, 64};
+    const AttentionInputs<bf16> in = random_inputs<bf16>(s, 540);
+    auto bytes = [&](int heads) { return bytes_of(run_flash(s, in, heads).dqkv); };
+    REQUIRE(same_under_all_schedules([&] { return bytes(2); }));
+    REQUIRE(bytes(1) == bytes(2));
+    REQUIRE(bytes(7) == bytes(2));
+}
+
+TEST_CASE("kernels/attention_flash: one backward pass is taken where heads fill the device, and never for documents") {
+    const int places = 132;
+    REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 64}, places) == places);  // 768 heads in 6 rounds
+    REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 64}, 0) == 0);
+    REQUIRE(flash_attention_one_pass_heads({64, 1000, 12, 12, 64}, places) == 0);
+    REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 128}, places) == 0);
+    REQUIRE(flash_attention_one_pass_heads({12, 1024, 12, 12, 64}, places) == 0);  // 144: a second round of 12
+    REQUIRE(flash_attention_one_pass_heads({10, 1024, 24, 12, 64}, places) == places);
+    const AttentionShape s{1, 300, 2, 1, 64};
+    AttentionInputs<bf16> in = random_inputs<bf16>(s, 550);
+    in.doc_start = documents_at({10, 64, 120}, s.B, s.T);
+    REQUIRE(same_bits(run_flash(s, in, 1).dqkv, run_flash(s, in).dqkv));
+    REQUIRE_THROWS_AS(run_flash({1, 4, 1, 1, 128}, random_inputs<bf16>({1, 4, 1, 1, 128}, 560), 1), Error);
+}
+
+TEST_CASE(
+    "kernels/attention_flash: scratch is one pair of floats per row, in one pass dQ of what is in flight, and shapes "
+    "it cannot do are refused") {
+    REQUIRE(flash_attention_scratch_bytes({8, 8192, 12, 12, 64}) == size_t{8} * 12 * 8192 * 8);
+    REQUIRE(flash_attention_scratch_bytes({8, 1000, 12, 6, 64}, 48) == 8 * 12 * 1000 * 8 + size_t{48} * 2 * 1024 * 256);
+    REQUIRE(flash_attention_supports({1, 5, 4, 2, 64}, DType::bf16));
+    REQUIRE(flash_attention_supports({1, 5, 4, 2, 128}, DType::bf16));
+    REQUIRE(!flash_attention_supports({1, 5, 4, 2, 64}, DType::f32));
+    REQUIRE(!flash_attention_supports({1, 5, 4, 2, 32}, DType::bf16));
+    REQUIRE(!flash_attention_supports({1, 5, 3, 2, 64}, DType::bf16));
+    Stream stream;
+    Buffer<bf16> x(4096);
+    Buffer<float> lse(64);
+    REQUIRE_THROWS_AS(flash_attention_forward(x.data(), lse.data(), x.data(), nullptr, {1, 4, 1, 1, 32}, stream),
+                      Error);
+    REQUIRE_THROWS_AS(flash_attention_forward(x.data() + 1, lse.data(), x.data(), nullptr, {1, 4, 1, 1, 64}, stream),
+                      Error);
+}

@@ -1,0 +1,202 @@
+#include "base/integer.h"
+#include "kernels/ops.h"
+
+#include <limits>
+
+#include "runtime/simt.h"
+#include "test/oracle/classifier.h"
+#include "test/support/compare.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+template <typename T>
+struct Result {
+    std::vector<float> losses;
+    std::vector<T> logits;
+};
+
+template <typename T>
+Result<T> run(const std::vector<T>& logits, const std::vector<int>& targets, int V, int Vp, float grad_scale = 1.0f,
+              bool with_gradient = true) {
+    Stream stream;
+    const int N = static_cast<int>(targets.size());
+    Guarded<T> x(logits, stream);
+    Guarded<int> y(targets, stream);
+    Guarded<float> losses(N, stream);
+    classifier(x.data(), losses.data(), y.data(), N, V, Vp, grad_scale, with_gradient, stream);
+    return {losses.get(), x.get()};
+}
+
+template <typename T>
+std::vector<T> row_of(const std::vector<T>& x, int row, int width) {
+    return {x.begin() + int64_t{row} * width, x.begin() + int64_t{row + 1} * width};
+}
+
+// Roundings to float that a term may suffer on its way: two exponentials of up to 2 ulp, products with a changing
+// maximum, and the sum. exp_fast alone takes 4.
+constexpr double kRoundings = 8;
+
+template <typename T>
+void agrees_with_oracle(int N, int V, int Vp, double std, uint64_t seed) {
+    INFO(fmt::format("{} N={} V={} Vp={} std={}", name_of(dtype_of<T>), N, V, Vp, std));
+    const float grad_scale = 0.25f;
+    std::vector<T> logits = random_values<T>(int64_t{N} * Vp, seed, std);
+    for (int n = 0; n < N; n++) {
+        for (int j = V; j < Vp; j++) logits[int64_t{n} * Vp + j] = T(j % 2 ? kNaN : kInfinity);
+    }
+    std::vector<int> targets = random_ints(N, seed + 1, V);
+    targets[0] = V - 1;
+    if (N > 2) targets[1] = 0, targets[2] = -1;
+
+    Result<T> actual = run(logits, targets, V, Vp, grad_scale);
+    ClassifierOracle<Tracked> expected =
+        classifier_oracle(widen<Tracked>(logits), targets, N, V, Vp, static_cast<double>(grad_scale));
+    REQUIRE(compare(actual.losses, expected.losses, kRoundings));
+    REQUIRE(compare(actual.logits, expected.dlogits, kRoundings));
+}
+
+template <typename T>
+void ignores_negative_targets() {
+    const int V = 257, Vp = 320;
+    std::vector<T> logits(2 * Vp, T(kNaN));
+    Result<T> r = run(logits, {-1, -100}, V, Vp);
+    REQUIRE(r.losses == std::vector<float>{0.0f, 0.0f});
+    REQUIRE(same_bits(r.logits, std::vector<T>(2 * Vp, T(0.0f))));
+}
+
+}  // namespace
+
+TEST_CASE("kernels/classifier: the oracle's gradient is that of its loss, by central differences") {
+    const int N = 3, V = 7, Vp = 9;
+    const double h = 1e-5, scale = 0.5;
+    std::vector<double> logits = random_values<double>(N * Vp, 1);
+    const std::vector<int> targets{6, -1, 2};
+    auto total = [&](const std::vector<double>& x) {
+        double sum = 0;
+        for (double loss : classifier_oracle(x, targets, N, V, Vp, scale).losses) sum += loss;
+        return sum;
+    };
+    const std::vector<double> gradient = classifier_oracle(logits, targets, N, V, Vp, scale).dlogits;
+    std::vector<double> differences;
+    for (size_t i = 0; i < logits.size(); i++) {
+        std::vector<double> up = logits, down = logits;
+        up[i] += h, down[i] -= h;
+        differences.push_back(scale * (total(up) - total(down)) / (2 * h));
+    }
+    // h^2 times a third derivative below 1, and float64 cancellation of 1e-16 / h.
+    REQUIRE(compare(gradient, differences, 1e-9));
+}
+
+TEST_CASE("kernels/classifier: loss and gradient agree with the oracle, and padding has no part in them") {
+    uint64_t seed = 10;
+    for (int V : {1, 2, 31, 33, 64, 257, 1000, 2048, 2049, 4099, 50257, 128256}) {
+        for (int Vp : {V, V + 1, round_up(V, 128)}) {
+            const int N = V > 10000 ? 3 : 33;
+            agrees_with_oracle<float>(N, V, Vp, 2.0, seed);
+            agrees_with_oracle<bf16>(N, V, Vp, 2.0, seed + 1);
+            seed += 2;
+        }
+    }
+}
+
+TEST_CASE("kernels/classifier: logits far beyond the range of exp") {
+    for (int V : {33, 257, 3000}) {
+        agrees_with_oracle<float>(5, V, V + 63, 1e4, 77);
+        agrees_with_oracle<bf16>(5, V, V + 63, 1e4, 78);
+    }
+}
+
+TEST_CASE("kernels/classifier: a negative target gives no loss and no gradient, whatever the logits") {
+    ignores_negative_targets<float>();
+    ignores_negative_targets<bf16>();
+}
+
+TEST_CASE("kernels/classifier: a target outside of the vocabulary gives NaN, in its row only") {
+    for (int V : {257, 3001}) {
+        const int Vp = V + 63;
+        const std::vector<float> logits = random_values<float>(3 * Vp, 5);
+        const Result<float> good = run(logits, {1, 2, 3}, V, Vp);
+        for (int target : {V, Vp, 1 << 30}) {
+            Result<float> r = run(logits, {1, target, 3}, V, Vp);
+            REQUIRE(std::isnan(r.losses[1]));
+            for (int j = 0; j < V; j++) REQUIRE(std::isnan(r.logits[Vp + j]));
+            for (int j = V; j < Vp; j++) REQUIRE(r.logits[Vp + j] == 0.0f);
+            for (int row : {0, 2}) {
+                REQUIRE(r.losses[row] == good.losses[row]);
+                REQUIRE(same_bits(row_of(r.logits, row, Vp), row_of(good.logits, row, Vp)));
+            }
+        }
+    }
+}
+
+TEST_CASE("kernels/classifier: NaN and +infinity among the logits give a NaN loss, -infinity a probability of zero") {
+    for (int V : {257, 3001}) {
+        const int Vp = V + 15;
+        const std::vector<float> finite = random_values<float>(Vp, 6);
+        for (int place : {0, 1, 40, 256, V - 1}) {
+            for (float bad : {kNaN, kInfinity}) {
+                std::vector<float> logits = finite;
+                logits[place] = bad;
+                REQUIRE(std::isnan(run(logits, {2}, V, Vp).losses[0]));
+            }
+            std::vector<float> logits = finite;
+            logits[place] = -kInfinity;
+            Result<float> r = run(logits, {2}, V, Vp);
+            logits[place] = -1e30f;
+            Result<float> expected = run(logits, {2}, V, Vp);
+            REQUIRE(std::isfinite(r.losses[0]));
+            REQUIRE(same_bits(r.losses, expected.losses));
+            REQUIRE(same_bits(r.logits, expected.logits));
+        }
+        REQUIRE(std::isnan(run(std::vector<float>(Vp, -kInfinity), {2}, V, Vp).losses[0]));
+    }
+}
+
+TEST_CASE("kernels/classifier: without gradient the logits stay and the losses are the same bits") {
+    for (int V : {257, 3001}) {
+        const std::vector<bf16> logits = random_values<bf16>(5 * V, 7);
+        const std::vector<int> targets{0, -1, 5, V - 1, 17};
+        Result<bf16> with = run(logits, targets, V, V), without = run(logits, targets, V, V, 1.0f, false);
+        REQUIRE(same_bits(without.losses, with.losses));
+        REQUIRE(same_bits(without.logits, logits));
+    }
+}
+
+TEST_CASE("kernels/classifier: the same bits in every order of threads, for any number of OS threads, every time") {
+    for (int V : {257, 4099}) {
+        const int N = 37, Vp = V + 61;
+        const std::vector<float> logits = random_values<float>(int64_t{N} * Vp, 8);
+        const std::vector<int> targets = random_ints(N, 9, V);
+        const Result<float> first = run(logits, targets, V, Vp);
+        auto same = [&] {
+            Result<float> r = run(logits, targets, V, Vp);
+            REQUIRE(same_bits(r.losses, first.losses));
+            REQUIRE(same_bits(r.logits, first.logits));
+        };
+        same();
+        for (const char* order : {"reverse", "random:1", "random:2"}) {
+            const std::string before = set_simt_order(order);
+            same();
+            set_simt_order(before);
+        }
+        for (int n : {1, 2, 5}) {
+            const int before = set_simt_threads(n);
+            same();
+            set_simt_threads(before);
+        }
+    }
+}
+
+TEST_CASE("kernels/classifier: impossible shapes are refused") {
+    Stream stream;
+    REQUIRE_THROWS_AS(classifier<float>(nullptr, nullptr, nullptr, 1, 5, 4, 1.0f, true, stream), Error);
+    REQUIRE_THROWS_AS(classifier<float>(nullptr, nullptr, nullptr, 0, 5, 5, 1.0f, true, stream), Error);
+}

@@ -1,0 +1,220 @@
+// layernorm and rmsnorm: one family of kernels (kernels/norm.h), centered or not, and one set of tests.
+#include "kernels/ops.h"
+#include "test/optim/schedule.h"
+#include "test/oracle/differences.h"
+#include "test/oracle/norm.h"
+#include "test/support/catch.h"
+#include "test/support/compare.h"
+
+using namespace teon;
+using namespace teon::test;
+
+// A row is centered, scaled and multiplied: four roundings after the sums (rmsnorm: three), each counted once in
+// Tracked's magnitude, and sums of n terms taken in parts, whose error stays below a few roundings of the terms.
+static constexpr double kRoundings = 6.0;
+static constexpr float kEps = 1e-5f;
+
+namespace {
+struct Shape {
+    int N, C;
+};
+}  // namespace
+// On a CPU rows up to 2048 are one thread's; the widths beyond are a warp's, at width 1, held in registers by each
+// number of vectors, and read again, with sums in registers, in shared memory and in global memory. Three have more
+// than one chunk, and more than 8 rows in a chunk; the last three are those whose sums a GPU's warp holds in more than
+// four vectors.
+static const std::vector<Shape> kShapes = {
+    {1, 1},    {31, 33},  {33, 31},  {97, 97},   {5, 128},  {128, 64},  {3, 257},  {257, 96}, {31, 768}, {3, 2049},
+    {2, 2304}, {2, 4160}, {2, 8256}, {8205, 17}, {17, 768}, {16401, 2}, {3, 1056}, {5, 1536}, {3, 2048}};
+
+namespace {
+
+// One layer: inputs on both sides, outputs on the device, and both passes.
+template <typename Element, bool CENTERED>
+struct Layer {
+    using T = Element;
+    static constexpr bool centered = CENTERED;
+    int N, C;
+    const Stream& stream;
+    std::vector<T> x, weight, bias, dout, dresidual;
+    std::vector<float> dweight_before, dbias_before, dx_sums_before;
+    Guarded<T> x_device, weight_device, bias_device, dout_device, dresidual_device;
+    Guarded<T> out, dx;
+    Guarded<float> mean, rstd, dweight, dbias, dx_sums;
+    Guarded<std::byte> scratch;
+
+    Layer(int N, int C, const Stream& stream, double mean_of_x = 0.5)
+        : N(N),
+          C(C),
+          stream(stream),
+          x(random_values<T>(int64_t{N} * C, 1, 1.0, mean_of_x)),
+          weight(random_values<T>(C, 3, 0.5, 1.0)),
+          bias(CENTERED ? random_values<T>(C, 4) : std::vector<T>(C)),
+          dout(random_values<T>(int64_t{N} * C, 5)),
+          dresidual(random_values<T>(int64_t{N} * C, 6)),
+          dweight_before(random_values<float>(C, 7)),
+          dbias_before(random_values<float>(C, 8)),
+          dx_sums_before(random_values<float>(C, 9)),
+          x_device(x, stream),
+          weight_device(weight, stream),
+          bias_device(bias, stream),
+          dout_device(dout, stream),
+          dresidual_device(dresidual, stream),
+          out(size(), stream),
+          dx(size(), stream),
+          mean(std::vector<float>(N), stream),
+          rstd(N, stream),
+          dweight(dweight_before, stream),
+          dbias(dbias_before, stream),
+          dx_sums(dx_sums_before, stream),
+          scratch(static_cast<int64_t>(CENTERED ? layernorm_backward_scratch_bytes(N, C)
+                                                : rmsnorm_backward_scratch_bytes(N, C)),
+                  stream) {}
+
+    int64_t size() const { return int64_t{N} * C; }
+
+    // The bytes of what it writes.
+    std::string forward() {
+        if constexpr (CENTERED) {
+            layernorm_forward(out.data(), mean.data(), rstd.data(), x_device.data(), weight_device.data(),
+                              bias_device.data(), N, C, kEps, stream);
+        } else {
+            rmsnorm_forward(out.data(), rstd.data(), x_device.data(), weight_device.data(), N, C, kEps, stream);
+        }
+        return bytes_of(out.get(), mean.get(), rstd.get());
+    }
+
+    // The bytes of the parameters' gradients, which are added to what was there before.
+    std::string backward(T* dx, const T* dresidual, bool sums = true) {
+        dweight.set(dweight_before);
+        dbias.set(dbias_before);
+        dx_sums.set(dx_sums_before);
+        queue_backward(dx, dresidual, sums, true);
+        return bytes_of(dweight.get(), dbias.get());
+    }
+
+    // The sums over rows, written over or added to what is `before` everywhere.
+    std::vector<float> sums_of_backward(float before, bool accumulate) {
+        for (Guarded<float>* sums : {&dweight, &dbias, &dx_sums}) sums->set(std::vector<float>(C, before));
+        queue_backward(dx.data(), dresidual_device.data(), true, accumulate);
+        std::vector<float> all = dweight.get();
+        if constexpr (CENTERED) {
+            for (Guarded<float>* sums : {&dbias, &dx_sums})
+                for (float x : sums->get()) all.push_back(x);
+        }
+        return all;
+    }
+
+    void queue_backward(T* dx, const T* dresidual, bool sums, bool accumulate) {
+        const T* x = x_device.data();
+        if constexpr (CENTERED) {
+            layernorm_backward(dx, dweight.data(), dbias.data(), sums ? dx_sums.data() : nullptr, scratch.data(),
+                               dout_device.data(), dresidual, x, mean.data(), rstd.data(), weight_device.data(), N, C,
+                               accumulate, stream);
+        } else {
+            rmsnorm_backward(dx, dweight.data(), scratch.data(), dout_device.data(), dresidual, x, rstd.data(),
+                             weight_device.data(), N, C, accumulate, stream);
+        }
+        scratch.get();  // its canaries
+    }
+
+    template <typename Number>
+    auto expected_forward() const {
+        return norm_forward(widen<Number>(x), widen<Number>(weight), widen<Number>(bias), N, C, kEps, CENTERED);
+    }
+};
+
+}  // namespace
+
+#define EVERY_NORM (Layer<float, true>), (Layer<bf16, true>), (Layer<float, false>), (Layer<bf16, false>)
+
+TEST_CASE("kernels/norm: the oracle's backward is the derivative of its forward") {
+    const int N = 3, C = 7;
+    const auto x = widen<double>(random_values<float>(N * C, 1)), dout = widen<double>(random_values<float>(N * C, 2));
+    const auto weight = widen<double>(random_values<float>(C, 3)), bias = widen<double>(random_values<float>(C, 4));
+    for (bool centered : {true, false}) {
+        const auto gradients = norm_backward(dout, x, weight, N, C, kEps, centered);
+        auto loss = [&](const auto& x, const auto& weight, const auto& bias) {
+            return dot(norm_forward(x, weight, bias, N, C, kEps, centered).out, dout);
+        };
+        REQUIRE(gradient_error([&](const auto& v) { return loss(v, weight, bias); }, x, gradients.dx) < 1e-7);
+        REQUIRE(gradient_error([&](const auto& v) { return loss(x, v, bias); }, weight, gradients.dweight) < 1e-7);
+        if (centered)
+            REQUIRE(gradient_error([&](const auto& v) { return loss(x, weight, v); }, bias, gradients.dbias) < 1e-7);
+    }
+}
+
+TEMPLATE_TEST_CASE("kernels/norm: forward matches the oracle", "", EVERY_NORM) {
+    Stream stream;
+    for (auto [N, C] : kShapes) {
+        INFO("N = " << N << ", C = " << C);
+        TestType layer(N, C, stream);
+        layer.forward();
+        const auto expected = layer.template expected_forward<Tracked>();
+        REQUIRE(compare(layer.out.get(), expected.out, kRoundings));
+        if (TestType::centered) REQUIRE(compare(layer.mean.get(), expected.mean, kRoundings));
+        REQUIRE(compare(layer.rstd.get(), expected.rstd, kRoundings));
+        REQUIRE(same_bits(layer.x_device.get(), layer.x));
+    }
+}
+
+TEMPLATE_TEST_CASE("kernels/norm: backward matches the oracle and adds to the parameters' gradients", "", EVERY_NORM) {
+    Stream stream;
+    for (auto [N, C] : kShapes) {
+        INFO("N = " << N << ", C = " << C);
+        TestType layer(N, C, stream);
+        layer.forward();
+        auto expected = norm_backward(widen<Tracked>(layer.dout), widen<Tracked>(layer.x), widen<Tracked>(layer.weight),
+                                      N, C, kEps, TestType::centered);
+        auto *dx = layer.dx.data(), *dresidual = layer.dresidual_device.data(), *dout = layer.dout_device.data();
+        layer.backward(dx, nullptr);
+        REQUIRE(compare(layer.dx.get(), expected.dx, kRoundings));
+        const std::string parameter_gradients = layer.backward(dx, dresidual);
+        for (size_t i = 0; i < expected.dx.size(); i++)
+            expected.dx[i] += Tracked(static_cast<double>(static_cast<float>(layer.dresidual[i])));
+        const auto dx_apart = layer.dx.get();
+        REQUIRE(compare(dx_apart, expected.dx, kRoundings));
+        for (int j = 0; j < C; j++) expected.dweight[j] += Tracked(layer.dweight_before[j]);
+        REQUIRE(compare(layer.dweight.get(), expected.dweight, kRoundings));
+        if (TestType::centered) {
+            for (int j = 0; j < C; j++) expected.dbias[j] += Tracked(layer.dbias_before[j]);
+            REQUIRE(compare(layer.dbias.get(), expected.dbias, kRoundings));
+            std::vector<Tracked> sums = widen<Tracked>(layer.dx_sums_before);
+            for (size_t i = 0; i < expected.dx.size(); i++) sums[i % static_cast<size_t>(C)] += expected.dx[i];
+            REQUIRE(compare(layer.dx_sums.get(), sums, kRoundings));
+        }
+
+        REQUIRE((layer.sums_of_backward(NAN, false) == layer.sums_of_backward(0.0f, true)));
+        REQUIRE((layer.backward(dx, dresidual, false) == parameter_gradients));  // nobody wants dx's sums
+        REQUIRE(same_bits(layer.dx.get(), dx_apart));
+        REQUIRE(same_bits(layer.dx_sums.get(), layer.dx_sums_before));
+
+        REQUIRE((layer.backward(dresidual, dresidual) == parameter_gradients));
+        REQUIRE(same_bits(layer.dresidual_device.get(), dx_apart));
+        layer.dresidual_device.set(layer.dresidual);
+        REQUIRE((layer.backward(dout, dresidual) == parameter_gradients));
+        REQUIRE(same_bits(layer.dout_device.get(), dx_apart));
+        REQUIRE(same_bits(layer.x_device.get(), layer.x));
+    }
+}
+
+TEST_CASE("kernels/norm: the variance survives a mean much larger than the deviation") {
+    Stream stream;
+    Layer<float, true> layer(5, 768, stream, 4096.0);
+    layer.forward();
+    // The mean is rounded to 2^-12 * 4; its square is what the variance of 1 is off by. Sums of squares would be off
+    // by 1.
+    REQUIRE(compare(layer.rstd.get(), layer.expected_forward<double>().rstd, 1e-5));
+}
+
+TEMPLATE_TEST_CASE("kernels/norm: the same bits under every schedule", "", EVERY_NORM) {
+    Stream stream;
+    for (auto [N, C] : {Shape{257, 96}, Shape{3, 2049}, Shape{5, 2304}}) {
+        TestType layer(N, C, stream);
+        REQUIRE(same_under_all_schedules([&] {
+            const std::string forward = layer.forward();
+            const std::string gradients = layer.backward(layer.dx.data(), layer.dresidual_device.data());
+            return forward + gradients + bytes_of(layer.dx_sums.get(), layer.dx.get());
+        }));
+    }
+}

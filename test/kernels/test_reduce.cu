@@ -1,0 +1,78 @@
+#include "kernels/ops.h"
+#include "test/optim/schedule.h"
+#include "test/support/catch.h"
+#include "test/support/compare.h"
+
+using namespace teon;
+using namespace teon::test;
+
+// One thread adds at most some hundred terms; rounding errors of partial sums average out far below one per term.
+static constexpr double kRoundings = 4.0;
+
+// Below, at and above the lengths at which more blocks come in, up to more than 1024 blocks' worth.
+static const std::vector<int64_t> kSizes = {1,   31,    33,    97,     128,     257,
+                                            768, 32768, 32769, 100003, 1 << 20, (1 << 25) + 77};
+
+using Reduction = void (*)(float*, void*, const float*, int64_t, bool, const Stream&);
+
+TEST_CASE("kernels/reduce: sums and sums of squares match the oracle, `=` and `+=`") {
+    Stream stream;
+    Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
+    for (int64_t n : kSizes) {
+        const auto x = random_values<float>(n, 1, 1.0, 0.1);
+        Guarded<float> x_device(x, stream), out(1, stream);
+        Tracked sum, squares;
+        for (float v : x) {
+            sum += Tracked(v);
+            squares += Tracked(v) * Tracked(v);
+        }
+        for (auto [reduction, expected] :
+             {std::pair<Reduction, Tracked>{reduce_sum, sum}, {reduce_sum_squares, squares}}) {
+            INFO("n = " << n);
+            out.set({1e30f});
+            reduction(out.data(), scratch.data(), x_device.data(), n, false, stream);
+            REQUIRE(compare(out.get(), std::vector<Tracked>{expected}, kRoundings));
+            out.set({-7.5f});
+            reduction(out.data(), scratch.data(), x_device.data(), n, true, stream);
+            REQUIRE(compare(out.get(), std::vector<Tracked>{Tracked(-7.5) + expected}, kRoundings));
+            scratch.get();
+        }
+    }
+}
+
+TEST_CASE("kernels/reduce: every element counts, at any alignment") {
+    Stream stream;
+    Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
+    const int64_t n = 70001;
+    Guarded<float> x(std::vector<float>(n, 1.0f), stream), out(1, stream);
+    for (int64_t begin : {0, 1, 7, 16, 33}) {
+        reduce_sum(out.data(), scratch.data(), x.data() + begin, n - begin, false, stream);
+        REQUIRE(out.get()[0] == static_cast<float>(n - begin));
+    }
+    // An empty sum is 0.
+    reduce_sum(out.data(), scratch.data(), x.data(), 0, false, stream);
+    REQUIRE(out.get()[0] == 0.0f);
+}
+
+TEST_CASE("kernels/reduce: one NaN anywhere makes the sum NaN") {
+    Stream stream;
+    Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
+    for (int64_t position : {0, 1, 40000, 70000}) {
+        std::vector<float> x(70001, 1.0f);
+        x[position] = NAN;
+        Guarded<float> x_device(x, stream), out(1, stream);
+        reduce_sum_squares(out.data(), scratch.data(), x_device.data(), 70001, false, stream);
+        REQUIRE(std::isnan(out.get()[0]));
+    }
+}
+
+TEST_CASE("kernels/reduce: the same bits under every schedule") {
+    Stream stream;
+    Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
+    Guarded<float> x(random_values<float>(200003, 1), stream), out(std::vector<float>{0.0f, 0.0f}, stream);
+    REQUIRE(same_under_all_schedules([&] {
+        reduce_sum(out.data(), scratch.data(), x.data(), x.size(), false, stream);
+        reduce_sum_squares(out.data() + 1, scratch.data(), x.data(), x.size(), false, stream);
+        return bytes_of(out.get());
+    }));
+}

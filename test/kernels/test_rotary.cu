@@ -1,0 +1,103 @@
+#include "kernels/ops.h"
+#include "test/optim/schedule.h"
+#include "test/oracle/differences.h"
+#include "test/oracle/rotary.h"
+#include "test/support/catch.h"
+#include "test/support/compare.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+struct Shape {
+    int N, NH, NKV, HS;
+};
+}  // namespace
+// Half a head of 1, odd, and as wide as a vector or several; the last ones are rows that a warp shares on the host.
+static const std::vector<Shape> kShapes = {{1, 1, 1, 2},    {31, 3, 1, 6},    {33, 4, 2, 10},  {97, 2, 2, 32},
+                                           {128, 8, 8, 64}, {257, 4, 1, 128}, {3, 33, 1, 130}, {2, 40, 8, 128}};
+
+static std::vector<float> inverse_frequencies(int HS) {
+    std::vector<float> inv_freq;
+    for (int j = 0; j < HS / 2; j++) inv_freq.push_back(static_cast<float>(std::pow(10000.0, -2.0 * j / HS)));
+    return inv_freq;
+}
+
+TEST_CASE("kernels/rotary: the oracle's backward is the derivative of its forward") {
+    const int N = 3, NH = 2, NKV = 1, HS = 6;
+    const std::vector<int> positions = {0, 5, 2};
+    const auto table = test::rotary_table(inverse_frequencies(HS), 6);
+    const auto x = widen<double>(random_values<float>(N * (NH + 2 * NKV) * HS, 1));
+    const auto dout = widen<double>(random_values<float>(static_cast<int64_t>(x.size()), 2));
+    auto loss = [&](const std::vector<double>& v) {
+        return dot(rotate(v, table, positions, N, NH, NKV, HS, 1.0), dout);
+    };
+    REQUIRE(gradient_error(loss, x, rotate(dout, table, positions, N, NH, NKV, HS, -1.0)) < 1e-7);
+}
+
+TEST_CASE("kernels/rotary: the table holds cosines and sines of float angles") {
+    Stream stream;
+    for (auto [HS, positions] : {std::pair{2, 1}, {6, 33}, {64, 257}, {128, 8192}}) {
+        const auto inv_freq = inverse_frequencies(HS);
+        Guarded<float> inv_freq_device(inv_freq, stream), table(int64_t{positions} * HS, stream);
+        teon::rotary_table(table.data(), inv_freq_device.data(), positions, HS, stream);
+        // Sine and cosine within 2 ulp of numbers below 1, for any angle.
+        REQUIRE(compare(table.get(), test::rotary_table(inv_freq, positions), 2 * 0x1p-24));
+    }
+    Guarded<float> none(6, stream);
+    REQUIRE_THROWS_AS(teon::rotary_table(none.data(), none.data(), 1, 5, stream), Error);
+    REQUIRE_THROWS_AS(rotary_forward(none.data(), none.data(), nullptr, 1, 1, 1, 1, stream), Error);
+}
+
+TEMPLATE_TEST_CASE("kernels/rotary: forward and backward match the oracle and undo each other", "", float, bf16) {
+    using T = TestType;
+    Stream stream;
+    for (auto [N, NH, NKV, HS] : kShapes) {
+        INFO("N = " << N << ", NH = " << NH << ", NKV = " << NKV << ", HS = " << HS);
+        const int64_t width = int64_t{NH + 2 * NKV} * HS;
+        const int T_max = 300;
+        const auto x = random_values<T>(N * width, 1);
+        const auto positions = random_ints(N, 2, T_max);
+        const auto inv_freq = inverse_frequencies(HS);
+        Guarded<float> inv_freq_device(inv_freq, stream), table(int64_t{T_max} * HS, stream);
+        teon::rotary_table(table.data(), inv_freq_device.data(), T_max, HS, stream);
+        const auto table_values = widen<Tracked>(table.get());
+        Guarded<int> positions_device(positions, stream);
+        Guarded<T> qkv(x, stream);
+        rotary_forward(qkv.data(), table.data(), positions_device.data(), N, NH, NKV, HS, stream);
+        const auto turned = qkv.get();
+        // Two products and their sum in float.
+        REQUIRE(compare(turned, rotate(widen<Tracked>(x), table_values, positions, N, NH, NKV, HS, 1.0), 1.0));
+        rotary_backward(qkv.data(), table.data(), positions_device.data(), N, NH, NKV, HS, stream);
+        const auto back = qkv.get();
+        REQUIRE(compare(back, rotate(widen<Tracked>(turned), table_values, positions, N, NH, NKV, HS, -1.0), 1.0));
+        // There and back: the roundings to T of both elements of a pair, then the result's; in float, those of products
+        // and sums both ways, and of cos^2 + sin^2 = 1.
+        std::vector<double> tolerance;
+        bool values_untouched = true;
+        for (int64_t i = 0; i < N * width; i++) {
+            const int64_t column = i % width, j = column % HS, pair = j < HS / 2 ? i + HS / 2 : i - HS / 2;
+            tolerance.push_back(
+                (3 * kUnitRoundoff<T> + 6 * kUnitRoundoff<float>)*(std::abs(double(x[i])) + std::abs(double(x[pair]))));
+            if (column >= int64_t{NH + NKV} * HS) values_untouched &= float(turned[i]) == float(x[i]);
+        }
+        REQUIRE(values_untouched);
+        REQUIRE(compare(back, widen<double>(x), tolerance));
+    }
+}
+
+TEMPLATE_TEST_CASE("kernels/rotary: the same bits under every schedule", "", float, bf16) {
+    using T = TestType;
+    Stream stream;
+    for (auto [N, NH, NKV, HS] : {Shape{128, 4, 2, 64}, Shape{3, 33, 1, 130}}) {
+        const auto x = random_values<T>(int64_t{N} * (NH + 2 * NKV) * HS, 1);
+        Guarded<float> table(random_values<float>(int64_t{N} * HS, 2), stream);
+        Guarded<int> positions(random_ints(N, 3, N), stream);
+        Guarded<T> qkv(x, stream);
+        REQUIRE(same_under_all_schedules([&, N = N, NH = NH, NKV = NKV, HS = HS] {
+            qkv.set(x);
+            rotary_forward(qkv.data(), table.data(), positions.data(), N, NH, NKV, HS, stream);
+            return bytes_of(qkv.get());
+        }));
+    }
+}

@@ -1,0 +1,55 @@
+// The golden models (test/golden/make_models.py): their configurations, weights and batch.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "checkpoint/weights.h"
+#include "model/gpt2.h"
+#include "model/llama.h"
+#include "model/qwen3.h"
+#include "test/support/model_runner.h"
+
+namespace teon::test {
+
+constexpr int kGoldenB = 3, kGoldenT = 13;
+
+inline const std::vector<std::string> kGoldenModels = {"gpt2", "gpt2_relu2", "llama", "llama_gqa", "qwen3"};
+
+inline DecoderConfig golden_config(const std::string& name) {
+    const bool gpt2 = name.starts_with("gpt2"), qwen3 = name == "qwen3";
+    DecoderConfig c = (gpt2 ? gpt2_family() : qwen3 ? qwen3_family() : llama_family()).config("tiny");
+    c.L = 2;
+    c.C = 24;
+    c.max_T = kGoldenT;
+    c.NH = c.NKV = gpt2 ? 3 : 4;
+    c.V = gpt2 ? 61 : 67;
+    c.F = gpt2 ? 96 : 37;
+    if (name == "gpt2_relu2") c.mlp = MlpKind::relu2;
+    if (name == "llama_gqa" || qwen3) c.NKV = 2;
+    if (qwen3) c.head_size = 10;
+    return c;
+}
+
+inline std::vector<int> read_ints(const SafetensorsFile& file, const std::string& name) {
+    const std::vector<std::byte> raw = file.read(file.at(name));
+    std::vector<int> values(raw.size() / sizeof(int));
+    std::memcpy(values.data(), raw.data(), raw.size());
+    return values;
+}
+
+struct Golden {
+    SafetensorsFile file;
+    ModelRunner runner;
+    DeviceBatch batch;
+    Golden(const std::string& name, DType dtype, bool gelu_fusion = false)
+        : file("test/golden/" + name + ".safetensors"),
+          runner(golden_config(name), {.B = kGoldenB, .T = kGoldenT, .dtype = dtype, .gelu_fusion = gelu_fusion}),
+          batch(read_ints(file, "tokens"), read_ints(file, "targets"), kGoldenB, kGoldenT, runner.context.stream) {
+        load_weights(runner.model->params(), SafetensorsModel(file.path()), runner.context.stream);
+    }
+};
+
+}  // namespace teon::test

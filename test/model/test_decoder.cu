@@ -1,0 +1,373 @@
+#include "model/decoder.h"
+
+#include <optional>
+
+#include "model/gpt2.h"
+#include "model/llama.h"
+#include "model/qwen3.h"
+#include "runtime/simt.h"
+#include "test/support/model_runner.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+constexpr int B = 2, T = 33;
+
+const std::vector<std::string> kModels = {"gpt2", "gpt2 fused", "gpt2 relu2", "llama", "qwen3"};
+
+DecoderConfig small_config(const std::string& model) {
+    const bool gpt2 = model.starts_with("gpt2"), qwen3 = model == "qwen3";
+    DecoderConfig c = (gpt2 ? gpt2_family() : qwen3 ? qwen3_family() : llama_family()).config("tiny");
+    c.L = 3;
+    c.C = 48;
+    c.NH = 4;
+    c.NKV = gpt2 ? 4 : 2;
+    c.F = gpt2 ? 192 : 133;
+    if (model == "gpt2 relu2") c.mlp = MlpKind::relu2;
+    if (qwen3) c.head_size = 20;
+    c.V = 101;
+    c.max_T = T;
+    c.init_std = 0.3f;  // far from linear, so that every term of the derivative counts
+    return c;
+}
+
+DecoderRun small_run(const std::string& model, DType dtype, int batch = B, int length = T) {
+    DecoderRun run{batch, length, dtype};
+    run.gelu_fusion = model == "gpt2 fused";
+    return run;
+}
+
+DeviceBatch random_batch(int batch_size, uint64_t seed, int V, const Stream& stream) {
+    std::vector<int> tokens = random_ints(int64_t{batch_size} * T, seed, V);
+    std::vector<int> targets = random_ints(int64_t{batch_size} * T, seed + 1, V);
+    targets[5] = -1;  // not counted
+    return DeviceBatch(tokens, targets, batch_size, T, stream);
+}
+
+struct Outcome {
+    double loss;
+    std::vector<float> gradients;
+};
+
+Outcome run_once(const std::string& family, DType dtype, Recompute recompute = Recompute::none) {
+    DecoderRun run = small_run(family, dtype);
+    run.recompute = recompute;
+    ModelRunner r(small_config(family), run);
+    r.model->params().initialize(7, r.context.stream);
+    DeviceBatch batch = random_batch(B, 11, small_config(family).V, r.context.stream);
+    double loss = r.loss(batch, true);
+    return {loss, r.gradients()};
+}
+
+}  // namespace
+
+TEST_CASE("model/decoder: the gradient is the derivative of the loss along random directions") {
+    for (const std::string& family : kModels) {
+        INFO(family);
+        ModelRunner r(small_config(family), small_run(family, DType::f32));
+        r.model->params().initialize(7, r.context.stream);
+        DeviceBatch batch = random_batch(B, 11, small_config(family).V, r.context.stream);
+        r.loss(batch, true);
+        const std::vector<float> gradient = r.gradients(), at = r.masters();
+        for (int row = 0; row < r.model->table().count(); ++row) {
+            const ParamRow& p = r.model->table()[row];
+            INFO(p.name);
+            std::vector<float> direction = random_values<float>(p.size(), 100 + row);
+            double slope = 0, size = 0, steepest = 0;
+            for (int i = 0; i < p.rows; ++i)
+                for (int j = 0; j < p.cols; ++j) {
+                    const size_t e = static_cast<size_t>(int64_t{i} * p.cols + j);
+                    if (i >= p.logical_rows || j >= p.logical_cols) direction[e] = 0;
+                    const double g = gradient[p.offset + e];
+                    slope += g * direction[e];
+                    size += double{direction[e]} * direction[e];
+                    steepest += g * g;
+                }
+            auto loss_at = [&](double step) {
+                std::vector<float> w = at;
+                for (int64_t e = 0; e < p.size(); ++e) w[p.offset + e] += static_cast<float>(step * direction[e]);
+                r.set_masters(w);
+                return r.loss(batch);
+            };
+            // Central differences: error step^2 * third derivative + 1e-6 (float losses) / step, at a step of 1e-3 of
+            // the weights.
+            const double step = 1e-3,
+                         tolerance = 0.02 * std::sqrt(steepest * size / static_cast<double>(p.size())) * 3 + 2e-3;
+            const double measured = (loss_at(step) - loss_at(-step)) / (2 * step);
+            REQUIRE(std::abs(measured - slope) <= tolerance + 0.02 * std::abs(slope));
+        }
+        r.set_masters(at);
+    }
+}
+
+TEST_CASE("model/decoder: every recompute policy gives the bits of keeping everything") {
+    for (const std::string& family : kModels)
+        for (DType dtype : {DType::f32, DType::bf16}) {
+            INFO(family << " " << name_of(dtype));
+            const Outcome kept = run_once(family, dtype);
+            for (Recompute policy : {Recompute::cheap, Recompute::block}) {
+                const Outcome again = run_once(family, dtype, policy);
+                REQUIRE(again.loss == kept.loss);
+                REQUIRE(same_bits(again.gradients, kept.gradients));
+            }
+        }
+}
+
+TEST_CASE("model/decoder: the same bits on repetition, for any number of threads and order of execution") {
+    for (const std::string& family : kModels)
+        for (DType dtype : {DType::f32, DType::bf16}) {
+            INFO(family << " " << name_of(dtype));
+            const Outcome first = run_once(family, dtype);
+            auto same = [&] {
+                const Outcome other = run_once(family, dtype);
+                REQUIRE(other.loss == first.loss);
+                REQUIRE(same_bits(other.gradients, first.gradients));
+            };
+            same();
+            const int before = set_simt_threads(1);
+            for (int threads : {1, 2, 4}) {
+                set_simt_threads(threads);
+                same();
+            }
+            set_simt_threads(before);
+            const std::string order = set_simt_order("reverse");
+            same();
+            set_simt_order("random:5");
+            same();
+            set_simt_order(order);
+        }
+}
+
+TEST_CASE("model/decoder: two batches of B accumulated are one batch of 2B") {
+    for (const std::string& family : kModels) {
+        INFO(family);
+        const DecoderConfig c = small_config(family);
+        ModelRunner r(c, small_run(family, DType::f32, 2 * B));
+        r.model->params().initialize(7, r.context.stream);
+        std::vector<int> tokens = random_ints(int64_t{2} * B * T, 21, c.V),
+                         targets = random_ints(int64_t{2} * B * T, 22, c.V);
+        DeviceBatch whole(tokens, targets, 2 * B, T, r.context.stream);
+        const double loss = r.loss(whole, true);
+        const std::vector<float> expected = r.gradients();
+        double sum = 0;
+        for (int half : {0, 1}) {
+            auto part = [&](const std::vector<int>& v) {
+                return std::vector<int>(v.begin() + half * B * T, v.begin() + (half + 1) * B * T);
+            };
+            DeviceBatch batch(part(tokens), part(targets), B, T, r.context.stream);
+            sum += 0.5 * r.loss(batch, true, 0.5f, half > 0);
+        }
+        REQUIRE(std::abs(sum - loss) <= 1e-6 * loss);  // one rounding per loss
+        REQUIRE(relative_distance(r.gradients(), expected) <= rounding_distance(c, 2 * B * T));
+    }
+}
+
+TEST_CASE("model/decoder: gradients are written over what was there, or added to it") {
+    for (const std::string& family : kModels)
+        for (const bool tied : {true, false}) {
+            INFO(family << (tied ? " tied" : ""));
+            DecoderConfig c = small_config(family);
+            c.tied_head = tied;
+            c.max_T = T + 3;  // positions that no batch has
+            ModelRunner r(c, small_run(family, DType::bf16));
+            r.model->params().initialize(7, r.context.stream);
+            DeviceBatch batch = random_batch(B, 11, c.V, r.context.stream);
+            // Of all rows; what lies between them is nobody's.
+            auto gradients_after = [&](float before, bool accumulate) {
+                const std::vector<float> all(static_cast<size_t>(r.model->table().size()), before);
+                upload(r.model->params().grad_all(), all.data(), std::ssize(all), r.context.stream);
+                r.context.stream.synchronize();
+                r.loss(batch, true, 1.0f, accumulate);
+                const std::vector<float> gradients = r.gradients();
+                std::vector<float> rows;
+                for (const ParamRow& p : r.model->table().rows())
+                    rows.insert(rows.end(), gradients.begin() + p.offset, gradients.begin() + p.offset + p.size());
+                return rows;
+            };
+            REQUIRE((gradients_after(NAN, false) == gradients_after(0.0f, true)));
+        }
+}
+
+TEST_CASE("model/decoder: masked documents are the documents run one by one") {
+    for (const std::string& family : kModels) {
+        INFO(family);
+        const DecoderConfig c = small_config(family);
+        ModelRunner r(c, small_run(family, DType::f32, 1));
+        r.model->params().initialize(7, r.context.stream);
+        const std::vector<int> tokens = random_ints(T, 31, c.V), targets = random_ints(T, 32, c.V);
+        const std::vector<int> begins = {0, 1, 9, 20, T};  // documents, one of a single token
+        std::vector<int> doc_start(T);
+        std::vector<float> separate;
+        for (size_t d = 0; d + 1 < begins.size(); ++d) {
+            const int from = begins[d], n = begins[d + 1] - from;
+            std::fill_n(doc_start.begin() + from, n, from);
+            DeviceBatch batch({tokens.begin() + from, tokens.begin() + from + n},
+                              {targets.begin() + from, targets.begin() + from + n}, 1, n, r.context.stream);
+            r.loss(batch, true, static_cast<float>(n) / T, d > 0);
+            const std::vector<float> losses = r.losses.get();
+            separate.insert(separate.end(), losses.begin(), losses.begin() + n);
+        }
+        const std::vector<float> expected = r.gradients();
+        DeviceBatch batch(tokens, targets, 1, T, r.context.stream, doc_start);
+        r.loss(batch, true);
+        // The same terms, tiled differently.
+        REQUIRE(relative_distance(r.losses.get(), separate) <= rounding_distance(c, T));
+        REQUIRE(relative_distance(r.gradients(), expected) <= rounding_distance(c, T));
+    }
+}
+
+// Both attentions round to bf16, at different places; against float, flash must not be the worse of the two by much.
+// What dominates is the rounding of everything around the attention, which is the same in both.
+TEST_CASE("model/decoder: flash attention errs no more than gemm attention, with and without documents") {
+    for (const std::string& family : kModels)
+        for (bool documents : {false, true}) {
+            INFO(family << (documents ? ", documents" : ""));
+            DecoderConfig c = small_config(family);
+            c.L = 2, c.C = 128, c.NH = 2, c.NKV = family.starts_with("gpt2") ? 2 : 1, c.max_T = 70;
+            if (family == "qwen3") c.head_size = 64;
+            c.init_std = 0.15f;
+            std::vector<int> doc_start(2 * 70);
+            for (int i = 0; i < 2 * 70; ++i) doc_start[i] = i % 70 >= 41 ? 41 : 0;
+            const std::vector<int> tokens = random_ints(2 * 70, 51, c.V), targets = random_ints(2 * 70, 52, c.V);
+
+            std::vector<float> weights;
+            auto outcome = [&](DType dtype, AttentionKind attention) {
+                DecoderRun run = small_run(family, dtype, 2, 70);
+                run.attention = attention;
+                ModelRunner r(c, run);
+                if (weights.empty()) {
+                    r.model->params().initialize(7, r.context.stream);
+                    weights = r.masters();
+                    for (float& w : weights) w = static_cast<float>(bf16(w));
+                }
+                r.set_masters(weights);
+                DeviceBatch batch(tokens, targets, 2, 70, r.context.stream, documents ? doc_start : std::vector<int>{});
+                const double loss = r.loss(batch, true);
+                return Outcome{loss, r.gradients()};
+            };
+            const Outcome exact = outcome(DType::f32, AttentionKind::gemm);
+            const Outcome gemm = outcome(DType::bf16, AttentionKind::gemm);
+            const Outcome flash = outcome(DType::bf16, AttentionKind::flash);
+            const double error = relative_distance(gemm.gradients, exact.gradients);
+            REQUIRE(relative_distance(flash.gradients, exact.gradients) <= 1.25 * error);
+            REQUIRE(relative_distance(flash.gradients, gemm.gradients) <= 1.25 * error);
+            REQUIRE(std::abs(flash.loss - exact.loss) <= 2 * std::abs(gemm.loss - exact.loss) + 1e-3 * exact.loss);
+        }
+}
+
+// In float the two take the same sums and functions. In bf16 the products round less: GELU sees a sum before it is rounded,
+// and its derivative meets one. A library may round it all the same, but no more.
+TEST_CASE("model/decoder: GELU within the products is GELU in passes of its own, but for roundings") {
+    const DecoderConfig c = small_config("gpt2");
+    const Outcome exact = run_once("gpt2", DType::f32), fused = run_once("gpt2 fused", DType::f32);
+    REQUIRE(std::abs(fused.loss - exact.loss) <= 1e-6 * exact.loss);  // one rounding per loss
+    REQUIRE(relative_distance(fused.gradients, exact.gradients) <= rounding_distance(c, B * T));
+    const Outcome apart = run_once("gpt2", DType::bf16), within = run_once("gpt2 fused", DType::bf16);
+    const double error = relative_distance(apart.gradients, exact.gradients);
+    REQUIRE(relative_distance(within.gradients, exact.gradients) <= 1.25 * error);
+    REQUIRE(relative_distance(within.gradients, apart.gradients) <= 1.25 * error);
+    REQUIRE(std::abs(within.loss - exact.loss) <= 2 * std::abs(apart.loss - exact.loss) + 1e-3 * exact.loss);
+}
+
+TEST_CASE("model/decoder: GELU within the products needs no scratch, and is kept where its product is") {
+    const DecoderConfig c = small_config("gpt2");
+    auto row = [&](const std::string& name, Recompute policy, bool fused) -> std::optional<ActivationRow> {
+        DecoderRun run = small_run(fused ? "gpt2 fused" : "gpt2", DType::bf16);
+        run.recompute = policy;
+        const ActivationPlan plan = decoder_activations(c, run);
+        for (const ActivationRow& r : plan.rows())
+            if (r.name == name) return r;
+        return std::nullopt;
+    };
+    for (Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block})
+        for (bool fused : {false, true}) {
+            const int copies = policy == Recompute::none || (fused && policy == Recompute::cheap) ? c.L : 1;
+            REQUIRE(row("MLP after activation", policy, fused)->copies == copies);
+            REQUIRE(row("activation gradient scratch", policy, fused).has_value() == !fused);
+        }
+    for (const char* other : {"gpt2 relu2", "llama"})
+        REQUIRE_THROWS_AS(decoder_activations(small_config(other), small_run("gpt2 fused", DType::bf16)), UsageError);
+}
+
+TEST_CASE("model/decoder: the plan has room for what one backward pass of attention adds up") {
+    const DecoderConfig c = gpt2_config("small");
+    DecoderRun run{64, 1024, DType::bf16};
+    run.attention = AttentionKind::flash;
+    const int64_t two_passes = decoder_activations(c, run).scratch_bytes();
+    run.one_pass_places = 132;
+    REQUIRE(decoder_activations(c, run).scratch_bytes() - two_passes == int64_t{132} * 1024 * c.HS() * 4);
+}
+
+TEST_CASE("model/decoder: automatic attention takes flash where it can and the machine has tensor cores") {
+    DecoderConfig c = small_config("llama");
+    DecoderRun run{B, T, DType::bf16};
+    REQUIRE(resolve_attention(c, run) == AttentionKind::gemm);  // head size 12
+    c.C = 128, c.NH = c.NKV = 2;
+    REQUIRE(resolve_attention(c, run) == (flash_attention_is_fast() ? AttentionKind::flash : AttentionKind::gemm));
+    run.dtype = DType::f32;
+    REQUIRE(resolve_attention(c, run) == AttentionKind::gemm);
+    run.attention = AttentionKind::flash;
+    REQUIRE_THROWS_AS(resolve_attention(c, run), UsageError);
+    run.dtype = DType::bf16;
+    REQUIRE(resolve_attention(c, run) == AttentionKind::flash);
+}
+
+TEST_CASE("model/decoder: presets have the parameters of their papers") {
+    auto count = [](DecoderConfig c, int max_T) {
+        c.max_T = max_T;
+        return decoder_params(c).logical_size();
+    };
+    REQUIRE(count(gpt2_config("small"), 1024) == 124439808);
+    REQUIRE(count(gpt2_config("base"), 1024) == 354823168);
+    REQUIRE(count(gpt2_config("large"), 1024) == 774030080);
+    REQUIRE(std::llround(count(gpt2_config("small"), 8192) / 1e4) == 12994);
+    REQUIRE(std::llround(count(gpt2_config("base"), 8192) / 1e4) == 36216);
+    REQUIRE(std::llround(count(gpt2_config("large"), 8192) / 1e4) == 78321);
+    REQUIRE(count(qwen3_config("0.6b"), 1024) == 596049920);
+    REQUIRE(std::llround(count(llama_config("60m"), 1024) / 1e4) == 5807);
+    REQUIRE(std::llround(count(llama_config("130m"), 1024) / 1e4) == 13411);
+    REQUIRE(std::llround(count(llama_config("350m"), 1024) / 1e4) == 36797);
+    REQUIRE(std::llround(count(llama_config("1b"), 1024) / 1e4) == 133908);
+}
+
+TEST_CASE("model/decoder: FLOPs per token are those of the architecture") {
+    REQUIRE(std::abs(decoder_flops_per_token(gpt2_config("small"), 1024) / 1e6 - 798) < 1);
+    REQUIRE(std::abs(decoder_flops_per_token(gpt2_config("large"), 1024) / 1e6 - 4916) < 2);
+    REQUIRE(std::abs(decoder_flops_per_token(llama_config("1b"), 1024) / 1e6 - 7943) < 2);
+}
+
+TEST_CASE("model/decoder: the activation plan is what the model allocates") {
+    const DecoderConfig c = small_config("llama");
+    for (Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block}) {
+        const DecoderRun run{B, T, DType::bf16, policy};
+        Context context;
+        const size_t before = device_bytes_in_use();
+        const std::unique_ptr<Model> model = make_decoder(c, run, context);
+        const int64_t params = model->table().size();
+        const int64_t held = static_cast<int64_t>(device_bytes_in_use() - before);
+        const int64_t planned = decoder_activations(c, run).total_bytes() + params * (4 + 4 + 2);
+        REQUIRE(std::abs(held - planned) <= planned / 100 + 65536);  // rounding to 256 bytes
+    }
+}
+
+TEST_CASE("model/decoder: automatic recomputation takes the cheapest policy that fits") {
+    const DecoderConfig c = llama_config("1b");
+    DecoderRun run{4, 1024, DType::bf16, Recompute::automatic};
+    auto total = [&](Recompute policy) {
+        DecoderRun r = run;
+        r.recompute = policy;
+        return decoder_activations(c, r).total_bytes();
+    };
+    REQUIRE(total(Recompute::none) > total(Recompute::cheap));
+    REQUIRE(total(Recompute::cheap) > total(Recompute::block));
+    for (Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block}) {
+        run.memory_budget = total(policy);
+        REQUIRE(resolve_recompute(c, run) == policy);
+    }
+    run.memory_budget = 0;
+    REQUIRE(resolve_recompute(c, run) == Recompute::none);
+}

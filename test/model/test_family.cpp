@@ -1,0 +1,137 @@
+#include "model/family.h"
+
+#include <nlohmann/json.hpp>
+
+#include "model/gpt2.h"
+#include "model/llama.h"
+#include "model/qwen3.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+using nlohmann::json;
+
+namespace {
+
+json written(const DecoderConfig& c) { return json::parse(hf_config(c, 5).dump()); }
+DecoderConfig read(const json& j) { return decoder_config(j, families(), "config.json"); }
+
+// What reading `j` with `key` set to `value` complains of.
+std::string complaint(json j, const std::string& key, const json& value) {
+    j[key] = value;
+    try {
+        read(j);
+    } catch (const UsageError& error) { return error.what(); }
+    return "";
+}
+
+DecoderConfig changed(const ModelFamily& family) {
+    DecoderConfig c = family.config("tiny");
+    c.L = 3;
+    c.F += 8;
+    c.V = 1234;
+    c.max_T = 77;
+    c.norm_eps = 3e-6f;
+    c.init_std = 0.01f;
+    c.mlp = family.mlps.back();
+    if (c.positions == PositionKind::rotary) {
+        c.head_size = 48;
+        c.NKV = 2;
+        c.rope_base = 5e5f;
+        c.rope_scaling = 2.0f;
+        c.tied_head = !c.tied_head;
+    }
+    return c;
+}
+
+}  // namespace
+
+TEST_CASE("model/family: what is written to config.json is read back") {
+    for (const ModelFamily& family : families()) {
+        INFO(family.name);
+        const DecoderConfig c = changed(family), back = read(written(c));
+        REQUIRE(hf_config(back, 5) == hf_config(c, 5));
+        REQUIRE(back.family == family.name);
+        REQUIRE(back.NKV == c.NKV);
+        REQUIRE(back.F == c.F);
+        REQUIRE(back.max_T == c.max_T);
+        REQUIRE(back.norm_eps == c.norm_eps);
+        REQUIRE(back.rope_base == c.rope_base);
+        REQUIRE(back.rope_scaling == c.rope_scaling);
+        REQUIRE(back.tied_head == c.tied_head);
+        REQUIRE(back.HS() == c.HS());
+        REQUIRE(back.mlp == c.mlp);
+        REQUIRE(back.qk_norm == c.qk_norm);
+        REQUIRE(decoder_config(written(c), {family}, "c").family == family.name);
+    }
+}
+
+TEST_CASE("model/family: both of transformers' names of an activation are read") {
+    for (const ModelFamily& family : families()) {
+        const json j = written(changed(family));
+        if (family.name == "gpt2")
+            REQUIRE(complaint(j, "activation_function", "gelu_pytorch_tanh").empty());
+        else
+            REQUIRE(complaint(j, "hidden_act", "swish").empty());
+    }
+}
+
+TEST_CASE("model/family: fields that are unknown, contradict or ask for something else are refused by name") {
+    for (const ModelFamily& family : families()) {
+        const json j = written(changed(family));
+        std::vector<std::pair<std::string, json>> changes = {
+            {"model_type", "bert"},     {"quantization_config", {{"bits", 4}}},
+            {"vocab_size", "many"},     {"vocab_size", 0},
+            {"vocab_size", 1.5},        {"tie_word_embeddings", 1},
+            {"vocab_size", 2147483647}, {"add_cross_attention", true}};
+        if (family.name == "gpt2")
+            changes.insert(changes.end(), {{"activation_function", "relu"},
+                                           {"scale_attn_weights", false},
+                                           {"n_layer", 0},
+                                           {"n_layer", 20000},
+                                           {"n_embd", 2147483647},
+                                           {"n_ctx", 5},
+                                           {"layer_norm_epsilon", "small"}});
+        else
+            changes.insert(changes.end(), {{"hidden_act", "relu"},
+                                           {"attention_bias", true},
+                                           {"head_dim", 5},
+                                           {"rope_parameters", {{"rope_theta", 7.0}}},
+                                           {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}},
+                                           {"num_hidden_layers", nullptr}});
+        if (family.name == "llama") changes.push_back({"mlp_bias", true});
+        if (family.name == "qwen3") {
+            changes.push_back({"use_sliding_window", true});
+            changes.push_back({"layer_types", {"full_attention", "sliding_attention", "full_attention"}});
+        }
+        for (const auto& [key, value] : changes) {
+            const std::string found = complaint(j, key, value);
+            INFO(family.name << " " << key << " " << value << ": " << found);
+            REQUIRE(found.find(key == "head_dim" ? "head" : key) != std::string::npos);
+        }
+        REQUIRE(complaint(j, "quantization_config", nullptr).empty());  // null is absent
+        REQUIRE(complaint(j, "dtype", "bfloat16").empty());
+    }
+    try {
+        decoder_config(written(gpt2_config("tiny")), {llama_family()}, "folder/config.json");
+        FAIL("a GPT-2 was read as a LLaMA");
+    } catch (const UsageError& error) {
+        REQUIRE(std::string(error.what()) == "folder/config.json: model_type is 'gpt2'; only llama can be read here");
+    }
+}
+
+TEST_CASE("model/family: published forms of LLaMA's rotary base are understood") {
+    json j = written(llama_config("tiny"));
+    j.erase("rope_scaling");
+    REQUIRE(read(j).rope_base == 10000.0f);
+    j.erase("rope_theta");
+    REQUIRE(read(j).rope_base == 10000.0f);
+    j["rope_parameters"] = {{"rope_theta", 500000.0}, {"rope_type", "default"}};
+    REQUIRE(read(j).rope_base == 500000.0f);
+    j["rope_parameters"] = {{"rope_theta", 500000.0}, {"rope_type", "linear"}, {"factor", 4.0}};
+    REQUIRE(read(j).rope_scaling == 4.0f);
+    j["rope_parameters"].erase("factor");
+    REQUIRE_THROWS_AS(read(j), UsageError);
+    j["rope_parameters"] = {{"rope_theta", 500000.0}, {"rope_type", "llama3"}};
+    REQUIRE_THROWS_AS(read(j), UsageError);
+}

@@ -1,0 +1,111 @@
+// The models against Hugging Face transformers and PyTorch in float64 (test/golden/make_models.py).
+#include <string>
+
+#include "optim/optimizer.h"
+#include "test/model/golden_model.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+constexpr int B = kGoldenB, T = kGoldenT;
+
+// Reasons for the bounds. In float each result passes through some 30 roundings of 2^-24 in its longest chain, and sums
+// of at most 96 terms; the largest distance seen is 2e-6 of a tensor's norm, and a wrong formula shows as 1e-2 or more.
+// In bf16 every activation and every gradient between layers is rounded to 2^-9 about 20 times over two blocks.
+double gradient_bound(DType dtype) { return dtype == DType::f32 ? 1e-5 : 0.05; }
+double logit_bound(DType dtype) { return dtype == DType::f32 ? 3e-6 : 0.02; }
+double loss_bound(DType dtype) { return dtype == DType::f32 ? 2e-6 : 0.02; }
+
+}  // namespace
+
+TEST_CASE("model/decoder: logits, loss and every gradient are Hugging Face's") {
+    std::vector<std::pair<std::string, bool>> models = {{"gpt2", true}};  // GELU within products
+    for (const std::string& name : kGoldenModels) models.push_back({name, false});
+    for (const auto& [name, fused] : models)
+        for (DType dtype : {DType::f32, DType::bf16}) {
+            Golden g(name, dtype, fused);
+            INFO(name << " " << name_of(dtype) << (fused ? " fused" : ""));
+            const int V = golden_config(name).V;
+            Guarded<float> logits(int64_t{B} * T * V, g.runner.context.stream);
+            g.runner.model->logits(logits.data(), *g.batch, 0, B * T);
+            REQUIRE(relative_distance(logits.get(), g.file.read_float(g.file.at("logits"))) <= logit_bound(dtype));
+
+            const double expected = g.file.read_float(g.file.at("loss"))[0];
+            REQUIRE(std::abs(g.runner.loss(g.batch, true) - expected) <= loss_bound(dtype) * expected);
+
+            const std::vector<float> grads = g.runner.gradients();
+            const ParamTable& table = g.runner.model->table();
+            for (const CheckpointTensor& t : checkpoint_tensors(table)) {
+                INFO(t.name);
+                std::vector<float> ours(static_cast<size_t>(t.elements()), NAN);
+                for (int i : t.params) gather_param(table[i], grads.data() + table[i].offset, ours.data());
+                REQUIRE(relative_distance(ours, g.file.read_float(g.file.at("grad." + t.name))) <=
+                        gradient_bound(dtype));
+            }
+        }
+}
+
+TEST_CASE("model/decoder: padding has no gradient and the gaps between parameters stay zero") {
+    for (const std::string& name : kGoldenModels) {
+        Golden g(name, DType::f32);
+        g.runner.loss(g.batch, true);
+        std::vector<float> grads = g.runner.gradients();
+        const ParamTable& table = g.runner.model->table();
+        for (const ParamRow& row : table.rows()) {  // blank out what may differ from zero
+            for (int i = 0; i < row.logical_rows; ++i)
+                std::fill_n(grads.begin() + row.offset + int64_t{i} * row.cols, row.logical_cols, 0.0f);
+        }
+        REQUIRE(same_bits(grads, std::vector<float>(grads.size(), 0.0f)));
+    }
+}
+
+namespace {
+
+// Ten clipped steps from the golden weights; each step's loss before the update is the fixture's `key`.
+void check_ten_steps(const std::string& name, DType dtype, const OptimizerOptions& options, const char* key) {
+    Golden g(name, dtype);
+    INFO(name << " " << name_of(dtype) << " " << key);
+    Context& ctx = g.runner.context;
+    ParamStore& params = g.runner.model->params();
+    Optimizer optimizer(params, options, ctx);
+    Buffer<float> sums(2);
+    Buffer<StepControl> control(1);
+    Buffer<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()));
+    zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);
+    const std::vector<float> expected = g.file.read_float(g.file.at(key));
+    REQUIRE(expected.size() == 10);
+    for (float loss : expected) {
+        const double ours = g.runner.loss(g.batch, true);
+        REQUIRE(std::abs(ours - loss) <= loss_bound(dtype) * loss);
+        reduce_sum(sums.data(), scratch.data(), g.runner.losses.data(), g.runner.N, false, ctx.stream);
+        reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
+                           ctx.stream);
+        step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 1.0f, 0.0f, options.beta1, options.beta2,
+                     ctx.stream);
+        optimizer.step(params, control.data(), ctx);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("train: the losses of ten AdamW steps are PyTorch's") {
+    OptimizerOptions options;
+    options.method = Method::adamw;
+    options.lr = options.adamw_lr = 1e-2f;
+    for (const std::string& name : kGoldenModels)
+        for (DType dtype : {DType::f32, DType::bf16}) check_ten_steps(name, dtype, options, "adamw_losses");
+}
+
+TEST_CASE("train: the losses of ten Teon steps are those of the paper's algorithm in float64") {
+    OptimizerOptions options;
+    options.method = Method::teon;
+    options.lr = 2e-2f;
+    options.adamw_lr = 1e-2f;
+    options.ns_dtype = DType::f32;
+    for (const char* name : {"llama", "llama_gqa"})
+        for (DType dtype : {DType::f32, DType::bf16}) check_ten_steps(name, dtype, options, "teon_losses");
+}

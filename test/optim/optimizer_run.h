@@ -1,0 +1,70 @@
+// An optimizer with parameters, gradients and the control of a step, without a model.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "optim/optimizer.h"
+#include "test/optim/schedule.h"
+#include "test/support/compare.h"
+
+namespace teon::test {
+
+template <typename T>
+std::vector<T> fetch(const T* data, int64_t n, Context& context) {
+    std::vector<T> values(static_cast<size_t>(n));
+    download(values.data(), data, n, context.stream);
+    context.stream.synchronize();
+    return values;
+}
+
+// A parameter store with random weights, an optimizer and what a step needs.
+struct Run {
+    Context context;
+    ParamStore params;
+    Optimizer optimizer;
+    Buffer<StepControl> control{1};
+    int updates = 0;
+
+    Run(const ParamTable& table, const OptimizerOptions& options, DType dtype = DType::f32)
+        : params(table, dtype, context.stream), optimizer(params, options, context) {
+        for (int row = 0; row < table.count(); row++)
+            set(params.master(row), random_values<float>(table[row].size(), 100 + row, 0.2));
+        params.sync_work(context.stream);
+    }
+    void set(float* at, const std::vector<float>& values) {
+        upload(at, values.data(), std::ssize(values), context.stream);
+        context.stream.synchronize();
+    }
+    const ParamTable& table() const { return params.table(); }
+    void set_grads(uint64_t seed) {
+        for (int row = 0; row < table().count(); row++)
+            set(params.grad(row), random_values<float>(table()[row].size(), seed * 1000 + row));
+    }
+    void step(float scale = 1, int skip = 0, float lr_factor = 1) {
+        updates += !skip;
+        const float bc1 = static_cast<float>(1 - std::pow(0.9, updates)),
+                    bc2 = static_cast<float>(1 - std::pow(0.95, updates));
+        const StepControl c{.grad_norm = 1,
+                            .scale = scale,
+                            .skip = skip,
+                            .updates = updates,
+                            .bias_correction1 = bc1,
+                            .bias_correction2 = bc2,
+                            .lr_factor = lr_factor};
+        upload(control.data(), &c, 1, context.stream);
+        context.stream.synchronize();
+        optimizer.step(params, control.data(), context);
+    }
+    std::vector<float> weights(int row) { return fetch(params.master(row), table()[row].size(), context); }
+    std::vector<float> all() { return fetch(params.master_all(), table().size(), context); }
+    std::string state_bytes() {
+        std::string bytes;
+        for (const StateTensor& t : optimizer.state())
+            bytes += bytes_of(fetch(t.data, int64_t{t.rows} * t.cols, context));
+        return bytes;
+    }
+};
+
+}  // namespace teon::test

@@ -1,0 +1,410 @@
+// Orthogonalizers against float64: the scalar maps, the polar factor, precisions, forms, batches and hard inputs.
+#include "optim/orthogonalize.h"
+
+#include <string>
+
+#include "test/optim/stack_run.h"
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+constexpr Ortho kSets[] = {Ortho::jordan, Ortho::you, Ortho::you6, Ortho::polar_express};
+
+enum class Spectrum { gaussian, harmonic, log3, log6 };
+constexpr Spectrum kSpectra[] = {Spectrum::gaussian, Spectrum::harmonic, Spectrum::log3, Spectrum::log6};
+
+std::vector<double> singular_values(Spectrum kind, int r) {
+    std::vector<double> sigma;
+    for (int i = 0; i < r; i++) {
+        const double x = r > 1 ? static_cast<double>(i) / (r - 1) : 0;
+        sigma.push_back(kind == Spectrum::harmonic ? 1.0 / (i + 1) : std::pow(kind == Spectrum::log3 ? 1e-3 : 1e-6, x));
+    }
+    return sigma;
+}
+
+// Rounded to float, so that device and oracle see the same matrix.
+Matrix input(Spectrum kind, int rows, int cols, uint64_t seed) {
+    if (kind == Spectrum::gaussian) return rounded(gaussian(rows, cols, seed));
+    return rounded(with_spectrum(rows, cols, singular_values(kind, std::min(rows, cols)), seed));
+}
+
+double relative(const Matrix& x, const Matrix& expected) { return distance(x, expected) / frobenius(expected); }
+
+// The relative Frobenius distance to U V^T that a set leaves on these singular values.
+double distance_left(Ortho ortho, std::vector<double> sigma) {
+    double norm = 0, sum = 0;
+    for (double s : sigma) norm += s * s;
+    for (double s : sigma) {
+        const double f = ns_value(ns_set(ortho), 5, s / std::sqrt(norm));
+        sum += (f - 1) * (f - 1);
+    }
+    return std::sqrt(sum / static_cast<double>(sigma.size()));
+}
+
+// A Gaussian matrix and its polar factor, by Newton-Schulz until it stands still: odd polynomials keep the singular
+// vectors, and at the end of PolarExpress all singular values but 1 move. (A decomposition of this size takes a minute
+// where LAPACK is the reference's.)
+struct Large {
+    int rows, cols;
+    std::vector<float> x, polar;
+};
+Large large(Context& context, int rows, int cols) {
+    Large l{rows, cols, random_values<float>(int64_t{rows} * cols, 7), {}};
+    auto after = [&](int steps) {
+        StackRun run(context, {l.x}, 1, rows, cols, 1,
+                     {.ortho = Ortho::polar_express, .steps = steps, .form = NsForm::standard, .dtype = DType::f32});
+        return run.run_as_method()[0];
+    };
+    l.polar = after(14);
+    const std::vector<float> before = after(12);
+    double moved = 0, norm = 0;
+    for (size_t i = 0; i < before.size(); i++) {
+        moved += (double{l.polar[i]} - before[i]) * (double{l.polar[i]} - before[i]);
+        norm += double{l.polar[i]} * l.polar[i];
+    }
+    // Singular values of 1, as many as the short side has; float sums of some thousand terms.
+    REQUIRE(std::abs(norm - std::min(rows, cols)) <= 1e-3 * norm);
+    REQUIRE(std::sqrt(moved / norm) <= 1e-4);
+    return l;
+}
+double large_distance(Context& context, const Large& l, const OrthoMethod& method) {
+    StackRun run(context, {l.x}, 1, l.rows, l.cols, 1, method);
+    const std::vector<float> y = run.run_as_method()[0];
+    double sum = 0, norm = 0;
+    for (size_t i = 0; i < y.size(); i++) {
+        sum += (double{y[i]} - l.polar[i]) * (double{y[i]} - l.polar[i]);
+        norm += double{l.polar[i]} * l.polar[i];
+    }
+    return std::sqrt(sum / norm);
+}
+
+}  // namespace
+
+TEST_CASE("optim/ns_coefficients: extremes of the scalar maps are the published sets'") {
+    const struct {
+        Ortho ortho;
+        double sup, inf;
+    } expected[] = {{Ortho::jordan, 1.2024, .6818},
+                    {Ortho::you, 1.1450, .8525},
+                    {Ortho::you6, 1.0200, .7645},
+                    {Ortho::polar_express, 1.1236, .8703}};
+    for (auto e : expected) {
+        double sup = 0, inf = 10;
+        for (int i = 0; i <= 200000; i++) {
+            const double sigma = std::pow(10.0, -4.0 * i / 200000), f = ns_value(ns_set(e.ortho), 5, sigma);
+            sup = std::max(sup, f);
+            if (sigma >= 0.002) inf = std::min(inf, f);
+        }
+        INFO(name_of(e.ortho) << " sup " << sup << " inf " << inf);
+        // The figures have four decimals; the grid is fine enough for a fifth. Extremes depend most on a set's last
+        // steps; the digits of all of them are compared with a second copy in test/golden/make_optim.py, through its
+        // results.
+        REQUIRE(std::abs(sup - e.sup) <= 6e-5);
+        REQUIRE(std::abs(inf - e.inf) <= 6e-5);
+    }
+    REQUIRE_THROWS_AS(ns_set(Ortho::svd), Error);
+}
+
+TEST_CASE("optim/ns_coefficients: beyond its end a set repeats its last triple, PolarExpress then converges") {
+    REQUIRE(ns_set(Ortho::you).at(17).a == 2.8366);
+    REQUIRE(ns_set(Ortho::polar_express).at(5).a == 1.875);
+    REQUIRE(ns_set(Ortho::polar_express).at(9).c == 0.375);
+    // Once a value is near 1, a step of (1.875, -1.25, 0.375) cubes its distance.
+    for (double sigma : {0.01, 0.1, 1.0})
+        REQUIRE(std::abs(ns_value(ns_set(Ortho::polar_express), 9, sigma) - 1) <= 1e-12);
+}
+
+TEST_CASE("optim/ns_coefficients: distances to the polar factor on a 1/i spectrum of 768 values") {
+    const std::vector<double> sigma = singular_values(Spectrum::harmonic, 768);
+    const double expected[] = {.2895, .2723, .2541, .0864};
+    for (int i = 0; i < 4; i++) REQUIRE(std::abs(distance_left(kSets[i], sigma) - expected[i]) <= 6e-5);
+}
+
+TEST_CASE("optim/orthogonalize: in float64 both forms are U f(Sigma) V^T") {
+    for (auto [rows, cols] : {std::pair(17, 17), std::pair(12, 31), std::pair(29, 13)})
+        for (Spectrum spectrum : kSpectra) {
+            const Matrix x = input(spectrum, rows, cols, 3);
+            const Svd d = svd(x);
+            const double norm = frobenius(x);
+            for (Ortho ortho : kSets)
+                for (int steps : {1, 5, 8}) {
+                    // ns_start adds 1e-7 to the norm, which the scalar map has to see as well.
+                    const double shrink = norm * ns_set(ortho).margin / (norm * ns_set(ortho).margin + 1e-7);
+                    const Matrix expected =
+                        rebuild(d, [&](double s) { return ns_value(ns_set(ortho), steps, s / norm * shrink); });
+                    REQUIRE(distance(newton_schulz(x, ns_set(ortho), steps), expected) <= 1e-10);
+                    // Without restarts, the Gram form loses digits where eight steps raise 1e-12 of noise by 1000^2.
+                    if (steps <= 5) REQUIRE(distance(gram_newton_schulz(x, ns_set(ortho), steps), expected) <= 1e-10);
+                }
+        }
+}
+
+// How far from float64 a method may end, relative to the result's norm: twice as far as a plain program that sums in
+// float and stores the same type. Where there are few singular values, chance may leave that one nearer than its
+// roundings: of R, Z and X in each step, and of the norm that X is divided by, its root, its inverse and the quotient.
+double rounding_bound(const Matrix& x, const Matrix& exact, const OrthoMethod& method) {
+    const Arithmetic& in = method.dtype == DType::f32    ? kPlain<float>
+                           : method.dtype == DType::bf16 ? kPlain<bf16>
+                                                         : kPlain<f16>;
+    const NsSet set = ns_set(method.ortho);
+    auto restarts = [&](int step) { return restarts_after(method.dtype, step); };
+    const Matrix plain = method.form == NsForm::gram
+                             ? gram_newton_schulz(x, set, method.steps, in, restarts, method.aol)
+                             : newton_schulz(x, set, method.steps, in, method.aol);
+    return 2 * relative(plain, exact) + (3 * method.steps + 4) * kUnitRoundoff<float>;
+}
+// The same for the polar factor by a decomposition in float. Rounding the sums of an order-n algorithm is an error of
+// about sqrt(n) 2^-24 sigma_1 in the matrix, and that turns the singular vectors of sigma by it over sigma: the root mean
+// square over all of them, times 4 because the algorithm has several such sums.
+double svd_bound(const Matrix& x, int rank) {
+    const std::vector<double> S = svd(x).S;
+    double turned = 0;
+    for (int i = 0; i < rank; i++) turned += (S[0] / S[i]) * (S[0] / S[i]) / rank;
+    return 4 * std::sqrt(std::max(x.rows, x.cols)) * kUnitRoundoff<float> * std::sqrt(turned);
+}
+void check_method(Context& context, const Matrix& x, const Matrix& exact, const OrthoMethod& method) {
+    const double d = relative(orthogonalized(context, x, method), exact), bound = rounding_bound(x, exact, method);
+    INFO(x.rows << " x " << x.cols << ", " << name_of(method.ortho) << ", " << method.steps << " steps, "
+                << name_of(method.form) << ", " << name_of(method.dtype) << ": " << d << ", bound " << bound);
+    REQUIRE(d <= bound);
+}
+
+TEST_CASE("optim/orthogonalize: float Newton-Schulz is float64's, in both forms, for every set, shape and spectrum") {
+    Context context;
+    for (auto [rows, cols] :
+         {std::pair(64, 64), std::pair(33, 97), std::pair(97, 31), std::pair(48, 51), std::pair(5, 300)})
+        for (Spectrum spectrum : kSpectra) {
+            const Matrix x = input(spectrum, rows, cols, 5);
+            for (Ortho ortho : kSets) {
+                const Matrix expected = newton_schulz(x, ns_set(ortho), 5);
+                INFO("spectrum " << int(spectrum));
+                for (NsForm form : {NsForm::standard, NsForm::gram})
+                    check_method(context, x, expected, {ortho, 5, form, DType::f32});
+            }
+        }
+}
+
+TEST_CASE("optim/orthogonalize: any number of steps") {
+    Context context;
+    const Matrix x = input(Spectrum::gaussian, 24, 40, 5);
+    for (Ortho ortho : kSets)
+        for (int steps : {1, 2, 3, 4, 6, 7, 9})
+            for (NsForm form : {NsForm::standard, NsForm::gram}) {
+                const Matrix expected = newton_schulz(x, ns_set(ortho), steps);
+                check_method(context, x, expected, {ortho, steps, form, DType::f32});
+            }
+}
+
+TEST_CASE("optim/orthogonalize: 16-bit Newton-Schulz stays near float64's on every spectrum") {
+    Context context;
+    for (auto [rows, cols] : {std::pair(128, 384), std::pair(384, 128)})
+        for (Spectrum spectrum : kSpectra) {
+            const Matrix x = input(spectrum, rows, cols, 5);
+            for (Ortho ortho : {Ortho::you, Ortho::polar_express}) {
+                const Matrix expected = newton_schulz(x, ns_set(ortho), 5);
+                INFO("spectrum " << int(spectrum));
+                for (NsForm form : {NsForm::standard, NsForm::gram})
+                    for (DType dtype : {DType::bf16, DType::f16})
+                        check_method(context, x, expected, {ortho, 5, form, dtype});
+            }
+        }
+}
+
+TEST_CASE("optim/orthogonalize: AOL preconditioning is Turbo-Muon's, in both forms, every type, shape and spectrum") {
+    Context context;
+    for (auto [rows, cols] : {std::pair(64, 64), std::pair(33, 97), std::pair(97, 31)})
+        for (Spectrum spectrum : kSpectra) {
+            const Matrix x = input(spectrum, rows, cols, 5);
+            for (Ortho ortho : {Ortho::you, Ortho::polar_express}) {
+                const Matrix expected = newton_schulz(x, ns_set(ortho), 4, kExact, true);
+                INFO("spectrum " << int(spectrum));
+                for (NsForm form : {NsForm::standard, NsForm::gram})
+                    for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+                        check_method(context, x, expected, {ortho, 4, form, dtype, true});
+            }
+        }
+}
+
+TEST_CASE("optim/orthogonalize: four steps with AOL end near where five do without, but not on a spectrum 1/i") {
+    Context context;
+    for (Ortho ortho : kSets)
+        for (Spectrum spectrum : {Spectrum::gaussian, Spectrum::harmonic}) {
+            const Matrix x = input(spectrum, 128, 128, 5), polar = polar_factor(x);
+            auto left = [&](const OrthoMethod& method) { return relative(orthogonalized(context, x, method), polar); };
+            const double five = left({ortho, 5, NsForm::standard, DType::f32});
+            const double aol = left({ortho, 4, NsForm::standard, DType::f32, true});
+            INFO(name_of(ortho) << ", spectrum " << int(spectrum) << ": " << five << ", " << aol);
+            if (spectrum == Spectrum::gaussian) REQUIRE(std::abs(aol - five) <= 0.03);  // .01 to .02 at 768
+            if (spectrum == Spectrum::harmonic) REQUIRE(aol >= five + 0.01);            // .25 to .5 at 768
+        }
+}
+
+TEST_CASE("optim/orthogonalize: svd gives the exact polar factor") {
+    Context context;
+    for (auto [rows, cols] :
+         {std::pair(64, 64), std::pair(33, 97), std::pair(97, 31), std::pair(1, 40), std::pair(2, 2000)})
+        for (Spectrum spectrum : {Spectrum::gaussian, Spectrum::harmonic, Spectrum::log3}) {
+            const Matrix x = input(spectrum, rows, cols, 5);
+            const double d = relative(orthogonalized(context, x, {.ortho = Ortho::svd}), polar_factor(x));
+            const double bound = svd_bound(x, std::min(rows, cols));
+            INFO(rows << " x " << cols << ", spectrum " << int(spectrum) << ": " << d << ", bound " << bound);
+            REQUIRE(d <= bound);
+        }
+}
+
+TEST_CASE("optim/orthogonalize: distance to the polar factor of Gaussian matrices") {
+    Context context;
+    const struct {
+        int rows, cols;
+        double jordan, you, you6, polar_express;
+    } table[] = {{768, 768, .2012, .1170, .1437, .1186},
+                 {768, 1536, .1673, .0164, .0641, .0890},
+                 {768, 3072, .1623, .0158, .0178, .0888},
+                 {768, 4608, .1354, .0154, .0186, .0886},
+                 {1024, 2048, .1718, .0165, .0726, .0896}};
+    for (const auto& t : table) {
+        const Large x = large(context, t.rows, t.cols);
+        const double expected[] = {t.jordan, t.you, t.you6, t.polar_express};
+        for (int i = 0; i < 4; i++) {
+            const OrthoMethod method{kSets[i], 5, resolve_form(NsForm::automatic, {}, t.rows, t.cols), DType::f32};
+            const double d = large_distance(context, x, method);
+            INFO(t.rows << " x " << t.cols << ", " << name_of(kSets[i]) << ": " << d << " instead of " << expected[i]);
+            // Another sample of the matrix moves the figure: by a few of the smallest 768 singular values of square
+            // ones (each weighs sqrt(1 / 768) = .04 of 1 in the root mean square), by less than .001 otherwise.
+            REQUIRE(std::abs(d - expected[i]) <= (t.rows == t.cols ? .004 : .0015));
+        }
+    }
+}
+
+TEST_CASE("optim/orthogonalize: rank-deficient matrices keep their null space") {
+    Context context;
+    for (auto [rows, cols, rank] : {std::tuple(40, 64, 10), std::tuple(64, 40, 1), std::tuple(33, 33, 32),
+                                    std::tuple(1, 70, 1), std::tuple(70, 1, 1)}) {
+        // Small integers: the product is exact in float, and so is its rank.
+        Matrix a = gaussian(rows, rank, 1), b = gaussian(rank, cols, 2);
+        for (Matrix* factor : {&a, &b})
+            for (double& v : factor->a) v = std::round(3 * v);
+        const Matrix x = a * b, polar = polar_factor(x);
+        INFO(rows << " x " << cols << " of rank " << rank);
+        REQUIRE(std::abs(frobenius(polar) - std::sqrt(rank)) <= 1e-9);
+        REQUIRE(relative(orthogonalized(context, x, {.ortho = Ortho::svd}), polar) <= svd_bound(x, rank));
+        for (Ortho ortho : kSets)
+            for (NsForm form : {NsForm::standard, NsForm::gram}) {
+                const Matrix expected = newton_schulz(x, ns_set(ortho), 5);
+                check_method(context, x, expected, {ortho, 5, form, DType::f32});
+            }
+    }
+}
+
+TEST_CASE("optim/orthogonalize: zero matrices, zero rows and zero columns stay zero") {
+    Context context;
+    Matrix x = input(Spectrum::gaussian, 20, 36, 5);
+    for (int j = 0; j < x.cols; j++) x(17, j) = x(19, j) = 0;
+    for (int i = 0; i < x.rows; i++) x(i, 30) = x(i, 35) = 0;
+    for (Ortho ortho : {Ortho::svd, Ortho::jordan, Ortho::you, Ortho::you6, Ortho::polar_express})
+        for (NsForm form : {NsForm::standard, NsForm::gram})
+            for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+                if (ortho == Ortho::svd && dtype != DType::f32) continue;
+                const OrthoMethod method{ortho, 5, form, dtype};
+                REQUIRE(frobenius(orthogonalized(context, Matrix(20, 36), method)) == 0);
+                const Matrix y = orthogonalized(context, x, method);
+                bool zero = true;
+                for (int j = 0; j < x.cols; j++) zero = zero && y(17, j) == 0 && y(19, j) == 0;
+                for (int i = 0; i < x.rows; i++) zero = zero && y(i, 30) == 0 && y(i, 35) == 0;
+                if (ortho == Ortho::svd) {  // LAPACK may leave rounding errors there: less than in all of the rest
+                    const double bound = svd_bound(x, 18) * frobenius(y);
+                    zero = true;
+                    for (int j = 0; j < x.cols; j++) zero = zero && std::abs(y(17, j)) + std::abs(y(19, j)) <= bound;
+                    for (int i = 0; i < x.rows; i++) zero = zero && std::abs(y(i, 30)) + std::abs(y(i, 35)) <= bound;
+                }
+                INFO(name_of(ortho) << ", " << name_of(form) << ", " << name_of(dtype));
+                REQUIRE(zero);
+            }
+}
+
+TEST_CASE("optim/orthogonalize: a batch gives the bits of one matrix at a time") {
+    Context context;
+    const int m = 40, n = 56, count = 5;
+    std::vector<std::vector<float>> slices;
+    for (int i = 0; i < count; i++) slices.push_back(random_values<float>(m * n, 20 + i));
+    for (Ortho ortho : {Ortho::svd, Ortho::you})
+        for (NsForm form : {NsForm::standard, NsForm::gram})
+            for (DType dtype : {DType::f32, DType::bf16}) {
+                if (ortho == Ortho::svd && dtype != DType::f32) continue;
+                StackRun batch(context, slices, 1, m, n, 1, {ortho, 5, form, dtype});
+                const auto together = batch.run_as_method();
+                for (int i = 0; i < count; i++) {
+                    StackRun alone(context, {slices[i]}, 1, m, n, 1, {ortho, 5, form, dtype});
+                    REQUIRE(same_bits(alone.run_as_method()[0], together[i]));
+                }
+            }
+}
+
+TEST_CASE("optim/orthogonalize: what is not finite spoils its own matrix only") {
+    Context context;
+    const int side = 24, count = 3;
+    const MatrixBatch batch{count, side, side, 32};
+    const auto clean = random_values<float>(batch.size(), 3, 0.03);
+    for (NsForm form : {NsForm::standard, NsForm::gram})
+        for (float bad : {NAN, INFINITY}) {
+            const OrthoMethod method{Ortho::you, 5, form, DType::f32};
+            auto run = [&](const std::vector<float>& values) {
+                Guarded<float> X(values, context.stream);
+                Guarded<std::byte> scratch(ortho_scratch_bytes(method, batch), context.stream);
+                const float* y = static_cast<float*>(orthogonalize(X.data(), scratch.data(), batch, method, context));
+                std::vector<float> result(values.size());
+                download(result.data(), y, batch.size(), context.stream);
+                context.stream.synchronize();
+                return result;
+            };
+            auto dirty = clean;
+            dirty[batch.stride() + 5] = bad;
+            const auto expected = run(clean), result = run(dirty);
+            bool same = true, spoiled = false;
+            for (int b = 0; b < count; b++)
+                for (int i = 0; i < side; i++)
+                    for (int j = 0; j < side; j++) {
+                        const int64_t at = b * batch.stride() + i * batch.ld + j;
+                        if (b == 1) spoiled = spoiled || !std::isfinite(result[at]);
+                        if (b != 1) same = same && result[at] == expected[at];
+                    }
+            REQUIRE(same);
+            REQUIRE(spoiled);
+        }
+    Guarded<float> X(std::vector<float>(4, NAN), context.stream);
+    Guarded<std::byte> scratch(ortho_scratch_bytes({.ortho = Ortho::svd}, {1, 2, 2, 2}), context.stream);
+    REQUIRE_THROWS_AS(orthogonalize(X.data(), scratch.data(), {1, 2, 2, 2}, {.ortho = Ortho::svd}, context), Error);
+}
+
+TEST_CASE("optim/orthogonalize: FLOPs follow the known counts and decide the form") {
+    const double n3 = 64.0 * 64 * 64;
+    for (double alpha : {1.0, 1.5, 2.0, 4.0}) {
+        const int l = static_cast<int>(64 * alpha);
+        auto flops = [&](NsForm form, DType dtype) { return ortho_flops({Ortho::you, 5, form, dtype}, 64, l) / n3; };
+        REQUIRE(std::abs(flops(NsForm::standard, DType::f32) - (15 * alpha + 5)) < 1e-9);
+        REQUIRE(std::abs(flops(NsForm::gram, DType::f32) - (14 + 6 * alpha)) < 1e-9);  // one restart
+        REQUIRE(std::abs(flops(NsForm::gram, DType::f16) - (14 + 6 * alpha)) < 1e-9);
+        REQUIRE(std::abs(flops(NsForm::gram, DType::bf16) - (11 + 9 * alpha)) < 1e-9);  // two
+        REQUIRE(flops(NsForm::gram, DType::bf16) * n3 ==
+                ortho_flops({Ortho::you, 5, NsForm::gram, DType::bf16}, l, 64));
+        for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+            const NsForm form = resolve_form(NsForm::automatic, {Ortho::you, 5, NsForm::standard, dtype}, 64, l);
+            REQUIRE(form == (alpha < 1.5 ? NsForm::standard : NsForm::gram));
+        }
+    }
+    REQUIRE(resolve_form(NsForm::gram, {}, 64, 64) == NsForm::gram);
+    REQUIRE(resolve_form(NsForm::automatic, {.ortho = Ortho::svd}, 64, 640) == NsForm::standard);
+}
+
+TEST_CASE("optim/orthogonalize: wrong calls are errors") {
+    Context context;
+    Buffer<float> x(64);
+    REQUIRE_THROWS_AS(orthogonalize(x.data(), x.data(), {1, 8, 8, 8}, {.form = NsForm::automatic}, context), Error);
+    REQUIRE_THROWS_AS(orthogonalize(x.data(), x.data(), {1, 8, 8, 8}, {.steps = 0}, context), Error);
+    REQUIRE_THROWS_AS(orthogonalize(x.data(), x.data(), {1, 8, 8, 7}, {}, context), Error);
+    REQUIRE_THROWS_AS(
+        orthogonalize(x.data(), x.data(), {1, 8, 8, 8}, {.ortho = Ortho::svd, .dtype = DType::bf16}, context), Error);
+}

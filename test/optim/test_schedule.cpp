@@ -1,0 +1,91 @@
+#include "optim/schedule.h"
+
+#include <cmath>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "test/support/catch.h"
+
+using namespace teon;
+
+namespace {
+
+Schedule make(ScheduleKind kind, double warmup, double constant, double floor) {
+    return {kind, warmup, constant, floor};
+}
+
+}  // namespace
+
+// The factors are a handful of float64 operations; 1e-12 is thousands of roundings.
+constexpr double kTolerance = 1e-12;
+
+TEST_CASE("optim/schedule: warmup rises linearly, never wastes a step on zero and ends at the peak") {
+    for (ScheduleKind kind :
+         {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::constant, ScheduleKind::constant_linear}) {
+        Schedule s = make(kind, 0.1, 0.4, 0.0);
+        for (int step = 0; step < 10; step++)
+            REQUIRE(std::abs(lr_factor(s, step, 100) - (step + 1) / 10.0) <= kTolerance);
+        REQUIRE(lr_factor(s, 10, 100) == 1.0);
+    }
+}
+
+TEST_CASE("optim/schedule: cosine and linear decay follow their formulas to the floor") {
+    const int64_t total = 200;
+    Schedule cosine = make(ScheduleKind::cosine, 0.25, 0, 0.1), linear = make(ScheduleKind::linear, 0.25, 0, 0.2);
+    for (int64_t step = 50; step <= total; step++) {
+        double p = static_cast<double>(step - 50) / 150.0;
+        REQUIRE(std::abs(lr_factor(cosine, step, total) - (0.1 + 0.45 * (1 + std::cos(std::numbers::pi * p)))) <=
+                kTolerance);
+        REQUIRE(std::abs(lr_factor(linear, step, total) - (1.0 - 0.8 * p)) <= kTolerance);
+    }
+    REQUIRE(std::abs(lr_factor(cosine, total + 7, total) - 0.1) <= kTolerance);
+    REQUIRE(std::abs(lr_factor(linear, total + 7, total) - 0.2) <= kTolerance);
+}
+
+TEST_CASE("optim/schedule: constant holds the peak; constant-linear holds it for 40% and falls to zero") {
+    Schedule constant = make(ScheduleKind::constant, 0.0, 0.4, 0.0);
+    Schedule held = make(ScheduleKind::constant_linear, 0.0, 0.4, 0.0);
+    for (int64_t step = 0; step < 50; step++) {
+        REQUIRE(lr_factor(constant, step, 50) == 1.0);
+        double expected = step < 20 ? 1.0 : static_cast<double>(50 - step) / 30.0;
+        REQUIRE(std::abs(lr_factor(held, step, 50) - expected) <= kTolerance);
+    }
+    REQUIRE(lr_factor(held, 50, 50) == 0.0);
+    REQUIRE(lr_factor(held, 49, 50) > 0.0);
+}
+
+TEST_CASE("optim/schedule: a warmup longer than the constant part postpones the decay") {
+    Schedule s = make(ScheduleKind::constant_linear, 0.5, 0.2, 0.0);
+    REQUIRE(lr_factor(s, 49, 100) == 1.0);
+    REQUIRE(lr_factor(s, 50, 100) == 1.0);
+    REQUIRE(std::abs(lr_factor(s, 75, 100) - 0.5) <= kTolerance);
+}
+
+TEST_CASE("optim/schedule: one step, all warmup and no warmup stay within (0, 1]") {
+    for (double warmup : {0.0, 0.3, 1.0})
+        for (double constant : {0.0, 1.0})
+            for (int64_t total : {1, 2, 3, 7})
+                for (ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::constant,
+                                          ScheduleKind::constant_linear})
+                    for (int64_t step = 0; step < total; step++) {
+                        double f = lr_factor(make(kind, warmup, constant, 0.0), step, total);
+                        REQUIRE((f > 0.0 && f <= 1.0));
+                    }
+}
+
+TEST_CASE("optim/schedule: ratios outside of 0 to 1 and empty runs are usage errors that name the flag") {
+    REQUIRE_THROWS_AS(lr_factor(make(ScheduleKind::cosine, -0.1, 0, 0), 0, 10), UsageError);
+    REQUIRE_THROWS_AS(lr_factor(make(ScheduleKind::cosine, 0, 1.5, 0), 0, 10), UsageError);
+    REQUIRE_THROWS_AS(lr_factor(make(ScheduleKind::cosine, 0, 0, NAN), 0, 10), UsageError);
+    REQUIRE_THROWS_AS(lr_factor(Schedule{}, 0, 0), UsageError);
+    std::string message;
+    try {
+        lr_factor(make(ScheduleKind::cosine, 2, 0, 0), 0, 10);
+    } catch (const UsageError& e) { message = e.what(); }
+    REQUIRE(message.find("--warmup-ratio") != std::string::npos);
+    REQUIRE(default_min_lr_ratio(ScheduleKind::cosine) == 0.1);
+    REQUIRE(default_min_lr_ratio(ScheduleKind::linear) == 0.0);
+    REQUIRE(name_of(ScheduleKind::constant_linear) == "constant-linear");
+}

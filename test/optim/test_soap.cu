@@ -1,0 +1,193 @@
+// SOAP against algorithm 3 of arXiv 2409.11321 in float64.
+#include <map>
+
+#include "optim/stacks.h"
+#include "test/optim/optimizer_run.h"
+#include "test/optim/param_tables.h"
+#include "test/oracle/orthogonal.h"
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+OptimizerOptions soap_options(int max_dim = 10000) {
+    OptimizerOptions o;
+    o.method = Method::soap;
+    o.lr = 0.01f;
+    o.beta1 = o.beta2 = 0.95f;
+    o.soap_frequency = 3;
+    o.soap_max_dim = max_dim;
+    return o;
+}
+
+constexpr TableShape kTable{.L = 2, .C = 8, .F = 12, .V = 20};
+
+Matrix matrix_of(const std::vector<float>& values, int rows, int cols) {
+    Matrix x(rows, cols);
+    std::copy(values.begin(), values.end(), x.a.begin());
+    return x;
+}
+
+// A tensor of the state.
+Matrix state_of(Run& run, const std::string& name) {
+    for (const StateTensor& t : run.optimizer.state())
+        if (t.name == name) return matrix_of(fetch(t.data, t.size(), run.context), t.rows, t.cols);
+    throw Error("no state " + name);
+}
+
+// The eigenvectors are the optimizer's own, which are checked to be eigenvectors: of equal eigenvalues (zeros) any basis
+// is one, and each gives other updates.
+struct SoapReference {
+    OptimizerOptions o;
+    Matrix W, M, V, L, R, BL, BR;
+
+    SoapReference(const OptimizerOptions& o, const Matrix& weight)
+        : o(o), W(weight), M(W.rows, W.cols), V(W.rows, W.cols), L(W.rows, W.rows), R(W.cols, W.cols) {}
+
+    static Matrix there(const Matrix& x, const Matrix& BL, const Matrix& BR) {
+        const Matrix half = BL.rows > 0 ? BL * x : x;
+        return BR.rows > 0 ? half * transposed(BR) : half;
+    }
+    static void check_basis(const Matrix& B, const Matrix& factor) {
+        const Matrix unit = B * transposed(B), diagonal = B * factor * transposed(B);
+        double before = -1;
+        for (int i = 0; i < B.rows; i++) {
+            for (int j = 0; j < B.rows; j++) {
+                REQUIRE(std::abs(unit(i, j) - (i == j)) <= 1e-5);
+                if (i != j) REQUIRE(std::abs(diagonal(i, j)) <= 1e-5 * frobenius(factor));
+            }
+            REQUIRE(diagonal(i, i) >= before - 1e-5 * frobenius(factor));
+            before = diagonal(i, i);
+        }
+    }
+    void step(const Matrix& unscaled, double scale, int t, double lr, double decay, Run& run, const std::string& name) {
+        const Matrix g = combination(scale, unscaled, 0, unscaled);
+        const double b1 = o.beta1, b2 = o.beta2;
+        if (t > 1) {
+            M = combination(b1, M, 1 - b1, g);
+            const Matrix g_turned = there(g, BL, BR);
+            Matrix n = there(M, BL, BR);
+            for (size_t i = 0; i < n.a.size(); i++) {
+                V.a[i] = b2 * V.a[i] + (1 - b2) * g_turned.a[i] * g_turned.a[i];
+                n.a[i] = n.a[i] / (1 - std::pow(b1, t - 1)) / (std::sqrt(V.a[i] / (1 - std::pow(b2, t - 1))) + o.eps);
+            }
+            const Matrix u = there(n, transposed(BL), transposed(BR));
+            for (size_t i = 0; i < W.a.size(); i++) {
+                const bool decays = !o.cautious_weight_decay || u.a[i] * W.a[i] >= 0;
+                W.a[i] -= lr * u.a[i] + (decays ? lr * decay * W.a[i] : 0);
+            }
+        }
+        const double keep = t > 1 ? b2 : 0;
+        L = combination(keep, L, 1 - b2, g * transposed(g));
+        R = combination(keep, R, 1 - b2, transposed(g) * g);
+        if ((t - 1) % o.soap_frequency != 0) return;
+        if (W.rows <= o.soap_max_dim) check_basis(BL = state_of(run, name + ".left_basis"), L);
+        if (W.cols <= o.soap_max_dim) check_basis(BR = state_of(run, name + ".right_basis"), R);
+    }
+};
+
+}  // namespace
+
+TEST_CASE("optim/soap: steps match the paper's algorithm in float64, on both sides, on one and on none") {
+    const ParamTable table = make_table(kTable);
+    for (const int max_dim : {10000, 8, 0})
+        for (const bool cautious : {false, true}) {
+            OptimizerOptions options = soap_options(max_dim);
+            options.cautious_weight_decay = cautious;
+            options.weight_decay = cautious ? 0.02f : 0.1f;  // where rounding decides, little is lost
+            options.lr_scale = {{Role::q, 0.5f}};
+            Run run(table, options);
+            std::map<int, SoapReference> references;
+            for (int row = 0; row < table.count(); row++)
+                if (is_hidden_matrix(table[row].role))
+                    references.emplace(
+                        row, SoapReference(options, matrix_of(run.weights(row), table[row].rows, table[row].cols)));
+            REQUIRE(references.size() == 12);
+            for (int t = 1; t <= 9; t++) {
+                const float scale = t == 3 ? 0.3f : 1.0f;
+                run.set_grads(t);
+                run.step(scale, 0, 0.7f);
+                for (auto& [row, reference] : references) {
+                    const ParamRow& r = table[row];
+                    const Matrix g = matrix_of(fetch(run.params.grad(row), r.size(), run.context), r.rows, r.cols);
+                    // As float has them: the schedule's factor, then the role's.
+                    const double lr = double{options.lr} * 0.7, role = r.role == Role::q ? 0.5 : 1.0;
+                    reference.step(g, scale, t, lr * role, options.weight_decay / role, run, r.name);
+                }
+            }
+            for (auto& [row, reference] : references) {
+                const Matrix w = matrix_of(run.weights(row), table[row].rows, table[row].cols);
+                // Eight updates of about lr in each element; a wrong formula shows as 0.05 or more.
+                const double update = 0.7 * options.lr * std::sqrt(double(w.a.size()));
+                INFO(table[row].name << ", sides up to " << max_dim << ": " << distance(w, reference.W) / update);
+                REQUIRE(distance(w, reference.W) <= 2e-3 * update);
+            }
+        }
+}
+
+TEST_CASE("optim/soap: the first update and a skipped step leave the matrices alone, and the plan counts the state") {
+    const ParamTable table = make_table(kTable);
+    Run run(table, soap_options());
+    const std::vector<float> before = run.all();
+    run.set_grads(1), run.step();
+    const std::vector<float> after = run.all();
+    for (const ParamRow& row : table.rows()) {
+        const bool same = std::equal(before.begin() + row.offset, before.begin() + row.offset + row.size(),
+                                     after.begin() + row.offset);
+        REQUIRE(same == is_hidden_matrix(row.role));
+    }
+    const std::string state = run.state_bytes();
+    run.set_grads(2), run.step(1, 1);
+    REQUIRE((bytes_of(run.all()) == bytes_of(after) && run.state_bytes() == state));
+    REQUIRE(run.optimizer.step_waits());
+
+    OptimizerOptions muon;
+    muon.method = Method::muon;
+    auto matrices = [](Run& r) {  // floats, each tensor aligned
+        int64_t floats = 0;
+        for (const StateTensor& t : r.optimizer.state())
+            if (is_hidden_matrix(r.table()[t.param].role)) floats += (t.size() + 63) / 64 * 64;
+        return floats;
+    };
+    Run other(table, muon);
+    REQUIRE(run.optimizer.plan().state_bytes - other.optimizer.plan().state_bytes ==
+            4 * (matrices(run) - matrices(other)));
+    // Of a matrix of 12 x 8: two moments and two matrices of each side.
+    int64_t up = 0;
+    for (const StateTensor& t : run.optimizer.state())
+        if (t.name.starts_with("h.0.up.")) up += t.size();
+    REQUIRE(up == 2 * 12 * 8 + 2 * 12 * 12 + 2 * 8 * 8);
+}
+
+TEST_CASE("optim/soap: working weights are the rounded masters, padding stays zero") {
+    TableShape shape{.L = 2, .C = 8, .F = 12, .V = 20, .llama = true};
+    shape.F_stored = 16;
+    const ParamTable table = make_table(shape);
+    Run run(table, soap_options(), DType::bf16);
+    auto zero_padding = [&](float* at, const ParamRow& row) {
+        auto values = fetch(at, row.size(), run.context);
+        for (int i = 0; i < row.rows; i++)
+            for (int j = 0; j < row.cols; j++)
+                if (i >= row.logical_rows || j >= row.logical_cols) values[i * row.cols + j] = 0;
+        run.set(at, values);
+    };
+    for (int row = 0; row < table.count(); row++) zero_padding(run.params.master(row), table[row]);
+    run.params.sync_work(run.context.stream);
+    for (int t = 1; t <= 5; t++) {
+        run.set_grads(t);
+        for (int row = 0; row < table.count(); row++) zero_padding(run.params.grad(row), table[row]);
+        run.step();
+    }
+    for (int row = 0; row < table.count(); row++) {
+        const auto w = run.weights(row);
+        std::vector<bf16> rounded;
+        for (float x : w) rounded.push_back(bf16(x));
+        REQUIRE(same_bits(fetch(run.params.work<bf16>(row), table[row].size(), run.context), rounded));
+        for (int i = 0; i < table[row].rows; i++)
+            for (int j = 0; j < table[row].cols; j++)
+                if (i >= table[row].logical_rows || j >= table[row].logical_cols)
+                    REQUIRE(w[i * table[row].cols + j] == 0);
+    }
+}

@@ -1,0 +1,291 @@
+#include "optim/methods.h"
+#include "optim/stacks.h"
+
+#include <cmath>
+#include <string>
+
+#include "test/optim/param_tables.h"
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+constexpr Role kHidden[] = {Role::q, Role::k, Role::v, Role::o, Role::mlp_up, Role::mlp_gate, Role::mlp_down};
+
+OptimizerOptions options_of(Method method, int K = 2, int mode = 1,
+                            std::set<Role> roles = {Role::q, Role::k, Role::v}) {
+    OptimizerOptions o;
+    o.method = method;
+    o.teon_k = K;
+    o.teon_mode = mode;
+    o.teon_roles = std::move(roles);
+    return o;
+}
+
+// How often each row is planned for: must be 1 everywhere.
+bool covers_once(const ParamTable& table, const OptimizerPlan& plan) {
+    std::vector<int> seen(table.count(), 0);
+    for (int row : plan.element_rows) seen[row]++;
+    for (const Stack& stack : plan.stacks)
+        for (int row : stack.rows) seen[row]++;
+    for (int count : seen)
+        if (count != 1) return false;
+    return true;
+}
+
+// Stacks hold one role and shape, consecutive layers, K of them but for a role's last stack.
+bool stacks_are_right(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& o, int L) {
+    std::map<Role, int> next_layer;
+    for (const Stack& stack : plan.stacks) {
+        const int K = o.method == Method::teon && o.teon_roles.contains(stack.role) ? o.teon_k : 1;
+        int& layer = next_layer[stack.role];
+        for (int row : stack.rows) {
+            const ParamRow& r = table[row];
+            if (r.role != stack.role || r.layer != layer++ || r.rows != stack.m || r.cols != stack.n) return false;
+        }
+        if (stack.K() != K && (layer != L || stack.K() != L % K)) return false;
+    }
+    for (auto [role, layers] : next_layer)
+        if (layers != L) return false;
+    return true;
+}
+
+std::string usage_error(const ParamTable& table, const OptimizerOptions& o) {
+    try {
+        plan_optimizer(table, o);
+    } catch (const UsageError& e) { return e.what(); }
+    return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("optim/stacks: every preset, role subset and K covers each parameter exactly once") {
+    for (const TableShape& shape : preset_shapes()) {
+        const ParamTable table = make_table(shape);
+        for (Method method : {Method::adamw, Method::muon})
+            REQUIRE(covers_once(table, plan_optimizer(table, options_of(method))));
+        for (int subset = 0; subset < 128; subset++) {
+            std::set<Role> roles;
+            for (int i = 0; i < 7; i++)
+                if (subset >> i & 1) roles.insert(kHidden[i]);
+            if (!shape.llama && roles.contains(Role::mlp_gate)) continue;
+            // All K for the paper's roles and for all of them; for the others those where something changes.
+            const bool all = subset == 7 || subset == 127;
+            for (int K = 1; K <= shape.L + 1; K++) {
+                if (!all && K != 2 && K != 5 && K < shape.L) continue;
+                for (int mode : {1, 2, 3}) {
+                    if (!all && mode != 1 + subset % 3) continue;
+                    const OptimizerOptions o = options_of(Method::teon, K, mode, roles);
+                    const OptimizerPlan plan = plan_optimizer(table, o);
+                    const bool right = covers_once(table, plan) && stacks_are_right(table, plan, o, shape.L);
+                    if (!right) FAIL("C = " << shape.C << ", subset " << subset << ", K = " << K << ", mode " << mode);
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("optim/stacks: AdamW has no stacks, Muon has one per hidden matrix") {
+    const ParamTable table = make_table(preset_shapes()[0]);
+    REQUIRE(plan_optimizer(table, options_of(Method::adamw)).stacks.empty());
+    const OptimizerPlan muon = plan_optimizer(table, options_of(Method::muon));
+    REQUIRE(muon.stacks.size() == 12 * 6);
+    for (const Stack& stack : muon.stacks) REQUIRE((stack.K() == 1 && stack.mode == 1));
+    for (int row : muon.element_rows) REQUIRE(!is_hidden_matrix(table[row].role));
+}
+
+TEST_CASE("optim/stacks: stacks of one shape share a group, whatever their role, in chunks of bounded scratch") {
+    const ParamTable table = make_table(preset_shapes()[0]);
+    OptimizerOptions o = options_of(Method::teon);
+    o.ns_dtype = DType::f32;
+    const OptimizerPlan plan = plan_optimizer(table, o);
+    const std::vector<StackGroup> groups = group_stacks(plan, o);
+    REQUIRE(groups.size() == 4);  // q, k, v pairs; o; up; down
+    REQUIRE(groups[0].stacks.size() == 18);
+    REQUIRE(groups[0].slices(18) == 36);
+    REQUIRE(groups[1].stacks.size() == 12);
+    for (const TableShape& shape : preset_shapes()) {
+        const ParamTable large = make_table(shape);
+        for (int K : {1, 2, 5}) {
+            o.teon_k = K;
+            const OptimizerPlan p = plan_optimizer(large, o);
+            std::vector<int> seen(p.stacks.size(), 0);
+            int64_t largest = 0;
+            for (const StackGroup& group : group_stacks(p, o)) {
+                for (int s : group.stacks) seen[s]++;
+                REQUIRE((group.chunk >= 1 && group.chunk <= static_cast<int>(group.stacks.size())));
+                REQUIRE((scratch_bytes(group) <= kScratchBound || group.chunk == 1));
+                largest = std::max(largest, scratch_bytes(group));
+            }
+            for (int count : seen) REQUIRE(count == 1);
+            REQUIRE(p.scratch_bytes == largest);
+        }
+    }
+}
+
+TEST_CASE("optim/stacks: state is momentum for stacks and two moments for AdamW's rows") {
+    const ParamTable table = make_table({2, 64, 256, 100});
+    int64_t hidden = 0, rest = 0;
+    for (const ParamRow& row : table.rows()) (is_hidden_matrix(row.role) ? hidden : rest) += row.size();
+    REQUIRE(plan_optimizer(table, options_of(Method::muon)).state_bytes == 4 * (hidden + 2 * rest));  // no gaps here
+    REQUIRE(plan_optimizer(table, options_of(Method::adamw)).state_bytes == 8 * table.size());
+    REQUIRE(plan_optimizer(table, options_of(Method::adamw)).scratch_bytes == 0);
+    REQUIRE(plan_optimizer(table, options_of(Method::lion)).state_bytes == 4 * table.size());
+    int64_t neurons = 0;
+    for (const ParamRow& row : table.rows()) neurons += is_hidden_matrix(row.role) ? row.rows : 0;
+    REQUIRE(plan_optimizer(table, options_of(Method::normuon)).state_bytes == 4 * (hidden + neurons + 2 * rest));
+}
+
+TEST_CASE("optim/stacks: every method has one description, with flags that only some methods have") {
+    for (const auto& [method, name] : kEnumNames<Method>) {
+        REQUIRE(std::count_if(methods().begin(), methods().end(),
+                              [method = method](auto& m) { return m.method == method; }) == 1);
+        const MethodInfo& info = info_of(method);
+        REQUIRE((info.elements != nullptr && info.lr > 0 && info.beta1 > 0 && info.beta2 > 0));
+    }
+    for (const MethodInfo& m : methods())
+        for (std::string_view flag : m.flags) REQUIRE(flag.starts_with("--"));
+}
+
+TEST_CASE("optim/stacks: per head, the rows of a head are a matrix, and K layers' same heads a stack") {
+    TableShape shape{.L = 3, .C = 32, .F = 64, .V = 50, .llama = true, .KV = 16};
+    shape.heads = 4;
+    const ParamTable table = make_table(shape);
+    OptimizerOptions o = options_of(Method::teon);
+    o.ortho_per_head = true;
+    const OptimizerPlan plan = plan_optimizer(table, o);
+    for (const Stack& s : plan.stacks) {
+        const bool split = s.role == Role::q || s.role == Role::k || s.role == Role::v;
+        REQUIRE(s.heads == (split ? 4 : 1));
+        REQUIRE(s.m * s.heads == table[s.rows[0]].rows);
+        // The update's size is that of whole matrices: sqrt(rows / columns) of the parameter.
+        const ParamRow& r = table[s.rows[0]];
+        REQUIRE(std::abs(step_factor(table, s, o) - std::sqrt(double(r.rows) / r.cols)) <= 1e-12);
+    }
+    for (const StackGroup& group : group_stacks(plan, o)) {
+        REQUIRE(group.slices(1) == group.heads * group.unfolding.K);
+        REQUIRE(group.batch(2).count == 2 * group.heads);
+    }
+}
+
+TEST_CASE("optim/stacks: AdamW's rows are joined into runs of equal treatment that cover them") {
+    const ParamTable table = make_table({3, 33, 70, 101});
+    OptimizerOptions o = options_of(Method::adamw);
+    o.lr_scale = {{Role::q, 0.5f}};
+    const OptimizerPlan plan = plan_optimizer(table, o);
+    std::vector<int> seen(table.count(), 0);
+    const auto runs = element_runs(table, plan, o);
+    REQUIRE(runs.size() < plan.element_rows.size());
+    for (const ElementRun& run : runs) {
+        for (int row : run.rows) {
+            const ParamRow& r = table[row];
+            seen[row]++;
+            REQUIRE(r.decay == run.decay);
+            REQUIRE(run.lr_scale == (r.role == Role::q ? 0.5f : 1.0f));
+            REQUIRE((r.offset >= run.offset && r.offset + r.size() <= run.offset + run.size));
+        }
+    }
+    for (int count : seen) REQUIRE(count == 1);
+}
+
+TEST_CASE("optim/stacks: the step factor is the role's factor, sqrt(m/n) of the unpadded slice and the rms match") {
+    const ParamTable table = make_table({4, 2048, 5461, 100, true, 0, 5464});
+    auto factor = [&](OptimizerOptions o, Role role) {
+        for (const Stack& s : plan_optimizer(table, o).stacks)
+            if (s.role == role) return step_factor(table, s, o);
+        return 0.0;
+    };
+    auto close = [](double a, double b) { return std::abs(a - b) <= 1e-6 * b; };  // lr_scale is a float
+    OptimizerOptions o = options_of(Method::teon);
+    REQUIRE(close(factor(o, Role::q), 1.0));
+    REQUIRE(close(factor(o, Role::mlp_up), std::sqrt(5461.0 / 2048)));
+    REQUIRE(close(factor(o, Role::mlp_down), std::sqrt(2048.0 / 5461)));
+    o.lr_scale = {{Role::mlp_up, 0.7f}};
+    REQUIRE(close(factor(o, Role::mlp_up), 0.7 * std::sqrt(5461.0 / 2048)));
+    o.update_rms = 0.2f;  // Moonlight: 0.2 sqrt(max(rows, columns))
+    REQUIRE(close(factor(o, Role::mlp_up), 0.7 * 0.2 * std::sqrt(5461.0)));
+    REQUIRE(close(factor(o, Role::mlp_down), 0.2 * std::sqrt(5461.0)));
+    REQUIRE(close(factor(o, Role::q), 0.2 * std::sqrt(2048.0)));
+    o.update_rms = 0;
+    o.shape_scale = false;
+    REQUIRE(close(factor(o, Role::mlp_up), 0.7));
+    o.teon_rms_match = true;
+    o.teon_roles = {Role::q, Role::mlp_up, Role::mlp_down};
+    o.lr_scale = {};
+    for (int K : {2, 3, 4}) {
+        o.teon_k = K;
+        o.teon_mode = 1;
+        REQUIRE(close(factor(o, Role::q), std::sqrt(K)));                                           // short side m
+        REQUIRE(close(factor(o, Role::mlp_up), std::sqrt(2048.0 * K / std::min(5461, 2048 * K))));  // n K or m
+        REQUIRE(close(factor(o, Role::mlp_down), std::sqrt(K)));
+        o.teon_mode = 2;
+        REQUIRE(close(factor(o, Role::mlp_up), std::sqrt(K)));
+        REQUIRE(close(factor(o, Role::mlp_down), std::sqrt(2048.0 * K / std::min(5461, 2048 * K))));
+        o.teon_mode = 3;
+        REQUIRE(close(factor(o, Role::q), std::sqrt(2048.0)));  // ||O_k||_F = 1
+        for (const Stack& s : plan_optimizer(table, o).stacks)  // of three layers and one, the last is alone
+            if (s.role == Role::q) REQUIRE(close(step_factor(table, s, o), std::sqrt(2048.0)));
+    }
+}
+
+TEST_CASE("optim/stacks: auto takes the Gram form for long unfoldings and the standard one for square ones") {
+    const ParamTable table = make_table(preset_shapes()[0]);
+    for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+        OptimizerOptions o = options_of(Method::teon);
+        o.ns_dtype = dtype;
+        for (const Stack& s : plan_optimizer(table, o).stacks)
+            REQUIRE(s.form == (s.role == Role::o ? NsForm::standard : NsForm::gram));
+        o.ns_form = NsForm::standard;
+        for (const Stack& s : plan_optimizer(table, o).stacks) REQUIRE(s.form == NsForm::standard);
+    }
+}
+
+TEST_CASE("optim/stacks: a stack of one is Muon's, but for the short end of a mode-3 role") {
+    const ParamTable table = make_table({5, 32, 64, 100});
+    for (const Stack& s : plan_optimizer(table, options_of(Method::teon, 2, 2)).stacks)
+        REQUIRE(s.mode == (s.K() == 1 ? 1 : 2));
+    for (const Stack& s : plan_optimizer(table, options_of(Method::teon, 2, 3, {Role::q})).stacks)
+        REQUIRE(s.mode == (s.role == Role::q ? 3 : 1));
+    for (const Stack& s : plan_optimizer(table, options_of(Method::teon, 1, 3, {Role::q})).stacks) REQUIRE(s.mode == 1);
+}
+
+TEST_CASE("optim/stacks: the table says role, shape, stacks, unfolding, orthogonalizer and cost in aligned columns") {
+    const ParamTable table = make_table({5, 768, 3072, 50257});
+    const OptimizerOptions o = options_of(Method::teon, 2);
+    const std::string text = plan_table(table, plan_optimizer(table, o), o);
+    INFO(text);
+    for (const char* expected : {"role", "mlp-down", "3072 x 768", "mode 1: 768 x 1536", "polar-express x5, gram, f16",
+                                 "polar-express x5, standard, f16", "GFLOP/step", "adamw: "})
+        REQUIRE(text.find(expected) != std::string::npos);
+    size_t header = text.find("GFLOP/step") + 10;  // each line of the table ends where its header does
+    int lines = 0;
+    for (size_t begin = 0; text.compare(begin, 6, "orthog") != 0; lines++) {
+        size_t end = text.find('\n', begin);
+        REQUIRE(end - begin == header);
+        begin = end + 1;
+    }
+    REQUIRE(lines == 1 + 3 * 2 + 3);  // q, k and v also have a short stack
+    REQUIRE(
+        plan_table(table, plan_optimizer(table, options_of(Method::adamw)), options_of(Method::adamw)).find("role") ==
+        std::string::npos);
+}
+
+TEST_CASE("optim/stacks: options that fit no stack are usage errors that name the flag") {
+    const ParamTable gpt2 = make_table({2, 32, 64, 100});
+    REQUIRE(usage_error(gpt2, options_of(Method::teon, 0)).find("--teon-k 0") != std::string::npos);
+    REQUIRE(usage_error(gpt2, options_of(Method::teon, 2, 4)).find("--teon-mode 4") != std::string::npos);
+    REQUIRE(usage_error(gpt2, options_of(Method::teon, 2, 1, {Role::mlp_gate})).find("no mlp-gate") !=
+            std::string::npos);
+    REQUIRE(usage_error(gpt2, options_of(Method::teon, 2, 1, {Role::head})).find("--teon-roles: head") !=
+            std::string::npos);
+    OptimizerOptions o = options_of(Method::muon);
+    o.ns_steps = 0;
+    REQUIRE(usage_error(gpt2, o).find("--ns-steps 0") != std::string::npos);
+    o = options_of(Method::adamw);
+    for (float bad : {0.0f, -1.0f, INFINITY, NAN}) {
+        o.lr_scale = {{Role::q, bad}};
+        REQUIRE(usage_error(gpt2, o).find("--lr-scale q=") != std::string::npos);
+    }
+}

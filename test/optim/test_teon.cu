@@ -1,0 +1,609 @@
+// The optimizer as a whole: Muon and Teon against float64 and PyTorch, what must be equal bit for bit, and the theory.
+#include <numeric>
+#include <string>
+
+#include "checkpoint/safetensors.h"
+#include "optim/optimizer.h"
+#include "optim/stacks.h"
+#include "test/optim/optimizer_run.h"
+#include "test/optim/param_tables.h"
+#include "test/optim/schedule.h"
+#include "test/oracle/orthogonal.h"
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+OptimizerOptions teon_options(int K, int mode, std::set<Role> roles = {Role::q, Role::k, Role::v}) {
+    OptimizerOptions o;
+    o.method = Method::teon;
+    o.lr = 0.05f;
+    o.adamw_lr = 0.01f;
+    o.teon_k = K;
+    o.teon_mode = mode;
+    o.teon_roles = std::move(roles);
+    o.ns_dtype = DType::f32;
+    return o;
+}
+
+constexpr TableShape kSmall{.L = 5, .C = 32, .F = 48, .V = 50, .heads = 4};
+
+// The same update in float64, stack by stack, through the paper's matricization.
+struct Reference {
+    const ParamTable& table;
+    OptimizerOptions o;
+    std::vector<Matrix> weights, momenta;
+    std::vector<std::vector<double>> neurons;  // NorMuon's second moments of rows
+
+    Reference(Run& run, const OptimizerOptions& options) : table(run.table()), o(options) {
+        for (int row = 0; row < table.count(); row++) {
+            Matrix w(table[row].rows, table[row].cols);
+            const auto values = run.weights(row);
+            std::copy(values.begin(), values.end(), w.a.begin());
+            weights.push_back(w);
+            momenta.emplace_back(table[row].rows, table[row].cols);
+            neurons.emplace_back(table[row].rows, 0.0);
+        }
+    }
+    void step(Run& run, const OptimizerPlan& plan, double scale) {
+        for (const Stack& stack : plan.stacks)
+            for (int head = 0; head < stack.heads; head++) step(run, stack, head, scale);
+    }
+    // Algorithm 1 of NorMuon, from line 6, on rows [first, first + o.rows) of a parameter.
+    Matrix normalized(Matrix x, std::vector<double>& v, int first) const {
+        const double before = frobenius(x);
+        for (int i = 0; i < x.rows; i++) {
+            double sum = 0;
+            for (int j = 0; j < x.cols; j++) sum += x(i, j) * x(i, j);
+            double& moment = v[first + i];
+            moment = double{o.neuron_beta2} * moment + (1 - double{o.neuron_beta2}) * sum / x.cols;
+            for (int j = 0; j < x.cols; j++) x(i, j) /= std::sqrt(moment) + 1e-8;
+        }
+        const double wanted = o.update_rms > 0 ? std::sqrt(x.rows * x.cols) : before;
+        return combination(wanted / frobenius(x), x, 0, x);
+    }
+    static void copy_rows(Matrix& to, int to_row, const Matrix& from, int from_row, int rows) {
+        std::copy_n(from.a.begin() + int64_t{from_row} * from.cols, int64_t{rows} * from.cols,
+                    to.a.begin() + int64_t{to_row} * to.cols);
+    }
+    void step(Run& run, const Stack& stack, int head, double scale) {
+        const int first = head * stack.m;  // of the rows of a parameter
+        {
+            std::vector<Matrix> directions;
+            for (int row : stack.rows) {
+                Matrix all(table[row].rows, stack.n), g(stack.m, stack.n), momentum(stack.m, stack.n);
+                const auto values = fetch(run.params.grad(row), table[row].size(), run.context);
+                std::copy(values.begin(), values.end(), all.a.begin());
+                copy_rows(g, 0, all, first, stack.m);
+                copy_rows(momentum, 0, momenta[row], first, stack.m);
+                momentum = combination(double{o.momentum}, momentum, scale, g);
+                copy_rows(momenta[row], first, momentum, 0, stack.m);
+                Matrix d = o.nesterov ? combination(double{o.momentum}, momentum, scale, g) : momentum;
+                if (o.teon_normalize_slices) d = combination(1 / (frobenius(d) + 1e-7), d, 0, d);
+                directions.push_back(d);
+            }
+            const Matrix z = matricize(directions, stack.mode);
+            const Matrix q = o.ortho == Ortho::svd ? polar_factor(z)
+                                                   : newton_schulz(z, ns_set(o.ortho), o.ns_steps, kExact, o.ns_aol);
+            const auto updates = dematricize(q, stack.mode, stack.m, stack.n, stack.K());
+            const double factor = step_factor(table, stack, o);
+            for (int k = 0; k < stack.K(); k++) {
+                const int row = stack.rows[k];
+                Matrix w(stack.m, stack.n);
+                copy_rows(w, 0, weights[row], first, stack.m);
+                const Matrix u = has_neuron_norm(o) ? normalized(updates[k], neurons[row], first) : updates[k];
+                const double decay = table[row].decay ? double{o.lr} * double{o.weight_decay} : 0;
+                for (size_t i = 0; i < w.a.size(); i++) {
+                    const bool decays = !o.cautious_weight_decay || u.a[i] * w.a[i] >= 0;
+                    w.a[i] -= (decays ? decay * w.a[i] : 0) + double{o.lr} * factor * u.a[i];
+                }
+                copy_rows(weights[row], first, w, 0, stack.m);
+            }
+        }
+    }
+};
+
+// Largest difference of the stacked weights, over the size of an update's entries: lr * factor / sqrt(side).
+double worst_difference(Run& run, const Reference& reference, const OptimizerPlan& plan) {
+    double worst = 0;
+    for (const Stack& stack : plan.stacks)
+        for (int row : stack.rows) {
+            const auto w = run.weights(row);
+            double sum = 0;
+            for (size_t i = 0; i < w.size(); i++) sum += std::pow(w[i] - reference.weights[row].a[i], 2);
+            const double factor = step_factor(reference.table, stack, reference.o);
+            const bool unit = has_neuron_norm(reference.o) && reference.o.update_rms > 0;
+            const double norm =
+                unit ? std::sqrt(w.size()) : std::sqrt(stack.heads * std::min(stack.m, stack.n) / double(stack.K()));
+            const double update = reference.o.lr * factor * norm;
+            const double d = std::sqrt(sum) / update;
+            if (!(d <= worst)) worst = d;
+        }
+    return worst;
+}
+
+}  // namespace
+
+TEST_CASE("optim/teon: steps match float64 through the paper's matricization, for every mode, method and option") {
+    const ParamTable table = make_table(kSmall);
+    const std::set<Role> roles = {Role::q, Role::k, Role::v, Role::mlp_up, Role::mlp_down};
+    struct Case {
+        const char* name;
+        OptimizerOptions options;
+    };
+    std::vector<Case> cases;
+    for (int mode : {1, 2, 3})
+        for (int K : {2, 3, 5}) cases.push_back({"mode", teon_options(K, mode, roles)});
+    auto with = [&](const char* name, auto change) {
+        OptimizerOptions o = teon_options(2, 1, roles);
+        change(o);
+        cases.push_back({name, o});
+    };
+    with("muon", [](auto& o) { o.method = Method::muon; });
+    with("nesterov", [](auto& o) { o.nesterov = true; });
+    with("svd", [](auto& o) { o.ortho = Ortho::svd; });
+    with("gram", [](auto& o) { o.ns_form = NsForm::gram; });
+    with("you6, 6 steps", [](auto& o) { o.ortho = Ortho::you6, o.ns_steps = 6; });
+    with("no shape scale", [](auto& o) { o.shape_scale = false; });
+    with("rms match", [](auto& o) { o.teon_rms_match = true; });
+    with("rms match, mode 3", [](auto& o) { o.teon_rms_match = true, o.teon_mode = 3; });
+    with("normalized slices", [](auto& o) { o.teon_normalize_slices = true, o.nesterov = true; });
+    with("normuon", [](auto& o) { o.method = Method::normuon; });
+    with("normuon as in the paper", [](auto& o) { o.method = Method::normuon, o.update_rms = 0.2f; });
+    with("neuron norm of stacks", [](auto& o) { o.neuron_norm = true, o.nesterov = true; });
+    with("neuron norm of stacks, mode 2", [](auto& o) { o.neuron_norm = true, o.teon_mode = 2; });
+    with("neuron norm, svd, mode 3", [](auto& o) { o.neuron_norm = true, o.teon_mode = 3, o.ortho = Ortho::svd; });
+    with("cautious weight decay", [](auto& o) { o.cautious_weight_decay = true, o.weight_decay = 0.02f; });
+    with("cautious, neuron norm",
+         [](auto& o) { o.cautious_weight_decay = o.neuron_norm = true, o.weight_decay = 0.02f; });
+    with("AOL", [](auto& o) { o.ns_aol = true, o.ns_steps = 4; });
+    with("AOL, you, gram", [](auto& o) { o.ns_aol = true, o.ortho = Ortho::you, o.ns_form = NsForm::gram; });
+    with("per head", [](auto& o) { o.ortho_per_head = true; });
+    with("per head, mode 2, rms match", [](auto& o) {
+        o.ortho_per_head = o.teon_rms_match = true;
+        o.teon_mode = 2;
+    });
+    with("per head, everything", [](auto& o) {
+        o.ortho_per_head = o.neuron_norm = o.ns_aol = o.nesterov = o.cautious_weight_decay = true,
+        o.weight_decay = 0.02f;
+    });
+    with("lr scale", [](auto& o) { o.lr_scale = {{Role::q, 0.5f}, {Role::o, 2.0f}}; });
+    for (const Case& c : cases) {
+        Run run(table, c.options);
+        Reference reference(run, c.options);
+        for (int t = 0; t < 4; t++) {
+            const float scale = t == 2 ? 0.3f : 1.0f;
+            run.set_grads(t);
+            reference.step(run, run.optimizer.plan(), scale);
+            run.step(scale);
+        }
+        const double d = worst_difference(run, reference, run.optimizer.plan());
+        INFO(c.name << ", mode " << c.options.teon_mode << ", K " << c.options.teon_k << ": " << d);
+        // Four updates, each within 6e-5 of float64: the polynomials raise rounding noise of 2^-24 at singular values
+        // near zero by their slope there (jordan 3.4^5 = 485, polar-express 979). The weights' own rounding is below
+        // 1e-5 of a step.
+        REQUIRE(d <= 3e-4);
+    }
+}
+
+TEST_CASE("optim/teon: Teon with K = 1 is Muon bit for bit, in every mode") {
+    const ParamTable table = make_table(kSmall);
+    auto train = [&](OptimizerOptions o, DType dtype) {
+        o.nesterov = true;
+        Run run(table, o, dtype);
+        for (int t = 0; t < 3; t++) run.set_grads(t), run.step();
+        return bytes_of(run.all()) + run.state_bytes();
+    };
+    for (DType dtype : {DType::f32, DType::bf16}) {
+        OptimizerOptions muon = teon_options(1, 1);
+        muon.method = Method::muon;
+        muon.ns_dtype = dtype;
+        const std::string expected = train(muon, dtype);
+        for (int mode : {1, 2, 3}) {
+            OptimizerOptions teon = teon_options(1, mode, {Role::q, Role::o, Role::mlp_up});
+            teon.ns_dtype = dtype;
+            REQUIRE(train(teon, dtype) == expected);
+            teon.teon_rms_match = true;  // which has nothing to match
+            REQUIRE(train(teon, dtype) == expected);
+        }
+        REQUIRE(train(teon_options(2, 1), dtype) != expected);
+    }
+}
+
+TEST_CASE("optim/teon: ten steps are PyTorch's Muon and the written-out Teon") {
+    const SafetensorsFile file("test/golden/optim.safetensors");
+    const std::pair<std::string, Role> roles[] = {{"q", Role::q}, {"up", Role::mlp_up}, {"down", Role::mlp_down}};
+    ParamTable table;
+    for (int l = 0; l < 3; l++)
+        for (auto [name, role] : roles) {
+            const TensorInfo& t = file.at(name + "." + std::to_string(l));
+            ParamRow row;
+            row.name = t.name;
+            row.role = role;
+            row.layer = l;
+            row.rows = row.logical_rows = static_cast<int>(t.shape[0]);
+            row.cols = row.logical_cols = static_cast<int>(t.shape[1]);
+            row.decay = true;
+            table.add(row);
+        }
+    struct Case {
+        std::string name;
+        OptimizerOptions options;
+        double bound;
+    };
+    // Bounds relative to the distance that the weights travelled. Float against float64: ten updates of 6e-5 at most.
+    // Two bf16 runs, PyTorch's and ours, differ from each other as each does from float64 (docs/teon.md,
+    // "Rounding": .02 on such gradients).
+    std::vector<Case> cases;
+    auto add = [&](std::string name, int K, int mode, double bound, auto change) {
+        OptimizerOptions o = teon_options(K, mode, {Role::q, Role::mlp_up, Role::mlp_down});
+        change(o);
+        cases.push_back({std::move(name), o, bound});
+    };
+    auto as_torch = [](bool nesterov) {
+        return [nesterov](auto& o) { o.ortho = Ortho::jordan, o.ns_dtype = DType::bf16, o.nesterov = nesterov; };
+    };
+    add("torch.plain", 1, 1, .03, as_torch(false));
+    add("torch.nesterov", 1, 1, .03, as_torch(true));
+    add("teon.muon", 1, 1, 1e-4, [](auto&) {});
+    add("teon.muon-svd", 1, 1, 1e-4, [](auto& o) { o.ortho = Ortho::svd; });
+    add("teon.nesterov", 2, 1, 1e-4, [](auto& o) { o.nesterov = true; });
+    add("teon.you", 2, 1, 1e-4, [](auto& o) { o.ortho = Ortho::you; });
+    add("teon.you6", 2, 1, 1e-4, [](auto& o) { o.ortho = Ortho::you6, o.ns_steps = 6; });
+    add("teon.jordan", 2, 1, 1e-4, [](auto& o) { o.ortho = Ortho::jordan; });
+    add("teon.rms", 2, 1, 1e-4, [](auto& o) { o.teon_rms_match = true; });
+    add("teon.normalize", 3, 1, 1e-4, [](auto& o) { o.teon_normalize_slices = true; });
+    for (int mode : {1, 2, 3})
+        for (int K : {2, 3}) add(fmt::format("teon.mode{}.k{}", mode, K), K, mode, 1e-4, [](auto&) {});
+    for (const Case& c : cases)
+        for (NsForm form : {NsForm::standard, NsForm::gram}) {
+            OptimizerOptions options = c.options;
+            options.ns_form = form;
+            if (form == NsForm::gram && c.name.starts_with("torch")) continue;
+            Run run(table, options);
+            for (int row = 0; row < table.count(); row++)
+                run.set(run.params.master(row), file.read_float(file.at(table[row].name)));
+            for (int t = 0; t < 10; t++) {
+                for (int row = 0; row < table.count(); row++) {
+                    const auto grads = file.read_float(file.at(table[row].name + ".grads"));
+                    const int64_t n = table[row].size();
+                    run.set(run.params.grad(row),
+                            std::vector<float>(grads.begin() + t * n, grads.begin() + (t + 1) * n));
+                }
+                run.step();
+            }
+            double difference = 0, travelled = 0;
+            for (int row = 0; row < table.count(); row++) {
+                const auto expected = file.read_float(file.at(c.name + "." + table[row].name));
+                const auto before = file.read_float(file.at(table[row].name)), after = run.weights(row);
+                for (size_t i = 0; i < after.size(); i++) {
+                    difference += std::pow(after[i] - expected[i], 2);
+                    travelled += std::pow(expected[i] - before[i], 2);
+                }
+            }
+            INFO(c.name << ", " << name_of(form) << ": " << std::sqrt(difference / travelled));
+            REQUIRE(std::sqrt(difference / travelled) <= c.bound);
+        }
+}
+
+TEST_CASE("optim/teon: a skipped step changes no bit of weights or state, and the next one goes on from there") {
+    const ParamTable table = make_table(kSmall);
+    for (DType dtype : {DType::f32, DType::bf16}) {
+        Run run(table, teon_options(2, 1), dtype), straight(table, teon_options(2, 1), dtype);
+        run.set_grads(1), run.step();
+        const std::string before = bytes_of(run.all()) + run.state_bytes();
+        for (int row = 0; row < table.count(); row++)
+            run.set(run.params.grad(row), std::vector<float>(table[row].size(), row % 2 ? NAN : INFINITY));
+        run.step(NAN, 1);
+        REQUIRE(bytes_of(run.all()) + run.state_bytes() == before);
+        run.optimizer.check_finite(run.context);
+        run.set_grads(2), run.step();
+        straight.set_grads(1), straight.step(), straight.set_grads(2), straight.step();
+        REQUIRE(bytes_of(run.all()) == bytes_of(straight.all()));
+        REQUIRE(run.state_bytes() == straight.state_bytes());
+    }
+}
+
+TEST_CASE("optim/teon: a momentum that is not finite is reported by name and spoils no other stack") {
+    const ParamTable table = make_table(kSmall);
+    Run run(table, teon_options(2, 1)), clean(table, teon_options(2, 1));
+    const int bad = table.find("h.3.k");
+    for (Run* r : {&run, &clean}) r->set_grads(1);
+    auto grad = random_values<float>(table[bad].size(), 5);
+    grad[7] = 1e30f;
+    run.set(run.params.grad(bad), grad);
+    run.step(), clean.step();
+    std::string message;
+    try {
+        run.optimizer.check_finite(run.context);
+    } catch (const Error& e) { message = e.what(); }
+    REQUIRE(message.find("h.2.k") != std::string::npos);  // the first of its stack
+    clean.optimizer.check_finite(clean.context);
+    for (int row = 0; row < table.count(); row++) {
+        const ParamRow& r = table[row];
+        const bool same = bool(same_bits(run.weights(row), clean.weights(row)));
+        REQUIRE(same == !(r.role == Role::k && (r.layer == 2 || r.layer == 3)));
+        for (float w : run.weights(row)) {
+            if (!std::isfinite(w)) FAIL(r.name << " is not finite");
+        }
+    }
+}
+
+TEST_CASE("optim/teon: working weights are the rounded master weights, padding stays zero") {
+    TableShape shape = {3, 32, 45, 50, true};
+    shape.F_stored = 48;
+    const ParamTable table = make_table(shape);
+    for (Ortho ortho : {Ortho::polar_express, Ortho::svd})
+        for (int mode : {1, 2, 3}) {
+            OptimizerOptions o = teon_options(2, mode, {Role::q, Role::mlp_up, Role::mlp_down});
+            o.ortho = ortho;
+            Run run(table, o, DType::bf16);
+            auto zero_padding = [&](float* at, int row) {
+                auto values = fetch(at, table[row].size(), run.context);
+                for (int i = 0; i < table[row].rows; i++)
+                    for (int j = 0; j < table[row].cols; j++)
+                        if (i >= table[row].logical_rows || j >= table[row].logical_cols)
+                            values[i * table[row].cols + j] = 0;
+                run.set(at, values);
+            };
+            for (int row = 0; row < table.count(); row++) zero_padding(run.params.master(row), row);
+            run.params.sync_work(run.context.stream);
+            for (int t = 0; t < 3; t++) {
+                run.set_grads(t);
+                for (int row = 0; row < table.count(); row++) zero_padding(run.params.grad(row), row);
+                run.step();
+            }
+            for (int row = 0; row < table.count(); row++) {
+                const auto w = run.weights(row);
+                std::vector<bf16> rounded;
+                for (float x : w) rounded.push_back(bf16(x));
+                REQUIRE(same_bits(fetch(run.params.work<bf16>(row), table[row].size(), run.context), rounded));
+                double padding = 0;
+                for (int i = 0; i < table[row].rows; i++)
+                    for (int j = 0; j < table[row].cols; j++)
+                        if (i >= table[row].logical_rows || j >= table[row].logical_cols)
+                            padding = std::max(padding, double{std::abs(w[i * table[row].cols + j])});
+                // svd's zero rows are zero up to rounding.
+                REQUIRE(padding <= (ortho == Ortho::svd ? 1e-7 : 0.0));
+            }
+        }
+}
+
+TEST_CASE("optim/teon: AdamW's rows are updated as by the kernel alone, decay keeps the unscaled rate") {
+    const ParamTable table = make_table(kSmall);
+    OptimizerOptions o = teon_options(2, 1);
+    o.method = Method::adamw;
+    o.lr_scale = {{Role::q, 0.25f}};
+    Run run(table, o);
+    const std::vector<float> before = run.all();
+    run.set_grads(3), run.step(0.5f, 0, 0.7f);
+    Context& context = run.context;
+    for (int row = 0; row < table.count(); row++) {
+        const ParamRow& r = table[row];
+        const int64_t n = r.size();
+        const float scale = r.role == Role::q ? 0.25f : 1.0f;
+        Guarded<float> w(std::vector<float>(before.begin() + r.offset, before.begin() + r.offset + n), context.stream);
+        Guarded<float> m(std::vector<float>(n, 0), context.stream), v(std::vector<float>(n, 0), context.stream);
+        float* no_work = nullptr;
+        adamw_update(w.data(), no_work, m.data(), v.data(), run.params.grad(row), run.control.data(), n,
+                     {o.adamw_lr, scale, r.decay ? o.weight_decay / scale : 0.0f}, o.beta1, o.beta2, o.eps,
+                     context.stream);
+        REQUIRE(same_bits(run.weights(row), w.get()));
+    }
+}
+
+TEST_CASE("optim/teon: state names each parameter's tensors once, in its shape, and holds the momentum") {
+    const ParamTable table = make_table(kSmall);
+    Run run(table, teon_options(2, 1));
+    run.set_grads(1), run.step();
+    std::set<std::string> names;
+    std::vector<int> tensors(table.count(), 0);
+    for (const StateTensor& t : run.optimizer.state()) {
+        const ParamRow& row = table[t.param];
+        REQUIRE(names.insert(t.name).second);
+        REQUIRE((t.rows == row.rows && t.cols == row.cols));
+        tensors[t.param]++;
+        if (is_hidden_matrix(row.role)) {
+            REQUIRE(t.name == row.name + ".momentum");  // after one step the gradient itself
+            REQUIRE(same_bits(fetch(t.data, row.size(), run.context),
+                              fetch(run.params.grad(t.param), row.size(), run.context)));
+        } else {
+            REQUIRE((t.name == row.name + ".m" || t.name == row.name + ".v"));
+        }
+    }
+    for (int row = 0; row < table.count(); row++) REQUIRE(tensors[row] == (is_hidden_matrix(table[row].role) ? 1 : 2));
+}
+
+TEST_CASE("optim/teon: two steps depend on neither thread order nor thread count") {
+    const ParamTable table = make_table({2, 24, 40, 30});
+    REQUIRE(same_under_all_schedules([&] {
+        Run run(table, teon_options(2, 1), DType::bf16);
+        for (int t = 0; t < 2; t++) run.set_grads(t), run.step();
+        return bytes_of(run.all()) + run.state_bytes();
+    }));
+}
+
+TEST_CASE("optim/teon: diagnosis finds the alignment and norm ratio of consecutive layers") {
+    const ParamTable table = make_table(kSmall);
+    for (int mode : {1, 2, 3}) {
+        OptimizerOptions o = teon_options(2, mode);
+        Run run(table, o);
+        REQUIRE(run.optimizer.diagnose(run.context).empty());  // nothing is known of zero momenta
+        run.set_grads(1), run.step();
+        std::map<std::pair<Role, int>, Matrix> momenta;
+        for (const StateTensor& t : run.optimizer.state()) {
+            if (!is_hidden_matrix(table[t.param].role)) continue;
+            Matrix m(t.rows, t.cols);
+            const auto values = fetch(t.data, int64_t{t.rows} * t.cols, run.context);
+            std::copy(values.begin(), values.end(), m.a.begin());
+            momenta[{table[t.param].role, table[t.param].layer}] = m;
+        }
+        const auto found = run.optimizer.diagnose(run.context);
+        REQUIRE(found.size() == 6 * (kSmall.L - 1));
+        for (const Alignment& a : found) {
+            REQUIRE(a.layer_b == a.layer_a + 1);
+            const Matrix &x = momenta[{a.role, a.layer_a}], &y = momenta[{a.role, a.layer_b}];
+            const Svd dx = svd(x), dy = svd(y);
+            double left = 0, right = 0;
+            for (int i = 0; i < x.rows; i++) left += dx.U(i, 0) * dy.U(i, 0);
+            for (int i = 0; i < x.cols; i++) right += dx.V(i, 0) * dy.V(i, 0);
+            const double ratio = (nuclear_norm(x) + nuclear_norm(y)) / nuclear_norm(matricize({x, y}, mode));
+            // Float eigenvectors of M M^T turn by 2^-24 sigma_1^2 over the gap to the next one, here more than 1e-3 of
+            // it; the smallest of 32 singular values, some 1e-2 of the largest, is off by 1e-3 of itself.
+            INFO(name_of(a.role) << " " << a.layer_a << " mode " << mode);
+            REQUIRE(std::abs(a.left - std::abs(left)) <= 1e-3);
+            REQUIRE(std::abs(a.right - std::abs(right)) <= 1e-3);
+            REQUIRE(std::abs(a.norm_ratio - ratio) <= 1e-3 * ratio);
+        }
+    }
+    OptimizerOptions adamw;
+    Run run(table, adamw);
+    REQUIRE(run.optimizer.diagnose(run.context).empty());
+}
+
+// ---- the paper's theory, on the float64 oracles and on the device -------------------------------
+
+TEST_CASE("optim/teon: norm and dual norm inequalities hold for modes 1 and 2 on random tensors") {
+    for (int trial = 0; trial < 60; trial++) {
+        const int m = 2 + trial % 7, n = 2 + trial / 7 % 6, K = 1 + trial % 5;
+        std::vector<Matrix> slices;
+        double muon = 0, muon_dual = 0;
+        for (int k = 0; k < K; k++) {
+            slices.push_back(
+                combination(std::pow(4.0, (trial * 7 + k) % 3), gaussian(m, n, trial * 10 + k), 0, Matrix(m, n)));
+            muon = std::max(muon, operator_norm(slices.back()));
+            muon_dual += nuclear_norm(slices.back());
+        }
+        for (int mode : {1, 2}) {
+            const Matrix z = matricize(slices, mode);
+            const double teon = operator_norm(z), dual = nuclear_norm(z), root = std::sqrt(K), slack = 1 + 1e-12;
+            REQUIRE(muon <= teon * slack);
+            REQUIRE(teon <= root * muon * slack);
+            REQUIRE(dual <= muon_dual * slack);
+            REQUIRE(muon_dual <= root * dual * slack);
+        }
+    }
+}
+
+namespace {
+
+// Rank-one slices u_k v_k^T whose u (or v) is shared and whose others are orthonormal.
+std::vector<Matrix> rank_one_family(int m, int n, int K, bool shared_left) {
+    const Matrix basis = with_spectrum(16, 16, std::vector<double>(16, 1.0), 3);
+    std::vector<Matrix> slices;
+    for (int k = 0; k < K; k++) {
+        Matrix x(m, n);
+        for (int i = 0; i < m; i++)
+            for (int j = 0; j < n; j++) x(i, j) = basis(shared_left ? 0 : k, i) * basis(shared_left ? k : 0, j);
+        slices.push_back(x);
+    }
+    return slices;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "optim/teon: of the two rank-one families mode 1 gains sqrt(K) where left vectors are shared, mode 2 where right") {
+    for (int K : {2, 4, 8})
+        for (bool shared_left : {true, false}) {
+            const auto slices = rank_one_family(16, 16, K, shared_left);
+            double muon_dual = 0;
+            for (const Matrix& x : slices) muon_dual += nuclear_norm(x);
+            for (int mode : {1, 2}) {
+                const bool gains = shared_left == (mode == 1);
+                const Matrix z = matricize(slices, mode);
+                // Of the dual norms, and of the norms of Muon's own update: unit slices, so max_k is 1.
+                REQUIRE(std::abs(muon_dual / nuclear_norm(z) - (gains ? std::sqrt(K) : 1)) <= 1e-10);
+                REQUIRE(std::abs(operator_norm(z) - (gains ? std::sqrt(K) : 1)) <= 1e-10);
+                // Without a gain the update is Muon's.
+                const auto updates = dematricize(polar_factor(z), mode, 16, 16, K);
+                for (int k = 0; k < K; k++) {
+                    const double expected = gains ? 1 - 1 / std::sqrt(K) : 0;
+                    REQUIRE(std::abs(distance(updates[k], polar_factor(slices[k])) - expected) <= 1e-9);
+                }
+            }
+        }
+}
+
+TEST_CASE(
+    "optim/teon: with shared right vectors the device's mode-1 step is Muon's, with shared left ones smaller by "
+    "sqrt(K)") {
+    const int K = 4;
+    ParamTable table;
+    for (int l = 0; l < K; l++) {
+        ParamRow row;
+        row.name = "q." + std::to_string(l);
+        row.role = Role::q;
+        row.layer = l;
+        row.rows = row.cols = row.logical_rows = row.logical_cols = 16;
+        table.add(row);
+    }
+    for (bool shared_left : {true, false}) {
+        const auto slices = rank_one_family(16, 16, K, shared_left);
+        auto travel = [&](OptimizerOptions o) {
+            o.ortho = Ortho::svd;
+            Run run(table, o);
+            const std::vector<float> before = run.all();
+            for (int k = 0; k < K; k++)
+                run.set(run.params.grad(k), std::vector<float>(slices[k].a.begin(), slices[k].a.end()));
+            run.step();
+            std::vector<double> moved;
+            const auto after = run.all();
+            for (size_t i = 0; i < after.size(); i++) moved.push_back(double{before[i]} - after[i]);
+            return moved;
+        };
+        OptimizerOptions muon = teon_options(1, 1, {Role::q}), teon = teon_options(K, 1, {Role::q});
+        const auto a = travel(muon), b = travel(teon);
+        const double ratio = shared_left ? 1 / std::sqrt(K) : 1;
+        for (size_t i = 0; i < a.size(); i++)
+            REQUIRE(std::abs(b[i] - ratio * a[i]) <= 1e-6);  // weights of 0.2 in float
+    }
+}
+
+TEST_CASE("optim/teon: no feasible direction does better than the exact step in the paper's trust-region problem") {
+    // min <G, X> subject to ||X||_teon-i <= eta: the step attains -eta ||G||_teon-i,*.
+    const int m = 6, n = 9, K = 3;
+    std::vector<Matrix> G;
+    for (int k = 0; k < K; k++) G.push_back(gaussian(m, n, 40 + k));
+    ParamTable table;
+    for (int l = 0; l < K; l++) {
+        ParamRow row;
+        row.name = "q." + std::to_string(l);
+        row.role = Role::q;
+        row.layer = l;
+        row.rows = row.logical_rows = m;
+        row.cols = row.logical_cols = n;
+        table.add(row);
+    }
+    for (int mode : {1, 2, 3}) {
+        OptimizerOptions o = teon_options(K, mode, {Role::q});
+        o.ortho = Ortho::svd;
+        o.shape_scale = false;
+        Run run(table, o);
+        const std::vector<float> before = run.all();
+        for (int k = 0; k < K; k++) run.set(run.params.grad(k), std::vector<float>(G[k].a.begin(), G[k].a.end()));
+        run.step();
+        const std::vector<float> after = run.all();
+        const double eta = o.lr;
+        double attained = 0;
+        std::vector<Matrix> step;
+        for (int k = 0; k < K; k++) {
+            Matrix x(m, n);
+            for (int e = 0; e < m * n; e++) x.a[e] = double{after[table[k].offset + e]} - before[table[k].offset + e];
+            attained += inner(G[k], x);
+            step.push_back(x);
+        }
+        const Matrix z = matricize(G, mode);
+        REQUIRE(std::abs(attained + eta * nuclear_norm(z)) <= 1e-5 * eta * nuclear_norm(z));  // weights of 0.2 in float
+        REQUIRE(operator_norm(matricize(step, mode)) <= eta * (1 + 1e-5));
+        for (int trial = 0; trial < 200; trial++) {
+            Matrix x = gaussian(z.rows, z.cols, 1000 + trial);
+            if (trial % 2)
+                x = combination(-1, polar_factor(z), 0.1 * (trial % 20) / 20, x);  // close to the optimum as well
+            x = combination(eta / operator_norm(x), x, 0, x);
+            REQUIRE(inner(z, x) >= attained - 1e-5 * eta * nuclear_norm(z));
+        }
+    }
+}

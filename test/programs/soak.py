@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Attacks training for a while and prints a table of what was tried and what failed (`make soak`).
+
+    MINUTES=3 make soak
+    python3 test/programs/soak.py --minutes 30 --fuzz build/cpu-asan/tests --markdown docs/soak.md
+
+Each part tries again and again, with other moments and inputs, until its share of the time is over; as many parts run
+side by side as there are cores. A try fails if it does not end as docs/checkpoints.md promises: with the bits of a run
+that nothing happened to, or one line of error, never a crash. The programs are those in the folder TEON_BUILD
+(build/cpu). Exit status: 0 if nothing failed, else 1; a part that cannot run here is skipped by name.
+"""
+import argparse
+import concurrent.futures
+import datetime
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import test_ranks
+import test_resume
+import test_signals
+
+# (what is tried, share of the time on two cores, a generator of (number of tries, what failed or None, in all or None))
+PARTS = []
+
+
+def part(what, share):
+    def add(generator):
+        PARTS.append((what, share, generator))
+        return generator
+    return add
+
+
+def prepared(test_class, method):
+    """A test case of the class whose helpers can be called, with its folder."""
+    test_class.setUpClass()
+    case = test_class(method)
+    case.setUp()
+    return case
+
+
+def outcome(attempt, *arguments):
+    """None, or why the attempt failed."""
+    try:
+        attempt(*arguments)
+    except Exception:
+        return f"{attempt.__name__}{arguments}\n{traceback.format_exc()}"
+
+
+@part("SIGKILL at a random moment, one rank; resumed to the same bits", 0.25)
+def kills(_):
+    case = prepared(test_resume.ResumeTest, "kill_and_resume")
+    for seed in range(10**9):
+        optimizer = ("adamw", "muon", "teon")[seed % 3]
+        yield 4, outcome(case.kill_and_resume, optimizer, 4, str(seed)), None
+        for run in case.folder.glob("*/metrics.jsonl"):
+            subprocess.run(["rm", "-rf", run.parent])
+
+
+@part("SIGKILL of one of two ranks at a random moment; resumed to the same bits", 0.25)
+def kills_of_ranks(_):
+    for seed in range(10**9):
+        case = prepared(test_ranks.Failures, "kill_and_resume")
+        yield 3, outcome(case.kill_and_resume, 3, seed), None
+        case.doCleanups()
+
+
+@part("SIGTERM, SIGINT, SIGHUP while the stack pointer is no stack, one and two ranks; saved, and ended as it should",
+      0.2)
+def signals(_):
+    case, rng = prepared(test_signals.Signals, "stop_by_signal"), random.Random(1)
+    several = test_ranks.what_is_missing() is None
+    for i in range(10**9):
+        number = rng.choice(list(test_signals.ENDINGS))
+        attempt = case.stop_one_of_two_ranks if several and i % 4 == 3 else case.stop_by_signal
+        yield 1, outcome(attempt, number, rng.randrange(3000), f"soak-{i}"), None
+        subprocess.run(["rm", "-rf", case.folder / f"soak-{i}"])
+
+
+@part("A profiler's SIGPROF in a product, whose stack pointer is no stack; the same bits", 0.1)
+def profiles(_):
+    case = prepared(test_signals.Signals, "profile")
+    for i in range(10**9):
+        counted = []
+        failed = outcome(lambda: counted.append(case.profile(f"soak-{i}", 100)))
+        yield counted[0] if counted else 1, failed, None
+        subprocess.run(["rm", "-rf", case.folder / f"soak-{i}"])
+
+
+@part("One file operation fails: EIO, ENOSPC once and for good, short, killed in it; resumed to the same bits", 1)
+def faults(_):
+    case = prepared(test_resume.ResumeTest, "survive_fault")
+    tries = [(resumes, at, how, code) for resumes, count in case.prepare_faults().items() for at in range(count)
+             for how, code in case.FAULTS]
+    random.Random(2).shuffle(tries)
+    for arguments in tries:
+        yield 1, outcome(case.survive_fault, *arguments), len(tries)
+
+
+@part("Damaged checkpoints, weights, JSON, TOML, tokenizers, shards and command lines; refused in one line, or read",
+      0.2)
+def fuzz(options):
+    for seed in range(1, 10**9):
+        with tempfile.TemporaryDirectory() as folder:
+            count = pathlib.Path(folder) / "count"
+            result = subprocess.run([options.fuzz, "*(fuzz)"], capture_output=True, text=True, errors="replace",
+                                    env={**os.environ, "TEON_FUZZ_SEED": str(seed), "TEON_FUZZ_COUNT": str(count)})
+            tries = sum(map(int, count.read_text().split())) if count.exists() else 1
+        failed = f"TEON_FUZZ_SEED={seed}\n{result.stdout[-4000:]}{result.stderr[-4000:]}" if result.returncode else None
+        yield tries, failed, None
+
+
+class Row:
+    """What a part has done so far."""
+
+    def __init__(self, what, generator, options, seconds):
+        self.what, self.tries, self.failures, self.all, self.skipped = what, 0, 0, None, ""
+        deadline = time.monotonic() + seconds
+        try:
+            for tries, failed, self.all in generator(options):
+                self.tries += tries
+                if failed:
+                    self.failures += 1
+                    print(f"FAILED: {what}: {failed}", flush=True)
+                if time.monotonic() > deadline:
+                    break
+        except unittest.SkipTest as reason:
+            self.skipped = str(reason)
+        except Exception:
+            self.tries, self.failures = self.tries + 1, self.failures + 1
+            print(f"FAILED: {what}: {traceback.format_exc()}", flush=True)
+
+    def cells(self):
+        tries = f"{self.tries:,}" + (f" of {self.all:,}" if self.all and self.tries < self.all else "")
+        return (self.what, *(("skipped", self.skipped) if self.skipped else (tries, f"{self.failures:,}")))
+
+
+def stop(number, _):
+    """Ends what was started and this."""
+    parents = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:  # it has ended
+            continue
+    mine = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+        mine |= more
+    for pid in mine - {os.getpid()}:
+        os.kill(pid, signal.SIGKILL)
+    os._exit(128 + number)
+
+
+def machine():
+    names = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
+    return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else 'a CPU'}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--fuzz", default="build/cpu-asan/tests", metavar="PROGRAM",
+                        help="the test program that reads damaged files (default: build/cpu-asan/tests)")
+    parser.add_argument("--markdown", metavar="FILE", help="write the table there, too, with the date and the machine")
+    options = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # else programs inherit what is ignored
+        signal.signal(number, stop)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+    begin = time.monotonic()
+    jobs = min(len(os.sched_getaffinity(0)), len(PARTS))
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        futures = {}
+        for what, share, generator in sorted(PARTS, key=lambda p: -p[1]):
+            seconds = 60 * options.minutes * min(1, share * jobs / 2)
+            futures[what] = pool.submit(Row, what, generator, options, seconds)
+        rows = [futures[what].result() for what, _, _ in PARTS]
+    minutes = (time.monotonic() - begin) / 60
+    table = [("what", "tries", "failures"), *(row.cells() for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(3)]
+    for row in table:
+        print(f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}")
+    failures = sum(row.failures for row in rows)
+    print(f"{minutes:.0f} minutes, {failures} failures")
+    if options.markdown:
+        version = subprocess.run([test_resume.BUILD / "train_gpt2", "--version"], capture_output=True, text=True).stdout
+        lines = ["| " + " | ".join(row) + " |" for row in table]
+        lines.insert(1, "|---|---:|---:|")
+        head = f"{datetime.date.today()}, version {version.strip()}, {minutes:.0f} minutes on {machine()}: "
+        write_markdown(options.markdown, head + f"{failures} failures.\n\n" + "\n".join(lines) + "\n")
+    return 1 if failures else 0
+
+
+def write_markdown(path, text):
+    """Replaces what stands under the last heading, or makes the file."""
+    path = pathlib.Path(path)
+    before = path.read_text() if path.exists() else "# Soak\n\n## Result\n"
+    heading = before.rindex("## Result\n") + len("## Result\n")
+    path.write_text(before[:heading] + "\n" + text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

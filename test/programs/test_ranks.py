@@ -1,0 +1,487 @@
+"""Several ranks on this machine: python3 -m unittest test/programs/test_ranks.py
+
+On CPUs mpirun starts them. On GPUs scripts/launch/local.py does, one per GPU; what needs more ranks than there are GPUs
+is skipped.
+"""
+
+import json
+import math
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from test_train import write_shard
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
+PROGRAM = BUILD / "train_gpt2"
+ON_GPUS = BUILD.name.startswith("cuda")
+UNKIND = "unkind" in BUILD.name  # takes ten to fifty times as long
+if ON_GPUS:
+    LAUNCHER, RANK = [sys.executable, ROOT / "scripts/launch/local.py"], "RANK"
+else:
+    LAUNCHER, RANK = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle",
+                      "1"], "OMPI_COMM_WORLD_RANK"
+SHAPE = {"--model": "tiny", "--layers": 3, "--channels": 32, "--heads": 2, "--vocab-size": 64, "--seq-len": 16,
+         "--batch-tokens": 768, "--micro-batch": 2, "--eval-tokens": 496, "--eval-every": 1000, "--check-ranks": "on",
+         "--comm-timeout": 60}
+
+
+def gpus():
+    try:
+        return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
+    except OSError:
+        return 0
+
+
+def what_is_missing():
+    if ON_GPUS:
+        return "needs two GPUs" if gpus() < 2 else None
+    libraries = subprocess.run(["ldd", PROGRAM], capture_output=True, text=True).stdout
+    if shutil.which("mpirun") and "libmpi" in libraries:
+        return None
+    return "needs a program built with MPI, and mpirun (libopenmpi-dev, openmpi-bin)"
+
+
+def environment(**more):
+    """Without a trace of a launcher that runs these tests. One thread a rank: they share few cores."""
+    launchers = ("OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
+    return {**clean, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **{k: str(v) for k, v in more.items()}}
+
+
+def for_rank(rank, what, command):
+    """The command, which rank begins by `what`; there "$@" is the command."""
+    return ["bash", "-c", f'if [ ${RANK} = {rank} ]; then {what}; fi; exec "$@"', "bash", *command]
+
+
+class Ranks(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if reason := what_is_missing():
+            raise unittest.SkipTest(reason)
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        tokens = [0]
+        for i in range(6000):  # each token determines the next, but for a jump now and then
+            tokens.append((tokens[-1] * 5 + 1 + (i % 13 == 0)) % 64)
+        write_shard(self.folder / "t_train_000000.bin", tokens[:5000])
+        write_shard(self.folder / "t_val_000000.bin", tokens[5000:])
+
+    def ranks(self, n, command):
+        """The command on n ranks."""
+        if ON_GPUS and n > gpus():
+            self.skipTest(f"needs {n} GPUs")
+        return [*map(str, LAUNCHER), "-np", str(n), *command] if n > 1 else command
+
+    def command(self, out, *flags, steps=10):
+        shape = {"--data": self.folder, "--steps": steps, "--out": self.folder / out, **SHAPE}
+        return [str(x)
+                for x in (PROGRAM, *(x for name in shape if name not in flags for x in (name, shape[name])), *flags)]
+
+    def metrics(self, out):
+        return [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
+
+    def losses(self, out):
+        return [m["loss"] for m in self.metrics(out) if m["kind"] == "step"]
+
+    def train(self, ranks, out, *flags, steps=10, command=None, **variables):
+        command = self.ranks(ranks, command or self.command(out, *flags, steps=steps))
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(**variables))
+        self.assertEqual(result.returncode, 0, result.stdout[-2000:] + result.stderr)
+        return result
+
+    def assert_close(self, a, b, tolerance):
+        self.assertEqual(len(a), len(b))
+        for step, (x, y) in enumerate(zip(a, b), 1):
+            self.assertTrue(math.isfinite(x) and abs(x - y) <= tolerance * abs(y), f"step {step}: {x} and {y}")
+
+
+class SameResult(Ranks):
+    def same_on(self, ranks, *flags, steps=10 if UNKIND else 50):
+        """Ranks sum gradients in another order than one rank does; what that changes grows with the steps."""
+        self.train(1, "1", "--dtype", "float", *flags, steps=steps)
+        for n in ranks:
+            self.train(n, str(n), "--dtype", "float", *flags, steps=steps)
+            self.assert_close(self.losses(str(n)), self.losses("1"), 1e-6)
+
+    def test_adamw(self):
+        self.same_on((2, 4))
+
+    def test_muon(self):
+        self.same_on((2, 4), "--optimizer", "muon")
+
+    def test_teon_of_every_depth_and_mode(self):
+        for k in (1, 2, 3):
+            for mode in (1, 2):
+                with self.subTest(k=k, mode=mode):
+                    self.same_on((2, 4) if k == 2 else (4,), "--optimizer", "teon", "--teon-k", k, "--teon-mode", mode)
+                    for out in self.folder.glob("[124]"):
+                        shutil.rmtree(out)
+
+    def test_the_other_optimizers(self):
+        # Lion's steps are signs: what ranks round differently turns a few of them around.
+        for name, *flags in (["normuon"], ["lion", "--lr", "1e-5"],
+                             ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
+            with self.subTest(optimizer=name):
+                self.same_on((2, 3), "--optimizer", name, *flags, steps=10)
+                for out in self.folder.glob("[123]"):
+                    shutil.rmtree(out)
+
+    def test_state_of_any_shape_comes_together_for_checkpoints(self):
+        """SOAP's state is larger than the parameters: ranks collect it in pieces."""
+        flags = ["--optimizer", "soap", "--soap-frequency", "4", "--checkpoint-every", "6", "--dtype", "float"]
+        state = "step_00000012/optimizer/state.safetensors"
+        self.train(3, "whole", *flags, steps=12)
+        for after in (3, 1):
+            out = str(after)
+            self.train(3, out, *flags, steps=12)
+            shutil.rmtree(self.folder / out / "step_00000012")
+            self.train(after, out, *flags, "--resume", steps=12)
+            same = (self.folder / out / state).read_bytes() == (self.folder / "whole" / state).read_bytes()
+            self.assertEqual(same, after == 3)
+            # Eigenvectors of zero eigenvalues are any: what another order of sums rounds differently turns them.
+            self.assert_close(self.losses(out), self.losses("whole"), 0 if after == 3 else 0.02)
+
+    def test_bf16_is_close(self):
+        # Half of bf16's 8 bits: the sums of gradients are float in either case, but the weights they give are rounded.
+        self.train(1, "1", "--dtype", "bf16", "--optimizer", "teon", steps=20)
+        self.train(2, "2", "--dtype", "bf16", "--optimizer", "teon", steps=20)
+        self.assert_close(self.losses("2"), self.losses("1"), 1 / 256)
+
+    def test_more_ranks_than_stacks(self):
+        flags = ["--optimizer", "muon", "--layers", "1"]  # six matrices
+        self.same_on((8,), *flags, steps=10)
+        plan = subprocess.run([*self.command("x", *flags), "--plan-only", "--ranks", "8"], capture_output=True,
+                              text=True).stdout
+        self.assertRegex(plan, r"(?m)^ +\d-\d +0 +0\.00 ")  # ranks that own no stack
+
+    def test_the_same_bits_twice_with_graphs_and_without(self):
+        for out in ("off", "on", "again"):
+            self.train(2, out, "--optimizer", "teon", "--graphs", "off" if out == "off" else "on", steps=20)
+        self.assertEqual(self.losses("off"), self.losses("on"))
+        self.assertEqual(self.losses("off"), self.losses("again"))
+
+    def test_weights_agree_on_all_ranks_for_many_steps(self):
+        self.train(4, "4", "--optimizer", "teon", steps=20 if UNKIND else 200)  # SHAPE has --check-ranks
+
+    def test_evaluation_is_that_of_one_rank_to_the_bit(self):
+        for ranks in (1, 2, 3,
+                      4):  # 31 windows in batches of two: ranks get different numbers of them, the last is short
+            self.train(ranks, str(ranks), "--lr", "0", steps=1)
+        results = {m["val_loss"] for n in "1234" for m in self.metrics(n) if m["kind"] == "eval"}
+        self.assertEqual(len(results), 1, results)
+
+    def test_collectives_and_reducer(self):
+        for ranks in (1, 2, 3):
+            with self.subTest(ranks=ranks):
+                result = subprocess.run(self.ranks(ranks, [BUILD / "tests", "[ranks]"]), capture_output=True, text=True,
+                                        env=environment(), timeout=120)
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+                self.assertEqual(result.stdout.count("All tests passed"), ranks)
+
+    def test_resuming_on_another_number_of_ranks(self):
+        for before, after, dtype in ((1, 2, "float"), (2, 1, "float"), (2, 4, "bf16"), (4, 1, "bf16")):
+            with self.subTest(before=before, after=after, dtype=dtype):
+                flags = ["--optimizer", "teon", "--checkpoint-every", "6", "--dtype", dtype]
+                out = f"{before}-{after}"
+                self.train(before, out, *flags, steps=12)
+                whole = self.losses(out)
+                shutil.rmtree(self.folder / out / "step_00000012")
+                self.train(after, out, *flags, "--resume", steps=12)
+                self.assert_close(self.losses(out), whole, 1e-6 if dtype == "float" else 1 / 256)
+                if before == 4:
+                    self.compare_checkpoints(out)
+
+    def test_ranks_save_by_the_clock_of_rank_0_and_it_changes_nothing(self):
+        flags = ["--optimizer", "teon", "--checkpoint-every", 6]
+        self.train(2, "steps", *flags, "--checkpoint-minutes", 0, steps=12)
+        result = self.train(2, "clock", *flags, "--checkpoint-minutes", 1e-6, steps=12)
+        self.assertGreater(result.stdout.count("\ncheckpoint "), 2)
+        self.assertEqual(self.losses("clock"), self.losses("steps"))
+        for out in ("clock", "steps"):
+            self.assertEqual(sorted(path.name for path in (self.folder / out).glob("step_*")),
+                             ["step_00000006", "step_00000012"])
+        for name in ("model.safetensors", "optimizer/state.safetensors"):
+            self.assertEqual(*((self.folder / out / "step_00000012" / name).read_bytes() for out in ("clock", "steps")))
+
+    def compare_checkpoints(self, out):
+        """The one that four ranks wrote and the one rank's that went on from it hold the same tensors; master weights
+        have moved by little: a rank whose masters were not collected would have left those of the beginning."""
+        def tensors(step, file):
+            data = (self.folder / out / f"step_{step:08}" / file).read_bytes()
+            size = int.from_bytes(data[:8], "little")
+            header = json.loads(data[8:8 + size])
+            header.pop("__metadata__", None)
+            return {name: memoryview(data[8 + size:])[t["data_offsets"][0]:t["data_offsets"][1]].cast("f")
+                    for name, t in header.items()}
+
+        for file in ("model.safetensors", "optimizer/state.safetensors"):
+            of_four, of_one = tensors(6, file), tensors(12, file)
+            self.assertEqual(of_four.keys(), of_one.keys())
+        masters, later = tensors(6, "model.safetensors"), tensors(12, "model.safetensors")
+        rounded = [x for t in masters.values() for x in t if x != 0 and math.frexp(x)[0] * 256 % 1 == 0]
+        self.assertLess(len(rounded), sum(map(len, masters.values())) / 4)  # floats, not bf16 that was broadcast
+        moved = sum((x - y) ** 2 for n in masters for x, y in zip(masters[n], later[n]))
+        size = sum(x * x for t in masters.values() for x in t)
+        self.assertLess(moved, 0.3 * size)
+
+    def test_only_rank_0_speaks(self):
+        alone = self.train(1, "alone").stdout.splitlines()
+        result = self.train(2, "two", "--rank-logs")
+        steps = [line for line in result.stdout.splitlines() if line.startswith("step ")]
+        self.assertEqual(len([line for line in steps if "/10 |" in line]), 10)
+        self.assertEqual(len([line for line in alone if "/10 |" in line]), 10)
+        self.assertEqual(result.stderr, "")
+        self.assertIn("step 10/10", (self.folder / "two" / "rank1.log").read_text())
+        self.assertEqual(len((self.folder / "two" / "metrics.rank1.jsonl").read_text().splitlines()),
+                         len(self.metrics("two")))
+
+
+class Failures(Ranks):
+    """All ranks end, with one that says which rank it was."""
+
+    def expect(self, processes, pattern, status=1):
+        output = ""
+        for p in processes:
+            output += p.communicate(timeout=300)[0]
+            self.assertNotEqual(p.returncode, 0, output)
+        if status:
+            self.assertIn(status, [p.returncode for p in processes], output)
+        self.assertRegex(output, pattern)
+        return output
+
+    def launch(self, command, **variables):
+        p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                             env=environment(**variables))
+        self.addCleanup(p.stdout.close)
+        self.addCleanup(p.kill)
+        return p
+
+    def ranks_of(self, run):
+        """Process ids by rank."""
+        found = {}
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if (str(self.folder / run) not in (path / "cmdline").read_text()
+                        or PROGRAM.name not in (path / "comm").read_text()):
+                    continue
+                variables = (path / "environ").read_text().split("\0")
+            except OSError:
+                continue
+            for v in variables:
+                if v.startswith(RANK + "="):
+                    found[int(v.split("=")[1])] = int(path.name)
+        return found
+
+    def running(self, run, *flags, ranks=3):
+        """A run that would go on for long, in the middle of its steps."""
+        process = self.launch(self.ranks(ranks, self.command(run, *flags, steps=1000000)))
+        log = self.folder / run / "metrics.jsonl"
+        deadline = time.monotonic() + 60
+        while not (log.exists() and log.stat().st_size > 1000):
+            self.assertTrue(process.poll() is None and time.monotonic() < deadline, process.poll())
+            time.sleep(0.05)
+        return process, self.ranks_of(run)
+
+    def test_a_rank_is_killed(self):
+        for rank in (0, 1, 2):
+            with self.subTest(rank=rank):
+                process, ids = self.running(f"kill{rank}")
+                os.kill(ids[rank], signal.SIGKILL)
+                self.expect([process], rf"rank {rank}\b.*(Killed|SIGKILL)", None)
+                self.assertEqual(self.ranks_of(f"kill{rank}"), {})
+
+    def test_killed_ranks_resume_to_the_same_bits(self):
+        self.kill_and_resume(2, 7)
+
+    def kill_and_resume(self, kills, seed):
+        flags = ["--optimizer", "teon", "--checkpoint-every", "5", "--keep-last", "2", "--check-ranks", "off"]
+        steps, rng = 20 if UNKIND else 60, random.Random(seed)
+        begin = time.monotonic()
+        self.train(2, "whole", *flags, steps=steps)
+        duration = time.monotonic() - begin
+        lives = 0
+        while kills > 0:
+            out, lives = f"killed{lives}", lives + 1
+            while True:
+                process = self.launch(self.ranks(2, self.command(out, *flags, "--resume", steps=steps)))
+                try:
+                    output, _ = process.communicate(timeout=rng.uniform(0.2, 0.8) * duration if kills > 0 else 120)
+                    self.assertEqual(process.returncode, 0, output)
+                    break
+                except subprocess.TimeoutExpired:
+                    kills -= 1
+                    ids = self.ranks_of(out)
+                    if ids:
+                        os.kill(ids[rng.choice(sorted(ids))], signal.SIGKILL)
+                    else:
+                        process.kill()
+                    process.communicate(timeout=60)
+            for file in ("model.safetensors", "optimizer/state.safetensors"):
+                last = pathlib.Path(f"step_{steps:08}") / file
+                self.assertEqual((self.folder / out / last).read_bytes(), (self.folder / "whole" / last).read_bytes(),
+                                 file)
+            self.assertEqual(self.losses(out), self.losses("whole"))
+
+    def test_a_rank_is_stopped(self):
+        """The others say what they waited for; on CPUs, for whom."""
+        for rank in (0, 1, 2):
+            with self.subTest(rank=rank):
+                process, ids = self.running(f"stop{rank}", "--comm-timeout", "6")
+                os.kill(ids[rank], signal.SIGSTOP)
+                late = "" if ON_GPUS else rf".* rank {rank}\b"
+                self.expect([process], rf"(reduce_sum|broadcast) of .*: waited 6 s \(--comm-timeout\) for the other "
+                                       rf"ranks{late}")
+                self.assertEqual(self.ranks_of(f"stop{rank}"), {})
+
+    def test_a_rank_that_is_merely_slow_is_waited_for(self):
+        self.train(2, "slow", command=for_rank(1, "sleep 1.5", self.command("slow", "--comm-timeout", "20")))
+        self.assertEqual(len(self.losses("slow")), 10)
+
+    def test_a_rank_is_too_late(self):
+        for rank in (0, 2):
+            with self.subTest(rank=rank):
+                late = for_rank(rank, "sleep 30", self.command("late", "--comm-timeout", "1"))
+                process = self.launch(self.ranks(3, late))
+                self.expect([process], "meeting the other ranks: waited 1 s|did not arrive|did not meet rank 0")
+
+    def test_a_signal_to_one_rank_stops_all_after_the_same_step(self):
+        process, ids = self.running("term")
+        os.kill(ids[1], signal.SIGTERM)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertIn("stopped by another rank after step", output)
+
+    def test_a_signal_to_all_ranks_ends_a_long_step(self):
+        """A step would take a minute; what is left of it is left out, and exchanged so that nobody waits."""
+        process = self.launch(self.ranks(2, self.command("long", "--batch-tokens", 3 * 2**20)))
+        deadline = time.monotonic() + 60
+        while not (self.folder / "long" / "metrics.jsonl").exists():
+            self.assertTrue(process.poll() is None and time.monotonic() < deadline, process.poll())
+            time.sleep(0.02)
+        time.sleep(0.5)
+        for pid in self.ranks_of("long").values():
+            os.kill(pid, signal.SIGTERM)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertIn("stopped by SIGTERM after step 0", output)
+        self.assertEqual(self.losses("long"), [])
+
+    def test_a_step_that_one_rank_gives_up_is_no_step_of_any(self):
+        """Whenever the signal comes, the run goes on as if there had been none."""
+        flags = ["--optimizer", "muon", "--check-ranks", "off", "--batch-tokens", "6144"]
+        steps, begin = 3 if UNKIND else 30, time.monotonic()
+        self.train(2, "whole", *flags, steps=steps)
+        duration, rng = time.monotonic() - begin, random.Random(3)
+        for _ in range(3):
+            process = self.launch(self.ranks(2, self.command("cut", *flags, "--resume", steps=steps)))
+            time.sleep(rng.uniform(0.4, 0.9) * duration)
+            ids = self.ranks_of("cut")
+            if ids and (self.folder / "cut" / "metrics.jsonl").exists():
+                os.kill(ids[rng.choice(sorted(ids))], signal.SIGTERM)
+            output = process.communicate(timeout=60)[0]
+            self.assertEqual(process.returncode, 0, output)
+        self.train(2, "cut", *flags, "--resume", steps=steps)
+        for file in ("model.safetensors", "optimizer/state.safetensors"):
+            last = pathlib.Path(f"step_{steps:08}") / file
+            self.assertEqual(*((self.folder / run / last).read_bytes() for run in ("whole", "cut")))
+        self.assertEqual(self.losses("cut"), self.losses("whole"))
+
+    def test_an_error_of_one_rank_ends_all(self):
+        good, bad = self.folder / "good", self.folder / "bad"
+        shutil.copytree(self.folder, good, ignore=shutil.ignore_patterns("good"))
+        shutil.copytree(good, bad)
+        write_shard(bad / "t_train_000000.bin", [99] * 5000)  # outside of the vocabulary
+        command = self.command("run", "--data", good)
+        process = self.launch(self.ranks(2, for_rank(1, f'good={good} bad={bad}; exec "${{@/#$good/$bad}}"', command)))
+        self.expect([process], r"rank 1\b")
+
+    def with_other_folder(self, out, other, *flags, **how):
+        """Two ranks, of which rank 1 finds `other` under the name of `out`, as on a disk of its own machine."""
+        rename = f'out={self.folder / out} other={self.folder / other}; exec "${{@/#$out/$other}}"'
+        return self.ranks(2, for_rank(1, rename, self.command(out, *flags, **how)))
+
+    def test_a_rank_that_sees_another_folder_than_rank_0_is_named(self):
+        for out in ("a", "b"):
+            self.train(2, out, "--checkpoint-every", 5, "--check-ranks", "off", steps=15)
+        shutil.rmtree(self.folder / "a" / "step_00000015")
+        for out in ("a", "b"):
+            shutil.copytree(self.folder / out, self.folder / f"{out}-before")
+        shutil.rmtree(self.folder / "b" / "step_00000015")
+        shutil.rmtree(self.folder / "b" / "step_00000010")  # a stale view
+        other = self.folder / "b" / "step_00000010"
+        for view in (None, "a-before/step_00000005"):  # and one of another checkpoint under that name
+            if view:
+                shutil.copytree(self.folder / view, other)
+            output = self.expect([self.launch(self.with_other_folder("a", "b", "--resume", steps=15))],
+                                 r"rank 1 does not see \S*step_00000010 as rank 0 does")
+            self.assertIn("must be one folder for all ranks", output)
+            self.assertEqual(sorted(p.name for p in (self.folder / "a").glob("step_*")),
+                             ["step_00000005", "step_00000010"])
+        self.train(2, "a", "--resume", "--checkpoint-every", 5, "--check-ranks", "off", steps=15)  # it was not harmed
+        self.assertEqual((self.folder / "a" / "step_00000015" / "model.safetensors").read_bytes(),
+                         (self.folder / "b-before" / "step_00000015" / "model.safetensors").read_bytes())
+
+    def test_a_new_run_in_folders_of_each_machine_is_refused(self):
+        self.expect([self.launch(self.with_other_folder("here", "there"))],
+                    r"--out \S*there: rank 1 does not see what rank 0 writes there")
+
+    def test_ranks_with_different_options_do_not_start(self):
+        process = self.launch(self.ranks(2, for_rank(1, 'exec "$@" --seed 1', self.command("seeds"))))
+        self.expect([process], "rank 1 has other options or data than rank 0")
+
+    def test_usage_errors_are_said_once(self):
+        process = self.launch(self.ranks(4, self.command("x", "--no-such-flag")))
+        output = self.expect([process], "no such flag", 2)
+        self.assertEqual(output.count("no such flag"), 1, output)
+        process = self.launch(self.ranks(5, self.command("x")))
+        self.expect([process], "48 sequences are no multiple of 5 ranks", 2)
+
+    @unittest.skipIf(ON_GPUS, "NCCL does not look at what other ranks call")
+    def test_ranks_that_call_different_collectives_end_and_are_named(self):
+        number = r"\(count 5, ncclFloat32, root {}\)"
+        for fault, zero, one in (("kind", r"ncclReduce" + number.format(0), r"ncclBroadcast" + number.format(0)),
+                                 ("count", r"ncclReduce" + number.format(0),
+                                  r"ncclReduce\(count 4, ncclFloat32, root 0\)"),
+                                 ("type", r"ncclBroadcast" + number.format(0),
+                                  r"ncclBroadcast\(count 5, ncclBfloat16, root 0\)"),
+                                 ("root", r"ncclReduce" + number.format(0), r"ncclReduce" + number.format(1)),
+                                 ("parts", r"a group of 2 from ncclReduce" + number.format(0) + " on",
+                                  "one of 1 as operation")):
+            with self.subTest(fault=fault):
+                process = self.launch(self.ranks(2, [BUILD / "tests", f"runtime/comm: fault: {fault}"]))
+                self.expect([process], f"rank 0 called {zero} and rank 1 {one}")
+
+    @unittest.skipIf(ON_GPUS, "of MPI")
+    def test_a_launcher_that_mpi_knows_nothing_of(self):
+        for variables, by in (({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1234},
+                               "torchrun"),
+                              ({"SLURM_PROCID": 0, "SLURM_STEP_NUM_TASKS": 2, "SLURM_STEP_NODELIST": "n1"}, "srun")):
+            with self.subTest(by=by):
+                self.expect([self.launch(self.command("env"), **variables)],
+                            f"{by} started 2 ranks, but ranks on CPUs are MPI's: start them with mpirun", 2)
+
+    def test_contradictions_in_the_environment(self):
+        for variables, text in (({"RANK": "x", "WORLD_SIZE": 2}, "RANK=x: expected a whole number"),
+                                ({"RANK": 2, "WORLD_SIZE": 2}, "torchrun says rank 2 of 2"),
+                                ({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "a"}, "MASTER_PORT is not")):
+            with self.subTest(text=text):
+                self.expect([self.launch(self.command("env"), **variables)], text, 2)
+
+
+del Ranks  # its subclasses are the tests
+
+if __name__ == "__main__":
+    unittest.main()

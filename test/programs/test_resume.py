@@ -1,0 +1,785 @@
+"""Runs that are killed, stopped, damaged and resumed:  scripts/run_tests.py test/programs/test_resume.py
+
+`make soak` (test/programs/soak.py) kills and fails for much longer.
+"""
+
+import errno
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
+UNKIND = "unkind" in BUILD.name  # takes ten to fifty times as long
+MANY = 200 if UNKIND else 3000  # steps of a run that is to be interrupted
+SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "16", "--heads", "2", "--vocab-size", "64", "--seq-len",
+         "16",
+         "--batch-tokens", "64", "--micro-batch", "2", "--eval-tokens", "64", "--eval-every", "25", "--log-every", "50"]
+TIMES = ("ms", "tokens_per_s", "data_wait_ms", "comm_wait_ms", "optimizer_ms")  # what differs from run to run
+RESULTS = ("model.safetensors", "optimizer/state.safetensors", "config.json")
+
+
+def write_shard(path, tokens):
+    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
+                     + struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+def damage(path):
+    """Flips one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def write_as_if_saved(checkpoint, name, content):
+    """Replaces a file of a checkpoint and what the manifest says of it."""
+    import xxhash
+
+    (checkpoint / name).write_bytes(content)
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    del manifest["xxh3"]
+    entry = next(f for f in manifest["files"] if f["path"] == name)
+    entry["xxh3"], entry["bytes"] = xxhash.xxh3_64_hexdigest(content), len(content)
+    manifest["xxh3"] = xxhash.xxh3_64_hexdigest(json.dumps(manifest, separators=(",", ":")).encode())
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+class ResumeTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        rng = random.Random(1)
+        self.data = self.folder / "data"
+        self.data.mkdir()
+        write_shard(self.data / "t_train_000000.bin", [rng.randrange(64) for _ in range(20000)])
+        write_shard(self.data / "t_val_000000.bin", [rng.randrange(64) for _ in range(200)])
+
+    def command(self, out, *flags, steps=40, shape=SHAPE):
+        return [BUILD / "train_gpt2", "--data", self.data, *shape, "--steps", str(steps), "--out", self.folder / out,
+                *map(str, flags)]
+
+    def start(self, out, *flags, **how):
+        return subprocess.Popen(self.command(out, *flags, **how), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True,
+                                cwd=self.folder)
+
+    def train(self, out, *flags, expect=0, **how):
+        result = subprocess.run(self.command(out, *flags, **how), capture_output=True, text=True, cwd=self.folder,
+                                timeout=600)
+        self.assertEqual(result.returncode, expect, result.stdout + result.stderr)
+        return result
+
+    def metrics(self, out):
+        return [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
+
+    def trained(self, out):
+        """What must be the same however often a run was interrupted."""
+        return [{k: v for k, v in m.items() if k not in TIMES} for m in self.metrics(out) if m["kind"] != "event"]
+
+    def checkpoints(self, out):
+        return sorted(p.name for p in (self.folder / out).iterdir() if p.name.startswith("step_"))
+
+    def assert_same_run(self, a, b, steps):
+        last = f"step_{steps:08}"
+        for name in RESULTS:
+            self.assertEqual((self.folder / a / last / name).read_bytes(), (self.folder / b / last / name).read_bytes(),
+                             name)
+        a_state, b_state = (json.loads((self.folder / x / last / "trainer.json").read_text()) for x in (a, b))
+        for state in (a_state, b_state):
+            del state["run"], state["log"]  # the log holds times
+        self.assertEqual(a_state, b_state)
+        self.assertEqual(self.trained(a), self.trained(b))
+        self.assertEqual([m["step"] for m in self.trained(b) if m["kind"] == "step"], list(range(1, steps + 1)))
+
+    def kill_and_resume(self, optimizer, kills=4 if UNKIND else 10, seed=""):
+        steps, life, rng = 50 if UNKIND else 200, 0, random.Random(optimizer + seed)
+        flags = ["--optimizer", optimizer, "--checkpoint-every", 7, "--keep-last", 3]
+        if optimizer in ("muon", "teon"):
+            flags += ["--ns-steps", 3]
+        begin = time.monotonic()
+        self.train("whole", *flags, steps=steps)
+        duration = time.monotonic() - begin
+        while kills > 0:
+            out = f"killed-{life}"
+            life += 1
+            while True:
+                process = self.start(out, *flags, "--resume", steps=steps)
+                try:
+                    _, error = process.communicate(timeout=rng.uniform(0.1, 0.7) * duration)
+                    self.assertEqual(process.returncode, 0, error)
+                    break
+                except subprocess.TimeoutExpired:
+                    if kills > 0:
+                        process.send_signal(signal.SIGKILL)
+                        kills -= 1
+                    process.communicate()
+                    log = self.folder / out / "metrics.jsonl"
+                    # A kill may cut the write of the last line where a page of the file ends.
+                    for line in log.read_text().split("\n")[:-1] if log.exists() else []:
+                        json.loads(line)
+            self.assert_same_run("whole", out, steps)
+            self.assertEqual(len(self.checkpoints(out)), 3)
+            shutil.rmtree(self.folder / out)
+
+    def test_every_optimizer_goes_on_with_the_bits_of_not_having_stopped(self):
+        for name, *flags in (["lion"], ["normuon", "--cautious-weight-decay"], ["soap", "--soap-frequency", 4],
+                             ["soap", "--soap-max-dim", 16],
+                             ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
+            with self.subTest(optimizer=name, flags=flags):
+                flags = ["--optimizer", name, *flags, "--checkpoint-every", 6]
+                for out in ("whole", "cut"):
+                    self.train(out, *flags, steps=18)
+                for step in (12, 18):
+                    shutil.rmtree(self.folder / "cut" / f"step_{step:08}")
+                self.train("cut", *flags, "--resume", steps=18)
+                self.assert_same_run("whole", "cut", 18)
+                for out in ("whole", "cut"):
+                    shutil.rmtree(self.folder / out)
+
+    @unittest.skipUnless(importlib.util.find_spec("xxhash"), "xxhash is not installed")
+    def test_a_momentum_that_is_not_finite_is_never_saved(self):
+        flags = ["--optimizer", "teon", "--checkpoint-every", 2, "--resume"]
+        self.train("a", *flags, steps=4)
+        shutil.rmtree(self.folder / "a" / "step_00000004")
+        checkpoint, name = self.folder / "a" / "step_00000002", "optimizer/state.safetensors"
+        content = bytearray((checkpoint / name).read_bytes())
+        header = int.from_bytes(content[:8], "little")
+        tensors = json.loads(content[8:8 + header])
+        momentum = next(tensor for key, tensor in tensors.items() if key.endswith("attn.q.weight.momentum"))
+        at = 8 + header + momentum["data_offsets"][0]
+        content[at:at + 4] = struct.pack("<f", math.nan)
+        write_as_if_saved(checkpoint, name, bytes(content))
+        result = self.train("a", *flags, steps=4, expect=1)
+        self.assertRegex(result.stderr, r"^train_gpt2: error: the momentum of \S+q\S* .* is not finite.*\n$")
+        self.assertEqual(self.checkpoints("a"), ["step_00000002"])
+
+    def test_resuming_removes_what_a_kill_kept_from_being_removed(self):
+        self.train("a", "--checkpoint-every", 10)
+        self.assertEqual(len(self.checkpoints("a")), 4)
+        self.train("a", "--checkpoint-every", 10, "--keep-last", 2, "--resume")  # the last save is done, so none comes
+        self.assertEqual(self.checkpoints("a"), ["step_00000030", "step_00000040"])
+
+    def test_a_flipped_step_in_the_log_costs_that_line_alone(self):
+        self.train("a", "--checkpoint-every", 30)
+        log, checkpoint = self.folder / "a" / "metrics.jsonl", self.folder / "a" / "step_00000040"
+        shutil.rmtree(checkpoint)
+        text = log.read_text()
+        log.write_text(text.replace('"step":13,', '"step":93,'))
+        result = self.train("a", "--checkpoint-every", 30, "--resume")
+        self.assertIn("log_damaged: 1 of its lines cannot be read, the first is line 13", result.stdout)
+        steps = [m["step"] for m in self.metrics("a") if m["kind"] == "step"]
+        self.assertEqual(steps, [step for step in range(1, 41) if step != 13])
+        self.assertEqual((self.folder / "a" / "metrics.jsonl.damaged-30").read_text(),
+                         text.replace('"step":13,', '"step":93,'))
+
+    def test_what_a_resume_cuts_from_the_log_is_kept(self):
+        self.train("a", "--checkpoint-every", 30)
+        text = (self.folder / "a" / "metrics.jsonl").read_text()
+        shutil.rmtree(self.folder / "a" / "step_00000040")
+        self.train("a", "--checkpoint-every", 30, "--resume")
+        cut = (self.folder / "a" / "metrics.jsonl.cut").read_text()
+        self.assertTrue(text.endswith(cut))
+        self.assertEqual(json.loads(cut.splitlines()[0])["step"], 31)
+
+    @unittest.skipUnless(importlib.util.find_spec("xxhash"), "xxhash is not installed")
+    def test_the_last_good_checkpoint_is_a_whole_one(self):
+        self.train("a", "--checkpoint-every", 10)
+        damage(self.folder / "a" / "step_00000030" / "model.safetensors")
+        shutil.rmtree(self.folder / "a" / "step_00000010")
+        state = json.loads((self.folder / "a" / "step_00000040" / "trainer.json").read_text())
+        state["guard"]["skipped_in_row"] = 1
+        write_as_if_saved(self.folder / "a" / "step_00000040", "trainer.json", json.dumps(state).encode())
+        self.train("a", "--checkpoint-every", 10, "--keep-last", 1, "--resume")
+        self.assertEqual(self.checkpoints("a"), ["step_00000020", "step_00000040"])
+
+    def test_checkpoints_by_the_clock_are_made_and_replaced(self):
+        result = self.train("a", "--plan-only", steps=MANY)
+        self.assertIn("checkpoints at the end, after 30 minutes without one (replaced by the next)", result.stdout)
+        flags = ["--checkpoint-minutes", "1e-5", "--checkpoint-every", 70]
+        result = self.train("a", *flags, steps=140)
+        self.assertGreater(result.stdout.count("\ncheckpoint "), 10)
+        self.assertEqual(self.checkpoints("a"), ["step_00000070", "step_00000140"])
+        self.train("b", "--checkpoint-minutes", 0, steps=140)
+        self.assert_same_run("a", "b", 140)
+
+    def test_killed_at_any_moment_adamw(self):
+        self.kill_and_resume("adamw")
+
+    def test_killed_at_any_moment_muon(self):
+        self.kill_and_resume("muon")
+
+    def test_killed_at_any_moment_teon(self):
+        self.kill_and_resume("teon")
+
+    def test_bf16_with_fused_gelu_shuffled_epochs_and_spike_guard_resumes_exactly(self):
+        flags = ["--dtype", "bf16", "--gelu-fusion", "--skip-spikes", 3, "--optimizer", "teon", "--checkpoint-every",
+                 17]
+        self.train("whole", *flags, steps=60)
+        shutil.copytree(self.folder / "whole", self.folder / "again")
+        for name in self.checkpoints("again")[1:]:
+            shutil.rmtree(self.folder / "again" / name)
+        self.train("again", *flags, "--resume", steps=60)
+        self.assert_same_run("whole", "again", 60)
+
+    def test_graphs_change_no_number_and_a_run_may_turn_to_them(self):
+        flags = ["--optimizer", "teon", "--checkpoint-every", 15]
+        self.train("whole", *flags, "--graphs", "off")
+        shutil.copytree(self.folder / "whole", self.folder / "again")
+        for name in self.checkpoints("again")[1:]:
+            shutil.rmtree(self.folder / "again" / name)
+        self.train("again", *flags, "--graphs", "on", "--profile-steps", "30:31", "--resume")
+        self.assert_same_run("whole", "again", 40)
+
+    def test_sigterm_and_sigint_save_before_they_end_a_run(self):
+        self.train("whole", steps=MANY)
+        for which in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(which):
+                out = which.name
+                process = self.start(out, steps=MANY)
+                while not (self.folder / out / "metrics.jsonl").exists() or not self.metrics(out):
+                    time.sleep(0.01)
+                process.send_signal(which)
+                output, error = process.communicate(timeout=300)
+                self.assertEqual(process.returncode, -which if which == signal.SIGINT else 0, error)
+                step = [m["step"] for m in self.metrics(out) if m["kind"] == "step"][-1]
+                self.assertLess(step, MANY)
+                self.assertIn(f"stopped by {which.name} after step {step}", output)
+                self.assertEqual(self.checkpoints(out), [f"step_{step:08}"])
+                self.train(out, "--resume", steps=MANY)
+                self.assert_same_run("whole", out, MANY)
+
+    def wait_for(self, out, steps=1):
+        """Until a run has logged so many steps."""
+        path = self.folder / out / "metrics.jsonl"
+        while not path.exists() or path.read_text().count('"kind":"step"') < steps:
+            time.sleep(0.01)
+
+    def test_a_second_signal_ends_at_once(self):
+        process = self.start("run", steps=10**6)
+        self.wait_for("run")
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        self.assertIn(process.returncode, (-signal.SIGTERM, -signal.SIGINT))
+        self.assertEqual(self.checkpoints("run"), [])
+
+    def end_by_signal(self, out, shape, wait, *flags):
+        """The run's output."""
+        process = self.start(out, *flags, steps=100, shape=shape)
+        wait()
+        process.send_signal(signal.SIGHUP)
+        self.addCleanup(process.kill)
+        output, error = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 0, error)
+        self.assertEqual(error, "SIGHUP: saving, then ending; a second signal ends the run at once\n")
+        return output
+
+    @unittest.skipIf(UNKIND, "a late CPU has queued a micro-batch, and takes its time")
+    def test_a_signal_is_seen_within_a_step_an_evaluation_and_a_sample(self):
+        tokens = [random.Random(2).randrange(64) for _ in range(400000)]
+        write_shard(self.data / "t_train_000000.bin", tokens)
+        write_shard(self.data / "t_val_000000.bin", tokens)
+        small = [{"--eval-tokens": "400000", "--eval-every": "1"}.get(SHAPE[i - 1], flag)
+                 for i, flag in enumerate(SHAPE)]
+        large = [{"--batch-tokens": "4194304", "--eval-every": "0"}.get(SHAPE[i - 1], flag)
+                 for i, flag in enumerate(SHAPE)]
+        sampled = [{"--seq-len": "4096", "--batch-tokens": "4096", "--micro-batch": "1",
+                    "--eval-every": "0"}.get(SHAPE[i - 1], flag)
+                   for i, flag in enumerate(SHAPE)]
+
+        # Each of these takes long if it is not given up, and then leaves what is looked for here.
+        def in_the_first_step(out):
+            while not (self.folder / out / "metrics.jsonl").exists():
+                time.sleep(0.01)
+            time.sleep(0.3)
+
+        def in_what_follows(out):
+            self.wait_for(out)
+            time.sleep(0.3)
+
+        output = self.end_by_signal("step", large, lambda: in_the_first_step("step"))
+        self.assertIn("stopped by SIGHUP after step 0", output)
+        deep = [{"--layers": "96", "--batch-tokens": "262144", "--micro-batch": "16384"}.get(SHAPE[i - 1], flag)
+                for i, flag in enumerate(SHAPE)]
+        output = self.end_by_signal("deep", deep, lambda: in_the_first_step("deep"), "--recompute", "block")
+        self.assertIn("stopped by SIGHUP after step 0", output)
+        output = self.end_by_signal("eval", small, lambda: in_what_follows("eval"))
+        self.assertIn("stopped by SIGHUP after step 1;", output)
+        self.assertEqual(self.checkpoints("eval"), ["step_00000001"])
+        self.assertEqual([m for m in self.metrics("eval") if m["kind"] == "eval"], [])
+        output = self.end_by_signal("sample", sampled, lambda: in_what_follows("sample"), "--sample-every", 1,
+                                             "--prompt-tokens", "1", "--sample-tokens", 4000)
+        self.assertFalse((self.folder / "sample" / "samples.txt").exists())
+
+        # What was given up is made up for.
+        shape = [{"--eval-every": "1"}.get(SHAPE[i - 1], flag) for i, flag in enumerate(SHAPE)]
+        self.train("eval", "--resume", steps=100, shape=shape)
+        self.assertEqual([m["step"] for m in self.metrics("eval") if m["kind"] == "eval"], list(range(1, 101)))
+
+    def test_an_ignored_hangup_stays_ignored(self):
+        command = ["bash", "-c", 'trap "" HUP; exec "$@"', "nohup", *map(str, self.command("run", steps=10**6))]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.wait_for("run")
+        process.send_signal(signal.SIGHUP)
+        self.wait_for("run", len(self.metrics("run")) + 50)
+        process.send_signal(signal.SIGTERM)
+        self.assertIn("stopped by SIGTERM", process.communicate(timeout=60)[0])
+
+    def test_a_closed_output_does_not_end_a_run(self):
+        shape = [{"--log-every": "1"}.get(SHAPE[i - 1], flag) for i, flag in enumerate(SHAPE)]
+        self.train("whole", steps=MANY, shape=shape)
+        process = self.start("run", steps=MANY, shape=shape)
+        process.stdout.readline()
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=120), 0)
+        error = process.stderr.read()
+        process.stderr.close()
+        self.assertEqual(error, "standard output cannot be written (Broken pipe); the run goes on and is in its "
+                                "metrics.jsonl\n")
+        self.assert_same_run("whole", "run", MANY)
+
+    def test_a_time_limit_saves_and_ends_well(self):
+        # Long enough for the first step of a machine that has much to do: a run without a step has nothing to save.
+        result = self.train("run", "--time-limit", "5s", steps=10**6)
+        self.assertIn("stopped by time limit 5s", result.stdout)
+        self.assertEqual(len(self.checkpoints("run")), 1)
+
+    def test_options_that_must_not_change(self):
+        self.train("run", "--dtype", "float")
+        before = (self.folder / "run" / "metrics.jsonl").read_bytes()
+        shard = self.data / "t_train_000000.bin"
+        for flags, words in ((["--lr", "0.1"], "--lr 0.1"), (["--seed", "5"], "--seed 5 (was 1337)"),
+                             (["--optimizer", "muon"], "--optimizer"), (["--weight-decay", "0"], "--weight-decay"),
+                             (["--skip-spikes", "5"], "--skip-spikes"), (["--schedule", "linear"], "--schedule"),
+                             (["--shuffle", "off"], "--shuffle"), (["--dtype", "bf16"], "--dtype")):
+            with self.subTest(flags):
+                result = self.train("run", "--resume", *flags, expect=2)
+                self.assertIn(words, result.stderr)
+                self.assertEqual(len(result.stderr.splitlines()), 1)
+        result = self.train("run", "--resume", expect=2, steps=41)
+        self.assertIn("steps 41 (was 40;", result.stderr)
+        self.assertIn("layers",
+                      self.train("run", "--resume", expect=2, shape=[*SHAPE[:2], "--layers", "3", *SHAPE[4:]]).stderr)
+        shape = [("4" if SHAPE[i - 1] == "--micro-batch" else flag) for i, flag in enumerate(SHAPE)]
+        self.assertIn("micro_batch 4 (was 2)", self.train("run", "--resume", expect=2, shape=shape).stderr)
+        self.assertEqual((self.folder / "run" / "metrics.jsonl").read_bytes(), before)
+        write_shard(shard, [1] * 19999)
+        self.assertIn("training shards", self.train("run", "--resume", expect=2).stderr)
+
+    def test_a_finished_run_has_nothing_left_to_do(self):
+        self.train("run")
+        before = self.trained("run")
+        shape = [{"--eval-every": "3", "--log-every": "2"}.get(SHAPE[i - 1], flag) for i, flag in enumerate(SHAPE)]
+        self.train("run", "--resume", shape=shape)  # these may change
+        self.assertEqual(self.trained("run"), before)
+        self.assertEqual(self.checkpoints("run"), ["step_00000040"])
+
+    def test_a_damaged_checkpoint_is_named_and_passed_over(self):
+        self.train("whole", "--checkpoint-every", 10)
+        shutil.copytree(self.folder / "whole", self.folder / "run")
+        damage(self.folder / "run" / "step_00000040" / "optimizer" / "state.safetensors")
+        (self.folder / "run" / "step_00000030" / "trainer.json").unlink()
+        (self.folder / "run" / "step_00000035.tmp").mkdir()
+        result = self.train("run", "--resume", "--checkpoint-every", 10)
+        self.assertIn("resuming from", result.stdout)
+        self.assertIn("step_00000040/optimizer/state.safetensors: its content changed", result.stdout)
+        self.assertIn("step_00000030/trainer.json: cannot be opened", result.stdout)
+        self.assertIn("step_00000020", [m["reason"][-13:] for m in self.metrics("run") if m.get("event") == "resumed"])
+        self.assertEqual(len([m for m in self.metrics("run") if m.get("event") == "checkpoint_passed_over"]), 2)
+        self.assert_same_run("whole", "run", 40)
+        self.assertEqual(self.checkpoints("run"),
+                         ["step_00000010", "step_00000020", "step_00000030", "step_00000030.damaged",
+                                                   "step_00000040", "step_00000040.damaged"])
+
+    def test_no_whole_checkpoint_is_an_error_and_none_at_all_a_new_run(self):
+        self.train("run")
+        damage(self.folder / "run" / "step_00000040" / "model.safetensors")
+        result = self.train("run", "--resume", expect=1)
+        self.assertIn("no checkpoint in", result.stderr)
+        self.assertIn("model.safetensors", result.stderr)
+        self.assertEqual(len(result.stderr.splitlines()), 1)
+        self.train("other", "--resume")
+        shutil.rmtree(self.folder / "other" / "step_00000040")
+        self.train("other", "--resume")
+        self.assertEqual([m["step"] for m in self.trained("other") if m["kind"] == "step"], list(range(1, 41)))
+
+    def test_a_checkpoint_that_cannot_be_written_is_reported_and_the_run_goes_on_or_stops_as_asked(self):
+        for out in ("on", "stop", "last"):
+            (self.folder / out).mkdir()
+            in_the_way = self.folder / out / ("step_00000040" if out == "last" else "step_00000020")
+            in_the_way.write_text("in the way")
+        flags = ["--checkpoint-every", 10]
+        result = self.train("on", *flags)
+        self.assertIn("checkpoint of step 20 failed", result.stdout)
+        events = [m for m in self.metrics("on") if m.get("event") == "checkpoint_failed"]
+        self.assertEqual(len(events), 1)
+        self.assertIn("step_00000020", events[0]["reason"])
+        result = self.train("stop", *flags, "--on-save-error", "stop", expect=1)
+        self.assertIn("step_00000020", result.stderr)
+        self.train("stop", "--resume", "--on-save-error", "continue")
+        self.assertEqual(self.trained("stop"), self.trained("on"))
+        result = self.train("last", *flags, expect=1)
+        self.assertIn("last checkpoint could not be written", result.stderr)
+
+    def test_a_full_disk_costs_no_checkpoint_and_no_line_of_the_log(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk],
+                          capture_output=True).returncode != 0:
+            self.skipTest("mounting a tmpfs is not permitted")
+        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        flags = ["--checkpoint-every", 10]
+        self.train("whole", *flags)
+        result = self.train("disk/run", *flags, expect=1)
+        self.assertIn("No space left on device", result.stderr)
+        good = self.checkpoints("disk/run")
+        self.assertIn("step_00000010", good)
+        self.assertNotIn("step_00000040", good)
+        self.assertIn("checkpoint of step 40 failed", result.stdout)
+        subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
+        result = self.train("disk/run", *flags, "--resume")
+        self.assertIn(f"resuming from {self.folder / 'disk/run' / good[-1]}", result.stdout)
+        self.assert_same_run("whole", "disk/run", 40)
+
+    def test_data_that_vanish_end_the_run_after_saving_what_was_done(self):
+        self.train("whole", steps=MANY)
+        shard = self.data / "t_train_000000.bin"
+        original = shard.read_bytes()
+        process = self.start("run", steps=MANY)
+        while not (self.folder / "run" / "metrics.jsonl").exists() or not self.metrics("run"):
+            time.sleep(0.01)
+        os.truncate(shard, 2000)
+        output, error = process.communicate(timeout=300)
+        self.assertEqual(process.returncode, 1, output)
+        self.assertIn("t_train_000000.bin", error)
+        [last] = self.checkpoints("run")
+        self.assertLess(int(last[5:]), MANY)
+        shard.write_bytes(original)
+        self.train("run", "--resume", steps=MANY)
+        self.assert_same_run("whole", "run", MANY)
+
+    def test_a_damaged_line_of_the_log_is_said_and_costs_that_line_only(self):
+        flags = ["--checkpoint-every", 10]
+        self.train("whole", *flags)
+        self.train("run", *flags)
+        log = self.folder / "run" / "metrics.jsonl"
+        lines = log.read_text().splitlines(keepends=True)
+        damaged = "".join([*lines[:4], lines[4][:20] + "\0\0\n", *lines[5:]])
+        log.write_text(damaged)
+        shutil.rmtree(self.folder / "run" / "step_00000040")
+        result = self.train("run", *flags, "--resume")
+        self.assertIn("1 of its lines cannot be read, the first is line 5", result.stdout)
+        self.assertEqual((self.folder / "run" / "metrics.jsonl.damaged-30").read_text(), damaged)
+        [event] = [m for m in self.metrics("run") if m.get("event") == "log_damaged"]
+        self.assertIn("metrics.jsonl.damaged-30", event["reason"])
+        expected = [m for m in self.trained("whole") if m["step"] != 5]
+        self.assertEqual(self.trained("run"), expected)
+
+    def test_a_log_that_cannot_be_written_ends_the_run_with_an_error_and_without_a_checkpoint(self):
+        """A file size limit is a disk that is full for the log alone, as its signal is ignored."""
+        limit = ["bash", "-c", 'trap "" XFSZ; ulimit -f 96; exec "$@"',
+                 "limited"]  # 96 KiB: the log has more, every other file less
+        command = [*limit, *map(str, self.command("run", "--checkpoint-every", 10, steps=500))]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertRegex(result.stderr.splitlines()[-1], r"metrics\.jsonl: \d+ lines cannot be written: File too large")
+        logged = [m["step"]
+                  for m in map(json.loads, (self.folder / "run" / "metrics.jsonl").read_text().splitlines()[:-1])]
+        self.assertLessEqual(int(self.checkpoints("run")[-1][5:]), logged[-1])
+        self.train("run", "--checkpoint-every", 10, "--resume", steps=500)
+        self.train("whole", "--checkpoint-every", 10, steps=500)
+        self.assert_same_run("whole", "run", 500)
+
+    def test_init_from_begins_with_those_weights(self):
+        self.train("run")
+        last = self.folder / "run" / "step_00000040"
+        for source in (last, last / "model.safetensors"):
+            out = f"from-{source.name}"
+            self.train(out, "--init-from", source, "--lr", 0, "--weight-decay", 0)
+            self.assertEqual((self.folder / out / "step_00000040" / "model.safetensors").read_bytes(),
+                             (last / "model.safetensors").read_bytes())
+        self.assertIn("nothing", self.train("none", "--init-from", "nothing", expect=2).stderr)
+
+    def test_init_from_takes_the_whole_model_and_flags_must_not_contradict_it(self):
+        """What config.json says and no shape flag could: a LLaMA with a rotary base of 500000 must not go on with
+        10000."""
+        def train(out, *flags, expect=0):
+            result = subprocess.run([BUILD / "train_llama",
+                                     *map(str, ["--data", self.data, "--out", self.folder / out, *flags])],
+                                    capture_output=True, text=True, timeout=120)
+            self.assertEqual(result.returncode, expect, result.stdout + result.stderr)
+            return result
+
+        # With SHAPE's micro-batch: products of other sizes may be summed in another order.
+        still = ["--lr", 0, "--weight-decay", 0, "--steps", 1, "--eval-tokens", 64, "--batch-tokens", 64,
+                 "--micro-batch", 2]
+        train("a", *SHAPE, "--rope-base", 500000, "--rope-scaling", 2, "--norm-eps", 0.001, "--steps", 3)
+        source = self.folder / "a" / "step_00000003"
+        files = [(source / name).read_bytes() for name in ("config.json", "model.safetensors")]
+        for name, flags in (("b", []), ("c", ["--seq-len", 8]),
+                            ("d", [*SHAPE, "--rope-base", 5e5, "--norm-eps", 1e-3])):
+            train(name, "--init-from", self.folder / "a" if name == "b" else source, *flags,
+                  *(still if name != "d" else still[:6]))
+            saved = self.folder / name / "step_00000001"
+            self.assertEqual([(saved / file).read_bytes() for file in ("config.json", "model.safetensors")], files,
+                             name)
+        self.assertEqual(self.metrics("a")[-1]["val_loss"], self.metrics("b")[-1]["val_loss"])  # the same model
+        for flags in (["--layers", 3], ["--channels", 32], ["--heads", 1], ["--ffn", 99], ["--vocab-size", 65],
+                      ["--norm-eps", 1e-5],
+                      ["--rope-base", 10000], ["--rope-scaling", 1], ["--seq-len", 32], ["--model", "60m"]):
+            error = train("x", "--init-from", source, *still, *flags, expect=2).stderr
+            self.assertIn(flags[0], error)
+            self.assertIn("the model of --init-from has", error)
+        config = json.loads(files[0])
+        (source / "manifest.json").unlink()
+        for key, value in (("rope_scaling", {"rope_type": "llama3", "factor": 8}), ("hidden_act", "relu"),
+                           ("attention_bias", True),
+                           ("model_type", "gpt2")):
+            (source / "config.json").write_text(json.dumps({**config, key: value}))
+            self.assertIn(f"{source}/config.json", train("x", "--init-from", source, *still, expect=2).stderr)
+        self.assertFalse((self.folder / "x").exists())
+
+    def test_too_many_skipped_updates_end_the_run_and_the_last_good_state_stays(self):
+        # Decoupled weight decay of 10 at a learning rate of 100 makes weights 999 times larger a step: soon no loss is
+        # finite.
+        flags = ["--lr", 100, "--weight-decay", 10, "--schedule", "constant", "--warmup-ratio", 0, "--checkpoint-every",
+                 1,
+                 "--keep-last", 2, "--max-skipped", 8]
+        result = self.train("bad", *flags, expect=1)
+        self.assertEqual(len(result.stderr.splitlines()), 1)
+        skipped = [m["step"] for m in self.metrics("bad") if m.get("event") == "update_skipped"]
+        self.assertIn(len(skipped), (8, 9))  # a step is queued before the one before it is known
+        good = f"step_{skipped[0] - 1:08}"
+        self.assertIn(f"the last {len(skipped)} updates were skipped (--max-skipped 8); the last good state is in "
+                      f"{self.folder / 'bad' / good}",
+                      result.stderr)
+        self.assertEqual(len(self.checkpoints("bad")), 3)
+        self.assertEqual(self.checkpoints("bad")[0], good)
+        self.train("again", "--init-from", self.folder / "bad" / good, "--max-skipped", 3,
+                   expect=1)  # its weights are finite
+
+    def test_weights_that_are_not_finite_are_not_begun_with(self):
+        self.train("run")
+        last = self.folder / "run" / "step_00000040"
+        weights = bytearray((last / "model.safetensors").read_bytes())
+        weights[-4:] = struct.pack("<f", float("nan"))
+        (self.folder / "nan.safetensors").write_bytes(weights)
+        shutil.copy(last / "config.json", self.folder)
+        result = self.train("bad", "--init-from", self.folder / "nan.safetensors", expect=2)
+        self.assertRegex(result.stderr, r"^train_gpt2: error: \S*nan.safetensors: tensor '\S+' is not finite\b.*\n$")
+        self.assertFalse((self.folder / "bad").exists())  # so the corrected start needs no other folder
+        damage(last / "model.safetensors")
+        for program, flags in (("train_gpt2",
+                                ["--init-from", last, "--data", self.data, *SHAPE, "--out", self.folder / "bad"]),
+                               ("train_gpt2", ["--eval-only", "--init-from", last, "--val-data", self.data]),
+                               ("generate", ["--checkpoint", last, "--prompt-tokens", "1"])):
+            with self.subTest(flags=flags):
+                result = subprocess.run([BUILD / program, *map(str, flags)], capture_output=True, text=True)
+                self.assertEqual(result.returncode, 2)
+                self.assertIn("model.safetensors: its content changed", result.stderr)
+        self.assertFalse((self.folder / "bad").exists())
+
+    def test_inspect_prints_state_and_tensors_and_finds_damage(self):
+        try:
+            import numpy  # noqa: F401
+        except ImportError:
+            self.skipTest("numpy is not installed")
+        self.train("run", "--optimizer", "muon")
+        inspect = [sys.executable, ROOT / "scripts" / "inspect_checkpoint.py"]
+        result = subprocess.run([*inspect, self.folder / "run"], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for words in ("step 40 of 40", "40 applied, 0 skipped", "transformer.h.1.mlp.c_fc.weight",
+                      "h.1.attn.q.weight.momentum"):
+            self.assertIn(words, result.stdout)
+        state = self.folder / "run" / "step_00000040" / "optimizer" / "state.safetensors"
+        state.write_bytes(state.read_bytes()[:-4] + struct.pack("<f", float("nan")))
+        result = subprocess.run([*inspect, state], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("1 not finite", result.stdout)
+
+    def test_a_refused_start_changes_nothing_and_a_failed_one_does_not_block_the_next(self):
+        process = self.start("live", steps=10**6)
+        try:
+            self.wait_for("live")
+            before = (self.folder / "live" / "config.json").read_bytes()
+            for flags in ([], ["--resume"], ["--resume", "--lr", 5]):
+                result = self.train("live", *flags, expect=1, steps=10**6)
+                self.assertIn(f"another process is writing it (process {process.pid} on ", result.stderr)
+            self.assertEqual((self.folder / "live" / "config.json").read_bytes(), before)
+        finally:
+            process.kill()
+            process.communicate()
+        self.train("live", steps=20)  # killed before its first checkpoint: begun anew
+        self.assertEqual([m["step"] for m in self.metrics("live") if m["kind"] == "step"], list(range(1, 21)))
+        self.assertIn("already holds a run", self.train("live", expect=2).stderr)
+        write_shard(self.data / "t_val_000000.bin",
+                    [99] * 200)  # outside the vocabulary: found when the loader reads it
+        self.train("failed", expect=1)
+        self.assertFalse((self.folder / "failed").exists())
+
+    def test_a_folder_without_a_run_is_named(self):
+        command = [BUILD / "train_gpt2", "--resume", "--out", self.folder / "misspelt"]
+        result = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1))
+        self.assertIn(f"--resume: there is no run in {self.folder / 'misspelt'}; check --out", result.stderr)
+        self.assertFalse((self.folder / "misspelt").exists())
+        begun = self.train("new", "--resume", steps=2).stdout
+        self.assertIn(f"there is no run in {self.folder / 'new'} yet: this one begins", begun)
+
+    def test_a_run_is_extended_where_its_schedule_allows_it(self):
+        flags = ["--schedule", "constant", "--warmup-ratio", 0.25, "--checkpoint-every", 10]
+        self.train("a", *flags, steps=20)
+        result = self.train("a", *flags, "--resume", steps=40)
+        self.assertIn("the run ends after 40 steps instead of 20", result.stdout)
+        rates = [m["lr"] for m in self.metrics("a") if m["kind"] == "step"]
+        for i in range(5):
+            self.assertAlmostEqual(rates[i], rates[-1] * (i + 1) / 5, delta=1e-12)  # the warmup of the 20
+        self.assertEqual(rates[5:], rates[-1:] * 35)
+        done = self.train("a", *flags, "--resume", steps=40).stdout  # and once more, with nothing to do
+        self.assertRegex(done, r"\A.*/a is done: all 40 steps\. .*\n\Z")
+        self.assertIn("steps 30 (was 40; 40 are done", self.train("a", *flags, "--resume", steps=30, expect=2).stderr)
+
+        flags[1:2] = ["constant-linear", "--constant-ratio", 0.5]
+        self.train("b", *flags, steps=40)
+        shutil.copytree(self.folder / "b", self.folder / "c")
+        self.assertIn("before its decay only", self.train("b", *flags, "--resume", steps=80, expect=2).stderr)
+        for step in (30, 40):
+            shutil.rmtree(self.folder / "c" / f"step_000000{step}")
+        result = self.train("c", *flags, "--resume", steps=80)
+        self.assertIn("the decay begins after step 40 instead of 20", result.stdout)
+        rates = [m["lr"] for m in self.metrics("c") if m["kind"] == "step"]
+        self.assertEqual(rates[9:41], rates[9:10] * 32)
+        self.assertLess(rates[41], rates[40])
+        self.assertEqual(len(rates), 80)
+
+    # How a file operation fails (test/support/failing_files.c).
+    FAULTS = [("error", errno.EIO), ("error", errno.ENOSPC), ("forever", errno.ENOSPC), ("short", 0), ("kill", 0)]
+
+    def prepare_faults(self):
+        """Trains what each faulty run ends with, and the half of it that one resumes; the number of file operations of
+        either, by whether it resumes."""
+        compiler = shutil.which("gcc") or shutil.which("cc")
+        if not compiler:
+            self.skipTest("needs a C compiler")
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", self.folder / "failing_files.so",
+                        ROOT / "test/support/failing_files.c", "-ldl"], check=True)
+        self.run_with_fault("whole")
+        self.run_with_fault("half")
+        shutil.rmtree(self.folder / "half" / "step_00000009")
+        counts = {}
+        for resumes in (False, True):
+            if resumes:
+                shutil.copytree(self.folder / "half", self.folder / "counted")
+            self.assertEqual(self.run_with_fault("counted", resumes=resumes).returncode, 0)
+            counts[resumes] = int((self.folder / "counted-operations").read_text())
+            shutil.rmtree(self.folder / "counted")
+        return counts
+
+    def run_with_fault(self, out, at=-1, how="error", code=0, resumes=False):
+        shape = [f for i, f in enumerate(SHAPE) if "--eval-every" not in (f, SHAPE[i - 1])]
+        flags = ["--checkpoint-every", 3, "--keep-last", 2, "--eval-every", 4, *(["--resume"] if resumes else [])]
+        variables = {"LD_PRELOAD": self.folder / "failing_files.so", "FAIL_UNDER": self.folder / out, "FAIL_AT": at,
+                     "FAIL_HOW": how, "FAIL_ERRNO": code, "FAIL_READS": 1,
+                     "FAIL_COUNT": self.folder / f"{out}-operations"}
+        return subprocess.run(self.command(out, *flags, steps=9, shape=shape), capture_output=True, text=True,
+                              timeout=300, env={**os.environ, **{k: str(v) for k, v in variables.items()}})
+
+    def survive_fault(self, resumes, at, how, code):
+        """The run ends as if nothing had been, or says so with exit status 1 or 2, or is killed; and the next one with
+        --resume has what no fault would have given. What cannot be read is not taken for damaged."""
+        out = f"fault-{resumes}-{at}-{how}-{code}"
+        if resumes:
+            shutil.copytree(self.folder / "half", self.folder / out)
+        result = self.run_with_fault(out, at, how, code, resumes)
+        self.assertIn(result.returncode, (0, -signal.SIGKILL) if how == "kill" else (0, 1, 2),
+                      result.stdout + result.stderr)
+        if result.returncode > 0:
+            self.assertIn("train_gpt2: error: ", result.stderr.splitlines()[-1])
+        result = self.run_with_fault(out, resumes=True)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assert_same_run("whole", out, 9)
+        self.assertEqual([p.name for p in (self.folder / out).glob("step_*.damaged")], [])
+        shutil.rmtree(self.folder / out)
+
+    def test_a_fault_at_any_file_operation_of_a_run_costs_no_result(self):
+        for resumes, operations in self.prepare_faults().items():
+            self.assertGreater(operations, 100)
+            for i, at in enumerate(range(0, operations, 29)):
+                how, code = self.FAULTS[i % len(self.FAULTS)]
+                with self.subTest(resumes=resumes, at=at, how=how, error=os.strerror(code)):
+                    self.survive_fault(resumes, at, how, code)
+
+    def test_a_read_error_does_not_make_a_checkpoint_a_damaged_one(self):
+        self.prepare_faults()
+        said = set()
+        for at in range(0, 40):
+            shutil.copytree(self.folder / "half", self.folder / "run")
+            before = self.checkpoints("run")
+            result = self.run_with_fault("run", at, "error", errno.EIO, resumes=True)
+            self.assertLessEqual(set(before[-1:]), set(self.checkpoints("run")), result.stdout + result.stderr)
+            if "; nothing was changed: try again" in result.stderr:
+                self.assertEqual(result.returncode, 1)
+                self.assertEqual(self.checkpoints("run"), before)
+                said.add(result.stderr.split(": ")[2].split("/")[-1])
+            shutil.rmtree(self.folder / "run")
+        self.assertLessEqual({"manifest.json", "model.safetensors", "trainer.json"}, said)
+
+    def test_a_damaged_config_json_does_not_keep_a_run_from_its_flags(self):
+        flags = ["--checkpoint-every", 20]
+        self.train("whole", *flags)
+        shutil.copytree(self.folder / "whole", self.folder / "run")
+        shutil.rmtree(self.folder / "run" / "step_00000040")
+        config = self.folder / "run" / "config.json"
+        config.write_text(config.read_text()[:-20])
+        damaged = config.read_text()
+        result = subprocess.run([BUILD / "train_gpt2", "--resume", "--out", self.folder / "run"], capture_output=True,
+                                text=True)
+        self.assertEqual(result.returncode, 2)
+        self.assertRegex(result.stderr, r"^train_gpt2: error: \S*run/config.json: not valid JSON.*\n$")
+        self.assertIn("--lr", self.train("run", *flags, "--resume", "--lr", 0.5, expect=2).stderr)
+        self.assertEqual(config.read_text(), damaged)
+        self.train("run", *flags, "--resume")
+        self.assert_same_run("whole", "run", 40)
+        [event] = [m for m in self.metrics("run") if m.get("event") == "config_replaced"]
+        self.assertIn("not valid JSON", event["reason"])
+        self.assertEqual((self.folder / "run" / "config.json.damaged").read_text(), damaged)
+
+    def test_a_damaged_file_of_algorithms_is_found_before_the_folder_is_made(self):
+        path = self.folder / "algorithms.jsonl"
+        path.write_text("{\n")
+        error = self.train("run", "--autotune", "--algorithms", path, expect=2).stderr
+        self.assertIn("algorithms.jsonl: line 1", error)
+        self.assertFalse((self.folder / "run").exists())
+
+    def test_one_rank_waits_for_no_other(self):
+        self.train("run", steps=5)
+        self.assertEqual([m["comm_wait_ms"] for m in self.metrics("run") if m["kind"] == "step"], [0] * 5)
+
+    def test_two_processes_cannot_write_one_run(self):
+        process = self.start("run", steps=10**6)
+        try:
+            while not (self.folder / "run" / "metrics.jsonl").exists():
+                time.sleep(0.01)
+            self.assertIn("another process", self.train("run", "--resume", steps=10**6, expect=1).stderr)
+            (self.folder / "run" / "lock").unlink()
+            (self.folder / "run" / "config.json").write_text("{")  # which is nobody else's to read
+            self.assertIn("another process", self.train("run", "--resume", steps=10**6, expect=1).stderr)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,327 @@
+"""The training programs as a person runs them:  python3 -m unittest test/programs/test_train.py"""
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import pathlib
+import pty
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+import termios
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
+SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "32", "--heads", "2", "--vocab-size", "64", "--seq-len",
+         "32",
+         "--batch-tokens", "128", "--eval-tokens", "128", "--eval-every", "4"]
+SMALL = [*SHAPE, "--micro-batch", "2"]
+
+
+def write_shard(path, tokens, magic=20240520, version=1, count=None):
+    header = struct.pack("<256i", magic, version, len(tokens) if count is None else count, *[0] * 253)
+    path.write_bytes(header + struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+class TrainTest(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = pathlib.Path(self.temporary.name)
+        tokens = [0]
+        for i in range(3000):  # each token determines the next, but for a jump now and then
+            tokens.append((tokens[-1] * 5 + 1 + (i % 13 == 0)) % 64)
+        write_shard(self.folder / "t_train_000000.bin", tokens[:2500])
+        write_shard(self.folder / "t_val_000000.bin", tokens[2500:])
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def run_program(self, *flags, program="train_gpt2", **environment):
+        return subprocess.run([BUILD / program, *map(str, flags)], capture_output=True, text=True, cwd=self.folder,
+                              env={**os.environ, **environment}, timeout=300)
+
+    def train(self, out, *flags, program="train_gpt2", steps=8, **environment):
+        shape = SHAPE if "--micro-batch" in flags else SMALL
+        result = self.run_program("--data", self.folder, *shape, "--steps", steps, "--out", self.folder / out, *flags,
+                                  program=program, **environment)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = (self.folder / out / "metrics.jsonl").read_text().splitlines()
+        return result, [json.loads(line) for line in lines]
+
+    def losses(self, metrics):
+        return [(m["kind"], m["step"], m.get("loss", m.get("val_loss")), m.get("grad_norm")) for m in metrics]
+
+    @unittest.skipUnless("unkind" in BUILD.name, "kind CPUs know one order of work")
+    def test_metrics_do_not_depend_on_the_order_of_work(self):
+        first = {}  # by optimizer
+        for order in ["late", *(f"random:{seed}" for seed in range(10))]:
+            with self.subTest(order):
+                for optimizer in ("adamw", "teon"):
+                    out = f"{order}-{optimizer}".replace(":", "-")
+                    fused = optimizer == "adamw"
+                    _, metrics = self.train(out, "--optimizer", optimizer, *["--gelu-fusion"] * fused, CUDA_ORDER=order)
+                    first.setdefault(optimizer, self.losses(metrics))
+                    self.assertEqual(self.losses(metrics), first[optimizer])
+
+    def test_profile_steps_says_where_their_time_went(self):
+        result, metrics = self.train("profiled", "--profile-steps", "3:4")
+        table = (self.folder / "profiled" / "profile.txt").read_text().splitlines()
+        self.assertRegex(table[0], r"share +ms/step +calls/step +GFLOP/s")
+        rows = [line.split(None, 2) for line in table[1:]]
+        self.assertAlmostEqual(sum(float(share.rstrip("%")) for share, _, _ in rows), 100, delta=0.1 * len(rows))
+        # 2 micro-batches a step: backward of the activation of 2 layers; forward of those and, of the same shape, of
+        # the logits.
+        self.assertRegex("\n".join(table), r" 4 +activation_backward_kernel<\w+, \d+, Gelu>")
+        self.assertRegex("\n".join(table), r" 6 +\d+  gemm 64 x 128 x 32 NT")
+        self.assertIn("outside of all", table[-1])
+        self.assertIn("profile of steps 3 to 4", result.stdout)
+        _, without = self.train("plain")
+        self.assertEqual(self.losses(metrics), self.losses(without))
+
+    def test_gelu_within_the_products_has_no_kernel_and_gives_the_same_bits_for_any_number_of_threads(self):
+        for dtype in ("float", "bf16"):
+            with self.subTest(dtype):
+                _, apart = self.train(f"apart-{dtype}", "--dtype", dtype)
+                runs = []
+                for threads in "124":
+                    out = f"{dtype}-{threads}"
+                    _, metrics = self.train(out, "--dtype", dtype, "--gelu-fusion", "--profile-steps", "3:4",
+                                            OMP_NUM_THREADS=threads)
+                    runs.append(self.losses(metrics))
+                    self.assertNotIn("gelu", (self.folder / out / "profile.txt").read_text().lower())
+                self.assertEqual(runs[1:], runs[:1] * 2)
+                # Means of 128 losses, each behind a dozen roundings to 2^-9, or to 2^-24 with sums, of random signs.
+                for (kind, step, loss, _), (*_, other, _) in zip(self.losses(apart), runs[0], strict=True):
+                    self.assertAlmostEqual(loss, other, delta=loss * (2**-9 if dtype == "bf16" else 2**-20),
+                                           msg=f"{kind} {step}")
+
+    def test_a_run_writes_its_folder_and_logs_every_step_once(self):
+        result, metrics = self.train("run")
+        steps = [m for m in metrics if m["kind"] == "step"]
+        self.assertEqual([m["step"] for m in steps], list(range(1, 9)))
+        self.assertEqual([m["step"] for m in metrics if m["kind"] == "eval"], [4, 8])
+        for m in steps:
+            self.assertEqual(m["tokens"], 128 * m["step"])
+            self.assertTrue(math.isfinite(m["loss"]) and m["ms"] > 0 and m["tokens_per_s"] > 0)
+        config = json.loads((self.folder / "run" / "config.json").read_text())
+        self.assertEqual(config["options"]["steps"], 8)
+        self.assertEqual(config["program"], "train_gpt2")
+        self.assertIn("device", config)
+        for word in ("parameters", "memory", "total", "step 8/8"):
+            self.assertIn(word, result.stdout)
+
+    def test_the_same_command_gives_the_same_bits(self):
+        for optimizer in ("adamw", "lion", "muon", "normuon", "teon", "soap"):
+            for dtype in ("float", "bf16"):
+                with self.subTest(optimizer=optimizer, dtype=dtype):
+                    first, *others = (
+                        self.losses(self.train(f"{optimizer}-{dtype}-{run}", "--optimizer", optimizer, "--dtype", dtype,
+                                               OMP_NUM_THREADS=threads)[1])
+                        for run, threads in enumerate("1124"))  # as far as there are cores
+                    for other in others:
+                        self.assertEqual(other, first)
+
+    def test_it_learns(self):
+        for program in ("train_gpt2", "train_llama", "train_qwen3"):
+            with self.subTest(program):
+                _, metrics = self.train(program, "--lr", "1e-2", program=program, steps=40)
+                evals = [m["val_loss"] for m in metrics if m["kind"] == "eval"]
+                self.assertLess(evals[-1], evals[0] - 0.3)
+
+    def test_accumulation_is_one_large_batch(self):
+        _, small = self.train("small", "--micro-batch", "1", "--dtype", "float")
+        _, large = self.train("large", "--micro-batch", "4", "--dtype", "float")
+        for a, b in zip(small, large):
+            self.assertEqual(a["step"], b["step"])
+            if a["kind"] == "step":  # the same sums in another order, over eight steps
+                self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-5 * b["loss"])
+
+    @unittest.skipIf(BUILD.name.startswith("cuda"), "a GPU multiplies bf16 in any case")
+    def test_storage_suits_the_cpu_unless_it_is_given_or_the_run_goes_on(self):
+        def config(out):
+            return json.loads((self.folder / out / "config.json").read_text())
+
+        self.train("best")
+        library = config("best")["device"]["products"]
+        self.assertRegex(library, r"^oneDNN \d+\.\d+\.\d+ with \w+")
+        best = "bf16" if re.search("AMX|AVX512_BF16", library) else "float"
+        self.assertEqual(config("best")["storage"]["dtype"], best)
+        result, _ = self.train("old", ONEDNN_MAX_CPU_ISA="AVX2")
+        reason = config("old")["storage"]["reason"]
+        self.assertEqual(config("old")["storage"], {"dtype": "float", "reason": reason})
+        self.assertRegex(reason, "^oneDNN .* with AVX2 has no instructions for bf16$")
+        self.assertRegex(result.stdout, rf"dtype +float \({re.escape(reason)}\)")
+        self.train("given", "--dtype", "bf16", ONEDNN_MAX_CPU_ISA="AVX2")
+        self.assertEqual(config("given")["storage"], {"dtype": "bf16", "reason": "given"})
+        self.train("best", "--resume", ONEDNN_MAX_CPU_ISA="AVX2")
+        self.assertEqual(config("best")["storage"]["dtype"], best)
+
+    def test_bf16_follows_float(self):
+        _, full = self.train("full", "--dtype", "float")
+        _, half = self.train("half", "--dtype", "bf16")
+        for a, b in zip(full, half):
+            if a["kind"] == "step":  # weights and activations are rounded to 2^-9
+                self.assertAlmostEqual(a["loss"], b["loss"], delta=0.02 * a["loss"])
+
+    def test_usage_errors_are_one_line_and_exit_2(self):
+        for flags, words in ((["--data", self.folder, "--layers", "0"], "--layers 0"),
+                             (["--data", self.folder / "nothing"], "nothing"),
+                             (["--data", self.folder, *SMALL, "--steps", "1", "--out", "/proc/nothing"],
+                              "/proc/nothing"),
+                             ([], "--data")):
+            result = self.run_program(*flags)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+            self.assertTrue(result.stderr.startswith("train_gpt2: error: "), result.stderr)
+            self.assertIn(words, result.stderr)
+
+    def test_a_folder_that_holds_a_run_is_left_alone(self):
+        self.train("run")
+        before = (self.folder / "run" / "metrics.jsonl").read_bytes()
+        result = self.run_program("--data", self.folder, *SMALL, "--steps", 8, "--out", self.folder / "run")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("already holds a run", result.stderr)
+        self.assertEqual((self.folder / "run" / "metrics.jsonl").read_bytes(), before)
+
+    def test_damaged_shards_are_named_before_the_first_step(self):
+        shard = self.folder / "t_train_000000.bin"
+        tokens = [1, 2, 3] * 200
+        for name, write in (("magic", lambda: write_shard(shard, tokens, magic=1)),
+                            ("version", lambda: write_shard(shard, tokens, version=9)),
+                            ("count", lambda: write_shard(shard, tokens, count=10**6)),
+                            ("short", lambda: shard.write_bytes(b"abc")),
+                            ("empty", lambda: shard.write_bytes(b""))):
+            with self.subTest(name):
+                write()
+                result = self.run_program("--data", self.folder, *SMALL, "--steps", 1, "--out", self.folder / "out")
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertIn("t_train_000000.bin", result.stderr)
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                self.assertFalse((self.folder / "out" / "metrics.jsonl").exists())
+
+    def test_a_token_outside_the_vocabulary_is_named(self):
+        write_shard(self.folder / "t_train_000000.bin", [5000] * 2500)
+        result = self.run_program("--data", self.folder, *SMALL, "--steps", 1, "--out", self.folder / "out")
+        self.assertIn(result.returncode, (1, 2))
+        self.assertIn("5000", result.stderr)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+
+    def test_a_step_is_shown_when_it_ends(self):
+        shape = ["16384" if before == "--batch-tokens" else word for before, word in zip(["", *SMALL], SMALL)]
+        command = [BUILD / "train_gpt2", "--data", self.folder, *shape, "--steps", "3", "--out", self.folder / "run"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        arrived = {}
+        for line in process.stdout:
+            if line.startswith("step "):
+                arrived[int(line.split()[1].split("/")[0])] = time.monotonic()
+        self.assertEqual(process.wait(), 0)
+        lines = [json.loads(line) for line in (self.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+        ms = [line["ms"] for line in lines if line["kind"] == "step"]
+        # A line that comes with the next step's would come with it at the same time.
+        self.assertGreater(arrived[3] - arrived[2], ms[2] / 1000 / 2)
+
+    def test_a_terminal_has_one_live_line_with_a_bar(self):
+        def on_terminal(name, **environment):
+            parent, child = pty.openpty()
+            fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+            command = [BUILD / "train_gpt2", "--data", self.folder, *SMALL, "--steps", "5", "--out", self.folder / name]
+            process = subprocess.Popen(command, stdout=child, stderr=child,
+                                       env={**os.environ, "NO_COLOR": "", "TERM": "xterm", **environment})
+            os.close(child)
+            output = b""
+            with contextlib.suppress(OSError):  # the terminal's other end is closed
+                while part := os.read(parent, 4096):
+                    output += part
+            os.close(parent)
+            self.assertEqual(process.wait(), 0)
+            return output.decode()
+
+        output = on_terminal("colour")
+        self.assertIn("\x1b[32m[", output)
+        shown = re.findall(r"\r([^\r\n]*)\x1b\[K", re.sub(r"\x1b\[\d*m", "", output))
+        bars = [line for line in shown if line.startswith("[")]
+        self.assertEqual(len(bars), 5)
+        self.assertTrue(all(len(line) < 60 for line in bars))
+        self.assertIn("5/5 | loss", bars[-1])
+        self.assertNotIn("\nstep 1/5", output)
+        self.assertNotIn("\x1b[32m", on_terminal("plain", NO_COLOR="1"))
+        dumb = on_terminal("dumb", TERM="dumb")
+        self.assertIn("step 1/5 | loss", dumb)
+        self.assertNotIn("\x1b", dumb)
+
+    def test_resume_with_out_alone_takes_the_runs_own_flags(self):
+        self.train("whole", "--optimizer", "muon", "--lr", "0.02", steps=8)
+        self.train("cut", "--optimizer", "muon", "--lr", "0.02", "--checkpoint-every", "4", steps=8)
+        shutil.rmtree(self.folder / "cut" / "step_00000008")
+        result = self.run_program("--resume", "--out", self.folder / "cut")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("resuming from", result.stdout)
+        for name in ("model.safetensors", "optimizer/state.safetensors"):
+            self.assertEqual(*((self.folder / run / "step_00000008" / name).read_bytes() for run in ("whole", "cut")))
+        result = self.run_program("--config", self.folder / "whole" / "config.json", "--out", self.folder / "again")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        weights = [self.folder / run / "step_00000008" / "model.safetensors" for run in ("whole", "again")]
+        self.assertEqual(*(path.read_bytes() for path in weights))
+
+    def test_errors_are_one_line_whatever_a_name_holds(self):
+        for flags, says in ((["--data", b"a\xff"], "--data"), (["--out", b"runs/\xff"], "--out"),
+                            (["--data", "a\nb"], "a\\nb"),
+                            (["--data", self.folder, *SMALL, "--out", "x" * 5000], "--out")):
+            result = subprocess.run([BUILD / "train_gpt2", *flags], capture_output=True, cwd=self.folder)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertTrue(result.stderr.startswith(b"train_gpt2: error: "))
+            self.assertEqual(result.stderr.count(b"\n"), 1)
+            self.assertIn(says, result.stderr.decode())
+
+    def test_bash_completes_flags_and_their_values(self):
+        def completed(*words, program="train_gpt2"):
+            script = (f'source <("{BUILD}/{program}" --completion bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+                      f'_{program}; printf "%s\\n" "${{COMPREPLY[@]}}"')
+            result = subprocess.run(["bash", "-c", script, "bash", program, *words], capture_output=True, text=True,
+                                    cwd=self.folder)
+            self.assertEqual(result.stderr, "")
+            return result.stdout.split()
+
+        self.assertEqual(completed("--adamw"), ["--adamw-lr", "--adamw-weight-decay"])
+        self.assertEqual(completed("--optimizer", ""), ["adamw", "lion", "muon", "normuon", "teon", "soap"])
+        self.assertEqual(completed("--ortho", "po"), ["polar-express"])
+        self.assertEqual(completed("--data", "t_tr"), ["t_train_000000.bin"])
+        self.assertEqual(completed("--layers", ""), [])
+        self.assertIn("--steps", completed("--layers", "3", "--"))
+        self.assertEqual(completed("--checkp", program="generate"), ["--checkpoint"])
+
+    def test_plan_only_needs_no_data_and_help_names_every_flag(self):
+        for program, presets in (("train_gpt2", ("tiny", "small", "base", "large")),
+                                 ("train_llama", ("tiny", "60m", "130m", "350m", "1b")),
+                                 ("train_qwen3", ("tiny", "0.6b"))):
+            for preset in presets:
+                result = self.run_program("--plan-only", "--model", preset, "--optimizer", "teon", program=program)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn("parameters", result.stdout)
+                self.assertIn("optimizer state", result.stdout)
+        text = self.run_program("--help-all").stdout
+        config = self.train("run")[1] and json.loads((self.folder / "run" / "config.json").read_text())
+        for flag in config["options"]:
+            self.assertIn(f"--{flag}", text)
+
+    def test_help_is_short_and_its_four_examples_use_flags_that_exist(self):
+        for program in ("train_gpt2", "train_llama", "train_qwen3", "generate"):
+            text = self.run_program("--help", program=program).stdout
+            self.assertEqual(self.run_program("-h", program=program).stdout, text)
+            self.assertLess(text.count("\n"), 60)
+            examples = re.findall(rf"^  .*\./{program} .*", text, re.M)
+            self.assertEqual(len(examples), 4, text)
+            every = self.run_program("--help-all", program=program).stdout
+            self.assertGreater(every.count("\n"), text.count("\n") - 10)
+            for flag in re.findall(r"--[a-z][\w-]*", text):
+                self.assertRegex(every, rf"(?m)^  {flag}\b")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,352 @@
+// What several ranks do with each other. These test cases are hidden from an ordinary run of the test program:
+// test_ranks.py starts it on several numbers of ranks and asks for the tag [ranks], or for one of the planted faults.
+#include "runtime/comm.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <string_view>
+
+#include "model/decoder.h"
+#include "model/gpt2.h"
+#include "test/support/catch.h"
+#include "test/support/compare.h"
+#include "test/support/temp_dir.h"
+#include "test/support/write_shard.h"
+#include "train/reducer.h"
+#include "train/trainer.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+// MPI can be started once in a process.
+Context& context() {
+    static Context c;
+    return c;
+}
+
+bool on_cpus() { return std::string_view(backend_name()) != "cuda"; }
+
+// What rank r holds: magnitudes so different that the order of a sum shows in its bits.
+std::vector<float> values_of(int r, int64_t n, uint64_t seed) {
+    std::vector<float> x = random_values<float>(n, seed + 100 * static_cast<uint64_t>(r));
+    for (float& value : x) value *= r % 2 ? 4096.0f : 1.0f;
+    return x;
+}
+
+float sum_in_order(int ranks, int64_t n, int64_t i, uint64_t seed) {
+    float sum = values_of(0, n, seed)[i];
+    for (int r = 1; r < ranks; ++r) sum += values_of(r, n, seed)[i];
+    return sum;
+}
+
+std::vector<Part> uneven_parts(int64_t n, int ranks) {
+    std::vector<Part> parts;
+    int64_t begin = 0;
+    for (int i = 0; begin < n; ++i) {
+        const int64_t size = std::min(n - begin, int64_t{1} + 37 * i);
+        parts.push_back({begin, size, (i * 2 + 1) % ranks});
+        begin += size;
+    }
+    parts.push_back({n, 0, 0});  // empty
+    return parts;
+}
+
+}  // namespace
+
+TEST_CASE("runtime/comm: even parts cover the elements once, of however many there are") {
+    for (int64_t n : {int64_t{0}, int64_t{1}, int64_t{1000}, int64_t{1} << 50})
+        for (int ranks : {1, 3, 8, 65536}) {
+            int64_t end = 0;
+            for (const Part& part : even_parts(n, ranks)) {
+                REQUIRE(part.offset == end);
+                REQUIRE(part.size >= 0);
+                end += part.size;
+            }
+            REQUIRE(end == n);
+        }
+    REQUIRE(even_parts(1000, 3)[0].size == 320);
+}
+
+TEST_CASE("runtime/comm: sums are made in the order of the ranks, at the root alone", "[.][ranks]") {
+    Comm& comm = *context().comm;
+    // NCCL sums more than two numbers in an order of its own: an error of n - 1 additions.
+    const bool in_order = on_cpus() || comm.size() <= 2;
+    for (int64_t n : {1, 31, 33, 4097, 100003}) {
+        const std::vector<float> own = values_of(comm.rank(), n, 7);
+        Guarded<float> x(own, context().stream);
+        const std::vector<Part> parts = uneven_parts(n, comm.size());
+        comm.reduce_sum(x.data(), parts, context().stream);
+        comm.join(context().stream);
+        const std::vector<float> result = x.get();
+        std::vector<std::vector<float>> all;
+        for (int r = 0; r < comm.size(); ++r) all.push_back(values_of(r, n, 7));
+        for (const Part& part : parts)
+            for (int64_t i = part.offset; i < part.offset + part.size; ++i) {
+                float sum = all[0][i], size = std::abs(all[0][i]);
+                for (int r = 1; r < comm.size(); ++r) sum += all[r][i], size += std::abs(all[r][i]);
+                const float tolerance = in_order ? 0 : static_cast<float>(comm.size() - 1) * 0x1p-23f * size;
+                if (part.root == comm.rank())
+                    REQUIRE(std::abs(result[i] - sum) <= tolerance);
+                else
+                    REQUIRE(result[i] == own[i]);
+            }
+    }
+}
+
+TEST_CASE("runtime/comm: broadcast, gather and all-reduce give every rank the same bits", "[.][ranks]") {
+    Comm& comm = *context().comm;
+    const Stream& stream = context().stream;
+    for (int64_t n : {1, 33, 4097}) {
+        const std::vector<Part> parts = uneven_parts(n, comm.size());
+        std::vector<bf16> own = random_values<bf16>(n, 1 + comm.rank());
+        Guarded<bf16> b(own, stream);
+        comm.broadcast(b.data(), DType::bf16, parts, stream);
+        Guarded<float> sum(values_of(comm.rank(), n, 3), stream), gathered(n * comm.size(), stream);
+        comm.all_reduce_sum(sum.data(), n, stream);
+        Guarded<float> mine(values_of(comm.rank(), n, 5), stream);
+        comm.all_gather(gathered.data(), mine.data(), n, DType::f32, stream);
+        comm.join(stream);  // three operations under way at once
+        const std::vector<bf16> received = b.get();
+        for (const Part& part : parts) {
+            const std::vector<bf16> of_root = random_values<bf16>(n, 1 + part.root);
+            REQUIRE((part.size == 0 ||
+                     std::memcmp(&received[part.offset], &of_root[part.offset], part.size * sizeof(bf16)) == 0));
+        }
+        const std::vector<float> sums = sum.get(), all = gathered.get();
+        if (on_cpus() || comm.size() <= 2)  // else as NCCL pleases
+            for (int64_t i : {int64_t{0}, n / 2, n - 1}) REQUIRE(sums[i] == sum_in_order(comm.size(), n, i, 3));
+        for (int r = 0; r < comm.size(); ++r) {
+            const std::vector<float> of_rank = values_of(r, n, 5);
+            REQUIRE(std::memcmp(&all[r * n], of_rank.data(), n * sizeof(float)) == 0);
+        }
+    }
+}
+
+TEST_CASE("runtime/comm: what is sent is counted, one way to each root and from it to each other rank", "[.][ranks]") {
+    Comm& comm = *context().comm;
+    Buffer<float> x(1000);
+    zero(x.data(), 1000, context().stream);
+    const int64_t before = comm.bytes_sent();
+    comm.reduce_sum(x.data(), {{0, 600, 0}, {600, 400, comm.size() - 1}}, context().stream);
+    comm.broadcast(x.data(), DType::f32, {{0, 600, 0}}, context().stream);
+    comm.join(context().stream);
+    int64_t expected = 0;
+    if (comm.rank() != 0) expected += 4 * 600;
+    if (comm.rank() != comm.size() - 1) expected += 4 * 400;
+    if (comm.rank() == 0) expected += 4 * 600 * (comm.size() - 1);
+    REQUIRE(comm.bytes_sent() - before == expected);
+    REQUIRE_THROWS_AS(comm.broadcast(x.data(), DType::f32, {{0, 1, comm.size()}}, context().stream), Error);
+}
+
+namespace {
+
+DecoderConfig tiny() {
+    DecoderConfig c = gpt2_config("tiny");
+    c.L = 2;
+    c.C = 16;
+    c.NH = c.NKV = 2;
+    c.F = 32;
+    c.V = 29;
+    c.max_T = 8;
+    return c;
+}
+
+}  // namespace
+
+TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm is the same on all", "[.][ranks]") {
+    Context& ctx = context();
+    ParamStore params(decoder_params(tiny()), DType::f32, ctx.stream);
+    OptimizerOptions options;
+    options.method = Method::muon;
+    const OptimizerPlan plan = plan_optimizer(params.table(), options);
+    const Ownership ownership(params.table(), plan, options, ctx.comm->size());
+    const int64_t n = params.table().size();
+    for (int64_t bucket_bytes : {int64_t{1}, int64_t{1} << 30}) {
+        // Integers: their sums are exact. The gaps between rows stay zero.
+        std::vector<float> own(n, 0.0f), sum(n, 0.0f);
+        for (int r = 0; r < ctx.comm->size(); ++r)
+            for (const ParamRow& row : params.table().rows())
+                for (int64_t i = row.offset; i < row.offset + row.size(); ++i) {
+                    const float value = static_cast<float>((i * 7 + r * 3) % 11 - 5);
+                    sum[i] += value;
+                    if (r == ctx.comm->rank()) own[i] = value;
+                }
+        upload(params.grad_all(), own.data(), n, ctx.stream);
+        Reducer reducer(params, ownership, ctx, bucket_bytes);
+        for (int layer : {1, 0, -1}) reducer.ready(layer);
+        reducer.finish();
+        std::vector<float> result(n);
+        download(result.data(), params.grad_all(), n, ctx.stream);
+        for (const Part& part : ownership.all())
+            for (int64_t i = part.offset; i < part.offset + part.size; ++i)
+                if (part.root == ctx.comm->rank()) REQUIRE(result[i] == sum[i]);
+        Buffer<float> norm(1);
+        Buffer<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()));
+        reducer.sum_squares(norm.data(), scratch.data());
+        double expected = 0;
+        for (float value : sum) expected += double{value} * value;
+        float found = 0;
+        download(&found, norm.data(), 1, ctx.stream);
+        REQUIRE(found == static_cast<float>(expected));  // integers below 2^24
+    }
+}
+
+namespace {
+
+// The sum over ranks of a number that float holds exactly, as does every partial sum.
+double total(double own) {
+    Buffer<float> x(1);
+    float value = static_cast<float>(own);
+    upload(x.data(), &value, 1, context().stream);
+    context().comm->all_reduce_sum(x.data(), 1, context().stream);
+    context().comm->join(context().stream);
+    download(&value, x.data(), 1, context().stream);
+    context().stream.synchronize();
+    return value;
+}
+
+}  // namespace
+
+TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the rank is named", "[.][ranks]") {
+    Context& ctx = context();
+    if (ctx.comm->size() == 1) return;
+    TempDir folder;
+    std::vector<uint32_t> tokens(2000);
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>(i * i % 29);
+    write_shard(folder / "t_train_000000.bin", tokens);
+    for (Method method : {Method::adamw, Method::muon}) {
+        const int B = 2, last = ctx.comm->size() - 1;
+        std::unique_ptr<Model> model = make_decoder(tiny(), {B, 8}, ctx);
+        ParamStore& params = model->params();
+        params.initialize(1, ctx.stream);
+        TrainerOptions o;
+        o.steps = 10;
+        o.batch_tokens = int64_t{B} * 8 * ctx.comm->size();
+        o.optimizer.method = method;
+        Optimizer optimizer(params, o.optimizer, ctx);
+        LoaderOptions l;
+        l.B = B;
+        l.T = 8;
+        l.vocab_size = 29;
+        l.rank = ctx.comm->rank();
+        l.ranks = ctx.comm->size();
+        Loader loader(open_shards(folder.path(), "train"), l);
+        Trainer trainer(*model, optimizer, loader, o, ctx);
+        auto weights = [&] {
+            std::vector<float> w(params.table().size());
+            download(w.data(), params.master_all(), params.table().size(), ctx.stream);
+            return w;
+        };
+        // A weight of the last rank's copy that another rank owns: that one's broadcast repairs it.
+        const std::vector<Part> parts = optimizer.ownership().all();
+        const Part foreign = *std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.root != last; });
+        const std::vector<float> before = weights();
+        const float nan = NAN;
+        const int64_t sent_before = ctx.comm->bytes_sent();
+        if (ctx.comm->rank() == last) upload(params.master_all() + foreign.offset, &nan, 1, ctx.stream);
+        trainer.step();
+        StepMetrics m = *trainer.finish();
+        REQUIRE(m.skip == kSkipNonfinite);
+        // All ranks together send each gradient and each new weight to or from N - 1 ranks; the rest is losses, the
+        // norm and the gaps of fewer than 64 elements between rows.
+        int64_t elements = 0;
+        for (const ParamRow& row : params.table().rows()) elements += row.size();
+        const double minimum = 2.0 * sizeof(float) * static_cast<double>(elements * last);
+        const double gaps = 2.0 * sizeof(float) * 63 * params.table().count() * last;
+        const double sent = total(static_cast<double>(ctx.comm->bytes_sent() - sent_before));
+        REQUIRE(sent >= minimum);
+        REQUIRE(sent <= minimum + gaps + 16.0 * sizeof(float) * ctx.comm->size() * ctx.comm->size());
+        REQUIRE(m.faulty_rank == last);
+        REQUIRE(weights() == before);
+        trainer.step();
+        m = *trainer.finish();
+        REQUIRE(m.skip == 0);
+        REQUIRE(m.faulty_rank == -1);
+        REQUIRE(trainer.control().updates == 1);
+        REQUIRE(weights() != before);
+        check_same_on_all_ranks(params, ctx);
+        // And the wish of one rank to stop is known to all with the next step.
+        REQUIRE(!m.stop);
+        if (ctx.comm->rank() == last) trainer.request_stop();
+        trainer.step();
+        REQUIRE(trainer.finish()->stop);
+    }
+}
+
+namespace {
+
+// What rank 0 and rank 1 queue as their first operation; then both wait for it.
+void disagree(const std::function<void(Comm&, float*, const Stream&)>& zero,
+              const std::function<void(Comm&, float*, const Stream&)>& one) {
+    Comm& comm = *context().comm;
+    Buffer<float> x(10);
+    (comm.rank() == 0 ? zero : one)(comm, x.data(), context().stream);
+    comm.join(context().stream);
+    context().stream.synchronize();
+}
+
+}  // namespace
+
+// On a GPU these hang or corrupt memory. Each ends its process.
+TEST_CASE("runtime/comm: fault: kind", "[.][fault]") {
+    disagree(
+        [](Comm& c, float* x, const Stream& s) {
+            c.reduce_sum(x, {{0, 5, 0}}, s);
+        },
+        [](Comm& c, float* x, const Stream& s) {
+            c.broadcast(x, DType::f32, {{0, 5, 0}}, s);
+        });
+}
+TEST_CASE("runtime/comm: fault: count", "[.][fault]") {
+    disagree(
+        [](Comm& c, float* x, const Stream& s) {
+            c.reduce_sum(x, {{0, 5, 0}}, s);
+        },
+        [](Comm& c, float* x, const Stream& s) {
+            c.reduce_sum(x, {{0, 4, 0}}, s);
+        });
+}
+TEST_CASE("runtime/comm: fault: type", "[.][fault]") {
+    disagree(
+        [](Comm& c, float* x, const Stream& s) {
+            c.broadcast(x, DType::f32, {{0, 5, 0}}, s);
+        },
+        [](Comm& c, float* x, const Stream& s) {
+            c.broadcast(x, DType::bf16, {{0, 5, 0}}, s);
+        });
+}
+TEST_CASE("runtime/comm: fault: root", "[.][fault]") {
+    disagree(
+        [](Comm& c, float* x, const Stream& s) {
+            c.reduce_sum(x, {{0, 5, 0}}, s);
+        },
+        [](Comm& c, float* x, const Stream& s) {
+            c.reduce_sum(x, {{0, 5, 1}}, s);
+        });
+}
+TEST_CASE("runtime/comm: fault: parts", "[.][fault]") {
+    disagree(
+        [](Comm& c, float* x, const Stream& s) {
+            c.reduce_sum(x, {{0, 5, 0}, {5, 5, 0}}, s);
+        },
+        [](Comm& c, float* x, const Stream& s) {
+            c.reduce_sum(x, {{0, 5, 0}}, s);
+        });
+}
+
+// While an error is on its way up nobody is waited for, though an operation is under way that the others never call.
+TEST_CASE("runtime/comm: fault: abort", "[.][fault]") {
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+        Buffer<float> x(10);  // freed after the communicator: freeing waits for what is under way
+        Context own;
+        if (own.comm->rank() == 0) own.comm->reduce_sum(x.data(), {{0, 10, 0}}, own.stream);
+        throw Error("on its way up");
+    } catch (const Error& error) { REQUIRE(std::string(error.what()) == "on its way up"); }
+    REQUIRE(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+}

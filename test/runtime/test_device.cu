@@ -1,0 +1,211 @@
+#include "runtime/device.h"
+
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#include "runtime/comm.h"
+#include "test/support/compare.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+TEST_CASE("runtime/device: the device describes itself") {
+    REQUIRE(device_count() >= 1);
+    set_device(0);
+    DeviceInfo info = device_info();
+    REQUIRE_FALSE(info.name.empty());
+    REQUIRE(info.multiprocessors >= 1);
+    REQUIRE(info.total_bytes > 0);
+    REQUIRE(info.free_bytes > 0);
+    REQUIRE(info.free_bytes <= info.total_bytes);
+    if (std::string(backend_name()) == "cuda") REQUIRE(info.is_gpu);
+    REQUIRE((info.compute_capability > 0) == info.is_gpu);
+    REQUIRE_THROWS_AS(set_device(device_count()), Error);
+    REQUIRE_THROWS_AS(set_device(-1), Error);
+}
+
+TEST_CASE("runtime/device: buffers are counted while they live") {
+    size_t before = device_bytes_in_use();
+    {
+        Buffer<float> a(1000);
+        REQUIRE(device_bytes_in_use() == before + 4000);
+        Buffer<bf16> b(33);
+        REQUIRE(device_bytes_in_use() == before + 4066);
+        REQUIRE(device_bytes_peak() >= before + 4066);
+        for (const void* p : {static_cast<void*>(a.data()), static_cast<void*>(b.data())}) {
+            REQUIRE(reinterpret_cast<uintptr_t>(p) % 256 == 0);
+        }
+        Buffer<float> moved(std::move(a));
+        REQUIRE(a.data() == nullptr);
+        REQUIRE(a.size() == 0);
+        REQUIRE(moved.size() == 1000);
+        moved = Buffer<float>(10);
+        REQUIRE(device_bytes_in_use() == before + 106);
+        Buffer<float> empty(0);
+        REQUIRE(empty.data() == nullptr);
+    }
+    REQUIRE(device_bytes_in_use() == before);
+    REQUIRE(device_bytes_peak() >= before + 4066);
+}
+
+TEST_CASE("runtime/device: a graph does again what was queued, wherever its memory's values come from") {
+    Stream stream;
+    Buffer<int> from(3), between(3), to(3);
+    PinnedBuffer<int> seen(3);
+    zero(from.data(), 3, stream);
+    Graph graph(stream, [&] {
+        copy(between.data(), from.data(), 3, stream);
+        std::thread([] { const Buffer<int> other(5); }).join();  // other threads are not held to what a capture allows
+        copy(to.data(), between.data(), 3, stream);
+    });
+    const Graph moved(std::move(graph));
+    for (const int value : {5, 6, 7}) {
+        const std::vector<int> values(3, value);
+        upload(from.data(), values.data(), 3, stream);
+        moved.launch(stream);
+        download(seen.data(), to.data(), 3, stream);
+        stream.synchronize();
+        for (int i = 0; i < 3; ++i) REQUIRE(seen[i] == value);
+    }
+}
+
+TEST_CASE("runtime/device: a graph of what allocates, waits or throws is refused, and the stream goes on") {
+    Stream stream;
+    Buffer<int> x(2);
+    REQUIRE_THROWS_AS(Graph(stream, [&] { const Buffer<int> more(4); }), Error);
+    REQUIRE_THROWS_AS(Graph(stream, [&] { stream.synchronize(); }), Error);
+    REQUIRE_THROWS_AS(Graph(stream,
+                            [&] {
+                                zero(x.data(), 2, stream);
+                                throw std::out_of_range("mine");
+                            }),
+                      std::out_of_range);
+    const Graph graph(stream, [&] { zero(x.data(), 2, stream); });
+    std::vector<int> values = {1, 2};
+    upload(x.data(), values.data(), 2, stream);
+    graph.launch(stream);
+    download(values.data(), x.data(), 2, stream);
+    stream.synchronize();
+    REQUIRE(values == std::vector<int>{0, 0});
+}
+
+TEST_CASE("runtime/device: an allocation that cannot be had is an error and is not counted") {
+    size_t before = device_bytes_in_use();
+    try {
+        Buffer<float> huge(int64_t{1} << 50);
+        FAIL("4 PiB were given");
+    } catch (const Error& e) { REQUIRE(std::string(e.what()).find("4503599627370496") != std::string::npos); }
+    REQUIRE(device_bytes_in_use() == before);
+}
+
+TEST_CASE("runtime/device: copies arrive whole, in order and within bounds") {
+    Stream stream;
+    for (int64_t n : {0, 1, 31, 33, 97, 100003}) {
+        auto values = random_values<float>(n, 1);
+        Guarded<float> a(n, stream), b(n, stream);
+        upload(a.data(), values.data(), n, stream);
+        copy(b.data(), a.data(), n, stream);
+        zero(a.data(), n, stream);
+        std::vector<float> back(n, -1.0f);
+        download(back.data(), b.data(), n, stream);
+        stream.synchronize();
+        REQUIRE(same_bits(back, values));
+        REQUIRE(same_bits(b.get(), values));
+        REQUIRE(same_bits(a.get(), std::vector<float>(n, 0.0f)));
+        fill_bytes(a.data(), 0xff, n * sizeof(float), stream);
+        for (float x : a.get()) REQUIRE(std::isnan(x));
+    }
+}
+
+TEST_CASE("runtime/device: pinned memory copies like any other and is not device memory") {
+    Stream stream;
+    size_t before = device_bytes_in_use();
+    PinnedBuffer<float> out(1000), in(1000);
+    REQUIRE(device_bytes_in_use() == before);
+    std::iota(out.data(), out.data() + 1000, 0.0f);
+    std::fill_n(in.data(), 1000, -1.0f);
+    Buffer<float> device(1000);
+    upload(device.data(), out.data(), 1000, stream);
+    download(in.data(), device.data(), 1000, stream);
+    stream.synchronize();
+    for (int i = 0; i < 1000; i++) REQUIRE(in[i] == static_cast<float>(i));
+}
+
+TEST_CASE("runtime/device: fresh host memory holds NaN in every storage type") {
+    if (device_info().is_gpu) return;  // a GPU's memory is left as it was found
+    Stream stream;
+    Buffer<std::byte> memory(1024);
+    std::vector<float> floats(256);
+    std::vector<bf16> halves(512);
+    download_bytes(floats.data(), memory.data(), 1024, stream);
+    download_bytes(halves.data(), memory.data(), 1024, stream);
+    for (float x : floats) REQUIRE(std::isnan(x));
+    for (bf16 x : halves) REQUIRE(std::isnan(static_cast<float>(x)));
+}
+
+TEST_CASE("runtime/device: events measure time and order streams") {
+    Stream stream, other;
+    Event from, to;
+    Buffer<float> memory(1 << 20);
+    from.record(stream);
+    zero(memory.data(), memory.size(), stream);
+    to.record(stream);
+    to.make_wait(other);
+    std::vector<float> back(memory.size(), 1.0f);
+    download(back.data(), memory.data(), memory.size(), other);
+    other.synchronize();
+    REQUIRE(same_bits(back, std::vector<float>(back.size(), 0.0f)));
+    to.synchronize();
+    REQUIRE(from.done());
+    REQUIRE(to.done());
+    REQUIRE(Event::milliseconds(from, to) > 0.0);
+    Event moved(std::move(to));
+    REQUIRE(Event::milliseconds(from, moved) > 0.0);
+}
+
+TEST_CASE("runtime/device: an arena hands out aligned memory in order and refuses more than it has") {
+    size_t before = device_bytes_in_use();
+    {
+        Arena arena(1024);
+        REQUIRE(device_bytes_in_use() == before + 1024);
+        float* a = arena.take<float>(1);
+        bf16* b = arena.take<bf16>(129);
+        REQUIRE(reinterpret_cast<std::byte*>(b) - reinterpret_cast<std::byte*>(a) == 256);
+        REQUIRE(reinterpret_cast<uintptr_t>(b) % 256 == 0);
+        REQUIRE(arena.used() == 768);
+        try {
+            arena.take<float>(65);
+            FAIL("an arena gave more than it had");
+        } catch (const Error& e) { REQUIRE(std::string(e.what()) == "arena: 512 bytes wanted, 256 of 1024 left"); }
+        REQUIRE(arena.used() == 768);
+        arena.take<float>(64);
+        REQUIRE(arena.used() == arena.capacity());
+        arena.reset();
+        REQUIRE(arena.take<float>(1) == a);
+    }
+    REQUIRE(device_bytes_in_use() == before);
+}
+
+TEST_CASE("runtime/comm: a single process is rank 0 of 1 and its collectives keep the data") {
+    Stream stream;
+    Comm comm;
+    REQUIRE(comm.rank() == 0);
+    REQUIRE(comm.size() == 1);
+    auto values = random_values<float>(33, 1);
+    Guarded<float> x(values, stream), gathered(33, stream);
+    comm.all_reduce_sum(x.data(), 33, stream);
+    comm.reduce_sum(x.data(), {{0, 32, 0}, {32, 1, 0}}, stream);
+    comm.broadcast(x.data(), DType::f32, {{0, 33, 0}}, stream);
+    comm.all_gather(gathered.data(), x.data(), 33, DType::f32, stream);
+    comm.all_gather(x.data(), x.data(), 33, DType::f32, stream);
+    comm.join(stream);
+    comm.barrier();
+    REQUIRE(same_bits(x.get(), values));
+    REQUIRE(same_bits(gathered.get(), values));
+    REQUIRE_THROWS_AS(comm.broadcast(x.data(), DType::f32, {{0, 33, 1}}, stream), Error);
+    REQUIRE_THROWS_AS(comm.reduce_sum(x.data(), {{0, -1, 0}}, stream), Error);
+}

@@ -1,0 +1,243 @@
+// How ranks meet at MASTER_ADDR: as threads of this process.
+#include "runtime/exchange.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "base/descriptor.h"
+#include "base/sha256.h"
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+const std::string kSecret = "0123456789abcdeffedcba9876543210";
+
+sockaddr_in address(const char* host, int port) {
+    sockaddr_in a{};
+    a.sin_family = AF_INET;
+    a.sin_port = htons(static_cast<uint16_t>(port));
+    ::inet_pton(AF_INET, host, &a.sin_addr);
+    return a;
+}
+
+Descriptor connected(const char* host, int port) {
+    Descriptor s(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const sockaddr_in a = address(host, port);
+    if (::connect(s, reinterpret_cast<const sockaddr*>(&a), sizeof a) == 0) return s;
+    return Descriptor(-1);
+}
+
+// A socket that listens at a port of the system's choice.
+struct Listener {
+    Descriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    int port = 0;
+    Listener() {
+        sockaddr_in a = address("127.0.0.1", 0);
+        socklen_t size = sizeof a;
+        REQUIRE(::bind(socket, reinterpret_cast<sockaddr*>(&a), size) == 0);
+        REQUIRE(::listen(socket, 16) == 0);
+        ::getsockname(socket, reinterpret_cast<sockaddr*>(&a), &size);
+        port = ntohs(a.sin_port);
+    }
+};
+
+int free_port() { return Listener().port; }
+
+Launch launch(int rank, int size, int port, const std::string& run = "") {
+    Launch l;
+    l.by = "torchrun";
+    l.rank = rank;
+    l.size = size;
+    l.host = "127.0.0.1";
+    l.port = port;
+    l.run = run;
+    return l;
+}
+
+// What the rank got, or the error.
+std::future<std::string> start(const Launch& l, double timeout_s, const std::string& secret = kSecret) {
+    return std::async(std::launch::async, [=] {
+        try {
+            return exchange_at_master(l, l.rank == 0 ? "the payload" : "           ", timeout_s, secret);
+        } catch (const Error& error) { return std::string("error: ") + error.what(); }
+    });
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+}  // namespace
+
+TEST_CASE("runtime/sha256: the digests of FIPS 180-4's examples, and of every length around a block") {
+    auto digest = [](const std::string& text, size_t step) {
+        Sha256 hash;
+        for (size_t i = 0; i < text.size(); i += step) hash.update(text.data() + i, std::min(step, text.size() - i));
+        return hash.hex_digest();
+    };
+    REQUIRE(digest("", 1) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    REQUIRE(digest("abc", 3) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    REQUIRE(digest("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 7) ==
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    REQUIRE(digest(std::string(1000000, 'a'), 999) ==
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    for (size_t n = 0; n < 200; ++n) REQUIRE(digest(std::string(n, 'x'), 1) == digest(std::string(n, 'x'), 64));
+}
+
+TEST_CASE("runtime/sha256: HMAC gives the values in RFC 4231") {
+    REQUIRE(hmac_sha256("Jefe", "what do ya want for nothing?") ==
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    REQUIRE(hmac_sha256(std::string(20, '\xaa'), std::string(50, '\xdd')) ==
+            "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
+    REQUIRE_THROWS_AS(hmac_sha256(std::string(65, 'x'), ""), Error);
+}
+
+TEST_CASE("runtime/exchange: every rank gets what rank 0 has, whoever comes first") {
+    for (bool zero_first : {true, false}) {
+        const int port = free_port();
+        std::vector<std::future<std::string>> ranks;
+        for (int i = 0; i < 4; ++i) {
+            ranks.push_back(start(launch(zero_first ? i : 3 - i, 4, port, "run"), 20));
+            std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        }
+        for (auto& rank : ranks) REQUIRE(rank.get() == "the payload");
+    }
+}
+
+TEST_CASE("runtime/exchange: who has another secret, or belongs to another run, learns nothing and is not counted") {
+    struct Other {
+        int size;
+        const char* run;
+        std::string secret;
+    };
+    for (const Other& other : {Other{2, "a", std::string(32, '1')}, Other{2, "b", kSecret}, Other{3, "a", kSecret}}) {
+        const int port = free_port();
+        auto zero = start(launch(0, 2, port, "a"), 0.5);
+        auto one = start(launch(1, other.size, port, other.run), 0.4, other.secret);
+        REQUIRE(zero.get() == "error: rank 1 did not arrive within 0.5 s");
+        const std::string said = one.get();
+        INFO(said);
+        REQUIRE(contains(said, "error: did not meet rank 0 within 0.4 s"));
+        REQUIRE(contains(said, "did not accept this rank"));
+        REQUIRE(contains(said, "TEON_SECRET"));
+    }
+}
+
+TEST_CASE("runtime/exchange: two processes that claim one rank are an error at once") {
+    const int port = free_port();
+    auto zero = start(launch(0, 3, port), 20);
+    auto one = start(launch(1, 3, port), 1), again = start(launch(1, 3, port), 1);
+    REQUIRE(zero.get() == "error: two processes claim to be rank 1");
+    REQUIRE(contains(one.get() + again.get(), "error: "));  // one of them came first
+}
+
+TEST_CASE("runtime/exchange: silent and talkative strangers keep nobody waiting") {
+    const int port = free_port();
+    auto zero = start(launch(0, 2, port), 20);
+    std::vector<Descriptor> strangers;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (strangers.size() < 150 && std::chrono::steady_clock::now() < deadline)
+        if (Descriptor s = connected("127.0.0.1", port); s >= 0) strangers.push_back(std::move(s));
+    REQUIRE(strangers.size() == 150);
+    const std::string noise(4096, 'x');
+    for (size_t i = 0; i < strangers.size(); i += 2)
+        (void)::send(strangers[i], noise.data(), noise.size(), MSG_NOSIGNAL);
+    auto one = start(launch(1, 2, port), 20);  // less than the strangers would take one after the other
+    REQUIRE(one.get() == "the payload");
+    REQUIRE(zero.get() == "the payload");
+}
+
+TEST_CASE("runtime/exchange: an answer without the proof is no payload") {
+    Listener impostor;
+    auto one = start(launch(1, 2, impostor.port), 1);
+    const Descriptor guest(::accept(impostor.socket, nullptr, nullptr));
+    const std::string answer(500, 'x');
+    REQUIRE(::send(guest, answer.data(), answer.size(), MSG_NOSIGNAL) == 500);
+    REQUIRE(contains(one.get(), "error: did not meet rank 0 within 1 s"));
+}
+
+TEST_CASE("runtime/exchange: rank 0 listens at MASTER_ADDR and nowhere else") {
+    const int port = free_port();
+    Launch l = launch(0, 2, port);
+    l.host = "127.0.0.2";
+    auto zero = start(l, 1);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    bool there = false;
+    while (!there && std::chrono::steady_clock::now() < deadline) there = connected("127.0.0.2", port) >= 0;
+    REQUIRE(there);
+    REQUIRE(connected("127.0.0.1", port) < 0);
+    REQUIRE(contains(zero.get(), "rank 1 did not arrive"));
+}
+
+TEST_CASE("runtime/exchange: what is wrong with MASTER_ADDR and MASTER_PORT is said") {
+    const Listener taken;
+    REQUIRE(contains(start(launch(0, 2, taken.port), 1).get(), "Address already in use; set MASTER_ADDR"));
+    Launch l = launch(0, 2, 1234);
+    l.host = "192.0.2.1";  // kept for documentation: nobody's
+    REQUIRE(contains(start(l, 1).get(), "rank 0 cannot listen at 192.0.2.1:1234: Cannot assign"));
+    l.host = std::string(300, 'x');  // cannot be a name, which needs no network to find out
+    REQUIRE(contains(start(l, 1).get(), "error: MASTER_ADDR xxx"));
+    l.rank = 1;
+    REQUIRE(contains(start(l, 0.2).get(), "did not meet rank 0 within 0.2 s: MASTER_ADDR xxx"));
+    l.host = "";
+    REQUIRE(contains(start(l, 1).get(), "torchrun does not say where rank 0 is: set MASTER_ADDR"));
+    REQUIRE(contains(start(launch(1, 2, free_port()), 0.2).get(), "Connection refused"));
+}
+
+TEST_CASE("runtime/exchange: the secret is made once, and read only from a file that nobody else can read") {
+    struct Restore {  // the environment
+        std::string home = std::getenv("HOME") ? std::getenv("HOME") : "";
+        ~Restore() {
+            ::setenv("HOME", home.c_str(), 1);
+            ::unsetenv("TEON_SECRET");
+        }
+    } restore;
+    const TempDir folder;
+    const std::string file = folder / ".teon_secret";
+    ::setenv("HOME", folder.path().c_str(), 1);
+    ::unsetenv("TEON_SECRET");
+    std::vector<std::future<std::string>> ranks;
+    for (int i = 0; i < 8; ++i) ranks.push_back(std::async(std::launch::async, find_secret));
+    const std::string made = find_secret();
+    for (auto& rank : ranks) REQUIRE(rank.get() == made);
+    struct stat is = {};
+    REQUIRE(::stat(file.c_str(), &is) == 0);
+    REQUIRE((is.st_mode & 0777) == 0600);
+    REQUIRE(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
+
+    ::chmod(file.c_str(), 0640);
+    REQUIRE_THROWS_AS(find_secret(), UsageError);
+    ::chmod(file.c_str(), 0600);
+    std::filesystem::rename(file, folder / "elsewhere");
+    std::filesystem::create_symlink(folder / "elsewhere", file);
+    REQUIRE_THROWS_AS(find_secret(), UsageError);
+    std::filesystem::remove(file);
+    REQUIRE(::mkfifo(file.c_str(), 0600) == 0);  // does not hang
+    REQUIRE_THROWS_AS(find_secret(), UsageError);
+    std::filesystem::remove(file);
+    for (const char* text : {"short", "0123456789abcdef0123456789abcdef0"}) {
+        std::ofstream(file) << text;
+        ::chmod(file.c_str(), 0600);
+        REQUIRE_THROWS_AS(find_secret(), UsageError);
+    }
+    std::ofstream(file) << "0123456789abcdef0123456789abcdef\n";  // as `openssl rand -hex 16` writes it
+    REQUIRE(find_secret() == "0123456789abcdef0123456789abcdef");
+
+    ::setenv("TEON_SECRET", "0123456789ABCDEFfedcba9876543210", 1);
+    REQUIRE(find_secret() == "0123456789ABCDEFfedcba9876543210");
+    ::setenv("TEON_SECRET", "0123456789ABCDEFfedcba987654321", 1);
+    REQUIRE_THROWS_AS(find_secret(), UsageError);
+}

@@ -1,0 +1,571 @@
+#include "runtime/linalg.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <map>
+
+#include "base/integer.h"
+#include "runtime/simt.h"
+#include "test/optim/schedule.h"
+#include "test/oracle/activation.h"
+#include "test/oracle/gemm.h"
+#include "test/support/compare.h"
+#include "test/support/gemm_layout.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+struct Case {
+    int M, N, K;
+    bool trans_a = false, trans_b = false;
+    float alpha = 1.0f, beta = 0.0f;
+    int padding = 0, inner = 1, outer = 1;
+    Epilogue epilogue = Epilogue::none;
+    bool addend = false, search = false, unbiased = false;
+    bool has_aux() const { return epilogue == Epilogue::gelu || epilogue == Epilogue::dgelu; }
+};
+
+// GELU of sums, or sums times its derivative, by the oracle. The tolerance of a sum gets room for one more rounding to
+// T, as a library may take GELU of what it stores.
+template <typename T>
+std::vector<Tracked> gelu_oracle(Epilogue epilogue, std::vector<Tracked> sums, const std::vector<Tracked>& aux) {
+    for (Tracked& x : sums) x.magnitude += kUnitRoundoff<T> / kUnitRoundoff<float> / kSumRoundings * std::abs(x.value);
+    return epilogue == Epilogue::gelu ? gelu_forward(sums) : gelu_backward(aux, sums);
+}
+
+template <typename T, typename TC>
+void check_gemm(const Case& c) {
+    CAPTURE(c.M, c.N, c.K, c.trans_a, c.trans_b, c.alpha, c.beta, c.padding, c.inner, c.outer);
+    CAPTURE(static_cast<int>(c.epilogue), c.addend, name_of(dtype_of<T>), name_of(dtype_of<TC>));
+    Stream stream;
+    Linalg linalg(stream);
+    if (c.search) linalg.search_algorithms({}, nullptr);
+    int batch = c.inner * c.outer;
+    Layout la(c.trans_a ? c.K : c.M, c.trans_a ? c.M : c.K, c.padding, c.inner, c.outer);
+    Layout lb(c.trans_b ? c.N : c.K, c.trans_b ? c.K : c.N, c.padding, c.inner, c.outer);
+    Layout lc(c.M, c.N, c.padding, c.inner, c.outer);
+    Layout lx(c.M, c.N, round_up(c.N, 8) - c.N + 8 * c.padding, 1, 1);
+
+    auto a = random_values<T>(la.size(), 1), b = random_values<T>(lb.size(), 2);
+    auto before = random_values<TC>(lc.size(), 3), addend = random_values<TC>(lc.size(), 4);
+    auto bias = random_values<TC>(c.N, 5);
+    auto bias_grad = random_values<float>(c.M, 6);
+    auto aux = random_values<TC>(lx.size(), 7);
+    if (c.epilogue == Epilogue::gelu) std::fill(aux.begin(), aux.end(), TC(NAN));
+    if (c.beta == 0.0f || c.addend) std::fill(before.begin(), before.end(), TC(NAN));
+    if (c.beta == 0.0f)
+        std::fill(addend.begin(), addend.end(), TC(NAN)), std::fill(bias_grad.begin(), bias_grad.end(), NAN);
+
+    Guarded<T> A(a, stream), B(b, stream);
+    Guarded<TC> C(before, stream), Addend(addend, stream), Bias(bias, stream), Aux(aux, stream);
+    Guarded<float> BiasGrad(bias_grad, stream);
+    Gemm g;
+    g.M = c.M, g.N = c.N, g.K = c.K, g.trans_a = c.trans_a, g.trans_b = c.trans_b, g.alpha = c.alpha, g.beta = c.beta;
+    g.A = la.mat(A.data()), g.B = lb.mat(B.data()), g.C = lc.mat(C.data());
+    g.batch_inner = c.inner, g.batch_outer = c.outer;
+    g.epilogue = c.epilogue;
+    g.bias = c.epilogue == Epilogue::bias_grad ? mat(BiasGrad.data(), c.M) : mat(Bias.data(), c.N);
+    if (c.unbiased) g.bias = {};
+    if (c.addend) g.addend = lc.mat(Addend.data());
+    if (c.has_aux()) g.aux = lx.mat(Aux.data());
+    linalg.gemm(g);
+
+    auto after = C.get();
+    REQUIRE(same_bits(A.get(), a));
+    REQUIRE(same_bits(B.get(), b));
+    REQUIRE(same_bits(lc.blank(after), lc.blank(before)));
+    REQUIRE(same_bits(lx.blank(Aux.get()), lx.blank(aux)));
+    if (c.epilogue != Epilogue::gelu) REQUIRE(same_bits(Aux.get(), aux));
+    const bool biased = (c.epilogue == Epilogue::bias || c.epilogue == Epilogue::gelu) && !c.unbiased;
+    for (int m = 0; m < batch; m++) {
+        auto wide_a = widen<Tracked>(la.take(a, m));
+        auto expected = matmul_oracle(wide_a, widen<Tracked>(lb.take(b, m)), c.M, c.N, c.K, c.trans_a, c.trans_b);
+        auto added = widen<Tracked>(lc.take(c.addend ? addend : before, m));
+        for (int64_t i = 0; i < std::ssize(expected); i++) {
+            expected[i] *= static_cast<double>(c.alpha);
+            if (c.beta != 0.0f) expected[i] += Tracked(c.beta) * added[i];
+            if (biased) expected[i] += Tracked(static_cast<double>(bias[i % c.N]));
+        }
+        if (c.epilogue == Epilogue::gelu) REQUIRE(compare(lx.take(Aux.get(), 0), expected, kSumRoundings));
+        if (c.has_aux()) expected = gelu_oracle<TC>(c.epilogue, expected, widen<Tracked>(lx.take(aux, 0)));
+        REQUIRE(compare(lc.take(after, m), expected, kSumRoundings));
+        if (c.epilogue == Epilogue::bias_grad) {
+            std::vector<Tracked> expected_bias(c.M);
+            for (int j = 0; j < c.M; j++) {
+                if (c.beta != 0.0f) expected_bias[j] = Tracked(c.beta) * Tracked(static_cast<double>(bias_grad[j]));
+                for (int64_t k = 0; k < c.K; k++) expected_bias[j] += wide_a[c.trans_a ? k * c.M + j : j * c.K + k];
+            }
+            REQUIRE(compare(BiasGrad.get(), expected_bias, kSumRoundings));
+        }
+    }
+}
+
+// Every combination of storage types: inputs alike, output alike or float.
+void check_dtypes(const Case& c) {
+    check_gemm<float, float>(c);
+    check_gemm<bf16, bf16>(c);
+    check_gemm<bf16, float>(c);
+    check_gemm<f16, f16>(c);
+    check_gemm<f16, float>(c);
+}
+
+// Runs f with 1, 2 and 3 host threads and demands the same bits.
+template <typename F>
+void check_thread_counts(F f) {
+    struct Restore {
+        int threads = set_simt_threads(1);
+        ~Restore() { set_simt_threads(threads); }
+    } restore;
+    auto expected = f();
+    for (int threads : {2, 3}) {
+        set_simt_threads(threads);
+        REQUIRE(same_bits(f(), expected));
+    }
+}
+
+template <typename F>
+std::string error_of(F f) {
+    try {
+        f();
+    } catch (const Error& e) { return e.what(); }
+    return "no error";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<float> transposed(const std::vector<float>& x, int rows, int columns) {
+    std::vector<float> t(x.size());
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < columns; j++) t[j * rows + i] = x[i * columns + j];
+    }
+    return t;
+}
+
+}  // namespace
+
+TEST_CASE("runtime/linalg: gemm agrees with the oracle for every transposition, odd size and storage type") {
+    for (auto [M, N, K] : {std::array{1, 1, 1}, {1, 33, 31}, {33, 1, 97}, {31, 97, 1}, {97, 31, 33}, {33, 97, 31}}) {
+        for (bool trans_a : {false, true}) {
+            for (bool trans_b : {false, true}) {
+                for (int padding : {0, 7}) {
+                    check_dtypes({.M = M, .N = N, .K = K, .trans_a = trans_a, .trans_b = trans_b, .padding = padding});
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("runtime/linalg: gemm agrees with the oracle across tiles and slices of K") {
+    for (bool trans : {false, true}) {
+        check_dtypes({.M = 300, .N = 270, .K = 130, .trans_a = trans, .trans_b = !trans, .padding = 3});
+        check_dtypes({.M = 65, .N = 140, .K = 1200, .trans_a = trans, .trans_b = trans, .beta = 1.0f});
+        check_gemm<float, float>({.M = 1030, .N = 600, .K = 16, .trans_a = trans, .trans_b = !trans, .padding = 3});
+    }
+}
+
+TEST_CASE("runtime/linalg: gemm scales the product by alpha and adds beta C, which beta = 0 never reads") {
+    for (float alpha : {1.0f, -0.75f}) {
+        for (float beta : {0.0f, 1.0f, -0.5f}) {
+            check_dtypes({.M = 33, .N = 31, .K = 97, .alpha = alpha, .beta = beta, .padding = 5});
+            check_dtypes({.M = 33, .N = 31, .K = 97, .alpha = alpha, .beta = beta, .padding = 5, .addend = true});
+        }
+    }
+}
+
+TEST_CASE("runtime/linalg: gemm covers batches in two levels") {
+    for (auto [inner, outer] : {std::pair{5, 1}, {1, 3}, {3, 2}, {2, 5}}) {
+        Case c{.M = 33, .N = 17, .K = 31, .trans_b = true, .beta = 1.0f, .padding = 3, .inner = inner, .outer = outer};
+        check_dtypes(c);
+        c.padding = 0, c.beta = 0.0f;  // the two levels collapse into one
+        check_dtypes(c);
+        c.addend = true, c.beta = 2.0f;
+        check_dtypes(c);
+    }
+}
+
+namespace {
+
+// A library that proposes several algorithms, on a CPU too.
+struct Proposals {
+    explicit Proposals(const char* count) { ::setenv("CUBLASLT_ALGORITHMS", count, 1); }
+    ~Proposals() { ::unsetenv("CUBLASLT_ALGORITHMS"); }
+};
+
+// Three products, of which the last two are of one kind, each of the second kind adding to C. The bits of both C.
+std::string multiply_thrice(Linalg& linalg, const Stream& stream) {
+    const int n = 64;
+    Guarded<bf16> A(random_values<bf16>(n * n, 1), stream);
+    Guarded<float> fresh(n * n, stream), sum(random_values<float>(n * n, 2), stream);
+    Gemm g{.M = n,
+           .N = n,
+           .K = n,
+           .trans_a = true,
+           .A = mat(A.data(), n),
+           .B = mat(A.data(), n),
+           .C = mat(fresh.data(), n)};
+    linalg.gemm(g);
+    g.C = mat(sum.data(), n), g.beta = 1.0f;
+    linalg.gemm(g);
+    linalg.gemm(g);
+    return bytes_of(fresh.get(), sum.get());
+}
+
+}  // namespace
+
+TEST_CASE("runtime/linalg: the algorithm that a search takes computes the same, whatever is added") {
+    const Proposals several("3");
+    check_dtypes({.M = 72, .N = 136, .K = 264, .trans_b = true, .search = true});
+    check_dtypes({.M = 72, .N = 136, .K = 264, .beta = 1.0f, .inner = 3, .search = true});
+    check_dtypes({.M = 72, .N = 136, .K = 264, .trans_a = true, .beta = 0.5f, .padding = 3, .search = true});
+    check_dtypes({.M = 72, .N = 136, .K = 264, .beta = 2.0f, .addend = true, .search = true});
+}
+
+TEST_CASE("runtime/linalg: each kind of product is searched once, and what is known is not searched") {
+    const Proposals several("3");
+    Stream stream;
+    std::map<std::string, std::string> known;
+    auto search = [&](Linalg& linalg, std::map<std::string, std::string> known) {
+        std::vector<AlgorithmChoice> choices;
+        linalg.search_algorithms(std::move(known), [&](const AlgorithmChoice& c) { choices.push_back(c); });
+        const std::string bits = multiply_thrice(linalg, stream);
+        linalg.search_algorithms({}, nullptr);
+        return std::pair{choices, bits};
+    };
+    Linalg first(stream), second(stream), third(stream);
+    const auto [found, bits] = search(first, {});
+    REQUIRE(found.size() == 2);
+    for (const AlgorithmChoice& c : found) {
+        REQUIRE((c.ms > 0 && c.ms <= c.first_ms));
+        REQUIRE(known.emplace(c.product, c.algorithm).second);
+    }
+    const auto [again, same_bits] = search(second, known);
+    REQUIRE(again.empty());
+    REQUIRE((same_bits == bits));
+
+    // An algorithm that the library no longer proposes is searched again.
+    known.begin()->second = "0.0";
+    const auto [lost, _] = search(third, known);
+    REQUIRE(lost.size() == 1);
+    REQUIRE(lost[0].product == known.begin()->first);
+}
+
+TEST_CASE("runtime/linalg: a batch stride of 0 uses one matrix for all") {
+    Stream stream;
+    Linalg linalg(stream);
+    constexpr int M = 31, N = 33, K = 17, batch = 4;
+    auto a = random_values<float>(M * K, 1), b = random_values<float>(batch * K * N, 2);
+    Guarded<float> A(a, stream), B(b, stream), C(batch * M * N, stream);
+    Gemm g;
+    g.M = M, g.N = N, g.K = K, g.batch_inner = batch;
+    g.A = mat(A.data(), K), g.B = mat(B.data(), N, K * N), g.C = mat(C.data(), N, M * N);
+    linalg.gemm(g);
+    auto c = C.get();
+    for (int i = 0; i < batch; i++) {
+        std::vector<float> bi(b.begin() + i * K * N, b.begin() + (i + 1) * K * N);
+        std::vector<float> ci(c.begin() + i * M * N, c.begin() + (i + 1) * M * N);
+        REQUIRE(compare(ci, matmul_oracle(widen<Tracked>(a), widen<Tracked>(bi), M, N, K), kSumRoundings));
+    }
+}
+
+TEST_CASE("runtime/linalg: the bias epilogue adds a row to every row") {
+    for (auto [M, N] : {std::pair{1, 40}, {31, 8}, {97, 136}, {300, 264}}) {
+        for (float beta : {0.0f, 1.0f}) {
+            Case c{.M = M, .N = N, .K = 32, .trans_b = true, .beta = beta, .epilogue = Epilogue::bias};
+            check_gemm<float, float>(c);
+            check_gemm<bf16, bf16>(c);
+        }
+    }
+    Case odd{.M = 33, .N = 31, .K = 17, .trans_b = true, .padding = 1, .epilogue = Epilogue::bias};
+    check_gemm<float, float>(odd);
+    check_gemm<bf16, bf16>(odd);
+}
+
+TEST_CASE(
+    "runtime/linalg: GELU and its derivative as epilogues agree with the oracle, and what goes into GELU is kept") {
+    for (auto [M, N, K] : {std::array{1, 40, 32}, {31, 8, 24}, {33, 31, 17}, {97, 136, 264}, {70, 136, 600}}) {
+        const float alpha = 1.5f / std::sqrt(static_cast<float>(K));  // where GELU is curved
+        for (Epilogue epilogue : {Epilogue::gelu, Epilogue::dgelu}) {
+            Case c{.M = M, .N = N, .K = K, .alpha = alpha, .epilogue = epilogue};
+            check_dtypes(c);
+            c.trans_b = true, c.padding = 1;
+            check_dtypes(c);
+            c.trans_a = true, c.beta = -0.5f, c.unbiased = true;
+            check_dtypes(c);
+            c.padding = 0, c.addend = true;
+            check_dtypes(c);
+        }
+    }
+    const Proposals several("3");
+    for (Epilogue epilogue : {Epilogue::gelu, Epilogue::dgelu})
+        check_dtypes({.M = 72, .N = 136, .K = 64, .alpha = 0.2f, .epilogue = epilogue, .search = true});
+}
+
+TEST_CASE("runtime/linalg: the bias gradient epilogue accumulates the column sums of dY") {
+    for (auto [M, K] : {std::pair{8, 1}, {40, 31}, {136, 97}, {200, 1025}}) {
+        for (bool trans_a : {true, false}) {
+            for (float beta : {0.0f, 1.0f, -0.5f}) {
+                Case c{.M = M, .N = 24, .K = K, .trans_a = trans_a, .beta = beta, .epilogue = Epilogue::bias_grad};
+                check_gemm<float, float>(c);
+                check_gemm<bf16, float>(c);
+                check_gemm<bf16, bf16>(c);
+            }
+        }
+    }
+}
+
+TEST_CASE("runtime/linalg: a search decides once who computes a symmetric product, and what is known is not searched") {
+    const Proposals several("3");
+    Stream stream;
+    const int n = 64;
+    Guarded<bf16> X(random_values<bf16>(n * n, 1), stream);
+    auto run = [&](std::map<std::string, std::string> known, bool in_place) {
+        std::vector<AlgorithmChoice> choices;
+        Linalg linalg(stream);
+        linalg.search_algorithms(std::move(known), [&](const AlgorithmChoice& c) { choices.push_back(c); });
+        Guarded<bf16> C(std::vector<bf16>(n * n, bf16(2.0f)), stream);
+        Gemm g{.M = n, .N = n, .K = n, .trans_b = true};
+        g.A = g.B = mat(X.data(), n), g.C = mat(C.data(), n), g.symmetric = true;
+        if (in_place) g.beta = 1.0f;
+        linalg.gemm(g);
+        const size_t first = choices.size();
+        linalg.gemm(g);
+        REQUIRE(choices.size() == first);
+        return std::pair{choices, bytes_of(C.get())};
+    };
+    for (bool in_place : {false, true}) {
+        const auto [found, bits] = run({}, in_place);
+        REQUIRE_FALSE(found.empty());
+        std::map<std::string, std::string> known;
+        for (const AlgorithmChoice& c : found) known[c.product] = c.algorithm;
+        const auto [again, same] = run(known, in_place);
+        REQUIRE(again.empty());
+        REQUIRE((same == bits));
+    }
+}
+
+TEST_CASE("runtime/linalg: gemm gives the same bits for any number of threads") {
+    Stream stream;
+    auto run = [&]<typename T, typename TC>(Case c, bool symmetric, T, TC) {
+        Linalg linalg(stream);
+        auto x = random_values<T>(int64_t{c.M} * c.K, 1), w = random_values<T>(int64_t{c.N} * c.K, 2);
+        auto y = random_values<TC>(int64_t{c.M} * c.N, 3);
+        Guarded<T> X(x, stream), W(w, stream);
+        Guarded<TC> C(y, stream), Bias(random_values<TC>(c.N, 4), stream);
+        Guarded<float> BiasGrad(random_values<float>(c.M, 5), stream);
+        Guarded<TC> Aux(random_values<TC>(int64_t{c.M} * round_up(c.N, 8), 6), stream);
+        Gemm g;
+        g.M = c.M, g.N = c.N, g.K = c.K, g.trans_a = c.trans_a, g.trans_b = c.trans_b, g.beta = c.beta;
+        g.A = mat(X.data(), c.trans_a ? c.M : c.K);
+        g.B = symmetric ? g.A : mat(W.data(), c.trans_b ? c.K : c.N);
+        g.C = mat(C.data(), c.N);
+        g.symmetric = symmetric, g.epilogue = c.epilogue;
+        g.bias = c.epilogue == Epilogue::bias_grad ? mat(BiasGrad.data(), c.M) : mat(Bias.data(), c.N);
+        g.aux = mat(Aux.data(), round_up(c.N, 8));
+        linalg.gemm(g);
+        auto all = widen<double>(C.get());
+        for (TC v : Aux.get()) all.push_back(static_cast<float>(v));
+        if (c.epilogue == Epilogue::bias_grad) {
+            for (float v : BiasGrad.get()) all.push_back(v);
+        }
+        return all;
+    };
+    for (Case c : {Case{.M = 7, .N = 9, .K = 65}, Case{.M = 300, .N = 200, .K = 700, .beta = 1.0f},
+                   Case{.M = 301, .N = 203, .K = 64, .epilogue = Epilogue::bias},
+                   Case{.M = 301, .N = 203, .K = 64, .epilogue = Epilogue::gelu},
+                   Case{.M = 301, .N = 203, .K = 64, .epilogue = Epilogue::dgelu},
+                   Case{.M = 129, .N = 140, .K = 500, .trans_a = true, .epilogue = Epilogue::bias_grad}}) {
+        CAPTURE(c.M, c.N, c.K);
+        check_thread_counts([&] { return run(c, false, float{}, float{}); });
+        check_thread_counts([&] { return run(c, false, bf16{}, bf16{}); });
+        check_thread_counts([&] { return run(c, false, bf16{}, float{}); });
+    }
+    Case square{.M = 300, .N = 300, .K = 100, .trans_b = true};
+    check_thread_counts([&] { return run(square, true, float{}, float{}); });
+    check_thread_counts([&] { return run(square, true, bf16{}, bf16{}); });
+}
+
+TEST_CASE("runtime/linalg: gemm allocates nothing once it has seen a shape") {
+    Stream stream;
+    Linalg linalg(stream);
+    Guarded<bf16> A(random_values<bf16>(97 * 600, 1), stream), C(97 * 97, stream);
+    Gemm g;
+    g.M = g.N = 97, g.K = 600, g.trans_b = true;
+    g.A = g.B = mat(A.data(), 600), g.C = mat(C.data(), 97);
+    linalg.gemm(g);
+    size_t bytes = linalg.workspace_bytes(), device = device_bytes_in_use();
+    auto first = C.get();
+    for (int i = 0; i < 3; i++) linalg.gemm(g);
+    REQUIRE(linalg.workspace_bytes() == bytes);
+    REQUIRE(device_bytes_in_use() == device);
+    REQUIRE(same_bits(C.get(), first));
+    REQUIRE(&linalg.stream() == &stream);
+}
+
+TEST_CASE("runtime/linalg: what the library refuses is counted by kind, and nothing that is aligned is") {
+    Stream stream;
+    const int size = 64;
+    Guarded<bf16> memory(random_values<bf16>(3 * size * size, 1), stream);
+    auto refused = [&](int N, int ld, int offset, int calls) {
+        Linalg linalg(stream);
+        Gemm g;
+        g.M = g.K = size, g.N = N;
+        g.A = mat(memory.data(), size), g.B = mat(memory.data() + size * size + offset, ld);
+        g.C = mat(memory.data() + 2 * size * size, ld);
+        for (int i = 0; i < calls; i++) linalg.gemm(g);
+        stream.synchronize();
+        return linalg.refused_kinds();
+    };
+    for (int N : {8, 24, 64}) REQUIRE(refused(N, 64, 0, 2) == 0);
+    if (std::string(backend_name()) != "cpu") return;  // which shapes a GPU's library refuses is its own business
+    const char* before = getenv("CUBLASLT_REFUSE");
+    const std::string restored = before ? before : "";
+    for (const char* when : {"heuristic", "call"}) {
+        setenv("CUBLASLT_REFUSE", when, 1);
+        REQUIRE(refused(8, 64, 0, 2) == 0);
+        REQUIRE(refused(8, 63, 0, 3) == 1);
+        REQUIRE(refused(8, 64, 1, 3) == 1);
+    }
+    before ? setenv("CUBLASLT_REFUSE", restored.c_str(), 1) : unsetenv("CUBLASLT_REFUSE");
+}
+
+TEST_CASE("runtime/linalg: gemm refuses what it cannot do and names it") {
+    Stream stream;
+    Linalg linalg(stream);
+    Buffer<float> memory(64 * 64);
+    Buffer<bf16> half(64 * 64);
+    Gemm good;
+    good.M = good.N = good.K = 8;
+    good.A = good.B = mat(memory.data(), 8), good.C = mat(memory.data() + 1024, 8);
+    auto message = [&](auto change) {
+        Gemm g = good;
+        change(g);
+        return error_of([&] { linalg.gemm(g); });
+    };
+    REQUIRE(contains(message([](Gemm& g) { g.K = 0; }), "8 x 8 x 0"));
+    REQUIRE(contains(message([](Gemm& g) { g.batch_outer = 0; }), "batch"));
+    REQUIRE(contains(message([](Gemm& g) { g.A.data = nullptr; }), "A is null"));
+    REQUIRE(contains(message([](Gemm& g) { g.B.ld = 7; }), "B is 8 x 8 but its row stride (ld) is 7"));
+    REQUIRE(contains(message([](Gemm& g) { g.trans_a = true, g.M = 9; }), "A is 8 x 9"));
+    REQUIRE(contains(message([&](Gemm& g) { g.B = mat(half.data(), 8); }), "B is bf16, expected float"));
+    REQUIRE(contains(message([&](Gemm& g) { g.C = mat(half.data(), 8); }), "C is bf16"));
+    REQUIRE(contains(message([](Gemm& g) { g.symmetric = true, g.N = 7; }), "symmetric"));
+    REQUIRE(contains(message([](Gemm& g) { g.epilogue = Epilogue::bias; }), "bias is null"));
+    REQUIRE(
+        contains(message([&](Gemm& g) { g.epilogue = Epilogue::bias, g.bias = mat(half.data(), 8); }), "bias is bf16"));
+    REQUIRE(contains(message([&](Gemm& g) { g.epilogue = Epilogue::bias, g.bias = g.A, g.batch_inner = 2; }), "batch"));
+    REQUIRE(contains(message([](Gemm& g) { g.epilogue = Epilogue::gelu; }), "aux is null"));
+    REQUIRE(contains(message([&](Gemm& g) { g.epilogue = Epilogue::gelu, g.aux = mat(half.data(), 8); }),
+                     "aux is bf16, expected float"));
+    REQUIRE(contains(message([&](Gemm& g) { g.epilogue = Epilogue::dgelu, g.aux = mat(memory.data() + 2048, 12); }),
+                     "aux has a row stride (ld) of 12, expected a multiple of 8"));
+    REQUIRE(contains(message([&](Gemm& g) { g.addend = mat(half.data(), 8); }), "addend is bf16"));
+    REQUIRE(contains(message([&](Gemm& g) { g.C.data = reinterpret_cast<char*>(g.C.data) + 2; }), "aligned"));
+}
+
+namespace {
+
+// A = U diag(S) Vt, U and V with orthonormal columns, S descending and not negative.
+void check_svd(const std::vector<float>& a, int m, int n) {
+    CAPTURE(m, n);
+    Stream stream;
+    Linalg linalg(stream);
+    int r = std::min(m, n);
+    Guarded<float> A(a, stream), U(m * r, stream), S(r, stream), Vt(r * n, stream);
+    linalg.svd(A.data(), m, n, U.data(), S.data(), Vt.data());
+    auto u = U.get(), s = S.get(), vt = Vt.get();
+    A.get();
+    auto scaled = widen<double>(u);
+    double norm = 0.0;
+    for (int i = 0; i < m * r; i++) scaled[i] *= s[i % r];
+    for (float x : a) norm = std::max(norm, std::abs(static_cast<double>(x)));
+    // Backward stability: errors of some roundoffs of the largest singular value (at most norm * sqrt(m n)), growing
+    // with the number of Householder reflections.
+    double tolerance = 4.0 * kUnitRoundoff<float> * r;
+    REQUIRE(compare(transposed(transposed(a, m, n), n, m), matmul_oracle(scaled, widen<double>(vt), m, n, r),
+                    tolerance * norm * std::sqrt(m * n)));
+    std::vector<double> identity(r * r, 0.0);
+    for (int i = 0; i < r; i++) identity[i * r + i] = 1.0;
+    auto gram = [&](const std::vector<float>& rows, int columns) {
+        auto wide = widen<double>(rows);
+        return matmul_oracle(wide, wide, r, r, columns, false, true);
+    };
+    REQUIRE(compare(gram(transposed(u, m, r), m), identity, 8.0 * kUnitRoundoff<float> * (r + 8)));
+    REQUIRE(compare(gram(vt, n), identity, 8.0 * kUnitRoundoff<float> * (r + 8)));
+    for (int i = 0; i < r; i++) REQUIRE((s[i] >= 0.0f && (i == 0 || s[i] <= s[i - 1])));
+}
+
+std::vector<float> low_rank(int m, int n, int rank) {
+    auto x = matmul_oracle(widen<double>(random_values<float>(m * rank, 1)),
+                           widen<double>(random_values<float>(rank * n, 2)), m, n, rank);
+    return {x.begin(), x.end()};
+}
+
+}  // namespace
+
+TEST_CASE("runtime/linalg: svd reconstructs tall, wide, square and rank-deficient matrices") {
+    for (auto [m, n] : {std::pair{1, 1}, {1, 9}, {9, 1}, {33, 33}, {97, 31}, {31, 97}}) {
+        check_svd(random_values<float>(m * n, 3), m, n);
+        check_svd(low_rank(m, n, std::min({m, n, 3})), m, n);
+        check_svd(std::vector<float>(m * n, 0.0f), m, n);
+    }
+}
+
+TEST_CASE("runtime/linalg: eigh gives ascending eigenvalues and orthonormal rows of eigenvectors") {
+    Stream stream;
+    Linalg linalg(stream);
+    for (int n : {1, 2, 33, 97}) {
+        CAPTURE(n);
+        auto half = random_values<float>(n * n, 1), other = transposed(half, n, n), a = half;
+        for (int i = 0; i < n * n; i++) a[i] = 0.5f * (half[i] + other[i]);
+        Guarded<float> A(a, stream), W(n, stream);
+        linalg.eigh(A.data(), n, W.data());
+        auto q = A.get(), w = W.get();
+        auto scaled = widen<double>(q);
+        for (int i = 0; i < n * n; i++) scaled[i] *= w[i / n];
+        // As for the svd; the largest eigenvalue is near sqrt(2 n).
+        double tolerance = 4.0 * kUnitRoundoff<float> * (n + 8);
+        REQUIRE(
+            compare(a, matmul_oracle(widen<double>(q), scaled, n, n, n, true, false), tolerance * std::sqrt(2.0 * n)));
+        std::vector<double> identity(n * n, 0.0);
+        for (int i = 0; i < n; i++) identity[i * n + i] = 1.0;
+        auto gram = matmul_oracle(widen<double>(q), widen<double>(q), n, n, n, false, true);
+        REQUIRE(compare(std::vector<double>(gram), identity, tolerance));
+        REQUIRE(std::is_sorted(w.begin(), w.end()));
+    }
+}
+
+TEST_CASE("runtime/linalg: svd and eigh refuse NaN and infinity") {
+    Stream stream;
+    Linalg linalg(stream);
+    Buffer<float> U(64), S(8), Vt(64);
+    for (float bad : {NAN, INFINITY, -INFINITY}) {
+        auto a = random_values<float>(64, 1);
+        a[37] = bad;
+        Guarded<float> A(a, stream);
+        REQUIRE(contains(error_of([&] { linalg.svd(A.data(), 8, 8, U.data(), S.data(), Vt.data()); }), "svd: "));
+        REQUIRE(contains(error_of([&] { linalg.eigh(A.data(), 8, S.data()); }), "eigh: "));
+        REQUIRE(same_bits(A.get(), a));
+    }
+}
+
+TEST_CASE("runtime/linalg: svd and eigh give the same bits for any number of threads") {
+    Stream stream;
+    auto a = random_values<float>(97 * 97, 1);
+    check_thread_counts([&] {
+        Linalg linalg(stream);
+        Guarded<float> A(a, stream), U(97 * 97, stream), S(97, stream), Vt(97 * 97, stream);
+        linalg.svd(A.data(), 97, 97, U.data(), S.data(), Vt.data());
+        return U.get();
+    });
+    check_thread_counts([&] {
+        Linalg linalg(stream);
+        Guarded<float> A(a, stream), w(97, stream);
+        linalg.eigh(A.data(), 97, w.data());
+        return A.get();
+    });
+}

@@ -1,0 +1,627 @@
+// What the kernel language promises on both backends. What only the host's runtime does (errors instead of hanging,
+// poison, orders) is in cpu/test_simt_runtime.cpp.
+#include "base/integer.h"
+#include "runtime/simt.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "test/support/compare.h"
+
+#include "base/math.h"
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+constexpr unsigned kFull = 0xffffffffu;
+
+__device__ __forceinline__ int linear_thread() {
+    return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+}
+
+__device__ __forceinline__ int64_t linear_block() {
+    return blockIdx.x + int64_t{gridDim.x} * (blockIdx.y + int64_t{gridDim.y} * blockIdx.z);
+}
+
+__device__ __forceinline__ int64_t global_thread() {
+    return linear_block() * (blockDim.x * blockDim.y * blockDim.z) + linear_thread();
+}
+
+// --- grids and blocks -------------------------------------------------------------------------------------------
+
+__global__ void coordinates_kernel(unsigned* out) {
+    wait_for_earlier_kernels();
+    unsigned* o = out + 6 * global_thread();
+    o[0] = threadIdx.x, o[1] = threadIdx.y, o[2] = threadIdx.z;
+    o[3] = blockIdx.x, o[4] = blockIdx.y, o[5] = blockIdx.z;
+}
+
+// The same with a barrier between reading the coordinates and using them.
+__global__ void coordinates_after_barrier_kernel(unsigned* out) {
+    wait_for_earlier_kernels();
+    __syncthreads();
+    unsigned* o = out + 6 * global_thread();
+    __syncthreads();
+    o[0] = threadIdx.x, o[1] = threadIdx.y, o[2] = threadIdx.z;
+    o[3] = blockIdx.x, o[4] = blockIdx.y, o[5] = blockIdx.z;
+}
+
+template <auto Kernel>
+void check_coordinates(dim3 grid, dim3 block) {
+    CAPTURE(grid.x, grid.y, grid.z, block.x, block.y, block.z);
+    Stream stream;
+    std::vector<unsigned> expected;
+    for (unsigned bz = 0; bz < grid.z; ++bz)
+        for (unsigned by = 0; by < grid.y; ++by)
+            for (unsigned bx = 0; bx < grid.x; ++bx)
+                for (unsigned tz = 0; tz < block.z; ++tz)
+                    for (unsigned ty = 0; ty < block.y; ++ty)
+                        for (unsigned tx = 0; tx < block.x; ++tx)
+                            expected.insert(expected.end(), {tx, ty, tz, bx, by, bz});
+    Guarded<unsigned> out(static_cast<int64_t>(expected.size()), stream);
+    launch<Kernel>({grid, block}, stream, out.data());
+    REQUIRE(same_bits(out.get(), expected));
+}
+
+// --- barriers and shared memory ---------------------------------------------------------------------------------
+
+// Every round, each thread reads what its right neighbour wrote in the same round.
+__global__ void rotate_kernel(int* out, int rounds) {
+    wait_for_earlier_kernels();
+    SHARED(int, values, 1024);
+    const int t = linear_thread(), n = static_cast<int>(blockDim.x);
+    int mine = t;
+    for (int r = 0; r < rounds; ++r) {
+        values[t] = mine;
+        __syncthreads();
+        mine = values[(t + 1) % n];
+        __syncthreads();
+    }
+    out[global_thread()] = mine;
+}
+
+__global__ void dynamic_shared_kernel(int* out, int per_thread) {
+    wait_for_earlier_kernels();
+    DYN_SHARED(int, values);
+    const int t = linear_thread(), n = static_cast<int>(blockDim.x) * per_thread;
+    for (int i = 0; i < per_thread; ++i) values[t * per_thread + i] = t * per_thread + i + static_cast<int>(blockIdx.x);
+    __syncthreads();
+    int sum = 0;
+    for (int i = t; i < n; i += static_cast<int>(blockDim.x)) sum += values[n - 1 - i];
+    out[global_thread()] = sum;
+}
+
+// Threads from `stay` on return before the first barrier; the others count who came.
+__global__ void early_return_kernel(int* out, int stay, int rounds) {
+    wait_for_earlier_kernels();
+    SHARED(int, count, 1);
+    const int t = linear_thread();
+    if (t >= stay) return;
+    if (t == 0) *count = 0;
+    for (int r = 0; r < rounds; ++r) {
+        __syncthreads();
+        atomicAdd(&count[0], 1);
+        __syncthreads();
+    }
+    out[global_thread()] = *count;
+}
+
+// Warps return one after another, and the barriers count those that are left.
+__global__ void thinning_kernel(int* out) {
+    wait_for_earlier_kernels();
+    SHARED(int, count, 32);
+    const int t = linear_thread(), warp = t / 32, warps = static_cast<int>(blockDim.x) / 32;
+    if (t < warps) count[t] = 0;
+    __syncthreads();
+    for (int r = 0; r < warps; ++r) {
+        if (warp < r) return;
+        atomicAdd(&count[r], 1);
+        __syncthreads();
+        if (warp == r && t % 32 == 0) out[linear_block() * warps + r] = count[r];
+    }
+}
+
+// --- shuffles and votes -----------------------------------------------------------------------------------------
+
+enum class Form { index, exclusive_or, up, down };
+
+template <Form form, typename T>
+__global__ void shuffle_kernel(T* out, const T* in, int argument, int width) {
+    wait_for_earlier_kernels();
+    const int64_t i = global_thread();
+    const T x = in[i];
+    T y;
+    if constexpr (form == Form::index) y = __shfl_sync(kFull, x, argument, width);
+    if constexpr (form == Form::exclusive_or) y = __shfl_xor_sync(kFull, x, argument, width);
+    if constexpr (form == Form::up) y = __shfl_up_sync(kFull, x, static_cast<unsigned>(argument), width);
+    if constexpr (form == Form::down) y = __shfl_down_sync(kFull, x, static_cast<unsigned>(argument), width);
+    out[i] = y;
+}
+
+// CUDA's definition, for lane of a warp.
+int source_lane(Form form, int lane, int argument, int width) {
+    const int begin = lane / width * width, end = begin + width;
+    switch (form) {
+        case Form::index:
+            return begin + argument % width;
+        case Form::exclusive_or:
+            return (lane ^ argument) < end ? (lane ^ argument) : lane;
+        case Form::up:
+            return lane - argument >= begin ? lane - argument : lane;
+        case Form::down:
+            return lane + argument < end ? lane + argument : lane;
+    }
+    return -1;
+}
+
+template <Form form, typename T>
+void check_shuffle() {
+    Stream stream;
+    const int n = 96;
+    std::vector<T> in(n);
+    for (int i = 0; i < n; ++i) in[i] = static_cast<T>(3 * i - 40);
+    Guarded<T> device_in(in, stream);
+    for (int width : {1, 2, 4, 8, 16, 32}) {
+        for (int argument = 0; argument < 32; ++argument) {
+            CAPTURE(static_cast<int>(form), width, argument);
+            std::vector<T> expected(n);
+            for (int i = 0; i < n; ++i) expected[i] = in[i / 32 * 32 + source_lane(form, i % 32, argument, width)];
+            Guarded<T> out(n, stream);
+            launch<shuffle_kernel<form, T>>({1, n}, stream, out.data(), device_in.data(), argument, width);
+            REQUIRE(same_bits(out.get(), expected));
+        }
+    }
+}
+
+template <typename T>
+void check_shuffles() {
+    check_shuffle<Form::index, T>();
+    check_shuffle<Form::exclusive_or, T>();
+    check_shuffle<Form::up, T>();
+    check_shuffle<Form::down, T>();
+}
+
+// Each half warp, then each parity, sums up under its own mask, in its own branch and at its own pace.
+__global__ void masks_kernel(int* out) {
+    wait_for_earlier_kernels();
+    const int lane = linear_thread() % 32;
+    const unsigned half = lane < 16 ? 0x0000ffffu : 0xffff0000u;
+    int x = lane;
+    if (lane < 16) {
+        for (int bit = 8; bit > 0; bit /= 2) x += __shfl_xor_sync(half, x, bit);
+    } else {
+        for (int round = 0; round < 3; ++round) __syncwarp(half);
+        for (int bit = 8; bit > 0; bit /= 2) x += __shfl_xor_sync(half, x, bit);
+    }
+    const unsigned parity = lane % 2 == 0 ? 0x55555555u : 0xaaaaaaaau;
+    int y = lane;
+    for (int bit = 16; bit > 1; bit /= 2) y += __shfl_xor_sync(parity, y, bit);
+    out[2 * global_thread()] = x;
+    out[2 * global_thread() + 1] = y;
+}
+
+// Only the first `lanes` lanes of each warp take part, in blocks that need not be whole warps.
+__global__ void partial_warp_kernel(unsigned* out, int lanes) {
+    wait_for_earlier_kernels();
+    const int lane = linear_thread() % 32;
+    const unsigned mask = lanes == 32 ? kFull : (1u << lanes) - 1;
+    if (lane >= lanes) return;
+    out[global_thread()] = __ballot_sync(mask, lane % 3 == 0);
+}
+
+__global__ void votes_kernel(int* out, unsigned predicate) {
+    wait_for_earlier_kernels();
+    const int p = static_cast<int>(predicate >> (linear_thread() % 32) & 1);
+    const unsigned ballot = __ballot_sync(kFull, p);
+    const int any = __any_sync(kFull, p), all = __all_sync(kFull, p);
+    out[global_thread()] = (ballot == predicate) + 2 * (any != 0) + 4 * (all != 0);
+}
+
+// --- reductions -------------------------------------------------------------------------------------------------
+
+// The definition of warp_sum by shuffles, to be equal bit for bit.
+__global__ void warp_reduce_kernel(float* sum, float* by_shuffles, float* max, int* int_sum, int* int_max,
+                                   const float* in, const int* int_in) {
+    wait_for_earlier_kernels();
+    const int64_t i = global_thread();
+    float x = in[i];
+    sum[i] = warp_sum(x);
+    max[i] = warp_max(x);
+    int_sum[i] = warp_sum(int_in[i]);
+    int_max[i] = warp_max(int_in[i]);
+    for (int bit = 16; bit > 0; bit /= 2) x = x + __shfl_xor_sync(kFull, x, bit);
+    by_shuffles[i] = x;
+}
+
+// Several in a row, without barriers of the caller's own.
+__global__ void block_reduce_kernel(float* sum, float* max, int* int_sum, int* int_max, const float* in,
+                                    const int* int_in) {
+    wait_for_earlier_kernels();
+    const int64_t i = global_thread();
+    const float first = block_sum(in[i]), second = block_sum(2.0f * in[i]);
+    sum[i] = second - first;
+    max[i] = block_max(in[i]);
+    int_sum[i] = block_sum(int_in[i]);
+    int_max[i] = block_max(int_in[i]);
+}
+
+// The butterfly over 32 values in float.
+float butterfly(std::vector<float> x) {
+    for (int bit = 16; bit > 0; bit /= 2) {
+        const std::vector<float> before = x;
+        for (int i = 0; i < 32; ++i) x[i] = before[i] + before[i ^ bit];
+    }
+    return x[0];
+}
+
+// --- atomics and intrinsics -------------------------------------------------------------------------------------
+
+struct Totals {
+    double d;
+    unsigned long long ull;
+    float f;
+    int i;
+    unsigned u;
+    int max;
+    unsigned umax;
+    int locked;
+};
+
+// Float sums of small integers are exact in any order.
+__global__ void atomics_kernel(Totals* totals, int* tickets) {
+    wait_for_earlier_kernels();
+    const int64_t i = global_thread();
+    atomicAdd(&totals->d, 0.5);
+    atomicAdd(&totals->ull, (1ull << 33) + 1);
+    atomicAdd(&totals->f, 1.0f);
+    tickets[atomicAdd(&totals->i, 1)] += 1;
+    atomicAdd(&totals->u, 3u);
+    atomicMax(&totals->max, static_cast<int>(i * 7919 % 1009) - 2000);
+    atomicMax(&totals->umax, 0x80000000u + static_cast<unsigned>(i));
+    int seen = totals->locked, old;
+    do {
+        old = seen;
+        seen = atomicCAS(&totals->locked, old, old + 2);
+    } while (seen != old);
+}
+
+__global__ void intrinsics_kernel(float* f, int* i, const float* in) {
+    wait_for_earlier_kernels();
+    f[0] = __ldg(in);
+    f[1] = rsqrtf(4.0f);
+    f[2] = __uint_as_float(__float_as_uint(-1.5f));
+    f[3] = __int_as_float(__float_as_int(2.5f));
+    i[0] = __popc(0xf0f0u), i[1] = __ffs(0), i[2] = __ffs(8), i[3] = __clz(1), i[4] = __clz(0), i[5] = warpSize;
+    i[6] = __popcll(0xf00000000000000full);
+    __threadfence();
+}
+
+// Arguments arrive as the kernel's parameter types.
+__global__ void arguments_kernel(double* out, int64_t wide, float narrow, unsigned char byte, const double* in) {
+    wait_for_earlier_kernels();
+    out[0] = static_cast<double>(wide);
+    out[1] = narrow;
+    out[2] = byte;
+    out[3] = *in;
+}
+
+template <typename A, typename B>
+__global__ void template_kernel(A* out, B value) {
+    wait_for_earlier_kernels();
+    if (global_thread() == 0) *out = static_cast<A>(value);
+}
+
+// --- math -------------------------------------------------------------------------------------------------------
+
+enum class Function { exp, exp2, tanh };
+
+template <Function function>
+__global__ void math_kernel(float* out, const float* in, int64_t n) {
+    wait_for_earlier_kernels();
+    const int64_t i = global_thread();
+    if (i >= n) return;
+    if constexpr (function == Function::exp) out[i] = exp_fast(in[i]);
+    if constexpr (function == Function::exp2) out[i] = exp2_fast(in[i]);
+    if constexpr (function == Function::tanh) out[i] = tanh_fast(in[i]);
+}
+
+template <Function function>
+std::vector<float> evaluate(const std::vector<float>& x) {
+    Stream stream;
+    const int64_t n = static_cast<int64_t>(x.size());
+    Guarded<float> in(x, stream), out(n, stream);
+    launch<math_kernel<function>>({ceil_div(n, 256), 256}, stream, out.data(), in.data(), n);
+    return out.get();
+}
+
+// Every `step`-th float of both signs from `from` to `to` in magnitude.
+std::vector<float> dense(float from, float to, uint32_t step) {
+    std::vector<float> x;
+    for (uint32_t u = float_bits(from); u <= float_bits(to); u += step) {
+        x.push_back(bits_float(u));
+        x.push_back(-bits_float(u));
+    }
+    return x;
+}
+
+double ulp(double y) { return std::ldexp(1.0, std::max(std::ilogb(y), -126) - 23); }
+
+}  // namespace
+
+TEST_CASE("runtime/simt: 1, 2 and 3-dimensional grids and blocks run every thread once, with its coordinates") {
+    for (dim3 block :
+         {dim3(1), dim3(7), dim3(32), dim3(1024), dim3(5, 3), dim3(1, 33), dim3(4, 3, 2), dim3(3, 5, 64)}) {
+        for (dim3 grid : {dim3(1), dim3(5), dim3(3, 2), dim3(2, 1, 3), dim3(1, 4)}) {
+            check_coordinates<coordinates_kernel>(grid, block);
+            check_coordinates<coordinates_after_barrier_kernel>(grid, block);
+        }
+    }
+}
+
+TEST_CASE("runtime/simt: an empty grid does nothing, and an impossible one is refused") {
+    Stream stream;
+    Guarded<unsigned> out(6, stream);
+    launch<coordinates_kernel>({0, 32}, stream, out.data());
+    launch<coordinates_kernel>({dim3(3, 0), 32}, stream, out.data());
+    REQUIRE(same_bits(out.get(), std::vector<unsigned>(6, 0xffffffffu)));
+    REQUIRE_THROWS_AS(launch<coordinates_kernel>({1, 0}, stream, out.data()), Error);
+    REQUIRE_THROWS_AS(launch<coordinates_kernel>({1, 1025}, stream, out.data()), Error);
+    REQUIRE_THROWS_AS(launch<coordinates_kernel>({1, dim3(1, 1, 65)}, stream, out.data()), Error);
+    REQUIRE_THROWS_AS(launch<coordinates_kernel>({-1, 32}, stream, out.data()), Error);
+    REQUIRE_THROWS_AS(launch<coordinates_kernel>({int64_t{1} << 31, 32}, stream, out.data()), Error);
+    REQUIRE_THROWS_AS(launch<coordinates_kernel>({dim3(1, 65536), 32}, stream, out.data()), Error);
+    REQUIRE_THROWS_AS(launch<coordinates_kernel>({1, 32, 228 * 1024}, stream, out.data()), Error);
+    REQUIRE(same_bits(out.get(), std::vector<unsigned>(6, 0xffffffffu)));
+}
+
+TEST_CASE("runtime/simt: barriers order shared memory in blocks of 1 to 1024 threads") {
+    Stream stream;
+    for (int n : {1, 2, 31, 32, 33, 64, 97, 256, 511, 1024}) {
+        CAPTURE(n);
+        const int blocks = 3, rounds = 5;
+        std::vector<int> expected(blocks * n);
+        for (int i = 0; i < blocks * n; ++i) expected[i] = (i % n + rounds) % n;
+        Guarded<int> out(blocks * n, stream);
+        launch<rotate_kernel>({blocks, n}, stream, out.data(), rounds);
+        REQUIRE(same_bits(out.get(), expected));
+    }
+}
+
+TEST_CASE("runtime/simt: dynamic shared memory, beyond 48 KiB too") {
+    Stream stream;
+    for (int per_thread : {1, 7, 60, 150}) {  // 150 * 256 ints are 150 KiB
+        CAPTURE(per_thread);
+        const int threads = 256, blocks = 4, n = threads * per_thread;
+        std::vector<int> expected(blocks * threads);
+        for (int b = 0; b < blocks; ++b)
+            for (int i = 0; i < n; ++i) expected[b * threads + i % threads] += n - 1 - i + b;
+        Guarded<int> out(blocks * threads, stream);
+        launch<dynamic_shared_kernel>({blocks, threads, n * sizeof(int)}, stream, out.data(), per_thread);
+        REQUIRE(same_bits(out.get(), expected));
+    }
+}
+
+TEST_CASE("runtime/simt: threads that have returned are not waited for and not run again") {
+    Stream stream;
+    for (int n : {32, 96, 256}) {
+        for (int stay : {1, 5, 31, 32}) {
+            CAPTURE(n, stay);
+            std::vector<int> expected(n, -1);
+            for (int i = 0; i < stay; ++i) expected[i] = 4 * stay;
+            Guarded<int> out(n, stream);
+            launch<early_return_kernel>({1, n}, stream, out.data(), stay, 4);
+            REQUIRE(same_bits(out.get(), expected));
+        }
+    }
+}
+
+TEST_CASE("runtime/simt: barriers count the threads that are left") {
+    Stream stream;
+    for (int n : {32, 64, 256}) {
+        CAPTURE(n);
+        const int warps = n / 32;
+        std::vector<int> expected(2 * warps);
+        for (int i = 0; i < 2 * warps; ++i) expected[i] = n - i % warps * 32;
+        Guarded<int> out(2 * warps, stream);
+        launch<thinning_kernel>({2, n}, stream, out.data());
+        REQUIRE(same_bits(out.get(), expected));
+    }
+}
+
+TEST_CASE("runtime/simt: shuffles in all forms, widths and 4- and 8-byte types") {
+    SECTION("int") { check_shuffles<int>(); }
+    SECTION("float") { check_shuffles<float>(); }
+    SECTION("double") { check_shuffles<double>(); }
+    SECTION("unsigned long long") { check_shuffles<unsigned long long>(); }
+}
+
+TEST_CASE("runtime/simt: parts of a warp shuffle under masks of their own") {
+    Stream stream;
+    const int n = 64;
+    std::vector<int> expected;
+    for (int i = 0; i < n; ++i) {
+        expected.push_back(i % 32 < 16 ? 120 : 376);
+        expected.push_back(i % 2 == 0 ? 240 : 256);
+    }
+    Guarded<int> out(2 * n, stream);
+    launch<masks_kernel>({1, n}, stream, out.data());
+    REQUIRE(same_bits(out.get(), expected));
+}
+
+TEST_CASE("runtime/simt: partial warps vote under partial masks") {
+    Stream stream;
+    for (int threads : {1, 7, 32, 39, 64}) {
+        const int in_last = threads % 32 == 0 ? 32 : threads % 32;
+        for (int lanes : {1, in_last}) {
+            CAPTURE(threads, lanes);
+            std::vector<unsigned> expected(threads, 0xffffffffu);
+            unsigned ballot = 0;
+            for (int lane = 0; lane < lanes; lane += 3) ballot |= 1u << lane;
+            for (int i = 0; i < threads; ++i)
+                if (i % 32 < lanes) expected[i] = ballot;
+            Guarded<unsigned> out(threads, stream);
+            launch<partial_warp_kernel>({1, threads}, stream, out.data(), lanes);
+            REQUIRE(same_bits(out.get(), expected));
+        }
+    }
+}
+
+TEST_CASE("runtime/simt: ballot, any and all") {
+    Stream stream;
+    for (unsigned predicate : {0u, 1u, 0x80000000u, 0x12345678u, 0xfffffffeu, 0xffffffffu}) {
+        CAPTURE(predicate);
+        const int expected = 1 + 2 * (predicate != 0) + 4 * (predicate == kFull);
+        Guarded<int> out(64, stream);
+        launch<votes_kernel>({1, 64}, stream, out.data(), predicate);
+        REQUIRE(same_bits(out.get(), std::vector<int>(64, expected)));
+    }
+}
+
+TEST_CASE("runtime/simt: warp_sum and warp_max equal the butterfly of shuffles bit for bit") {
+    Stream stream;
+    const int threads = 128, blocks = 5, n = threads * blocks;
+    const std::vector<float> x = random_values<float>(n, 1);
+    std::vector<int> ints = random_ints(n, 2, 2000001);
+    for (int& i : ints) i -= 1000000;
+    std::vector<float> sum(n), max(n);
+    std::vector<int> int_sum(n), int_max(n);
+    for (int i = 0; i < n; ++i) {
+        const int w = i / 32 * 32;
+        sum[i] = butterfly({x.begin() + w, x.begin() + w + 32});
+        max[i] = *std::max_element(x.begin() + w, x.begin() + w + 32);
+        int_sum[i] = std::accumulate(ints.begin() + w, ints.begin() + w + 32, 0);
+        int_max[i] = *std::max_element(ints.begin() + w, ints.begin() + w + 32);
+    }
+    Guarded<float> in(x, stream), out_sum(n, stream), out_shuffles(n, stream), out_max(n, stream);
+    Guarded<int> int_in(ints, stream), out_int_sum(n, stream), out_int_max(n, stream);
+    launch<warp_reduce_kernel>({blocks, threads}, stream, out_sum.data(), out_shuffles.data(), out_max.data(),
+                               out_int_sum.data(), out_int_max.data(), in.data(), int_in.data());
+    REQUIRE(same_bits(out_shuffles.get(), sum));
+    REQUIRE(same_bits(out_sum.get(), sum));
+    REQUIRE(same_bits(out_max.get(), max));
+    REQUIRE(same_bits(out_int_sum.get(), int_sum));
+    REQUIRE(same_bits(out_int_max.get(), int_max));
+}
+
+TEST_CASE("runtime/simt: block_sum and block_max reduce warps, then their results, for all block sizes") {
+    Stream stream;
+    for (int threads = 32; threads <= 1024; threads += 32) {
+        CAPTURE(threads);
+        const int blocks = 2, n = threads * blocks;
+        const std::vector<float> x = random_values<float>(n, 3);
+        const std::vector<int> ints = random_ints(n, 4, 100000);
+        std::vector<float> sum(n), max(n);
+        std::vector<int> int_sum(n), int_max(n);
+        for (int b = 0; b < n; b += threads) {
+            std::vector<float> per_warp(32);
+            for (int w = 0; w < threads; w += 32)
+                per_warp[w / 32] = butterfly({x.begin() + b + w, x.begin() + b + w + 32});
+            for (int i = b; i < b + threads; ++i) {
+                sum[i] = butterfly(per_warp);  // doubling is exact, so that the difference is the first sum again
+                max[i] = *std::max_element(x.begin() + b, x.begin() + b + threads);
+                int_sum[i] = std::accumulate(ints.begin() + b, ints.begin() + b + threads, 0);
+                int_max[i] = *std::max_element(ints.begin() + b, ints.begin() + b + threads);
+            }
+        }
+        Guarded<float> in(x, stream), out_sum(n, stream), out_max(n, stream);
+        Guarded<int> int_in(ints, stream), out_int_sum(n, stream), out_int_max(n, stream);
+        launch<block_reduce_kernel>({blocks, threads}, stream, out_sum.data(), out_max.data(), out_int_sum.data(),
+                                    out_int_max.data(), in.data(), int_in.data());
+        REQUIRE(same_bits(out_sum.get(), sum));
+        REQUIRE(same_bits(out_max.get(), max));
+        REQUIRE(same_bits(out_int_sum.get(), int_sum));
+        REQUIRE(same_bits(out_int_max.get(), int_max));
+    }
+}
+
+TEST_CASE("runtime/simt: atomics lose nothing over many blocks and threads") {
+    Stream stream;
+    const int blocks = 300, threads = 160, n = blocks * threads;
+    Totals start{};
+    start.max = -1000000;
+    Guarded<Totals> totals(std::vector<Totals>{start}, stream);
+    Guarded<int> tickets(std::vector<int>(n, 0), stream);
+    launch<atomics_kernel>({blocks, threads}, stream, totals.data(), tickets.data());
+    const Totals t = totals.get()[0];
+    REQUIRE(t.d == 0.5 * n);
+    REQUIRE(t.ull == ((1ull << 33) + 1) * n);
+    REQUIRE(t.f == static_cast<float>(n));
+    REQUIRE(t.i == n);
+    REQUIRE(t.u == 3u * n);
+    REQUIRE(t.max == 1008 - 2000);
+    REQUIRE(t.umax == 0x80000000u + n - 1);
+    REQUIRE(t.locked == 2 * n);
+    REQUIRE(same_bits(tickets.get(), std::vector<int>(n, 1)));  // atomicAdd returned each old value once
+}
+
+TEST_CASE("runtime/simt: bit intrinsics") {
+    Stream stream;
+    Guarded<float> in(std::vector<float>{7.0f}, stream), f(4, stream);
+    Guarded<int> i(7, stream);
+    launch<intrinsics_kernel>({1, 1}, stream, f.data(), i.data(), in.data());
+    REQUIRE(same_bits(f.get(), std::vector<float>{7.0f, 0.5f, -1.5f, 2.5f}));
+    REQUIRE(same_bits(i.get(), std::vector<int>{8, 0, 4, 31, 32, 32, 8}));
+}
+
+TEST_CASE("runtime/simt: arguments are converted to the kernel's parameter types") {
+    Stream stream;
+    Guarded<double> in(std::vector<double>{0.25}, stream), out(4, stream);
+    launch<arguments_kernel>({1, 1}, stream, out.data(), 1 << 30, 0.5, 65, in.data());
+    REQUIRE(same_bits(out.get(), std::vector<double>{1073741824.0, 0.5, 65.0, 0.25}));
+    Guarded<float> one(1, stream);
+    launch<template_kernel<float, int>>({2, 32}, stream, one.data(), int64_t{3});
+    REQUIRE(one.get()[0] == 3.0f);
+}
+
+TEST_CASE("runtime/math: exp_fast and exp2_fast over all magnitudes of normal results") {
+    // The host promises 2 ulp. The GPU's __expf is 2 + floor(|1.173 x|) ulp and its exp2f 2 ulp (CUDA C++ Programming
+    // Guide, mathematical functions); both flush subnormal results.
+    const bool host = std::string(backend_name()) == "cpu";
+    const auto check = [&](const std::vector<float>& x, const std::vector<float>& y, auto reference, auto ulps) {
+        for (size_t i = 0; i < x.size(); ++i) {
+            const double expected = reference(static_cast<double>(x[i]));
+            if (expected < 0x1p-126 || expected > 0x1.fffffep127) continue;
+            const double error = std::abs(y[i] - expected) / ulp(expected);
+            if (!(error <= ulps(x[i]))) FAIL("f(" << x[i] << ") = " << y[i] << ", off by " << error << " ulp");
+        }
+    };
+    const std::vector<float> x = dense(1e-10f, 89.0f, 97), x2 = dense(1e-10f, 129.0f, 97);
+    check(
+        x, evaluate<Function::exp>(x), [](double v) { return std::exp(v); },
+        [&](float v) { return host ? 2.0 : 3.0 + std::floor(std::abs(1.173 * v)); });
+    check(
+        x2, evaluate<Function::exp2>(x2), [](double v) { return std::exp2(v); }, [](float) { return 2.0; });
+}
+
+TEST_CASE("runtime/math: exp_fast and exp2_fast at the ends of the range") {
+    const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+    const float huge = std::numeric_limits<float>::max();
+    const std::vector<float> x = {-inf, -huge, -1000.0f, -200.0f, inf, huge, 1000.0f, 200.0f, 0.0f, -0.0f};
+    const std::vector<float> expected = {0, 0, 0, 0, inf, inf, inf, inf, 1, 1};
+    REQUIRE(same_bits(evaluate<Function::exp>(x), expected));
+    REQUIRE(same_bits(evaluate<Function::exp2>(x), expected));
+    for (float y : evaluate<Function::exp>({nan, -nan})) REQUIRE(std::isnan(y));
+    for (float y : evaluate<Function::exp2>({nan, -nan})) REQUIRE(std::isnan(y));
+    // Where the result is subnormal it is right to half a step of subnormals, or flushed.
+    for (const float v : {-87.5f, -90.0f, -95.0f, -100.0f, -103.0f, -103.9f, -104.0f, -110.0f}) {
+        const float y = evaluate<Function::exp>({v})[0];
+        REQUIRE((y == 0.0f || std::abs(y - std::exp(static_cast<double>(v))) <= 0x1p-149));
+    }
+}
+
+TEST_CASE("runtime/math: tanh_fast is within 2e-7, saturates and lets NaN through") {
+    const std::vector<float> x = dense(1e-10f, 30.0f, 97);
+    const std::vector<float> y = evaluate<Function::tanh>(x);
+    for (size_t i = 0; i < x.size(); ++i) {
+        const double expected = std::tanh(static_cast<double>(x[i])), error = std::abs(y[i] - expected);
+        if (!(error <= 2e-7) || !(error <= 4 * ulp(expected)))
+            FAIL("tanh(" << x[i] << ") = " << y[i] << ", off by " << error);
+    }
+    const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+    REQUIRE(same_bits(evaluate<Function::tanh>({inf, -inf, 100.0f, -100.0f, 0.0f, 3e38f}),
+                      std::vector<float>{1, -1, 1, -1, 0, 1}));
+    for (float v : evaluate<Function::tanh>({nan, -nan})) REQUIRE(std::isnan(v));
+}

@@ -1,0 +1,199 @@
+#include "runtime/symmetric_product.h"
+
+#include "test/optim/schedule.h"
+#include "test/oracle/gemm.h"
+#include "test/support/compare.h"
+#include "test/support/gemm_layout.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+// X X^T, or X^T X if trans, of n x n. own: by symmetric_product, else by gemm.
+struct SymmetricCase {
+    int n, K, batch = 1;
+    bool trans = false;
+    float beta = 0.0f;
+    int padding = 1;
+    bool own = false, addend = false;
+    float alpha = 1.0f;
+};
+
+// A batch of symmetric matrices.
+template <typename T>
+std::vector<T> symmetric_values(const Layout& layout, uint64_t seed) {
+    auto x = random_values<T>(layout.size(), seed);
+    for (int m = 0; m < layout.inner * layout.outer; m++) {
+        T* first = x.data() + layout.matrix(m);
+        for (int64_t i = 0; i < layout.rows; i++) {
+            for (int64_t j = 0; j < i; j++) first[j * layout.ld + i] = first[i * layout.ld + j];
+        }
+    }
+    return x;
+}
+
+template <typename T, typename TC>
+void check_symmetric(const SymmetricCase& s) {
+    CAPTURE(s.n, s.K, s.batch, s.trans, s.beta, s.padding, s.own, s.addend, s.alpha);
+    CAPTURE(name_of(dtype_of<T>), name_of(dtype_of<TC>));
+    Stream stream;
+    Linalg linalg(stream);
+    const int n = s.n, K = s.K;
+    Layout lx(s.trans ? K : n, s.trans ? n : K, s.padding, s.batch, 1), lc(n, n, 5 * s.padding, s.batch, 1);
+    auto x = random_values<T>(lx.size(), 1);
+    auto before = symmetric_values<TC>(lc, 2), addend = symmetric_values<TC>(lc, 3);
+    if (s.beta == 0.0f || s.addend) std::fill(before.begin(), before.end(), TC(NAN));
+    if (s.beta == 0.0f) std::fill(addend.begin(), addend.end(), TC(NAN));
+    Guarded<T> X(x, stream);
+    Guarded<TC> C(before, stream), Addend(addend, stream);
+    Gemm g;
+    g.M = g.N = n, g.K = K, g.trans_a = s.trans, g.trans_b = !s.trans, g.alpha = s.alpha, g.beta = s.beta;
+    g.A = g.B = lx.mat(X.data()), g.C = lc.mat(C.data());
+    g.batch_inner = s.batch;
+    g.symmetric = true;
+    if (s.addend) g.addend = lc.mat(Addend.data());
+    if (s.own) {
+        symmetric_product(g, s.addend ? g.addend : g.C, stream);
+    } else {
+        linalg.gemm(g);
+    }
+    auto after = C.get();
+    REQUIRE(same_bits(lc.blank(after), lc.blank(before)));
+    for (int m = 0; m < s.batch; m++) {
+        auto wide = widen<Tracked>(lx.take(x, m));
+        auto expected = matmul_oracle(wide, wide, n, n, K, s.trans, !s.trans);
+        auto added = widen<Tracked>(lc.take(s.addend ? addend : before, m));
+        for (size_t i = 0; i < expected.size(); i++) {
+            expected[i] *= static_cast<double>(s.alpha);
+            if (s.beta != 0.0f) expected[i] += Tracked(s.beta) * added[i];
+        }
+        auto c = lc.take(after, m);
+        // The diagonal sums squares: K terms of one sign, whose roundings do not average out against their sum.
+        REQUIRE(compare(c, expected, kSumRoundings + 0.02 * K));
+        auto mirrored = c;
+        for (int64_t i = 0; i < n; i++) {
+            for (int64_t j = 0; j < n; j++) mirrored[j * n + i] = c[i * n + j];
+        }
+        REQUIRE(same_bits(c, mirrored));
+    }
+}
+
+// A B for an A and a B that commute, of small integers: every sum is exact, and A B as symmetric as A A.
+void check_powers(int n) {
+    CAPTURE(n);
+    Stream stream;
+    std::vector<bf16> a(static_cast<size_t>(n) * n, bf16(0.0f));
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t j : {i * 5 % n, i * 11 % n}) a[i * n + j] = a[j * n + i] = bf16(i % 2 == 0 ? 1.0f : -1.0f);
+    }
+    const auto square = matmul_oracle(widen<double>(a), widen<double>(a), n, n, n);
+    const auto cube = matmul_oracle(square, widen<double>(a), n, n, n);
+    std::vector<bf16> b;
+    for (double v : square) b.push_back(bf16(static_cast<float>(v)));
+    Guarded<bf16> A(a, stream), B(b, stream), C(std::ssize(a), stream);
+    Gemm g{.M = n, .N = n, .K = n, .trans_b = true};
+    g.A = mat(A.data(), n), g.B = mat(B.data(), n), g.C = mat(C.data(), n), g.symmetric = true;
+    symmetric_product(g, g.C, stream);
+    REQUIRE(compare(C.get(), cube, 0.0));
+}
+
+}  // namespace
+
+TEST_CASE("runtime/linalg: a symmetric product equals the full one and is mirrored exactly") {
+    for (int n : {1, 33, 97, 128, 259, 600}) {
+        for (bool trans : {false, true}) {
+            for (float beta : {0.0f, 0.5f}) {
+                const SymmetricCase s{.n = n, .K = 40, .batch = n < 200 ? 3 : 1, .trans = trans, .beta = beta};
+                check_symmetric<float, float>(s);
+                check_symmetric<bf16, bf16>(s);
+                check_symmetric<f16, f16>(s);
+                check_symmetric<bf16, float>(s);
+            }
+        }
+    }
+    check_symmetric<float, float>({.n = 260, .K = 256, .batch = 3, .trans = true, .beta = 0.5f});  // split on a CPU
+    check_symmetric<bf16, bf16>({.n = 259, .K = 300, .beta = 1.0f});
+    check_symmetric<bf16, bf16>({.n = 136, .K = 72, .beta = 0.5f, .padding = 8});  // by our own kernel, if unkind
+    check_symmetric<bf16, bf16>({.n = 1100, .K = 1024, .beta = 1.0f});  // large enough to be split on every backend
+}
+
+TEST_CASE("runtime/symmetric_product: equals the full product and is mirrored exactly, whatever the sizes") {
+    auto check = [](SymmetricCase s) {
+        s.own = true;
+        check_symmetric<bf16, bf16>(s);
+        check_symmetric<f16, f16>(s);
+    };
+    for (auto [n, K] : {std::pair{8, 8}, {128, 64}, {136, 72}, {264, 200}, {384, 40}}) {
+        for (bool trans : {false, true}) {
+            check({.n = n, .K = K, .trans = trans, .padding = 0});
+            check({.n = n, .K = K, .trans = trans, .beta = -0.5f, .padding = 8, .alpha = 3.0f});
+        }
+    }
+    check({.n = 72, .K = 31, .trans = true, .padding = 8});  // any depth where rows are summed over
+    for (bool trans : {false, true}) {
+        check({.n = 200, .K = 72, .batch = 3, .trans = trans, .beta = 1.0f, .padding = 16, .addend = true});
+        check({.n = 24, .K = 136, .batch = 5, .trans = trans, .padding = 0, .addend = true});
+    }
+}
+
+TEST_CASE("runtime/symmetric_product: powers of a matrix are exact where integers are") {
+    for (int n : {40, 128, 200}) check_powers(n);
+}
+
+TEST_CASE("runtime/symmetric_product: what is not symmetric before it is rounded is so afterwards") {
+    Stream stream;
+    const int n = 200, K = 72;
+    Guarded<f16> A(random_values<f16>(n * K, 1), stream), B(random_values<f16>(n * K, 2), stream), C(n * n, stream);
+    Gemm g{.M = n, .N = n, .K = K, .trans_b = true};
+    g.A = mat(A.data(), K), g.B = mat(B.data(), K), g.C = mat(C.data(), n), g.symmetric = true;
+    symmetric_product(g, g.C, stream);
+    const auto c = C.get();
+    auto mirrored = c;
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t j = 0; j < n; j++) mirrored[j * n + i] = c[i * n + j];
+    }
+    REQUIRE(same_bits(c, mirrored));
+}
+
+TEST_CASE("runtime/symmetric_product: the same bits under every schedule") {
+    Stream stream;
+    const int n = 136, K = 136;
+    Guarded<bf16> X(random_values<bf16>(n * K, 1), stream);
+    REQUIRE(same_under_all_schedules([&] {
+        Guarded<bf16> C(n * n, stream);
+        Gemm g{.M = n, .N = n, .K = K, .trans_b = true};
+        g.A = g.B = mat(X.data(), K), g.C = mat(C.data(), n), g.symmetric = true;
+        symmetric_product(g, g.C, stream);
+        return bytes_of(C.get());
+    }));
+}
+
+TEST_CASE("runtime/symmetric_product: what it does not do is left to the library, and where it pays is a rule") {
+    alignas(16) static bf16 memory[64 * 64];
+    Gemm good{.M = 64, .N = 64, .K = 64, .trans_b = true};
+    good.A = good.B = good.C = mat(memory, 64), good.symmetric = true;
+    auto supported = [&](auto change) {
+        Gemm g = good;
+        change(g);
+        return symmetric_product_supports(g, g.C);
+    };
+    REQUIRE(supported([](Gemm&) {}));
+    REQUIRE(supported([](Gemm& g) { g.trans_a = true, g.trans_b = false, g.K = 63; }));
+    REQUIRE_FALSE(supported([](Gemm& g) { g.symmetric = false; }));
+    REQUIRE_FALSE(supported([](Gemm& g) { g.trans_a = true; }));
+    REQUIRE_FALSE(supported([](Gemm& g) { g.K = 63; }));
+    REQUIRE_FALSE(supported([](Gemm& g) { g.M = g.N = 63; }));
+    REQUIRE_FALSE(supported([](Gemm& g) { g.A.ld = 65; }));
+    REQUIRE_FALSE(supported([](Gemm& g) { g.batch_inner = 2, g.C.stride_inner = 65; }));
+    REQUIRE_FALSE(supported([](Gemm& g) { g.B.data = memory + 1; }));
+    REQUIRE_FALSE(supported([](Gemm& g) { g.C.dtype = DType::f32; }));
+    REQUIRE_FALSE(supported([](Gemm& g) { g.A.dtype = g.B.dtype = g.C.dtype = DType::f32; }));
+    // GPT-2 124M's stacks on 132 multiprocessors; one matrix alone leaves most of them without a tile.
+    REQUIRE(symmetric_product_pays(768, 18, 132));
+    REQUIRE(symmetric_product_pays(768, 12, 132));
+    REQUIRE_FALSE(symmetric_product_pays(768, 1, 132));
+    REQUIRE(symmetric_product_pays(4096, 1, 132));
+}

@@ -1,0 +1,275 @@
+// Each instruction against the figures of the PTX manual (PTX ISA, "Matrix fragments for mma.m16n8k16", "ldmatrix",
+// "cp.async"), which number the elements of a fragment and say for each of them which thread holds it.
+#include "runtime/tensor_core.h"
+
+#include "test/support/compare.h"
+#include "test/support/copy_pipeline.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+// ---- ldmatrix -----------------------------------------------------------------------------------
+
+// rows (32, 8): row i of matrix m is rows[8 m + i], which lies in shared memory at place[8 m + i]. out (32 lanes, 4).
+template <bool TRANS>
+__global__ void ldmatrix_kernel(uint32_t* out, const bf16* rows, const int* place) {
+    wait_for_earlier_kernels();
+    SHARED(bf16, memory, 64 * 8);
+    const int lane = static_cast<int>(threadIdx.x);
+    for (int j = 0; j < 8; j++) memory[place[lane] * 8 + j] = rows[lane * 8 + j];
+    __syncthreads();
+    uint32_t r[4];
+    if constexpr (TRANS) {
+        ldmatrix_x4_trans(r, SharedAddress(memory + place[lane] * 8));
+    } else {
+        ldmatrix_x4(r, SharedAddress(memory + place[lane] * 8));
+    }
+    for (int i = 0; i < 4; i++) out[lane * 4 + i] = r[i];
+}
+
+std::vector<bf16> numbered(int n) {
+    std::vector<bf16> x(n);
+    for (int i = 0; i < n; i++) x[i].bits = static_cast<uint16_t>(0x1000 + i);
+    return x;
+}
+
+std::vector<uint32_t> run_ldmatrix(bool trans) {
+    Stream stream;
+    const std::vector<bf16> rows = numbered(32 * 8);
+    std::vector<int> place(32);
+    for (int i = 0; i < 32; i++) place[i] = (i * 37 + 11) % 64;  // anywhere, each somewhere else
+    Guarded<bf16> on_device(rows, stream);
+    Guarded<int> places(place, stream);
+    Guarded<uint32_t> out(32 * 4, stream);
+    if (trans) {
+        launch<ldmatrix_kernel<true>>({1, 32}, stream, out.data(), on_device.data(), places.data());
+    } else {
+        launch<ldmatrix_kernel<false>>({1, 32}, stream, out.data(), on_device.data(), places.data());
+    }
+    return out.get();
+}
+
+// ---- mma ----------------------------------------------------------------------------------------
+
+// The manual's element i of a fragment, 0 <= i < 8, 4, 4 for A, B, D: its row and column for a lane.
+struct Place {
+    int row, column;
+};
+Place place_a(int lane, int i) {
+    const int group = lane / 4, thread = lane % 4;
+    const bool upper = (i >= 0 && i < 2) || (i >= 4 && i < 6);
+    return {upper ? group : group + 8, i < 4 ? thread * 2 + (i & 1) : thread * 2 + (i & 1) + 8};
+}
+Place place_b(int lane, int i) { return {i < 2 ? lane % 4 * 2 + (i & 1) : lane % 4 * 2 + (i & 1) + 8, lane / 4}; }
+Place place_d(int lane, int i) { return {i < 2 ? lane / 4 : lane / 4 + 8, lane % 4 * 2 + (i & 1)}; }
+
+// Fragments as they lie in registers: a (32, 4), b (32, 2), d (32, 4).
+template <typename T>
+__global__ void mma_kernel(float* d, const uint32_t* a, const uint32_t* b) {
+    wait_for_earlier_kernels();
+    const int lane = static_cast<int>(threadIdx.x);
+    uint32_t left[4];
+    float sum[4];
+    for (int i = 0; i < 4; i++) left[i] = a[lane * 4 + i], sum[i] = d[lane * 4 + i];
+    mma_m16n8k16<T>(sum, left, b[lane * 2], b[lane * 2 + 1]);
+    for (int i = 0; i < 4; i++) d[lane * 4 + i] = sum[i];
+}
+
+// D + A B for A (16, 16), B (16, 8), D (16, 8), through fragments.
+template <typename T = bf16>
+std::vector<float> run_mma(const std::vector<float>& A, const std::vector<float>& B, const std::vector<float>& D) {
+    std::vector<uint32_t> a(32 * 4), b(32 * 2);
+    std::vector<float> d(32 * 4);
+    for (int lane = 0; lane < 32; lane++) {
+        for (int i = 0; i < 8; i++) {
+            const Place p = place_a(lane, i);
+            a[lane * 4 + i / 2] |= uint32_t{T(A[p.row * 16 + p.column]).bits} << 16 * (i % 2);
+        }
+        for (int i = 0; i < 4; i++) {
+            const Place pb = place_b(lane, i), pd = place_d(lane, i);
+            b[lane * 2 + i / 2] |= uint32_t{T(B[pb.row * 8 + pb.column]).bits} << 16 * (i % 2);
+            d[lane * 4 + i] = D[pd.row * 8 + pd.column];
+        }
+    }
+    Stream stream;
+    Guarded<uint32_t> on_a(a, stream), on_b(b, stream);
+    Guarded<float> on_d(d, stream);
+    launch<mma_kernel<T>>({1, 32}, stream, on_d.data(), on_a.data(), on_b.data());
+    const std::vector<float> fragments = on_d.get();
+    std::vector<float> result(16 * 8, std::numeric_limits<float>::quiet_NaN());
+    for (int lane = 0; lane < 32; lane++) {
+        for (int i = 0; i < 4; i++) {
+            const Place p = place_d(lane, i);
+            result[p.row * 8 + p.column] = fragments[lane * 4 + i];
+        }
+    }
+    return result;
+}
+
+std::vector<double> product(const std::vector<float>& A, const std::vector<float>& B, const std::vector<float>& D) {
+    std::vector<double> sum(D.begin(), D.end());
+    for (int i = 0; i < 16; i++) {
+        for (int j = 0; j < 8; j++) {
+            for (int k = 0; k < 16; k++) sum[i * 8 + j] += static_cast<double>(A[i * 16 + k]) * B[k * 8 + j];
+        }
+    }
+    return sum;
+}
+
+std::vector<float> integers(int n, uint64_t seed) {
+    std::vector<float> x;
+    for (int v : random_ints(n, seed, 17)) x.push_back(static_cast<float>(v - 8));
+    return x;
+}
+
+template <typename T>
+__global__ void pack_kernel(uint32_t* packed, const float* x, int pairs) {
+    wait_for_earlier_kernels();
+    const int i = static_cast<int>(threadIdx.x);
+    if (i < pairs) packed[i] = pack<T>(x[2 * i], x[2 * i + 1]);
+}
+
+template <typename T>
+void packs() {
+    std::vector<float> x = random_values<float>(40, 8, 100.0);
+    for (float v :
+         {0.0f, -0.0f, 1.00390625f, 1.01171875f, 3.4e38f, 1e-40f, std::numeric_limits<float>::infinity(), -2.0f})
+        x.push_back(v);
+    Stream stream;
+    Guarded<float> in(x, stream);
+    Guarded<uint32_t> out(std::ssize(x) / 2, stream);
+    launch<pack_kernel<T>>({1, 32}, stream, out.data(), in.data(), static_cast<int>(x.size() / 2));
+    const std::vector<uint32_t> packed = out.get();
+    for (size_t i = 0; i < packed.size(); i++) {
+        INFO(x[2 * i] << " " << x[2 * i + 1]);
+        REQUIRE((packed[i] & 0xffffu) == T(x[2 * i]).bits);
+        REQUIRE((packed[i] >> 16) == T(x[2 * i + 1]).bits);
+    }
+}
+
+// ---- cp_async -----------------------------------------------------------------------------------
+
+// out (64 threads, BYTES): what thread i copied, if i < count; thread i reads what thread i ^ 33 copied.
+template <int BYTES>
+__global__ void copy_kernel(unsigned char* out, const unsigned char* in, int count) {
+    wait_for_earlier_kernels();
+    SHARED(unsigned char, memory, 64 * BYTES);
+    const int i = static_cast<int>(threadIdx.x), other = i ^ 33;
+    cp_async<BYTES>(memory + i * BYTES, in + i * BYTES, i < count);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    for (int j = 0; j < BYTES; j++) out[other * BYTES + j] = memory[other * BYTES + j];
+}
+
+template <int BYTES>
+void copies(int count) {
+    INFO(BYTES << " bytes, " << count << " threads");
+    Stream stream;
+    std::vector<unsigned char> in(64 * BYTES);
+    for (size_t i = 0; i < in.size(); i++) in[i] = static_cast<unsigned char>(i * 7 + 1);
+    Guarded<unsigned char> on_device(in, stream), out(64 * BYTES, stream);
+    launch<copy_kernel<BYTES>>({1, 64}, stream, out.data(), on_device.data(), count);
+    std::fill(in.begin() + count * BYTES, in.end(), static_cast<unsigned char>(0));
+    REQUIRE(same_bits(out.get(), in));
+}
+
+}  // namespace
+
+TEST_CASE("runtime/tensor_core: ldmatrix gives lane l elements 2 (l % 4) and the next of row l / 4 of each matrix") {
+    const std::vector<bf16> rows = numbered(32 * 8);
+    const std::vector<uint32_t> r = run_ldmatrix(false);
+    for (int lane = 0; lane < 32; lane++) {
+        for (int m = 0; m < 4; m++) {
+            INFO("lane " << lane << " register " << m);
+            const int row = 8 * m + lane / 4, column = lane % 4 * 2;
+            REQUIRE((r[lane * 4 + m] & 0xffffu) == rows[row * 8 + column].bits);
+            REQUIRE((r[lane * 4 + m] >> 16) == rows[row * 8 + column + 1].bits);
+        }
+    }
+}
+
+TEST_CASE("runtime/tensor_core: ldmatrix.trans gives the same of the transposed matrices") {
+    const std::vector<bf16> rows = numbered(32 * 8);
+    const std::vector<uint32_t> r = run_ldmatrix(true);
+    for (int lane = 0; lane < 32; lane++) {
+        for (int m = 0; m < 4; m++) {
+            INFO("lane " << lane << " register " << m);
+            const int column = lane / 4, row = 8 * m + lane % 4 * 2;
+            REQUIRE((r[lane * 4 + m] & 0xffffu) == rows[row * 8 + column].bits);
+            REQUIRE((r[lane * 4 + m] >> 16) == rows[(row + 1) * 8 + column].bits);
+        }
+    }
+}
+
+TEST_CASE("runtime/tensor_core: mma multiplies fragments that are laid out as the manual says") {
+    // Integers: every order of summation is exact.
+    const std::vector<float> A = integers(16 * 16, 1), B = integers(16 * 8, 2), D = integers(16 * 8, 3);
+    REQUIRE(compare(run_mma(A, B, D), product(A, B, D), 0.0));
+    REQUIRE(compare(run_mma<f16>(A, B, D), product(A, B, D), 0.0));
+    // One element each, so that a misplaced one cannot hide in a sum.
+    for (int k = 0; k < 16; k++) {
+        std::vector<float> one(16 * 16), other(16 * 8);
+        one[(k * 5 + 3) % 16 * 16 + k] = 3.0f;
+        other[k * 8 + k * 3 % 8] = 5.0f;
+        REQUIRE(compare(run_mma(one, other, D), product(one, other, D), 0.0));
+    }
+}
+
+TEST_CASE("runtime/tensor_core: mma adds in float, whatever the order") {
+    auto rounded = [](std::vector<float> x) {
+        for (float& v : x) v = static_cast<float>(bf16(v));
+        return x;
+    };
+    const std::vector<float> A = rounded(random_values<float>(16 * 16, 4)),
+                             B = rounded(random_values<float>(16 * 8, 5));
+    const std::vector<float> D = random_values<float>(16 * 8, 6);
+    std::vector<double> tolerance;
+    for (int i = 0; i < 16; i++) {
+        for (int j = 0; j < 8; j++) {
+            double sum = std::abs(D[i * 8 + j]);
+            for (int k = 0; k < 16; k++) sum += std::abs(static_cast<double>(A[i * 16 + k]) * B[k * 8 + j]);
+            tolerance.push_back(16 * 2 * kUnitRoundoff<float> * sum);  // 16 additions; tensor cores may truncate
+        }
+    }
+    REQUIRE(compare(run_mma(A, B, D), product(A, B, D), tolerance));
+}
+
+TEST_CASE("runtime/tensor_core: mma lets NaN and infinity through, in their own row and column only") {
+    std::vector<float> A = integers(16 * 16, 7), B(16 * 8, 1.0f), D(16 * 8, 0.0f);
+    A[5 * 16 + 2] = std::numeric_limits<float>::quiet_NaN();
+    A[9 * 16 + 4] = std::numeric_limits<float>::infinity();
+    const std::vector<float> result = run_mma(A, B, D);
+    for (int i = 0; i < 16; i++) {
+        for (int j = 0; j < 8; j++) {
+            REQUIRE(std::isnan(result[i * 8 + j]) == (i == 5));
+            REQUIRE(std::isinf(result[i * 8 + j]) == (i == 9));
+        }
+    }
+}
+
+TEST_CASE("runtime/tensor_core: pack rounds to nearest even and puts its first argument low") {
+    packs<bf16>();
+    packs<f16>();
+}
+
+TEST_CASE("runtime/tensor_core: cp_async copies 4, 8 and 16 bytes, and zeros where nothing exists") {
+    for (int count : {0, 1, 37, 64}) {
+        copies<4>(count);
+        copies<8>(count);
+        copies<16>(count);
+    }
+}
+
+TEST_CASE("runtime/tensor_core: groups land in order, in every order of threads") {
+    for (const char* order : {"forward", "reverse", "random:1", "random:2"}) {
+        INFO(order);
+        const std::string before = set_simt_order(order);
+        REQUIRE(same_bits(run_pipeline<Misuse::none>(), pipeline_result()));
+        set_simt_order(before);
+    }
+}

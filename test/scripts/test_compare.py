@@ -1,0 +1,333 @@
+"""scripts/compare.py and the statistics in scripts/significance.py:  python3 test/scripts/test_compare.py"""
+
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import compare
+import significance
+
+STEPS = 20
+DATA = {"train": [{"path": "a/t_train_000000.bin", "tokens": 100}],
+        "val": [{"path": "a/t_val_000000.bin", "tokens": 10}]}
+
+
+def write_run(folder, optimizer="adamw", seed=1, losses=(4.0, 3.0, 2.5, 2.2), data=None, config=None, evals=None,
+              **options):
+    """A finished run of an older build. `config` and `evals`: what later ones write besides."""
+    folder.mkdir(parents=True)
+    config = {"program": "train_gpt2", **(config or {}),
+              "options": {"optimizer": optimizer, "seed": seed, "out": str(folder), "lr": 0.01, **options},
+              "run": {"steps": STEPS, "eval_windows": 4}, "data": data or DATA}
+    (folder / "config.json").write_text(json.dumps(config))
+    lines = []
+    for step in range(1, STEPS + 1):
+        lines.append({"kind": "step", "step": step, "tokens": 100 * step, "loss": 5 - step / 10, "ms": 10.0,
+                      "tokens_per_s": 1e4, "optimizer_ms": 2.0, "lr": 0.01})
+        if step % 5 == 0:
+            lines.append({"kind": "eval", "step": step, "tokens": 100 * step, "val_loss": losses[step // 5 - 1],
+                          "val_ppl": 2.0, **(evals or {})})
+            lines.append({"kind": "diagnose", "step": step, "role": "q", "layers": [0, 1], "left": 0.1, "right": 0.8,
+                          "norm_ratio": 1.2})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9, val="beef", tokenizer="t1",
+                  vocabulary=257, bits=None, channels=64, changes=(), name="a", **rest):
+    """A finished run as builds write it that identify the experiment."""
+    options = {"optimizer": optimizer, "lr": 0.01}
+    experiment = {"program": "train_gpt2", "options": options, "steps": STEPS, "eval_windows": 4, "init_from": "",
+                  "model": {"layers": 2, "channels": channels, "vocab_size": vocabulary},
+                  "data": {"train": [{"content": content, "share": share}, {"content": "d", "share": 1 - share}],
+                           "val": val, "vocab_size": vocabulary, "delimiter": 1, "tokenizer": tokenizer}}
+    data = {"train": [{"path": f"{name}/t_train_000000.bin", "tokens": 100, "content": content, "source": 0}],
+            "val": [{"path": f"{name}/t_val_000000.bin", "tokens": 10, "content": val, "source": 0}],
+            "vocab_size": vocabulary, "delimiter": 1, "tokenizer": tokenizer}
+    config = {"experiment": experiment, "seed": seed, "changes": list(changes), "model": experiment["model"]}
+    evals = {"val_bytes": 40, "val_bits_per_byte": bits} if bits else None
+    path = write_run(folder, optimizer, seed, config=config, evals=evals, **rest) / "config.json"
+    written = json.loads(path.read_text())
+    written["options"]["data"] = f"d/{name}/:{share:.1f},d/b:{1 - share:.1f}"
+    path.write_text(json.dumps(written | {"data": data}))
+    return folder
+
+
+class CompareTest(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = pathlib.Path(self.temporary.name)
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def compare(self, *arguments, plots=False):
+        """Without plots, which take their time."""
+        stub = self.folder.parent / f"{self.folder.name}-stub"
+        if not plots:
+            stub.mkdir(exist_ok=True)
+            self.addCleanup(shutil.rmtree, stub, ignore_errors=True)
+            (stub / "matplotlib.py").write_text("raise ImportError")
+        done = subprocess.run([sys.executable, ROOT / "scripts" / "compare.py", "--out", self.folder / "out",
+                               *map(str, arguments)],
+                              capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(stub)})
+        done.stderr = re.sub("compare.py: no plots: matplotlib is not installed.*\n", "", done.stderr)
+        return done
+
+    def test_seeds_are_grouped_and_their_mean_and_deviation_shown(self):
+        for seed, last in ((1, 2.0), (2, 2.2), (3, 2.4)):
+            write_run(self.folder / f"a{seed}", seed=seed, losses=(4, 3, 2.5, last))
+            write_run(self.folder / f"b{seed}", "teon", seed=seed, losses=(4, 3, 2.5, last - 1))
+        result = self.compare(self.folder / "a*", self.folder / "b*")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = result.stdout.splitlines()
+        self.assertRegex(lines[1], r"^adamw +3 +2\.2000 ± 0\.2000")
+        self.assertRegex(lines[2], r"^teon +3 +1\.2000 ± 0\.2000 .* -1\.0000 .* 3 pairs ")
+        self.assertRegex(result.stdout, r"\nadamw .* 20\.0%")  # optimizer share
+        text = (self.folder / "out" / "compare.md").read_text()
+        self.assertIn("| teon | 3 | 1.2000 ± 0.2000 |", text)
+
+    def test_labels_say_what_differs(self):
+        write_run(self.folder / "a", "muon", lr=0.01)
+        write_run(self.folder / "b", "muon", lr=0.02)
+        result = self.compare(self.folder / "a", self.folder / "b")
+        self.assertIn("muon lr=0.01", result.stdout)
+        self.assertIn("muon lr=0.02", result.stdout)
+
+    def test_labels_pass_over_what_is_off_or_empty(self):
+        write_run(self.folder / "a", "teon", **{"teon-rms-match": False, "lr-scale": {}})
+        write_run(self.folder / "b", "teon", **{"teon-rms-match": True, "lr-scale": {}})
+        write_run(self.folder / "c", "teon", **{"teon-rms-match": False, "lr-scale": {"q": 0.5}})
+        lines = self.compare(*(self.folder / name for name in "abc")).stdout.splitlines()
+        self.assertRegex(lines[1], r"^teon  +1 ")
+        self.assertRegex(lines[2], r"^teon teon-rms-match +1 ")
+        self.assertRegex(lines[3], r"^teon lr-scale=q=0\.5 +1 ")
+
+    def test_steps_tokens_and_time_to_a_target(self):
+        run = compare.read_run(write_run(self.folder / "a"))
+        step, tokens, seconds = compare.reach(run, 2.75)
+        self.assertAlmostEqual(step, 12.5)
+        self.assertAlmostEqual(tokens, 1250)
+        self.assertAlmostEqual(seconds, 0.125)
+        self.assertIsNone(compare.reach(run, 1.0))
+
+    def rows(self, *arguments, status=0):
+        """(header's cells, rows' cells, notes, standard error)"""
+        result = self.compare(*arguments)
+        self.assertEqual(result.returncode, status, result.stderr)
+        lines = (self.folder / "out" / "compare.md").read_text().splitlines()
+        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+        return cells[0], cells[1:], "\n".join(lines[lines.index(""):]), result.stderr
+
+    def test_a_run_that_is_there_twice_is_named_and_counted_once(self):
+        for write in (write_run, write_new_run):
+            with self.subTest(write=write.__name__):
+                top = self.folder / write.__name__
+                for name, seed in (("a", 1), ("again", 1), ("b", 2)):
+                    write(top / name, "muon", seed=seed)
+                _, rows, _, errors = self.rows(top)
+                self.assertEqual([row[:2] for row in rows], [["muon", "2"]])
+                self.assertRegex(errors, "left out: .*again: the experiment and seed 1 of .*/a; counted once")
+
+    def test_what_makes_another_experiment_makes_another_row(self):
+        for number, change in enumerate(({}, {"share": 0.1}, {"content": "f00d"}, {"channels": 96},
+                                         {"optimizer": "teon"}, {"optimizer": "lion"})):
+            for seed in (1, 2):
+                write_new_run(self.folder / f"{number}-{seed}", seed=seed, **change)
+        _, rows, _, errors = self.rows(self.folder)
+        self.assertEqual(errors, "")
+        self.assertEqual([row[1] for row in rows], ["2"] * 6)
+        labels = [row[0] for row in rows]
+        self.assertEqual(len(set(labels)), 6, labels)
+        self.assertIn("data=a:0.1,b:0.9", labels[1])
+        self.assertRegex(labels[2], "data=a:0.9,b:0.1#[0-9a-f]{6}$")
+        self.assertIn("channels=96", labels[3])
+        self.assertNotIn("lr", " ".join(labels))
+
+    def test_mixtures_of_older_builds_are_told_apart_by_their_weights(self):
+        for name, data in (("a", "A:0.9,B:0.1"), ("b", "A:0.1,B:0.9")):
+            write_run(self.folder / name)
+            path = self.folder / name / "config.json"
+            config = json.loads(path.read_text())
+            config["options"]["data"] = data
+            path.write_text(json.dumps(config))
+        self.assertEqual([row[1] for row in self.rows(self.folder)[1]], ["1", "1"])
+
+    def test_older_runs_and_newer_ones_stand_side_by_side(self):
+        write_run(self.folder / "old")
+        write_new_run(self.folder / "new", val="x")
+        _, rows, _, errors = self.rows(self.folder / "old", self.folder / "new", status=1)
+        self.assertIn("validated on other data", errors)  # no content is known of the older one's shards
+        self.assertEqual(len(rows), 1)
+
+    def test_other_tokenizers_are_compared_by_bits_per_byte(self):
+        for seed in (1, 2):
+            write_new_run(self.folder / f"bytes{seed}", seed=seed, bits=2.0 + seed / 10)
+            write_new_run(self.folder / f"bpe{seed}", seed=seed, bits=1.5 + seed / 10, tokenizer="t2", vocabulary=4096,
+                          val="other", losses=(9, 8, 7, 6))
+        header, rows, notes, _ = self.rows(self.folder / "bytes*", self.folder / "bpe*")
+        self.assertEqual(header[2], "bits/byte")
+        self.assertNotIn("perplexity", header)
+        self.assertEqual([row[2][:6] for row in rows], ["2.1500", "1.6500"])
+        self.assertIn("vocab_size=4096", rows[1][0])
+        self.assertEqual(rows[1][header.index("vs first")], "-0.5000")
+        self.assertIn("bits per byte, as tokenizers differ", notes)
+        write_new_run(self.folder / "padded", vocabulary=320, tokenizer="")  # the same tokens: the same content
+        self.assertEqual(self.rows(self.folder / "bytes*", self.folder / "padded")[0][2], "val loss")
+        write_new_run(self.folder / "silent", tokenizer="t3", vocabulary=99, val="silent")
+        errors = self.rows(self.folder / "bytes*", self.folder / "silent", status=1)[3]
+        self.assertRegex(errors, "silent: has another tokenizer than .*; losses per token cannot be compared")
+
+    def test_nothing_where_something_optional_could_be(self):
+        for number, keys in enumerate((["experiment"], ["seed", "changes", "model", "storage"],
+                                       ["experiment", "model", "storage"])):
+            path = write_new_run(self.folder / str(number)) / "config.json"
+            config = json.loads(path.read_text())
+            config["experiment"] |= dict.fromkeys(("options", "model", "data"))
+            path.write_text(json.dumps(config | dict.fromkeys(keys)))
+            self.assertEqual(compare.label_of(compare.read_run(path.parent), []), "adamw")
+
+    def test_what_changed_in_a_resumed_run_is_marked(self):
+        change = {"step": 10, "event": "validation_changed", "reason": "another --val-data"}
+        run = compare.read_run(write_new_run(self.folder / "a", changes=[change]))
+        self.assertEqual([m["step"] for m in run.evals], [15, 20])
+        self.assertIn("a: validation changed after step 10.", self.rows(self.folder / "a")[2])
+
+    def test_runs_of_one_seed_are_pairs(self):
+        noise, gain = (0.0, 0.5, 1.0, -0.3), (0.010, 0.012, 0.008, 0.011)
+        for seed in range(4):
+            write_run(self.folder / f"a{seed}", "muon", seed=seed, losses=(4, 3, 2.5, 2 + noise[seed]))
+            write_run(self.folder / f"b{seed}", "teon", seed=seed, losses=(4, 3, 2.5, 2 + noise[seed] - gain[seed]))
+        write_run(self.folder / "c8", "adamw", seed=8, losses=(4, 3, 2.5, 3.0))
+        write_run(self.folder / "c9", "adamw", seed=9, losses=(4, 3, 2.5, 3.1))
+        header, rows, notes, _ = self.rows(*(self.folder / f"{x}*" for x in "abc"))
+        of = {row[0]: dict(zip(header, row)) for row in rows}
+        self.assertEqual(of["teon"]["test"], "4 pairs")
+        self.assertEqual(of["teon"]["vs first"], "-0.0102")
+        # Mean .01025, deviation .001708, t(.025, 3) = 3.1824: .01025 -+ .00272.
+        self.assertEqual(of["teon"]["95% interval"], "-0.0130 to -0.0075")
+        self.assertLess(float(of["teon"]["p"].replace("<", "")), 0.01)
+        self.assertEqual(of["adamw"]["test"], "Welch")
+        self.assertGreater(float(of["adamw"]["p"]), 0.01)
+        self.assertEqual(notes.count("Holm"), 1)
+        self.assertIn("Student's t test on pairs of one seed or Welch's", notes)
+        self.assertIn("2 comparisons", notes)
+        # Other initial weights are no pairs, whatever the seed.
+        for seed in range(4):
+            write_run(self.folder / f"d{seed}", "teon", seed=seed, layers=3)
+        header, rows, _, _ = self.rows(self.folder / "a*", self.folder / "d*")
+        self.assertEqual(dict(zip(header, rows[1]))["test"], "Welch")
+
+    def test_t_tests_against_known_values(self):
+        # t = 1 with 4 degrees of freedom: 0.373901; t = 2.776445 with 4: 0.05 (tables of Student's distribution).
+        for t, p in ((1.0, 0.373901), (2.776445, 0.05)):
+            a = [0.0, 1.0, 2.0]
+            found = significance.welch(a, [x + t * math.sqrt(2 / 3) for x in a])
+            self.assertAlmostEqual(found.p, p, places=5)
+            # Differences of mean 3 and deviation 1, -1, 1, -1, 0 times c have t = 3 sqrt(5) / c.
+            c = 3 * math.sqrt(5) / t
+            found = significance.paired([3 + c * x for x in (1, -1, 1, -1, 0)])
+            self.assertAlmostEqual(found.p, p, places=5)
+        self.assertAlmostEqual(found.low, 0, places=4)  # an interval of 95% ends at zero where p is .05
+        self.assertAlmostEqual(found.high, 6, places=4)
+        for freedom, t in ((1, 12.7062), (4, 2.776445), (30, 2.042272)):
+            self.assertAlmostEqual(significance.student_t(0.05, freedom), t, places=3)
+        self.assertEqual([significance.paired(x).p for x in ([1.0, 1.0], [0.0, 0.0])], [0.0, 1.0])
+        for found in (significance.paired([1.0]), significance.welch([1.0], [2.0, 3.0])):
+            self.assertTrue(math.isnan(found.p) and math.isnan(found.low))
+
+    def test_holms_correction(self):
+        # Sorted .01 .03 .04 .5, times 4 3 2 1, never falling: .04, .09, .09 (not .08), .5.
+        corrected = significance.holm([0.01, 0.04, float("nan"), 0.03, 0.5])
+        for found, p in zip(corrected, (0.04, 0.09, None, 0.09, 0.5)):
+            self.assertAlmostEqual(found, p) if p else self.assertTrue(math.isnan(found))
+
+    def test_colours_are_an_optimizers(self):
+        known = compare.COLORS
+        for names in (["adamw", "muon", "teon"], ["teon", "muon lr=1", "muon"]):
+            colors = compare.colors_of(names, known)
+            self.assertEqual(len(set(colors.values())), 3)
+            self.assertEqual((colors["muon"], colors["teon"]), (known["muon"], known["teon"]))
+
+    def test_bad_runs_are_named_and_left_out(self):
+        write_run(self.folder / "good")
+        def damage(name, change):
+            run = write_run(self.folder / name)
+            change(run / "metrics.jsonl")
+        damage("cut", lambda f: f.write_text(f.read_text()[:-9]))
+        damage("short", lambda f: f.write_text("".join(f.read_text().splitlines(True)[:-8])))
+        damage("nan", lambda f: f.write_text(f.read_text().replace('"val_loss": 2.2', '"val_loss": null')))
+        damage("garbage", lambda f: f.write_text("{}\nnot json\n"))
+        damage("gone", lambda f: f.unlink())
+        write_run(self.folder / "other", data={"train": [{"path": "x_train.bin", "tokens": 5}], "val": []})
+        result = self.compare(*(self.folder / n
+                                for n in ("good", "cut", "short", "nan", "garbage", "gone", "other", "absent")))
+        self.assertEqual(result.returncode, 1)
+        for name, fault in (("cut", "unfinished"), ("short", "unfinished"), ("nan", "not finite"), ("garbage", "lacks"),
+                            ("gone", "missing"), ("other", "other data"), ("absent", "no such folder")):
+            self.assertTrue(any(name in line and fault in line for line in result.stderr.splitlines()),
+                            (name, result.stderr))
+        self.assertRegex(result.stdout.splitlines()[1], r"^adamw +1 +2\.2000")
+        table = result.stdout.split("\n\n")[0]
+        self.assertEqual(len([line for line in table.splitlines() if line.startswith("adamw")]), 1)
+        result = self.compare(*(self.folder / n for n in ("good", "cut", "short")))  # unfinished is no fault
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(len(result.stderr.splitlines()), 2)
+
+    def test_folders_of_runs_are_descended_into(self):
+        write_run(self.folder / "runs" / "demo" / "adamw")
+        write_run(self.folder / "runs" / "demo" / "muon", "muon")
+        write_run(self.folder / "runs" / "teon", "teon")
+        (self.folder / "runs" / "demo" / "compare").mkdir()  # what an earlier comparison left
+        result = self.compare(self.folder / "runs" / "*")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual([line.split()[0] for line in result.stdout.splitlines()[1:4]], ["adamw", "muon", "teon"])
+
+    def test_a_wide_table_is_printed_in_parts(self):
+        header, rows = ["run", *(f"column {i}" for i in range(20))], [["a", *"12345678901234567890"]]
+        text = compare.as_text(header, rows)
+        self.assertLessEqual(max(map(len, text.splitlines())), 128)
+        self.assertEqual(re.findall(r"column \d+", text), header[1:])
+        self.assertEqual([line.split()[0] for line in text.splitlines() if line], ["run", "a"] * 2)
+        self.assertEqual(compare.as_text(["a", "b"], [["x" * 200, "y"]]).count("\n"), 1)
+
+    def test_last_points_and_those_above_a_picture_are_marked(self):
+        for count in (1, 2, 12, 13, 100, 1001):
+            at = compare.marked(count)
+            self.assertEqual((at[0], at[-1]), (0, count - 1))
+            self.assertLessEqual(len(at), 14)
+        self.assertEqual(compare.marked(0), [])
+        try:
+            import matplotlib.figure
+        except ImportError:
+            self.skipTest("matplotlib is not installed")
+        axis = matplotlib.figure.Figure().subplots()
+        axis.plot([1, 2, 3, 4], [9, 5, 2, 1], color="red")
+        axis.set_ylim(0, 4)
+        compare.mark_cut_off(axis)
+        (triangles,) = axis.lines[1:]
+        self.assertEqual((list(triangles.get_xdata()), list(triangles.get_ydata())), ([1, 2], [4, 4]))
+        self.assertEqual((triangles.get_marker(), triangles.get_color()), ("^", "red"))
+
+    def test_plots(self):
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            self.skipTest("matplotlib is not installed")
+        write_run(self.folder / "a")
+        self.assertEqual(self.compare(self.folder / "a", plots=True).returncode, 0)
+        for name in ("loss.png", "alignment.png"):
+            self.assertGreater((self.folder / "out" / name).stat().st_size, 5000)
+
+
+if __name__ == "__main__":
+    unittest.main()

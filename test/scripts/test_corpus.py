@@ -1,0 +1,48 @@
+"""scripts/make_corpus.py:  python3 test/scripts/test_corpus.py"""
+
+import contextlib
+import importlib.util
+import io
+import pathlib
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import make_corpus
+
+
+class CorpusTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        (self.folder / "stdlib").mkdir()
+        for i in range(60):
+            (self.folder / "stdlib" / f"module{i}.py").write_text(f"def function_{i}(value):\n    return value + {i}\n")
+        self.out = self.folder / "corpus"
+        with mock.patch.object(sys, "argv", ["make_corpus.py", str(self.out)]), \
+                mock.patch("sysconfig.get_path", return_value=str(self.folder / "stdlib")), \
+                contextlib.redirect_stdout(io.StringIO()):
+            make_corpus.main()
+
+    @unittest.skipUnless(all(map(importlib.util.find_spec, ("numpy", "pyarrow", "tqdm"))),
+                         "needs numpy, pyarrow and tqdm")
+    def test_the_folder_is_one_of_prepare(self):
+        from teon_data import shards, tokenizer
+        manifest, faults = shards.verify(str(self.out), 1)
+        self.assertEqual(faults, [])
+        self.assertEqual({shard["split"] for shard in manifest["shards"]}, {"train", "val"})
+        made = tokenizer.create(str(self.folder / "tokenizer"), "bytes", None, None, ())
+        self.assertEqual(made, manifest["tokenizer"])
+        for file in ("description.json", "tokens.bin"):
+            self.assertTrue((self.out / "tokenizer" / file).exists())
+        self.assertEqual((self.out / "tokenizer" / "tokens.bin").read_bytes(),
+                         (self.folder / "tokenizer" / "tokens.bin").read_bytes())
+        self.assertEqual(tokenizer.load(str(self.out / "tokenizer")).delimiter, make_corpus.DELIMITER)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,270 @@
+"""What README and docs say, as far as a machine can tell:  python3 test/scripts/test_docs.py, or make test-docs
+
+Every command in them is run, with tiny sizes, in a folder where the data and runs that they name exist; one that cannot
+be is in NOT_RUN with the reason, and one that is in neither fails. Links and paths lead somewhere, flags and make's
+targets exist.
+"""
+
+import importlib.util
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+         *sorted((ROOT / "docs").glob("*.md"))]
+RUNNERS = (r"\./train_", r"\./generate", "python3? ", r"\.venv/", "scripts/", "make ", "mpirun", "torchrun", "sbatch",
+           "timeout",
+           "build/", "transformers ", "vllm ", "lm_eval ", "curl ", "podman", "pip ")
+COMMAND = re.compile(rf"(\$ )?((?:[A-Z_]+=\S+ +)*(?:{'|'.join(RUNNERS)}).*)")
+
+PROGRAMS = [*(path.stem for path in ROOT.glob("train_*.cu")), "generate"]
+NOT_RUN = {  # the beginning of a command: why
+    "python3 scripts/launch/local.py": "needs GPUs", "build/cpu-unkind/": "make test-unkind builds it",
+    "CUDA_ORDER=": "the same", "CUDA_DEVICE=": "the same", "CUDA_STRICT=": "the same",
+    "make soak": "takes half an hour", "MINUTES=": "the same",
+    "make demo": "what `make demo` is for", "make test": "this is a part of it",
+           "make -j all": "the tests were built so",
+    "make setup": "installs", "scripts/setup.sh dev": "installs", "make lint": "clang-format and ruff may not be here",
+    "python3 scripts/prepare.py fineweb": "needs a network", "sbatch": "needs a Slurm cluster",
+           "torchrun": "needs GPUs",
+    "python3 scripts/reproduce.py": "test_reproduce.py runs it",
+    "transformers serve": "a server", "vllm serve": "a server on a GPU", "curl": "needs the server",
+           "lm_eval": "test_lm_eval.py runs it",
+    "python3 scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
+    "pip install ./scripts": "test_teon_torch.py does it",
+    "python3 scripts/teon_torch_example.py": "test_teon_torch.py runs it where torch is",
+    "timeout -s KILL": "test_prepare.py kills it at every moment",
+}
+SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64",
+         "--layers": "2", "--channels": "32", "--heads": "2", "--ffn": "64", "--vocab-size": None, "--tokens": None,
+         "--epochs": None, "--sample-tokens": "4", "--sample-every": "2"}
+
+
+def commands_of(page):
+    """The commands in a page's blocks of code, continued lines joined, without remarks."""
+    fenced, lines = False, []
+    for line in page.read_text().splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        elif fenced or line.startswith("    "):
+            text = line.strip()
+            if lines and lines[-1].endswith("\\"):
+                lines[-1] = lines[-1][:-1] + text
+            elif match := COMMAND.fullmatch(text):
+                lines.append(match[2])
+    return [re.split(r"\s{3,}(?![\w./]*=)|\s+#\s", line)[0] if " -d " not in line else line for line in lines]
+
+
+def reason_not_to_run(command):
+    return next((why for start, why in NOT_RUN.items() if command.startswith(start)), None)
+
+
+def shrink(words):
+    """A training command with the sizes of SIZES."""
+    at, kept = 1, [words[0]]
+    while at < len(words):
+        if words[at] in SIZES:
+            at += 2
+        else:
+            kept.append(words[at])
+            at += 1
+    if "--eval-only" in words:
+        return kept
+    return kept + [word for flag, value in SIZES.items() if value and (not flag.startswith("--sample") or flag in words)
+                   for word in (flag, value)]
+
+
+class CommandsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.temporary.name)
+        for name in ("scripts", "bench", "test", "experiments", "Makefile"):
+            if (ROOT / name).exists():
+                (cls.folder / name).symlink_to(ROOT / name)
+        for program in PROGRAMS:
+            (cls.folder / program).symlink_to(BUILD / program)
+        (cls.folder / ".venv" / "bin").mkdir(parents=True)
+        (cls.folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
+        shard = cls.folder / "datasets" / "fineweb10B"
+        shard.mkdir(parents=True)
+        for number, split in enumerate(("val", "train")):
+            tokens = [i * i % 251 for i in range(1000)]
+            (shard / f"fineweb_{split}_{number:06d}.bin").write_bytes(
+                struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}H", *tokens))
+        (shard / "manifest.json").write_text('{"vocab_size": 257, "delimiter": 256}')
+        coder = shard / "tokenizer"
+        coder.mkdir()
+        (coder / "tokens.bin").write_bytes(struct.pack("<256i", 20240328, 2, 257, 256, *[0] * 252)
+                                           + b"".join(b"\1" + bytes([byte]) for byte in range(256)) + b"\0")
+        (coder / "description.json").write_text('{"kind": "bytes", "vocab_size": 257, "delimiter": 256}')
+        question = [65535, 2 * 14, 0, 1, 2, 2, 65, 66, 2, 67, 68, 2, 69, 70]
+        (cls.folder / "hellaswag_val.bin").write_bytes(
+            struct.pack("<256i", 20240522, 1, 1, *[0] * 253) + struct.pack(f"<{len(question)}H", *question))
+        (cls.folder / "hellaswag_val.jsonl").write_text('{"ctx": "a", "endings": ["b", "c"], "label": 0}\n')
+        corpus = cls.folder / "corpus"
+        corpus.mkdir()
+        (corpus / "tinyshakespeare.txt").write_text("First Citizen:\nSpeak.\n" * 50)
+        (corpus / "english_train.jsonl").write_text('{"text": "some text"}\n' * 50)
+        cls.run_words([*shrink(["./train_gpt2", "--data", "datasets/fineweb10B"]), "--out", "runs/NAME"])
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    @classmethod
+    def run_words(cls, words, **environment):
+        result = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=300, cwd=cls.folder,
+                                env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", **environment})
+        if result.returncode:
+            raise AssertionError(f"{shlex.join(words)}\n{result.stdout[-1000:]}\n{result.stderr[-1000:]}")
+        return result.stdout
+
+    def words_of(self, command, earlier):
+        """The command with tiny sizes; `earlier` are the page's training commands by their --out, which `...` stands
+        for."""
+        words = shlex.split(command, comments=True)
+        if "--" in words:
+            cut = words.index("--")
+            return [*self.words_of(shlex.join(words[:cut]), earlier), "--", *shrink(words[cut + 1:])]
+        if words[0] == "mpirun":
+            return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2",
+                    *self.words_of(shlex.join(words[3:]), earlier)]
+        if words[0].startswith("./train"):
+            out = words[words.index("--out") + 1] if "--out" in words else None
+            if words[1:3] == ["--data", "..."]:
+                words[2] = "datasets/fineweb10B"
+            if "..." in words:
+                before = earlier.get(out, ["--data", "datasets/fineweb10B"])
+                at = words.index("...")
+                words[at:at + 1] = [w for w in before if w not in ("--out", out)]
+            elif out:
+                earlier[out] = words[1:]
+            words = shrink(words)
+        if words[0].endswith(("python3", "bin/python")):
+            words[0] = sys.executable
+        elif words[0].startswith("scripts/") and words[0].endswith(".py"):
+            words.insert(0, sys.executable)
+        if words[1:2] == ["scripts/prepare.py"] and words[-1] == "...":
+            words[-1:] = ["--tokenizer", "bytes", "--out", "datasets/english"]
+        if "--bpe-dir" in words:  # GPT-2's files are not part of this repository
+            at = words.index("--bpe-dir")
+            words[at:at + 2] = ["--tokenizer", "bytes"]
+        if words[1:2] == ["scripts/sweep.py"] and any(word.endswith(".toml") for word in words):
+            words.append("--dry-run")
+        return words
+
+    def test_every_command_runs(self):
+        needs = {"scripts/prepare.py": ("numpy", "pyarrow", "tqdm"), "train:2048": ("tokenizers",),
+                 "scripts/follow.py": ("tensorboardX",),
+                 "scripts/inspect_checkpoint.py": ("numpy",), "scripts/hellaswag.py": ("numpy",)}
+        ran = 0
+        for page in PAGES:
+            earlier, absent = {}, set()  # absent: the folders of commands that could not be run
+            for command in commands_of(page):
+                if reason_not_to_run(command):
+                    continue
+                with self.subTest(page=page.name, command=command):
+                    environment = {}
+                    while match := re.match(r"([A-Z_]+)=(\S+) +", command):
+                        environment[match[1]] = match[2]
+                        command = command[match.end():]
+                    words = self.words_of(command, earlier)
+                    if any(importlib.util.find_spec(library) is None for script, libraries in needs.items()
+                           if script in words
+                           for library in libraries) or "wandb" in words or absent & set(words):
+                        absent.update(words[words.index("--out") + 1:][:1] if "--out" in words else ())
+                        continue
+                    if words[0] == "mpirun" and not shutil.which("mpirun"):
+                        continue
+                    if words[0].startswith("build/"):
+                        words[0] = str(ROOT / words[0])
+                    self.assertNotIn("...", words)
+                    if "scripts/run_tests.py" in words:
+                        continue  # it is running this
+                    if words[0].startswith("./train_") and not {"--out", "--eval-only", "--plan-only"} & set(words):
+                        words += ["--out", f"runs/{page.stem}-{ran}"]  # two may begin in one second
+                    self.run_words(words, **environment)
+                    ran += 1
+        self.assertGreater(ran, 15)
+
+    def test_every_flag_exists(self):
+        known = set()
+        for program in PROGRAMS:
+            known.update(re.findall(r"--[a-z][\w-]*", self.run_words([f"./{program}", "--help-all"])))
+        for script in [*ROOT.glob("scripts/*.py"), *ROOT.glob("scripts/*.sh"), *ROOT.glob("scripts/launch/*"),
+                       *ROOT.glob("bench/*.py"),
+                       *ROOT.glob("scripts/*/*.py"), ROOT / "test/programs/soak.py"]:
+            known.update(re.findall(r"--[a-z][\w-]*", script.read_text()))
+        foreign = {"--follow-tags", "--tool", "--nproc-per-node", "--no-python", "--nodes", "--mpi", "--dtype",
+                   "--served-model-name", "--model_args", "--tasks", "--batch_size", "--device", "--logdir", "--target"}
+        for page in PAGES:
+            for flag in sorted(set(re.findall(r"(?<![\w-])--[a-z][\w-]*", page.read_text())) - known - foreign):
+                self.fail(f"{page.name}: {flag} is no flag of any program or script")
+
+
+class TextTest(unittest.TestCase):
+    def test_every_command_is_run_or_has_a_reason(self):
+        used = set()
+        for page in PAGES:
+            for command in commands_of(page):
+                used.update(start for start in NOT_RUN if command.startswith(start))
+        self.assertEqual(set(NOT_RUN) - used - {start for start in NOT_RUN if "reproduce" in start}, set())
+
+    def test_links_and_paths_lead_somewhere(self):
+        folders = "|".join(sorted(path.name for path in ROOT.iterdir()
+                                  if path.is_dir() and path.name[0] != "." and path.name not in
+                                  ("build", "runs", "datasets")))
+        for page in PAGES:
+            text = page.read_text()
+            for link in re.findall(r"\]\((?!http)([^)#]+)", text):
+                self.assertTrue((page.parent / link).exists(), f"{page.name}: {link}")
+            for path in re.findall(rf"`((?:{folders})/[\w./*-]*)`", text):
+                if re.search(r"(^|/|_)op\.", path):  # stands for any operation
+                    continue
+                self.assertTrue(any(ROOT.glob(path.rstrip("/"))) or any(ROOT.glob(path + ".*")), f"{page.name}: {path}")
+
+    def test_sources_name_pages_that_are_here(self):
+        for pattern in ("*/*.h", "*/*.cpp", "*/*.cu", "*.cu", "*/*.sh", "*/*.py"):
+            for path in ROOT.glob(pattern):
+                if path.parent.name not in ("build", "runs"):
+                    for name in re.findall(r"(?<![\w<])((?:docs/)?[A-Za-z_]+\.md)\b", path.read_text(errors="replace")):
+                        self.assertTrue((ROOT / name).exists() or (path.parent / name).exists()
+                                        or name in ("compare.md", "REPRODUCTION.md", "docs/REPRODUCTION.md"),
+                                        f"{path}: {name}")
+
+    def test_the_citation_has_what_its_format_demands(self):
+        text = (ROOT / "CITATION.cff").read_text()
+        for key in ("cff-version: 1.2.0", "message: ", "title: ", "authors:", "references:"):
+            self.assertIn(f"\n{key}", f"\n{text}")
+        self.assertIn("arXiv:2601.23261", text)
+        if importlib.util.find_spec("yaml"):
+            import yaml
+            self.assertEqual(len(yaml.safe_load(text)["references"][0]["authors"]), 8)
+
+    def test_targets_of_make_exist(self):
+        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+        for page in PAGES:
+            for words in re.findall(r"`make ([a-z -]+?)`|^ {0,4}make ([a-z -]+?)(?:\s{2,}|$)", page.read_text(), re.M):
+                for target in "".join(words).split():
+                    if not target.startswith("-"):
+                        self.assertIn(target, targets, page.name)
+
+    def test_the_version_is_the_changelogs(self):
+        found = re.search(r"^## ([0-9.]+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
+        self.assertRegex((ROOT / "CITATION.cff").read_text(), rf"(?m)^version: {re.escape(found)}$")
+        result = subprocess.run([BUILD / "train_gpt2", "--version"], capture_output=True, text=True)
+        self.assertIn(found, result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,82 @@
+"""scripts/find_cuda.sh, with compilers, GPUs and pip's folders that only look like them."""
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class FindCuda(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def program(self, path, text):
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"#!/bin/bash\n{text}\n")
+        file.chmod(0o755)
+        return file
+
+    def nvcc(self, release, path="toolkit/bin/nvcc"):
+        return self.program(path, f"echo 'Cuda compilation tools, release {release}, V{release}.1'")
+
+    def gpu(self, name, capability):
+        self.program("bin/nvidia-smi", f'[ "$1" = -L ] && exit; echo "{name}, {capability}"')
+
+    def find(self, what, **environment):
+        result = subprocess.run(
+            [ROOT / "scripts/find_cuda.sh", what], capture_output=True, text=True,
+            env={"PATH": f"{self.folder}/bin:/usr/bin:/bin", "CUDA_HOME": str(self.folder / "toolkit"), **environment})
+        return result.returncode, result.stdout.strip(), result.stderr.strip()
+
+    def test_a_gpu_and_a_compiler_that_can_be_used(self):
+        self.nvcc("12.4")
+        self.gpu("NVIDIA A100-SXM4-80GB", "8.0")
+        self.assertEqual(self.find("backend"), (0, "cuda", ""))
+        self.assertEqual(self.find("nvcc")[1], str(self.folder / "toolkit/bin/nvcc"))
+
+    def test_an_old_compiler_is_refused_by_name(self):
+        self.nvcc("11.8")
+        self.gpu("NVIDIA A100-SXM4-80GB", "8.0")
+        status, out, error = self.find("backend")
+        self.assertEqual((status, out), (0, "cpu"))
+        self.assertIn("is CUDA 11.8: 12.0 or later is needed; building for the CPU", error)
+        status, _, error = self.find("nvcc")
+        self.assertEqual(status, 1)
+        self.assertIn("is CUDA 11.8", error)
+
+    def test_an_old_gpu_is_refused_by_name(self):
+        self.nvcc("12.4")
+        self.gpu("Tesla T4", "7.5")
+        status, out, error = self.find("backend")
+        self.assertEqual((status, out), (0, "cpu"))
+        self.assertIn("the Tesla T4 here has compute capability 7.5: 8.0 (A100) or later is needed", error)
+        self.assertEqual(self.find("arch")[0], 1)
+
+    def test_pips_layouts(self):
+        for layout in ("cu13", "cuda_nvcc"):
+            with self.subTest(layout):
+                site = self.folder / layout / "site-packages"
+                nvcc = self.nvcc("13.0", f"{layout}/site-packages/nvidia/{layout}/bin/nvcc")
+                status, out, error = self.find("nvcc", CUDA_HOME="/nowhere", PYTHONPATH=str(site), PATH="/usr/bin:/bin")
+                if os.path.exists("/usr/local/cuda/bin/nvcc"):
+                    self.skipTest("a toolkit is installed, and comes first")
+                self.assertEqual((status, out, error), (0, str(nvcc), ""))
+
+    def test_cuda_12_packages_have_a_folder_each(self):
+        site = self.folder / "site-packages"
+        self.nvcc("12.8", "site-packages/nvidia/cuda_nvcc/bin/nvcc")
+        for package, headers in {"cuda_nvcc": ["crt/host_config.h"], "cuda_runtime": ["cuda_runtime.h"],
+                                 "cublas": ["cublasLt.h"], "cusolver": ["cusolverDn.h"], "nccl": ["nccl.h"]}.items():
+            for header in headers:
+                file = site / "nvidia" / package / "include" / header
+                file.parent.mkdir(parents=True)
+                file.touch()
+        status, out, _ = self.find("include", CUDA_HOME=str(site / "nvidia/cuda_nvcc"), PYTHONPATH=str(site))
+        self.assertEqual(status, 0)
+        for package in ("cuda_nvcc", "cuda_runtime", "cublas", "cusolver", "nccl"):
+            self.assertIn(f"-isystem {site}/nvidia/{package}/include", out)

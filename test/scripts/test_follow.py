@@ -1,0 +1,119 @@
+"""scripts/follow.py beside a run that grows, with libraries that note what they are given:  python3
+test/scripts/test_follow.py"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from test_compare import STEPS, write_run
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# What follow.py uses of the libraries. `calls` holds a line for each call; the first init and every 7th log fail.
+TENSORBOARD = """
+class SummaryWriter:
+    def __init__(self, folder): pass
+    def add_scalar(self, name, value, step): print(name, step)
+    def flush(self): pass
+    def close(self): pass
+"""
+WANDB = """
+import os
+def note(*words): print(*words, file=open(os.environ["CALLS"], "a"))
+class Run:
+    id, step, count = "abc", 0, 0
+    def log(self, values, step):
+        self.count += 1
+        if self.count % 7 == 0: raise ConnectionError("cable pulled")
+        note("log", step, *sorted(values))
+    def finish(self): note("finish")
+def init(project, name, id, resume, config, dir):
+    note("init", project, name, id, resume, config["run"]["steps"])
+    if sum(line.startswith("init") for line in open(os.environ["CALLS"])) == 1: raise OSError("no route")
+    return Run()
+"""
+
+
+class FollowTest(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = pathlib.Path(self.temporary.name)
+        self.calls = self.folder / "calls"
+        self.libraries = self.folder / "libraries"
+        self.libraries.mkdir()
+        (self.libraries / "tensorboardX.py").write_text(TENSORBOARD)
+        (self.libraries / "wandb.py").write_text(WANDB)
+        self.whole = write_run(self.folder / "whole")
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def start(self, run, *arguments):
+        return subprocess.Popen([sys.executable, ROOT / "scripts" / "follow.py", run, "--interval", "0.05", *arguments],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env={**os.environ, "PYTHONPATH": str(self.libraries), "CALLS": str(self.calls)})
+
+    def logged(self):
+        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
+        return [int(line.split()[1]) for line in lines if line.startswith("log")]
+
+    def test_wandb_live_through_a_broken_connection_a_resumption_and_a_restart(self):
+        run, lines = self.folder / "run", (self.whole / "metrics.jsonl").read_text().splitlines(keepends=True)
+        process = self.start(run, "--to", "wandb", "--project", "p")  # before the run is there
+        run.mkdir()
+        (run / "config.json").write_text((self.whole / "config.json").read_text())
+        (run / "metrics.jsonl").write_text("".join(lines[:8]) + lines[8][:10])
+
+        def until(step):
+            for _ in range(600):
+                if step in self.logged():
+                    return
+                time.sleep(0.05)
+            process.kill()
+            self.fail(f"step {step} was not logged: {process.communicate()}")
+
+        until(5)
+        self.assertNotIn(6, self.logged())  # its line is the newest: an evaluation may follow
+        (run / "metrics.jsonl").write_text("".join(lines[:4]))  # resumed from an earlier checkpoint
+        time.sleep(0.2)
+        (run / "metrics.jsonl").write_text("".join(lines[:13]))
+        until(9)
+        process.terminate()
+        process.communicate()
+        process = self.start(run, "--to", "wandb", "--project", "p")
+        (run / "metrics.jsonl").write_text("".join(lines))
+        output, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, errors)
+        self.assertEqual(self.logged(), list(range(1, STEPS + 1)))
+        calls = self.calls.read_text().splitlines()
+        self.assertEqual(calls[:2], [f"init p run None allow {STEPS}"] * 2)
+        self.assertIn(f"init p run abc allow {STEPS}", calls)  # the restarted copy goes on with the same run there
+        self.assertEqual(calls[-1], "finish")
+        self.assertIn("eval/val_loss", next(call for call in calls if call.startswith("log 5 ")))
+        self.assertIn("cable pulled; trying again", errors)
+
+    def test_tensorboard_gets_every_number_once(self):
+        output, errors = self.start(self.whole, "--to", "tensorboard", "--once").communicate(timeout=60)
+        lines = output.splitlines()[:-1]
+        self.assertEqual(errors, "")
+        self.assertEqual(len(lines), len(set(lines)))
+        for name, count in (("train/loss", STEPS), ("eval/val_loss", STEPS // 5), ("diagnose/q/0-1/left", STEPS // 5)):
+            self.assertEqual(sum(line.split()[0] == name for line in lines), count, name)
+        self.assertFalse(any("kind" in line for line in lines))
+
+    def test_a_missing_library_is_named(self):
+        for module in ("tensorboardX", "torch", "wandb"):  # cannot be imported, whatever is installed
+            (self.libraries / f"{module}.py").write_text("raise ImportError")
+        for service, library in (("tensorboard", "tensorboardX"), ("wandb", "wandb")):
+            process = self.start(self.whole, "--to", service)
+            self.assertEqual(process.communicate(timeout=60)[1],
+                             f"follow.py: error: needs a library that is not here: pip install {library}\n")
+            self.assertEqual(process.returncode, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,28 @@
+// Catch2, version 2 (Debian 12) or 3 (Ubuntu 24.04), under one include. Each test program links one main:
+// test/support/main.cpp. CHECK stays the one of base/check.h, in whatever order headers are included; tests use REQUIRE.
+#pragma once
+
+#include "base/check.h"
+
+#pragma push_macro("CHECK")
+#undef CHECK
+#if __has_include(<catch2/catch.hpp>)
+#include <catch2/catch.hpp>
+#elif __has_include(<catch.hpp>)
+#include <catch.hpp>
+#else
+#include <catch2/catch_all.hpp>
+#endif
+#undef CHECK
+#pragma pop_macro("CHECK")
+
+namespace teon::test {
+
+// A matcher of strings: REQUIRE_THROWS_WITH(f(), ContainsSubstring("cannot open")).
+#if CATCH_VERSION_MAJOR >= 3
+using Catch::Matchers::ContainsSubstring;
+#else
+inline auto ContainsSubstring(const std::string& part) { return Catch::Contains(part); }
+#endif
+
+}  // namespace teon::test

@@ -1,0 +1,66 @@
+// A pipeline of asynchronous copies through shared memory, and ways to get it wrong.
+#pragma once
+
+#include <vector>
+
+#include "runtime/tensor_core.h"
+#include "test/support/compare.h"
+
+namespace teon::test {
+
+enum class Misuse { none, no_wait, no_commit, too_few_groups, no_barrier, one_waits, overwritten };
+
+// A ring of two stages through which `steps` tiles of one float4 per thread pass; each thread adds up its neighbour's.
+template <Misuse M>
+__global__ void pipeline_kernel(float* out, const float* in, int steps) {
+    wait_for_earlier_kernels();
+    SHARED(float, memory, 2 * 64 * 4);
+    const int i = static_cast<int>(threadIdx.x), neighbour = (i + 32) % 64;
+    auto fetch = [&](int step) {
+        cp_async<16>(memory + (step % 2 * 64 + i) * 4, in + (step * 64 + i) * 4, step < steps);
+        if (M != Misuse::no_commit) cp_async_commit();
+    };
+    float sum = 0.0f;
+    fetch(0);
+    for (int step = 0; step < steps; step++) {
+        if (M != Misuse::overwritten) __syncthreads();  // the stage that is fetched now has been read by all
+        fetch(step + 1);
+        if (M == Misuse::too_few_groups)
+            cp_async_wait<2>();
+        else if (M == Misuse::one_waits && i % 64 != 0) {
+        } else if (M != Misuse::no_wait)
+            cp_async_wait<1>();
+        if (M != Misuse::no_barrier) __syncthreads();
+        for (int j = 0; j < 4; j++) sum += memory[(step % 2 * 64 + neighbour) * 4 + j];
+    }
+    out[i] = sum;
+}
+
+inline constexpr int kSteps = 5;
+
+inline std::vector<float> pipeline_input() {
+    std::vector<float> in(kSteps * 64 * 4);
+    for (size_t i = 0; i < in.size(); i++) in[i] = static_cast<float>(i);
+    return in;
+}
+
+template <Misuse M>
+std::vector<float> run_pipeline() {
+    Stream stream;
+    Guarded<float> in(pipeline_input(), stream), out(64, stream);
+    launch<pipeline_kernel<M>>({1, 64}, stream, out.data(), in.data(), kSteps);
+    return out.get();
+}
+
+inline std::vector<float> pipeline_result() {
+    const std::vector<float> in = pipeline_input();
+    std::vector<float> sums(64);
+    for (int i = 0; i < 64; i++) {
+        for (int step = 0; step < kSteps; step++) {
+            for (int j = 0; j < 4; j++) sums[i] += in[(step * 64 + (i + 32) % 64) * 4 + j];
+        }
+    }
+    return sums;
+}
+
+}  // namespace teon::test

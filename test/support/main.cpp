@@ -1,0 +1,55 @@
+// The main of the test program. Beside Catch2's report it tells the runner (scripts/run_tests.py) what became of each
+// test case, one flushed line each in the file that TEON_TEST_LOG names, so that a crash is charged to the right test.
+#define CATCH_CONFIG_RUNNER
+#include "test/support/catch.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "test/support/skip.h"
+
+#if CATCH_VERSION_MAJOR >= 3
+using Listener = Catch::EventListenerBase;
+#else
+using Listener = Catch::TestEventListenerBase;
+#endif
+
+namespace {
+
+struct Log : Listener {
+    using Listener::Listener;
+
+    void testCaseStarting(const Catch::TestCaseInfo& info) override {
+        teon::test::skip_reason.clear();
+        start_ = std::chrono::steady_clock::now();
+        name_ = info.name;
+        write("started", "");
+    }
+
+    void testCaseEnded(const Catch::TestCaseStats& stats) override {
+        double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+        const std::string& reason = teon::test::skip_reason;
+        if (stats.totals.testCases.failed > 0) return write("failed", std::to_string(seconds));
+        if (reason.empty()) return write("passed", std::to_string(seconds));
+        write("skipped", reason);
+        if (!file_) std::printf("SKIPPED: %s: %s\n", name_.c_str(), reason.c_str());
+    }
+
+private:
+    void write(const char* what, const std::string& detail) {
+        if (!file_) return;
+        std::fprintf(file_, "%s\t%s\t%s\n", what, name_.c_str(), detail.c_str());
+        std::fflush(file_);
+    }
+
+    std::FILE* file_ = std::getenv("TEON_TEST_LOG") ? std::fopen(std::getenv("TEON_TEST_LOG"), "w") : nullptr;
+    std::string name_;
+    std::chrono::steady_clock::time_point start_;
+};
+
+CATCH_REGISTER_LISTENER(Log)
+
+}  // namespace
+
+int main(int argc, char** argv) { return Catch::Session().run(argc, argv); }

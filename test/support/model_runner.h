@@ -1,0 +1,76 @@
+// One model with one batch: what the model tests read from it.
+#pragma once
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "model/decoder.h"
+#include "test/support/compare.h"
+#include "test/support/device_batch.h"
+
+namespace teon::test {
+
+struct ModelRunner {
+    Context context;
+    std::unique_ptr<Model> model;
+    int64_t N;
+    Guarded<float> losses;
+
+    ModelRunner(const DecoderConfig& config, const DecoderRun& run)
+        : model(make_decoder(config, run, context)), N(int64_t{run.B} * run.T), losses(N, context.stream) {}
+
+    // Mean loss; where `backward`, gradients of `weight` times it, += if accumulate.
+    double loss(const DeviceBatch& batch, bool backward = false, float weight = 1.0f, bool accumulate = false) {
+        const int64_t rows = int64_t{(*batch).B} * (*batch).T;
+        if (backward)
+            model->forward_backward(losses.data(), *batch, weight / static_cast<float>(rows), accumulate);
+        else
+            model->forward(losses.data(), *batch);
+        const std::vector<float> values = losses.get();
+        double sum = 0;
+        for (int64_t i = 0; i < rows; ++i) sum += values[static_cast<size_t>(i)];
+        return sum / static_cast<double>(rows);
+    }
+    std::vector<float> gradients() {
+        std::vector<float> g(static_cast<size_t>(model->table().size()));
+        download(g.data(), model->params().grad_all(), model->table().size(), context.stream);
+        context.stream.synchronize();
+        return g;
+    }
+    std::vector<float> masters() {
+        std::vector<float> w(static_cast<size_t>(model->table().size()));
+        download(w.data(), model->params().master_all(), model->table().size(), context.stream);
+        context.stream.synchronize();
+        return w;
+    }
+    void set_masters(const std::vector<float>& w) {
+        upload(model->params().master_all(), w.data(), model->table().size(), context.stream);
+        model->params().sync_work(context.stream);
+        context.stream.synchronize();
+    }
+};
+
+// ||a - b|| / ||b||; infinite if anything is not finite.
+inline double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
+    double diff = 0, norm = 0;
+    for (size_t i = 0; i < b.size(); ++i) {
+        diff += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+        norm += double{b[i]} * b[i];
+    }
+    const double distance = norm > 0 ? std::sqrt(diff / norm) : std::sqrt(diff);
+    return a.size() == b.size() && std::isfinite(distance) ? distance : std::numeric_limits<double>::infinity();
+}
+
+// How far apart, by relative_distance, two float computations of a model's gradients may be that take the same sums in
+// other orders, as kernels of other CPUs and sizes do. A sum of n terms of random signs is a random walk, and so are the
+// roundings of its partial sums: together u / sqrt(6) n, where the sum is sqrt(n); relative, u sqrt(n / 6). A gradient
+// has been through 18 products per layer (6 forward, 12 backward) and 3 of the head, each of which errs anew, in both
+// computations.
+inline double rounding_distance(const DecoderConfig& c, int tokens) {
+    const double terms = std::max({c.C, c.F, c.V, tokens}), products = 18.0 * c.L + 3;
+    return kUnitRoundoff<float> * std::sqrt(terms / 6) * std::sqrt(2 * products);
+}
+
+}  // namespace teon::test

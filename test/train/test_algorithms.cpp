@@ -1,0 +1,50 @@
+#include "train/algorithms.h"
+
+#include <fstream>
+
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+
+using namespace teon;
+using namespace teon::test;
+
+TEST_CASE("train/algorithms: what was chosen is known to the next run on such a device with such a library") {
+    const TempDir dir;
+    const std::string path = dir / "algorithms.jsonl";
+    {
+        AlgorithmFile file(path, "H200", "cuBLASLt 1");
+        REQUIRE(file.known().empty());
+        file.add({"a x b", "12.34", 0.5, 0.75});
+        file.add({"c x d", "56", 1, 1});
+        file.add({"a x b", "78", 0.25, 0.75});
+    }
+    REQUIRE(AlgorithmFile(path, "H200", "cuBLASLt 1").known() ==
+            std::map<std::string, std::string>{{"a x b", "78"}, {"c x d", "56"}});
+    REQUIRE(AlgorithmFile(path, "H200", "cuBLASLt 2").known().empty());
+    {
+        AlgorithmFile other(path, "A100", "cuBLASLt 1");
+        REQUIRE(other.known().empty());
+        other.add({"a x b", "9", 1, 1});
+    }
+    REQUIRE(AlgorithmFile(path, "A100", "cuBLASLt 1").known().size() == 1);
+    REQUIRE(AlgorithmFile(path, "H200", "cuBLASLt 1").known().at("a x b") == "78");
+}
+
+TEST_CASE("train/algorithms: a line that is none is refused by its number") {
+    const TempDir dir;
+    const std::string path = dir / "algorithms.jsonl";
+    auto message = [&](const std::string& text) {
+        std::ofstream(path) << R"({"device": "d", "library": "l", "product": "p", "algorithm": "1"})"
+                            << "\n"
+                            << text;
+        try {
+            AlgorithmFile(path, "d", "l");
+        } catch (const UsageError& error) { return std::string(error.what()); }
+        return std::string("no error");
+    };
+    REQUIRE(message("") == "no error");
+    REQUIRE(message("{").find("algorithms.jsonl: line 2") != std::string::npos);
+    REQUIRE(message(R"({"device": "d", "library": "l", "product": 3, "algorithm": "1"})")
+                .find("line 2: \"product\" is 3") != std::string::npos);
+    REQUIRE(message(R"({"device": "d"})").find("line 2 has no \"library\"") != std::string::npos);
+}
