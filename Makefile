@@ -31,11 +31,15 @@ PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python
 # ---- sources -------------------------------------------------------------------------------------------------------
 # A file in a room, a test and a bench are found; a program is NAME.cu here, and its name in PROGRAMS. A file belongs to both
 # backends unless its folder or suffix names one.
-ONLY_cpu  := cpu/% test/cpu/%
+ONLY_cpu  := cpu/% gpusim/% test/cpu/% test/gpusim/%
 ONLY_cuda := %_cuda.cu %_sm90.cu
 ROOMS     := base cpu runtime files kernels model optim data options checkpoint generation train
 STEERING  := $(filter-out base cpu runtime kernels,$(ROOMS))
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
+# The modelled GPU: an interpreter of PTX, and cpu/'s libraries under NVIDIA's names (docs/modelled_gpu.md)
+GPUSIM    := $(wildcard gpusim/*.cpp)
+MODEL     := $(filter-out cpu/device.cpp cpu/simt.cpp cpu/race.cpp,$(wildcard base/*.cpp cpu/*.cpp)) $(GPUSIM) $(wildcard gpusim/abi/*.cpp)
+MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublasLt.so.13 libcusolver.so.12 libnccl.so.2)
 TESTS     := $(wildcard test/*/*.cu test/*/*.cpp)
 PROGRAMS  := train_gpt2 train_llama train_qwen3 generate
 BENCHES   := $(basename $(wildcard bench/bench_*.cu))
@@ -55,6 +59,8 @@ $(call once,MPI_INCLUDE,mpicxx --showme:incdirs 2>/dev/null | sed 's/[^ ]\+/-isy
 $(call once,MPI_LIBS,mpicxx --showme:libdirs 2>/dev/null | sed 's/[^ ]\+/-L&/g; s/.*/& -lmpi/')
 ARCH_all   := -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
 ARCH_sm90  := -gencode arch=compute_90a,code=sm_90a
+PTX_80     := -gencode arch=compute_80,code=compute_80
+PTX_90     := -gencode arch=compute_90a,code=compute_90a
 
 INCLUDES   := -I. $(patsubst %,-isystem %,$(DEPS_INCLUDE) $(CATCH2_INCLUDE))
 # nvcc's "pragma unroll" is unknown to g++. Warnings are errors for the compiler that CI has; others suspect other things.
@@ -80,21 +86,26 @@ LIBS_cuda   = $(CUDA_LIBS) $(MPI_LIBS)
 # ---- build folders -------------------------------------------------------------------------------------------------
 # One per way of building: how it compiles a .cpp (and links) and a .cu. The name begins with the backend.
 #   cpu-unkind: a CPU that behaves as badly as a GPU may, for tests (docs/debugging.md)
-FOLDERS := cpu cpu-unkind cpu-asan cpu-v2 cpu-v3 cuda cuda-check
+#   cuda-model: programs for the modelled GPU, by nvcc; cpu-model: the libraries that are this GPU (docs/modelled_gpu.md)
+FOLDERS := cpu cpu-unkind cpu-asan cpu-model cpu-v2 cpu-v3 cuda cuda-check cuda-model
 CPP_cpu        = $(CXX_cpu)
 CPP_cpu-unkind = $(CXX_cpu) -DTEON_UNKIND
 CPP_cpu-asan   = $(CXX_asan)
+CPP_cpu-model  = $(CXX_cpu) -DTEON_UNKIND -fPIC
 CPP_cpu-v2     = $(filter-out $(MARCH),$(CXX_cpu)) -march=x86-64-v2
 CPP_cpu-v3     = $(filter-out $(MARCH),$(CXX_cpu)) -march=x86-64-v3
 CPP_cuda       = $(CXX_cuda)
 CPP_cuda-check = $(CXX_cuda)
+CPP_cuda-model = $(CXX_cuda)
 CU_cpu         = $(CPP_cpu) -x c++
 CU_cpu-unkind  = $(CPP_cpu-unkind) $(RACE) -x c++
 CU_cpu-asan    = $(CPP_cpu-asan) -x c++
+CU_cpu-model   = $(CPP_cpu-model) -x c++
 CU_cpu-v2      = $(CPP_cpu-v2) -x c++
 CU_cpu-v3      = $(CPP_cpu-v3) -x c++
 CU_cuda        = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),$(ARCH_sm90),$(CUDA_ARCH))
 CU_cuda-check  = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),$(ARCH_sm90),$(ARCH_all)) -Xptxas -v
+CU_cuda-model  = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),,$(PTX_80)) $(PTX_90) --no-compress
 
 backend = $(firstword $(subst -, ,$1))
 objects = $(patsubst %,build/$1/%.o,$(call for_$(call backend,$1),$2))
@@ -116,13 +127,13 @@ $(addprefix build/$1/,$(PROGRAMS) $(BENCHES)): build/$1/%: build/$1/%.cu.o $(cal
 	@echo "  $1  $$*"
 	@$$(CPP_$1) $$^ -o $$@ $$(LIBS_$(call backend,$1))
 
-build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY))
+build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY) $(GPUSIM))
 	@echo "  $1  tests"
 	@$$(CPP_$1) $$^ -o $$@ $$(CATCH2_LIBS) $$(LIBS_$(call backend,$1))
 
 # Slow to compile, and their speed does not matter: tests, and what steers kernels, where a step's time is.
 build/$1/test/support/main.cpp.o: private OPT := -O0
-$(if $(filter cuda-check,$1),,build/$1/test/%.o $(addprefix build/$1/,$(STEERING:%=%/%.cpp.o)): private OPT := -O1)
+$(if $(filter cuda-check cuda-model,$1),,build/$1/test/%.o $(addprefix build/$1/,$(STEERING:%=%/%.cpp.o)): private OPT := -O1)
 build/$1/options/version.cpp.o: private EXTRA = $$(VERSION)
 build/$1/options/version.cpp.o: build/version
 $(addprefix build/$1/,runtime/exchange.cpp.o cpu/nccl.cpp.o): private EXTRA = $$(MPI_INCLUDE)
@@ -138,8 +149,16 @@ endef
 SETUP_FIRST := $(if $(filter demo test test-cpus test-unkind test-sanitize soak bench,$(MAKECMDGOALS)),packages,$(if $(filter 0,$(SETUP)),,check-packages))
 $(foreach f,$(FOLDERS),$(eval $(call folder,$f)))
 # What only has to compile and link: nvcc optimizes kernels all the same.
-build/cuda-check/%: private OPT := -O0
--include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(TESTS) $(LIBRARY) $(addsuffix .cu,$(PROGRAMS) $(BENCHES)))))
+build/cuda-check/% build/cuda-model/%: private OPT := -O0
+-include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(TESTS) $(LIBRARY) $(GPUSIM) $(addsuffix .cu,$(PROGRAMS) $(BENCHES)))))
+-include $(patsubst %.o,%.d,$(call objects,cpu-model,$(MODEL)))
+
+build/model-gpu/libmodel_gpu.so: $(call objects,cpu-model,$(MODEL)) gpusim/abi/versions.map
+	@mkdir -p $(@D)
+	@echo "  model-gpu"
+	@$(CPP_cpu-model) -shared -Wl,--version-script=gpusim/abi/versions.map -Wl,-z,defs $(filter %.o,$^) -o $@ $(LIBS_cpu)
+$(MODEL_GPU): build/model-gpu/libmodel_gpu.so
+	@ln -sf $(<F) $@
 
 # The source version, for --version and each run's config.json: CHANGELOG.md's newest, and the commit.
 build/version: FORCE
@@ -198,6 +217,9 @@ MINUTES   ?= 30
 SOAK_FUZZ := build/$(if $(filter cpu,$(BACKEND)),cpu-asan,$(BACKEND))/tests
 soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kills, signals, failing file operations, damaged files; a table of tries and failures
 	@TEON_BUILD=build/$(BACKEND) $(PYTHON) test/programs/soak.py --minutes $(MINUTES) --fuzz $(SOAK_FUZZ) $(SOAK_FLAGS)
+
+cuda-run-tests: build/cuda-model/tests $(MODEL_GPU) | venv  ## Run what nvcc built on a model of a GPU (CUDA_DEVICE=H200|H100|A100|RTX4090; docs/modelled_gpu.md)
+	@LD_LIBRARY_PATH=build/model-gpu $(PYTHON) scripts/run_tests.py $< $(RUN_FLAGS)
 
 check-cuda: $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))  ## Compile and link all with nvcc for every architecture; registers, spills and instructions
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
@@ -274,5 +296,5 @@ help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 FORCE:
-.PHONY: FORCE all demo test test-cpus test-unkind test-sanitize soak check-cuda gpu-check check-seam test-docs lint tidy bench bench-gpu predict setup packages check-packages venv \
+.PHONY: FORCE all demo test test-cpus test-unkind test-sanitize soak cuda-run-tests check-cuda gpu-check check-seam test-docs lint tidy bench bench-gpu predict setup packages check-packages venv \
         deps-headers format format-check clean help

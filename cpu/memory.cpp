@@ -140,6 +140,14 @@ public:
         return Memory::pageable;
     }
 
+    std::vector<std::pair<uintptr_t, size_t>> device_allocations() {
+        const std::lock_guard lock(mutex_);
+        std::vector<std::pair<uintptr_t, size_t>> all;
+        for (const auto& [begin, block] : live_)
+            if (!block.pinned) all.emplace_back(begin, block.bytes);
+        return all;
+    }
+
     void open() {
         if (depth_++ > 0) return;
         if (has_keys_) return set_key(0);
@@ -328,6 +336,11 @@ void open_device_memory_to_this_thread() {
 
 Memory memory_kind(const void* p, size_t bytes, std::string& why) {
     return kUnkind ? Memories::get().kind(p, bytes, why) : Memory::pageable;
+}
+
+std::vector<std::pair<uintptr_t, size_t>> device_allocations() {
+    if (!kUnkind) return {};
+    return Memories::get().device_allocations();
 }
 
 }  // namespace teon::cpu

@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace teon::cpu {
 
@@ -45,5 +48,8 @@ enum class Memory { pageable, pinned, device };
 
 // What [p, p + bytes) is, all of it; with a reason in `why` if it is neither, so partly or no longer memory.
 Memory memory_kind(const void* p, size_t bytes, std::string& why);
+
+// The begins and sizes of all live allocations of device memory, in order; empty unless unkind.
+std::vector<std::pair<uintptr_t, size_t>> device_allocations();
 
 }  // namespace teon::cpu

@@ -39,6 +39,7 @@ struct cublasLtMatmulHeuristicResult_t {
     int reserved[4];
 };
 
+extern "C" {
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 const char* cublasLtGetStatusString(cublasStatus_t status);
@@ -73,3 +74,4 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                               const void* beta, const void* C, cublasLtMatrixLayout_t layout_c, void* D,
                               cublasLtMatrixLayout_t layout_d, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               size_t workspace_bytes, cudaStream_t stream);
+}  // extern "C"

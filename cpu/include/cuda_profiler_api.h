@@ -3,5 +3,7 @@
 
 #include "cuda_runtime.h"
 
+extern "C" {
 cudaError_t cudaProfilerStart();
 cudaError_t cudaProfilerStop();
+}  // extern "C"

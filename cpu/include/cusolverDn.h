@@ -14,6 +14,7 @@ enum cublasFillMode_t { CUBLAS_FILL_MODES(TEON_ENUMERATOR) };
 
 using cusolverDnHandle_t = struct cusolverDnContext*;
 
+extern "C" {
 cusolverStatus_t cusolverDnCreate(cusolverDnHandle_t* handle);
 cusolverStatus_t cusolverDnDestroy(cusolverDnHandle_t handle);
 cusolverStatus_t cusolverDnSetStream(cusolverDnHandle_t handle, cudaStream_t stream);
@@ -29,3 +30,4 @@ cusolverStatus_t cusolverDnSsyevd_bufferSize(cusolverDnHandle_t handle, cusolver
                                              int n, const float* A, int lda, const float* W, int* floats);
 cusolverStatus_t cusolverDnSsyevd(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t fill, int n,
                                   float* A, int lda, float* W, float* work, int floats, int* info);
+}  // extern "C"

@@ -21,6 +21,7 @@ struct ncclUniqueId {
     char internal[NCCL_UNIQUE_ID_BYTES];
 };
 
+extern "C" {
 // Communicator Creation and Management Functions. A process is one rank here, the one that MPI says it is. MPI has been
 // initialized with MPI_THREAD_SERIALIZED, and no other thread calls it while a communicator exists.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
@@ -43,3 +44,4 @@ ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, n
 // Group Calls. Those of one group have one communicator and one stream here.
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
+}  // extern "C"

@@ -1,0 +1,255 @@
+// What nvcc's host code calls: a program's device code is registered before main(), and its kernels are launched by the
+// addresses of their host functions. Code is decoded when it is first asked for.
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/integer.h"
+#include "cpu/counts.h"
+#include "cpu/error.h"
+#include "cpu/memory.h"
+#include "cpu/stream.h"
+#include "gpusim/abi/devices.h"
+#include "gpusim/fat_binary.h"
+#include "gpusim/run.h"
+
+namespace teon::gpusim {
+
+namespace {
+
+// The device code of one source file.
+struct LoadedModule {
+    const void* fat_binary;
+    std::once_flag once;
+    Module module;
+    Symbols symbols;
+    struct alignas(256) Piece {
+        unsigned char bytes[256];
+    };
+    std::vector<std::vector<Piece>> variables;  // memory of .global and .const variables
+    std::vector<Range> ranges;
+
+    explicit LoadedModule(const void* fat_binary) : fat_binary(fat_binary) {}
+    void load() {
+        parse_module(module, ptx_of_fat_binary(fat_binary, device().capability));
+        for (const Variable& v : module.variables) {
+            if (v.space == Space::shared) continue;
+            auto& memory = variables.emplace_back(v.bytes / sizeof(Piece) + 1);
+            std::memcpy(memory.data(), v.init.data(), std::min(v.init.size(), v.bytes));
+            const auto begin = reinterpret_cast<uintptr_t>(memory.data());
+            symbols.global[v.name] = begin;
+            ranges.push_back({begin, begin + v.bytes});
+        }
+    }
+};
+
+struct Kernel {
+    LoadedModule* module;
+    std::string name;  // mangled
+    std::once_flag once;
+    std::unique_ptr<Program> decoded = nullptr;
+    size_t granted = kSharedUnasked;  // bytes of dynamic shared memory
+
+    const Program& program() {
+        std::call_once(module->once, [this] { module->load(); });
+        std::call_once(once, [this] { decoded = decode(module->module, module->symbols, name); });
+        return *decoded;
+    }
+};
+
+struct Registry {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<LoadedModule>> modules;
+    std::map<const void*, std::unique_ptr<Kernel>> kernels;  // by the host's function
+
+    static Registry& get() {  // never destroyed: work may be under way while the process ends
+        static auto* r = new Registry;
+        return *r;
+    }
+    // By the host's function, or by what __cudaGetKernel gave.
+    Kernel* find(const void* function) {
+        const std::lock_guard lock(mutex);
+        if (const auto it = kernels.find(function); it != kernels.end()) return it->second.get();
+        for (const auto& [host, kernel] : kernels)
+            if (kernel.get() == function) return kernel.get();
+        return nullptr;
+    }
+};
+
+const Order& order() {
+    static const Order chosen = [] {
+        const char* text = std::getenv("SIMT_ORDER");
+        return parse_order(text && *text ? text : "forward");
+    }();
+    return chosen;
+}
+
+// What is left of a block's shared memory for the dynamic array of the kernel.
+size_t most_dynamic(const Program& p) {
+    return device().block_shared - round_up(p.static_shared, std::max<size_t>(p.dynamic_align, 1));
+}
+
+cudaError_t check(const Program& p, size_t granted, const Launch& l) {
+    const uint64_t threads = l.block.count();
+    const auto refuse = [&](cudaError_t code, const std::string& why) {
+        return cpu::fail(code, fmt::format("launch of {}: {}", p.name, why));
+    };
+    if (threads == 0 || threads > 1024 || l.block.z > 64)
+        return refuse(cudaErrorInvalidConfiguration, fmt::format("a block of {} threads", threads));
+    if (l.grid.count() == 0 || l.grid.x > 0x7fffffffu || l.grid.y > 65535 || l.grid.z > 65535)
+        return refuse(cudaErrorInvalidConfiguration,
+                      fmt::format("a grid of {} x {} x {} blocks", l.grid.x, l.grid.y, l.grid.z));
+    if (p.max_threads && threads > static_cast<uint64_t>(p.max_threads))
+        return refuse(cudaErrorLaunchOutOfResources,
+                      fmt::format("{} threads; its __launch_bounds__ are {}", threads, p.max_threads));
+    if (l.dynamic_shared > std::min(granted, most_dynamic(p)))
+        return refuse(
+            cudaErrorInvalidValue,
+            fmt::format("{} bytes of dynamic shared memory beside {} static ones; {} were granted, and a block has {}",
+                        l.dynamic_shared, p.static_shared, granted, device().block_shared));
+    return cudaSuccess;
+}
+
+Extent3 extent(dim3 d) { return {d.x, d.y, d.z}; }
+
+cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t stream,
+                   const void* const* arguments, bool early) {
+    Kernel* const kernel = Registry::get().find(function);
+    if (!kernel) return cpu::fail(cudaErrorInvalidDeviceFunction, "launch of a kernel that the program does not have");
+    try {
+        const Program& p = kernel->program();
+        const Launch l = {extent(grid), extent(block), dynamic_shared, early, order()};
+        ++cpu::counters.launches;
+        if (const cudaError_t status = check(p, kernel->granted, l)) return status;
+        return cpu::submit(stream, p.name.c_str(), [kernel, &p, l, parameters = pack(p, arguments)] {
+            std::vector<Range> memory = kernel->module->ranges;
+            for (const auto& [begin, bytes] : cpu::device_allocations()) memory.push_back({begin, begin + bytes});
+            std::sort(memory.begin(), memory.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+            run(p, l, parameters, memory);
+        });
+    } catch (const std::exception& error) {
+        cpu::fail_device(cudaErrorInvalidDeviceFunction, error.what());
+        return cpu::fail(cudaErrorInvalidDeviceFunction, error.what());
+    }
+}
+
+struct Configuration {
+    dim3 grid, block;
+    size_t dynamic_shared;
+    cudaStream_t stream;
+};
+thread_local std::vector<Configuration> pushed;  // by <<<>>>
+
+template <typename T>
+void put(void* structure, size_t offset, const T& value) {
+    std::memcpy(static_cast<char*>(structure) + offset, &value, sizeof value);
+}
+
+}  // namespace
+}  // namespace teon::gpusim
+
+using namespace teon::gpusim;
+using teon::cpu::device_error;
+using teon::cpu::fail;
+
+extern "C" {
+
+// ---- registration ---------------------------------------------------------------------------------------------------
+
+void** __cudaRegisterFatBinary(void* wrapper) {
+    Registry& r = Registry::get();
+    const std::lock_guard lock(r.mutex);
+    r.modules.push_back(std::make_unique<LoadedModule>(wrapper));
+    return reinterpret_cast<void**>(r.modules.back().get());
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+char __cudaInitModule(void**) { return 1; }
+
+void __cudaRegisterFunction(void** module, const char* host, char*, const char* name, int, void*, void*, void*, void*,
+                            int*) {
+    Registry& r = Registry::get();
+    const std::lock_guard lock(r.mutex);
+    r.kernels[host].reset(new Kernel{reinterpret_cast<LoadedModule*>(module), name, {}});
+}
+
+// A program may have variables in device memory, but not exchange them with the host.
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+
+cudaError_t __cudaGetKernel(const void** handle, const void* host) {
+    *handle = Registry::get().find(host);
+    return *handle ? cudaSuccess : cudaErrorInvalidDeviceFunction;
+}
+
+// ---- launches -------------------------------------------------------------------------------------------------------
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t stream) {
+    pushed.push_back({grid, block, dynamic_shared, stream});
+    return 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* dynamic_shared, void* stream) {
+    if (pushed.empty()) return fail(cudaErrorInvalidConfiguration, "a launch without its configuration");
+    *grid = pushed.back().grid;
+    *block = pushed.back().block;
+    *dynamic_shared = pushed.back().dynamic_shared;
+    *static_cast<cudaStream_t*>(stream) = pushed.back().stream;
+    pushed.pop_back();
+    return cudaSuccess;
+}
+
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t dynamic_shared,
+                             cudaStream_t stream) {
+    return launch(function, grid, block, dynamic_shared, stream, arguments, false);
+}
+cudaError_t __cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t dynamic_shared,
+                               cudaStream_t stream) {
+    return launch(kernel, grid, block, dynamic_shared, stream, arguments, false);
+}
+
+cudaError_t cudaLaunchKernelExC(const LaunchConfiguration* c, const void* function, void** arguments) {
+    bool early = false;
+    for (unsigned k = 0; k < c->count; ++k) {
+        if (c->attributes[k].id != kProgrammaticStreamSerialization)
+            return fail(cudaErrorInvalidValue, fmt::format("launch attribute {}", c->attributes[k].id));
+        int allowed = 0;
+        std::memcpy(&allowed, c->attributes[k].value, sizeof allowed);
+        early = allowed && device().capability >= 90;
+    }
+    return launch(function, c->grid, c->block, c->dynamic_shared, c->stream, arguments, early);
+}
+
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+    Kernel* const kernel = Registry::get().find(function);
+    if (!kernel) return fail(cudaErrorInvalidDeviceFunction, "cudaFuncSetAttribute: no kernel of the program");
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
+        return fail(cudaErrorInvalidValue,
+                    fmt::format("cudaFuncSetAttribute: attribute {}", static_cast<int>(attribute)));
+    const size_t most = most_dynamic(kernel->program());
+    if (value < 0 || static_cast<size_t>(value) > most)
+        return fail(cudaErrorInvalidValue, fmt::format("{}: {} bytes of dynamic shared memory; a block has {} for it",
+                                                       kernel->program().name, value, most));
+    kernel->granted = static_cast<size_t>(value);
+    return device_error();
+}
+
+cudaError_t cudaFuncGetAttributes(void* attributes, const void* function) {
+    Kernel* const kernel = Registry::get().find(function);
+    if (!kernel) return fail(cudaErrorInvalidDeviceFunction, "cudaFuncGetAttributes: no kernel of the program");
+    const Program& p = kernel->program();
+    struct {
+        size_t sharedSizeBytes, localSizeBytes;
+        int maxThreadsPerBlock, ptxVersion, binaryVersion, maxDynamicSharedSizeBytes;
+    } a = {p.static_shared,  p.local_bytes,       p.max_threads ? p.max_threads : 1024,
+           p.module->target, device().capability, static_cast<int>(kernel->granted)};
+    std::memset(attributes, 0, kFunctionAttributesBytes);
+#define TEON_PUT(member, type, offset) put<type>(attributes, offset, a.member);
+    TEON_FUNCTION_ATTRIBUTES(TEON_PUT)
+#undef TEON_PUT
+    return cudaSuccess;
+}
+
+}  // extern "C"

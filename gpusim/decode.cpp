@@ -1,0 +1,618 @@
+// Statements become instructions. Those with operands of their own form (memory, branches, shuffles, ...) are decoded
+// by a function of Decoder, the others by the rows of the instruction table.
+//
+// Calls are decoded where they stand, as often as they stand: nvcc inlines all but a few functions of its own library.
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "base/check.h"
+#include "base/integer.h"
+#include "gpusim/program.h"
+#include "gpusim/warp.h"
+
+namespace teon::gpusim {
+
+namespace {
+
+std::mutex opcodes_mutex;
+std::vector<std::string>& opcodes() {
+    static auto* names = new std::vector<std::string>;
+    return *names;
+}
+
+uint16_t opcode_index(std::string_view name) {
+    static auto* indices = new std::unordered_map<std::string, uint16_t>;
+    const std::lock_guard lock(opcodes_mutex);
+    const auto [it, fresh] = indices->try_emplace(std::string(name), static_cast<uint16_t>(opcodes().size()));
+    if (fresh) opcodes().emplace_back(name);
+    return it->second;
+}
+
+// "scale_kernel<float>(float*, ...)" without namespaces and parameters.
+std::string readable(std::string_view mangled) {
+    int status = 0;
+    char* text = abi::__cxa_demangle(std::string(mangled).c_str(), nullptr, nullptr, &status);
+    std::string name = status == 0 ? text : std::string(mangled);
+    std::free(text);
+    for (const std::string_view scope : {"(anonymous namespace)::", "teon::"})
+        for (size_t at; (at = name.find(scope)) != name.npos;) name.erase(at, scope.size());
+    if (name.starts_with("void ")) name.erase(0, 5);
+    int depth = 0;
+    for (size_t i = 0; i < name.size(); ++i) {
+        depth += (name[i] == '<') - (name[i] == '>');
+        if (name[i] == '(' && depth == 0) return name.substr(0, i);
+    }
+    return name;
+}
+
+template <typename T>
+using Names = std::map<std::string_view, T>;
+
+const Names<Special> kSpecials = {{"%tid.x", Special::tid_x},
+                                  {"%tid.y", Special::tid_y},
+                                  {"%tid.z", Special::tid_z},
+                                  {"%ntid.x", Special::ntid_x},
+                                  {"%ntid.y", Special::ntid_y},
+                                  {"%ntid.z", Special::ntid_z},
+                                  {"%ctaid.x", Special::ctaid_x},
+                                  {"%ctaid.y", Special::ctaid_y},
+                                  {"%ctaid.z", Special::ctaid_z},
+                                  {"%nctaid.x", Special::nctaid_x},
+                                  {"%nctaid.y", Special::nctaid_y},
+                                  {"%nctaid.z", Special::nctaid_z},
+                                  {"%laneid", Special::laneid},
+                                  {"%warpid", Special::warpid},
+                                  {"%lanemask_lt", Special::lanemask_lt},
+                                  {"%lanemask_le", Special::lanemask_le},
+                                  {"%lanemask_gt", Special::lanemask_gt},
+                                  {"%lanemask_ge", Special::lanemask_ge},
+                                  {"%lanemask_eq", Special::lanemask_eq},
+                                  {"%dynamic_smem_size", Special::dynamic_smem_size}};
+const Names<Space> kSpaces = {{"global", Space::global},
+                              {"shared", Space::shared},
+                              {"local", Space::local},
+                              {"param", Space::param},
+                              {"const", Space::constant}};
+const Names<AtomicOp> kAtomics = {{"add", AtomicOp::add},   {"min", AtomicOp::min}, {"max", AtomicOp::max},
+                                  {"and", AtomicOp::and_},  {"or", AtomicOp::or_},  {"xor", AtomicOp::xor_},
+                                  {"exch", AtomicOp::exch}, {"cas", AtomicOp::cas}, {"inc", AtomicOp::inc},
+                                  {"dec", AtomicOp::dec}};
+const Names<Shuffle> kShuffles = {
+    {"bfly", Shuffle::bfly}, {"idx", Shuffle::idx}, {"up", Shuffle::up}, {"down", Shuffle::down}};
+const Names<Vote> kVotes = {{"all", Vote::all}, {"any", Vote::any}, {"uni", Vote::uni}, {"ballot", Vote::ballot}};
+// Scopes and orders of memory mean nothing here, where blocks see each other's writes at once.
+const std::set<std::string_view> kNothing = {"griddepcontrol", "membar", "fence", "nanosleep", "prefetch", "discard"};
+
+class Decoder {
+public:
+    Decoder(const Module& module, const Symbols& symbols, Program& program)
+        : module_(module), symbols_(symbols), program_(program) {}
+
+    void run(const Function& entry) {
+        function(entry, {});
+        for (Instruction& i : program_.code) i.operands = nullptr;  // set once no operand is added any more
+        place_registers(program_, registers_);
+        const uint32_t* at = program_.operands.data();
+        for (Instruction& i : program_.code) {
+            i.operands = at;
+            at += i.count;
+        }
+    }
+
+private:
+    // A function where it is decoded: its names.
+    struct Scope {
+        Body body;
+        Names<int> registers;                          // indices of registers_
+        Names<int> ranges;                             // "%r" of %r0, %r1, ...: the index of the first
+        Names<size_t> local;                           // offsets of .local variables, of calls' parameters and results
+        std::vector<std::pair<size_t, size_t>> jumps;  // instruction, statement that it goes to
+    };
+
+    [[noreturn]] void refuse(const std::string& why) const {
+        const Statement& s = *statement_;
+        std::string text(s.opcode);
+        for (size_t k = 0; k < s.operands.size(); ++k) text += fmt::format("{} {}", k ? "," : "", s.operands[k]);
+        throw Error(fmt::format("{}: {}: the modelled GPU does not know \"{}\": {}", program_.name,
+                                program_.place(instruction_), text, why));
+    }
+
+    int new_register(int bytes) {
+        registers_.push_back({bytes});
+        return static_cast<int>(registers_.size()) - 1;
+    }
+
+    int constant(int bytes, uint64_t bits) {
+        if (bytes == 0) bits = bits != 0;
+        if (bytes > 0 && bytes < 8) bits &= (uint64_t{1} << 8 * bytes) - 1;
+        const auto [it, fresh] = constants_.try_emplace({bytes, bits}, 0);
+        if (fresh) {
+            it->second = new_register(bytes);
+            registers_.back().is_constant = true;
+            registers_.back().bits = bits;
+        }
+        return it->second;
+    }
+
+    size_t new_local(size_t bytes, size_t align) {
+        const size_t at = round_up(program_.local_bytes, align);
+        program_.local_bytes = at + bytes;
+        return at;
+    }
+
+    size_t new_shared(const Variable& v) {
+        const size_t at = round_up(program_.static_shared, v.align);
+        program_.static_shared = at + v.bytes;
+        return at;
+    }
+
+    // ---- functions ----------------------------------------------------------------------------------------------------
+
+    void function(const Function& f, const Names<size_t>& locals) {
+        Scope scope;
+        scope.body = parse_body(f.body);
+        scope.local = locals;
+        for (const Registers& r : scope.body.registers) {
+            const int first = static_cast<int>(registers_.size());
+            for (int k = 0; k < std::max(r.count, 1); ++k) new_register(r.bytes);
+            if (r.count)
+                scope.ranges[r.name] = first;
+            else
+                scope.registers[r.name] = first;
+        }
+        for (const Variable& v : scope.body.variables) {
+            if (v.space == Space::shared)
+                shared_[v.name] = new_shared(v);
+            else
+                scope.local[v.name] = new_local(v.bytes, v.align);
+        }
+        Scope* const outer = std::exchange(scope_, &scope);
+        const std::vector<Statement>& statements = scope.body.statements;
+        std::vector<size_t> begins;  // of each statement, in code
+        for (const Statement& s : statements) {
+            begins.push_back(program_.code.size());
+            decode(s, outer == nullptr);
+        }
+        begins.push_back(program_.code.size());
+        if (!outer) {  // behind the last ret, for branches to the end
+            instruction_ = {};
+            instruction_.kind = Kind::exit;
+            instruction_.opcode = opcode_index("ret");
+            emit();
+        }
+        for (const auto& [from, to] : scope.jumps)
+            program_.code[from].target = static_cast<int32_t>(begins[std::min(to, statements.size())]);
+        scope_ = outer;
+    }
+
+    void decode(const Statement& s, bool outermost) {
+        statement_ = &s;
+        parts_ = split_dots(s.opcode);
+        instruction_ = {};
+        Instruction& i = instruction_;
+        i.opcode = opcode_index(s.opcode);
+        i.file = static_cast<uint16_t>(s.at.file);
+        i.line = s.at.line;
+        if (!s.guard.empty()) {
+            i.guard = find_register(s.guard);
+            i.guard_not = s.guard_not;
+        }
+        using Form = void (Decoder::*)();
+        static const Names<Form> forms = {
+            {"bra", &Decoder::branch},    {"exit", &Decoder::exit},   {"trap", &Decoder::trap},
+            {"brkpt", &Decoder::trap},    {"bar", &Decoder::barrier}, {"barrier", &Decoder::barrier},
+            {"shfl", &Decoder::shuffle_}, {"vote", &Decoder::vote_},  {"ldmatrix", &Decoder::matrix},
+            {"mma", &Decoder::mma},       {"cp", &Decoder::copy},     {"ld", &Decoder::memory},
+            {"ldu", &Decoder::memory},    {"st", &Decoder::memory},   {"atom", &Decoder::atomic_},
+            {"red", &Decoder::atomic_},   {"mov", &Decoder::move},    {"cvta", &Decoder::window},
+            {"call", &Decoder::call},     {"cvt", &Decoder::convert}};
+        const std::string_view first = parts_[0];
+        if (first == "ret" && !outermost) {
+            i.kind = Kind::branch;
+            scope_->jumps.push_back({program_.code.size(), SIZE_MAX});
+            emit();
+        } else if (first == "ret") {
+            exit();
+        } else if (const auto form = forms.find(first); form != forms.end()) {
+            (this->*form->second)();
+        } else if (kNothing.contains(first)) {
+            i.run = s.opcode == "griddepcontrol.wait" ? &wait_for_grid : &nothing;
+            emit();
+        } else {
+            table_row();
+        }
+    }
+
+    // ---- operands -----------------------------------------------------------------------------------------------------
+
+    // The index of a register; kNone: it is none.
+    int index_of(std::string_view name) const {
+        if (const auto it = scope_->registers.find(name); it != scope_->registers.end()) return it->second;
+        const size_t digits = name.find_last_not_of("0123456789") + 1;
+        const auto range = scope_->ranges.find(name.substr(0, digits));
+        if (range == scope_->ranges.end() || digits == name.size()) return kNone;
+        return range->second + static_cast<int>(parse_number(name.substr(digits)));
+    }
+    int find_register(std::string_view name) const {
+        const int index = index_of(name);
+        if (index == kNone) refuse(fmt::format("{} is no register", name));
+        return index;
+    }
+
+    void add(int index) {
+        program_.operands.push_back(static_cast<uint32_t>(index));
+        ++instruction_.count;
+    }
+
+    // The address or offset that a name stands for; none: it is no variable.
+    bool find_symbol(std::string_view name, uint64_t& value) {
+        if (const auto it = scope_->local.find(name); it != scope_->local.end()) return value = it->second, true;
+        if (const auto it = shared_.find(name); it != shared_.end()) return value = it->second, true;
+        for (const Parameter& p : program_.parameters)
+            if (p.name == name) return value = p.offset, true;
+        if (const auto it = symbols_.global.find(name); it != symbols_.global.end()) return value = it->second, true;
+        for (const Variable& v : module_.variables) {
+            if (v.name != name || v.space != Space::shared) continue;
+            if (v.bytes > 0) return value = shared_[name] = new_shared(v), true;
+            program_.dynamic_align = std::max(program_.dynamic_align, v.align);
+            return value = kDynamicShared, true;
+        }
+        return false;
+    }
+
+    uint64_t immediate(std::string_view text) {
+        if (text == "WARP_SZ") return 32;
+        if (std::isdigit(static_cast<unsigned char>(text[0])) || text[0] == '-') return parse_number(text);
+        uint64_t value = 0;
+        const size_t plus = text.find('+');
+        if (!find_symbol(text.substr(0, plus), value)) refuse(fmt::format("'{}' is no variable", text));
+        return plus == text.npos ? value : value + parse_number(text.substr(plus + 1));
+    }
+
+    // A register, or an immediate of that many bytes; returns the register's bytes.
+    int operand(std::string_view text, int bytes) {
+        int index = index_of(text);
+        if (index == kNone) index = constant(bytes, immediate(text));
+        add(index);
+        return registers_[index].bytes;
+    }
+    void exact(std::string_view text, int bytes) {
+        if (const int is = operand(text, bytes); is != bytes)
+            refuse(fmt::format("{} has {} bytes and not {}", text, is, bytes));
+    }
+    // "{a, b}" or "a": returns how many.
+    int list(std::string_view text, int bytes) {
+        const auto parts = split_operands(text[0] == '{' ? text.substr(1, text.size() - 2) : text);
+        for (const std::string_view part : parts) instruction_.width = static_cast<uint8_t>(operand(part, bytes));
+        return static_cast<int>(parts.size());
+    }
+    // "[a+8]"
+    void address(std::string_view text) {
+        if (text.size() < 3 || text[0] != '[') refuse(fmt::format("'{}' is no address", text));
+        text = text.substr(1, text.find(']') - 1);
+        const size_t plus = text.find('+');
+        const std::string_view base = text.substr(0, plus);
+        if (index_of(base) != kNone) {
+            instruction_.address_width = static_cast<uint8_t>(operand(base, 8));
+            instruction_.offset = plus == text.npos ? 0 : static_cast<int64_t>(parse_number(text.substr(plus + 1)));
+        } else {
+            instruction_.address_width = static_cast<uint8_t>(operand(text, 8));
+        }
+    }
+    void need_operands(size_t least, size_t most) {
+        if (const size_t n = statement_->operands.size(); n < least || n > most) refuse("the number of operands");
+    }
+    bool has(std::string_view part) const { return std::find(parts_.begin(), parts_.end(), part) != parts_.end(); }
+    // The variant that one of the opcode's parts names.
+    template <typename T>
+    T variant(const Names<T>& names, const T* otherwise = nullptr) {
+        for (const std::string_view part : parts_)
+            if (const auto it = names.find(part); it != names.end()) return it->second;
+        if (!otherwise) refuse("the variant");
+        return *otherwise;
+    }
+    std::string_view op(size_t k) const { return statement_->operands[k]; }
+
+    void emit(int destinations = 0) {
+        instruction_.destinations = static_cast<uint8_t>(destinations);
+        program_.code.push_back(instruction_);
+    }
+
+    // ---- forms --------------------------------------------------------------------------------------------------------
+
+    void table_row() {
+        const auto it = instruction_table().find(std::string(statement_->opcode));
+        if (it == instruction_table().end()) refuse("it is in no table");
+        const Row& row = it->second;
+        need_operands(row.bytes.size(), row.bytes.size());
+        for (size_t k = 0; k < row.bytes.size(); ++k) exact(op(k), row.bytes[k]);
+        instruction_.run = row.run;
+        emit(1);
+    }
+
+    void branch() {
+        const auto it = scope_->body.labels.find(op(0));
+        if (it == scope_->body.labels.end()) refuse("the label is not known");
+        instruction_.kind = Kind::branch;
+        scope_->jumps.push_back({program_.code.size(), it->second});
+        emit();
+    }
+    void exit() {
+        instruction_.kind = Kind::exit;
+        emit();
+    }
+    void trap() {
+        instruction_.kind = Kind::trap;
+        emit();
+    }
+
+    void barrier() {
+        if (has("warp")) {
+            instruction_.kind = Kind::collective;
+            instruction_.run = &sync_warp;
+            exact(op(0), 4);
+        } else {
+            need_operands(1, 1);
+            if (!has("sync") || has("red") || op(0) != "0") refuse("a barrier other than that of all threads");
+            instruction_.kind = Kind::barrier;
+        }
+        emit();
+    }
+
+    void shuffle_() {  // d[|p], a, b, c, mask
+        need_operands(5, 5);
+        instruction_.kind = Kind::collective;
+        instruction_.run = &shuffle;
+        instruction_.variant = static_cast<uint8_t>(variant(kShuffles));
+        const size_t bar = op(0).find('|');
+        exact(op(0).substr(0, bar), 4);
+        if (bar != std::string_view::npos) exact(op(0).substr(bar + 1), 0);
+        const int destinations = instruction_.count;
+        for (size_t k = 1; k < 5; ++k) exact(op(k), 4);
+        emit(destinations);
+    }
+
+    void vote_() {  // d, [!]p, mask
+        need_operands(3, 3);
+        instruction_.kind = Kind::collective;
+        instruction_.run = &vote;
+        const Vote v = variant(kVotes);
+        instruction_.variant = static_cast<uint8_t>(v);
+        exact(op(0), v == Vote::ballot ? 4 : 0);
+        instruction_.sign = op(1)[0] == '!';
+        exact(op(1).substr(instruction_.sign), 0);
+        exact(op(2), 4);
+        emit(1);
+    }
+
+    void matrix() {
+        need_operands(2, 2);
+        if (!has("sync") || !has("m8n8") || !has("b16")) refuse("the variant");
+        instruction_.kind = Kind::aligned;
+        instruction_.run = &load_matrix;
+        instruction_.variant = has("trans");
+        instruction_.space = Space::shared;
+        instruction_.vector = static_cast<uint8_t>(list(op(0), 4));
+        address(op(1));
+        emit(instruction_.vector);
+    }
+
+    void mma() {
+        instruction_.kind = Kind::aligned;
+        const std::string_view opcode = statement_->opcode;
+        if (opcode == "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
+            instruction_.run = &mma_bf16;
+        else if (opcode == "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
+            instruction_.run = &mma_f16;
+        else
+            refuse("the variant");
+        for (const std::string_view fragment : statement_->operands) list(fragment, 4);
+        emit(4);
+    }
+
+    void copy() {  // cp.async.{ca,cg}.shared.global [to], [from], bytes {, filled}; or of a group
+        Instruction& i = instruction_;
+        if (has("commit_group")) {
+            i.run = &copy_commit;
+        } else if (has("wait_group") || has("wait_all")) {
+            i.run = &copy_wait;
+            i.offset = has("wait_all") ? -1 : static_cast<int64_t>(parse_number(op(0)));
+        } else if (has("async") && !has("bulk") && !has("mbarrier")) {
+            need_operands(3, 4);
+            i.run = &copy_async;
+            address(op(0));
+            if (i.offset || i.address_width != 4) refuse("the address in shared memory");
+            address(op(1));
+            i.bytes = static_cast<uint8_t>(parse_number(op(2)));
+            if (statement_->operands.size() > 3) exact(op(3), 4);
+        } else {
+            refuse("the variant");
+        }
+        emit();
+    }
+
+    void memory() {
+        need_operands(2, 2);
+        Instruction& i = instruction_;
+        constexpr Space none = Space::generic;
+        const bool stores = parts_[0] == "st";
+        i.space = variant(kSpaces, &none);
+        i.bytes = static_cast<uint8_t>(bytes_of_type(parts_.back()));
+        i.sign = parts_.back()[0] == 's';
+        if (i.bytes == 0) refuse("the type");
+        const std::string_view where = op(stores ? 0 : 1);
+        // Parameters and results of calls are in local memory.
+        if (i.space == Space::param) {
+            const std::string_view name = where.substr(1, where.find_first_of("+]") - 1);
+            if (scope_->local.contains(name)) i.space = Space::local;
+        }
+        i.run = stores ? &store : i.space == Space::param ? &load_parameter : &load;
+        if (stores) {
+            if (i.space == Space::param) refuse("the space");
+            address(where);
+            i.vector = static_cast<uint8_t>(list(op(1), i.bytes));
+            return emit();
+        }
+        i.vector = static_cast<uint8_t>(list(op(0), i.bytes));
+        address(where);
+        emit(i.vector);
+    }
+
+    void atomic_() {  // atom: d, [a], b {, c}; red: [a], b
+        Instruction& i = instruction_;
+        constexpr Space none = Space::generic;
+        const bool returns = parts_[0] == "atom";
+        need_operands(returns ? 3 : 2, returns ? 4 : 2);
+        i.space = variant(kSpaces, &none);
+        i.variant = static_cast<uint8_t>(variant(kAtomics));
+        const std::string_view type = parts_.back();
+        i.bytes = static_cast<uint8_t>(bytes_of_type(type));
+        i.sign = type[0] == 's';
+        i.width = type[0] == 'f';  // a float
+        i.run = &atomic;
+        size_t k = 0;
+        if (returns) exact(op(k++), i.bytes);
+        address(op(k++));
+        for (; k < statement_->operands.size(); ++k) exact(op(k), i.bytes);
+        emit(returns);
+    }
+
+    void move() {
+        need_operands(2, 2);
+        Instruction& i = instruction_;
+        const int bytes = bytes_of_type(parts_.back());
+        if (const auto it = kSpecials.find(op(1)); it != kSpecials.end()) {
+            i.run = &move_special;
+            i.variant = static_cast<uint8_t>(it->second);
+            exact(op(0), 4);
+            return emit(1);
+        }
+        const bool splits = op(0)[0] == '{', joins = op(1)[0] == '{';
+        if (!splits && !joins) return table_row();
+        const auto count = split_operands((splits ? op(0) : op(1)).substr(1)).size();
+        const int part = bytes / static_cast<int>(count);
+        i.run = splits ? &split : &join;
+        i.bytes = static_cast<uint8_t>(part);
+        if (joins) exact(op(0), bytes);
+        list(splits ? op(0) : op(1), part);
+        if (splits) exact(op(1), bytes);
+        i.width = static_cast<uint8_t>(bytes);
+        emit(splits ? static_cast<int>(count) : 1);
+    }
+
+    void window() {  // cvta.space d, a: to a generic address; cvta.to.space: from one
+        need_operands(2, 2);
+        const Space space = variant(kSpaces);
+        const uint64_t begin = space == Space::shared ? kSharedWindow : space == Space::local ? kLocalWindow : 0;
+        instruction_.run = &to_window;
+        instruction_.offset = static_cast<int64_t>(has("to") ? ~begin + 1 : begin);
+        exact(op(0), 8);
+        instruction_.width = static_cast<uint8_t>(operand(op(1), 8));
+        emit(1);
+    }
+
+    // A register may be wider than the type: then it is an integer's, and convert_width does it.
+    void convert() {
+        const auto it = instruction_table().find(std::string(statement_->opcode));
+        const std::string_view to = parts_[parts_.size() - 2], from = parts_.back();
+        if (parts_.size() == 3 && std::strchr("us", to[0]) && std::strchr("us", from[0])) {
+            const int d = operand(op(0), bytes_of_type(to)), a = operand(op(1), bytes_of_type(from));
+            if (it != instruction_table().end() && d == it->second.bytes[0] && a == it->second.bytes[1]) {
+                instruction_.run = it->second.run;
+            } else {
+                instruction_.run = &convert_width;
+                instruction_.bytes = static_cast<uint8_t>(bytes_of_type(from));
+                instruction_.vector = static_cast<uint8_t>(bytes_of_type(to));
+                instruction_.sign = from[0] == 's';
+                instruction_.variant = to[0] == 's';
+                instruction_.width = static_cast<uint8_t>(d);
+                instruction_.address_width = static_cast<uint8_t>(a);
+            }
+            return emit(1);
+        }
+        table_row();
+    }
+
+    void call() {  // call.uni [(results),] name, (parameters)
+        const auto& all = statement_->operands;
+        if (!statement_->guard.empty()) refuse("a guarded call");
+        const bool returns = !all.empty() && all[0][0] == '(';
+        if (all.size() < (returns ? 2u : 1u)) refuse("the operands");
+        const std::string_view name = all[returns];
+        const auto it = module_.functions.find(name);
+        if (it == module_.functions.end()) refuse("the function is not known");
+        if (it->second.body.empty()) return trap();  // __assertfail
+        const auto inside = [](std::string_view list) { return split_operands(list.substr(1, list.size() - 2)); };
+        Names<size_t> locals;
+        const auto bind = [&](const std::vector<Parameter>& formal, const std::vector<std::string_view>& actual) {
+            if (formal.size() != actual.size()) refuse("the number of parameters");
+            for (size_t k = 0; k < formal.size(); ++k) locals[formal[k].name] = scope_->local.at(actual[k]);
+        };
+        bind(it->second.results, returns ? inside(all[0]) : std::vector<std::string_view>{});
+        bind(it->second.parameters,
+             all.size() > size_t{1} + returns ? inside(all[1 + returns]) : std::vector<std::string_view>{});
+        const Statement* const here = statement_;
+        function(it->second, locals);
+        statement_ = here;
+    }
+
+    const Module& module_;
+    const Symbols& symbols_;
+    Program& program_;
+    std::vector<Virtual> registers_;
+    std::map<std::pair<int, uint64_t>, int> constants_;
+    Names<size_t> shared_;
+    Scope* scope_ = nullptr;
+    const Statement* statement_ = nullptr;
+    std::vector<std::string_view> parts_;
+    Instruction instruction_;
+};
+
+}  // namespace
+
+const std::string& opcode_name(uint16_t opcode) {
+    const std::lock_guard lock(opcodes_mutex);
+    return opcodes()[opcode];
+}
+
+const Table& instruction_table() {
+    static const Table* const table = [] {
+        auto* all = new Table;
+        add_integer_rows(*all);
+        add_float_rows(*all);
+        add_conversion_rows(*all);
+        add_move_rows(*all);
+        return all;
+    }();
+    return *table;
+}
+
+std::string Program::place(const Instruction& i) const {
+    const auto it = module->files.find(i.file);
+    if (it == module->files.end()) return fmt::format("instruction {}", &i - code.data());
+    const std::string& path = it->second;
+    return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), i.line);
+}
+
+std::unique_ptr<Program> decode(const Module& module, const Symbols& symbols, std::string_view name) {
+    const auto it = module.functions.find(name);
+    CHECK(it != module.functions.end() && it->second.is_entry, "PTX: there is no kernel {}", name);
+    auto program = std::make_unique<Program>();
+    program->name = readable(name);
+    program->module = &module;
+    program->parameters = it->second.parameters;
+    if (!program->parameters.empty())
+        program->parameter_bytes = program->parameters.back().offset + program->parameters.back().bytes;
+    program->max_threads = it->second.max_threads;
+    Decoder(module, symbols, *program).run(it->second);
+    return program;
+}
+
+}  // namespace teon::gpusim

@@ -1,0 +1,115 @@
+// "Floating Point Instructions" and "Comparison and Selection Instructions" of floats. Rounding is to the nearest even
+// number unless the name says otherwise. The approximate functions (.approx) are computed as exactly as the host's
+// library does; a GPU's differ from them in the last bits, within the errors that the manual states.
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "gpusim/lanes.h"
+
+namespace teon::gpusim {
+
+namespace {
+
+// .ftz: subnormal operands and results are zeros of the same sign.
+inline float ftz(float x) { return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; }
+
+// The canonical NaN of float results is 0x7fffffff.
+inline float nan_f32() { return std::bit_cast<float>(0x7fffffffu); }
+
+// "If one of the inputs is NaN, the other one is the result; +0.0 > -0.0."
+template <typename T>
+T least(T a, T b) {
+    if (a != a) return b;
+    if (b != b) return a;
+    return a == b ? (std::signbit(a) ? a : b) : a < b ? a : b;
+}
+template <typename T>
+T greatest(T a, T b) {
+    if (a != a) return b;
+    if (b != b) return a;
+    return a == b ? (std::signbit(a) ? b : a) : a > b ? a : b;
+}
+float min_f32(float a, float b) { return a != a && b != b ? nan_f32() : least(a, b); }
+float max_f32(float a, float b) { return a != a && b != b ? nan_f32() : greatest(a, b); }
+float min_nan_f32(float a, float b) { return a != a || b != b ? nan_f32() : least(a, b); }
+float max_nan_f32(float a, float b) { return a != a || b != b ? nan_f32() : greatest(a, b); }
+
+template <typename T>
+void arithmetic(Table& t, const std::string& type) {
+    for (const std::string round : {"", "rn."}) {
+        t["add." + round + type] = each_lane([](T a, T b) { return a + b; });
+        t["sub." + round + type] = each_lane([](T a, T b) { return a - b; });
+        t["mul." + round + type] = each_lane([](T a, T b) { return a * b; });
+    }
+    t["fma.rn." + type] = each_lane([](T a, T b, T c) { return std::fma(a, b, c); });
+    t["div.rn." + type] = each_lane([](T a, T b) { return a / b; });
+    t["rcp.rn." + type] = each_lane([](T a) { return T{1} / a; });
+    t["sqrt.rn." + type] = each_lane([](T a) { return std::sqrt(a); });
+    t["neg." + type] = each_lane([](T a) { return -a; });
+    t["abs." + type] = each_lane([](T a) { return std::fabs(a); });
+    t["copysign." + type] = each_lane([](T a, T b) { return std::copysign(b, a); });
+    // Comparisons are false where an operand is NaN; those with a "u" are true.
+    t["setp.eq." + type] = each_lane([](T a, T b) { return a == b; });
+    t["setp.ne." + type] = each_lane([](T a, T b) { return a < b || a > b; });
+    t["setp.lt." + type] = each_lane([](T a, T b) { return a < b; });
+    t["setp.le." + type] = each_lane([](T a, T b) { return a <= b; });
+    t["setp.gt." + type] = each_lane([](T a, T b) { return a > b; });
+    t["setp.ge." + type] = each_lane([](T a, T b) { return a >= b; });
+    t["setp.equ." + type] = each_lane([](T a, T b) { return !(a < b || a > b); });
+    t["setp.neu." + type] = each_lane([](T a, T b) { return a != b; });
+    t["setp.ltu." + type] = each_lane([](T a, T b) { return !(a >= b); });
+    t["setp.leu." + type] = each_lane([](T a, T b) { return !(a > b); });
+    t["setp.gtu." + type] = each_lane([](T a, T b) { return !(a <= b); });
+    t["setp.geu." + type] = each_lane([](T a, T b) { return !(a < b); });
+    t["setp.num." + type] = each_lane([](T a, T b) { return a == a && b == b; });
+    t["setp.nan." + type] = each_lane([](T a, T b) { return a != a || b != b; });
+}
+
+// NAME.f32 and NAME.ftz.f32 of one operand.
+template <float (*F)(float)>
+void approximate(Table& t, const std::string& name) {
+    t[name + ".f32"] = each_lane([](float a) { return F(a); });
+    t[name + ".ftz.f32"] = each_lane([](float a) { return ftz(F(ftz(a))); });
+}
+
+float exp2_(float x) { return exp2f(x); }
+float log2_(float x) { return log2f(x); }
+float reciprocal(float x) { return 1.0f / x; }
+float reciprocal_root(float x) { return 1.0f / std::sqrt(x); }
+float root(float x) { return std::sqrt(x); }
+float sine(float x) { return sinf(x); }
+float cosine(float x) { return cosf(x); }
+float tangent(float x) { return tanhf(x); }
+
+}  // namespace
+
+void add_float_rows(Table& t) {
+    arithmetic<float>(t, "f32");
+    arithmetic<double>(t, "f64");
+    t["min.f32"] = each_lane<min_f32>();
+    t["max.f32"] = each_lane<max_f32>();
+    t["min.NaN.f32"] = each_lane<min_nan_f32>();
+    t["max.NaN.f32"] = each_lane<max_nan_f32>();
+    t["min.f64"] = each_lane<least<double>>();
+    t["max.f64"] = each_lane<greatest<double>>();
+    t["add.ftz.f32"] = each_lane([](float a, float b) { return ftz(ftz(a) + ftz(b)); });
+    t["sub.ftz.f32"] = each_lane([](float a, float b) { return ftz(ftz(a) - ftz(b)); });
+    t["mul.ftz.f32"] = each_lane([](float a, float b) { return ftz(ftz(a) * ftz(b)); });
+    t["fma.rn.ftz.f32"] = each_lane([](float a, float b, float c) { return ftz(std::fma(ftz(a), ftz(b), ftz(c))); });
+    for (const char* name : {"div.approx", "div.full"})
+        t[name + std::string(".f32")] = each_lane([](float a, float b) { return a / b; });
+    // "20 mantissa bits are right, the lower 32 bits of the result are zero"; nvcc refines it.
+    t["rcp.approx.ftz.f64"] = each_lane(
+        [](double a) { return std::bit_cast<double>(std::bit_cast<uint64_t>(1 / a) & ~uint64_t{0xffffffff}); });
+    approximate<exp2_>(t, "ex2.approx");
+    approximate<log2_>(t, "lg2.approx");
+    approximate<reciprocal>(t, "rcp.approx");
+    approximate<reciprocal_root>(t, "rsqrt.approx");
+    approximate<root>(t, "sqrt.approx");
+    approximate<sine>(t, "sin.approx");
+    approximate<cosine>(t, "cos.approx");
+    approximate<tangent>(t, "tanh.approx");
+}
+
+}  // namespace teon::gpusim

@@ -1,0 +1,366 @@
+// "Data Movement and Conversion Instructions": ld, st, cp.async, ldmatrix; "atom", "red". Every access is checked: that it
+// lies within an allocation and is aligned, and of shared memory what gpusim/shared_memory.h says.
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "base/check.h"
+#include "gpusim/warp.h"
+
+namespace teon::gpusim {
+
+namespace {
+
+// The allocation that holds [address, address + bytes); null: none.
+const Range* find_range(const std::vector<Range>& memory, uintptr_t address, size_t bytes) {
+    const auto after = std::upper_bound(memory.begin(), memory.end(), address,
+                                        [](uintptr_t a, const Range& r) { return a < r.begin; });
+    if (after == memory.begin() || address + bytes > (after - 1)->end) return nullptr;
+    return &*(after - 1);
+}
+
+std::string describe(const std::vector<Range>& memory, uintptr_t address) {
+    const auto after = std::upper_bound(memory.begin(), memory.end(), address,
+                                        [](uintptr_t a, const Range& r) { return a < r.begin; });
+    if (after == memory.begin()) return "which is in no allocation";
+    const Range& r = *(after - 1);
+    return fmt::format("byte {} of an allocation of {} bytes", address - r.begin, r.end - r.begin);
+}
+
+void check_alignment(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
+    if (address % bytes != 0)
+        fail(w, i, lane, fmt::format("the address {:#x} is not a multiple of {} bytes", address, bytes));
+}
+
+void check_waited(Warp& w, const Instruction& i, int lane) {
+    if (w.block->launch->early && !w.waited) fail(w, i, lane, "device memory is touched before griddepcontrol.wait");
+}
+
+struct Addresses {
+    uint64_t of[32];
+};
+
+Addresses addresses(Warp& w, const Instruction& i, int operand) {
+    Addresses a;
+    if (i.address_width == 8) {
+        const uint64_t* from = w.operand<uint64_t>(i, operand);
+        for (int l = 0; l < 32; ++l) a.of[l] = from[l] + static_cast<uint64_t>(i.offset);
+    } else {
+        const uint32_t* from = w.operand<uint32_t>(i, operand);
+        for (int l = 0; l < 32; ++l) a.of[l] = static_cast<uint32_t>(from[l] + static_cast<uint32_t>(i.offset));
+    }
+    return a;
+}
+
+// Whether all lanes' accesses to device memory are aligned and within the allocation of the last one, or one that is
+// looked up for them.
+bool all_in_one_allocation(Warp& w, const Addresses& a, Lanes lanes, uint32_t bytes) {
+    uint64_t least = ~uint64_t{0}, most = 0, any = 0;
+    for (int l = 0; l < 32; ++l) {
+        const bool on = lanes >> l & 1;
+        least = std::min(least, on ? a.of[l] : ~uint64_t{0});
+        most = std::max(most, on ? a.of[l] : 0);
+        any |= on ? a.of[l] : 0;
+    }
+    if (any % bytes != 0) return false;
+    if (least >= w.near.begin && most + bytes <= w.near.end) return true;
+    const Range* range = find_range(*w.block->memory, least, most + bytes - least);
+    if (range) w.near = *range;
+    return range != nullptr;
+}
+
+// Where the lane's access goes, after all checks.
+uint8_t* place(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, bool writes,
+               const void* value) {
+    Space space = i.space;
+    if (space == Space::generic) {
+        if (address >= kLocalWindow) {
+            space = Space::local;
+            address -= kLocalWindow;
+        } else if (address >= kSharedWindow) {
+            space = Space::shared;
+            address -= kSharedWindow;
+        }
+    }
+    if (space == Space::shared)
+        return writes ? shared_for_write(w, i, lane, address, bytes, value)
+                      : shared_for_read(w, i, lane, address, bytes);
+    if (space != Space::local) return device_memory(w, i, lane, address, bytes);
+    const size_t size = w.program->local_bytes;
+    if (address + bytes > size || address + bytes < address)
+        fail(w, i, lane, fmt::format("byte {} of local memory, of which a thread has {}", address, size));
+    check_alignment(w, i, lane, address, bytes);
+    return w.local + static_cast<size_t>(lane) * size + address;
+}
+
+// Elements of `size` bytes between memory and registers of i.width bytes.
+void into_register(uint8_t* d, const uint8_t* from, const Instruction& i) {
+    uint64_t x = 0;
+    std::memcpy(&x, from, i.bytes);
+    if (i.sign && i.bytes < 8 && x >> (8 * i.bytes - 1) & 1) x |= ~uint64_t{0} << 8 * i.bytes;
+    std::memcpy(d, &x, i.width);
+}
+
+// Registers are as wide as elements: the common case, which the compiler makes fast for each width.
+template <typename T, bool Stores>
+void move_elements(Warp& w, const Instruction& i, Lanes lanes, uint8_t* const* where) {
+    const int first = Stores ? 1 : 0;
+    for (int k = 0; k < i.vector; ++k) {
+        T* r = w.operand<T>(i, first + k);
+        for_lanes(lanes, [&](int l) {
+            if constexpr (Stores)
+                std::memcpy(where[l] + k * sizeof(T), r + l, sizeof(T));
+            else
+                std::memcpy(r + l, where[l] + k * sizeof(T), sizeof(T));
+        });
+    }
+}
+
+template <bool Stores>
+void move_all(Warp& w, const Instruction& i, Lanes lanes, uint8_t* const* where) {
+    if (i.width == i.bytes) {
+        switch (i.bytes) {
+            case 2:
+                return move_elements<uint16_t, Stores>(w, i, lanes, where);
+            case 4:
+                return move_elements<uint32_t, Stores>(w, i, lanes, where);
+            case 8:
+                return move_elements<uint64_t, Stores>(w, i, lanes, where);
+            default:
+                break;
+        }
+    }
+    for (int k = 0; k < i.vector; ++k) {
+        uint8_t* r = w.operand<uint8_t>(i, (Stores ? 1 : 0) + k);
+        for_lanes(lanes, [&](int l) {
+            if constexpr (Stores)
+                std::memcpy(where[l] + k * i.bytes, r + l * i.width, i.bytes);
+            else
+                into_register(r + l * i.width, where[l] + k * i.bytes, i);
+        });
+    }
+}
+
+// The bytes that a lane will store, for races of equal values.
+struct Value {
+    uint8_t bytes[16];
+};
+Value value_of(Warp& w, const Instruction& i, int lane) {
+    Value v;
+    for (int k = 0; k < i.vector && (k + 1) * i.bytes <= 16; ++k)
+        std::memcpy(v.bytes + k * i.bytes, w.operand<uint8_t>(i, 1 + k) + lane * i.width, i.bytes);
+    return v;
+}
+
+template <bool Stores>
+void access(Warp& w, const Instruction& i, Lanes lanes) {
+    const Addresses a = addresses(w, i, Stores ? 0 : i.vector);
+    const uint32_t bytes = static_cast<uint32_t>(i.bytes) * i.vector;
+    uint8_t* where[32];
+    const bool device = i.space == Space::global || i.space == Space::constant || i.space == Space::generic;
+    if (device && (!w.block->launch->early || w.waited) && all_in_one_allocation(w, a, lanes, bytes)) {
+        for (int l = 0; l < 32; ++l) where[l] = reinterpret_cast<uint8_t*>(a.of[l]);
+    } else if (Stores && i.space != Space::local) {
+        // Two lanes that store to one place are a race, even in one instruction; so each is stored before the next.
+        for_lanes(lanes, [&](int l) {
+            const Value v = value_of(w, i, l);
+            where[l] = place(w, i, l, a.of[l], bytes, true, v.bytes);
+            std::memcpy(where[l], v.bytes, bytes);
+        });
+        return;
+    } else {
+        for_lanes(lanes, [&](int l) { where[l] = place(w, i, l, a.of[l], bytes, Stores, nullptr); });
+    }
+    move_all<Stores>(w, i, lanes, where);
+}
+
+// ---- atomics --------------------------------------------------------------------------------------------------------
+
+template <typename T>
+T combine(AtomicOp op, T old, T b, T c) {
+    switch (op) {
+        case AtomicOp::add:
+            if constexpr (std::is_signed_v<T> && std::is_integral_v<T>)
+                return static_cast<T>(static_cast<std::make_unsigned_t<T>>(old) +
+                                      static_cast<std::make_unsigned_t<T>>(b));
+            else
+                return old + b;
+        case AtomicOp::min:
+            return b < old ? b : old;
+        case AtomicOp::max:
+            return b > old ? b : old;
+        case AtomicOp::exch:
+            return b;
+        case AtomicOp::cas:
+            return old == b ? c : old;
+        default:
+            break;
+    }
+    if constexpr (std::is_integral_v<T>) {
+        switch (op) {
+            case AtomicOp::and_:
+                return old & b;
+            case AtomicOp::or_:
+                return old | b;
+            case AtomicOp::xor_:
+                return old ^ b;
+            case AtomicOp::inc:
+                return old >= b ? 0 : old + 1;
+            case AtomicOp::dec:
+                return old == 0 || old > b ? b : old - 1;
+            default:
+                break;
+        }
+    }
+    return old;
+}
+
+template <typename T>
+void atomic_of(Warp& w, const Instruction& i, Lanes lanes) {
+    using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+    const int first = i.destinations;  // 1, or 0 of red
+    const Addresses a = addresses(w, i, first);
+    const T *b = w.operand<T>(i, first + 1), *c = i.count > first + 2 ? w.operand<T>(i, first + 2) : b;
+    const AtomicOp op = static_cast<AtomicOp>(i.variant);
+    for_lanes(lanes, [&](int l) {
+        // Atomics race with nothing: they count as a thread's read, of memory that must have been written.
+        auto* p = reinterpret_cast<Bits*>(place(w, i, l, a.of[l], sizeof(T), false, nullptr));
+        Bits old = __atomic_load_n(p, __ATOMIC_RELAXED);
+        while (!__atomic_compare_exchange_n(p, &old,
+                                            std::bit_cast<Bits>(combine(op, std::bit_cast<T>(old), b[l], c[l])), false,
+                                            __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {}
+        if (first) w.operand<Bits>(i, 0)[l] = old;
+    });
+}
+
+}  // namespace
+
+uint8_t* device_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
+    check_waited(w, i, lane);
+    if (address < w.near.begin || address + bytes > w.near.end) {
+        const Range* range = find_range(*w.block->memory, address, bytes);
+        if (!range)
+            fail(w, i, lane,
+                 fmt::format("{} bytes at {:#x} of device memory, {}", bytes, address,
+                             describe(*w.block->memory, address)));
+        w.near = *range;
+    }
+    check_alignment(w, i, lane, address, bytes);
+    return reinterpret_cast<uint8_t*>(address);
+}
+
+static void check_shared(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
+    const size_t size = w.block->shared.size();
+    if (address + bytes > size || address + bytes < address)
+        fail(w, i, lane,
+             fmt::format("{} bytes at byte {} of shared memory, of which the block has {}", bytes, address, size));
+    check_alignment(w, i, lane, address, bytes);
+}
+
+uint8_t* shared_for_read(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
+    check_shared(w, i, lane, address, bytes);
+    SharedMemory& shared = w.block->shared;
+    if (const std::string wrong = shared.read(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes);
+        !wrong.empty())
+        fail(w, i, lane, wrong);
+    return shared.data() + address;
+}
+
+uint8_t* shared_for_write(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes,
+                          const void* value) {
+    check_shared(w, i, lane, address, bytes);
+    SharedMemory& shared = w.block->shared;
+    if (const std::string wrong = shared.write(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes, value);
+        !wrong.empty())
+        fail(w, i, lane, wrong);
+    return shared.data() + address;
+}
+
+void load(Warp& w, const Instruction& i, Lanes lanes) { access<false>(w, i, lanes); }
+void store(Warp& w, const Instruction& i, Lanes lanes) { access<true>(w, i, lanes); }
+
+void load_parameter(Warp& w, const Instruction& i, Lanes lanes) {
+    const Addresses a = addresses(w, i, i.vector);
+    const uint32_t bytes = static_cast<uint32_t>(i.bytes) * i.vector;
+    uint8_t* where[32];
+    for_lanes(lanes, [&](int l) {
+        if (a.of[l] + bytes > w.program->parameter_bytes)
+            fail(w, i, l, fmt::format("byte {} of {} of the parameters", a.of[l], w.program->parameter_bytes));
+        where[l] = const_cast<uint8_t*>(w.block->parameters) + a.of[l];
+    });
+    move_all<false>(w, i, lanes, where);
+}
+
+void atomic(Warp& w, const Instruction& i, Lanes lanes) {
+    if (i.width) return i.bytes == 4 ? atomic_of<float>(w, i, lanes) : atomic_of<double>(w, i, lanes);
+    if (i.sign) return i.bytes == 4 ? atomic_of<int32_t>(w, i, lanes) : atomic_of<int64_t>(w, i, lanes);
+    return i.bytes == 4 ? atomic_of<uint32_t>(w, i, lanes) : atomic_of<uint64_t>(w, i, lanes);
+}
+
+// ---- asynchronous copies --------------------------------------------------------------------------------------------
+
+// The copy happens when its thread waits for it, as late as it may; until then its destination holds NaN.
+void copy_async(Warp& w, const Instruction& i, Lanes lanes) {
+    const uint32_t bytes = i.bytes;
+    const uint32_t* to = w.operand<uint32_t>(i, 0);
+    const uint64_t* from = w.operand<uint64_t>(i, 1);
+    for_lanes(lanes, [&](int l) {
+        const uint32_t filled = i.count > 2 ? w.operand<uint32_t>(i, 2)[l] : bytes;
+        const uint64_t source = from[l] + static_cast<uint64_t>(i.offset);
+        if (filled > bytes) fail(w, i, l, fmt::format("{} bytes are to be read of a copy of {}", filled, bytes));
+        if (filled) {
+            check_alignment(w, i, l, source, bytes);
+            device_memory(w, i, l, source, filled == bytes ? bytes : 1);
+            if (filled < bytes) device_memory(w, i, l, source + filled - 1, 1);
+        }
+        check_shared(w, i, l, to[l], bytes);
+        if (const std::string wrong = w.block->shared.begin_copy(w.clock, w.index, l, to[l], bytes); !wrong.empty())
+            fail(w, i, l, wrong);
+        w.copies[static_cast<size_t>(l)].push_back({to[l], reinterpret_cast<const void*>(source),
+                                                    static_cast<uint8_t>(bytes), static_cast<uint8_t>(filled),
+                                                    w.committed[static_cast<size_t>(l)]});
+    });
+}
+
+void copy_commit(Warp& w, const Instruction&, Lanes lanes) {
+    for_lanes(lanes, [&](int l) { ++w.committed[static_cast<size_t>(l)]; });
+}
+
+void copy_wait(Warp& w, const Instruction& i, Lanes lanes) {
+    SharedMemory& shared = w.block->shared;
+    for_lanes(lanes, [&](int l) {
+        auto& copies = w.copies[static_cast<size_t>(l)];
+        const int64_t left =
+            i.offset < 0 ? w.committed[static_cast<size_t>(l)] + 1 : w.committed[static_cast<size_t>(l)] - i.offset;
+        std::erase_if(copies, [&](const Copy& c) {
+            if (c.group >= left) return false;
+            std::memcpy(shared.data() + c.to, c.from, c.filled);
+            std::memset(shared.data() + c.to + c.filled, 0, static_cast<size_t>(c.bytes - c.filled));
+            shared.end_copy(w.clock, w.index, l, c.to, c.bytes);
+            return true;
+        });
+    });
+}
+
+// ---- ldmatrix -------------------------------------------------------------------------------------------------------
+
+// Lane 8 k + j has the address of row j of matrix k; each lane gets two neighbouring elements of a row, or of a column.
+void load_matrix(Warp& w, const Instruction& i, Lanes) {
+    const Addresses a = addresses(w, i, i.vector);
+    const uint16_t* row[32];
+    for (int l = 0; l < 8 * i.vector; ++l) {
+        uint64_t address = a.of[l];
+        if (i.address_width == 8 && address >= kSharedWindow) address -= kSharedWindow;
+        row[l] = reinterpret_cast<const uint16_t*>(shared_for_read(w, i, l, address, 16));
+    }
+    for (int k = 0; k < i.vector; ++k) {
+        uint32_t* d = w.operand<uint32_t>(i, k);
+        for (int l = 0; l < 32; ++l) {
+            const int j = l / 4, c = 2 * (l % 4);
+            d[l] = i.variant ? row[8 * k + c][j] | uint32_t{row[8 * k + c + 1][j]} << 16
+                             : row[8 * k + j][c] | uint32_t{row[8 * k + j][c + 1]} << 16;
+        }
+    }
+}
+
+}  // namespace teon::gpusim

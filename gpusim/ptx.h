@@ -1,0 +1,88 @@
+// The text of PTX taken apart: which variables, functions and statements stand where, not what they mean. "PTX ISA",
+// chapters "Syntax", "State Spaces, Types, and Variables" and "Directives" (docs.nvidia.com/cuda/parallel-thread-execution).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace teon::gpusim {
+
+enum class Space : uint8_t { generic, global, shared, local, param, constant };
+
+struct Location {
+    int file = 0, line = 0;  // as .loc says; 0: unknown
+};
+
+struct Variable {
+    std::string_view name;
+    Space space = Space::global;
+    size_t align = 1, bytes = 0;  // 0 bytes: an array of unknown size, such as dynamic shared memory
+    std::vector<uint8_t> init;    // shorter than bytes: zeros follow
+};
+
+struct Statement {
+    std::string_view guard;  // a predicate register, or empty
+    bool guard_not = false;
+    std::string_view opcode;
+    std::vector<std::string_view> operands;
+    Location at;
+};
+
+// Registers "%r<5>" are %r0 to %r4; `count` is 0 for a single one.
+struct Registers {
+    std::string_view name;
+    int count = 0;
+    int bytes = 0;  // of each; 0: predicates
+};
+
+struct Body {
+    std::vector<Registers> registers;
+    std::vector<Variable> variables;  // also the .param variables of calls
+    std::vector<Statement> statements;
+    std::map<std::string_view, size_t> labels;  // the index of the statement that follows
+};
+
+struct Parameter {
+    std::string_view name;
+    size_t offset = 0, bytes = 0;
+};
+
+struct Function {
+    std::string_view name;
+    bool is_entry = false;
+    std::vector<Parameter> results, parameters;
+    int max_threads = 0;    // __launch_bounds__; 0: none
+    std::string_view body;  // text between its braces; none: declared only
+};
+
+struct Module {
+    std::string text;  // the views refer to it
+    int target = 0;    // 80 for sm_80, 90 for sm_90a
+    std::map<int, std::string> files;
+    std::vector<Variable> variables;
+    std::map<std::string_view, Function> functions;
+
+    Module() = default;
+    Module(const Module&) = delete;  // the views would refer to the original
+};
+
+// Throws Error that quotes what cannot be read.
+void parse_module(Module& module, std::string text);
+Body parse_body(std::string_view text);
+
+// Bytes of a type such as "u32", "f64", "bf16x2" or "pred" (0).
+int bytes_of_type(std::string_view type);
+
+// The parts of "a, {b, c}, [d+4]" between the commas outside of brackets, or of "add.rn.f32" between its dots.
+std::vector<std::string_view> split_operands(std::string_view text);
+std::vector<std::string_view> split_dots(std::string_view text);
+
+// An integer, or the bits of a float as 0f3F800000 or 0d3FF0000000000000.
+uint64_t parse_number(std::string_view text);
+
+}  // namespace teon::gpusim

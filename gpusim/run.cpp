@@ -1,0 +1,392 @@
+// The scheduler. A warp's lanes that are at the same instruction are a group. Of the groups that can run, the one that is
+// furthest behind in the code goes first, so that lanes meet again where their paths join; in random orders any goes
+// first, and groups are torn apart wherever nothing holds them together ("Independent Thread Scheduling").
+#include "gpusim/run.h"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "base/check.h"
+#include "base/integer.h"
+#include "cpu/threads.h"
+
+namespace teon::gpusim {
+
+namespace {
+
+std::atomic<uint64_t> executed_by_warps = 0, executed_by_threads = 0;
+
+uint64_t pick(Block& b, uint64_t n) { return splitmix64(b.random) % n; }
+
+// ---- a warp ---------------------------------------------------------------------------------------------------------
+
+class WarpRunner {
+public:
+    WarpRunner(Warp& w, bool random) : w_(w), code_(w.program->code), random_(random) {}
+
+    // Until all lanes have returned or wait at a barrier.
+    void run() {
+        if (random_) tear_apart();
+        while (w_.live && !w_.at_barrier) {
+            const int next = choose();
+            if (next < 0)
+                resolve();
+            else
+                run_group(static_cast<size_t>(next));
+        }
+    }
+
+    uint64_t by_warps = 0, by_threads = 0;
+
+private:
+    void merge() {
+        auto& groups = w_.groups;
+        if (groups.size() < 2) return;
+        std::sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) { return a.at < b.at; });
+        size_t last = 0;
+        for (size_t k = 1; k < groups.size(); ++k) {
+            if (groups[k].at == groups[last].at && groups[k].waits == groups[last].waits)
+                groups[last].lanes |= groups[k].lanes;
+            else
+                groups[++last] = groups[k];
+        }
+        groups.resize(last + 1);
+    }
+
+    // The group that runs next; -1: all wait.
+    int choose() {
+        if (!random_) {
+            merge();
+            for (size_t k = 0; k < w_.groups.size(); ++k)
+                if (!w_.groups[k].waits) return static_cast<int>(k);
+            return -1;
+        }
+        std::vector<int> able;
+        for (size_t k = 0; k < w_.groups.size(); ++k)
+            if (!w_.groups[k].waits) able.push_back(static_cast<int>(k));
+        return able.empty() ? -1 : able[pick(*w_.block, able.size())];
+    }
+
+    void tear_apart() {
+        for (size_t k = 0, n = w_.groups.size(); k < n; ++k) {
+            const Lanes some = w_.groups[k].lanes & static_cast<Lanes>(splitmix64(w_.block->random));
+            if (some == 0 || some == w_.groups[k].lanes) continue;
+            w_.groups[k].lanes &= ~some;
+            w_.groups.push_back({w_.groups[k].at, some, w_.groups[k].waits});
+        }
+    }
+
+    // All groups wait: lanes at one instruction are joined; that instruction or the barrier then goes on.
+    void resolve() {
+        merge();
+        if (w_.groups.size() == 1 && code_[static_cast<size_t>(w_.groups[0].at)].kind == Kind::barrier) {
+            w_.at_barrier = true;
+            return;
+        }
+        bool any = false;
+        for (size_t k = 0; k < w_.groups.size(); ++k) {
+            const Instruction& i = code_[static_cast<size_t>(w_.groups[k].at)];
+            if (i.kind == Kind::barrier || !meet(i, w_.groups[k].lanes, w_.groups[k].lanes)) continue;
+            ++w_.groups[k].at;
+            w_.groups[k].waits = false;
+            any = true;
+        }
+        if (!any) report_deadlock();
+        if (random_) tear_apart();
+    }
+
+    [[noreturn]] void report_deadlock() {
+        std::string where;
+        for (const Group& g : w_.groups) {
+            const Instruction& i = code_[static_cast<size_t>(g.at)];
+            where += fmt::format("{} lanes {:#x} at {} {}", where.empty() ? "" : ",", g.lanes, opcode_name(i.opcode),
+                                 w_.program->place(i));
+        }
+        const Group& g = w_.groups[0];
+        fail(w_, code_[static_cast<size_t>(g.at)], first_lane(g.lanes),
+             fmt::format("lanes of a warp wait for each other at different instructions, and never meet:{}", where));
+    }
+
+    // Lets those of `lanes` act whose masks are complete; whether they all did.
+    bool meet(const Instruction& i, Lanes lanes, Lanes here) {
+        if (i.kind == Kind::aligned) {
+            if (lanes != here) fail(w_, i, first_lane(here & ~lanes), "only some lanes of the warp execute it");
+            if (lanes != w_.live) return false;
+            if (lanes != kAllLanes)
+                fail(w_, i, first_lane(~lanes), "needs all 32 lanes, of which this one has returned");
+            i.run(w_, i, lanes);
+            return true;
+        }
+        const Lanes* masks = w_.at<Lanes>(i.operands[i.count - 1]);
+        for (Lanes left = lanes; left;) {
+            const int lane = first_lane(left);
+            const Lanes mask = masks[lane];
+            if (!(mask >> lane & 1)) fail(w_, i, lane, fmt::format("is not in its own mask {:#x}", mask));
+            if (mask & ~w_.live)
+                fail(
+                    w_, i, lane,
+                    fmt::format("the mask {:#x} names lane {}, which has returned", mask, first_lane(mask & ~w_.live)));
+            if (mask & ~left) return false;
+            for_lanes(mask, [&](int l) {
+                if (masks[l] != mask)
+                    fail(w_, i, l, fmt::format("has the mask {:#x}, but lane {} has {:#x}", masks[l], lane, mask));
+            });
+            left &= ~mask;
+        }
+        for (Lanes left = lanes; left; left &= ~masks[first_lane(left)]) i.run(w_, i, masks[first_lane(left)]);
+        return true;
+    }
+
+    Lanes guarded(const Instruction& i, Lanes lanes) {
+        if (i.guard == kNone) return lanes;
+        const Lanes p = *w_.at<Lanes>(static_cast<uint32_t>(i.guard));
+        return lanes & (i.guard_not ? ~p : p);
+    }
+
+    // Until the group divides, waits, returns or comes to where another one is.
+    void run_group(size_t index) {
+        int32_t at = w_.groups[index].at;
+        const Lanes active = w_.groups[index].lanes;
+        const bool alone = w_.groups.size() == 1;
+        int32_t limit = INT32_MAX;
+        if (!random_)
+            for (const Group& g : w_.groups)
+                if (g.at > at) limit = std::min(limit, g.at);
+        const auto width = static_cast<uint64_t>(std::popcount(active));
+        uint64_t count = 0;
+        const auto leave = [&](bool waits = false) {
+            w_.groups[index].at = at;
+            w_.groups[index].waits = waits;
+            by_warps += count;
+            by_threads += count * width;
+        };
+        for (;;) {
+            if (at >= limit) return leave();
+            const Instruction& i = code_[static_cast<size_t>(at)];
+            const Lanes lanes = guarded(i, active);
+            ++count;
+            if (i.kind == Kind::plain) {
+                if (lanes) i.run(w_, i, lanes);
+                ++at;
+                continue;
+            }
+            if (lanes == 0) {
+                ++at;
+                continue;
+            }
+            switch (i.kind) {
+                case Kind::branch:
+                    if (lanes == active) {
+                        const bool back = i.target <= at;
+                        at = i.target;
+                        if (back && !alone) return leave();
+                        continue;
+                    }
+                    ++at;
+                    leave();
+                    w_.groups[index].lanes = active & ~lanes;
+                    w_.groups.push_back({i.target, lanes});
+                    return;
+                case Kind::exit:
+                    w_.live &= ~lanes;
+                    ++at;
+                    leave();
+                    w_.groups[index].lanes = active & ~lanes;
+                    if (lanes == active) w_.groups.erase(w_.groups.begin() + static_cast<std::ptrdiff_t>(index));
+                    return;
+                case Kind::barrier:
+                    if (lanes != active)
+                        fail(w_, i, first_lane(active & ~lanes), "only some lanes of the warp reach this barrier");
+                    return leave(true);
+                case Kind::collective:
+                case Kind::aligned:
+                    if (!random_ && meet(i, lanes, active)) {
+                        ++at;
+                        continue;
+                    }
+                    if (lanes != active) {  // the others go on
+                        --count;
+                        leave();
+                        w_.groups[index].lanes = lanes;
+                        w_.groups[index].waits = true;
+                        w_.groups.push_back({at + 1, active & ~lanes});
+                        return;
+                    }
+                    return leave(true);
+                case Kind::trap:
+                    fail(w_, i, first_lane(lanes), "the kernel stops itself");
+                case Kind::plain:
+                    break;
+            }
+        }
+    }
+
+    Warp& w_;
+    const std::vector<Instruction>& code_;
+    const bool random_;
+};
+
+// ---- a block --------------------------------------------------------------------------------------------------------
+
+// What a thread keeps from block to block.
+class BlockRunner {
+public:
+    void prepare(const Program& program, const Launch& launch, const uint8_t* parameters,
+                 const std::vector<Range>& memory) {
+        block_.program = &program;
+        block_.launch = &launch;
+        block_.memory = &memory;
+        block_.parameters = parameters;
+        const size_t warps = (launch.block.count() + 31) / 32;
+        const size_t align = std::max<size_t>(program.dynamic_align, 16);
+        const size_t dynamic = round_up(program.static_shared, align);
+        block_.shared.resize(launch.dynamic_shared ? dynamic + launch.dynamic_shared : program.static_shared);
+        block_.warps.resize(warps);
+        const size_t local = 32 * program.local_bytes;
+        storage_ = {static_cast<uint8_t*>(std::aligned_alloc(64, std::max<size_t>(64, warps * program.register_bytes))),
+                    &std::free};
+        CHECK(storage_, "{}: no memory for the registers of {} warps", program.name, warps);
+        std::memset(storage_.get(), 0xff, warps * program.register_bytes);
+        local_.assign(warps * local, 0xff);
+        for (size_t k = 0; k < warps; ++k) {
+            Warp& w = block_.warps[k];
+            w = {};
+            w.program = &program;
+            w.block = &block_;
+            w.index = static_cast<int>(k);
+            w.registers = storage_.get() + k * program.register_bytes;
+            w.local = local_.data() + k * local;
+            for (const Constant& c : program.constants) {
+                const uint64_t bits = c.bits == kDynamicShared ? dynamic : c.bits;
+                if (c.bytes == 0) *w.at<Lanes>(c.place) = bits ? kAllLanes : 0;
+                for (int l = 0; l < 32 && c.bytes; ++l)
+                    std::memcpy(w.at<uint8_t>(c.place) + l * c.bytes, &bits, static_cast<size_t>(c.bytes));
+            }
+        }
+    }
+
+    void run(uint64_t index) {
+        const Launch& launch = *block_.launch;
+        block_.index = {static_cast<uint32_t>(index % launch.grid.x),
+                        static_cast<uint32_t>(index / launch.grid.x % launch.grid.y),
+                        static_cast<uint32_t>(index / launch.grid.x / launch.grid.y)};
+        block_.random = launch.order.seed ^ (index + 1) * 0x9e3779b97f4a7c15u;
+        block_.shared.begin_block();
+        const uint64_t threads = launch.block.count();
+        for (Warp& w : block_.warps) {
+            const uint64_t left = threads - 32 * static_cast<uint64_t>(w.index);
+            w.live = left >= 32 ? kAllLanes : (Lanes{1} << left) - 1;
+            w.groups.assign(1, {0, w.live});
+            w.at_barrier = w.waited = false;
+            w.near = {1, 0};
+            w.clock = {};
+            w.committed = {};
+        }
+        try {
+            while (run_to_barrier()) {}
+        } catch (...) {
+            forget_copies();
+            throw;
+        }
+        forget_copies();
+    }
+
+private:
+    // Whether there was one.
+    bool run_to_barrier() {
+        const Order& order = block_.launch->order;
+        const size_t n = block_.warps.size();
+        std::vector<size_t> turns(n);
+        for (size_t k = 0; k < n; ++k) turns[k] = order.kind == Order::Kind::reverse ? n - 1 - k : k;
+        const bool random = order.kind == Order::Kind::random;
+        if (random)
+            for (size_t k = n; k > 1; --k) std::swap(turns[k - 1], turns[pick(block_, k)]);
+        for (const size_t k : turns) {
+            WarpRunner runner(block_.warps[k], random);
+            runner.run();
+            executed_by_warps += runner.by_warps;
+            executed_by_threads += runner.by_threads;
+        }
+        const Instruction* barrier = nullptr;
+        for (Warp& w : block_.warps) {
+            if (!w.live) continue;
+            const Instruction& i = block_.program->code[static_cast<size_t>(w.groups[0].at)];
+            if (!barrier) barrier = &i;
+            // nvcc may have copied one barrier; then the lines agree.
+            if (barrier->line != i.line || barrier->file != i.file)
+                fail(w, i, first_lane(w.live),
+                     fmt::format("a barrier that only part of the block reaches: other warps are at the one of {}",
+                                 block_.program->place(*barrier)));
+            w.groups[0].waits = w.at_barrier = false;
+            ++w.groups[0].at;
+            w.clock = {};
+        }
+        if (barrier) block_.shared.barrier();
+        return barrier != nullptr;
+    }
+
+    void forget_copies() {
+        for (Warp& w : block_.warps) {
+            for (auto& copies : w.copies) {
+                for (const Copy& c : copies) block_.shared.forget(c.to, c.bytes);
+                copies.clear();
+            }
+        }
+    }
+
+    Block block_;
+    std::unique_ptr<uint8_t, decltype(&std::free)> storage_{nullptr, &std::free};
+    std::vector<uint8_t> local_;
+};
+
+}  // namespace
+
+Order parse_order(const std::string& text) {
+    if (text == "forward") return {};
+    if (text == "reverse") return {Order::Kind::reverse};
+    uint64_t seed = 0;
+    const char* const end = text.data() + text.size();
+    const bool random = text.starts_with("random:") && text.size() > 7;
+    if (random) {
+        const auto [rest, error] = std::from_chars(text.data() + 7, end, seed);
+        if (rest == end && error == std::errc()) return {Order::Kind::random, seed};
+    }
+    throw UsageError(fmt::format("the order is \"{}\"; it must be forward, reverse or random:SEED", text));
+}
+
+void fail(const Warp& w, const Instruction& i, int lane, const std::string& what) {
+    const Extent3& b = w.block->index;
+    throw Error(fmt::format("kernel {}: {}: {}: block ({}, {}, {}), warp {}, lane {}: {}", w.program->name,
+                            w.program->place(i), opcode_name(i.opcode), b.x, b.y, b.z, w.index, lane, what));
+}
+
+Executed executed() { return {executed_by_warps, executed_by_threads}; }
+
+std::vector<uint8_t> pack(const Program& program, const void* const* arguments) {
+    std::vector<uint8_t> bytes(program.parameter_bytes);
+    for (size_t k = 0; k < program.parameters.size(); ++k) {
+        const Parameter& p = program.parameters[k];
+        std::memcpy(bytes.data() + p.offset, arguments[k], p.bytes);
+    }
+    return bytes;
+}
+
+void run(const Program& program, const Launch& launch, const std::vector<uint8_t>& parameters,
+         const std::vector<Range>& memory) {
+    const uint64_t blocks = launch.grid.count();
+    // A few pieces for each thread, which prepares its state once for each.
+    const auto pieces =
+        static_cast<int64_t>(std::min<uint64_t>(blocks, 4 * static_cast<uint64_t>(cpu::thread_count())));
+    cpu::parallel_for(pieces, 1, [&](int64_t piece) {
+        BlockRunner runner;
+        runner.prepare(program, launch, parameters.data(), memory);
+        const auto n = static_cast<uint64_t>(pieces), k = static_cast<uint64_t>(piece);
+        for (uint64_t b = blocks * k / n; b < blocks * (k + 1) / n; ++b) runner.run(b);
+    });
+}
+
+}  // namespace teon::gpusim

@@ -1,0 +1,166 @@
+#include "gpusim/shared_memory.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace teon::gpusim {
+
+namespace {
+
+// Whether all of [first, last] are in [low, high); a loop that the compiler turns into vector instructions.
+inline bool all_within(const uint32_t* x, uint32_t first, uint32_t last, uint32_t low, uint32_t high) {
+    uint32_t outside = 0;
+    for (uint32_t g = first; g <= last; ++g) outside |= static_cast<uint32_t>(x[g] - low >= high - low);
+    return !outside;
+}
+
+}  // namespace
+
+void SharedMemory::resize(size_t bytes) {
+    size_ = bytes;
+    if (data_.size() >= bytes) return;
+    data_.assign(bytes + 16, 0xff);
+    writer_.assign(bytes / 2 + 8, 0);
+    reader_.assign(bytes / 2 + 8, 0);
+    epoch_ = 0;
+}
+
+void SharedMemory::begin_block() {
+    if (epoch_ > kLastEpoch / 2 || epoch_ == 0) {
+        std::fill(writer_.begin(), writer_.end(), 0);
+        std::fill(reader_.begin(), reader_.end(), 0);
+        epoch_ = 0;
+    }
+    ++epoch_;
+    block_begin_ = barrier_ = epoch_ << kEpochShift;
+}
+
+void SharedMemory::barrier() {
+    if (epoch_ == kLastEpoch) restart_epochs();
+    ++epoch_;
+    barrier_ = epoch_ << kEpochShift;
+}
+
+// All that this block has written becomes as old as its first epoch; what was read before the barrier no longer matters.
+void SharedMemory::restart_epochs() {
+    const Stamp first = 1u << kEpochShift;
+    for (Stamp& w : writer_) w = w == kCopying ? w : w >= block_begin_ ? first : 0;
+    std::fill(reader_.begin(), reader_.end(), 0);
+    epoch_ = 1;
+    block_begin_ = first;
+}
+
+void SharedMemory::sync_warp(SyncClock& clock, uint32_t lanes, bool all, int warp) {
+    if (!clock.touched) return;
+    if (all) clock.touched = false;
+    if (clock.now == kLastClock) {  // count again from 0; the warp's accesses of this epoch then count as the oldest
+        const Stamp mine = static_cast<Stamp>(warp) << 5, of_warp = 31u << 5;
+        for (auto* stamps : {&writer_, &reader_})
+            for (Stamp& s : *stamps)
+                if (s >= barrier_ && s != kCopying && (s & of_warp) == mine) s &= ~(255u << kClockShift);
+        clock = {};
+    }
+    ++clock.now;
+    if (all) {
+        clock.last_full = clock.now;
+    } else {
+        for (int l = 0; l < 32; ++l)
+            if (lanes >> l & 1) clock.partial[l] = {clock.now, lanes};
+    }
+}
+
+// Whether an access of this epoch is ordered before one that `me` makes now.
+bool SharedMemory::ordered(const SyncClock& clock, Stamp before, Stamp me) const {
+    constexpr Stamp of_warp = 31u << 5, of_lane = 31u;
+    if (before & kSeveralWarps || (before ^ me) & of_warp) return false;
+    if (!(before & kSeveralLanes) && !((before ^ me) & of_lane)) return true;
+    const uint32_t then = before >> kClockShift & kLastClock;
+    if (then < clock.last_full) return true;
+    const SyncClock::Partial& mine = clock.partial[me & of_lane];
+    return !(before & kSeveralLanes) && mine.at > then && mine.lanes >> (before & of_lane) & 1;
+}
+
+std::string SharedMemory::describe(const char* now, const char* then, Stamp before, uint32_t at) const {
+    const std::string who = before & kSeveralWarps   ? "several warps"
+                            : before & kSeveralLanes ? fmt::format("several lanes of warp {}", before >> 5 & 31)
+                                                     : fmt::format("lane {} of warp {}", before & 31, before >> 5 & 31);
+    return fmt::format("a race: {} byte {} of shared memory, which {} {} with no barrier between", now, at, who, then);
+}
+
+std::string SharedMemory::read(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
+    const Stamp me = stamp(clock, warp, lane);
+    const uint32_t first = at / 2, last = (at + bytes - 1) / 2;
+    if (all_within(writer_.data(), first, last, block_begin_, barrier_) &&
+        all_within(reader_.data(), first, last, 0, barrier_)) {
+        std::fill(reader_.data() + first, reader_.data() + last + 1, me);
+        return {};
+    }
+    return read_slowly(clock, me, first, last);
+}
+
+std::string SharedMemory::read_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last) {
+    constexpr Stamp of_warp = 31u << 5;
+    for (uint32_t g = first; g <= last; ++g) {
+        const Stamp w = writer_[g];
+        if (w == kCopying) return fmt::format("reads byte {} of shared memory, which cp.async still writes", 2 * g);
+        if (w < block_begin_) return fmt::format("reads byte {} of shared memory, which nothing has written", 2 * g);
+        if (w >= barrier_ && !ordered(clock, w, me)) return describe("reads", "wrote", w, 2 * g);
+        Stamp& r = reader_[g];
+        if (r < barrier_ || ordered(clock, r, me))
+            r = me;
+        else if ((r ^ me) & of_warp || r & kSeveralWarps)
+            r = me | kSeveralWarps;
+        else
+            r = me | kSeveralLanes;
+    }
+    return {};
+}
+
+std::string SharedMemory::write(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value) {
+    const Stamp me = stamp(clock, warp, lane);
+    const uint32_t first = at / 2, last = (at + bytes - 1) / 2;
+    if (all_within(writer_.data(), first, last, 0, barrier_) && all_within(reader_.data(), first, last, 0, barrier_)) {
+        std::fill(writer_.data() + first, writer_.data() + last + 1, me);
+        return {};
+    }
+    // Neighbouring bytes share a stamp, so that single bytes would seem to race.
+    if (bytes == 1 && writer_[first] != kCopying) {
+        writer_[first] = me;
+        return {};
+    }
+    return write_slowly(clock, me, first, last, value);
+}
+
+std::string SharedMemory::write_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last,
+                                       const void* value) {
+    for (uint32_t g = first; g <= last; ++g) {
+        const Stamp w = writer_[g], r = reader_[g];
+        if (w == kCopying) return fmt::format("writes byte {} of shared memory, which cp.async still writes", 2 * g);
+        if (w >= barrier_ && !ordered(clock, w, me)) {
+            const auto* two = static_cast<const uint8_t*>(value) + 2 * (g - first);
+            if (!value || std::memcmp(two, data_.data() + 2 * g, 2) != 0) return describe("writes", "wrote", w, 2 * g);
+        }
+        if (r >= barrier_ && !ordered(clock, r, me)) return describe("writes", "read", r, 2 * g);
+        writer_[g] = me;
+    }
+    return {};
+}
+
+std::string SharedMemory::begin_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
+    std::string wrong = write(clock, warp, lane, at, bytes, nullptr);
+    std::fill(writer_.data() + at / 2, writer_.data() + (at + bytes) / 2, kCopying);
+    std::memset(data_.data() + at, 0xff, bytes);
+    return wrong;
+}
+
+void SharedMemory::end_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
+    std::fill(writer_.data() + at / 2, writer_.data() + (at + bytes) / 2, stamp(clock, warp, lane));
+}
+
+void SharedMemory::forget(uint32_t at, uint32_t bytes) {
+    std::fill(writer_.data() + at / 2, writer_.data() + (at + bytes) / 2, 0);
+}
+
+}  // namespace teon::gpusim

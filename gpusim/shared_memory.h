@@ -1,0 +1,75 @@
+// The shared memory of a block, and who has touched each two bytes of it last: reads of what was never written or is still
+// being copied, and accesses of two threads that nothing orders.
+//
+// A thread's accesses are ordered among themselves. bar.sync orders those of all threads of the block, bar.warp.sync
+// those of the lanes in its mask ("PTX ISA", "Parallel Synchronization and Communication Instructions": shfl, vote, mma
+// and ldmatrix order no memory).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace teon::gpusim {
+
+// What a warp has synchronized since the block's last barrier.
+struct SyncClock {
+    uint32_t now = 0;        // counts synchronizations
+    uint32_t last_full = 0;  // `now` after the last one of all live lanes
+    bool touched = false;    // shared memory, since `now` began
+    struct Partial {
+        uint32_t at = 0, lanes = 0;
+    };
+    std::array<Partial, 32> partial{};  // the last one of only some lanes, by lane
+};
+
+class SharedMemory {
+public:
+    // For blocks of `bytes` each; nothing is written yet.
+    void resize(size_t bytes);
+    void begin_block();
+    void barrier();
+    // The lanes wait for each other; `all`: they are all that live.
+    void sync_warp(SyncClock& clock, uint32_t lanes, bool all, int warp);
+
+    size_t size() const { return size_; }
+    uint8_t* data() { return data_.data(); }
+
+    // Notes an access within the memory, aligned to its size; an error in words, or empty. `value` is what a write will
+    // store (two threads may store the same), null where that does not matter.
+    std::string read(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes);
+    std::string write(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value);
+    // cp.async has begun to write there.
+    std::string begin_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes);
+    void end_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes);
+    void forget(uint32_t at, uint32_t bytes);  // as if never written
+
+private:
+    // A stamp: epoch (barriers) 12 bits, clock 8, several lanes 1, several warps 1, warp 5, lane 5. Later epochs are
+    // larger numbers.
+    using Stamp = uint32_t;
+    static constexpr Stamp kCopying = ~Stamp{0};
+    static constexpr Stamp kSeveralLanes = 1 << 11, kSeveralWarps = 1 << 10;
+    static constexpr int kClockShift = 12, kEpochShift = 20;
+    static constexpr uint32_t kLastClock = 255, kLastEpoch = 4094;
+
+    Stamp stamp(SyncClock& clock, int warp, int lane) {
+        clock.touched = true;
+        return epoch_ << kEpochShift | clock.now << kClockShift | static_cast<Stamp>(warp << 5 | lane);
+    }
+    bool ordered(const SyncClock& clock, Stamp before, Stamp me) const;
+    std::string describe(const char* now, const char* then, Stamp before, uint32_t at) const;
+    std::string read_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last);
+    std::string write_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last, const void* value);
+    void restart_epochs();
+
+    size_t size_ = 0;
+    std::vector<uint8_t> data_;
+    std::vector<Stamp> writer_, reader_;
+    uint32_t epoch_ = 0;
+    Stamp block_begin_ = 0, barrier_ = 0;  // the first stamps since
+};
+
+}  // namespace teon::gpusim

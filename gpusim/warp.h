@@ -1,0 +1,158 @@
+// The state of a block and of its warps while they run.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpusim/program.h"
+#include "gpusim/shared_memory.h"
+
+namespace teon::gpusim {
+
+// Addresses [begin, end) that a kernel may touch.
+struct Range {
+    uintptr_t begin, end;
+};
+
+struct Extent3 {
+    uint32_t x = 1, y = 1, z = 1;
+    uint64_t count() const { return uint64_t{x} * y * z; }
+};
+
+// In which order warps run, and whether the lanes of a warp run together where nothing demands it.
+struct Order {
+    enum class Kind { forward, reverse, random } kind = Kind::forward;
+    uint64_t seed = 0;
+};
+Order parse_order(const std::string& text);  // "forward", "reverse", "random:SEED"; throws UsageError
+
+struct Launch {
+    Extent3 grid, block;
+    size_t dynamic_shared = 0;
+    bool early = false;  // before the work ahead has ended: memory may be touched after griddepcontrol.wait only
+    Order order;
+};
+
+// Generic addresses of shared and local memory begin here, where no address of the host is.
+inline constexpr uint64_t kSharedWindow = uint64_t{1} << 60, kLocalWindow = uint64_t{1} << 61;
+
+// Lanes that are at the same instruction.
+struct Group {
+    int32_t at;
+    Lanes lanes;
+    bool waits = false;  // for other lanes or for a barrier
+};
+
+// A cp.async that has not been waited for.
+struct Copy {
+    uint32_t to;
+    const void* from;
+    uint8_t bytes, filled;  // zeros behind the first `filled`
+    int group;
+};
+
+struct Block;
+
+struct Warp {
+    const Program* program = nullptr;
+    Block* block = nullptr;
+    int index = 0;
+    uint8_t* registers = nullptr;
+    uint8_t* local = nullptr;
+    Lanes live = 0;
+    std::vector<Group> groups;
+    bool at_barrier = false, waited = false;  // waited: griddepcontrol.wait was executed
+    Range near{1, 0};                         // the allocation of the last access
+    std::array<std::vector<Copy>, 32> copies;
+    std::array<int, 32> committed{};
+    SyncClock clock;
+
+    template <typename T>
+    T* at(uint32_t place) {
+        return reinterpret_cast<T*>(registers + place);
+    }
+    template <typename T>
+    T* operand(const Instruction& i, int k) {
+        return at<T>(i.operands[k]);
+    }
+};
+
+struct Block {
+    const Program* program = nullptr;
+    const Launch* launch = nullptr;
+    const std::vector<Range>* memory = nullptr;  // sorted
+    const uint8_t* parameters = nullptr;
+    Extent3 index;
+    SharedMemory shared;
+    std::vector<Warp> warps;
+    uint64_t random = 0;
+};
+
+// Throws Error: kernel, file and line, instruction, block, warp and lane, and what is wrong.
+[[noreturn]] void fail(const Warp& w, const Instruction& i, int lane, const std::string& what);
+inline int first_lane(Lanes lanes) { return std::countr_zero(lanes); }
+
+template <typename Body>
+inline void for_lanes(Lanes lanes, Body&& body) {
+    for (; lanes; lanes &= lanes - 1) body(std::countr_zero(lanes));
+}
+
+// Instructions that have forms of their own; decode.cpp chooses them.
+void load(Warp&, const Instruction&, Lanes);
+void store(Warp&, const Instruction&, Lanes);
+void load_parameter(Warp&, const Instruction&, Lanes);
+void atomic(Warp&, const Instruction&, Lanes);
+void copy_async(Warp&, const Instruction&, Lanes);
+void copy_commit(Warp&, const Instruction&, Lanes);
+void copy_wait(Warp&, const Instruction&, Lanes);  // offset: groups that may be under way; -1: wait_all
+void to_window(Warp&, const Instruction&, Lanes);  // cvta: offset is added, of a register of `width` bytes
+void shuffle(Warp&, const Instruction&, Lanes);
+void vote(Warp&, const Instruction&, Lanes);
+void sync_warp(Warp&, const Instruction&, Lanes);
+void load_matrix(Warp&, const Instruction&, Lanes);
+void mma_bf16(Warp&, const Instruction&, Lanes);
+void mma_f16(Warp&, const Instruction&, Lanes);
+void split(Warp&, const Instruction&, Lanes);
+void join(Warp&, const Instruction&, Lanes);
+void move_special(Warp&, const Instruction&, Lanes);
+void convert_width(Warp&, const Instruction&, Lanes);
+void wait_for_grid(Warp&, const Instruction&, Lanes);
+void nothing(Warp&, const Instruction&, Lanes);
+
+enum class AtomicOp : uint8_t { add, min, max, and_, or_, xor_, exch, cas, inc, dec };
+enum class Shuffle : uint8_t { bfly, idx, up, down };
+enum class Vote : uint8_t { all, any, uni, ballot };
+enum class Special : uint8_t {
+    tid_x,
+    tid_y,
+    tid_z,
+    ntid_x,
+    ntid_y,
+    ntid_z,
+    ctaid_x,
+    ctaid_y,
+    ctaid_z,
+    nctaid_x,
+    nctaid_y,
+    nctaid_z,
+    laneid,
+    warpid,
+    lanemask_lt,
+    lanemask_le,
+    lanemask_gt,
+    lanemask_ge,
+    lanemask_eq,
+    dynamic_smem_size,
+    none
+};
+
+// Reads shared memory for cp.async, ldmatrix and the like after all checks; `address` is within the window.
+uint8_t* shared_for_read(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
+uint8_t* shared_for_write(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, const void* value);
+// Device memory; `what` is "reads" or "writes" for the message.
+uint8_t* device_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
+
+}  // namespace teon::gpusim

@@ -1,0 +1,78 @@
+// A kernel written in PTX for a test.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gpusim/run.h"
+
+namespace teon::test {
+
+using namespace teon::gpusim;
+
+// The body finds its thread in %r0, and the addresses of its own 32-bit element in %d0 (out) and %d1 (in). Registers:
+// %p0-8, %h0-8 (16 bits), %r0-39, %f0-39, %d0-19, %g0-9 (doubles). `declarations` stand before the kernel.
+class PtxKernel {
+public:
+    explicit PtxKernel(const std::string& body, const std::string& declarations = "") {
+        parse_module(module_, R"(
+            .version 8.0
+            .target sm_90a
+            .address_size 64
+            .file 1 "/somewhere/test.cu"
+            )" + declarations + R"(
+            .visible .entry kernel(.param .u64 out, .param .u64 in)
+            .maxntid 1024, 1, 1
+            {
+            .reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<40>; .reg .f32 %f<40>; .reg .b64 %d<20>; .reg .f64 %g<10>;
+            .loc 1 7 0
+            ld.param.u64 %d18, [out];
+            ld.param.u64 %d19, [in];
+            mov.u32 %r0, %tid.x;
+            mul.wide.u32 %d17, %r0, 4;
+            add.s64 %d0, %d18, %d17;
+            add.s64 %d1, %d19, %d17;
+            .loc 1 8 0
+            )" + body + "\nret;\n}");
+        program_ = decode(module_, {}, "kernel");
+    }
+
+    // What the kernel leaves in `out`, whose values before are those of `in`.
+    std::vector<uint32_t> run(std::vector<uint32_t> in, Launch launch) const {
+        std::vector<uint32_t> out = in;
+        const void *out_address = out.data(), *in_address = in.data();
+        const void* arguments[] = {&out_address, &in_address};
+        const auto range = [](const std::vector<uint32_t>& v) {
+            const auto begin = reinterpret_cast<uintptr_t>(v.data());
+            return Range{begin, begin + 4 * v.size()};
+        };
+        std::vector<Range> memory = {range(out), range(in)};
+        if (memory[1].begin < memory[0].begin) std::swap(memory[0], memory[1]);
+        gpusim::run(*program_, launch, pack(*program_, arguments), memory);
+        return out;
+    }
+    std::vector<uint32_t> run(const std::vector<uint32_t>& in) const {
+        Launch launch;
+        launch.block.x = static_cast<uint32_t>(in.size());
+        return run(in, launch);
+    }
+
+    // The error of a launch with `threads` threads; "" if there is none.
+    std::string error(uint32_t threads, Launch launch = {}) const {
+        launch.block.x = threads;
+        try {
+            run(std::vector<uint32_t>(threads, 1), launch);
+        } catch (const std::exception& e) { return e.what(); }
+        return "";
+    }
+
+    const Program& program() const { return *program_; }
+
+private:
+    Module module_;
+    std::unique_ptr<Program> program_;
+};
+
+}  // namespace teon::test

@@ -1,0 +1,131 @@
+// Each check of the modelled GPU finds its fault and names the place, and does not find it in the right kernel.
+#include "test/gpusim/ptx_kernel.h"
+#include "test/support/catch.h"
+
+using namespace teon::test;
+
+namespace {
+
+const std::string kShared = ".shared .align 16 .b8 buffer[4096];";
+// %r2: the address of the thread's own element in shared memory.
+const std::string kOwn = "mov.u32 %r1, buffer; shl.b32 %r2, %r0, 2; add.u32 %r2, %r1, %r2;";
+// All of it is written before: who reads too early then races, in every order.
+const std::string kStore = kOwn + "st.shared.u32 [%r2], 1; bar.sync 0; st.shared.u32 [%r2], %r0;";
+// The neighbour's: of lane ^ 1, and of the warp beside.
+const std::string kLoadLane = "xor.b32 %r3, %r2, 4; ld.shared.u32 %r4, [%r3];";
+const std::string kLoadWarp = "xor.b32 %r3, %r2, 128; ld.shared.u32 %r4, [%r3];";
+
+struct Case {
+    std::string name, body, expected;  // "": no error
+    uint32_t threads = 32;
+};
+
+void check(const std::vector<Case>& cases) {
+    for (const Case& c : cases) {
+        INFO(c.name);
+        for (const char* order : {"forward", "reverse", "random:3"}) {
+            INFO(order);
+            Launch launch;
+            launch.order = parse_order(order);
+            const std::string error = PtxKernel(c.body, kShared).error(c.threads, launch);
+            if (c.expected.empty()) {
+                REQUIRE(error == "");
+            } else {
+                REQUIRE_THAT(error, ContainsSubstring(c.expected) && ContainsSubstring("test.cu:8") &&
+                                        ContainsSubstring("kernel kernel") &&
+                                        ContainsSubstring("block (0, 0, 0), warp "));
+            }
+        }
+    }
+}
+
+}  // namespace
+
+TEST_CASE("gpusim/checks: bounds and alignment") {
+    check(
+        {{"global", "ld.global.u32 %r1, [%d1+128];", "of an allocation of 128 bytes"},
+         {"global, within", "ld.global.u32 %r1, [%d1];", ""},
+         {"null", "mov.u64 %d5, 0; ld.global.u32 %r1, [%d5];", "in no allocation"},
+         {"alignment", "ld.global.u64 %d5, [%d1];", "not a multiple of 8 bytes"},
+         {"shared", kOwn + "st.shared.u32 [%r1+4096], 0;", "of shared memory, of which the block has 4096"},
+         {"shared alignment", kOwn + "st.shared.u32 [%r2+2], 0;", "not a multiple of 4 bytes"},
+         {"generic", "cvta.global.u64 %d5, %d1; ld.u32 %r1, [%d5];", ""},
+         {"generic shared", "mov.u64 %d5, buffer; cvta.shared.u64 %d6, %d5; st.u32 [%d6+4096], 0;", "of shared memory"},
+         {"local", ".local .b8 mine[8]; mov.u64 %d5, mine; st.local.u32 [%d5+8], 0;", "of local memory"}});
+}
+
+TEST_CASE("gpusim/checks: shared memory that nothing has written") {
+    check({{"never", kOwn + "ld.shared.u32 %r4, [%r2];", "which nothing has written"},
+           {"half", kOwn + "st.shared.u16 [%r2], 0; ld.shared.u32 %r4, [%r2];", "which nothing has written"},
+           {"written", kStore + "ld.shared.u32 %r4, [%r2];", ""}});
+}
+
+TEST_CASE("gpusim/checks: races between warps") {
+    check({{"read", kStore + kLoadWarp, "a race", 64},
+           {"barrier", kStore + "bar.sync 0;" + kLoadWarp, "", 64},
+           {"write after read", kStore + "bar.sync 0;" + kLoadWarp + "st.shared.u32 [%r2], %r4;", "a race", 64},
+           {"two barriers", kStore + "bar.sync 0;" + kLoadWarp + "bar.sync 0; st.shared.u32 [%r2], %r4;", "", 64},
+           {"two write", kOwn + "st.shared.u32 [%r1], %r0;", "a race", 64},
+           {"two write the same", kOwn + "st.shared.u32 [%r1], 5;", "", 64},
+           {"atomics",
+            kOwn + "setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [%r1], 0; bar.sync 0;"
+                   "atom.shared.add.u32 %r4, [%r1], 1;",
+            "", 64}});
+}
+
+TEST_CASE("gpusim/checks: races within a warp") {
+    check({{"no sync", kStore + kLoadLane, "a race"},
+           {"sync", kStore + "bar.warp.sync -1;" + kLoadLane, ""},
+           {"shuffles order nothing", kStore + "shfl.sync.idx.b32 %r5, %r0, 0, 31, -1;" + kLoadLane, "a race"},
+           {"write after read", kStore + "bar.warp.sync -1;" + kLoadLane + "st.shared.u32 [%r2], %r4;", "a race"},
+           {"many times",
+            kStore + "mov.u32 %r10, 0; $more: bar.warp.sync -1;" + kLoadLane +
+                "bar.warp.sync -1; st.shared.u32 [%r2], %r4; add.u32 %r10, %r10, 1;"
+                "setp.lt.u32 %p1, %r10, 600; @%p1 bra $more;",
+            ""},
+           {"halves",
+            kStore + "setp.lt.u32 %p1, %r0, 16; selp.b32 %r5, 0xffff, 0xffff0000, %p1; bar.warp.sync %r5;" + kLoadLane,
+            ""},
+           {"the other half",
+            kStore + "setp.lt.u32 %p1, %r0, 16; selp.b32 %r5, 0xffff, 0xffff0000, %p1;"
+                     "bar.warp.sync %r5; xor.b32 %r3, %r2, 64; ld.shared.u32 %r4, [%r3];",
+            "a race"}});
+}
+
+TEST_CASE("gpusim/checks: asynchronous copies") {
+    const std::string copy = kStore + "bar.sync 0; cp.async.ca.shared.global [%r2], [%d1], 4; cp.async.commit_group;";
+    check({{"not waited for", copy + "ld.shared.u32 %r4, [%r2];", "which cp.async still writes"},
+           {"waited for", copy + "cp.async.wait_group 0; ld.shared.u32 %r4, [%r2];", ""},
+           {"waited for the group before", copy + "cp.async.wait_group 1; ld.shared.u32 %r4, [%r2];",
+            "which cp.async still writes"},
+           {"others' needs a barrier", copy + "cp.async.wait_group 0;" + kLoadWarp, "a race", 64},
+           {"with one", copy + "cp.async.wait_group 0; bar.sync 0;" + kLoadWarp, "", 64},
+           {"source", kOwn + "cp.async.ca.shared.global [%r2], [%d1+128], 4;", "of an allocation of 128 bytes"},
+           {"zeros need no source", kOwn + "mov.u64 %d5, 0; cp.async.ca.shared.global [%r2], [%d5], 4, 0;", ""}});
+}
+
+TEST_CASE("gpusim/checks: masks, collectives and barriers that miss lanes") {
+    const std::string odd = "and.b32 %r1, %r0, 1; setp.eq.u32 %p1, %r1, 1;";
+    check({{"missing lanes",
+            odd + "@%p1 bra $end; shfl.sync.bfly.b32 %r2, %r0, 2, 31, -1; $end:", "names lane 1, which has returned"},
+           {"own mask", odd + "shfl.sync.bfly.b32 %r2, %r0, 2, 31, 0x55555555;", "not in its own mask"},
+           {"their mask", odd + "@%p1 bra $end; shfl.sync.bfly.b32 %r2, %r0, 2, 31, 0x55555555; $end:", ""},
+           {"reads outside",
+            odd + "@%p1 bra $end; shfl.sync.bfly.b32 %r2, %r0, 1, 31, 0x55555555; $end:", "which is not in the mask"},
+           {"two places", odd + "@%p1 bra $b; bar.sync 0; bra.uni $end; $b: bar.sync 0; $end:", "and never meet"},
+           {"part of the block",
+            "setp.lt.u32 %p1, %r0, 32; @%p1 bra $b; bar.sync 0; bra.uni $end;"
+            "$b: \n.loc 1 8 0\n mov.u32 %r1, 0; \n.loc 1 9 0\n bar.sync 0; $end:\n.loc 1 8 0\n",
+            "a barrier that only part of the block reaches", 64},
+           {"warps that have returned", "setp.lt.u32 %p1, %r0, 32; @%p1 bra $end; bar.sync 0; $end:", "", 64}});
+}
+
+TEST_CASE("gpusim/checks: device memory before griddepcontrol.wait") {
+    const PtxKernel hasty("ld.global.u32 %r1, [%d1]; griddepcontrol.wait;"),
+        patient("griddepcontrol.wait; ld.global.u32 %r1, [%d1];");
+    Launch launch;
+    REQUIRE(hasty.error(32, launch) == "");
+    launch.early = true;
+    REQUIRE_THAT(hasty.error(32, launch), ContainsSubstring("before griddepcontrol.wait"));
+    REQUIRE(patient.error(32, launch) == "");
+}
