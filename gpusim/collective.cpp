@@ -65,45 +65,73 @@ void vote(Warp& w, const Instruction& i, Lanes lanes) {  // d, p, mask
 
 namespace {
 
-inline float widen_bf16(uint32_t bits) { return std::bit_cast<float>(bits << 16); }
-inline float widen_f16(uint32_t bits) {
-    return static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(bits)));
+// One register of all lanes, or of a half of it, as vectors: 16 lanes each.
+using Floats = float __attribute__((vector_size(64)));
+using Words = int32_t __attribute__((vector_size(64)));
+struct Register {
+    Floats low, high;  // lanes 0 to 15, 16 to 31
+};
+
+Register load(const float* from) {
+    Register r;
+    std::memcpy(&r, from, sizeof r);
+    return r;
 }
 
-// D (16 x 8) = A (16 x 16) B (16 x 8) + C, fragments as in "Matrix Fragments for mma.m16n8k16 with floating point type".
-// Products are exact in float; they are added one after the other. A GPU adds them in an order of its own.
-template <float (*Widen)(uint32_t)>
+// The lower (0) or upper (1) 16 bits of each lane as floats.
+struct Bf16 {
+    static Register widen(const uint32_t* x, int part) {
+        float wide[32];
+        for (int l = 0; l < 32; ++l) wide[l] = std::bit_cast<float>(part ? x[l] & 0xffff0000u : x[l] << 16);
+        return load(wide);
+    }
+};
+struct F16 {
+    static Register widen(const uint32_t* x, int part) {
+        float wide[32];
+        for (int l = 0; l < 32; ++l)
+            wide[l] = static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(x[l] >> 16 * part)));
+        return load(wide);
+    }
+};
+
+// D (16 x 8) = A (16 x 16) B (16 x 8) + C. Fragments as in "Matrix Fragments for mma.m16n8k16 with floating point type":
+// lane l has of D rows l / 4 and 8 more, columns 2 (l % 4) and 1 more; of A the same rows, columns k = 2 (l % 4), 1 more,
+// and 8 more each; of B those k as rows, column l / 4. Products are exact in float; they are added one after the other
+// by increasing k. A GPU adds them in an order of its own.
+template <typename T>
 void mma(Warp& w, const Instruction& i) {
-    alignas(64) float A[16][16], B[16][8], D[16][8];
-    for (int e = 0; e < 4; ++e) {  // a register of A holds two neighbours of a row
-        const uint32_t* a = w.operand<uint32_t>(i, 4 + e);
-        for (int l = 0; l < 32; ++l) {
-            float* to = &A[l / 4 + 8 * (e % 2)][2 * (l % 4) + 8 * (e / 2)];
-            to[0] = Widen(a[l] & 0xffff);
-            to[1] = Widen(a[l] >> 16);
+    constexpr Words kQuad = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12},
+                    kColumns = {0, 8, 16, 24, 0, 8, 16, 24, 0, 8, 16, 24, 0, 8, 16, 24};
+    Register D[4];
+    for (int e = 0; e < 4; ++e) D[e] = load(w.operand<float>(i, 10 + e));
+    for (int upper_k = 0; upper_k < 2; ++upper_k) {
+        Register A[2][2], B[2];  // A by rows' half; both by the parity of k
+        for (int odd = 0; odd < 2; ++odd) {
+            for (int half = 0; half < 2; ++half)
+                A[half][odd] = T::widen(w.operand<uint32_t>(i, 4 + half + 2 * upper_k), odd);
+            B[odd] = T::widen(w.operand<uint32_t>(i, 8 + upper_k), odd);
+        }
+        for (int k = 0; k < 8; ++k) {
+            const int holder = k / 2, odd = k % 2;
+            const Floats b[2] = {__builtin_shuffle(B[odd].low, B[odd].high, kColumns + holder),
+                                 __builtin_shuffle(B[odd].low, B[odd].high, kColumns + holder + 4)};
+            for (int half = 0; half < 2; ++half) {
+                const Floats low = __builtin_shuffle(A[half][odd].low, kQuad + holder),
+                             high = __builtin_shuffle(A[half][odd].high, kQuad + holder);
+                for (int column = 0; column < 2; ++column) {
+                    D[2 * half + column].low += low * b[column];
+                    D[2 * half + column].high += high * b[column];
+                }
+            }
         }
     }
-    for (int e = 0; e < 2; ++e) {  // and of B, of a column
-        const uint32_t* b = w.operand<uint32_t>(i, 8 + e);
-        for (int l = 0; l < 32; ++l) {
-            const int k = 2 * (l % 4) + 8 * e;
-            B[k][l / 4] = Widen(b[l] & 0xffff);
-            B[k + 1][l / 4] = Widen(b[l] >> 16);
-        }
-    }
-    const auto at = [&D](int l, int e) -> float& { return D[l / 4 + 8 * (e / 2)][2 * (l % 4) + e % 2]; };
-    for (int e = 0; e < 4; ++e)
-        for (int l = 0; l < 32; ++l) at(l, e) = w.operand<float>(i, 10 + e)[l];
-    for (int row = 0; row < 16; ++row)
-        for (int k = 0; k < 16; ++k)
-            for (int column = 0; column < 8; ++column) D[row][column] += A[row][k] * B[k][column];
-    for (int e = 0; e < 4; ++e)
-        for (int l = 0; l < 32; ++l) w.operand<float>(i, e)[l] = at(l, e);
+    for (int e = 0; e < 4; ++e) std::memcpy(w.operand<float>(i, e), &D[e], sizeof D[e]);
 }
 
 }  // namespace
 
-void mma_bf16(Warp& w, const Instruction& i, Lanes) { mma<widen_bf16>(w, i); }
-void mma_f16(Warp& w, const Instruction& i, Lanes) { mma<widen_f16>(w, i); }
+void mma_bf16(Warp& w, const Instruction& i, Lanes) { mma<Bf16>(w, i); }
+void mma_f16(Warp& w, const Instruction& i, Lanes) { mma<F16>(w, i); }
 
 }  // namespace teon::gpusim

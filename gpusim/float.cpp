@@ -17,23 +17,24 @@ inline float ftz(float x) { return std::fabs(x) < std::numeric_limits<float>::mi
 // The canonical NaN of float results is 0x7fffffff.
 inline float nan_f32() { return std::bit_cast<float>(0x7fffffffu); }
 
-// "If one of the inputs is NaN, the other one is the result; +0.0 > -0.0."
-template <typename T>
-T least(T a, T b) {
-    if (a != a) return b;
-    if (b != b) return a;
-    return a == b ? (std::signbit(a) ? a : b) : a < b ? a : b;
+// "If one of the inputs is NaN, the other one is the result; +0.0 > -0.0": of equal numbers that differ, they are zeros.
+template <typename T, typename Bits, bool Greatest>
+T extreme(T a, T b) {
+    const Bits x = std::bit_cast<Bits>(a), y = std::bit_cast<Bits>(b);
+    const T of_equal = std::bit_cast<T>(static_cast<Bits>(Greatest ? x & y : x | y));
+    const T of_numbers = a == b ? of_equal : (Greatest ? b < a : a < b) ? a : b;
+    return a != a ? b : b != b ? a : of_numbers;
 }
-template <typename T>
-T greatest(T a, T b) {
-    if (a != a) return b;
-    if (b != b) return a;
-    return a == b ? (std::signbit(a) ? b : a) : a > b ? a : b;
+template <bool Greatest>
+float extreme_f32(float a, float b) {
+    const float r = extreme<float, uint32_t, Greatest>(a, b);
+    return r != r ? nan_f32() : r;
 }
-float min_f32(float a, float b) { return a != a && b != b ? nan_f32() : least(a, b); }
-float max_f32(float a, float b) { return a != a && b != b ? nan_f32() : greatest(a, b); }
-float min_nan_f32(float a, float b) { return a != a || b != b ? nan_f32() : least(a, b); }
-float max_nan_f32(float a, float b) { return a != a || b != b ? nan_f32() : greatest(a, b); }
+template <bool Greatest>
+float extreme_nan_f32(float a, float b) {
+    const float r = extreme<float, uint32_t, Greatest>(a, b);
+    return a != a || b != b ? nan_f32() : r;
+}
 
 template <typename T>
 void arithmetic(Table& t, const std::string& type) {
@@ -73,7 +74,16 @@ void approximate(Table& t, const std::string& name) {
     t[name + ".ftz.f32"] = each_lane([](float a) { return ftz(F(ftz(a))); });
 }
 
-float exp2_(float x) { return exp2f(x); }
+// 2^x within 2 ulp, by vector instructions: the nearest integer apart, a Taylor polynomial for the rest.
+[[gnu::always_inline]] inline float exp2_(float x) {
+    const float least = x < -150.0f ? -150.0f : x, bounded = least < 129.0f ? least : 129.0f;
+    const float whole = std::nearbyint(bounded), t = (bounded - whole) * 0.69314718f;
+    float p = 1.0f / 5040;
+    for (const float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = std::fma(p, t, c);
+    const int n = static_cast<int>(whole), half = n >> 1;  // in two steps, for subnormal results
+    const auto power = [](int e) { return std::bit_cast<float>((e + 127) << 23); };
+    return x != x ? x : p * power(half) * power(n - half);
+}
 float log2_(float x) { return log2f(x); }
 float reciprocal(float x) { return 1.0f / x; }
 float reciprocal_root(float x) { return 1.0f / std::sqrt(x); }
@@ -87,12 +97,12 @@ float tangent(float x) { return tanhf(x); }
 void add_float_rows(Table& t) {
     arithmetic<float>(t, "f32");
     arithmetic<double>(t, "f64");
-    t["min.f32"] = each_lane<min_f32>();
-    t["max.f32"] = each_lane<max_f32>();
-    t["min.NaN.f32"] = each_lane<min_nan_f32>();
-    t["max.NaN.f32"] = each_lane<max_nan_f32>();
-    t["min.f64"] = each_lane<least<double>>();
-    t["max.f64"] = each_lane<greatest<double>>();
+    t["min.f32"] = each_lane<extreme_f32<false>>();
+    t["max.f32"] = each_lane<extreme_f32<true>>();
+    t["min.NaN.f32"] = each_lane<extreme_nan_f32<false>>();
+    t["max.NaN.f32"] = each_lane<extreme_nan_f32<true>>();
+    t["min.f64"] = each_lane<extreme<double, uint64_t, false>>();
+    t["max.f64"] = each_lane<extreme<double, uint64_t, true>>();
     t["add.ftz.f32"] = each_lane([](float a, float b) { return ftz(ftz(a) + ftz(b)); });
     t["sub.ftz.f32"] = each_lane([](float a, float b) { return ftz(ftz(a) - ftz(b)); });
     t["mul.ftz.f32"] = each_lane([](float a, float b) { return ftz(ftz(a) * ftz(b)); });

@@ -260,9 +260,8 @@ static void check_shared(Warp& w, const Instruction& i, int lane, uint64_t addre
 uint8_t* shared_for_read(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
     check_shared(w, i, lane, address, bytes);
     SharedMemory& shared = w.block->shared;
-    if (const std::string wrong = shared.read(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes);
-        !wrong.empty())
-        fail(w, i, lane, wrong);
+    if (!shared.read(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes))
+        fail(w, i, lane, shared.wrong());
     return shared.data() + address;
 }
 
@@ -270,9 +269,8 @@ uint8_t* shared_for_write(Warp& w, const Instruction& i, int lane, uint64_t addr
                           const void* value) {
     check_shared(w, i, lane, address, bytes);
     SharedMemory& shared = w.block->shared;
-    if (const std::string wrong = shared.write(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes, value);
-        !wrong.empty())
-        fail(w, i, lane, wrong);
+    if (!shared.write(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes, value))
+        fail(w, i, lane, shared.wrong());
     return shared.data() + address;
 }
 
@@ -314,8 +312,8 @@ void copy_async(Warp& w, const Instruction& i, Lanes lanes) {
             if (filled < bytes) device_memory(w, i, l, source + filled - 1, 1);
         }
         check_shared(w, i, l, to[l], bytes);
-        if (const std::string wrong = w.block->shared.begin_copy(w.clock, w.index, l, to[l], bytes); !wrong.empty())
-            fail(w, i, l, wrong);
+        if (!w.block->shared.begin_copy(w.clock, w.index, l, to[l], bytes))
+        fail(w, i, l, w.block->shared.wrong());
         w.copies[static_cast<size_t>(l)].push_back({to[l], reinterpret_cast<const void*>(source),
                                                     static_cast<uint8_t>(bytes), static_cast<uint8_t>(filled),
                                                     w.committed[static_cast<size_t>(l)]});

@@ -9,10 +9,17 @@ namespace teon::gpusim {
 
 namespace {
 
-// Whether all of [first, last] are in [low, high); a loop that the compiler turns into vector instructions.
-inline bool all_within(const uint32_t* x, uint32_t first, uint32_t last, uint32_t low, uint32_t high) {
+constexpr uint32_t kOfWarp = 31u << 5, kOfLane = 31u;
+
+// Whether all `n` stamps are in [low, high).
+inline bool all_within(const uint32_t* x, uint32_t n, uint32_t low, uint32_t high) {
     uint32_t outside = 0;
-    for (uint32_t g = first; g <= last; ++g) outside |= static_cast<uint32_t>(x[g] - low >= high - low);
+    const auto add = [&](uint32_t k) { outside |= static_cast<uint32_t>(x[k] - low >= high - low); };
+    if (n == 8) {  // 16 bytes: one vector
+        for (uint32_t k = 0; k < 8; ++k) add(k);
+    } else {
+        for (uint32_t k = 0; k < n; ++k) add(k);
+    }
     return !outside;
 }
 
@@ -56,16 +63,17 @@ void SharedMemory::sync_warp(SyncClock& clock, uint32_t lanes, bool all, int war
     if (!clock.touched) return;
     if (all) clock.touched = false;
     if (clock.now == kLastClock) {  // count again from 0; the warp's accesses of this epoch then count as the oldest
-        const Stamp mine = static_cast<Stamp>(warp) << 5, of_warp = 31u << 5;
+        const Stamp mine = static_cast<Stamp>(warp) << 5;
         for (auto* stamps : {&writer_, &reader_})
             for (Stamp& s : *stamps)
-                if (s >= barrier_ && s != kCopying && (s & of_warp) == mine) s &= ~(255u << kClockShift);
+                if (s >= barrier_ && s != kCopying && (s & kOfWarp) == mine) s &= ~(255u << kClockShift);
         clock = {};
     }
     ++clock.now;
     if (all) {
         clock.last_full = clock.now;
     } else {
+        clock.any_partial = true;
         for (int l = 0; l < 32; ++l)
             if (lanes >> l & 1) clock.partial[l] = {clock.now, lanes};
     }
@@ -73,86 +81,96 @@ void SharedMemory::sync_warp(SyncClock& clock, uint32_t lanes, bool all, int war
 
 // Whether an access of this epoch is ordered before one that `me` makes now.
 bool SharedMemory::ordered(const SyncClock& clock, Stamp before, Stamp me) const {
-    constexpr Stamp of_warp = 31u << 5, of_lane = 31u;
-    if (before & kSeveralWarps || (before ^ me) & of_warp) return false;
-    if (!(before & kSeveralLanes) && !((before ^ me) & of_lane)) return true;
+    if (before & kSeveralWarps || (before ^ me) & kOfWarp) return false;
+    if (!(before & kSeveralLanes) && !((before ^ me) & kOfLane)) return true;
     const uint32_t then = before >> kClockShift & kLastClock;
     if (then < clock.last_full) return true;
-    const SyncClock::Partial& mine = clock.partial[me & of_lane];
-    return !(before & kSeveralLanes) && mine.at > then && mine.lanes >> (before & of_lane) & 1;
+    const SyncClock::Partial& mine = clock.partial[me & kOfLane];
+    return !(before & kSeveralLanes) && mine.at > then && mine.lanes >> (before & kOfLane) & 1;
 }
 
-std::string SharedMemory::describe(const char* now, const char* then, Stamp before, uint32_t at) const {
-    const std::string who = before & kSeveralWarps   ? "several warps"
-                            : before & kSeveralLanes ? fmt::format("several lanes of warp {}", before >> 5 & 31)
-                                                     : fmt::format("lane {} of warp {}", before & 31, before >> 5 & 31);
-    return fmt::format("a race: {} byte {} of shared memory, which {} {} with no barrier between", now, at, who, then);
+bool SharedMemory::race(const char* now, const char* then, Stamp before, uint32_t at) {
+    const std::string who = before & kSeveralWarps ? "several warps"
+                            : before & kSeveralLanes
+                                ? fmt::format("several lanes of warp {}", before >> 5 & 31)
+                                : fmt::format("lane {} of warp {}", before & kOfLane, before >> 5 & 31);
+    wrong_ = fmt::format("a race: {} byte {} of shared memory, which {} {} with no barrier between", now, at, who, then);
+    return false;
 }
 
-std::string SharedMemory::read(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
+bool SharedMemory::read(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
     const Stamp me = stamp(clock, warp, lane);
-    const uint32_t first = at / 2, last = (at + bytes - 1) / 2;
-    if (all_within(writer_.data(), first, last, block_begin_, barrier_) &&
-        all_within(reader_.data(), first, last, 0, barrier_)) {
-        std::fill(reader_.data() + first, reader_.data() + last + 1, me);
-        return {};
+    const uint32_t first = at / 2, last = (at + bytes - 1) / 2, n = last - first + 1;
+    if (clock.any_partial || !all_within(writer_.data() + first, n, block_begin_, barrier_))
+        return read_slowly(clock, me, first, last);
+    // Written before the last barrier. What remains is to note the reader, as read_slowly does.
+    const Stamp full = barrier_ | clock.last_full << kClockShift, barrier = barrier_;
+    const auto note = [=](Stamp& r) {
+        const bool other_warp = (r ^ me) & kOfWarp || r & kSeveralWarps;
+        const bool other_lane = (r ^ me) & kOfLane || r & kSeveralLanes;
+        const Stamp flags = other_warp ? kSeveralWarps : other_lane && r >= full ? kSeveralLanes : 0;
+        r = r < barrier ? me : me | flags;
+    };
+    Stamp* const r = reader_.data() + first;
+    if (n == 8) {
+        for (uint32_t k = 0; k < 8; ++k) note(r[k]);
+    } else {
+        for (uint32_t k = 0; k < n; ++k) note(r[k]);
     }
-    return read_slowly(clock, me, first, last);
+    return true;
 }
 
-std::string SharedMemory::read_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last) {
-    constexpr Stamp of_warp = 31u << 5;
+bool SharedMemory::read_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last) {
     for (uint32_t g = first; g <= last; ++g) {
         const Stamp w = writer_[g];
-        if (w == kCopying) return fmt::format("reads byte {} of shared memory, which cp.async still writes", 2 * g);
-        if (w < block_begin_) return fmt::format("reads byte {} of shared memory, which nothing has written", 2 * g);
-        if (w >= barrier_ && !ordered(clock, w, me)) return describe("reads", "wrote", w, 2 * g);
+        if (w == kCopying || w < block_begin_) {
+            wrong_ = fmt::format("reads byte {} of shared memory, which {}", 2 * g,
+                                 w == kCopying ? "cp.async still writes" : "nothing has written");
+            return false;
+        }
+        if (w >= barrier_ && !ordered(clock, w, me)) return race("reads", "wrote", w, 2 * g);
         Stamp& r = reader_[g];
         if (r < barrier_ || ordered(clock, r, me))
             r = me;
-        else if ((r ^ me) & of_warp || r & kSeveralWarps)
-            r = me | kSeveralWarps;
         else
-            r = me | kSeveralLanes;
+            r = me | ((r ^ me) & kOfWarp || r & kSeveralWarps ? kSeveralWarps : kSeveralLanes);
     }
-    return {};
+    return true;
 }
 
-std::string SharedMemory::write(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value) {
+bool SharedMemory::write(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value) {
     const Stamp me = stamp(clock, warp, lane);
-    const uint32_t first = at / 2, last = (at + bytes - 1) / 2;
-    if (all_within(writer_.data(), first, last, 0, barrier_) && all_within(reader_.data(), first, last, 0, barrier_)) {
-        std::fill(writer_.data() + first, writer_.data() + last + 1, me);
-        return {};
+    const uint32_t first = at / 2, last = (at + bytes - 1) / 2, n = last - first + 1;
+    if (!all_within(writer_.data() + first, n, 0, barrier_) || !all_within(reader_.data() + first, n, 0, barrier_)) {
+        // Neighbouring bytes share a stamp, so that single bytes would seem to race.
+        if (bytes > 1 || writer_[first] == kCopying) return write_slowly(clock, me, first, last, value);
     }
-    // Neighbouring bytes share a stamp, so that single bytes would seem to race.
-    if (bytes == 1 && writer_[first] != kCopying) {
-        writer_[first] = me;
-        return {};
-    }
-    return write_slowly(clock, me, first, last, value);
+    std::fill(writer_.data() + first, writer_.data() + last + 1, me);
+    return true;
 }
 
-std::string SharedMemory::write_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last,
-                                       const void* value) {
+bool SharedMemory::write_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last, const void* value) {
     for (uint32_t g = first; g <= last; ++g) {
         const Stamp w = writer_[g], r = reader_[g];
-        if (w == kCopying) return fmt::format("writes byte {} of shared memory, which cp.async still writes", 2 * g);
+        if (w == kCopying) {
+            wrong_ = fmt::format("writes byte {} of shared memory, which cp.async still writes", 2 * g);
+            return false;
+        }
         if (w >= barrier_ && !ordered(clock, w, me)) {
             const auto* two = static_cast<const uint8_t*>(value) + 2 * (g - first);
-            if (!value || std::memcmp(two, data_.data() + 2 * g, 2) != 0) return describe("writes", "wrote", w, 2 * g);
+            if (!value || std::memcmp(two, data_.data() + 2 * g, 2) != 0) return race("writes", "wrote", w, 2 * g);
         }
-        if (r >= barrier_ && !ordered(clock, r, me)) return describe("writes", "read", r, 2 * g);
+        if (r >= barrier_ && !ordered(clock, r, me)) return race("writes", "read", r, 2 * g);
         writer_[g] = me;
     }
-    return {};
+    return true;
 }
 
-std::string SharedMemory::begin_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
-    std::string wrong = write(clock, warp, lane, at, bytes, nullptr);
+bool SharedMemory::begin_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
+    if (!write(clock, warp, lane, at, bytes, nullptr)) return false;
     std::fill(writer_.data() + at / 2, writer_.data() + (at + bytes) / 2, kCopying);
     std::memset(data_.data() + at, 0xff, bytes);
-    return wrong;
+    return true;
 }
 
 void SharedMemory::end_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {

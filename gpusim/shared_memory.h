@@ -22,6 +22,7 @@ struct SyncClock {
     struct Partial {
         uint32_t at = 0, lanes = 0;
     };
+    bool any_partial = false;
     std::array<Partial, 32> partial{};  // the last one of only some lanes, by lane
 };
 
@@ -37,12 +38,13 @@ public:
     size_t size() const { return size_; }
     uint8_t* data() { return data_.data(); }
 
-    // Notes an access within the memory, aligned to its size; an error in words, or empty. `value` is what a write will
-    // store (two threads may store the same), null where that does not matter.
-    std::string read(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes);
-    std::string write(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value);
+    // Note an access within the memory, aligned to its size; false: it is an error, of which wrong() has the words. `value`
+    // is what a write will store (two threads may store the same), null where that does not matter.
+    bool read(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes);
+    bool write(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value);
     // cp.async has begun to write there.
-    std::string begin_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes);
+    bool begin_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes);
+    const std::string& wrong() const { return wrong_; }
     void end_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes);
     void forget(uint32_t at, uint32_t bytes);  // as if never written
 
@@ -60,12 +62,13 @@ private:
         return epoch_ << kEpochShift | clock.now << kClockShift | static_cast<Stamp>(warp << 5 | lane);
     }
     bool ordered(const SyncClock& clock, Stamp before, Stamp me) const;
-    std::string describe(const char* now, const char* then, Stamp before, uint32_t at) const;
-    std::string read_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last);
-    std::string write_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last, const void* value);
+    bool race(const char* now, const char* then, Stamp before, uint32_t at);
+    bool read_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last);
+    bool write_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last, const void* value);
     void restart_epochs();
 
     size_t size_ = 0;
+    std::string wrong_;
     std::vector<uint8_t> data_;
     std::vector<Stamp> writer_, reader_;
     uint32_t epoch_ = 0;
