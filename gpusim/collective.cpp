@@ -95,10 +95,10 @@ struct F16 {
     }
 };
 
-// D (16 x 8) = A (16 x 16) B (16 x 8) + C. Fragments as in "Matrix Fragments for mma.m16n8k16 with floating point type":
-// lane l has of D rows l / 4 and 8 more, columns 2 (l % 4) and 1 more; of A the same rows, columns k = 2 (l % 4), 1 more,
-// and 8 more each; of B those k as rows, column l / 4. Products are exact in float; they are added one after the other
-// by increasing k. A GPU adds them in an order of its own.
+// D (16 x 8) = A (16 x 16) B (16 x 8) + C. Fragments as in "Matrix Fragments for mma.m16n8k16 with floating point
+// type": lane l has of D rows l / 4 and 8 more, columns 2 (l % 4) and 1 more; of A the same rows, columns
+// k = 2 (l % 4), 1 more, and 8 more each; of B those k as rows, column l / 4. Products are exact in float; they are
+// added one after the other by increasing k. A GPU adds them in an order of its own.
 template <typename T>
 void mma(Warp& w, const Instruction& i) {
     constexpr Words kQuad = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12},

@@ -17,7 +17,7 @@ inline float ftz(float x) { return std::fabs(x) < std::numeric_limits<float>::mi
 // The canonical NaN of float results is 0x7fffffff.
 inline float nan_f32() { return std::bit_cast<float>(0x7fffffffu); }
 
-// "If one of the inputs is NaN, the other one is the result; +0.0 > -0.0": of equal numbers that differ, they are zeros.
+// "If one of the inputs is NaN, the other one is the result; +0.0 > -0.0". Equal numbers that differ are zeros.
 template <typename T, typename Bits, bool Greatest>
 T extreme(T a, T b) {
     const Bits x = std::bit_cast<Bits>(a), y = std::bit_cast<Bits>(b);

@@ -1,4 +1,5 @@
-// "Integer Arithmetic Instructions", "Comparison and Selection Instructions" of integers, "Logic and Shift Instructions".
+// "Integer Arithmetic Instructions", "Logic and Shift Instructions", "Comparison and Selection Instructions" of
+// integers.
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -148,6 +149,17 @@ uint32_t permute(uint32_t a, uint32_t b, uint32_t c) {
     return d;
 }
 
+// The highest bit that is no copy of the sign, or how far to shift it to the top; all ones where there is none.
+template <typename T>
+void bit_search(Table& t, const std::string& type) {
+    t["bfind." + type] = each_lane(
+        [](T a) { return static_cast<uint32_t>(std::bit_width(static_cast<Unsigned<T>>(a < 0 ? ~a : a))) - 1; });
+    t["bfind.shiftamt." + type] = each_lane([](T a) {
+        const auto zeros = std::countl_zero(static_cast<Unsigned<T>>(a < 0 ? ~a : a));
+        return zeros == kBits<T> ? ~0u : static_cast<uint32_t>(zeros);
+    });
+}
+
 uint32_t reverse(uint32_t a) {
     uint32_t d = 0;
     for (int k = 0; k < 32; ++k) d |= (a >> k & 1) << (31 - k);
@@ -178,7 +190,10 @@ void add_integer_rows(Table& t) {
     t["popc.b64"] = each_lane([](uint64_t a) { return static_cast<uint32_t>(std::popcount(a)); });
     t["clz.b32"] = each_lane([](uint32_t a) { return static_cast<uint32_t>(std::countl_zero(a)); });
     t["clz.b64"] = each_lane([](uint64_t a) { return static_cast<uint32_t>(std::countl_zero(a)); });
-    t["bfind.u32"] = each_lane([](uint32_t a) { return static_cast<uint32_t>(std::bit_width(a)) - 1; });
+    bit_search<uint32_t>(t, "u32");
+    bit_search<int32_t>(t, "s32");
+    bit_search<uint64_t>(t, "u64");
+    bit_search<int64_t>(t, "s64");
     t["shf.l.wrap.b32"] = each_lane([](uint32_t a, uint32_t b, uint32_t c) {
         return static_cast<uint32_t>((uint64_t{b} << 32 | a) << (c & 31) >> 32);
     });

@@ -1,5 +1,5 @@
-// "Data Movement and Conversion Instructions": ld, st, cp.async, ldmatrix; "atom", "red". Every access is checked: that it
-// lies within an allocation and is aligned, and of shared memory what gpusim/shared_memory.h says.
+// "Data Movement and Conversion Instructions": ld, st, cp.async, ldmatrix; "atom", "red". Every access is checked: that
+// it lies within an allocation and is aligned, and of shared memory what gpusim/shared_memory.h says.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -260,8 +260,7 @@ static void check_shared(Warp& w, const Instruction& i, int lane, uint64_t addre
 uint8_t* shared_for_read(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
     check_shared(w, i, lane, address, bytes);
     SharedMemory& shared = w.block->shared;
-    if (!shared.read(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes))
-        fail(w, i, lane, shared.wrong());
+    if (!shared.read(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes)) fail(w, i, lane, shared.wrong());
     return shared.data() + address;
 }
 
@@ -312,8 +311,7 @@ void copy_async(Warp& w, const Instruction& i, Lanes lanes) {
             if (filled < bytes) device_memory(w, i, l, source + filled - 1, 1);
         }
         check_shared(w, i, l, to[l], bytes);
-        if (!w.block->shared.begin_copy(w.clock, w.index, l, to[l], bytes))
-        fail(w, i, l, w.block->shared.wrong());
+        if (!w.block->shared.begin_copy(w.clock, w.index, l, to[l], bytes)) fail(w, i, l, w.block->shared.wrong());
         w.copies[static_cast<size_t>(l)].push_back({to[l], reinterpret_cast<const void*>(source),
                                                     static_cast<uint8_t>(bytes), static_cast<uint8_t>(filled),
                                                     w.committed[static_cast<size_t>(l)]});

@@ -84,8 +84,8 @@ struct Virtual {
     uint64_t bits = 0;
 };
 
-// Gives registers that are needed at the same time places of their own, in few bytes: the operands, guards and constants
-// of the program, until now indices of `registers`, become places.
+// Gives registers that are needed at the same time places of their own, in few bytes: the program's operands and
+// guards, until now indices of `registers`, become places.
 void place_registers(Program& program, const std::vector<Virtual>& registers);
 
 // Of all programs; an index is Instruction::opcode.

@@ -1,5 +1,6 @@
-// The text of PTX taken apart: which variables, functions and statements stand where, not what they mean. "PTX ISA",
-// chapters "Syntax", "State Spaces, Types, and Variables" and "Directives" (docs.nvidia.com/cuda/parallel-thread-execution).
+// The text of PTX taken apart: which variables, functions and statements stand where, not what they mean. Names of
+// sections, here and in the other files, are those of "PTX ISA" (docs.nvidia.com/cuda/parallel-thread-execution):
+// "Syntax", "State Spaces, Types, and Variables", "Directives".
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// The scheduler. A warp's lanes that are at the same instruction are a group. Of the groups that can run, the one that is
-// furthest behind in the code goes first, so that lanes meet again where their paths join; in random orders any goes
-// first, and groups are torn apart wherever nothing holds them together ("Independent Thread Scheduling").
+// The scheduler. A warp's lanes that are at the same instruction are a group. Of the groups that can run, the one that
+// is furthest behind in the code goes first, so that lanes meet again where their paths join; in random orders any goes
+// first, and groups are divided wherever nothing holds them together ("Independent Thread Scheduling").
 #include "gpusim/run.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ public:
 
     // Until all lanes have returned or wait at a barrier.
     void run() {
-        if (random_) tear_apart();
+        if (random_) divide();
         while (w_.live && !w_.at_barrier) {
             const int next = choose();
             if (next < 0)
@@ -71,7 +71,7 @@ private:
         return able.empty() ? -1 : able[pick(*w_.block, able.size())];
     }
 
-    void tear_apart() {
+    void divide() {
         for (size_t k = 0, n = w_.groups.size(); k < n; ++k) {
             const Lanes some = w_.groups[k].lanes & static_cast<Lanes>(splitmix64(w_.block->random));
             if (some == 0 || some == w_.groups[k].lanes) continue;
@@ -96,7 +96,7 @@ private:
             any = true;
         }
         if (!any) report_deadlock();
-        if (random_) tear_apart();
+        if (random_) divide();
     }
 
     [[noreturn]] void report_deadlock() {

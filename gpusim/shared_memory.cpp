@@ -50,7 +50,7 @@ void SharedMemory::barrier() {
     barrier_ = epoch_ << kEpochShift;
 }
 
-// All that this block has written becomes as old as its first epoch; what was read before the barrier no longer matters.
+// All that this block has written becomes as old as its first epoch; what was read before no longer matters.
 void SharedMemory::restart_epochs() {
     const Stamp first = 1u << kEpochShift;
     for (Stamp& w : writer_) w = w == kCopying ? w : w >= block_begin_ ? first : 0;
@@ -94,7 +94,8 @@ bool SharedMemory::race(const char* now, const char* then, Stamp before, uint32_
                             : before & kSeveralLanes
                                 ? fmt::format("several lanes of warp {}", before >> 5 & 31)
                                 : fmt::format("lane {} of warp {}", before & kOfLane, before >> 5 & 31);
-    wrong_ = fmt::format("a race: {} byte {} of shared memory, which {} {} with no barrier between", now, at, who, then);
+    wrong_ =
+        fmt::format("a race: {} byte {} of shared memory, which {} {} with no barrier between", now, at, who, then);
     return false;
 }
 

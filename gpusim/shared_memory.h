@@ -1,5 +1,5 @@
-// The shared memory of a block, and who has touched each two bytes of it last: reads of what was never written or is still
-// being copied, and accesses of two threads that nothing orders.
+// The shared memory of a block, and who has touched each two bytes of it last, to find reads of what was never written
+// or is still being copied, and accesses of two threads that nothing orders.
 //
 // A thread's accesses are ordered among themselves. bar.sync orders those of all threads of the block, bar.warp.sync
 // those of the lanes in its mask ("PTX ISA", "Parallel Synchronization and Communication Instructions": shfl, vote, mma
@@ -38,8 +38,8 @@ public:
     size_t size() const { return size_; }
     uint8_t* data() { return data_.data(); }
 
-    // Note an access within the memory, aligned to its size; false: it is an error, of which wrong() has the words. `value`
-    // is what a write will store (two threads may store the same), null where that does not matter.
+    // Note an access within the memory, aligned to its size; false: it is an error, of which wrong() has the words.
+    // `value` is what a write will store (two threads may store the same), null where that does not matter.
     bool read(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes);
     bool write(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value);
     // cp.async has begun to write there.

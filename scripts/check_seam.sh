@@ -18,18 +18,19 @@ reject() {
 
 sources() { find "$@" \( -name '*.cu' -o -name '*.h' -o -name '*.cpp' \) -not -path './build/*' -not -path './.*' | sort; }
 
-mapfile -t outside < <(sources . | grep -vE '^\./((base|runtime|cpu|test/cpu)/|test/runtime/test_cuda_values\.cu)')
-reject "names of a backend outside runtime/ and cpu/" 'cuda[A-Z]|cublas|cusolver|nccl|MPI_|cblas_|LAPACKE_|<<<' "${outside[@]}"
-reject "a condition on the backend outside runtime/ and cpu/" '^ *# *(if|elif).*(__CUDACC__|__CUDA_ARCH__|__NVCC__|TEON_CUDA|TEON_UNKIND)' "${outside[@]}"
+mapfile -t outside < <(sources . | grep -vE '^\./((base|runtime|cpu|gpusim|test/cpu|test/gpusim)/|test/runtime/test_cuda_values\.cu)')
+reject "names of a backend outside runtime/, cpu/ and gpusim/" 'cuda[A-Z]|cublas|cusolver|nccl|MPI_|cblas_|LAPACKE_|<<<' "${outside[@]}"
+reject "a condition on the backend outside runtime/, cpu/ and gpusim/" '^ *# *(if|elif).*(__CUDACC__|__CUDA_ARCH__|__NVCC__|TEON_CUDA|TEON_UNKIND)' "${outside[@]}"
 
 # Which rooms each room may include, beside itself.
 while read -r room allowed; do
     mapfile -t files < <(sources "$room" 2>/dev/null)
-    pattern="^ *# *include \"($(printf '%s\n' base runtime cpu files kernels model optim data options checkpoint generation train test | grep -vwE "$room${allowed:+|${allowed// /|}}" | paste -sd'|'))/"
+    pattern="^ *# *include \"($(printf '%s\n' base runtime cpu gpusim files kernels model optim data options checkpoint generation train test | grep -vwE "$room${allowed:+|${allowed// /|}}" | paste -sd'|'))/"
     reject "$room/ may include ${allowed:-nothing} only" "$pattern" "${files[@]}"
 done <<'TABLE'
 base
 cpu base
+gpusim base cpu
 runtime base cpu
 files base
 kernels base runtime

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "cpu/error.h"
+#include "gpusim/abi/layouts.h"
 
 namespace teon::gpusim {
 

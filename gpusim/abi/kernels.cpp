@@ -14,6 +14,7 @@
 #include "cpu/memory.h"
 #include "cpu/stream.h"
 #include "gpusim/abi/devices.h"
+#include "gpusim/abi/layouts.h"
 #include "gpusim/fat_binary.h"
 #include "gpusim/run.h"
 

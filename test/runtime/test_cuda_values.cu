@@ -11,6 +11,7 @@
 #include "cpu/include/cuda_runtime_values.h"
 #include "cpu/include/cusolverDn_values.h"
 #include "cpu/include/nccl_values.h"
+#include "gpusim/abi/layouts.h"
 
 #define SAME(name, value) static_assert(static_cast<int>(name) == value);
 CUDA_ERRORS(SAME)
@@ -40,4 +41,23 @@ NCCL_RESULTS(SAME)
 NCCL_TYPES(SAME)
 NCCL_OPERATORS(SAME)
 static_assert(NCCL_UNIQUE_ID_BYTES == 128);
+#endif
+
+#if defined(TEON_CUDA)
+#define SAME_PLACE(structure, member, type, offset) \
+    static_assert(offsetof(structure, member) == offset && sizeof(structure::member) == sizeof(type));
+#define SAME_PROPERTY(member, type, offset) SAME_PLACE(cudaDeviceProp, member, type, offset)
+#define SAME_ATTRIBUTE(member, type, offset) SAME_PLACE(cudaFuncAttributes, member, type, offset)
+#if CUDART_VERSION >= 13000
+TEON_PROPERTIES(SAME_PROPERTY)
+static_assert(sizeof(cudaDeviceProp) == teon::gpusim::kPropertiesBytes);
+#endif
+TEON_FUNCTION_ATTRIBUTES(SAME_ATTRIBUTE)
+static_assert(sizeof(cudaFuncAttributes) == teon::gpusim::kFunctionAttributesBytes);
+static_assert(sizeof(cudaLaunchAttribute) == sizeof(teon::gpusim::LaunchAttribute) &&
+              offsetof(cudaLaunchAttribute, val) == offsetof(teon::gpusim::LaunchAttribute, value) &&
+              cudaLaunchAttributeProgrammaticStreamSerialization == teon::gpusim::kProgrammaticStreamSerialization);
+static_assert(sizeof(cudaLaunchConfig_t) == sizeof(teon::gpusim::LaunchConfiguration) &&
+              offsetof(cudaLaunchConfig_t, attrs) == offsetof(teon::gpusim::LaunchConfiguration, attributes) &&
+              offsetof(cudaLaunchConfig_t, numAttrs) == offsetof(teon::gpusim::LaunchConfiguration, count));
 #endif
