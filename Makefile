@@ -221,6 +221,9 @@ soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kill
 cuda-run-tests: build/cuda-model/tests $(MODEL_GPU) | venv  ## Run what nvcc built on a model of a GPU (CUDA_DEVICE=H200|H100|A100|RTX4090; docs/modelled_gpu.md)
 	@LD_LIBRARY_PATH=build/model-gpu $(PYTHON) scripts/run_tests.py $< $(RUN_FLAGS)
 
+test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in what nvcc built and see that the modelled GPU finds them
+	@$(PYTHON) test/gpusim/plant_faults.py $<
+
 check-cuda: $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))  ## Compile and link all with nvcc for every architecture; registers, spills and instructions
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
 	@$(PYTHON) bench/model_gpu.py check build/cuda-check
@@ -296,5 +299,5 @@ help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 FORCE:
-.PHONY: FORCE all demo test test-cpus test-unkind test-sanitize soak cuda-run-tests check-cuda gpu-check check-seam test-docs lint tidy bench bench-gpu predict setup packages check-packages venv \
+.PHONY: FORCE all demo test test-cpus test-unkind test-sanitize soak cuda-run-tests test-faults check-cuda gpu-check check-seam test-docs lint tidy bench bench-gpu predict setup packages check-packages venv \
         deps-headers format format-check clean help
