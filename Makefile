@@ -150,6 +150,7 @@ SETUP_FIRST := $(if $(filter demo test test-cpus test-unkind test-sanitize soak 
 $(foreach f,$(FOLDERS),$(eval $(call folder,$f)))
 # What only has to compile and link: nvcc optimizes kernels all the same.
 build/cuda-check/% build/cuda-model/%: private OPT := -O0
+build/cuda-model/test/%: private OPT := -O1
 -include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(TESTS) $(LIBRARY) $(GPUSIM) $(addsuffix .cu,$(PROGRAMS) $(BENCHES)))))
 -include $(patsubst %.o,%.d,$(call objects,cpu-model,$(MODEL)))
 
