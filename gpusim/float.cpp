@@ -78,8 +78,9 @@ void approximate(Table& t, const std::string& name) {
 [[gnu::always_inline]] inline float exp2_(float x) {
     const float least = x < -150.0f ? -150.0f : x, bounded = least < 129.0f ? least : 129.0f;
     const float whole = std::nearbyint(bounded), t = (bounded - whole) * 0.69314718f;
-    float p = 1.0f / 5040;
-    for (const float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = std::fma(p, t, c);
+    const auto next = [t](float p, float c) { return std::fma(p, t, c); };
+    const float high = next(next(next(1.0f / 5040, 1.0f / 720), 1.0f / 120), 1.0f / 24);
+    const float p = next(next(next(next(high, 1.0f / 6), 0.5f), 1.0f), 1.0f);
     const int n = static_cast<int>(whole), half = n >> 1;  // in two steps, for subnormal results
     const auto power = [](int e) { return std::bit_cast<float>((e + 127) << 23); };
     return x != x ? x : p * power(half) * power(n - half);
