@@ -8,7 +8,8 @@
 
 Test cases are named "room/file: statement"; those of one file run in one process. Each process reports into the file
 that TEON_TEST_LOG names (test/support/main.cpp; `unittest_main` below), so a crash is charged to the test case that was
-running and the others still run. The tests find their build folder in TEON_BUILD. Exit status: 0 if nothing failed, else 1.
+running and the others still run. The tests find their build folder in TEON_BUILD. Exit status: 0 if nothing failed,
+else 1.
 """
 import argparse
 import collections
