@@ -2,7 +2,7 @@
 // report, arXiv 2505.09388). A packed row of queries, keys and values is NH + 2 NKV rows of HS elements, so that the
 // derivation is rmsnorm.cu's for the rows of queries and keys, with a weight for each kind.
 #include "kernels/norm.h"
-#include "kernels/ops.h"
+#include "kernels/qk_norm.h"
 
 namespace teon {
 

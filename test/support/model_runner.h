@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/ops.h"
 #include "model/decoder.h"
 #include "test/support/compare.h"
 #include "test/support/device_batch.h"
