@@ -30,10 +30,10 @@ void embedding_backward(float* dtable, const T* dout, const int* ids, const int*
 
 // ---- layernorm.cu -------------------------------------------------------------------------------
 
-// out = (x - mean) * rstd * weight + bias, row by row. mean, rstd (N).
+// out = residual + (x - mean) * rstd * weight + bias, row by row. mean, rstd (N). residual = nullptr: zero.
 template <typename T>
-void layernorm_forward(T* out, float* mean, float* rstd, const T* x, const T* weight, const T* bias, int N, int C,
-                       float eps, const Stream& stream);
+void layernorm_forward(T* out, float* mean, float* rstd, const T* residual, const T* x, const T* weight, const T* bias,
+                       int N, int C, float eps, const Stream& stream);
 
 // dx (N, C) = dresidual + (d out / d x)^T dout. dresidual = nullptr: zero. dx may alias dresidual or dout. dweight,
 // dbias (C) float. dx_sums (C) float: the column sums of dx before it is rounded, the gradient of a bias that was added
@@ -46,9 +46,10 @@ void layernorm_backward(T* dx, float* dweight, float* dbias, float* dx_sums, voi
 
 // ---- rmsnorm.cu ---------------------------------------------------------------------------------
 
-// As layernorm without mean and biases: out = x * rstd * weight, rstd = 1 / sqrt(mean of squares + eps).
+// As layernorm without mean and biases: out = residual + x * rstd * weight, rstd = 1 / sqrt(mean of squares + eps).
 template <typename T>
-void rmsnorm_forward(T* out, float* rstd, const T* x, const T* weight, int N, int C, float eps, const Stream& stream);
+void rmsnorm_forward(T* out, float* rstd, const T* residual, const T* x, const T* weight, int N, int C, float eps,
+                     const Stream& stream);
 size_t rmsnorm_backward_scratch_bytes(int N, int C);
 template <typename T>
 void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const T* dresidual, const T* x,
@@ -56,18 +57,28 @@ void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const
 
 // ---- qk_norm.cu ---------------------------------------------------------------------------------
 
-// out = packed qkv x (N, (NH + 2 NKV) * HS) with each query head and each key head normalized over its HS elements, as
-// rmsnorm has it, with the weights q_weight and k_weight (HS); values are copied. rstd (N, NH + NKV). out must not be
-// x.
+// A packed row of queries, keys and values as the vectors that are normalized: `queries` of q_width elements, `keys` of
+// k_width, and as many values as keys, which are left alone. Of each head: {NH, NKV, HS, HS}; of all heads together:
+// {1, 1, NH * HS, NKV * HS}. q_width is a multiple of k_width.
+struct QkVectors {
+    int queries, keys, q_width, k_width;
+    constexpr int normed() const { return queries + keys; }
+    constexpr int all() const { return queries + 2 * keys; }
+    constexpr int row_width() const { return queries * q_width + 2 * keys * k_width; }
+    constexpr int weights() const { return q_width + k_width; }
+};
+
+// out = packed qkv x (N, row_width) with each query and key vector normalized, as rmsnorm has it, with the weights
+// q_weight (q_width) and k_weight (k_width); values are copied. rstd (N, queries + keys). out must not be x.
 template <typename T>
-void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T* k_weight, int N, int NH, int NKV,
-                     int HS, float eps, const Stream& stream);
-// From the gradient of out to that of x, in place. dq_weight, dk_weight (HS) float: += if accumulate, else =. scratch:
-// qk_norm_backward_scratch_bytes(N, HS).
-size_t qk_norm_backward_scratch_bytes(int N, int HS);
+void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T* k_weight, int N,
+                     const QkVectors& vectors, float eps, const Stream& stream);
+// From the gradient of out to that of x, in place. dq_weight (q_width), dk_weight (k_width) float: += if accumulate,
+// else =. scratch: qk_norm_backward_scratch_bytes(N, vectors).
+size_t qk_norm_backward_scratch_bytes(int N, const QkVectors& vectors);
 template <typename T>
 void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch, const T* x, const float* rstd,
-                      const T* q_weight, const T* k_weight, int N, int NH, int NKV, int HS, bool accumulate,
+                      const T* q_weight, const T* k_weight, int N, const QkVectors& vectors, bool accumulate,
                       const Stream& stream);
 
 // ---- gelu.cu, relu2.cu, swiglu.cu ---------------------------------------------------------------
