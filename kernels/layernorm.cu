@@ -5,8 +5,8 @@
 //
 // Backward: dbias = sum over rows of dout, dweight = sum over rows of dout * xhat. With g = dout * weight = dL/dxhat,
 // d xhat_j / d x_i = rstd (delta_ij - 1/C - xhat_i xhat_j / C), so dx = rstd (g - mean(g) - xhat mean(g * xhat)).
+#include "kernels/layernorm.h"
 #include "kernels/norm.h"
-#include "kernels/ops.h"
 
 namespace teon {
 

@@ -3,7 +3,7 @@
 // values is the vectors of QkVectors one after the other, so that the derivation is rmsnorm.cu's for those of queries and
 // keys, with a weight for each kind.
 #include "kernels/norm.h"
-#include "kernels/ops.h"
+#include "kernels/qk_norm.h"
 
 namespace teon {
 

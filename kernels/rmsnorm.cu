@@ -6,7 +6,7 @@
 // Backward: dweight = sum over rows of dout * xhat. With g = dout * weight = dL/dxhat,
 // d xhat_j / d x_i = rstd (delta_ij - xhat_i xhat_j / C), so dx = rstd (g - xhat mean(g * xhat)).
 #include "kernels/norm.h"
-#include "kernels/ops.h"
+#include "kernels/rmsnorm.h"
 
 namespace teon {
 

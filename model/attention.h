@@ -5,7 +5,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/attention.h"
+#include "kernels/attention_decode.h"
+#include "kernels/attention_flash.h"
+#include "kernels/qk_norm.h"
+#include "kernels/rotary.h"
 #include "model/linear.h"
 
 namespace teon {

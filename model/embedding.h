@@ -1,7 +1,7 @@
 // Tokens, and learned positions where a model has them, as the beginning of the residual stream.
 #pragma once
 
-#include "kernels/ops.h"
+#include "kernels/embedding.h"
 #include "model/param_builder.h"
 #include "model/pass.h"
 

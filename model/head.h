@@ -5,7 +5,8 @@
 #include <algorithm>
 
 #include "base/integer.h"
-#include "kernels/ops.h"
+#include "kernels/classifier.h"
+#include "kernels/fill.h"
 #include "model/linear.h"
 
 namespace teon {

@@ -1,7 +1,9 @@
 // The MLP: a product to its width, an activation function, a product back.
 #pragma once
 
-#include "kernels/ops.h"
+#include "kernels/gelu.h"
+#include "kernels/relu2.h"
+#include "kernels/swiglu.h"
 #include "model/linear.h"
 
 namespace teon {
@@ -40,7 +42,9 @@ public:
                 if (fused_) break;
                 scratch_ = plan.gradient_bytes(
                     "activation gradient scratch",
-                    static_cast<int64_t>(activation_backward_scratch_bytes(static_cast<int>(plan.N()), F_)));
+                    static_cast<int64_t>(kind_ == MlpKind::gelu
+                                             ? gelu_backward_scratch_bytes(static_cast<int>(plan.N()), F_)
+                                             : relu2_backward_scratch_bytes(static_cast<int>(plan.N()), F_)));
                 up_.bias_summed = true;
                 break;
             case MlpKind::swiglu:

@@ -3,7 +3,8 @@
 
 #include <string>
 
-#include "kernels/ops.h"
+#include "kernels/layernorm.h"
+#include "kernels/rmsnorm.h"
 #include "model/linear.h"
 
 namespace teon {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/ops.h"
 #include "test/oracle/tracked.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
@@ -14,7 +13,8 @@ namespace teon::test {
 // backward(dx, dbias, scratch, x, dout, N, C, accumulate, stream) against oracle(x, dout), which gives dx; `roundings` as
 // compare() has it.
 template <typename T, typename Backward, typename Oracle>
-void check_activation_backward(Backward backward, Oracle oracle, double roundings) {
+void check_activation_backward(Backward backward, size_t (*scratch_bytes)(int N, int C), Oracle oracle,
+                               double roundings) {
     Stream stream;
     // The last ones have more than one chunk of rows, and more than 8 rows in each.
     for (auto [N, C] : {std::pair{1, 1}, {31, 33}, {33, 31}, {97, 97}, {257, 96}, {17, 768}, {8205, 17}, {8193, 8}}) {
@@ -24,7 +24,7 @@ void check_activation_backward(Backward backward, Oracle oracle, double rounding
         const auto before = random_values<float>(C, 3);
         Guarded<T> x_device(x, stream), dout_device(dout, stream), dx(n, stream);
         Guarded<float> dbias(before, stream);
-        Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(N, C)), stream);
+        Guarded<std::byte> scratch(static_cast<int64_t>(scratch_bytes(N, C)), stream);
         backward(dx.data(), dbias.data(), scratch.data(), x_device.data(), dout_device.data(), N, C, true, stream);
         const auto expected = oracle(widen<Tracked>(x), widen<Tracked>(dout));
         auto sums = widen<Tracked>(before);

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/ops.h"
+#include "kernels/embedding.h"
 #include "test/optim/schedule.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"

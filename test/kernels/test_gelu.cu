@@ -1,4 +1,4 @@
-#include "kernels/ops.h"
+#include "kernels/gelu.h"
 #include "test/kernels/activation_backward.h"
 #include "test/optim/schedule.h"
 #include "test/oracle/activation.h"
@@ -60,7 +60,7 @@ TEMPLATE_TEST_CASE("kernels/gelu: large inputs saturate, NaN stays NaN", "", flo
     const std::vector<T> x = {T(-1e30f), T(-200.0f), T(200.0f), T(1e30f), T(0.0f), T(NAN)};
     Guarded<T> x_device(x, stream), out(6, stream), dx(6, stream), ones(std::vector<T>(6, T(1.0f)), stream);
     teon::gelu_forward(out.data(), x_device.data(), 6, stream);
-    Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(6, 1)), stream);
+    Guarded<std::byte> scratch(static_cast<int64_t>(gelu_backward_scratch_bytes(6, 1)), stream);
     teon::gelu_backward(dx.data(), nullptr, scratch.data(), x_device.data(), ones.data(), 6, 1, true, stream);
     const auto y = out.get(), d = dx.get();
     const float expected[5] = {0.0f, 0.0f, static_cast<float>(x[2]), static_cast<float>(x[3]), 0.0f};
@@ -75,7 +75,8 @@ TEMPLATE_TEST_CASE("kernels/gelu: large inputs saturate, NaN stays NaN", "", flo
 
 TEMPLATE_TEST_CASE("kernels/gelu: backward matches the oracle, also in place, and adds to the bias's gradient", "",
                    float, bf16) {
-    check_activation_backward<TestType>(teon::gelu_backward<TestType>, test::gelu_backward<Tracked>, kRoundings);
+    check_activation_backward<TestType>(teon::gelu_backward<TestType>, gelu_backward_scratch_bytes,
+                                        test::gelu_backward<Tracked>, kRoundings);
 }
 
 TEMPLATE_TEST_CASE("kernels/gelu: the same bits under every schedule", "", float, bf16) {
@@ -84,7 +85,7 @@ TEMPLATE_TEST_CASE("kernels/gelu: the same bits under every schedule", "", float
     const int N = 257, C = 96, n = N * C;
     Guarded<T> x(random_values<T>(n, 5), stream), dout(random_values<T>(n, 6), stream), out(n, stream), dx(n, stream);
     Guarded<float> dbias(C, stream);
-    Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(N, C)), stream);
+    Guarded<std::byte> scratch(static_cast<int64_t>(gelu_backward_scratch_bytes(N, C)), stream);
     REQUIRE(same_under_all_schedules([&] {
         dbias.set(std::vector<float>(C, 1.0f));
         teon::gelu_forward(out.data(), x.data(), n, stream);
@@ -104,7 +105,7 @@ TEST_CASE("kernels/gelu: it and its derivative agree with the oracle from tail t
     const int n = static_cast<int>(std::ssize(x));
     Guarded<float> X(x, stream), Ones(std::vector<float>(n, 1.0f), stream), Y(n, stream), Slope(n, stream);
     teon::gelu_forward(Y.data(), X.data(), n, stream);
-    Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(n, 1)), stream);
+    Guarded<std::byte> scratch(static_cast<int64_t>(gelu_backward_scratch_bytes(n, 1)), stream);
     teon::gelu_backward(Slope.data(), nullptr, scratch.data(), X.data(), Ones.data(), n, 1, true, stream);
     const auto y = Y.get(), slope = Slope.get();
     for (int i = 0; i < n; i++) {

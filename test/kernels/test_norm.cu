@@ -1,5 +1,6 @@
 // layernorm and rmsnorm: one family of kernels (kernels/norm.h), centered or not, and one set of tests.
-#include "kernels/ops.h"
+#include "kernels/layernorm.h"
+#include "kernels/rmsnorm.h"
 #include "test/optim/schedule.h"
 #include "test/oracle/differences.h"
 #include "test/oracle/norm.h"

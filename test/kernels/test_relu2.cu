@@ -1,4 +1,4 @@
-#include "kernels/ops.h"
+#include "kernels/relu2.h"
 #include "test/kernels/activation_backward.h"
 #include "test/optim/schedule.h"
 #include "test/oracle/activation.h"
@@ -48,7 +48,7 @@ TEMPLATE_TEST_CASE("kernels/relu2: zero below zero, NaN stays NaN", "", float, b
     const std::vector<T> x = {T(-1e30f), T(-0.0f), T(0.0f), T(3.0f), T(NAN)};
     Guarded<T> x_device(x, stream), out(5, stream), dx(5, stream), ones(std::vector<T>(5, T(1.0f)), stream);
     teon::relu2_forward(out.data(), x_device.data(), 5, stream);
-    Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(5, 1)), stream);
+    Guarded<std::byte> scratch(static_cast<int64_t>(relu2_backward_scratch_bytes(5, 1)), stream);
     teon::relu2_backward(dx.data(), nullptr, scratch.data(), x_device.data(), ones.data(), 5, 1, true, stream);
     const auto y = out.get(), d = dx.get();
     const float expected[4] = {0.0f, 0.0f, 0.0f, 9.0f}, slopes[4] = {0.0f, 0.0f, 0.0f, 6.0f};
@@ -62,7 +62,8 @@ TEMPLATE_TEST_CASE("kernels/relu2: zero below zero, NaN stays NaN", "", float, b
 
 TEMPLATE_TEST_CASE("kernels/relu2: backward matches the oracle, also in place, and adds to the bias's gradient", "",
                    float, bf16) {
-    check_activation_backward<TestType>(teon::relu2_backward<TestType>, test::relu2_backward<Tracked>, kRoundings);
+    check_activation_backward<TestType>(teon::relu2_backward<TestType>, relu2_backward_scratch_bytes,
+                                        test::relu2_backward<Tracked>, kRoundings);
 }
 
 TEMPLATE_TEST_CASE("kernels/relu2: the same bits under every schedule", "", float, bf16) {
@@ -71,7 +72,7 @@ TEMPLATE_TEST_CASE("kernels/relu2: the same bits under every schedule", "", floa
     const int N = 257, C = 96, n = N * C;
     Guarded<T> x(random_values<T>(n, 5), stream), dout(random_values<T>(n, 6), stream), out(n, stream), dx(n, stream);
     Guarded<float> dbias(C, stream);
-    Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(N, C)), stream);
+    Guarded<std::byte> scratch(static_cast<int64_t>(relu2_backward_scratch_bytes(N, C)), stream);
     REQUIRE(same_under_all_schedules([&] {
         dbias.set(std::vector<float>(C, 1.0f));
         teon::relu2_forward(out.data(), x.data(), n, stream);

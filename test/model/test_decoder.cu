@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "kernels/attention_flash.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "model/olmo2.h"

@@ -1,6 +1,7 @@
 // The models against Hugging Face transformers and PyTorch in float64 (test/golden/make_models.py).
 #include <string>
 
+#include "kernels/reduce.h"
 #include "optim/optimizer.h"
 #include "test/model/golden_model.h"
 

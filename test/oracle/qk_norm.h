@@ -1,7 +1,7 @@
 // RMSNorm of the vectors of packed queries and keys, serial: rmsnorm of each vector. R is double or Tracked.
 #pragma once
 
-#include "kernels/ops.h"
+#include "kernels/qk_norm.h"
 #include "test/oracle/norm.h"
 
 namespace teon::test {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/ops.h"
 #include "model/decoder.h"
 #include "model/family.h"
 #include "test/support/compare.h"
