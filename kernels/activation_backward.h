@@ -63,7 +63,7 @@ void activation_backward(T* dx, float* dbias, void* scratch, const T* x, const T
     } else {
         at_width(std::integral_constant<int, 1>{});
     }
-    if (dbias != nullptr) add_column_sums({{dbias}, accumulate}, partial, chunks.count, 1, C, stream);
+    if (dbias != nullptr) add_column_sums({{{dbias, C}}, accumulate}, partial, chunks.count, stream);
 }
 
 }  // namespace teon

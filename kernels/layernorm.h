@@ -7,10 +7,10 @@
 
 namespace teon {
 
-// out = (x - mean) * rstd * weight + bias, row by row. mean, rstd (N).
+// out = residual + (x - mean) * rstd * weight + bias, row by row. mean, rstd (N). residual = nullptr: zero.
 template <typename T>
-void layernorm_forward(T* out, float* mean, float* rstd, const T* x, const T* weight, const T* bias, int N, int C,
-                       float eps, const Stream& stream);
+void layernorm_forward(T* out, float* mean, float* rstd, const T* residual, const T* x, const T* weight, const T* bias,
+                       int N, int C, float eps, const Stream& stream);
 
 // dx (N, C) = dresidual + (d out / d x)^T dout. dresidual = nullptr: zero. dx may alias dresidual or dout. dweight,
 // dbias (C) float. dx_sums (C) float: the column sums of dx before it is rounded, the gradient of a bias that was added

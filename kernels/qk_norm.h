@@ -1,4 +1,4 @@
-// RMSNorm of each query and key head. Conventions: kernels/ops.h.
+// RMSNorm of queries and keys. Conventions: kernels/ops.h.
 #pragma once
 
 #include <cstddef>
@@ -7,18 +7,28 @@
 
 namespace teon {
 
-// out = packed qkv x (N, (NH + 2 NKV) * HS) with each query head and each key head normalized over its HS elements, as
-// rmsnorm has it, with the weights q_weight and k_weight (HS); values are copied. rstd (N, NH + NKV). out must not be
-// x.
+// A packed row of queries, keys and values as the vectors that are normalized: `queries` of q_width elements, `keys` of
+// k_width, and as many values as keys, which are left alone. Of each head: {NH, NKV, HS, HS}; of all heads together:
+// {1, 1, NH * HS, NKV * HS}. q_width is a multiple of k_width.
+struct QkVectors {
+    int queries, keys, q_width, k_width;
+    constexpr int normed() const { return queries + keys; }
+    constexpr int all() const { return queries + 2 * keys; }
+    constexpr int row_width() const { return queries * q_width + 2 * keys * k_width; }
+    constexpr int weights() const { return q_width + k_width; }
+};
+
+// out = packed qkv x (N, row_width) with each query and key vector normalized, as rmsnorm has it, with the weights
+// q_weight (q_width) and k_weight (k_width); values are copied. rstd (N, queries + keys). out must not be x.
 template <typename T>
-void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T* k_weight, int N, int NH, int NKV,
-                     int HS, float eps, const Stream& stream);
-// From the gradient of out to that of x, in place. dq_weight, dk_weight (HS) float: += if accumulate, else =. scratch:
-// qk_norm_backward_scratch_bytes(N, HS).
-size_t qk_norm_backward_scratch_bytes(int N, int HS);
+void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T* k_weight, int N,
+                     const QkVectors& vectors, float eps, const Stream& stream);
+// From the gradient of out to that of x, in place. dq_weight (q_width), dk_weight (k_width) float: += if accumulate,
+// else =. scratch: qk_norm_backward_scratch_bytes(N, vectors).
+size_t qk_norm_backward_scratch_bytes(int N, const QkVectors& vectors);
 template <typename T>
 void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch, const T* x, const float* rstd,
-                      const T* q_weight, const T* k_weight, int N, int NH, int NKV, int HS, bool accumulate,
+                      const T* q_weight, const T* k_weight, int N, const QkVectors& vectors, bool accumulate,
                       const Stream& stream);
 
 }  // namespace teon

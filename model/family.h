@@ -1,5 +1,5 @@
-// A model family: everything that distinguishes GPT-2 from LLaMA. Each is one file (gpt2.cpp, llama.cpp, qwen3.cpp);
-// the decoder knows only DecoderConfig.
+// A model family: everything that distinguishes GPT-2 from LLaMA. Each is one file (gpt2.cpp, llama.cpp, ...); the
+// decoder knows only DecoderConfig.
 #pragma once
 
 #include <functional>

@@ -10,12 +10,12 @@ DecoderNames names() {
     DecoderNames n;
     n.token = {"wte", "transformer.wte"};
     n.position = {"wpe", "transformer.wpe"};
-    n.norm1 = {"h.{}.ln_1", "transformer.h.{}.ln_1"};
+    n.attention_norm = {"h.{}.ln_1", "transformer.h.{}.ln_1"};
     n.q = {"h.{}.attn.q", "transformer.h.{}.attn.c_attn", 0, 3};
     n.k = {"h.{}.attn.k", "transformer.h.{}.attn.c_attn", 1, 3};
     n.v = {"h.{}.attn.v", "transformer.h.{}.attn.c_attn", 2, 3};
     n.o = {"h.{}.attn.o", "transformer.h.{}.attn.c_proj"};
-    n.norm2 = {"h.{}.ln_2", "transformer.h.{}.ln_2"};
+    n.mlp_norm = {"h.{}.ln_2", "transformer.h.{}.ln_2"};
     n.up = {"h.{}.mlp.up", "transformer.h.{}.mlp.c_fc"};
     n.down = {"h.{}.mlp.down", "transformer.h.{}.mlp.c_proj"};
     n.final_norm = {"ln_f", "transformer.ln_f"};

@@ -9,12 +9,12 @@ namespace {
 DecoderNames names() {
     DecoderNames n;
     n.token = {"embed_tokens", "model.embed_tokens"};
-    n.norm1 = {"layers.{}.attn_norm", "model.layers.{}.input_layernorm"};
+    n.attention_norm = {"layers.{}.attn_norm", "model.layers.{}.input_layernorm"};
     n.q = {"layers.{}.attn.q", "model.layers.{}.self_attn.q_proj"};
     n.k = {"layers.{}.attn.k", "model.layers.{}.self_attn.k_proj"};
     n.v = {"layers.{}.attn.v", "model.layers.{}.self_attn.v_proj"};
     n.o = {"layers.{}.attn.o", "model.layers.{}.self_attn.o_proj"};
-    n.norm2 = {"layers.{}.mlp_norm", "model.layers.{}.post_attention_layernorm"};
+    n.mlp_norm = {"layers.{}.mlp_norm", "model.layers.{}.post_attention_layernorm"};
     n.gate = {"layers.{}.mlp.gate", "model.layers.{}.mlp.gate_proj"};
     n.up = {"layers.{}.mlp.up", "model.layers.{}.mlp.up_proj"};
     n.down = {"layers.{}.mlp.down", "model.layers.{}.mlp.down_proj"};

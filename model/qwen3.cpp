@@ -18,7 +18,7 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int NKV, int HS, in
     c.head_size = HS;
     c.F = F;
     c.V = 151936;
-    c.qk_norm = true;
+    c.qk_norm = QkNorm::per_head;
     c.tied_head = true;
     c.rope_base = 1e6f;
     c.names.q_norm = {"layers.{}.attn.q_norm", "model.layers.{}.self_attn.q_norm"};

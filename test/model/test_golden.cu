@@ -107,6 +107,6 @@ TEST_CASE("train: the losses of ten Teon steps are those of the paper's algorith
     options.lr = 2e-2f;
     options.adamw_lr = 1e-2f;
     options.ns_dtype = DType::f32;
-    for (const char* name : {"llama", "llama_gqa"})
+    for (const char* name : {"llama", "llama_gqa", "olmo2"})
         for (DType dtype : {DType::f32, DType::bf16}) check_ten_steps(name, dtype, options, "teon_losses");
 }
