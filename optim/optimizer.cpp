@@ -38,12 +38,13 @@ struct Optimizer::Impl {
     std::vector<std::vector<int64_t>> matrix_state_at;  // MatrixSetup::at
     std::unique_ptr<MatrixUpdater> matrices;
 
-    Impl(const ParamTable& t, const OptimizerOptions& o, Context& context)
+    Impl(const ParamTable& t, const OptimizerPlan& p, const Placement& placement, const OptimizerOptions& o,
+         Context& context)
         : options(o),
           table(t),
           info(info_of(o.method)),
-          plan(plan_optimizer(t, o)),
-          ownership(t, plan, o, context.comm->size()),
+          plan(p),
+          ownership(t, plan, placement, o),
           element_parts(ownership.parts(plan.element_rows)),
           matrix_state_at(table.count()) {
         const int rank = context.comm->rank();
@@ -98,10 +99,16 @@ struct Optimizer::Impl {
     }
 };
 
-Optimizer::Optimizer(const ParamStore& params, const OptimizerOptions& options, Context& context)
-    : impl_(std::make_unique<Impl>(params.table(), options, context)) {
+Optimizer::Optimizer(const ParamStore& params, const OptimizerPlan& plan, const Placement& placement,
+                     const OptimizerOptions& options, Context& context)
+    : impl_(std::make_unique<Impl>(params.table(), plan, placement, options, context)) {
     context.stream.synchronize();
 }
+
+Optimizer::Optimizer(const ParamStore& params, const OptimizerOptions& options, Context& context)
+    : Optimizer(params, plan_optimizer(params.table(), options),
+                place(params.table(), plan_optimizer(params.table(), options), options, context.comm->size()), options,
+                context) {}
 
 Optimizer::~Optimizer() = default;
 

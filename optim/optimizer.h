@@ -118,11 +118,14 @@ struct Alignment {
 };
 
 class Ownership;
+struct Placement;
 
 class Optimizer {
 public:
-    // context.comm's ranks share state and work (optim/placement.h).
-    Optimizer(const ParamStore& params, const OptimizerOptions& options, Context& context);
+    // The plan of these options for these parameters. context.comm's ranks share state and work by the placement.
+    Optimizer(const ParamStore& params, const OptimizerPlan& plan, const Placement& placement,
+              const OptimizerOptions& options, Context& context);
+    Optimizer(const ParamStore& params, const OptimizerOptions& options, Context& context);  // makes both
     ~Optimizer();
     const OptimizerPlan& plan() const;
     const Ownership& ownership() const;

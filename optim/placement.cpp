@@ -50,8 +50,9 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
     return p;
 }
 
-Ownership::Ownership(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks)
-    : table_(table), placement_(place(table, plan, options, ranks)), rows_(table.count()) {
+Ownership::Ownership(const ParamTable& table, const OptimizerPlan& plan, const Placement& placement,
+                     const OptimizerOptions& options)
+    : table_(table), placement_(placement), rows_(table.count()) {
     int64_t begin = 0;
     for (const ElementRun& run : element_runs(table, plan, options)) {
         for (int row : run.rows) rows_[row].begin = begin + table[row].offset - run.offset;

@@ -33,7 +33,8 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
 // owner are one part, alignment gaps between them included.
 class Ownership {
 public:
-    Ownership(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks);
+    Ownership(const ParamTable& table, const OptimizerPlan& plan, const Placement& placement,
+              const OptimizerOptions& options);
     const Placement& placement() const { return placement_; }
     std::vector<Part> parts(const std::vector<int>& rows) const;
     std::vector<Part> all() const;

@@ -34,7 +34,8 @@ struct OptionRow {
     bool is_switch = false;
     bool is_list = false;    // several words may follow the flag; they become one with commas
     bool fixed = true;       // a run that resumes must have the value that it began with
-    bool this_call = false;  // what to do now, not how the run is: never taken over from a run's config.json
+    bool this_call = false;  // of this call, not of the run: never taken over from a run's config.json
+    bool logged = true;      // in a run's config.json
 };
 
 template <typename E>
@@ -44,7 +45,7 @@ class OptionTable {
 public:
     std::vector<OptionRow> rows;
 
-    // Of the rows that follow; fixed is theirs unless set.
+    // The group of the rows that follow, and their default for `fixed`.
     void group(std::string name, bool fixed = true) {
         group_ = std::move(name);
         fixed_ = fixed;

@@ -257,6 +257,15 @@ class TrainTest(RunCase):
         for flag in self.config("run")["options"]:
             self.assertIn(f"--{flag}", text)
 
+    def test_plan_for_plans_for_a_gpu_that_is_not_here(self):
+        result = self.run_program("--plan-for", "h100", "--model", "1b", "--steps", "10", program="train_llama")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for line in ("device +NVIDIA H100 80GB HBM3: 132 multiprocessors, 79.6[0-9] GiB", "dtype +bf16",
+                     "attention +flash", "  CUDA and libraries, allowance +1.00 GiB", "memory of the host, pinned"):
+            self.assertRegex(result.stdout, "(?m)^" + line)
+        ranks = self.run_program("--plan-for", "a100", "--ranks", "8", program="train_llama")
+        self.assertIn("8 ranks x", ranks.stdout)
+
     def test_help_is_short_and_its_four_examples_use_flags_that_exist(self):
         for program in (*PRESETS, "generate"):
             text = self.run_program("--help", program=program).stdout

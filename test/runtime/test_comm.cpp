@@ -16,6 +16,7 @@
 #include "test/support/compare.h"
 #include "test/support/temp_dir.h"
 #include "test/support/write_shard.h"
+#include "train/ranks.h"
 #include "train/reducer.h"
 #include "train/trainer.h"
 

@@ -11,7 +11,7 @@
 #include "options/config_file.h"
 #include "test/support/fuzz.h"
 #include "test/support/temp_dir.h"
-#include "train/options.h"
+#include "plan/options.h"
 
 #include "test/support/catch.h"
 
@@ -136,7 +136,7 @@ TEST_CASE("options/config_file: a damaged file is refused with its line, or read
     REQUIRE(accepted < rounds * 9 / 10);
 }
 
-TEST_CASE("train/options: any words are options, or refused in one line that names one of them (fuzz)") {
+TEST_CASE("plan/options: any words are options, or refused in one line that names one of them (fuzz)") {
     const ModelFamily family = gpt2_family();
     Options defaults;
     std::vector<std::string> flags = {"--config", "--leyers", "-x", "--", "--=", "--lr="};

@@ -1,3 +1,4 @@
+#include "train/eval_only.h"
 #include "train/evaluation.h"
 
 #include <cmath>

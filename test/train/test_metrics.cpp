@@ -1,4 +1,4 @@
-#include "train/log.h"
+#include "train/metrics.h"
 
 #include <cstring>
 #include <fstream>
@@ -43,7 +43,7 @@ void step(MetricsFile& log, int64_t n) { log.write(nlohmann::ordered_json{{"kind
 
 }  // namespace
 
-TEST_CASE("train/log: resuming cuts what comes after the step and a last line without its end") {
+TEST_CASE("train/metrics: resuming cuts what comes after the step and a last line without its end") {
     TempDir folder;
     const std::string path = folder / "metrics.jsonl";
     fill(path, line(1) + line(2) + line(2, "eval") + line(3) + line(2) + "{\"kind\":");
@@ -59,7 +59,7 @@ TEST_CASE("train/log: resuming cuts what comes after the step and a last line wi
     REQUIRE(content(path) == line(1));
 }
 
-TEST_CASE("train/log: a log with damaged lines is kept aside, and its other lines stay") {
+TEST_CASE("train/metrics: a log with damaged lines is kept aside, and its other lines stay") {
     const std::string damages[] = {"{\"kind\":\"step\",\"st\n",     "\n",
                                    std::string(3, '\0') + "\n",     "[1]\n",
                                    "{\"step\":\"two\"}\n",          "{\"step\":2.5}\n",
@@ -78,7 +78,7 @@ TEST_CASE("train/log: a log with damaged lines is kept aside, and its other line
     }
 }
 
-TEST_CASE("train/log: a checkpoint knows how much of the log is its own, whatever the lines say") {
+TEST_CASE("train/metrics: a checkpoint knows how much of the log is its own, whatever the lines say") {
     TempDir folder;
     const std::string path = folder / "metrics.jsonl";
     std::optional<LogPosition> saved;
@@ -138,7 +138,7 @@ TEST_CASE("train/log: a checkpoint knows how much of the log is its own, whateve
     }
 }
 
-TEST_CASE("train/log: no line is lost to a full disk, and who syncs is told") {
+TEST_CASE("train/metrics: no line is lost to a full disk, and who syncs is told") {
     for (size_t room : {size_t{0}, size_t{1}, size_t{23}, size_t{60}}) {
         TempDir folder;
         const std::string path = folder / "metrics.jsonl";
@@ -163,7 +163,7 @@ TEST_CASE("train/log: no line is lost to a full disk, and who syncs is told") {
     }
 }
 
-TEST_CASE("train/log: what is no file is no log") {
+TEST_CASE("train/metrics: what is no file is no log") {
     TempDir folder;
     MetricsFile log;
     REQUIRE_THROWS_AS(log.open(folder.path(), 0), Error);

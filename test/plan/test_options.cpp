@@ -1,4 +1,4 @@
-#include "train/options.h"
+#include "plan/options.h"
 
 #include <chrono>
 #include <fstream>
@@ -9,8 +9,11 @@
 #include "model/llama.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
+#include "kernels/attention_flash.h"
+#include "plan/gpus.h"
+#include "plan/memory.h"
+#include "plan/report.h"
 #include "test/support/temp_dir.h"
-#include "train/setup.h"
 
 #include "test/support/catch.h"
 
@@ -28,11 +31,17 @@ std::optional<Options> parse(const std::vector<std::string>& flags, const ModelF
     return parse_options(family, static_cast<int>(argv.size()), argv.data());
 }
 
+RunPlan make_plan(const ModelFamily& family, const Options& options, bool is_gpu, int64_t memory, int ranks = 1) {
+    RunPlan plan = plan_run(family, options, is_gpu, ranks);
+    plan_memory(plan, memory);
+    return plan;
+}
+
 std::string complaint(const std::vector<std::string>& flags, const ModelFamily& family = kGpt2) {
     try {
         std::optional<Options> o = parse(flags, family);
         if (!o) return "no complaint";
-        make_setup(family, *o, {true, int64_t{80} << 30});
+        make_plan(family, *o, true, int64_t{80} << 30);
     } catch (const UsageError& error) { return error.what(); }
     return "no complaint";
 }
@@ -45,7 +54,7 @@ std::vector<std::string> with_plan(std::vector<std::string> flags) {
 
 }  // namespace
 
-TEST_CASE("train/options: bad flags are rejected in one line that names flag, value and fix") {
+TEST_CASE("plan/options: bad flags are rejected in one line that names flag, value and fix") {
     struct Case {
         std::vector<std::string> flags;
         std::vector<std::string> says;
@@ -201,7 +210,7 @@ TEST_CASE("options/command_line: what resembles no flag has no suggestion") {
             folder / "run.toml" + ": line 1: there is no flag 'frobnicate'");
 }
 
-TEST_CASE("train/options: quantities, lists and switches are read as people write them") {
+TEST_CASE("plan/options: quantities, lists and switches are read as people write them") {
     const auto o = *parse({"--plan-only", "--batch-tokens=512Ki", "--tokens", "1e9", "--optimizer", "teon",
                            "--nesterov", "--teon-roles", "q,mlp-up", "--lr-scale", "q=0.5,o=2", "--shuffle", "off"});
     REQUIRE(o.batch_tokens == 524288);
@@ -218,7 +227,7 @@ TEST_CASE("train/options: quantities, lists and switches are read as people writ
     REQUIRE(words.optimizer.teon_roles == std::set<Role>{Role::q, Role::k, Role::v});
 }
 
-TEST_CASE("train/options: counts and bytes take the suffixes of prepare.py") {
+TEST_CASE("plan/options: counts and bytes take the suffixes of prepare.py") {
     const std::pair<const char*, int64_t> cases[] = {
         {"100M", 100'000'000}, {"0.5M", 500'000}, {"4.1M", 4'100'000}, {"40G", 40'000'000'000},
         {"1B", 1'000'000'000}, {"2k", 2000},      {"2K", 2000},        {"1.5Ki", 1536}};
@@ -236,7 +245,7 @@ TEST_CASE("train/options: counts and bytes take the suffixes of prepare.py") {
     REQUIRE(parse({"--plan-only", "--config", folder / "run.toml"})->tokens == 100'000'000);
 }
 
-TEST_CASE("train/options: a config file sets what the command line does not") {
+TEST_CASE("plan/options: a config file sets what the command line does not") {
     TempDir folder;
     const std::string path = folder / "run.toml";
     std::ofstream(path)
@@ -355,7 +364,7 @@ TEST_CASE("options/config_file: twice as many lines take about twice as long") {
     REQUIRE(time_of(20'000) < 400 * time_of(500));  // 40 times as many; 1600 times if it were quadratic
 }
 
-TEST_CASE("train/options: with a damaged config.json a run is resumed by flags, or the damage is what is wrong") {
+TEST_CASE("plan/options: with a damaged config.json a run is resumed by flags, or the damage is what is wrong") {
     TempDir folder;
     const std::string path = folder / "config.json";
     for (const char* text :
@@ -369,7 +378,7 @@ TEST_CASE("train/options: with a damaged config.json a run is resumed by flags, 
     }
 }
 
-TEST_CASE("train/options: the config.json of a run says how another one is, and what a resumed one is") {
+TEST_CASE("plan/options: the config.json of a run says how another one is, and what a resumed one is") {
     TempDir folder;
     auto save = [&](const std::vector<std::string>& flags, const char* program = "train_gpt2") {
         const nlohmann::json j = {{"program", program}, {"options", options_json(kGpt2, *parse(flags))}};
@@ -470,10 +479,10 @@ TEST_CASE("options/command_line: an error is one line whatever its message holds
     REQUIRE(error_line("x", "\u00e9") == "x: error: \u00e9\n");
 }
 
-TEST_CASE("train/setup: without --batch-tokens a step suits the device") {
+TEST_CASE("plan/run_plan: without --batch-tokens a step suits the device") {
     auto tokens = [](const ModelFamily& family, std::vector<std::string> flags, bool is_gpu, int ranks = 1) {
         flags.insert(flags.end(), {"--plan-only", "--steps", "10"});
-        const Setup s = make_setup(family, *parse(flags, family), {is_gpu, int64_t{1} << 40, ranks});
+        const RunPlan s = make_plan(family, *parse(flags, family), is_gpu, int64_t{1} << 40, ranks);
         REQUIRE(s.options.batch_tokens % (int64_t{s.run.T} * ranks * s.run.B) == 0);
         return s.options.batch_tokens;
     };
@@ -491,7 +500,7 @@ TEST_CASE("train/setup: without --batch-tokens a step suits the device") {
     REQUIRE(tokens(kGpt2, {"--batch-tokens", "4096"}, false) == 4096);
 }
 
-TEST_CASE("train/options: the resolved configuration names every flag and can be given back") {
+TEST_CASE("plan/options: the resolved configuration names every flag and can be given back") {
     const auto o = *parse({"--plan-only", "--optimizer", "teon", "--lr", "0.01", "--teon-k", "3"});
     const nlohmann::json j = options_json(kGpt2, o);
     REQUIRE(j["teon-k"] == 3);
@@ -506,66 +515,84 @@ TEST_CASE("train/options: the resolved configuration names every flag and can be
     REQUIRE(j["min-lr-ratio"].dump() == "0.1");
 }
 
-TEST_CASE("train/setup: with flash attention GPT-2 small at a context of 8192 fits 80 GB, without a T x T buffer") {
+TEST_CASE("plan/run_plan: with flash attention GPT-2 small at a context of 8192 fits 80 GB, without a T x T buffer") {
     auto plan = [](int T, const char* attention) {
         const std::string length = std::to_string(T);
-        return make_setup(kGpt2,
-                          *parse({"--plan-only", "--model", "small", "--seq-len", length, "--micro-batch", "8",
-                                  "--batch-tokens", std::to_string(8 * T), "--dtype", "bf16", "--attention", attention,
-                                  "--recompute", "none", "--steps", "10"}),
-                          {true, int64_t{1} << 40});
+        return make_plan(kGpt2,
+                         *parse({"--plan-only", "--model", "small", "--seq-len", length, "--micro-batch", "8",
+                                 "--batch-tokens", std::to_string(8 * T), "--dtype", "bf16", "--attention", attention,
+                                 "--recompute", "none", "--steps", "10"}),
+                         true, int64_t{1} << 40);
     };
-    REQUIRE(plan(8192, "flash").memory_bytes() < 80'000'000'000);
+    REQUIRE(memory_bytes(plan(8192, "flash")) < 80'000'000'000);
     // Linear in T: twice the context is twice the activations, but for the logits and what does not depend on T.
     REQUIRE(plan(8192, "flash").activations.total_bytes() <= 2 * plan(4096, "flash").activations.total_bytes());
     // Scores of 128 rows at a time, twice in float and twice in bf16.
-    REQUIRE(plan(8192, "gemm").memory_bytes() > plan(8192, "flash").memory_bytes() + int64_t{12} * 128 * 8192 * 12);
-    REQUIRE(setup_report(plan(1024, "flash")).find("attention   flash") != std::string::npos);
+    REQUIRE(memory_bytes(plan(8192, "gemm")) > memory_bytes(plan(8192, "flash")) + int64_t{12} * 128 * 8192 * 12);
+    REQUIRE(plan_report(plan(1024, "flash")).find("attention   flash") != std::string::npos);
 }
 
 TEST_CASE(
-    "train/setup: GELU within the products takes its scratch out of the plan, and is no flag of a model without") {
+    "plan/run_plan: GELU within the products takes its scratch out of the plan, and is no flag of a model without") {
     auto plan = [](std::vector<std::string> flags) {
         flags.insert(flags.end(),
                      {"--plan-only", "--micro-batch", "64", "--dtype", "bf16", "--recompute", "none", "--steps", "10"});
-        return make_setup(kGpt2, *parse(flags), {true, int64_t{1} << 40});
+        return make_plan(kGpt2, *parse(flags), true, int64_t{1} << 40);
     };
-    const Setup apart = plan({}), within = plan({"--gelu-fusion"});
+    const RunPlan apart = plan({}), within = plan({"--gelu-fusion"});
     // The gradient of 3072 biases from 1024 chunks of rows.
-    REQUIRE(apart.memory_bytes() - within.memory_bytes() == int64_t{4} * 1024 * 3072);
-    REQUIRE(setup_report(within).find("GELU        epilogue") != std::string::npos);
-    REQUIRE(setup_report(apart).find("GELU") == std::string::npos);
+    REQUIRE(memory_bytes(apart) - memory_bytes(within) == int64_t{4} * 1024 * 3072);
+    REQUIRE(plan_report(within).find("GELU        epilogue") != std::string::npos);
+    REQUIRE(plan_report(apart).find("GELU") == std::string::npos);
     REQUIRE(options_json(kGpt2, within.options)["gelu-fusion"] == true);
     REQUIRE_THROWS_AS(parse({"--plan-only", "--gelu-fusion"}, kLlama), UsageError);
 }
 
-TEST_CASE("train/setup: every preset can be planned, and its report names the memory") {
+TEST_CASE("plan/run_plan: every preset can be planned, and its report names the memory") {
     for (const ModelFamily& family : families())
         for (const DecoderConfig& preset : family.presets)
             for (const char* optimizer : {"adamw", "muon", "teon"}) {
                 INFO(family.name << " " << preset.preset << " " << optimizer);
                 const auto o =
                     parse({"--plan-only", "--model", preset.preset, "--optimizer", optimizer, "--steps", "10"}, family);
-                const Setup s = make_setup(family, *o, {true, int64_t{80} << 30});
-                REQUIRE(s.memory_bytes() >
+                const RunPlan s = make_plan(family, *o, true, int64_t{80} << 30);
+                REQUIRE(memory_bytes(s) >
                         14 * s.params.size());  // masters, bf16 weights, gradients and at least one moment
-                REQUIRE(s.memory_bytes() < int64_t{80} << 30);
+                REQUIRE(memory_bytes(s) < int64_t{80} << 30);
                 REQUIRE(int64_t{s.run.B} * s.micro_steps * s.run.T == s.options.batch_tokens);
-                REQUIRE(setup_report(s).find("total") != std::string::npos);
+                REQUIRE(plan_report(s).find("total") != std::string::npos);
             }
 }
 
-TEST_CASE("train/setup: less memory means recomputation and smaller micro-batches, then one clear line") {
-    const auto o = *parse({"--plan-only", "--model", "1b", "--steps", "10"}, kLlama);
-    const Setup roomy = make_setup(kLlama, o, {true, int64_t{140} << 30});
-    const Setup tight = make_setup(kLlama, o, {true, int64_t{40} << 30});
-    REQUIRE(tight.memory_bytes() <= int64_t{40} << 30);
-    REQUIRE(roomy.run.B * roomy.run.T >= 8192);
-    REQUIRE((tight.run.recompute > roomy.run.recompute || tight.run.B < roomy.run.B));
-    REQUIRE_THROWS_AS(make_setup(kLlama, o, {true, int64_t{16} << 30}), UsageError);
+TEST_CASE("plan/gpus: --plan-for plans for a GPU as a run there would, whatever this build's backend") {
+    const Options o = *parse({"--plan-for", "h100", "--model", "1b", "--steps", "10"}, kLlama);
+    REQUIRE(o.plan_only);
+    REQUIRE(complaint({"--plan-for", "v100"}).find("--plan-for v100: must be one of h100, h200, a100") == 0);
+    for (const KnownGpu& gpu : known_gpus()) {
+        INFO(gpu.name);
+        RunPlan plan = plan_run(kLlama, o, true, 1);
+        plan_memory(plan, usable_bytes(gpu.device, 1, 1), flash_attention_one_pass_places(gpu.device));
+        REQUIRE(plan.run.dtype == DType::bf16);
+        REQUIRE(plan.run.attention == AttentionKind::flash);
+        REQUIRE(plan.options.batch_tokens == 524288);
+        REQUIRE(memory_bytes(plan) > int64_t{16} << 30);  // masters, gradients and AdamW's moments alone
+        REQUIRE(memory_bytes(plan) < static_cast<int64_t>(gpu.device.total_bytes));
+        REQUIRE(!plan.host_memory.empty());
+    }
+    REQUIRE(plan_run(kLlama, o, false, 1).run.attention == AttentionKind::gemm);
 }
 
-TEST_CASE("train/options: durations") {
+TEST_CASE("plan/run_plan: less memory means recomputation and smaller micro-batches, then one clear line") {
+    const auto o = *parse({"--plan-only", "--model", "1b", "--steps", "10"}, kLlama);
+    const RunPlan roomy = make_plan(kLlama, o, true, int64_t{140} << 30);
+    const RunPlan tight = make_plan(kLlama, o, true, int64_t{40} << 30);
+    REQUIRE(memory_bytes(tight) <= int64_t{40} << 30);
+    REQUIRE(roomy.run.B * roomy.run.T >= 8192);
+    REQUIRE((tight.run.recompute > roomy.run.recompute || tight.run.B < roomy.run.B));
+    REQUIRE_THROWS_AS(make_plan(kLlama, o, true, int64_t{16} << 30), UsageError);
+}
+
+TEST_CASE("plan/options: durations") {
     const std::pair<const char*, double> good[] = {{"3600", 3600},    {"90s", 90},       {"45m", 2700},
                                                    {"23h50m", 85800}, {"1d12h", 129600}, {"1d1h1m1s", 90061},
                                                    {"0", 0}};
@@ -574,7 +601,7 @@ TEST_CASE("train/options: durations") {
         REQUIRE(!parse_duration(text));
 }
 
-TEST_CASE("train/options: a run that resumes may change what does not change its numbers, and nothing else") {
+TEST_CASE("plan/options: a run that resumes may change what does not change its numbers, and nothing else") {
     auto changed = [](std::vector<std::string> before, std::vector<std::string> after) {
         for (auto* flags : {&before, &after}) flags->insert(flags->end(), {"--data", "x", "--optimizer", "teon"});
         return changed_options(kGpt2, nlohmann::json::parse(options_json(kGpt2, *parse(before)).dump()), *parse(after));
