@@ -39,10 +39,7 @@ struct DecoderNames {
     bool transposed = false;  // checkpoints store linear weights (in, out)
 };
 
-// The largest sizes of a model, whether flags or a config.json ask for them: no count of its elements or bytes overflows
-// where a few of these are multiplied.
-inline constexpr int kMaxLayers = 1024, kMaxChannels = 65536, kMaxHeads = 1024, kMaxHeadSize = 4096, kMaxFfn = 1 << 20,
-                     kMaxVocab = 1 << 24, kMaxContext = 1 << 20;
+inline constexpr int kMaxContext = 1 << 20;
 
 struct DecoderConfig {
     std::string family;  // "gpt2": ModelFamily::name
@@ -71,8 +68,8 @@ struct DecoderConfig {
     int Fp() const { return (F + 7) / 8 * 8; }        // stored MLP width: a multiple of 8 (16-byte rows in bf16)
 };
 
-// Throws UsageError unless the sizes are within their limits and fit together (NH a multiple of NKV, C of NH where heads have no size
-// of their own, HS even for rotary).
+// Throws UsageError unless the sizes are within their limits (model/fields.cpp) and fit together: NH a multiple of NKV, C
+// of NH where heads have no size of their own, HS even for rotary.
 void validate(const DecoderConfig& c);
 
 }  // namespace teon

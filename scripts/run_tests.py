@@ -4,11 +4,13 @@
     scripts/run_tests.py build/cpu/tests                            every test case of the program
     scripts/run_tests.py build/cpu/tests --only kernels,runtime     test cases whose names begin so
     scripts/run_tests.py build/cpu/tests test/scripts/test_corpus.py        and a unittest file
+    scripts/run_tests.py test/programs/test_train.py -k terminal    its tests whose names contain a word
     scripts/run_tests.py build/cuda/tests --wrap "compute-sanitizer --error-exitcode 9"
 
-Test cases are named "room/file: statement"; those of one file run in one process. Each process reports into the file
+Test cases are named "folder/file: statement"; those of one file run in one process. Each process reports into the file
 that TEON_TEST_LOG names (test/support/main.cpp; `unittest_main` below), so a crash is charged to the test case that was
-running and the others still run. The tests find their build folder in TEON_BUILD. Exit status: 0 if nothing failed, else 1.
+running and the others still run. The tests find their build folder in TEON_BUILD. Exit status: 0 if nothing failed,
+else 1.
 """
 import argparse
 import collections
@@ -98,14 +100,14 @@ def run_group(program, wrap, names, timeout):
     return results, "".join(outputs)
 
 
-def run_python(path, timeout):
-    done, running, output, end = run_process([sys.executable, __file__, "--unittest", path], timeout)
+def run_python(path, word, timeout):
+    done, running, output, end = run_process([sys.executable, __file__, "--unittest", path, word], timeout)
     if running or (end and not any(r.outcome == "failed" for r in done)):
         done.append(Result(running or path, "failed", end))
     return done, output
 
 
-def unittest_main(path):
+def unittest_main(path, word):
     """The child process of one unittest file."""
     log = open(os.environ["TEON_TEST_LOG"], "w", encoding="utf-8")
     folder, file = os.path.split(path)
@@ -143,8 +145,10 @@ def unittest_main(path):
             else:
                 self.write("passed", test, f"{time.monotonic() - self.start:.6f}")
 
-    sys.path.insert(0, os.getcwd())
-    suite = unittest.TestLoader().discover(folder, file, top_level_dir=folder)
+    sys.path.insert(0, os.path.abspath("test/support"))
+    loader = unittest.TestLoader()
+    loader.testNamePatterns = [f"*{word}*"]
+    suite = loader.discover(folder, file, top_level_dir=folder)
     return not unittest.TextTestRunner(resultclass=Reporter).run(suite).wasSuccessful()
 
 
@@ -165,6 +169,8 @@ def main():
     parser.add_argument("tests", nargs="+", help="Catch2 programs and unittest files")
     parser.add_argument("--only", default="", metavar="PREFIX,...",
                         help="test cases whose names begin with one of these")
+    parser.add_argument("-k", dest="word", default="", metavar="WORD",
+                        help="tests of unittest files whose names contain this")
     parser.add_argument("--wrap", default="", metavar="COMMAND", help="put before each program")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time (default: one per core)")
     parser.add_argument("--timeout", type=int, default=900, metavar="SECONDS",
@@ -178,7 +184,7 @@ def main():
     groups = {}  # file of the test cases -> how to run them
     for tests in options.tests:
         if tests.endswith(".py"):
-            groups[tests] = (run_python, tests, options.timeout)
+            groups[tests] = (run_python, tests, options.word, options.timeout)
             continue
         by_file = collections.defaultdict(list)
         for name in list_tests(tests):
@@ -216,6 +222,6 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] == "--unittest":
-        sys.exit(unittest_main(sys.argv[2]))
+    if sys.argv[1:2] == ["--unittest"]:
+        sys.exit(unittest_main(*sys.argv[2:]))
     sys.exit(main())

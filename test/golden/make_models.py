@@ -12,8 +12,16 @@ import pathlib
 import make_optim
 import torch
 from safetensors.torch import save_file
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Olmo2Config, Olmo2ForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM)
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 HERE = pathlib.Path(__file__).parent
 LR, WEIGHT_DECAY, BETAS, EPS, CLIP, STEPS = 1e-2, 0.1, (0.9, 0.95), 1e-8, 1.0, 10
