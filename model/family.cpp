@@ -46,7 +46,7 @@ ordered_json written(const ModelFamily& family, const HfKey& k, const DecoderCon
     const json value = field_of(family.fields, k.field).get(c);
     for (const auto& [theirs, ours] : k.values)
         if (ours == value) return theirs;
-    CHECK_USAGE(k.values.empty(), "{} {}: a {} has none", k.field, shown(value), family.title);
+    CHECK_USAGE(k.values.empty(), "{} {}: {} has none", k.field, shown(value), family.title);
     return value;
 }
 
@@ -80,7 +80,7 @@ ordered_json hf_config(const ModelFamily& family, const DecoderConfig& c, int de
     j["eos_token_id"] = token;
     const DecoderConfig back = decoder_config(j, {family}, "config.json");
     for (const ModelField& f : family.fields)
-        CHECK_USAGE(f.get(back) == f.get(c), "{} {}: cannot be saved: Hugging Face's config.json of a {} means {}",
+        CHECK_USAGE(f.get(back) == f.get(c), "{} {}: cannot be saved: Hugging Face's config.json of {} means {}",
                     f.name(), f.text(c), family.title, f.text(back));
     return j;
 }

@@ -72,6 +72,7 @@ const ModelFields& model_fields() {
         {"tied_head", &C::tied_head},
         {.key = "init_std", .member = &C::init_std, .most = 1e3, .logged = false},
         {.key = "biases", .member = &C::biases, .logged = false},
+        {.key = "norm_placement", .member = &C::norm_placement, .logged = false},
         {.key = "qk_norm", .member = &C::qk_norm, .logged = false},
     };
     return all;

@@ -14,7 +14,9 @@ namespace teon {
 
 struct ModelField {
     std::string key;  // "kv_heads" in a run's config.json; its flag is --kv-heads
-    std::variant<int DecoderConfig::*, float DecoderConfig::*, bool DecoderConfig::*, MlpKind DecoderConfig::*> member;
+    std::variant<int DecoderConfig::*, float DecoderConfig::*, bool DecoderConfig::*, MlpKind DecoderConfig::*,
+                 NormPlacement DecoderConfig::*, QkNorm DecoderConfig::*>
+        member;
     double least = 0, most = 0;  // of a number
 
     std::string help = {};  // of the flag; empty: the field has none

@@ -1,6 +1,5 @@
 #include "model/olmo2.h"
 
-#include "model/hf_config.h"
 #include "model/llama.h"
 
 namespace teon {
@@ -26,18 +25,13 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
     return c;
 }
 
-// What follows names the differences of Olmo2Config from LlamaConfig.
-
-nlohmann::ordered_json write_hf(const DecoderConfig& c) {
-    nlohmann::ordered_json j = llama_family().write_hf(c);
-    j["architectures"] = {"Olmo2ForCausalLM"};
-    j.erase("mlp_bias");
-    return j;
-}
-
-void read_hf(DecoderConfig& c, HfReader& r) {
-    llama_family().read_hf(c, r);
-    c.norm_eps = r.get("rms_norm_eps", 1e-5f);
+// As LlamaConfig's, but for the differences that follow.
+std::vector<HfKey> hf_keys() {
+    std::vector<HfKey> keys = llama_family().hf_keys;
+    std::erase_if(keys, [](const HfKey& k) { return k.key == "mlp_bias"; });
+    for (HfKey& k : keys)
+        if (k.key == "rms_norm_eps") k.otherwise = always(1e-5);
+    return keys;
 }
 
 }  // namespace
@@ -50,8 +44,9 @@ ModelFamily olmo2_family() {
                         preset("1b", 2048, 16, 16, 8192),    // 1484.92M, allenai/OLMo-2-0425-1B
                         preset("7b", 4096, 32, 32, 11008)},  // 7298.62M, allenai/OLMo-2-1124-7B
             .mlps = {MlpKind::swiglu},
-            .write_hf = write_hf,
-            .read_hf = read_hf};
+            .hf_class = "Olmo2ForCausalLM",
+            .hf_keys = hf_keys(),
+            .read_hf = llama_family().read_hf};
 }
 
 }  // namespace teon

@@ -48,8 +48,10 @@ void add_field_flag(OptionTable& t, json& given, const ModelField& f, const Mode
                 return t.number(f.flag(), *value, f.least, f.most, f.help);
             else if constexpr (std::is_same_v<T, bool>)
                 return t.toggle(f.flag(), *value, f.help);
-            else
+            else if constexpr (std::is_same_v<T, MlpKind>)
                 return t.choice(f.flag(), *value, family.mlps, f.help);
+            else
+                return t.choice(f.flag(), *value, f.help);
         }();
         json absent = std::is_same_v<T, int> ? json(0) : json();
         if (f.default_text.empty())

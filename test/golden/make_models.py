@@ -56,7 +56,7 @@ def olmo2():
     config = Olmo2Config(vocab_size=67, hidden_size=24, intermediate_size=37, num_hidden_layers=2,
                          num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=13, rms_norm_eps=1e-6,
                          rope_parameters={"rope_theta": 5e5, "rope_type": "default"}, tie_word_embeddings=False,
-                         attention_bias=False, bos_token_id=0, eos_token_id=0, pad_token_id=0)
+                         attention_bias=False, bos_token_id=0, eos_token_id=0, pad_token_id=None)
     return Olmo2ForCausalLM(config), 67
 
 

@@ -65,6 +65,7 @@ TEST_CASE("model/family: what is written to config.json is read back") {
         REQUIRE(back.tied_head == c.tied_head);
         REQUIRE(back.HS() == c.HS());
         REQUIRE(back.mlp == c.mlp);
+        REQUIRE(back.norm_placement == c.norm_placement);
         REQUIRE(back.qk_norm == c.qk_norm);
         REQUIRE(decoder_config(written(c), {family}, "c").family == family.name);
     }

@@ -17,9 +17,17 @@ constexpr int B = kGoldenB, T = kGoldenT;
 // Reasons for the bounds. In float each result passes through some 30 roundings of 2^-24 in its longest chain, and sums
 // of at most 96 terms; the largest distance seen is 2e-6 of a tensor's norm, and a wrong formula shows as 1e-2 or more.
 // In bf16 every activation and every gradient between layers is rounded to 2^-9 about 20 times over two blocks.
-double gradient_bound(DType dtype) { return dtype == DType::f32 ? 1e-5 : 0.05; }
+// Where norms follow the branches (OLMo 2), the norm gives a branch's output the size of the stream, and its roundings
+// reach the stream undiminished; a pre-norm branch adds a fraction of the stream's size. Measured: up to twice LLaMA's
+// distances.
+double bf16_bound(const std::string& model, double pre_norm) { return model == "olmo2" ? 1.5 * pre_norm : pre_norm; }
+double gradient_bound(const std::string& model, DType dtype) {
+    return dtype == DType::f32 ? 1e-5 : bf16_bound(model, 0.05);
+}
 double logit_bound(DType dtype) { return dtype == DType::f32 ? 3e-6 : 0.02; }
-double loss_bound(DType dtype) { return dtype == DType::f32 ? 2e-6 : 0.02; }
+double loss_bound(const std::string& model, DType dtype) {
+    return dtype == DType::f32 ? 2e-6 : bf16_bound(model, 0.02);
+}
 
 }  // namespace
 
@@ -36,7 +44,7 @@ TEST_CASE("model/decoder: logits, loss and every gradient are Hugging Face's") {
             REQUIRE(relative_distance(logits.get(), g.file.read_float(g.file.at("logits"))) <= logit_bound(dtype));
 
             const double expected = g.file.read_float(g.file.at("loss"))[0];
-            REQUIRE(std::abs(g.runner.loss(g.batch, true) - expected) <= loss_bound(dtype) * expected);
+            REQUIRE(std::abs(g.runner.loss(g.batch, true) - expected) <= loss_bound(name, dtype) * expected);
 
             const std::vector<float> grads = g.runner.gradients();
             const ParamTable& table = g.runner.model->table();
@@ -45,7 +53,7 @@ TEST_CASE("model/decoder: logits, loss and every gradient are Hugging Face's") {
                 std::vector<float> ours(static_cast<size_t>(t.elements()), NAN);
                 for (int i : t.params) gather_param(table[i], grads.data() + table[i].offset, ours.data());
                 REQUIRE(relative_distance(ours, g.file.read_float(g.file.at("grad." + t.name))) <=
-                        gradient_bound(dtype));
+                        gradient_bound(name, dtype));
             }
         }
 }
@@ -81,7 +89,7 @@ void check_ten_steps(const std::string& name, DType dtype, const OptimizerOption
     REQUIRE(expected.size() == 10);
     for (float loss : expected) {
         const double ours = g.runner.loss(g.batch, true);
-        REQUIRE(std::abs(ours - loss) <= loss_bound(dtype) * loss);
+        REQUIRE(std::abs(ours - loss) <= loss_bound(name, dtype) * loss);
         reduce_sum(sums.data(), scratch.data(), g.runner.losses.data(), g.runner.N, false, ctx.stream);
         reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
                            ctx.stream);

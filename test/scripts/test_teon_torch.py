@@ -438,7 +438,7 @@ class ModelsTest(Case):
                      num_key_value_heads=2, vocab_size=64, bos_token_id=0, eos_token_id=0)
         for model in (transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)),
                       transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, head_dim=8)),
-                      transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**sizes, pad_token_id=0))):
+                      transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**sizes, pad_token_id=None))):
             hidden, rest = teon_torch.stacks_of(model, k=3)
             self.assert_split(model, hidden, rest)
             self.assertEqual({g["role"].split(".")[-2]: g["k"] for g in hidden},
@@ -465,7 +465,7 @@ class ModelsTest(Case):
                 ("gpt2", gpt2(layers=3, n_embd=32, n_head=2, vocab_size=64, n_positions=16)),
                 ("llama", transformers.LlamaForCausalLM(transformers.LlamaConfig(**decoder))),
                 ("qwen3", transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**decoder, head_dim=8))),
-                ("olmo2", transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**decoder, pad_token_id=0)))):
+                ("olmo2", transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**decoder, pad_token_id=None)))):
             program = BUILD / f"train_{name}"
             if not program.exists():
                 self.skipTest(f"{program.name} is not built in {BUILD}")
