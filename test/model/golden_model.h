@@ -21,12 +21,7 @@ inline const std::vector<std::string> kGoldenModels = {"gpt2", "gpt2_relu2", "ll
 inline DecoderConfig golden_config(const std::string& name) {
     const bool gpt2 = name.starts_with("gpt2"), qwen3 = name == "qwen3";
     DecoderConfig c = (gpt2 ? gpt2_family() : qwen3 ? qwen3_family() : llama_family()).config("tiny");
-    c.L = 2;
-    c.C = 24;
-    c.max_T = kGoldenT;
-    c.NH = c.NKV = gpt2 ? 3 : 4;
-    c.V = gpt2 ? 61 : 67;
-    c.F = gpt2 ? 96 : 37;
+    c.L = 2, c.C = 24, c.max_T = kGoldenT, c.NH = c.NKV = gpt2 ? 3 : 4, c.V = gpt2 ? 61 : 67, c.F = gpt2 ? 96 : 37;
     if (name == "gpt2_relu2") c.mlp = MlpKind::relu2;
     if (name == "llama_gqa" || qwen3) c.NKV = 2;
     if (qwen3) c.head_size = 10;

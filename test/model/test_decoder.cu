@@ -6,9 +6,8 @@
 #include "model/llama.h"
 #include "model/qwen3.h"
 #include "runtime/simt.h"
-#include "test/support/model_runner.h"
-
 #include "test/support/catch.h"
+#include "test/support/model_runner.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -22,11 +21,7 @@ const std::vector<std::string> kModels = {"gpt2", "gpt2 fused", "gpt2 relu2", "l
 DecoderConfig small_config(const std::string& model) {
     const bool gpt2 = model.starts_with("gpt2"), qwen3 = model == "qwen3";
     DecoderConfig c = (gpt2 ? gpt2_family() : qwen3 ? qwen3_family() : llama_family()).config("tiny");
-    c.L = 3;
-    c.C = 48;
-    c.NH = 4;
-    c.NKV = gpt2 ? 4 : 2;
-    c.F = gpt2 ? 192 : 133;
+    c.L = 3, c.C = 48, c.NH = 4, c.NKV = gpt2 ? 4 : 2, c.F = gpt2 ? 192 : 133;
     if (model == "gpt2 relu2") c.mlp = MlpKind::relu2;
     if (qwen3) c.head_size = 20;
     c.V = 101;
