@@ -29,7 +29,7 @@ endif
 PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)
 
 # ---- sources -------------------------------------------------------------------------------------------------------
-# A file in a room, a test and a bench are found; a program is NAME.cu here, and its name in PROGRAMS. A file belongs to both
+# A file in a room, a test, a bench and a program train_NAME.cu are found. A file belongs to both
 # backends unless its folder or suffix names one.
 ONLY_cpu  := cpu/% test/cpu/%
 ONLY_cuda := %_cuda.cu %_sm90.cu
@@ -37,7 +37,7 @@ ROOMS     := base cpu runtime files kernels model optim data options checkpoint 
 STEERING  := $(filter-out base cpu runtime kernels,$(ROOMS))
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
 TESTS     := $(wildcard test/*/*.cu test/*/*.cpp)
-PROGRAMS  := train_gpt2 train_llama train_qwen3 generate
+PROGRAMS  := $(basename $(wildcard train_*.cu)) generate
 BENCHES   := $(basename $(wildcard bench/bench_*.cu))
 for_cpu    = $(filter-out $(ONLY_cuda),$1)
 for_cuda   = $(filter-out $(ONLY_cpu),$1)

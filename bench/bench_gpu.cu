@@ -13,6 +13,13 @@
 
 #include "base/integer.h"
 #include "bench/training_step.h"
+#include "kernels/adamw.h"
+#include "kernels/attention.h"
+#include "kernels/attention_flash.h"
+#include "kernels/classifier.h"
+#include "kernels/fill.h"
+#include "kernels/gelu.h"
+#include "kernels/layernorm.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 
@@ -228,8 +235,9 @@ void step_kernels(Bench& b) {
     {
         T *out = rows(), *x = rows(), *weight = m.take<T>(C), *bias = m.take<T>(C);
         float *mean = m.take<float>(N), *rstd = m.take<float>(N);
-        b.kernel("norm forward", 2 * L + 1, 0, 2 * NC,
-                 [&] { layernorm_forward(out, mean, rstd, x, weight, bias, N, C, 1e-5f, stream); });
+        b.kernel("norm forward", 2 * L + 1, 0, 2 * NC, [&] {
+            layernorm_forward(out, mean, rstd, static_cast<const T*>(nullptr), x, weight, bias, N, C, 1e-5f, stream);
+        });
     }
     {
         T *dx = rows(), *dout = rows(), *x = rows(), *weight = m.take<T>(C);
@@ -245,7 +253,7 @@ void step_kernels(Bench& b) {
         b.kernel("GELU forward", L, 0, 4.0 * N * F, [&] { gelu_forward(y, x, int64_t{N} * F, stream); });
         y = m.take<T>(int64_t{N} * F), x = m.take<T>(int64_t{N} * F);
         float* db = m.take<float>(F);
-        void* scratch = m.take<std::byte>(static_cast<int64_t>(activation_backward_scratch_bytes(N, F)));
+        void* scratch = m.take<std::byte>(static_cast<int64_t>(gelu_backward_scratch_bytes(N, F)));
         b.kernel("GELU backward", L, 0, 6.0 * N * F, [&] { gelu_backward(y, db, scratch, x, y, N, F, true, stream); });
     }
     {

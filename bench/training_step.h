@@ -6,7 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/reduce.h"
+#include "kernels/step_control.h"
 #include "model/decoder.h"
 #include "optim/optimizer.h"
 #include "test/support/device_batch.h"

@@ -31,6 +31,10 @@ std::string shown(const nlohmann::json& value);
 
 bool is_utf8(std::string_view text);
 
+// The shortest decimal number that is this one: 1e-05, not 9.999999747378752e-06.
+double as_written(float x);
+inline double as_written(double x) { return x; }
+
 // The value as a T: bool, a whole number that fits, a finite float or double, std::string, or json itself for any. No
 // silent conversion. Throws UsageError "WHERE is 3.5, expected a whole number".
 template <typename T>

@@ -29,10 +29,13 @@ struct GenerateOptions {
 
 std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     GenerateOptions o;
+    std::vector<std::string> titles;
+    for (const ModelFamily& family : families()) titles.push_back(family.title);
     OptionTable t;
     t.group("Model");
     t.text("--checkpoint", o.checkpoint, "FOLDER",
-           "config.json and model.safetensors of a GPT-2, LLaMA or Qwen3, or a run, whose newest checkpoint is taken");
+           fmt::format("config.json and model.safetensors of a model ({}), or a run, whose newest checkpoint is taken",
+                       fmt::join(titles, ", ")));
     t.text("--tokenizer", o.tokenizer, "FOLDER",
            "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "
            "tokenizer.json")

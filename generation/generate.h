@@ -10,8 +10,8 @@
 
 namespace teon {
 
-// A folder with config.json and model.safetensors, or its index and shards: a checkpoint of ours, or a published GPT-2,
-// LLaMA or Qwen3.
+// A folder with config.json and model.safetensors, or its index and shards: a checkpoint of ours, or a published
+// model of one of the families.
 struct PublishedModel {
     std::string folder;  // or the file
     DecoderConfig config;

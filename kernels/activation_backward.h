@@ -43,6 +43,10 @@ __global__ void __launch_bounds__(kFlatBlock)
     store_vec(partial + int64_t{chunk} * C + j, sums);
 }
 
+inline size_t activation_backward_scratch_bytes(int N, int C) {
+    return row_chunks(N, kActivationChunks, kActivationChunkRows).partial_bytes(C);
+}
+
 // dbias (C): the column sums of dx, += or =; or nullptr. scratch: activation_backward_scratch_bytes(N, C).
 template <typename T, typename F>
 void activation_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
@@ -59,7 +63,7 @@ void activation_backward(T* dx, float* dbias, void* scratch, const T* x, const T
     } else {
         at_width(std::integral_constant<int, 1>{});
     }
-    if (dbias != nullptr) add_column_sums({{dbias}, accumulate}, partial, chunks.count, 1, C, stream);
+    if (dbias != nullptr) add_column_sums({{{dbias, C}}, accumulate}, partial, chunks.count, stream);
 }
 
 }  // namespace teon

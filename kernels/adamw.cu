@@ -1,4 +1,5 @@
 // AdamW (Loshchilov & Hutter, arXiv 1711.05101).
+#include "kernels/adamw.h"
 #include "kernels/element_update.h"
 
 namespace teon {

@@ -23,8 +23,8 @@
 
 #include "base/integer.h"
 #include "base/math.h"
+#include "kernels/attention.h"
 #include "kernels/common.h"
-#include "kernels/ops.h"
 
 namespace teon {
 

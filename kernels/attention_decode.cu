@@ -10,8 +10,8 @@
 
 #include "base/integer.h"
 #include "base/math.h"
+#include "kernels/attention_decode.h"
 #include "kernels/common.h"
-#include "kernels/ops.h"
 
 namespace teon {
 

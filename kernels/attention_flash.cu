@@ -27,6 +27,7 @@
 #include <limits>
 
 #include "kernels/attention_flash.h"
+#include "kernels/flash_shape.h"
 
 namespace teon {
 

@@ -1,6 +1,6 @@
 // The backward pass of attention_flash.cu, where the method is described.
 #include "base/integer.h"
-#include "kernels/attention_flash_backward.h"
+#include "kernels/flash_backward.h"
 
 namespace teon {
 

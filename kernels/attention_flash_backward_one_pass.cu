@@ -8,7 +8,7 @@
 // while what earlier tiles of keys have added is on its way to the place of Q and dO. Two barriers per 128 queries.
 //
 // A block takes all registers of a multiprocessor and 162 KiB of shared memory.
-#include "kernels/attention_flash_backward.h"
+#include "kernels/flash_backward.h"
 
 namespace teon {
 

@@ -12,7 +12,7 @@
 
 #include "base/integer.h"
 #include "base/math.h"
-#include "kernels/ops.h"
+#include "kernels/classifier.h"
 #include "runtime/simt.h"
 
 namespace teon {

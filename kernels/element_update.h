@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/common.h"
-#include "kernels/ops.h"
+#include "kernels/step_control.h"
 
 namespace teon {
 

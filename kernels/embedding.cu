@@ -1,7 +1,7 @@
 // Token and position embedding: a gather, and its transpose, a sum over the rows that share an id. The sum needs no
 // atomics: `order` lists the rows sorted by id, so each id's rows are one segment of it.
 #include "kernels/common.h"
-#include "kernels/ops.h"
+#include "kernels/embedding.h"
 
 namespace teon {
 

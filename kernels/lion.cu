@@ -1,5 +1,6 @@
 // Lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", arXiv 2302.06675, algorithm 2).
 #include "kernels/element_update.h"
+#include "kernels/lion.h"
 
 namespace teon {
 

@@ -1,6 +1,6 @@
 // Squared ReLU (So et al., "Primer", arXiv 2109.08668): out = max(x, 0)^2, whose derivative is 2 max(x, 0).
 #include "kernels/activation_backward.h"
-#include "kernels/ops.h"
+#include "kernels/relu2.h"
 
 namespace teon {
 
@@ -37,6 +37,8 @@ void relu2_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dou
                     const Stream& stream) {
     activation_backward<T, Relu2>(dx, dbias, scratch, x, dout, N, C, accumulate, stream);
 }
+
+size_t relu2_backward_scratch_bytes(int N, int C) { return activation_backward_scratch_bytes(N, C); }
 
 template void relu2_forward(float*, const float*, int64_t, const Stream&);
 template void relu2_forward(bf16*, const bf16*, int64_t, const Stream&);

@@ -1,7 +1,7 @@
 // Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864) in the rotate-half convention: the pair
 // (x[j], x[j + HS/2]) of a head turns by the angle position * inv_freq[j]. The gradient turns back by the same angle.
 #include "kernels/common.h"
-#include "kernels/ops.h"
+#include "kernels/rotary.h"
 
 namespace teon {
 

@@ -2,7 +2,7 @@
 // s the logistic function. Backward: dup = dout g s, dgate = dout up s (1 + g (1 - s)).
 #include "base/math.h"
 #include "kernels/common.h"
-#include "kernels/ops.h"
+#include "kernels/swiglu.h"
 
 namespace teon {
 

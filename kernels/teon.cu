@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "kernels/common.h"
-#include "kernels/ops.h"
+#include "kernels/teon.h"
 
 namespace teon {
 

@@ -51,7 +51,7 @@ enum class Purpose { train, generate };
 enum class Drop { never, under_block, under_cheap };
 enum class Lifetime { saved, scratch };  // from forward to backward; within a layer's pass
 
-// A tensor of the plan, as the layer that declared it knows it.
+// A tensor of the plan, as the layer that declared it knows it; row -1: none.
 struct Tensor {
     int row = -1, copy = 0;
 };
@@ -105,6 +105,7 @@ public:
     const ActivationPlan& plan() const { return plan_; }
     template <typename T>
     T* at(Tensor s) const {
+        if (s.row < 0) return nullptr;
         const ActivationRow& row = plan_.rows()[s.row];
         return reinterpret_cast<T*>(memory_.data() + row.offset + s.copy * row.bytes);
     }

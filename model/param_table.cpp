@@ -1,7 +1,7 @@
 #include "model/param_table.h"
 
 #include "base/integer.h"
-#include "kernels/ops.h"
+#include "kernels/fill.h"
 
 namespace teon {
 

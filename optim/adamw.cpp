@@ -1,3 +1,4 @@
+#include "kernels/adamw.h"
 #include "optim/methods.h"
 
 namespace teon {

@@ -1,3 +1,4 @@
+#include "kernels/lion.h"
 #include "optim/methods.h"
 
 namespace teon {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/step_control.h"
 #include "model/param_table.h"
 #include "runtime/comm.h"
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/integer.h"
+#include "kernels/teon.h"
 
 namespace teon {
 

@@ -10,7 +10,7 @@
 // back the same way.
 #pragma once
 
-#include "kernels/ops.h"
+#include "kernels/teon.h"
 
 namespace teon {
 

@@ -43,8 +43,6 @@ std::optional<double> parse_duration(std::string_view text) {
     return total;
 }
 
-double as_written(float x) { return std::stod(fmt::format("{}", x)); }
-
 std::vector<std::string> split(const std::string& text) {
     std::vector<std::string> parts;
     size_t begin = 0;

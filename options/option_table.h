@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/enum_names.h"
+#include "files/json.h"
 
 namespace teon {
 
@@ -22,10 +23,6 @@ std::optional<double> parse_number(std::string_view text);
 
 // Seconds of 3600, 90s, 45m, 23h50m, 1d12h: whole numbers, units from large to small, each at most once.
 std::optional<double> parse_duration(std::string_view text);
-
-// The shortest decimal number that is this one: 0.9, not 0.8999999761581421.
-double as_written(float x);
-inline double as_written(double x) { return x; }
 
 // The parts between commas.
 std::vector<std::string> split(const std::string& text);

@@ -14,7 +14,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "files/json.h"
-#include "kernels/ops.h"
+#include "kernels/step_control.h"
 #include "train/setup.h"
 
 namespace teon {

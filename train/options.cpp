@@ -35,22 +35,43 @@ bool has_lr_scale(Role role) { return role != Role::norm && role != Role::bias; 
 
 constexpr bool FREE = false;  // may differ when a run resumes
 
+// The flag of a field, which it sets in `given`. Where it is not given, a run's config.json has 0 of a whole number and null
+// of others, or the default that all presets share.
+void add_field_flag(OptionTable& t, json& given, const ModelField& f, const ModelFamily& family) {
+    const auto add = [&]<typename T>(T DecoderConfig::*member) {
+        const auto value = std::make_shared<T>(DecoderConfig().*member);
+        OptionRow& row = [&]() -> OptionRow& {
+            if constexpr (std::is_same_v<T, int>)
+                return t.integer(f.flag(), *value, static_cast<int64_t>(f.least), static_cast<int64_t>(f.most), f.help);
+            else if constexpr (std::is_same_v<T, float>)
+                return t.number(f.flag(), *value, f.least, f.most, f.help);
+            else if constexpr (std::is_same_v<T, bool>)
+                return t.toggle(f.flag(), *value, f.help);
+            else
+                return t.choice(f.flag(), *value, family.mlps, f.help);
+        }();
+        json absent = std::is_same_v<T, int> ? json(0) : json();
+        if (f.default_text.empty())
+            absent = row.get();
+        else
+            row.default_text = f.default_text;
+        row.set = [&given, value, key = f.key, set = row.set, get = row.get](const std::string& text) {
+            set(text);
+            given[key] = get();
+        };
+        row.get = [&given, key = f.key, absent] { return given.value(key, absent); };
+    };
+    std::visit(add, f.member);
+}
+
 void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     t.group("Model");
     Choices<std::string> presets;
     for (const DecoderConfig& c : family.presets) presets.push_back({c.preset, c.preset});
     t.choice("--model", o.model, presets, "preset that the flags below override");
-    t.integer("--layers", o.layers, 1, kMaxLayers, "transformer blocks").default_text = "preset's";
-    t.integer("--channels", o.channels, 1, kMaxChannels, "width of the residual stream").default_text = "preset's";
-    t.integer("--heads", o.heads, 1, kMaxHeads, "query heads").default_text = "preset's";
-    t.integer("--kv-heads", o.kv_heads, 1, kMaxHeads, "key/value heads").default_text = "preset's, or --heads";
-    t.integer("--ffn", o.ffn, 1, kMaxFfn, "width of the MLP").default_text = "preset's";
-    if (family.mlps.size() > 1)
-        t.choice("--mlp", o.mlp, family.mlps, "activation of the MLP; relu2: squared ReLU").default_text = "preset's";
-    t.integer("--vocab-size", o.vocab_size, 2, kMaxVocab, "tokens in the vocabulary").default_text =
-        "the data's manifest.json, or the preset's";
+    for (const ModelField& f : family.fields)
+        if (family.has_flag(f)) add_field_flag(t, o.fields, f, family);
     t.integer("--seq-len", o.seq_len, 1, kMaxContext, "tokens per sequence");
-    t.number("--norm-eps", o.norm_eps, 0, 1, "epsilon of the layer norms").default_text = "preset's";
     t.choice("--dtype", o.dtype,
              Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
              "storage of weights and activations (master weights and sums are float); auto: bf16 on a GPU and on a CPU "
@@ -77,12 +98,6 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
                "with --autotune: the choices made so far, which are taken without trials, and where new ones go");
     algorithms.default_text = "algorithms.jsonl in the run's folder";
     algorithms.fixed = false;
-    if (family.config(family.default_preset).positions == PositionKind::rotary) {
-        t.integer("--head-size", o.head_size, 1, kMaxHeadSize, "elements of a head").default_text =
-            "preset's, or --channels / --heads";
-        t.number("--rope-base", o.rope_base, 1, 1e12, "base of the rotary frequencies").default_text = "preset's";
-        t.number("--rope-scaling", o.rope_scaling, 1e-3, 1e6, "positions are divided by this (linear scaling)");
-    }
 }
 
 void add_data_flags(OptionTable& t, Options& o) {
@@ -487,9 +502,9 @@ json deciding_options(const ModelFamily& family, const Options& options) {
     json j = json::object();
     for (const OptionRow& row : make_table(family, copy).rows)
         if (row.fixed) j[row.flag.substr(2)] = row.get();
-    for (const char* elsewhere : {"seed", "model", "layers", "channels", "heads", "kv-heads", "head-size", "ffn", "mlp",
-                                  "vocab-size", "norm-eps", "rope-base", "rope-scaling"})
-        j.erase(elsewhere);
+    j.erase("seed");
+    j.erase("model");
+    for (const ModelField& f : family.fields) j.erase(f.flag().substr(2));
     return j;
 }
 

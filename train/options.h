@@ -3,7 +3,7 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -22,8 +22,7 @@ struct Options {
     std::string config_fault;     // why the config.json of the run that is resumed could not be used
     // model
     std::string model;
-    int layers = 0, channels = 0, heads = 0, kv_heads = 0, head_size = 0, ffn = 0, vocab_size = 0;  // 0: preset's
-    std::optional<MlpKind> mlp;
+    nlohmann::json fields = nlohmann::json::object();  // of the model that flags set over the preset, by key
     int seq_len = 1024;
     std::optional<DType> dtype;
     Recompute recompute = Recompute::automatic;
@@ -31,8 +30,6 @@ struct Options {
     bool gelu_fusion = false;
     bool autotune = false;
     std::string algorithms;
-    std::optional<float> norm_eps, rope_base;
-    float rope_scaling = 1.0f;
     // data
     std::string data, val_data;
     bool shuffle = true, document_mask = false, verify_data = false;

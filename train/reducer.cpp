@@ -1,7 +1,7 @@
 #include "train/reducer.h"
 
 #include "base/hash.h"
-#include "kernels/ops.h"
+#include "kernels/reduce.h"
 
 namespace teon {
 

@@ -109,24 +109,10 @@ std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder,
 }
 
 json run_json(const ModelFamily& family, const Setup& s) {
-    const DecoderConfig& c = s.config;
     return {{"program", family.program()},
             {"version", source_version()},
             {"options", options_json(family, s.options)},
-            {"model",
-             {{"layers", c.L},
-              {"channels", c.C},
-              {"heads", c.NH},
-              {"kv_heads", c.NKV},
-              {"head_size", c.HS()},
-              {"ffn", c.F},
-              {"mlp", name_of(c.mlp)},
-              {"vocab_size", c.V},
-              {"context", c.max_T},
-              {"norm_eps", as_written(c.norm_eps)},
-              {"rope_base", as_written(c.rope_base)},
-              {"rope_scaling", as_written(c.rope_scaling)},
-              {"tied_head", c.tied_head}}},
+            {"model", model_json(family.fields, s.config)},
             {"ranks", s.placement.ranks},
             {"micro_batch", s.run.B},
             {"steps", s.steps},
@@ -197,9 +183,14 @@ json check_unchanged(const ModelFamily& family, const TrainingState& state, cons
                 "--resume: the run in --out is one of {}", saved.value("program", "?"));
     std::vector<std::string> changed = changed_options(family, saved.value("options", json::object()), setup.options);
     const bool same_ranks = saved.value("ranks", 1) == setup.placement.ranks;  // others may need another micro-batch
-    for (const char* key : {"model", "micro_batch"})
-        if ((same_ranks || std::string_view(key) != "micro_batch") && saved.value(key, json()) != now[key])
-            changed.push_back(fmt::format("{} {} (was {})", key, now[key].dump(), saved.value(key, json()).dump()));
+    const auto compare = [&](const std::string& key, const json& is, const json& was) {
+        if (is != was) changed.push_back(fmt::format("{} {} (was {})", key, is.dump(), was.dump()));
+    };
+    // A field that was added since has its preset's value in older checkpoints.
+    json model = model_json(family.fields, family.config(family.default_preset));
+    model.update(saved.value("model", json::object()));
+    for (const auto& [key, value] : now["model"].items()) compare(key, value, model[key]);
+    if (same_ranks) compare("micro_batch", now["micro_batch"], saved.value("micro_batch", json()));
     const json data = saved.value("data", json::array());
     for (std::string& what : changed_data(data, now["data"])) changed.push_back(std::move(what));
     const int64_t before = saved.value("steps", int64_t{0});

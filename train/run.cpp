@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "generation/generate.h"
+#include "kernels/attention_flash.h"
 #include "options/command_line.h"
 #include "options/version.h"
 #include "runtime/linalg_library.h"

@@ -13,7 +13,7 @@ CheckpointPlan checkpoint_plan(const Setup& s, MetricsFile& metrics) {
     CheckpointPlan plan;
     plan.run_folder = o.out;
     plan.sync_log = [&metrics] { metrics.sync(); };
-    plan.hf_config = hf_config(s.config, s.train.delimiter);
+    plan.hf_config = hf_config(*s.family, s.config, s.train.delimiter);
     if (o.adopted) {  // its users know it by these
         const TextLimits& limits = o.adopted->limits;
         if (limits.begin >= 0) plan.hf_config["bos_token_id"] = limits.begin;

@@ -15,48 +15,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The preset with the flags over it.
-DecoderConfig model_of_flags(DecoderConfig c, const Options& o) {
-    if (o.layers) c.L = o.layers;
-    if (o.channels) {
-        c.F =
-            static_cast<int>(static_cast<int64_t>(c.F) * o.channels / c.C);  // the preset's ratio of MLP to model width
-        c.C = o.channels;
-    }
-    if (o.heads) c.NKV = c.NH = o.heads;
-    if (o.kv_heads) c.NKV = o.kv_heads;
-    if (o.head_size) c.head_size = o.head_size;
-    if (o.ffn) c.F = o.ffn;
-    if (o.mlp) c.mlp = *o.mlp;
-    if (o.vocab_size) c.V = o.vocab_size;
-    if (o.norm_eps) c.norm_eps = *o.norm_eps;
-    if (o.rope_base) c.rope_base = *o.rope_base;
-    if (o.given.count("--rope-scaling") || o.rope_scaling != 1.0f) c.rope_scaling = o.rope_scaling;
-    return c;
-}
-
 // Flags may repeat what the model of --init-from is.
 void check_agrees(const ModelFamily& family, const Options& o, const DecoderConfig& model) {
-    const DecoderConfig flags = model_of_flags(o.given.count("--model") ? family.config(o.model) : model, o);
-    auto check = [&](const char* flag, auto given, auto is) {
-        CHECK_USAGE(given == is || !(o.given.count(flag) || o.given.count("--model")),
+    const bool preset = o.given.count("--model") > 0;
+    const DecoderConfig wanted = with_fields(family.fields, preset ? family.config(o.model) : model, o.fields);
+    for (const ModelField& f : family.fields) {
+        if (!family.has_flag(f)) continue;
+        const bool given = o.given.count(f.flag()) > 0;
+        CHECK_USAGE(f.get(wanted) == f.get(model) || !(given || (preset && f.in_preset)),
                     "{} {}: the model of --init-from has {}; leave the flag out to take it as it is",
-                    o.given.count(flag) ? flag : "--model " + o.model + " with " + (flag + 2), given, is);
-    };
-    check("--layers", flags.L, model.L);
-    check("--channels", flags.C, model.C);
-    check("--heads", flags.NH, model.NH);
-    check("--kv-heads", flags.NKV, model.NKV);
-    check("--head-size", flags.HS(), model.HS());
-    check("--mlp", name_of(flags.mlp), name_of(model.mlp));
-    if (o.given.count("--ffn") || o.given.count("--model")) check("--ffn", flags.F, model.F);
-    auto check_given = [&](const char* flag, auto given, auto is) {  // presets leave these to the data and the run
-        if (o.given.count(flag)) check(flag, given, is);
-    };
-    check_given("--vocab-size", flags.V, model.V);
-    check_given("--norm-eps", flags.norm_eps, model.norm_eps);
-    check_given("--rope-base", flags.rope_base, model.rope_base);
-    check_given("--rope-scaling", flags.rope_scaling, model.rope_scaling);
+                    given ? f.flag() : fmt::format("--model {} with {}", o.model, f.key), f.text(wanted),
+                    f.text(model));
+    }
 }
 
 DecoderConfig make_config(const ModelFamily& family, const Options& o, const DataSet& data) {
@@ -68,14 +38,16 @@ DecoderConfig make_config(const ModelFamily& family, const Options& o, const Dat
                     c.max_T);
         check_model_tokenizer(data, o.adopted->folder, c.V);
     } else {
-        c = model_of_flags(family.config(o.model), o);
-        CHECK_USAGE(!o.vocab_size || c.V >= data.vocab_size,
+        c = with_fields(family.fields, family.config(o.model), o.fields);
+        const bool given = o.fields.contains("vocab_size");
+        CHECK_USAGE(!given || c.V >= data.vocab_size,
                     "--vocab-size {}: the data's manifest.json says {}; leave the flag out to use that", c.V,
                     data.vocab_size);
-        if (!o.vocab_size && data.vocab_size) c.V = data.vocab_size;
+        if (!given && data.vocab_size) c.V = data.vocab_size;
         c.max_T = o.seq_len;
     }
     validate(c);
+    hf_config(family, c);  // which is what checkpoints are written with
     return c;
 }
 
@@ -273,6 +245,7 @@ int64_t Setup::memory_bytes() const {
 
 Setup make_setup(const ModelFamily& family, const Options& options, const DeviceLimits& limits) {
     Setup s;
+    s.family = &family;
     s.options = options;
     if (options.adopted && !options.given.count("--seq-len"))
         s.options.seq_len = std::min(options.seq_len, options.adopted->config.max_T);

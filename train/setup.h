@@ -25,6 +25,7 @@ struct DeviceLimits {
 };
 
 struct Setup {
+    const ModelFamily* family = nullptr;
     Options options;
     DecoderConfig config;
     DecoderRun run;  // micro-batch, storage type, resolved recompute policy

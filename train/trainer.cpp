@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "base/integer.h"
-#include "kernels/ops.h"
+#include "kernels/reduce.h"
+#include "kernels/step_control.h"
 #include "train/reducer.h"
 
 namespace teon {

@@ -208,7 +208,7 @@ class Predicting(unittest.TestCase):
         # its output, read with the derivative, and what the derivative gives is read for the bias's gradient.
         width, sums = 2 * s["B"] * s["T"] * s["F"], 4 * s["F"] * (2 * 1024 - 2 * 256)
         self.assertAlmostEqual((moved(apart) - moved(within)) / s["L"], 5 * width - 3 * width + sums, delta=1)
-        page = (ROOT / "docs/gpu_step.md").read_text(encoding="utf-8")
+        page = " ".join((ROOT / "docs/gpu_step.md").read_text(encoding="utf-8").split())
         saved, rate = (gpu_rules.total(apart) - gpu_rules.total(within),
                        gpu_rules.tokens_per_second(committed["shape"], gpu_rules.total(within)))
         low, high = calibration.interval(fitted, rate / 1000)

@@ -95,7 +95,7 @@ struct Trained {
     CheckpointPlan plan(const std::string& folder) const {
         CheckpointPlan p;
         p.run_folder = folder;
-        p.hf_config = hf_config(config, 10);
+        p.hf_config = hf_config(config.family == "llama" ? llama_family() : gpt2_family(), config, 10);
         p.extra_files = {{"tokenizer/tokens.bin", "tokens"}, {"tokenizer.json", "{}"}};
         return p;
     }

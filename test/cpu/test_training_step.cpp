@@ -4,7 +4,8 @@
 
 #include "cpu/counts.h"
 #include "cpu/memory.h"
-#include "kernels/ops.h"
+#include "kernels/reduce.h"
+#include "kernels/step_control.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/ops.h"
 #include "test/optim/schedule.h"
 #include "test/oracle/differences.h"
 #include "test/oracle/tracked.h"
@@ -48,8 +47,8 @@ struct ActivationAt {
     float x, value, slope;
 };
 template <typename T, typename Forward, typename Backward>
-void check_activation_at(Forward forward, Backward backward, const std::vector<ActivationAt>& expected,
-                         float tolerance) {
+void check_activation_at(Forward forward, Backward backward, size_t (*scratch_bytes)(int N, int C),
+                         const std::vector<ActivationAt>& expected, float tolerance) {
     Stream stream;
     std::vector<T> x;
     for (const ActivationAt& e : expected) x.push_back(T(e.x));
@@ -57,7 +56,7 @@ void check_activation_at(Forward forward, Backward backward, const std::vector<A
     const int n = static_cast<int>(x.size());
     Guarded<T> x_device(x, stream), out(n, stream), dx(n, stream), ones(std::vector<T>(x.size(), T(1.0f)), stream);
     forward(out.data(), x_device.data(), n, stream);
-    Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(n, 1)), stream);
+    Guarded<std::byte> scratch(static_cast<int64_t>(scratch_bytes(n, 1)), stream);
     backward(dx.data(), nullptr, scratch.data(), x_device.data(), ones.data(), n, 1, true, stream);
     const auto y = out.get(), slope = dx.get();
     for (size_t i = 0; i < expected.size(); i++) {
@@ -69,12 +68,12 @@ void check_activation_at(Forward forward, Backward backward, const std::vector<A
 }
 
 template <typename T, typename Forward, typename Backward>
-void check_activation_schedules(Forward forward, Backward backward) {
+void check_activation_schedules(Forward forward, Backward backward, size_t (*scratch_bytes)(int N, int C)) {
     Stream stream;
     const int N = 257, C = 96, n = N * C;
     Guarded<T> x(random_values<T>(n, 5), stream), dout(random_values<T>(n, 6), stream), out(n, stream), dx(n, stream);
     Guarded<float> dbias(C, stream);
-    Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(N, C)), stream);
+    Guarded<std::byte> scratch(static_cast<int64_t>(scratch_bytes(N, C)), stream);
     REQUIRE(same_under_all_schedules([&] {
         dbias.set(std::vector<float>(C, 1.0f));
         forward(out.data(), x.data(), n, stream);
@@ -86,7 +85,8 @@ void check_activation_schedules(Forward forward, Backward backward) {
 // backward(dx, dbias, scratch, x, dout, N, C, accumulate, stream) against oracle(x, dout), which gives dx; `roundings` as
 // compare() has it.
 template <typename T, typename Backward, typename Oracle>
-void check_activation_backward(Backward backward, Oracle oracle, double roundings) {
+void check_activation_backward(Backward backward, size_t (*scratch_bytes)(int N, int C), Oracle oracle,
+                               double roundings) {
     Stream stream;
     // The last ones have more than one chunk of rows, and more than 8 rows in each.
     for (auto [N, C] : {std::pair{1, 1}, {31, 33}, {33, 31}, {97, 97}, {257, 96}, {17, 768}, {8205, 17}, {8193, 8}}) {
@@ -96,7 +96,7 @@ void check_activation_backward(Backward backward, Oracle oracle, double rounding
         const auto before = random_values<float>(C, 3);
         Guarded<T> x_device(x, stream), dout_device(dout, stream), dx(n, stream);
         Guarded<float> dbias(before, stream);
-        Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(N, C)), stream);
+        Guarded<std::byte> scratch(static_cast<int64_t>(scratch_bytes(N, C)), stream);
         backward(dx.data(), dbias.data(), scratch.data(), x_device.data(), dout_device.data(), N, C, true, stream);
         const auto expected = oracle(widen<Tracked>(x), widen<Tracked>(dout));
         auto sums = widen<Tracked>(before);

@@ -1,4 +1,4 @@
-#include "kernels/ops.h"
+#include "kernels/attention.h"
 
 #include <algorithm>
 #include <limits>

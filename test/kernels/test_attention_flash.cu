@@ -1,4 +1,4 @@
-#include "kernels/ops.h"
+#include "kernels/attention_flash.h"
 #include "runtime/simt.h"
 #include "test/kernels/attention_cases.h"
 #include "test/optim/schedule.h"

@@ -1,5 +1,5 @@
 #include "base/integer.h"
-#include "kernels/ops.h"
+#include "kernels/classifier.h"
 
 #include <limits>
 

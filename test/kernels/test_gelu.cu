@@ -1,4 +1,4 @@
-#include "kernels/ops.h"
+#include "kernels/gelu.h"
 #include "test/kernels/activation_cases.h"
 #include "test/oracle/activation.h"
 
@@ -25,17 +25,17 @@ TEMPLATE_TEST_CASE("kernels/gelu: forward matches the oracle, in place and unali
 TEMPLATE_TEST_CASE("kernels/gelu: large inputs saturate, NaN stays NaN", "", float, bf16) {
     // The slope at -10 is -4e-36.
     check_activation_at<TestType>(
-        kForward, kBackward, {{-1e30f, 0, 0}, {-200.0f, 0, 0}, {200.0f, 200.0f, 1}, {1e30f, 1e30f, 1}, {0.0f, 0, 0.5f}},
-        1e-30f);
+        kForward, kBackward, gelu_backward_scratch_bytes,
+        {{-1e30f, 0, 0}, {-200.0f, 0, 0}, {200.0f, 200.0f, 1}, {1e30f, 1e30f, 1}, {0.0f, 0, 0.5f}}, 1e-30f);
 }
 
 TEMPLATE_TEST_CASE("kernels/gelu: backward matches the oracle, also in place, and adds to the bias's gradient", "",
                    float, bf16) {
-    check_activation_backward<TestType>(kBackward, kOracleBackward, kRoundings);
+    check_activation_backward<TestType>(kBackward, gelu_backward_scratch_bytes, kOracleBackward, kRoundings);
 }
 
 TEMPLATE_TEST_CASE("kernels/gelu: the same bits under every schedule", "", float, bf16) {
-    check_activation_schedules<TestType>(kForward, kBackward);
+    check_activation_schedules<TestType>(kForward, kBackward, gelu_backward_scratch_bytes);
 }
 
 // Values up to 20: an exponential, a division and the cubic, some float roundings each.
@@ -49,7 +49,7 @@ TEST_CASE("kernels/gelu: it and its derivative agree with the oracle from tail t
     const int n = static_cast<int>(std::ssize(x));
     Guarded<float> X(x, stream), Ones(std::vector<float>(n, 1.0f), stream), Y(n, stream), Slope(n, stream);
     teon::gelu_forward(Y.data(), X.data(), n, stream);
-    Guarded<std::byte> scratch(static_cast<int64_t>(activation_backward_scratch_bytes(n, 1)), stream);
+    Guarded<std::byte> scratch(static_cast<int64_t>(gelu_backward_scratch_bytes(n, 1)), stream);
     teon::gelu_backward(Slope.data(), nullptr, scratch.data(), X.data(), Ones.data(), n, 1, true, stream);
     const auto y = Y.get(), slope = Slope.get();
     for (int i = 0; i < n; i++) {

@@ -1,4 +1,4 @@
-#include "kernels/ops.h"
+#include "kernels/relu2.h"
 #include "test/kernels/activation_cases.h"
 #include "test/oracle/activation.h"
 
@@ -22,15 +22,15 @@ TEMPLATE_TEST_CASE("kernels/relu2: forward matches the oracle, in place and unal
 }
 
 TEMPLATE_TEST_CASE("kernels/relu2: zero below zero, NaN stays NaN", "", float, bf16) {
-    check_activation_at<TestType>(kForward, kBackward, {{-1e30f, 0, 0}, {-0.0f, 0, 0}, {0.0f, 0, 0}, {3.0f, 9.0f, 6}},
-                                  0);
+    check_activation_at<TestType>(kForward, kBackward, relu2_backward_scratch_bytes,
+                                  {{-1e30f, 0, 0}, {-0.0f, 0, 0}, {0.0f, 0, 0}, {3.0f, 9.0f, 6}}, 0);
 }
 
 TEMPLATE_TEST_CASE("kernels/relu2: backward matches the oracle, also in place, and adds to the bias's gradient", "",
                    float, bf16) {
-    check_activation_backward<TestType>(kBackward, kOracleBackward, kRoundings);
+    check_activation_backward<TestType>(kBackward, relu2_backward_scratch_bytes, kOracleBackward, kRoundings);
 }
 
 TEMPLATE_TEST_CASE("kernels/relu2: the same bits under every schedule", "", float, bf16) {
-    check_activation_schedules<TestType>(kForward, kBackward);
+    check_activation_schedules<TestType>(kForward, kBackward, relu2_backward_scratch_bytes);
 }

@@ -14,7 +14,11 @@ using nlohmann::json;
 
 namespace {
 
-json written(const DecoderConfig& c) { return json::parse(hf_config(c, 5).dump()); }
+json written(const DecoderConfig& c) {
+    for (const ModelFamily& family : families())
+        if (family.name == c.family) return hf_config(family, c, 5);
+    throw Error("no family " + c.family);
+}
 DecoderConfig read(const json& j) { return decoder_config(j, families(), "config.json"); }
 
 // What reading `j` with `key` set to `value` complains of.
@@ -48,7 +52,7 @@ TEST_CASE("model/family: what is written to config.json is read back") {
     for (const ModelFamily& family : families()) {
         INFO(family.name);
         const DecoderConfig c = changed(family), back = read(written(c));
-        REQUIRE(hf_config(back, 5) == hf_config(c, 5));
+        REQUIRE(written(back) == written(c));
         REQUIRE(back.family == family.name);
         REQUIRE(back.NKV == c.NKV);
         REQUIRE(back.F == c.F);

@@ -1,6 +1,7 @@
 // The models against Hugging Face transformers and PyTorch in float64 (test/golden/make_models.py).
 #include <string>
 
+#include "kernels/reduce.h"
 #include "optim/optimizer.h"
 #include "test/model/golden_model.h"
 #include "test/support/catch.h"
@@ -105,6 +106,6 @@ TEST_CASE("train/trainer: the losses of ten Teon steps are those of the paper's 
     options.lr = 2e-2f;
     options.adamw_lr = 1e-2f;
     options.ns_dtype = DType::f32;
-    for (const char* name : {"llama", "llama_gqa"})
+    for (const char* name : {"llama", "llama_gqa", "olmo2"})
         for (DType dtype : {DType::f32, DType::bf16}) check_ten_steps(name, dtype, options, "teon_losses");
 }

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "checkpoint/safetensors.h"
+#include "kernels/adamw.h"
 #include "optim/optimizer.h"
 #include "optim/stacks.h"
 #include "test/optim/optimizer_run.h"

@@ -232,7 +232,7 @@ TEST_CASE("train/options: a config file sets what the command line does not") {
     const auto o = *parse({"--plan-only", "--config", path, "--layers", "5"});
     REQUIRE(o.optimizer.method == Method::teon);
     REQUIRE(o.optimizer.lr == 0.02f);
-    REQUIRE(o.layers == 5);
+    REQUIRE(o.fields == nlohmann::json{{"layers", 5}});
     REQUIRE(o.optimizer.nesterov);
     REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::k});
     std::ofstream(path) << "lr = [0.02, 0.03]\n";

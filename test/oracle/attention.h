@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/attention.h"
 #include "test/oracle/tracked.h"
 
 namespace teon::test {

@@ -23,7 +23,9 @@ CASES = {"gpt2": ("train_gpt2", []), "gpt2 with squared ReLU": ("train_gpt2", ["
          "llama with fewer key/value heads": ("train_llama", ["--kv-heads", 2, "--rope-base", 500]),
          "llama with scaled positions": ("train_llama", ["--rope-scaling", 4]),
          "llama with a head size of its own": ("train_llama", ["--head-size", 20]),
-         "qwen3": ("train_qwen3", ["--kv-heads", 2, "--head-size", 20])}
+         "qwen3": ("train_qwen3", ["--kv-heads", 2, "--head-size", 20]),
+         "olmo2": ("train_olmo2", []),
+         "olmo2 with fewer key/value heads": ("train_olmo2", ["--kv-heads", 2])}
 
 
 @needs(*LIBRARIES)

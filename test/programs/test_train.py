@@ -14,6 +14,9 @@ import unittest
 
 from testing import BUILD, ON_GPUS, UNKIND, RunCase, as_flags, learnable, write_shard, write_shards
 
+PRESETS = {"train_gpt2": ("tiny", "small", "base", "large"), "train_llama": ("tiny", "60m", "130m", "350m", "1b"),
+           "train_qwen3": ("tiny", "0.6b"), "train_olmo2": ("tiny", "1b", "7b")}
+
 
 class TrainTest(RunCase):
     SHAPE = {"--model": "tiny", "--layers": 2, "--channels": 32, "--heads": 2, "--vocab-size": 64, "--seq-len": 32,
@@ -102,7 +105,7 @@ class TrainTest(RunCase):
                         self.assertEqual(other, first)
 
     def test_it_learns(self):
-        for program in ("train_gpt2", "train_llama", "train_qwen3"):
+        for program in PRESETS:
             with self.subTest(program):
                 _, metrics = self.train(program, "--lr", "1e-2", program=program, steps=40)
                 evals = [m["val_loss"] for m in metrics if m["kind"] == "eval"]
@@ -243,9 +246,7 @@ class TrainTest(RunCase):
         self.assertEqual(completed("--checkp", program="generate"), ["--checkpoint"])
 
     def test_plan_only_needs_no_data_and_help_names_every_flag(self):
-        for program, presets in (("train_gpt2", ("tiny", "small", "base", "large")),
-                                 ("train_llama", ("tiny", "60m", "130m", "350m", "1b")),
-                                 ("train_qwen3", ("tiny", "0.6b"))):
+        for program, presets in PRESETS.items():
             for preset in presets:
                 result = self.run_program("--plan-only", "--model", preset, "--optimizer", "teon", program=program)
                 self.assertIn("parameters", result.stdout)
@@ -256,7 +257,7 @@ class TrainTest(RunCase):
             self.assertIn(f"--{flag}", text)
 
     def test_help_is_short_and_its_four_examples_use_flags_that_exist(self):
-        for program in ("train_gpt2", "train_llama", "train_qwen3", "generate"):
+        for program in (*PRESETS, "generate"):
             text = self.run_program("--help", program=program).stdout
             self.assertEqual(self.run_program("-h", program=program).stdout, text)
             self.assertLess(text.count("\n"), 60)

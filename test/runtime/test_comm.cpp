@@ -9,6 +9,7 @@
 #include <functional>
 #include <string_view>
 
+#include "kernels/reduce.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 #include "test/support/catch.h"

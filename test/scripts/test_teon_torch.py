@@ -432,11 +432,12 @@ class ModelsTest(Case):
             self.assertTrue((p.mT - wanted).norm().item() < 1e-5 * wanted.norm().item())
 
     @needs("torch", "safetensors", "transformers")
-    def test_llama_and_qwen3(self):
+    def test_llama_qwen3_and_olmo2(self):
         sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
                      num_key_value_heads=2, vocab_size=64, bos_token_id=0, eos_token_id=0)
         for model in (transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)),
-                      transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, head_dim=8))):
+                      transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, head_dim=8)),
+                      transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**sizes, pad_token_id=0))):
             hidden, rest = teon_torch.stacks_of(model, k=3)
             self.assert_split(model, hidden, rest)
             self.assertEqual({g["role"].split(".")[-2]: g["k"] for g in hidden},
@@ -461,7 +462,8 @@ class ModelsTest(Case):
         tokens = [(7 * i * i + i // 5) % 64 for i in range(2000)]
         for name, model in (("gpt2", gpt2(layers=3, n_embd=32, n_head=2, vocab_size=64, n_positions=16)),
                 ("llama", transformers.LlamaForCausalLM(transformers.LlamaConfig(**decoder))),
-                ("qwen3", transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**decoder, head_dim=8)))):
+                ("qwen3", transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**decoder, head_dim=8))),
+                ("olmo2", transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**decoder, pad_token_id=0)))):
             program = BUILD / f"train_{name}"
             if not program.exists():
                 self.skipTest(f"{program.name} is not built in {BUILD}")

@@ -1,16 +1,21 @@
 // One model with one batch: what the model tests read from it.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <vector>
 
-#include "kernels/ops.h"
 #include "model/decoder.h"
+#include "model/family.h"
 #include "test/support/compare.h"
 #include "test/support/device_batch.h"
 
 namespace teon::test {
+
+inline const ModelFamily& family_of(const std::string& name) {
+    return *std::ranges::find(families(), name, &ModelFamily::name);
+}
 
 struct ModelRunner {
     Context context;

@@ -4,7 +4,7 @@
 #include <functional>
 #include <random>
 
-#include "kernels/ops.h"
+#include "kernels/step_control.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/temp_dir.h"

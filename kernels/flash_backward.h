@@ -1,7 +1,7 @@
 // What the passes of flash attention's backward share. Private to kernels/attention_flash_backward*.cu.
 #pragma once
 
-#include "kernels/attention_flash.h"
+#include "kernels/flash_shape.h"
 
 namespace teon {
 
