@@ -9,10 +9,9 @@
 #include <random>
 
 #include "base/dtype.h"
+#include "test/support/catch.h"
 #include "test/support/fuzz.h"
 #include "test/support/temp_dir.h"
-
-#include "test/support/catch.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -49,13 +48,12 @@ private:
 // What is wrong with the bytes as a file; empty if they are one, after reading every tensor.
 std::string fault(MemoryFile& memory, const std::string& bytes) {
     memory.set(bytes);
-    try {
+    return error_of([&] {
         const SafetensorsFile file(memory.path());
         int64_t at = static_cast<int64_t>(bytes.size());
         for (const TensorInfo& t : file.tensors()) at -= static_cast<int64_t>(file.read(t).size());
         if (at < 8) throw std::logic_error("tensors of more bytes than the file");  // no Error: fails the test
-        return "";
-    } catch (const Error& error) { return error.what(); }
+    });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "test/support/catch.h"
 
 using namespace teon;
+using namespace teon::test;
 using nlohmann::json;
 
 namespace {
@@ -36,13 +37,7 @@ Options parse(const ModelFamily& family, std::vector<const char*> flags) {
 
 RunPlan plan(const ModelFamily& family, const Options& options) { return plan_run(family, options, true, 1); }
 
-template <typename F>
-std::string complaint(F f) {
-    try {
-        f();
-    } catch (const UsageError& error) { return error.what(); }
-    return "";
-}
+constexpr auto complaint = [](auto f) { return error_of<UsageError>(f); };
 
 }  // namespace
 

@@ -163,8 +163,7 @@ class TrainTest(RunCase):
         for name, write in (("magic", lambda: write_shard(shard, tokens, magic=1)),
                             ("version", lambda: write_shard(shard, tokens, version=9)),
                             ("count", lambda: write_shard(shard, tokens, count=10**6)),
-                            ("short", lambda: shard.write_bytes(b"abc")),
-                            ("empty", lambda: shard.write_bytes(b""))):
+                            ("short", lambda: shard.write_bytes(b"abc")), ("empty", lambda: shard.write_bytes(b""))):
             with self.subTest(name):
                 write()
                 self.assertIn("t_train_000000.bin", self.refused("out"))
