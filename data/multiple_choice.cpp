@@ -51,7 +51,7 @@ std::vector<MultipleChoice> read_multiple_choice(const std::string& path, int vo
     const std::string file = read_text(path, int64_t{1} << 30);
     int32_t header[4];
     CHECK_USAGE(file.size() >= kHeaderBytes && file.size() % 2 == 0,
-                "{}: {} bytes are no header and numbers of two bytes", path, file.size());
+                "{}: {} bytes are not a header and numbers of two bytes", path, file.size());
     std::memcpy(header, file.data(), sizeof header);
     CHECK_USAGE(header[0] == kMagic && header[1] == kVersion, "{}: magic {} version {}, expected {} version {}", path,
                 header[0], header[1], kMagic, kVersion);
@@ -65,11 +65,11 @@ std::vector<MultipleChoice> read_multiple_choice(const std::string& path, int vo
         CHECK_USAGE(reader.number() == kExampleBegins, "{}: example {} does not begin with {}", path, reader.example,
                     kExampleBegins);
         const auto bytes = static_cast<size_t>(reader.number());
-        reader.number();  // its index, which is its place too
+        reader.number();  // its index, which equals its position
         MultipleChoice example;
         example.label = reader.number();
         const int count = reader.number();
-        CHECK_USAGE(example.label < count, "{}: example {} has {} endings, of which {} is to be the right one", path,
+        CHECK_USAGE(example.label < count, "{}: example {} has {} endings, but its right one is number {}", path,
                     reader.example, count, example.label);
         example.context = reader.tokens();
         for (int i = 0; i < count; ++i) example.endings.push_back(reader.tokens());

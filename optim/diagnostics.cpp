@@ -10,9 +10,8 @@ namespace teon {
 
 namespace {
 
-// What is compared of a matrix.
 struct Spectrum {
-    std::vector<float> left, right;  // top singular vectors, of unit length; empty where not asked for
+    std::vector<float> left, right;  // top singular vectors, of unit length; empty if not requested
     double nuclear = 0;              // sum of the singular values
 };
 
@@ -32,7 +31,7 @@ double dot(std::span<const float> a, std::span<const float> b) {
 // Measures spectra in memory that is allocated once, for the largest unfolding.
 class Spectra {
 public:
-    // The slices one by one, with vectors, and pairs of them in this mode, without.
+    // For single slices, with vectors, and pairs in this mode, without.
     Spectra(const std::vector<MomentumSlice>& slices, int mode, Context& context) : ctx_(context) {
         int64_t Z = 0, shortest = 0, longest = 0;
         for (const MomentumSlice& slice : slices) {
@@ -61,8 +60,7 @@ public:
     }
 
 private:
-    // Through the eigenvectors of the short side's Gram matrix G: u or v is its top one, the other follows from one
-    // product.
+    // From the eigenvectors of the short side's Gram matrix G: the top one is u or v, and one product gives the other.
     Spectrum measure(const Unfolding& u, bool vectors) {
         const int rows = u.rows(), cols = u.cols(), s = std::min(rows, cols), l = std::max(rows, cols);
         const bool wide = rows <= cols;

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/enum_names.h"
+#include "base/text.h"
 
 namespace teon {
 
@@ -26,9 +27,6 @@ std::optional<double> parse_duration(std::string_view text);
 // The shortest decimal number that is this one: 0.9, not 0.8999999761581421.
 double as_written(float x);
 inline double as_written(double x) { return x; }
-
-// The parts between commas.
-std::vector<std::string> split(const std::string& text);
 
 struct OptionRow {
     std::string group, flag, type, help, default_text;

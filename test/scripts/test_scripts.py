@@ -58,7 +58,7 @@ class ScriptsTest(unittest.TestCase):
         done = subprocess.run([ROOT / "scripts" / "demo.sh"], capture_output=True, text=True,
                               env={**os.environ, "MODEL": "bert"})
         self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1))
-        self.assertIn("MODEL=bert: there is no such model; there are gpt2 llama", done.stderr)
+        self.assertIn("MODEL=bert: no such model; the models are gpt2 llama", done.stderr)
 
 
 if __name__ == "__main__":
