@@ -1,5 +1,5 @@
-// Orthogonalization alone: five steps on batches of Gaussian matrices, per method and form, with the error against
-// float64 and the predicted FLOPs beside the measured time. On the host a tenth of each batch, in float.
+// Measures orthogonalization alone: five steps on batches of Gaussian matrices, per method and form, with the error
+// against float64 and the predicted FLOPs. On the host a tenth of each batch, in float.
 //   make bench, or build/cpu/bench/bench_ortho [LARGEST_SIDE]   (default 1280 on the host: 2048 takes minutes)
 #include <fmt/core.h>
 

@@ -16,8 +16,8 @@ def table(name, kind):
     return f"inline constexpr int {name}[] = {{\n" + textwrap.indent(textwrap.fill(", ".join(runs), 116), "    ") + "};"
 
 
-print(f"""// Letters and numbers of Unicode {unicodedata.unidata_version}, as lengths of runs of code points: from 0 on, the runs
-// are alternately outside and inside the class.
+print(f"""// Letters and numbers of Unicode {unicodedata.unidata_version}, as lengths of runs of code points.
+// From 0 on, the runs are alternately outside and inside the class.
 // Generated: python3 scripts/make_unicode_classes.py > data/unicode_classes.h
 #pragma once
 

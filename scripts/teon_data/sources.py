@@ -104,7 +104,8 @@ class HubData:
                              f"CONFIG is one of {', '.join(configs)}")
         if f"partial-{self.split}" in splits:
             raise UsageError(f"hf:{self.repository}: the hub has only the beginning of {config}/{self.split} as "
-                             "parquet; download the dataset's own files and use them: prepare.py 'FOLDER/*.parquet' --out ...")
+                             "parquet; download the dataset's own files and use them: "
+                             "prepare.py 'FOLDER/*.parquet' --out ...")
         if self.split not in splits:
             raise UsageError(f"hf:{self.repository}: no split '{self.split}' in {config}; its splits are "
                              f"{', '.join(splits)}")
