@@ -21,6 +21,12 @@ namespace {
 
 bool has_basis(const OptimizerOptions& options, int side) { return side <= options.soap_max_dim; }
 
+std::vector<int> sides_with_basis(const Stack& stack, const OptimizerOptions& options) {
+    std::vector<int> sides = {stack.m, stack.n};
+    std::erase_if(sides, [&](int side) { return !has_basis(options, side); });
+    return sides;
+}
+
 std::vector<StateShape> state_of(const OptimizerOptions& options, const ParamRow& row) {
     const int m = row.logical_rows, n = row.logical_cols;
     std::vector<StateShape> state = {{"m", m, n}, {"v", m, n}};
@@ -32,10 +38,8 @@ std::vector<StateShape> state_of(const OptimizerOptions& options, const ParamRow
 // Three changes of basis, the factors' products (symmetric: half), and 9 n^3 for an eigendecomposition (Golub & Van
 // Loan, Matrix Computations, section 8.3) every soap_frequency updates.
 void plan_stack(Stack& stack, const OptimizerOptions& options) {
-    for (const double side : {stack.m, stack.n}) {
-        if (!has_basis(options, static_cast<int>(side))) continue;
+    for (const double side : sides_with_basis(stack, options))
         stack.flops += 7 * side * stack.m * stack.n + 9 * side * side * side / options.soap_frequency;
-    }
 }
 
 constexpr int kScratchMatrices = 3;
@@ -45,16 +49,14 @@ int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options) {
     int64_t elements = 0, work = 0;
     for (const Stack& stack : plan.stacks) {
         elements = std::max(elements, int64_t{stack.m} * stack.n);
-        for (const int64_t side : {stack.m, stack.n})
-            if (has_basis(options, static_cast<int>(side))) work = std::max(work, 1 + 6 * side + 2 * side * side);
+        for (const int64_t side : sides_with_basis(stack, options))
+            work = std::max(work, 1 + 6 * side + 2 * side * side);
     }
     return static_cast<int64_t>(sizeof(float)) * (kScratchMatrices * elements + work);
 }
 
 std::string describe(const Stack& stack, const OptimizerOptions& options) {
-    std::vector<int> sides;
-    for (const int side : {stack.m, stack.n})
-        if (has_basis(options, side)) sides.push_back(side);
+    const std::vector<int> sides = sides_with_basis(stack, options);
     return sides.empty() ? "none" : fmt::format("{} every {}", fmt::join(sides, " and "), options.soap_frequency);
 }
 

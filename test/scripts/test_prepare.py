@@ -379,7 +379,7 @@ class TestInputs(InFolder):
         latin = "für\nschön\nplain\nGrüße\n".encode("latin-1")
         write_lines(self.path("b.jsonl"), [b'{"body": "x"}'] * 3)
         for name, data, cure in (("a.txt", latin, "iconv -f LATIN1"), ("b.jsonl", None, "--text-field"),
-                                 ("c.jsonl", b"<html>\n</html>\n", "one JSON object a line"),
+                                 ("c.jsonl", b"<html>\n</html>\n", "one JSON object per line"),
                                  ("d.txt", bytes(5000), "it is not text"),
                                  ("e.txt", "Some text\nof two lines\n".encode("utf-16"), "iconv -f UTF-16")):
             if data:
