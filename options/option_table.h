@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/enum_names.h"
+#include "base/text.h"
 #include "files/json.h"
 
 namespace teon {
@@ -23,9 +24,6 @@ std::optional<double> parse_number(std::string_view text);
 
 // Seconds of 3600, 90s, 45m, 23h50m, 1d12h: whole numbers, units from large to small, each at most once.
 std::optional<double> parse_duration(std::string_view text);
-
-// The parts between commas.
-std::vector<std::string> split(const std::string& text);
 
 struct OptionRow {
     std::string group, flag, type, help, default_text;

@@ -6,8 +6,8 @@
 #include <ctime>
 #include <thread>
 
-#include "kernels/attention_flash.h"
 #include "base/text.h"
+#include "kernels/attention_flash.h"
 #include "options/command_line.h"
 #include "plan/description.h"
 #include "plan/gpus.h"

@@ -134,7 +134,7 @@ TEST_CASE("checkpoint/safetensors: files that are not what their header says are
         {file_of(entry("F32", "[4611686018427387904]", "[0,0]"), 0), "do not match"},
         {file_of(entry("F32", "[2]", "[0,18446744073709551615]"), 8), "beyond the end"},
         {file_of(entry("F32", "[2]", "[0]"), 8), "not {dtype, shape, data_offsets}"},
-        {file_of("{\"a\":{},\"a\":{}}", 0), "\"a\" stands twice"},
+        {file_of("{\"a\":{},\"a\":{}}", 0), "\"a\" occurs twice"},
         {file_of("{\"a\":3}", 0), "not {dtype, shape, data_offsets}"},
         {file_of("{\"__metadata__\":{\"x\":3}}", 0), "not a string"},
         {file_of("[]", 0), "not a JSON object"},

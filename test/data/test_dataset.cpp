@@ -112,7 +112,7 @@ TEST_CASE("data/dataset: the manifest's split decides over the name, and no shar
     for (const std::string& same : {a.path + "/*.bin", folder / "link/d_val_000000.bin"})
         REQUIRE(error_of([&] {
                     check_disjoint(train, open_dataset(same, "val"));
-                }).find("trained on and validated on") != std::string::npos);
+                }).find("both the training and the validation data") != std::string::npos);
 
     a.manifest["shards"].push_back(a.manifest["shards"][0]);
     a.write_manifest();

@@ -150,7 +150,7 @@ TEST_CASE("data/tokenizer: a tokenizer.json that is not what it should be is nam
     const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
     const std::string model = R"("model": {"type": "BPE", "vocab": {"a": 0}, "merges": [)";
     const std::pair<std::string, const char*> cases[] = {
-        {R"({"decoder": )" + deep + "}", "brackets within one another"},
+        {R"({"decoder": )" + deep + "}", "nested brackets"},
         {R"({"added_tokens": [{"id": 1, "content": ")" + std::string(1000, 'x') + R"("}]})", "has no model"},
         {R"({"model": 3})", "has no model"},
         {R"({"model": {"vocab": [["a", 0.5]]}})", "no vocabulary that maps texts to ids"},

@@ -149,7 +149,7 @@ TEST_CASE("files/json: what is not a JSON object is refused in a line that says 
         {"{\"a\": \"\xff\"}", "not valid JSON"},
         {"{\"a\": 1e999}", "a number is out of range"},
         {"{\"a\": NaN}", "not valid JSON"},
-        {"{\"a\": 1, \"b\": {\"a\": 2, \"a\": 3}}", "\"a\" stands twice"},
+        {"{\"a\": 1, \"b\": {\"a\": 2, \"a\": 3}}", "\"a\" occurs twice"},
         {"{'a': 1}", "line 1, column 2"},
     };
     for (const auto& [text, says] : cases) {

@@ -73,14 +73,7 @@ struct StackRun {
     }
 
     std::vector<std::vector<float>> run_as_method(bool normalize_slices = false) {
-        switch (method.dtype) {
-            case DType::bf16:
-                return run<bf16>(normalize_slices);
-            case DType::f16:
-                return run<f16>(normalize_slices);
-            default:
-                return run<float>(normalize_slices);
-        }
+        return visit_dtype(method.dtype, [&]<typename T>(T) { return run<T>(normalize_slices); });
     }
 };
 

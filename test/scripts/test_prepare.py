@@ -336,8 +336,8 @@ class TestInputs(PrepareCase):
         latin = "für\nschön\nplain\nGrüße\n".encode("latin-1")
         write_lines(self.path("b.jsonl"), [b'{"body": "x"}'] * 3)
         for name, data, cure in (("a.txt", latin, "iconv -f LATIN1"), ("b.jsonl", None, "--text-field"),
-                                 ("c.jsonl", b"<html>\n</html>\n", "one JSON object a line"),
-                                 ("d.txt", bytes(5000), "it is no text"),
+                                 ("c.jsonl", b"<html>\n</html>\n", "one JSON object per line"),
+                                 ("d.txt", bytes(5000), "it is not text"),
                                  ("e.txt", "Some text\nof two lines\n".encode("utf-16"), "iconv -f UTF-16")):
             if data:
                 self.path(name).write_bytes(data)
@@ -461,7 +461,7 @@ class TestHub(PrepareCase):
                 self.prepare(source, "--tokenizer", "bytes", "--val-tokens", 0, "--out", out)
                 self.assertEqual(stream(out).tolist(), bytes_stream([text]))
                 self.assertTrue((out / "b_train_000001.bin").exists())
-            for source, words in (("hf:a/b:dev", "there are test, train"), ("hf:a/b:none:train", "default, other"),
+            for source, words in (("hf:a/b:dev", "its splits are test, train"), ("hf:a/b:none:train", "default, other"),
                                   ("hf:a/b:other:big", "only the beginning"), ("hf:a", "hf:OWNER/NAME"),
                                   ("hf:a/b:c:d:e", "hf:OWNER/NAME")):
                 self.assertIn(words, self.fails(2, source, "--tokenizer", "bytes", "--out", self.path("bad")))
@@ -625,7 +625,7 @@ class TestShards(PrepareCase):
         for name, what in (("pipe.txt", "a pipe"), ("zero.txt", "a device"), ("folder.jsonl.d", "a device")):
             for more in ([], ["--txt-documents", "line"]):
                 line = self.fails(2, self.path(name), "--tokenizer", "bytes", "--out", self.path("out"), *more)
-                self.assertIn(f"is no regular file but {what}", line)
+                self.assertIn(f"is {what}, not a regular file", line)
         write_parquet(self.path("a.parquet"), some_texts(5))
         for file in ("manifest.json", "a_train_000001.bin", "tokenizer/tokens.bin"):
             out = self.path("out-" + file.replace("/", "-"))
@@ -634,7 +634,7 @@ class TestShards(PrepareCase):
             os.mkfifo(out / file)
             status, _, err = run("verify", out)
             self.assertEqual((status, err.count("\n")), (1, 1), err)
-            self.assertIn(f"{out / file}: is no regular file but a pipe", err)
+            self.assertIn(f"{out / file}: is a pipe, not a regular file", err)
 
     def test_a_damaged_manifest_or_state_is_named(self):
         source, out = self.path("a.parquet"), self.path("out")

@@ -50,7 +50,7 @@ class ScriptsTest(Case):
                 self.assertTrue(os.access(script, os.X_OK), script.name)
 
     def test_a_demo_of_a_model_that_is_not_there_is_one_line(self):
-        self.assertIn("MODEL=bert: there is no such model; there are gpt2 llama",
+        self.assertIn("MODEL=bert: no such model; the models are gpt2 llama",
                       self.error_of(SCRIPTS / "demo.sh", MODEL="bert"))
 
 

@@ -527,12 +527,12 @@ class ModelsTest(Case):
         layer = torch.nn.Linear
         model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": layer(4, 4)})] * 2)})
         for options in ({"stacked": ["query"]}, {"stacked": ["q_proj", "proj"]}, {"adamw": ["head"]}):
-            with self.assertRaisesRegex(ValueError, r"matches no matrix; there are layers\.\*\.q_proj\.weight"):
+            with self.assertRaisesRegex(ValueError, r"matches no matrix; the matrices are layers\.\*\.q_proj\.weight"):
                 teon_torch.stacks_of(model, **options)
         with self.assertRaisesRegex(ValueError, "numbered layers"):
             teon_torch.stacks_of(torch.nn.ModuleDict({"up": layer(4, 4)}))
         odd = torch.nn.ModuleDict({"h": torch.nn.ModuleList([torch.nn.ModuleDict({"c_attn": layer(4, 6)})])})
-        with self.assertRaisesRegex(ValueError, "c_attn.weight: 6 x 4 does not join matrices of 4 x 4"):
+        with self.assertRaisesRegex(ValueError, "c_attn.weight: 6 x 4 does not consist of matrices of 4 x 4"):
             teon_torch.stacks_of(odd)
 
     @needs("torch", "safetensors", "transformers")
