@@ -4,12 +4,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "kernels/ops.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
-#include "kernels/ops.h"
 #include "plan/gpus.h"
 #include "plan/memory.h"
 #include "plan/report.h"
