@@ -119,8 +119,8 @@ void ModelField::set(DecoderConfig& c, const json& value, const std::string& whe
             } else {
                 c.*m = json_value<T>(value, where);
                 if constexpr (!std::is_same_v<T, bool>)
-                    CHECK_USAGE(least <= c.*m && c.*m <= most, "{} is {}, expected a number from {} to {}", where,
-                                shown(value), least, most);
+                    CHECK_USAGE(least <= c.*m && c.*m <= most, "{} is {}, expected a {}number from {} to {}", where,
+                                shown(value), std::is_same_v<T, int> ? "whole " : "", least, most);
             }
         },
         member);

@@ -66,7 +66,7 @@ TEST_CASE("optim/placement: every element belongs to one rank, and a stack's ele
                 const ParamTable table = make_table(shape);
                 const OptimizerOptions options = options_of(method);
                 const OptimizerPlan plan = plan_optimizer(table, options);
-                const Ownership ownership(table, plan, options, ranks);
+                const Ownership ownership(table, plan, place(table, plan, options, ranks), options);
                 const std::vector<int> owner = ranks_of_elements(ownership.all(), table.size());
                 for (const ParamRow& row : table.rows())
                     for (int64_t i = row.offset; i < row.offset + row.size(); ++i)

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "kernels/ops.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"

@@ -181,7 +181,8 @@ TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm i
     OptimizerOptions options;
     options.method = Method::muon;
     const OptimizerPlan plan = plan_optimizer(params.table(), options);
-    const Ownership ownership(params.table(), plan, options, ctx.comm->size());
+    const Placement placement = place(params.table(), plan, options, ctx.comm->size());
+    const Ownership ownership(params.table(), plan, placement, options);
     const int64_t n = params.table().size();
     for (int64_t bucket_bytes : {int64_t{1}, int64_t{1} << 30}) {
         // Integers: their sums are exact. The gaps between rows stay zero.
