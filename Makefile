@@ -33,7 +33,7 @@ PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python
 # backends unless its folder or suffix names one.
 ONLY_cpu  := cpu/% test/cpu/%
 ONLY_cuda := %_cuda.cu %_sm90.cu
-ROOMS     := base cpu runtime files kernels model optim data options checkpoint generation train
+ROOMS     := base cpu runtime files kernels model optim data options checkpoint generation plan train
 STEERING  := $(filter-out base cpu runtime kernels,$(ROOMS))
 LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
 TESTS     := $(wildcard test/*/*.cu test/*/*.cpp)

@@ -98,4 +98,18 @@ inline constexpr DType dtype_of<bf16> = DType::bf16;
 template <>
 inline constexpr DType dtype_of<f16> = DType::f16;
 
+// f(x) with a value x of the type that `dtype` names.
+template <typename F>
+decltype(auto) visit_dtype(DType dtype, F f) {
+    switch (dtype) {
+        case DType::f32:
+            return f(float{});
+        case DType::bf16:
+            return f(bf16{});
+        case DType::f16:
+            break;
+    }
+    return f(f16{});
+}
+
 }  // namespace teon

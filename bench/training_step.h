@@ -1,5 +1,5 @@
-// One training step on a batch that stays where it is, for benchmarks: what Trainer does (train/trainer.cpp) without
-// loader, log and other ranks.
+// One training step on a constant batch, for benchmarks: Trainer's step (train/trainer.cpp) without loader, log and
+// other ranks.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace teon::bench {
 
 class TrainingStep {
 public:
-    // A step is `micro_steps` micro-batches of run.B x run.T tokens, all of them uniform random ones.
+    // A step is `micro_steps` micro-batches of run.B x run.T uniform random tokens.
     TrainingStep(const DecoderConfig& config, const DecoderRun& run, int micro_steps,
                  const OptimizerOptions& options = {})
         : micro_steps_(micro_steps),

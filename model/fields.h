@@ -1,6 +1,6 @@
-// The fields of a model, one row each. From the rows come the model flags of the training programs, their agreement with
-// the model of --init-from, the model in a run's config.json and checkpoints, what --resume compares, and, by the names
-// that a family gives (family.h), Hugging Face's config.json. A new field is a row here, and where it is used.
+// The fields of a model, one row each. From the rows come the model flags of the training programs, their agreement
+// with the model of --init-from, the model in a run's config.json and checkpoints, what --resume compares, and, by the
+// names that a family gives (family.h), Hugging Face's config.json. A new field is a row here, and where it is used.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -28,8 +28,8 @@ void stack_role(std::vector<Stack>& stacks, const ParamTable& table, const Optim
             if (row.rows != first.rows || row.cols != first.cols) break;
             stack.rows.push_back(rows[begin]);
         }
-        // A matrix alone has one matricization up to transposition, but for vec(M): that one is kept where its role's
-        // other stacks have it (their last one may be short), since the size of the update differs.
+        // A single matrix has one matricization up to transposition, except vec(M). It keeps vec(M) if the other stacks
+        // of its role use it (the last stack may be shorter), because the size of the update differs.
         stack.mode = stacked && (stack.K() > 1 || (options.teon_mode == 3 && K > 1)) ? options.teon_mode : 1;
         info.matrices->plan(stack, options);
         stacks.push_back(std::move(stack));
@@ -170,7 +170,7 @@ double step_factor(const ParamTable& table, const Stack& stack, const OptimizerO
         factor *= options.update_rms * std::sqrt(std::max(m, n));
     else if (options.shape_scale)
         factor *= std::sqrt(m / n);
-    if (options.teon_rms_match) {  // 1 for a matrix alone, but for its vec(M) in mode 3
+    if (options.teon_rms_match) {  // 1 for a single matrix, except for vec(M) in mode 3
         const double rows = stack.mode == 1 ? m / heads : stack.mode == 2 ? m / heads * K : K;
         const double short_side = std::min(rows, m / heads * n * K / rows);
         factor *= std::sqrt(std::min(m, n) / (heads * short_side / K));

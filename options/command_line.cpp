@@ -27,10 +27,10 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     return d[a.size()][b.size()];
 }
 
-// Names that other programs have for what the programs here call otherwise.
+// Flags of other programs, and what they are called here.
 struct Alias {
-    std::string_view name, flag;  // the alias is for programs that have this flag
-    std::string_view say = "";    // what to do; empty: write the flag
+    std::string_view name, flag;   // the alias is for programs that have this flag
+    std::string_view advice = "";  // empty: write the flag
 };
 
 constexpr Alias kAliases[] = {
@@ -141,7 +141,7 @@ std::string wrapped(const std::string& text, size_t indent, size_t width) {
     return out;
 }
 
-// The table and what every program has.
+// The table and the flags of every program.
 struct Builtin {
     bool help = false, help_all = false, version = false;
     std::string config, completion;
@@ -175,7 +175,7 @@ std::string help_line(const OptionRow& row) {
     return left + gap + wrapped(right, kIndent, kWidth) + "\n";
 }
 
-// `table` with what every program has.
+// `table` includes the flags of every program.
 std::string help_text(const OptionTable& table, const ProgramText& program, bool every_flag) {
     std::string text = fmt::format("{}\n\n./{} --FLAG VALUE ...\n\nExamples:\n", program.description, program.name);
     for (const std::string& example : program.examples) text += "  " + example + "\n";
@@ -232,11 +232,11 @@ std::string suggestion(const OptionTable& table, std::string_view word) {
     for (const Alias& alias : kAliases)
         for (const OptionRow& row : table.rows)
             if (alias.name == flag && alias.flag == row.flag)
-                return alias.say.empty() ? fmt::format("; write {} {}", row.flag, row.type)
-                                         : fmt::format("; {}", alias.say);
+                return alias.advice.empty() ? fmt::format("; write {} {}", row.flag, row.type)
+                                            : fmt::format("; {}", alias.advice);
     const std::string_view letters = std::string_view(flag).substr(std::min(flag.find_first_not_of('-'), flag.size()));
     if (letters.empty()) return "";
-    // How far a flag is: first whether it begins so, as --he does, then by what would have to be typed otherwise.
+    // Flags that begin with the word are nearest, as --heads to --he; then those with the smallest edit distance.
     const auto distance = [&](const OptionRow& row) {
         const std::string_view name = std::string_view(row.flag).substr(2);
         return std::pair(!name.starts_with(letters), edit_distance(letters, name));

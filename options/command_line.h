@@ -1,4 +1,5 @@
-// A program's command line, read by its table of options. --help, --help-all, --version, --config and --completion are here.
+// A program's command line, read by its table of options. --help, --help-all, --version, --config and --completion are
+// here.
 #pragma once
 
 #include <optional>
@@ -11,14 +12,14 @@
 
 namespace teon {
 
-// Where the values of the rows come from; the others have their defaults.
+// The flags that were set; the others have their defaults.
 struct FlagsGiven {
     std::set<std::string> by_user;  // on the command line or in a TOML file
     std::set<std::string> by_run;   // taken over from another run's config.json
     bool count(const std::string& flag) const { return by_user.count(flag) > 0; }
 };
 
-// What --help says of a program beside its flags.
+// A program's part of --help beside its flags.
 struct ProgramText {
     std::string name, description;
     std::vector<std::string> examples;   // each a command, possibly with a remark behind two blanks and a #
@@ -30,8 +31,8 @@ struct ProgramText {
 std::optional<FlagsGiven> parse_flags(const OptionTable& table, const ProgramText& program, int argc,
                                       const char* const* argv);
 
-// What a message about an unknown flag ends with: "; did you mean --layers?" for the flag that is spelled most like the
-// word, "; write --lr X" or another sentence for a name that other programs have, "" for what resembles nothing.
+// The end of a message about an unknown flag: "; did you mean --layers?" for the flag that is spelled most like the
+// word, "; write --lr X" or another sentence for a name from other programs, "" if no flag resembles it.
 std::string suggestion(const OptionTable& table, std::string_view word);
 
 // "PROGRAM: error: MESSAGE" and a line end, for standard error: one line, whatever a file's name or a value contains.

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/enum_names.h"
+#include "base/text.h"
 #include "files/json.h"
 
 namespace teon {
@@ -24,9 +25,6 @@ std::optional<double> parse_number(std::string_view text);
 // Seconds of 3600, 90s, 45m, 23h50m, 1d12h: whole numbers, units from large to small, each at most once.
 std::optional<double> parse_duration(std::string_view text);
 
-// The parts between commas.
-std::vector<std::string> split(const std::string& text);
-
 struct OptionRow {
     std::string group, flag, type, help, default_text;
     std::function<void(const std::string&)> set;  // throws UsageError
@@ -34,7 +32,8 @@ struct OptionRow {
     bool is_switch = false;
     bool is_list = false;    // several words may follow the flag; they become one with commas
     bool fixed = true;       // a run that resumes must have the value that it began with
-    bool this_call = false;  // what to do now, not how the run is: never taken over from a run's config.json
+    bool this_call = false;  // of this call, not of the run: never taken over from a run's config.json
+    bool logged = true;      // in a run's config.json
 };
 
 template <typename E>
@@ -44,7 +43,7 @@ class OptionTable {
 public:
     std::vector<OptionRow> rows;
 
-    // Of the rows that follow; fixed is theirs unless set.
+    // The group of the rows that follow, and their default for `fixed`.
     void group(std::string name, bool fixed = true) {
         group_ = std::move(name);
         fixed_ = fixed;

@@ -25,7 +25,7 @@ reject "a condition on the backend outside runtime/ and cpu/" '^ *# *(if|elif).*
 # Which rooms each room may include, beside itself.
 while read -r room allowed; do
     mapfile -t files < <(sources "$room" 2>/dev/null)
-    pattern="^ *# *include \"($(printf '%s\n' base runtime cpu files kernels model optim data options checkpoint generation train test | grep -vwE "$room${allowed:+|${allowed// /|}}" | paste -sd'|'))/"
+    pattern="^ *# *include \"($(printf '%s\n' base runtime cpu files kernels model optim data options checkpoint generation plan train test | grep -vwE "$room${allowed:+|${allowed// /|}}" | paste -sd'|'))/"
     reject "$room/ may include ${allowed:-nothing} only" "$pattern" "${files[@]}"
 done <<'TABLE'
 base
@@ -39,7 +39,8 @@ data base runtime files
 options base runtime files
 checkpoint base runtime files kernels model optim data
 generation base runtime files kernels model data options checkpoint
-train base runtime files kernels model optim data options checkpoint generation
+plan base runtime files kernels model optim data options checkpoint generation
+train base runtime files kernels model optim data options checkpoint generation plan
 TABLE
 
 # Of model/, optim/ sees the parameter table and the abstract Model; train/ also what options and plans are made of.
@@ -50,6 +51,7 @@ while read -r room allowed; do
 done <<'TABLE'
 optim param_table model
 checkpoint param_table
+plan param_table activation_plan decoder family
 train param_table model activation_plan decoder family
 TABLE
 

@@ -13,9 +13,8 @@
 #include "cpu/error.h"
 #include "cpu/memory.h"
 #include "runtime/device.h"
-#include "test/support/skip.h"
-
 #include "test/support/catch.h"
+#include "test/support/skip.h"
 
 using namespace teon;
 using namespace teon::cpu;

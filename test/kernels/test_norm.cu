@@ -37,42 +37,22 @@ struct Layer {
     static constexpr bool centered = CENTERED;
     int N, C;
     const Stream& stream;
-    std::vector<T> x, weight, bias, dout, dresidual, residual;
-    std::vector<float> dweight_before, dbias_before, dx_sums_before;
-    Guarded<T> x_device, weight_device, bias_device, dout_device, dresidual_device, residual_device;
-    Guarded<T> out, dx;
-    Guarded<float> mean, rstd, dweight, dbias, dx_sums;
-    Guarded<std::byte> scratch;
+    double mean_of_x = 0.5;
+    std::vector<T> x = random_values<T>(size(), 1, 1.0, mean_of_x), weight = random_values<T>(C, 3, 0.5, 1.0),
+                   bias = CENTERED ? random_values<T>(C, 4) : std::vector<T>(C), dout = random_values<T>(size(), 5),
+                   dresidual = random_values<T>(size(), 6), residual = random_values<T>(size(), 10);
+    std::vector<float> dweight_before = random_values<float>(C, 7), dbias_before = random_values<float>(C, 8),
+                       dx_sums_before = random_values<float>(C, 9);
+    Guarded<T> x_device{x, stream}, weight_device{weight, stream}, bias_device{bias, stream}, dout_device{dout, stream},
+        dresidual_device{dresidual, stream}, residual_device{residual, stream}, out{size(), stream}, dx{size(), stream};
+    Guarded<float> mean{std::vector<float>(N), stream}, rstd{N, stream}, dweight{dweight_before, stream},
+        dbias{dbias_before, stream}, dx_sums{dx_sums_before, stream};
+    Guarded<std::byte> scratch{
+        static_cast<int64_t>(CENTERED ? layernorm_backward_scratch_bytes(N, C) : rmsnorm_backward_scratch_bytes(N, C)),
+        stream};
 
     Layer(int N, int C, const Stream& stream, double mean_of_x = 0.5)
-        : N(N),
-          C(C),
-          stream(stream),
-          x(random_values<T>(int64_t{N} * C, 1, 1.0, mean_of_x)),
-          weight(random_values<T>(C, 3, 0.5, 1.0)),
-          bias(CENTERED ? random_values<T>(C, 4) : std::vector<T>(C)),
-          dout(random_values<T>(int64_t{N} * C, 5)),
-          dresidual(random_values<T>(int64_t{N} * C, 6)),
-          residual(random_values<T>(int64_t{N} * C, 10)),
-          dweight_before(random_values<float>(C, 7)),
-          dbias_before(random_values<float>(C, 8)),
-          dx_sums_before(random_values<float>(C, 9)),
-          x_device(x, stream),
-          weight_device(weight, stream),
-          bias_device(bias, stream),
-          dout_device(dout, stream),
-          dresidual_device(dresidual, stream),
-          residual_device(residual, stream),
-          out(size(), stream),
-          dx(size(), stream),
-          mean(std::vector<float>(N), stream),
-          rstd(N, stream),
-          dweight(dweight_before, stream),
-          dbias(dbias_before, stream),
-          dx_sums(dx_sums_before, stream),
-          scratch(static_cast<int64_t>(CENTERED ? layernorm_backward_scratch_bytes(N, C)
-                                                : rmsnorm_backward_scratch_bytes(N, C)),
-                  stream) {}
+        : N(N), C(C), stream(stream), mean_of_x(mean_of_x) {}
 
     int64_t size() const { return int64_t{N} * C; }
 

@@ -48,28 +48,16 @@ namespace {
 template <typename T>
 struct Device {
     Shape s;
-    std::vector<T> x, dout, q_weight, k_weight;
-    Guarded<T> x_device, q_device, k_device, out, dqkv;
-    Guarded<float> rstd, dq, dk;
-    Guarded<std::byte> scratch;
     const Stream& stream;
+    std::vector<T> x = random_values<T>(s.size(), 1, 1.0, 0.5), dout = random_values<T>(s.size(), 2),
+                   q_weight = random_values<T>(s.v.q_width, 3, 0.5, 1.0),
+                   k_weight = random_values<T>(s.v.k_width, 4, 0.5, 1.0);
+    Guarded<T> x_device{x, stream}, q_device{q_weight, stream}, k_device{k_weight, stream}, out{s.size(), stream},
+        dqkv{s.size(), stream};
+    Guarded<float> rstd{int64_t{s.N} * s.v.normed(), stream}, dq{s.v.q_width, stream}, dk{s.v.k_width, stream};
+    Guarded<std::byte> scratch{static_cast<int64_t>(qk_norm_backward_scratch_bytes(s.N, s.v)), stream};
 
-    Device(const Shape& s, const Stream& stream)
-        : s(s),
-          x(random_values<T>(s.size(), 1, 1.0, 0.5)),
-          dout(random_values<T>(s.size(), 2)),
-          q_weight(random_values<T>(s.v.q_width, 3, 0.5, 1.0)),
-          k_weight(random_values<T>(s.v.k_width, 4, 0.5, 1.0)),
-          x_device(x, stream),
-          q_device(q_weight, stream),
-          k_device(k_weight, stream),
-          out(s.size(), stream),
-          dqkv(s.size(), stream),
-          rstd(int64_t{s.N} * s.v.normed(), stream),
-          dq(s.v.q_width, stream),
-          dk(s.v.k_width, stream),
-          scratch(static_cast<int64_t>(qk_norm_backward_scratch_bytes(s.N, s.v)), stream),
-          stream(stream) {}
+    Device(const Shape& s, const Stream& stream) : s(s), stream(stream) {}
     void forward() {
         teon::qk_norm_forward(out.data(), rstd.data(), x_device.data(), q_device.data(), k_device.data(), s.N, s.v,
                               kEps, stream);

@@ -19,12 +19,7 @@ inline DecoderConfig golden_config(const std::string& name) {
     const std::string family = name.substr(0, name.find('_'));
     const bool gpt2 = family == "gpt2";
     DecoderConfig c = family_of(family).config("tiny");
-    c.L = 2;
-    c.C = 24;
-    c.max_T = kGoldenT;
-    c.NH = c.NKV = gpt2 ? 3 : 4;
-    c.V = gpt2 ? 61 : 67;
-    c.F = gpt2 ? 96 : 37;
+    c.L = 2, c.C = 24, c.max_T = kGoldenT, c.NH = c.NKV = gpt2 ? 3 : 4, c.V = gpt2 ? 61 : 67, c.F = gpt2 ? 96 : 37;
     if (name == "gpt2_relu2") c.mlp = MlpKind::relu2;
     if (!gpt2 && name != "llama") c.NKV = 2;
     if (family == "qwen3") c.head_size = 10;

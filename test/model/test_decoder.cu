@@ -8,9 +8,8 @@
 #include "model/olmo2.h"
 #include "model/qwen3.h"
 #include "runtime/simt.h"
-#include "test/support/model_runner.h"
-
 #include "test/support/catch.h"
+#include "test/support/model_runner.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -27,11 +26,7 @@ DecoderConfig small_config(const std::string& model) {
     const std::string family = model.substr(0, model.find(' '));
     const bool gpt2 = family == "gpt2";
     DecoderConfig c = family_of(family).config("tiny");
-    c.L = 3;
-    c.C = 48;
-    c.NH = 4;
-    c.NKV = gpt2 ? 4 : 2;
-    c.F = gpt2 ? 192 : 133;
+    c.L = 3, c.C = 48, c.NH = 4, c.NKV = gpt2 ? 4 : 2, c.F = gpt2 ? 192 : 133;
     if (model == "gpt2 relu2") c.mlp = MlpKind::relu2;
     if (family == "qwen3") c.head_size = 20;
     if (model.ends_with(" post") || model.ends_with(" sandwich")) {

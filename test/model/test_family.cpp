@@ -9,6 +9,7 @@
 #include "test/support/catch.h"
 
 using namespace teon;
+using namespace teon::test;
 using nlohmann::json;
 
 namespace {
@@ -23,10 +24,7 @@ DecoderConfig read(const json& j) { return decoder_config(j, families(), "config
 // What reading `j` with `key` set to `value` complains of.
 std::string complaint(json j, const std::string& key, const json& value) {
     j[key] = value;
-    try {
-        read(j);
-    } catch (const UsageError& error) { return error.what(); }
-    return "";
+    return error_of<UsageError>([&] { read(j); });
 }
 
 DecoderConfig changed(const ModelFamily& family) {
@@ -112,17 +110,14 @@ TEST_CASE("model/family: fields that are unknown, contradict or ask for somethin
         for (const auto& [key, value] : changes) {
             const std::string found = complaint(j, key, value);
             INFO(family.name << " " << key << " " << value << ": " << found);
-            REQUIRE(found.find(key == "head_dim" ? "head" : key) != std::string::npos);
+            REQUIRE(contains(found, key == "head_dim" ? "head" : key));
         }
         REQUIRE(complaint(j, "quantization_config", nullptr).empty());  // null is absent
         REQUIRE(complaint(j, "dtype", "bfloat16").empty());
     }
-    try {
-        decoder_config(written(gpt2_config("tiny")), {llama_family()}, "folder/config.json");
-        FAIL("a GPT-2 was read as a LLaMA");
-    } catch (const UsageError& error) {
-        REQUIRE(std::string(error.what()) == "folder/config.json: model_type is 'gpt2'; only llama can be read here");
-    }
+    REQUIRE(error_of<UsageError>([] {
+                decoder_config(written(gpt2_config("tiny")), {llama_family()}, "folder/config.json");
+            }) == "folder/config.json: model_type is 'gpt2'; only llama can be read here");
 }
 
 TEST_CASE("model/family: published forms of LLaMA's rotary base are understood") {

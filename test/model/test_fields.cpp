@@ -3,11 +3,12 @@
 #include "model/gpt2.h"
 #include "model/hf_config.h"
 #include "model/llama.h"
-#include "train/resume.h"
+#include "plan/description.h"
 
 #include "test/support/catch.h"
 
 using namespace teon;
+using namespace teon::test;
 using nlohmann::json;
 
 namespace {
@@ -34,44 +35,37 @@ Options parse(const ModelFamily& family, std::vector<const char*> flags) {
     return *parse_options(family, static_cast<int>(flags.size()), flags.data());
 }
 
-Setup plan(const ModelFamily& family, const Options& options) {
-    return make_setup(family, options, {true, int64_t{80} << 30});
-}
+RunPlan plan(const ModelFamily& family, const Options& options) { return plan_run(family, options, true, 1); }
 
-template <typename F>
-std::string complaint(F f) {
-    try {
-        f();
-    } catch (const UsageError& error) { return error.what(); }
-    return "";
-}
+constexpr auto complaint = [](auto f) { return error_of<UsageError>(f); };
 
 }  // namespace
 
 TEST_CASE("model/fields: a new row is a flag, and stands in a run's description") {
     const ModelFamily family = with_new_key();
-    const Setup changed = plan(family, parse(family, {"--small-residuals"})), as_ever = plan(family, parse(family, {}));
+    const RunPlan changed = plan(family, parse(family, {"--small-residuals"})),
+                  as_ever = plan(family, parse(family, {}));
     REQUIRE(changed.config.scaled_residual_init);
     REQUIRE(!as_ever.config.scaled_residual_init);
-    REQUIRE(run_json(family, changed)["model"]["small_residuals"] == true);
-    REQUIRE(run_json(family, changed)["options"]["small-residuals"] == true);
-    REQUIRE(run_json(family, as_ever)["model"]["small_residuals"] == false);
-    REQUIRE(run_json(family, as_ever)["options"]["small-residuals"] == json());
+    REQUIRE(run_json(changed)["model"]["small_residuals"] == true);
+    REQUIRE(run_json(changed)["options"]["small-residuals"] == true);
+    REQUIRE(run_json(as_ever)["model"]["small_residuals"] == false);
+    REQUIRE(run_json(as_ever)["options"]["small-residuals"] == json());
     REQUIRE(deciding_options(family, changed.options).count("small-residuals") == 0);  // as the model has it
 }
 
 TEST_CASE("model/fields: a run resumes only with the new row's value, which of older checkpoints is the preset's") {
     const ModelFamily family = with_new_key();
-    const Setup setup = plan(family, parse(family, {"--small-residuals"}));
+    const RunPlan setup = plan(family, parse(family, {"--small-residuals"}));
     TrainingState saved;
-    saved.run = run_json(family, setup);
-    check_unchanged(family, saved, setup);
+    saved.run = run_json(setup);
+    check_unchanged(setup, saved);
     saved.run["model"].erase("small_residuals");
     saved.run["options"].erase("small-residuals");
-    REQUIRE(complaint([&] { check_unchanged(family, saved, setup); }).find("small_residuals true (was false)") !=
+    REQUIRE(complaint([&] { check_unchanged(setup, saved); }).find("small_residuals true (was false)") !=
             std::string::npos);
-    const Setup as_ever = plan(family, parse(family, {}));
-    check_unchanged(family, saved, as_ever);
+    const RunPlan as_ever = plan(family, parse(family, {}));
+    check_unchanged(as_ever, saved);
 }
 
 TEST_CASE("model/fields: a new flag that contradicts the model of --init-from is refused by name") {

@@ -4,7 +4,6 @@
 #include "kernels/reduce.h"
 #include "optim/optimizer.h"
 #include "test/model/golden_model.h"
-
 #include "test/support/catch.h"
 
 using namespace teon;
@@ -100,7 +99,7 @@ void check_ten_steps(const std::string& name, DType dtype, const OptimizerOption
 
 }  // namespace
 
-TEST_CASE("train: the losses of ten AdamW steps are PyTorch's") {
+TEST_CASE("train/trainer: the losses of ten AdamW steps are PyTorch's") {
     OptimizerOptions options;
     options.method = Method::adamw;
     options.lr = options.adamw_lr = 1e-2f;
@@ -108,7 +107,7 @@ TEST_CASE("train: the losses of ten AdamW steps are PyTorch's") {
         for (DType dtype : {DType::f32, DType::bf16}) check_ten_steps(name, dtype, options, "adamw_losses");
 }
 
-TEST_CASE("train: the losses of ten Teon steps are those of the paper's algorithm in float64") {
+TEST_CASE("train/trainer: the losses of ten Teon steps are those of the paper's algorithm in float64") {
     OptimizerOptions options;
     options.method = Method::teon;
     options.lr = 2e-2f;

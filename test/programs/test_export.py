@@ -18,8 +18,7 @@ if not missing(*LIBRARIES):
     import transformers
 
 VOCABULARY, LENGTH, WINDOWS = 61, 24, 4
-CASES = {"gpt2": ("train_gpt2", []),
-         "gpt2 with squared ReLU": ("train_gpt2", ["--mlp", "relu2"]),
+CASES = {"gpt2": ("train_gpt2", []), "gpt2 with squared ReLU": ("train_gpt2", ["--mlp", "relu2"]),
          "llama": ("train_llama", ["--ffn", 37]),
          "llama with fewer key/value heads": ("train_llama", ["--kv-heads", 2, "--rope-base", 500]),
          "llama with scaled positions": ("train_llama", ["--rope-scaling", 4]),

@@ -58,8 +58,7 @@ class GenerateTest(Case):
         self.assertIn("sample 60 | the quick brown fo", self.trained.stdout)
 
     def test_greedy_text_is_what_was_learned_and_ends_where_texts_end(self):
-        self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0),
-                         "the quick brown fox. \n")
+        self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0), "the quick brown fox. \n")
         self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0, "--sample-tokens", 6),
                          "the quick brown\n")
         self.assertEqual(self.generate("--temperature", 0, "--sample-tokens", 3), "the\n")  # no prompt
@@ -72,8 +71,7 @@ class GenerateTest(Case):
         (folder / "manifest.json").unlink()  # a folder as others publish it
         config = read_json(folder / "config.json")
         for eos, expected in ((256, "256 116 104 101 32 113 117 105 99 107 32 98 114 111 119 110 32 102 111 120 46 32 "
-                                    "256 \n"),
-                              ([7, 113, 256], "256 116 104 101 32 113 \n"), (None, None)):
+                                    "256 \n"), ([7, 113, 256], "256 116 104 101 32 113 \n"), (None, None)):
             (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": eos}))
             numbers = self.generate("--prompt-tokens", "256,116", "--temperature", 0, "--as-tokens", checkpoint=folder)
             if expected:
@@ -91,8 +89,7 @@ class GenerateTest(Case):
         command = [BUILD / "generate", "--checkpoint", bare, *flags]
         self.assertIn("--tokenizer FOLDER", self.error_of(*command))
         for folder in (self.folder / "data", self.folder / "data" / "tokenizer"):
-            self.assertEqual(self.generate(*flags, "--tokenizer", folder, checkpoint=bare),
-                             "the quick brown fox. \n")
+            self.assertEqual(self.generate(*flags, "--tokenizer", folder, checkpoint=bare), "the quick brown fox. \n")
         self.assertIn("has neither description.json", self.error_of(*command, "--tokenizer", bare))
         other = self.folder / "larger"
         write_tokenizer(other, [*BYTES, b""], DELIMITER, "bytes")
@@ -259,8 +256,7 @@ class PreparedTest(Case):
         (folder / "offsets.json").write_text(json.dumps(trained))
         own = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
         text = {"Sequence": {"id": "A", "type_id": 0}}
-        trained["post_processor"] = {
-            "type": "TemplateProcessing", "single": [own, text, own], "pair": [own, text, own],
+        trained["post_processor"] = {"type": "TemplateProcessing", "single": [own, text, own], "pair": [own, text, own],
             "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}}}
         (folder / "template.json").write_text(json.dumps(trained))
         for kind, ends in (("gpt2", False), ("offsets", False), ("template", True)):

@@ -37,13 +37,11 @@ class LmEvalTest(Case):
 
         (self.folder / "t.txt").write_text("\n".join(sentence(12) for _ in range(3000)))
         rows = [{"ctx": sentence(6), "endings": [sentence(rng.randint(1, 5)) for _ in range(4)],
-                 "label": rng.randrange(4)}
-                for _ in range(40)]
+                 "label": rng.randrange(4)} for _ in range(40)]
         (self.folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (self.folder / "task.yaml").write_text(TASK.format(path=self.folder / "q.jsonl"))
         scripts = ROOT / "scripts"
-        self.output_of(sys.executable, scripts / "prepare.py", "t.txt", "--tokenizer", "train:300", "--out",
-                         "data")
+        self.output_of(sys.executable, scripts / "prepare.py", "t.txt", "--tokenizer", "train:300", "--out", "data")
         self.output_of(ROOT / "train_llama", "--model", "tiny", "--seq-len", 64, "--data", "data", "--steps", 5,
                          "--batch-tokens", 512, "--dtype", "float", "--out", "run")
         self.output_of(sys.executable, scripts / "hellaswag.py", "q.jsonl", "--data", "data", "--out", "q.bin")
@@ -51,8 +49,7 @@ class LmEvalTest(Case):
                                 "--hellaswag", "q.bin")
         self.output_of(sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--model_args",
                          "pretrained=run/step_00000005,dtype=float32", "--include_path", self.folder, "--tasks",
-                         "made_here",
-                         "--device", "cpu", "--batch_size", 8, "--output_path", "results")
+                         "made_here", "--device", "cpu", "--batch_size", 8, "--output_path", "results")
         [results] = (self.folder / "results").rglob("*.json")
         theirs = json.loads(results.read_text())["results"]["made_here"]["acc,none"]
         self.assertIn(f"hellaswag accuracy {theirs:.4f} ", ours)

@@ -92,6 +92,8 @@ class SameResult(Ranks):
         for n in ranks:
             self.train(n, str(n), "--dtype", "float", *flags, steps=steps)
             self.assert_close(self.losses(str(n)), self.losses("1"), 1e-6)
+        for out in self.folder.glob("[1-8]"):
+            shutil.rmtree(out)
 
     def test_adamw(self):
         self.same_on((2, 4))
@@ -104,8 +106,6 @@ class SameResult(Ranks):
             for mode in (1, 2):
                 with self.subTest(k=k, mode=mode):
                     self.same_on((2, 4) if k == 2 else (4,), "--optimizer", "teon", "--teon-k", k, "--teon-mode", mode)
-                    for out in self.folder.glob("[124]"):
-                        shutil.rmtree(out)
 
     def test_the_other_optimizers(self):
         # Lion's steps are signs: what ranks round differently turns a few of them around.
@@ -113,8 +113,6 @@ class SameResult(Ranks):
                              ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
             with self.subTest(optimizer=name):
                 self.same_on((2, 3), "--optimizer", name, *flags, steps=10)
-                for out in self.folder.glob("[123]"):
-                    shutil.rmtree(out)
 
     def test_state_of_any_shape_comes_together_for_checkpoints(self):
         """SOAP's state is larger than the parameters: ranks collect it in pieces."""

@@ -98,8 +98,7 @@ class ResumeTest(RunCase):
 
     def test_every_optimizer_goes_on_with_the_bits_of_not_having_stopped(self):
         for name, *flags in (["lion"], ["normuon", "--cautious-weight-decay"], ["soap", "--soap-frequency", 4],
-                             ["soap", "--soap-max-dim", 16],
-                             ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
+                             ["soap", "--soap-max-dim", 16], ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
             with self.subTest(optimizer=name, flags=flags):
                 flags = ["--optimizer", name, *flags, "--checkpoint-every", 6]
                 for out in ("whole", "cut"):

@@ -60,8 +60,7 @@ class Signals(RunCase):
 
     def stop_by_signal(self, number, at, out):
         """The signal comes in the product of this number. The step that was saved."""
-        result = self.train(out, steps=10**6, expect=ENDINGS[number],
-                            env=self.environment(SIGNAL=int(number), AT=at))
+        result = self.train(out, steps=10**6, expect=ENDINGS[number], env=self.environment(SIGNAL=int(number), AT=at))
         self.assertIn(f"stopped by {number.name} after step ", result.stdout)
         step = self.last_step(result.stdout)
         self.assertEqual((self.checkpoint(out, step) / "manifest.json").exists(), step > 0)

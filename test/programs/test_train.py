@@ -163,8 +163,7 @@ class TrainTest(RunCase):
         for name, write in (("magic", lambda: write_shard(shard, tokens, magic=1)),
                             ("version", lambda: write_shard(shard, tokens, version=9)),
                             ("count", lambda: write_shard(shard, tokens, count=10**6)),
-                            ("short", lambda: shard.write_bytes(b"abc")),
-                            ("empty", lambda: shard.write_bytes(b""))):
+                            ("short", lambda: shard.write_bytes(b"abc")), ("empty", lambda: shard.write_bytes(b""))):
             with self.subTest(name):
                 write()
                 self.assertIn("t_train_000000.bin", self.refused("out"))
@@ -256,6 +255,15 @@ class TrainTest(RunCase):
         self.train("run")
         for flag in self.config("run")["options"]:
             self.assertIn(f"--{flag}", text)
+
+    def test_plan_for_plans_for_a_gpu_that_is_not_here(self):
+        result = self.run_program("--plan-for", "h100", "--model", "1b", "--steps", "10", program="train_llama")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for line in ("device +NVIDIA H100 80GB HBM3: 132 multiprocessors, 79.6[0-9] GiB", "dtype +bf16",
+                     "attention +flash", "  CUDA and libraries, allowance +1.00 GiB", "memory of the host, pinned"):
+            self.assertRegex(result.stdout, "(?m)^" + line)
+        ranks = self.run_program("--plan-for", "a100", "--ranks", "8", program="train_llama")
+        self.assertIn("8 ranks x", ranks.stdout)
 
     def test_help_is_short_and_its_four_examples_use_flags_that_exist(self):
         for program in (*PRESETS, "generate"):

@@ -25,8 +25,7 @@ def write_checkpoint(folder):
         write_tensors(folder / name, {"w": ("F32", [2], struct.pack("<2f", 1, 2))})
     statistics = {"mean": 1.0, "variance": 1.0, "count": 1}
     (folder / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
-    (folder / "trainer.json").write_text(json.dumps({
-        "step": 5, "tokens": 5, "next_sample": 5, "updates": 5,
+    (folder / "trainer.json").write_text(json.dumps({"step": 5, "tokens": 5, "next_sample": 5, "updates": 5,
         "guard": {"skipped_in_row": 0, "loss": statistics, "grad_norm": statistics},
         "run": {"model": {}, "steps": 5, "program": "train_gpt2", "version": "1", "options": {}}}))
     (folder / "manifest.json").write_text(json.dumps(
@@ -53,8 +52,7 @@ CONFIG = ANY_JSON | {
     "steps beyond 64 bits": replace(b'"steps": 20', b'"steps": 1' + b"0" * 400),
     "NaN": replace(b'"lr": 0.01', b'"lr": NaN'), "beyond a double": replace(b'"lr": 0.01', b'"lr": 1e999'),
     "half of a surrogate pair": replace(b'"train_gpt2"', rb'"\ud800"')}
-METRICS = {
-    "not JSON": line(3, b"{"), "an array": line(3, b"[]"), "too deep": line(3, DEEP),
+METRICS = {"not JSON": line(3, b"{"), "an array": line(3, b"[]"), "too deep": line(3, DEEP),
     "no kind": line(3, b'{"step": 4}'), "no step": line(3, b'{"kind": "step"}'),
     "a step of text": line(3, b'{"kind": "step", "step": "4"}'),
     "a loss of text": replace(b'"loss": 4.9', b'"loss": "low"'), "not UTF-8": line(3, b"\xff\xfe\xff"),

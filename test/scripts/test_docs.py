@@ -16,8 +16,7 @@ from testing import BUILD, ROOT, Case, header, missing, temporary_folder, write_
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
          *sorted((ROOT / "docs").glob("*.md"))]
 RUNNERS = (r"\./train_", r"\./generate", "python3? ", r"\.venv/", "scripts/", "make ", "mpirun", "torchrun", "sbatch",
-           "timeout", "build/", "transformers ", "vllm ", "lm_eval ",
-           "curl ", "podman", "pip ")
+           "timeout", "build/", "transformers ", "vllm ", "lm_eval ", "curl ", "podman", "pip ")
 COMMAND = re.compile(rf"(\$ )?((?:[A-Z_]+=\S+ +)*(?:{'|'.join(RUNNERS)}).*)")
 
 PROGRAMS = [*(path.stem for path in ROOT.glob("train_*.cu")), "generate"]
@@ -29,15 +28,13 @@ NOT_RUN = {  # the beginning of a command: why
     "make -j all": "the tests were built so",
     "make setup": "installs", "scripts/setup.sh dev": "installs", "make lint": "clang-format and ruff may not be here",
     "python3 scripts/prepare.py fineweb": "needs a network", "sbatch": "needs a Slurm cluster",
-    "torchrun": "needs GPUs",
-    "python3 scripts/reproduce.py": "test_reproduce.py runs it",
+    "torchrun": "needs GPUs", "python3 scripts/reproduce.py": "test_reproduce.py runs it",
     "transformers serve": "a server", "vllm serve": "a server on a GPU", "curl": "needs the server",
     "lm_eval": "test_lm_eval.py runs it",
     "python3 scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
     "pip install ./scripts": "test_teon_torch.py does it",
     "python3 scripts/teon_torch_example.py": "test_teon_torch.py runs it where torch is",
-    "timeout -s KILL": "test_prepare.py kills it at every moment",
-}
+    "timeout -s KILL": "test_prepare.py kills it at every moment"}
 SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64",
          "--layers": "2", "--channels": "32", "--heads": "2", "--ffn": "64", "--vocab-size": None, "--tokens": None,
          "--epochs": None, "--sample-tokens": "4", "--sample-every": "2"}

@@ -111,6 +111,10 @@ class PrepareCase(Case):
         self.assertEqual(found, status, err)
         return out, err
 
+    def make(self, out, source, *flags):
+        """Prepares what is in the test's folder, with each byte a token."""
+        return self.prepare(self.path(source), "--tokenizer", "bytes", "--out", self.path(out), *flags)
+
     def fails(self, status, *arguments):
         """Runs prepare.py, expecting this exit status and one line; returns the line."""
         found, out, err = run(*arguments)
@@ -204,7 +208,7 @@ class TestTokenizers(PrepareCase):
     def test_bytes_gives_each_byte_with_delimiter_256(self):
         texts = some_texts(50)
         write_parquet(self.path("a.parquet"), texts)
-        self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("out"), "--workers", 1)
+        self.make("out", "a.parquet", "--workers", 1)
         self.assertEqual(stream(self.path("out")).tolist(), bytes_stream(texts))
         manifest = self.manifest("out")
         self.assertEqual((manifest["vocab_size"], manifest["delimiter"], manifest["documents"]), (257, 256, 50))
@@ -283,8 +287,7 @@ class TestInputs(PrepareCase):
         for name in ("a.parquet", "dictionary.parquet", "a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
             for unit_bytes in (300, 1 << 20):
                 out = self.path(f"{name}-{unit_bytes}")
-                self.prepare(self.path(name), "--tokenizer", "bytes", "--out", out, "--workers", 2,
-                             "--unit-bytes", unit_bytes)
+                self.make(out, name, "--workers", 2, "--unit-bytes", unit_bytes)
                 self.assertEqual(stream(out).tolist(), bytes_stream(texts), name)
 
     def test_txt_files_are_documents_whole_or_by_line(self):
@@ -319,8 +322,7 @@ class TestInputs(PrepareCase):
         write_parquet(self.path("a.parquet"), [*good, "one", None, b"\xff\xfe", "two", b"ok\x80", None])
         write_lines(self.path("b.jsonl"), [b'{"text": "three"}', b'{"text": null}', b'{"other": 1}',
                                            b'{"text": 7}', b'[1]', b'{"text": "cut',
-                                           b'{"text": "\xff"}', b'{"text": "\\ud800"}', b'', b'  ',
-                                           b'{"text": ""}'])
+                                           b'{"text": "\xff"}', b'{"text": "\\ud800"}', b'', b'  ', b'{"text": ""}'])
         self.path("c.txt").write_bytes(b"four\n\xff\nfive")
         _, err = self.prepare(self.path("a.parquet"), self.path("b.jsonl"), self.path("c.txt"), "--tokenizer", "bytes",
                               "--out", self.path("out"), "--workers", 2)
@@ -334,8 +336,8 @@ class TestInputs(PrepareCase):
         latin = "für\nschön\nplain\nGrüße\n".encode("latin-1")
         write_lines(self.path("b.jsonl"), [b'{"body": "x"}'] * 3)
         for name, data, cure in (("a.txt", latin, "iconv -f LATIN1"), ("b.jsonl", None, "--text-field"),
-                                 ("c.jsonl", b"<html>\n</html>\n", "one JSON object a line"),
-                                 ("d.txt", bytes(5000), "it is no text"),
+                                 ("c.jsonl", b"<html>\n</html>\n", "one JSON object per line"),
+                                 ("d.txt", bytes(5000), "it is not text"),
                                  ("e.txt", "Some text\nof two lines\n".encode("utf-16"), "iconv -f UTF-16")):
             if data:
                 self.path(name).write_bytes(data)
@@ -344,10 +346,9 @@ class TestInputs(PrepareCase):
             for part in (str(self.path(name)), "more bad rows than good ones", cure):
                 self.assertIn(part, line)
         # The advice works, in the same folder.
-        self.prepare(self.path("b.jsonl"), "--tokenizer", "bytes", "--out", self.path("out-b.jsonl"), "--text-field",
-                     "body")
+        self.make("out-b.jsonl", "b.jsonl", "--text-field", "body")
         self.path("a.txt").write_text(latin.decode("latin-1"), encoding="utf-8")
-        self.prepare(self.path("a.txt"), "--tokenizer", "bytes", "--out", self.path("out-a.txt"))
+        self.make("out-a.txt", "a.txt")
         self.assertEqual(stream(self.path("out-a.txt")).tolist(), bytes_stream([latin.decode("latin-1")]))
         # A file of bad rows among many good ones only counts.
         write_lines(self.path("0.jsonl"), [b'{"text": "x"}'] * 4)
@@ -460,7 +461,7 @@ class TestHub(PrepareCase):
                 self.prepare(source, "--tokenizer", "bytes", "--val-tokens", 0, "--out", out)
                 self.assertEqual(stream(out).tolist(), bytes_stream([text]))
                 self.assertTrue((out / "b_train_000001.bin").exists())
-            for source, words in (("hf:a/b:dev", "there are test, train"), ("hf:a/b:none:train", "default, other"),
+            for source, words in (("hf:a/b:dev", "its splits are test, train"), ("hf:a/b:none:train", "default, other"),
                                   ("hf:a/b:other:big", "only the beginning"), ("hf:a", "hf:OWNER/NAME"),
                                   ("hf:a/b:c:d:e", "hf:OWNER/NAME")):
                 self.assertIn(words, self.fails(2, source, "--tokenizer", "bytes", "--out", self.path("bad")))
@@ -516,8 +517,7 @@ class TestShards(PrepareCase):
         texts = some_texts(40)
         write_parquet(self.path("a.parquet"), texts)
         expected = bytes_stream(texts)
-        self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("out"), "--name", "my",
-                     "--shard-tokens", 1000, "--workers", 2)
+        self.make("out", "a.parquet", "--name", "my", "--shard-tokens", 1000, "--workers", 2)
         shards = self.manifest("out")["shards"]
         self.assertEqual([shard["file"] for shard in shards[:2]], ["my_val_000000.bin", "my_train_000001.bin"])
         self.assertTrue(all(shard["tokens"] == 1000 for shard in shards[:-1]))
@@ -537,19 +537,16 @@ class TestShards(PrepareCase):
         texts = some_texts(40)
         write_parquet(self.path("a.parquet"), texts)
         expected = bytes_stream(texts)
-        for number, (options, sizes) in enumerate((
-                (["--max-tokens", 2500, "--shard-tokens", 1000], [1000, 1000, 500]),
+        for number, (options, sizes) in enumerate(((["--max-tokens", 2500, "--shard-tokens", 1000], [1000, 1000, 500]),
                 (["--max-tokens", 2000, "--shard-tokens", 1000], [1000, 1000]),
                 (["--max-tokens", 1999, "--shard-tokens", 1000], [199, 1000, 800]),
                 (["--max-tokens", 1500], [150, 1350]),
                 (["--max-tokens", 1500, "--val-tokens", 0, "--shard-tokens", 1000], [1000, 500]),
                 (["--max-tokens", 1500, "--val-tokens", 32], [32, 1468]),
-                (["--max-tokens", 1500, "--val-tokens", 9999], [1500]),
-                (["--max-tokens", 1], [1]))):
+                (["--max-tokens", 1500, "--val-tokens", 9999], [1500]), (["--max-tokens", 1], [1]))):
             for workers in (1, 3):
                 out = self.path(f"{number}-{workers}")
-                self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", out, "--workers", workers,
-                             "--unit-bytes", 100, *options)
+                self.make(out, "a.parquet", "--workers", workers, "--unit-bytes", 100, *options)
                 self.assertEqual([shard["tokens"] for shard in self.manifest(out)["shards"]], sizes, options)
                 self.assertEqual(stream(out).tolist(), expected[:sum(sizes)])
             self.assertEqual(contents(self.path(f"{number}-1")), contents(self.path(f"{number}-3")))
@@ -567,8 +564,7 @@ class TestShards(PrepareCase):
         found = []
         for workers in (1, 2, 3):
             out = self.path(f"out{workers}")
-            self.prepare(self.path("*.*"), "--tokenizer", "bytes", "--out", out, "--workers", workers,
-                         "--shard-tokens", 2000, "--unit-bytes", 700, "--name", "same")
+            self.make(out, "*.*", "--workers", workers, "--shard-tokens", 2000, "--unit-bytes", 700, "--name", "same")
             found.append(contents(out))
         self.assertEqual(found[0], found[1])
         self.assertEqual(found[0], found[2])
@@ -576,7 +572,7 @@ class TestShards(PrepareCase):
     def test_verify_finds_every_kind_of_damage(self):
         write_parquet(self.path("a.parquet"), some_texts(40))
         out = self.path("out")
-        self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", out, "--shard-tokens", 1500)
+        self.make(out, "a.parquet", "--shard-tokens", 1500)
         status, printed, _ = run("verify", out)
         self.assertEqual(status, 0)
         self.assertIn("as in the manifest", printed)
@@ -616,7 +612,7 @@ class TestShards(PrepareCase):
 
     def test_info_describes_folders_with_and_without_a_manifest(self):
         write_parquet(self.path("a.parquet"), some_texts(40))
-        self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("out"), "--max-tokens", 1000)
+        self.make("out", "a.parquet", "--max-tokens", 1000)
         self.assertIn("1,000 tokens of 2 bytes", run("info", self.path("out"))[1])
         self.path("out", "manifest.json").unlink()
         self.assertIn("a_train_000001.bin  900 tokens of 2 bytes", run("info", self.path("out"))[1])
@@ -629,16 +625,16 @@ class TestShards(PrepareCase):
         for name, what in (("pipe.txt", "a pipe"), ("zero.txt", "a device"), ("folder.jsonl.d", "a device")):
             for more in ([], ["--txt-documents", "line"]):
                 line = self.fails(2, self.path(name), "--tokenizer", "bytes", "--out", self.path("out"), *more)
-                self.assertIn(f"is no regular file but {what}", line)
+                self.assertIn(f"is {what}, not a regular file", line)
         write_parquet(self.path("a.parquet"), some_texts(5))
         for file in ("manifest.json", "a_train_000001.bin", "tokenizer/tokens.bin"):
             out = self.path("out-" + file.replace("/", "-"))
-            self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", out)
+            self.make(out, "a.parquet")
             (out / file).unlink()
             os.mkfifo(out / file)
             status, _, err = run("verify", out)
             self.assertEqual((status, err.count("\n")), (1, 1), err)
-            self.assertIn(f"{out / file}: is no regular file but a pipe", err)
+            self.assertIn(f"{out / file}: is a pipe, not a regular file", err)
 
     def test_a_damaged_manifest_or_state_is_named(self):
         source, out = self.path("a.parquet"), self.path("out")
@@ -694,8 +690,7 @@ class TestShards(PrepareCase):
                 seen.append(progress.run.progress()["consumed"])
 
             with mock.patch.object(Progress, "update", update):
-                self.prepare(self.path(source), "--tokenizer", "bytes", "--out", self.path("out" + source), "--workers",
-                             1, "--unit-bytes", "1Gi")
+                self.make("out" + source, source, "--workers", 1, "--unit-bytes", "1Gi")
             self.assertEqual(seen, sorted(seen))
             self.assertEqual(seen[-1], self.path(source).stat().st_size)
             self.assertGreater(len(set(seen) - {0}), 1, seen)
@@ -703,8 +698,7 @@ class TestShards(PrepareCase):
 
     def test_one_is_no_plural(self):
         write_parquet(self.path("a.parquet"), ["only one"])
-        out, _ = self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("out"), "--workers", 1,
-                              "--val-tokens", 0)
+        out, _ = self.make("out", "a.parquet", "--workers", 1, "--val-tokens", 0)
         self.assertIn("9 tokens in 1 document, 1 shard of uint16", out)
         self.assertRegex(out, r"1 unit tokenized in [\d.]+ s by 1 worker\n")
         for command in ("info", "verify"):
@@ -722,8 +716,7 @@ class TestShards(PrepareCase):
             self.fails(2, *arguments)
             self.assertFalse(out.exists(), arguments)
         for options in (["--tokenizer", "nonsense"], ["--tokenizer", "hf:x"], ["--tokenizer", "hf:x/y:z"],
-                        ["--tokenizer", "train:9"],
-                        ["--tokenizer", self.path("none.json")], ["--shard-tokens", "many"],
+                        ["--tokenizer", "train:9"], ["--tokenizer", self.path("none.json")], ["--shard-tokens", "many"],
                         ["--shard-tokens", "1e12"], ["--max-tokens", "0"], ["--workers", "-1"], ["--name", "a/b"],
                         ["--delimiter", "<s>"], ["--bpe-dir", self.folder]):
             self.fails(2, source, "--out", out, *options)
@@ -821,8 +814,7 @@ class TestKilled(PrepareCase):
 
         printed, _ = self.prepare(*arguments(self.path("whole"), 1))
         units, out = self.units_made(printed), self.path("out")
-        process = multiprocessing.get_context("fork").Process(
-            target=run_until, args=(units, False, arguments(out, 1)))
+        process = multiprocessing.get_context("fork").Process(target=run_until, args=(units, False, arguments(out, 1)))
         process.start()
         process.join()
         self.assertEqual(process.exitcode, -signal.SIGKILL)

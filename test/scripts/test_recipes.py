@@ -33,8 +33,7 @@ class RecipesTest(Case):
                 planned = re.findall(r"([\d.]+) GiB with (?:--micro-batch )?(\d+)", path.read_text())
                 self.assertEqual(len(planned), 2)
                 for total, batch in planned:
-                    done = self.run_program("--config", name, "--micro-batch", batch, "--plan-only",
-                                            program=program)
+                    done = self.run_program("--config", name, "--micro-batch", batch, "--plan-only", program=program)
                     shown = re.search(r"^ +total +([\d.]+) GiB$", done.stdout, re.MULTILINE).group(1)
                     self.assertEqual(f"{float(shown):.1f}", total)
 

@@ -132,7 +132,7 @@ if not os.path.exists(os.path.join(flags["out"], "step_00000001")):
                 _, errors = process.communicate()
                 self.assertEqual(process.returncode, 130, errors)
                 self.assertIn(f"{jobs} running: they save, then end", errors)
-                self.assertIn("the same command goes on", errors)
+                self.assertIn("run the same command to continue", errors)
                 self.assertEqual(len(list(out.glob("*/step_*"))), jobs)  # saved; no further cell was begun
                 self.assertEqual(len(list(out.glob("*/started"))), jobs)
                 self.sweep(*arguments)
@@ -178,7 +178,7 @@ open(os.path.join(flags["out"], "given"), "w").write(
                    CUDA_VISIBLE_DEVICES="5,3", OMP_NUM_THREADS="6")
         self.assertEqual({text for text in self.given() if "-" not in text}, {"3 6", "5 6"})
         result = self.sweep("--grid", "lr=1,2,3", "--jobs", 3, CUDA_VISIBLE_DEVICES="5,3", expect=2)
-        self.assertIn("--jobs 3: there are 2 GPUs here", result.stderr)
+        self.assertIn("--jobs 3: this machine has 2 GPUs", result.stderr)
         with mock.patch.dict(os.environ, clear=True), mock.patch("subprocess.run") as smi:
             smi.return_value.stdout = "GPU 0: NVIDIA H100 (UUID: x)\nGPU 1: NVIDIA H100 (UUID: y)\n"
             self.assertEqual(sweep.gpus(), ["0", "1"])

@@ -338,8 +338,7 @@ class TorchOptimizerTest(unittest.TestCase):
         for params, options in (([torch.nn.Parameter(torch.zeros(4))], {}), ([torch.zeros(0, 4)], {}),
                                 ([torch.nn.Parameter(torch.zeros(4, 4, 4))], {}),
                                 ([torch.zeros(4, 4, dtype=torch.complex64)], {}),
-                                ([torch.zeros(4, 4, dtype=torch.int32)], {}),
-                                ([matrix(6, 4), matrix(4, 6)], {"k": 2}),
+                                ([torch.zeros(4, 4, dtype=torch.int32)], {}), ([matrix(6, 4), matrix(4, 6)], {"k": 2}),
                                 ([matrix(), matrix(dtype=torch.bfloat16)], {"k": 2})):
             with self.assertRaises(ValueError):
                 teon_torch.Teon(params, **options)
@@ -461,8 +460,7 @@ class ModelsTest(Case):
         decoder = sizes | dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
                                num_key_value_heads=2, max_position_embeddings=16)
         tokens = [(7 * i * i + i // 5) % 64 for i in range(2000)]
-        for name, model in (
-                ("gpt2", gpt2(layers=3, n_embd=32, n_head=2, vocab_size=64, n_positions=16)),
+        for name, model in (("gpt2", gpt2(layers=3, n_embd=32, n_head=2, vocab_size=64, n_positions=16)),
                 ("llama", transformers.LlamaForCausalLM(transformers.LlamaConfig(**decoder))),
                 ("qwen3", transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**decoder, head_dim=8))),
                 ("olmo2", transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**decoder, pad_token_id=None)))):
@@ -529,12 +527,12 @@ class ModelsTest(Case):
         layer = torch.nn.Linear
         model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": layer(4, 4)})] * 2)})
         for options in ({"stacked": ["query"]}, {"stacked": ["q_proj", "proj"]}, {"adamw": ["head"]}):
-            with self.assertRaisesRegex(ValueError, r"matches no matrix; there are layers\.\*\.q_proj\.weight"):
+            with self.assertRaisesRegex(ValueError, r"matches no matrix; the matrices are layers\.\*\.q_proj\.weight"):
                 teon_torch.stacks_of(model, **options)
         with self.assertRaisesRegex(ValueError, "numbered layers"):
             teon_torch.stacks_of(torch.nn.ModuleDict({"up": layer(4, 4)}))
         odd = torch.nn.ModuleDict({"h": torch.nn.ModuleList([torch.nn.ModuleDict({"c_attn": layer(4, 6)})])})
-        with self.assertRaisesRegex(ValueError, "c_attn.weight: 6 x 4 does not join matrices of 4 x 4"):
+        with self.assertRaisesRegex(ValueError, "c_attn.weight: 6 x 4 does not consist of matrices of 4 x 4"):
             teon_torch.stacks_of(odd)
 
     @needs("torch", "safetensors", "transformers")

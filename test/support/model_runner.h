@@ -38,17 +38,13 @@ struct ModelRunner {
         for (int64_t i = 0; i < rows; ++i) sum += values[static_cast<size_t>(i)];
         return sum / static_cast<double>(rows);
     }
-    std::vector<float> gradients() {
-        std::vector<float> g(static_cast<size_t>(model->table().size()));
-        download(g.data(), model->params().grad_all(), model->table().size(), context.stream);
+    std::vector<float> gradients() { return all(model->params().grad_all()); }
+    std::vector<float> masters() { return all(model->params().master_all()); }
+    std::vector<float> all(const float* from) {
+        std::vector<float> values(static_cast<size_t>(model->table().size()));
+        download(values.data(), from, model->table().size(), context.stream);
         context.stream.synchronize();
-        return g;
-    }
-    std::vector<float> masters() {
-        std::vector<float> w(static_cast<size_t>(model->table().size()));
-        download(w.data(), model->params().master_all(), model->table().size(), context.stream);
-        context.stream.synchronize();
-        return w;
+        return values;
     }
     void set_masters(const std::vector<float>& w) {
         upload(model->params().master_all(), w.data(), model->table().size(), context.stream);

@@ -1,8 +1,7 @@
-// What a run tells: a line per step on the terminal, metrics.jsonl and config.json in the run's folder.
+// metrics.jsonl in the run's folder: a line per step, evaluation and event.
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -11,8 +10,6 @@
 #include "checkpoint/checkpoint.h"
 #include "files/file.h"
 #include "files/file_ops.h"
-#include "runtime/profiler.h"
-#include "train/live_line.h"
 
 namespace teon {
 
@@ -36,8 +33,8 @@ struct StepMetrics {
 };
 
 // An append-only file of one JSON object per line. A line is written by one write call, so that a kill leaves whole
-// lines. NaN and infinities are written as null. Lines that cannot be written (the disk is full) are kept and written
-// when that is possible again; the first time it says so on standard error. Until open(), lines are dropped.
+// lines. NaN and infinities are written as null. Lines that cannot be written (the disk is full) are kept, and written
+// as soon as that succeeds; the first failure is reported on standard error. Until open(), lines are dropped.
 class MetricsFile {
 public:
     explicit MetricsFile(FileOps& files = system_files()) : files_(files) {}
@@ -46,12 +43,12 @@ public:
         std::string damage;      // empty: none; else what is wrong, and where the whole log was kept
         std::string cut;         // empty: nothing; else how much was cut, and where it was kept
     };
-    // Goes on behind the lines up to `step`. Those before `saved`, where the checkpoint knows it, are all of them; what
-    // comes after is cut from the first line of a later step, or a last one without its end, and appended to PATH.cut.
-    // Where lines before that are damaged, the log as it is goes to PATH.damaged-STEP, and its other lines stay. Throws
+    // Continues after the lines up to `step`. `saved` is where the checkpoint says that these end. Behind it,
+    // everything from the first line of a later step, or an incomplete last line, is moved to the end of PATH.cut. If a
+    // line before it is damaged, the whole log is copied to PATH.damaged-STEP, and the other lines are kept. Throws
     // Error naming the path.
     Opened open(const std::string& path, int64_t step, const std::optional<LogPosition>& saved = std::nullopt);
-    // Where the log ends, as a checkpoint keeps it; none if the log is not open.
+    // The end of the log, for a checkpoint; nullopt if the log is not open.
     std::optional<LogPosition> position();
     void write(const nlohmann::json& line);
     void write(const StepMetrics& m);
@@ -71,26 +68,5 @@ private:
     int error_ = 0;  // of the last write that failed
     bool complained_ = false;
 };
-
-// The console: a line per step, an ETA from the last steps' time, MFU where the device's peak is known; on a terminal
-// one live line instead (train/live_line.h). Where standard output cannot be written any more (`| head`, a closed
-// terminal) it says so once on standard error, and the run goes on.
-class Console {
-public:
-    Console(int64_t total_steps, int64_t log_every, double flops_per_token, double peak_flops);
-    void step(const StepMetrics& m);
-    void note(const std::string& text);  // a line
-
-private:
-    bool complained_ = false;
-    int64_t total_, log_every_;
-    double flops_per_token_, peak_flops_;
-    double smoothed_ms_ = 0;
-    LiveLine live_;
-};
-
-// Of `steps` steps: share, time, calls and GFLOP/s of each kernel and product, the most expensive first, `most` of
-// them.
-std::string profile_table(const Profile& profile, int64_t steps, size_t most = SIZE_MAX);
 
 }  // namespace teon

@@ -1,7 +1,6 @@
-#include "train/log.h"
+#include "train/metrics.h"
 
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "test/support/catch.h"
@@ -11,16 +10,6 @@ using namespace teon;
 using namespace teon::test;
 
 namespace {
-
-std::string content(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(in), {});
-}
-
-void fill(const std::string& path, const std::string& text) {
-    std::ofstream(path, std::ios::binary | std::ios::trunc)
-        .write(text.data(), static_cast<std::streamsize>(text.size()));
-}
 
 std::string line(int64_t step, const char* kind = "step") {
     return fmt::format("{{\"kind\":\"{}\",\"step\":{}}}\n", kind, step);
@@ -43,23 +32,23 @@ void step(MetricsFile& log, int64_t n) { log.write(nlohmann::ordered_json{{"kind
 
 }  // namespace
 
-TEST_CASE("train/log: resuming cuts what comes after the step and a last line without its end") {
+TEST_CASE("train/metrics: resuming cuts what comes after the step and a last line without its end") {
     TempDir folder;
     const std::string path = folder / "metrics.jsonl";
-    fill(path, line(1) + line(2) + line(2, "eval") + line(3) + line(2) + "{\"kind\":");
+    write_file(path, line(1) + line(2) + line(2, "eval") + line(3) + line(2) + "{\"kind\":");
     MetricsFile log;
     const MetricsFile::Opened opened = log.open(path, 2);
     REQUIRE(opened.evaluated);
     REQUIRE(opened.damage == "");
-    REQUIRE(content(path + ".cut") == line(3) + line(2) + "{\"kind\":");
+    REQUIRE(read_file(path + ".cut") == line(3) + line(2) + "{\"kind\":");
     step(log, 3);
-    REQUIRE(content(path) == line(1) + line(2) + line(2, "eval") + line(3));
+    REQUIRE(read_file(path) == line(1) + line(2) + line(2, "eval") + line(3));
     MetricsFile again;
     REQUIRE_FALSE(again.open(path, 1).evaluated);
-    REQUIRE(content(path) == line(1));
+    REQUIRE(read_file(path) == line(1));
 }
 
-TEST_CASE("train/log: a log with damaged lines is kept aside, and its other lines stay") {
+TEST_CASE("train/metrics: a log with damaged lines is kept aside, and its other lines stay") {
     const std::string damages[] = {"{\"kind\":\"step\",\"st\n",     "\n",
                                    std::string(3, '\0') + "\n",     "[1]\n",
                                    "{\"step\":\"two\"}\n",          "{\"step\":2.5}\n",
@@ -67,18 +56,18 @@ TEST_CASE("train/log: a log with damaged lines is kept aside, and its other line
     for (const std::string& damage : damages) {
         TempDir folder;
         const std::string path = folder / "metrics.jsonl", whole = line(1) + damage + line(3) + line(4) + damage;
-        fill(path, whole);
+        write_file(path, whole);
         MetricsFile log;
         const std::string said = log.open(path, 3).damage;
         REQUIRE(said.find("1 of its lines cannot be read, the first is line 2") == 0);
-        REQUIRE(said.find(path + ".damaged-3") != std::string::npos);
+        REQUIRE(contains(said, path + ".damaged-3"));
         step(log, 4);
-        REQUIRE(content(path) == line(1) + line(3) + line(4));
-        REQUIRE(content(path + ".damaged-3") == whole);
+        REQUIRE(read_file(path) == line(1) + line(3) + line(4));
+        REQUIRE(read_file(path + ".damaged-3") == whole);
     }
 }
 
-TEST_CASE("train/log: a checkpoint knows how much of the log is its own, whatever the lines say") {
+TEST_CASE("train/metrics: a checkpoint knows how much of the log is its own, whatever the lines say") {
     TempDir folder;
     const std::string path = folder / "metrics.jsonl";
     std::optional<LogPosition> saved;
@@ -89,21 +78,21 @@ TEST_CASE("train/log: a checkpoint knows how much of the log is its own, whateve
         log.open(path, 0);
         for (int64_t n = 1; n <= 20; ++n) step(log, n);
         saved = log.position();
-        whole = content(path);
+        whole = read_file(path);
         REQUIRE(saved->bytes == std::ssize(whole));
         log.write(nlohmann::ordered_json{{"kind", "eval"}, {"step", 20}});
         step(log, 21);
     }
-    const std::string later = content(path).substr(whole.size());
+    const std::string later = read_file(path).substr(whole.size());
     {
         INFO("undamaged");
         MetricsFile log;
         const MetricsFile::Opened opened = log.open(path, 20, saved);
         REQUIRE(opened.evaluated);
         REQUIRE(opened.damage == "");
-        REQUIRE(opened.cut.find(path + ".cut") != std::string::npos);
-        REQUIRE(content(path) == whole + line(20, "eval"));
-        REQUIRE(content(path + ".cut") == line(21));
+        REQUIRE(contains(opened.cut, path + ".cut"));
+        REQUIRE(read_file(path) == whole + line(20, "eval"));
+        REQUIRE(read_file(path + ".cut") == line(21));
         step(log, 21);
         REQUIRE(log.position()->bytes == std::ssize(whole + later));
         REQUIRE(log.position()->xxh3 == hash_of(whole + later));
@@ -112,33 +101,33 @@ TEST_CASE("train/log: a checkpoint knows how much of the log is its own, whateve
         INFO("a flipped bit in a step");
         std::string text = whole + later;
         text[text.find("13}")] = '9';
-        fill(path, text);
+        write_file(path, text);
         MetricsFile log;
         REQUIRE(log.open(path, 20, saved).damage.find("1 of its lines cannot be read, the first is line 13") == 0);
-        const std::string left = content(path);
+        const std::string left = read_file(path);
         REQUIRE(left == whole.substr(0, whole.find(line(13))) + whole.substr(whole.find(line(14))) + line(20, "eval"));
-        REQUIRE(content(path + ".damaged-20") == text);
+        REQUIRE(read_file(path + ".damaged-20") == text);
     }
     {
         INFO("another value, which is a line as good as any");
         std::string text = whole + later;
         text[text.find("13}") + 1] = '2';
-        fill(path, text);
+        write_file(path, text);
         MetricsFile log;
         const std::string damage = log.open(path, 20, saved).damage;
         REQUIRE(damage.find("its content changed; as it was, it is in " + path + ".damaged-20-2") == 0);
-        REQUIRE(content(path + ".damaged-20-2") == text);
+        REQUIRE(read_file(path + ".damaged-20-2") == text);
     }
     {
         INFO("lines that are gone");
-        fill(path, line(1));
+        write_file(path, line(1));
         MetricsFile log;
         REQUIRE(log.open(path, 20, saved).damage.find("its last ") == 0);
-        REQUIRE(content(path) == line(1));
+        REQUIRE(read_file(path) == line(1));
     }
 }
 
-TEST_CASE("train/log: no line is lost to a full disk, and who syncs is told") {
+TEST_CASE("train/metrics: no line is lost to a full disk, and who syncs is told") {
     for (size_t room : {size_t{0}, size_t{1}, size_t{23}, size_t{60}}) {
         TempDir folder;
         const std::string path = folder / "metrics.jsonl";
@@ -147,28 +136,25 @@ TEST_CASE("train/log: no line is lost to a full disk, and who syncs is told") {
         log.open(path, 0);
         disk.room = room;
         for (int64_t n = 1; n <= 4; ++n) step(log, n);
-        std::string said;
-        try {
-            log.sync();
-        } catch (const Error& error) { said = error.what(); }
+        const std::string said = error_of([&] { log.sync(); });
         INFO(room << ": " << said);
         REQUIRE(said.find(path) == 0);
-        REQUIRE(said.find(std::strerror(ENOSPC)) != std::string::npos);
+        REQUIRE(contains(said, std::strerror(ENOSPC)));
         disk.room = SIZE_MAX;
         step(log, 5);
         log.sync();
-        REQUIRE(content(path) == line(1) + line(2) + line(3) + line(4) + line(5));
+        REQUIRE(read_file(path) == line(1) + line(2) + line(3) + line(4) + line(5));
         disk.broken = true;
         REQUIRE_THROWS_AS(log.sync(), Error);
     }
 }
 
-TEST_CASE("train/log: what is no file is no log") {
+TEST_CASE("train/metrics: what is no file is no log") {
     TempDir folder;
     MetricsFile log;
     REQUIRE_THROWS_AS(log.open(folder.path(), 0), Error);
-    fill(folder / "other", "precious");
+    write_file(folder / "other", "precious");
     std::filesystem::create_symlink(folder / "other", folder / "metrics.jsonl");
     REQUIRE_THROWS_AS(log.open(folder / "metrics.jsonl", 0), Error);
-    REQUIRE(content(folder / "other") == "precious");
+    REQUIRE(read_file(folder / "other") == "precious");
 }

@@ -1,10 +1,11 @@
-#include "train/log.h"
+#include "train/metrics.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -12,21 +13,11 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/text.h"
 #include "files/json.h"
-#include "kernels/step_control.h"
-#include "train/setup.h"
 
 namespace teon {
 
 namespace {
-
-// Writes and flushes; false and errno where that fails, which is never an exception.
-bool say(FILE* to, const std::string& text) {
-    const bool done = std::fwrite(text.data(), 1, text.size(), to) == text.size() && std::fflush(to) == 0;
-    if (!done) std::clearerr(to);
-    return done;
-}
 
 nlohmann::json number(double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(); }
 
@@ -114,8 +105,9 @@ void MetricsFile::flush() {
         } else if (n == 0 || errno != EINTR) {
             error_ = n == 0 ? EIO : errno;
             if (!std::exchange(complained_, true))
-                say(stderr,
-                    fmt::format("{}: cannot be written, trying again later: {}\n", path_, std::strerror(error_)));
+                std::fputs(fmt::format("{}: cannot be written, trying again later: {}\n", path_, std::strerror(error_))
+                               .c_str(),
+                           stderr);
             return;
         }
     }
@@ -149,61 +141,6 @@ void MetricsFile::write(const StepMetrics& m) {
 
 void MetricsFile::event(int64_t step, const std::string& name, const std::string& reason) {
     write(nlohmann::ordered_json{{"kind", "event"}, {"step", step}, {"event", name}, {"reason", reason}});
-}
-
-std::string profile_table(const Profile& profile, int64_t steps, size_t most) {
-    const double n = static_cast<double>(steps);
-    double inside = 0, rest = 0;
-    for (const Profile::Row& row : profile.rows) inside += row.ms;
-    std::string table = fmt::format("{:>7} {:>10} {:>11} {:>9}\n", "share", "ms/step", "calls/step", "GFLOP/s");
-    auto line = [&](double ms, const std::string& calls, const std::string& speed, const std::string& what) {
-        table +=
-            fmt::format("{:>6.1f}% {:>10.3f} {:>11} {:>9}  {}\n", 100 * ms / profile.ms, ms / n, calls, speed, what);
-    };
-    for (size_t i = 0; i < profile.rows.size(); ++i) {
-        const Profile::Row& row = profile.rows[i];
-        if (i < most) {
-            line(row.ms, fmt::format("{:.4g}", static_cast<double>(row.calls) / n),
-                 row.flops > 0 ? fmt::format("{:.0f}", row.flops / row.ms / 1e6) : "", row.name);
-        } else {
-            rest += row.ms;
-        }
-    }
-    if (rest > 0) line(rest, "", "", fmt::format("{} others", profile.rows.size() - most));
-    line(profile.ms - inside, "", "", "outside of all: copies, waiting, the host");
-    return table;
-}
-
-Console::Console(int64_t total_steps, int64_t log_every, double flops_per_token, double peak_flops)
-    : total_(total_steps), log_every_(log_every), flops_per_token_(flops_per_token), peak_flops_(peak_flops) {}
-
-void Console::step(const StepMetrics& m) {
-    smoothed_ms_ = smoothed_ms_ == 0 ? m.ms : 0.95 * smoothed_ms_ + 0.05 * m.ms;
-    const std::string speed = count_text(m.tokens_per_s),
-                      left = duration_text(static_cast<double>(total_ - m.step) * smoothed_ms_ / 1000);
-    const bool due = m.step % log_every_ == 0 || m.step == total_;
-    if (m.skip != 0 || (due && !live_.active())) {
-        std::string mfu;
-        if (peak_flops_ > 0) mfu = fmt::format(" | MFU {:.1f}%", 100 * flops_per_token_ * m.tokens_per_s / peak_flops_);
-        note(fmt::format("step {:>{}}/{} | loss {:.4f} | norm {:.3f} | lr {:.2e} | {:.0f} ms | {} tok/s{} | ETA {}{}",
-                         m.step, std::to_string(total_).size(), total_, m.loss, m.grad_norm, m.lr, m.ms, speed, mfu,
-                         left,
-                         m.skip == 0            ? ""
-                         : m.skip == kSkipSpike ? " | update skipped: spike"
-                                                : " | update skipped: not finite"));
-    }
-    if (live_.active())
-        live_.show(static_cast<double>(m.step) / static_cast<double>(total_),
-                   fmt::format("{}/{} | loss {:.4f} | {} tok/s | ETA {}", m.step, total_, m.loss, speed, left));
-}
-
-void Console::note(const std::string& text) {
-    live_.hide();
-    if (say(stdout, text + "\n")) return;
-    const int error = errno;
-    if (!std::exchange(complained_, true))
-        say(stderr, fmt::format("standard output cannot be written ({}); the run goes on and is in its metrics.jsonl\n",
-                                std::strerror(error)));
 }
 
 }  // namespace teon

@@ -1,4 +1,4 @@
-#include "train/options.h"
+#include "plan/options.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,6 +8,7 @@
 #include "optim/methods.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
+#include "plan/gpus.h"
 
 namespace teon {
 
@@ -30,13 +31,13 @@ Role parse_role(const std::string& flag, const std::string& text, bool (*which)(
     throw UsageError(fmt::format("{} {}: not a role; there are {}", flag, text, role_names(which)));
 }
 
-// Norms and biases have no factor: they are few, and what is usual is to leave them alone.
+// Norms and biases have no factor.
 bool has_lr_scale(Role role) { return role != Role::norm && role != Role::bias; }
 
 constexpr bool FREE = false;  // may differ when a run resumes
 
-// The flag of a field, which it sets in `given`. Where it is not given, a run's config.json has 0 of a whole number and null
-// of others, or the default that all presets share.
+// The flag of a field, which it sets in `given`. Where it is not given, a run's config.json has 0 of a whole number and
+// null of others, or the default that all presets share.
 void add_field_flag(OptionTable& t, json& given, const ModelField& f, const ModelFamily& family) {
     const auto add = [&]<typename T>(T DecoderConfig::*member) {
         const auto value = std::make_shared<T>(DecoderConfig().*member);
@@ -74,30 +75,32 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     for (const ModelField& f : family.fields)
         if (family.has_flag(f)) add_field_flag(t, o.fields, f, family);
     t.integer("--seq-len", o.seq_len, 1, kMaxContext, "tokens per sequence");
-    t.choice("--dtype", o.dtype,
-             Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
-             "storage of weights and activations (master weights and sums are float); auto: bf16 on a GPU and on a CPU "
-             "that multiplies bf16 in hardware, else float");
+    t.choice(
+        "--dtype", o.dtype,
+        Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
+        "storage type of weights and activations (master weights and sums are float); auto: bf16 on a GPU and on a "
+        "CPU that multiplies bf16 in hardware, else float");
     OptionRow& recompute = t.choice(
         "--recompute", o.recompute,
-        "what backward computes again instead of keeping: nothing, norms and activations, or whole blocks; auto: the "
-        "first that fits the device");
+        "what the backward pass computes again instead of storing: nothing, norms and activations, or whole blocks; "
+        "auto: the first that fits the device");
     recompute.fixed = false;  // it changes no number
     t.choice(
         "--attention", o.attention,
-        "through matrix products, or fused on tensor cores (bf16, head size 64 or 128); auto: flash where a GPU can");
+        "attention by matrix products, or fused on tensor cores (bf16, head size 64 or 128); auto: flash on a GPU that "
+        "supports it");
     if (family.config(family.default_preset).mlp == MlpKind::gelu)
-        t.toggle(
-            "--gelu-fusion", o.gelu_fusion,
-            "GELU and its derivative within the library's matrix products, and with its last bits, instead of passes "
-            "of their own; --recompute cheap then keeps what GELU gives");
-    t.toggle(
-        "--autotune", o.autotune,
-        "on a GPU, try the library's algorithms for each matrix product and take the fastest; the last bits of results "
-        "follow the choices, which --algorithms keeps");
+        t.toggle("--gelu-fusion", o.gelu_fusion,
+                 "fuse GELU and its derivative into the library's matrix products (last bits differ); --recompute "
+                 "cheap then "
+                 "keeps the output of GELU");
+    t.toggle("--autotune", o.autotune,
+             "on a GPU, time the library's algorithms for each matrix product and use the fastest; the choice changes "
+             "the last "
+             "bits of results, and --algorithms keeps it");
     OptionRow& algorithms =
         t.text("--algorithms", o.algorithms, "FILE",
-               "with --autotune: the choices made so far, which are taken without trials, and where new ones go");
+               "with --autotune: file of the algorithms chosen so far, to which new choices are added");
     algorithms.default_text = "algorithms.jsonl in the run's folder";
     algorithms.fixed = false;
 }
@@ -107,7 +110,7 @@ void add_data_flags(OptionTable& t, Options& o) {
     t.text("--data", o.data, "PATH",
            "training shards: a folder (its split \"train\"), a file, a glob or a list of these; A:0.7,B:0.3: a mixture")
         .is_list = true;
-    t.rows.back().fixed = false;  // they may move; what is in them is compared
+    t.rows.back().fixed = false;  // shards may move; their content is compared
     OptionRow& val_data = t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (split \"val\")");
     val_data.default_text = "--data's, if a folder";
     val_data.is_list = true;
@@ -124,7 +127,7 @@ void add_length_flags(OptionTable& t, Options& o) {
     t.group("Batch and length");
     t.integer("--batch-tokens", o.batch_tokens, 1, kMaxCount, "tokens per optimizer step").default_text =
         "about 524288 on a GPU; on a CPU, where that may take an hour, about what 2e12 operations train";
-    // What follows is compared by what it resolves to (run_json).
+    // The resolved values of the following are compared (run_json).
     t.group("Batch and length", FREE);
     t.integer("--micro-batch", o.micro_batch, 1, 1 << 20, "sequences per device and forward pass").default_text =
         "the most that fits";
@@ -163,7 +166,7 @@ void add_optimizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
     t.number("--beta2", opt.beta2, 0, 0.999999, "AdamW's decay of the second moment; Lion's of its moment")
         .default_text = by_method([](const MethodInfo& m) { return m.beta2; });
     t.number("--eps", opt.eps, 0, 1, "AdamW's epsilon").default_text = "1e-8";
-    t.number("--momentum", opt.momentum, 0, 0.999999, "momentum of what is orthogonalized");
+    t.number("--momentum", opt.momentum, 0, 0.999999, "momentum of the matrices that are orthogonalized");
     t.number("--update-rms", opt.update_rms, 0, 10,
              "root mean square that a hidden matrix's update has before the learning rate, as in Moonlight (0.2, which "
              "is AdamW's size, with AdamW's learning rate): the factor X sqrt(max(rows, columns)); 0: the factor "
@@ -270,21 +273,22 @@ void add_run_flags(OptionTable& t, Options& o) {
 void add_checkpoint_flags(OptionTable& t, Options& o) {
     t.group("Checkpoints", FREE);
     t.integer("--checkpoint-every", o.checkpoint_every, 0, kMaxCount, "steps between checkpoints; 0: only at the end");
-    t.number(
-        "--checkpoint-minutes", o.checkpoint_minutes, 0, 1e6,
-        "minutes after which a run has another checkpoint, by rank 0's clock; the next one takes the place of such a "
-        "one; 0: none but by steps");
+    t.number("--checkpoint-minutes", o.checkpoint_minutes, 0, 1e6,
+             "minutes after which a run writes another checkpoint, by rank 0's clock; the next checkpoint replaces it; "
+             "0: only "
+             "by steps");
     t.integer("--keep-last", o.keep_last, 0, kMaxCount,
-              "remove older checkpoints than this many; 0: keep all but those by the clock");
+              "keep this many checkpoints; 0: keep all but those by the clock");
     t.integer("--keep-every", o.keep_every, 0, kMaxCount,
-              "but keep those of steps that are multiples of this; 0: none");
+              "also keep checkpoints of steps that are multiples of this; 0: none");
     t.toggle("--checkpoint-sync", o.checkpoint_sync,
-             "wait for each checkpoint instead of training on while it is written");
+             "wait for each checkpoint instead of training while it is written");
     t.choice("--on-save-error", o.stop_on_save_error, Choices<bool>{{"continue", false}, {"stop", true}},
-             "what to do if a checkpoint cannot be written (the ones before it stay good)");
-    t.toggle("--resume", o.resume,
-             "continue from the newest whole checkpoint in --out, with the flags in its config.json where none are "
-             "given here; starts anew if there is no checkpoint yet")
+             "what to do if a checkpoint cannot be written (earlier ones stay intact)");
+    t.toggle(
+         "--resume", o.resume,
+         "continue from the newest whole checkpoint in --out, with the flags of its config.json where none are given "
+         "here; begins a run if there is no checkpoint yet")
         .this_call = true;
     t.text("--init-from", o.init_from, "PATH",
            "begin with the model of a folder (config.json, model.safetensors or its index), a run or a file");
@@ -296,37 +300,44 @@ void add_guard_flags(OptionTable& t, Options& o) {
     t.integer("--max-skipped", o.max_skipped, 0, kMaxInt,
               "end the run after this many skipped updates in a row; 0: never");
     t.number("--skip-spikes", o.skip_spikes, 0, 1e6,
-             "skip updates whose loss or gradient norm is this many standard deviations high; 0: never")
+             "skip updates whose loss or gradient norm is this many standard deviations above its mean; 0: never")
         .fixed = true;
-    t.number("--warn-spikes", o.warn_spikes, 0, 1e6, "only report those; 0: never");
+    t.number("--warn-spikes", o.warn_spikes, 0, 1e6, "report such steps without skipping them; 0: never");
 }
 
 void add_sample_flags(OptionTable& t, Options& o) {
     t.group("Samples", FREE);
-    t.integer("--sample-every", o.sample_every, 0, kMaxCount, "steps between texts that the model makes up; 0: never");
+    t.integer("--sample-every", o.sample_every, 0, kMaxCount, "steps between sampled texts; 0: never");
     add_sampling_flags(t, o.sampling);
 }
 
 void add_check_flags(OptionTable& t, Options& o) {
     t.group("Checks", FREE);
-    t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; touch no device").this_call =
-        true;
+    t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; use no device").this_call = true;
+    Choices<std::string> gpus;
+    for (const KnownGpu& gpu : known_gpus()) gpus.push_back({gpu.name, gpu.name});
+    OptionRow& plan_for = t.choice("--plan-for", o.plan_for, gpus,
+                                   "--plan-only for a GPU that is not here: its memory, bf16, its attention kernel");
+    plan_for.this_call = true;
+    plan_for.logged = false;
     t.toggle("--eval-only", o.eval_only,
              "train nothing; evaluate the weights of --init-from, or of the newest checkpoint in --out with --resume")
         .this_call = true;
     t.text("--hellaswag", o.hellaswag, "FILE", "with --eval-only: HellaSwag in llm.c's .bin format").this_call = true;
-    t.integer("--ranks", o.ranks, 1, 65536, "with --plan-only: plan for this many devices, and print who updates what")
+    t.integer("--ranks", o.ranks, 1, 65536,
+              "with --plan-only: plan for this many devices, and print each rank's share of the update")
         .this_call = true;
     t.number("--bandwidth", o.bandwidth, 0, 1e6,
-             "with --ranks: predict communication at this many GB/s per rank; 0: do not")
+             "with --ranks: predict communication time at this many GB/s per rank; 0: do not")
         .this_call = true;
     t.range("--profile-steps", o.profile_steps,
             "time every kernel of these steps; the table goes to profile.txt in the run's folder")
         .this_call = true;
     t.toggle("--check-ranks", o.check_ranks, "compare the weights of all ranks after every step (slow)");
-    t.toggle("--rank-logs", o.rank_logs, "ranks above 0 log to metrics.rankN.jsonl and rankN.log in the run's folder");
+    t.toggle("--rank-logs", o.rank_logs,
+             "write metrics.rankN.jsonl and rankN.log of the ranks above 0 to the run's folder");
     t.duration("--comm-timeout", o.comm_timeout,
-               "a rank that the others keep waiting for longer says for what, and ends the run")
+               "a rank that waits longer for the others reports for what, and ends the run")
         .default_text = "10m";
 }
 
@@ -396,7 +407,7 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
     std::vector<std::string> lengths;
     for (const char* flag : {"--steps", "--tokens", "--epochs"})
         if (given.count(flag)) lengths.push_back(flag);
-    CHECK_USAGE(lengths.size() <= 1, "{}: they say the same thing; give one", fmt::join(lengths, " and "));
+    CHECK_USAGE(lengths.size() <= 1, "{}: give one of them", fmt::join(lengths, " and "));
     if (lengths.empty() && !o.steps && !o.tokens && o.epochs == 0) o.epochs = 1;
     if (!lengths.empty()) {  // and not what a run's config.json says
         if (lengths[0] != "--steps") o.steps = 0;
@@ -404,6 +415,7 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
         if (lengths[0] != "--epochs") o.epochs = 0;
     }
 
+    if (!o.plan_for.empty()) o.plan_only = true;
     auto needs = [&](std::initializer_list<const char*> flags, bool allowed, const char* what) {
         for (const char* flag : flags)
             CHECK_USAGE(allowed || !given.count(flag), "{} has no meaning without {}", flag, what);
@@ -453,17 +465,17 @@ ProgramText program_text(const ModelFamily& family) {
          "--resume", "--init-from", "--sample-every", "--plan-only", "--config", "--help",         "--help-all"}};
 }
 
-// What flags leave open is that of the run in --out. A run whose flags are all given needs no config.json, and where they
-// are not those that it began with, its checkpoint says so.
+// Takes the flags that are not given from the config.json of the run in --out. If that is damaged, flags alone must
+// describe the run, and its checkpoint is compared with them.
 void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given) {
     const std::string path = o.out + "/config.json";
     if (std::error_code none; !std::filesystem::exists(path, none)) return;
     const Options before = o;
     try {
         read_config(path, table, family.program(), given);
-        o.micro_batch = before.micro_batch;  // the checkpoint knows that of the run, and for how many ranks
+        o.micro_batch = before.micro_batch;  // the checkpoint has it, with the number of ranks
     } catch (const Error& error) {
-        o = before;  // the table's rows go on setting it
+        o = before;
         o.config_fault = error.what();
         given.by_run.clear();
     }
@@ -486,7 +498,7 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
     try {
         check_conflicts(o, *given);
     } catch (const UsageError&) {
-        CHECK_USAGE(o.config_fault.empty(), "{}", o.config_fault);  // which is why flags are missing
+        CHECK_USAGE(o.config_fault.empty(), "{}", o.config_fault);  // the reason why flags are missing
         throw;
     }
     return o;
@@ -495,7 +507,8 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
 nlohmann::json options_json(const ModelFamily& family, const Options& options) {
     Options copy = options;
     json j = json::object();
-    for (const OptionRow& row : make_table(family, copy).rows) j[row.flag.substr(2)] = row.get();
+    for (const OptionRow& row : make_table(family, copy).rows)
+        if (row.logged) j[row.flag.substr(2)] = row.get();
     return j;
 }
 

@@ -1,5 +1,5 @@
-// Every flag of the training programs: one row of a table generates parsing, help, range checks, the config file's
-// keys and the resolved config that is logged. Reading options touches no device and allocates nothing.
+// Every flag of the training programs. One row of a table gives parsing, help, range checks, the config file's key and
+// the logged value. Reading options touches no device.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "generation/generate.h"
+#include "generation/published_model.h"
 #include "generation/sampling.h"
 #include "model/family.h"
 #include "optim/optimizer.h"
@@ -34,7 +34,7 @@ struct Options {
     std::string data, val_data;
     bool shuffle = true, document_mask = false, verify_data = false;
     // batch
-    int64_t batch_tokens = 0;  // 0: by the device and the model (train/setup.h)
+    int64_t batch_tokens = 0;  // 0: by the device and the model (plan/run_plan.h)
     int micro_batch = 0;       // 0: automatic
     int64_t steps = 0, tokens = 0;
     double epochs = 0;
@@ -56,8 +56,8 @@ struct Options {
     double checkpoint_minutes = 30;
     bool checkpoint_sync = false, stop_on_save_error = false, resume = false;
     std::string init_from;
-    // The model of --init-from, once it has been read (of a run that goes on, its checkpoint's): flags may repeat what it
-    // is, not contradict it.
+    // The model of --init-from once it has been read, or the checkpoint's in a run that resumes. Flags must agree with
+    // it.
     std::optional<PublishedModel> adopted;
     double time_limit = 0;  // seconds; 0: none
     // guards
@@ -68,6 +68,7 @@ struct Options {
     SamplingOptions sampling;
     // checks
     bool plan_only = false, eval_only = false;
+    std::string plan_for;   // a GPU of plan/gpus.h; empty: this machine
     std::string hellaswag;  // with eval_only
     int ranks = 1;          // with plan_only; a run's come from its launcher
     double bandwidth = 0;   // GB/s per rank, for the plan's prediction; 0: none
@@ -88,11 +89,10 @@ void check_batch(const Options& options);
 // Every flag with its resolved value, for config.json.
 nlohmann::json options_json(const ModelFamily& family, const Options& options);
 
-// Of these, those that decide about a run's numbers and are not resolved elsewhere: not --seed, nor the model's shape.
+// The flags that decide a run's numbers, but --seed and those of the model, which are described elsewhere.
 nlohmann::json deciding_options(const ModelFamily& family, const Options& options);
 
-// Of the flags that a resumed run must not change, those whose resolved value is not the saved one: "--lr 0.1 (was
-// 0.2)".
+// The flags that a resumed run must not change and whose resolved value is not the saved one: "--lr 0.1 (was 0.2)".
 std::vector<std::string> changed_options(const ModelFamily& family, const nlohmann::json& saved,
                                          const Options& options);
 
