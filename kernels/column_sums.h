@@ -76,9 +76,10 @@ inline void add_column_sums(const ColumnGrads& grads, const float* partial, int 
     };
     if constexpr (kRowAlone > 0) {
         constexpr int W = kVecWidth<float>;
-        const bool aligned = std::ranges::all_of(
-            grads.kinds, [&](const auto& kind) { return vec_aligned<float, W>(kind.width, partial, kind.to); });
-        if (aligned && grads.kinds[0].width <= kRowAlone)
+        const auto aligned = [&](int kind) {
+            return vec_aligned<float, W>(grads.kinds[kind].width, partial, grads.kinds[kind].to);
+        };
+        if (grads.kinds[0].width <= kRowAlone && aligned(0) && aligned(1) && aligned(2))
             return add_up(std::integral_constant<int, W>{}, std::integral_constant<int, 1>{});
     }
     add_up(std::integral_constant<int, 1>{}, std::integral_constant<int, 32>{});

@@ -248,7 +248,8 @@ class TrainTest(RunCase):
     def test_plan_only_needs_no_data_and_help_names_every_flag(self):
         for program, presets in PRESETS.items():
             for preset in presets:
-                result = self.run_program("--plan-only", "--model", preset, "--optimizer", "teon", program=program)
+                result = self.run_program("--plan-only", "--model", preset, "--optimizer", "teon", "--memory", "400Gi",
+                                          program=program)
                 self.assertIn("parameters", result.stdout)
                 self.assertIn("optimizer state", result.stdout)
         text = self.run_program("--help-all").stdout
