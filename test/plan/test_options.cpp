@@ -44,7 +44,7 @@ std::string complaint(const std::vector<std::string>& flags, const ModelFamily& 
     });
 }
 
-std::vector<std::string> split(const std::string& text) {
+std::vector<std::string> commands(const std::string& text) {
     std::vector<std::string> parts;
     std::istringstream in(text);
     for (std::string part; std::getline(in, part, ';');) parts.push_back(part);
@@ -173,14 +173,14 @@ TEST_CASE("plan/options: bad flags are rejected in one line that names flag, val
         check(words(flags), {flags.substr(last), says});
     };
     for (const auto& [flags, says] : values) check_value(flags, says);
-    for (const std::string& flags :
-         split("--layers 2x;--layers nan;--layers inf;--heads 7;--kv-heads 5;--ffn 0;--vocab-size 1;--seq-len 0;"
-               "--batch-tokens -1;--micro-batch 0;--steps 0;--epochs -1;--lr -1;--lr nan;--lr 1e-3,1e-4;--beta1 1;"
-               "--beta2 1.5;--eps -1e-8;--weight-decay -0.1;--grad-clip -1;--momentum 1;--optimizer teon --teon-k 0;"
-               "--optimizer teon --teon-roles norm;--optimizer teon --ns-steps 0;--optimizer teon --ns-form fast;"
-               "--optimizer muon --lr-scale q=x;--warmup-ratio 1.1;--min-lr-ratio -0.1;--seed -1;--eval-every -1;"
-               "--log-every 0;--checkpoint-every -1;--time-limit 5m1h;--time-limit 0;--max-skipped -1;--skip-spikes -2;"
-               "--warn-spikes many;--sample-every 5 --temperature -1;--sample-every 5 --top-k -1"))
+    for (const std::string& flags : commands(
+             "--layers 2x;--layers nan;--layers inf;--heads 7;--kv-heads 5;--ffn 0;--vocab-size 1;--seq-len 0;"
+             "--batch-tokens -1;--micro-batch 0;--steps 0;--epochs -1;--lr -1;--lr nan;--lr 1e-3,1e-4;--beta1 1;"
+             "--beta2 1.5;--eps -1e-8;--weight-decay -0.1;--grad-clip -1;--momentum 1;--optimizer teon --teon-k 0;"
+             "--optimizer teon --teon-roles norm;--optimizer teon --ns-steps 0;--optimizer teon --ns-form fast;"
+             "--optimizer muon --lr-scale q=x;--warmup-ratio 1.1;--min-lr-ratio -0.1;--seed -1;--eval-every -1;"
+             "--log-every 0;--checkpoint-every -1;--time-limit 5m1h;--time-limit 0;--max-skipped -1;--skip-spikes -2;"
+             "--warn-spikes many;--sample-every 5 --temperature -1;--sample-every 5 --top-k -1"))
         check_value(flags, "");
     REQUIRE(contains(complaint({}), "--data: missing"));
     REQUIRE(contains(complaint({"--data", "/no/such/folder"}), "/no/such/folder"));
@@ -573,11 +573,11 @@ TEST_CASE("plan/options: a run that resumes may change what does not change its 
                          "--time-limit", "1h", "--max-skipped", "3", "--warn-spikes", "5", "--recompute", "block",
                          "--memory", "1Gi"})
                 .empty());
-    for (const std::string& flag :
-         split("--model tiny;--layers 3;--seq-len 512;--dtype bf16;--gelu-fusion on;--shuffle off;--batch-tokens 1024;"
-               "--lr 1;--adamw-lr 1;--weight-decay 1;--grad-clip 2;--beta1 0.5;--momentum 0.5;--nesterov on;"
-               "--lr-scale q=2;--ortho you;--ns-steps 3;--teon-k 3;--teon-roles q;--schedule linear;--warmup-ratio 0.5;"
-               "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8")) {
+    for (const std::string& flag : commands(
+             "--model tiny;--layers 3;--seq-len 512;--dtype bf16;--gelu-fusion on;--shuffle off;--batch-tokens 1024;"
+             "--lr 1;--adamw-lr 1;--weight-decay 1;--grad-clip 2;--beta1 0.5;--momentum 0.5;--nesterov on;"
+             "--lr-scale q=2;--ortho you;--ns-steps 3;--teon-k 3;--teon-roles q;--schedule linear;--warmup-ratio 0.5;"
+             "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8")) {
         const std::vector<std::string> flags = words(flag), found = changed({}, flags);
         REQUIRE(found.size() == (flags[0] == "--lr" || flags[0] == "--weight-decay" || flags[0] == "--schedule"
                                      ? 2
