@@ -32,9 +32,9 @@ public:
 
     const Layer& layer() const { return layer_; }
 
-    // Makes y the stream: a tensor of the name `out`, which no policy drops if kept. The first layer's gradient is added
-    // to the stream's, and the stream to the last layer's output. What a product writes only recomputation of the block
-    // brings back, what a norm writes is elementwise.
+    // Makes y the stream: a tensor of the name `out`, which no policy drops if kept. The first layer's gradient is
+    // added to the stream's, and the stream to the last layer's output. What a product writes only recomputation of the
+    // block brings back, what a norm writes is elementwise.
     void plan(ActivationPlan& plan, ResidualStream& stream, const char* out, bool kept) {
         const ResidualStream y{plan.saved(out, C_,
                                           kept    ? Drop::never

@@ -60,9 +60,9 @@ struct Linear {
         p.context.linalg.gemm(g);
     }
 
-    // dx (N, in) = dy (N, out) W + addend (N, in; nullptr: none; may be dx); dW = dy^T x; db = column sums of dy, unless
-    // bias_summed; both += if accumulate. Where x is GELU of before_gelu (N, in), a multiple of 8 inputs, dx is the
-    // gradient of before_gelu.
+    // dx (N, in) = dy (N, out) W + addend (N, in; nullptr: none; may be dx); dW = dy^T x; db = column sums of dy,
+    // unless bias_summed; both += if accumulate. Where x is GELU of before_gelu (N, in), a multiple of 8 inputs, dx is
+    // the gradient of before_gelu.
     template <typename T>
     void backward(const Pass<T>& p, T* dx, const T* dy, const T* x, int N, bool accumulate,
                   const Same<T>* addend = nullptr, const Same<T>* before_gelu = nullptr) const {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "model/decoder.h"
+#include "model/families.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "options/command_line.h"
