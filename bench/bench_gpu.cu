@@ -48,7 +48,7 @@ public:
     void reset() { used_ = 0; }
     template <typename E>
     E* take(int64_t n) {
-        const int64_t bytes = static_cast<int64_t>(Arena::aligned(static_cast<size_t>(n) * sizeof(E)));
+        const int64_t bytes = aligned(n * int64_t{sizeof(E)});
         if (!gpu_) return nullptr;
         CHECK(used_ + bytes <= memory_.size(), "bench_gpu: an operation needs more than {} bytes", memory_.size());
         used_ += bytes;

@@ -23,7 +23,7 @@ def evaluate(formula, shape):
 
 
 def one_pass(shape, m):
-    """Whether attention's backward pass is one pass: flash_attention_one_pass_heads() in kernels/ops.h."""
+    """Whether attention's backward pass is one pass: flash_attention_one_pass_heads() in kernels/attention_flash.h."""
     heads = shape["B"] * shape["NH"]
     return shape["T"] >= 1024 and shape["HS"] == 64 and 8 * heads >= 7 * rounds(heads, m) * m["multiprocessors"]
 

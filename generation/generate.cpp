@@ -7,6 +7,7 @@
 #include "checkpoint/weights.h"
 #include "generation/published_model.h"
 #include "model/decoder.h"
+#include "model/families.h"
 #include "options/command_line.h"
 #include "runtime/linalg_library.h"
 

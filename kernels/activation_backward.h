@@ -53,16 +53,12 @@ void activation_backward(T* dx, float* dbias, void* scratch, const T* x, const T
                          const Stream& stream) {
     const RowChunks chunks = row_chunks(N, kActivationChunks, kActivationChunkRows);
     float* partial = static_cast<float*>(scratch);
-    auto at_width = [&](auto width) {
+    auto run = [&](auto width) {
         constexpr int W = decltype(width)::value;
         launch<activation_backward_kernel<T, W, F>>({ceil_div(int64_t{chunks.count} * (C / W), kFlatBlock), kFlatBlock},
                                                     stream, dx, partial, x, dout, N, C, chunks);
     };
-    if (vec_aligned<T, kVecWidth<T>>(C, dx, partial, x, dout)) {
-        at_width(std::integral_constant<int, kVecWidth<T>>{});
-    } else {
-        at_width(std::integral_constant<int, 1>{});
-    }
+    at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(C, dx, partial, x, dout), run);
     if (dbias != nullptr) add_column_sums({{{dbias, C}}, accumulate}, partial, chunks.count, stream);
 }
 

@@ -1,8 +1,6 @@
 // Causal self-attention on tensor cores. Conventions: kernels/ops.h.
 #pragma once
 
-#include <cstddef>
-
 #include "base/dtype.h"
 #include "kernels/attention.h"
 #include "runtime/device.h"
@@ -13,10 +11,10 @@ namespace teon {
 // and doc_start must not decrease along T. Scratch is what the backward pass notes of each row; no T x T scores exist.
 // lse is that of attention_forward to rounding, so that either backward pass may follow either forward pass.
 //
-// one_pass_heads = 0: the backward pass takes two passes of seven products together. More: one pass of five products, in
-// so many blocks, each of which walks one key/value head after the other and adds dQ in float in scratch of its own; only
-// for a head size of 64 (else Error), and where there are documents it is two passes all the same. The number changes no
-// bit.
+// one_pass_heads = 0: the backward pass takes two passes of seven products together. More: one pass of five products,
+// in so many blocks, each of which walks one key/value head after the other and adds dQ in float in scratch of its own;
+// only for a head size of 64 (else Error), and where there are documents it is two passes all the same. The number
+// changes no bit.
 bool flash_attention_supports(const AttentionShape& s, DType dtype);
 bool flash_attention_is_fast();  // false on the host, which executes tensor-core instructions one by one
 // What one_pass_heads should be on a device with `places` multiprocessors that can hold such a block (0: none can): as

@@ -1,5 +1,5 @@
-// Sums over the rows of a tensor, as the gradients of biases and of norms' weights are: in two stages, chunks of rows and
-// then the chunks, so that nothing depends on scheduling. Private to kernels/.
+// Sums over the rows of a tensor, as the gradients of biases and of norms' weights are: in two stages, chunks of rows
+// and then the chunks, so that nothing depends on scheduling. Private to kernels/.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline RowChunks row_chunks(int N, int most_chunks, int least_rows) {
     return {rows, ceil_div(N, rows)};
 }
 
-// Where sums of up to three kinds go, added to what is there or instead of it. A kind has `width` columns; to = nullptr:
+// Where sums of up to three kinds go, by += or =. A kind has `width` columns; to = nullptr:
 // its sums are not wanted.
 struct ColumnGrads {
     struct Kind {
@@ -33,7 +33,7 @@ struct ColumnGrads {
     constexpr int columns() const { return kinds[0].width + kinds[1].width + kinds[2].width; }
 };
 
-// grads: the sums of partial (chunks, columns), one kind beside the other, over the chunks. A thread has W columns; PARTS
+// grads: the sums of partial (chunks, columns), kind after kind, over the chunks. A thread has W columns; PARTS
 // warps share the chunks and are added in their order. Widths are multiples of W.
 template <int W, int PARTS>
 __global__ void __launch_bounds__(32 * PARTS) column_sums_kernel(ColumnGrads grads, const float* partial, int chunks) {
@@ -74,12 +74,12 @@ inline void add_column_sums(const ColumnGrads& grads, const float* partial, int 
         launch<column_sums_kernel<W, PARTS>>({ceil_div(grads.columns(), 32 * W), 32 * PARTS}, stream, grads, partial,
                                              chunks);
     };
-    if constexpr (kRowAlone > 0) {
+    if constexpr (kRowsByThread) {
         constexpr int W = kVecWidth<float>;
         const auto aligned = [&](int kind) {
             return vec_aligned<float, W>(grads.kinds[kind].width, partial, grads.kinds[kind].to);
         };
-        if (grads.kinds[0].width <= kRowAlone && aligned(0) && aligned(1) && aligned(2))
+        if (grads.kinds[0].width <= kThreadRow && aligned(0) && aligned(1) && aligned(2))
             return add_up(std::integral_constant<int, W>{}, std::integral_constant<int, 1>{});
     }
     add_up(std::integral_constant<int, 1>{}, std::integral_constant<int, 32>{});

@@ -1,8 +1,6 @@
 // Initialization and casts. Conventions: kernels/ops.h.
 #pragma once
 
-#include <cstdint>
-
 #include "runtime/device.h"
 
 namespace teon {

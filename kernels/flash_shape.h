@@ -7,7 +7,7 @@
 
 #include "base/integer.h"
 #include "base/math.h"
-#include "kernels/attention_flash.h"
+#include "kernels/attention.h"
 #include "kernels/flash_tile.h"
 
 namespace teon {
@@ -20,7 +20,7 @@ inline constexpr int kFlashBlocks = 2;
 template <typename... Tiles>
 inline constexpr bool kFlashBlocksFit = ((kFlashBlocks * (Tiles::kBytes + 1024) <= 164 * 1024) && ...);
 
-// What every kernel is told.
+// The shape, as every kernel takes it.
 template <int HS>
 struct FlashShape {
     int T, NH, NKV, group;          // query heads that share a key/value head
@@ -106,10 +106,16 @@ __device__ __forceinline__ void flash_mask(float (&x)[M][N][4], const Rows& rows
 
 inline int flash_tiles(int T, int size) { return ceil_div(T, size); }
 
+inline bool flash_supports(const AttentionShape& s) {
+    constexpr int kMaxGrid = 65535;
+    return (s.HS == 64 || s.HS == 128) && s.B >= 1 && s.B <= kMaxGrid && s.T >= 1 && s.NKV >= 1 && s.NH >= 1 &&
+           s.NH <= kMaxGrid && s.NH % s.NKV == 0;
+}
+
 // Calls f(HS) with the head size as a constant, after it has been found that the kernels can work.
 template <typename F>
 void for_flash_head_size(const AttentionShape& s, std::initializer_list<const void*> pointers, F f) {
-    CHECK(flash_attention_supports(s, DType::bf16),
+    CHECK(flash_supports(s),
           "flash attention: B={} T={} NH={} NKV={} HS={}, expected a head size of 64 or 128, NH a multiple of NKV, and "
           "B and NH at most 65535",
           s.B, s.T, s.NH, s.NKV, s.HS);

@@ -38,9 +38,7 @@ void gelu_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout
 
 size_t gelu_backward_scratch_bytes(int N, int C) { return activation_backward_scratch_bytes(N, C); }
 
-template void gelu_forward(float*, const float*, int64_t, const Stream&);
-template void gelu_forward(bf16*, const bf16*, int64_t, const Stream&);
-template void gelu_backward(float*, float*, void*, const float*, const float*, int, int, bool, const Stream&);
-template void gelu_backward(bf16*, float*, void*, const bf16*, const bf16*, int, int, bool, const Stream&);
+FOR_STORAGE_TYPES(gelu_forward);
+FOR_STORAGE_TYPES(gelu_backward);
 
 }  // namespace teon

@@ -1,9 +1,6 @@
 // GELU in its tanh form. Conventions: kernels/ops.h.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 #include "runtime/device.h"
 
 namespace teon {

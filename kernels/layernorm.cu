@@ -26,13 +26,7 @@ void layernorm_backward(T* dx, float* dweight, float* dbias, float* dx_sums, voi
                            mean, rstd, weight, N, C, stream);
 }
 
-template void layernorm_forward(float*, float*, float*, const float*, const float*, const float*, const float*, int,
-                                int, float, const Stream&);
-template void layernorm_forward(bf16*, float*, float*, const bf16*, const bf16*, const bf16*, const bf16*, int, int,
-                                float, const Stream&);
-template void layernorm_backward(float*, float*, float*, float*, void*, const float*, const float*, const float*,
-                                 const float*, const float*, const float*, int, int, bool, const Stream&);
-template void layernorm_backward(bf16*, float*, float*, float*, void*, const bf16*, const bf16*, const bf16*,
-                                 const float*, const float*, const bf16*, int, int, bool, const Stream&);
+FOR_STORAGE_TYPES(layernorm_forward);
+FOR_STORAGE_TYPES(layernorm_backward);
 
 }  // namespace teon

@@ -7,8 +7,8 @@
 
 namespace teon {
 
-// One row: out = residual + (x - mean) * rstd * weight + bias. Two passes over x for the variance: the sum of squares minus the
-// square of the sum would cancel where |mean| is much larger than the deviation.
+// One row: out = residual + (x - mean) * rstd * weight + bias. Two passes over x for the variance: the sum of squares
+// minus the square of the sum would cancel where |mean| is much larger than the deviation.
 template <typename T, typename Shape, bool CENTERED>
 __global__ void __launch_bounds__(Shape::kBlock)
     norm_forward_kernel(T* out, float* mean, float* rstd, const T* residual, const T* x, const T* weight, const T* bias,

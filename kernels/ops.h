@@ -1,10 +1,10 @@
 // Every operation, documented once. op_forward / op_backward launch kernels on the given stream and return.
 //
 // T is float or bf16; sums, statistics and parameter gradients are float. N = B * T rows. All matrices are row-major
-// and dense. Outputs are written with `=` unless `+=` is said. Pointers come from Buffer or Arena (256-byte aligned);
-// any dimension >= 1 is allowed unless said otherwise. Argument order: outputs, saved state, scratch, inputs,
-// dimensions, scalars, stream. The same inputs give the same bits: no float atomics, two-stage reductions of fixed
-// shape.
+// and dense. Outputs are written with `=` unless `+=` is said. Pointers come from Buffer, or are a piece of one
+// (256-byte aligned); any dimension >= 1 is allowed unless said otherwise. Argument order: outputs, saved state,
+// scratch, inputs, dimensions, scalars, stream. The same inputs give the same bits: no float atomics, two-stage
+// reductions of fixed shape.
 #pragma once
 
 #include "kernels/adamw.h"

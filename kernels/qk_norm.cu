@@ -1,7 +1,7 @@
 // RMSNorm of queries and keys ("QK-norm": Dehghani et al., arXiv 2302.05442; as RMSNorm of each head in the Qwen3
-// technical report, arXiv 2505.09388, and of all heads in OLMo 2's, arXiv 2501.00656). A packed row of queries, keys and
-// values is the vectors of QkVectors one after the other, so that the derivation is rmsnorm.cu's for those of queries and
-// keys, with a weight for each kind.
+// technical report, arXiv 2505.09388, and of all heads in OLMo 2's, arXiv 2501.00656). A packed row of queries, keys
+// and values is the vectors of QkVectors one after the other, so that the derivation is rmsnorm.cu's for those of
+// queries and keys, with a weight for each kind.
 #include "kernels/norm.h"
 #include "kernels/qk_norm.h"
 
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(Shape::kBlock)
     });
 }
 
-// partial (chunks, q_width + k_width): dqkv * xhat of the queries, then of the keys, each summed over the vectors of the
-// chunk's rows. One thread has W columns of one kind.
+// partial (chunks, q_width + k_width): dqkv * xhat of the queries, then of the keys, each summed over the vectors of
+// the chunk's rows. One thread has W columns of one kind.
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     qk_norm_partial_weight_grad_kernel(float* partial, const T* dqkv, const T* x, const float* rstd, int N,
@@ -141,18 +141,14 @@ void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch
                       const Stream& stream) {
     float* partial = static_cast<float*>(scratch);
     const RowChunks chunks = chunks_of(N);
-    auto at_width = [&](auto width) {
+    auto run = [&](auto width) {
         constexpr int W = decltype(width)::value;
         const int64_t items = int64_t{chunks.count} * (vectors.weights() / W);
         launch<qk_norm_partial_weight_grad_kernel<T, W>>({ceil_div(items, kFlatBlock), kFlatBlock}, stream, partial,
                                                          dqkv, x, rstd, N, vectors, chunks);
     };
     // First what reads dqkv as a whole.
-    if (vec_aligned<T, kVecWidth<T>>(vectors.k_width, partial, dqkv, x)) {
-        at_width(std::integral_constant<int, kVecWidth<T>>{});
-    } else {
-        at_width(std::integral_constant<int, 1>{});
-    }
+    at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(vectors.k_width, partial, dqkv, x), run);
     add_column_sums({{{dq_weight, vectors.q_width}, {dk_weight, vectors.k_width}}, accumulate}, partial, chunks.count,
                     stream);
     const int rows = N * vectors.normed();
@@ -166,13 +162,7 @@ void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch
         dqkv, x, q_weight, k_weight);
 }
 
-template void qk_norm_forward(float*, float*, const float*, const float*, const float*, int, const QkVectors&, float,
-                              const Stream&);
-template void qk_norm_forward(bf16*, float*, const bf16*, const bf16*, const bf16*, int, const QkVectors&, float,
-                              const Stream&);
-template void qk_norm_backward(float*, float*, float*, void*, const float*, const float*, const float*, const float*,
-                               int, const QkVectors&, bool, const Stream&);
-template void qk_norm_backward(bf16*, float*, float*, void*, const bf16*, const float*, const bf16*, const bf16*, int,
-                               const QkVectors&, bool, const Stream&);
+FOR_STORAGE_TYPES(qk_norm_forward);
+FOR_STORAGE_TYPES(qk_norm_backward);
 
 }  // namespace teon

@@ -40,9 +40,7 @@ void relu2_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dou
 
 size_t relu2_backward_scratch_bytes(int N, int C) { return activation_backward_scratch_bytes(N, C); }
 
-template void relu2_forward(float*, const float*, int64_t, const Stream&);
-template void relu2_forward(bf16*, const bf16*, int64_t, const Stream&);
-template void relu2_backward(float*, float*, void*, const float*, const float*, int, int, bool, const Stream&);
-template void relu2_backward(bf16*, float*, void*, const bf16*, const bf16*, int, int, bool, const Stream&);
+FOR_STORAGE_TYPES(relu2_forward);
+FOR_STORAGE_TYPES(relu2_backward);
 
 }  // namespace teon

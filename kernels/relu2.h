@@ -1,9 +1,6 @@
 // Squared ReLU. Conventions: kernels/ops.h.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 #include "runtime/device.h"
 
 namespace teon {

@@ -1,7 +1,8 @@
 // Root-mean-square normalization (Zhang & Sennrich, arXiv 1910.07467), fused with the residual addition before or after
 // it.
 //
-// Forward, for each row x of C elements: rstd = 1 / sqrt(mean x^2 + eps), xhat = x rstd, out = residual + xhat * weight.
+// Forward, for each row x of C elements: rstd = 1 / sqrt(mean x^2 + eps), xhat = x rstd, out = residual + xhat *
+// weight.
 //
 // Backward: dweight = sum over rows of dout * xhat. With g = dout * weight = dL/dxhat,
 // d xhat_j / d x_i = rstd (delta_ij - xhat_i xhat_j / C), so dx = rstd (g - xhat mean(g * xhat)).
@@ -26,11 +27,7 @@ void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const
                             stream);
 }
 
-template void rmsnorm_forward(float*, float*, const float*, const float*, const float*, int, int, float, const Stream&);
-template void rmsnorm_forward(bf16*, float*, const bf16*, const bf16*, const bf16*, int, int, float, const Stream&);
-template void rmsnorm_backward(float*, float*, void*, const float*, const float*, const float*, const float*,
-                               const float*, int, int, bool, const Stream&);
-template void rmsnorm_backward(bf16*, float*, void*, const bf16*, const bf16*, const bf16*, const float*, const bf16*,
-                               int, int, bool, const Stream&);
+FOR_STORAGE_TYPES(rmsnorm_forward);
+FOR_STORAGE_TYPES(rmsnorm_backward);
 
 }  // namespace teon

@@ -1,8 +1,6 @@
 // RMSNorm. Conventions: kernels/ops.h.
 #pragma once
 
-#include <cstddef>
-
 #include "runtime/device.h"
 
 namespace teon {

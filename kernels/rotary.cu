@@ -78,9 +78,7 @@ void rotary_backward(T* dqkv, const float* cos_sin, const int* positions, int N,
     rotate(dqkv, cos_sin, positions, N, NH, NKV, HS, -1.0f, stream);
 }
 
-template void rotary_forward(float*, const float*, const int*, int, int, int, int, const Stream&);
-template void rotary_forward(bf16*, const float*, const int*, int, int, int, int, const Stream&);
-template void rotary_backward(float*, const float*, const int*, int, int, int, int, const Stream&);
-template void rotary_backward(bf16*, const float*, const int*, int, int, int, int, const Stream&);
+FOR_STORAGE_TYPES(rotary_forward);
+FOR_STORAGE_TYPES(rotary_backward);
 
 }  // namespace teon

@@ -1,8 +1,6 @@
 // What an optimizer step may do, decided on the device. Conventions: kernels/ops.h.
 #pragma once
 
-#include <cstdint>
-
 #include "runtime/device.h"
 
 namespace teon {
@@ -38,8 +36,8 @@ struct StepControl {
 void step_control(StepControl* control, const float* norm_squared, const float* loss, float lr_factor, float clip,
                   float spike_limit, float beta1, float beta2, const Stream& stream);
 
-// What updates of each element by itself have in common: g = grad * scale of control is a gradient, r = lr * lr_factor of
-// control * lr_scale a step's learning rate, and
+// What updates of each element by itself have in common: g = grad * scale of control is a gradient, r = lr * lr_factor
+// of control * lr_scale a step's learning rate, and
 //   master = master (1 - r weight_decay) - r u; work = master rounded (work may be nullptr)
 // for the rule's direction u. Cautious weight decay (arXiv 2510.12402) decays only where u * master >= 0. Nothing
 // changes if control says skip. n elements.

@@ -53,8 +53,8 @@ void unfold(T* Z, const float* momentum, const float* grad, const float* scales,
 // The factors with which NorMuon multiplies the rows of each slice O of Z (Li et al., arXiv 2510.05491, algorithm 1):
 //   v = beta2 v + (1 - beta2) (mean of the row's squares);  scales (count, m) = f / (sqrt(v) + 1e-8),
 // where v (m) lies in `state` at the slice's `neurons`, and f gives the slice the norm that O has or, if unit_rms, the
-// root mean square 1. A slice of zeros gets zeros. Nothing if control says skip. scales: neuron_scales_floats(s) floats,
-// of which the first count * m are the result.
+// root mean square 1. A slice of zeros gets zeros. Nothing if control says skip. scales: neuron_scales_floats(s)
+// floats, of which the first count * m are the result.
 int64_t neuron_scales_floats(const SliceBatch& s);
 template <typename T>
 void neuron_scales(float* scales, float* state, const T* Z, const StepControl* control, const SliceBatch& s,
@@ -69,14 +69,14 @@ void fold_update(float* master, W* work, const T* Z, const StepControl* control,
                  const SliceLayout& layout, float lr, const Stream& stream, const float* row_scales = nullptr,
                  bool cautious = false);
 
-// scales (count, side) = 1 / sqrt(sum over j of |R(i, j)|), 1 where the sum is 0, for count square matrices R (side x side,
-// rows ld elements apart): with them as row factors R = X X^T has no eigenvalue above 1 (Prach & Lampert, "Almost-orthogonal
-// layers", arXiv 2208.03160, theorem 1).
+// scales (count, side) = 1 / sqrt(sum over j of |R(i, j)|), 1 where the sum is 0, for count square matrices R (side x
+// side, rows ld elements apart): with them as row factors R = X X^T has no eigenvalue above 1 (Prach & Lampert,
+// "Almost-orthogonal layers", arXiv 2208.03160, theorem 1).
 template <typename T>
 void aol_scales(float* scales, const T* R, int count, int side, int64_t ld, const Stream& stream);
 
-// x(i, j) *= row_scales[i] * column_scales[j] for count matrices (rows x cols, rows ld elements apart, gaps untouched), of
-// which each has scales of its own. nullptr: 1.
+// x(i, j) *= row_scales[i] * column_scales[j] for count matrices (rows x cols, rows ld elements apart, gaps untouched),
+// of which each has scales of its own. nullptr: 1.
 template <typename T>
 void scale_rows_columns(T* x, const float* row_scales, const float* column_scales, int count, int rows, int cols,
                         int64_t ld, const Stream& stream);

@@ -41,7 +41,8 @@ struct DecoderRun {
     // Logits exist of about so many rows at a time, at least, in equal parts; 0: of as many as fit 128 MiB.
     int head_rows = 0;
     bool gelu_fusion = false;  // the MLP's products take GELU and its derivative as epilogues
-    // Multiprocessors of a device on which flash attention's backward could go in one pass (flash_attention_one_pass_places).
+    // Multiprocessors of a device on which flash attention's backward could go in one pass
+    // (flash_attention_one_pass_places).
     int one_pass_places = 0;
 };
 

@@ -68,8 +68,4 @@ struct DecoderConfig {
     int Fp() const { return (F + 7) / 8 * 8; }        // stored MLP width: a multiple of 8 (16-byte rows in bf16)
 };
 
-// Throws UsageError unless the sizes are within their limits (model/fields.cpp) and fit together: NH a multiple of NKV,
-// C of NH where heads have no size of their own, HS even for rotary.
-void validate(const DecoderConfig& c);
-
 }  // namespace teon

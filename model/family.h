@@ -49,8 +49,6 @@ struct ModelFamily {
     bool has_flag(const ModelField& field) const;
 };
 
-const std::vector<ModelFamily>& families();  // all that there are
-
 // config.json of this model for AutoModelForCausalLM.from_pretrained. delimiter: the token that begins and ends
 // documents, -1 for none. Throws UsageError naming a field that reading the file back would not give, because the
 // family's config.json has no key for it.

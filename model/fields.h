@@ -53,4 +53,8 @@ nlohmann::json model_json(const ModelFields& fields, const DecoderConfig& c);
 // `c` with the values of `given`, by key.
 DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const nlohmann::json& given);
 
+// Throws UsageError unless the sizes are within their limits (model/fields.cpp) and fit together: NH a multiple of NKV,
+// C of NH where heads have no size of their own, HS even for rotary.
+void validate(const DecoderConfig& c);
+
 }  // namespace teon

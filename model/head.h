@@ -59,8 +59,8 @@ public:
     }
 
 private:
-    // Chunks of `least` rows or more (0: what fits 128 MiB), equal where N has such a divisor, else up to multiples of 128
-    // rows. Each chunk costs a pass over the gradient of the whole weight.
+    // Chunks of `least` rows or more (0: what fits 128 MiB), equal where N has such a divisor, else up to multiples of
+    // 128 rows. Each chunk costs a pass over the gradient of the whole weight.
     static int chunk_rows(int64_t N, int64_t least, int64_t row_bytes) {
         if (least == 0) {
             const int64_t most = std::max<int64_t>(128, (128 << 20) / row_bytes / 128 * 128);

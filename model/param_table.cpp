@@ -15,9 +15,14 @@ bool is_hidden_matrix(Role role) {
         case Role::mlp_gate:
         case Role::mlp_down:
             return true;
-        default:
+        case Role::token_embedding:
+        case Role::position_embedding:
+        case Role::norm:
+        case Role::bias:
+        case Role::head:
             return false;
     }
+    __builtin_unreachable();
 }
 
 int ParamTable::add(ParamRow row) {

@@ -24,7 +24,7 @@ std::vector<float> download_all(const float* data, int n, const Stream& stream) 
 
 double dot(std::span<const float> a, std::span<const float> b) {
     double sum = 0;
-    for (size_t i = 0; i < a.size(); ++i) sum += double{a[i]} * b[i];
+    for (size_t i = 0; i < a.size(); i++) sum += double{a[i]} * b[i];
     return sum;
 }
 
@@ -73,7 +73,7 @@ Spectrum spectrum_of(std::span<const MomentumSlice> slices, int mode, bool vecto
 std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slices, int mode, Context& context) {
     std::vector<Alignment> result;
     Spectrum before;  // of slice i - 1
-    for (size_t i = 0; i < slices.size(); ++i) {
+    for (size_t i = 0; i < slices.size(); i++) {
         const MomentumSlice& slice = slices[i];
         Spectrum own = spectrum_of({&slice, 1}, 1, true, context);
         const bool pair =

@@ -3,9 +3,18 @@
 
 #include <vector>
 
-#include "optim/optimizer.h"
+#include "model/param_table.h"
+#include "runtime/context.h"
 
 namespace teon {
+
+// One measurement of --diagnose-every: two consecutive layers of a role.
+struct Alignment {
+    Role role;
+    int layer_a, layer_b;
+    float left, right;  // |inner product| of the top left / top right singular vectors of the momenta
+    float norm_ratio;   // ||M||_muon,* / ||M||_teon-i,* of the pair
+};
 
 struct MomentumSlice {
     Role role;

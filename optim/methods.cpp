@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/integer.h"
 #include "kernels/adamw.h"
 #include "kernels/lion.h"
 
@@ -58,5 +59,7 @@ const MethodInfo& info_of(Method method) {
     CHECK(row != rows.end(), "the optimizer {} has no description", static_cast<int>(method));
     return *row;
 }
+
+int64_t StateShape::stride() const { return round_up(int64_t{rows} * cols, 64); }
 
 }  // namespace teon

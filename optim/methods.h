@@ -1,6 +1,7 @@
 // The description of an optimizer: its rules, for single elements and for whole matrices, the state of each parameter
 // by name and shape, the defaults and the flags. Plans, memory, placement on ranks, checkpoints, --help and the checks
-// of flags are derived from its row in methods.cpp. A new optimizer is a rule, an enumerator (optimizer.h) and a row.
+// of flags are derived from its row in methods.cpp. A new optimizer is a rule, an enumerator (optimizer_options.h) and
+// a row.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "optim/optimizer.h"
-#include "optim/placement.h"
+#include "kernels/step_control.h"
+#include "optim/optimizer_options.h"
+#include "runtime/context.h"
 
 namespace teon {
 
@@ -54,6 +56,7 @@ public:
     virtual bool step_waits() const = 0;          // Optimizer::step_waits
     virtual void check_finite(Context&) const {}  // Optimizer::check_finite
 };
+class Ownership;
 // Arguments of MatrixRule::make. All of them outlive the updater.
 struct MatrixSetup {
     const ParamTable& table;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <span>
 
-#include "optim/optimizer.h"
+#include "optim/optimizer_options.h"
 
 namespace teon {
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "optim/diagnostics.h"
 #include "optim/methods.h"
 #include "optim/placement.h"
 #include "optim/stacks.h"
@@ -51,7 +50,7 @@ struct Optimizer::Impl {
         make_runs(ownership.placement().elements[rank], context.stream);
         if (!info.matrices) return;
         int64_t floats = 0;
-        for (size_t s = 0; s < plan.stacks.size(); ++s) {
+        for (size_t s = 0; s < plan.stacks.size(); s++) {
             if (ownership.placement().owner[s] != rank) continue;
             for (int row : plan.stacks[s].rows)
                 for (const StateShape& shape : state_of(row)) {
@@ -73,7 +72,7 @@ struct Optimizer::Impl {
             begin += run.size;
             const int64_t offset = run.offset + from, size = to - from;
             std::vector<Buffer<float>> state;
-            for (size_t i = 0; i < info.elements->state.size(); ++i) state.push_back(zeros(size, stream));
+            for (size_t i = 0; i < info.elements->state.size(); i++) state.push_back(zeros(size, stream));
             runs.push_back({std::move(run), offset, size, std::move(state)});
         }
     }
@@ -176,12 +175,12 @@ std::vector<StateTensor> Optimizer::state() {
             const int64_t from = begin < end ? r.offset + begin - s.offset : 0;
             std::vector<Part> parts = self.ownership.parts({row});
             for (Part& part : parts) part.offset -= r.offset;
-            for (size_t i = 0; i < s.state.size(); ++i)
+            for (size_t i = 0; i < s.state.size(); i++)
                 tensors.push_back({fmt::format("{}.{}", r.name, self.info.elements->state[i]), s.state[i].data() + from,
                                    r.rows, r.cols, row, begin, end, parts});
         }
     }
-    for (size_t s = 0; s < self.plan.stacks.size(); ++s) {
+    for (size_t s = 0; s < self.plan.stacks.size(); s++) {
         for (int row : self.plan.stacks[s].rows) {
             const std::vector<int64_t>& at = self.matrix_state_at[row];
             size_t next = 0;

@@ -4,6 +4,7 @@
 
 #include "base/integer.h"
 #include "optim/methods.h"
+#include "optim/placement.h"
 #include "optim/stacks.h"
 #include "runtime/vec.h"
 
@@ -84,7 +85,7 @@ std::vector<Round> divide_group(StackGroup& group, const MatrixSetup& setup, int
         std::vector<int> rows;
         auto end_of = [&](auto& own) { return std::clamp(own.size(), begin, begin + chunk); };
         for (auto& own : stacks) {
-            for (size_t i = begin; i < end_of(own); ++i)
+            for (size_t i = begin; i < end_of(own); i++)
                 rows.insert(rows.end(), all[own[i]].rows.begin(), all[own[i]].rows.end());
         }
         std::sort(rows.begin(), rows.end());
@@ -104,7 +105,7 @@ GroupState make_group(StackGroup group, const MatrixSetup& setup) {
     for (int s : state.group.stacks) {
         const Stack& stack = setup.plan.stacks[s];
         const float step = static_cast<float>(step_factor(setup.table, stack, setup.options));
-        for (int head = 0; head < stack.heads; ++head)
+        for (int head = 0; head < stack.heads; head++)
             for (int row : stack.rows) {
                 const ParamRow& r = setup.table[row];
                 const std::vector<int64_t>& at = setup.at[row];
@@ -163,7 +164,7 @@ public:
             std::vector<int> nonfinite(static_cast<size_t>(state.nonfinite.size()));
             download(nonfinite.data(), state.nonfinite.data(), std::ssize(nonfinite), context.stream);
             context.stream.synchronize();
-            for (size_t i = 0; i < nonfinite.size(); ++i) {
+            for (size_t i = 0; i < nonfinite.size(); i++) {
                 const Stack& stack = plan_.stacks[state.group.stacks[i / state.group.heads]];
                 CHECK(!nonfinite[i],
                       "the momentum of {} ({} stacked) is not finite: reduce the learning rate or resume from an "
@@ -186,7 +187,7 @@ private:
         const Stream& stream = context.stream;
         const float mu = options_.momentum, margin = static_cast<float>(group.method.margin(batch.short_side()));
         T* Z = reinterpret_cast<T*>(scratch_.data());
-        std::byte* rest = scratch_.data() + Arena::aligned(batch.size() * sizeof(T));
+        std::byte* rest = scratch_.data() + aligned(batch.size() * sizeof(T));
 
         momentum_update(state_, partial_.data(), params.grad_all(), control, slices, mu, options_.nesterov, stream);
         slice_scales(scales_.data(), state.nonfinite.data() + int64_t{first} * group.heads, partial_.data(), control,

@@ -25,7 +25,7 @@ struct Scratch {
         const int64_t s = batch.short_side(), square_size = batch.count * s * round_up(s, method.row_alignment());
         auto take = [&](int64_t elements, size_t element_bytes) -> void* {
             void* begin = memory ? static_cast<std::byte*>(memory) + bytes : nullptr;
-            bytes += static_cast<int64_t>(Arena::aligned(static_cast<size_t>(elements) * element_bytes));
+            bytes += aligned(elements * static_cast<int64_t>(element_bytes));
             return begin;
         };
         auto take_floats = [&](int64_t n) { return static_cast<float*>(take(n, sizeof(float))); };
@@ -34,7 +34,7 @@ struct Scratch {
             return;
         }
         Y = take(batch.size(), size_of(method.dtype));
-        for (int i = 0; i < (method.form == NsForm::gram ? 4 : 2); ++i)
+        for (int i = 0; i < (method.form == NsForm::gram ? 4 : 2); i++)
             square[i] = take(square_size, size_of(method.dtype));
         if (method.aol) scales = take_floats(batch.count * s);
     }
@@ -49,7 +49,7 @@ public:
 
     void* standard() {
         void *R = scratch_.square[0], *Z = scratch_.square[1];
-        for (int t = 0; t < method_.steps; ++t) {
+        for (int t = 0; t < method_.steps; t++) {
             const NsTriple q = method_.step(t);
             gram(R);
             if (t == 0 && method_.aol) precondition(R);
@@ -63,7 +63,7 @@ public:
     void* gram_form() {
         auto [R, Z, Q, spare] = scratch_.square;
         int done = 0;  // steps accumulated in Q since X was last multiplied by it
-        for (int t = 0; t < method_.steps; ++t) {
+        for (int t = 0; t < method_.steps; t++) {
             const NsTriple q = method_.step(t);
             const bool last = t + 1 == method_.steps || restarts_after(method_.dtype, t + 1);
             if (done == 0) gram(R);
@@ -177,7 +177,7 @@ void polar_by_svd(float* X, const Scratch& scratch, const MatrixBatch& batch, Co
     // svd, not eigh of X X^T: squaring in float would lose the singular vectors below 3e-4 sigma_1. Rounding gives zero
     // singular values a size of about epsilon * sigma_1.
     const float tolerance = 0x1p-23f * std::sqrt(static_cast<float>(r));
-    for (int i = 0; i < batch.count; ++i) {
+    for (int i = 0; i < batch.count; i++) {
         float* x = X + i * batch.stride();
         context.linalg.svd(x, batch.rows, batch.cols, scratch.U, scratch.S, scratch.Vt);
         drop_null_directions(scratch.U, scratch.S, batch.rows, r, tolerance, context.stream);
@@ -226,7 +226,7 @@ double ortho_flops(const OrthoMethod& method, int rows, int cols) {
     if (method.ortho == Ortho::svd) return 6 * l * s * s + 20 * s * s * s + 2 * l * s * s;
     if (method.form != NsForm::gram) return method.steps * (3 * l * s * s + s * s * s);
     double flops = 0;
-    for (int t = 0, length = 0; t < method.steps; ++t) {
+    for (int t = 0, length = 0; t < method.steps; t++) {
         ++length;  // of the segment since the last restart
         const bool last = t + 1 == method.steps || restarts_after(method.dtype, t + 1);
         flops += (length > 1 ? 2 : 1) * s * s * s;      // the step, and Q times it

@@ -11,7 +11,8 @@
 #include <cstdint>
 
 #include "optim/ns_coefficients.h"
-#include "optim/optimizer.h"
+#include "optim/optimizer_options.h"
+#include "runtime/context.h"
 
 namespace teon {
 

@@ -42,7 +42,7 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
     constexpr int64_t bytes = sizeof(float);
     for (const Part& part : p.elements)
         p.state_bytes[part.root] += std::ssize(info.elements->state) * bytes * part.size;
-    for (size_t i = 0; i < plan.stacks.size(); ++i) {
+    for (size_t i = 0; i < plan.stacks.size(); i++) {
         const Stack& stack = plan.stacks[i];
         p.load[p.owner[i]] += stack.flops;
         p.state_bytes[p.owner[i]] += bytes * state_elements(table, stack, options);
@@ -58,7 +58,7 @@ Ownership::Ownership(const ParamTable& table, const OptimizerPlan& plan, const P
         for (int row : run.rows) rows_[row].begin = begin + table[row].offset - run.offset;
         begin += run.size;
     }
-    for (size_t i = 0; i < plan.stacks.size(); ++i)
+    for (size_t i = 0; i < plan.stacks.size(); i++)
         for (int row : plan.stacks[i].rows) rows_[row].owner = placement_.owner[i];
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "optim/optimizer.h"
+#include "optim/optimizer_options.h"
 #include "optim/stacks.h"
 #include "runtime/comm.h"
 

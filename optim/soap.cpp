@@ -13,6 +13,7 @@
 
 #include "kernels/soap.h"
 #include "optim/methods.h"
+#include "optim/placement.h"
 #include "optim/stacks.h"
 
 namespace teon {
@@ -183,7 +184,7 @@ private:
             context.linalg.gemm(
                 {.M = m, .N = n, .K = n, .trans_b = forward, .A = half, .B = mat(x.right.basis, n), .C = mat(out, n)});
         } else if (!x.left.basis) {
-            for (int i = 0; i < m; ++i)  // no basis at all: copy the rows of X, whose stride differs
+            for (int i = 0; i < m; i++)  // no basis at all: copy the rows of X, whose stride differs
                 copy(out + int64_t{i} * n, static_cast<const float*>(X.data) + i * X.ld, n, context.stream);
         }
     }

@@ -3,13 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
-#include "optim/optimizer.h"
+#include "optim/optimizer_options.h"
 #include "optim/orthogonalize.h"
 #include "optim/unfold.h"
 
 namespace teon {
+
+// Throws UsageError on invalid options (mode outside 1..3, K < 1, a role without matrices, a factor <= 0).
+OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& options);
+std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options);  // as text
 
 // Bound of the Newton-Schulz workspace, unless a single stack needs more. Larger groups are processed in chunks.
 inline constexpr int64_t kScratchBound = int64_t{256} << 20;

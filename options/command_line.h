@@ -3,7 +3,6 @@
 #pragma once
 
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,13 +10,6 @@
 #include "options/option_table.h"
 
 namespace teon {
-
-// The flags that were set; the others have their defaults.
-struct FlagsGiven {
-    std::set<std::string> by_user;  // on the command line or in a TOML file
-    std::set<std::string> by_run;   // taken over from another run's config.json
-    bool count(const std::string& flag) const { return by_user.count(flag) > 0; }
-};
 
 // A program's part of --help beside its flags.
 struct ProgramText {
@@ -30,10 +22,6 @@ struct ProgramText {
 // flag, the value and the fix. std::nullopt: --help, --help-all, --version or --completion was asked for and printed.
 std::optional<FlagsGiven> parse_flags(const OptionTable& table, const ProgramText& program, int argc,
                                       const char* const* argv);
-
-// The end of a message about an unknown flag: "; did you mean --layers?" for the flag that is spelled most like the
-// word, "; write --lr X" or another sentence for a name from other programs, "" if no flag resembles it.
-std::string suggestion(const OptionTable& table, std::string_view word);
 
 // "PROGRAM: error: MESSAGE" and a line end, for standard error: one line, whatever a file's name or a value contains.
 std::string error_line(std::string_view program, std::string_view message);

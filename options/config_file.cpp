@@ -6,6 +6,7 @@
 
 #include "files/file.h"
 #include "files/json.h"
+#include "options/suggestion.h"
 
 namespace teon {
 

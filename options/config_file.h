@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "options/command_line.h"
+#include "options/option_table.h"
 
 namespace teon {
 

@@ -191,4 +191,11 @@ private:
     bool fixed_ = true;
 };
 
+// The flags that were set; the others have their defaults.
+struct FlagsGiven {
+    std::set<std::string> by_user;  // on the command line or in a TOML file
+    std::set<std::string> by_run;   // taken over from another run's config.json
+    bool count(const std::string& flag) const { return by_user.count(flag) > 0; }
+};
+
 }  // namespace teon

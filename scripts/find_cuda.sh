@@ -39,9 +39,11 @@ refuse_nvcc() {
 }
 refuse_gpu() {
     local name capability
-    IFS=, read -r name capability < <(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null) || return 0
+    IFS=, read -r name capability < <(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null) ||
+        return 0
     capability=${capability// /}
-    [ "${capability%%.*}" -ge 8 ] || echo "the $name here has compute capability $capability: 8.0 (A100) or later is needed"
+    [ "${capability%%.*}" -ge 8 ] ||
+        echo "the $name here has compute capability $capability: 8.0 (A100) or later is needed"
 }
 
 have_gpu() { [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; }

@@ -34,7 +34,8 @@ check() {
 
 skip() { rows+=("$1|skipped|0|$2"); }
 
-sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$(scripts/find_cuda.sh nvcc)")"/compute-sanitizer 2>/dev/null)
+nvcc=$(scripts/find_cuda.sh nvcc) || true
+sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$nvcc")"/compute-sanitizer 2>/dev/null)
 
 # pretrain NAME PROGRAM FLAGS...: runs 20 steps and samples the GPU's used memory, in MiB, before and during them.
 pretrain() {
@@ -68,9 +69,11 @@ if ! wanted build || check build 400 make all build/cuda/tests; then
     wanted demo && check demo 90 make demo
     wanted demo && check demo-llama 60 make demo MODEL=llama DEMO_STEPS=60
     wanted train && check gpt2-124m 80 bash -c 'pretrain gpt2-124m train_gpt2 --model small --vocab-size 50257'
-    wanted train && check llama-130m 80 bash -c 'pretrain llama-130m train_llama --model 130m --vocab-size 32000 --optimizer teon --lr 5e-3'
+    wanted train && check llama-130m 80 \
+        bash -c 'pretrain llama-130m train_llama --model 130m --vocab-size 32000 --optimizer teon --lr 5e-3'
     for tool in memcheck racecheck synccheck; do sanitize $tool; done
-    wanted programs && check programs 1500 env TEON_BUILD=build/cuda python3 scripts/run_tests.py test/*/test_*.py --timeout 1400
+    wanted programs && check programs 1500 \
+        env TEON_BUILD=build/cuda python3 scripts/run_tests.py test/*/test_*.py --timeout 1400
 fi
 
 printf '\n%-18s %-8s %8s  %s\n' check result seconds ""

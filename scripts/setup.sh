@@ -25,7 +25,8 @@ features=("libdnnl-dev|-ldnnl|#include <oneapi/dnnl/dnnl.h>
     static_assert(DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP || DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_SEQ);
     int main() { return dnnl_version()->major == 0; }"
     "liblapacke-dev|-llapacke|#include <lapacke.h>
-    int main() { return LAPACKE_sgesdd_work(101, 'S', 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0) + LAPACKE_ssyevd_work(101, 'V', 'L', 0, 0, 1, 0, 0, 0, 0, 0); }"
+    int main() { return LAPACKE_sgesdd_work(101, 'S', 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0) +
+        LAPACKE_ssyevd_work(101, 'V', 'L', 0, 0, 1, 0, 0, 0, 0, 0); }"
     "libboost-context-dev|-lboost_context|#include <boost/context/detail/fcontext.hpp>
     int main() { return boost::context::detail::make_fcontext(0, 0, 0) != 0; }"
     "libfmt-dev|-lfmt|int main() {}")
@@ -49,7 +50,8 @@ missing_features() {
     local lacking=()
     for row in "${features[@]}"; do
         flags=${row#*|}
-        g++ -std=c++20 ${INCLUDES:-} -x c++ - -o /dev/null "${flags%%|*}" <<<"${flags#*|}" >/dev/null 2>&1 || lacking+=("${row%%|*}")
+        g++ -std=c++20 ${INCLUDES:-} -x c++ - -o /dev/null "${flags%%|*}" <<<"${flags#*|}" >/dev/null 2>&1 ||
+            lacking+=("${row%%|*}")
     done
     if [ ${#lacking[@]} = 0 ]; then
         mkdir -p build && echo "$tried" >build/features

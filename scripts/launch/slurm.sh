@@ -1,7 +1,8 @@
 #!/bin/bash
 # Trains on several nodes of a Slurm cluster; one task per GPU. From the repository, after `make BACKEND=cuda`:
 #
-#   sbatch --nodes=2 scripts/launch/slurm.sh --model large --optimizer teon --data datasets/fineweb10B --batch-tokens 524288
+#   sbatch --nodes=2 scripts/launch/slurm.sh --model large --optimizer teon --data datasets/fineweb10B \
+#       --batch-tokens 524288
 #
 # Ranks connect at the first node of the step and authenticate with the secret that this script makes. Two minutes
 # before its time limit the job gets SIGTERM and saves a checkpoint; this script then requeues it, and it continues from

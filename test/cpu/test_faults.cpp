@@ -14,6 +14,7 @@
 
 #include "cpu/error.h"
 #include "cpu/memory.h"
+#include "cpu/pages.h"
 #include "cpu/stream.h"
 #include "runtime/context.h"
 #include "runtime/simt.h"

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "cpu/error.h"
-#include "cpu/memory.h"
+#include "cpu/pages.h"
 #include "runtime/simt.h"
 #include "test/cpu/device_error.h"
 #include "test/optim/schedule.h"

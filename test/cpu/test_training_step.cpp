@@ -4,6 +4,7 @@
 
 #include "cpu/counts.h"
 #include "cpu/memory.h"
+#include "cpu/pages.h"
 #include "kernels/reduce.h"
 #include "kernels/step_control.h"
 #include "model/decoder.h"

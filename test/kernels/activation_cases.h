@@ -82,8 +82,8 @@ void check_activation_schedules(Forward forward, Backward backward, size_t (*scr
     }));
 }
 
-// backward(dx, dbias, scratch, x, dout, N, C, accumulate, stream) against oracle(x, dout), which gives dx; `roundings` as
-// compare() has it.
+// backward(dx, dbias, scratch, x, dout, N, C, accumulate, stream) against oracle(x, dout), which gives dx; `roundings`
+// as compare() has it.
 template <typename T, typename Backward, typename Oracle>
 void check_activation_backward(Backward backward, size_t (*scratch_bytes)(int N, int C), Oracle oracle,
                                double roundings) {

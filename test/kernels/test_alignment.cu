@@ -1,5 +1,5 @@
-// What a kernel computes of an element alone has the same bits wherever the element lies: in a vector, in the tail behind
-// the last whole one, or at an address that no vector begins at.
+// What a kernel computes of an element alone has the same bits wherever the element lies: in a vector, in the tail
+// behind the last whole one, or at an address that no vector begins at.
 #include "kernels/adamw.h"
 #include "kernels/gelu.h"
 #include "kernels/lion.h"

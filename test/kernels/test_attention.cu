@@ -1,4 +1,5 @@
 #include "kernels/attention.h"
+#include "kernels/common.h"
 
 #include <algorithm>
 #include <limits>
@@ -115,7 +116,7 @@ TEST_CASE("kernels/attention: bf16 errs at most twice, in gradients three times,
 }
 
 TEST_CASE("kernels/attention: rows that a warp shares agree with the oracle") {
-    const AttentionShape s{1, kRowAlone + 52, 1, 1, 3};
+    const AttentionShape s{1, kThreadRow + 52, 1, 1, 3};
     agrees_with_oracle(s, random_inputs<float>(s, 20));
     close_to_naive_bf16(s, random_inputs<bf16>(s, 21));
 }
@@ -183,7 +184,7 @@ TEST_CASE("kernels/attention: later tokens change no bit of earlier rows") {
 }
 
 TEST_CASE("kernels/attention: a NaN in a key reaches every row that sees it") {
-    for (int T : {97, kRowAlone + 20}) {
+    for (int T : {97, kThreadRow + 20}) {
         const AttentionShape s{1, T, 1, 1, 8};
         AttentionInputs<float> in = random_inputs<float>(s, 80);
         const int place = T - 10;
@@ -200,7 +201,7 @@ TEST_CASE("kernels/attention: a NaN in a key reaches every row that sees it") {
 TEST_CASE("kernels/attention: the same bits in every order of threads, for any number of OS threads, every time") {
     same_bits_everywhere<float>({2, 150, 4, 2, 32});
     same_bits_everywhere<bf16>({2, 150, 4, 2, 32});
-    same_bits_everywhere<float>({1, kRowAlone + 33, 2, 1, 8});
+    same_bits_everywhere<float>({1, kThreadRow + 33, 2, 1, 8});
 }
 
 TEST_CASE("kernels/attention: scratch grows with T, not with its square") {
@@ -219,7 +220,7 @@ TEST_CASE("kernels/attention: impossible shapes are refused") {
 }
 
 TEST_CASE("kernels/attention: a sequence's results do not depend on how many there are") {
-    if (kRowAlone == 0) SKIP_TEST("only CPUs take sequences in groups");
+    if (!kRowsByThread) SKIP_TEST("only CPUs take sequences in groups");
     Context context;
     for (auto [T, NH, NKV, HS] : {std::tuple(160, 6, 3, 16), std::tuple(160, 16, 16, 64)}) {
         const int B = 11;

@@ -19,10 +19,10 @@ struct Shape {
     int64_t size() const { return int64_t{N} * v.row_width(); }
 };
 }  // namespace
-// Each head by itself: heads of 1, odd, and as wide as a vector or several; more keys' heads than one thread's; the last
-// ones have more than one row per chunk, and heads that a warp shares on the host. Then all heads together: as many keys
-// as queries, fewer, odd widths, keys that are not aligned, more rows than one chunk has, and widths that a warp holds or
-// does not hold.
+// Each head by itself: heads of 1, odd, and as wide as a vector or several; more keys' heads than one thread's; the
+// last ones have more than one row per chunk, and heads that a warp shares on the host. Then all heads together: as
+// many keys as queries, fewer, odd widths, keys that are not aligned, more rows than one chunk has, and widths that a
+// warp holds or does not hold.
 static const std::vector<Shape> kShapes = {
     {1, {1, 1, 1, 1}},    {31, {3, 1, 6, 6}},  {33, {4, 2, 10, 10}},  {97, {2, 2, 32, 32}},    {65, {16, 8, 128, 128}},
     {5, {4, 4, 64, 64}},  {3, {3, 3, 33, 33}}, {8205, {2, 1, 4, 4}},  {2, {2, 1, 2304, 2304}}, {33, {1, 1, 48, 48}},

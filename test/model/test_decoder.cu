@@ -264,8 +264,8 @@ TEST_CASE("model/decoder: flash attention errs no more than gemm attention, with
         }
 }
 
-// In float the two take the same sums and functions. In bf16 the products round less: GELU sees a sum before it is rounded,
-// and its derivative meets one. A library may round it all the same, but no more.
+// In float the two take the same sums and functions. In bf16 the products round less: GELU sees a sum before it is
+// rounded, and its derivative meets one. A library may round it all the same, but no more.
 TEST_CASE("model/decoder: GELU within the products is GELU in passes of its own, but for roundings") {
     const DecoderConfig c = small_config("gpt2");
     const Outcome exact = run_once("gpt2", DType::f32), fused = run_once("gpt2 fused", DType::f32);

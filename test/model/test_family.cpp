@@ -1,4 +1,4 @@
-#include "model/family.h"
+#include "model/families.h"
 
 #include <nlohmann/json.hpp>
 

@@ -35,8 +35,8 @@ Matrix state_of(Run& run, const std::string& name) {
     throw Error("no state " + name);
 }
 
-// The eigenvectors are the optimizer's own, which are checked to be eigenvectors: of equal eigenvalues (zeros) any basis
-// is one, and each gives other updates.
+// The eigenvectors are the optimizer's own, which are checked to be eigenvectors: of equal eigenvalues (zeros) any
+// basis is one, and each gives other updates.
 struct SoapReference {
     OptimizerOptions o;
     Matrix W, M, V, L, R, BL, BR;

@@ -8,6 +8,7 @@
 
 #include "kernels/ops.h"
 #include "model/decoder.h"
+#include "model/families.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "options/command_line.h"

@@ -12,6 +12,7 @@
 #include "kernels/reduce.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
+#include "optim/stacks.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/temp_dir.h"

@@ -162,22 +162,22 @@ TEST_CASE("runtime/device: events measure time and order streams") {
     REQUIRE(Event::milliseconds(from, moved) > 0.0);
 }
 
-TEST_CASE("runtime/device: an arena hands out aligned memory in order and refuses more than it has") {
-    size_t before = device_bytes_in_use();
-    {
-        Arena arena(1024);
-        REQUIRE(device_bytes_in_use() == before + 1024);
-        float* a = arena.take<float>(1);
-        bf16* b = arena.take<bf16>(129);
-        REQUIRE(reinterpret_cast<std::byte*>(b) - reinterpret_cast<std::byte*>(a) == 256);
-        REQUIRE(reinterpret_cast<uintptr_t>(b) % 256 == 0);
-        REQUIRE(arena.used() == 768);
-        REQUIRE(error_of([&] { arena.take<float>(65); }) == "arena: 512 bytes wanted, 256 of 1024 left");
-        REQUIRE(arena.used() == 768);
-        arena.take<float>(64);
-        REQUIRE(arena.used() == arena.capacity());
-        arena.reset();
-        REQUIRE(arena.take<float>(1) == a);
-    }
-    REQUIRE(device_bytes_in_use() == before);
+TEST_CASE("runtime/comm: a single process is rank 0 of 1 and its collectives keep the data") {
+    Stream stream;
+    Comm comm;
+    REQUIRE(comm.rank() == 0);
+    REQUIRE(comm.size() == 1);
+    auto values = random_values<float>(33, 1);
+    Guarded<float> x(values, stream), gathered(33, stream);
+    comm.all_reduce_sum(x.data(), 33, stream);
+    comm.reduce_sum(x.data(), {{0, 32, 0}, {32, 1, 0}}, stream);
+    comm.broadcast(x.data(), DType::f32, {{0, 33, 0}}, stream);
+    comm.all_gather(gathered.data(), x.data(), 33, DType::f32, stream);
+    comm.all_gather(x.data(), x.data(), 33, DType::f32, stream);
+    comm.join(stream);
+    comm.barrier();
+    REQUIRE(same_bits(x.get(), values));
+    REQUIRE(same_bits(gathered.get(), values));
+    REQUIRE_THROWS_AS(comm.broadcast(x.data(), DType::f32, {{0, 33, 1}}, stream), Error);
+    REQUIRE_THROWS_AS(comm.reduce_sum(x.data(), {{0, -1, 0}}, stream), Error);
 }

@@ -1,5 +1,6 @@
 // Catch2, version 2 (Debian 12) or 3 (Ubuntu 24.04), under one include. Each test program links one main:
-// test/support/main.cpp. CHECK stays the one of base/check.h, in whatever order headers are included; tests use REQUIRE.
+// test/support/main.cpp. CHECK stays the one of base/check.h, in whatever order headers are included; tests use
+// REQUIRE.
 #pragma once
 
 #include <string>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "model/decoder.h"
-#include "model/family.h"
+#include "model/families.h"
 #include "test/support/compare.h"
 #include "test/support/device_batch.h"
 
@@ -65,10 +65,10 @@ inline double relative_distance(const std::vector<float>& a, const std::vector<f
 }
 
 // How far apart, by relative_distance, two float computations of a model's gradients may be that take the same sums in
-// other orders, as kernels of other CPUs and sizes do. A sum of n terms of random signs is a random walk, and so are the
-// roundings of its partial sums: together u / sqrt(6) n, where the sum is sqrt(n); relative, u sqrt(n / 6). A gradient
-// has been through 18 products per layer (6 forward, 12 backward) and 3 of the head, each of which errs anew, in both
-// computations.
+// other orders, as kernels of other CPUs and sizes do. A sum of n terms of random signs is a random walk, and so are
+// the roundings of its partial sums: together u / sqrt(6) n, where the sum is sqrt(n); relative, u sqrt(n / 6). A
+// gradient has been through 18 products per layer (6 forward, 12 backward) and 3 of the head, each of which errs anew,
+// in both computations.
 inline double rounding_distance(const DecoderConfig& c, int tokens) {
     const double terms = std::max({c.C, c.F, c.V, tokens}), products = 18.0 * c.L + 3;
     return kUnitRoundoff<float> * std::sqrt(terms / 6) * std::sqrt(2 * products);

@@ -1,22 +1,25 @@
-// What is demanded of a Gemm before it is looked at.
-#pragma once
+#include "runtime/gemm.h"
 
-#include "runtime/linalg.h"
+#include "base/check.h"
 
-namespace teon::detail {
+namespace teon {
 
-inline void check_operand(const char* name, const Mat& x, int64_t rows, int64_t columns) {
+namespace {
+
+void check_operand(const char* name, const Mat& x, int64_t rows, int64_t columns) {
     CHECK(x.data != nullptr, "gemm: {} is null", name);
     CHECK(x.ld >= columns, "gemm: {} is {} x {} but its row stride (ld) is {}", name, rows, columns, x.ld);
     CHECK(reinterpret_cast<uintptr_t>(x.data) % size_of(x.dtype) == 0, "gemm: {} is not aligned to its {} elements",
           name, name_of(x.dtype));
 }
 
-inline void check_dtype(const char* name, DType found, DType wanted) {
+void check_dtype(const char* name, DType found, DType wanted) {
     CHECK(found == wanted, "gemm: {} is {}, expected {}", name, name_of(found), name_of(wanted));
 }
 
-inline void check_gemm(const Gemm& g) {
+}  // namespace
+
+void check_gemm(const Gemm& g) {
     CHECK(g.M > 0 && g.N > 0 && g.K > 0, "gemm: empty product {} x {} x {} (M x N x K)", g.M, g.N, g.K);
     CHECK(g.batch_inner > 0 && g.batch_outer > 0, "gemm: batch of {} x {}", g.batch_outer, g.batch_inner);
     check_operand("A", g.A, g.trans_a ? g.K : g.M, g.trans_a ? g.M : g.K);
@@ -51,4 +54,4 @@ inline void check_gemm(const Gemm& g) {
     check_dtype("bias", g.bias.dtype, g.C.dtype);
 }
 
-}  // namespace teon::detail
+}  // namespace teon
