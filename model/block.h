@@ -32,9 +32,9 @@ public:
 
     const Layer& layer() const { return layer_; }
 
-    // Adds the branch to the stream: y is a tensor of the name `out`, which no recompute policy drops if `kept`. The last
-    // layer adds x to its output; in the backward pass the first layer adds the gradient of y to its own. The policy
-    // cheap drops what norms write, block also what products write.
+    // Adds the branch to the stream: y is a tensor of the name `out`, which no recompute policy drops if `kept`. The
+    // last layer adds x to its output; in the backward pass the first layer adds the gradient of y to its own. The
+    // policy cheap drops what norms write, block also what products write.
     void plan(ActivationPlan& plan, ResidualStream& stream, const char* out, bool kept) {
         const ResidualStream y{plan.saved(out, C_,
                                           kept    ? Drop::never
