@@ -161,23 +161,3 @@ TEST_CASE("runtime/device: events measure time and order streams") {
     Event moved(std::move(to));
     REQUIRE(Event::milliseconds(from, moved) > 0.0);
 }
-
-TEST_CASE("runtime/comm: a single process is rank 0 of 1 and its collectives keep the data") {
-    Stream stream;
-    Comm comm;
-    REQUIRE(comm.rank() == 0);
-    REQUIRE(comm.size() == 1);
-    auto values = random_values<float>(33, 1);
-    Guarded<float> x(values, stream), gathered(33, stream);
-    comm.all_reduce_sum(x.data(), 33, stream);
-    comm.reduce_sum(x.data(), {{0, 32, 0}, {32, 1, 0}}, stream);
-    comm.broadcast(x.data(), DType::f32, {{0, 33, 0}}, stream);
-    comm.all_gather(gathered.data(), x.data(), 33, DType::f32, stream);
-    comm.all_gather(x.data(), x.data(), 33, DType::f32, stream);
-    comm.join(stream);
-    comm.barrier();
-    REQUIRE(same_bits(x.get(), values));
-    REQUIRE(same_bits(gathered.get(), values));
-    REQUIRE_THROWS_AS(comm.broadcast(x.data(), DType::f32, {{0, 33, 1}}, stream), Error);
-    REQUIRE_THROWS_AS(comm.reduce_sum(x.data(), {{0, -1, 0}}, stream), Error);
-}
