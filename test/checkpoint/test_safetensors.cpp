@@ -139,8 +139,8 @@ TEST_CASE("checkpoint/safetensors: files that are not what their header says are
         {file_of("{\"__metadata__\":{\"x\":3}}", 0), "not a string"},
         {file_of("[]", 0), "not a JSON object"},
         {file_of("", 0), "its header: is empty"},
-        {file_of(std::string(1 << 20, '['), 0), "more than 64 brackets"},
-        {file_of("{\"a\":" + std::string(1 << 18, '[') + std::string(1 << 18, ']') + "}", 0), "more than 64 brackets"},
+        {file_of(std::string(1 << 20, '['), 0), "more than 64 nested brackets"},
+        {file_of("{\"a\":" + std::string(1 << 18, '[') + std::string(1 << 18, ']') + "}", 0), "more than 64 nested brackets"},
         {std::string(8, '\xff') + "{}", "claims"},
     };
     for (const auto& [bytes, says] : cases) {

@@ -133,7 +133,7 @@ TEST_CASE("files/json: what is read is what was written") {
     std::string deep = "1";
     for (int i = 0; i < 63; ++i) deep = "[" + deep + "]";
     REQUIRE(parse_json("{\"a\":" + deep + "}", "x").dump() == "{\"a\":" + deep + "}");
-    REQUIRE_THAT(json_error("{\"a\":[" + deep + "]}"), ContainsSubstring("more than 64 brackets"));
+    REQUIRE_THAT(json_error("{\"a\":[" + deep + "]}"), ContainsSubstring("more than 64 nested brackets"));
 }
 
 TEST_CASE("files/json: what is not a JSON object is refused in a line that says where and why") {
@@ -175,7 +175,7 @@ TEST_CASE("files/json: hostile text costs neither time nor memory") {
     std::string text = "{\"a\":";
     text.resize(99'000'000, '[');
     const long before = megabytes();
-    REQUIRE_THAT(json_error(text, large), ContainsSubstring("more than 64 brackets"));
+    REQUIRE_THAT(json_error(text, large), ContainsSubstring("more than 64 nested brackets"));
     REQUIRE(megabytes() - before < 10);
     // 49 million values would be 784 MB.
     for (size_t i = 6; i < text.size(); i += 2) text[i] = '0', text[i + 1] = ',';
