@@ -15,8 +15,8 @@ MAKEFLAGS += -rR -j$(JOBS)
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-# $(call once,NAME,COMMAND) defines NAME as what COMMAND prints. COMMAND runs at the first use of NAME, not here (so after
-# `setup`, and not at all for `make help`), and not again: NAME = $(eval NAME := $(shell COMMAND))$(NAME).
+# $(call once,NAME,COMMAND) defines NAME as what COMMAND prints. COMMAND runs at the first use of NAME, not here (so
+# after `setup`, and not at all for `make help`), and not again: NAME = $(eval NAME := $(shell COMMAND))$(NAME).
 once = $(eval $1 = $$(eval $1 := $$(shell $2))$$($1))
 
 ifndef BACKEND
@@ -29,22 +29,19 @@ endif
 PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)
 
 # ---- sources -------------------------------------------------------------------------------------------------------
-# A file in a room, a test and a bench are found; a program is NAME.cu here, and its name in PROGRAMS. A file belongs to both
-# backends unless its folder or suffix names one.
+# All are found: a program is NAME.cu here. A file belongs to both backends unless its folder names one.
 ONLY_cpu  := cpu/% gpusim/% test/cpu/% test/gpusim/%
-ONLY_cuda := %_cuda.cu %_sm90.cu
-ROOMS     := base cpu runtime files kernels model optim data options checkpoint generation train
-STEERING  := $(filter-out base cpu runtime kernels,$(ROOMS))
-LIBRARY   := $(wildcard $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cpp))
+SOURCES   := base cpu runtime files kernels model optim data options checkpoint generation plan train
+STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))
+LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
 # The modelled GPU: an interpreter of PTX, and cpu/'s libraries under NVIDIA's names (docs/modelled_gpu.md)
 GPUSIM    := $(wildcard gpusim/*.cpp)
-MODEL     := $(filter-out cpu/device.cpp cpu/simt.cpp cpu/race.cpp,$(wildcard base/*.cpp cpu/*.cpp)) $(GPUSIM) $(wildcard gpusim/abi/*.cpp)
+MODEL     := $(filter-out cpu/device.cpp cpu/simt.cpp cpu/race.cpp,$(wildcard base/*.cpp cpu/*.cpp)) $(GPUSIM) \
+             $(wildcard gpusim/abi/*.cpp)
 MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublasLt.so.13 libcusolver.so.12 libnccl.so.2)
 TESTS     := $(wildcard test/*/*.cu test/*/*.cpp)
-PROGRAMS  := train_gpt2 train_llama train_qwen3 generate
+PROGRAMS  := $(basename $(wildcard *.cu))
 BENCHES   := $(basename $(wildcard bench/bench_*.cu))
-for_cpu    = $(filter-out $(ONLY_cuda),$1)
-for_cuda   = $(filter-out $(ONLY_cpu),$1)
 
 # ---- compilers -----------------------------------------------------------------------------------------------------
 CXX        := g++
@@ -58,35 +55,37 @@ $(call once,CATCH2_LIBS,scripts/find_catch2.sh "$(CATCH2_INCLUDE) $(DEPS_INCLUDE
 $(call once,MPI_INCLUDE,mpicxx --showme:incdirs 2>/dev/null | sed 's/[^ ]\+/-isystem &/g')
 $(call once,MPI_LIBS,mpicxx --showme:libdirs 2>/dev/null | sed 's/[^ ]\+/-L&/g; s/.*/& -lmpi/')
 ARCH_all   := -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
-ARCH_sm90  := -gencode arch=compute_90a,code=sm_90a
-PTX_80     := -gencode arch=compute_80,code=compute_80
-PTX_90     := -gencode arch=compute_90a,code=compute_90a
+PTX_both   := -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90a,code=compute_90a
 
 INCLUDES   := -I. $(patsubst %,-isystem %,$(DEPS_INCLUDE) $(CATCH2_INCLUDE))
-# nvcc's "pragma unroll" is unknown to g++. Warnings are errors for the compiler that CI has; others suspect other things.
+# nvcc's "pragma unroll" is unknown to g++. Warnings are errors for the compiler that CI has, as others suspect other
+# things; a switch without a case of its enum is one for all.
 $(call once,WERROR,$(CXX) -dumpversion 2>/dev/null | grep -q '^12' && echo -Werror)
-WARN        = -Wall -Wextra $(WERROR) -Wno-unknown-pragmas -Wno-stringop-overflow
+WARN        = -Wall -Wextra -Werror=switch $(WERROR) -Wno-unknown-pragmas -Wno-stringop-overflow
 VERSION     = -DTEON_SOURCE_VERSION='"$(shell cat build/version)"'
 OPT        := -O3
-CXX_cpu     = $(CXX) -std=c++20 $(OPT) $(MARCH) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp $(WARN) $(INCLUDES) \
-              -isystem cpu/include
-CXX_asan    = $(subst -O3,-O1,$(CXX_cpu)) -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+CXX_cpu     = $(CXX) -std=c++20 $(OPT) $(MARCH) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp $(WARN) \
+              $(INCLUDES) -isystem cpu/include
+CXX_asan    = $(subst -O3,-O1,$(CXX_cpu)) -g -fno-omit-frame-pointer -fsanitize=address,undefined \
+              -fno-sanitize-recover=all
 # cpu/race.cpp is told of every load and store; vectors that are stored in part would escape it.
-RACE       := -g -fsanitize=thread --param tsan-instrument-func-entry-exit=0 -Wno-tsan -fno-tree-vectorize -fno-tree-slp-vectorize
+RACE       := -g -fsanitize=thread --param tsan-instrument-func-entry-exit=0 -Wno-tsan -fno-tree-vectorize \
+              -fno-tree-slp-vectorize
 # fmt inside its headers, so that a GPU machine needs no library. Under nvcc fmt turns constexpr off, which fails to
 # compile; turned on, nvcc looks at fmt's functions of long double as device code, though no kernel calls them.
 FMT_cuda   := -DFMT_HEADER_ONLY -DFMT_USE_CONSTEXPR=1
 FMT_nvcc   := -diag-suppress 20208
 CXX_cuda    = $(CXX) -std=c++20 $(OPT) $(WARN) $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
 NVCC_cuda   = $(NVCC) -std=c++20 $(OPT) --expt-relaxed-constexpr -lineinfo -Werror all-warnings $(FMT_nvcc) \
-              -Xcompiler -Wall,-Wextra,-Wno-stringop-overflow $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
+              -Xcompiler -Wall,-Wextra,-Werror=switch,-Wno-stringop-overflow $(INCLUDES) -DTEON_CUDA $(FMT_cuda) \
+              $(CUDA_INCLUDE)
 LIBS_cpu    = -llapacke -ldnnl -lgomp -lboost_context -lfmt $(MPI_LIBS)
 LIBS_cuda   = $(CUDA_LIBS) $(MPI_LIBS)
 
 # ---- build folders -------------------------------------------------------------------------------------------------
 # One per way of building: how it compiles a .cpp (and links) and a .cu. The name begins with the backend.
 #   cpu-unkind: a CPU that behaves as badly as a GPU may, for tests (docs/debugging.md)
-#   cuda-model: programs for the modelled GPU, by nvcc; cpu-model: the libraries that are this GPU (docs/modelled_gpu.md)
+#   cuda-model: programs for the modelled GPU, by nvcc; cpu-model: the libraries that are this GPU
 FOLDERS := cpu cpu-unkind cpu-asan cpu-model cpu-v2 cpu-v3 cuda cuda-check cuda-model
 CPP_cpu        = $(CXX_cpu)
 CPP_cpu-unkind = $(CXX_cpu) -DTEON_UNKIND
@@ -103,15 +102,16 @@ CU_cpu-asan    = $(CPP_cpu-asan) -x c++
 CU_cpu-model   = $(CPP_cpu-model) -x c++
 CU_cpu-v2      = $(CPP_cpu-v2) -x c++
 CU_cpu-v3      = $(CPP_cpu-v3) -x c++
-CU_cuda        = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),$(ARCH_sm90),$(CUDA_ARCH))
-CU_cuda-check  = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),$(ARCH_sm90),$(ARCH_all)) -Xptxas -v
-CU_cuda-model  = $(NVCC_cuda) $(if $(filter %_sm90.cu,$<),,$(PTX_80)) $(PTX_90) --no-compress
+CU_cuda        = $(NVCC_cuda) $(CUDA_ARCH)
+CU_cuda-check  = $(NVCC_cuda) $(ARCH_all) -Xptxas -v
+CU_cuda-model  = $(NVCC_cuda) $(PTX_both) --no-compress
 
 backend = $(firstword $(subst -, ,$1))
-objects = $(patsubst %,build/$1/%.o,$(call for_$(call backend,$1),$2))
+objects = $(patsubst %,build/$1/%.o,$(filter-out $(if $(filter cuda,$(call backend,$1)),$(ONLY_cpu)),$2))
 
-# The rules of folder $1. Each $$ is the $ of an ordinary rule: $(call folder,cpu) takes $1 out of this text and turns $$ into $,
-# and $(eval) reads the outcome as if it stood here. So build/cpu/data/loader.cpp.o is made of data/loader.cpp by CPP_cpu.
+# The rules of folder $1. Each $$ is the $ of an ordinary rule: $(call folder,cpu) replaces $1 in this text and turns $$
+# into $, and $(eval) reads the result as if it stood here. So build/cpu/data/loader.cpp.o is made of data/loader.cpp by
+# CPP_cpu.
 define folder
 build/$1/%.cpp.o: %.cpp build/$1/flags
 	@mkdir -p $$(@D)
@@ -133,7 +133,8 @@ build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY) $(GPUSIM))
 
 # Slow to compile, and their speed does not matter: tests, and what steers kernels, where a step's time is.
 build/$1/test/support/main.cpp.o: private OPT := -O0
-$(if $(filter cuda-check cuda-model,$1),,build/$1/test/%.o $(addprefix build/$1/,$(STEERING:%=%/%.cpp.o)): private OPT := -O1)
+$(if $(filter cuda-check cuda-model,$1),,build/$1/test/%.o \
+    $(addprefix build/$1/,$(STEERING:%=%/%.cpp.o)): private OPT := -O1)
 build/$1/options/version.cpp.o: private EXTRA = $$(VERSION)
 build/$1/options/version.cpp.o: build/version
 $(addprefix build/$1/,runtime/exchange.cpp.o cpu/nccl.cpp.o): private EXTRA = $$(MPI_INCLUDE)
@@ -146,12 +147,14 @@ build/$1/flags: FORCE | $(SETUP_FIRST)
 endef
 
 # These commands install what is missing before they build; the others only say what it is.
-SETUP_FIRST := $(if $(filter demo test test-cpus test-unkind test-sanitize soak bench,$(MAKECMDGOALS)),packages,$(if $(filter 0,$(SETUP)),,check-packages))
+SETUP_FIRST := $(if $(filter demo test test-cpus test-unkind test-sanitize soak bench,$(MAKECMDGOALS)),packages,\
+    $(if $(filter 0,$(SETUP)),,check-packages))
 $(foreach f,$(FOLDERS),$(eval $(call folder,$f)))
 # What only has to compile and link: nvcc optimizes kernels all the same.
 build/cuda-check/% build/cuda-model/%: private OPT := -O0
 build/cuda-model/test/%: private OPT := -O1
--include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(TESTS) $(LIBRARY) $(GPUSIM) $(addsuffix .cu,$(PROGRAMS) $(BENCHES)))))
+ALL := $(TESTS) $(LIBRARY) $(GPUSIM) $(addsuffix .cu,$(PROGRAMS) $(BENCHES))
+-include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(ALL))))
 -include $(patsubst %.o,%.d,$(call objects,cpu-model,$(MODEL)))
 
 build/model-gpu/libmodel_gpu.so: $(call objects,cpu-model,$(MODEL)) gpusim/abi/versions.map
@@ -164,7 +167,8 @@ $(MODEL_GPU): build/model-gpu/libmodel_gpu.so
 # The source version, for --version and each run's config.json: CHANGELOG.md's newest, and the commit.
 build/version: FORCE
 	@mkdir -p build
-	@v="$$(sed -n "s/^## \([0-9][0-9.]*\).*/\1/p" CHANGELOG.md | head -1)$$(git describe --always --exclude='*' --dirty=+changes 2>/dev/null | sed 's/.*/ (&)/')"; \
+	@v="$$(sed -n "s/^## \([0-9][0-9.]*\).*/\1/p" CHANGELOG.md | head -1)"; \
+	    v="$$v$$(git describe --always --exclude='*' --dirty=+changes 2>/dev/null | sed 's/.*/ (&)/')"; \
 	    [ "$$v" = "$$(cat $@ 2>/dev/null)" ] || echo "$$v" > $@
 
 # Changes when MPI is installed.
@@ -178,21 +182,21 @@ all: $(PROGRAMS)  ## Build ./train_gpt2 and the other programs for this machine
 $(PROGRAMS): %: build/$(BACKEND)/% FORCE
 	@[ "$$(readlink $@)" = $< ] || ln -sf $< $@
 
-demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train a small GPT-2 on Python's own sources and show what it learned
+demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train a small GPT-2 on Python's own sources
 	@scripts/demo.sh
 
 test: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## Run every test; what cannot run here is skipped by name
 	@$(PYTHON) scripts/run_tests.py $< $(wildcard test/*/test_*.py)
 
 # Everything that queues work on a device, on one that does it as late as it may and on one that does it in any order.
-UNKIND := build/cpu-unkind/tests test/programs/test_train.py test/programs/test_resume.py test/programs/test_generate.py test/programs/test_ranks.py
-test-unkind: $(addprefix build/cpu-unkind/,tests $(PROGRAMS)) | venv  ## Run tests on a CPU that behaves as badly as a GPU may (docs/debugging.md)
+UNKIND := build/cpu-unkind/tests $(patsubst %,test/programs/test_%.py,train resume generate ranks)
+test-unkind: $(addprefix build/cpu-unkind/,tests $(PROGRAMS)) | venv  ## Run tests with late and random streams
 	@echo "work is done as late as it may be:"
 	@CUDA_ORDER=late $(PYTHON) scripts/run_tests.py $(UNKIND)
 	@echo "work is done in a random order:"
 	@CUDA_ORDER=random:1 $(PYTHON) scripts/run_tests.py $(UNKIND)
 
-test-sanitize: build/cpu-asan/tests build/cpu/tests  ## Run tests under ASan + UBSan, and kernel tests in other thread orders
+test-sanitize: build/cpu-asan/tests build/cpu/tests  ## Run tests under ASan + UBSan, kernels in other orders
 	@echo "address and undefined behaviour sanitizers:"
 	@$(PYTHON) scripts/run_tests.py build/cpu-asan/tests
 	@echo "threads in reverse order:"
@@ -200,8 +204,8 @@ test-sanitize: build/cpu-asan/tests build/cpu/tests  ## Run tests under ASan + U
 	@echo "threads in random order:"
 	@SIMT_ORDER=random:1 $(PYTHON) scripts/run_tests.py build/cpu/tests --only runtime/,kernels/
 
-# As CPUs without the newest instructions run them. ISAS: what oneDNN may use at most (DEFAULT: all that there is); CORES: the kernels
-# of an OpenBLAS, where LAPACK is one; VERSIONS: what the compiler may use.
+# As CPUs without the newest instructions run them. ISAS: what oneDNN may use at most (DEFAULT: all that there is);
+# CORES: the kernels of an OpenBLAS, where LAPACK is one; VERSIONS: what the compiler may use.
 ISAS     ?= AVX2 AVX512_CORE AVX512_CORE_BF16 DEFAULT
 CORES    ?= $(shell ldconfig -p | grep -q 'libopenblas' && echo Haswell Zen SkylakeX)
 VERSIONS ?= v2 v3
@@ -216,40 +220,42 @@ test-cpus: build/cpu/tests $(VERSIONS:%=build/cpu-%/tests)  ## Run the C++ tests
 # Damaged files are read under the sanitizers where the CPU's build can be made.
 MINUTES   ?= 30
 SOAK_FUZZ := build/$(if $(filter cpu,$(BACKEND)),cpu-asan,$(BACKEND))/tests
-soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kills, signals, failing file operations, damaged files; a table of tries and failures
+soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kills, signals, damaged files
 	@TEON_BUILD=build/$(BACKEND) $(PYTHON) test/programs/soak.py --minutes $(MINUTES) --fuzz $(SOAK_FUZZ) $(SOAK_FLAGS)
 
-cuda-run-tests: build/cuda-model/tests $(MODEL_GPU) | venv  ## Run what nvcc built on a model of a GPU (CUDA_DEVICE=H200|H100|A100|RTX4090; docs/modelled_gpu.md)
+cuda-run-tests: build/cuda-model/tests $(MODEL_GPU) | venv  ## Run the tests that nvcc built on a modelled GPU
 	@LD_LIBRARY_PATH=build/model-gpu $(PYTHON) scripts/run_tests.py $< $(RUN_FLAGS)
 
-test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in what nvcc built and see that the modelled GPU finds them
+test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in what nvcc built; the modelled GPU must find them
 	@$(PYTHON) test/gpusim/plant_faults.py $<
 
-check-cuda: $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))  ## Compile and link all with nvcc for every architecture; registers, spills and instructions
+CHECK_CUDA := $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))
+check-cuda: $(CHECK_CUDA)  ## Compile and link all with nvcc for every architecture; registers, spills, instructions
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
 	@$(PYTHON) bench/model_gpu.py check build/cuda-check
 
 gpu-check:  ## Build, test, sanitize, train and time on this machine's GPU (25 minutes; PARTS="build tests" for less)
 	@scripts/gpu_check.sh $(PARTS)
 
-test-docs: $(PROGRAMS) build/$(BACKEND)/tests | venv  ## Run the commands of README and docs with tiny sizes; check links and flags
+test-docs: $(PROGRAMS) build/$(BACKEND)/tests | venv  ## Run the commands of README and docs; check links and flags
 	@TEON_BUILD=build/$(BACKEND) $(PYTHON) scripts/run_tests.py test/scripts/test_docs.py
 
 lint:  ## Check the Python code (ruff)
 	@command -v $(RUFF) >/dev/null || { echo "SKIPPED: lint: needs ruff (scripts/setup.sh dev)"; exit 0; }; $(RUFF) check .
 
 # What a rule depends on is known when make reads it, so this stands before.
-TIDIED := $(if $(filter tidy,$(MAKECMDGOALS)),$(if $(shell command -v clang-tidy-16),$(call for_cpu,$(filter %.cpp,$(LIBRARY)))))
+TIDIED := $(if $(filter tidy,$(MAKECMDGOALS)),$(if $(shell command -v clang-tidy-16),$(filter %.cpp,$(LIBRARY))))
 tidy: $(TIDIED:%=build/tidy/%.ok)  ## Check C++ for faults that compilers do not report (clang-tidy 16); slow
 	@echo $(if $(TIDIED),"tidy: clean","SKIPPED: tidy: needs clang-tidy 16 (scripts/setup.sh dev)")
 build/tidy/%.ok: %  .clang-tidy
 	@mkdir -p $(@D)
 	@echo "  tidy  $<"
-	@clang-tidy-16 --quiet $< -- -std=c++20 -Wno-unknown-pragmas $(INCLUDES) -isystem cpu/include $(MPI_INCLUDE) 2>$@.log || { cat $@.log; exit 1; }
+	@clang-tidy-16 --quiet $< -- -std=c++20 -Wno-unknown-pragmas $(INCLUDES) -isystem cpu/include $(MPI_INCLUDE) \
+	    2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
 
-check-seam:  ## Check that backend names stay in runtime/ and includes go one way
-	@scripts/check_seam.sh
+check-seam:  ## Check that backend names stay in runtime/, includes go one way and lines end at column 120
+	@$(PYTHON) scripts/check_layers.py
 
 BENCH_HERE := $(patsubst %,build/$(BACKEND)/%,$(filter-out bench/bench_gpu,$(BENCHES)))
 bench: $(PROGRAMS) $(BENCH_HERE) | venv  ## Measure this machine: each program in bench/, and training beside PyTorch
@@ -259,7 +265,7 @@ bench: $(PROGRAMS) $(BENCH_HERE) | venv  ## Measure this machine: each program i
 	@$(PYTHON) bench/bench_shared.py
 	@$(PYTHON) bench/bench_checkpoint.py
 
-bench-gpu: build/$(BACKEND)/bench/bench_gpu  ## Attention, kernels and steps on the GPU beside PyTorch, into bench/RESULTS.md and measured_gpu.toml (9 minutes)
+bench-gpu: build/$(BACKEND)/bench/bench_gpu  ## Attention, kernels and steps beside PyTorch's (9 minutes)
 	@python3 bench/bench_gpu.py $< --python $$(command -v $(PYTHON))
 
 predict:  ## What a GPU would take for a GPT-2 124M step, counted without one and fitted to published measurements
@@ -285,7 +291,8 @@ FORMATTED     = $(shell git ls-files '*.cu' '*.cpp' '*.h')
 format:  ## Format the sources (clang-format 14)
 	@$(CLANG_FORMAT) -i $(FORMATTED)
 format-check:  ## Fail if a source is not formatted
-	@$(CLANG_FORMAT) --version | grep -q 'version 14\.' || { echo "SKIPPED: format-check: needs clang-format 14"; exit 0; }; \
+	@$(CLANG_FORMAT) --version | grep -q 'version 14\.' || \
+	    { echo "SKIPPED: format-check: needs clang-format 14"; exit 0; }; \
 	    $(CLANG_FORMAT) --dry-run -Werror $(FORMATTED) && echo "format: clean"
 
 build/corpus/manifest.json: scripts/make_corpus.py | $(SETUP_FIRST)
@@ -300,5 +307,6 @@ help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 FORCE:
-.PHONY: FORCE all demo test test-cpus test-unkind test-sanitize soak cuda-run-tests test-faults check-cuda gpu-check check-seam test-docs lint tidy bench bench-gpu predict setup packages check-packages venv \
-        deps-headers format format-check clean help
+.PHONY: FORCE all demo test test-cpus test-unkind test-sanitize soak cuda-run-tests test-faults check-cuda gpu-check \
+        check-seam test-docs lint tidy bench bench-gpu predict setup packages check-packages venv deps-headers format \
+        format-check clean help

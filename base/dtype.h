@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "base/enum_names.h"
 
@@ -18,12 +19,21 @@
 
 namespace teon {
 
-enum class DType : uint8_t { f32, bf16, f16 };
-template <>
-inline constexpr auto kEnumNames<DType> =
-    enum_names<DType>({{DType::f32, "float"}, {DType::bf16, "bf16"}, {DType::f16, "f16"}});
+// The storage types, one row each: value, C++ type, name. What depends on a type either derives from its row or is a
+// switch over DType without a default branch, which does not compile (-Werror=switch) until it has a case for a new
+// row.
+#define TEON_DTYPES(ROW)     \
+    ROW(f32, float, "float") \
+    ROW(bf16, bf16, "bf16")  \
+    ROW(f16, f16, "f16")
 
-constexpr int size_of(DType t) { return t == DType::f32 ? 4 : 2; }
+#define TEON_ROW(value, type, name) value,
+enum class DType : uint8_t { TEON_DTYPES(TEON_ROW) };
+#undef TEON_ROW
+#define TEON_ROW(value, type, name) {DType::value, name},
+template <>
+inline constexpr auto kEnumNames<DType> = enum_names<DType>({TEON_DTYPES(TEON_ROW)});
+#undef TEON_ROW
 
 TEON_HD uint32_t float_bits(float x) {
     uint32_t u;
@@ -91,11 +101,35 @@ struct f16 {
     }
 };
 
+// The value of a storage type; of other types none.
 template <typename T>
-constexpr DType dtype_of = DType::f32;
-template <>
-inline constexpr DType dtype_of<bf16> = DType::bf16;
-template <>
-inline constexpr DType dtype_of<f16> = DType::f16;
+inline constexpr auto dtype_of = nullptr;
+#define TEON_ROW(value, type, name)                      \
+    template <>                                          \
+    inline constexpr auto dtype_of<type> = DType::value; \
+    static_assert(std::is_trivially_copyable_v<type> && std::has_single_bit(sizeof(type)) && sizeof(type) <= 4, name);
+TEON_DTYPES(TEON_ROW)
+#undef TEON_ROW
+
+// Bytes of an element.
+constexpr int size_of(DType t) {
+#define TEON_ROW(value, type, name) sizeof(type),
+    constexpr int bytes[] = {TEON_DTYPES(TEON_ROW)};
+#undef TEON_ROW
+    return bytes[static_cast<int>(t)];
+}
+
+// f(x) with a value x of the type that `dtype` names.
+template <typename F>
+decltype(auto) visit_dtype(DType dtype, F f) {
+    switch (dtype) {
+#define TEON_ROW(value, type, name) \
+    case DType::value:              \
+        return f(type{});
+        TEON_DTYPES(TEON_ROW)
+#undef TEON_ROW
+    }
+    __builtin_unreachable();
+}
 
 }  // namespace teon

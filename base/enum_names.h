@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string_view>
 #include <type_traits>
 
@@ -29,6 +30,14 @@ requires(!std::is_same_v<decltype(kEnumNames<E>), const std::nullptr_t>) constex
     for (const EnumName<E>& row : kEnumNames<E>)
         if (row.value == value) return row.name;
     return "?";
+}
+
+// The value of that name, if there is one.
+template <typename E>
+constexpr std::optional<E> value_named(std::string_view name) {
+    for (const EnumName<E>& row : kEnumNames<E>)
+        if (row.name == name) return row.value;
+    return std::nullopt;
 }
 
 }  // namespace teon

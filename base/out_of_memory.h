@@ -1,11 +1,11 @@
-// What is thrown where memory cannot be had: of the device, or pinned memory of the host.
+// The error of an allocation that fails: of device memory, or of pinned host memory.
 #pragma once
 
 #include "base/check.h"
 
 namespace teon {
 
-// Says how many bytes were wanted and how many there are. Who knows what they were for adds that.
+// The message gives the bytes requested and available; callers add what they were for.
 struct OutOfMemory : Error {
     using Error::Error;
 };

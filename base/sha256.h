@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4): the digests of files that scripts/prepare.py writes, and what ranks prove to each other.
+// SHA-256 (FIPS 180-4): the digests of files that scripts/prepare.py writes, and the proofs that ranks exchange.
 #pragma once
 
 #include <array>

@@ -27,4 +27,13 @@ std::string duration_text(double seconds) {
     return fmt::format("{}s", s);
 }
 
+std::vector<std::string> split(const std::string& text) {
+    std::vector<std::string> parts;
+    size_t begin = 0;
+    for (size_t comma; (comma = text.find(',', begin)) != std::string::npos; begin = comma + 1)
+        parts.push_back(text.substr(begin, comma - begin));
+    parts.push_back(text.substr(begin));
+    return parts;
+}
+
 }  // namespace teon

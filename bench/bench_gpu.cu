@@ -1,6 +1,6 @@
-// Measures this program's side of `make bench-gpu` (bench/bench_gpu.py puts it beside PyTorch's) and prints one JSON
-// object per line. Every operation comes with its counted FLOPs and the bytes that it cannot avoid to move; where there
-// is no GPU, "ms" is null and nothing runs.
+// Measures this engine for `make bench-gpu` (bench/bench_gpu.py compares it with PyTorch) and prints one JSON object
+// per line. Every operation has its counted FLOPs and the minimum of bytes that it must move. Without a GPU nothing
+// runs, and "ms" is null.
 //
 //   bench_gpu                      attention at several T and HS, each kernel of a GPT-2 124M step, copy bandwidth
 //   bench_gpu train T gemm|flash   median milliseconds of a GPT-2 124M training step of 65536 tokens
@@ -13,6 +13,13 @@
 
 #include "base/integer.h"
 #include "bench/training_step.h"
+#include "kernels/adamw.h"
+#include "kernels/attention.h"
+#include "kernels/attention_flash.h"
+#include "kernels/classifier.h"
+#include "kernels/fill.h"
+#include "kernels/gelu.h"
+#include "kernels/layernorm.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 
@@ -22,12 +29,12 @@ namespace {
 
 using T = bf16;
 
-// Where all tensors of one operation after the other lie: normal numbers of standard deviation 1, so that no product is
-// of zeros. Empty without a GPU.
+// Memory for the tensors of one operation at a time, filled with normal numbers of standard deviation 1, because
+// products of zeros run faster. Empty without a GPU.
 class Memory {
 public:
-    Memory(bool there, int64_t bytes, const Stream& stream) : there_(there) {
-        if (!there) return;
+    Memory(bool gpu, int64_t bytes, const Stream& stream) : gpu_(gpu) {
+        if (!gpu) return;
         memory_ = Buffer<std::byte>(bytes);
         constexpr int kRows = 1024, kCols = 4096;
         Buffer<float> normal(kRows * kCols);
@@ -41,15 +48,15 @@ public:
     void reset() { used_ = 0; }
     template <typename E>
     E* take(int64_t n) {
-        const int64_t bytes = static_cast<int64_t>(Arena::aligned(static_cast<size_t>(n) * sizeof(E)));
-        if (!there_) return nullptr;
+        const int64_t bytes = aligned(n * int64_t{sizeof(E)});
+        if (!gpu_) return nullptr;
         CHECK(used_ + bytes <= memory_.size(), "bench_gpu: an operation needs more than {} bytes", memory_.size());
         used_ += bytes;
         return reinterpret_cast<E*>(memory_.data() + used_ - bytes);
     }
 
 private:
-    bool there_;
+    bool gpu_;
     Buffer<std::byte> memory_;
     int64_t used_ = 0;
 };
@@ -61,7 +68,7 @@ struct Bench {
 
     Bench() { context.linalg.search_algorithms({}, nullptr); }
 
-    // Median over 7 of the mean of 5 runs in a row, after 2 for warming up, in milliseconds; null without a GPU.
+    // Milliseconds per run: the median of 7 means of 5 consecutive runs, after 2 warm-up runs; null without a GPU.
     std::string measure(const std::function<void()>& run) {
         if (!gpu) return "null";
         std::vector<double> ms;
@@ -87,7 +94,7 @@ struct Bench {
     }
 };
 
-// Multiplications and additions of what the causal mask leaves: two products forward, five backward.
+// FLOPs below the causal mask: two products forward, five backward.
 double attention_flops(const AttentionShape& s, int products) {
     return products * 2.0 * s.B * s.NH * s.HS * (0.5 * s.T * (s.T + 1.0));
 }
@@ -144,8 +151,8 @@ void attention(Bench& b) {
     }
 }
 
-// What `g` says, with operands of its own: A and B of type T, C of type Output. A sum of type T is of the product and
-// an addend, one of float goes on from C.
+// Measures the product `g` with new operands: A and B of type T, C of type Output. With beta, a result of type T adds
+// an addend, and a float result accumulates into C.
 template <typename Output>
 void product(Bench& b, const std::string& name, int count, double bytes, Gemm g) {
     const int64_t M = g.M, N = g.N, K = g.K;
@@ -159,9 +166,9 @@ void product(Bench& b, const std::string& name, int count, double bytes, Gemm g)
     b.kernel(name.c_str(), count, 2.0 * g.M * g.N * g.K, bytes, [&] { b.context.linalg.gemm(g); });
 }
 
-// y (N, out) = x (N, in) W^T + bias (+ residual): forward, gradient of x, gradient of W (float, +=), and where nobody
-// else sums it, of the bias. fused, what --gelu-fusion has instead: gelu ends the forward pass, and leaves the bias's
-// gradient to W's; dgelu ends the gradient of x.
+// y (N, out) = x (N, in) W^T + bias (+ residual): forward, the gradient of x, the gradient of W (float, +=), and with
+// bias_grad that of the bias. fused is the variant of --gelu-fusion: gelu is an epilogue of the forward product, and
+// the product for W then computes the bias gradient; dgelu is an epilogue of the gradient of x.
 struct LinearBench {
     std::string name;
     int count, N, out, in;
@@ -189,8 +196,8 @@ void linear(Bench& b, const LinearBench& l) {
     }
 }
 
-// A GPT-2 124M step of one micro-batch of 64 x 1024 tokens, kernel by kernel. Names are those of model_gpu.toml, or what
-// several rows there begin with.
+// The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens. A name is that of a row of model_gpu.toml,
+// or the common beginning of several rows.
 void step_kernels(Bench& b) {
     const DecoderConfig c = gpt2_config("small");
     const int L = c.L, C = c.C, F = c.Fp(), Vp = c.Vp(), V = c.V, length = 1024, B = 64, N = B * length, chunk = 8192;
@@ -228,8 +235,9 @@ void step_kernels(Bench& b) {
     {
         T *out = rows(), *x = rows(), *weight = m.take<T>(C), *bias = m.take<T>(C);
         float *mean = m.take<float>(N), *rstd = m.take<float>(N);
-        b.kernel("norm forward", 2 * L + 1, 0, 2 * NC,
-                 [&] { layernorm_forward(out, mean, rstd, x, weight, bias, N, C, 1e-5f, stream); });
+        b.kernel("norm forward", 2 * L + 1, 0, 2 * NC, [&] {
+            layernorm_forward(out, mean, rstd, static_cast<const T*>(nullptr), x, weight, bias, N, C, 1e-5f, stream);
+        });
     }
     {
         T *dx = rows(), *dout = rows(), *x = rows(), *weight = m.take<T>(C);
@@ -245,7 +253,7 @@ void step_kernels(Bench& b) {
         b.kernel("GELU forward", L, 0, 4.0 * N * F, [&] { gelu_forward(y, x, int64_t{N} * F, stream); });
         y = m.take<T>(int64_t{N} * F), x = m.take<T>(int64_t{N} * F);
         float* db = m.take<float>(F);
-        void* scratch = m.take<std::byte>(static_cast<int64_t>(activation_backward_scratch_bytes(N, F)));
+        void* scratch = m.take<std::byte>(static_cast<int64_t>(gelu_backward_scratch_bytes(N, F)));
         b.kernel("GELU backward", L, 0, 6.0 * N * F, [&] { gelu_backward(y, db, scratch, x, y, N, F, true, stream); });
     }
     {
@@ -281,7 +289,7 @@ void step_kernels(Bench& b) {
     b.kernel("copy", 0, 0, 2.0 * static_cast<double>(n), [&] { copy_bytes(to, from, static_cast<size_t>(n), stream); });
 }
 
-// Micro-batches of 16384 tokens, 65536 a step, AdamW and clipping; the token stream is random.
+// Micro-batches of 16384 random tokens, 65536 tokens per step, AdamW and clipping.
 void train(int length, AttentionKind attention) {
     DecoderConfig c = gpt2_config("small");
     c.max_T = length;

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Attention, every kernel of a GPT-2 124M step and whole steps on this machine's GPU, beside PyTorch:  make bench-gpu
+"""Measures attention, every kernel of a GPT-2 124M step and whole steps on this machine's GPU, and PyTorch:  make
+bench-gpu
 
-Each kernel's time stands beside what model_gpu.py predicts for it, with the prediction's range; those more than 20% off
-are named.
+The table has each kernel's time, model_gpu.py's prediction and its range, and names kernels that are more than 20% off.
 
-Runs the program (build/cuda/bench/bench_gpu) and scripts/bench_torch.py in turn, each started anew up to three times
-within the time given, and takes medians over the starts. Prints the tables and, where there is a GPU, appends them to
-bench/RESULTS.md and, of a GPU that model_gpu.toml has, what was measured to bench/measured_gpu.toml, to which
-predictions are fitted. Without one it prints what every kernel has to compute and to move, with the limit that an H200
-sets to it, and "not run" for the rest.
+Runs the program (build/cuda/bench/bench_gpu) and scripts/bench_torch.py in turn, up to three times within the time
+limit, and prints medians. On a GPU it appends the tables to bench/RESULTS.md and, if model_gpu.toml has this GPU, the
+measurements to bench/measured_gpu.toml, to which predictions are fitted. Without a GPU it prints the FLOPs and bytes of
+every kernel with an H200's limit, and "not run" for the rest.
 """
 
 import argparse
@@ -38,7 +37,7 @@ class Deadline:
         return self.end - time.monotonic()
 
     def run(self, *command):
-        """The JSON objects that a program prints; none if it fails, is not there or would end too late."""
+        """The JSON objects that a program prints; none if it fails, does not exist or would end too late."""
         if self.left() < 20:
             return []
         try:
@@ -85,8 +84,8 @@ FUSED = ("MLP up forward, GELU", "MLP up dW, bias gradient", "MLP down dX, GELU"
 
 
 class Prediction:
-    """What model_gpu.py has for the kernels of a step, on the machine of model_gpu.toml that the device's name has,
-    else on an H200."""
+    """model_gpu.py's predictions for the kernels of a step, on the machine of model_gpu.toml whose name is in the
+    device's name, otherwise on an H200."""
 
     def __init__(self, device):
         table, counts, self.fitted = model_gpu.load()
@@ -104,7 +103,7 @@ class Prediction:
 
 
 def median_ms(rows):
-    """Of the starts of each kernel that ran, by name."""
+    """(rows, median ms) of each kernel by name, over all starts."""
     kernels = collections.OrderedDict()
     for row in rows:
         kernels.setdefault(row["name"], []).append(row)
@@ -127,9 +126,9 @@ def measured_points(kernels, ours, prediction, date):
 
 
 def kernel_table(rows, limits, prediction):
-    """Each kernel of one micro-batch of 64 x 1024 tokens: its share, its distance to what the machine allows and to
-    what was predicted; and the names of those that are more than 20% off. Those of --gelu-fusion, which is off by
-    default, have no share."""
+    """Each kernel of one micro-batch of 64 x 1024 tokens: its share and its distance to the machine's limit and to the
+    prediction, and the names of those that are more than 20% off. Kernels of --gelu-fusion, which is off by default,
+    have no share."""
     off = []
     kernels, medians = median_ms(rows)
     total = sum(medians[name] * kernels[name][0]["count"] for name in medians if name not in FUSED) or None
@@ -148,8 +147,7 @@ def kernel_table(rows, limits, prediction):
                       f"{1000 * limit:.0f}", f"{us:.0f} ({low:.0f} to {high:.0f})" if us else "-"]
                      + ([f"{1000 * ms:.0f}", f"{100 * limit / ms:.0f}%",
                          "--gelu-fusion" if name in FUSED else f"{100 * ms * row['count'] / total:.1f}%"]
-                        if ms
-                        else ["not run"] * 3))
+                        if ms else ["not run"] * 3))
     text = table(["kernel", "times", "GFLOP", "MB", "bound by", f"limit, us, {limits['name']}",
                   f"predicted, us, {prediction.machine}", "us", "of the limit", "share of all"], lines)
     return text + (f"\nMore than 20% off the prediction (measured / predicted): {', '.join(off)}\n" if off else "")
@@ -171,10 +169,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="build/<backend>/bench/bench_gpu")
     parser.add_argument("--python", default=sys.executable, help="interpreter with PyTorch (default: this one)")
-    parser.add_argument("--seconds", type=float, default=500, help="start nothing that would end later (default 500)")
+    parser.add_argument("--seconds", type=float, default=500, help="time limit (default 500)")
     args = parser.parse_args()
     deadline = Deadline(args.seconds)
-    twin = [args.python, ROOT / "scripts" / "bench_torch.py"]
+    pytorch = [args.python, ROOT / "scripts" / "bench_torch.py"]
     attention, kernels, ours, torchs, device = [], [], [], [], None
     for start in range(STARTS):
         rows = deadline.run(args.program)
@@ -185,12 +183,12 @@ def main():
         kernels += [r for r in rows if r["kind"] == "kernel"]
         if not device["gpu"]:
             break
-        attention += deadline.run(*twin, "--attention")
+        attention += deadline.run(*pytorch, "--attention")
         for T in (1024, 8192):
             for kind in ("gemm", "flash"):
                 ours += [r for r in deadline.run(args.program, "train", T, kind) if r["kind"] == "train"]
             torchs += [{**r, "T": T}
-                       for r in deadline.run(*twin, "--seq-len", T, "--batch", 16384 // T, "--micro-steps", 4)]
+                       for r in deadline.run(*pytorch, "--seq-len", T, "--batch", 16384 // T, "--micro-steps", 4)]
         print(f"start {start + 1} of {STARTS} done, {deadline.left():.0f} s left", file=sys.stderr)
 
     limits, prediction, today = H200, Prediction(device["name"]), datetime.date.today()

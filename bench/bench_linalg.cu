@@ -1,5 +1,5 @@
-// GEMM throughput of this machine's backend at the shapes of a small GPT-2 (C = 256, 8 sequences of 256 tokens), of
-// Newton-Schulz iterations and of a GPT-2 124M output layer. Prints one line per shape: best and median of the runs.
+// Measures the GEMM throughput of this machine's backend at the shapes of a small GPT-2 (C = 256, 8 sequences of 256
+// tokens), of Newton-Schulz iterations and of a GPT-2 124M output layer. Prints median and best run of each shape.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Tokens per second that one core turns from shards (in the page cache) into batches, and what a consumer that takes a
-// millisecond per batch waits for the thread that does so. `make bench` runs it.
+// Measures the tokens per second that one core converts from shards (in the page cache) to batches, and the time that a
+// consumer of one batch per millisecond waits for the loader's thread. `make bench` runs it.
 #include <time.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 constexpr int V = 50257, DELIMITER = V - 1, T = 1024, SHARDS = 4;
 constexpr int64_t TOKENS_PER_SHARD = 8 << 20;
 
-// Text-like: frequencies about as 1 / rank, a document every 500 tokens.
+// Frequencies like those of text, about 1 / rank, with a document every 500 tokens.
 std::vector<uint32_t> text_like(int64_t n, std::mt19937_64& random) {
     std::vector<uint32_t> tokens(n);
     for (uint32_t& token : tokens) {
@@ -30,7 +30,7 @@ std::vector<uint32_t> text_like(int64_t n, std::mt19937_64& random) {
     return tokens;
 }
 
-// Time of this thread alone, so that what else the machine does is not counted.
+// Time of this thread alone, which excludes other work on the machine.
 double cpu_seconds() {
     timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -54,7 +54,7 @@ double throughput(const std::vector<ShardInfo>& shards, LoaderOptions options) {
     return best;
 }
 
-// Share of its time that a consumer of one batch per millisecond waits.
+// The share of its time for which a consumer of one batch per millisecond waits.
 double waiting(const std::vector<ShardInfo>& shards, const LoaderOptions& options) {
     Loader loader(shards, options);
     Stream stream;

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Step time with Muon and with Teon over step time with AdamW:  python3 bench/bench_optimizers.py
+"""Measures the step time of Muon and Teon relative to AdamW:  python3 bench/bench_optimizers.py
 
-The demo's model (and, on a GPU, GPT-2 124M in bf16 with 524288 tokens a step) on random tokens. The three optimizers
-take turns, each started anew --repeats times; a start's figure is its median step after the first quarter. The ratio is
-the median over neighbouring starts, which other work on the machine disturbs least; in brackets its least and largest.
+The demo's model (on a GPU also GPT-2 124M in bf16 with 524288 tokens per step) on random tokens. The three optimizers
+are started in turn, --repeats times each; the figure of a start is its median step without the first quarter. The ratio
+is the median over consecutive starts, which other work on the machine disturbs least, with its smallest and largest
+value in brackets.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-// Orthogonalization alone: five steps on batches of Gaussian matrices, per method and form, with the error against
-// float64 and the predicted FLOPs beside the measured time. On the host a tenth of each batch, in float.
+// Measures orthogonalization alone: five steps on batches of Gaussian matrices, per method and form, with the error
+// against float64 and the predicted FLOPs. On the host a tenth of each batch, in float.
 //   make bench, or build/cpu/bench/bench_ortho [LARGEST_SIDE]   (default 1280 on the host: 2048 takes minutes)
 #include <fmt/core.h>
 
@@ -115,18 +115,8 @@ Result measure(const Shape& s, const OrthoMethod& method, const std::vector<doub
 
 void report(const Shape& s, const OrthoMethod& method, const std::vector<double>& x,
             const std::vector<double>& expected, Context& context) {
-    Result r{};
-    switch (method.dtype) {
-        case DType::f32:
-            r = measure<float>(s, method, x, expected, context);
-            break;
-        case DType::bf16:
-            r = measure<bf16>(s, method, x, expected, context);
-            break;
-        case DType::f16:
-            r = measure<f16>(s, method, x, expected, context);
-            break;
-    }
+    const Result r =
+        visit_dtype(method.dtype, [&]<typename T>(T) { return measure<T>(s, method, x, expected, context); });
     const double gflop = s.batch * ortho_flops(method, s.rows, s.cols) * 1e-9;
     fmt::print("{:>4} x {:>4} x {:<5} {:<6} {:<14} {:<9} {:>10.2f} {:>10.1f} {:>10.1f}  {}\n", s.batch, s.rows, s.cols,
                name_of(method.dtype), name_of(method.ortho), method.ortho == Ortho::svd ? "-" : name_of(method.form),

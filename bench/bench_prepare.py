@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Speed of scripts/prepare.py against plain single-process tiktoken.
+"""Compares the speed of scripts/prepare.py with plain tiktoken in one process.
 
     python bench/bench_prepare.py [--text FILE.jsonl] [--bpe-dir FOLDER] [--megabytes 100] [--workers 1,2]
 
-Plain is a loop over texts already in memory that calls tiktoken's encode_ordinary and keeps a uint16 array of each.
-Prepare reads parquet, tokenizes, writes shards and hashes them; its time is that of the whole command less that of the
-same command on one document, which is what starting costs. Plain and prepare are interleaved; figures are medians. One
-line of JSON per number of workers: tokens/s, tokens/s per worker over plain (target 0.9), the same per second of
-processor time, which other work on the machine does not distort, and the peak memory of a process.
+Plain is a loop over texts in memory that calls tiktoken's encode_ordinary and keeps a uint16 array of each. Prepare
+reads parquet, tokenizes, writes shards and hashes them; its time is that of the whole command minus that of the same
+command on one document, the cost of starting. Plain and prepare alternate; figures are medians. Prints one line of JSON
+per number of workers: tokens/s, tokens/s per worker relative to plain (target 0.9), the same per second of processor
+time, which other work on the machine does not distort, and the peak memory of a process.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def cpu_seconds(who):
 
 
 def plain(encoding, texts):
-    """(seconds, processor seconds, tokens with one delimiter a document)."""
+    """(seconds, processor seconds, tokens with one delimiter per document)."""
     began, cpu = time.perf_counter(), cpu_seconds(resource.RUSAGE_SELF)
     arrays = [np.array([encoding.eot_token, *encoding.encode_ordinary(text)], np.uint16) for text in texts]
     seconds, cpu = time.perf_counter() - began, cpu_seconds(resource.RUSAGE_SELF) - cpu
@@ -61,13 +61,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", default=os.path.join(DATA, "english", "english_train.jsonl"))
     parser.add_argument("--bpe-dir", default=os.path.join(DATA, "gpt2_bpe"))
-    parser.add_argument("--megabytes", type=float, default=100, help="text to tokenize, repeated from FILE (100)")
-    parser.add_argument("--workers", default="1,2", help="numbers of workers, comma-separated (1,2)")
+    parser.add_argument("--megabytes", type=float, default=100,
+                        help="text to tokenize, repeated from FILE (default 100)")
+    parser.add_argument("--workers", default="1,2", help="numbers of workers, comma-separated (default 1,2)")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     for path in (options.text, options.bpe_dir):
         if not os.path.exists(path):
-            print(f"SKIPPED bench_prepare: {path} is not there (--text, --bpe-dir)")
+            print(f"SKIPPED bench_prepare: {path} does not exist (--text, --bpe-dir)")
             return
 
     with open(options.text, encoding="utf-8") as file:

@@ -1,7 +1,7 @@
-// How a training step spends its time on this machine, in this process:  build/cpu/bench/bench_train
+// Profiles a training step on this machine:  build/cpu/bench/bench_train
 // GPT-2 with 256 channels, 4 layers, 8 sequences of 256 tokens, vocabulary 256 (bench/bench_train.py compares its
-// tokens/s with PyTorch's), float and bf16. Prints the share of the step inside matrix products, what they reach, and
-// what is outside of them by kernel.
+// tokens/s with PyTorch's), float and bf16. Prints the share and the rate of matrix products, and the other time by
+// kernel.
 #include <map>
 
 #include "bench/training_step.h"
@@ -13,7 +13,7 @@ using namespace teon;
 
 namespace {
 
-// The kernel of a row, whatever it is instantiated for.
+// The name of a row's kernel without template arguments.
 std::string family(const std::string& name) { return name.substr(0, name.find('<')); }
 
 void report(const DecoderConfig& c, DType dtype) {

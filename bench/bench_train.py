@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Tokens/s of ./train_gpt2 on the CPU beside PyTorch on the same cores, interleaved:  python3 bench/bench_train.py
+"""Compares tokens/s of ./train_gpt2 and PyTorch on the same CPU cores:  python3 bench/bench_train.py
 
-Two GPT-2s (3M: C=256 L=4 T=256, 8 sequences a step; 10M: C=384 L=6 T=512, 4 sequences), vocabulary 256, AdamW,
-gradient clipping, random tokens; in float and bf16, beside PyTorch eager in float, with bf16 autocast, and both
-compiled where torch.compile works. Each is started --repeats times in turn; a figure is the median step after the
-warm-up, a ratio the median over the rounds. "cpu" is processor time per step, of all threads, which tells more than
-the clock where other programs run too (PyTorch's without its start, ours with it). PyTorch is used where an
-interpreter has it: --python, this one, or python3 (scripts/requirements-dev.txt).
+Two GPT-2s (3M: C=256 L=4 T=256, 8 sequences per step; 10M: C=384 L=6 T=512, 4 sequences), vocabulary 256, AdamW,
+gradient clipping, random tokens; in float and bf16. PyTorch runs eager in float, with bf16 autocast, and both compiled
+if torch.compile works. All are started in turn, --repeats times; a figure is the median step after the warm-up, a ratio
+the median over the rounds. "cpu" is the processor time per step of all threads, which other programs on the machine
+distort less than the clock (ours includes the start, PyTorch's does not). PyTorch is that of --python, this
+interpreter, or python3 (scripts/requirements-dev.txt).
 """
 
 import argparse
@@ -71,7 +71,7 @@ def main():
     parser.add_argument("--steps", type=int, default=24, help="per start (default 24)")
     parser.add_argument("--repeats", type=int, default=3, help="starts of each program (default 3)")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="(default: both)")
-    parser.add_argument("--python", help="interpreter with PyTorch (default: this one or python3, whichever has it)")
+    parser.add_argument("--python", help="interpreter with PyTorch (default: this one or python3)")
     args = parser.parse_args()
     python = find_torch(args.python)
     if not python:

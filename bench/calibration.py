@@ -1,9 +1,9 @@
-"""Published and own measurements beside what gpu_rules.py gives for them, and the rates that fit them best.
+"""Compares measurements with the predictions of gpu_rules.py, and fits the rates to them.
 
-measured_gpu.toml holds the points: steps of training programs, attention kernels, and what `make bench-gpu` adds. Four
-figures are fitted, by least squares of log(predicted / measured): the rate of a library's products on each
-architecture, the K at which it is half of that, and how much of what a kernel does at the same time adds to its time. A
-range is a prediction times and over exp(2 s), s the standard deviation of the logs of its kind of point.
+measured_gpu.toml has the points: steps of training programs, attention kernels, and the points of `make bench-gpu`.
+Four figures are fitted, by least squares of log(predicted / measured): the rate of a library's products on each
+architecture, the K at which it is half of that, and the share of overlapped work that adds to a kernel's time. A range
+is a prediction divided and multiplied by exp(2 s), where s is the standard deviation of the logs of its kind of point.
 """
 import collections
 import functools
@@ -17,15 +17,15 @@ import gpu_rules
 
 POINTS = pathlib.Path(__file__).resolve().parent / "measured_gpu.toml"
 OURS = "teon.cu"
-FIGURES = {"step": "tokens_per_s", "attention": "tflops", "kernel": "us"}  # of each kind of point
-# kind: step, attention or kernel; measured and predicted in its unit; fits: whether the rates are fitted to it.
+FIGURES = {"step": "tokens_per_s", "attention": "tflops", "kernel": "us"}  # the measured quantity by kind of point
+# kind: step, attention or kernel; measured and predicted are in `unit`; fits: whether the rates are fitted to it.
 Checked = collections.namedtuple("Checked", "kind program gpu what unit measured predicted fits source")
 Fit = collections.namedtuple("Fit", "rates half_k overlap spread checked")
 
 
 def load(path=POINTS):
-    """The points; of our own the newest of each GPU and kernel, as older ones timed other code. Ends the program where
-    a figure is not above 0."""
+    """The points; of our own only the newest of each GPU and kernel, since older ones measured other code. Exits if a
+    figure is not above 0."""
     points = tomllib.loads(path.read_text(encoding="utf-8"))
     for kind, figure in FIGURES.items():
         newest = {}
@@ -40,7 +40,7 @@ def load(path=POINTS):
 
 
 def append(points, path=POINTS):
-    """Adds [(kind, {key: string or number})] to the end of the file."""
+    """Appends [(kind, {key: string or number})] to the file."""
     text = "".join(f"\n[[{kind}]]\n" + "".join(
         f"{key} = " + (json.dumps(value) if isinstance(value, str) else f"{value:.6g}") + "\n"
         for key, value in point.items()) for kind, point in points)
@@ -60,13 +60,14 @@ def published(points, program, gpu, which, T, HS, causal=True):
 
 
 def backward_of(forward, both):
-    """TFLOP/s of 5 products where 2 run at `forward` and all 7 together at `both`."""
+    """TFLOP/s of the 5 backward products, if the 2 forward ones run at `forward` and all 7 together at `both`."""
     return 2.5 / (3.5 / both - 1 / forward)
 
 
 def attention_rates(points, program, gpu, T, HS):
-    """(forward, backward) TFLOP/s of causal attention. Where only both together are published, that rate is taken for
-    each; where the backward pass is published only without a mask, FlashAttention-2's loss by the mask is taken off."""
+    """(forward, backward) TFLOP/s of causal attention. If only the rate of both together is published, it applies to
+    each. If the backward pass is published only without a mask, it is reduced by FlashAttention-2's loss from the
+    mask."""
     if both := published(points, program, gpu, "both", T, HS):
         return both, both
     reference = functools.partial(published, points, "FlashAttention-2", gpu, T=T, HS=HS)
@@ -77,8 +78,8 @@ def attention_rates(points, program, gpu, T, HS):
 
 
 def ours_at(table, counts, gpu, which, T, HS):
-    """(TFLOP/s that the rules give for our own kernels at the papers' shape, 16384 tokens of 2048 channels; whether
-    they do as many products as FlashAttention-2's: our two passes do 7 for its 5)."""
+    """(predicted TFLOP/s of our kernels at the papers' shape, 16384 tokens of 2048 channels; whether they compute as
+    many products as FlashAttention-2: our two passes compute 7 instead of 5)."""
     shape = {**table["shape"], "B": 16384 // T, "T": T, "C": 2048, "NH": 2048 // HS, "HS": HS}
     rows = [row for row in gpu_rules.predict({**table, "linear": []}, counts, gpu, shape=shape)
             if row.name.startswith("attention") and row.times]
@@ -98,7 +99,7 @@ def program_of(table, points, name):
 
 
 def step_shape(table, points, point):
-    """A step point's numbers, with the rates of its attention as FORWARD and BACKWARD."""
+    """The shape of a step point, with the rates of its attention as FORWARD and BACKWARD."""
     shape = {**table["shape"], **points["model"][point["model"]], **{k: point[k] for k in ("B", "T", "S", "W")}}
     shape.update(points["program"].get(point["program"], {}).get("shape", {}))
     if "attention" in point:
@@ -108,7 +109,7 @@ def step_shape(table, points, point):
 
 
 def check(table, counts, points):
-    """Every point with the rules applied to it. Ends the program at a GPU that the table lacks."""
+    """Every point with its prediction. Exits if the table lacks a GPU."""
     for kind in FIGURES:
         for i, point in enumerate(points[kind]):
             if point["gpu"] not in table["machine"]:
@@ -165,8 +166,8 @@ def solve(matrix, right):
 
 
 def least_squares(errors, values, limits, steps=20):
-    """Where the sum of squares of errors(values) is least within limits, by Gauss and Newton: a value at its limit that
-    wants to leave stays out of a step, and a step that gains nothing is halved. Values are of the order of 1."""
+    """Minimizes the sum of squares of errors(values) within limits by Gauss-Newton: a value at its limit that would
+    leave it is excluded from a step, and a step without a gain is halved. Values must be of the order of 1."""
     at = errors(values)
     for _ in range(steps):
         shifted = [errors([*values[:i], value + 1e-4, *values[i + 1:]]) for i, value in enumerate(values)]
@@ -193,15 +194,15 @@ def least_squares(errors, values, limits, steps=20):
 
 
 def spread(checked, kind, parameters):
-    """Standard deviation of the logs of a kind of points that `parameters` figures were fitted to."""
+    """Standard deviation of the logs of a kind of points, to which `parameters` figures were fitted."""
     errors = [error(point) for point in checked if point.kind == kind and point.fits]
     return math.sqrt(sum(e * e for e in errors) / max(1, len(errors) - parameters)) if errors else math.inf
 
 
 def fit(table, counts, points):
-    """The rates, none above its data sheet's, the points at them, and the spread of steps and of attention."""
+    """The Fit: rates, at most those of the data sheets, the points checked with them, and the spread of steps and of
+    attention."""
     architectures = sorted({m["architecture"] for m in table["machine"].values()})
-
     peaks = [max(m["peak"] for m in table["machine"].values() if m["architecture"] == name) for name in architectures]
 
     def at(values):
@@ -219,6 +220,6 @@ def fit(table, counts, points):
 
 
 def interval(fitted, predicted, kind="step"):
-    """(low, high) that a prediction of this kind of point stands for."""
+    """The range (low, high) of a prediction for this kind of point."""
     factor = math.exp(2 * fitted.spread[kind])
     return predicted / factor, predicted * factor

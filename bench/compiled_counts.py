@@ -1,7 +1,7 @@
-"""What compiled kernels of bench/model_gpu.toml hold: instructions and bytes accessed per element, read from SASS.
+"""Counts instructions and bytes accessed per element in the compiled kernels of bench/model_gpu.toml, from SASS.
 
-cuobjdump reads it: that of the CUDA toolkit, or of the triton that PyTorch brings to this Python or to TRITON_PYTHON.
-Only loops that each thread or warp runs through are counted; what comes before and after them is not.
+Uses cuobjdump of the CUDA toolkit, or of the triton package that PyTorch installs for this Python or TRITON_PYTHON.
+Only the loops of each thread or warp are counted, not the code before and after them.
 """
 import os
 import pathlib
@@ -12,11 +12,12 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 TABLE, COUNTS = HERE / "model_gpu.toml", HERE / "model_gpu_counts.json"
-GROWTH = 1.05  # of a count, that is let pass
+GROWTH = 1.05  # permitted growth of a count
 
 
 def find_tool(name="cuobjdump"):
-    """A program of the CUDA toolkit: on the PATH, beside nvcc, or in triton's package; None if there is none."""
+    """The path of a program of the CUDA toolkit: on the PATH, beside nvcc, or in triton's package; None if not
+    found."""
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     places = [shutil.which(name), os.path.join(os.path.dirname(os.path.realpath(nvcc)), name)]
     for python in (sys.executable, os.environ.get("TRITON_PYTHON", sys.executable)):
@@ -27,7 +28,7 @@ def find_tool(name="cuobjdump"):
 
 
 def short(demangled):
-    """flash_attention_forward_kernel<64> for void teon::(anonymous namespace)::flash_attention_...<64>(bf16*, ...)."""
+    """Shortens void teon::(anonymous namespace)::flash_attention_...<64>(bf16*, ...) to flash_attention_...<64>."""
     text = re.sub(r"\(anonymous namespace\)::|\bteon::|^void ", "", demangled.strip())
     depth = 0
     for i, letter in enumerate(text):
@@ -53,7 +54,7 @@ def disassemble(tool, path, architecture):
 
 
 def innermost_loops(code):
-    """The bodies of loops that hold no other loop: from the target of a backward branch to the branch."""
+    """The bodies of loops without inner loops: from the target of a backward branch to the branch."""
     ends = [(int(match[1], 16), address) for address, text in code
             if (match := re.match(r"BRA\b.*?(0x[0-9a-f]+)$", text)) and int(match[1], 16) < address]
     inner = [(a, b) for a, b in ends if not any((c, d) != (a, b) and a <= c and d <= b for c, d in ends)]
@@ -61,7 +62,7 @@ def innermost_loops(code):
 
 
 def width(text):
-    """Bytes that a global load or store moves for one thread."""
+    """Bytes of a global load or store by one thread."""
     name = text.split()[0]
     if not name.startswith(("LDG.", "STG.", "LDGSTS", "LD.E", "ST.E")):
         return 0
@@ -93,7 +94,7 @@ def compiled(table):
 
 
 def count_all(table, build, tool):
-    """{kernel: {architecture: [instructions, bytes accessed]}} of those whose object files are there."""
+    """{kernel: {architecture: [instructions, bytes accessed]}} of the kernels with object files."""
     counts, cache = {}, {}
     for kernel in compiled(table):
         path = pathlib.Path(build) / (kernel["file"] + ".o")

@@ -1,10 +1,10 @@
-"""What a GPU takes for the products and kernels of a table such as model_gpu.toml: counts and rates in, seconds out.
+"""Predicts the seconds of the products and kernels of a table such as model_gpu.toml from counts and rates.
 
 A product takes its FLOPs at the library's rate for its K (half of the full rate at K = m["half_k"]), over the share of
-the multiprocessors that its last wave of 128 x 128 tiles keeps busy (unless a search for algorithms splits long sums
-where tiles are few), or its operands' bytes where they take longer; then what its epilogue reads or writes beside: the
-output that it adds to, the residual stream, GELU's input. A kernel takes the longest of memory, instructions and tensor
-cores and the share m["overlap"] of the others. Every launch costs its time.
+the multiprocessors that its last wave of 128 x 128 tiles keeps busy (a search for algorithms splits long sums and
+avoids this), or the time of its operands' bytes if that is longer; and the time of the further bytes of its epilogue:
+the output that it adds to, the residual stream, GELU's input. A kernel takes the longest of memory, instructions and
+tensor cores, and the share m["overlap"] of the others. Every launch adds a constant time.
 """
 import collections
 import functools
@@ -18,12 +18,12 @@ def compiled(formula):
 
 
 def evaluate(formula, shape):
-    """A formula of a table (ours, not a user's) over a shape's numbers, with N = B*T."""
+    """The value of a formula of our table (never a user's) for a shape, with N = B*T."""
     return eval(compiled(formula), {"__builtins__": {}, "min": min, "N": shape["B"] * shape["T"], **shape})
 
 
 def one_pass(shape, m):
-    """Whether attention's backward pass is one pass: flash_attention_one_pass_heads() in kernels/ops.h."""
+    """Whether attention's backward pass is one pass: flash_attention_one_pass_heads() in kernels/attention_flash.h."""
     heads = shape["B"] * shape["NH"]
     return shape["T"] >= 1024 and shape["HS"] == 64 and 8 * heads >= 7 * rounds(heads, m) * m["multiprocessors"]
 
@@ -33,25 +33,26 @@ def rounds(tiles, m):
 
 
 def overlapped(times, m):
-    """Seconds of what keeps memory, instructions and tensor cores busy for `times` each."""
+    """Seconds of a kernel that keeps memory, instructions and tensor cores busy for `times`."""
     return max(times) + m["overlap"] * (sum(times) - max(times))
 
 
 def product_seconds(m, flops, K, busy, own, beside=0.0):
-    """Of a library's product of `own` bytes of operands and output, and `beside` more in its epilogue."""
+    """Seconds of a library's product with `own` bytes of operands and output, and `beside` more bytes in its
+    epilogue."""
     rate = m["flops"] * K / (K + m["half_k"])
     return max(flops / (rate * busy), own / m["bytes"]) + beside / m["bytes"] + m["launch"]
 
 
 def products(linear, shape):
-    """(pass, M, N, K, bytes of an element of the output, how often of all times it is added to) of a linear layer."""
+    """(pass, M, N, K, bytes per element of the output, share of launches that add to the output) of a linear layer."""
     rows, out, width_in = (int(evaluate(linear[key], shape)) for key in ("rows", "out", "in"))
     return (("forward", rows, out, width_in, 2, 0.0), ("dX", rows, width_in, out, 2, 0.0),
             ("dW", out, width_in, rows, shape["G"], 1 - rows / evaluate("N*S", shape)))
 
 
 def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False):
-    """Rows of a micro-step, with the share of what runs once in a step."""
+    """Rows of a micro-step, including its share of work that runs once per step."""
     m = table["machine"][machine]
     shape = shape or table["shape"]
     shape = {"W": 1, "G": 4, **shape, "SM": m["multiprocessors"], "ONE": 0}
@@ -79,7 +80,8 @@ def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False
 
 
 def kernel_row(kernel, counts, m, shape):
-    """A kernel that computes (elements, bytes), runs at a published rate (flops, rate in TFLOP/s) or sends (sent)."""
+    """The row of a kernel that computes (elements, bytes), runs at a published rate (flops, rate in TFLOP/s) or sends
+    (sent)."""
     value = lambda key: float(evaluate(kernel.get(key, "0"), shape))
     launches = kernel.get("launches", 1)
     per_element = counts.get(kernel.get("like", kernel["name"]), {}).get(m["architecture"], [0.0])[0]
@@ -95,29 +97,29 @@ def kernel_row(kernel, counts, m, shape):
                seconds, max(value("flops") / m["flops"], value("minimum") / m["bytes"]))
 
 
-# What bench_gpu.cu times together with a product, where the table has a row of its own.
+# Kernels that bench_gpu.cu times together with a product, but that have their own row in the table.
 BESIDE = {"qkv dW": "bias gradient of qkv", "MLP up dW, bias gradient": "bias gradient of MLP up"}
 
 
 def seconds_of(rows, name):
-    """Of one launch of a kernel of bench_gpu.cu, that the table has in one row or in several that begin with its name;
-    None if it has none."""
+    """Seconds of one launch of a kernel of bench_gpu.cu, from its row or all rows that begin with its name; None if the
+    table has none."""
     product = name.removesuffix(", bias gradient")
     found = [row for row in rows if row.times
              and (row.name in (product, BESIDE.get(name)) or row.name.startswith((f"{product},", f"{product} in ")))]
     return sum(row.seconds for row in found) if found else None
 
 
-# How often a form of five steps in f16 has X X^T, a product of two squares that reads one matrix or two, and one of a
-# square and X (optim/orthogonalize.cpp).
+# The number of products of five steps in f16: X X^T, of two squares that reads one matrix, of two squares that reads
+# two, and of a square and X (optim/orthogonalize.cpp).
 FORMS = {"standard": (5, 5, 0, 5), "gram": (2, 5, 9, 2)}
 Product = collections.namedtuple("Product", "name times flops tiles kernel library pays")
 
 
 def newton_schulz(table, counts, machine, owned=None):
-    """The products of an update: FLOPs of one launch, a symmetric one's computed once, its seconds by our kernel (None
-    where that is not asked) and by the library, and whether the kernel's rule takes it. owned: stacks of a rank by
-    name, of all of them where left out."""
+    """The products of an update: FLOPs of one launch (symmetric products counted once), its seconds with our kernel
+    (None if that does not apply) and with the library, and whether symmetric_product_pays() selects the kernel. owned:
+    a rank's number of stacks by name; default all."""
     m, found = table["machine"][machine], []
     for stack in table["stack"]:
         count, side, long = (int(evaluate(stack[key], table["shape"])) for key in ("count", "side", "long"))
@@ -151,7 +153,7 @@ def newton_schulz(table, counts, machine, owned=None):
 
 
 def chosen(product, searched=True):
-    """Seconds of a product as the code runs it."""
+    """Seconds of a product with the method that the engine selects."""
     if product.kernel is None:
         return product.library
     if searched:
@@ -164,7 +166,7 @@ def update_seconds(products, searched=True):
 
 
 def placed(table, ranks):
-    """Stacks of each rank by name, the longest first and each to the least loaded, as optim/ places them."""
+    """Number of stacks of each rank by name: the longest first goes to the least loaded rank, as in optim/."""
     stacks = []
     for stack in table["stack"]:
         count, side, long = (int(evaluate(stack[key], table["shape"])) for key in ("count", "side", "long"))
@@ -184,5 +186,5 @@ def total(rows, field="seconds"):
 
 
 def tokens_per_second(shape, seconds):
-    """Of one GPU that takes so long for a micro-step."""
+    """Tokens/s of one GPU with this time per micro-step."""
     return shape["B"] * shape["T"] / seconds

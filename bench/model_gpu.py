@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""A GPU step of GPT-2 124M by what can be counted without a GPU:  make predict
+"""Predicts a GPU step of GPT-2 124M from counts, without a GPU:  make predict
 
     bench/model_gpu.py                        the table, predicted for each machine of model_gpu.toml
     bench/model_gpu.py --markdown             the same for docs/gpu_step.md (ranks, calibrate: for their pages)
-    bench/model_gpu.py --gelu-fusion          of a run with this flag
+    bench/model_gpu.py --gelu-fusion          for a run with this flag
     bench/model_gpu.py ranks                  the same step on 8 GPUs: exchange over NVLink, Newton-Schulz of a rank
-    bench/model_gpu.py calibrate              published measurements beside the rules, and the rates fitted to them
-    bench/model_gpu.py check build/cuda-check    has a kernel more instructions or accesses than model_gpu_counts.json?
+    bench/model_gpu.py calibrate              published measurements, the predictions for them, and the fitted rates
+    bench/model_gpu.py check build/cuda-check    fail if a kernel exceeds the counts of model_gpu_counts.json
     bench/model_gpu.py count build/cuda-check    write model_gpu_counts.json
 
-gpu_rules.py makes time of counts, compiled_counts.py counts instructions in the compiled code, and calibration.py fits
-the rates to measured_gpu.toml and says how far predictions are off there: a range is two standard deviations to either
-side. With --first-proposals, as without --autotune: no product splits its sum, and a symmetric product goes to our
-kernel or the library as symmetric_product_pays() has it.
+gpu_rules.py converts counts to times, compiled_counts.py counts instructions in the compiled code, and calibration.py
+fits the rates to measured_gpu.toml and determines the error there: a range is two standard deviations to either side.
+--first-proposals predicts a run without --autotune: no product splits its sum, and symmetric_product_pays() selects our
+kernel or the library for a symmetric product.
 """
 import argparse
 import json
@@ -98,7 +98,7 @@ def report(table, counts, fitted, searched, markdown, gelu_fusion):
 
 
 def rank_shape(table, ranks):
-    """The step of table["shape"] on so many GPUs: fewer micro-steps on each."""
+    """The step of table["shape"] on `ranks` GPUs, with fewer micro-steps on each."""
     shape = table["shape"]
     if ranks < 1 or shape["S"] % ranks:
         sys.exit(f"model_gpu: error: --ranks {ranks}: must divide the step's {shape['S']} micro-steps")
@@ -106,7 +106,7 @@ def rank_shape(table, ranks):
 
 
 def rank_figures(table, counts, fitted, machine, shape, owners):
-    """{what: figure as text} of a step on several GPUs."""
+    """{description: figure as text} of a step on several GPUs."""
     ranks, link = shape["W"], table["machine"][machine]["link"]
     rows = gpu_rules.predict(table, counts, machine, shape=shape)
     seconds = lambda name: shape["S"] * sum(row.times * row.seconds for row in rows if name in row.name)
@@ -180,7 +180,7 @@ def report_calibration(table, counts, fitted, points, markdown):
 
 
 def report_attention(table, counts, fitted, points, markdown):
-    """Attention of a micro-step at the rates of others beside ours."""
+    """Prints the attention of a micro-step at our rates and at those of other programs."""
     lines, gpu, shape = [], "H100", table["shape"]
     for T in (1024, 8192):
         of_T = {**shape, "T": T, "B": shape["B"] * shape["T"] // T}
@@ -207,21 +207,21 @@ def report_counts(command, build, table, counts):
     lines = compiled_counts.grown(counts, found)
     print("\n".join(lines) or f"{len(found)} kernels have no more instructions and accesses than {COUNTS.name} says")
     if lines:
-        sys.exit(f"model_gpu: more than {compiled_counts.GROWTH - 1:.0%} above what was counted before; if it has to "
-                 f"be so: bench/model_gpu.py count {build}")
+        sys.exit(f"model_gpu: more than {compiled_counts.GROWTH - 1:.0%} above the committed counts; if this is "
+                 f"intended: bench/model_gpu.py count {build}")
     return None
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--first-proposals", action="store_true", help="as without --autotune")
+    parser.add_argument("--first-proposals", action="store_true", help="predict a run without --autotune")
     parser.add_argument("--gelu-fusion", action="store_true")
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("ranks").add_argument("--ranks", type=int, default=8, help="GPUs (default 8)")
     commands.add_parser("calibrate")
     for name in ("check", "count"):
-        commands.add_parser(name).add_argument("build", help="folder of object files that nvcc made")
+        commands.add_parser(name).add_argument("build", help="folder of nvcc's object files")
     args = parser.parse_args()
     points = calibration.load()
     table, counts, fitted = load(points=points)

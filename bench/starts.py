@@ -1,4 +1,4 @@
-"""Starting ./train_gpt2 on random tokens, for the benchmarks here."""
+"""Starts ./train_gpt2 on random tokens, for the benchmarks."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def random_shard(folder, vocabulary, count):
-    """A shard of `count` uniform tokens; its path."""
+    """Writes a shard of `count` uniform tokens and returns its path."""
     generator = random.Random(1)
     tokens = generator.choices(range(vocabulary), k=count)
     path = pathlib.Path(folder) / "random_train_000000.bin"
@@ -20,7 +20,7 @@ def random_shard(folder, vocabulary, count):
 
 
 def train(shard, *flags, steps):
-    """The metrics of the last three quarters of a new run's steps."""
+    """Trains and returns the metrics of the last three quarters of the steps."""
     with tempfile.TemporaryDirectory(dir=shard.parent) as folder:
         command = [ROOT / "train_gpt2", "--data", shard, "--steps", steps, "--out", f"{folder}/run", *flags]
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)

@@ -1,12 +1,13 @@
-// One training step on a batch that stays where it is, for benchmarks: what Trainer does (train/trainer.cpp) without
-// loader, log and other ranks.
+// One training step on a constant batch, for benchmarks: Trainer's step (train/trainer.cpp) without loader, log and
+// other ranks.
 #pragma once
 
 #include <algorithm>
 #include <memory>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/reduce.h"
+#include "kernels/step_control.h"
 #include "model/decoder.h"
 #include "optim/optimizer.h"
 #include "test/support/device_batch.h"
@@ -15,7 +16,7 @@ namespace teon::bench {
 
 class TrainingStep {
 public:
-    // A step is `micro_steps` micro-batches of run.B x run.T tokens, all of them uniform random ones.
+    // A step is `micro_steps` micro-batches of run.B x run.T uniform random tokens.
     TrainingStep(const DecoderConfig& config, const DecoderRun& run, int micro_steps,
                  const OptimizerOptions& options = {})
         : micro_steps_(micro_steps),

@@ -1,4 +1,4 @@
-// A checkpoint: a folder step_%08d/ that is either whole or not there under that name.
+// A checkpoint: a folder step_%08d/, which has this name only once it is complete.
 //
 //   config.json, model.safetensors     as Hugging Face's transformers opens them, and tokenizer files; a large model in
 //                                      several files with model.safetensors.index.json. The weights are the float
@@ -10,7 +10,7 @@
 //   trainer.json                       TrainingState
 //   manifest.json                      size and XXH3 of each file above and of itself; written last
 //
-// train/checkpoint_writer.h writes it; here is how it is found, verified and read.
+// checkpoint/checkpoint_writer.h writes it; this file finds, verifies and reads it.
 #pragma once
 
 #include <cstdint>
@@ -30,15 +30,15 @@ struct LogPosition {
     uint64_t xxh3 = 0;
 };
 
-// All that a run needs, beside weights and optimizer state, to go on as if it had not stopped.
+// What a run needs, beside weights and optimizer state, to continue as if it had not stopped.
 struct TrainingState {
     int64_t step = 0;  // optimizer steps done, skipped ones included
     int64_t tokens = 0;
     int64_t next_sample = 0;         // the loader's position: a global sample index
     StepControl control;             // updates applied and what the guard knows
-    bool interim = false;            // due by the clock alone: the next checkpoint takes its place
+    bool interim = false;            // due by the clock alone: the next checkpoint replaces it
     std::optional<LogPosition> log;  // the end of metrics.jsonl; none in checkpoints of versions before 0.2
-    nlohmann::json run;              // options and data, for resuming to compare (train/resume.h)
+    nlohmann::json run;              // options, model and data, which --resume compares (plan/description.h)
 };
 nlohmann::json to_json(const TrainingState& state);
 TrainingState training_state(const nlohmann::json& j, const std::string& path);  // throws Error naming path and key
@@ -53,16 +53,15 @@ struct ManifestEntry {
     int64_t bytes = 0;
     uint64_t xxh3 = 0;
 };
-// The text of manifest.json. It ends in a hash of itself, so that no change of it goes unnoticed.
+// The text of manifest.json. It ends in a hash of itself, which detects any change.
 std::string manifest_text(int64_t step, const std::vector<ManifestEntry>& files);
 
-// Why the folder is not a whole checkpoint, with the file at fault and what was expected of it; nullopt if it is whole.
-// Reads and hashes everything. Throws only ReadError: what the system cannot read may be whole.
+// Why the folder is not a whole checkpoint: the file at fault and what was expected of it; nullopt if it is whole.
+// Reads and hashes everything. Throws only ReadError, because a checkpoint that the system cannot read may be whole.
 std::optional<std::string> checkpoint_fault(const std::string& folder);
 
-// For whoever reads a model and not its training state: throws Error unless the files of `path`, a folder or a single
-// file, are what the manifest.json of a checkpoint beside them lists. Where there is none, there is nothing to compare
-// with.
+// For readers of a model without its training state: throws Error unless the files of `path`, a folder or a single
+// file, are those that the manifest.json beside them lists. Without a manifest.json, there is nothing to compare.
 void verify_model(const std::string& path);
 
 // ---- finding and reading ------------------------------------------------------------------------
@@ -73,13 +72,13 @@ struct FoundCheckpoint {
 };
 // The newest whole checkpoint of a run's folder.
 FoundCheckpoint find_checkpoint(const std::string& run_folder);
-// Steps of the checkpoints in a run's folder, whole or not, ascending. None where there is no such folder; ReadError where
-// it cannot be read.
+// Steps of the checkpoints in a run's folder, whole or not, ascending. None where there is no such folder; ReadError
+// where it cannot be read.
 std::vector<int64_t> list_checkpoints(const std::string& run_folder);
 
-// Step of the newest whole checkpoint of a run's folder before which no update was skipped: the last good state (weights
-// that are not finite are never saved). Reads and hashes all of it, and of those newer ones that turn out damaged.
-// nullopt: there is none.
+// Step of the newest whole checkpoint of a run's folder before which no update was skipped: the last good state
+// (weights that are not finite are never saved). Reads and hashes all of it, and of those newer ones that turn out
+// damaged. nullopt: there is none.
 std::optional<int64_t> newest_good_checkpoint(const std::string& run_folder);
 
 TrainingState read_training_state(const std::string& folder);

@@ -63,7 +63,7 @@ private:
     int file_ = -1;
 };
 
-// A checkpoint that cannot be read is nobody's to remove.
+// False for a checkpoint that cannot be read, so that it is not removed.
 bool is_interim(const std::string& folder) {
     try {
         return read_training_state(folder).interim;

@@ -1,8 +1,8 @@
-// Writes checkpoints (train/checkpoint.h) while training goes on.
+// Writes checkpoints (checkpoint/checkpoint.h) while training continues.
 //
-// save() copies weights and state to pinned memory in the order of the stream; a thread waits for that copy and writes
-// it to step_X.tmp/, every file and folder fsynced, then renames the folder. A failure or a kill at any point leaves
-// the older checkpoints as they were.
+// save() queues a copy of weights and state to pinned memory on the stream. A thread waits for that copy, writes it to
+// step_X.tmp/, fsyncs every file and folder, then renames the folder. A failure or a kill at any point leaves older
+// checkpoints intact.
 #pragma once
 
 #include <algorithm>
@@ -30,11 +30,11 @@ struct SaveResult {
 
 struct CheckpointPlan {
     std::string run_folder;
-    // Makes what the log has so far durable before the checkpoint is, as resuming cuts it to the checkpoint's step.
-    // Throws where a line cannot be written: then nothing is saved. Called from the writer's thread; may be empty.
+    // Makes the log so far durable before the checkpoint is: resuming cuts the log at the checkpoint's step. If it
+    // throws, nothing is saved. Called from the writer's thread; may be empty.
     std::function<void()> sync_log;
     nlohmann::ordered_json hf_config;     // config.json
-    int64_t shard_bytes = 5'000'000'000;  // of a model file at most; transformers' save_pretrained has shared out so
+    int64_t shard_bytes = 5'000'000'000;  // of a model file at most, as transformers' save_pretrained divides models
     // The tokenizer: path within the folder (at most one folder deep), content.
     std::vector<std::pair<std::string, std::string>> extra_files;
     // After a save, older ones beyond this many are removed; 0: only interim ones are. The last good one never is.
@@ -56,18 +56,18 @@ public:
                      FileOps& files = system_files());
     ~CheckpointWriter();  // waits for the save in flight
 
-    // Begins a save of the state that the stream's queued work leaves. Weights that are not finite are not saved: the
-    // result names them. Waits for an earlier save first, never for this one. collected(begin, end), where several ranks
-    // share the optimizer's state: elements [begin, end) of all of it, tensor after tensor, as many as the parameters
-    // have or less.
+    // Begins a save of the state after the work queued on the stream. It waits for an earlier save, never for this one.
+    // Weights that are not finite are not saved, and the result names them. collected(begin, end), if several ranks
+    // share the optimizer's state, returns elements [begin, end) of all of it, tensor after tensor, at most as many as
+    // the parameters have.
     void save(const TrainingState& state, const Stream& stream,
               const std::function<const float*(int64_t begin, int64_t end)>& collected = nullptr);
     // The result of a save that finished since the last call, or of the one in flight if `wait`; nullopt if there is
     // none.
     std::optional<SaveResult> result(bool wait);
-    // Removes what keep_last and keep_every do not keep beside the checkpoint of step `newest`, once the last good one,
-    // which stays, was read back whole. Every save does; a run that was killed between the two has it to make up for.
-    // Returns what went wrong, if anything.
+    // Removes the checkpoints before step `newest` that keep_last and keep_every do not keep, after reading back the
+    // last good one, which stays. Every save does this; call it on resuming after a kill that came between the two.
+    // Returns the fault, if there was one.
     std::string remove_old(int64_t newest);
 
 private:

@@ -54,7 +54,7 @@ std::string text_of(const json& file, int token) {
     return "";
 }
 
-// Makes the token the first of each text that the library encodes. What has a template of its own keeps it.
+// Makes the library put the token before each text, unless the tokenizer has a template.
 void begin_texts_with(json& file, int token) {
     const std::string text = text_of(file, token);
     const json before = file.value("post_processor", json());

@@ -1,4 +1,4 @@
-// The tokenizer that goes with a checkpoint.
+// The tokenizer files of a checkpoint.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace teon {
 
-// Where scripts/prepare.py leaves it: beside the shards.
+// Beside the shards, where scripts/prepare.py writes it.
 std::string tokenizer_folder(const std::string& shard);
 
-// Path and content of each file: the folder that scripts/prepare.py leaves beside shards, as it is under tokenizer/,
-// and once more at the top under the names by which Hugging Face's AutoTokenizer finds it, GPT-2's also as a
-// tokenizer.json. That at the top begins each text with the token `begin` (-1: none), as ./generate does, unless it has
-// a template of its own. Empty if `folder` is not there. max_length: the model's context. Throws Error naming a file
-// that cannot be read.
+// Path and content of each file: `folder`, which scripts/prepare.py writes beside the shards, unchanged under
+// tokenizer/, and again at the top under the names that Hugging Face's AutoTokenizer expects, GPT-2's also as
+// tokenizer.json. The tokenizer at the top puts the token `begin` (-1: none) before each text, as ./generate does,
+// unless it has a template. Empty if `folder` does not exist. max_length: the model's context. Throws Error naming a
+// file that cannot be read.
 std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::string& folder, int max_length, int begin);
 
 }  // namespace teon

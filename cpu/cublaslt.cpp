@@ -2,11 +2,11 @@
 //
 // CUBLASLT_REFUSE=heuristic|call: also refuse 16-bit matrices whose leading dimension, batch stride or address is not a
 // multiple of 16 bytes, as GPUs' libraries have done for some shapes: the heuristic proposes nothing, or it does and
-// the call itself fails. So the callers' ways around such refusals get tested. Unkind builds do so in the heuristic by
-// default.
+// the call itself fails. So the callers' ways around such refusals get tested. The test build does so in the heuristic
+// by default.
 //
-// CUBLASLT_ALGORITHMS=N: the heuristic proposes N algorithms, which do the same, so that searching among them gets tested. 3 by
-// default in unkind builds, else 1.
+// CUBLASLT_ALGORITHMS=N: the heuristic proposes N algorithms, which do the same, so that searching among them gets
+// tested. 3 by default in the test build, else 1.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -15,7 +15,7 @@
 
 #include "cpu/include/cublasLt.h"
 #include "cpu/matmul.h"
-#include "cpu/memory.h"
+#include "cpu/pages.h"
 #include "cpu/stream.h"
 
 struct cublasLtContext {
@@ -65,7 +65,17 @@ namespace {
 using Layout = cublasLtMatrixLayoutOpaque_t;
 using Refuse = cublasLtContext::Refuse;
 
-DType dtype(cudaDataType_t t) { return t == CUDA_R_32F ? DType::f32 : t == CUDA_R_16BF ? DType::bf16 : DType::f16; }
+DType dtype(cudaDataType_t t) {
+    switch (t) {
+        case CUDA_R_32F:
+            return DType::f32;
+        case CUDA_R_16F:
+            return DType::f16;
+        case CUDA_R_16BF:
+            return DType::bf16;
+    }
+    __builtin_unreachable();
+}
 
 // Sets an attribute, whose size has to be that of its type.
 template <typename T>

@@ -27,7 +27,7 @@ void limit_threads() {
     (void)done;
 }
 
-// Integers that LAPACK wants beside the floats of work; they lie behind those.
+// Integers that LAPACK needs in addition to the floats of work; they follow those.
 int integers_of_svd(int columns) { return 8 * columns; }
 int integers_of_eigen(int n) { return 3 + 5 * n; }
 

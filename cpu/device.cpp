@@ -1,4 +1,5 @@
 // Devices, kernels' limits, and the profiler that is not there.
+#include "cpu/device.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -10,8 +11,7 @@
 #include "cpu/counts.h"
 #include "cpu/error.h"
 #include "cpu/include/cuda_profiler_api.h"
-#include "cpu/launch.h"
-#include "cpu/memory.h"
+#include "cpu/pages.h"
 #include "cpu/threads.h"
 
 namespace teon::cpu {

@@ -10,8 +10,7 @@ namespace teon::cpu {
 
 namespace {
 
-std::atomic<const char*> in_progress = nullptr;
-thread_local const char* on_this_thread = nullptr;  // the same, if it is this thread's
+thread_local const char* on_this_thread = nullptr;  // work_in_progress, if it is this thread's
 
 void parse_order(Engine& e, const std::string& order) {
     uint64_t seed = 0;
@@ -41,28 +40,25 @@ Engine& engine() {
     return *e;
 }
 
-std::string set_order(const std::string& order) {
-    Engine& e = engine();
-    const std::lock_guard lock(e.mutex);
-    const std::string before = e.random ? fmt::format("random:{}", e.seed) : "late";
-    parse_order(e, order);
+std::string Engine::set_order(const std::string& order) {
+    const std::lock_guard lock(mutex);
+    const std::string before = random ? fmt::format("random:{}", seed) : "late";
+    parse_order(*this, order);
     return before;
 }
-
-const char* work_in_progress() { return in_progress; }
 
 // After a failure nothing runs any more.
 void execute(const Operation& operation) noexcept {
     if (!operation.work || device_error() != cudaSuccess) return;
     const DeviceAccess access;
-    in_progress = on_this_thread = operation.what;
+    work_in_progress = on_this_thread = operation.what;
     try {
         operation.work();
     } catch (const std::exception& error) { fail_device(cudaErrorLaunchFailure, error.what()); } catch (...) {
         fail_device(cudaErrorLaunchFailure,
                     fmt::format("{} threw something that is no std::exception", operation.what));
     }
-    in_progress = on_this_thread = nullptr;
+    work_in_progress = on_this_thread = nullptr;
 }
 
 OperationPtr Engine::add(std::vector<OperationPtr> after, const char* what, std::function<void()> work) {
@@ -150,7 +146,7 @@ void Engine::run_some(std::unique_lock<std::mutex>& lock) {
     uint64_t n = splitmix64(state) % 16;
     if (n == 0 || running || ready.empty()) return;
     const DeviceAccess access;
-    for (; n > 0 && !running && !ready.empty(); --n) run(lock, ready[splitmix64(state) % ready.size()]);
+    for (; n > 0 && !running && !ready.empty(); n--) run(lock, ready[splitmix64(state) % ready.size()]);
 }
 
 void Engine::run_all(std::unique_lock<std::mutex>& lock) {
@@ -191,14 +187,6 @@ Call::Call(const char* what, const void* handle) : Call(what) {
 cudaError_t Call::breaks(Capture& capture, cudaError_t code) {
     if (!capture.broken_by) capture.broken_by = what;
     return fail(code, fmt::format("{} is not allowed while a stream is captured", what));
-}
-
-bool run_everything() {
-    Engine& e = engine();
-    std::unique_lock lock(e.mutex);
-    if (e.left == 0) return false;
-    e.run_all(lock);
-    return true;
 }
 
 }  // namespace teon::cpu

@@ -17,8 +17,7 @@
 
 #include "base/check.h"
 #include "cpu/error.h"
-#include "cpu/memory.h"
-#include "cpu/stream.h"
+#include "cpu/pages.h"
 
 namespace teon::cpu {
 
@@ -53,8 +52,8 @@ struct Engine {
     std::unordered_set<const void*> alive;  // streams, events and graphs
     std::vector<std::shared_ptr<Capture>> captures;
     int64_t left = 0;                 // operations that are not done
-    std::vector<OperationPtr> ready;  // unkind: of these, the ones that wait for nothing
-    bool running = false;             // unkind: one of them is being run
+    std::vector<OperationPtr> ready;  // test build: of these, the ones that wait for nothing
+    bool running = false;             // test build: one of them is being run
     bool random = false;
     std::thread::id queued_by;  // the thread that queued last
     uint64_t seed = 0, state = 0;
@@ -62,6 +61,7 @@ struct Engine {
     bool watched = false;
 
     Engine();
+    std::string set_order(const std::string& order);
     // Adds an operation behind what the stream holds, which may be a capture's.
     OperationPtr append(cudaStream_t stream, const char* what, std::function<void()> work);
     // Adds an operation behind others.
@@ -101,8 +101,8 @@ struct CUstream_st {
     std::vector<teon::cpu::OperationPtr> after;  // what the next operation waits for
     std::shared_ptr<teon::cpu::Capture> capture;
     std::vector<teon::cpu::OperationPtr> after_capture;  // `after` of before it began
-    std::atomic<int> queued = 0;  // kind: operations that are not done, and 1 more during capture
-    // Kind streams with work beside the caller: a thread that takes the operations in order.
+    std::atomic<int> queued = 0;  // ordinary build: operations that are not done, and 1 more during capture
+    // Ordinary streams with asynchronous work: a thread that takes the operations in order.
     bool has_worker = false, destroyed = false;
     std::deque<teon::cpu::OperationPtr> queue;
 };

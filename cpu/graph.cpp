@@ -1,8 +1,10 @@
 // Stream capture and graphs.
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "cpu/engine.h"
+#include "cpu/stream.h"
 
 using namespace teon::cpu;
 
@@ -85,7 +87,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     auto made = std::make_unique<CUgraph_st>();
     for (const OperationPtr& operation : capture->operations) {
         if (!found.contains(operation.get())) {
-            if (!operation->work) continue;  // an event that nobody waits for
+            if (!operation->work) continue;  // an event that no operation waits for
             return fail(cudaErrorStreamCaptureUnjoined,
                         fmt::format("cudaStreamEndCapture: {} was captured on a stream that the captured one does not "
                                     "wait for",

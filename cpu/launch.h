@@ -3,18 +3,11 @@
 
 #include <cstddef>
 
-#include "cpu/include/cuda_runtime.h"
+#include "cpu/device.h"
 #include "cpu/simt.h"
 #include "cpu/stream.h"
 
 namespace teon::cpu {
-
-// What is left of a block's shared memory for static arrays where a kernel uses dynamic memory too: the alignment of the
-// dynamic array, which pads the static ones to as much.
-inline constexpr size_t kStaticSharedBytes = 1024;
-
-// Whether the device takes such a launch; counts it.
-cudaError_t check_launch(const void* kernel, size_t smem);
 
 // Kernel(arguments...) by every thread of grid x block, with smem bytes of dynamic shared memory. `name` stays.
 template <auto Kernel, typename... P>

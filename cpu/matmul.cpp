@@ -47,7 +47,15 @@ dnnl::engine& engine() {
 
 dnnl::memory::data_type dnnl_type(DType t) {
     using Type = dnnl::memory::data_type;
-    return t == DType::f32 ? Type::f32 : t == DType::bf16 ? Type::bf16 : Type::f16;
+    switch (t) {
+        case DType::f32:
+            return Type::f32;
+        case DType::bf16:
+            return Type::bf16;
+        case DType::f16:
+            return Type::f16;
+    }
+    __builtin_unreachable();
 }
 
 // The instruction sets are bit masks, each with all bits of those that it includes.
@@ -132,7 +140,7 @@ std::shared_ptr<const Primitive> primitive(const Shape& s) {
     return known[s] = make_primitive(s);
 }
 
-// A thread's memory: the arguments of the primitive that it ran last, and scratch, grown on demand.
+// A thread's memory: the arguments of the primitive that it ran last, and scratch, resized on demand.
 class Worker {
 public:
     static Worker& mine() {
@@ -144,7 +152,7 @@ public:
         const OneThread one;  // oneDNN asks OpenMP for its number of threads at every call
         if (p != last_) prepare(p);
         const void* data[] = {a, b, c, bias};
-        for (int i = 0; i < (bias ? 4 : 3); ++i) memories_[i].set_data_handle(const_cast<void*>(data[i]));
+        for (int i = 0; i < (bias ? 4 : 3); i++) memories_[i].set_data_handle(const_cast<void*>(data[i]));
         dnnl::error::wrap_c_api(dnnl_primitive_execute(p->product.get(), stream_.get(),
                                                        static_cast<int>(arguments_.size()), arguments_.data()),
                                 "multiplying");
@@ -213,20 +221,7 @@ const void* at(const void* matrix, DType type, int64_t element) {
 }
 void* at(void* matrix, DType type, int64_t element) { return static_cast<char*>(matrix) + element * size_of(type); }
 
-// Calls f with the pointer in the type that it holds.
-template <typename F>
-void with_elements(DType type, const void* p, F f) {
-    switch (type) {
-        case DType::f32:
-            return f(static_cast<const float*>(p));
-        case DType::bf16:
-            return f(static_cast<const bf16*>(p));
-        case DType::f16:
-            return f(static_cast<const f16*>(p));
-    }
-}
-
-float* grown(std::vector<float>& v, int64_t n) {
+float* resized(std::vector<float>& v, int64_t n) {
     if (std::ssize(v) < n) v.resize(n);
     return v.data();
 }
@@ -234,11 +229,11 @@ float* grown(std::vector<float>& v, int64_t n) {
 // A rows x columns block as packed floats.
 const float* widen(std::vector<float>& scratch, DType type, const void* block, int64_t ld, int64_t rows,
                    int64_t columns) {
-    float* to = grown(scratch, rows * columns);
-    with_elements(type, block, [&](auto* from) {
-        for (int64_t i = 0; i < rows; ++i) {
-            for (int64_t j = 0; j < columns; ++j) to[i * columns + j] = static_cast<float>(from[i * ld + j]);
-        }
+    float* to = resized(scratch, rows * columns);
+    visit_dtype(type, [&]<typename T>(T) {
+        const T* from = static_cast<const T*>(block);
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < columns; j++) to[i * columns + j] = static_cast<float>(from[i * ld + j]);
     });
     return to;
 }
@@ -247,7 +242,7 @@ const float* widen(std::vector<float>& scratch, DType type, const void* block, i
 template <typename TC, typename T>
 void finish_row(TC* c, const float* product, const T* addend, float alpha, float beta, const T* bias, int64_t n) {
 #pragma GCC ivdep
-    for (int64_t j = 0; j < n; ++j) {
+    for (int64_t j = 0; j < n; j++) {
         float x = alpha * product[j];
         if (beta != 0.0f) x = fmaf(beta, static_cast<float>(addend[j]), x);
         if (bias) x += static_cast<float>(bias[j]);
@@ -260,16 +255,16 @@ template <typename T>
 void activate_row(T* c, T* aux, const float* sums, Activation activation, int64_t n) {
     if (activation == Activation::gelu) {
 #pragma GCC ivdep
-        for (int64_t j = 0; j < n; ++j) aux[j] = T(sums[j]), c[j] = T(gelu_tanh(sums[j]));
+        for (int64_t j = 0; j < n; j++) aux[j] = T(sums[j]), c[j] = T(gelu_tanh(sums[j]));
     } else {
 #pragma GCC ivdep
-        for (int64_t j = 0; j < n; ++j) c[j] = T(sums[j] * gelu_tanh_grad(static_cast<float>(aux[j])));
+        for (int64_t j = 0; j < n; j++) c[j] = T(sums[j] * gelu_tanh_grad(static_cast<float>(aux[j])));
     }
 }
 
-// How the tiles of one size are computed. Mostly one primitive does everything. Where oneDNN has only its reference code
-// for that, a plain product leaves packed floats, which are finished here; and where it has nothing better for 16-bit
-// operands either, they are widened, a slice of K at a time.
+// How the tiles of one size are computed. Mostly one primitive does everything. Where oneDNN has only its reference
+// code for that, a plain product leaves packed floats, which are finished here; and where it has nothing better for
+// 16-bit operands either, they are widened, a slice of K at a time.
 class TilePlan {
 public:
     TilePlan() = default;
@@ -298,7 +293,7 @@ public:
         void* c = at(m.C, m.out, matrix * m.stride_c + row * m.ldc + column);
         const void* addend = at(m.addend.data, m.out, matrix * m.addend.stride + row * m.addend.ld + column);
         const void* bias = m.bias ? at(m.bias, m.out, column) : nullptr;
-        float* product = finished_ ? nullptr : grown(worker.product, rows_ * columns_);
+        float* product = finished_ ? nullptr : resized(worker.product, rows_ * columns_);
         if (finished_ && m.beta != 0.0f && c != addend) copy(c, m.ldc, addend, m.addend.ld, m.out);
         for (int64_t k = 0; k < m.K; k += depth_) {
             const int64_t depth = std::min(depth_, m.K - k);
@@ -315,8 +310,8 @@ public:
                        a, b, finished_ ? c : product, finished_ ? bias : nullptr);
         }
         if (finished_) return;
-        with_elements(m.out, c, [&]<typename T>(const T*) {
-            for (int64_t i = 0; i < rows_; ++i) {
+        visit_dtype(m.out, [&]<typename T>(T) {
+            for (int64_t i = 0; i < rows_; i++) {
                 float* sums = product + i * columns_;
                 auto finish = [&](auto* to) {
                     finish_row(to, sums, static_cast<const T*>(addend) + i * m.addend.ld, m.alpha, m.beta,
@@ -347,7 +342,7 @@ private:
         return s;
     }
     void copy(void* to, int64_t ld_to, const void* from, int64_t ld_from, DType type) const {
-        for (int64_t i = 0; i < rows_; ++i) {
+        for (int64_t i = 0; i < rows_; i++) {
             memcpy(at(to, type, i * ld_to), at(from, type, i * ld_from), columns_ * size_of(type));
         }
     }

@@ -1,24 +1,13 @@
 #include "cpu/memory.h"
 
-#include <execinfo.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <csignal>
-#include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <vector>
 
 #include "base/check.h"
@@ -26,14 +15,12 @@
 #include "cpu/cgroup.h"
 #include "cpu/counts.h"
 #include "cpu/error.h"
+#include "cpu/pages.h"
 #include "cpu/stream.h"
 
 namespace teon::cpu {
 
 namespace {
-
-constexpr size_t kAlignment = 256;  // of cudaMalloc
-constexpr int kNaN = 0xff;          // a byte that makes NaN of every storage type
 
 size_t total_memory() { return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE); }
 
@@ -54,225 +41,9 @@ std::atomic<bool>& strict() {
     return on;
 }
 
-// ---- the unkind memories --------------------------------------------------------------------------------------------
-
-// An allocation ends (rounded up to its alignment) at a page that cannot be touched, and one such page is before it.
-struct Block {
-    size_t bytes;
-    char* mapping;  // the first page that can be touched
-    size_t mapped;
-    bool pinned;
-    bool open = true;  // its pages can be touched, as far as keys are not asked
-    bool has(uintptr_t at) const { return at - reinterpret_cast<uintptr_t>(mapping) < mapped; }
-    bool contains(uintptr_t begin, uintptr_t at, size_t size) const {
-        return at >= begin && at - begin <= bytes && size <= bytes - (at - begin);
-    }
-};
-
-class Memories {
-public:
-    static Memories& get() {  // never destroyed: memory may be freed while the process ends
-        static auto* m = new Memories;
-        return *m;
-    }
-
-    void* allocate(size_t bytes, bool pinned) {
-        const size_t data = round_up(bytes, kAlignment), mapped = round_up(data, page_);
-        char* all = static_cast<char*>(
-            mmap(nullptr, mapped + 2 * page_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-        if (all == MAP_FAILED) return nullptr;
-        char* mapping = all + page_;
-        char* p = mapping + mapped - data;
-        const std::lock_guard lock(mutex_);
-        Block& block = live_[reinterpret_cast<uintptr_t>(p)] = {bytes, mapping, mapped, pinned};
-        protect(block, true);
-        std::memset(mapping, kNaN, mapped);
-        if (!pinned) protect(block, false);
-        watch_faults();
-        return p;
-    }
-
-    cudaError_t release(const char* what, void* p, bool pinned) {
-        const std::lock_guard lock(mutex_);
-        const auto it = live_.find(reinterpret_cast<uintptr_t>(p));
-        if (it == live_.end() || it->second.pinned != pinned) {
-            const std::string words = fmt::format("{}: memory that was not allocated so, or was freed before", what);
-            std::fprintf(stderr, "%s\n", words.c_str());
-            return fail(cudaErrorInvalidValue, words);
-        }
-        Block& block = it->second;
-        if (!block.open) protect(block, true);
-        std::string wrong;
-        const auto *begin = static_cast<unsigned char*>(p), *end = begin + block.bytes;
-        const auto untouched = [](const unsigned char* from, const void* to) {
-            return std::all_of(from, static_cast<const unsigned char*>(to), [](unsigned char c) { return c == kNaN; });
-        };
-        if (!untouched(reinterpret_cast<unsigned char*>(block.mapping), begin)) wrong = "before the begin";
-        if (!untouched(end, block.mapping + block.mapped)) wrong = "behind the end";
-        // Never given out again: what still touches it is found.
-        if (mmap(block.mapping, block.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-                 0) == MAP_FAILED)
-            fail_device(cudaErrorMemoryAllocation, fmt::format("{}: {}", what, std::strerror(errno)));
-        if (!wrong.empty()) {
-            const std::string words =
-                fmt::format("{}: something was written {} of the {} bytes", what, wrong, block.bytes);
-            std::fprintf(stderr, "%s\n", words.c_str());  // destructors cannot throw
-            fail_device(cudaErrorIllegalAddress, words);
-        }
-        freed_.insert(live_.extract(it));
-        return device_error();
-    }
-
-    Memory kind(const void* p, size_t bytes, std::string& why) {
-        const std::lock_guard lock(mutex_);
-        const uintptr_t at = reinterpret_cast<uintptr_t>(p);
-        if (const auto* found = find(live_, at, bytes)) {
-            if (!found->second.contains(found->first, at, bytes))
-                why = fmt::format("{} bytes at byte {} of an allocation of {}", bytes, at - found->first,
-                                  found->second.bytes);
-            return found->second.pinned ? Memory::pinned : Memory::device;
-        }
-        if (const auto* found = find(freed_, at, bytes)) {
-            why =
-                fmt::format("{} bytes at byte {} of {} that were freed", bytes, at - found->first, found->second.bytes);
-            return found->second.pinned ? Memory::pinned : Memory::device;
-        }
-        return Memory::pageable;
-    }
-
-    std::vector<std::pair<uintptr_t, size_t>> device_allocations() {
-        const std::lock_guard lock(mutex_);
-        std::vector<std::pair<uintptr_t, size_t>> all;
-        for (const auto& [begin, block] : live_)
-            if (!block.pinned) all.emplace_back(begin, block.bytes);
-        return all;
-    }
-
-    void open() {
-        if (depth_++ > 0) return;
-        if (has_keys_) return set_key(0);
-        give_stack();
-        const std::lock_guard lock(mutex_);
-        if (++open_ == 1) watch_faults();  // test programs put their own handler in its place
-    }
-
-    void close() noexcept {
-        if (--depth_ > 0) return;
-        if (has_keys_) return set_key(kKeyClosed);
-        const std::lock_guard lock(mutex_);
-        if (--open_ > 0) return;
-        for (auto& [begin, block] : live_)
-            if (!block.pinned && block.open) protect(block, false);
-    }
-
-    void open_to_this_thread() {
-        if (depth_++ > 0) return;
-        has_keys_ ? set_key(0) : give_stack();
-    }
-
-private:
-    static constexpr unsigned kKeyClosed = 1;  // PKEY_DISABLE_ACCESS
-    static constexpr size_t kFaultStackBytes = 64 * 1024;
-
-    Memories() : key_(static_cast<int>(syscall(SYS_pkey_alloc, 0, kKeyClosed))), has_keys_(key_ >= 0) {}
-
-    void set_key(unsigned rights) {
-#if defined(__x86_64__)
-        unsigned all, high;
-        asm volatile("rdpkru" : "=a"(all), "=d"(high) : "c"(0));
-        all = (all & ~(3u << (2 * key_))) | rights << (2 * key_);
-        asm volatile("wrpkru" : : "a"(all), "c"(0), "d"(0) : "memory");
-#else
-        (void)rights;
-#endif
-    }
-
-    void protect(Block& block, bool open) {
-        block.open = open;
-        if (has_keys_) {
-            syscall(SYS_pkey_mprotect, block.mapping, block.mapped, PROT_READ | PROT_WRITE, open ? 0 : key_);
-        } else {
-            mprotect(block.mapping, block.mapped, open ? PROT_READ | PROT_WRITE : PROT_NONE);
-        }
-    }
-
-    using Blocks = std::map<uintptr_t, Block>;
-
-    // The allocation that [at, at + bytes) touches, or whose guards it does.
-    template <typename Some>  // Blocks, const or not
-    auto find(Some& blocks, uintptr_t at, size_t bytes) const -> decltype(&*blocks.begin()) {
-        auto it = blocks.upper_bound(at + bytes + page_);
-        if (it == blocks.begin()) return nullptr;
-        --it;
-        const uintptr_t begin = reinterpret_cast<uintptr_t>(it->second.mapping);
-        return at < begin + it->second.mapped + page_ && at + bytes + page_ > begin ? &*it : nullptr;
-    }
-
-    // ---- faults ----------------------------------------------------------------------------------------------------
-
-    void watch_faults() {
-        struct sigaction now;
-        sigaction(SIGSEGV, nullptr, &now);
-        if (now.sa_sigaction == on_fault) return;
-        before_ = now;
-        struct sigaction mine = {};
-        mine.sa_sigaction = on_fault;
-        mine.sa_flags = SA_SIGINFO | SA_ONSTACK;
-        sigaction(SIGSEGV, &mine, nullptr);
-    }
-
-    // Faults are handled on a stack of their own: oneDNN's generated code uses the stack pointer for other things.
-    void give_stack() {
-        stack_t now;
-        if (sigaltstack(nullptr, &now) != 0 || !(now.ss_flags & SS_DISABLE)) return;
-        static thread_local const auto memory = std::make_unique<char[]>(kFaultStackBytes);
-        now = {.ss_sp = memory.get(), .ss_flags = 0, .ss_size = kFaultStackBytes};
-        sigaltstack(&now, nullptr);
-    }
-
-    // Without keys a block is opened when a thread that may touch it does so first, and closed with the last access:
-    // opening all of them for every operation costs more than the operations.
-    static void on_fault(int signal, siginfo_t* info, void*) {
-        Memories& m = get();
-        const uintptr_t at = reinterpret_cast<uintptr_t>(info->si_addr);
-        std::unique_lock lock(m.mutex_, std::try_to_lock);
-        if (!lock && depth_ > 0) lock.lock();  // such threads do not hold it where they touch device memory
-        auto* live = m.find(m.live_, at, 1);
-        auto* block = live ? live : m.find(m.freed_, at, 1);
-        if (live && !m.has_keys_ && depth_ > 0 && m.open_ > 0 && live->second.has(at)) {
-            if (!live->second.open) m.protect(live->second, true);
-            return;
-        }
-        if (block) {
-            const char* who = depth_ > 0 ? work_in_progress() : nullptr;
-            char text[400];
-            const long offset = static_cast<long>(at - block->first);
-            const int length =
-                std::snprintf(text, sizeof text, "device memory: %s touches byte %ld of %s of %zu bytes%s\n",
-                              who ? who : "the host", offset, live ? "an allocation" : "a freed allocation",
-                              block->second.bytes, who ? "" : "; only kernels, libraries and copies may touch it");
-            if (write(STDERR_FILENO, text, static_cast<size_t>(length)) < 0) {}
-            void* frames[32];
-            backtrace_symbols_fd(frames, backtrace(frames, 32), STDERR_FILENO);
-        }
-        sigaction(signal, &m.before_, nullptr);  // the access is repeated, and ends the program
-    }
-
-    const size_t page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    const int key_;
-    const bool has_keys_;
-    std::mutex mutex_;
-    Blocks live_, freed_;
-    int open_ = 0;                              // without keys: threads that hold a DeviceAccess
-    static inline thread_local int depth_ = 0;  // above 0: this thread may touch device memory
-    struct sigaction before_ = {};
-};
-
-// ---- both kinds -----------------------------------------------------------------------------------------------------
-
 void* allocate(size_t bytes, bool pinned) {
     if (!is_there(bytes)) return nullptr;
-    if constexpr (kUnkind) return Memories::get().allocate(bytes, pinned);
+    if constexpr (kUnkind) return allocate_pages(bytes, pinned);
     void* p = std::aligned_alloc(kAlignment, round_up(bytes, kAlignment));
     if (p && !pinned) std::memset(p, kNaN, bytes);  // reading what was never written shows
     return p;
@@ -300,7 +71,7 @@ cudaError_t release(const char* what, void* p, bool pinned) {
     }
     if (!strict() && run_everything()) ++counters.frees_that_wait;
     ++counters.frees;
-    return Memories::get().release(what, p, pinned);
+    return release_pages(what, p, pinned);
 }
 
 const char* name(Memory kind) {
@@ -327,21 +98,6 @@ bool overlap(const void* a, const void* b, size_t bytes) {
 }  // namespace
 
 bool set_strict(bool on) { return strict().exchange(on); }
-
-void DeviceAccess::open() { Memories::get().open(); }
-void DeviceAccess::close() noexcept { Memories::get().close(); }
-void open_device_memory_to_this_thread() {
-    if (kUnkind) Memories::get().open_to_this_thread();
-}
-
-Memory memory_kind(const void* p, size_t bytes, std::string& why) {
-    return kUnkind ? Memories::get().kind(p, bytes, why) : Memory::pageable;
-}
-
-std::vector<std::pair<uintptr_t, size_t>> device_allocations() {
-    if (!kUnkind) return {};
-    return Memories::get().device_allocations();
-}
 
 }  // namespace teon::cpu
 

@@ -1,7 +1,7 @@
-// NCCL over MPI. A collective runs on its stream's thread, beside the program, or unkindly in the thread that waits for
-// it. Before data move, the ranks tell each other what they were called for: calls that differ, which on a GPU hang or
-// corrupt memory, are an error that names both. Sums are made here and not by MPI, in the order of the ranks, so that
-// they depend neither on timing nor on the MPI library: each rank sends straight to the root.
+// NCCL over MPI. A collective runs on its stream's thread, or in the test build in the thread that waits for it. Before
+// data move, the ranks exchange descriptions of their calls: calls that differ, which on a GPU hang or corrupt
+// memory, are an error that names both. Sums are made here and not by MPI, in the order of the ranks, so that they
+// depend neither on timing nor on the MPI library: each rank sends straight to the root.
 #include <nccl.h>
 
 #include <random>
@@ -9,7 +9,7 @@
 
 namespace {
 
-thread_local std::string last_error;  // the words of what this thread called, or asked for
+thread_local std::string last_error;  // the message of this thread's last failed call
 
 ncclResult_t fail(ncclResult_t result, std::string words) {
     last_error = std::move(words);
@@ -26,22 +26,11 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 const char* ncclGetErrorString(ncclResult_t result) {
     switch (result) {
-        case ncclSuccess:
-            return "no error";
-        case ncclUnhandledCudaError:
-            return "a call to CUDA failed";
-        case ncclSystemError:
-            return "a call to the system failed";
-        case ncclInternalError:
-            return "internal error";
-        case ncclInvalidArgument:
-            return "an argument has an invalid value";
-        case ncclInvalidUsage:
-            return "NCCL was used wrongly";
-        case ncclRemoteError:
-            return "another rank failed or is gone";
-        case ncclInProgress:
-            return "an operation is in progress";
+#define TEON_MESSAGE(name, value, message) \
+    case name:                             \
+        return message;
+        NCCL_RESULTS(TEON_MESSAGE)
+#undef TEON_MESSAGE
     }
     return "unknown result";
 }
@@ -62,7 +51,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
 #include <thread>
 #include <vector>
 
-#include "cpu/memory.h"
+#include "cpu/pages.h"
 #include "cpu/stream.h"
 
 namespace {
@@ -71,7 +60,7 @@ constexpr int64_t kLongest = int64_t{1} << 28;  // MPI counts in int; longer mes
 
 enum class Kind : int64_t { init, reduce, broadcast };
 
-// What a call is, as the other ranks are told.
+// A call as it is described to the other ranks.
 struct Description {
     Kind kind{};
     int64_t type = 0, root = 0, count = 0;
@@ -106,7 +95,7 @@ std::string text_of(const Description& d) {
 
 uint64_t hash_of(const void* data, size_t bytes) {
     uint64_t hash = 14695981039346656037u;  // FNV-1a
-    for (size_t i = 0; i < bytes; ++i) hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * 1099511628211u;
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * 1099511628211u;
     return hash;
 }
 
@@ -255,9 +244,9 @@ bool Communicator::advance(Operation& o) {
 // Which ranks keep this one waiting: for messages.
 void Communicator::note_missing(const Operation& o) {
     std::string ranks;
-    for (int r = 0; r < size; ++r) {
+    for (int r = 0; r < size; r++) {
         bool waits = false;
-        for (size_t i = 0; i < o.requests.size(); ++i) waits |= o.requests[i] != MPI_REQUEST_NULL && o.peers[i] == r;
+        for (size_t i = 0; i < o.requests.size(); i++) waits |= o.requests[i] != MPI_REQUEST_NULL && o.peers[i] == r;
         if (waits) ranks += fmt::format("{}rank {}", ranks.empty() ? "" : ", ", r);
     }
     std::lock_guard lock(mutex_);
@@ -265,7 +254,7 @@ void Communicator::note_missing(const Operation& o) {
 }
 
 void Communicator::send(Operation& o, const void* data, int64_t bytes, int to) {
-    if (bytes > 0) teon::cpu::touch(data);
+    if (bytes > 0) teon::cpu::fault_in(data);
     for (int64_t begin = 0; begin < bytes; begin += kLongest) {
         o.peers.push_back(to);
         check(
@@ -276,7 +265,7 @@ void Communicator::send(Operation& o, const void* data, int64_t bytes, int to) {
 }
 
 void Communicator::receive(Operation& o, void* data, int64_t bytes, int from) {
-    if (bytes > 0) teon::cpu::touch(data);
+    if (bytes > 0) teon::cpu::fault_in(data);
     for (int64_t begin = 0; begin < bytes; begin += kLongest) {
         o.peers.push_back(from);
         check(MPI_Irecv(static_cast<std::byte*>(data) + begin, static_cast<int>(std::min(kLongest, bytes - begin)),
@@ -302,7 +291,7 @@ void Communicator::agree(Operation& o) {
     o.digests.resize(static_cast<size_t>(size));
     const auto bytes = o.own.size() * sizeof(Description);
     o.digests[rank] = {static_cast<int64_t>(o.own.size()), hash_of(o.own.data(), bytes)};
-    for (int r = 0; r < size; ++r) {
+    for (int r = 0; r < size; r++) {
         if (r == rank) continue;
         send(o, &o.digests[rank], sizeof(Digest), r);
         receive(o, &o.digests[r], sizeof(Digest), r);
@@ -310,12 +299,12 @@ void Communicator::agree(Operation& o) {
     o.stage = Operation::Stage::agreeing;
 }
 
-// Ranks that do not agree tell each other the calls that both have. All of them see it, as all have all digests.
+// Ranks that do not agree exchange the calls that both have. All of them see it, as all have all digests.
 void Communicator::compare(Operation& o) {
     if (std::all_of(o.digests.begin(), o.digests.end(), [&](const Digest& d) { return d == o.digests[rank]; }))
         return move(o);
     o.theirs.resize(static_cast<size_t>(size));
-    for (int r = 0; r < size; ++r) {
+    for (int r = 0; r < size; r++) {
         if (o.digests[r] == o.digests[rank]) continue;
         o.theirs[r].resize(static_cast<size_t>(std::min(o.digests[r].calls, o.digests[rank].calls)));
         const auto bytes = static_cast<int64_t>(o.theirs[r].size() * sizeof(Description));
@@ -326,9 +315,9 @@ void Communicator::compare(Operation& o) {
 }
 
 void Communicator::explain(const Operation& o) const {
-    for (int r = 0; r < size; ++r) {
+    for (int r = 0; r < size; r++) {
         const std::vector<Description>& theirs = o.theirs[r];
-        for (size_t i = 0; i < theirs.size(); ++i) {
+        for (size_t i = 0; i < theirs.size(); i++) {
             if (theirs[i] == o.own[i]) continue;
             const std::string in_group = o.own.size() > 1 ? fmt::format(", call {} of its group", i + 1) : "";
             throw Failure{ncclInvalidUsage, fmt::format("rank {} called {} and rank {} {} as operation {}{}", rank,
@@ -352,7 +341,7 @@ void Communicator::move(Operation& o) {
         if (call.is.kind == Kind::init) continue;
         const int64_t bytes = call.is.count * size_of(call.is.type);
         const int root = static_cast<int>(call.is.root);
-        for (int r = 0; r < size; ++r) {
+        for (int r = 0; r < size; r++) {
             if (r == rank) continue;
             if (call.is.kind == Kind::broadcast) {
                 if (rank == root) send(o, call.from, bytes, r);
@@ -384,12 +373,12 @@ void Communicator::add_in_order(float* to, const float* own, const float* terms,
     float sum[kBlock];
     for (int64_t begin = 0; begin < n; begin += kBlock) {
         const int64_t count = std::min(kBlock, n - begin);
-        for (int r = 0; r < size; ++r) {
+        for (int r = 0; r < size; r++) {
             const float* from = r == rank ? own + begin : terms + (r < rank ? r : r - 1) * n + begin;
             if (r == 0) {
                 std::copy(from, from + count, sum);
             } else {
-                for (int64_t i = 0; i < count; ++i) sum[i] += from[i];
+                for (int64_t i = 0; i < count; i++) sum[i] += from[i];
             }
         }
         std::copy(sum, sum + count, to + begin);
@@ -418,7 +407,7 @@ thread_local Group group;
 ncclResult_t launch() {
     if (group.calls.empty()) return ncclSuccess;
     group.comm->stream = group.stream;
-    const cudaError_t status = teon::cpu::enqueue_beside(
+    const cudaError_t status = teon::cpu::enqueue_async(
         group.stream, "a collective of NCCL",
         [comm = group.comm->shared, calls = std::exchange(group.calls, {})] { comm->run(calls); });
     return status == cudaSuccess ? ncclSuccess : fail(ncclUnhandledCudaError, cudaGetErrorString(status));

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "cpu/simt.h"
 
 extern "C" const char __executable_start;
 
@@ -52,6 +51,7 @@ struct Race {
 // One per OS thread. Whatever lies before the last barrier is ordered. Since then only lanes of one warp have met, and
 // known[t][l] is what thread t knows of lane l of its warp: all until then (Lamport's clocks).
 struct Detector {
+    const int* thread;  // that runs
     int count;
     std::array<Memory, 16> memory;
     uint32_t epoch;
@@ -97,7 +97,7 @@ void touch_at(const void* p, size_t bytes, bool write, const void* code) {
     for (int i = 0; i < d.count; i++) {
         const Memory& memory = d.memory[i];
         if (address - memory.begin >= memory.bytes) continue;
-        const auto thread = static_cast<uint16_t>(current_block.thread);
+        const auto thread = static_cast<uint16_t>(*d.thread);
         const auto offset = static_cast<uint32_t>(static_cast<const char*>(code) - &__executable_start);
         const Access now{d.epoch, d.known[thread][thread % 32] + 1, offset, thread};
         const uintptr_t begin = address - memory.begin, end = std::min(begin + bytes, memory.bytes);
@@ -127,15 +127,16 @@ std::string line_of(const Access& access) {
 
 }  // namespace
 
-void begin_block() {
+void begin_block(const int* thread, const void* dynamic_shared, size_t smem) {
+    detector.thread = thread;
     detector.count = 0;
     detector.found = false;
     barrier();
-    add_memory(current_block.dynamic_shared, current_block.smem);
+    add_memory(dynamic_shared, smem);
 }
 
 void barrier() {
-    // Clocks go on, so that what threads knew of each other before says nothing about what comes.
+    // Clocks continue, so that what threads knew of each other before does not order what follows.
     if (++detector.epoch != 0) return;
     for (auto& [address, pieces] : pieces_by_address) std::fill(pieces.begin(), pieces.end(), Piece{});
     detector.epoch = 1;
@@ -152,23 +153,21 @@ void warp_barrier(int warp, unsigned mask) {
         if (mask >> lane & 1) detector.known[32 * warp + lane] = all;
 }
 
-std::exception_ptr end_block() {
+std::string end_block(std::string (*where)(int thread)) {
     detector.count = 0;
-    if (!detector.found) return nullptr;
+    if (!detector.found) return "";
     const Race& race = detector.race;
-    const auto says = [](const Access& access, bool writes) {
-        return fmt::format("thread {} {} at {}", current_block.where(access.thread), writes ? "writes" : "reads",
-                           line_of(access));
+    const auto says = [&](const Access& access, bool writes) {
+        return fmt::format("thread {} {} at {}", where(access.thread), writes ? "writes" : "reads", line_of(access));
     };
-    return std::make_exception_ptr(Error(
-        fmt::format("{}: a race for shared memory: {}, {}, the same bytes, and no barrier stands between",
-                    current_block.here(), says(race.first, race.first_writes), says(race.second, race.second_writes))));
+    return fmt::format("a race for shared memory: {}, {}, the same bytes, and no barrier stands between",
+                       says(race.first, race.first_writes), says(race.second, race.second_writes));
 }
 
 void add_memory(const void* begin, size_t bytes) {
     if (bytes == 0) return;
-    CHECK(detector.count < static_cast<int>(detector.memory.size()), "{}: more than {} arrays in shared memory",
-          current_block.here(), detector.memory.size() - 1);
+    CHECK(detector.count < static_cast<int>(detector.memory.size()),
+          "a kernel with more than {} arrays in shared memory", detector.memory.size() - 1);
     const auto address = reinterpret_cast<uintptr_t>(begin);
     std::vector<Piece>& pieces = pieces_by_address[address];
     if (pieces.size() * kPiece < bytes) pieces.resize((bytes + kPiece - 1) / kPiece);

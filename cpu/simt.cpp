@@ -61,7 +61,7 @@ public:
         char* slab = static_cast<char*>(memory);
         slabs_.push_back(slab);
         Fiber* list = nullptr;
-        for (int i = kFibersPerSlab - 1; i >= 0; --i) {
+        for (int i = kFibersPerSlab - 1; i >= 0; i--) {
             char* bottom = slab + i * stride_ + page_;
             CHECK(mprotect(bottom - page_, page_, PROT_NONE) == 0,
                   "simt: no guard page for a fiber stack; raise vm.max_map_count or lower TEON_THREADS");
@@ -242,7 +242,7 @@ OrderSetting& order_setting() {  // under order_mutex
 // --- the scheduler of one block ---------------------------------------------------------------------------------
 
 int Block::choose_random(uint32_t mask) {
-    for (uint64_t skip = splitmix64(random) % std::popcount(mask); skip > 0; --skip) mask &= mask - 1;
+    for (uint64_t skip = splitmix64(random) % std::popcount(mask); skip > 0; skip--) mask &= mask - 1;
     return __builtin_ctz(mask);
 }
 
@@ -266,7 +266,7 @@ void Block::release_barrier() {
     if constexpr (race::kEnabled) race::barrier();
     arrived = 0;
     warps = 0;
-    for (int w = 0; 32 * w < count; ++w) {
+    for (int w = 0; 32 * w < count; w++) {
         runnable[w] = at_barrier[w];
         at_barrier[w] = 0;
         if (runnable[w] != 0) warps |= 1u << w;
@@ -347,7 +347,7 @@ void Block::fail(std::exception_ptr e) {
         cancelled = true;
         *error = e;
         warps = 0;
-        for (int w = 0; 32 * w < count; ++w) {
+        for (int w = 0; 32 * w < count; w++) {
             runnable[w] = suspended[w];
             at_barrier[w] = 0;
             pending[w] = 0;
@@ -436,11 +436,11 @@ std::exception_ptr run_block(int64_t index, uint64_t seed) {
     const uint64_t i = static_cast<uint64_t>(index);
     blockIdx = {static_cast<unsigned>(i % gridDim.x), static_cast<unsigned>(i / gridDim.x % gridDim.y),
                 static_cast<unsigned>(i / gridDim.x / gridDim.y)};
-    if constexpr (race::kEnabled) race::begin_block();
+    if constexpr (race::kEnabled) race::begin_block(&b.thread, b.dynamic_shared, b.smem);
     b.live = b.count;
     b.arrived = 0;
     b.warps = 0;
-    for (int w = 0; 32 * w < b.count; ++w) {
+    for (int w = 0; 32 * w < b.count; w++) {
         const int lanes = b.count - 32 * w;
         b.runnable[w] = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
         b.warps |= 1u << w;
@@ -451,8 +451,8 @@ std::exception_ptr run_block(int64_t index, uint64_t seed) {
     switch_to(take_idle());
     b.error = nullptr;
     if constexpr (race::kEnabled) {
-        std::exception_ptr race = race::end_block();
-        if (!error) error = race;
+        const std::string race = race::end_block([](int t) { return current_block.where(t); });
+        if (!error && !race.empty()) error = std::make_exception_ptr(Error(b.here() + ": " + race));
     }
     return error;
 }
@@ -463,7 +463,7 @@ void begin_launch(const char* name, dim3 grid, dim3 block, size_t smem, void (*b
     const int count = static_cast<int>(block.x * block.y * block.z);
     const bool flat = block.y == 1 && block.z == 1;
     if (!flat && (b.count != count || blockDim.x != block.x || blockDim.y != block.y || b.flat)) {
-        for (int t = 0; t < count; ++t) b.coordinates[t] = thread_index(t, block);
+        for (int t = 0; t < count; t++) b.coordinates[t] = thread_index(t, block);
     }
     threadIdx = {0, 0, 0};
     blockDim = block;

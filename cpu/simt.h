@@ -40,8 +40,8 @@ using Site = std::source_location;  // the line of a barrier or collective, for 
 // What a waiting group runs once all have arrived: data[i] is what lane (or thread) i of the group deposited.
 using Combine = void (*)(unsigned mask_or_count, void* const* data);
 
-inline constexpr int kMaxWarps = 32;
-inline constexpr int kMaxThreads = 32 * kMaxWarps;
+using race::kMaxThreads;
+inline constexpr int kMaxWarps = kMaxThreads / 32;
 
 enum class Order : uint8_t { forward, reverse, random };
 
@@ -100,7 +100,7 @@ struct Block {
         return choose_random(mask);
     }
 
-    // Makes the next runnable thread the current one; false if there is none. A warp goes on as long as it can, which
+    // Makes the next runnable thread the current one; false if there is none. A warp runs as long as it can, which
     // keeps few fibers busy, except in random order: that one is after races between warps, too.
     bool take_next() {
         if (runnable[warp] == 0) warps &= ~(1u << warp);
@@ -208,7 +208,7 @@ void block_collective(Data& mine, F, const Site& site) {
 template <typename T, typename Op>
 T butterfly(T (&x)[32], Op op) {
     for (int half = 16; half > 0; half /= 2) {
-        for (int i = 0; i < half; ++i) x[i] = op(x[i], x[i + half]);
+        for (int i = 0; i < half; i++) x[i] = op(x[i], x[i + half]);
     }
     return x[0];
 }
@@ -219,9 +219,9 @@ T warp_reduce(T x, Op, const Site& site) {
         0xffffffffu, x,
         [](unsigned, Deposits<T> lanes) {
             T v[32];
-            for (int i = 0; i < 32; ++i) v[i] = lanes[i];
+            for (int i = 0; i < 32; i++) v[i] = lanes[i];
             const T result = butterfly(v, Op{});
-            for (int i = 0; i < 32; ++i) lanes[i] = result;
+            for (int i = 0; i < 32; i++) lanes[i] = result;
         },
         site);
     return x;
@@ -234,15 +234,15 @@ T block_reduce(T x, Op, const Site& site) {
         x,
         [](int count, Deposits<T> threads) {
             T per_warp[32];
-            for (int w = 0; w < 32; ++w) {
+            for (int w = 0; w < 32; w++) {
                 per_warp[w] = Op::template identity<T>();
                 if (32 * w >= count) continue;
                 T v[32];
-                for (int i = 0; i < 32; ++i) v[i] = threads[32 * w + i];
+                for (int i = 0; i < 32; i++) v[i] = threads[32 * w + i];
                 per_warp[w] = butterfly(v, Op{});
             }
             const T result = butterfly(per_warp, Op{});
-            for (int i = 0; i < count; ++i) threads[i] = result;
+            for (int i = 0; i < count; i++) threads[i] = result;
         },
         site);
     return x;
@@ -274,7 +274,7 @@ T shuffle(unsigned mask, T value, int source, const Site& site) {
     return wish.value;
 }
 
-// Storage of SHARED: one per OS thread, filled with NaN bits when a block first comes by.
+// Storage of SHARED: one per OS thread, filled with NaN bits at a block's first access.
 template <typename T, int N>
 struct SharedArray {
     static_assert(std::is_trivially_copyable_v<T>, "shared memory is raw memory");

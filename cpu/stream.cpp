@@ -1,3 +1,5 @@
+#include "cpu/stream.h"
+
 #include <algorithm>
 
 #include "cpu/counts.h"
@@ -16,8 +18,8 @@ bool anything_left(cudaStream_t stream) {
     return std::any_of(stream->after.begin(), stream->after.end(), [](auto& operation) { return !operation->done; });
 }
 
-// A kind stream's thread, which destroys the stream in the end.
-void work_off(cudaStream_t stream) {
+// The thread of a stream with asynchronous work, which destroys the stream in the end.
+void drain(cudaStream_t stream) {
     Engine& e = engine();
     for (std::unique_lock lock(e.mutex);;) {
         const auto due = [&] {
@@ -42,16 +44,16 @@ cudaError_t refuse_broken(cudaStream_t stream, const char* what) {
                 fmt::format("{}: the stream's capture was broken by {}", what, stream->capture->broken_by));
 }
 
-cudaError_t add(cudaStream_t stream, const char* what, std::function<void()> work, bool beside) {
+cudaError_t add(cudaStream_t stream, const char* what, std::function<void()> work, bool async) {
     Call call(what, stream);
     if (call.status != cudaSuccess) return call.status;
     if (const cudaError_t status = refuse_broken(stream, what)) return status;
     if (!kUnkind && !stream->capture) {
-        if (beside && !stream->has_worker) {
+        if (async && !stream->has_worker) {
             stream->has_worker = true;
-            std::thread(work_off, stream).detach();
+            std::thread(drain, stream).detach();
         }
-        if (!beside && !anything_left(stream)) {
+        if (!async && !anything_left(stream)) {
             call.lock.unlock();
             work();
             return cudaSuccess;
@@ -78,10 +80,20 @@ cudaError_t make(const char* what, T** handle, T* object) {
 
 }  // namespace
 
+bool run_everything() {
+    Engine& e = engine();
+    std::unique_lock lock(e.mutex);
+    if (e.left == 0) return false;
+    e.run_all(lock);
+    return true;
+}
+
+std::string set_order(const std::string& order) { return engine().set_order(order); }
+
 cudaError_t enqueue(cudaStream_t stream, const char* what, std::function<void()> work) {
     return add(stream, what, std::move(work), false);
 }
-cudaError_t enqueue_beside(cudaStream_t stream, const char* what, std::function<void()> work) {
+cudaError_t enqueue_async(cudaStream_t stream, const char* what, std::function<void()> work) {
     return add(stream, what, std::move(work), true);
 }
 

@@ -1,10 +1,10 @@
 // Streams, events and graphs: when work is done. See docs/debugging.md for what that means to a program.
 //
-// Kind: work is done inside of the call, except on streams that have work beside the caller (communication).
-// Unkind: work waits until somebody waits for it, and then runs in the thread that waits, one piece at a time:
+// Ordinary build: work is done inside of the call, except on streams with asynchronous work (communication).
+// Test build (TEON_UNKIND): work runs in the thread that waits for it, one operation at a time:
 //     CUDA_ORDER=late         only what is waited for, and what that needs (the default)
 //     CUDA_ORDER=random:SEED  also others that might run, now and then at any call
-// Work that nobody waits for is done after a while, as on a GPU.
+// Work that no thread waits for is done after a while, as on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace teon::cpu {
 // work throws comes out of here where it is done at once; else it is the device's error, which every later call
 // returns.
 cudaError_t enqueue(cudaStream_t stream, const char* what, std::function<void()> work);
-// The same, but a kind stream does it, and what follows it, on a thread of its own.
-cudaError_t enqueue_beside(cudaStream_t stream, const char* what, std::function<void()> work);
+// The same, but asynchronously: the stream does it, and what follows it, on a thread of its own.
+cudaError_t enqueue_async(cudaStream_t stream, const char* what, std::function<void()> work);
 
 // As enqueue, but makes no copy of the work where it is done at once.
 bool at_once(cudaStream_t stream);
@@ -40,9 +40,6 @@ bool is_capturing(cudaStream_t stream);
 
 // Runs all work of all streams; false if there was none.
 bool run_everything();
-
-// What is running now, for messages; null: nothing.
-const char* work_in_progress();
 
 // "late" or "random:SEED", as CUDA_ORDER; returns the order before. Throws Error if it is neither.
 std::string set_order(const std::string& order);

@@ -21,7 +21,7 @@
 
 #include "base/check.h"
 #include "cpu/cgroup.h"
-#include "cpu/memory.h"
+#include "cpu/pages.h"
 #include "cpu/signals.h"
 
 namespace teon::cpu {
@@ -30,14 +30,14 @@ namespace {
 
 constexpr int kMostThreads = 1024;
 
-// How long a thread looks for what it waits for before it sleeps. Waking one takes some microseconds, on a virtual
+// How long a thread spins before it sleeps. Waking one takes some microseconds, on a virtual
 // machine tens of them, and the kernels of a training step follow each other faster than that.
 constexpr std::chrono::microseconds kSpin{30};
 
 using Word = std::atomic<uint32_t>;
 static_assert(sizeof(Word) == sizeof(uint32_t) && Word::is_always_lock_free, "futexes are plain words");
 
-// Sleeps as long as the word has this value and nobody wakes it; may return early.
+// Sleeps as long as the word has this value and no thread wakes it; may return early.
 void futex_wait(Word& word, uint32_t value) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
 }
@@ -54,8 +54,8 @@ void pause() {
 #endif
 }
 
-// Looks for a short time whether done() holds. It does not call sched_yield: from 6.18 on Linux sets who calls it back
-// by a whole time slice each time, which in a loop also upsets the turns of others.
+// Spins for a short time until done() holds. It does not call sched_yield: from 6.18 on Linux moves a thread that calls
+// it back by a whole time slice each time, which in a loop also delays other threads.
 template <typename F>
 bool spin_until(F done) {
     const auto end = std::chrono::steady_clock::now() + kSpin;
@@ -91,7 +91,7 @@ std::atomic<int>& count() {
 // Whether this thread is inside of a body.
 constinit thread_local bool busy = false;
 
-// One parallel_for: who takes what, and what went wrong.
+// One parallel_for: the chunks that are left, and the first error.
 class Loop {
 public:
     Loop(int64_t n, int64_t chunk, FunctionRef<void(int64_t)> body) : n_(n), chunk_(chunk), body_(body) {}
@@ -130,32 +130,32 @@ private:
     std::exception_ptr error_;
 };
 
-// The workers, which last as long as the process. A loop is offered by a number of seats; workers that find a seat take
-// part, and the loop ends when its chunks are gone and whoever sat down has got up. So nobody ever waits for a worker
-// that has not come: on a busy machine the caller does the work itself.
+// The workers, which live as long as the process. A loop offers a number of places; workers that take one join the
+// loop, which ends when no chunk is left and every worker that joined has left. So the caller never waits for a worker
+// that has not joined: on a busy machine it does the work itself.
 class Pool {
 public:
     void run(Loop& loop, int helpers) {
         grow(helpers);
         loop_ = &loop;
-        room_.store(static_cast<uint32_t>(helpers) << kSeatShift);
+        places_.store(static_cast<uint32_t>(helpers) << kFreeShift);
         round_.fetch_add(1);
-        // Those who are awake come on their own.
+        // Workers that spin see the new round without being woken.
         const int awake = static_cast<int>(workers_ - sleeping_.load());
         if (helpers > awake) futex_wake(round_, helpers - awake);
         loop.work();
-        room_.fetch_and(kSitting);
-        const auto empty = [&] { return room_.load(std::memory_order_acquire) == 0; };
+        places_.fetch_and(kJoined);
+        const auto empty = [&] { return places_.load(std::memory_order_acquire) == 0; };
         if (spin_until(empty)) return;
         waiting_.store(true);
-        for (uint32_t left; (left = room_.load()) != 0;) futex_wait(room_, left);
+        for (uint32_t left; (left = places_.load()) != 0;) futex_wait(places_, left);
         waiting_.store(false);
     }
 
-    std::mutex mutex;  // held by whoever runs a loop
+    std::mutex mutex;  // held by the thread that runs a loop
 
 private:
-    // Signals are for the program's own threads.
+    // Signals are for the program's other threads.
     void grow(int helpers) {
         if (workers_ >= static_cast<uint32_t>(helpers)) return;
         const HeldSignals held;
@@ -175,30 +175,30 @@ private:
                 sleeping_.fetch_sub(1);
             }
             seen = round_.load();
-            if (!sit_down()) continue;
+            if (!join()) continue;
             loop_->work();
-            // Nobody sits and there are no seats left: the caller may be asleep.
-            if (room_.fetch_sub(1) == 1 && waiting_.load()) futex_wake(room_, 1);
+            // The last worker to leave: the caller may be asleep.
+            if (places_.fetch_sub(1) == 1 && waiting_.load()) futex_wake(places_, 1);
         }
     }
 
-    bool sit_down() {
-        uint32_t room = room_.load();
-        while (room >> kSeatShift != 0)
-            if (room_.compare_exchange_weak(room, room - (1u << kSeatShift) + 1)) return true;
+    bool join() {
+        uint32_t places = places_.load();
+        while (places >> kFreeShift != 0)
+            if (places_.compare_exchange_weak(places, places - (1u << kFreeShift) + 1)) return true;
         return false;
     }
 
-    static constexpr int kSeatShift = 16;
-    static constexpr uint32_t kSitting = 0xffff;
-    static_assert(kMostThreads < kSitting);
+    static constexpr int kFreeShift = 16;
+    static constexpr uint32_t kJoined = 0xffff;
+    static_assert(kMostThreads < kJoined);
 
-    Loop* loop_ = nullptr;               // valid for those who sit
+    Loop* loop_ = nullptr;               // valid for workers that joined
     uint32_t workers_ = 0;               // under mutex
-    alignas(64) Word room_ = 0;          // free seats in the upper half, workers that sit in the lower one
-    alignas(64) Word round_ = 0;         // number of loops offered so far
-    alignas(64) Word sleeping_ = 0;      // workers that wait for the next one
-    std::atomic<bool> waiting_ = false;  // the caller waits for room_ to become 0
+    alignas(64) Word places_ = 0;        // free places in the upper half, workers that joined in the lower one
+    alignas(64) Word round_ = 0;         // number of loops so far
+    alignas(64) Word sleeping_ = 0;      // workers that sleep until the next one
+    std::atomic<bool> waiting_ = false;  // the caller sleeps until places_ is 0
 };
 
 Pool& pool() {

@@ -1,5 +1,5 @@
-// Threads of the program's own, over which the CPU runs a kernel's blocks and a product's tiles. They look for work for
-// a moment and then sleep, so that other programs on the machine cost their share of the processors and no more.
+// The program's worker threads, over which the CPU runs a kernel's blocks and a product's tiles. They spin for a moment
+// and then sleep, so that other programs on the machine get their share of the processors.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace teon::cpu {
 
-// A callable that somebody else owns, for the time of a call.
+// A reference to a callable, for the time of a call.
 template <typename Signature>
 class FunctionRef;
 template <typename R, typename... Args>

@@ -1,4 +1,4 @@
-// One micro-batch on the device: all a model needs to know about data.
+// One micro-batch on the device, the only input of a model.
 #pragma once
 
 namespace teon {
@@ -8,7 +8,7 @@ struct Batch {
     int B = 0, T = 0;
     const int* tokens = nullptr;          // in [0, V)
     const int* targets = nullptr;         // the next token; -1 = not counted in the loss
-    const int* positions = nullptr;       // t, or t - doc_start[t] where documents are masked
+    const int* positions = nullptr;       // t, or t - doc_start[t] with a document mask
     const int* doc_start = nullptr;       // the t at which t's document begins; nullptr = one document per row
     const int* token_order = nullptr;     // row numbers sorted by token, ties by row: the order of embedding gradients
     const int* position_order = nullptr;  // row numbers sorted by position, ties by row

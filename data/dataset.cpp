@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/hash.h"
+#include "base/text.h"
 #include "data/tokenizer.h"
 #include "files/file.h"
 #include "files/json.h"
@@ -25,14 +26,12 @@ struct ListedShard {
     int64_t tokens = 0, bytes = 0;
 };
 
-struct Manifest {
-    std::string path, tokenizer;
-    int vocab_size = 0, delimiter = -1;
-    bool lists = false;  // shards
+struct Manifest : TokenInfo {
+    bool lists = false;  // whether it has a list of shards
     std::map<std::string, ListedShard> shards;
 };
 
-// Of a description of a tokenizer, as it is in its folder and in manifests.
+// TokenInfo::tokenizer from the description of a tokenizer, in its folder or in a manifest.
 std::string identity(const json& description, const std::string& name) {
     const auto files = JsonObject(description, name).get<json>("files", json::object());
     return JsonObject(files, name + ": files").get<std::string>("tokens.bin", "");
@@ -40,7 +39,7 @@ std::string identity(const json& description, const std::string& name) {
 
 Manifest read_manifest(const std::string& path) {
     Manifest m;
-    m.path = path;
+    m.described_by = path;
     const json parsed = read_json(path);
     const JsonObject j(parsed, path);
     m.vocab_size = j.get("vocab_size", 0);
@@ -66,33 +65,36 @@ std::string folder_of(const std::string& path) {
     return parent.empty() ? "." : parent.lexically_normal().string();
 }
 
-// What there is to compare of shards and the manifest beside them.
+// Compares shards with the manifest beside them.
 void compare(const Manifest& m, const std::vector<ShardInfo>& found, DataSet& out) {
     if (!m.lists) return;
     for (const ShardInfo& shard : found) {
         const auto listed = m.shards.find(fs::path(shard.path).filename().string());
         CHECK_USAGE(listed != m.shards.end(), "{}: {} does not list it; keep shards of one preparation in a folder",
-                    shard.path, m.path);
+                    shard.path, m.described_by);
         const ListedShard& l = listed->second;
         const int64_t bytes = SHARD_HEADER_BYTES + shard.tokens * shard.bytes_per_token;
         CHECK_USAGE(l.tokens == shard.tokens && (l.bytes < 0 || l.bytes == bytes),
                     "{}: {} tokens in {} bytes, but {} says {} tokens in {} bytes; prepare or copy it again",
-                    shard.path, shard.tokens, bytes, m.path, l.tokens, l.bytes);
+                    shard.path, shard.tokens, bytes, m.described_by, l.tokens, l.bytes);
         if (!l.sha256.empty()) out.sha256.push_back({shard.path, l.sha256});
     }
 }
 
-void check_all_there(const Manifest& m, const std::string& folder, const std::vector<ShardInfo>& found,
-                     const std::string& split) {
-    for (const auto& [file, shard] : m.shards) {
-        if (shard.split != split) continue;
-        const bool there = std::any_of(found.begin(), found.end(), [&](const ShardInfo& s) {
-            return fs::path(s.path).filename() == file &&
-                   folder_of(s.path) == fs::path(folder).lexically_normal().string();
-        });
-        CHECK_USAGE(there, "{}: {} lists it, but it is not there; prepare or copy it again, or name the files to use",
-                    (fs::path(folder) / file).string(), m.path);
-    }
+// found: all shards of the folder.
+void check_none_missing(const Manifest& m, const std::string& folder, const std::vector<ShardInfo>& found,
+                        const std::string& split) {
+    for (const auto& [file, shard] : m.shards)
+        CHECK_USAGE(shard.split != split ||
+                        std::any_of(found.begin(), found.end(),
+                                    [&](const ShardInfo& s) { return fs::path(s.path).filename() == file; }),
+                    "{}: {} lists it, but it is missing; prepare or copy it again, or name the files to use",
+                    (fs::path(folder) / file).string(), m.described_by);
+}
+
+void add_description(DataSet& data, const TokenInfo& info) {
+    check_same_tokenizer(data, info);
+    if (data.described_by.empty()) static_cast<TokenInfo&>(data) = info;
 }
 
 // One source without its weight.
@@ -119,29 +121,17 @@ DataSet open_source(const std::string& pattern, const std::string& split) {
         if (!manifest_of(folder)) continue;
         const Manifest& m = *manifest_of(folder);
         compare(m, shards, data);
-        for (size_t begin = 0, end; begin <= pattern.size(); begin = end + 1) {
-            end = std::min(pattern.find(',', begin), pattern.size());
-            std::string item = pattern.substr(begin, end - begin);
+        for (std::string item : teon::split(pattern)) {
             while (item.size() > 1 && item.back() == '/') item.pop_back();
             if (fs::is_directory(item, error) && fs::path(item).lexically_normal().string() == folder)
-                check_all_there(m, folder, shards, split);
+                check_none_missing(m, folder, shards, split);
         }
-        DataSet described;
-        described.vocab_size = m.vocab_size;
-        described.delimiter = m.delimiter;
-        described.tokenizer = m.tokenizer;
-        described.described_by = m.path;
-        check_same_tokenizer(data, described);
-        if (data.described_by.empty()) {
-            described.shards = std::move(data.shards);
-            described.sha256 = std::move(data.sha256);
-            data = std::move(described);
-        }
+        add_description(data, m);
     }
     return data;
 }
 
-// "A:0.7": the item and its weight; no weight: 0. A path that has such a name is a path.
+// "A:0.7": the item and its weight; without a weight 0. The name of an existing path has no weight.
 std::pair<std::string, double> weighted(const std::string& item) {
     const size_t colon = item.rfind(':');
     std::error_code error;
@@ -159,10 +149,7 @@ std::pair<std::string, double> weighted(const std::string& item) {
 
 DataSet open_dataset(const std::string& pattern, const std::string& split) {
     std::vector<std::pair<std::string, double>> items;
-    for (size_t begin = 0, end; begin <= pattern.size(); begin = end + 1) {
-        end = std::min(pattern.find(',', begin), pattern.size());
-        items.push_back(weighted(pattern.substr(begin, end - begin)));
-    }
+    for (const std::string& item : teon::split(pattern)) items.push_back(weighted(item));
     const auto weights = std::count_if(items.begin(), items.end(), [](const auto& item) { return item.second > 0; });
     if (weights == 0) return open_source(pattern, split);
     CHECK_USAGE(weights == std::ssize(items),
@@ -172,13 +159,7 @@ DataSet open_dataset(const std::string& pattern, const std::string& split) {
     DataSet data;
     for (const auto& [item, weight] : items) {
         DataSet source = open_source(item, split);
-        check_same_tokenizer(data, source);
-        if (data.described_by.empty()) {
-            data.vocab_size = source.vocab_size;
-            data.delimiter = source.delimiter;
-            data.tokenizer = source.tokenizer;
-            data.described_by = source.described_by;
-        }
+        add_description(data, source);
         for (ShardInfo& shard : source.shards) {
             shard.source = static_cast<int>(data.mixture.size());
             CHECK_USAGE(data.shards.empty() || shard.bytes_per_token == data.shards[0].bytes_per_token,
@@ -193,14 +174,14 @@ DataSet open_dataset(const std::string& pattern, const std::string& split) {
     return data;
 }
 
-void check_same_tokenizer(const DataSet& a, const DataSet& b) {
+void check_same_tokenizer(const TokenInfo& a, const TokenInfo& b) {
     if (a.described_by.empty() || b.described_by.empty()) return;
     const bool same = (a.tokenizer.empty() || b.tokenizer.empty() || a.tokenizer == b.tokenizer) &&
                       a.vocab_size == b.vocab_size && a.delimiter == b.delimiter;
     CHECK_USAGE(
         same,
         "{} and {}: their tokens are of different tokenizers (vocabularies of {} and {}, delimiters {} and {}); "
-        "prepare both with one",
+        "prepare both with the same one",
         a.described_by, b.described_by, a.vocab_size, b.vocab_size, a.delimiter, b.delimiter);
 }
 
@@ -210,7 +191,7 @@ void check_model_tokenizer(const DataSet& data, const std::string& model, int V)
     const std::string own = tokenizer_identity((folder / "tokenizer").string());
     CHECK_USAGE(
         (own.empty() || data.tokenizer.empty() || own == data.tokenizer) && data.vocab_size <= V,
-        "{}: its tokens (a vocabulary of {}) are not of the tokenizer of {} ({}); prepare the data with that one",
+        "{}: its tokens (a vocabulary of {}) are not of the tokenizer of {} ({}); prepare the data with that tokenizer",
         data.described_by, data.vocab_size, model, V);
 }
 
@@ -250,7 +231,8 @@ void check_disjoint(const DataSet& train, const DataSet& val) {
     for (const ShardInfo& shard : train.shards) trained_on.insert(identity_of(shard));
     for (const ShardInfo& shard : val.shards)
         CHECK_USAGE(!trained_on.count(identity_of(shard)),
-                    "{}: this shard would be trained on and validated on; name other files in --data or --val-data",
+                    "{}: this shard is in both the training and the validation data; name other files in --data or "
+                    "--val-data",
                     shard.path);
 }
 
@@ -262,8 +244,7 @@ void verify_content(const DataSet& data) {
     for (const auto& [path, expected] : data.sha256) {
         const std::string found = sha256_of_file(path);
         CHECK(found == expected,
-              "{}: its content is not what its manifest.json says (SHA-256 {}, expected {}); prepare or "
-              "copy it again",
+              "{}: its content differs from its manifest.json (SHA-256 {}, expected {}); prepare or copy it again",
               path, found, expected);
     }
 }

@@ -21,7 +21,13 @@ namespace teon {
 
 namespace {
 
-// The windows of one source, counted through its shards, permuted anew each epoch.
+// The index i of the part that contains `at`, of parts that end at `ends` and begin at 0, and where that part begins.
+std::pair<size_t, int64_t> part_of(const std::vector<int64_t>& ends, int64_t at) {
+    const auto i = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), at) - ends.begin());
+    return {i, i == 0 ? 0 : ends[i - 1]};
+}
+
+// The windows of one source, numbered across its shards, in a new permutation each epoch.
 class SourceOrder {
 public:
     struct Place {
@@ -42,8 +48,7 @@ public:
             if (epoch != epoch_) permutation_.emplace(windows(), seed_, epoch_ = epoch);
             window = (*permutation_)(window);
         }
-        const auto i = std::upper_bound(end_.begin(), end_.end(), window) - end_.begin();
-        int64_t begin = i == 0 ? 0 : end_[i - 1];
+        const auto [i, begin] = part_of(end_, window);
         return {shards_[i], (window - begin) * T_};
     }
 
@@ -52,13 +57,13 @@ private:
     bool shuffle_;
     uint64_t seed_;
     std::vector<int> shards_;
-    std::vector<int64_t> end_;  // windows up to and with each shard
+    std::vector<int64_t> end_;  // windows up to and including each shard
     int64_t epoch_ = -1;
     std::optional<Permutation> permutation_;
 };
 
-// Which tokens each sample is. Of a mixture, MIX samples in a row hold a fixed number of each source; which comes when
-// is a permutation, keyed by their place in the run.
+// Maps samples to tokens. In a mixture each block of MIX samples has a fixed number of samples of each source, in an
+// order that is a permutation keyed by the block's number.
 class SampleOrder {
 public:
     SampleOrder(const std::vector<ShardInfo>& shards, const LoaderOptions& o) : seed_(o.seed) {
@@ -74,8 +79,8 @@ public:
         for (size_t s = 0; s < sources; ++s)
             CHECK_USAGE(
                 sources_[s].windows() >= 1,
-                "data: no window of {} tokens (sequence length + 1) in {} shards{}, the longest of {} tokens; lower "
-                "--seq-len or give more data",
+                "data: no window of {} tokens (sequence length + 1) in {} shards{}, the longest has {} tokens; reduce "
+                "--seq-len or add data",
                 int64_t{o.T} + 1, shards.size(), sources > 1 ? fmt::format(" of source {}", s + 1) : "", longest);
         if (!o.mixture.empty()) set_quotas(o.mixture);
     }
@@ -91,15 +96,14 @@ public:
         const int64_t block = sample / MIX;
         if (block != block_) mixing_.emplace(MIX, ~seed_, block_ = block);
         const int64_t at = (*mixing_)(sample % MIX);
-        const auto s = std::upper_bound(quota_end_.begin(), quota_end_.end(), at) - quota_end_.begin();
-        const int64_t begin = s == 0 ? 0 : quota_end_[s - 1];
+        const auto [s, begin] = part_of(quota_end_, at);
         return sources_[s].place(block * (quota_end_[s] - begin) + at - begin);
     }
 
 private:
     static constexpr int64_t MIX = 10000;
 
-    // Whole numbers whose sum is MIX: rounded down, and the largest remainders up.
+    // Integers with the sum MIX: the shares rounded down, then those with the largest remainders rounded up.
     void set_quotas(const std::vector<double>& mixture) {
         std::vector<int64_t> quotas;
         std::vector<size_t> order(mixture.size());
@@ -113,7 +117,7 @@ private:
             if (left-- > 0) ++quotas[s];
         int64_t end = 0;
         for (size_t s = 0; s < quotas.size(); ++s) {
-            CHECK_USAGE(quotas[s] > 0, "data: source {} has a share of {:.2g}; at least 0.0001 can be kept", s + 1,
+            CHECK_USAGE(quotas[s] > 0, "data: source {} has a share of {:.2g}; the smallest share is 0.0001", s + 1,
                         mixture[s]);
             quota_end_.push_back(end += quotas[s]);
         }
@@ -121,7 +125,7 @@ private:
 
     uint64_t seed_;
     std::vector<SourceOrder> sources_;
-    std::vector<int64_t> quota_end_;  // of MIX samples, up to and with each source; empty: there is one source
+    std::vector<int64_t> quota_end_;  // of MIX samples, up to and including each source; empty: one source
     int64_t block_ = -1;
     std::optional<Permutation> mixing_;
 };
@@ -138,7 +142,7 @@ public:
         scratch_.resize(n);
         for (int pass = 0; pass < passes; ++pass) {
             auto digit = [=](int row) { return static_cast<unsigned>(keys[row]) >> (pass * digit_bits) & mask; };
-            const bool to_rows = (passes - pass) % 2 == 1;  // so that the last pass ends there
+            const bool to_rows = (passes - pass) % 2 == 1;  // the last pass writes rows
             const int* from = to_rows ? scratch_.data() : rows;
             int* to = to_rows ? rows : scratch_.data();
             next_.assign(mask + 1, 0);
@@ -157,11 +161,11 @@ private:
     std::vector<int> scratch_, next_;
 };
 
-// The arrays of a batch, in the order they lie in a slot.
+// The arrays of a batch, in their order within a slot.
 enum Array { TOKENS, TARGETS, TOKEN_ORDER, POSITIONS, POSITION_ORDER, DOC_START };
 constexpr int ARRAYS_WITHOUT_MASK = 3, ARRAYS_WITH_MASK = 6;
 
-// Reads samples and arranges them as the arrays of a batch, in host memory. Used from one thread at a time.
+// Reads samples into the arrays of a batch in host memory. Used from one thread at a time.
 class BatchReader {
 public:
     BatchReader(std::vector<ShardInfo> shards, const LoaderOptions& o)
@@ -170,7 +174,7 @@ public:
     int64_t windows() const { return order_.windows(); }
     const std::vector<ShardInfo>& shards() const { return reader_.shards(); }
 
-    // Elements from one array of a batch to the next: rounded up so that each is aligned to 256 bytes, as a Buffer is.
+    // Elements from one array of a batch to the next, which aligns each to 256 bytes, like a Buffer.
     int64_t stride() const { return round_up(int64_t{o_.B} * o_.T, 64); }
 
     void read_first_windows() {
@@ -196,7 +200,7 @@ public:
         if (o_.document_mask) set_positions(arrays);
     }
 
-    // The arrays of positions of a batch. Without a mask they do not depend on the tokens.
+    // Sets the arrays of positions. Without a mask they do not depend on the tokens.
     void set_positions(int* arrays) {
         const int T = o_.T;
         for (int b = 0; b < o_.B; ++b) {
@@ -231,31 +235,32 @@ const LoaderOptions& checked(const LoaderOptions& o) {
                 "batch of {} sequences of {} tokens: both must be at least 1, and their product below 2^31", o.B, o.T);
     CHECK_USAGE(o.vocab_size >= 1, "vocabulary of {} tokens: expected at least 1", o.vocab_size);
     CHECK_USAGE(o.mixture.empty() || o.shuffle,
-                "--shuffle off: a mixture of sources has no order of the files to keep");
+                "--shuffle off does not work with a mixture of sources, which has no order of files");
     CHECK_USAGE(o.ranks >= 1 && o.rank >= 0 && o.rank < o.ranks, "rank {} of {}: expected 0 to ranks - 1", o.rank,
                 o.ranks);
     CHECK_USAGE(
         !o.document_mask || (o.delimiter >= 0 && o.delimiter < o.vocab_size),
-        "--document-mask needs the token that begins a document, in the vocabulary of {}; it is {}: prepare the data "
-        "with a delimiter, or leave the flag out",
+        "--document-mask needs the token that begins a document, within the vocabulary of {}; it is {}: prepare the "
+        "data with a delimiter, or leave the flag out",
         o.vocab_size, o.delimiter);
     return o;
 }
 
 }  // namespace
 
-// Batches go round a ring of slots, each with a pinned and a device copy. Call c of next() hands over slot c mod SLOTS:
+// Batches use a ring of slots, each with a pinned and a device buffer. Call c of next() returns slot c mod SLOTS:
 //
 //     calls        c - 2        c - 1         c            c + 1        c + 2
-//     slot is      free again   in use        handed over  being filled by the thread
+//     slot is      free again   in use        returned     being filled by the thread
 //
-// Two events per slot keep it right while the host runs ahead of the device. `copied` (on the loader's stream, after
-// the upload): the batch's stream waits for it, and call c + 2 waits for it before the thread may fill the pinned half
-// again. `passed` (on the batch's stream, at the call): everything that call c's stream had been given before; the
-// batch of call c - 2 is read by nothing later, so the upload of call c + 2, which goes to its slot, waits for it.
+// Two events per slot order the copies while the host runs ahead of the device:
+//   copied   on the loader's stream, after the upload. The batch's stream waits for it, and so does call c + 2
+//            before the thread fills the pinned buffer again.
+//   passed   on the batch's stream, at call c: all work queued before. Later work does not read the batch of
+//            call c - 2, so the upload of call c + 2 to the same slot waits for this event.
 //
-// The thread touches nothing of the device: uploads are started by next(). So it cannot disturb the capture of a graph
-// nor needs to know which device is in use, and the copy still overlaps the work already queued.
+// The thread makes no CUDA calls; next() starts the uploads. So the thread cannot disturb the capture of a graph and
+// needs no current device, and a copy still overlaps the work already queued.
 struct Loader::Impl {
     static constexpr int SLOTS = 4, AHEAD = 2;
     struct Slot {
@@ -273,15 +278,15 @@ struct Loader::Impl {
 
     // Shared with the thread, under `mutex`.
     std::mutex mutex;
-    std::condition_variable_any room;  // the thread waits for it, until there is work or it is to stop
+    std::condition_variable_any work;  // the thread waits for it until a slot is free or it has to stop
     std::condition_variable filled;
-    int64_t calls = 0;           // of next() that returned
-    int64_t sample = 0;          // the global index of the next one's batch
+    int64_t calls = 0;           // completed calls of next()
+    int64_t sample = 0;          // the global index of the next batch
     int ready = 0;               // slots filled beyond `calls`
-    uint64_t sought = 0;         // counts seek(): what the thread was reading meanwhile is of no use
+    uint64_t seeks = 0;          // calls of seek(): the thread discards what it was reading during one
     std::exception_ptr failure;  // of the batch after the `ready` ones
 
-    std::jthread thread;  // the last member: it stops before anything that it uses is gone
+    std::jthread thread;  // the last member, so that it stops before the others are destroyed
 
     Impl(std::vector<ShardInfo> shards, const LoaderOptions& options)
         : o(checked(options)), reader(std::move(shards), o) {
@@ -304,9 +309,9 @@ struct Loader::Impl {
 
     ~Impl() {
         try {
-            copies.synchronize();  // uploads read the pinned halves
+            copies.synchronize();  // uploads read the pinned buffers
         } catch (const Error&) {
-            // A failed device is reported by whoever reads its results.
+            // The next read of a result reports a failed device.
         }
     }
 
@@ -318,8 +323,8 @@ struct Loader::Impl {
 
     void prefetch(std::stop_token stop) {
         std::unique_lock lock(mutex);
-        while (room.wait(lock, stop, [&] { return ready < AHEAD && !failure; }) && !stop.stop_requested()) {
-            const uint64_t began = sought;
+        while (work.wait(lock, stop, [&] { return ready < AHEAD && !failure; }) && !stop.stop_requested()) {
+            const uint64_t began = seeks;
             const int64_t call = calls + ready, of_sample = sample + ready * step();
             std::exception_ptr error;
             lock.unlock();
@@ -327,7 +332,7 @@ struct Loader::Impl {
                 fill(call, of_sample);
             } catch (...) { error = std::current_exception(); }
             lock.lock();
-            if (began != sought) continue;
+            if (began != seeks) continue;
             if (error) {
                 failure = error;
             } else {
@@ -365,7 +370,7 @@ struct Loader::Impl {
             sample += step();
             if (o.prefetch) --ready;
         }
-        room.notify_one();
+        work.notify_one();
         return batch(now.device.data());
     }
 
@@ -392,9 +397,9 @@ struct Loader::Impl {
             sample = to;
             ready = 0;
             failure = nullptr;
-            ++sought;
+            ++seeks;
         }
-        room.notify_one();
+        work.notify_one();
     }
 };
 

@@ -1,11 +1,10 @@
-// A keyed permutation of [0, n) that is evaluated at one index at a time: no table, so that any sample of any epoch can
-// be sought at once.
+// A keyed permutation of [0, n) that is evaluated at one index at a time, without a table: seeking any sample is O(1).
 //
-// i is written as (l, r) = (i / b, i mod b) on a grid of a * b >= n cells with a, b about sqrt(n). Rounds alternately
-// shift l by a hash of r (mod a) and r by a hash of l (mod b): each can be undone, so their composition is a bijection
-// of the grid. A result outside [0, n) is fed in again until it falls inside, which keeps it a bijection of [0, n);
-// fewer than a cells are outside, so that is rare. (A generalized Feistel network with cycle walking: Black and
-// Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.)
+// This is a generalized Feistel network with cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains",
+// CT-RSA 2002). i is written as (l, r) = (i / b, i mod b) on a grid of a * b >= n cells with a, b about sqrt(n). Rounds
+// alternately shift l by a hash of r (mod a) and r by a hash of l (mod b). Each round is invertible, so their
+// composition is a bijection of the grid. A result outside [0, n) is permuted again until it is inside; this remains a
+// bijection of [0, n), and it is rare, because fewer than a cells are outside.
 #pragma once
 
 #include <cmath>
@@ -35,8 +34,8 @@ public:
     }
 
 private:
-    // Few elements need the most: with 12 rounds the 720 orders of 6 elements still come in visibly unequal numbers,
-    // with 16 they do not. The rounds cost tens of nanoseconds per window.
+    // Small n need the most rounds: with 12 the frequencies of the 720 orders of 6 elements are visibly unequal, with
+    // 16 they are not. The rounds cost tens of nanoseconds per window.
     static constexpr int ROUNDS = 20;
 
     // Shifts `value` in [0, size) by an amount that depends on `other` and the round's key. size < 2^32.

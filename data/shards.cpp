@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace teon {
 
@@ -47,7 +48,7 @@ std::vector<std::string> list_folder(const std::string& folder, const std::strin
     }
     CHECK_USAGE(!error, "{}: the folder cannot be read: {}; check its permissions", folder, error.message());
     CHECK_USAGE(!paths.empty(),
-                "{}: no shard *_{}_*.bin in this folder; name the files, or make them by scripts/prepare.py", folder,
+                "{}: no shard *_{}_*.bin in this folder; name the files, or make them with scripts/prepare.py", folder,
                 split);
     return paths;
 }
@@ -90,12 +91,13 @@ ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte>
     std::memcpy(&tokens, header.data() + 8, 4);
     const Format* format =
         std::find_if(std::begin(FORMATS), std::end(FORMATS), [&](const Format& f) { return f.magic == magic; });
-    CHECK_USAGE(format != std::end(FORMATS),
-                "{}: is no token shard: its magic number is {}, expected {} (uint16) or {} (uint32); make shards by "
-                "scripts/prepare.py",
-                path, magic, FORMATS[0].magic, FORMATS[1].magic);
+    CHECK_USAGE(
+        format != std::end(FORMATS),
+        "{}: is not a token shard: its magic number is {}, expected {} (uint16) or {} (uint32); make shards with "
+        "scripts/prepare.py",
+        path, magic, FORMATS[0].magic, FORMATS[1].magic);
     CHECK_USAGE(version == format->version,
-                "{}: format version {} of magic {}, expected {}; make it again by scripts/prepare.py", path, version,
+                "{}: format version {} of magic {}, expected {}; make it again with scripts/prepare.py", path, version,
                 magic, format->version);
     CHECK_USAGE(tokens > 0, "{}: its header says {} tokens, expected at least 1; prepare or download it again", path,
                 tokens);
@@ -116,9 +118,7 @@ std::string split_in_name(const std::string& path) {
 std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split,
                                    const std::function<std::string(const std::string&)>& split_of) {
     std::set<std::string> paths;
-    for (size_t begin = 0, end; begin <= pattern.size(); begin = end + 1) {
-        end = std::min(pattern.find(',', begin), pattern.size());
-        std::string item = pattern.substr(begin, end - begin);
+    for (const std::string& item : teon::split(pattern)) {
         CHECK_USAGE(!item.empty(),
                     "'{}': an empty name; expected a folder, file or glob of token shards, or several with commas",
                     pattern);
@@ -168,7 +168,7 @@ void ShardReader::read(int* out, int shard, int64_t first, int64_t n) {
 
 void ShardReader::will_need(int shard, int64_t first, int64_t n) {
     const OpenShard& slot = open_[shard % open_.size()];
-    if (slot.shard != shard) return;  // opening it may fail: that is read()'s to report
+    if (slot.shard != shard) return;  // read() opens it and reports a failure
     int width = shards_[shard].bytes_per_token;
     ::posix_fadvise(slot.file, SHARD_HEADER_BYTES + first * width, n * width, POSIX_FADV_WILLNEED);
 }

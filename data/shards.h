@@ -31,49 +31,47 @@ struct ShardInfo {
     std::string content = {};  // sampled_hash (files/file.h), once identify() was called
 };
 
-// What the first bytes of a file of `file_bytes` bytes say; `header` holds min(file_bytes, SHARD_HEADER_BYTES) of them.
-// Throws UsageError naming `path` and the fault: empty, shorter than a header, wrong magic or version, no tokens, or
-// fewer or more bytes than that number of tokens takes.
+// Parses the first min(file_bytes, SHARD_HEADER_BYTES) bytes of a file of `file_bytes` bytes. Throws UsageError naming
+// `path` and the fault: empty, shorter than a header, wrong magic or version, no tokens, or a size that does not match
+// the number of tokens.
 ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte> header, int64_t file_bytes);
 
-// The split that a shard's file name states: "train" or "val", by the last "_train_" or "_val_" in it, so that
-// x_train_val_000000.bin, the validation shard of a text x_train, is "val". Empty where the name has neither.
+// "train" or "val" by the last "_train_" or "_val_" in a shard's file name, so that x_train_val_000000.bin, the
+// validation shard of a text x_train, is "val". Empty if the name has neither.
 std::string split_in_name(const std::string& path);
 
-// The shards that a folder, file, glob or comma-separated list of these names, each once, sorted by path. From a folder
-// it takes the files *.bin whose `split_of` (of their path) is `split`, "train" or "val"; a file that is named is taken
-// whatever its split. Throws UsageError naming the file and the fault: those of parse_shard_header, and not found, no
-// shard, a directory, not readable, mixed token sizes.
+// The shards of a folder, file, glob or comma-separated list of these, each once, sorted by path. A folder contributes
+// its files *.bin for which split_of(path) is `split`, "train" or "val"; a named file is used for any split. Throws
+// UsageError naming the file and the fault: those of parse_shard_header, and not found, no shard, a directory, not
+// readable, mixed token sizes.
 std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split,
                                    const std::function<std::string(const std::string&)>& split_of = split_in_name);
 
-// How a ShardReader reads. Tests give it a failing pread; everyone else takes the defaults.
+// How a ShardReader reads. Tests inject a failing pread.
 struct ReadPolicy {
     ssize_t (*pread)(int file, void* out, size_t bytes, off_t offset) = ::pread;
     int attempts = 5;                            // for errors that may pass: EIO, ESTALE, EAGAIN, ETIMEDOUT
     std::chrono::milliseconds first_pause{100};  // doubled after each attempt: 1.5 s in all
 };
 
-// Reads tokens from any place of any shard, from one thread at a time.
+// Reads tokens at any position of any shard, from one thread at a time.
 //
-// It reads with pread, not through a mapping: under a mapping a file that shrinks or a disk that fails is a SIGBUS that
-// kills the process, under pread it is an error with a name, after which a checkpoint can still be written. Per window
-// this costs one system call and one copy within the cache, which the benchmark (bench/bench_loader.cpp) shows not to
-// matter.
+// It uses pread rather than a mapping. With a mapping, a file that shrinks or a disk that fails kills the process by
+// SIGBUS; with pread it is an error with a name, and a checkpoint can still be written. Each window costs one system
+// call and one copy within the cache, which is negligible (bench/bench_loader.cu).
 class ShardReader {
 public:
     ShardReader(std::vector<ShardInfo> shards, int vocab_size, ReadPolicy policy = {});
 
     const std::vector<ShardInfo>& shards() const { return shards_; }
 
-    // out (n) = tokens [first, first + n) of the shard, which must be there by its ShardInfo. Throws Error naming the
-    // file: it vanished, shrank or is otherwise not what it was, a read failed (transient failures after `attempts`
-    // tries), or a token is outside [0, vocab_size). A file deleted while open here is still read: its tokens are
-    // there.
+    // out (n) = tokens [first, first + n) of the shard, within its ShardInfo::tokens. Throws Error naming the file if
+    // it vanished or changed its size, if a read failed (transient failures after `attempts` tries), or if a token is
+    // outside [0, vocab_size). A file that was deleted while open here can still be read.
     void read(int* out, int shard, int64_t first, int64_t n);
 
-    // Tells the system that read() of these tokens follows, so that it fetches them from the disk meanwhile: shuffled
-    // windows of a batch, all announced before the first is read, came three times as fast from a cold disk.
+    // Announces a read() of these tokens, so that the system fetches them from the disk in advance. Announcing all
+    // shuffled windows of a batch before the first read made reading from a cold disk three times as fast.
     void will_need(int shard, int64_t first, int64_t n);
 
 private:
@@ -91,7 +89,7 @@ private:
     std::vector<ShardInfo> shards_;
     int vocab_size_;
     ReadPolicy policy_;
-    std::vector<OpenShard> open_;  // shard s lives at s mod MAX_OPEN: the last one used there stays open
+    std::vector<OpenShard> open_;  // shard s is at s mod MAX_OPEN; the last one used there stays open
     std::vector<std::byte> raw_;
 };
 

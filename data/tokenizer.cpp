@@ -21,7 +21,7 @@ using nlohmann::json;
 constexpr int64_t kMaxFile = int64_t{256} << 20;
 constexpr int kMaxTokens = 1 << 22;  // ids; the largest vocabularies in use have 300 thousand
 
-// GPT-2's printable stand-ins for bytes: the byte of a code point, -1 for a code point that stands for none.
+// GPT-2 spells bytes as printable characters: the byte of a code point, -1 if it is not such a character.
 int byte_of(char32_t c) {
     static const std::array<int, 512> table = [] {
         std::array<int, 512> t;
@@ -36,8 +36,8 @@ int byte_of(char32_t c) {
     return c < table.size() ? table[c] : -1;
 }
 
-// The bytes that a word of the stand-ins spells; nothing if it has another character. All of them are below U+0200, so
-// one or two bytes of UTF-8 each.
+// The bytes that `word` spells in these characters; nothing if it has another one. All of them are below U+0200, so
+// each takes one or two bytes of UTF-8.
 std::optional<std::string> spelled_bytes(std::string_view word) {
     std::string bytes;
     for (size_t i = 0; i < word.size(); ++i) {
@@ -53,7 +53,7 @@ std::optional<std::string> spelled_bytes(std::string_view word) {
     return bytes;
 }
 
-// The bytes that a SentencePiece piece stands for: <0x0A> is a byte, U+2581 a blank.
+// The bytes of a SentencePiece piece: <0x0A> is a byte, U+2581 a blank.
 std::string piece_bytes(const std::string& piece) {
     auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; };
     if (piece.size() == 6 && piece.starts_with("<0x") && piece[5] == '>' && digit(piece[3]) >= 0 &&
@@ -150,11 +150,7 @@ void Tokenizer::read_vocab_bpe(const std::string& path) {
     const std::string file = read_text(path, kMaxFile);
     for (size_t line = file.find('\n') + 1, end; line != 0 && line < file.size(); line = end + 1) {
         end = std::min(file.find('\n', line), file.size());
-        if (end == line) continue;
-        const std::string text = file.substr(line, end - line);
-        const size_t blank = text.find(' ');
-        CHECK_USAGE(blank != std::string::npos, "{}: '{}' is not a pair", path, text);
-        add_merge(text.substr(0, blank), text.substr(blank + 1), path);
+        if (end > line) add_merge(file.substr(line, end - line), path);
     }
 }
 
@@ -175,15 +171,12 @@ void Tokenizer::read_tokenizer_json(const std::string& path, bool decode_too) {
         if (merge.is_array() && merge.size() == 2) {
             add_merge(json_value<std::string>(merge[0], where), json_value<std::string>(merge[1], where), path);
         } else {
-            const auto text = json_value<std::string>(merge, where);
-            const size_t blank = text.find(' ');
-            CHECK_USAGE(blank != std::string::npos, "{}: the merge '{}' is not a pair", path, text);
-            add_merge(text.substr(0, blank), text.substr(blank + 1), path);
+            add_merge(json_value<std::string>(merge, where), path);
         }
     }
 }
 
-// The bytes of every token: of the vocabulary and those that were added to it.
+// Reads the bytes of every token of the vocabulary and of the added tokens.
 void Tokenizer::read_tokens(const nlohmann::json& file, const std::string& path) {
     const JsonObject j(file, path), model(file["model"], path + ": model");
     CHECK_USAGE(model.has("vocab") && file["model"]["vocab"].is_object(),
@@ -207,6 +200,12 @@ void Tokenizer::read_tokens(const nlohmann::json& file, const std::string& path)
         set(id, text);
         if (text == "<|endoftext|>" || text == "<|begin_of_text|>" || text == "<s>") delimiter_ = id;
     }
+}
+
+void Tokenizer::add_merge(const std::string& pair, const std::string& path) {
+    const size_t blank = pair.find(' ');
+    CHECK_USAGE(blank != std::string::npos, "{}: the merge '{}' is not a pair", path, pair);
+    add_merge(pair.substr(0, blank), pair.substr(blank + 1), path);
 }
 
 void Tokenizer::add_merge(const std::string& left, const std::string& right, const std::string& path) {
@@ -243,11 +242,12 @@ std::vector<int> Tokenizer::encode(std::string_view text) const {
     return tokens;
 }
 
-// Joins the pair of neighbours of lowest rank, the first of several, until none can be joined: with a queue of
-// candidates, so that a word of n bytes costs n log n. Candidates whose tokens have changed since are passed over.
+// Merges the pair of neighbours of lowest rank, the first of several, until no pair can be merged. A queue of
+// candidates makes this n log n for a word of n bytes; candidates whose tokens have changed in the meantime are
+// skipped.
 void Tokenizer::encode_word(std::string_view word, std::vector<int>& out) const {
     struct Symbol {
-        int token, before, after;  // neighbours by index, -1 for none; token -1: joined to the one before
+        int token, before, after;  // neighbours by index, -1 for none; token -1: merged into the one before
     };
     struct Candidate {
         int rank, at, left, right, token;

@@ -1,8 +1,8 @@
-// Text to tokens and back, by the folder that scripts/prepare.py leaves beside shards or by a Hugging Face
-// tokenizer.json.
+// Text to tokens and back, from the tokenizer folder that scripts/prepare.py writes beside shards or from a Hugging
+// Face tokenizer.json.
 //
-// Any tokenizer can be decoded: tokens.bin holds the bytes of every id. Encoding is here for bytes and for byte-level
-// byte-pair encoding as GPT-2 does it (GPT-2's own, and what prepare.py trains); for others can_encode() is false.
+// Any tokenizer can be decoded: tokens.bin holds the bytes of every id. Encoding supports bytes and GPT-2's byte-level
+// byte-pair encoding (its own tokens, and those that prepare.py trains); for others can_encode() is false.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ public:
     bool can_encode() const { return cannot_encode_.empty(); }
     const std::string& cannot_encode() const { return cannot_encode_; }  // why, in a few words
 
-    // Without a delimiter; what spells a special token is text. Throws UsageError if it cannot.
+    // Adds no delimiter; text that spells a special token stays text. Throws UsageError unless can_encode().
     std::vector<int> encode(std::string_view text) const;
 
-    // The bytes of a token: possibly a part of a character. Empty for ids outside the vocabulary.
+    // The bytes of a token, which may be part of a character. Empty for ids outside the vocabulary.
     std::string_view bytes(int token) const;
     std::string decode(std::span<const int> tokens) const;
 
@@ -40,6 +40,7 @@ private:
     void read_vocab_bpe(const std::string& path);
     void read_tokenizer_json(const std::string& path, bool decode_too);
     void read_tokens(const nlohmann::json& file, const std::string& path);
+    void add_merge(const std::string& pair, const std::string& path);  // "left right"
     void add_merge(const std::string& left, const std::string& right, const std::string& path);
     void number_bytes();
     void encode_word(std::string_view word, std::vector<int>& out) const;

@@ -1,7 +1,7 @@
 #include "data/words.h"
 
 #include <algorithm>
-#include <iterator>
+#include <array>
 
 #include "data/unicode_classes.h"
 
@@ -17,10 +17,18 @@ struct Character {
 };
 
 template <size_t N>
-bool contains(const CodePoints (&table)[N], char32_t c) {
-    const auto* range = std::lower_bound(std::begin(table), std::end(table), c,
-                                         [](const CodePoints& r, char32_t point) { return r.last < point; });
-    return range != std::end(table) && range->first <= c;
+constexpr std::array<char32_t, N> ends_of(const int (&runs)[N]) {
+    std::array<char32_t, N> ends{};
+    char32_t end = 0;
+    for (size_t i = 0; i < N; ++i) ends[i] = end += static_cast<char32_t>(runs[i]);
+    return ends;
+}
+constexpr auto kLetterEnds = ends_of(kLetterRuns);
+constexpr auto kNumberEnds = ends_of(kNumberRuns);
+
+template <size_t N>
+bool is_inside(const std::array<char32_t, N>& ends, char32_t c) {
+    return (std::upper_bound(ends.begin(), ends.end(), c) - ends.begin()) % 2 == 1;
 }
 
 // Unicode's White_Space.
@@ -31,8 +39,8 @@ bool is_space(char32_t c) {
 
 Kind kind_of(char32_t c) {
     if (is_space(c)) return Kind::space;
-    if (contains(kLetters, c)) return Kind::letter;
-    return contains(kNumbers, c) ? Kind::number : Kind::symbol;
+    if (is_inside(kLetterEnds, c)) return Kind::letter;
+    return is_inside(kNumberEnds, c) ? Kind::number : Kind::symbol;
 }
 
 Character character_at(std::string_view text, size_t at) {
@@ -56,7 +64,7 @@ size_t first_word(std::string_view text) {
     for (std::string_view ending : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"})
         if (text.starts_with(ending)) return ending.size();
 
-    // One blank belongs to the word behind it.
+    // One blank belongs to the word after it.
     size_t end = text[0] == ' ' ? 1 : 0;
     const Kind kind = character_at(text, end).kind;
     if (kind != Kind::space && kind != Kind::end) {

@@ -1,4 +1,4 @@
-// How GPT-2 cuts text into the words that byte-pair encoding then works on (Radford et al. 2019; the pattern is in
+// How GPT-2 splits text into words before byte-pair encoding (Radford et al. 2019; the pattern is in
 // https://github.com/openai/gpt-2, encoder.py):
 //
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
@@ -9,7 +9,7 @@
 
 namespace teon {
 
-// Bytes of the word that `text`, UTF-8 and not empty, begins with. A byte that is not UTF-8 counts as a symbol.
+// Length in bytes of the first word of `text`, which is UTF-8 and not empty. A byte that is not UTF-8 is a symbol.
 size_t first_word(std::string_view text);
 
 }  // namespace teon

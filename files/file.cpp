@@ -71,7 +71,7 @@ std::string sampled_hash(const std::string& path) {
         file.read(piece.data(), std::ssize(piece), pieces > 1 ? (size - kBytes) / (kPieces - 1) * i : 0);
         hash.update(piece.data(), piece.size());
     }
-    if (pieces > 1) {  // what rounding leaves out
+    if (pieces > 1) {  // the end, which rounding may omit
         file.read(piece.data(), kBytes, size - kBytes);
         hash.update(piece.data(), piece.size());
     }
@@ -100,7 +100,7 @@ void write_all(const Descriptor& file, const void* data, size_t bytes, const std
 
 void write_file_atomically(const std::string& path, const std::string& content) {
     const std::string temporary = path + ".tmp";
-    ::unlink(temporary.c_str());  // of a run that was killed; if it cannot go, creating it says why
+    ::unlink(temporary.c_str());  // left by a killed run; if this fails, open() reports why
     const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
     CHECK(file >= 0, "{}: cannot be created: {}", temporary, std::strerror(errno));
     try {

@@ -1,5 +1,5 @@
-// Opening, reading and replacing files. Whatever the name turns out to be, nothing hangs and nothing else is written: a
-// pipe, device or folder is refused when it is opened, and what is created is a new file, never what a link points at.
+// Opening, reading and replacing files. A pipe, device or folder is refused when it is opened, so nothing hangs.
+// Created files are always new; the target of a link is never overwritten.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace teon {
 
-// The system could not read what is there, which says nothing of its content: an I/O error, no more descriptors.
+// The system could not read a file (an I/O error, no free descriptors). Its content may be right.
 struct ReadError : Error {
     using Error::Error;
 };
 
-// f(), for files that a flag names: whatever is wrong with their content is wrong usage.
+// f(), for files that a flag names: faults of their content become UsageError.
 template <typename F>
 auto refusing_as_usage(F f) {
     try {
@@ -30,9 +30,9 @@ class InputFile {
 public:
     explicit InputFile(const std::string& path);  // throws UsageError naming the path and the fault, or ReadError
     const std::string& path() const { return path_; }
-    int64_t bytes() const { return bytes_; }  // when it was opened
-    // out (bytes) = bytes [offset, offset + bytes). Throws Error naming the path if they cannot be read or are not
-    // there: a ReadError where the system says so.
+    int64_t bytes() const { return bytes_; }  // size when it was opened
+    // out (bytes) = bytes [offset, offset + bytes). Throws ReadError naming the path if the system cannot read them,
+    // Error if the file ends before.
     void read(void* out, int64_t bytes, int64_t offset) const;
 
 private:
@@ -46,17 +46,18 @@ std::string read_text(const std::string& path, int64_t max_bytes);
 
 std::string sha256_of_file(const std::string& path);  // in hexadecimal; throws as InputFile
 
-// 16 hexadecimal digits that tell files apart, at the cost of reading 1 MiB of each: XXH3 of the size and of 16 pieces
-// that are spread evenly, the beginning and the end included. A file of at most 1 MiB is read whole. Throws as InputFile.
+// 16 hexadecimal digits that identify a file's content and cost reading at most 1 MiB: XXH3 of the size and of 16
+// evenly spread pieces, beginning and end included. A file of at most 1 MiB is read whole. Throws as InputFile.
 std::string sampled_hash(const std::string& path);
 
-// A regular file to append to, created if there is none; a symbolic link is refused. Throws Error naming the path.
+// A regular file to append to, created if it is missing; a symbolic link is refused. Throws Error naming the path.
 Descriptor open_for_append(const std::string& path);
 
-// All of data. Throws Error naming the path.
+// Throws Error naming the path unless all of data was written.
 void write_all(const Descriptor& file, const void* data, size_t bytes, const std::string& path);
 
-// Writes the whole file or none of it: a temporary file beside it, fsync, rename. Throws Error naming the path.
+// Writes the whole file or leaves it unchanged: a temporary file beside it, fsync, rename. Throws Error naming the
+// path.
 void write_file_atomically(const std::string& path, const std::string& content);
 
 }  // namespace teon

@@ -1,4 +1,4 @@
-// The file operations that saving consists of, one virtual function each, so that tests can make any of them fail.
+// The file operations of a save, as virtual functions, so that tests can make each of them fail.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@ public:
     virtual int close(int file);
     virtual int sync_path(const std::string& path);  // of a folder or file that exists
     virtual int rename(const std::string& from, const std::string& to);
-    virtual int remove_folder(const std::string& path);  // with all that is in it; 0 if there is none
+    virtual int remove_folder(const std::string& path);  // with its contents; 0 if it does not exist
 };
 
 FileOps& system_files();

@@ -12,15 +12,15 @@ namespace {
 
 using nlohmann::json;
 
-// Builds the value from the parser's events, of which each costs constant time (and a key the logarithm of its
-// object's size). The parser itself keeps one bit per open bracket and does not recurse.
+// Builds the value from the parser's events. Each takes constant time (a key: logarithmic in its object's size). The
+// parser itself keeps one bit per open bracket and does not recurse.
 class Builder : public nlohmann::json_sax<json> {
 public:
     explicit Builder(const JsonLimits& limits) : limits_(limits) {}
 
     json root;
     std::string fault;    // why the parse ended early
-    size_t position = 0;  // bytes read then; 0: it is not one of syntax
+    size_t position = 0;  // bytes read until then; 0: not a syntax error
 
     bool null() override { return put(nullptr); }
     bool boolean(bool value) override { return put(value); }
@@ -36,7 +36,7 @@ public:
     bool key(string_t& name) override {
         auto [place, fresh] = open_.back()->get_ref<json::object_t&>().emplace(std::move(name), nullptr);
         member_ = &place->second;
-        if (!fresh) fault = fmt::format("{} stands twice in one object", shown(place->first));
+        if (!fresh) fault = fmt::format("{} occurs twice in one object", shown(place->first));
         return fresh;
     }
     bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception& error) override {
@@ -63,7 +63,7 @@ private:
     }
     bool open(json container) {
         if (static_cast<int>(open_.size()) == limits_.depth)
-            fault = fmt::format("more than {} brackets within one another", limits_.depth);
+            fault = fmt::format("more than {} nested brackets", limits_.depth);
         if (++values_ > limits_.values) fault = fmt::format("more than {} values", limits_.values);
         open_.push_back(place(std::move(container)));
         return fault.empty();
@@ -103,6 +103,8 @@ json read_json(const std::string& path, const JsonLimits& limits) {
     return parse_json(read_text(path, limits.bytes), path, limits);
 }
 
+double as_written(float x) { return std::stod(fmt::format("{}", x)); }
+
 std::string shown(const json& value) {
     constexpr size_t kMost = 60;
     if (value.is_structured() && value.size() > kMost)
@@ -113,7 +115,7 @@ std::string shown(const json& value) {
 
 bool is_utf8(std::string_view text) {
     try {
-        json(text).dump();  // refuses to write anything else
+        json(text).dump();  // throws on anything else
         return true;
     } catch (const json::type_error&) { return false; }
 }

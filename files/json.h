@@ -1,6 +1,6 @@
-// The one reader of JSON from files: config.json, tokenizer.json, trainer.json, manifest.json, the safetensors header,
-// metrics.jsonl. It trusts nothing: size, depth and number of values are limited while it reads, so that no file costs
-// more memory than a fixed multiple of its allowed size, and time grows with the length of the text alone.
+// Reads all JSON files: config.json, tokenizer.json, trainer.json, manifest.json, the safetensors header,
+// metrics.jsonl. Size, depth and number of values are limited while it reads, so that a hostile file takes at most a
+// fixed multiple of its allowed size in memory, and time proportional to its length.
 #pragma once
 
 #include <cmath>
@@ -17,22 +17,26 @@ namespace teon {
 
 struct JsonLimits {
     int64_t bytes = int64_t{64} << 20;
-    int depth = 64;              // of arrays and objects within one another
+    int depth = 64;              // of nested arrays and objects
     int64_t values = 4'000'000;  // a tokenizer of 256k tokens and merges has 1.5 million
 };
 
-// The object that the text is. Throws UsageError that begins with `name`: not valid JSON (line and column), not an
-// object, a key twice in one object, beyond the limits.
+// Parses a JSON object. Throws UsageError that begins with `name`: not valid JSON (line and column), not an object, a
+// key twice in one object, beyond the limits.
 nlohmann::json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits = {});
 nlohmann::json read_json(const std::string& path, const JsonLimits& limits = {});
 
-// For a message: the value as JSON in ASCII, shortened; what is not UTF-8 as U+FFFD.
+// The value as JSON in ASCII, shortened, for messages. Invalid UTF-8 becomes U+FFFD.
 std::string shown(const nlohmann::json& value);
 
 bool is_utf8(std::string_view text);
 
-// The value as a T: bool, a whole number that fits, a finite float or double, std::string, or json itself for any. No
-// silent conversion. Throws UsageError "WHERE is 3.5, expected a whole number".
+// The shortest decimal number that is this one: 1e-05, not 9.999999747378752e-06.
+double as_written(float x);
+inline double as_written(double x) { return x; }
+
+// The value as a T: bool, a whole number within T's range, a finite float or double, std::string, or any json. Does not
+// convert. Throws UsageError "WHERE is 3.5, expected a whole number".
 template <typename T>
 T json_value(const nlohmann::json& value, const std::string& where) {
     const auto expect = [&](bool ok, const char* what) {
@@ -75,7 +79,7 @@ public:
         CHECK_USAGE(object_.contains(key), "{}: {} is missing", name_, key);
         return json_value<T>(object_[key], name_ + ": " + key);
     }
-    // `otherwise` if it is absent or null.
+    // `otherwise` if the key is absent or null.
     template <typename T>
     T get(const std::string& key, T otherwise) const {
         return has(key) ? at<T>(key) : otherwise;

@@ -2,22 +2,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <climits>
 #include <cstdio>
-#include <filesystem>
 
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
-#include "files/json.h"
+#include "generation/published_model.h"
 #include "model/decoder.h"
+#include "model/families.h"
 #include "options/command_line.h"
 #include "runtime/linalg_library.h"
 
 namespace teon {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 struct GenerateOptions {
     std::string checkpoint, tokenizer;
@@ -29,10 +25,13 @@ struct GenerateOptions {
 
 std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     GenerateOptions o;
+    std::vector<std::string> titles;
+    for (const ModelFamily& family : families()) titles.push_back(family.title);
     OptionTable t;
     t.group("Model");
     t.text("--checkpoint", o.checkpoint, "FOLDER",
-           "config.json and model.safetensors of a GPT-2, LLaMA or Qwen3, or a run, whose newest checkpoint is taken");
+           fmt::format("config.json and model.safetensors of a model ({}), or a run, whose newest checkpoint is taken",
+                       fmt::join(titles, ", ")));
     t.text("--tokenizer", o.tokenizer, "FOLDER",
            "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "
            "tokenizer.json")
@@ -57,29 +56,6 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     if (!parse_flags(t, program, argc, argv)) return std::nullopt;
     CHECK_USAGE(!o.checkpoint.empty(), "--checkpoint: missing; name a checkpoint's folder, or a run's");
     return o;
-}
-
-// bos_token_id is a token or null, eos_token_id may be a list as well. What generation_config.json says goes before what
-// config.json says, as in transformers.
-TextLimits text_limits(const nlohmann::json& config, const fs::path& folder) {
-    const std::string path = (folder / "config.json").string(), other = (folder / "generation_config.json").string();
-    std::error_code error;
-    const nlohmann::json generation = fs::exists(other, error) ? read_json(other) : nlohmann::json::object();
-    const auto tokens = [&](const char* key) {
-        const bool here = generation.contains(key) && !generation[key].is_null();
-        const std::string& path_of_key = here ? other : path;
-        const nlohmann::json value = here ? generation[key] : config.value(key, nlohmann::json());
-        std::vector<int> found;
-        for (const nlohmann::json& token : value.is_array() ? value : nlohmann::json::array({value})) {
-            if (token.is_null()) continue;
-            CHECK_USAGE(token.is_number_integer() && token.get<int64_t>() >= 0 && token.get<int64_t>() <= INT_MAX,
-                        "{}: {} is {}, expected a token or a list of tokens", path_of_key, key, shown(value));
-            found.push_back(token.get<int>());
-        }
-        return found;
-    };
-    const std::vector<int> begin = tokens("bos_token_id");
-    return {begin.empty() ? -1 : begin[0], tokens("eos_token_id")};
 }
 
 void print(std::string_view text) {
@@ -129,52 +105,6 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
 }
 
 }  // namespace
-
-PublishedModel describe_model(const std::string& folder, const std::vector<ModelFamily>& families) {
-    std::error_code error;
-    const fs::path beside = fs::is_directory(folder, error) ? fs::path(folder) : fs::path(folder).parent_path();
-    const std::string path = (beside / "config.json").string();
-    CHECK_USAGE(fs::exists(path, error),
-                "{}: there is no config.json beside these weights, which says what model they are of", path);
-    const nlohmann::json j = read_json(path);
-    return {folder, decoder_config(j, families, path), text_limits(j, beside), {}, ""};
-}
-
-std::string unused_text(const PublishedModel& model) {
-    constexpr size_t kShown = 3;
-    const std::vector<std::string>& names = model.unused;
-    if (names.empty()) return "";
-    return fmt::format("{}: not used: {}{}", model.folder,
-                       fmt::join(names.begin(), names.begin() + std::min(kShown, names.size()), ", "),
-                       names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : "");
-}
-
-PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families) {
-    return refusing_as_usage([&] {
-        std::error_code error;
-        std::string found = folder;
-        const bool file = fs::is_regular_file(folder, error);
-        CHECK_USAGE(file || fs::is_directory(folder, error), "{}: no such folder, nor a file of weights", folder);
-        if (file || SafetensorsModel::in(folder)) {
-            verify_model(folder);
-        } else {
-            found = find_checkpoint(folder).folder;
-            CHECK_USAGE(!found.empty(), "{}: holds neither model.safetensors nor a whole checkpoint", folder);
-        }
-        PublishedModel m = describe_model(found, families);
-        const SafetensorsModel weights(found);
-        m.unused = check_weights(decoder_params(m.config), weights);
-        m.content = weights.content();
-        return m;
-    });
-}
-
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder) {
-    for (const std::string& candidate : {folder + "/tokenizer", folder})
-        if (fs::exists(candidate + "/description.json") || fs::exists(candidate + "/tokenizer.json"))
-            return std::make_unique<Tokenizer>(candidate);
-    return nullptr;
-}
 
 int generate_main(const std::vector<ModelFamily>& families, int argc, const char* const* argv) {
     try {

@@ -7,7 +7,7 @@
 namespace teon {
 
 void add_sampling_flags(OptionTable& table, SamplingOptions& o) {
-    table.text("--prompt", o.prompt, "TEXT", "what the sampled text begins with").default_text = "nothing";
+    table.text("--prompt", o.prompt, "TEXT", "beginning of the sampled text").default_text = "nothing";
     table
         .add(
             "--prompt-tokens", "N,...", "the prompt as tokens, for tokenizers that cannot encode text here", "",
@@ -31,7 +31,8 @@ int Sampler::next(std::span<const float> logits) {
     order_.clear();
     for (int token = 0; token < static_cast<int>(logits.size()); ++token)
         if (std::isfinite(logits[static_cast<size_t>(token)])) order_.push_back(token);
-    CHECK(!order_.empty(), "none of the model's {} logits is a finite number: are its weights?", logits.size());
+    CHECK(!order_.empty(), "none of the model's {} logits is a finite number; its weights may be damaged",
+          logits.size());
     auto logit = [&](int token) { return logits[static_cast<size_t>(token)]; };
     auto likelier = [&](int a, int b) { return logit(a) != logit(b) ? logit(a) > logit(b) : a < b; };
 
@@ -53,8 +54,7 @@ int Sampler::next(std::span<const float> logits) {
 }
 
 std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer, const TextLimits& limits) {
-    CHECK_USAGE(o.prompt.empty() || o.prompt_tokens.empty(),
-                "--prompt and --prompt-tokens: they say the same thing; give one");
+    CHECK_USAGE(o.prompt.empty() || o.prompt_tokens.empty(), "--prompt and --prompt-tokens: give one of them");
     if (!o.prompt_tokens.empty()) return o.prompt_tokens;
     std::vector<int> tokens;
     if (limits.begin >= 0) tokens.push_back(limits.begin);

@@ -1,4 +1,4 @@
-// Sampling text from a model: which token comes next, and until when.
+// Sampling text from a model.
 #pragma once
 
 #include <algorithm>
@@ -42,20 +42,20 @@ private:
     std::vector<double> weights_;
 };
 
-// What a text is bounded by. Texts of training data begin and end with the same token, the delimiter.
+// The tokens that begin and end a text. In training data both are the delimiter.
 struct TextLimits {
     int begin = -1;        // -1: none is known
     std::vector<int> end;  // any of these ends a text
     bool ends(int token) const { return std::find(end.begin(), end.end(), token) != end.end(); }
 };
 
-// The prompt's tokens: prompt_tokens, or the prompt encoded behind the token that begins texts. Throws UsageError that
-// says what to give where the tokenizer (nullptr: none) cannot encode it or nothing would be left.
+// The prompt's tokens: prompt_tokens, or the token that begins texts and the encoded prompt. Throws UsageError that
+// says what to give if the tokenizer (nullptr: none) cannot encode the prompt, or if there would be no token.
 std::vector<int> prompt_of(const SamplingOptions& options, const Tokenizer* tokenizer, const TextLimits& limits);
 
-// The tokens that follow the prompt: until sample_tokens, until prompt and they fill the generator (which is for one
-// sequence), or with one that ends texts, which is the last. on_token is called with each as it comes; false: no more.
-// Throws UsageError if the prompt leaves no room in the generator.
+// Samples the tokens that follow the prompt, up to sample_tokens or the generator's capacity (of one sequence), or up
+// to and with a token that ends texts. Calls on_token with each; sampling ends if it returns false. Throws UsageError
+// if the prompt leaves no room in the generator.
 std::vector<int> sample(Generator& generator, const std::vector<int>& prompt, const SamplingOptions& options,
                         const TextLimits& limits, uint64_t seed, const std::function<bool(int)>& on_token = nullptr);
 

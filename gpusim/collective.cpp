@@ -1,5 +1,7 @@
 // What lanes of a warp do together: "Parallel Synchronization and Communication Instructions" and "Warp Level Matrix
 // Multiply-Accumulate Instructions".
+#include "gpusim/collective.h"
+
 #include <cstring>
 
 #include "base/check.h"

@@ -1,4 +1,6 @@
 // "Data Movement and Conversion Instructions: cvt".
+#include "gpusim/convert.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -2,6 +2,8 @@
 // by a function of Decoder, the others by the rows of the instruction table.
 //
 // Calls are decoded where they stand, as often as they stand: nvcc inlines all but a few functions of its own library.
+#include "gpusim/decode.h"
+
 #include <cxxabi.h>
 
 #include <algorithm>
@@ -9,31 +11,22 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <set>
 
 #include "base/check.h"
 #include "base/integer.h"
-#include "gpusim/program.h"
-#include "gpusim/warp.h"
+#include "gpusim/collective.h"
+#include "gpusim/convert.h"
+#include "gpusim/float.h"
+#include "gpusim/integer.h"
+#include "gpusim/memory.h"
+#include "gpusim/move.h"
+#include "gpusim/opcodes.h"
+#include "gpusim/registers.h"
 
 namespace teon::gpusim {
 
 namespace {
-
-std::mutex opcodes_mutex;
-std::vector<std::string>& opcodes() {
-    static auto* names = new std::vector<std::string>;
-    return *names;
-}
-
-uint16_t opcode_index(std::string_view name) {
-    static auto* indices = new std::unordered_map<std::string, uint16_t>;
-    const std::lock_guard lock(opcodes_mutex);
-    const auto [it, fresh] = indices->try_emplace(std::string(name), static_cast<uint16_t>(opcodes().size()));
-    if (fresh) opcodes().emplace_back(name);
-    return it->second;
-}
 
 // "scale_kernel<float>(float*, ...)" without namespaces and parameters.
 std::string readable(std::string_view mangled) {
@@ -576,11 +569,6 @@ private:
 };
 
 }  // namespace
-
-const std::string& opcode_name(uint16_t opcode) {
-    const std::lock_guard lock(opcodes_mutex);
-    return opcodes()[opcode];
-}
 
 const Table& instruction_table() {
     static const Table* const table = [] {

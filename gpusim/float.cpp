@@ -1,6 +1,8 @@
 // "Floating Point Instructions" and "Comparison and Selection Instructions" of floats. Rounding is to the nearest even
 // number unless the name says otherwise. The approximate functions (.approx) are computed as exactly as the host's
 // library does; a GPU's differ from them in the last bits, within the errors that the manual states.
+#include "gpusim/float.h"
+
 #include <cmath>
 #include <limits>
 #include <string>

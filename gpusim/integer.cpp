@@ -1,5 +1,7 @@
 // "Integer Arithmetic Instructions", "Logic and Shift Instructions", "Comparison and Selection Instructions" of
 // integers.
+#include "gpusim/integer.h"
+
 #include <limits>
 #include <string>
 #include <type_traits>

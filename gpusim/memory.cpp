@@ -1,5 +1,7 @@
 // "Data Movement and Conversion Instructions": ld, st, cp.async, ldmatrix; "atom", "red". Every access is checked: that
 // it lies within an allocation and is aligned, and of shared memory what gpusim/shared_memory.h says.
+#include "gpusim/memory.h"
+
 #include <algorithm>
 #include <cstring>
 #include <type_traits>

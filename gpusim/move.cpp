@@ -1,4 +1,6 @@
 // "Data Movement and Conversion Instructions: mov", "Special Registers", selections, and predicates.
+#include "gpusim/move.h"
+
 #include <cstring>
 #include <string>
 

@@ -74,23 +74,6 @@ struct Program {
     std::string place(const Instruction& i) const;  // "gelu.cu:36"
 };
 
-// Decodes the entry `name` of the module. Throws Error that names what is not known.
-std::unique_ptr<Program> decode(const Module& module, const Symbols& symbols, std::string_view name);
-
-// A register as PTX declares it, or a constant.
-struct Virtual {
-    int bytes = 0;  // of a lane; 0: a predicate
-    bool is_constant = false;
-    uint64_t bits = 0;
-};
-
-// Gives registers that are needed at the same time places of their own, in few bytes: the program's operands and
-// guards, until now indices of `registers`, become places.
-void place_registers(Program& program, const std::vector<Virtual>& registers);
-
-// Of all programs; an index is Instruction::opcode.
-const std::string& opcode_name(uint16_t opcode);
-
 // The instruction table: what computes an opcode, and the bytes of each of its operands (0: a predicate). It holds the
 // instructions whose operands are registers and immediates; decode.cpp has the other forms.
 struct Row {
@@ -98,12 +81,5 @@ struct Row {
     std::vector<uint8_t> bytes;
 };
 using Table = std::unordered_map<std::string, Row>;
-const Table& instruction_table();
-
-// Each file of instructions adds its rows.
-void add_integer_rows(Table& table);
-void add_float_rows(Table& table);
-void add_conversion_rows(Table& table);
-void add_move_rows(Table& table);
 
 }  // namespace teon::gpusim

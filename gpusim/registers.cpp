@@ -1,5 +1,7 @@
 // Places of registers. PTX has as many registers as nvcc likes, each for one value; a warp's would not fit a CPU's
 // first cache. So values that are never needed at the same time share a place ("linear scan" over the code).
+#include "gpusim/registers.h"
+
 #include <algorithm>
 #include <vector>
 

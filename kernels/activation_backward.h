@@ -43,23 +43,23 @@ __global__ void __launch_bounds__(kFlatBlock)
     store_vec(partial + int64_t{chunk} * C + j, sums);
 }
 
+inline size_t activation_backward_scratch_bytes(int N, int C) {
+    return row_chunks(N, kActivationChunks, kActivationChunkRows).partial_bytes(C);
+}
+
 // dbias (C): the column sums of dx, += or =; or nullptr. scratch: activation_backward_scratch_bytes(N, C).
 template <typename T, typename F>
 void activation_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
                          const Stream& stream) {
     const RowChunks chunks = row_chunks(N, kActivationChunks, kActivationChunkRows);
     float* partial = static_cast<float*>(scratch);
-    auto at_width = [&](auto width) {
+    auto run = [&](auto width) {
         constexpr int W = decltype(width)::value;
         launch<activation_backward_kernel<T, W, F>>({ceil_div(int64_t{chunks.count} * (C / W), kFlatBlock), kFlatBlock},
                                                     stream, dx, partial, x, dout, N, C, chunks);
     };
-    if (vec_aligned<T, kVecWidth<T>>(C, dx, partial, x, dout)) {
-        at_width(std::integral_constant<int, kVecWidth<T>>{});
-    } else {
-        at_width(std::integral_constant<int, 1>{});
-    }
-    if (dbias != nullptr) add_column_sums({{dbias}, accumulate}, partial, chunks.count, 1, C, stream);
+    at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(C, dx, partial, x, dout), run);
+    if (dbias != nullptr) add_column_sums({{{dbias, C}}, accumulate}, partial, chunks.count, stream);
 }
 
 }  // namespace teon

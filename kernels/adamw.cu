@@ -1,4 +1,5 @@
 // AdamW (Loshchilov & Hutter, arXiv 1711.05101).
+#include "kernels/adamw.h"
 #include "kernels/element_update.h"
 
 namespace teon {
@@ -25,9 +26,6 @@ void adamw_update(float* master, T* work, float* m, float* v, const float* grad,
     element_update(master, work, {{m, v}}, grad, control, n, AdamWRule{beta1, beta2, eps}, step, stream);
 }
 
-template void adamw_update(float*, float*, float*, float*, const float*, const StepControl*, int64_t,
-                           const ElementStep&, float, float, float, const Stream&);
-template void adamw_update(float*, bf16*, float*, float*, const float*, const StepControl*, int64_t, const ElementStep&,
-                           float, float, float, const Stream&);
+FOR_STORAGE_TYPES(adamw_update);
 
 }  // namespace teon

@@ -23,8 +23,8 @@
 
 #include "base/integer.h"
 #include "base/math.h"
+#include "kernels/attention.h"
 #include "kernels/common.h"
-#include "kernels/ops.h"
 
 namespace teon {
 
@@ -47,13 +47,13 @@ RowBlock row_block(const AttentionShape& s, int begin, int end) { return {s.B, s
 // rows, whose scratch is the larger, can afford.
 int block_rows(const AttentionShape& s) { return std::min(s.T, s.T <= 512 ? 64 : 128); }
 
-// A CPU takes so many sequences at a time that their scores stay in its caches from one product to the next, but no fewer
-// than kHeadsTogether heads, which its threads share: products of fewer would be cut otherwise (cpu/matmul.cpp), and
-// results would depend on B. A GPU takes all, which fill it.
+// A CPU takes so many sequences at a time that their scores stay in its caches from one product to the next, but no
+// fewer than kHeadsTogether heads, which its threads share: products of fewer would be cut otherwise (cpu/matmul.cpp),
+// and results would depend on B. A GPU takes all, which fill it.
 constexpr int64_t kScoreBytes = 1 << 20;
 constexpr int kHeadsTogether = 8;
 int groups_of_sequences(const AttentionShape& s) {
-    if constexpr (kRowAlone == 0) {
+    if constexpr (!kRowsByThread) {
         return 1;
     } else {
         const int64_t bytes = static_cast<int64_t>(s.NH) * block_rows(s) * s.T * static_cast<int64_t>(sizeof(float));
@@ -66,7 +66,7 @@ int groups_of_sequences(const AttentionShape& s) {
 template <typename F>
 void for_each_group(const AttentionShape& s, F f) {
     const int groups = groups_of_sequences(s);
-    for (int begin = 0, left = groups; left > 0; --left) {
+    for (int begin = 0, left = groups; left > 0; left--) {
         AttentionShape group = s;
         group.B = ceil_div(s.B - begin, left);
         f(begin, group);
@@ -101,15 +101,6 @@ __device__ float row_max(Vec<float, W> x) {
     } else {
         return warp_max(x[0]);
     }
-}
-
-// Calls f(shape) with the RowShape for the score rows of a block.
-template <typename F>
-void for_score_shape(const RowBlock& block, F f) {
-    if constexpr (kRowAlone > 0) {
-        if (block.ld() <= kRowAlone) return f(RowShape<W, 1, 0>{});
-    }
-    f(RowShape<W, 32, 0>{});
 }
 
 // probs = softmax(scores) row by row, 0 for masked columns; probs may be scores. lse (B, NH, T). A NaN among the
@@ -239,7 +230,7 @@ struct Scratch {
         const int64_t n = static_cast<int64_t>(s.B) * s.NH * block_rows(s) * row_block(s, 0, s.T).ld();
         auto take = [&]<typename E>(E*& p, int64_t elements) {
             p = reinterpret_cast<E*>(reinterpret_cast<uintptr_t>(base) + bytes);
-            bytes += Arena::aligned(elements * sizeof(E));
+            bytes += aligned(elements * sizeof(E));
         };
         take(scores, n);
         take(dprobs, n);
@@ -329,7 +320,7 @@ void forward_group(T* out, float* lse, void* scratch, const T* qkv, const int* d
             const Mat Q = heads.query(qkv, width, g, begin), S = heads.scores(work.scores, block, g);
             gemm(S, Q, false, K, true, rows, keys, s.HS, scale, 0.0f);
         }
-        for_score_shape(block, [&](auto shape) {
+        for_row_lanes<W>(block.ld(), [&](auto shape) {
             using Shape = decltype(shape);
             launch<attention_softmax_forward_kernel<T, Shape>>({Shape::blocks(block.count()), Shape::kBlock},
                                                                context.stream, work.probs, lse, work.scores, doc_start,
@@ -371,7 +362,7 @@ void backward_group(T* dqkv, void* scratch, const T* dout, const T* qkv, const T
             gemm(heads.scores(work.scores, block, g), Q, false, K, true, rows, keys, s.HS, scale, 0.0f);
             gemm(heads.scores(work.dprobs, block, g), dO, false, V, true, rows, keys, s.HS, scale, 0.0f);
         }
-        for_score_shape(block, [&](auto shape) {
+        for_row_lanes<W>(block.ld(), [&](auto shape) {
             using Shape = decltype(shape);
             launch<attention_softmax_backward_kernel<T, Shape>>(
                 {Shape::blocks(block.count()), Shape::kBlock}, context.stream, work.probs, work.dscores, work.scores,
@@ -414,11 +405,7 @@ void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, con
     });
 }
 
-template void attention_forward(float*, float*, void*, const float*, const int*, const AttentionShape&, Context&);
-template void attention_forward(bf16*, float*, void*, const bf16*, const int*, const AttentionShape&, Context&);
-template void attention_backward(float*, void*, const float*, const float*, const float*, const float*, const int*,
-                                 const AttentionShape&, Context&);
-template void attention_backward(bf16*, void*, const bf16*, const bf16*, const bf16*, const float*, const int*,
-                                 const AttentionShape&, Context&);
+FOR_STORAGE_TYPES(attention_forward);
+FOR_STORAGE_TYPES(attention_backward);
 
 }  // namespace teon

@@ -10,14 +10,14 @@
 
 #include "base/integer.h"
 #include "base/math.h"
+#include "kernels/attention_decode.h"
 #include "kernels/common.h"
-#include "kernels/ops.h"
 
 namespace teon {
 
 namespace {
 
-constexpr int kDecodeBlock = kRowAlone > 0 ? 32 : 256;
+constexpr int kDecodeBlock = kRowsByThread ? 32 : 256;
 constexpr int kTileKeys = 8192;  // their scores are 32 KiB of shared memory
 
 struct DecodeShape {
@@ -123,10 +123,7 @@ void cache_append(T* cache, const T* qkv, const AttentionShape& s, int begin, in
                                           s.qkv_width(), begin, capacity);
     };
     constexpr int W = kVecWidth<T>;
-    if (vec_aligned<T, W>(row, cache, qkv) && s.qkv_width() % W == 0)
-        run(std::integral_constant<int, W>{});
-    else
-        run(std::integral_constant<int, 1>{});
+    at_width<W>(vec_aligned<T, W>(row, cache, qkv) && s.qkv_width() % W == 0, run);
 }
 
 template <typename T>
@@ -146,15 +143,10 @@ void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape
     };
     // Partial sums are float vectors of as many elements, so W is also bounded by theirs.
     constexpr int W = kVecWidth<float> < kVecWidth<T> ? kVecWidth<float> : kVecWidth<T>;
-    if (vec_aligned<T, W>(s.HS, qkv, cache))
-        run(std::integral_constant<int, W>{});
-    else
-        run(std::integral_constant<int, 1>{});
+    at_width<W>(vec_aligned<T, W>(s.HS, qkv, cache), run);
 }
 
-template void cache_append(float*, const float*, const AttentionShape&, int, int, const Stream&);
-template void cache_append(bf16*, const bf16*, const AttentionShape&, int, int, const Stream&);
-template void attention_decode(float*, const float*, const float*, const AttentionShape&, int, int, const Stream&);
-template void attention_decode(bf16*, const bf16*, const bf16*, const AttentionShape&, int, int, const Stream&);
+FOR_STORAGE_TYPES(cache_append);
+FOR_STORAGE_TYPES(attention_decode);
 
 }  // namespace teon

@@ -9,10 +9,11 @@
 //              dV = P^T dO,  dK = dS^T Q / sqrt(HS)   one block per tile of keys, over the queries that see it
 //              dQ = dS K / sqrt(HS)                   one block per tile of queries
 //
-// S and dP are computed twice in the backward pass, unless there are so many heads that each multiprocessor can walk one
-// by itself (attention_flash_backward_one_pass.cu). Several blocks that add to one dQ would need either float atomics,
-// whose order is not fixed, or have to wait for each other. The pass for dK and dV computes the transposed S^T = K Q^T, so
-// that P^T and dS^T are left in registers in the very places where the products dV and dK want their left operand.
+// S and dP are computed twice in the backward pass, unless there are so many heads that each multiprocessor can walk
+// one by itself (attention_flash_backward_one_pass.cu). Several blocks that add to one dQ would need either float
+// atomics, whose order is not fixed, or have to wait for each other. The pass for dK and dV computes the transposed S^T
+// = K Q^T, so that P^T and dS^T are left in registers in the very places where the products dV and dK want their left
+// operand.
 //
 // Q, K and V are read from the packed layout and O, dQ, dK, dV written to theirs; query heads that share a key/value
 // head are added up inside of one block, in order. While one tile is multiplied, cp_async fetches the next; one barrier
@@ -27,6 +28,7 @@
 #include <limits>
 
 #include "kernels/attention_flash.h"
+#include "kernels/flash_shape.h"
 
 namespace teon {
 
@@ -152,9 +154,7 @@ static_assert(kFlashBlocksFit<ForwardTiles<64>, ForwardTiles<128>>);
 }  // namespace
 
 bool flash_attention_supports(const AttentionShape& s, DType dtype) {
-    constexpr int kMaxGrid = 65535;
-    return dtype == DType::bf16 && (s.HS == 64 || s.HS == 128) && s.B >= 1 && s.B <= kMaxGrid && s.T >= 1 &&
-           s.NKV >= 1 && s.NH >= 1 && s.NH <= kMaxGrid && s.NH % s.NKV == 0;
+    return dtype == DType::bf16 && flash_supports(s);
 }
 
 bool flash_attention_is_fast() { return kTensorCores; }

@@ -1,125 +1,32 @@
-// What the two passes of flash attention share: which keys a query sees, where the heads lie, how the kernels are
-// launched. Private to kernels/attention_flash*.cu; the method is described in attention_flash.cu.
+// Causal self-attention on tensor cores. Conventions: kernels/ops.h.
 #pragma once
 
-#include <cmath>
-#include <initializer_list>
-
-#include "base/integer.h"
-#include "base/math.h"
-#include "kernels/flash_tile.h"
-#include "kernels/ops.h"
+#include "base/dtype.h"
+#include "kernels/attention.h"
+#include "runtime/device.h"
 
 namespace teon {
 
-inline constexpr float kLog2E = 1.44269504f;
-
-// Tiles are of such sizes that two blocks of 4 warps fit on a multiprocessor. sm_80 has 164 KiB of shared memory there,
-// of which the system takes 1 KiB per block; later ones have more.
-inline constexpr int kFlashBlocks = 2;
-template <typename... Tiles>
-inline constexpr bool kFlashBlocksFit = ((kFlashBlocks * (Tiles::kBytes + 1024) <= 164 * 1024) && ...);
-
-// What every kernel is told.
-template <int HS>
-struct FlashShape {
-    int T, NH, NKV, group;          // query heads that share a key/value head
-    float scale, scale_log2;        // 1 / sqrt(HS), and times log2(e)
-    int64_t packed_row, plain_row;  // elements of a row of (NH + 2 NKV) and of NH heads
-    const int* doc_start;           // (B, T) or nullptr
-
-    FlashShape(const AttentionShape& s, const int* doc_start)
-        : T(s.T),
-          NH(s.NH),
-          NKV(s.NKV),
-          group(s.NH / s.NKV),
-          scale(1.0f / std::sqrt(static_cast<float>(HS))),
-          scale_log2(scale * kLog2E),
-          packed_row(s.qkv_width()),
-          plain_row(static_cast<int64_t>(s.NH) * HS),
-          doc_start(doc_start) {}
-
-    // Row t of one head of sequence b in a tensor like qkv, and in one like out.
-    template <typename E>
-    __device__ __forceinline__ E* packed(E* x, int b, int t, int head) const {
-        return x + (static_cast<int64_t>(b) * T + t) * packed_row + head * HS;
-    }
-    template <typename E>
-    __device__ __forceinline__ E* plain(E* x, int b, int t, int head) const {
-        return x + (static_cast<int64_t>(b) * T + t) * plain_row + head * HS;
-    }
-    // Row t of one head in lse or in the rows' statistics.
-    __device__ __forceinline__ int64_t row(int b, int head, int t) const {
-        return (static_cast<int64_t>(b) * NH + head) * T + t;
-    }
-    // The first key that row t of sequence b sees.
-    __device__ __forceinline__ int first_key(int b, int t) const {
-        return doc_start ? doc_start[static_cast<int64_t>(b) * T + t] : 0;
-    }
-};
-
-// The 16 M query rows of one warp, beginning with row `first` of sequence b. Lane l holds parts of the rows
-// first + 16 m + 8 half + l / 4.
-template <int M, int HS>
-struct FlashRows {
-    const FlashShape<HS>& s;
-    int b, first, last;
-    int first_key, last_first_key;  // of the first and the last row
-
-    __device__ __forceinline__ FlashRows(const FlashShape<HS>& s, int b, int first)
-        : s(s), b(b), first(first), last(first + 16 * M - 1) {
-        first_key = first < s.T ? s.first_key(b, first) : 0;
-        last_first_key = s.first_key(b, last < s.T ? last : s.T - 1);
-    }
-    __device__ __forceinline__ int row(int m, int half) const {
-        return first + 16 * m + 8 * half + lane_of_thread() / 4;
-    }
-    // Whether any row sees any of the keys [begin, end), and whether all see all.
-    __device__ __forceinline__ bool see_any(int begin, int end) const { return begin <= last && end > first_key; }
-    __device__ __forceinline__ bool see_all(int begin, int end) const {
-        return end - 1 <= first && begin >= last_first_key;
-    }
-};
-
-// The column of element i of the n-th fragment of a product.
-__device__ __forceinline__ int flash_column(int n, int i) { return 8 * n + lane_of_thread() % 4 * 2 + i % 2; }
-
-// Sets to `value` what stands for a key that its row does not see. Columns begin with `key`.
-template <int M, int N, typename Rows>
-__device__ __forceinline__ void flash_mask(float (&x)[M][N][4], const Rows& rows, int key, float value) {
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int last = rows.row(m, half), first = last < rows.s.T ? rows.s.first_key(rows.b, last) : 0;
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++) {
-                    const int column = key + flash_column(n, i);
-                    if (column < first || column > last) x[m][n][i] = value;
-                }
-            }
-        }
-    }
-}
-
-inline int flash_tiles(int T, int size) { return ceil_div(T, size); }
-
-// Calls f(HS) with the head size as a constant, after it has been found that the kernels can work.
-template <typename F>
-void for_flash_head_size(const AttentionShape& s, std::initializer_list<const void*> pointers, F f) {
-    CHECK(flash_attention_supports(s, DType::bf16),
-          "flash attention: B={} T={} NH={} NKV={} HS={}, expected a head size of 64 or 128, NH a multiple of NKV, and "
-          "B and NH at most 65535",
-          s.B, s.T, s.NH, s.NKV, s.HS);
-    for (const void* p : pointers)
-        CHECK(reinterpret_cast<uintptr_t>(p) % 16 == 0, "flash attention: a tensor is not 16-byte aligned");
-    if (s.HS == 64) {
-        f(std::integral_constant<int, 64>{});
-    } else {
-        f(std::integral_constant<int, 128>{});
-    }
-}
+// The same functions of the same tensors, on tensor cores: bf16, head sizes 64 and 128 only, tensors 16-byte aligned,
+// and doc_start must not decrease along T. Scratch is what the backward pass notes of each row; no T x T scores exist.
+// lse is that of attention_forward to rounding, so that either backward pass may follow either forward pass.
+//
+// one_pass_heads = 0: the backward pass takes two passes of seven products together. More: one pass of five products,
+// in so many blocks, each of which walks one key/value head after the other and adds dQ in float in scratch of its own;
+// only for a head size of 64 (else Error), and where there are documents it is two passes all the same. The number
+// changes no bit.
+bool flash_attention_supports(const AttentionShape& s, DType dtype);
+bool flash_attention_is_fast();  // false on the host, which executes tensor-core instructions one by one
+// What one_pass_heads should be on a device with `places` multiprocessors that can hold such a block (0: none can): as
+// many, where one pass pays. By docs/gpu_step.md's count it does from T = 1024 on, unless more than an eighth of their
+// time would be lost because the last heads do not fill them.
+int flash_attention_one_pass_heads(const AttentionShape& s, int places);
+int flash_attention_one_pass_places(const DeviceInfo& device);
+size_t flash_attention_scratch_bytes(const AttentionShape& s, int one_pass_heads = 0);
+void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* doc_start, const AttentionShape& s,
+                             const Stream& stream);
+void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const bf16* qkv, const bf16* out,
+                              const float* lse, const int* doc_start, const AttentionShape& s, const Stream& stream,
+                              int one_pass_heads = 0);
 
 }  // namespace teon

@@ -1,14 +1,16 @@
-// The backward pass of attention_flash.cu in one pass, which computes S and dP once. A block has a key/value head to itself
-// and walks its tiles of keys in order, and for each the tiles of queries that see it. dK and dV stay in registers; dQ is
-// added up in float in global memory, where no other block writes, so that no atomics are needed and the bits are always
-// the same. The last tile of keys that a query sees is the diagonal's: then its dQ is rounded and written.
+// The backward pass of attention_flash.cu in one pass, which computes S and dP once. A block has a key/value head to
+// itself and walks its tiles of keys in order, and for each the tiles of queries that see it. dK and dV stay in
+// registers; dQ is added up in float in global memory, where no other block writes, so that no atomics are needed and
+// the bits are always the same. The last tile of keys that a query sees is the diagonal's: then its dQ is rounded and
+// written.
 //
-// Eight warps of 32 keys each. V stays in registers; of shared memory the products read K, and fragments of Q and dO, each
-// for 32 keys. All warps leave their dS, transposed, in shared memory; then each multiplies 32 x 32 elements of dQ = dS K,
-// while what earlier tiles of keys have added is on its way to the place of Q and dO. Two barriers per 128 queries.
+// Eight warps of 32 keys each. V stays in registers; of shared memory the products read K, and fragments of Q and dO,
+// each for 32 keys. All warps leave their dS, transposed, in shared memory; then each multiplies 32 x 32 elements of dQ
+// = dS K, while what earlier tiles of keys have added is on its way to the place of Q and dO. Two barriers per 128
+// queries.
 //
 // A block takes all registers of a multiprocessor and 162 KiB of shared memory.
-#include "kernels/attention_flash_backward.h"
+#include "kernels/attention_flash_backward_one_pass.h"
 
 namespace teon {
 

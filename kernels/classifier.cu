@@ -3,8 +3,8 @@
 //   loss = log sum exp x - x_y,   d loss / d x = softmax(x) - onehot(y)
 //
 // One pass finds maximum and sum together (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867), a second one
-// writes the gradient. On a GPU a row that fits waits for it in shared memory, so that the logits, the largest tensor of a
-// small model, are read once and written once.
+// writes the gradient. On a GPU a row that fits waits for it in shared memory, so that the logits, the largest tensor
+// of a small model, are read once and written once.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,7 +12,8 @@
 
 #include "base/integer.h"
 #include "base/math.h"
-#include "kernels/ops.h"
+#include "kernels/classifier.h"
+#include "kernels/common.h"
 #include "runtime/simt.h"
 
 namespace teon {
@@ -147,7 +148,7 @@ void launch_classifier(T* logits, float* losses, const int* targets, int N, int 
     };
     constexpr std::true_type yes;
     constexpr std::false_type no;
-    if constexpr (kRowAlone > 0) {  // on a CPU sharing a row costs more than reading it, however long it is
+    if constexpr (kRowsByThread) {  // on a CPU sharing a row costs more than reading it, however long it is
         return run(yes, no, ceil_div(N, 32), 32, 0);
     } else {
         // With so many threads two rows at a time keep a multiprocessor's memory busy.
@@ -173,7 +174,6 @@ void classifier(T* logits, float* losses, const int* targets, int N, int V, int 
     }
 }
 
-template void classifier(float*, float*, const int*, int, int, int, float, bool, const Stream&);
-template void classifier(bf16*, float*, const int*, int, int, int, float, bool, const Stream&);
+FOR_STORAGE_TYPES(classifier);
 
 }  // namespace teon

@@ -1,5 +1,5 @@
-// Sums over the rows of a tensor, as the gradients of biases and of norms' weights are: in two stages, chunks of rows and
-// then the chunks, so that nothing depends on scheduling. Private to kernels/.
+// Sums over the rows of a tensor, as the gradients of biases and of norms' weights are: in two stages, chunks of rows
+// and then the chunks, so that nothing depends on scheduling. Private to kernels/.
 #pragma once
 
 #include <algorithm>
@@ -22,21 +22,25 @@ inline RowChunks row_chunks(int N, int most_chunks, int least_rows) {
     return {rows, ceil_div(N, rows)};
 }
 
-// Where sums of up to three kinds go, C floats each, added to what is there or instead of it; nullptr: they are not
-// wanted.
+// Where sums of up to three kinds go, by += or =. A kind has `width` columns; to = nullptr:
+// its sums are not wanted.
 struct ColumnGrads {
-    float* of[3];
+    struct Kind {
+        float* to;
+        int width;
+    } kinds[3];
     bool accumulate;
+    constexpr int columns() const { return kinds[0].width + kinds[1].width + kinds[2].width; }
 };
 
-// grads: the sums of partial (chunks, kinds, C) over the chunks. A thread has W columns; PARTS warps share the chunks
-// and are added in their order. C is a multiple of W.
+// grads: the sums of partial (chunks, columns), kind after kind, over the chunks. A thread has W columns; PARTS
+// warps share the chunks and are added in their order. Widths are multiples of W.
 template <int W, int PARTS>
-__global__ void __launch_bounds__(32 * PARTS)
-    column_sums_kernel(ColumnGrads grads, const float* partial, int chunks, int kinds, int C) {
+__global__ void __launch_bounds__(32 * PARTS) column_sums_kernel(ColumnGrads grads, const float* partial, int chunks) {
     wait_for_earlier_kernels();
     const int lane = static_cast<int>(threadIdx.x) % 32, part = static_cast<int>(threadIdx.x) / 32;
-    const int columns = kinds * C, column = (static_cast<int>(blockIdx.x) * 32 + lane) * W;
+    const int columns = grads.columns();
+    int column = (static_cast<int>(blockIdx.x) * 32 + lane) * W;
     Vec<float, W> sums{};
     if (column < columns) {
 #pragma unroll 8
@@ -53,25 +57,29 @@ __global__ void __launch_bounds__(32 * PARTS)
         for (int p = 1; p < PARTS; p++) { FOR_VEC(k, W) sums[k] += shared[(p * 32 + lane) * W + k]; }
     }
     if (column >= columns) return;
-    float* grad = grads.of[column / C];
+    int kind = 0;
+    for (; column >= grads.kinds[kind].width; kind++) column -= grads.kinds[kind].width;
+    float* grad = grads.kinds[kind].to;
     if (grad == nullptr) return;
-    grad += column % C;
+    grad += column;
     Vec<float, W> total{};
     if (grads.accumulate) total = load_vec<W>(grad);
     FOR_VEC(k, W) total[k] += sums[k];
     store_vec(grad, total);
 }
 
-inline void add_column_sums(const ColumnGrads& grads, const float* partial, int chunks, int kinds, int C,
-                            const Stream& stream) {
+inline void add_column_sums(const ColumnGrads& grads, const float* partial, int chunks, const Stream& stream) {
     auto add_up = [&](auto width, auto parts) {
         constexpr int W = decltype(width)::value, PARTS = decltype(parts)::value;
-        launch<column_sums_kernel<W, PARTS>>({ceil_div(kinds * C, 32 * W), 32 * PARTS}, stream, grads, partial, chunks,
-                                             kinds, C);
+        launch<column_sums_kernel<W, PARTS>>({ceil_div(grads.columns(), 32 * W), 32 * PARTS}, stream, grads, partial,
+                                             chunks);
     };
-    if constexpr (kRowAlone > 0) {
+    if constexpr (kRowsByThread) {
         constexpr int W = kVecWidth<float>;
-        if (C <= kRowAlone && vec_aligned<float, W>(C, partial, grads.of[0], grads.of[1], grads.of[2]))
+        const auto aligned = [&](int kind) {
+            return vec_aligned<float, W>(grads.kinds[kind].width, partial, grads.kinds[kind].to);
+        };
+        if (grads.kinds[0].width <= kThreadRow && aligned(0) && aligned(1) && aligned(2))
             return add_up(std::integral_constant<int, W>{}, std::integral_constant<int, 1>{});
     }
     add_up(std::integral_constant<int, 1>{}, std::integral_constant<int, 32>{});

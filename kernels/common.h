@@ -15,7 +15,22 @@
 
 namespace teon {
 
+// Compiles operation<T> for the types that models are stored in.
+#define FOR_STORAGE_TYPES(operation)                      \
+    template decltype(operation<float>) operation<float>; \
+    template decltype(operation<bf16>) operation<bf16>
+
 // ---- vectors ------------------------------------------------------------------------------------
+
+// Calls f(W), or f(1) where accesses of W elements are not possible, with the width as a constant.
+template <int W, typename F>
+void at_width(bool possible, F f) {
+    if (possible) {
+        f(std::integral_constant<int, W>{});
+    } else {
+        f(std::integral_constant<int, 1>{});
+    }
+}
 
 // W elements of T as floats, and back (rounded).
 template <int W, typename T>
@@ -71,11 +86,7 @@ __device__ __forceinline__ void for_each_vec(int64_t n, F f) {
 // Calls f(W) with the width, as a constant, at which arrays at these addresses are accessed.
 template <int WIDEST, typename F, typename... P>
 void for_flat_width(F f, const P*... pointers) {
-    if (vec_aligned<float, WIDEST>(0, pointers...)) {
-        f(std::integral_constant<int, WIDEST>{});
-    } else {
-        f(std::integral_constant<int, 1>{});
-    }
+    at_width<WIDEST>(vec_aligned<float, WIDEST>(0, pointers...), f);
 }
 
 // ---- weight decay -------------------------------------------------------------------------------
@@ -148,27 +159,31 @@ struct RowCache {
     }
 };
 
+// Rows of up to kThreadRow elements that are reduced are one thread's work each, longer ones a warp's or block's: on a
+// CPU a warp-wide reduction costs as much as reading a short row; on a GPU neighbouring threads share every row, so
+// that their loads coalesce.
+inline constexpr int kThreadRow = kGpuShapes ? 0 : 2048;
+inline constexpr bool kRowsByThread = kThreadRow > 0;
+
+// Calls f(shape) with the RowShape of `WIDTH` elements at a time for rows of `row` elements.
+template <int WIDTH, typename F>
+void for_row_lanes(int64_t row, F f) {
+    if constexpr (kRowsByThread)
+        if (row <= kThreadRow) return f(RowShape<WIDTH, 1, 0>{});
+    f(RowShape<WIDTH, 32, 0>{});
+}
+
 // Calls f(shape) with the RowShape for rows of `row` elements that are accessed in aligned runs of `run` (row is a
 // multiple of run) at these addresses. HOLD: rows that fit are held in registers.
 template <typename T, bool HOLD, typename F, typename... P>
 void for_row_shape(int64_t run, int64_t row, F f, const P*... pointers) {
     constexpr int W = kVecWidth<T>;
-    auto share = [&](auto width) {
-        constexpr int w = decltype(width)::value;
-        if constexpr (kRowAlone > 0) {
-            if (row <= kRowAlone) return f(RowShape<w, 1, 0>{});
-        }
-        if constexpr (HOLD && w > 1) {
-            if (row <= 32 * w * 4) return f(RowShape<w, 32, 4>{});
-            if (row <= 32 * w * 8) return f(RowShape<w, 32, 8>{});
-        }
-        f(RowShape<w, 32, 0>{});
-    };
-    if (vec_aligned<T, W>(run, pointers...)) {
-        share(std::integral_constant<int, W>{});
-    } else {
-        share(std::integral_constant<int, 1>{});
+    if (!vec_aligned<T, W>(run, pointers...)) return for_row_lanes<1>(row, f);
+    if constexpr (HOLD && W > 1) {
+        if (row > kThreadRow && row <= 32 * W * 4) return f(RowShape<W, 32, 4>{});
+        if (row > kThreadRow && row <= 32 * W * 8) return f(RowShape<W, 32, 8>{});
     }
+    for_row_lanes<W>(row, f);
 }
 
 }  // namespace teon

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/common.h"
-#include "kernels/ops.h"
+#include "kernels/step_control.h"
 
 namespace teon {
 
@@ -16,7 +16,7 @@ struct StateArrays {
     float* at[N];
 };
 
-// CAUTIOUS as a constant: the decision costs instructions where nobody asks for it.
+// CAUTIOUS as a constant: the decision costs instructions where it is not wanted.
 template <typename Rule, typename T, int W, bool CAUTIOUS>
 __global__ void __launch_bounds__(kFlatBlock)
     element_update_kernel(float* master, T* work, StateArrays<Rule::kStates> states, const float* grad,
@@ -53,7 +53,7 @@ void element_update(float* master, T* work, const StateArrays<Rule::kStates>& st
     constexpr int WIDEST = kVecWidth<float>;
     bool aligned = vec_aligned<float, WIDEST>(0, master, work, grad);
     for (const float* state : states.at) aligned = aligned && vec_aligned<float, WIDEST>(0, state);
-    auto at_width = [&](auto width) {
+    auto run = [&](auto width) {
         constexpr int W = decltype(width)::value;
         auto go = [&](auto cautious) {
             launch<element_update_kernel<Rule, T, W, decltype(cautious)::value>>(
@@ -61,11 +61,7 @@ void element_update(float* master, T* work, const StateArrays<Rule::kStates>& st
         };
         step.cautious ? go(std::true_type{}) : go(std::false_type{});
     };
-    if (aligned) {
-        at_width(std::integral_constant<int, WIDEST>{});
-    } else {
-        at_width(std::integral_constant<int, 1>{});
-    }
+    at_width<WIDEST>(aligned, run);
 }
 
 }  // namespace teon

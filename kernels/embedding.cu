@@ -1,7 +1,7 @@
 // Token and position embedding: a gather, and its transpose, a sum over the rows that share an id. The sum needs no
 // atomics: `order` lists the rows sorted by id, so each id's rows are one segment of it.
 #include "kernels/common.h"
-#include "kernels/ops.h"
+#include "kernels/embedding.h"
 
 namespace teon {
 
@@ -124,9 +124,7 @@ void embedding_backward(float* dtable, const T* dout, const int* ids, const int*
         dtable, dout);
 }
 
-template void embedding_forward(float*, const int*, const int*, const float*, const float*, int, int, const Stream&);
-template void embedding_forward(bf16*, const int*, const int*, const bf16*, const bf16*, int, int, const Stream&);
-template void embedding_backward(float*, const float*, const int*, const int*, int, int, const Stream&);
-template void embedding_backward(float*, const bf16*, const int*, const int*, int, int, const Stream&);
+FOR_STORAGE_TYPES(embedding_forward);
+FOR_STORAGE_TYPES(embedding_backward);
 
 }  // namespace teon

@@ -1,7 +1,7 @@
 // Initial values and conversions.
 #include "base/integer.h"
 #include "kernels/common.h"
-#include "kernels/ops.h"
+#include "kernels/fill.h"
 #include "kernels/philox.h"
 
 namespace teon {

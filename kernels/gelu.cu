@@ -1,7 +1,7 @@
 // GELU in its tanh form; the function and its derivative are in base/activation.h.
 #include "base/activation.h"
 #include "kernels/activation_backward.h"
-#include "kernels/ops.h"
+#include "kernels/gelu.h"
 
 namespace teon {
 
@@ -36,13 +36,9 @@ void gelu_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout
     activation_backward<T, Gelu>(dx, dbias, scratch, x, dout, N, C, accumulate, stream);
 }
 
-size_t activation_backward_scratch_bytes(int N, int C) {
-    return row_chunks(N, kActivationChunks, kActivationChunkRows).partial_bytes(C);
-}
+size_t gelu_backward_scratch_bytes(int N, int C) { return activation_backward_scratch_bytes(N, C); }
 
-template void gelu_forward(float*, const float*, int64_t, const Stream&);
-template void gelu_forward(bf16*, const bf16*, int64_t, const Stream&);
-template void gelu_backward(float*, float*, void*, const float*, const float*, int, int, bool, const Stream&);
-template void gelu_backward(bf16*, float*, void*, const bf16*, const bf16*, int, int, bool, const Stream&);
+FOR_STORAGE_TYPES(gelu_forward);
+FOR_STORAGE_TYPES(gelu_backward);
 
 }  // namespace teon

@@ -1,5 +1,6 @@
 // Lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", arXiv 2302.06675, algorithm 2).
 #include "kernels/element_update.h"
+#include "kernels/lion.h"
 
 namespace teon {
 
@@ -20,9 +21,6 @@ void lion_update(float* master, T* work, float* m, const float* grad, const Step
     element_update(master, work, {{m}}, grad, control, n, LionRule{beta1, beta2}, step, stream);
 }
 
-template void lion_update(float*, float*, float*, const float*, const StepControl*, int64_t, const ElementStep&, float,
-                          float, const Stream&);
-template void lion_update(float*, bf16*, float*, const float*, const StepControl*, int64_t, const ElementStep&, float,
-                          float, const Stream&);
+FOR_STORAGE_TYPES(lion_update);
 
 }  // namespace teon

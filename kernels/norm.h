@@ -7,12 +7,12 @@
 
 namespace teon {
 
-// One row: out = (x - mean) * rstd * weight + bias. Two passes over x for the variance: the sum of squares minus the
-// square of the sum would cancel where |mean| is much larger than the deviation.
+// One row: out = residual + (x - mean) * rstd * weight + bias. Two passes over x for the variance: the sum of squares
+// minus the square of the sum would cancel where |mean| is much larger than the deviation.
 template <typename T, typename Shape, bool CENTERED>
 __global__ void __launch_bounds__(Shape::kBlock)
-    norm_forward_kernel(T* out, float* mean, float* rstd, const T* x, const T* weight, const T* bias, int N, int C,
-                        float eps) {
+    norm_forward_kernel(T* out, float* mean, float* rstd, const T* residual, const T* x, const T* weight, const T* bias,
+                        int N, int C, float eps) {
     wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();
@@ -48,6 +48,10 @@ __global__ void __launch_bounds__(Shape::kBlock)
         Vec<float, W> b{};
         if constexpr (CENTERED) b = load_floats<W>(bias + j);
         FOR_VEC(k, W) v[k] = (v[k] - mu) * scale * w[k] + b[k];
+        if (residual != nullptr) {
+            const auto r = load_floats<W>(residual + int64_t{row} * C + j);
+            FOR_VEC(k, W) v[k] += r[k];
+        }
         store_floats(out + j, v);
     });
     if (Shape::lane() == 0) {
@@ -165,16 +169,16 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
 // ---- launchers ----------------------------------------------------------------------------------
 
 template <typename T, bool CENTERED>
-void norm_forward(T* out, float* mean, float* rstd, const T* x, const T* weight, const T* bias, int N, int C, float eps,
-                  const Stream& stream) {
+void norm_forward(T* out, float* mean, float* rstd, const T* residual, const T* x, const T* weight, const T* bias,
+                  int N, int C, float eps, const Stream& stream) {
     for_row_shape<T, true>(
         C, C,
         [&](auto shape) {
             using Shape = decltype(shape);
             launch<norm_forward_kernel<T, Shape, CENTERED>>({Shape::blocks(N), Shape::kBlock}, stream, out, mean, rstd,
-                                                            x, weight, bias, N, C, eps);
+                                                            residual, x, weight, bias, N, C, eps);
         },
-        out, x, weight, bias);
+        out, residual, x, weight, bias);
 }
 
 inline size_t norm_backward_scratch_bytes(int N, int C, int kinds) {
@@ -200,7 +204,7 @@ void norm_backward(T* dx, const ColumnGrads& grads, void* scratch, const T* dout
                 dresidual, x, mean, rstd, weight, N, C, chunks.rows, in_shared);
         },
         dx, partial, dout, dresidual, x, weight);
-    add_column_sums(grads, partial, chunks.count, kNormSums<CENTERED>, C, stream);
+    add_column_sums(grads, partial, chunks.count, stream);
 }
 
 }  // namespace teon

@@ -1,78 +1,85 @@
-// RMSNorm of each query and key head ("QK-norm": Dehghani et al., arXiv 2302.05442; as RMSNorm in the Qwen3 technical
-// report, arXiv 2505.09388). A packed row of queries, keys and values is NH + 2 NKV rows of HS elements, so that the
-// derivation is rmsnorm.cu's for the rows of queries and keys, with a weight for each kind.
+// RMSNorm of queries and keys ("QK-norm": Dehghani et al., arXiv 2302.05442; as RMSNorm of each head in the Qwen3
+// technical report, arXiv 2505.09388, and of all heads in OLMo 2's, arXiv 2501.00656). A packed row of queries, keys
+// and values is the vectors of QkVectors one after the other, so that the derivation is rmsnorm.cu's for those of
+// queries and keys, with a weight for each kind.
 #include "kernels/norm.h"
-#include "kernels/ops.h"
+#include "kernels/qk_norm.h"
 
 namespace teon {
 
 namespace {
 
-struct Heads {
-    int queries, keys;
-    __host__ __device__ int normed() const { return queries + keys; }
-    __host__ __device__ int all() const { return queries + 2 * keys; }
+// Vector i of row n of a packed tensor: where it begins, and its elements.
+struct QkVector {
+    int64_t begin;
+    int width;
 };
+__device__ __forceinline__ QkVector vector_at(const QkVectors& v, int64_t n, int i) {
+    const int64_t row = n * v.row_width();
+    if (i < v.queries) return {row + i * v.q_width, v.q_width};
+    return {row + v.queries * v.q_width + (i - v.queries) * v.k_width, v.k_width};
+}
 
 }  // namespace
 
 template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kBlock)
-    qk_norm_forward_kernel(T* out, float* rstd, const T* x, const T* q_weight, const T* k_weight, int rows, Heads heads,
-                           int HS, float eps) {
+    qk_norm_forward_kernel(T* out, float* rstd, const T* x, const T* q_weight, const T* k_weight, int rows,
+                           QkVectors vectors, float eps) {
     wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();
     if (row >= rows) return;
-    const int n = row / heads.all(), head = row % heads.all();
-    out += int64_t{row} * HS;
-    x += int64_t{row} * HS;
-    if (head >= heads.normed()) {
-        Shape::for_each(HS, [=](int, int j) { store_vec(out + j, load_vec<W>(x + j)); });
+    const int n = row / vectors.all(), i = row % vectors.all();
+    const auto [begin, width] = vector_at(vectors, n, i);
+    out += begin;
+    x += begin;
+    if (i >= vectors.normed()) {
+        Shape::for_each(width, [=](int, int j) { store_vec(out + j, load_vec<W>(x + j)); });
         return;
     }
     RowCache<T, Shape> cache;
     Vec<float, W> squares{};
-    Shape::for_each(HS, [&](int slot, int j) {
+    Shape::for_each(width, [&](int slot, int j) {
         const Vec<T, W> v = load_vec<W>(x + j);
         cache.keep(slot, v);
         FOR_VEC(k, W) squares[k] += static_cast<float>(v[k]) * static_cast<float>(v[k]);
     });
-    const float scale = 1.0f / sqrtf(Shape::sum(squares) / static_cast<float>(HS) + eps);
-    const T* weight = head < heads.queries ? q_weight : k_weight;
-    Shape::for_each(HS, [&](int slot, int j) {
+    const float scale = 1.0f / sqrtf(Shape::sum(squares) / static_cast<float>(width) + eps);
+    const T* weight = i < vectors.queries ? q_weight : k_weight;
+    Shape::for_each(width, [&](int slot, int j) {
         auto v = cache.get(slot, x + j);
         const auto w = load_floats<W>(weight + j);
         FOR_VEC(k, W) v[k] = v[k] * scale * w[k];
         store_floats(out + j, v);
     });
-    if (Shape::lane() == 0) rstd[int64_t{n} * heads.normed() + head] = scale;
+    if (Shape::lane() == 0) rstd[int64_t{n} * vectors.normed() + i] = scale;
 }
 
-// One head of dqkv = rstd * (g - xhat * mean of (g xhat)), where g = weight * dqkv.
+// One vector of dqkv = rstd * (g - xhat * mean of (g xhat)), where g = weight * dqkv.
 template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kBlock)
     qk_norm_backward_kernel(T* dqkv, const T* x, const float* rstd, const T* q_weight, const T* k_weight, int rows,
-                            Heads heads, int HS) {
+                            QkVectors vectors) {
     wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
-    const int row = Shape::row();  // of the heads that are normalized
+    const int row = Shape::row();  // of the vectors that are normalized
     if (row >= rows) return;
-    const int n = row / heads.normed(), head = row % heads.normed();
-    const int64_t begin = (int64_t{n} * heads.all() + head) * HS;
+    const int n = row / vectors.normed(), i = row % vectors.normed();
+    const auto [begin, width] = vector_at(vectors, n, i);
     dqkv += begin;
     x += begin;
     const float scale = rstd[row];
-    const T* weight = head < heads.queries ? q_weight : k_weight;
+    const T* weight = i < vectors.queries ? q_weight : k_weight;
 
-    // A head is short: what is read twice comes from cache the second time.
+    // A vector is short: what is read twice comes from cache the second time.
     Vec<float, W> sums{};
-    Shape::for_each(HS, [&](int, int j) {
+    Shape::for_each(width, [&](int, int j) {
         const auto v = load_floats<W>(x + j), d = load_floats<W>(dqkv + j), w = load_floats<W>(weight + j);
         FOR_VEC(k, W) sums[k] += d[k] * w[k] * v[k];
     });
-    const float mean = Shape::sum(sums) * scale / static_cast<float>(HS);
-    Shape::for_each(HS, [&](int, int j) {
+    const float mean = Shape::sum(sums) * scale / static_cast<float>(width);
+    Shape::for_each(width, [&](int, int j) {
         const auto v = load_floats<W>(x + j), w = load_floats<W>(weight + j);
         auto d = load_floats<W>(dqkv + j);
         FOR_VEC(k, W) d[k] = scale * (d[k] * w[k] - v[k] * scale * mean);
@@ -80,90 +87,82 @@ __global__ void __launch_bounds__(Shape::kBlock)
     });
 }
 
-// partial (chunks, 2, HS): dqkv * xhat of the query heads, then of the key heads, each summed over the rows of the
-// chunk. One thread has W columns of one kind.
+// partial (chunks, q_width + k_width): dqkv * xhat of the queries, then of the keys, each summed over the vectors of
+// the chunk's rows. One thread has W columns of one kind.
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock)
-    qk_norm_partial_weight_grad_kernel(float* partial, const T* dqkv, const T* x, const float* rstd, int N, Heads heads,
-                                       int HS, RowChunks chunks) {
+    qk_norm_partial_weight_grad_kernel(float* partial, const T* dqkv, const T* x, const float* rstd, int N,
+                                       QkVectors vectors, RowChunks chunks) {
     wait_for_earlier_kernels();
-    const int vecs = HS / W;
+    const int vecs = vectors.weights() / W;
     const int64_t item = int64_t{blockIdx.x} * kFlatBlock + threadIdx.x;
-    if (item >= int64_t{chunks.count} * 2 * vecs) return;
-    const int chunk = static_cast<int>(item / (2 * vecs)), kind = static_cast<int>(item / vecs) % 2;
-    const int j = static_cast<int>(item % vecs) * W;
+    if (item >= int64_t{chunks.count} * vecs) return;
+    const int chunk = static_cast<int>(item / vecs), column = static_cast<int>(item % vecs) * W;
+    const bool query = column < vectors.q_width;
+    const int j = query ? column : column - vectors.q_width;
     const int first = chunk * chunks.rows, last = std::min(N, first + chunks.rows);
-    const int first_head = kind == 0 ? 0 : heads.queries, last_head = kind == 0 ? heads.queries : heads.normed();
+    const int first_vector = query ? 0 : vectors.queries, last_vector = query ? vectors.queries : vectors.normed();
     Vec<float, W> sums{};
     for (int row = first; row < last; row++) {
 #pragma unroll 4
-        for (int head = first_head; head < last_head; head++) {
-            const int64_t at = (int64_t{row} * heads.all() + head) * HS + j;
+        for (int i = first_vector; i < last_vector; i++) {
+            const int64_t at = vector_at(vectors, row, i).begin + j;
             const auto d = load_floats<W>(dqkv + at), v = load_floats<W>(x + at);
-            const float scale = rstd[int64_t{row} * heads.normed() + head];
+            const float scale = rstd[int64_t{row} * vectors.normed() + i];
             FOR_VEC(k, W) sums[k] += d[k] * (v[k] * scale);
         }
     }
-    store_vec(partial + (int64_t{chunk} * 2 + kind) * HS + j, sums);
+    store_vec(partial + int64_t{chunk} * vectors.weights() + column, sums);
 }
 
 template <typename T>
-void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T* k_weight, int N, int NH, int NKV,
-                     int HS, float eps, const Stream& stream) {
-    const Heads heads{NH, NKV};
-    const int rows = N * heads.all();
+void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T* k_weight, int N,
+                     const QkVectors& vectors, float eps, const Stream& stream) {
+    const int rows = N * vectors.all();
     for_row_shape<T, true>(
-        HS, HS,
+        vectors.k_width, vectors.q_width,
         [&](auto shape) {
             using Shape = decltype(shape);
             launch<qk_norm_forward_kernel<T, Shape>>({Shape::blocks(rows), Shape::kBlock}, stream, out, rstd, x,
-                                                     q_weight, k_weight, rows, heads, HS, eps);
+                                                     q_weight, k_weight, rows, vectors, eps);
         },
         out, x, q_weight, k_weight);
 }
 
 static RowChunks chunks_of(int N) { return row_chunks(N, 256, 32); }
 
-size_t qk_norm_backward_scratch_bytes(int N, int HS) { return chunks_of(N).partial_bytes(2 * HS); }
+size_t qk_norm_backward_scratch_bytes(int N, const QkVectors& vectors) {
+    return chunks_of(N).partial_bytes(vectors.weights());
+}
 
 template <typename T>
 void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch, const T* x, const float* rstd,
-                      const T* q_weight, const T* k_weight, int N, int NH, int NKV, int HS, bool accumulate,
+                      const T* q_weight, const T* k_weight, int N, const QkVectors& vectors, bool accumulate,
                       const Stream& stream) {
-    const Heads heads{NH, NKV};
     float* partial = static_cast<float*>(scratch);
     const RowChunks chunks = chunks_of(N);
-    auto at_width = [&](auto width) {
+    auto run = [&](auto width) {
         constexpr int W = decltype(width)::value;
-        const int64_t items = int64_t{chunks.count} * 2 * (HS / W);
+        const int64_t items = int64_t{chunks.count} * (vectors.weights() / W);
         launch<qk_norm_partial_weight_grad_kernel<T, W>>({ceil_div(items, kFlatBlock), kFlatBlock}, stream, partial,
-                                                         dqkv, x, rstd, N, heads, HS, chunks);
+                                                         dqkv, x, rstd, N, vectors, chunks);
     };
     // First what reads dqkv as a whole.
-    if (vec_aligned<T, kVecWidth<T>>(HS, partial, dqkv, x)) {
-        at_width(std::integral_constant<int, kVecWidth<T>>{});
-    } else {
-        at_width(std::integral_constant<int, 1>{});
-    }
-    add_column_sums({{dq_weight, dk_weight}, accumulate}, partial, chunks.count, 2, HS, stream);
-    const int rows = N * heads.normed();
+    at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(vectors.k_width, partial, dqkv, x), run);
+    add_column_sums({{{dq_weight, vectors.q_width}, {dk_weight, vectors.k_width}}, accumulate}, partial, chunks.count,
+                    stream);
+    const int rows = N * vectors.normed();
     for_row_shape<T, false>(
-        HS, HS,
+        vectors.k_width, vectors.q_width,
         [&](auto shape) {
             using Shape = decltype(shape);
             launch<qk_norm_backward_kernel<T, Shape>>({Shape::blocks(rows), Shape::kBlock}, stream, dqkv, x, rstd,
-                                                      q_weight, k_weight, rows, heads, HS);
+                                                      q_weight, k_weight, rows, vectors);
         },
         dqkv, x, q_weight, k_weight);
 }
 
-template void qk_norm_forward(float*, float*, const float*, const float*, const float*, int, int, int, int, float,
-                              const Stream&);
-template void qk_norm_forward(bf16*, float*, const bf16*, const bf16*, const bf16*, int, int, int, int, float,
-                              const Stream&);
-template void qk_norm_backward(float*, float*, float*, void*, const float*, const float*, const float*, const float*,
-                               int, int, int, int, bool, const Stream&);
-template void qk_norm_backward(bf16*, float*, float*, void*, const bf16*, const float*, const bf16*, const bf16*, int,
-                               int, int, int, bool, const Stream&);
+FOR_STORAGE_TYPES(qk_norm_forward);
+FOR_STORAGE_TYPES(qk_norm_backward);
 
 }  // namespace teon

@@ -1,7 +1,7 @@
 // Sums of long arrays in two stages: blocks, whose number depends on the length alone, then the blocks' sums.
 #include "base/integer.h"
 #include "kernels/common.h"
-#include "kernels/ops.h"
+#include "kernels/reduce.h"
 
 namespace teon {
 

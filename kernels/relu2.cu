@@ -1,6 +1,6 @@
 // Squared ReLU (So et al., "Primer", arXiv 2109.08668): out = max(x, 0)^2, whose derivative is 2 max(x, 0).
 #include "kernels/activation_backward.h"
-#include "kernels/ops.h"
+#include "kernels/relu2.h"
 
 namespace teon {
 
@@ -38,9 +38,9 @@ void relu2_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dou
     activation_backward<T, Relu2>(dx, dbias, scratch, x, dout, N, C, accumulate, stream);
 }
 
-template void relu2_forward(float*, const float*, int64_t, const Stream&);
-template void relu2_forward(bf16*, const bf16*, int64_t, const Stream&);
-template void relu2_backward(float*, float*, void*, const float*, const float*, int, int, bool, const Stream&);
-template void relu2_backward(bf16*, float*, void*, const bf16*, const bf16*, int, int, bool, const Stream&);
+size_t relu2_backward_scratch_bytes(int N, int C) { return activation_backward_scratch_bytes(N, C); }
+
+FOR_STORAGE_TYPES(relu2_forward);
+FOR_STORAGE_TYPES(relu2_backward);
 
 }  // namespace teon

@@ -1,7 +1,7 @@
 // Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864) in the rotate-half convention: the pair
 // (x[j], x[j + HS/2]) of a head turns by the angle position * inv_freq[j]. The gradient turns back by the same angle.
 #include "kernels/common.h"
-#include "kernels/ops.h"
+#include "kernels/rotary.h"
 
 namespace teon {
 
@@ -78,9 +78,7 @@ void rotary_backward(T* dqkv, const float* cos_sin, const int* positions, int N,
     rotate(dqkv, cos_sin, positions, N, NH, NKV, HS, -1.0f, stream);
 }
 
-template void rotary_forward(float*, const float*, const int*, int, int, int, int, const Stream&);
-template void rotary_forward(bf16*, const float*, const int*, int, int, int, int, const Stream&);
-template void rotary_backward(float*, const float*, const int*, int, int, int, int, const Stream&);
-template void rotary_backward(bf16*, const float*, const int*, int, int, int, int, const Stream&);
+FOR_STORAGE_TYPES(rotary_forward);
+FOR_STORAGE_TYPES(rotary_backward);
 
 }  // namespace teon

@@ -1,7 +1,6 @@
-// The elementwise parts of SOAP (Vyas et al., arXiv 2409.11321, algorithm 3); optim/soap.cpp has the products between them.
+// The elementwise parts of SOAP (Vyas et al., arXiv 2409.11321, algorithm 3); optim/soap.cpp has the products between
+// them.
 #pragma once
-
-#include <cstdint>
 
 #include "base/dtype.h"
 #include "runtime/device.h"
@@ -17,8 +16,8 @@ void soap_momentum(float* m, const float* grad, int rows, int cols, int64_t ld, 
 void soap_direction(float* out, float* v, const float* g, const float* m, int64_t n, float scale, float beta2,
                     float correction1, float correction2, float eps, const Stream& stream);
 
-// master = master keep - step u; work = master rounded (nullptr: none). u (rows, cols) is dense; rows of the weights begin
-// ld elements apart. cautious: `keep` only where u * master >= 0.
+// master = master keep - step u; work = master rounded (nullptr: none). u (rows, cols) is dense; rows of the weights
+// begin ld elements apart. cautious: `keep` only where u * master >= 0.
 void soap_apply(float* master, bf16* work, const float* u, int rows, int cols, int64_t ld, float step, float keep,
                 bool cautious, const Stream& stream);
 

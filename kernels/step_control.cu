@@ -2,7 +2,7 @@
 // gradient norm by which spikes are known.
 #include <cmath>
 
-#include "kernels/ops.h"
+#include "kernels/step_control.h"
 #include "runtime/simt.h"
 
 namespace teon {

@@ -2,7 +2,7 @@
 // s the logistic function. Backward: dup = dout g s, dgate = dout up s (1 + g (1 - s)).
 #include "base/math.h"
 #include "kernels/common.h"
-#include "kernels/ops.h"
+#include "kernels/swiglu.h"
 
 namespace teon {
 
@@ -68,9 +68,7 @@ void swiglu_backward(T* dgate_up, const T* gate_up, const T* dout, int N, int F,
         dgate_up, gate_up, dout);
 }
 
-template void swiglu_forward(float*, const float*, int, int, const Stream&);
-template void swiglu_forward(bf16*, const bf16*, int, int, const Stream&);
-template void swiglu_backward(float*, const float*, const float*, int, int, const Stream&);
-template void swiglu_backward(bf16*, const bf16*, const bf16*, int, int, const Stream&);
+FOR_STORAGE_TYPES(swiglu_forward);
+FOR_STORAGE_TYPES(swiglu_backward);
 
 }  // namespace teon

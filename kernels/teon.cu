@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "kernels/common.h"
-#include "kernels/ops.h"
+#include "kernels/teon.h"
 
 namespace teon {
 
@@ -22,11 +22,7 @@ __device__ __forceinline__ float grad_scale(const StepControl* control) { return
 template <typename F>
 void for_slice_width(const SliceBatch& s, int64_t run, F f) {
     constexpr int W = kVecWidth<float>;
-    if (s.aligned && run % W == 0) {
-        f(std::integral_constant<int, W>{});
-    } else {
-        f(std::integral_constant<int, 1>{});
-    }
+    at_width<W>(s.aligned && run % W == 0, f);
 }
 
 template <int W>
@@ -141,8 +137,8 @@ __global__ void __launch_bounds__(kFlatBlock)
     });
 }
 
-// One warp per row of a slice. rows (count, m): 1 / (sqrt(v) + epsilon), the sum of the row's squares, and that after the
-// factor.
+// One warp per row of a slice. rows (count, m): 1 / (sqrt(v) + epsilon), the sum of the row's squares, and that after
+// the factor.
 template <typename T>
 __global__ void __launch_bounds__(kRowsBlock)
     neuron_rows_kernel(float* scales, float* state, const T* Z, const StepControl* control, SliceBatch s,
@@ -307,11 +303,7 @@ void scale_rows_columns(T* x, const float* row_scales, const float* column_scale
                                                 rows, cols, ld, n);
     };
     constexpr int W = kVecWidth<float>;
-    if (vec_aligned<T, W>(ld, x)) {
-        go(std::integral_constant<int, W>{});
-    } else {
-        go(std::integral_constant<int, 1>{});
-    }
+    at_width<W>(vec_aligned<T, W>(ld, x), go);
 }
 
 template <typename T, typename WorkT>
@@ -333,11 +325,7 @@ void add_identity(T* out, const T* x, float a, int count, int side, int64_t ld, 
         launch<add_identity_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, out, x, a, side, ld, n);
     };
     constexpr int W = kVecWidth<float>;  // of T: half a vector, which rows of 16 elements hold whole
-    if (vec_aligned<T, W>(ld, out, x)) {
-        go(std::integral_constant<int, W>{});
-    } else {
-        go(std::integral_constant<int, 1>{});
-    }
+    at_width<W>(vec_aligned<T, W>(ld, out, x), go);
 }
 
 void drop_null_directions(float* U, const float* S, int rows, int r, float tolerance, const Stream& stream) {
@@ -345,18 +333,14 @@ void drop_null_directions(float* U, const float* S, int rows, int r, float toler
     launch<drop_null_directions_kernel>({flat_blocks<1>(n), kFlatBlock}, stream, U, S, n, r, tolerance);
 }
 
-#define INSTANTIATE(T)                                                                                               \
-    template void unfold(T*, const float*, const float*, const float*, const StepControl*, const SliceBatch&,        \
-                         const SliceLayout&, float, const Stream&);                                                  \
-    template void neuron_scales(float*, float*, const T*, const StepControl*, const SliceBatch&, const SliceLayout&, \
-                                float, bool, const Stream&);                                                         \
-    template void fold_update(float*, float*, const T*, const StepControl*, const SliceBatch&, const SliceLayout&,   \
-                              float, const Stream&, const float*, bool);                                             \
-    template void fold_update(float*, bf16*, const T*, const StepControl*, const SliceBatch&, const SliceLayout&,    \
-                              float, const Stream&, const float*, bool);                                             \
-    template void aol_scales(float*, const T*, int, int, int64_t, const Stream&);                                    \
-    template void scale_rows_columns(T*, const float*, const float*, int, int, int, int64_t, const Stream&);         \
-    template void add_identity(T*, const T*, float, int, int, int64_t, const Stream&);
+#define INSTANTIATE(T)                                              \
+    template decltype(unfold<T>) unfold<T>;                         \
+    template decltype(neuron_scales<T>) neuron_scales<T>;           \
+    template decltype(fold_update<T, float>) fold_update<T, float>; \
+    template decltype(fold_update<T, bf16>) fold_update<T, bf16>;   \
+    template decltype(aol_scales<T>) aol_scales<T>;                 \
+    template decltype(scale_rows_columns<T>) scale_rows_columns<T>; \
+    template decltype(add_identity<T>) add_identity<T>;
 INSTANTIATE(float)
 INSTANTIATE(bf16)
 INSTANTIATE(f16)

@@ -23,7 +23,7 @@ bool ActivationPlan::keeps(Drop drop) const {
 }
 
 Tensor ActivationPlan::add(const std::string& name, int64_t bytes, bool own_copy, Lifetime lifetime) {
-    bytes = static_cast<int64_t>(Arena::aligned(static_cast<size_t>(bytes)));
+    bytes = aligned(bytes);
     const auto known = std::find_if(rows_.begin(), rows_.end(), [&](const ActivationRow& r) { return r.name == name; });
     const int row = static_cast<int>(known - rows_.begin());
     if (known == rows_.end()) {

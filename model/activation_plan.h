@@ -41,7 +41,8 @@ struct DecoderRun {
     // Logits exist of about so many rows at a time, at least, in equal parts; 0: of as many as fit 128 MiB.
     int head_rows = 0;
     bool gelu_fusion = false;  // the MLP's products take GELU and its derivative as epilogues
-    // Multiprocessors of a device on which flash attention's backward could go in one pass (flash_attention_one_pass_places).
+    // Multiprocessors of a device on which flash attention's backward could go in one pass
+    // (flash_attention_one_pass_places).
     int one_pass_places = 0;
 };
 
@@ -51,7 +52,7 @@ enum class Purpose { train, generate };
 enum class Drop { never, under_block, under_cheap };
 enum class Lifetime { saved, scratch };  // from forward to backward; within a layer's pass
 
-// A tensor of the plan, as the layer that declared it knows it.
+// A tensor of the plan, as the layer that declared it knows it; row -1: none.
 struct Tensor {
     int row = -1, copy = 0;
 };
@@ -105,6 +106,7 @@ public:
     const ActivationPlan& plan() const { return plan_; }
     template <typename T>
     T* at(Tensor s) const {
+        if (s.row < 0) return nullptr;
         const ActivationRow& row = plan_.rows()[s.row];
         return reinterpret_cast<T*>(memory_.data() + row.offset + s.copy * row.bytes);
     }

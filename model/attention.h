@@ -1,12 +1,15 @@
-// Causal self-attention between its two products: queries, keys and values from one, the heads through the other, which
-// adds them to the residual stream.
+// Causal self-attention between its two products: queries, keys and values from one, the heads through the other.
 #pragma once
 
 #include <cmath>
 #include <type_traits>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/attention.h"
+#include "kernels/attention_decode.h"
+#include "kernels/attention_flash.h"
+#include "kernels/qk_norm.h"
+#include "kernels/rotary.h"
 #include "model/linear.h"
 
 namespace teon {
@@ -18,6 +21,7 @@ public:
           NH_(c.NH),
           NKV_(c.NKV),
           HS_(c.HS()),
+          normed_(vectors(c)),
           max_T_(c.max_T),
           norm_eps_(c.norm_eps),
           rope_base_(c.rope_base),
@@ -26,24 +30,27 @@ public:
         const int Q = NH_ * HS_, KV = NKV_ * HS_;
         qkv_ = Linear(b, {{n.q, Role::q, Q, Q, NH_}, {n.k, Role::k, KV, KV, NKV_}, {n.v, Role::v, KV, KV, NKV_}}, c.C,
                       c.C, c.init_std, c.biases);
-        if (c.qk_norm) {
-            q_norm_ = b.vector(n.q_norm, "weight", Role::norm, HS_, HS_, Init::ones);
-            k_norm_ = b.vector(n.k_norm, "weight", Role::norm, HS_, HS_, Init::ones);
+        if (c.qk_norm != QkNorm::none) {
+            q_norm_ = b.vector(n.q_norm, "weight", Role::norm, normed_.q_width, normed_.q_width, Init::ones);
+            k_norm_ = b.vector(n.k_norm, "weight", Role::norm, normed_.k_width, normed_.k_width, Init::ones);
         }
         proj_ = Linear(b, {{n.o, Role::o, c.C, c.C}}, Q, Q, out_std, c.biases);
+        proj_.bias_summed = c.norm == NormKind::layernorm;
     }
 
-    void plan(ActivationPlan& plan, Flow& flow) {
+    int out_bias() const { return proj_.bias; }
+
+    void plan(ActivationPlan& plan, const Ports& ports) {
+        ports_ = ports;
         const AttentionShape shape{plan.run().B, plan.run().T, NH_, NKV_, HS_};
         flash_ = plan.run().attention == AttentionKind::flash;
         one_pass_heads_ = flash_attention_one_pass_heads(shape, plan.run().one_pass_places);
-        in_ = flow.out;
         if (normed()) {
             before_norm_ = plan.saved("queries, keys, values before norm", qkv_.out, Drop::under_block);
-            rstd_ = plan.saved_floats("queries, keys 1/std", NH_ + NKV_, Drop::under_block);
+            rstd_ = plan.saved_floats("queries, keys 1/std", normed_.normed(), Drop::under_block);
             norm_scratch_ = plan.gradient_bytes(
                 "norm gradient scratch",
-                static_cast<int64_t>(qk_norm_backward_scratch_bytes(static_cast<int>(plan.N()), HS_)));
+                static_cast<int64_t>(qk_norm_backward_scratch_bytes(static_cast<int>(plan.N()), normed_)));
         }
         qkv_rows_ = plan.saved("queries, keys, values", qkv_.out, normed() ? Drop::under_cheap : Drop::under_block);
         if (!normed()) before_norm_ = qkv_rows_;
@@ -56,11 +63,8 @@ public:
             rotary_ = plan.shared_bytes("rotary table", int64_t{max_T_} * HS_ * size_of(DType::f32));
         cache_ = plan.cache("keys and values", 2 * NKV_ * HS_);
         capacity_ = plan.run().T;
-        from_ = flow.stream;
-        out_ = flow.stream = plan.saved("residual after attention", proj_.out, Drop::under_block);
-        flow.added = &proj_;
         dqkv_ = plan.gradient("gradient of queries, keys, values", qkv_.out);
-        dstream_ = flow.dstream, dheads_ = din_ = flow.dout;
+        dheads_ = plan.gradient("gradient of norm output", proj_.in);  // dead until then
     }
 
     // What one token of T sees costs half of what it would without the causal mask.
@@ -83,10 +87,10 @@ public:
 
     template <typename T>
     void forward(const Pass<T>& p) const {
-        qkv_.forward(p, p.at(before_norm_), p.at(in_), p.N());
+        qkv_.forward(p, p.at(before_norm_), p.at(ports_.in), p.N());
         arrange(p);
         attend(p);
-        proj_.forward(p, p.at(out_), p.at(heads_), p.N(), 0, p.at(from_));
+        proj_.forward(p, p.at(ports_.out), p.at(heads_), p.N(), p.at(ports_.residual));
     }
 
     template <typename T>
@@ -98,7 +102,7 @@ public:
     template <typename T>
     void backward(const Pass<T>& p) const {
         T* dqkv = p.at(dqkv_);
-        proj_.backward(p, p.at(dheads_), p.at(dstream_), p.at(heads_), p.N(), p.accumulate);
+        proj_.backward(p, p.at(dheads_), p.at(ports_.dout), p.at(heads_), p.N(), p.accumulate);
         attend_backward(p, dqkv);
         switch (positions_) {
             case PositionKind::learned:
@@ -108,20 +112,25 @@ public:
         }
         if (normed())
             qk_norm_backward(dqkv, p.grad(q_norm_), p.grad(k_norm_), p.bytes(norm_scratch_), p.at(before_norm_),
-                             p.floats(rstd_), p.weight(q_norm_), p.weight(k_norm_), p.N(), NH_, NKV_, HS_, p.accumulate,
+                             p.floats(rstd_), p.weight(q_norm_), p.weight(k_norm_), p.N(), normed_, p.accumulate,
                              p.stream());
-        qkv_.backward(p, p.at(din_), dqkv, p.at(in_), p.N(), p.accumulate);
+        qkv_.backward(p, p.at(ports_.din), dqkv, p.at(ports_.in), p.N(), p.accumulate, p.at(ports_.dresidual));
     }
 
 private:
     bool normed() const { return q_norm_ >= 0; }
+
+    static QkVectors vectors(const DecoderConfig& c) {
+        if (c.qk_norm == QkNorm::all_heads) return {1, 1, c.NH * c.HS(), c.NKV * c.HS()};
+        return {c.NH, c.NKV, c.HS(), c.HS()};
+    }
 
     // Norm and rotation of queries and keys.
     template <typename T>
     void arrange(const Pass<T>& p) const {
         if (normed())
             qk_norm_forward(p.at(qkv_rows_), p.floats(rstd_), p.at(before_norm_), p.weight(q_norm_), p.weight(k_norm_),
-                            p.N(), NH_, NKV_, HS_, norm_eps_, p.stream());
+                            p.N(), normed_, norm_eps_, p.stream());
         switch (positions_) {
             case PositionKind::learned:
                 return;
@@ -164,7 +173,9 @@ private:
     }
 
     PositionKind positions_;
-    int NH_, NKV_, HS_, max_T_;
+    int NH_, NKV_, HS_;
+    QkVectors normed_;
+    int max_T_;
     float norm_eps_, rope_base_, rope_scaling_;
     int q_norm_ = -1, k_norm_ = -1;  // rows of the parameter table, or none
     Linear qkv_, proj_;
@@ -173,8 +184,8 @@ private:
     int capacity_ = 0;  // of the cache
     // Queries and keys are rotated where they stand; before_norm is the same tensor where there is no norm. heads: (N,
     // NH * HS), concatenated.
-    Tensor in_, before_norm_, rstd_, norm_scratch_, qkv_rows_, lse_, heads_, scratch_, rotary_, cache_, from_, out_;
-    Tensor dqkv_, dstream_, dheads_, din_;
+    Ports ports_;
+    Tensor before_norm_, rstd_, norm_scratch_, qkv_rows_, lse_, heads_, scratch_, rotary_, cache_, dqkv_, dheads_;
 };
 
 }  // namespace teon

@@ -1,4 +1,4 @@
-// The decoder-only transformer that all families share: pre-norm blocks of attention and MLP on a residual stream.
+// The decoder-only transformer that all families share: blocks of attention and MLP on a residual stream.
 #pragma once
 
 #include <memory>

@@ -9,6 +9,18 @@
 namespace teon {
 
 enum class NormKind { layernorm, rmsnorm };
+// Where a block normalizes around a branch f (attention, MLP) of the residual stream x. pre: x + f(norm(x)). post:
+// x + norm(f(x)). sandwich: x + norm(f(norm(x))).
+enum class NormPlacement { pre, post, sandwich };
+template <>
+inline constexpr auto kEnumNames<NormPlacement> = enum_names<NormPlacement>({{NormPlacement::pre, "pre"},
+                                                                             {NormPlacement::post, "post"},
+                                                                             {NormPlacement::sandwich, "sandwich"}});
+// RMSNorm of queries and of keys, before rotation: of each head, or of all heads of a token together.
+enum class QkNorm { none, per_head, all_heads };
+template <>
+inline constexpr auto kEnumNames<QkNorm> =
+    enum_names<QkNorm>({{QkNorm::none, "none"}, {QkNorm::per_head, "per-head"}, {QkNorm::all_heads, "all-heads"}});
 enum class PositionKind { learned, rotary };
 enum class MlpKind { gelu, relu2, swiglu };
 template <>
@@ -22,17 +34,15 @@ struct ParamName {
     int part = 0, parts = 1;  // block `part` of `parts` of the checkpoint's tensor
 };
 struct DecoderNames {
-    ParamName token, position, norm1, q, k, v, q_norm, k_norm, o, norm2, gate, up, down, final_norm, head;
+    ParamName token, position, attention_norm, q, k, v, q_norm, k_norm, o, attention_post_norm, mlp_norm, gate, up,
+        down, mlp_post_norm, final_norm, head;
     bool transposed = false;  // checkpoints store linear weights (in, out)
 };
 
-// The largest sizes of a model, whether flags or a config.json ask for them: no count of its elements or bytes overflows
-// where a few of these are multiplied.
-inline constexpr int kMaxLayers = 1024, kMaxChannels = 65536, kMaxHeads = 1024, kMaxHeadSize = 4096, kMaxFfn = 1 << 20,
-                     kMaxVocab = 1 << 24, kMaxContext = 1 << 20;
+inline constexpr int kMaxContext = 1 << 20;
 
 struct DecoderConfig {
-    std::string family;  // "gpt2", "llama", "qwen3"
+    std::string family;  // "gpt2": ModelFamily::name
     std::string preset;
     int L = 0, C = 0, NH = 0, NKV = 0, F = 0, V = 0;
     int head_size = 0;  // elements of a head; 0: C / NH
@@ -40,7 +50,8 @@ struct DecoderConfig {
     NormKind norm = NormKind::layernorm;
     PositionKind positions = PositionKind::learned;
     MlpKind mlp = MlpKind::gelu;
-    bool qk_norm = false;  // RMSNorm of each query and key head, before rotation
+    NormPlacement norm_placement = NormPlacement::pre;
+    QkNorm qk_norm = QkNorm::none;
     bool biases = true;
     bool tied_head = true;
     float norm_eps = 1e-5f;
@@ -56,9 +67,5 @@ struct DecoderConfig {
     int Vp() const { return (V + 127) / 128 * 128; }  // stored rows of the token table: a multiple of 128
     int Fp() const { return (F + 7) / 8 * 8; }        // stored MLP width: a multiple of 8 (16-byte rows in bf16)
 };
-
-// Throws UsageError unless the sizes are within their limits and fit together (NH a multiple of NKV, C of NH where heads have no size
-// of their own, HS even for rotary).
-void validate(const DecoderConfig& c);
 
 }  // namespace teon

@@ -1,7 +1,7 @@
 // Tokens, and learned positions where a model has them, as the beginning of the residual stream.
 #pragma once
 
-#include "kernels/ops.h"
+#include "kernels/embedding.h"
 #include "model/param_builder.h"
 #include "model/pass.h"
 
@@ -22,10 +22,8 @@ public:
 
     int token_row() const { return token_; }  // of the parameter table: a tied head's weight
 
-    void plan(ActivationPlan& plan, Flow& flow) {
-        out_ = flow.stream = plan.saved("residual stream", C_, Drop::never);
-        dstream_ = flow.dstream;
-    }
+    // out, dout (N, C): the residual stream and its gradient.
+    void plan(Tensor out, Tensor dout) { out_ = out, dout_ = dout; }
 
     template <typename T>
     void forward(const Pass<T>& p) const {
@@ -37,10 +35,10 @@ public:
     void backward(const Pass<T>& p) const {
         const Batch& b = p.batch;
         if (!p.accumulate && !tied_) clear(p, token_);  // a tied head has written all of it
-        embedding_backward(p.grad(token_), p.at(dstream_), b.tokens, b.token_order, p.N(), C_, p.stream());
+        embedding_backward(p.grad(token_), p.at(dout_), b.tokens, b.token_order, p.N(), C_, p.stream());
         if (position_ < 0) return;
         if (!p.accumulate) clear(p, position_);
-        embedding_backward(p.grad(position_), p.at(dstream_), b.positions, b.position_order, p.N(), C_, p.stream());
+        embedding_backward(p.grad(position_), p.at(dout_), b.positions, b.position_order, p.N(), C_, p.stream());
     }
 
 private:
@@ -52,7 +50,7 @@ private:
 
     int C_, token_ = -1, position_ = -1;
     bool tied_;
-    Tensor out_, dstream_;
+    Tensor out_, dout_;
 };
 
 }  // namespace teon

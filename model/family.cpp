@@ -2,17 +2,9 @@
 
 #include <algorithm>
 
-#include "model/gpt2.h"
 #include "model/hf_config.h"
-#include "model/llama.h"
-#include "model/qwen3.h"
 
 namespace teon {
-
-const std::vector<ModelFamily>& families() {
-    static const std::vector<ModelFamily> all = {gpt2_family(), llama_family(), qwen3_family()};
-    return all;
-}
 
 DecoderConfig ModelFamily::config(const std::string& preset) const {
     std::vector<std::string> names;
@@ -23,41 +15,79 @@ DecoderConfig ModelFamily::config(const std::string& preset) const {
     throw UsageError(fmt::format("no {} preset is called '{}'; there are {}", title, preset, fmt::join(names, ", ")));
 }
 
+bool ModelFamily::has_flag(const ModelField& field) const {
+    if (!field.has_flag() || (field.rotary && presets.front().positions != PositionKind::rotary)) return false;
+    return !std::holds_alternative<MlpKind DecoderConfig::*>(field.member) || mlps.size() > 1;
+}
+
 namespace {
 
-const ModelFamily* find(const std::vector<ModelFamily>& among, const std::string& name) {
-    const auto found = std::find_if(among.begin(), among.end(), [&](const ModelFamily& f) { return f.name == name; });
-    return found == among.end() ? nullptr : &*found;
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// Of every family, behind its own.
+std::vector<HfKey> shared_keys(const ModelFamily& family) {
+    return {{"vocab_size", "vocab_size"},
+            {"initializer_range", "init_std", always(0.02)},
+            {"tie_word_embeddings", "tied_head", always(family.hf_tied_head)}};
+}
+
+ordered_json written(const ModelFamily& family, const HfKey& k, const DecoderConfig& c) {
+    if (k.write) return k.write(c);
+    const json value = field_of(family.fields, k.field).get(c);
+    for (const auto& [theirs, ours] : k.values)
+        if (ours == value) return theirs;
+    CHECK_USAGE(k.values.empty(), "{} {}: {} has none", k.field, shown(value), family.title);
+    return value;
+}
+
+void read(DecoderConfig& c, const ModelFamily& family, const HfKey& k, HfReader& r) {
+    if (k.write) return;
+    json value = r.get(k.key, json());
+    CHECK_USAGE(!value.is_null() || k.otherwise, "{}: {} is missing", r.path(), k.key);
+    if (value.is_null()) {
+        value = k.otherwise(c);
+    } else if (!k.values.empty()) {
+        json all = json::array();
+        for (const auto& [theirs, _] : k.values) all.push_back(theirs);
+        const auto known = std::find(all.begin(), all.end(), value);
+        CHECK_USAGE(known != all.end(), "{}: {} is {}; only {} is computed here", r.path(), k.key, shown(value),
+                    shown(all));
+        value = k.values[static_cast<size_t>(known - all.begin())].second;
+    }
+    field_of(family.fields, k.field).set(c, value, r.path() + ": " + k.key);
 }
 
 }  // namespace
 
-nlohmann::ordered_json hf_config(const DecoderConfig& c, int delimiter) {
-    const ModelFamily* family = find(families(), c.family);
-    CHECK(family, "no model family is called '{}'", c.family);
-    nlohmann::ordered_json j = family->write_hf(c);
-    j["model_type"] = c.family;
-    j["vocab_size"] = c.V;
-    j["initializer_range"] = decimal(c.init_std);
-    j["tie_word_embeddings"] = c.tied_head;
+ordered_json hf_config(const ModelFamily& family, const DecoderConfig& c, int delimiter) {
+    ordered_json j = {{"architectures", {family.hf_class}}};
+    for (const HfKey& k : family.hf_keys) j[k.key] = written(family, k, c);
+    j["model_type"] = family.name;
+    for (const HfKey& k : shared_keys(family)) j[k.key] = written(family, k, c);
     j["torch_dtype"] = "float32";
-    const nlohmann::ordered_json token = delimiter >= 0 ? nlohmann::ordered_json(delimiter) : nlohmann::ordered_json();
+    const ordered_json token = delimiter >= 0 ? ordered_json(delimiter) : ordered_json();
     j["bos_token_id"] = token;
     j["eos_token_id"] = token;
+    const DecoderConfig back = decoder_config(j, {family}, "config.json");
+    for (const ModelField& f : family.fields)
+        CHECK_USAGE(f.get(back) == f.get(c), "{} {}: cannot be saved: Hugging Face's config.json of {} means {}",
+                    f.name(), f.text(c), family.title, f.text(back));
     return j;
 }
 
-DecoderConfig decoder_config(const nlohmann::json& j, const std::vector<ModelFamily>& among, const std::string& path) {
+DecoderConfig decoder_config(const json& j, const std::vector<ModelFamily>& among, const std::string& path) {
     HfReader r(j, path);
     const auto type = r.get<std::string>("model_type", "");
-    const ModelFamily* family = find(among, type);
     std::vector<std::string> names;
     for (const ModelFamily& f : among) names.push_back(f.name);
-    CHECK_USAGE(family, "{}: model_type is '{}'; only {} can be read here", path, type, fmt::join(names, ", "));
+    const auto family = std::find_if(among.begin(), among.end(), [&](const ModelFamily& f) { return f.name == type; });
+    CHECK_USAGE(family != among.end(), "{}: model_type is '{}'; only {} can be read here", path, type,
+                fmt::join(names, ", "));
     DecoderConfig c = family->config(family->default_preset);
+    for (const std::vector<HfKey>& keys : {family->hf_keys, shared_keys(*family)})
+        for (const HfKey& k : keys) read(c, *family, k, r);
     family->read_hf(c, r);
-    c.V = r.size("vocab_size", kMaxVocab);
-    c.init_std = r.get("initializer_range", c.init_std);
     // What names, stores, starts, stops or regularizes; and what heads for other tasks than language modeling have.
     r.ignore({"architectures", "transformers_version", "_name_or_path", "torch_dtype", "dtype", "use_cache",
               "bos_token_id", "eos_token_id", "pad_token_id", "task_specific_params", "id2label", "label2id",

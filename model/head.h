@@ -5,7 +5,8 @@
 #include <algorithm>
 
 #include "base/integer.h"
-#include "kernels/ops.h"
+#include "kernels/classifier.h"
+#include "kernels/fill.h"
 #include "model/linear.h"
 
 namespace teon {
@@ -20,10 +21,11 @@ public:
         linear_.weights = static_cast<double>(c.V) * c.C;
     }
 
-    void plan(ActivationPlan& plan, const Flow& flow) {
+    // in, din (N, C): the final norm's output and its gradient.
+    void plan(ActivationPlan& plan, Tensor in, Tensor din) {
         const int64_t row_bytes = int64_t{linear_.out} * size_of(plan.run().dtype);
         chunk_ = plan.trains() ? chunk_rows(plan.N(), plan.run().head_rows, row_bytes) : plan.run().B;
-        in_ = flow.out, din_ = flow.dout;
+        in_ = in, din_ = din;
         logits_ = plan.shared_bytes("logits chunk", chunk_ * row_bytes);
     }
 
@@ -50,15 +52,15 @@ public:
         for (int begin = 0; begin < rows; begin += chunk_) {
             const int n = std::min(chunk_, rows - begin);
             const int64_t at = int64_t{first + begin * step} * linear_.in;
-            linear_.forward(p, p.at(logits_), p.at(in_) + at, n, int64_t{step} * linear_.in);
+            linear_.forward(p, p.at(logits_), p.at(in_) + at, n, /*addend=*/nullptr, int64_t{step} * linear_.in);
             for (int i = 0; i < n; ++i)
                 cast(out + int64_t{begin + i} * V_, p.at(logits_) + int64_t{i} * linear_.out, V_, p.stream());
         }
     }
 
 private:
-    // Chunks of `least` rows or more (0: what fits 128 MiB), equal where N has such a divisor, else up to multiples of 128
-    // rows. Each chunk costs a pass over the gradient of the whole weight.
+    // Chunks of `least` rows or more (0: what fits 128 MiB), equal where N has such a divisor, else up to multiples of
+    // 128 rows. Each chunk costs a pass over the gradient of the whole weight.
     static int chunk_rows(int64_t N, int64_t least, int64_t row_bytes) {
         if (least == 0) {
             const int64_t most = std::max<int64_t>(128, (128 << 20) / row_bytes / 128 * 128);

@@ -4,19 +4,6 @@
 
 namespace teon {
 
-int HfReader::size(const std::string& key, int most, int otherwise) {
-    const int value = get(key, otherwise);
-    CHECK_USAGE(value > 0 && value <= most, "{}: {} is {}, expected a whole number from 1 to {}", path_, key,
-                has(key) ? fmt::format("{}", value) : "missing", most);
-    return value;
-}
-
-void HfReader::require_activation(const std::string& key, const std::string& computed, const std::string& otherwise) {
-    const std::string name = get(key, otherwise);
-    const std::string same = name == "swish" ? "silu" : name == "gelu_pytorch_tanh" ? "gelu_new" : name;
-    CHECK_USAGE(same == computed, "{}: {} is {}; only {} is computed here", path_, key, shown(name), shown(computed));
-}
-
 HfReader HfReader::object(const std::string& key) {
     const auto inner = get<nlohmann::json>(key, nlohmann::json::object());
     CHECK_USAGE(inner.is_object(), "{}: {} is {}, not an object", path_, key, shown(inner));
@@ -29,8 +16,6 @@ void HfReader::finish() const {
                     "{}: {} is {}, which is not understood here; remove it if logits do not depend on it", path_, key,
                     shown(value));
 }
-
-double decimal(float x) { return std::stod(fmt::format("{}", x)); }
 
 void read_rope(DecoderConfig& c, HfReader& r) {
     std::optional<float> base, factor;
@@ -62,9 +47,11 @@ void read_rope(DecoderConfig& c, HfReader& r) {
                 r.path(), c.rope_base, c.rope_scaling);
 }
 
+nlohmann::ordered_json rope_base_json(const DecoderConfig& c) { return as_written(c.rope_base); }
+
 nlohmann::ordered_json rope_scaling_json(const DecoderConfig& c) {
     if (c.rope_scaling == 1.0f) return nullptr;
-    return {{"rope_type", "linear"}, {"factor", decimal(c.rope_scaling)}};
+    return {{"rope_type", "linear"}, {"factor", as_written(c.rope_scaling)}};
 }
 
 }  // namespace teon

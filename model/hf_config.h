@@ -25,7 +25,6 @@ public:
         known_.insert(key);
         return JsonObject(j_, path_).get(key, std::move(otherwise));
     }
-    int size(const std::string& key, int most, int otherwise = 0);  // a whole number from 1 to `most`
     // Only this value of a field is computed here; where it is absent, `otherwise` is meant.
     template <typename T>
     void require(const std::string& key, T computed, T otherwise) {
@@ -33,8 +32,6 @@ public:
         CHECK_USAGE(value == computed, "{}: {} is {}; only {} is computed here", path_, key, shown(value),
                     shown(computed));
     }
-    // The same of an activation by transformers' names, of which some have two.
-    void require_activation(const std::string& key, const std::string& computed, const std::string& otherwise);
     // Fields without influence on logits and loss.
     void ignore(std::initializer_list<const char*> keys) { known_.insert(keys.begin(), keys.end()); }
     HfReader object(const std::string& key);
@@ -46,11 +43,9 @@ private:
     std::set<std::string> known_;
 };
 
-// The decimal number that is meant: 1e-05, not 9.999999747378752e-06.
-double decimal(float x);
-
-// Rotary base and linear scaling, in the places where versions of transformers put them, one or two.
+// Rotary base and linear scaling, in the one or two places where versions of transformers put them.
 void read_rope(DecoderConfig& c, HfReader& r);
+nlohmann::ordered_json rope_base_json(const DecoderConfig& c);
 nlohmann::ordered_json rope_scaling_json(const DecoderConfig& c);
 
 }  // namespace teon

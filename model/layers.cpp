@@ -1,17 +1,15 @@
 #include "model/layers.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace teon {
 
 DecoderLayers::DecoderLayers(const DecoderConfig& c)
     : width_(c.C),
-      attention_width_(c.attention_width()),
       builder_{table_, c.names.transposed},
       embedding_(builder_, c),
       blocks_(make_blocks(builder_, c)),
-      final_norm_(builder_, c, c.names.final_norm, {"final norm", Drop::never, /*last=*/true}),
+      final_norm_(builder_, c, c.names.final_norm, "final norm"),
       head_(builder_, c, embedding_.token_row()) {}
 
 std::vector<Block> DecoderLayers::make_blocks(ParamBuilder& b, const DecoderConfig& c) {
@@ -25,28 +23,31 @@ std::vector<Block> DecoderLayers::make_blocks(ParamBuilder& b, const DecoderConf
 
 ActivationPlan DecoderLayers::plan(const DecoderRun& run, Purpose purpose) {
     ActivationPlan plan(run, purpose);
-    Flow flow;
-    flow.dstream = plan.gradient("gradient of residual stream", width_);
-    flow.dout = plan.gradient("gradient of norm output", std::max(width_, attention_width_));
-    embedding_.plan(plan, flow);
-    for (Block& block : blocks_) for_each_layer(block, [&](auto& layer) { layer.plan(plan, flow); });
-    final_norm_.plan(plan, flow);
-    head_.plan(plan, flow);
+    ResidualStream stream{plan.saved("residual stream", width_, Drop::never),
+                          plan.gradient("gradient of residual stream", width_)};
+    embedding_.plan(stream.x, stream.dx);
+    for (Block& block : blocks_) block.plan(plan, stream);
+    const Ports ends{.in = stream.x,
+                     .out = plan.saved("final norm", width_, Drop::never),
+                     .din = stream.dx,
+                     .dout = plan.gradient("gradient of norm output", width_),
+                     .in_bias = stream.bias};
+    final_norm_.plan(plan, ends);
+    head_.plan(plan, ends.out, ends.dout);
     plan.set_offsets();
     return plan;
 }
 
 double DecoderLayers::flops(int T) const {
     double sum = head_.flops();
-    for (const Block& block : blocks_) for_each_layer(block, [&](auto& layer) { sum += layer.flops(T); });
+    for (const Block& block : blocks_) block.for_each([&](auto& layer) { sum += layer.flops(T); });
     return sum;
 }
 
 double DecoderLayers::recompute_flops(const ActivationPlan& plan, int T) const {
     double sum = 0;
     for (const Block& block : blocks_)
-        if (&block != &blocks_.back())
-            for_each_layer(block, [&](auto& layer) { sum += layer.recompute_flops(plan, T); });
+        if (&block != &blocks_.back()) block.for_each([&](auto& layer) { sum += layer.recompute_flops(plan, T); });
     return sum;
 }
 

@@ -3,52 +3,13 @@
 #pragma once
 
 #include <functional>
-#include <tuple>
-#include <utility>
 #include <vector>
 
-#include "model/attention.h"
+#include "model/block.h"
 #include "model/embedding.h"
 #include "model/head.h"
-#include "model/mlp.h"
-#include "model/norm.h"
 
 namespace teon {
-
-// Pre-norm: the residual stream, normalized, through the attention, which adds to it; that, normalized, through the MLP,
-// which adds to it.
-class Block {
-public:
-    Block(ParamBuilder& b, const DecoderConfig& c, float out_std)
-        : norm1_(b, c, c.names.norm1, {"attention norm", Drop::under_cheap}),
-          attention_(b, c, out_std),
-          norm2_(b, c, c.names.norm2, {"MLP norm", Drop::under_cheap}),
-          mlp_(b, c, out_std) {}
-
-    auto layers() { return std::tie(norm1_, attention_, norm2_, mlp_); }
-    auto layers() const { return std::tie(norm1_, attention_, norm2_, mlp_); }
-
-    const Attention& attention() const { return attention_; }
-
-private:
-    Norm norm1_;
-    Attention attention_;
-    Norm norm2_;
-    Mlp mlp_;
-};
-
-// Calls f with each layer of a block, first to last or last to first.
-template <typename B, typename F>
-void for_each_layer(B& block, F f) {
-    std::apply([&](auto&... layer) { (f(layer), ...); }, block.layers());
-}
-template <typename B, typename F>
-void for_each_layer_reversed(B& block, F f) {
-    auto layers = block.layers();
-    constexpr size_t n = std::tuple_size_v<decltype(layers)>;
-    [&]<size_t... i>(std::index_sequence<i...>) { (f(std::get<n - 1 - i>(layers)), ...); }
-    (std::make_index_sequence<n>{});
-}
 
 class DecoderLayers {
 public:
@@ -73,7 +34,7 @@ public:
         embedding_.forward(p);
         for (const Block& block : blocks_) {
             if (p.context.give_up()) return;
-            for_each_layer(block, [&](auto& layer) { layer.forward(p); });
+            block.for_each([&](auto& layer) { layer.forward(p); });
         }
         final_norm_.forward(p);
     }
@@ -95,12 +56,12 @@ private:
     template <typename T>
     void backward(const Pass<T>& p, const Block& block) const {
         const bool last = &block == &blocks_.back();  // whose tensors are still in place
-        if (!last) for_each_layer(block, [&](auto& layer) { layer.recompute(p); });
-        for_each_layer_reversed(block, [&](auto& layer) { layer.backward(p); });
+        if (!last) block.for_each([&](auto& layer) { layer.recompute(p); });
+        block.for_each_reversed([&](auto& layer) { layer.backward(p); });
     }
     static std::vector<Block> make_blocks(ParamBuilder& b, const DecoderConfig& c);
 
-    const int width_, attention_width_;
+    const int width_;
     ParamTable table_;
     ParamBuilder builder_;
     Embedding embedding_;

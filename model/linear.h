@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <type_traits>
 
 #include "model/param_builder.h"
 #include "model/pass.h"
@@ -12,7 +13,7 @@ struct Linear {
     int weight = -1, bias = -1;  // rows of the table: the first of the joined weights, and of their biases; -1: none
     int out = 0, in = 0;         // as stored
     double weights = 0;          // without padding
-    bool bias_summed = false;    // who computes dy also adds the bias's gradient, which backward() then leaves alone
+    bool bias_summed = false;    // what computes dy also sums the bias's gradient, which backward() then leaves alone
 
     struct Part {
         const ParamName& name;
@@ -36,16 +37,16 @@ struct Linear {
         }
     }
 
+    template <typename T>
+    using Same = std::type_identity_t<T>;  // nullptr may be given
+
     double flops() const { return 2 * weights; }  // of a token's forward pass
 
-    // y (N, out) from x (N, in), whose rows are ld elements apart (0: in). With addend (N, out) that is added.
+    // y (N, out) = x W^T + b + addend (N, out; nullptr: none), of x (N, in), whose rows are ld elements apart (0: in).
     template <typename T>
-    void forward(const Pass<T>& p, T* y, const T* x, int N, int64_t ld = 0, const T* addend = nullptr) const {
+    void forward(const Pass<T>& p, T* y, const T* x, int N, const Same<T>* addend = nullptr, int64_t ld = 0) const {
         Gemm g = product(p, y, x, N, ld ? ld : in);
-        if (addend != nullptr) {
-            g.addend = mat(addend, out);
-            g.beta = 1.0f;
-        }
+        add(g, addend);
         if (bias >= 0) g.epilogue = Epilogue::bias;
         p.context.linalg.gemm(g);
     }
@@ -59,11 +60,12 @@ struct Linear {
         p.context.linalg.gemm(g);
     }
 
-    // dx (N, in) = dy (N, out) W; dW = dy^T x; db = column sums of dy, unless bias_summed; both += if accumulate. Where
-    // x is GELU of before_gelu (N, in), a multiple of 8 inputs, dx is that one's gradient.
+    // dx (N, in) = dy (N, out) W + addend (N, in; nullptr: none; may be dx); dW = dy^T x; db = column sums of dy,
+    // unless bias_summed; both += if accumulate. Where x is GELU of before_gelu (N, in), a multiple of 8 inputs, dx is
+    // the gradient of before_gelu.
     template <typename T>
     void backward(const Pass<T>& p, T* dx, const T* dy, const T* x, int N, bool accumulate,
-                  const T* before_gelu = nullptr) const {
+                  const Same<T>* addend = nullptr, const Same<T>* before_gelu = nullptr) const {
         Gemm dW;
         dW.M = out;
         dW.N = in;
@@ -86,6 +88,7 @@ struct Linear {
         g.A = mat(dy, out);
         g.B = mat(p.weight(weight), in);
         g.C = mat(dx, in);
+        add(g, addend);
         if (before_gelu != nullptr) {
             g.epilogue = Epilogue::dgelu;
             g.aux = mat(before_gelu, in);
@@ -94,6 +97,13 @@ struct Linear {
     }
 
 private:
+    template <typename T>
+    static void add(Gemm& g, const T* addend) {
+        if (addend == nullptr) return;
+        g.beta = 1.0f;
+        if (addend != g.C.data) g.addend = mat(addend, g.N);
+    }
+
     // Of forward passes, with the bias where it may be added.
     template <typename T>
     Gemm product(const Pass<T>& p, T* y, const T* x, int N, int64_t ld) const {

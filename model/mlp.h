@@ -1,7 +1,9 @@
-// The MLP: a product to its width, an activation function, a product that adds to the residual stream.
+// The MLP: a product to its width, an activation function, a product back.
 #pragma once
 
-#include "kernels/ops.h"
+#include "kernels/gelu.h"
+#include "kernels/relu2.h"
+#include "kernels/swiglu.h"
 #include "model/linear.h"
 
 namespace teon {
@@ -21,27 +23,28 @@ public:
                 break;
         }
         down_ = Linear(b, {{n.down, Role::mlp_down, c.C, c.C}}, F_, c.F, out_std, c.biases);
+        down_.bias_summed = c.norm == NormKind::layernorm;
     }
 
-    void plan(ActivationPlan& plan, Flow& flow) {
-        in_ = flow.out;
+    int out_bias() const { return down_.bias; }
+
+    void plan(ActivationPlan& plan, const Ports& ports) {
+        ports_ = ports;
         fused_ = plan.run().gelu_fusion;
         before_ = plan.saved("MLP before activation", up_.out, Drop::under_block);
         // An epilogue is computed again only with its product.
         after_ = plan.saved("MLP after activation", F_, fused_ ? Drop::under_block : Drop::under_cheap);
-        from_ = flow.stream;
-        out_ = flow.stream = plan.saved("residual stream", down_.out, Drop::never);
-        flow.added = &down_;
         dafter_ = dbefore_ = plan.gradient("gradient of MLP activation", F_);
         if (up_.out != F_) dbefore_ = plan.gradient("gradient before activation", up_.out);
-        dstream_ = flow.dstream, din_ = flow.dout;
         switch (kind_) {
             case MlpKind::gelu:
             case MlpKind::relu2:
                 if (fused_) break;
                 scratch_ = plan.gradient_bytes(
                     "activation gradient scratch",
-                    static_cast<int64_t>(activation_backward_scratch_bytes(static_cast<int>(plan.N()), F_)));
+                    static_cast<int64_t>(kind_ == MlpKind::gelu
+                                             ? gelu_backward_scratch_bytes(static_cast<int>(plan.N()), F_)
+                                             : relu2_backward_scratch_bytes(static_cast<int>(plan.N()), F_)));
                 up_.bias_summed = true;
                 break;
             case MlpKind::swiglu:
@@ -50,35 +53,45 @@ public:
     }
 
     double flops(int) const { return up_.flops() + down_.flops(); }
-    double recompute_flops(const ActivationPlan& plan, int) const { return plan.keeps(before_) ? 0 : up_.flops(); }
+    double recompute_flops(const ActivationPlan& plan, int) const {
+        return (plan.keeps(before_) ? 0 : up_.flops()) + (plan.keeps(ports_.out) ? 0 : down_.flops());
+    }
 
     template <typename T>
     void forward(const Pass<T>& p) const {
         up(p);
-        down_.forward(p, p.at(out_), p.at(after_), p.N(), 0, p.at(from_));
+        down(p);
     }
 
     template <typename T>
     void recompute(const Pass<T>& p) const {
-        if (!p.keeps(before_)) return up(p);
-        if (!p.keeps(after_)) activate(p);
+        if (!p.keeps(before_)) {
+            up(p);
+        } else if (!p.keeps(after_)) {
+            activate(p);
+        }
+        if (!p.keeps(ports_.out)) down(p);
     }
 
     template <typename T>
     void backward(const Pass<T>& p) const {
-        down_.backward(p, p.at(dafter_), p.at(dstream_), p.at(after_), p.N(), p.accumulate,
-                       fused_ ? p.at(before_) : nullptr);
+        down_.backward(p, p.at(dafter_), p.at(ports_.dout), p.at(after_), p.N(), p.accumulate,
+                       /*addend=*/nullptr, fused_ ? p.at(before_) : nullptr);
         if (!fused_) activate_backward(p);
-        up_.backward(p, p.at(din_), p.at(dbefore_), p.at(in_), p.N(), p.accumulate);
+        up_.backward(p, p.at(ports_.din), p.at(dbefore_), p.at(ports_.in), p.N(), p.accumulate, p.at(ports_.dresidual));
     }
 
 private:
     // To the width, and through the activation function.
     template <typename T>
     void up(const Pass<T>& p) const {
-        if (fused_) return up_.forward_gelu(p, p.at(after_), p.at(before_), p.at(in_), p.N());
-        up_.forward(p, p.at(before_), p.at(in_), p.N());
+        if (fused_) return up_.forward_gelu(p, p.at(after_), p.at(before_), p.at(ports_.in), p.N());
+        up_.forward(p, p.at(before_), p.at(ports_.in), p.N());
         activate(p);
+    }
+    template <typename T>
+    void down(const Pass<T>& p) const {
+        down_.forward(p, p.at(ports_.out), p.at(after_), p.N(), p.at(ports_.residual));
     }
     template <typename T>
     void activate(const Pass<T>& p) const {
@@ -112,8 +125,8 @@ private:
     int F_;               // as stored
     bool fused_ = false;  // GELU is the products' epilogue
     Linear up_, down_;
-    Tensor in_, before_, after_, from_, out_;  // before: (N, F), or (N, 2 F) where there is a gate
-    Tensor dafter_, dbefore_, dstream_, din_, scratch_;
+    Ports ports_;
+    Tensor before_, after_, dafter_, dbefore_, scratch_;  // before: (N, F), or (N, 2 F) where there is a gate
 };
 
 }  // namespace teon

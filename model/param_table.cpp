@@ -1,7 +1,7 @@
 #include "model/param_table.h"
 
 #include "base/integer.h"
-#include "kernels/ops.h"
+#include "kernels/fill.h"
 
 namespace teon {
 
@@ -15,9 +15,14 @@ bool is_hidden_matrix(Role role) {
         case Role::mlp_gate:
         case Role::mlp_down:
             return true;
-        default:
+        case Role::token_embedding:
+        case Role::position_embedding:
+        case Role::norm:
+        case Role::bias:
+        case Role::head:
             return false;
     }
+    __builtin_unreachable();
 }
 
 int ParamTable::add(ParamRow row) {

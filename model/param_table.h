@@ -85,6 +85,8 @@ public:
     float* master_all() const { return master_.data(); }
     float* grad_all() const { return grad_.data(); }
     void* work_all() const { return dtype_ == DType::f32 ? static_cast<void*>(master_.data()) : work_.data(); }
+    // The working weights where they are a copy; nullptr in float, where the master weights are the working weights.
+    bf16* work_copy() const { return dtype_ == DType::f32 ? nullptr : static_cast<bf16*>(work_all()); }
     void initialize(uint64_t seed, const Stream& stream);  // master from the table's Init; then sync_work
     void sync_work(const Stream& stream);                  // work = master, rounded
 

@@ -1,9 +1,9 @@
-// How layers meet: what flows between them when they plan, and what a pass over a batch gives each of them.
+// How layers are connected, and what a pass over a batch gives each of them.
 //
 // Every layer of a block (norm.h, attention.h, mlp.h) has the same interface, so that training, recomputation,
 // planning and generation walk one list:
-//   constructor(ParamBuilder&, ...)   declares its parameters
-//   plan(ActivationPlan&, Flow&)      declares its tensors, and takes its input from and leaves its output in the flow
+//   constructor(ParamBuilder&, ...)     declares its parameters
+//   plan(ActivationPlan&, const Ports&) declares its own tensors; the block (block.h) has declared those of the ports
 //   forward(pass), recompute(pass), backward(pass)
 //   flops(T)                          of its forward pass, for one token in a sequence of T; elementwise work is not
 //                                     counted
@@ -17,14 +17,11 @@
 
 namespace teon {
 
-struct Linear;
-
-struct Flow {
-    Tensor stream;            // (N, C): the residual stream
-    Linear* added = nullptr;  // whose product was added to it last
-    Tensor out;               // (N, C): the norm's output, which the next attention, MLP or head reads
-    Tensor dstream;           // gradient of the residual stream: on the way back, what arrives at a branch
-    Tensor dout;              // gradient of out; of heads on the way through an attention
+// What a layer f reads and writes, each (N, C): out = f(in) + residual, and din = dout f'(in) + dresidual.
+struct Ports {
+    Tensor in = {}, out = {}, din = {}, dout = {};
+    Tensor residual = {}, dresidual = {};  // or none; dresidual may be din
+    int in_bias = -1;  // row of the bias that was added to `in` last, whose gradient LayerNorm sums (-1: none)
 };
 
 template <typename T>
@@ -38,7 +35,7 @@ struct Pass {
 
     int N() const { return batch.B * batch.T; }
     const Stream& stream() const { return context.stream; }
-    T* at(Tensor s) const { return memory.at<T>(s); }
+    T* at(Tensor s) const { return memory.at<T>(s); }  // nullptr: none
     float* floats(Tensor s) const { return memory.at<float>(s); }
     void* bytes(Tensor s) const { return memory.at<void>(s); }
     const T* weight(int row) const { return params.work<T>(row); }

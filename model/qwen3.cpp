@@ -18,7 +18,7 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int NKV, int HS, in
     c.head_size = HS;
     c.F = F;
     c.V = 151936;
-    c.qk_norm = true;
+    c.qk_norm = QkNorm::per_head;
     c.tied_head = true;
     c.rope_base = 1e6f;
     c.names.q_norm = {"layers.{}.attn.q_norm", "model.layers.{}.self_attn.q_norm"};
@@ -26,19 +26,18 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int NKV, int HS, in
     return c;
 }
 
-// What follows names the differences of Qwen3Config from LlamaConfig.
-
-nlohmann::ordered_json write_hf(const DecoderConfig& c) {
-    nlohmann::ordered_json j = llama_family().write_hf(c);
-    j["architectures"] = {"Qwen3ForCausalLM"};
-    j["use_sliding_window"] = false;
-    j.erase("mlp_bias");
-    return j;
+// As LlamaConfig's, but for the differences that follow.
+std::vector<HfKey> hf_keys() {
+    std::vector<HfKey> keys = llama_family().hf_keys;
+    for (HfKey& k : keys) {
+        if (k.key == "head_dim") k.otherwise = always(128);
+        if (k.key == "mlp_bias") k = {.key = "use_sliding_window", .write = always(false)};
+    }
+    return keys;
 }
 
 void read_hf(DecoderConfig& c, HfReader& r) {
     llama_family().read_hf(c, r);
-    c.head_size = r.size("head_dim", kMaxHeadSize, 128);
     r.require("use_sliding_window", false, false);
     const nlohmann::json all(static_cast<size_t>(c.L), "full_attention");
     r.require("layer_types", all, all);
@@ -54,7 +53,8 @@ ModelFamily qwen3_family() {
             .presets = {preset("tiny", 128, 4, 4, 2, 64, 344),        // for CPUs and tests
                         preset("0.6b", 1024, 28, 16, 8, 128, 3072)},  // 596.05M
             .mlps = {MlpKind::swiglu},
-            .write_hf = write_hf,
+            .hf_class = "Qwen3ForCausalLM",
+            .hf_keys = hf_keys(),
             .read_hf = read_hf};
 }
 

@@ -1,11 +1,20 @@
-// How well the layers of a stack agree, as the paper's alignment figures measure it (arXiv 2601.23261, appendix).
+// The alignment of neighbouring layers, as in the paper's figures (arXiv 2601.23261, appendix).
 #pragma once
 
 #include <vector>
 
-#include "optim/optimizer.h"
+#include "model/param_table.h"
+#include "runtime/context.h"
 
 namespace teon {
+
+// One measurement of --diagnose-every: two consecutive layers of a role.
+struct Alignment {
+    Role role;
+    int layer_a, layer_b;
+    float left, right;  // |inner product| of the top left / top right singular vectors of the momenta
+    float norm_ratio;   // ||M||_muon,* / ||M||_teon-i,* of the pair
+};
 
 struct MomentumSlice {
     Role role;
@@ -14,8 +23,8 @@ struct MomentumSlice {
     int m, n;
 };
 
-// slices: those of a role next to each other, in layer order. Neighbours of one role and shape are compared, the pair's
-// matricization being of `mode`. Synchronizes; throws Error where a momentum is not finite.
+// slices: grouped by role, in layer order. Compares neighbours of one role and shape; a pair is unfolded by `mode`.
+// Synchronizes; throws Error if a momentum is not finite.
 std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slices, int mode, Context& context);
 
 }  // namespace teon

@@ -2,9 +2,24 @@
 
 #include <algorithm>
 
+#include "base/integer.h"
+#include "kernels/adamw.h"
+#include "kernels/lion.h"
+
 namespace teon {
 
 namespace {
+
+const ElementRule kAdamW{
+    "adamw", {"m", "v"}, [](const ElementUpdate& u, const OptimizerOptions& o, const Stream& stream) {
+        adamw_update(u.master, u.work, u.state[0], u.state[1], u.grad, u.control, u.n, u.step, o.beta1, o.beta2, o.eps,
+                     stream);
+    }};
+
+const ElementRule kLion{"lion", {"m"}, [](const ElementUpdate& u, const OptimizerOptions& o, const Stream& stream) {
+                            lion_update(u.master, u.work, u.state[0], u.grad, u.control, u.n, u.step, o.beta1, o.beta2,
+                                        stream);
+                        }};
 
 using Flags = std::vector<std::string_view>;
 
@@ -14,14 +29,14 @@ Flags joined(Flags a, const Flags& b) {
 }
 
 const Flags kMoments = {"--beta1", "--beta2"};
-const Flags kAdamWBeside = {"--beta1", "--beta2", "--eps", "--adamw-lr", "--adamw-weight-decay"};
+const Flags kWithAdamW = {"--beta1", "--beta2", "--eps", "--adamw-lr", "--adamw-weight-decay"};
 const Flags kMuonFlags =
-    joined(kAdamWBeside, {"--momentum", "--nesterov", "--update-rms", "--neuron-norm", "--neuron-beta2", "--ortho",
-                          "--ortho-per-head", "--ns-steps", "--ns-form", "--ns-aol", "--diagnose-every"});
+    joined(kWithAdamW, {"--momentum", "--nesterov", "--update-rms", "--neuron-norm", "--neuron-beta2", "--ortho",
+                        "--ortho-per-head", "--ns-steps", "--ns-form", "--ns-aol", "--diagnose-every"});
 const Flags kTeonFlags =
     joined(kMuonFlags, {"--teon-k", "--teon-mode", "--teon-roles", "--teon-rms-match", "--teon-normalize-slices"});
 
-const Flags kSoapFlags = joined(kAdamWBeside, {"--soap-frequency", "--soap-max-dim"});
+const Flags kSoapFlags = joined(kWithAdamW, {"--soap-frequency", "--soap-max-dim"});
 
 }  // namespace
 
@@ -44,5 +59,7 @@ const MethodInfo& info_of(Method method) {
     CHECK(row != rows.end(), "the optimizer {} has no description", static_cast<int>(method));
     return *row;
 }
+
+int64_t StateShape::stride() const { return round_up(int64_t{rows} * cols, 64); }
 
 }  // namespace teon

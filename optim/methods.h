@@ -1,7 +1,7 @@
-// What an optimizer is, described once: which of two kinds of rule updates what, the state that the rule keeps of each
-// parameter by name and shape, its defaults and its flags. Plans, memory, placement on ranks, checkpoints, --help and the
-// checks of flags follow from the row in methods.cpp. A new optimizer is a file with its rule, an enumerator
-// (optimizer.h) and a row.
+// The description of an optimizer: its rules, for single elements and for whole matrices, the state of each parameter
+// by name and shape, the defaults and the flags. Plans, memory, placement on ranks, checkpoints, --help and the checks
+// of flags are derived from its row in methods.cpp. A new optimizer is a rule, an enumerator (optimizer_options.h) and
+// a row.
 #pragma once
 
 #include <cstdint>
@@ -11,69 +11,69 @@
 #include <string_view>
 #include <vector>
 
-#include "optim/optimizer.h"
-#include "optim/placement.h"
+#include "kernels/step_control.h"
+#include "optim/optimizer_options.h"
+#include "runtime/context.h"
 
 namespace teon {
 
 // ---- element by element -------------------------------------------------------------------------
 
-// One launch: n elements that follow each other in all arrays.
+// One launch: n consecutive elements of all arrays.
 struct ElementUpdate {
     float* master;
-    bf16* work;  // nullptr in float, where the master weights are the working weights
+    bf16* work;  // ParamStore::work_copy
     std::vector<float*> state;
     const float* grad;
     const StepControl* control;
     int64_t n;
     ElementStep step;
 };
-// Updates each element by itself: several ranks cut the parameters anywhere.
+// Updates each element independently, so the parameters can be divided between ranks at any element.
 struct ElementRule {
     std::string_view name;
-    std::vector<std::string_view> state;  // a parameter's tensors of its shape, in this order
+    std::vector<std::string_view> state;  // names of the tensors, each of the parameter's shape
     void (*update)(const ElementUpdate& u, const OptimizerOptions& options, const Stream& stream);
 };
-extern const ElementRule kAdamW, kLion;
 
 // ---- whole matrices -----------------------------------------------------------------------------
 
-// A tensor that a rule keeps of a matrix.
+// A state tensor of a matrix.
 struct StateShape {
     std::string_view name;
     int rows, cols;
-    int64_t stride() const;  // elements from it to the next tensor: all begin aligned
+    int64_t stride() const;  // elements from it to the next tensor, which aligns each
 };
 
-// A rank's part in the update of the plan's stacks: those that it owns.
+// Updates the stacks of the plan that this rank owns.
 class MatrixUpdater {
 public:
     virtual ~MatrixUpdater() = default;
-    // Updates this rank's stacks. Called on all ranks; calls exchange(parts) with the parts, of all ranks, whose new
-    // working weights are there: the same parts in the same order on every rank.
+    // Collective. Calls exchange(parts) whenever the working weights of `parts`, of all ranks, are updated: with the
+    // same parts in the same order on every rank.
     virtual void step(ParamStore& params, const StepControl* control,
                       const std::function<void(const std::vector<Part>&)>& exchange, Context& context) = 0;
     virtual bool step_waits() const = 0;          // Optimizer::step_waits
     virtual void check_finite(Context&) const {}  // Optimizer::check_finite
 };
-// What it is made from; all of it outlives it.
+class Ownership;
+// Arguments of MatrixRule::make. All of them outlive the updater.
 struct MatrixSetup {
     const ParamTable& table;
     const OptimizerPlan& plan;
     const OptimizerOptions& options;
     const Ownership& ownership;
-    float* state;  // of all of this rank's matrices, zero
-    // By row of the table: where its tensors begin in state; empty: this rank is not its owner.
+    float* state;  // of all matrices of this rank, zero
+    // By row of the table: the offsets of its tensors in state; empty if this rank is not its owner.
     const std::vector<std::vector<int64_t>>& at;
     Context& context;
 };
 struct MatrixRule {
-    const char *what,
-        *work;  // what a stack's update is made by and is, in tables: "orthogonalizer", "orthogonalization"
+    const char *what, *work;  // for tables: the method and the work, "orthogonalizer", "orthogonalization"
     std::vector<StateShape> (*state)(const OptimizerOptions& options, const ParamRow& row);
     void (*plan)(Stack& stack, const OptimizerOptions& options);  // sets form and flops
     int64_t (*scratch_bytes)(const OptimizerPlan& plan, const OptimizerOptions& options);
-    std::string (*describe)(const Stack& stack, const OptimizerOptions& options);  // in a few words
+    std::string (*describe)(const Stack& stack, const OptimizerOptions& options);  // the method, for tables
     std::unique_ptr<MatrixUpdater> (*make)(const MatrixSetup& setup);
 };
 extern const MatrixRule kOrthogonal, kSoap;
@@ -82,9 +82,9 @@ extern const MatrixRule kOrthogonal, kSoap;
 
 struct MethodInfo {
     Method method;
-    const ElementRule* elements;          // updates what is no hidden matrix
+    const ElementRule* elements;          // updates all parameters except the hidden matrices
     const MatrixRule* matrices;           // updates the hidden matrices; nullptr: `elements` does
-    bool stacks;                          // matrices are stacked as the --teon flags say; else each is alone
+    bool stacks;                          // whether the --teon flags stack matrices; otherwise K = 1
     float lr, beta1, beta2;               // defaults
     std::vector<std::string_view> flags;  // those that only some methods have
 };

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <span>
 
-#include "optim/optimizer.h"
+#include "optim/optimizer_options.h"
 
 namespace teon {
 
@@ -14,6 +14,7 @@ struct NsTriple {
 };
 
 struct NsSet {
+    Ortho ortho;
     std::span<const NsTriple> triples;
     double margin;  // the set expects ||X||_F <= 1 / margin
     NsTriple at(int step) const { return triples[std::min<size_t>(static_cast<size_t>(step), triples.size() - 1)]; }
@@ -38,7 +39,7 @@ inline constexpr NsTriple kYou6[] = {
 
 // Amsel, Persson, Musco, Gower, "The Polar Express" (https://arxiv.org/abs/2505.16932): minimax-optimal composition for
 // singular values in [1e-3, 1], made safe against rounding by p(x / 1.01), which divides (a, b, c) by 1.01, 1.01^3 and
-// 1.01^5. Then the Newton-Schulz iteration of order five, which converges where these have led.
+// 1.01^5. The last triple is the Newton-Schulz iteration of order five, which converges from there.
 constexpr NsTriple with_safety(double a, double b, double c) {
     constexpr double s = 1.01, s3 = s * s * s;
     return {a / s, b / s3, c / (s3 * s * s)};
@@ -50,21 +51,16 @@ inline constexpr NsTriple kPolarExpress[] = {with_safety(8.28721201814563, -23.5
                                              with_safety(2.300652019954817, -1.6689039845747493, 0.4188073119525673),
                                              {1.875, -1.25, 0.375}};
 
+inline constexpr NsSet kNsSets[] = {{Ortho::jordan, kJordan, 1.0},
+                                    {Ortho::you, kYou, 1.0},
+                                    {Ortho::you6, kYou6, 1.0},
+                                    {Ortho::polar_express, kPolarExpress, 1.01}};
+
 // Throws Error for Ortho::svd, which has no coefficients.
 inline NsSet ns_set(Ortho ortho) {
-    switch (ortho) {
-        case Ortho::jordan:
-            return {kJordan, 1.0};
-        case Ortho::you:
-            return {kYou, 1.0};
-        case Ortho::you6:
-            return {kYou6, 1.0};
-        case Ortho::polar_express:
-            return {kPolarExpress, 1.01};
-        case Ortho::svd:
-            break;
-    }
-    throw Error("svd has no Newton-Schulz coefficients");
+    for (const NsSet& set : kNsSets)
+        if (set.ortho == ortho) return set;
+    throw Error(fmt::format("{} has no Newton-Schulz coefficients", name_of(ortho)));
 }
 
 }  // namespace teon

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "optim/diagnostics.h"
 #include "optim/methods.h"
 #include "optim/placement.h"
 #include "optim/stacks.h"
@@ -11,7 +10,7 @@ namespace teon {
 
 namespace {
 
-// What this rank owns of a run, and where the state of that lies.
+// The part [offset, offset + size) of a run that this rank owns, and its state.
 struct RunState {
     ElementRun run;
     int64_t offset, size;
@@ -38,19 +37,20 @@ struct Optimizer::Impl {
     std::vector<std::vector<int64_t>> matrix_state_at;  // MatrixSetup::at
     std::unique_ptr<MatrixUpdater> matrices;
 
-    Impl(const ParamTable& t, const OptimizerOptions& o, Context& context)
+    Impl(const ParamTable& t, const OptimizerPlan& p, const Placement& placement, const OptimizerOptions& o,
+         Context& context)
         : options(o),
           table(t),
           info(info_of(o.method)),
-          plan(plan_optimizer(t, o)),
-          ownership(t, plan, o, context.comm->size()),
+          plan(p),
+          ownership(t, plan, placement, o),
           element_parts(ownership.parts(plan.element_rows)),
           matrix_state_at(table.count()) {
         const int rank = context.comm->rank();
         make_runs(ownership.placement().elements[rank], context.stream);
         if (!info.matrices) return;
         int64_t floats = 0;
-        for (size_t s = 0; s < plan.stacks.size(); ++s) {
+        for (size_t s = 0; s < plan.stacks.size(); s++) {
             if (ownership.placement().owner[s] != rank) continue;
             for (int row : plan.stacks[s].rows)
                 for (const StateShape& shape : state_of(row)) {
@@ -63,26 +63,27 @@ struct Optimizer::Impl {
             info.matrices->make({table, plan, options, ownership, matrix_state.data(), matrix_state_at, context});
     }
 
-    // own: among the elements of all runs.
+    // own: this rank's elements, numbered over all runs.
     void make_runs(const Part& own, const Stream& stream) {
-        int64_t begin = 0;  // of the run among the elements of all runs
+        int64_t begin = 0;  // of the run
         for (ElementRun& run : element_runs(table, plan, options)) {
             const int64_t from = std::clamp(own.offset - begin, int64_t{0}, run.size);
             const int64_t to = std::clamp(own.offset + own.size - begin, from, run.size);
             begin += run.size;
             const int64_t offset = run.offset + from, size = to - from;
             std::vector<Buffer<float>> state;
-            for (size_t i = 0; i < info.elements->state.size(); ++i) state.push_back(zeros(size, stream));
+            for (size_t i = 0; i < info.elements->state.size(); i++) state.push_back(zeros(size, stream));
             runs.push_back({std::move(run), offset, size, std::move(state)});
         }
     }
 
     std::vector<StateShape> state_of(int row) const { return info.matrices->state(options, table[row]); }
 
-    void step_elements(ParamStore& params, bf16* work, const StepControl* control, const Stream& stream) const {
+    void step_elements(ParamStore& params, const StepControl* control, const Stream& stream) const {
+        bf16* work = params.work_copy();
         for (const RunState& s : runs) {
             if (s.size == 0) continue;
-            // Weight decay goes with the learning rate before the role's factor.
+            // Weight decay uses the learning rate without the role's factor.
             const float decay =
                 s.run.decay ? options.adamw_weight_decay.value_or(options.weight_decay) / s.run.lr_scale : 0;
             ElementUpdate u{.master = params.master_all() + s.offset,
@@ -98,10 +99,16 @@ struct Optimizer::Impl {
     }
 };
 
-Optimizer::Optimizer(const ParamStore& params, const OptimizerOptions& options, Context& context)
-    : impl_(std::make_unique<Impl>(params.table(), options, context)) {
+Optimizer::Optimizer(const ParamStore& params, const OptimizerPlan& plan, const Placement& placement,
+                     const OptimizerOptions& options, Context& context)
+    : impl_(std::make_unique<Impl>(params.table(), plan, placement, options, context)) {
     context.stream.synchronize();
 }
+
+Optimizer::Optimizer(const ParamStore& params, const OptimizerOptions& options, Context& context)
+    : Optimizer(params, plan_optimizer(params.table(), options),
+                place(params.table(), plan_optimizer(params.table(), options), options, context.comm->size()), options,
+                context) {}
 
 Optimizer::~Optimizer() = default;
 
@@ -113,13 +120,11 @@ void Optimizer::step(ParamStore& params, const StepControl* control, Context& co
     CHECK(params.table().size() == impl_->table.size(),
           "Optimizer::step: parameters of another table: {} elements, not {}", params.table().size(),
           impl_->table.size());
-    // In float the master weights are the working weights.
-    bf16* work = params.dtype() == DType::f32 ? nullptr : static_cast<bf16*>(params.work_all());
     auto exchange = [&](const std::vector<Part>& updated) {
         if (context.comm->size() > 1)
             context.comm->broadcast(params.work_all(), params.dtype(), updated, context.stream);
     };
-    impl_->step_elements(params, work, control, context.stream);
+    impl_->step_elements(params, control, context.stream);
     exchange(impl_->element_parts);
     if (impl_->matrices) impl_->matrices->step(params, control, exchange, context);
     context.comm->join(context.stream);
@@ -170,12 +175,12 @@ std::vector<StateTensor> Optimizer::state() {
             const int64_t from = begin < end ? r.offset + begin - s.offset : 0;
             std::vector<Part> parts = self.ownership.parts({row});
             for (Part& part : parts) part.offset -= r.offset;
-            for (size_t i = 0; i < s.state.size(); ++i)
+            for (size_t i = 0; i < s.state.size(); i++)
                 tensors.push_back({fmt::format("{}.{}", r.name, self.info.elements->state[i]), s.state[i].data() + from,
                                    r.rows, r.cols, row, begin, end, parts});
         }
     }
-    for (size_t s = 0; s < self.plan.stacks.size(); ++s) {
+    for (size_t s = 0; s < self.plan.stacks.size(); s++) {
         for (int row : self.plan.stacks[s].rows) {
             const std::vector<int64_t>& at = self.matrix_state_at[row];
             size_t next = 0;

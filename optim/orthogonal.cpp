@@ -1,9 +1,10 @@
-// Muon, Teon (Zhang et al., arXiv 2601.23261, algorithm 1) and NorMuon (Li et al., arXiv 2510.05491, algorithm 1): momentum,
-// unfolding, orthogonalization, and the update by what comes out, scaled by row where neurons are normalized.
+// Muon, Teon (Zhang et al., arXiv 2601.23261, algorithm 1) and NorMuon (Li et al., arXiv 2510.05491, algorithm 1):
+// momentum, unfolding, orthogonalization and update, which NorMuon scales by row.
 #include <algorithm>
 
 #include "base/integer.h"
 #include "optim/methods.h"
+#include "optim/placement.h"
 #include "optim/stacks.h"
 #include "runtime/vec.h"
 
@@ -11,7 +12,7 @@ namespace teon {
 
 namespace {
 
-enum State { kMomentum, kNeurons };  // order of what state_of returns
+enum State { kMomentum, kNeurons };  // order of state_of's result
 
 std::vector<StateShape> state_of(const OptimizerOptions& options, const ParamRow& row) {
     std::vector<StateShape> state = {{"momentum", row.rows, row.cols}};
@@ -40,14 +41,14 @@ std::string describe(const Stack& stack, const OptimizerOptions& options) {
                        name_of(stack.form), name_of(method.dtype), neurons);
 }
 
-// In each round every rank updates some of its stacks, [first, first + count) of them. Their weights then travel to the
-// other ranks while the next round is computed.
+// In each round every rank updates its stacks [first, first + count). Their weights are sent to the other ranks while
+// the next round is computed.
 struct Round {
     int first = 0, count = 0;
     std::vector<Part> updated;  // of all ranks
 };
 
-// This rank's stacks of a group and what kernels know of each slice.
+// This rank's stacks of a group and the kernels' description of each slice.
 struct GroupState {
     StackGroup group;
     std::vector<Round> rounds;
@@ -60,9 +61,9 @@ struct GroupState {
     }
 };
 
-// Cuts a group of all stacks to those of `rank`, and into rounds. Several ranks take a few rounds, so that there is
-// something to compute while weights travel, and the first layers come first.
-std::vector<Round> share_group(StackGroup& group, const MatrixSetup& setup, int rank) {
+// Reduces a group to the stacks of `rank` and divides them into rounds. Several ranks take a few rounds, first layers
+// first, to overlap the exchange of weights with computation.
+std::vector<Round> divide_group(StackGroup& group, const MatrixSetup& setup, int rank) {
     const Placement& placement = setup.ownership.placement();
     const std::vector<Stack>& all = setup.plan.stacks;
     if (placement.ranks > 1) {
@@ -84,7 +85,7 @@ std::vector<Round> share_group(StackGroup& group, const MatrixSetup& setup, int 
         std::vector<int> rows;
         auto end_of = [&](auto& own) { return std::clamp(own.size(), begin, begin + chunk); };
         for (auto& own : stacks) {
-            for (size_t i = begin; i < end_of(own); ++i)
+            for (size_t i = begin; i < end_of(own); i++)
                 rows.insert(rows.end(), all[own[i]].rows.begin(), all[own[i]].rows.end());
         }
         std::sort(rows.begin(), rows.end());
@@ -96,7 +97,7 @@ std::vector<Round> share_group(StackGroup& group, const MatrixSetup& setup, int 
 
 GroupState make_group(StackGroup group, const MatrixSetup& setup) {
     const Stream& stream = setup.context.stream;
-    std::vector<Round> rounds = share_group(group, setup, setup.context.comm->rank());
+    std::vector<Round> rounds = divide_group(group, setup, setup.context.comm->rank());
     const int count = static_cast<int>(group.stacks.size());
     GroupState state{.group = std::move(group), .rounds = std::move(rounds), .slices = {}, .nonfinite = {}};
     const int64_t size = int64_t{state.group.unfolding.m} * state.group.unfolding.n;
@@ -104,7 +105,7 @@ GroupState make_group(StackGroup group, const MatrixSetup& setup) {
     for (int s : state.group.stacks) {
         const Stack& stack = setup.plan.stacks[s];
         const float step = static_cast<float>(step_factor(setup.table, stack, setup.options));
-        for (int head = 0; head < stack.heads; ++head)
+        for (int head = 0; head < stack.heads; head++)
             for (int row : stack.rows) {
                 const ParamRow& r = setup.table[row];
                 const std::vector<int64_t>& at = setup.at[row];
@@ -117,7 +118,7 @@ GroupState make_group(StackGroup group, const MatrixSetup& setup) {
     }
     state.slices = Buffer<Slice>(std::ssize(slices));
     upload(state.slices.data(), slices.data(), std::ssize(slices), stream);
-    stream.synchronize();  // slices end here
+    stream.synchronize();  // the upload reads `slices`
     state.nonfinite = Buffer<int>(int64_t{count} * state.group.heads);
     zero(state.nonfinite.data(), state.nonfinite.size(), stream);
     return state;
@@ -148,17 +149,9 @@ public:
               const std::function<void(const std::vector<Part>&)>& exchange, Context& context) override {
         for (const GroupState& state : groups_) {
             for (const Round& round : state.rounds) {
-                switch (state.group.method.dtype) {
-                    case DType::f32:
-                        step_chunk<float>(state, round.first, round.count, params, control, context);
-                        break;
-                    case DType::bf16:
-                        step_chunk<bf16>(state, round.first, round.count, params, control, context);
-                        break;
-                    case DType::f16:
-                        step_chunk<f16>(state, round.first, round.count, params, control, context);
-                        break;
-                }
+                visit_dtype(state.group.method.dtype, [&]<typename T>(T) {
+                    step_chunk<T>(state, round.first, round.count, params, control, context);
+                });
                 exchange(round.updated);
             }
         }
@@ -171,10 +164,10 @@ public:
             std::vector<int> nonfinite(static_cast<size_t>(state.nonfinite.size()));
             download(nonfinite.data(), state.nonfinite.data(), std::ssize(nonfinite), context.stream);
             context.stream.synchronize();
-            for (size_t i = 0; i < nonfinite.size(); ++i) {
+            for (size_t i = 0; i < nonfinite.size(); i++) {
                 const Stack& stack = plan_.stacks[state.group.stacks[i / state.group.heads]];
                 CHECK(!nonfinite[i],
-                      "the momentum of {} ({} stacked) is not finite: lower the learning rate or resume from an "
+                      "the momentum of {} ({} stacked) is not finite: reduce the learning rate or resume from an "
                       "earlier checkpoint",
                       table_[stack.rows[0]].name, stack.K());
             }
@@ -194,7 +187,7 @@ private:
         const Stream& stream = context.stream;
         const float mu = options_.momentum, margin = static_cast<float>(group.method.margin(batch.short_side()));
         T* Z = reinterpret_cast<T*>(scratch_.data());
-        std::byte* rest = scratch_.data() + Arena::aligned(batch.size() * sizeof(T));
+        std::byte* rest = scratch_.data() + aligned(batch.size() * sizeof(T));
 
         momentum_update(state_, partial_.data(), params.grad_all(), control, slices, mu, options_.nesterov, stream);
         slice_scales(scales_.data(), state.nonfinite.data() + int64_t{first} * group.heads, partial_.data(), control,
@@ -208,9 +201,7 @@ private:
                           options_.update_rms > 0, stream);
             rows = neurons_.data();
         }
-        // In float the master weights are the working weights.
-        bf16* work = params.dtype() == DType::f32 ? nullptr : static_cast<bf16*>(params.work_all());
-        fold_update(params.master_all(), work, O, control, slices, layout, options_.lr, stream, rows,
+        fold_update(params.master_all(), params.work_copy(), O, control, slices, layout, options_.lr, stream, rows,
                     options_.cautious_weight_decay);
     }
 
@@ -219,7 +210,7 @@ private:
     const OptimizerOptions& options_;
     float* state_;
     std::vector<GroupState> groups_;
-    Buffer<std::byte> scratch_;                 // one chunk of unfoldings, then orthogonalize()'s own
+    Buffer<std::byte> scratch_;                 // one chunk of unfoldings, then orthogonalize()'s scratch
     Buffer<float> partial_, scales_, neurons_;  // of one chunk of slices
 };
 

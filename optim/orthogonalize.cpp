@@ -7,31 +7,49 @@
 #include <utility>
 
 #include "base/integer.h"
+#include "kernels/teon.h"
 
 namespace teon {
 
 namespace {
 
-// Scratch squares (short side x short side) that a form needs beside the second X.
-int squares_of(NsForm form) { return form == NsForm::gram ? 4 : 2; }
+// The aligned arrays of orthogonalize()'s scratch. Without memory only `bytes` is of use.
+struct Scratch {
+    void* Y = nullptr;                                // a second X
+    std::array<void*, 4> square{};                    // (count, short side, short side)
+    float* scales = nullptr;                          // with AOL: (count, short side)
+    float *U = nullptr, *S = nullptr, *Vt = nullptr;  // svd: rows x r, r, r x cols, of one matrix
+    int64_t bytes = 0;
 
-// One Newton-Schulz run: the batch, and the products it is made of. All squares are polynomials of one symmetric
-// matrix, so they commute and every product of two is symmetric.
+    Scratch(void* memory, const OrthoMethod& method, const MatrixBatch& batch) {
+        const int64_t s = batch.short_side(), square_size = batch.count * s * round_up(s, method.row_alignment());
+        auto take = [&](int64_t elements, size_t element_bytes) -> void* {
+            void* begin = memory ? static_cast<std::byte*>(memory) + bytes : nullptr;
+            bytes += aligned(elements * static_cast<int64_t>(element_bytes));
+            return begin;
+        };
+        auto take_floats = [&](int64_t n) { return static_cast<float*>(take(n, sizeof(float))); };
+        if (method.ortho == Ortho::svd) {
+            U = take_floats(batch.rows * s), S = take_floats(s), Vt = take_floats(s * batch.cols);
+            return;
+        }
+        Y = take(batch.size(), size_of(method.dtype));
+        for (int i = 0; i < (method.form == NsForm::gram ? 4 : 2); i++)
+            square[i] = take(square_size, size_of(method.dtype));
+        if (method.aol) scales = take_floats(batch.count * s);
+    }
+};
+
+// One Newton-Schulz run. All squares are polynomials of one symmetric matrix, so they commute and every product of two
+// is symmetric.
 class NewtonSchulz {
 public:
-    NewtonSchulz(void* X, void* scratch, const MatrixBatch& batch, const OrthoMethod& method, Context& context)
-        : batch_(batch), method_(method), context_(context), X_(X), Y_(scratch) {
-        std::byte* next = static_cast<std::byte*>(scratch) + Arena::aligned(batch.size() * size_of(method.dtype));
-        for (int i = 0; i < squares_of(method.form); ++i) {
-            square_[i] = next;
-            next += Arena::aligned(square_size() * size_of(method.dtype));
-        }
-        scales_ = reinterpret_cast<float*>(next);
-    }
+    NewtonSchulz(void* X, const Scratch& scratch, const MatrixBatch& batch, const OrthoMethod& method, Context& context)
+        : batch_(batch), method_(method), context_(context), scratch_(scratch), X_(X), Y_(scratch.Y) {}
 
     void* standard() {
-        void *R = square_[0], *Z = square_[1];
-        for (int t = 0; t < method_.steps; ++t) {
+        void *R = scratch_.square[0], *Z = scratch_.square[1];
+        for (int t = 0; t < method_.steps; t++) {
             const NsTriple q = method_.step(t);
             gram(R);
             if (t == 0 && method_.aol) precondition(R);
@@ -41,11 +59,11 @@ public:
         return X_;
     }
 
-    // q(R) = a I + Z: the multiple of I stays a number until a sum is rounded, half precision need not hold it in Z.
+    // q(R) = a I + Z. The multiple of I is kept as a number, so that half precision need not represent it in Z.
     void* gram_form() {
-        void *R = square_[0], *Z = square_[1], *Q = square_[2], *spare = square_[3];
-        int done = 0;  // steps that are in Q, since X was last multiplied by it
-        for (int t = 0; t < method_.steps; ++t) {
+        auto [R, Z, Q, spare] = scratch_.square;
+        int done = 0;  // steps accumulated in Q since X was last multiplied by it
+        for (int t = 0; t < method_.steps; t++) {
             const NsTriple q = method_.step(t);
             const bool last = t + 1 == method_.steps || restarts_after(method_.dtype, t + 1);
             if (done == 0) gram(R);
@@ -74,8 +92,8 @@ public:
 
 private:
     int side() const { return batch_.short_side(); }
+    bool wide() const { return batch_.rows <= batch_.cols; }
     int64_t square_ld() const { return round_up(int64_t{side()}, method_.row_alignment()); }
-    int64_t square_size() const { return batch_.count * side() * square_ld(); }
     Mat whole(void* p) const { return {p, method_.dtype, batch_.ld, batch_.stride(), 0}; }
     Mat square(void* p) const { return {p, method_.dtype, square_ld(), side() * square_ld(), 0}; }
 
@@ -86,12 +104,11 @@ private:
 
     // R = X X^T, or X^T X of tall matrices.
     void gram(void* R) const {
-        const bool wide = batch_.rows <= batch_.cols;
         run({.M = side(),
              .N = side(),
-             .K = wide ? batch_.cols : batch_.rows,
-             .trans_a = !wide,
-             .trans_b = wide,
+             .K = wide() ? batch_.cols : batch_.rows,
+             .trans_a = !wide(),
+             .trans_b = wide(),
              .A = whole(X_),
              .B = whole(X_),
              .C = square(R),
@@ -116,12 +133,11 @@ private:
 
     // X <- a X + Q X, or a X + X Q of tall matrices.
     void apply(void* Q, double a) {
-        const bool wide = batch_.rows <= batch_.cols;
         Gemm g{.M = batch_.rows,
                .N = batch_.cols,
                .K = side(),
-               .A = wide ? square(Q) : whole(X_),
-               .B = wide ? whole(X_) : square(Q),
+               .A = wide() ? square(Q) : whole(X_),
+               .B = wide() ? whole(X_) : square(Q),
                .C = whole(Y_),
                .beta = static_cast<float>(a)};
         if (a != 0) g.addend = whole(X_);
@@ -131,68 +147,45 @@ private:
 
     // R = D R D and X = D X, or X D of tall matrices, where D are R's AOL scales.
     void precondition(void* R) const {
-        auto go = [&]<typename T>(T) {
+        visit_dtype(method_.dtype, [&]<typename T>(T) {
             const Stream& stream = context_.stream;
-            const bool wide = batch_.rows <= batch_.cols;
-            aol_scales(scales_, static_cast<const T*>(R), batch_.count, side(), square_ld(), stream);
-            scale_rows_columns(static_cast<T*>(R), scales_, scales_, batch_.count, side(), side(), square_ld(), stream);
-            scale_rows_columns(static_cast<T*>(X_), wide ? scales_ : nullptr, wide ? nullptr : scales_, batch_.count,
+            float* d = scratch_.scales;
+            aol_scales(d, static_cast<const T*>(R), batch_.count, side(), square_ld(), stream);
+            scale_rows_columns(static_cast<T*>(R), d, d, batch_.count, side(), side(), square_ld(), stream);
+            scale_rows_columns(static_cast<T*>(X_), wide() ? d : nullptr, wide() ? nullptr : d, batch_.count,
                                batch_.rows, batch_.cols, batch_.ld, stream);
-        };
-        as_type(go);
-    }
-
-    // Calls go with a value of the matrices' type.
-    template <typename F>
-    void as_type(F go) const {
-        switch (method_.dtype) {
-            case DType::f32:
-                return go(float{});
-            case DType::bf16:
-                return go(bf16{});
-            case DType::f16:
-                return go(f16{});
-        }
+        });
     }
 
     // Q = a I + Z
     void add_identity(void* Q, const void* Z, double a) const {
-        auto go = [&]<typename T>(T) {
+        visit_dtype(method_.dtype, [&]<typename T>(T) {
             teon::add_identity(static_cast<T*>(Q), static_cast<const T*>(Z), static_cast<float>(a), batch_.count,
                                side(), square_ld(), context_.stream);
-        };
-        as_type(go);
+        });
     }
 
     const MatrixBatch& batch_;
     const OrthoMethod& method_;
     Context& context_;
-    void *X_, *Y_;
-    std::array<void*, 4> square_{};
-    float* scales_ = nullptr;  // with AOL: (count, side)
+    const Scratch& scratch_;
+    void *X_, *Y_;  // swapped after each product
 };
 
-// Scratch: U (rows x r), S (r), Vt (r x cols), one matrix at a time.
-void polar_by_svd(float* X, void* scratch, const MatrixBatch& batch, Context& context) {
+void polar_by_svd(float* X, const Scratch& scratch, const MatrixBatch& batch, Context& context) {
     const int r = batch.short_side();
-    auto take = [&](int64_t n) {
-        float* p = static_cast<float*>(scratch);
-        scratch = static_cast<std::byte*>(scratch) + Arena::aligned(n * sizeof(float));
-        return p;
-    };
-    float *U = take(int64_t{batch.rows} * r), *S = take(r), *Vt = take(int64_t{r} * batch.cols);
-    // Always svd, never eigh of X X^T: squaring in float would lose the singular vectors below 3e-4 sigma_1. Rounding
-    // leaves singular values of about epsilon * sigma_1 where there are none.
+    // svd, not eigh of X X^T: squaring in float would lose the singular vectors below 3e-4 sigma_1. Rounding gives zero
+    // singular values a size of about epsilon * sigma_1.
     const float tolerance = 0x1p-23f * std::sqrt(static_cast<float>(r));
-    for (int i = 0; i < batch.count; ++i) {
+    for (int i = 0; i < batch.count; i++) {
         float* x = X + i * batch.stride();
-        context.linalg.svd(x, batch.rows, batch.cols, U, S, Vt);
-        drop_null_directions(U, S, batch.rows, r, tolerance, context.stream);
+        context.linalg.svd(x, batch.rows, batch.cols, scratch.U, scratch.S, scratch.Vt);
+        drop_null_directions(scratch.U, scratch.S, batch.rows, r, tolerance, context.stream);
         context.linalg.gemm({.M = batch.rows,
                              .N = batch.cols,
                              .K = r,
-                             .A = mat(U, r),
-                             .B = mat(Vt, batch.cols),
+                             .A = mat(scratch.U, r),
+                             .B = mat(scratch.Vt, batch.cols),
                              .C = mat(x, batch.ld)});
     }
 }
@@ -201,21 +194,21 @@ void polar_by_svd(float* X, void* scratch, const MatrixBatch& batch, Context& co
 
 NsTriple OrthoMethod::step(int t) const { return ns_set(ortho).at(aol ? t + 1 : t); }
 
-// With AOL the scales bound the singular values, whatever the norm: one of about 1 for each row keeps X X^T within f16's
-// range, where its elements off the diagonal would be rounded to multiples of 2^-24.
+// AOL's scales bound the singular values for any norm. Rows of a norm of about 1 keep X X^T in f16's range; smaller
+// ones would have elements off the diagonal rounded to multiples of 2^-24.
 double OrthoMethod::margin(int short_side) const {
     if (ortho == Ortho::svd) return 1.0;
     return aol ? 1.0 / std::sqrt(static_cast<double>(short_side)) : ns_set(ortho).margin;
 }
 
-// Whole vectors of any element type on either backend; LAPACK wants dense rows.
+// Whole vectors of any element type on either backend; LAPACK needs dense rows.
 int OrthoMethod::row_alignment() const { return ortho == Ortho::svd ? 1 : 16; }
 
 // Rounding gives R small negative eigenvalues, which a step multiplies by about a^2. f16 and bf16: the rules of
-// Dao-AILab's gram-newton-schulz, continued (docs/teon.md). float: five polar-express steps on 192 x 384 matrices with
-// spectra 1/i, logarithmic to 1e-3 and to 1e-6 end 1e-4 to 8e-4 from float64 without a restart, 1e-4 to 2e-4 with one
-// after four steps, 1e-5 to 2e-5 after three, 1e-5 to 1e-4 after two (standard form: 2e-6 to 1e-5); eight steps without
-// one, up to 1.5e-2.
+// Dao-AILab's gram-newton-schulz, continued (docs/teon.md). float: error against float64 of five polar-express steps on
+// 192 x 384 matrices with spectra 1/i, logarithmic to 1e-3 and to 1e-6: 1e-4 to 8e-4 without a restart, 1e-4 to 2e-4
+// with one after four steps, 1e-5 to 2e-5 after three, 1e-5 to 1e-4 after two (standard form: 2e-6 to 1e-5); eight
+// steps without a restart, up to 1.5e-2.
 bool restarts_after(DType dtype, int step) {
     switch (dtype) {
         case DType::f32:
@@ -233,7 +226,7 @@ double ortho_flops(const OrthoMethod& method, int rows, int cols) {
     if (method.ortho == Ortho::svd) return 6 * l * s * s + 20 * s * s * s + 2 * l * s * s;
     if (method.form != NsForm::gram) return method.steps * (3 * l * s * s + s * s * s);
     double flops = 0;
-    for (int t = 0, length = 0; t < method.steps; ++t) {
+    for (int t = 0, length = 0; t < method.steps; t++) {
         ++length;  // of the segment since the last restart
         const bool last = t + 1 == method.steps || restarts_after(method.dtype, t + 1);
         flops += (length > 1 ? 2 : 1) * s * s * s;      // the step, and Q times it
@@ -253,12 +246,7 @@ NsForm resolve_form(NsForm asked, const OrthoMethod& method, int rows, int cols)
 }
 
 int64_t ortho_scratch_bytes(const OrthoMethod& method, const MatrixBatch& batch) {
-    const int64_t s = batch.short_side();
-    auto bytes = [&](int64_t n) { return static_cast<int64_t>(Arena::aligned(n * size_of(method.dtype))); };
-    if (method.ortho == Ortho::svd) return bytes(batch.rows * s) + bytes(s) + bytes(s * batch.cols);
-    const int64_t scales = method.aol ? static_cast<int64_t>(Arena::aligned(batch.count * s * sizeof(float))) : 0;
-    return bytes(batch.size()) +
-           squares_of(method.form) * bytes(batch.count * s * round_up(s, method.row_alignment())) + scales;
+    return Scratch(nullptr, method, batch).bytes;
 }
 
 void* orthogonalize(void* X, void* scratch, const MatrixBatch& batch, const OrthoMethod& method, Context& context) {
@@ -266,12 +254,13 @@ void* orthogonalize(void* X, void* scratch, const MatrixBatch& batch, const Orth
           "orthogonalize: {} matrices of {} x {}, row stride {}", batch.count, batch.rows, batch.cols, batch.ld);
     CHECK(method.steps > 0, "orthogonalize: {} steps; at least one is needed", method.steps);
     CHECK(method.form != NsForm::automatic, "orthogonalize: the form must be resolved (resolve_form)");
+    const Scratch arrays(scratch, method, batch);
     if (method.ortho == Ortho::svd) {
         CHECK(method.dtype == DType::f32 && batch.ld == batch.cols, "svd works on dense float matrices");
-        polar_by_svd(static_cast<float*>(X), scratch, batch, context);
+        polar_by_svd(static_cast<float*>(X), arrays, batch, context);
         return X;
     }
-    NewtonSchulz run(X, scratch, batch, method, context);
+    NewtonSchulz run(X, arrays, batch, method, context);
     return method.form == NsForm::gram ? run.gram_form() : run.standard();
 }
 

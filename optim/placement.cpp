@@ -42,7 +42,7 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
     constexpr int64_t bytes = sizeof(float);
     for (const Part& part : p.elements)
         p.state_bytes[part.root] += std::ssize(info.elements->state) * bytes * part.size;
-    for (size_t i = 0; i < plan.stacks.size(); ++i) {
+    for (size_t i = 0; i < plan.stacks.size(); i++) {
         const Stack& stack = plan.stacks[i];
         p.load[p.owner[i]] += stack.flops;
         p.state_bytes[p.owner[i]] += bytes * state_elements(table, stack, options);
@@ -50,14 +50,15 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
     return p;
 }
 
-Ownership::Ownership(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks)
-    : table_(table), placement_(place(table, plan, options, ranks)), rows_(table.count()) {
+Ownership::Ownership(const ParamTable& table, const OptimizerPlan& plan, const Placement& placement,
+                     const OptimizerOptions& options)
+    : table_(table), placement_(placement), rows_(table.count()) {
     int64_t begin = 0;
     for (const ElementRun& run : element_runs(table, plan, options)) {
         for (int row : run.rows) rows_[row].begin = begin + table[row].offset - run.offset;
         begin += run.size;
     }
-    for (size_t i = 0; i < plan.stacks.size(); ++i)
+    for (size_t i = 0; i < plan.stacks.size(); i++)
         for (int row : plan.stacks[i].rows) rows_[row].owner = placement_.owner[i];
 }
 
@@ -103,7 +104,7 @@ std::string placement_table(const ParamTable& table, const Placement& placement,
         text += fmt::format("{:>6}{:>8}{:>14.2f}{:>12.1f}\n", name, stacks[r], placement.load[r] * 1e-9,
                             static_cast<double>(placement.state_bytes[r]) / 0x1p20);
     };
-    for (int r = 0; r < ranks;) {  // ranks that do the same in one line
+    for (int r = 0; r < ranks;) {  // one line for equal ranks
         int end = r + 1;
         while (end < ranks && stacks[end] == stacks[r] && placement.load[end] == placement.load[r] &&
                placement.state_bytes[end] / 65536 == placement.state_bytes[r] / 65536)
@@ -111,7 +112,7 @@ std::string placement_table(const ParamTable& table, const Placement& placement,
         line(end - r == 1 ? fmt::format("{}", r) : fmt::format("{}-{}", r, end - 1), r);
         r = end;
     }
-    // Each element is sent to its owner by all other ranks, and by its owner to all others.
+    // All other ranks send each element's gradient to its owner, and the owner sends the new weight to all others.
     const double share = static_cast<double>(ranks - 1) / ranks * static_cast<double>(table.size());
     const double gradients = share * sizeof(float), updated = share * static_cast<double>(size_of(weights));
     text += fmt::format("load max/mean {:.2f}\n", placement.imbalance());

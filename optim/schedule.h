@@ -20,21 +20,21 @@ struct Schedule {
     ScheduleKind kind = ScheduleKind::cosine;
     double warmup_ratio = 0.1;    // of all steps: linear from 0 to the peak
     double constant_ratio = 0.4;  // constant-linear: the peak is held until this share of all steps (warmup included)
-    double min_lr_ratio = 0.1;    // where decays end, as a share of the peak; constant has no decay
-    int64_t warmup_steps = -1;    // instead of the ratio's: of a run whose length changed; -1: the ratio's
+    double min_lr_ratio = 0.1;    // the end of the decay as a share of the peak; constant has no decay
+    int64_t warmup_steps = -1;    // replaces warmup_ratio in a run whose length changed; -1: use the ratio
 };
 
-// What --min-lr-ratio is where it is not given: 0.1 for cosine, 0 otherwise.
+// The default of --min-lr-ratio: 0.1 for cosine, 0 otherwise.
 double default_min_lr_ratio(ScheduleKind kind);
 
-// Updates of the warmup, and before the decay (all of them: there is none), of `total`.
+// The number of updates in the warmup, and of those before the decay (`total` if there is no decay).
 int64_t warmup_steps(const Schedule& schedule, int64_t total);
 int64_t steps_before_decay(const Schedule& schedule, int64_t total);
 
-// The factor of the peak learning rate, in [0, 1], for update `step` (counted from 0) of `total`. Ratios become steps
-// by rounding to nearest. Warmup over W steps gives (step + 1) / W, so that no update is wasted on a factor of 0; the
-// decay leaves the peak where warmup or constant part ends, and would reach min_lr_ratio at step = total (and stay
-// there). Throws UsageError unless the ratios are in [0, 1] and total > 0.
+// The factor of the peak learning rate, in [0, 1], for update `step` (counted from 0) of `total`. Ratios are rounded to
+// the nearest step. A warmup of W steps gives (step + 1) / W, so that no update has a factor of 0. The decay starts at
+// the end of the warmup or constant part and reaches min_lr_ratio at step = total. Throws UsageError unless the ratios
+// are in [0, 1] and total > 0.
 double lr_factor(const Schedule& schedule, int64_t step, int64_t total);
 
 }  // namespace teon

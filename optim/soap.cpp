@@ -1,19 +1,19 @@
-// SOAP (Vyas et al., "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv 2409.11321, algorithm 3) on the hidden
-// matrices: Adam's second moments are kept in the bases of the eigenvectors of L = the average of G G^T and R = that of
-// G^T G.
+// SOAP (Vyas et al., "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv 2409.11321, algorithm 3) for the
+// hidden matrices: Adam in the eigenbases of L, the running mean of G G^T, and R, that of G^T G.
 //
 //   G' = B_L G B_R^T;  M = beta1 M + (1-beta1) G;  M' = B_L M B_R^T;  V = beta2 V + (1-beta2) G'^2
 //   W  = (1 - r wd) W - r B_L^T (M' / (sqrt(V) + eps)) B_R;  L = beta2 L + (1-beta2) G G^T, R likewise
 //
-// The rows of B_L and B_R are the eigenvectors of L and R by ascending eigenvalue, found anew every soap_frequency
-// updates (algorithm 4 of the paper follows them by QR instead, to save time). As in the authors' program the first
-// update only starts L and R: in its own bases a gradient is diagonal, beside which Adam would amplify rounding. Sides
-// longer than soap_max_dim keep their own basis, with neither factor nor eigenvectors.
+// The rows of B_L and B_R are the eigenvectors of L and R by ascending eigenvalue, recomputed every soap_frequency
+// updates (algorithm 4 of the paper uses QR instead, to save time). As in the authors' program the first update only
+// starts L and R: in its own bases a gradient is diagonal, and Adam would amplify the rounding beside the diagonal.
+// Sides longer than soap_max_dim keep the standard basis, without a factor or eigenvectors.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/soap.h"
 #include "optim/methods.h"
+#include "optim/placement.h"
 #include "optim/stacks.h"
 
 namespace teon {
@@ -21,6 +21,12 @@ namespace teon {
 namespace {
 
 bool has_basis(const OptimizerOptions& options, int side) { return side <= options.soap_max_dim; }
+
+std::vector<int> sides_with_basis(const Stack& stack, const OptimizerOptions& options) {
+    std::vector<int> sides = {stack.m, stack.n};
+    std::erase_if(sides, [&](int side) { return !has_basis(options, side); });
+    return sides;
+}
 
 std::vector<StateShape> state_of(const OptimizerOptions& options, const ParamRow& row) {
     const int m = row.logical_rows, n = row.logical_cols;
@@ -30,36 +36,32 @@ std::vector<StateShape> state_of(const OptimizerOptions& options, const ParamRow
     return state;
 }
 
-// Three changes of basis, the factors' products (symmetric: half), and 9 n^3 of an eigendecomposition (Golub & Van Loan,
-// Matrix Computations, section 8.3) now and then.
+// Three changes of basis, the factors' products (symmetric: half), and 9 n^3 for an eigendecomposition (Golub & Van
+// Loan, Matrix Computations, section 8.3) every soap_frequency updates.
 void plan_stack(Stack& stack, const OptimizerOptions& options) {
-    for (const double side : {stack.m, stack.n}) {
-        if (!has_basis(options, static_cast<int>(side))) continue;
+    for (const double side : sides_with_basis(stack, options))
         stack.flops += 7 * side * stack.m * stack.n + 9 * side * side * side / options.soap_frequency;
-    }
 }
 
 constexpr int kScratchMatrices = 3;
 
-// The matrices between the products, and what an eigendecomposition takes (LAPACK's ssyevd: 1 + 6n + 2n^2).
+// The intermediate matrices, and the workspace of an eigendecomposition (LAPACK's ssyevd: 1 + 6n + 2n^2).
 int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options) {
     int64_t elements = 0, work = 0;
     for (const Stack& stack : plan.stacks) {
         elements = std::max(elements, int64_t{stack.m} * stack.n);
-        for (const int64_t side : {stack.m, stack.n})
-            if (has_basis(options, static_cast<int>(side))) work = std::max(work, 1 + 6 * side + 2 * side * side);
+        for (const int64_t side : sides_with_basis(stack, options))
+            work = std::max(work, 1 + 6 * side + 2 * side * side);
     }
     return static_cast<int64_t>(sizeof(float)) * (kScratchMatrices * elements + work);
 }
 
 std::string describe(const Stack& stack, const OptimizerOptions& options) {
-    std::vector<int> sides;
-    for (const int side : {stack.m, stack.n})
-        if (has_basis(options, side)) sides.push_back(side);
+    const std::vector<int> sides = sides_with_basis(stack, options);
     return sides.empty() ? "none" : fmt::format("{} every {}", fmt::join(sides, " and "), options.soap_frequency);
 }
 
-// A side's factor and eigenvectors (side x side); nullptr: it keeps its own basis.
+// A side's factor and eigenvectors (side x side); nullptr for the standard basis.
 struct Side {
     float *factor = nullptr, *basis = nullptr;
     int size = 0;
@@ -117,7 +119,7 @@ private:
     void step(const SoapMatrix& x, ParamStore& params, const StepControl& now, Context& context) {
         const ParamRow& row = *x.row;
         const OptimizerOptions& o = options_;
-        const int m = x.left.size, n = x.right.size, updates = now.updates - 1;  // with moments
+        const int m = x.left.size, n = x.right.size, updates = now.updates - 1;  // without the first
         const float* grad = params.grad_all() + row.offset;
         const Stream& stream = context.stream;
         if (updates > 0) {
@@ -129,8 +131,7 @@ private:
                            correction(o.beta2, updates), o.eps, stream);
             change_basis(moment, mat(g, n), x, false, context);
             const float lr = o.lr * now.lr_factor, decay = row.decay ? o.weight_decay : 0.0f;
-            // In float the master weights are the working weights.
-            bf16* work = params.dtype() == DType::f32 ? nullptr : static_cast<bf16*>(params.work_all()) + row.offset;
+            bf16* work = params.work_copy() ? params.work_copy() + row.offset : nullptr;
             soap_apply(params.master_all() + row.offset, work, moment, m, n, row.cols, lr * x.step, 1.0f - lr * decay,
                        o.cautious_weight_decay, stream);
         }
@@ -170,20 +171,20 @@ private:
         return eigenvalues_.data();
     }
 
-    // out (dense) = B_L X B_R^T, or back: B_L^T X B_R. Uses the last of the scratch matrices.
-    void change_basis(float* out, const Mat& X, const SoapMatrix& x, bool there, Context& context) {
+    // out (dense) = B_L X B_R^T, or B_L^T X B_R if not `forward`. Uses the last of the scratch matrices.
+    void change_basis(float* out, const Mat& X, const SoapMatrix& x, bool forward, Context& context) {
         const int m = x.left.size, n = x.right.size;
         Mat half = X;
         if (x.left.basis) {
             half = mat(x.right.basis ? scratch_[2].data() : out, n);
             context.linalg.gemm(
-                {.M = m, .N = n, .K = m, .trans_a = !there, .A = mat(x.left.basis, m), .B = X, .C = half});
+                {.M = m, .N = n, .K = m, .trans_a = !forward, .A = mat(x.left.basis, m), .B = X, .C = half});
         }
         if (x.right.basis) {
             context.linalg.gemm(
-                {.M = m, .N = n, .K = n, .trans_b = there, .A = half, .B = mat(x.right.basis, n), .C = mat(out, n)});
+                {.M = m, .N = n, .K = n, .trans_b = forward, .A = half, .B = mat(x.right.basis, n), .C = mat(out, n)});
         } else if (!x.left.basis) {
-            for (int i = 0; i < m; ++i)  // no basis at all: rows of X, whose stride differs
+            for (int i = 0; i < m; i++)  // no basis at all: copy the rows of X, whose stride differs
                 copy(out + int64_t{i} * n, static_cast<const float*>(X.data) + i * X.ld, n, context.stream);
         }
     }

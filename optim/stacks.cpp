@@ -23,13 +23,13 @@ void stack_role(std::vector<Stack>& stacks, const ParamTable& table, const Optim
         const ParamRow& first = table[rows[begin]];
         const int heads = options.ortho_per_head ? first.heads : 1;
         Stack stack{.role = role, .rows = {}, .m = first.rows / heads, .n = first.cols, .heads = heads};
-        for (; begin < rows.size() && stack.K() < K; ++begin) {
+        for (; begin < rows.size() && stack.K() < K; begin++) {
             const ParamRow& row = table[rows[begin]];
             if (row.rows != first.rows || row.cols != first.cols) break;
             stack.rows.push_back(rows[begin]);
         }
-        // A matrix alone has one matricization up to transposition, but for vec(M): that one is kept where its role's
-        // other stacks have it (their last one may be short), since the size of the update differs.
+        // A single matrix has one matricization up to transposition, except vec(M). It keeps vec(M) if the other stacks
+        // of its role use it (the last stack may be shorter), because the size of the update differs.
         stack.mode = stacked && (stack.K() > 1 || (options.teon_mode == 3 && K > 1)) ? options.teon_mode : 1;
         info.matrices->plan(stack, options);
         stacks.push_back(std::move(stack));
@@ -68,7 +68,7 @@ OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& op
     const MethodInfo& info = info_of(options.method);
     OptimizerPlan plan;
     std::map<Role, std::vector<int>> matrices;
-    for (int i = 0; i < table.count(); ++i) {
+    for (int i = 0; i < table.count(); i++) {
         if (info.matrices && is_hidden_matrix(table[i].role)) {
             matrices[table[i].role].push_back(i);
         } else {
@@ -92,7 +92,7 @@ OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& op
 std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerOptions& options) {
     std::vector<StackGroup> groups;
     std::map<std::tuple<int, int, int, int, int, NsForm>, size_t> index;
-    for (size_t i = 0; i < plan.stacks.size(); ++i) {
+    for (size_t i = 0; i < plan.stacks.size(); i++) {
         const Stack& stack = plan.stacks[i];
         auto key = std::tuple(stack.m, stack.n, stack.K(), stack.mode, stack.heads, stack.form);
         auto [it, fresh] = index.try_emplace(key, groups.size());
@@ -113,7 +113,7 @@ std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerO
 
 int64_t scratch_bytes(const StackGroup& group) {
     const MatrixBatch batch = group.batch(group.chunk);
-    const int64_t unfolded = static_cast<int64_t>(Arena::aligned(batch.size() * size_of(group.method.dtype)));
+    const int64_t unfolded = aligned(batch.size() * size_of(group.method.dtype));
     return unfolded + ortho_scratch_bytes(group.method, batch);
 }
 
@@ -131,8 +131,6 @@ std::vector<ElementRun> element_runs(const ParamTable& table, const OptimizerPla
     }
     return runs;
 }
-
-int64_t StateShape::stride() const { return round_up(int64_t{rows} * cols, 64); }
 
 int64_t state_elements(const ParamTable& table, const Stack& stack, const OptimizerOptions& options) {
     int64_t n = 0;
@@ -170,7 +168,7 @@ double step_factor(const ParamTable& table, const Stack& stack, const OptimizerO
         factor *= options.update_rms * std::sqrt(std::max(m, n));
     else if (options.shape_scale)
         factor *= std::sqrt(m / n);
-    if (options.teon_rms_match) {  // 1 for a matrix alone, but for its vec(M) in mode 3
+    if (options.teon_rms_match) {  // 1 for a single matrix, except for vec(M) in mode 3
         const double rows = stack.mode == 1 ? m / heads : stack.mode == 2 ? m / heads * K : K;
         const double short_side = std::min(rows, m / heads * n * K / rows);
         factor *= std::sqrt(std::min(m, n) / (heads * short_side / K));
@@ -191,7 +189,7 @@ std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const
             return std::tuple(s.role, s.m, s.n, s.K(), s.mode) ==
                    std::tuple(first.role, first.m, first.n, first.K(), first.mode);
         };
-        for (; end < plan.stacks.size() && alike(plan.stacks[end]); ++end) flops += plan.stacks[end].flops;
+        for (; end < plan.stacks.size() && alike(plan.stacks[end]); end++) flops += plan.stacks[end].flops;
         const Unfolding u(first.mode, first.m, first.n, first.K(), 1);
         const std::string heads = first.heads > 1 ? fmt::format("{} x ", first.heads) : "";
         lines.push_back({std::string(name_of(first.role)), fmt::format("{}{} x {}", heads, first.m, first.n),
@@ -204,11 +202,11 @@ std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const
 
     std::vector<size_t> width(lines[0].size());
     for (auto& line : lines)
-        for (size_t c = 0; c < line.size(); ++c) width[c] = std::max(width[c], line[c].size());
+        for (size_t c = 0; c < line.size(); c++) width[c] = std::max(width[c], line[c].size());
     std::string text;
     if (!plan.stacks.empty()) {
         for (auto& line : lines) {
-            for (size_t c = 0; c < line.size(); ++c) {
+            for (size_t c = 0; c < line.size(); c++) {
                 const bool number = c == 2 || c == 3 || c == 6;
                 text += number ? fmt::format("{:>{}}", line[c], width[c]) : fmt::format("{:<{}}", line[c], width[c]);
                 text += c + 1 < line.size() ? "  " : "\n";

@@ -1,17 +1,22 @@
-// What plan_optimizer() (optimizer.h) leaves to be done by whoever carries the plan out: which stacks are
-// orthogonalized in one batch, which rows are updated in one launch, and the constants of each slice's update.
+// The launches that execute an OptimizerPlan: the stacks that are orthogonalized in one batch, the rows that are
+// updated in one launch, and the constants of each slice's update.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
-#include "optim/optimizer.h"
+#include "optim/optimizer_options.h"
 #include "optim/orthogonalize.h"
 #include "optim/unfold.h"
 
 namespace teon {
 
-// Newton-Schulz workspaces stay below this, unless a single stack needs more: groups are worked through in chunks.
+// Throws UsageError on invalid options (mode outside 1..3, K < 1, a role without matrices, a factor <= 0).
+OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& options);
+std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options);  // as text
+
+// Bound of the Newton-Schulz workspace, unless a single stack needs more. Larger groups are processed in chunks.
 inline constexpr int64_t kScratchBound = int64_t{256} << 20;
 
 // Stacks of one shape, K, mode, number of heads and form, whatever their role.
@@ -20,14 +25,14 @@ struct StackGroup {
     Unfolding unfolding;
     OrthoMethod method;
     int heads;
-    int chunk;                                                           // stacks that are orthogonalized together
-    int slices(int count) const { return count * heads * unfolding.K; }  // of so many stacks
+    int chunk;                                                           // stacks per batch
+    int slices(int count) const { return count * heads * unfolding.K; }  // of `count` stacks
     MatrixBatch batch(int count) const { return {count * heads, unfolding.rows(), unfolding.cols(), unfolding.ld}; }
 };
 std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerOptions& options);
 int64_t scratch_bytes(const StackGroup& group);  // of one chunk: the unfoldings and orthogonalize()'s scratch
 
-// Rows that follow each other in the flat buffers and are updated alike.
+// Consecutive rows of the flat buffers with the same update.
 struct ElementRun {
     std::vector<int> rows;
     int64_t offset = 0, size = 0;  // in the flat buffers, gaps between the rows included
@@ -37,16 +42,16 @@ struct ElementRun {
 std::vector<ElementRun> element_runs(const ParamTable& table, const OptimizerPlan& plan,
                                      const OptimizerOptions& options);
 
-// Elements of all state that is kept of a stack, gaps included.
+// Elements of a stack's state, alignment gaps included.
 int64_t state_elements(const ParamTable& table, const Stack& stack, const OptimizerOptions& options);
 
 float lr_scale_of(Role role, const OptimizerOptions& options);
 
 bool has_neuron_norm(const OptimizerOptions& options);
 
-// What O_k is multiplied by beside the learning rate: the role's factor, sqrt(m / n) of the whole matrix and the rms
-// match. The mean ||O_k||_F^2 of K slices of a semi-orthogonal unfolding is (its short side) / K, that of Muon min(m, n):
-// docs/teon.md, "Comparing Muon with Teon". m and n are without padding.
+// The factor of O_k in addition to the learning rate: the role's factor, sqrt(m / n) of the whole matrix and the rms
+// match. The mean ||O_k||_F^2 of K slices of a semi-orthogonal unfolding is (its short side) / K, that of Muon min(m,
+// n) (docs/teon.md, "Comparing Muon with Teon"). m and n exclude padding.
 double step_factor(const ParamTable& table, const Stack& stack, const OptimizerOptions& options);
 
 OrthoMethod method_of(const OptimizerOptions& options, NsForm form);

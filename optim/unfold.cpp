@@ -16,14 +16,9 @@ Unfolding::Unfolding(int mode, int m, int n, int K, int align) : mode(mode), m(m
 }
 
 SliceLayout Unfolding::layout() const {
-    switch (mode) {
-        case 1:
-            return {K, ld, n, size()};
-        case 2:
-            return {K, ld, m * ld, size()};
-        default:
-            return {K, n, ld, size()};
-    }
+    if (mode == 1) return {K, ld, n, size()};
+    if (mode == 2) return {K, ld, m * ld, size()};
+    return {K, n, ld, size()};
 }
 
 }  // namespace teon

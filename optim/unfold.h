@@ -1,16 +1,15 @@
-// How K same-shape matrices M_k (m x n) become one matrix, and where each of them lies in it: the mode-i matricization
-// of the tensor [:, :, k] = M_k (Zhang et al., arXiv 2601.23261, section 2.2), or its transpose.
+// The layout of K matrices M_k (m x n) in one matrix: the mode-i matricization of the tensor [:, :, k] = M_k (Zhang et
+// al., arXiv 2601.23261, section 2.2), or its transpose.
 //
 //   mode 1   [M_1 .. M_K]          m x nK
-//   mode 2   [M_1; ..; M_K]        mK x n, the transpose of [M_1^T .. M_K^T]: polar factors transpose along
+//   mode 2   [M_1; ..; M_K]        mK x n, the transpose of [M_1^T .. M_K^T] (so is the polar factor)
 //   mode 3   rows vec(M_k)         K x mn
 //
-// Newton-Schulz needs a normalized copy of the momentum in its own precision in any case. unfold() (kernels/ops.h)
-// writes that copy where these strides say, so unfolding costs no pass over memory of its own; fold_update() reads it
-// back the same way.
+// Newton-Schulz needs a normalized copy of the momentum in its own precision in any case. unfold() (kernels/teon.h)
+// writes that copy in this layout and fold_update() reads it, so unfolding costs no additional pass over memory.
 #pragma once
 
-#include "kernels/ops.h"
+#include "kernels/teon.h"
 
 namespace teon {
 
@@ -18,8 +17,8 @@ struct Unfolding {
     int mode, m, n, K;
     int64_t ld;  // elements from row to row of the unfolded matrix, >= cols()
 
-    // Rows of the unfolding begin `align` elements apart or a multiple of it. Throws Error unless mode is 1, 2 or 3,
-    // the sizes are positive, and rows and columns fit into int.
+    // ld is a multiple of `align`. Throws Error unless mode is 1, 2 or 3, the sizes are positive, and rows and columns
+    // fit into int.
     Unfolding(int mode, int m, int n, int K, int align);
 
     int rows() const { return mode == 1 ? m : mode == 2 ? m * K : K; }

@@ -5,81 +5,12 @@
 
 #include "files/json.h"
 #include "options/config_file.h"
+#include "options/suggestion.h"
 #include "options/version.h"
 
 namespace teon {
 
 namespace {
-
-// Insertions, deletions, replacements and swaps of neighbours that make one text of the other.
-size_t edit_distance(std::string_view a, std::string_view b) {
-    std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
-    for (size_t i = 0; i <= a.size(); ++i)
-        for (size_t j = 0; j <= b.size(); ++j) {
-            if (i == 0 || j == 0) {
-                d[i][j] = i + j;
-                continue;
-            }
-            d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-        }
-    return d[a.size()][b.size()];
-}
-
-// Names that other programs have for what the programs here call otherwise.
-struct Alias {
-    std::string_view name, flag;  // the alias is for programs that have this flag
-    std::string_view say = "";    // what to do; empty: write the flag
-};
-
-constexpr Alias kAliases[] = {
-    {"--learning-rate", "--lr"},
-    {"--max-lr", "--lr"},
-    {"--wd", "--weight-decay"},
-    {"--max-grad-norm", "--grad-clip"},
-    {"--batch-size", "--batch-tokens", "write --batch-tokens N, tokens per step; --micro-batch N, sequences per pass"},
-    {"--per-device-train-batch-size", "--micro-batch"},
-    {"--gradient-accumulation-steps", "--batch-tokens",
-     "write --batch-tokens N, tokens per step; how many passes that takes follows from --micro-batch"},
-    {"--max-steps", "--steps"},
-    {"--num-iterations", "--steps"},
-    {"--num-train-epochs", "--epochs"},
-    {"--warmup-steps", "--warmup-ratio", "write --warmup-ratio X, a share of the steps"},
-    {"--warmup", "--warmup-ratio"},
-    {"--lr-schedule", "--schedule"},
-    {"--n-layer", "--layers"},
-    {"--num-layers", "--layers"},
-    {"--n-embd", "--channels"},
-    {"--hidden-size", "--channels"},
-    {"--n-head", "--heads"},
-    {"--num-heads", "--heads"},
-    {"--block-size", "--seq-len"},
-    {"--context-length", "--seq-len"},
-    {"--max-seq-len", "--seq-len"},
-    {"--train-data", "--data"},
-    {"--dataset", "--data"},
-    {"--output-dir", "--out"},
-    {"--save-dir", "--out"},
-    {"--save-every", "--checkpoint-every"},
-    {"--save-steps", "--checkpoint-every"},
-    {"--eval-interval", "--eval-every"},
-    {"--log-interval", "--log-every"},
-    {"--pretrained", "--init-from"},
-    {"--load", "--init-from"},
-    {"--bf16", "--dtype", "write --dtype bf16"},
-    {"--fp32", "--dtype", "write --dtype float"},
-    {"--fp16", "--dtype", "there is no fp16; write --dtype bf16"},
-    {"--gradient-checkpointing", "--recompute", "write --recompute block"},
-    {"--gpus", "--ranks", "start one process per GPU with mpirun -np N (docs/distributed.md)"},
-    {"--num-gpus", "--ranks", "start one process per GPU with mpirun -np N (docs/distributed.md)"},
-    {"--device", "--dtype", "the build decides: make BACKEND=cpu or BACKEND=cuda"},
-    {"--wandb", "--log-every", "python3 scripts/follow.py runs/NAME --to wandb copies a run's log there"},
-    {"--tensorboard", "--log-every", "python3 scripts/follow.py runs/NAME --to tensorboard copies a run's log there"},
-    {"--max-new-tokens", "--sample-tokens"},
-    {"--max-tokens", "--sample-tokens"},
-    {"--model-path", "--checkpoint"},
-};
 
 [[noreturn]] void reject_unknown(const OptionTable& table, const std::string& word) {
     const std::string flag = word.substr(0, word.find('='));
@@ -141,7 +72,7 @@ std::string wrapped(const std::string& text, size_t indent, size_t width) {
     return out;
 }
 
-// The table and what every program has.
+// The table and the flags of every program.
 struct Builtin {
     bool help = false, help_all = false, version = false;
     std::string config, completion;
@@ -175,7 +106,7 @@ std::string help_line(const OptionRow& row) {
     return left + gap + wrapped(right, kIndent, kWidth) + "\n";
 }
 
-// `table` with what every program has.
+// `table` includes the flags of every program.
 std::string help_text(const OptionTable& table, const ProgramText& program, bool every_flag) {
     std::string text = fmt::format("{}\n\n./{} --FLAG VALUE ...\n\nExamples:\n", program.description, program.name);
     for (const std::string& example : program.examples) text += "  " + example + "\n";
@@ -225,27 +156,6 @@ complete -F _{0} {0} ./{0}
 }
 
 }  // namespace
-
-std::string suggestion(const OptionTable& table, std::string_view word) {
-    std::string flag(word.substr(0, 64));  // longer ones are like none
-    std::replace(flag.begin(), flag.end(), '_', '-');
-    for (const Alias& alias : kAliases)
-        for (const OptionRow& row : table.rows)
-            if (alias.name == flag && alias.flag == row.flag)
-                return alias.say.empty() ? fmt::format("; write {} {}", row.flag, row.type)
-                                         : fmt::format("; {}", alias.say);
-    const std::string_view letters = std::string_view(flag).substr(std::min(flag.find_first_not_of('-'), flag.size()));
-    if (letters.empty()) return "";
-    // How far a flag is: first whether it begins so, as --he does, then by what would have to be typed otherwise.
-    const auto distance = [&](const OptionRow& row) {
-        const std::string_view name = std::string_view(row.flag).substr(2);
-        return std::pair(!name.starts_with(letters), edit_distance(letters, name));
-    };
-    const auto nearer = [&](const OptionRow& a, const OptionRow& b) { return distance(a) < distance(b); };
-    const OptionRow& nearest = *std::min_element(table.rows.begin(), table.rows.end(), nearer);
-    const auto [differs, edits] = distance(nearest);
-    return differs && edits > letters.size() / 3 ? "" : fmt::format("; did you mean {}?", nearest.flag);
-}
 
 std::optional<FlagsGiven> parse_flags(const OptionTable& table, const ProgramText& program, int argc,
                                       const char* const* argv) {

@@ -1,8 +1,8 @@
-// A program's command line, read by its table of options. --help, --help-all, --version, --config and --completion are here.
+// A program's command line, read by its table of options. --help, --help-all, --version, --config and --completion are
+// here.
 #pragma once
 
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,14 +11,7 @@
 
 namespace teon {
 
-// Where the values of the rows come from; the others have their defaults.
-struct FlagsGiven {
-    std::set<std::string> by_user;  // on the command line or in a TOML file
-    std::set<std::string> by_run;   // taken over from another run's config.json
-    bool count(const std::string& flag) const { return by_user.count(flag) > 0; }
-};
-
-// What --help says of a program beside its flags.
+// A program's part of --help beside its flags.
 struct ProgramText {
     std::string name, description;
     std::vector<std::string> examples;   // each a command, possibly with a remark behind two blanks and a #
@@ -29,10 +22,6 @@ struct ProgramText {
 // flag, the value and the fix. std::nullopt: --help, --help-all, --version or --completion was asked for and printed.
 std::optional<FlagsGiven> parse_flags(const OptionTable& table, const ProgramText& program, int argc,
                                       const char* const* argv);
-
-// What a message about an unknown flag ends with: "; did you mean --layers?" for the flag that is spelled most like the
-// word, "; write --lr X" or another sentence for a name that other programs have, "" for what resembles nothing.
-std::string suggestion(const OptionTable& table, std::string_view word);
 
 // "PROGRAM: error: MESSAGE" and a line end, for standard error: one line, whatever a file's name or a value contains.
 std::string error_line(std::string_view program, std::string_view message);

@@ -6,6 +6,7 @@
 
 #include "files/file.h"
 #include "files/json.h"
+#include "options/suggestion.h"
 
 namespace teon {
 
@@ -212,7 +213,8 @@ const OptionRow& row_of(const OptionTable& table, const std::string& key, const 
     throw UsageError(fmt::format("{}: there is no flag '{}'{}", where, key, suggestion(table, "--" + key)));
 }
 
-// What a row takes in a file, for a message. Sizes may be texts, because 512Ki and 100M are no numbers of TOML's.
+// The type of a row's value in a file, for a message. Sizes may be texts, because 512Ki and 100M are no numbers in
+// TOML.
 std::string wanted_by(const OptionRow& row) {
     if (row.is_list) return "a text, a number or a list";
     if (row.is_switch) return "true or false";

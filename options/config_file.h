@@ -1,11 +1,11 @@
-// What --config names: a TOML file of flags, or the config.json of another run.
+// The file of --config: a TOML file of flags, or the config.json of another run.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "options/command_line.h"
+#include "options/option_table.h"
 
 namespace teon {
 
@@ -18,13 +18,14 @@ struct ConfigEntry {
     ValueKind kind = ValueKind::text;
 };
 
-// The entries of a TOML file (https://toml.io) that holds what flags need: keys with strings, decimal numbers, booleans,
-// arrays and inline tables of these; no sections. Takes time that grows with the length of the text alone. Throws UsageError that begins with `name` and the line.
+// The entries of a TOML file (https://toml.io) that holds what flags need: keys with strings, decimal numbers,
+// booleans, arrays and inline tables of these; no sections. Takes time linear in the length of the text. Throws
+// UsageError that begins with `name` and the line.
 std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& name);
 
-// Sets the rows that are not given yet from the file and notes which; JSON must be the config.json of a run of
-// `program`. A value must be of its flag's kind: "5" is no number. Throws UsageError naming file, line and key, and for
-// an unknown one what suggestion() says.
+// Sets the rows that are not in `given` from the file and adds them to it. JSON must be the config.json of a run of
+// `program`. A value must have its flag's type: "5" is no number. Throws UsageError naming file, line and key, with
+// suggestion() for an unknown one.
 void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& given);
 
 }  // namespace teon

@@ -43,15 +43,4 @@ std::optional<double> parse_duration(std::string_view text) {
     return total;
 }
 
-double as_written(float x) { return std::stod(fmt::format("{}", x)); }
-
-std::vector<std::string> split(const std::string& text) {
-    std::vector<std::string> parts;
-    size_t begin = 0;
-    for (size_t comma; (comma = text.find(',', begin)) != std::string::npos; begin = comma + 1)
-        parts.push_back(text.substr(begin, comma - begin));
-    parts.push_back(text.substr(begin));
-    return parts;
-}
-
 }  // namespace teon

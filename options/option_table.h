@@ -14,6 +14,8 @@
 
 #include "base/check.h"
 #include "base/enum_names.h"
+#include "base/text.h"
+#include "files/json.h"
 
 namespace teon {
 
@@ -23,13 +25,6 @@ std::optional<double> parse_number(std::string_view text);
 // Seconds of 3600, 90s, 45m, 23h50m, 1d12h: whole numbers, units from large to small, each at most once.
 std::optional<double> parse_duration(std::string_view text);
 
-// The shortest decimal number that is this one: 0.9, not 0.8999999761581421.
-double as_written(float x);
-inline double as_written(double x) { return x; }
-
-// The parts between commas.
-std::vector<std::string> split(const std::string& text);
-
 struct OptionRow {
     std::string group, flag, type, help, default_text;
     std::function<void(const std::string&)> set;  // throws UsageError
@@ -37,7 +32,8 @@ struct OptionRow {
     bool is_switch = false;
     bool is_list = false;    // several words may follow the flag; they become one with commas
     bool fixed = true;       // a run that resumes must have the value that it began with
-    bool this_call = false;  // what to do now, not how the run is: never taken over from a run's config.json
+    bool this_call = false;  // of this call, not of the run: never taken over from a run's config.json
+    bool logged = true;      // in a run's config.json
 };
 
 template <typename E>
@@ -47,7 +43,7 @@ class OptionTable {
 public:
     std::vector<OptionRow> rows;
 
-    // Of the rows that follow; fixed is theirs unless set.
+    // The group of the rows that follow, and their default for `fixed`.
     void group(std::string name, bool fixed = true) {
         group_ = std::move(name);
         fixed_ = fixed;
@@ -193,6 +189,13 @@ public:
 private:
     std::string group_;
     bool fixed_ = true;
+};
+
+// The flags that were set; the others have their defaults.
+struct FlagsGiven {
+    std::set<std::string> by_user;  // on the command line or in a TOML file
+    std::set<std::string> by_run;   // taken over from another run's config.json
+    bool count(const std::string& flag) const { return by_user.count(flag) > 0; }
 };
 
 }  // namespace teon

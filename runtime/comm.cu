@@ -27,7 +27,7 @@ namespace teon {
 std::vector<Part> even_parts(int64_t n, int ranks, int64_t align) {
     std::vector<Part> parts;
     int64_t begin = 0;
-    for (int rank = 0; rank < ranks; ++rank) {
+    for (int rank = 0; rank < ranks; rank++) {
         const int64_t even = n / ranks * (rank + 1) + n % ranks * (rank + 1) / ranks;  // n * (rank + 1) may overflow
         const int64_t end = rank + 1 == ranks ? n : even / align * align;
         parts.push_back({begin, end - begin, rank});
@@ -40,7 +40,7 @@ std::vector<Part> even_parts(int64_t n, int ranks, int64_t align) {
 
 namespace {
 
-// Rank 0 speaks first: where all ranks have something to say, its end ends the others before they do.
+// Rank 0 reports first: where all ranks fail, its exit ends the others before they report.
 [[noreturn]] void end_process(const Launch& launch, const std::string& why) noexcept {
     if (launch.rank > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
     char host[256] = {};
@@ -57,7 +57,7 @@ void check_nccl(ncclResult_t status, const std::string& what, ncclComm_t comm = 
                             words.empty() ? " (NCCL_DEBUG=INFO tells more)" : ": " + words));
 }
 
-// Looks after what this rank waits for, in a thread of its own.
+// Ends the process when this rank waits too long, from a thread of its own.
 class Watchdog {
 public:
     // An operation on the communicator's stream, from when its input is there.
@@ -75,17 +75,17 @@ public:
         thread_.join();
     }
 
-    // From here to the next call the host itself waits for the others, in `what`; empty: it does not.
+    // Until the next call the host itself waits for the other ranks, in `what`; empty: it does not.
     void host_waits(std::string what) {
         std::lock_guard lock(mutex_);
         host_waits_ = std::move(what);
         ++turn_;
     }
-    void look_after(ncclComm_t comm) {
+    void watch_errors_of(ncclComm_t comm) {
         std::lock_guard lock(mutex_);
         comm_ = comm;
     }
-    // One whose events are to be recorded, and given to add().
+    // A new operation, whose events the caller records and passes to add().
     Operation operation(std::string name) {
         std::lock_guard lock(mutex_);
         if (spare_.empty()) spare_.emplace_back();
@@ -111,7 +111,7 @@ private:
             detail::check_cuda(cudaSetDevice(device_), "choosing the device");
             // Asking an event breaks a capture that another thread has begun, unless one says that it does not matter.
             cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-            detail::check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "looking on beside captures");
+            detail::check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "allowing queries during captures");
             for (auto last = Clock::now(); !stop_;) {
                 std::this_thread::sleep_for(period);
                 std::lock_guard lock(mutex_);
@@ -122,7 +122,7 @@ private:
                     if (status != ncclInProgress)
                         check_nccl(status, what.empty() ? "exchanging data with other ranks" : what, comm_);
                 }
-                // A process that was stopped itself must not take that for the others' silence.
+                // Time in which this process itself was stopped does not count as waiting.
                 const auto now = Clock::now();
                 const double passed = std::min(Seconds(now - last).count(), 1.0);
                 waited = what.empty() || turn != turn_ ? 0 : waited + passed;
@@ -160,7 +160,15 @@ private:
 };
 
 ncclDataType_t type_of(DType dtype) {
-    return dtype == DType::f32 ? ncclFloat32 : dtype == DType::bf16 ? ncclBfloat16 : ncclFloat16;
+    switch (dtype) {
+        case DType::f32:
+            return ncclFloat32;
+        case DType::bf16:
+            return ncclBfloat16;
+        case DType::f16:
+            return ncclFloat16;
+    }
+    __builtin_unreachable();
 }
 
 }  // namespace
@@ -178,18 +186,18 @@ public:
         watchdog_.host_waits("starting NCCL");
         check_nccl(ncclCommInitRank(&comm_, launch.size, id, launch.rank), "starting NCCL (one GPU for each rank?)");
         watchdog_.host_waits("");
-        watchdog_.look_after(comm_);
+        watchdog_.watch_errors_of(comm_);
     }
 
     ~Nccl() {
         try {
             if (std::uncaught_exceptions() > 0) {
-                watchdog_.look_after(nullptr);
+                watchdog_.watch_errors_of(nullptr);
                 ncclCommAbort(comm_);
                 return;
             }
             barrier();
-            watchdog_.look_after(nullptr);
+            watchdog_.watch_errors_of(nullptr);
             watchdog_.host_waits("closing NCCL");
             check_nccl(ncclCommDestroy(comm_), "closing NCCL");
             leave(launch_);
@@ -311,7 +319,7 @@ void Comm::all_gather(void* out, const void* in, int64_t n_each, DType dtype, co
     std::byte* own = static_cast<std::byte*>(out) + bytes * rank();
     if (own != in) copy_bytes(own, in, bytes, stream);
     std::vector<Part> parts;
-    for (int r = 0; r < size(); ++r) parts.push_back({r * n_each, n_each, r});
+    for (int r = 0; r < size(); r++) parts.push_back({r * n_each, n_each, r});
     broadcast(out, dtype, parts, stream);
 }
 

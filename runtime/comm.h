@@ -1,6 +1,6 @@
 // Communication between ranks, over NCCL. Counts are elements, never bytes.
 //
-// Every operation is queued and runs beside the caller, on the communicator's own stream, in the order in which it was
+// Every operation is queued and runs asynchronously on the communicator's own stream, in the order in which it was
 // queued: all ranks must queue the same operations in the same order. An operation begins once what `stream` holds at
 // the call is done; until a join() its memory must neither be read, written nor freed.
 #pragma once
@@ -30,7 +30,7 @@ constexpr double kCommTimeout = 600;  // seconds
 // The ranks of this run: those that the program was launched as (runtime/launch.h), or this process alone, whose
 // operations leave the data as they are.
 //
-// A rank that is kept waiting by the others for longer than its timeout, or told by NCCL that one is lost, prints what
+// A rank that waits for the others longer than its timeout, or learns from NCCL that one is lost, prints what
 // it waited for and ends its process with status 1; the launcher then ends the others. So does one that cannot go on
 // (fail()). Of several ranks that have something to say, rank 0 is the first, and mostly the only one.
 class Comm {

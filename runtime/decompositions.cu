@@ -49,7 +49,7 @@ void check_convergence(const char* operation, int m, int n, int info) {
 }
 
 // A kept buffer of at least n elements. The stream is done with the old one: each decomposition waits for it.
-float* grown(Buffer<float>& buffer, int64_t n) {
+float* resized(Buffer<float>& buffer, int64_t n) {
     if (buffer.size() < n) buffer = Buffer<float>(n);
     return buffer.data();
 }
@@ -90,9 +90,9 @@ void Decompositions::svd(float* A, int m, int n, float* U, float* S, float* Vt) 
     cusolverDnHandle_t solver = handle("svd");
     bool tall = m > n;
     int rows = std::max(m, n), columns = std::min(m, n);
-    float* turned = tall ? grown(turned_, int64_t{m} * n) : A;
-    float* left = tall ? grown(left_, int64_t{m} * n) : Vt;
-    float* right = tall ? grown(right_, int64_t{n} * n) : U;
+    float* turned = tall ? resized(turned_, int64_t{m} * n) : A;
+    float* left = tall ? resized(left_, int64_t{m} * n) : Vt;
+    float* right = tall ? resized(right_, int64_t{n} * n) : U;
     auto transpose = [&](float* out, const float* in, int in_rows, int in_columns) {
         launch<transpose_kernel>({blocks_for(int64_t{in_rows} * in_columns), kBlock}, stream_, out, in, in_rows,
                                  in_columns);
@@ -101,7 +101,7 @@ void Decompositions::svd(float* A, int m, int n, float* U, float* S, float* Vt) 
 
     int work_size = 0;
     check_solver(cusolverDnSgesvd_bufferSize(solver, rows, columns, &work_size), "svd");
-    float* work = grown(workspace_, work_size);
+    float* work = resized(workspace_, work_size);
     check_solver(cusolverDnSgesvd(solver, 'S', 'S', rows, columns, turned, rows, S, left, rows, right, columns, work,
                                   work_size, nullptr, info_.data()),
                  "svd");
@@ -120,7 +120,7 @@ void Decompositions::eigh(float* A, int n, float* w) {
     check_solver(
         cusolverDnSsyevd_bufferSize(solver, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, A, n, w, &work_size),
         "eigh");
-    float* work = grown(workspace_, work_size);
+    float* work = resized(workspace_, work_size);
     check_solver(cusolverDnSsyevd(solver, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, A, n, w, work, work_size,
                                   info_.data()),
                  "eigh");

@@ -25,7 +25,7 @@ private:
 
     const Stream& stream_;
     cusolverDnHandle_t handle_ = nullptr;
-    Buffer<float> turned_, left_, right_, workspace_;  // grown to the largest seen
+    Buffer<float> turned_, left_, right_, workspace_;  // of the largest size so far
     Buffer<int> info_{1};
 };
 

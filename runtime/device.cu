@@ -9,6 +9,7 @@
 #include "base/out_of_memory.h"
 #include "runtime/cuda_check.h"
 #include "runtime/device.h"
+#include "runtime/vec.h"
 
 namespace teon {
 
@@ -17,7 +18,6 @@ namespace {
 using detail::check_cuda;
 
 cudaStream_t cuda(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
-cudaEvent_t cuda_event(void* handle) { return static_cast<cudaEvent_t>(handle); }
 
 // Dense bf16 tensor-core peaks with fp32 accumulation in TFLOP/s, from NVIDIA's data sheets (which print twice as much,
 // "with sparsity", for most). The first name that occurs in the device's name counts. A slice of a GPU (MIG) is
@@ -86,11 +86,7 @@ DeviceInfo device_info() {
     return info;
 }
 
-#if defined(TEON_CUDA) || defined(__CUDACC__)
-const char* backend_name() { return "cuda"; }
-#else
-const char* backend_name() { return "cpu"; }
-#endif
+const char* backend_name() { return kGpu ? "cuda" : "cpu"; }
 size_t device_bytes_in_use() { return device_bytes.in_use(); }
 size_t device_bytes_peak() { return device_bytes.peak(); }
 
@@ -101,27 +97,23 @@ Stream::Stream(bool urgent) {
     check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities");
     check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? greatest : least),
                "making a stream");
-    handle_ = stream;
-}
-Stream::~Stream() {
-    if (handle_) cudaStreamDestroy(cuda(*this));
+    handle_.reset(stream);
 }
 void Stream::synchronize() const { check_cuda(cudaStreamSynchronize(cuda(*this)), "waiting for the device"); }
 
 Event::Event() {
     cudaEvent_t event = nullptr;
     check_cuda(cudaEventCreate(&event), "making an event");
-    handle_ = event;
-}
-Event::~Event() {
-    if (handle_) cudaEventDestroy(cuda_event(handle_));
+    handle_.reset(event);
 }
 void Event::record(const Stream& stream) {
-    check_cuda(cudaEventRecord(cuda_event(handle_), cuda(stream)), "recording an event");
+    check_cuda(cudaEventRecord(static_cast<cudaEvent_t>(handle_.get()), cuda(stream)), "recording an event");
 }
-void Event::synchronize() const { check_cuda(cudaEventSynchronize(cuda_event(handle_)), "waiting for an event"); }
+void Event::synchronize() const {
+    check_cuda(cudaEventSynchronize(static_cast<cudaEvent_t>(handle_.get())), "waiting for an event");
+}
 bool Event::done() const {
-    cudaError_t status = cudaEventQuery(cuda_event(handle_));
+    cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(handle_.get()));
     if (status == cudaErrorNotReady) {
         (void)cudaGetLastError();
         return false;
@@ -130,11 +122,13 @@ bool Event::done() const {
     return true;
 }
 void Event::make_wait(const Stream& stream) const {
-    check_cuda(cudaStreamWaitEvent(cuda(stream), cuda_event(handle_), 0), "making a stream wait");
+    check_cuda(cudaStreamWaitEvent(cuda(stream), static_cast<cudaEvent_t>(handle_.get()), 0), "making a stream wait");
 }
 double Event::milliseconds(const Event& from, const Event& to) {
     float ms = 0;
-    check_cuda(cudaEventElapsedTime(&ms, cuda_event(from.handle_), cuda_event(to.handle_)), "reading a clock");
+    check_cuda(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(from.handle_.get()),
+                                    static_cast<cudaEvent_t>(to.handle_.get())),
+               "reading a clock");
     return ms;
 }
 
@@ -157,14 +151,15 @@ void* Graph::Capture::end() {
     check_cuda(status, "making a graph ready");
     return ready;
 }
-Graph::~Graph() {
-    if (handle_) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle_));
-}
 void Graph::launch(const Stream& stream) const {
-    check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_), cuda(stream)), "launching a graph");
+    check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_.get()), cuda(stream)), "launching a graph");
 }
 
 namespace detail {
+
+void destroy_stream(void* stream) { cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
+void destroy_event(void* event) { cudaEventDestroy(static_cast<cudaEvent_t>(event)); }
+void destroy_graph(void* graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 
 void* device_allocate(size_t bytes) {
     void* p = nullptr;  // cudaMalloc aligns to 256 bytes

@@ -1,9 +1,10 @@
 // Devices, memory and streams.
-// Owners (Stream, Event, Graph, Buffer, PinnedBuffer, Arena) are move-only; everything else is a view.
+// Owners (Stream, Event, Graph, Buffer, PinnedBuffer) are move-only; everything else is a view.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,29 +31,38 @@ int device_count();  // 0 on a machine without a usable device; 1 on a CPU
 void set_device(int index);
 DeviceInfo device_info();
 const char* backend_name();    // "cuda" or "cpu"
-size_t device_bytes_in_use();  // bytes held by live Buffers and Arenas of this process
+size_t device_bytes_in_use();  // bytes held by live Buffers of this process
 size_t device_bytes_peak();
 
 class Profiler;
 
-// An ordered queue of work. On a (kind) CPU everything is done when the call returns.
+namespace detail {
+
+// Owns an object of the CUDA runtime.
+template <void (*Destroy)(void*)>
+struct Destroyer {
+    void operator()(void* object) const { Destroy(object); }
+};
+template <void (*Destroy)(void*)>
+using Handle = std::unique_ptr<void, Destroyer<Destroy>>;
+void destroy_stream(void* stream);
+void destroy_event(void* event);
+void destroy_graph(void* graph);
+
+}  // namespace detail
+
+// An ordered queue of work. On a CPU everything is done when the call returns.
 class Stream {
 public:
     // Urgent: where there is not room for all, its work runs before that of other streams (communication).
     explicit Stream(bool urgent = false);
-    ~Stream();
-    Stream(Stream&& o) noexcept : handle_(std::exchange(o.handle_, nullptr)) {}
-    Stream& operator=(Stream&& o) noexcept {
-        std::swap(handle_, o.handle_);
-        return *this;
-    }
     void synchronize() const;  // throws Error with the failed kernel's message
-    void* handle() const { return handle_; }
+    void* handle() const { return handle_.get(); }
     Profiler* profiler() const { return profiler_; }  // that notes what is queued here (runtime/profiler.h), or null
     void set_profiler(Profiler* p) { profiler_ = p; }
 
 private:
-    void* handle_ = nullptr;
+    detail::Handle<detail::destroy_stream> handle_;
     Profiler* profiler_ = nullptr;
 };
 
@@ -60,38 +70,26 @@ private:
 class Event {
 public:
     Event();
-    ~Event();
-    Event(Event&& o) noexcept : handle_(std::exchange(o.handle_, nullptr)) {}
-    Event& operator=(Event&& o) noexcept {
-        std::swap(handle_, o.handle_);
-        return *this;
-    }
     void record(const Stream& stream);
     void synchronize() const;
     bool done() const;
     void make_wait(const Stream& stream) const;                      // stream continues after this event
     static double milliseconds(const Event& from, const Event& to);  // both must be done
 private:
-    void* handle_ = nullptr;
+    detail::Handle<detail::destroy_event> handle_;
 };
 
 // What was queued on a stream, and on others that it waited for meanwhile, to be queued again as a whole: the same work
 // on the same memory, at the cost of one call.
 class Graph {
 public:
-    // Calls queue(), whose work is noted and not done. It must neither wait for the device nor allocate (Error), and what
-    // it hands over by address must stay. Other threads may do as they like. Passes on what queue() throws.
+    // Calls queue(), whose work is noted and not done. It must neither wait for the device nor allocate (Error), and
+    // what it hands over by address must stay. Other threads may do as they like. Passes on what queue() throws.
     template <typename Queue>
     Graph(const Stream& stream, Queue&& queue) {
         Capture capture(stream);
         queue();
-        handle_ = capture.end();
-    }
-    ~Graph();
-    Graph(Graph&& o) noexcept : handle_(std::exchange(o.handle_, nullptr)) {}
-    Graph& operator=(Graph&& o) noexcept {
-        std::swap(handle_, o.handle_);
-        return *this;
+        handle_.reset(capture.end());
     }
     void launch(const Stream& stream) const;
 
@@ -105,7 +103,7 @@ private:
     private:
         const Stream* stream_;
     };
-    void* handle_ = nullptr;
+    detail::Handle<detail::destroy_graph> handle_;
 };
 
 namespace detail {
@@ -139,76 +137,40 @@ void zero(T* dst, int64_t n, const Stream& s) {
     fill_bytes(dst, 0, n * sizeof(T), s);
 }
 
-// Device memory for n elements. Fresh memory holds NaN patterns (0xff bytes) on a CPU.
-template <typename T>
-class Buffer {
+// Bytes, rounded up to the alignment of every Buffer, for pieces of one.
+template <typename N>
+constexpr N aligned(N bytes) {
+    return round_up(bytes, N{256});
+}
+
+// Memory for n elements.
+template <typename T, void* (*Allocate)(size_t), void (*Free)(void*, size_t) noexcept>
+class Owned {
 public:
-    Buffer() = default;
-    explicit Buffer(int64_t n) : p_(n ? static_cast<T*>(detail::device_allocate(n * sizeof(T))) : nullptr), n_(n) {}
-    ~Buffer() {
-        if (p_) detail::device_free(p_, n_ * sizeof(T));
+    Owned() = default;
+    explicit Owned(int64_t n) : p_(n ? static_cast<T*>(Allocate(n * sizeof(T))) : nullptr), n_(n) {}
+    ~Owned() {
+        if (p_) Free(p_, n_ * sizeof(T));
     }
-    Buffer(Buffer&& o) noexcept : p_(std::exchange(o.p_, nullptr)), n_(std::exchange(o.n_, 0)) {}
-    Buffer& operator=(Buffer&& o) noexcept {
+    Owned(Owned&& o) noexcept : p_(std::exchange(o.p_, nullptr)), n_(std::exchange(o.n_, 0)) {}
+    Owned& operator=(Owned&& o) noexcept {
         std::swap(p_, o.p_);
         std::swap(n_, o.n_);
         return *this;
     }
     T* data() const { return p_; }
     int64_t size() const { return n_; }
+    T& operator[](int64_t i) const requires(Free == &detail::pinned_free) { return p_[i]; }
 
 private:
     T* p_ = nullptr;
     int64_t n_ = 0;
 };
-
+// Of the device; on a CPU, fresh memory holds NaN patterns (0xff bytes).
+template <typename T>
+using Buffer = Owned<T, detail::device_allocate, detail::device_free>;
 // Host memory that the device can copy from and to without staging.
 template <typename T>
-class PinnedBuffer {
-public:
-    PinnedBuffer() = default;
-    explicit PinnedBuffer(int64_t n)
-        : p_(n ? static_cast<T*>(detail::pinned_allocate(n * sizeof(T))) : nullptr), n_(n) {}
-    ~PinnedBuffer() {
-        if (p_) detail::pinned_free(p_, n_ * sizeof(T));
-    }
-    PinnedBuffer(PinnedBuffer&& o) noexcept : p_(std::exchange(o.p_, nullptr)), n_(std::exchange(o.n_, 0)) {}
-    PinnedBuffer& operator=(PinnedBuffer&& o) noexcept {
-        std::swap(p_, o.p_);
-        std::swap(n_, o.n_);
-        return *this;
-    }
-    T* data() const { return p_; }
-    int64_t size() const { return n_; }
-    T& operator[](int64_t i) const { return p_[i]; }
-
-private:
-    T* p_ = nullptr;
-    int64_t n_ = 0;
-};
-
-// One allocation handed out in order, 256-byte aligned. Views stay valid as long as the arena.
-class Arena {
-public:
-    Arena() = default;
-    explicit Arena(size_t bytes) : memory_(static_cast<int64_t>(bytes)) {}
-    static constexpr size_t aligned(size_t bytes) { return round_up(bytes, 256); }
-    template <typename T>
-    T* take(int64_t n) {
-        size_t bytes = aligned(static_cast<size_t>(n) * sizeof(T));
-        CHECK(used_ + bytes <= capacity(), "arena: {} bytes wanted, {} of {} left", bytes, capacity() - used_,
-              capacity());
-        T* p = reinterpret_cast<T*>(memory_.data() + used_);
-        used_ += bytes;
-        return p;
-    }
-    size_t used() const { return used_; }
-    size_t capacity() const { return static_cast<size_t>(memory_.size()); }
-    void reset() { used_ = 0; }
-
-private:
-    Buffer<std::byte> memory_;
-    size_t used_ = 0;
-};
+using PinnedBuffer = Owned<T, detail::pinned_allocate, detail::pinned_free>;
 
 }  // namespace teon

@@ -38,7 +38,7 @@ std::string random_digits() {  // 32, hexadecimal
     return fmt::format("{:016x}{:016x}", n[0], n[1]);
 }
 
-// Whole or not at all, and whoever is first wins: ranks do this at the same time.
+// Written as a whole or not at all; of several ranks that do so at the same time the first wins.
 void make_secret(const std::string& path) {
     const std::string digits = random_digits();
     std::string temporary = path + ".XXXXXX";
@@ -138,10 +138,10 @@ void wait_for_ranks(const Launch& l, const std::string& payload, double timeout_
         if (Descriptor guest(::accept4(door, nullptr, nullptr, SOCK_CLOEXEC)); guest >= 0)
             send(guest, zero), guests.push_back(std::move(guest));
         std::erase_if(guests, done_with);
-        // Room for the ranks and a few beside them: the one that has been silent for longest goes.
+        // At most the ranks and a few more connections: beyond that the oldest is closed.
         if (std::ssize(guests) > l.size + 64) guests.erase(guests.begin());
     }
-    for (int r = 1; r < l.size; ++r)
+    for (int r = 1; r < l.size; r++)
         if (!known.contains(r)) missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ", r);
     CHECK(missing.empty(), "{} did not arrive within {} s", missing, timeout_s);
 }

@@ -10,8 +10,8 @@ struct Launch {
     std::string by;  // "mpirun", "torchrun", "srun"; empty: alone
     int rank = 0, size = 1, local_rank = 0;
     int local_size = 1;  // ranks on this machine, as far as the launcher says; else size
-    bool mpi = false;    // MPI can tell the ranks of each other
-    std::string run;     // the launcher's name of this run, if it has one: tells runs on one port apart
+    bool mpi = false;    // MPI connects the ranks
+    std::string run;     // the launcher's name of this run, if it has one: distinguishes runs on one port
     std::string host;    // where rank 0 waits for the others; empty: not known from the environment
     int port = 0;
     bool alone() const { return by.empty(); }

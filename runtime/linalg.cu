@@ -15,17 +15,10 @@
 #include "runtime/cuda_check.h"
 #include "runtime/decompositions.h"
 #include "runtime/linalg.h"
-#include "runtime/linalg_check.h"
 #include "runtime/linalg_kernels.h"
-#include "runtime/linalg_library.h"
-#include "runtime/linalg_profile.h"
 #include "runtime/simt.h"
 #include "runtime/symmetric_product.h"
 #include "runtime/tensor_core.h"
-
-#if !defined(TEON_CUDA)
-#include "cpu/matmul.h"
-#endif
 
 namespace teon {
 
@@ -39,17 +32,12 @@ constexpr size_t kWorkspaceBytes = 32 << 20;
 constexpr size_t kBiasScratchBytes = 4 << 20;
 constexpr int kAlgorithms = 8;        // that heuristics propose
 constexpr double kSearchGain = 0.98;  // of the first proposal's time, below which another one is faster; more is noise
-// Symmetric products of 16 bits may be our own kernel's. A CPU only imitates tensor cores, so a kind one never takes the
-// kernel, and an unkind one, so that tests run what a GPU runs, up to a side of kImitatedSide. The library's are split
-// into up to kSymmetricParts block rows where both M and K are at least kSymmetricFrom; 2 save a quarter of the work, 4
-// save three eighths, which on an H200 pays for smaller products and more launches only when they are large (derived, not
-// measured). On a CPU a launch costs less beside the arithmetic.
-constexpr int kSymmetricFrom = kSymmetricSplit, kSymmetricParts = 4, kImitatedSide = 256;
-#if defined(TEON_CUDA) || defined(__CUDACC__) || defined(TEON_UNKIND)
-constexpr bool kOwnSymmetric = true;
-#else
-constexpr bool kOwnSymmetric = false;
-#endif
+// Symmetric products of 16 bits may be our own kernel's. A CPU only imitates tensor cores, so it never takes the
+// kernel, and its test build, which runs what a GPU runs, up to a side of kImitatedSide. The library's are split
+// into up to kSymmetricParts block rows where both M and K are at least kSymmetricSplit; 2 save a quarter of the work,
+// 4 save three eighths, which on an H200 pays for smaller products and more launches only when they are large (derived,
+// not measured). On a CPU a launch costs less than the arithmetic.
+constexpr int kSymmetricParts = 4, kImitatedSide = 256;
 
 cudaStream_t cuda(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
 
@@ -57,7 +45,17 @@ void check_blas(cublasStatus_t status, const char* what) {
     CHECK(status == CUBLAS_STATUS_SUCCESS, "gemm: {}: {}", what, cublasLtGetStatusString(status));
 }
 
-cudaDataType_t cuda_type(DType t) { return t == DType::f32 ? CUDA_R_32F : t == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F; }
+cudaDataType_t cuda_type(DType t) {
+    switch (t) {
+        case DType::f32:
+            return CUDA_R_32F;
+        case DType::bf16:
+            return CUDA_R_16BF;
+        case DType::f16:
+            return CUDA_R_16F;
+    }
+    __builtin_unreachable();
+}
 
 // A library object that is made by create(&handle, ...) and freed by Destroy.
 template <typename Handle, auto Destroy>
@@ -199,17 +197,10 @@ void set_pointers(const Operation& o, const Call& c) {
     if (c.has_aux()) set(o, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c.g.aux.data);
 }
 
-// Calls f with a pointer of the type that x holds.
+// Calls f with x.data as a pointer of its C++ type.
 template <typename F>
 void with_elements(const Mat& x, F f) {
-    switch (x.dtype) {
-        case DType::f32:
-            return f(static_cast<float*>(x.data));
-        case DType::bf16:
-            return f(static_cast<bf16*>(x.data));
-        case DType::f16:
-            return f(static_cast<f16*>(x.data));
-    }
+    visit_dtype(x.dtype, [&]<typename T>(T) { f(static_cast<T*>(x.data)); });
 }
 
 Mat shifted(Mat x, int64_t elements) {
@@ -218,22 +209,6 @@ Mat shifted(Mat x, int64_t elements) {
 }
 
 }  // namespace
-
-LinalgLibrary linalg_library() {
-#if defined(TEON_CUDA)
-    const size_t version = cublasLtGetVersion();  // major * 10000 + minor * 100 + patch
-    return {fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100), true};
-#else
-    return {cpu::matmul_library(), cpu::multiplies_bf16()};
-#endif
-}
-
-DTypeChoice choose_dtype(std::optional<DType> asked) {
-    if (asked) return {*asked, "given"};
-    const LinalgLibrary library = linalg_library();
-    if (library.bf16) return {DType::bf16, library.name + " multiplies bf16 in hardware"};
-    return {DType::f32, library.name + " has no instructions for bf16"};
-}
 
 // ---- products -----------------------------------------------------------------------------------
 
@@ -469,9 +444,9 @@ void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend) {
     }
 }
 
-// Decided once per kind of product: by what a search finds or is told, without one by a rule.
+// Decided once per kind of product: by a search or its known result, without one by a rule.
 bool Linalg::Impl::prefers_own_symmetric(const Gemm& g, const Mat& addend) {
-    if (!kOwnSymmetric || !symmetric_product_supports(g, addend)) return false;
+    if (!kGpuShapes || !symmetric_product_supports(g, addend)) return false;
     const Key key = key_of({g, g.batch_inner, addend});
     auto choice = own_symmetric.find(key);
     if (choice == own_symmetric.end()) {
@@ -504,11 +479,11 @@ bool Linalg::Impl::search_own_symmetric(const Gemm& g, const Mat& addend, const 
     return faster;
 }
 
-// The block rows up to the diagonal, then the mirror image, also of a single one: the two halves of a full product are rounded
-// apart, after which powers of a matrix do not commute and Newton-Schulz in Gram form loses two bits.
+// The block rows up to the diagonal, then the mirror image, also of a single one: the two halves of a full product are
+// rounded apart, after which powers of a matrix do not commute and Newton-Schulz in Gram form loses two bits.
 void Linalg::Impl::multiply_symmetric_by_library(const Gemm& g, const Mat& addend) {
     const int size = std::min(g.M, g.K);
-    const int parts = size < kSymmetricFrom ? 1 : std::min(2 * size / kSymmetricFrom, kSymmetricParts);
+    const int parts = size < kSymmetricSplit ? 1 : std::min(2 * size / kSymmetricSplit, kSymmetricParts);
     int height = round_up(g.M / parts, 128);
     for (int row = 0; row < g.M; row += height) {
         Gemm part = g;
@@ -581,8 +556,13 @@ Linalg::Linalg(Linalg&&) noexcept = default;
 Linalg& Linalg::operator=(Linalg&&) noexcept = default;
 
 void Linalg::gemm(const Gemm& g) {
-    detail::check_gemm(g);
-    const ProfileScope profile = detail::profile_scope(g, impl_->stream);
+    check_gemm(g);
+    const int batch = g.batch_inner * g.batch_outer;
+    const auto name = [&] {
+        return fmt::format("gemm {} x {} x {} {}{}{}", g.M, g.N, g.K, g.trans_a ? 'T' : 'N', g.trans_b ? 'T' : 'N',
+                           batch > 1 ? fmt::format(", {} of them", batch) : "");
+    };
+    const ProfileScope profile(impl_->stream, name, 2.0 * g.M * g.N * g.K * batch);
     run(g);
 }
 

@@ -1,4 +1,4 @@
-// What a machine multiplies with, and the storage type that suits it.
+// The library that multiplies matrices here, and the storage type that suits this machine.
 #pragma once
 
 #include <optional>

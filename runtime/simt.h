@@ -1,6 +1,7 @@
-// The kernel language: all that a kernel file may use besides kernels/ops.h. Kernels keep CUDA's spelling (__global__,
-// threadIdx, __syncthreads, __shfl_xor_sync, atomicAdd, ...). nvcc compiles them for a GPU and g++ for the host, where
-// blocks run over OS threads and the threads of a block are fibers (cpu/simt.h). What has a spelling of its own:
+// The kernel language: all that a kernel file may use besides the headers of kernels/. Kernels keep CUDA's spelling
+// (__global__, threadIdx, __syncthreads, __shfl_xor_sync, atomicAdd, ...). nvcc compiles them for a GPU and g++ for the
+// host, where blocks run over OS threads and the threads of a block are fibers (cpu/simt.h). What has a spelling of its
+// own:
 //
 //     template <typename T>
 //     __global__ void __launch_bounds__(256) scale_kernel(T* out, const T* in, float factor, int64_t n) {
@@ -13,10 +14,10 @@
 //
 // Rules for kernel authors: all warps of a block that have not returned reach the same barriers, each with all of its
 // lanes together: lanes of one warp do not leave a branch or loop that holds a barrier at different times, by returning
-// either (nvcc may copy the barrier, and lanes that wait at different copies never meet); masks are explicit and name no
-// lane that has returned; blocks are multiples of 32 threads; blocks never wait for each other; no float atomics into
-// losses or gradients (their order is not fixed); offsets are int64_t. The CPU's runtime turns most violations into
-// errors; unkind builds also find races for shared memory (cpu/race.h).
+// either (nvcc may copy the barrier, and lanes that wait at different copies never meet); masks are explicit and name
+// no lane that has returned; blocks are multiples of 32 threads; blocks never wait for each other; no float atomics
+// into losses or gradients (their order is not fixed); offsets are int64_t. The CPU's runtime turns most violations
+// into errors; the test build also finds races for shared memory (cpu/race.h).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -97,9 +98,10 @@ std::string kernel_name() {
     extern __shared__ __align__(1024) unsigned char teon_dynamic_shared[]; \
     T* const name = reinterpret_cast<T*>(teon_dynamic_shared)
 
-// Waits until all work ahead of this kernel on its stream has ended and is visible, and lets the kernel behind it start,
-// which then waits likewise ("programmatic dependent launch", sm_90 and later): starting is hidden behind the end of the
-// kernel ahead. A kernel that touches memory before this races; scripts/check_seam.sh sees that each begins with it.
+// Waits until all work ahead of this kernel on its stream has ended and is visible, and lets the kernel behind it
+// start, which then waits likewise ("programmatic dependent launch", sm_90 and later): starting is hidden behind the
+// end of the kernel ahead. A kernel that touches memory before this races; scripts/check_layers.py sees that each
+// begins with it.
 __device__ __forceinline__ void wait_for_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
     cudaGridDependencySynchronize();
@@ -235,7 +237,7 @@ size_t most_dynamic_shared() {
 
 // Runs Kernel(args...), converted to its parameter types, by every thread of c.grid x c.block, after the work that is
 // already on the stream. An empty grid does nothing. Throws Error for a launch that is refused; what fails later is
-// reported at synchronize(). A (kind) CPU is done when this returns, and rethrows what the first failing block threw.
+// reported at synchronize(). A CPU is done when this returns, and rethrows what the first failing block threw.
 template <auto Kernel, typename... Args>
 void launch(const LaunchConfig& c, const Stream& stream, Args&&... args) {
     const ProfileScope profile(stream, detail::kernel_name<Kernel>);

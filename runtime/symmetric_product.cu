@@ -25,8 +25,8 @@ struct SymmetricBatch {
     float alpha, beta;
 };
 
-// The result on its way from fragments to rows. Chunks (8 elements) move so that neither eight rows at once, as fragments
-// are written, nor those that mirrored() reads lie in the same banks.
+// The result on its way from fragments to rows. Chunks (8 elements) move so that neither eight rows at once, as
+// fragments are written, nor those that mirrored() reads lie in the same banks.
 template <typename T>
 struct ResultTile {
     static constexpr int kChunks = kSide / 8;
@@ -36,8 +36,8 @@ struct ResultTile {
     }
     __device__ __forceinline__ T& at(int row, int column) const { return chunk(row, column / 8)[column % 8]; }
 
-    // Elements [32 i + 8 (l % 4), + 8) of column 8 c + l / 4, for lane l. The rows of ldmatrix's four matrices are dealt
-    // so that each lane receives what is contiguous in the transposed tile.
+    // Elements [32 i + 8 (l % 4), + 8) of column 8 c + l / 4, for lane l. The rows of ldmatrix's four matrices are
+    // dealt so that each lane receives what is contiguous in the transposed tile.
     __device__ __forceinline__ Vec<uint32_t, 4> mirrored(int i, int c) const {
         const int lane = lane_of_thread(), matrix = lane / 8, row = lane % 8;
         uint32_t r[4];
@@ -183,7 +183,7 @@ bool symmetric_product_supports(const Gemm& g, const Mat& addend) {
                (g.batch_inner == 1 || x.stride_inner % 8 == 0);
     };
     const bool one_transposed = g.trans_a != g.trans_b, whole_chunks = g.M % 8 == 0 && (g.trans_a || g.K % 8 == 0);
-    return g.symmetric && g.A.dtype != DType::f32 && g.C.dtype == g.A.dtype && one_transposed && whole_chunks &&
+    return g.symmetric && size_of(g.A.dtype) == 2 && g.C.dtype == g.A.dtype && one_transposed && whole_chunks &&
            g.batch_outer == 1 && g.batch_inner <= 65535 && in_chunks(g.A) && in_chunks(g.B) && in_chunks(g.C) &&
            (g.beta == 0.0f || in_chunks(addend));
 }
@@ -197,11 +197,9 @@ bool symmetric_product_pays(int side, int batch, int multiprocessors) {
 void symmetric_product(const Gemm& g, const Mat& addend, const Stream& stream) {
     CHECK(symmetric_product_supports(g, addend), "symmetric product: {} x {} x {} (M x N x K), {} to {}", g.M, g.N, g.K,
           name_of(g.A.dtype), name_of(g.C.dtype));
-    if (g.A.dtype == DType::bf16) {
-        launch_product<bf16>(g, addend, stream);
-    } else {
-        launch_product<f16>(g, addend, stream);
-    }
+    visit_dtype(g.A.dtype, [&]<typename T>(T) {
+        if constexpr (sizeof(T) == 2) launch_product<T>(g, addend, stream);
+    });
 }
 
 }  // namespace teon

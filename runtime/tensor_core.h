@@ -8,9 +8,9 @@
 //     So a read before the wait, a wait for too few groups, a missing barrier between the wait and another thread's
 //     read, and a copy onto data that are still being read all change the result, in some order of threads.
 //
-// Fragments. Lane l of a warp has g = l / 4 and c = 2 (l % 4). An 8 x 8 matrix of bf16 or f16 is spread so that lane l holds
-// its elements (g, c) and (g, c + 1), the first in the lower half of a 32-bit register. Of the operands of mma, lane l
-// holds
+// Fragments. Lane l of a warp has g = l / 4 and c = 2 (l % 4). An 8 x 8 matrix of bf16 or f16 is spread so that lane l
+// holds its elements (g, c) and (g, c + 1), the first in the lower half of a 32-bit register. Of the operands of mma,
+// lane l holds
 //
 //   A (16 x 16)  a[0]: (g, c)  a[1]: (g + 8, c)  a[2]: (g, c + 8)  a[3]: (g + 8, c + 8), and the column to the right
 //   B (16 x 8)   b0: rows c, c + 1 of column g; b1: rows c + 8, c + 9
@@ -29,11 +29,7 @@
 namespace teon {
 
 // Whether these functions are instructions of the machine; the host only imitates them, for tests.
-#if defined(TEON_CUDA) || defined(__CUDACC__)
-inline constexpr bool kTensorCores = true;
-#else
-inline constexpr bool kTensorCores = false;
-#endif
+inline constexpr bool kTensorCores = kGpu;
 
 // Where something lies in shared memory, for address arithmetic in bytes: 32 bits on a GPU.
 struct SharedAddress {
@@ -182,8 +178,8 @@ void ldmatrix(uint32_t (&r)[4], SharedAddress row, const Site& site) {
     warp_collective(
         0xffffffffu, lane,
         [](unsigned, Deposits<LdmatrixLane> lanes) {
-            for (int matrix = 0; matrix < 4; ++matrix) {
-                for (int l = 0; l < 32; ++l) {
+            for (int matrix = 0; matrix < 4; matrix++) {
+                for (int l = 0; l < 32; l++) {
                     const int g = l / 4, c = 2 * (l % 4);
                     auto element = [&](int i, int j) { return uint32_t{lanes[8 * matrix + i].row[j].bits}; };
                     lanes[l].r[matrix] =
@@ -229,7 +225,7 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
             };
             auto low = [&](uint32_t x) { return element(x); };
             auto high = [&](uint32_t x) { return element(x >> 16); };
-            for (int l = 0; l < 32; ++l) {
+            for (int l = 0; l < 32; l++) {
                 const int g = l / 4, c = 2 * (l % 4);
                 const simt::MmaLane& lane = lanes[l];
                 for (int half : {0, 1}) {
@@ -243,14 +239,14 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
                     D[g + 8 * half][c + 1] = lane.d[2 * half + 1];
                 }
             }
-            for (int i = 0; i < 16; ++i) {
-                for (int k = 0; k < 16; ++k) {
-                    for (int j = 0; j < 8; ++j) D[i][j] += A[i][k] * B[k][j];
+            for (int i = 0; i < 16; i++) {
+                for (int k = 0; k < 16; k++) {
+                    for (int j = 0; j < 8; j++) D[i][j] += A[i][k] * B[k][j];
                 }
             }
-            for (int l = 0; l < 32; ++l) {
+            for (int l = 0; l < 32; l++) {
                 const int g = l / 4, c = 2 * (l % 4);
-                for (int i = 0; i < 4; ++i) lanes[l].d[i] = D[g + i / 2 * 8][c + i % 2];
+                for (int i = 0; i < 4; i++) lanes[l].d[i] = D[g + i / 2 * 8][c + i % 2];
             }
         },
         site);
@@ -280,8 +276,8 @@ void cp_async_wait() {
 //   ldmatrix_x4(r, row)             r[i] = this lane's part of matrix i, whose row j begins at lane 8 i + j's `row`, in
 //                                   shared memory, 16-byte aligned
 //   ldmatrix_x4_trans(r, row)       the same of the transposed matrices
-//   mma_m16n8k16<T>(d, a, b0, b1)   D += A B, operands of T, bf16 or f16, float sums; the order of the 16 products is the
-//                                   machine's
+//   mma_m16n8k16<T>(d, a, b0, b1)   D += A B, operands of T, bf16 or f16, float sums; the order of the 16 products
+//                                   is the machine's
 //   cp_async<BYTES>(shared, global, exists)
 //                                   starts to copy 4, 8 or 16 bytes, aligned to their size; zeros if not `exists`, when
 //                                   nothing is read

@@ -1,5 +1,5 @@
-// Tiles of rows of 16-bit elements in shared memory, copied by cp_async, and their products on tensor cores. For kernels
-// of one-dimensional blocks of whole warps.
+// Tiles of rows of 16-bit elements in shared memory, copied by cp_async, and their products on tensor cores. For
+// kernels of one-dimensional blocks of whole warps.
 #pragma once
 
 #include "runtime/tensor_core.h"
@@ -9,8 +9,8 @@ namespace teon {
 __device__ __forceinline__ int lane_of_thread() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ __forceinline__ int warp_of_thread() { return static_cast<int>(threadIdx.x) / 32; }
 
-// x, of which the compiler does not know that it stays the same: what depends on it is computed where it is used, not ahead
-// of loops.
+// x, of which the compiler does not know that it stays the same: what depends on it is computed where it is used, not
+// ahead of loops.
 __device__ __forceinline__ int fresh(int x) {
 #if defined(__CUDACC__)
     asm volatile("" : "+r"(x));
@@ -70,7 +70,8 @@ struct TensorTile {
         const int lane = this_lane();
         ldmatrix_x4(a, address(row, lane % 16, k, lane / 16));
     }
-    // The same transposed: the operand's columns are rows [row, row + 16) of the tile, its rows columns [16 m, 16 m + 16).
+    // The same transposed: the operand's columns are rows [row, row + 16) of the tile, its rows columns [16 m, 16 m +
+    // 16).
     __device__ __forceinline__ void load_a_of_columns(uint32_t (&a)[4], int row, int m) const {
         const int lane = this_lane();
         ldmatrix_x4_trans(a, address(row, lane % 8 + lane / 16 * 8, m, lane / 8 % 2));

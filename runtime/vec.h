@@ -9,18 +9,21 @@
 
 namespace teon {
 
-// The widest access of one thread: 16 bytes on a GPU, a 64-byte vector register's worth on a CPU. TEON_CUDA is defined
-// for every file of a CUDA build, also those that g++ compiles, so that all agree. Rows of up to kRowAlone elements
-// that have to be reduced are one thread's work each, longer ones are shared by a warp or block: on a CPU a warp-wide
-// reduction costs as much as reading a short row; on a GPU neighbouring threads have to share rows for their loads to
-// coalesce.
-#if defined(TEON_CUDA) || defined(__CUDACC__) || defined(TEON_UNKIND)
-inline constexpr int kVecBytes = 16;
-inline constexpr int kRowAlone = 0;
+// Whether this is a GPU's build, and whether kernels divide their work as a GPU wants it: so does the CPU's test build.
+// TEON_CUDA is defined for every file of a CUDA build, also those that g++ compiles, so that all agree.
+#if defined(TEON_CUDA) || defined(__CUDACC__)
+inline constexpr bool kGpu = true;
 #else
-inline constexpr int kVecBytes = 64;
-inline constexpr int kRowAlone = 2048;
+inline constexpr bool kGpu = false;
 #endif
+#if defined(TEON_UNKIND)
+inline constexpr bool kGpuShapes = true;
+#else
+inline constexpr bool kGpuShapes = kGpu;
+#endif
+
+// The widest access of one thread: 16 bytes on a GPU, a 64-byte vector register's worth on a CPU.
+inline constexpr int kVecBytes = kGpuShapes ? 16 : 64;
 template <typename T>
 inline constexpr int kVecWidth = kVecBytes / static_cast<int>(sizeof(T));
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The PyTorch twin of train_gpt2's step, for comparison:  python3 scripts/bench_torch.py --device cpu
+"""Measures train_gpt2's step in PyTorch, for comparison:  python3 scripts/bench_torch.py --device cpu
 
-GPT-2 with tied head, AdamW (decoupled decay, matrices only), global-norm clipping, random tokens. On a GPU bf16
-autocast, fused AdamW with float32 state, torch.compile; on a CPU float32 and eager unless --dtype bf16 and --compile
-say else. Prints one JSON object.
+GPT-2 with tied head, AdamW (decoupled decay, matrices only), global-norm clipping, random tokens. On a GPU: bf16
+autocast, fused AdamW with float32 state, torch.compile. On a CPU: float32 and eager, unless --dtype bf16 and --compile
+are given. Prints one JSON object.
 
-With --attention (on a GPU): causal scaled_dot_product_attention alone, bf16, forward and backward, by every backend
-that PyTorch has here, in turn; one JSON object per shape, backend and pass, at the shapes of bench/bench_gpu.cu.
+--attention (on a GPU) measures causal scaled_dot_product_attention alone, bf16, forward and backward, with every
+backend of this PyTorch; one JSON object per shape, backend and pass, at the shapes of bench/bench_gpu.cu.
 """
 
 import argparse
@@ -58,8 +58,8 @@ class GPT2(nn.Module):
 
 
 def attention():
-    """16384 tokens of 1024 channels. One measurement is the mean of 5 runs; the backends take turns, 7 times;
-    medians."""
+    """16384 tokens of 1024 channels. One measurement is the mean of 5 runs; prints the median of 7 measurements, with
+    the backends in turn."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -92,12 +92,11 @@ def attention():
                                 measured = timed(run)
                                 if turn > 0:  # the first turn warms up
                                     ms.setdefault((name, which), []).append(measured)
-                    except RuntimeError:  # PyTorch's way of saying that this backend does not exist here
+                    except RuntimeError:  # this backend does not exist here
                         continue
             for (name, which), values in ms.items():
                 print(json.dumps({"kind": "attention", "method": f"PyTorch {name}", "pass": which, "B": shape[0],
-                                  "T": T,
-                                  "NH": shape[1], "HS": HS, "ms": statistics.median(values)}), flush=True)
+                                  "T": T, "NH": shape[1], "HS": HS, "ms": statistics.median(values)}), flush=True)
 
 
 def main():
@@ -106,7 +105,7 @@ def main():
     for flag, default in (("layers", 12), ("channels", 768), ("heads", 12), ("seq-len", 1024), ("batch", 16),
                           ("vocab-size", 50304), ("micro-steps", 1), ("steps", 40)):
         parser.add_argument(f"--{flag}", type=int, default=default, help=f"(default {default})")
-    parser.add_argument("--dtype", choices=("float", "bf16"), help="bf16: by autocast (default: float on a CPU)")
+    parser.add_argument("--dtype", choices=("float", "bf16"), help="bf16 uses autocast (default: float on a CPU)")
     parser.add_argument("--compile", action="store_true", help="on a CPU: torch.compile")
     parser.add_argument("--attention", action="store_true", help="measure attention alone instead of a model")
     args = parser.parse_args()

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Compares training runs:
 
-    python3 scripts/compare.py runs/demo-*        runs, and folders that hold runs
+    python3 scripts/compare.py runs/demo-*        runs, and folders that contain runs
 
-Runs of one experiment that differ only in their seed are one row. Prints a table, writes it as compare.md and, where
-matplotlib is installed, loss.png (validation loss against steps, tokens and time) and alignment.png (what
---diagnose-every measured) into --out. Each row is compared with the first: by pairs where both have seeds in common, by
-Welch's t test else. Where tokenizers differ, bits per byte are compared instead of nats per token. A run that is
-unfinished, damaged, not finite, validated on other data or there twice is named and left out. Exit status: 0; 1 where
-that was for another reason than being unfinished or there twice, or where nothing is left; 2 usage.
+Prints a table and writes it to --out as compare.md, and, if matplotlib is installed, loss.png (validation loss against
+steps, tokens and time) and alignment.png (the measurements of --diagnose-every). Runs that differ only in their seed
+share a row. Each row is compared with the first one: by pairs if seeds coincide, otherwise by Welch's t test. If
+tokenizers differ, bits per byte are compared instead of nats per token. A run that is unfinished, damaged, not finite,
+a duplicate, or validated on other data is named and left out. Exit status: 0; 1 if a run was left out for another
+reason than being unfinished or a duplicate, or if no run is left; 2 usage.
 """
 
 import argparse
@@ -29,20 +29,20 @@ if __name__ == "__main__":
 import significance
 from run_folder import BadRun, Unfinished, exit_code, find_runs, is_done, open_run, printable
 
-# Options that do not make a run another experiment: places, what is written when, and what changes last digits only.
+# Options that do not define the experiment: paths, when something is written, and what changes only the last digits.
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync",
            "checkpoint-minutes", "save-dtype", "keep-last", "keep-every", "on-save-error", "resume", "time-limit",
            "max-skipped", "warn-spikes", "diagnose-every", "profile-steps", "check-ranks", "rank-logs", "comm-timeout",
            "recompute", "autotune", "algorithms", "graphs", "gelu-fusion", "attention", "micro-batch",
-           "steps", "tokens", "epochs"}  # the last three: what they come to is compared
-# Runs in which these are equal, and the seed, begin with the same weights and see the same batches: pairs.
+           "steps", "tokens", "epochs"}  # the resulting number of steps is compared
+# If these and the seed are equal, two runs begin with the same weights and see the same batches: they are a pair.
 START = {"program", "model", "layers", "channels", "heads", "kv_heads", "kv-heads", "head_size", "ffn", "mlp",
          "vocab_size", "vocab-size", "context", "tied_head", "init_from", "init-from", "data", "seq-len",
          "batch-tokens", "shuffle", "document-mask"}
 
 
 class Duplicate(BadRun):
-    """A run of an experiment and a seed that is there already."""
+    """A second run of the same experiment and seed."""
 
 
 @dataclasses.dataclass
@@ -50,7 +50,7 @@ class Run:
     folder: str
     config: dict
     steps: list      # of kind "step"
-    evals: list      # "loss" of each: what is compared, nats per token or bits per byte
+    evals: list      # each with "loss", in nats per token or bits per byte
     diagnoses: list
     remarks: list = dataclasses.field(default_factory=list)
 
@@ -65,8 +65,8 @@ class Run:
 
     @functools.cached_property
     def facts(self):
-        """All that identifies the experiment but the seed, {name: value}: config.json's "experiment"; of runs of older
-        builds what their config.json has of it."""
+        """{name: value} of everything that identifies the experiment except the seed: "experiment" in config.json, or
+        as much of it as the config.json of an older version has."""
         config = self.config
         if recorded := config.get("experiment"):
             facts = {k: v for k, v in recorded.items() if k not in ("options", "model", "data")}
@@ -91,7 +91,7 @@ class Run:
 
     @property
     def tokenizer(self):
-        """(SHA-256 of its tokens, vocabulary), as far as known."""
+        """(SHA-256 of its tokens, vocabulary); None if unknown."""
         return self.config["data"].get("tokenizer"), (self.config.get("model") or {}).get("vocab_size")
 
     def has_other_tokenizer(self, other):
@@ -99,12 +99,12 @@ class Run:
                 and any(a and b and a != b for a, b in zip(self.tokenizer, other.tokenizer)))
 
     def data_text(self):
-        """The training data in a label: --data without the folders above."""
+        """The training data for a label: --data without parent folders."""
         items = str(self.config["options"].get("data", "")).split(",")
         return ",".join(os.path.basename(item.replace("/:", ":").rstrip("/")) for item in items)
 
     def seconds_at(self):
-        """Seconds of training after each step, evaluation not counted."""
+        """Seconds of training until each step, without evaluations."""
         total, at = 0.0, {}
         for m in self.steps:
             total += m["ms"] / 1000
@@ -121,14 +121,14 @@ def perplexity(loss):
 
 
 def read_run(folder):
-    """The finished run in this folder; else BadRun, or Unfinished."""
+    """The finished run in this folder. Raises Unfinished or BadRun."""
     config, metrics = open_run(folder)
     total = config["run"]["steps"]
     steps, evals = metrics.of_kind("step"), metrics.of_kind("eval")
     if metrics.cut_off or not is_done(config, metrics):
         raise Unfinished(f"{folder}: unfinished: {len(steps)} of {total} steps")
     if [m["step"] for m in steps] != list(range(1, total + 1)):
-        raise BadRun(f"{metrics.path}: {len(steps)} lines of steps, which are not the steps 1 to {total}")
+        raise BadRun(f"{metrics.path}: its {len(steps)} steps are not the steps 1 to {total}")
     bad = next((m["step"] for m in steps + evals if not finite(m.get("loss", m.get("val_loss")))), None)
     if bad is not None:
         raise BadRun(f"{folder}: the loss of step {bad} is not finite")
@@ -150,7 +150,7 @@ def read_run(folder):
 
 
 def check_comparable(run, first):
-    """Throws BadRun where the validation losses of two runs are of different things."""
+    """Raises BadRun if the validation losses of two runs are not comparable."""
     if run.has_other_tokenizer(first):
         for r in (run, first):
             if not all(finite(m.get("val_bits_per_byte")) for m in r.evals):
@@ -163,8 +163,8 @@ def check_comparable(run, first):
 
 
 def read_runs(patterns):
-    """All good runs in the order given, and a BadRun for each other. Where tokenizers differ, the runs' losses are in
-    bits per byte."""
+    """All good runs in the given order, and a BadRun for each other one. If tokenizers differ, losses are in bits per
+    byte."""
     runs, faults = [], []
     for pattern in patterns:
         folders = find_runs(pattern)
@@ -207,7 +207,7 @@ class Group:
 
 
 def setting(flag, value):
-    """`flag=value`, as short as it can be: flags that are off or empty go without saying."""
+    """`flag=value` in short form; "" for flags that are off or empty."""
     if value is False or value is None or value == {} or value == []:
         return ""
     return flag if value is True else f"{flag}={text_of(value)}"
@@ -227,7 +227,7 @@ RELEVANT = {"adamw": lambda flag: not flag.startswith(("teon-", "ns-", "ortho", 
 
 
 def group_runs(runs):
-    """Runs by experiment; the label says the optimizer and whatever else differs between groups of that optimizer."""
+    """Runs by experiment. A label has the optimizer and everything that differs between groups of this optimizer."""
     groups = []
     for run in runs:
         group = next((g for g in groups if g.runs[0].experiment == run.experiment), None)
@@ -239,7 +239,7 @@ def group_runs(runs):
         group.label = label_of(group.runs[0], rivals)
     for number, group in enumerate(groups):
         if any(g.label == group.label for g in groups[:number]):
-            group.label += f" #{number + 1}"  # they differ in what only one of them has recorded
+            group.label += f" #{number + 1}"  # they differ in a setting that only one of them has recorded
     return groups
 
 
@@ -248,7 +248,7 @@ def label_of(run, rivals):
     differs = {k for r in rivals for k in mine if r.facts.get(k) != mine[k]
                and (k in START | {"steps", "dtype"} or r.optimizer == run.optimizer and relevant(k))}
     if "vocab_size" in differs:
-        differs -= {"tokenizer", "val-data", "eval_windows", "vocab-size"}  # it says enough of the tokenizer
+        differs -= {"tokenizer", "val-data", "eval_windows", "vocab-size"}  # vocab_size identifies the tokenizer
     settings = [setting(k, mine[k]) for k in mine if k in differs and k not in ("optimizer", "data")]
     if "data" in differs:
         text = run.data_text()
@@ -281,8 +281,8 @@ def spread(values):
 
 
 def reach(run, target):
-    """(step, tokens, seconds) at which the validation loss first is at most target, linearly between evaluations; or
-    None."""
+    """(step, tokens, seconds) at which the validation loss first reaches the target, by linear interpolation between
+    evaluations; or None."""
     seconds = run.seconds_at()
     before = None
     for m in run.evals:
@@ -354,7 +354,7 @@ def table(groups, target, bits=False):
 
 
 def notes(groups, target, bits):
-    """What the table's columns are, and what is to be known of its runs."""
+    """Lines that explain the table's columns and the remarks on its runs."""
     unit = "bits per byte, as tokenizers differ" if bits else "nats per token"
     lines = [f"Validation loss in {unit}, mean ± standard deviation over seeds; target: validation loss {target:.4f}."]
     found = [c for c in comparisons(groups)[1:] if not math.isnan(c.p)]
@@ -371,8 +371,8 @@ def notes(groups, target, bits):
 
 
 def as_text(header, rows, most=128):
-    """The table in lines of at most `most` columns where the columns allow it: those that do not fit follow below, with
-    the first column again."""
+    """The table in lines of at most `most` characters if possible. Columns that do not fit follow below, with the first
+    column repeated."""
     widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
     parts = [[0]]
     for i in range(1, len(header)):
@@ -392,14 +392,14 @@ def as_markdown(header, rows):
 # ---- pictures --------------------------------------------------------------------------------------------------------
 
 
-# An optimizer's colour, the same in all pictures, and the colours of what has none of its own there.
+# The colour of an optimizer in all figures, and the colours of everything else.
 COLORS = {"adamw": "#7f7f7f", "muon": "#1f77b4", "teon": "#d62728"}
 OTHER_COLORS = ("#ff7f0e", "#2ca02c", "#9467bd", "#17becf", "#8c564b", "#e377c2", "#bcbd22", "#393b79", "#637939",
                 "#e7ba52", "#843c39", "#e7969c", "#6b6ecf", "#a55194", "#8ca252", "#000000")
 
 
 def colors_of(names, known):
-    """{name: colour}: known ones have theirs, which no other gets."""
+    """{name: colour}. Known names have their own colour, which no other name gets."""
     free = [c for c in OTHER_COLORS if c not in known.values()]
     others = [name for name in names if name not in known]
     return {name: known.get(name) or free[others.index(name) % len(free)] for name in names}
@@ -416,8 +416,8 @@ def colors_of_groups(groups):
 
 
 def styles(colors):
-    """How to draw curves in these colours, the first below the others: where they coincide, thick solid lines show
-    beneath thin broken ones."""
+    """Line styles for curves in these colours. The first is drawn below the others; if curves coincide, thick solid
+    lines are visible beneath thin broken ones."""
     dashes = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
     markers = "osD^vP*X"
     widths = [1.2 + 3 * (len(colors) - 1 - i) / max(1, len(colors) - 1) for i in range(len(colors))]
@@ -427,12 +427,12 @@ def styles(colors):
 
 
 def marked(count, most=12):
-    """Which of a curve's points have markers: at most about `most`, the last one always."""
+    """The points of a curve that get markers: at most about `most`, including the last one."""
     return sorted({*range(0, count, math.ceil(count / most) or 1), count - 1} - {-1})
 
 
 def mark_cut_off(axis):
-    """A triangle at the upper edge for each point that lies above it."""
+    """Draws a triangle at the upper edge for each point above it."""
     top = axis.get_ylim()[1]
     for line in list(axis.lines):
         above = [x for x, y in zip(line.get_xdata(), line.get_ydata()) if y > top]
@@ -482,7 +482,7 @@ def plot_losses(groups, path, plt, unit):
         prepare_axis(axis, f"against {name}", name, f"validation loss, {unit}")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=9,
                   ncols=2 if max(len(g.label) for g in groups) > 40 else 4, handlelength=5,
-                  title="a curve per seed; the last value's mean over seeds; triangles: points above the picture")
+                  title="one curve per seed; mean of the last values over seeds; triangles: points above the figure")
     save_figure(figure, f"Validation loss of {title_of(groups)}", path, plt)
 
 
@@ -491,7 +491,7 @@ def plot_alignment(groups, path, plt):
     if not groups:
         return False
     measures = (("left", "left singular vectors", "|<u, u'>|"), ("right", "right singular vectors", "|<v, v'>|"),
-                ("norm_ratio", "what stacking can gain", "nuclear norms: slices / unfolding"))
+                ("norm_ratio", "possible gain of stacking", "nuclear norms: slices / unfolding"))
     figure, axes = plt.subplots(len(groups), 3, figsize=(15, 3.6 * len(groups)), squeeze=False)
     for row, g in zip(axes, groups):
         roles = list(dict.fromkeys(d["role"] for r in g.runs for d in r.diagnoses))
@@ -512,7 +512,7 @@ def plot_alignment(groups, path, plt):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of runs, or a glob of them")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of several runs, or a glob")
     parser.add_argument("--target", type=float, help="validation loss to reach (default: the first row's final one)")
     parser.add_argument("--out", default="compare", help="folder for compare.md and the plots (default compare)")
     args = parser.parse_args()

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What `make demo` runs: trains a small model with AdamW, Muon and Teon on the corpus of scripts/make_corpus.py and compares what
-# they learned.
+# Runs `make demo`: trains a small model with AdamW, Muon and Teon on the corpus of scripts/make_corpus.py and compares
+# the results.
 #
 #   MODEL=llama scripts/demo.sh      the small LLaMA instead of the small GPT-2
 #   DEMO_STEPS=30 scripts/demo.sh    shorter runs; they must end below a unigram model instead of a bigram model
@@ -12,7 +12,7 @@ python=python3
 model=${MODEL:-gpt2}
 [ -e "train_$model.cu" ] || {
     models=$(ls train_*.cu | sed 's/train_//; s/\.cu//' | paste -sd ' ')
-    echo "demo: error: MODEL=$model: there is no such model; there are $models" >&2
+    echo "demo: error: MODEL=$model: no such model; the models are $models" >&2
     exit 2
 }
 
@@ -25,7 +25,7 @@ baseline=bigram
 folder=runs/demo-$model-$(date +%Y%m%d-%H%M%S)
 
 shown=
-train() {  # optimizer, its flags; the first run's report is nearly that of all; after Ctrl-C the run writes on
+train() {  # optimizer, its flags. Shows only the first run's report; sed ignores Ctrl-C to show how the run ends
     echo "== $1"
     ./train_"$model" --model tiny --seq-len 128 --data $corpus --batch-tokens 2048 --steps "$steps" --optimizer "$@" \
         --eval-every $(((steps + 5) / 6)) --eval-tokens 32768 --log-every $(((steps + 9) / 10)) --out "$folder/$1" |

@@ -1,17 +1,17 @@
 #!/bin/bash
-# Where CUDA is on this machine: in a toolkit or in pip's nvidia packages, which name their libraries libX.so.N.
+# Finds CUDA on this machine: in a toolkit or in pip's nvidia packages, which name their libraries libX.so.N.
 #
-# GPUs of compute capability 8.0 (A100) or later and CUDA 12 or later are supported; others are refused by name.
+# Supports GPUs of compute capability 8.0 (A100) or later and CUDA 12 or later, and refuses others by name.
 #
-#   scripts/find_cuda.sh backend   "cuda" where nvcc and an NVIDIA GPU are there that can be used, else "cpu"
+#   scripts/find_cuda.sh backend   "cuda" if a supported nvcc and NVIDIA GPU exist, otherwise "cpu"
 #   scripts/find_cuda.sh nvcc      the compiler
-#   scripts/find_cuda.sh arch      nvcc flags for the GPU here, or for all that are supported
+#   scripts/find_cuda.sh arch      nvcc flags for this machine's GPU, or for all supported ones
 #   scripts/find_cuda.sh include   compiler flags
 #   scripts/find_cuda.sh libs      linker flags for cuBLASLt, cuSOLVER, NCCL and the CUDA runtime
 set -euo pipefail
 shopt -s nullglob
 
-# Files that match the patterns below pip's nvidia folders: nvidia/cu13/... or, for CUDA 12, nvidia/PACKAGE/...
+# Files in pip's nvidia folders that match the patterns: nvidia/cu13/... or, for CUDA 12, nvidia/PACKAGE/...
 pip_files() {
     python3 - "$@" <<'PYTHON' 2>/dev/null || true
 import glob, sys, sysconfig
@@ -31,7 +31,7 @@ find_nvcc() {
     return 1
 }
 
-# What is wrong with this compiler, or with the GPU here, if something is.
+# Prints why this compiler, or this machine's GPU, is not supported.
 refuse_nvcc() {
     local release
     release=$("$1" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
@@ -39,14 +39,16 @@ refuse_nvcc() {
 }
 refuse_gpu() {
     local name capability
-    IFS=, read -r name capability < <(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null) || return 0
+    IFS=, read -r name capability < <(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null) ||
+        return 0
     capability=${capability// /}
-    [ "${capability%%.*}" -ge 8 ] || echo "the $name here has compute capability $capability: 8.0 (A100) or later is needed"
+    [ "${capability%%.*}" -ge 8 ] ||
+        echo "the $name here has compute capability $capability: 8.0 (A100) or later is needed"
 }
 
 have_gpu() { [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; }
 
-# Folders named $1 (include or lib) of the toolkit and of the pip packages, in the order they are searched.
+# Folders named $1 (include or lib) of the toolkit and of the pip packages, in search order.
 folders() {
     local kind=$1 nvcc root
     if nvcc=$(find_nvcc); then
@@ -57,7 +59,7 @@ folders() {
     printf '%s\n' "/usr/$kind" "/usr/$kind/$(uname -m)-linux-gnu"
 }
 
-# The first folder of kind $1 that holds one of the files $2...
+# The first folder of kind $1 that contains one of the files $2...
 folder_with() {
     local kind=$1 folder file
     shift

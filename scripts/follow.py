@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Copies a run's metrics to TensorBoard or Weights & Biases while it trains, or afterwards.
+"""Copies a run's metrics to TensorBoard or Weights & Biases, during the run or afterwards.
 
     python3 scripts/follow.py runs/NAME --to tensorboard         # into runs/NAME/tensorboard: tensorboard --logdir runs
     python3 scripts/follow.py runs/NAME --to wandb --project teon
 
-Reads metrics.jsonl, so that training neither waits for it nor notices when it is absent, and ends with the run's last
-step; --once copies what is there and ends. Each step is logged once, all of its lines together: when the next step is
-in the log, or at the end. Stopped and started again it goes on where it was (TensorBoard's copy begins again). When the
-service cannot be reached it says so and tries again, at first after a second, later after a minute. Needs tensorboardX,
-or PyTorch with tensorboard; or wandb.
+It reads metrics.jsonl, so training does not wait for it, and ends with the run's last step; --once copies the existing
+lines and ends. Each step is logged once, with all of its lines, when the next step is in the log or at the end. After a
+restart it continues where it stopped (TensorBoard's copy starts again). If the service cannot be reached, it says so
+and tries again, first after a second, later after a minute. Needs tensorboardX, or PyTorch with tensorboard; or wandb.
 """
 
 import argparse
@@ -31,8 +30,8 @@ def say(text):
 
 
 def scalars(line):
-    """A line's numbers as (name, value): "train/loss", "eval/val_loss", "diagnose/q/0-1/left". NaN and infinity, which
-    are null in the file, are left out."""
+    """A line's numbers as (name, value): "train/loss", "eval/val_loss", "diagnose/q/0-1/left". Omits null, which stands
+    for NaN and infinity."""
     kind = {"step": "train"}.get(line["kind"], line["kind"])
     if kind == "diagnose":
         kind = f"diagnose/{line['role']}/{'-'.join(map(str, line['layers']))}"
@@ -49,7 +48,7 @@ class TensorBoard:
             except ImportError:
                 raise BadRun("needs a library that is not here: pip install tensorboardX") from None
         folder = os.path.join(run, "tensorboard")
-        shutil.rmtree(folder, ignore_errors=True)  # two copies would be drawn over each other
+        shutil.rmtree(folder, ignore_errors=True)  # TensorBoard would show both copies
         self.writer, self.last_step = SummaryWriter(folder), 0
 
     def log(self, step, values):
@@ -65,7 +64,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """wandb.json in the run's folder holds the run's id there and the last step that was logged."""
+    """wandb.json in the run's folder has the run's id at the service and the last logged step."""
 
     def __init__(self, run, options):
         try:
@@ -96,7 +95,7 @@ SERVICES = {"tensorboard": TensorBoard, "wandb": Wandb}
 
 
 def copy_new(service, metrics, whole):
-    """Logs the steps behind the last one logged; without `whole` not the newest, which may get further lines."""
+    """Logs the steps after the last logged one; without `whole` not the newest, which may get further lines."""
     steps = {}
     for line in metrics.lines:
         if line["step"] > service.last_step:
@@ -117,10 +116,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="the run's folder")
     parser.add_argument("--to", required=True, choices=SERVICES)
-    parser.add_argument("--project", default="teon", help="of Weights & Biases (teon)")
-    parser.add_argument("--name", help="of the run there (the folder's name)")
-    parser.add_argument("--once", action="store_true", help="copy what is there and end")
-    parser.add_argument("--interval", type=float, default=5.0, metavar="SECONDS", help="between looks (5)")
+    parser.add_argument("--project", default="teon", help="project of Weights & Biases (default teon)")
+    parser.add_argument("--name", help="name of the run there (default: the folder's name)")
+    parser.add_argument("--once", action="store_true", help="copy the existing lines and end")
+    parser.add_argument("--interval", type=float, default=5.0, metavar="SECONDS", help="time between reads (default 5)")
     options = parser.parse_args()
     if not options.once:
         wait_for_run(options.run)
@@ -146,7 +145,7 @@ def main():
                 time.sleep(options.interval)
             metrics.update()
     except KeyboardInterrupt:
-        say("stopped; the same command goes on")
+        say("stopped; run the same command to continue")
     if service:
         service.close()
         print(printable(f"steps up to {service.last_step} of {options.run} are in {options.to}"))

@@ -1,14 +1,14 @@
 #!/bin/bash
-# What `make gpu-check` runs on a machine with an NVIDIA GPU, without installing anything: builds, runs every test on the
-# GPU (those of several ranks where there are several), the demos, 20 steps each of GPT-2 124M (AdamW) and LLaMA 130M
-# (Teon), kernel tests under compute-sanitizer's memcheck, racecheck and synccheck, and the tests that start programs.
+# Runs `make gpu-check` on a machine with an NVIDIA GPU, without installing anything: the build, every test on the GPU
+# (with several GPUs also those of several ranks), the demos, 20 steps each of GPT-2 124M (AdamW) and LLaMA 130M (Teon),
+# kernel tests under compute-sanitizer's memcheck, racecheck and synccheck, and the tests that start programs.
 #
 #   scripts/gpu_check.sh                   everything, about 25 minutes
-#   scripts/gpu_check.sh build tests       these parts, for a machine that is lent for minutes at a time
+#   scripts/gpu_check.sh build tests       only these parts, for a machine with a time limit
 #
-# Parts: build tests demo train memcheck racecheck synccheck programs. Ends with a table; where the time of training went,
-# kernel by kernel, is in build/gpu-check/*/profile.txt. Headers that the machine lacks may lie in build/deps/include
-# (`make deps-headers` elsewhere) or be named by DEPS_INCLUDE.
+# Parts: build tests demo train memcheck racecheck synccheck programs. Ends with a table; build/gpu-check/*/profile.txt
+# has the time of training by kernel. Missing headers can be in build/deps/include (`make deps-headers` on another
+# machine) or in DEPS_INCLUDE.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export BACKEND=cuda SETUP=0
@@ -34,9 +34,10 @@ check() {
 
 skip() { rows+=("$1|skipped|0|$2"); }
 
-sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$(scripts/find_cuda.sh nvcc)")"/compute-sanitizer 2>/dev/null)
+nvcc=$(scripts/find_cuda.sh nvcc) || true
+sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$nvcc")"/compute-sanitizer 2>/dev/null)
 
-# pretrain NAME PROGRAM FLAGS...: 20 steps, and the GPU's memory in use before and during them, in MiB.
+# pretrain NAME PROGRAM FLAGS...: runs 20 steps and samples the GPU's used memory, in MiB, before and during them.
 pretrain() {
     local name=$1 program=$2 sampler status=0
     shift 2
@@ -54,7 +55,7 @@ export logs
 
 wanted() { [[ $parts == *" $1 "* ]]; }
 
-# sanitize TOOL: kernel tests under one of compute-sanitizer's tools.
+# sanitize TOOL: runs the kernel tests under one of compute-sanitizer's tools.
 sanitize() {
     wanted "$1" || return 0
     [ -n "$sanitizer" ] || { skip "$1" "compute-sanitizer is not installed here"; return; }
@@ -62,15 +63,17 @@ sanitize() {
         --wrap "$sanitizer --tool $1 --error-exitcode 9"
 }
 
-# Without a build nothing else can run. A program needs 1 to 2 s to start on a GPU, and the tests of programs start hundreds.
+# All other parts need the build. `programs` is slow: its tests start hundreds of programs, at 1 to 2 s each on a GPU.
 if ! wanted build || check build 400 make all build/cuda/tests; then
     wanted tests && check tests 300 python3 scripts/run_tests.py build/cuda/tests --jobs 4
     wanted demo && check demo 90 make demo
     wanted demo && check demo-llama 60 make demo MODEL=llama DEMO_STEPS=60
     wanted train && check gpt2-124m 80 bash -c 'pretrain gpt2-124m train_gpt2 --model small --vocab-size 50257'
-    wanted train && check llama-130m 80 bash -c 'pretrain llama-130m train_llama --model 130m --vocab-size 32000 --optimizer teon --lr 5e-3'
+    wanted train && check llama-130m 80 \
+        bash -c 'pretrain llama-130m train_llama --model 130m --vocab-size 32000 --optimizer teon --lr 5e-3'
     for tool in memcheck racecheck synccheck; do sanitize $tool; done
-    wanted programs && check programs 1500 env TEON_BUILD=build/cuda python3 scripts/run_tests.py test/*/test_*.py --timeout 1400
+    wanted programs && check programs 1500 \
+        env TEON_BUILD=build/cuda python3 scripts/run_tests.py test/*/test_*.py --timeout 1400
 fi
 
 printf '\n%-18s %-8s %8s  %s\n' check result seconds ""

@@ -3,9 +3,9 @@
 
     scripts/gpu_report.py build/gpu-check gpt2-124m llama-130m
 
-Of each NAME the folder holds the run's folder NAME, what it printed, NAME.log, and samples of the GPU's used memory in
-MiB, NAME.memory, one per line, the first from before the run. Medians leave out the first 5 steps. MFU is the run's own
-figure; none is known for an unknown GPU. A run that is not there or too short gets a column of dashes.
+For each NAME the folder has the run's folder NAME, its output NAME.log, and NAME.memory: samples of the GPU's used
+memory in MiB, one per line, the first from before the run. Medians exclude the first 5 steps. MFU is the run's own
+figure, "unknown" for an unknown GPU. A missing or too short run gets a column of dashes.
 """
 import json
 import os

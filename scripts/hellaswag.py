@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""HellaSwag's questions as tokens, for --hellaswag:
+"""Converts HellaSwag's questions to tokens for --hellaswag:
 
     python3 scripts/hellaswag.py hellaswag_val.jsonl --data datasets/fineweb10B --out hellaswag_val.bin
 
-hellaswag_val.jsonl (10,042 questions) is at https://github.com/rowanz/hellaswag, in data/. Tokens are those of the
-tokenizer of a folder that prepare.py made. As in llm.c, whose layout the file has, a blank begins each ending: 256
-int32 (20240522, 1, questions, zeros), then uint16 for each question: 65535, its bytes, its number, the number of the
-right ending, of endings and of tokens in the context, the context, and for each ending its length and tokens.
+hellaswag_val.jsonl (10,042 questions) is at https://github.com/rowanz/hellaswag, in data/. The tokenizer is that of a
+folder made by prepare.py. The layout is llm.c's: 256 int32 (20240522, 1, questions, zeros), then uint16 for each
+question: 65535, its bytes, its number, the number of the right ending, of endings and of tokens in the context, the
+context, and for each ending its length and tokens. As in llm.c, a blank begins each ending.
 """
 
 import argparse
@@ -35,16 +35,16 @@ def read_questions(path):
                 row = json.loads(line)
                 context, endings, label = row["ctx"], row["endings"], int(row["label"])
             except (ValueError, KeyError, TypeError, RecursionError):
-                raise Failure(f"{path}: line {number} is no question: it needs ctx, endings and label") from None
+                raise Failure(f"{path}: line {number} is not a question with ctx, endings and label") from None
             texts = [context, *endings] if isinstance(endings, list) else [None]
             if not all(isinstance(text, str) and text for text in texts) or not 0 <= label < len(endings):
-                raise Failure(f"{path}: line {number}: ctx or an ending is no text, or label {label} is no ending's "
-                              f"number")
+                raise Failure(f"{path}: line {number}: ctx or an ending is not a text, or label {label} is not the "
+                              f"number of an ending")
             yield context, endings, label
 
 
 def write_questions(path, questions, encode):
-    """Writes llm.c's layout; returns how many questions there are."""
+    """Writes llm.c's layout; returns the number of questions."""
     count, stream = 0, []
     for count, (context, endings, label) in enumerate(questions, 1):
         context, *endings = encode([context, *(" " + ending for ending in endings)])
@@ -54,7 +54,7 @@ def write_questions(path, questions, encode):
         example[1] = 2 * len(example)
         stream += example
         if len(example) > 32767:
-            raise Failure(f"question {count} has {len(example)} numbers, more than its length can say")
+            raise Failure(f"question {count} has {len(example)} numbers, more than the limit of 32767")
     if not count:
         raise Failure("no question in the file")
     staged = path + ".staged"
@@ -69,13 +69,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("questions", metavar="FILE.jsonl")
     parser.add_argument("--data", required=True, metavar="FOLDER",
-                        help="folder that prepare.py made, for its tokenizer")
+                        help="folder made by prepare.py, for its tokenizer")
     parser.add_argument("--out", required=True, metavar="FILE.bin")
     args = parser.parse_args()
     try:
         folder = os.path.join(args.data, "tokenizer")
         if not os.path.isfile(os.path.join(folder, "description.json")):
-            raise Failure(f"{args.data}: no tokenizer/description.json: not a folder that prepare.py made")
+            raise Failure(f"{args.data}: no tokenizer/description.json; expected a folder made by prepare.py")
         coder = tokenizer.load(folder)
         if coder.vocab_size > BEGINS:
             raise Failure(f"{folder}: {coder.vocab_size} tokens; the file has two bytes for each, so at most {BEGINS}")

@@ -5,8 +5,8 @@
     python3 scripts/inspect_checkpoint.py runs/demo/step_00001000          this one
     python3 scripts/inspect_checkpoint.py step_00001000/model.safetensors  one file of tensors
 
-Compares every file with the manifest: sizes, and hashes where the library xxhash is installed. Exit status: 0 all is
-well, 1 a file is damaged or a tensor not finite, 2 usage.
+Compares every file with the manifest: sizes, and hashes if the library xxhash is installed. Exit status: 0 no fault, 1
+a file is damaged or a tensor is not finite, 2 usage.
 """
 
 import argparse
@@ -27,10 +27,9 @@ except ImportError:
     sys.exit("inspect_checkpoint.py: error: needs a library that is not here: pip install numpy")
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2",
-          "I8": "<i1",
-          "U8": "<u1"}
+          "I8": "<i1", "U8": "<u1"}
 BLOCK = 1 << 24  # elements at a time
-LARGEST_HEADER = 100 << 20  # bytes, as the safetensors library has it
+LARGEST_HEADER = 100 << 20  # bytes, the limit of the safetensors library
 
 
 def is_count(x):
@@ -64,8 +63,8 @@ def tensors(path):
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         dtype, count = np.dtype(DTYPES[entry["dtype"]]), math.prod(entry["shape"])
         at = 8 + header_bytes + entry["data_offsets"][0]
-        yield name, entry["dtype"], entry["shape"], np.memmap(path, dtype, "r", at, count) if count else np.empty(0,
-                                                                                                                  dtype)
+        data = np.memmap(path, dtype, "r", at, count) if count else np.empty(0, dtype)
+        yield name, entry["dtype"], entry["shape"], data
 
 
 def statistics(dtype, data):
@@ -88,8 +87,7 @@ def print_tensors(path):
         norm, rms, largest, bad = statistics(dtype, data)
         elements, squares, faults = elements + len(data), squares + norm ** 2, faults + bool(bad)
         rows.append((name, dtype, " x ".join(map(str, shape)) or "scalar", f"{norm:.5g}", f"{rms:.4g}",
-                     f"{largest:.4g}",
-                     f"{bad} not finite" if bad else ""))
+                     f"{largest:.4g}", f"{bad} not finite" if bad else ""))
     rows.insert(0, ("tensor", "dtype", "shape", "norm", "rms", "largest", ""))
     widths = [max(len(row[i]) for row in rows) for i in range(7)]
     print(f"\n{path}")
@@ -101,7 +99,7 @@ def print_tensors(path):
 
 
 def verify(folder):
-    """What is wrong with the files, compared with manifest.json."""
+    """Compares the files with manifest.json, prints and counts the faults."""
     path = folder / "manifest.json"
     manifest = read_object(path, [("files", list)])
     for entry in manifest["files"]:
@@ -140,8 +138,8 @@ def print_state(folder):
                for key, kind in (("mean", float), ("variance", float), ("count", int))]
     state = read_object(folder / "trainer.json", [
         ("run.model", dict), ("run.steps", int), ("run.program", str), ("run.version", str), ("run.options", dict),
-        ("step", int),
-        ("tokens", int), ("next_sample", int), ("updates", int), ("guard.skipped_in_row", int), *numbers])
+        ("step", int), ("tokens", int), ("next_sample", int), ("updates", int), ("guard.skipped_in_row", int),
+        *numbers])
     run, guard = state["run"], state["guard"]
     print(f"checkpoint  {folder}")
     print(f"model       {', '.join(map(str, model['architectures']))}, "
@@ -165,7 +163,7 @@ def print_state(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=pathlib.Path)
-    parser.add_argument("--state-only", action="store_true", help="leave out the tables of tensors")
+    parser.add_argument("--state-only", action="store_true", help="do not print the tensors")
     options = parser.parse_args()
     path, faults = options.path, 0
     if path.is_file():

@@ -1,11 +1,11 @@
-"""Lines on a terminal that are drawn over, and what stands in them: bars and durations."""
+"""Terminal lines that are updated in place, and their contents: progress bars and durations."""
 
 import shutil
 import sys
 
 
 class Live:
-    """Draws lines over those that it drew before; elsewhere than on a terminal it draws none."""
+    """Replaces the lines that it drew before. Draws nothing if the output is not a terminal."""
 
     def __init__(self, stream=sys.stdout, on=None):
         self.stream, self.drawn, self.on = stream, 0, stream.isatty() if on is None else on
@@ -16,7 +16,7 @@ class Live:
     def draw(self, lines):
         if not self.on:
             return
-        # Up, each line to its end, and what is left of the last drawing away.
+        # Move up, overwrite each line to its end, and clear the rest of the previous lines.
         text = (f"\x1b[{self.drawn}A" if self.drawn else "") + "".join(f"{line}\x1b[K\n"
                                                                        for line in clipped(lines, self.width()))
         self.stream.write(text + ("\x1b[J" if self.drawn > len(lines) else ""))

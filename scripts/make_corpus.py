@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A corpus from text that every machine with Python has: the sources of its standard library, byte by byte.
+"""Makes a corpus from text that every machine with Python has: the sources of the standard library, as bytes.
 
     scripts/make_corpus.py build/corpus
 
 Writes stdlib_train_000000.bin and stdlib_val_000000.bin (token shards in llm.c's layout: 256 little-endian int32 with
-magic 20240520, version 1 and the token count, then uint16 tokens), manifest.json, tokenizer/ as prepare.py makes it for
-`bytes`, and baselines.json: the validation loss of a unigram and a bigram model fitted to the training split. A token
-is a byte; token 256 begins each file. A file belongs to one split, by the hash of its name. The same Python gives the
-same bytes. Needs nothing but Python.
+magic 20240520, version 1 and the token count, then uint16 tokens), manifest.json, prepare.py's tokenizer/ for `bytes`,
+and baselines.json: the validation loss of a unigram and a bigram model fitted to the training split. A token is a byte;
+token 256 begins each file. The hash of a file's name determines its split. The same Python gives the same bytes. Needs
+only Python.
 """
 import collections
 import hashlib
@@ -22,14 +22,14 @@ import sysconfig
 DELIMITER = 256
 VOCAB_SIZE = 257
 VALIDATION_PERCENT = 5
-LARGEST_FILE = 300_000  # bytes; beyond it are tables, not programs
+LARGEST_FILE = 300_000  # bytes; larger files are tables, not programs
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "__pycache__", "site-packages", "dist-packages", "encodings",
                    "pydoc_data"}
 MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
 
 
 def source_files(root):
-    """(name, contents) of the standard library's programs, sorted by name; tests and tables left out."""
+    """(name, contents) of the standard library's programs, sorted by name, without tests and tables."""
     names = []
     for folder, folders, files in os.walk(root):
         folders[:] = [f for f in folders if f not in SKIPPED_FOLDERS]
@@ -38,7 +38,7 @@ def source_files(root):
     for name in sorted(names):
         with open(os.path.join(root, name), "rb") as file:
             text = file.read()
-        letters = sum(map(text.count, b"etaoinsrhldcum"))  # the most frequent ones: about half of any program
+        letters = sum(map(text.count, b"etaoinsrhldcum"))  # the most frequent letters: about half of a program
         if 0 < len(text) <= LARGEST_FILE and letters > 0.35 * len(text):
             yield name, text
 
@@ -48,7 +48,7 @@ def split_of(name):
 
 
 def write_shard(path, documents):
-    """Writes the documents, a delimiter before each, as one shard; returns its entry in the manifest."""
+    """Writes the documents, each after a delimiter, as one shard; returns its entry in the manifest."""
     tokens = bytearray()
     for text in documents:
         tokens += struct.pack("<H", DELIMITER)
@@ -60,8 +60,7 @@ def write_shard(path, documents):
         file.write(shard)
     os.replace(path + ".staged", path)
     return {"file": os.path.basename(path), "tokens": len(tokens) // 2, "documents": len(documents),
-            "bytes": len(shard),
-            "text_bytes": sum(map(len, documents)), "sha256": hashlib.sha256(shard).hexdigest()}
+            "bytes": len(shard), "text_bytes": sum(map(len, documents)), "sha256": hashlib.sha256(shard).hexdigest()}
 
 
 def write_tokenizer(folder):
@@ -80,7 +79,7 @@ def write_tokenizer(folder):
 
 
 def pairs(documents):
-    """Counts of (token, next token) over the documents joined as they are in a shard."""
+    """Counts of (token, next token) in a shard of the documents."""
     counts, previous = collections.Counter(), None
     for text in documents:
         if previous is not None:
@@ -92,9 +91,9 @@ def pairs(documents):
 
 
 def baselines(train, val):
-    """Mean nats per predicted token of `val`, as counts of pairs, under models fitted to `train` with add-k
+    """Mean nats per predicted token of `val`, given as counts of pairs, for models fitted to `train` with add-k
     smoothing."""
-    k = 0.1  # pseudo-count of each possibility; about the best for both
+    k = 0.1  # pseudo-count of each token; about optimal for both models
     following, context = collections.Counter(), collections.Counter()
     for (a, b), n in train.items():
         following[b] += n
@@ -120,8 +119,7 @@ def main():
     for name, text in source_files(root):
         documents[split_of(name)].append(text)
     if not all(documents.values()):
-        sys.exit(f"make_corpus: error: too few Python sources in {root}; install the whole of Python's standard "
-                 f"library")
+        sys.exit(f"make_corpus: error: too few Python sources in {root}; install Python's complete standard library")
 
     os.makedirs(out, exist_ok=True)
     shards = [{"split": split, **write_shard(os.path.join(out, f"stdlib_{split}_000000.bin"), texts)}
@@ -132,7 +130,7 @@ def main():
     write_json(os.path.join(out, "baselines.json"), {
         "nats_per_token": losses, "bits_per_byte": {name: loss * bits for name, loss in losses.items()},
         "bits_per_byte_per_nat": bits, "predicted_tokens": val["tokens"] - 1})
-    write_json(os.path.join(out, "manifest.json"), {  # last: a folder with a manifest is whole
+    write_json(os.path.join(out, "manifest.json"), {  # written last: a folder with a manifest is complete
         "source": {"kind": "stdlib", "description": f"standard library of Python {platform.python_version()}"},
         "tokenizer": write_tokenizer(os.path.join(out, "tokenizer")),
         "vocab_size": VOCAB_SIZE, "delimiter": DELIMITER, "token_bytes": 2, "bad_rows": {},

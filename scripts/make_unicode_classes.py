@@ -1,51 +1,32 @@
 #!/usr/bin/env python3
 """Writes data/unicode_classes.h:  python3 scripts/make_unicode_classes.py > data/unicode_classes.h
 
-The code points that are letters (general category L) and numbers (N), as GPT-2's pattern tells words apart, from this
-Python's Unicode data. The file is committed: the build needs neither Python nor a Unicode library.
+The code points that are letters (general category L) and numbers (N) in GPT-2's pattern of words, from this Python's
+Unicode data. The file is committed, so that the build needs neither Python nor a Unicode library.
 """
-
+import itertools
 import sys
+import textwrap
 import unicodedata
 
 
-def ranges(kind):
-    found = []
-    for point in range(sys.maxunicode + 1):
-        if unicodedata.category(chr(point))[0] != kind:
-            continue
-        if found and found[-1][1] == point - 1:
-            found[-1][1] = point
-        else:
-            found.append([point, point])
-    return found
-
-
 def table(name, kind):
-    lines, line = [], "   "
-    for first, last in ranges(kind):
-        item = f" {{0x{first:x}, 0x{last:x}}},"
-        if len(line + item) > 120:
-            lines.append(line)
-            line = "   "
-        line += item
-    return f"inline constexpr CodePoints {name}[] = {{\n" + "\n".join([*lines, line]) + "\n};"
+    inside = (unicodedata.category(chr(point))[0] == kind for point in range(sys.maxunicode + 1))
+    runs = [str(len(list(run))) for _, run in itertools.groupby(inside)][:-1]
+    return f"inline constexpr int {name}[] = {{\n" + textwrap.indent(textwrap.fill(", ".join(runs), 116), "    ") + "};"
 
 
-print(f"""// Letters and numbers of Unicode {unicodedata.unidata_version}.
+print(f"""// Letters and numbers of Unicode {unicodedata.unidata_version}, as lengths of runs of code points.
+// From 0 on, the runs are alternately outside and inside the class.
 // Generated: python3 scripts/make_unicode_classes.py > data/unicode_classes.h
 #pragma once
 
 namespace teon {{
 
-struct CodePoints {{
-    char32_t first, last;
-}};
-
 // clang-format off
-{table("kLetters", "L")}
+{table("kLetterRuns", "L")}
 
-{table("kNumbers", "N")}
+{table("kNumberRuns", "N")}
 // clang-format on
 
 }}  // namespace teon""")

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Text to token shards.
+"""Turns text into token shards.
 
     python3 scripts/prepare.py fineweb:10BT --out datasets/fineweb10B
     python3 scripts/prepare.py 'corpus/*.jsonl.zst' --tokenizer tokenizer.json --out datasets/corpus
     python3 scripts/prepare.py verify datasets/fineweb10B
 
-Needs what `make setup` installs into .venv; of that numpy, pyarrow and tqdm always, the rest as the input asks for it:
-tiktoken (gpt2), tokenizers (tokenizer.json, train), sentencepiece (tokenizer.model, llama2), huggingface_hub (fineweb,
-llama2, hf:). docs/data.md describes the format.
+Needs numpy, pyarrow and tqdm, and for some inputs tiktoken (gpt2), tokenizers (tokenizer.json, train), sentencepiece
+(tokenizer.model, llama2) and huggingface_hub (fineweb, llama2, hf:). `make setup` installs all of them into .venv.
+docs/data.md describes the format.
 """
 
 import argparse
@@ -36,15 +36,15 @@ sources:
   fineweb[:SAMPLE]      FineWeb from the Hugging Face Hub; SAMPLE is 10BT (default), 100BT, 350BT or edu
   fineweb-edu[:SAMPLE]  FineWeb-Edu; SAMPLE is 10BT (default), 100BT or 350BT
   hf:OWNER/NAME[[:CONFIG]:SPLIT]
-                        any dataset of the Hugging Face Hub, by its name, configuration and split (train)
+                        any dataset of the Hugging Face Hub: name, configuration and split (default train)
   FILE, FOLDER, GLOB    .parquet, .jsonl, .txt; the last two also .gz or .zst
 
 other commands:
   prepare.py verify FOLDER    check shards and tokenizer files against manifest.json
-  prepare.py info FOLDER      what a folder of shards holds
+  prepare.py info FOLDER      describe a folder of shards
 
-Killed at any moment, the same command continues where it was; the shards are the same bytes as if it had not been
-killed, for any number of workers. Counts accept 524288, 1e9, 100M, 512Ki.
+After an interruption, run the same command again to continue. The shards have the same bytes as those of an
+uninterrupted run, for any number of workers. Counts accept 524288, 1e9, 100M, 512Ki.
 """
 
 
@@ -68,44 +68,44 @@ def positive(text):
 
 
 def parse(arguments):
-    """The Job that the command line asks for."""
+    """The Job of a command line."""
     parser = Parser("prepare.py", description="Turn text into token shards.", epilog=EXAMPLES,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("source", nargs="+", help="fineweb, or files of text (see below)")
     add("--out", required=True, metavar="FOLDER", help="folder for the shards, manifest.json and tokenizer/")
-    add("--name", help="shards are NAME_val_000000.bin, NAME_train_000001.bin, ... (fineweb, edu_fineweb, or the first "
-                       "file's name)")
+    add("--name", help="name of the shards: NAME_val_000000.bin, NAME_train_000001.bin, ... (default fineweb, "
+                       "edu_fineweb or the first file's name)")
     add("--tokenizer", default="gpt2", metavar="T",
-        help="gpt2 (default), llama2, bytes, train:SIZE (byte-level BPE trained on the input), or the path of a "
-             "tokenizer.json or SentencePiece tokenizer.model, or of a folder with one, or hf:OWNER/NAME on the hub")
-    add("--bpe-dir", metavar="FOLDER", help="where vocab.bpe and encoder.json of gpt2 are, instead of downloading them")
-    add("--delimiter", metavar="TOKEN", help="token before each document, as text or id (the tokenizer's own: "
+        help="gpt2 (default), llama2, bytes, train:SIZE (byte-level BPE trained on the input), hf:OWNER/NAME on the "
+             "hub, or the path of a tokenizer.json, a SentencePiece tokenizer.model or a folder with one of them")
+    add("--bpe-dir", metavar="FOLDER", help="use vocab.bpe and encoder.json of gpt2 from this folder; do not download")
+    add("--delimiter", metavar="TOKEN", help="token before each document, as text or id (default: the tokenizer's own, "
                                              "<|endoftext|>, <s>, ...)")
-    add("--text-field", default="text", metavar="NAME", help="column or key that holds the text (text)")
+    add("--text-field", default="text", metavar="NAME", help="column or key of the text (default text)")
     add("--txt-documents", choices=("file", "line"), default="file",
-        help="what is one document in a .txt file: the whole file (default) or each line that is not empty")
-    add("--shard-tokens", type=positive, default=10**8, metavar="N", help="tokens per shard (100M)")
+        help="one document of a .txt file: the whole file (default) or each line that is not empty")
+    add("--shard-tokens", type=positive, default=10**8, metavar="N", help="tokens per shard (default 100M)")
     add("--val-tokens", type=count, metavar="N",
-        help="tokens in the validation shard, the first of the stream (default: a full shard; a tenth of the text "
-             "where it does not fill two); 0 for none")
+        help="tokens in the validation shard, the first of the stream; 0 for none (default: a full shard, or a tenth "
+             "of a text that does not fill two)")
     add("--max-tokens", type=positive, metavar="N", help="stop after exactly N tokens")
     add("--train-bytes", type=positive, default=2**28, metavar="N",
-        help="characters of input, from its beginning, that train:SIZE learns from (256Mi)")
+        help="train:SIZE learns from the first N characters of the input (default 256Mi)")
     add("--unit-bytes", type=positive, default=2**23, metavar="N",
-        help="text per unit of work and of resuming (8Mi); the shards do not depend on it")
+        help="text per unit of work (default 8Mi); does not change the shards")
     add("--workers", type=positive, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(), metavar="N", help="worker processes (%(default)s, the cores of this machine)")
+        else os.cpu_count(), metavar="N", help="worker processes (default %(default)s, the cores of this machine)")
     add("--delete-downloads", action="store_true",
-        help="remove each downloaded file once it is in the shards, instead of keeping it in the hub's cache")
+        help="remove each downloaded file when its tokens are in the shards; do not keep it in the hub's cache")
     options = parser.parse_args(arguments)
 
     tokenizer.check_name(options.tokenizer, options.bpe_dir, options.delimiter)
     name = options.name or default_name(options.source[0])
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise UsageError(f"--name '{name}': letters, digits, '.', '_' and '-' only")
+        raise UsageError(f"--name '{name}': use only letters, digits, '.', '_' and '-'")
     if options.shard_tokens > 2**31 - 1 or (options.val_tokens or 0) > 2**31 - 1:
-        raise UsageError("--shard-tokens, --val-tokens: a shard's header counts to 2^31 - 1 tokens")
+        raise UsageError("--shard-tokens, --val-tokens: a shard has at most 2^31 - 1 tokens")
     return Job(tuple(options.source), os.path.normpath(options.out), name, options.tokenizer, options.bpe_dir,
                options.delimiter, options.text_field, options.txt_documents == "line", options.shard_tokens,
                options.val_tokens, options.max_tokens, options.train_bytes, options.unit_bytes, options.workers,
@@ -129,7 +129,7 @@ def prepare(arguments):
     manifest, made_now = run.execute()
     seconds = time.monotonic() - began
     if not made_now:
-        print(f"{job.out} is complete already")
+        print(f"{job.out} is already complete")
     bad = sum(manifest["bad_rows"].values())
     print(printable(
         f"{counted(manifest['tokens'], 'token')} in {counted(manifest['documents'], 'document')}, "
@@ -138,8 +138,7 @@ def prepare(arguments):
     if made_now:
         print(f"{counted(run.made, 'unit')} tokenized in {seconds:.1f} s by {counted(job.workers, 'worker')}")
     if all(shard["split"] == "val" for shard in manifest["shards"]):
-        print(f"all tokens went to validation; to leave some for training, remove {job.out} and give a smaller "
-              f"--val-tokens")
+        print(f"all tokens are validation tokens; for training tokens, remove {job.out} and reduce --val-tokens")
     return 0
 
 
@@ -158,7 +157,7 @@ def verify(arguments):
 
 
 def info(arguments):
-    parser = Parser("prepare.py info", description="Say what a folder of shards holds.")
+    parser = Parser("prepare.py info", description="Describe a folder of shards.")
     parser.add_argument("folder")
     for line in shards.info(parser.parse_args(arguments).folder):
         print(printable(line))
@@ -180,7 +179,7 @@ def main(arguments):
         print(printable(f"prepare: error: {error.filename or ''}: {error.strerror or first_line(error)}"),
               file=sys.stderr)
     except KeyboardInterrupt:
-        print("prepare: interrupted; the same command continues", file=sys.stderr)
+        print("prepare: interrupted; run the same command to continue", file=sys.stderr)
         return 130
     return 1
 

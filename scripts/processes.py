@@ -1,4 +1,4 @@
-"""Training programs run side by side, which a Ctrl-C lets save before it ends them."""
+"""Runs training programs in parallel. A Ctrl-C lets them save before they end."""
 
 import dataclasses
 import os
@@ -10,24 +10,24 @@ import time
 
 from run_folder import program as program_name
 
-LOOK = 0.1    # seconds between looks at the programs
-DRAW = 1.0    # seconds between drawings
+LOOK = 0.1    # seconds between checks of the programs
+DRAW = 1.0    # seconds between updates of the display
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# How a program ends that such a signal has ended.
+# The exit statuses of a program that such a signal has ended.
 INTERRUPTED = tuple(status for number in SIGNALS for status in (-number, 128 + number))
 
 
 class CannotStart(Exception):
-    """A program that cannot be run at all; the message is one sentence."""
+    """A program that cannot be started; the message is one sentence."""
 
 
 @dataclasses.dataclass
 class Program:
-    """A command as it runs: in a session of its own, so that a signal of the terminal reaches it through us only."""
+    """A running command, in its own session, so that it gets the terminal's signals only from this process."""
     key: object
     slot: int
     process: subprocess.Popen
-    errors: object  # what it writes to standard error
+    errors: object  # the file of its standard error
     began: float
 
     def send(self, number):
@@ -38,7 +38,7 @@ class Program:
 
 
 class Stops:
-    """Counts SIGINT, SIGTERM and SIGHUP instead of ending this process; `number` is the last of them."""
+    """Counts SIGINT, SIGTERM and SIGHUP instead of ending this process; `number` is the latest one."""
 
     def __enter__(self):
         self.count, self.number = 0, signal.SIGINT
@@ -71,12 +71,12 @@ def start(key, slot, words, environment):
 def run_all(todo, jobs, ended, show=lambda running: None, environments=({},)):
     """Runs the programs of `todo`, pairs of a key and a command's words, at most `jobs` at a time.
 
-    `ended(program, status, errors)` is called as each ends, with what it wrote to standard error; where it returns
-    False, no further one is started. `show(running)` is called about once a second. Program number n of those that run
-    at a time gets environments[n % len(environments)].
+    Calls `ended(program, status, errors)` after each, with its standard error; if this returns False, no further
+    program is started. Calls `show(running)` about once per second. A program in slot n of the `jobs` slots gets
+    environments[n % len(environments)].
 
-    At SIGINT (Ctrl-C), SIGTERM or SIGHUP the programs get the same signal, upon which they save, and are waited for; at
-    a second one they are killed. Then, and where somebody else has interrupted a program, raises KeyboardInterrupt.
+    After SIGINT (Ctrl-C), SIGTERM or SIGHUP the programs get the same signal, save and end; after a second signal they
+    are killed. Then raises KeyboardInterrupt, also if somebody else interrupted a program.
     """
     todo, running, slots, sent, stopped = iter(todo), [], list(range(jobs)), 0, False
     drawn = -DRAW
@@ -98,7 +98,7 @@ def run_all(todo, jobs, ended, show=lambda running: None, environments=({},)):
                     running.remove(program)
                     slots.append(program.slot)
                     status = program.process.returncode
-                    if status in INTERRUPTED:  # if not by us, by somebody who wants all of it to end
+                    if status in INTERRUPTED:  # if another process did it, all programs shall end
                         stops.count = max(stops.count, 1)
                     program.errors.seek(0)
                     errors = program.errors.read().decode(errors="replace")
@@ -109,7 +109,7 @@ def run_all(todo, jobs, ended, show=lambda running: None, environments=({},)):
                 if running:
                     time.sleep(LOOK)
         finally:
-            for program in running:  # a failure of ours
+            for program in running:  # after an exception
                 program.send(signal.SIGINT)
                 program.process.wait()
         if stops.count:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Registers, shared memory and spills of every kernel, from what `nvcc -Xptxas -v` printed.
+"""Prints registers, shared memory and spills of every kernel, from the output of `nvcc -Xptxas -v`.
 
     scripts/ptxas_report.py build/cuda-check
 
-Reads the *.cu.o.log files below the folder and prints one row per kernel: registers per thread, the warps that these
-leave room for on a multiprocessor (8 are two per scheduler) and bytes spilled (stores + loads) for each architecture,
-and static shared memory. Dynamic shared memory is known at launch only; kernels that need much of it assert what fits
-where they define it. Rows with spills end in "spills".
+Reads the *.cu.o.log files below the folder and prints one row per kernel: for each architecture registers per thread,
+the warps per multiprocessor that these permit (8 are two per scheduler) and bytes spilled (stores + loads), and static
+shared memory. Dynamic shared memory is known only at launch; kernels that need much of it assert its size where they
+define it. Rows with spills end in "spills".
 """
 import collections
 import glob
@@ -38,13 +38,13 @@ def read_log(path):
 
 
 def warps(registers):
-    """Warps per multiprocessor that 65536 registers hold, dealt to warps in units of 256: at most 64, spread over 4
+    """Warps per multiprocessor for 65536 registers, allocated to warps in units of 256: at most 64, over 4
     schedulers."""
     return min(64, 65536 // (-(-registers * 32 // 256) * 256) // 4 * 4)
 
 
 def short_names(mangled):
-    """Readable names: demangled, without namespaces, argument lists and the noise of template arguments."""
+    """Readable names: demangled, without namespaces, argument lists and casts of template arguments."""
     mangled = list(mangled)
     if not mangled:
         return {}
@@ -89,8 +89,7 @@ def main():
         print(f"  {name:{width - 2}}{columns}  {max(u.shared for u in usage.values()):6}{spills}")
     spilling = sum(any(u.spilled for u in usage.values()) for _, _, usage in rows)
     print(f"{len(rows)} kernels, {spilling} with spills (registers per thread; warps: per multiprocessor, by "
-          f"registers; spill: bytes stored and "
-          "loaded; shared: static bytes)")
+          "registers; spill: bytes stored and loaded; shared: static bytes)")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Reproduces the Teon paper (arXiv 2601.23261): every table and figure a command.
+"""Reproduces the tables and figures of the Teon paper (arXiv 2601.23261).
 
     python3 scripts/reproduce.py list                          the tables, and how much of each has run
     python3 scripts/reproduce.py show gpt                      one table's rows, flags and the paper's figures
-    python3 scripts/reproduce.py run gpt --scale tiny          runs what is missing of it
-    python3 scripts/reproduce.py table gpt                     prints it as measured
+    python3 scripts/reproduce.py run gpt --scale tiny          runs its missing cells
+    python3 scripts/reproduce.py table gpt                     prints the measured table
     python3 scripts/reproduce.py figure gpt validation         or training, rates, alignment, time, forest
     python3 scripts/reproduce.py all --scale tiny              runs every table, then `report`
-    python3 scripts/reproduce.py all --estimate --scale full   what that would take
-    python3 scripts/reproduce.py report                        writes docs/REPRODUCTION.md from what has run
+    python3 scripts/reproduce.py all --estimate --scale full   estimates the time, memory and disk of that
+    python3 scripts/reproduce.py report                        writes docs/REPRODUCTION.md from the finished cells
 
-Scales: tiny (two CPU cores, three hours for all), small (one GPU, an hour a table), full (the paper). Text comes from
-FineWeb, or from --text and --val-text. Stopped at any moment, the same command goes on; finished cells never run again.
-Tables are experiments/*.toml.
+Scales: tiny (two CPU cores, three hours for all), small (one GPU, an hour per table), full (the paper). Text comes from
+FineWeb, or from --text and --val-text. After an interruption, run the same command again to continue; finished cells
+are kept. Tables are experiments/*.toml.
 """
 import argparse
 import os
@@ -30,7 +30,7 @@ def find(all_tables, name):
     for table in all_tables:
         if table.id == name:
             return table
-    raise plan.Fault(f"{name}: no such table; there are {', '.join(t.id for t in all_tables)}")
+    raise plan.Fault(f"{name}: no such table; the tables are {', '.join(t.id for t in all_tables)}")
 
 
 def show(table, scale):
@@ -52,7 +52,7 @@ def progress(table, found):
 
 
 def costs(all_tables, scale, tflops):
-    """Lines: what a scale takes, table by table. Tables share cells, so their sum is too much."""
+    """(header, rows, total hours) of a scale's cost by table. Tables share cells, so the sum is an upper bound."""
     header, rows, total, known = ["table", "model", "cells", "parameters", "tokens", "GiB on the device", "GiB of disk",
                                   "hours"], [], 0, {}
     for table in all_tables:
@@ -76,15 +76,15 @@ def main():
     parser.add_argument("--scale", default="tiny", help="tiny (default), small or full")
     parser.add_argument("--out", default="runs/reproduce", help="folder of the runs (default runs/reproduce)")
     parser.add_argument("--results", default="", metavar="FILE",
-                        help="what is kept of finished cells, a line each (default OUT/SCALE/results.jsonl)")
+                        help="records of the finished cells, one per line (default OUT/SCALE/results.jsonl)")
     parser.add_argument("--datasets", default="datasets/reproduce",
                         help="folder of the shards (default datasets/reproduce)")
     parser.add_argument("--text", nargs="+", default=[], metavar="FILE", help="train on these files instead of FineWeb")
     parser.add_argument("--val-text", nargs="+", default=[], metavar="FILE",
                         help="and validate on these (default: a tenth of --text)")
-    parser.add_argument("--estimate", action="store_true", help="run nothing; say what it would take")
+    parser.add_argument("--estimate", action="store_true", help="run nothing; print an estimate of the cost")
     parser.add_argument("--tflops", type=float, default=400,
-                        help="what one device sustains, for --estimate (default 400)")
+                        help="sustained rate of one device, for --estimate (default 400)")
     parser.add_argument("--experiments", default=os.path.join(plan.ROOT, "experiments"),
                         help="folder of other tables and scales")
     parser.add_argument("--report", default=os.path.join(plan.ROOT, "docs", "REPRODUCTION.md"),
@@ -106,7 +106,7 @@ def main():
     state = runs.Runs(scale, args.out, data, args.results)
 
     if args.command in ("figure", "report", "all") and not args.estimate:
-        figures.pyplot()  # missing, it is missed before the runs
+        figures.pyplot()  # fails before the runs if matplotlib is missing
     if args.estimate:
         header, rows, total = costs(chosen, scale, args.tflops)
         print(compare.as_text(header, rows))
@@ -132,10 +132,10 @@ def main():
     elif args.command == "figure":
         wanted = [args.figure] if args.figure else list(figures.FIGURES)
         if any(name not in figures.FIGURES for name in wanted):
-            raise plan.Fault(f"{args.figure}: no such figure; there are {', '.join(figures.FIGURES)}")
+            raise plan.Fault(f"{args.figure}: no such figure; the figures are {', '.join(figures.FIGURES)}")
         for name in wanted:
             path = figures.draw(name, chosen[0], state, os.path.join(state.out, "figures"))
-            print(path or f"{name}: nothing of it has run")
+            print(path or f"{name}: none of its cells has run")
     if args.command in ("report", "all") and not args.estimate:
         header, rows, total = costs(all_tables, scales.get("full", scale), args.tflops)
         lines = [compare.as_markdown(header, rows), "",
@@ -154,5 +154,5 @@ if __name__ == "__main__":
         print(f"reproduce.py: error: {fault}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("reproduce.py: stopped; the same command goes on", file=sys.stderr)
+        print("reproduce.py: stopped; run the same command to continue", file=sys.stderr)
         sys.exit(130)

@@ -1,6 +1,6 @@
-"""A run's folder as scripts read it: config.json, and metrics.jsonl as it grows.
+"""Reads a run's folder: config.json, and metrics.jsonl while it grows.
 
-Both are checked here, once. Whatever is wrong with them is a BadRun: one sentence that names the file and the fault.
+Both are checked here. A fault raises BadRun with one sentence that names the file and the fault.
 """
 
 import glob
@@ -11,8 +11,8 @@ import re
 import sys
 
 NUMBER = (int, float, type(None))  # NaN and infinity are null in the file
-LARGEST = 3.5e38  # of a number that is a float in the engine; sums and means of such numbers stay finite
-# What scripts rely on in each kind of line; other fields and other kinds may be there.
+LARGEST = 3.5e38  # bound of numbers that are floats in the engine; sums and means of them stay finite
+# The fields of each kind of line that scripts use; lines may have other fields and kinds.
 FIELDS = {
     "step": {"tokens": (int,), "loss": NUMBER, "lr": NUMBER, "ms": NUMBER, "tokens_per_s": NUMBER,
              "optimizer_ms": NUMBER},
@@ -32,15 +32,15 @@ KINDS = {str: "a text", int: "a whole number", float: "a number", list: "a list"
 
 
 class BadRun(Exception):
-    """A run, or a file of one, that cannot be used; the message is one sentence."""
+    """A run, or one of its files, that cannot be used; the message is one sentence."""
 
 
 class Unfinished(BadRun):
-    """A run that is whole as far as it went."""
+    """A run without faults that has not finished."""
 
 
 def read_text(path):
-    if not os.path.isfile(path):  # a pipe or a device would be waited for
+    if not os.path.isfile(path):  # reading a pipe or a device may never end
         raise BadRun(f"{path}: {'not a file' if os.path.lexists(path) else 'missing'}")
     try:
         with open(path, encoding="utf-8") as file:
@@ -52,7 +52,7 @@ def read_text(path):
 
 
 def whole_number(text):
-    """An integer that 64 bits hold, as the engine writes them."""
+    """A 64-bit integer, as the engine writes them."""
     value = int(text) if len(text) < 20 else None
     if value is None or not -2**63 <= value < 2**63:
         raise ValueError("out of range")
@@ -60,7 +60,7 @@ def whole_number(text):
 
 
 def finite_number(text):
-    """NaN, Infinity and what overflows a double are no JSON."""
+    """A finite double; NaN, Infinity and larger numbers are not JSON."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError("not finite")
@@ -68,8 +68,8 @@ def finite_number(text):
 
 
 def parse_object(text, where):
-    """The JSON object in `text`; `where` names it in messages. Its numbers are finite, its integers have 64 bits, its
-    texts are Unicode."""
+    """The JSON object in `text`, with finite numbers, 64-bit integers and Unicode texts. Messages begin with
+    `where`."""
     try:
         value = json.loads(text, parse_int=whole_number, parse_float=finite_number, parse_constant=finite_number)
         if "\\u" in text:
@@ -82,8 +82,8 @@ def parse_object(text, where):
 
 
 def read_object(path, fields=(), optional=()):
-    """The JSON object in a file, after checking that it has `fields`: pairs of a path such as "run.steps" and a
-    type; `optional` ones are of their type where they are there."""
+    """The JSON object in a file. Checks that it has `fields`, pairs of a path such as "run.steps" and a type, and the
+    types of `optional` fields if they exist."""
     found = parse_object(read_text(path), path)
     for name, kind in (*fields, *optional):
         value = found
@@ -93,7 +93,7 @@ def read_object(path, fields=(), optional=()):
             continue
         if type(value) not in ((int, float) if kind is float else (kind,)):
             found_text = "nothing" if value is None else json.dumps(value)[:40]
-            raise BadRun(f"{path}: \"{name}\" should be {KINDS[kind]}, found {found_text}")
+            raise BadRun(f"{path}: \"{name}\" must be {KINDS[kind]}, found {found_text}")
     return found
 
 
@@ -124,9 +124,9 @@ def check_line(line, where):
 
 
 class Metrics:
-    """The lines of a run's metrics.jsonl. update() reads what was appended since; a line still being written waits.
+    """The lines of a run's metrics.jsonl. update() reads the complete lines that were appended since the last call.
 
-    A run that resumes cuts off what came after its checkpoint; then everything is read again.
+    A resumed run cuts off the lines after its checkpoint; then update() reads the whole file again.
     """
 
     def __init__(self, run):
@@ -175,7 +175,7 @@ def open_run(run):
 
 
 def find_runs(pattern):
-    """The folders of runs that a path or glob names, sorted: itself, or those below it."""
+    """The folders of runs, sorted, for a path or glob: each folder itself, or the runs below it."""
     found = []
     for top in [pattern] if os.path.isdir(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern))):
         for folder, below, files in os.walk(top):
@@ -187,7 +187,7 @@ def find_runs(pattern):
 
 
 def find_checkpoint(folder):
-    """The folder itself where it is a checkpoint, else the newest checkpoint of the run."""
+    """The folder itself if it is a checkpoint, otherwise the newest checkpoint of the run."""
     if os.path.isfile(os.path.join(folder, "trainer.json")):
         return str(folder)
     found = sorted(path for path in glob.glob(os.path.join(glob.escape(str(folder)), "step_*"))
@@ -198,7 +198,7 @@ def find_checkpoint(folder):
 
 
 def printable(text):
-    """The text in one line that a terminal shows as it is: what would steer it becomes an escape such as \\x1b."""
+    """The text in one line, with control characters as escapes such as \\x1b, so that it cannot control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -207,7 +207,8 @@ def program():
 
 
 def exit_code(main):
-    """Runs a script's main(): its exit status; 1 and one line for a bad run; quiet after Ctrl-C and `| head`."""
+    """Runs a script's main() and returns its exit status; 1 after a line for a BadRun; 130 after Ctrl-C; 0 if the
+    output was closed (`| head`)."""
     try:
         return main()
     except BadRun as fault:

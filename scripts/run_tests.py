@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Runs test programs and Python tests, several at a time, and ends with one line: N passed, N failed, N skipped.
+"""Runs test programs and Python tests in parallel and prints as the last line: N passed, N failed, N skipped.
 
-    scripts/run_tests.py build/cpu/tests                            every test case of the program
-    scripts/run_tests.py build/cpu/tests --only kernels,runtime     test cases whose names begin so
+    scripts/run_tests.py build/cpu/tests                                    all test cases of the program
+    scripts/run_tests.py build/cpu/tests --only kernels,runtime             test cases with these prefixes
     scripts/run_tests.py build/cpu/tests test/scripts/test_corpus.py        and a unittest file
+    scripts/run_tests.py test/programs/test_train.py -k terminal    its tests whose names contain a word
     scripts/run_tests.py build/cuda/tests --wrap "compute-sanitizer --error-exitcode 9"
 
-Test cases are named "room/file: statement"; those of one file run in one process. Each process reports into the file
-that TEON_TEST_LOG names (test/support/main.cpp; `unittest_main` below), so a crash is charged to the test case that was
-running and the others still run. The tests find their build folder in TEON_BUILD. Exit status: 0 if nothing failed, else 1.
+Test cases are named "folder/file: statement"; those of one file run in one process. Each process writes its results to
+the file TEON_TEST_LOG (test/support/main.cpp; `unittest_main` below), so a crash counts as a failure of the test case
+that was running, and the others still run. TEON_BUILD is the tests' build folder. Exit status: 0 if nothing failed,
+else 1.
 """
 import argparse
 import collections
@@ -27,11 +29,11 @@ if __name__ == "__main__":
     import use_venv  # noqa: F401
 
 Result = collections.namedtuple("Result", "name outcome detail")  # outcome: passed, failed, skipped
-RUNNING = set()  # each with a session of its own, so that all that it starts ends with it
+RUNNING = set()  # each in its own session, so that all of its child processes can be killed
 
 
 def list_tests(program):
-    """The names of a Catch2 program's test cases; version 2 and 3 list them differently."""
+    """The names of a Catch2 program's test cases, for versions 2 and 3."""
 
     def output(*arguments):
         return subprocess.run([program, *arguments], stdout=subprocess.PIPE, text=True, timeout=60).stdout
@@ -42,7 +44,7 @@ def list_tests(program):
 
 
 def read_log(path):
-    """What a process reported: finished results, and the test case that was running when it ended (or None)."""
+    """A process's finished results, and the test case that was running when it ended (or None)."""
     running, results = None, []
     with open(path, encoding="utf-8", errors="replace") as log:
         for line in log:
@@ -56,8 +58,7 @@ def read_log(path):
 
 
 def run_process(command, timeout):
-    """Runs one process that reports; returns (results, the test case that it died in or None, its output, how it
-    ended)."""
+    """Runs one process; returns (results, the test case in which it died or None, output, how it ended)."""
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "log")
         open(log, "w").close()
@@ -80,7 +81,7 @@ def run_process(command, timeout):
 
 
 def run_group(program, wrap, names, timeout):
-    """Runs test cases of one file; after a crash goes on with those that have not run."""
+    """Runs the test cases of one file; after a crash continues with those that have not run."""
     results, outputs, left = [], [], list(names)
     while left:
         with tempfile.NamedTemporaryFile("w", suffix=".names") as file:
@@ -98,14 +99,14 @@ def run_group(program, wrap, names, timeout):
     return results, "".join(outputs)
 
 
-def run_python(path, timeout):
-    done, running, output, end = run_process([sys.executable, __file__, "--unittest", path], timeout)
+def run_python(path, word, timeout):
+    done, running, output, end = run_process([sys.executable, __file__, "--unittest", path, word], timeout)
     if running or (end and not any(r.outcome == "failed" for r in done)):
         done.append(Result(running or path, "failed", end))
     return done, output
 
 
-def unittest_main(path):
+def unittest_main(path, word):
     """The child process of one unittest file."""
     log = open(os.environ["TEON_TEST_LOG"], "w", encoding="utf-8")
     folder, file = os.path.split(path)
@@ -143,8 +144,10 @@ def unittest_main(path):
             else:
                 self.write("passed", test, f"{time.monotonic() - self.start:.6f}")
 
-    sys.path.insert(0, os.getcwd())
-    suite = unittest.TestLoader().discover(folder, file, top_level_dir=folder)
+    sys.path.insert(0, os.path.abspath("test/support"))
+    loader = unittest.TestLoader()
+    loader.testNamePatterns = [f"*{word}*"]
+    suite = loader.discover(folder, file, top_level_dir=folder)
     return not unittest.TextTestRunner(resultclass=Reporter).run(suite).wasSuccessful()
 
 
@@ -155,8 +158,8 @@ def stop(number, _):
 
 
 def main():
-    # In the background of a shell SIGINT is ignored, under nohup SIGHUP, and programs that inherit that cannot be
-    # tested with them; a handler here is the default there.
+    # A shell's background jobs ignore SIGINT, and nohup ignores SIGHUP. Test programs would inherit this; a handler
+    # here gives them the default action.
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
@@ -164,11 +167,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tests", nargs="+", help="Catch2 programs and unittest files")
     parser.add_argument("--only", default="", metavar="PREFIX,...",
-                        help="test cases whose names begin with one of these")
-    parser.add_argument("--wrap", default="", metavar="COMMAND", help="put before each program")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time (default: one per core)")
+                        help="run only test cases whose names begin with one of these")
+    parser.add_argument("-k", dest="word", default="", metavar="WORD",
+                        help="run only tests of unittest files whose names contain this")
+    parser.add_argument("--wrap", default="", metavar="COMMAND", help="run each program under this command")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel processes (default: one per core)")
     parser.add_argument("--timeout", type=int, default=900, metavar="SECONDS",
-                        help="for the tests of one file (default: 900)")
+                        help="limit for the tests of one file (default: 900)")
     options = parser.parse_args()
     prefixes = tuple(options.only.split(",")) if options.only else ("",)
 
@@ -178,7 +183,7 @@ def main():
     groups = {}  # file of the test cases -> how to run them
     for tests in options.tests:
         if tests.endswith(".py"):
-            groups[tests] = (run_python, tests, options.timeout)
+            groups[tests] = (run_python, tests, options.word, options.timeout)
             continue
         by_file = collections.defaultdict(list)
         for name in list_tests(tests):
@@ -216,6 +221,6 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] == "--unittest":
-        sys.exit(unittest_main(sys.argv[2]))
+    if sys.argv[1:2] == ["--unittest"]:
+        sys.exit(unittest_main(*sys.argv[2:]))
     sys.exit(main())

@@ -1,31 +1,32 @@
 #!/bin/bash
-# Installs what building and testing need and this machine lacks; says what it installs, and does nothing when nothing
-# is missing. For Debian 12 and 13 and Ubuntu 24.04; elsewhere it says what to install.
+# Installs the missing packages for building and testing and names them. Supports Debian 12 and 13 and Ubuntu 24.04; on
+# other systems it prints what to install.
 #
 #   scripts/setup.sh packages   compiler and libraries, by apt-get (with sudo unless root)
-#   scripts/setup.sh venv       .venv with scripts/requirements.txt; without it only plots and tokenizers are missing
+#   scripts/setup.sh venv       .venv with scripts/requirements.txt, for plots and tokenizers
 #   scripts/setup.sh mpi        OpenMPI, for several ranks on CPUs (build again afterwards)
 #   scripts/setup.sh dev        clang-format, clang-tidy and ruff, for `make format`, `make tidy`, `make lint`
-#   scripts/setup.sh check      installs nothing; fails and says what is missing if building would fail
+#   scripts/setup.sh check      installs nothing; fails and names the missing packages if building would fail
 #   scripts/setup.sh            packages and venv
 #
-# SETUP=0 installs nothing. BACKEND=cuda needs no CPU linear algebra. INCLUDES: the build's own include flags.
+# SETUP=0 installs nothing. BACKEND=cuda needs no CPU linear algebra. INCLUDES: the build's include flags.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { echo "setup: $*"; }
 
-# What building needs that is only a header: package, then where it is.
+# Header-only packages for building: package, header.
 headers=("nlohmann-json3-dev <nlohmann/json.hpp>" "libxxhash-dev <xxhash.h>"
     "libfmt-dev <fmt/format.h>" "catch2 <catch2/catch.hpp> or <catch.hpp> or <catch2/catch_all.hpp>")
-# And what a build for CPUs links with: package, flags, and a program that uses what we use. A header alone proves little:
-# several packages bring one of the same name.
+# Libraries of a CPU build: package, flags, and a program that uses the needed functions. Checking for the header is not
+# enough, because several packages have headers of the same name.
 features=("libdnnl-dev|-ldnnl|#include <oneapi/dnnl/dnnl.h>
     static_assert(DNNL_VERSION_MAJOR * 100 + DNNL_VERSION_MINOR >= 206);
     static_assert(DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP || DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_SEQ);
     int main() { return dnnl_version()->major == 0; }"
     "liblapacke-dev|-llapacke|#include <lapacke.h>
-    int main() { return LAPACKE_sgesdd_work(101, 'S', 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0) + LAPACKE_ssyevd_work(101, 'V', 'L', 0, 0, 1, 0, 0, 0, 0, 0); }"
+    int main() { return LAPACKE_sgesdd_work(101, 'S', 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0) +
+        LAPACKE_ssyevd_work(101, 'V', 'L', 0, 0, 1, 0, 0, 0, 0, 0); }"
     "libboost-context-dev|-lboost_context|#include <boost/context/detail/fcontext.hpp>
     int main() { return boost::context::detail::make_fcontext(0, 0, 0) != 0; }"
     "libfmt-dev|-lfmt|int main() {}")
@@ -41,7 +42,7 @@ missing_headers() {
     done | g++ ${INCLUDES:-} -E -P -x c++ - | grep . || true
 }
 
-# Prints the package of each feature that does not compile and link. build/features remembers that all did.
+# Prints the package of each feature that does not compile and link. build/features records that all did.
 missing_features() {
     local row flags tried
     tried="${features[*]} ${INCLUDES:-} $(g++ -dumpfullversion)"
@@ -49,7 +50,8 @@ missing_features() {
     local lacking=()
     for row in "${features[@]}"; do
         flags=${row#*|}
-        g++ -std=c++20 ${INCLUDES:-} -x c++ - -o /dev/null "${flags%%|*}" <<<"${flags#*|}" >/dev/null 2>&1 || lacking+=("${row%%|*}")
+        g++ -std=c++20 ${INCLUDES:-} -x c++ - -o /dev/null "${flags%%|*}" <<<"${flags#*|}" >/dev/null 2>&1 ||
+            lacking+=("${row%%|*}")
     done
     if [ ${#lacking[@]} = 0 ]; then
         mkdir -p build && echo "$tried" >build/features
@@ -58,7 +60,7 @@ missing_features() {
     fi
 }
 
-# Prints the packages that building needs and this machine lacks.
+# Prints the missing packages for building.
 missing_packages() {
     command -v python3 >/dev/null || echo python3
     if command -v g++ >/dev/null && echo '#include <vector>' | g++ -E -x c++ - >/dev/null 2>&1; then
@@ -71,8 +73,8 @@ missing_packages() {
     fi | sort -u
 }
 
-# Whether packages can be installed without asking for what nobody is there to type (sudo asks the terminal, whatever
-# make's jobs have as their input).
+# Whether packages can be installed without a password that nobody can type (sudo asks on the terminal, not on the
+# standard input of make's jobs).
 sudo=()
 may_install() {
     command -v apt-get >/dev/null || return 1
@@ -85,9 +87,9 @@ install_packages() {
     [ "${SETUP:-1}" != 0 ] || { say "SETUP=0: not installing $*"; return 0; }
     if ! may_install; then
         if command -v apt-get >/dev/null; then
-            say "this machine lacks packages that only an administrator can install: apt-get install $*" >&2
+            say "packages are missing that only an administrator can install: apt-get install $*" >&2
         else
-            say "no apt-get here; please install (Debian's names): $*" >&2
+            say "this machine has no apt-get; please install (Debian's names): $*" >&2
         fi
         return 1
     fi
@@ -97,7 +99,7 @@ install_packages() {
     if ! { "${sudo[@]}" apt-get update -q && "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install -q -y --no-install-recommends "$@"; } >"$log" 2>&1; then
         tail -20 "$log" >&2
-        say "apt-get failed (all of its output: $log)" >&2
+        say "apt-get failed (its output: $log)" >&2
         return 1
     fi
     rm -f "$log"
@@ -123,8 +125,8 @@ venv() {
         rm -f "$log"
     else
         reason=$(grep -m1 -E '^ERROR' "$log" || tail -1 "$log")
-        say "no Python packages: ${reason:0:200}"
-        say "going on without them: plots are missing, all else works (SETUP=0 does not try again; log: $log)"
+        say "Python packages cannot be installed: ${reason:0:200}"
+        say "continuing without them: plots and tokenizers are missing (SETUP=0 skips this step; log: $log)"
     fi
 }
 

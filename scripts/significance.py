@@ -1,4 +1,4 @@
-"""Tests of whether two methods differ: by pairs where runs share a seed, by Welch's t test else; Holm's correction."""
+"""Tests whether two methods differ: by pairs if runs share seeds, otherwise by Welch's t test; Holm's correction."""
 
 import dataclasses
 import math
@@ -7,10 +7,10 @@ import statistics
 
 @dataclasses.dataclass
 class Comparison:
-    """Of a method's losses with those of another, by seed. nan: too few runs to say."""
-    method: str = ""             # "pairs", "Welch" or "" where there is nothing to compare
-    n: int = 0                   # pairs; of Welch's test: runs of both methods together
-    difference: float = math.nan  # mean of the losses less that of the other's; of pairs: mean difference
+    """The comparison of a method's losses with those of another, by seed. nan: too few runs."""
+    method: str = ""             # "pairs", "Welch" or "" if there is nothing to compare
+    n: int = 0                   # number of pairs; for Welch's test: of all runs of both methods
+    difference: float = math.nan  # of the means of the losses; for pairs: mean difference
     low: float = math.nan        # 95% interval of the difference, not corrected
     high: float = math.nan
     p: float = math.nan          # two-sided
@@ -30,7 +30,7 @@ def student_p(t, freedom):
 
 
 def student_t(p, freedom):
-    """The t whose two-sided p value this is: half the width of an interval, in standard errors."""
+    """The t with this two-sided p value: half the width of an interval, in standard errors."""
     low, high = 0.0, 1.0
     while student_p(high, freedom) > p:
         high *= 2
@@ -41,7 +41,7 @@ def student_t(p, freedom):
 
 
 def judged(method, n, difference, error, freedom):
-    """The Comparison for a difference with this standard error."""
+    """The Comparison of a difference with this standard error."""
     if error == 0:
         return Comparison(method, n, difference, difference, difference, 1.0 if difference == 0 else 0.0)
     half = student_t(0.05, freedom) * error
@@ -68,8 +68,8 @@ def welch(a, b):
 
 
 def compared(losses, others, pairs=True):
-    """The Comparison of {seed: loss} with {seed: loss}: by pairs where both have two seeds or more in common (`pairs`:
-    runs of one seed have the same initial weights and batches), else Welch's."""
+    """The Comparison of {seed: loss} with {seed: loss}: by pairs if both have at least two seeds in common (`pairs`:
+    runs of one seed have the same initial weights and batches), otherwise by Welch's test."""
     shared = sorted(losses.keys() & others.keys()) if pairs else []
     if len(shared) > 1 or len(shared) == len(losses) == len(others) == 1:
         return paired([losses[seed] - others[seed] for seed in shared])
@@ -77,8 +77,8 @@ def compared(losses, others, pairs=True):
 
 
 def holm(p_values):
-    """The p values corrected for their number (Holm): the smallest times n, the next times n - 1, ..., never falling.
-    nan is no test, and stays."""
+    """The p values corrected for their number (Holm): the smallest times n, the next times n - 1, ..., never
+    decreasing. nan is not counted and stays."""
     known = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=p_values.__getitem__)
     corrected, least = list(p_values), 0.0
     for rank, i in enumerate(known):

@@ -5,11 +5,11 @@
         -- ./train_gpt2 --data build/corpus --model tiny --seq-len 256 --batch-tokens 4096 --steps 300
     python3 scripts/sweep.py --jobs 4 --extend-grid sweep.toml
 
-The TOML file has the same: out, seeds, command (a list or a string) and a table [grid]; [[cells]] tables instead of or
-beside the grid name single combinations. A cell's folder is named after its values. Started again, finished cells are
-kept as they are; a cell that was cut off goes on from its last checkpoint, or begins again where it has none; a cell
-that ran with other flags than the command has now is refused. Ctrl-C lets the running cells save and waits for them; a
-second one kills them. Ends with scripts/compare.py over all cells.
+The TOML file has the same settings: out, seeds, command (a list or a string) and a table [grid]. Tables [[cells]] add
+single combinations or replace the grid. A cell's folder is named after its values. Run the same command again to
+continue: finished cells are kept, an interrupted cell resumes from its last checkpoint or, without one, starts again,
+and a cell that ran with other flags is refused. Ctrl-C lets the running cells save and waits for them; a second Ctrl-C
+kills them. At the end scripts/compare.py compares all cells.
 """
 
 import argparse
@@ -35,11 +35,11 @@ import processes
 from live import Live, duration, progress_bar
 from run_folder import BadRun, Metrics, Unfinished, open_run, printable, read_config, read_object
 
-RATE = "lr"  # the flag of which a grid is extended
+RATE = "lr"  # the flag whose grid --extend-grid extends
 
 
 class Fault(Exception):
-    """A sweep that cannot be meant; the message is one sentence."""
+    """A usage error; the message is one sentence."""
 
 
 def parse_grid(items):
@@ -59,7 +59,7 @@ def is_list_of(*types):
 
 
 def is_setting(value):
-    """What one value of a flag may be."""
+    """Whether this can be one value of a flag."""
     return type(value) in (str, int, float, bool) or is_list_of(str, int, float)(value)
 
 
@@ -67,7 +67,7 @@ def is_table_of(accepts):
     return lambda value: isinstance(value, dict) and all(accepts(item) for item in value.values())
 
 
-PLAN = {  # key: what it is, in words and as a check
+PLAN = {  # key: description, check
     "out": ("a folder's name", lambda value: type(value) is str),
     "seeds": ("a list of whole numbers", is_list_of(int)),
     "command": ("a text or a list of words", lambda value: type(value) is str or is_list_of(str, int, float)(value)),
@@ -92,10 +92,10 @@ def read_plan(path):
         raise Fault(f"{path}: {error}") from None
     for key, value in plan.items():
         if key not in PLAN:
-            raise Fault(f"{path}: {key}: not known; there are {', '.join(PLAN)}")
+            raise Fault(f"{path}: {key}: unknown key; the keys are {', '.join(PLAN)}")
         what, accepts = PLAN[key]
         if not accepts(value):
-            raise Fault(f"{path}: {key} should be {what}")
+            raise Fault(f"{path}: {key} must be {what}")
     return plan
 
 
@@ -121,7 +121,7 @@ def folder_of(out, cell):
 
 
 def loss_of(folder):
-    """The final validation loss of a finished run, infinite where it diverged; None of one that is not finished."""
+    """The final validation loss of a finished run, infinite if it diverged; None if the run is not finished."""
     try:
         return compare.read_run(folder).evals[-1]["val_loss"]
     except Unfinished:
@@ -138,8 +138,8 @@ def is_finished(folder):
 
 
 def next_rate(losses):
-    """The rate that follows the best of {rate: loss} where that is an end of them, as far away as the one before it;
-    None where it is not, or a loss is None. Where all have diverged, the lowest is the best."""
+    """If the best of {rate: loss} is the lowest or highest rate, the next rate beyond it, by the same factor as between
+    its neighbour and it; otherwise, or if a loss is None, None. If all diverged, the lowest rate counts as the best."""
     rates = sorted(losses)
     if len(rates) < 2 or None in losses.values():
         return None
@@ -154,8 +154,7 @@ def next_rate(losses):
 
 
 def words_of(command, cell, folder):
-    """The command of a cell, which goes on where it was cut off; what was begun with nothing to go on from is
-    removed."""
+    """The command of a cell. It resumes a run that has a checkpoint; a run without one is removed."""
     words = command + [word for k, v in cell.items() for word in (f"--{k}", v)] + ["--out", folder]
     if glob.glob(os.path.join(folder, "step_*[0-9]")):
         words.append("--resume")
@@ -165,7 +164,7 @@ def words_of(command, cell, folder):
 
 
 def run_cell(command, cell, folder):
-    """Runs one cell; its exit status. A Ctrl-C lets it save, then raises KeyboardInterrupt."""
+    """Runs one cell and returns its exit status. A Ctrl-C lets it save and then raises KeyboardInterrupt."""
     status = []
 
     def ended(_, code, errors):
@@ -180,7 +179,7 @@ def run_cell(command, cell, folder):
 
 
 def flags_of(words):
-    """{flag: its value as text} of a command's words; several words behind a flag are joined with commas."""
+    """{flag: value as text} from a command's words; several words after a flag are joined with commas."""
     flags, last = {}, None
     for word in words:
         if word.startswith("--"):
@@ -192,7 +191,7 @@ def flags_of(words):
 
 
 def is_value(text, value):
-    """Whether a flag's text may stand for a value of config.json."""
+    """Whether a flag's text can mean a value of config.json."""
     if isinstance(value, bool):
         return value == (text not in ("off", "false"))
     number = re.fullmatch(r"([\d.]+(?:e[+-]?\d+)?)([kmgb]?)(i?)", text.lower())
@@ -203,15 +202,15 @@ def is_value(text, value):
 
 
 def stale(folder, flags):
-    """"steps 10, now 20": what the cell in the folder was run with and the command has otherwise; "" where nothing."""
+    """The flags that differ between the cell in the folder and the command, as "--steps 10, now 20"; "" if none."""
     try:
         options = read_config(folder)["options"]
     except BadRun:
-        return ""  # not begun, or damaged: it begins again, or its --resume says what is wrong
+        return ""  # not begun or damaged: it starts again, or --resume reports the fault
     try:
         begun = read_object(folder + ".json", [("flags", dict)])["flags"]
     except BadRun:
-        begun = {}  # a sweep of an earlier version
+        begun = {}  # made by an earlier version
     unrelated = compare.IGNORED - {"data", "val-data", "seed", "steps", "tokens", "epochs"}
     changes = [f"--{k} {begun.get(k) or compare.text_of(options[k])}, now {v or 'on'}" for k, v in flags.items()
                if k in options and k not in unrelated and begun.get(k) != v and not is_value(v, options[k])]
@@ -220,7 +219,7 @@ def stale(folder, flags):
 
 
 class Sweep:
-    """The cells of a sweep, of which `jobs` run at a time."""
+    """The cells of a sweep; `jobs` of them run at a time."""
 
     def __init__(self, command, out, jobs):
         self.command, self.out, self.jobs = command, out, jobs
@@ -237,8 +236,8 @@ class Sweep:
         for cell in cells:
             change = stale(self.folder(cell), flags_of(self.command) | cell)
             if change:
-                raise Fault(f"{self.folder(cell)} is a run with other flags ({change}); give the same flags, remove it "
-                            f"or choose another --out")
+                raise Fault(f"{self.folder(cell)} is a run with other flags ({change}); use the same flags, remove the "
+                            f"folder or choose another --out")
 
     def run(self, cells):
         """Runs those of the cells that are not finished."""
@@ -261,7 +260,7 @@ class Sweep:
                 self.finished += 1
                 self.say(cell, f"done in {duration(seconds)}, validation loss {loss:.4f}")
             elif status == 0 or status in processes.INTERRUPTED:
-                self.say(cell, "stopped before its end; the same command goes on")
+                self.say(cell, "stopped before its end; run the same command to continue")
             else:
                 self.say(cell, f"failed (exit status {status})")
                 self.failed[self.folder(cell)] = status
@@ -295,7 +294,7 @@ class Sweep:
         print(f"[{self.cells.index(cell) + 1}/{len(self.cells)}] {name_of(cell)}: {text}", flush=True)
 
     def show(self, running):
-        """A line for each running cell and one for the whole."""
+        """Shows a line for each running cell and one for the sweep."""
         if not self.live.on:
             return
         lines, left, width = [], [], max(len(name_of(p.key)) for p in running) if running else 0
@@ -309,7 +308,7 @@ class Sweep:
         self.live.draw(list(map(printable, lines)))
 
     def time_left(self, running, left):
-        """", 3m20s left" for all that is to run, from what cells have taken and what the running ones will take."""
+        """", 3m20s left" for the sweep, from the times of the finished cells and the estimates of the running ones."""
         if None in left or not left:
             return ""
         now = time.monotonic()
@@ -335,7 +334,7 @@ class Sweep:
         return last["step"], total, loss, max(0, total - last["step"]) * statistics.median(times) / 1000
 
     def combinations(self):
-        """[(flags less the rate and the seed, {rate: mean loss over seeds or None})] of the cells that have a rate."""
+        """[(flags without the rate and the seed, {rate: mean loss over seeds or None})] of the cells with a rate."""
         found = []
         for cell in self.cells:
             flags = {k: v for k, v in cell.items() if k not in (RATE, "seed")}
@@ -350,7 +349,7 @@ class Sweep:
                 for flags, rates in found]
 
     def extension(self, seeds):
-        """The cells of the rates that follow where the best rate ends a grid, and a line that says so for each."""
+        """For each grid whose best rate is at its end, the cells of the next rate and a line that reports it."""
         cells, lines = [], []
         for flags, losses in self.combinations():
             rate = next_rate(losses)
@@ -366,18 +365,18 @@ def name_of(cell):
 
 
 def environments(jobs):
-    """One for each of so many cells that run side by side: a GPU, and its share of the cores."""
+    """The environment of each of `jobs` parallel cells: a GPU, or a share of the cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // jobs))}
     found = gpus()
     if found and jobs > len(found):
-        raise Fault(f"--jobs {jobs}: there are {len(found)} GPUs here, for one cell each; to run on CPUs, set "
+        raise Fault(f"--jobs {jobs}: this machine has {len(found)} GPUs and each runs one cell; to run on CPUs, set "
                     f"CUDA_VISIBLE_DEVICES=")
     return [threads | {"CUDA_VISIBLE_DEVICES": gpu} for gpu in found[:jobs]] or [threads]
 
 
 def gpus():
-    """The GPUs that a program here would see, as CUDA_VISIBLE_DEVICES names them."""
+    """The GPUs that a program can use, as named in CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [gpu for gpu in visible.split(",") if gpu not in ("", "-1")]
@@ -398,15 +397,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", nargs="?", metavar="FILE.toml", help="the sweep, instead of or beside the flags")
     parser.add_argument("--grid", action="append", default=[], metavar="FLAG=V,V,...",
-                        help="values of one flag; repeat for more")
+                        help="the values of one flag; can be repeated")
     parser.add_argument("--seeds", metavar="N,N,...", help="(default 1337)")
     parser.add_argument("--out", help="folder of the cells (default runs/sweep)")
     parser.add_argument("--jobs", type=count, default=1, metavar="N",
-                        help="run N cells at a time: on N GPUs, one each, or with an Nth of the cores each (default 1)")
+                        help="run N cells at a time, each on one GPU or on an Nth of the cores (default 1)")
     parser.add_argument("--extend-grid", type=count, nargs="?", const=6, default=0, metavar="N",
-                        help=f"where the best value of {RATE} is an end of its grid, run the next one, until the best "
-                             f"lies inside or N were added (default 6)")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would run")
+                        help=f"if the best {RATE} is at the end of its grid, run the next one, until the best one has "
+                             f"a neighbour on both sides or N were added (default 6)")
+    parser.add_argument("--dry-run", action="store_true", help="print the cells and run nothing")
     arguments, command = sys.argv[1:], []
     if "--" in arguments:
         cut = arguments.index("--")
@@ -426,7 +425,7 @@ def main():
             raise Fault(f"{args.plan}: command: {error}") from None
     if not command:
         where = f"{args.plan}: " if args.plan else ""
-        raise Fault(f"{where}no command to run; put one behind -- or into the file's 'command'")
+        raise Fault(f"{where}no command to run; write one after -- or as 'command' in the file")
 
     cells = cells_of(grid, plan.get("cells", []), seeds)
     if any(not re.fullmatch(r"[\d.]+(e[+-]?\d+)?", cell.get(RATE, "0")) for cell in cells):
@@ -462,5 +461,5 @@ if __name__ == "__main__":
         print(printable(f"sweep.py: error: {fault}"), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("sweep.py: stopped; the same command goes on", file=sys.stderr)
+        print("sweep.py: stopped; run the same command to continue", file=sys.stderr)
         sys.exit(130)

@@ -1,26 +1,26 @@
-"""Muon and Teon as one torch.optim.Optimizer: this engine's update, for people who train in PyTorch.
+"""Muon and Teon as one torch.optim.Optimizer: the engine's update for PyTorch.
 
     from teon_torch import Teon, stacks_of
     hidden, others = stacks_of(model)
     optimizers = [Teon(hidden, lr=5e-3), torch.optim.AdamW(others, lr=5e-3, betas=(0.9, 0.95), weight_decay=0.1)]
 
-Needs nothing but torch. The update of a stack of K matrices W_k (m x n, outputs x inputs), arXiv 2601.23261,
+Needs only torch. The update of a stack of K matrices W_k (m x n, outputs x inputs), arXiv 2601.23261,
 algorithm 1:
 
-    M_k <- mu M_k + G_k                                       momentum, as a sum, in float
-    Z   <- unfold_i(M_1 .. M_K)                               mode 1: [M_1 M_2 ..]; 2: [M_1^T M_2^T ..]; 3: rows
-    vec(M_k) O_k <- fold(Ortho(Z))
+    M_k <- mu M_k + G_k                                momentum, as a sum, in float
+    Z   <- unfold_i(M_1 .. M_K)                        mode 1: [M_1 M_2 ..]; 2: [M_1^T M_2^T ..]; 3: rows vec(M_k)
+    O_k <- fold(Ortho(Z))
     W_k <- (1 - lr wd) W_k - lr sqrt(m / n) O_k
 
-test/scripts/test_teon_torch.py holds it against the steps that the engine is tested with, and against torch.optim.Muon.
+test/scripts/test_teon_torch.py compares it with the expected steps of the engine's tests and with torch.optim.Muon.
 """
 import math
 import re
 
 import torch
 
-# Coefficients (a, b, c) of the steps X <- a X + (b R + c R^2) X with R = X X^T; the last triple is repeated. The
-# sources stand beside each set in optim/ns_coefficients.h.
+# Coefficients (a, b, c) of the steps X <- a X + (b R + c R^2) X with R = X X^T; the last triple is repeated.
+# optim/ns_coefficients.h has the source of each set.
 NEWTON_SCHULZ = {
     "jordan": [(3.4445, -4.7750, 2.0315)],
     "you": [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037), (2.8769, -3.1427, 1.2046),
@@ -35,29 +35,30 @@ NEWTON_SCHULZ = {
         (3.3184196573706015, -2.488488024314874, 0.51004894012372),
         (2.300652019954817, -1.6689039845747493, 0.4188073119525673))] + [(1.875, -1.25, 0.375)],
 }
-MARGIN = {"polar-express": 1.01}  # such a set expects a norm of at most 1 / margin
-BATCH_BYTES = 256 << 20  # of momentum that is orthogonalized together, unless a single stack has more
+MARGIN = {"polar-express": 1.01}  # the set expects a norm of at most 1 / margin
+BATCH_BYTES = 256 << 20  # bound of the momentum in one batch, unless a single stack has more
 
-# (stacks, K, parts, m, n) in the order of an unfolding: its rows, then the two dimensions that its columns join.
+# (stacks, K, parts, m, n) permuted for an unfolding: its rows, then the two dimensions that form its columns.
 UNFOLDED = {1: (0, 2, 3, 1, 4), 2: (0, 2, 4, 1, 3), 3: (0, 2, 1, 3, 4)}
 
-# Matrices that hold Q, K and V below each other (GPT-2, torch.nn.MultiheadAttention), and what stacks_of() stacks.
+# Matrices that contain Q, K and V as row blocks (GPT-2, torch.nn.MultiheadAttention), and the matrices that stacks_of()
+# stacks.
 JOINED = {"c_attn", "in_proj_weight"}
 QKV = {"q_proj", "k_proj", "v_proj", *JOINED}
 
-# What an option has to be, in words and as a test.
+# Description and test of each option's values.
 RATE = ("a finite number, at least 0", lambda x: 0 <= x < math.inf)
 COUNT = ("an integer, at least 1", lambda x: isinstance(x, int) and x >= 1)
 LEGAL = {"lr": RATE, "weight_decay": RATE, "momentum": ("at least 0 and less than 1", lambda x: 0 <= x < 1),
          "k": COUNT, "parts": COUNT, "ns_steps": COUNT, "mode": ("1, 2 or 3", lambda x: x in (1, 2, 3)),
          "ortho": (f"svd, {', '.join(NEWTON_SCHULZ)}", lambda x: x == "svd" or x in NEWTON_SCHULZ),
-         "ns_dtype": ("None or a type of floats", lambda x: x is None or getattr(x, "is_floating_point", False)),
+         "ns_dtype": ("None or a floating-point type", lambda x: x is None or getattr(x, "is_floating_point", False)),
          "update_rms": ("None or a positive number", lambda x: x is None or 0 < x < math.inf)}
 
 
 def orthogonalize(z, method="polar-express", steps=5, dtype=None):
-    """U V^T of a matrix (or of the last two dimensions of a batch): exactly ("svd"), or nearly by Newton-Schulz in
-    dtype (default: bfloat16 on a GPU, else z's own)."""
+    """U V^T of a matrix (or of the last two dimensions of a batch): exact ("svd"), or approximate by Newton-Schulz in
+    dtype (default: bfloat16 on a GPU, otherwise z's own)."""
     if method == "svd":
         u, s, vt = torch.linalg.svd(z, full_matrices=False)
         cutoff = torch.finfo(z.dtype).eps * math.sqrt(s.shape[-1]) * s[..., :1]
@@ -75,19 +76,20 @@ def orthogonalize(z, method="polar-express", steps=5, dtype=None):
 
 
 class Teon(torch.optim.Optimizer):
-    """params: matrices, or groups (dicts) whose "params" are one role's matrices in the order of the layers, as
-    stacks_of() makes them; consecutive k of them are a stack (a shorter one may remain). k = 1 is Muon. A matrix
-    without a gradient is left alone, and the others of its stack are orthogonalized without it.
+    """params: matrices, or groups (dicts) whose "params" are one role's matrices in layer order, as made by
+    stacks_of(). Each k consecutive ones are a stack; the last may be shorter. k = 1 is Muon. A matrix without a
+    gradient is skipped, and the others of its stack are orthogonalized without it.
 
-    parts: each matrix holds so many roles below each other (3: a joined QKV), which are stacked separately.
-    transposed: matrices are stored input x output (transformers' Conv1D), so that m and n change places.
-    rms_match: scales O_k so that the mean slice has the size that Muon's update has (docs/teon.md).
-    normalize_slices: each M_k is divided by its norm before it is stacked.
-    update_rms: instead of sqrt(m / n), the factor update_rms sqrt(max(m, n)) (Moonlight, arXiv 2502.16982: 0.2).
-    capturable: step() may be captured as a CUDA graph after one step without; then lr is a tensor on the GPU, or fixed.
+    parts: the number of roles in each matrix, as row blocks (3: a joined QKV), which are stacked separately.
+    transposed: matrices are stored input x output (transformers' Conv1D), so m and n are exchanged.
+    rms_match: scale O_k so that the mean slice has the size of Muon's update (docs/teon.md).
+    normalize_slices: divide each M_k by its norm before stacking.
+    update_rms: replaces sqrt(m / n) by update_rms sqrt(max(m, n)) (Moonlight, arXiv 2502.16982: 0.2).
+    capturable: step() can be captured as a CUDA graph after one uncaptured step; lr is then a tensor on the GPU, or
+    fixed.
 
-    Matrices of a group that have one shape are updated together, in a number of launches that does not depend on how
-    many they are. Raises ValueError for options and matrices that fit no stack, and leaves the optimizer as it was."""
+    All matrices of one shape in a group are updated together; the number of launches does not depend on their number.
+    Raises ValueError for invalid options and matrices, and leaves the optimizer unchanged."""
 
     def __init__(self, params, lr=0.02, momentum=0.95, weight_decay=0.1, nesterov=False, k=1, mode=1,
                  ortho="polar-express", ns_steps=5, ns_dtype=None, rms_match=False, normalize_slices=False, parts=1,
@@ -109,7 +111,7 @@ class Teon(torch.optim.Optimizer):
 
     def __setstate__(self, state):
         super().__setstate__(state)
-        for group in self.param_groups:  # of a version that had fewer options
+        for group in self.param_groups:  # an earlier version may have fewer options
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
 
@@ -120,7 +122,7 @@ class Teon(torch.optim.Optimizer):
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
-        # Optimizer casts all state to the parameter's type; the momentum of a bfloat16 matrix stays float.
+        # Optimizer casts all state to the parameter's type, but the momentum of a bfloat16 matrix must stay float.
         loaded = [i for group in given["param_groups"] for i in group["params"]]
         for i, p in zip(loaded, (p for group in self.param_groups for p in group["params"])):
             if "momentum" in given["state"].get(i, {}):
@@ -133,13 +135,13 @@ class Teon(torch.optim.Optimizer):
             raise ValueError(f"{where}: Tensor lr must be 1-element; it has {group['lr'].numel()}")
         for name, (legal, test) in LEGAL.items():
             if not test(group[name]):
-                raise ValueError(f"{where}: {name} is {group[name]!r}; it has to be {legal}")
+                raise ValueError(f"{where}: {name} is {group[name]!r}; expected {legal}")
         if group["capturable"] and group["ortho"] == "svd":
             raise ValueError(f"{where}: svd waits for the GPU, so it cannot be captured; choose another ortho")
         for p in group["params"]:
             if p.ndim != 2 or not p.numel() or not p.is_floating_point():
-                raise ValueError(f"{where}: a tensor of shape {tuple(p.shape)} and {p.dtype} is no matrix of floats; "
-                                 "leave it to AdamW")
+                raise ValueError(f"{where}: a tensor of shape {tuple(p.shape)} and {p.dtype} is not a matrix of "
+                                 "floats; give it to AdamW")
             outputs = p.shape[1 if group["transposed"] else 0]
             if outputs % group["parts"]:
                 raise ValueError(f"{where}: {outputs} outputs cannot be cut into {group['parts']} parts")
@@ -150,8 +152,8 @@ class Teon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        """One update; returns what closure returns. Raises RuntimeError, before anything moves, for sparse gradients
-        and for a capture that was not prepared."""
+        """One update; returns the result of closure. Raises RuntimeError, before any change, for sparse gradients and
+        for a capture that was not prepared."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -170,7 +172,7 @@ class Teon(torch.optim.Optimizer):
 
     @staticmethod
     def _batches(group):
-        """The stacks of a group (lists of matrices that have a gradient) in lists that are updated together."""
+        """The stacks of a group (lists of matrices with gradients) in batches (lists) that are updated together."""
         alike = {}
         for first in range(0, len(group["params"]), group["k"]):
             stack = [p for p in group["params"][first:first + group["k"]] if p.grad is not None]
@@ -181,7 +183,7 @@ class Teon(torch.optim.Optimizer):
             yield from (stacks[first:first + most] for first in range(0, len(stacks), most))
 
     def _update(self, stacks, group):
-        """One step of stacks of one size, whose matrices have one shape: they are the first dimension of all below."""
+        """One step of a batch: stacks of one size with matrices of one shape, in the first dimension of all tensors."""
         params = [p for stack in stacks for p in stack]
         dtype, K = _momentum_type(params[0]), len(stacks[0])
         for p in params:
@@ -200,8 +202,8 @@ class Teon(torch.optim.Optimizer):
         m, n = x.shape[-2:]
         if group["normalize_slices"]:
             x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-        # With k = 1 every mode is Muon. A last stack of one keeps its role's mode, as in the engine: in mode 3 its
-        # update has the size that those of the other stacks have.
+        # With k = 1 every mode is Muon. A last stack of one keeps its role's mode, as in the engine, so that in mode 3
+        # its update has the same size as those of the other stacks.
         order = UNFOLDED[group["mode"] if group["k"] > 1 else 1]
         x = x.permute(order)
         z = x.flatten(-2)
@@ -212,7 +214,7 @@ class Teon(torch.optim.Optimizer):
         o = o.unflatten(-1, x.shape[-2:]).permute([order.index(i) for i in range(5)]).flatten(2, 3).flatten(0, 1)
         o = o.mT if group["transposed"] else o
 
-        # A tensor stays on its device: reading it would wait, and a captured step would keep its value.
+        # Keep a tensor on its device: reading it would wait for the device, and a captured step would fix its value.
         lr = group["lr"].to(o.device).squeeze() if torch.is_tensor(group["lr"]) else group["lr"]
         weights = torch.stack(params).to(dtype).mul_(1 - lr * group["weight_decay"]).sub_(o * (lr * factor))
         torch._foreach_copy_(params, weights.to(params[0].dtype).unbind())
@@ -223,17 +225,18 @@ def _momentum_type(p):
 
 
 def stacks_of(model, stacked=None, k=2, adamw=()):
-    """Sorts the parameters of an nn.Module: (groups for Teon, groups for AdamW).
+    """Divides the parameters of an nn.Module: (groups for Teon, groups for AdamW).
 
-    Teon has the matrices of numbered layers, such as layers.3.up_proj.weight, but no embedding and not the last matrix
-    of an nn.Sequential, its head. Those of one shape whose names differ in the layer's number only are a role, and a
-    group; its "role" is the name with * for the number. AdamW has two groups: all else that has two dimensions or more,
-    and vectors (norms and biases), whose weight_decay is 0.
+    Teon gets the matrices of numbered layers, such as layers.3.up_proj.weight, except embeddings and the last matrix of
+    an nn.Sequential, its head. Matrices of one shape whose names differ only in the layer's number are one role and one
+    group; "role" is the name with * for the number. AdamW gets two groups: all other parameters with two or more
+    dimensions, and vectors (norms and biases) with weight_decay 0.
 
-    stacked: the roles that are stacked k by k, by a part of their names ("q_proj", not "proj"); the others are Muon's.
-    Default: Q, K and V where the model has them. Joined ones are cut into their parts, and a Conv1D's is turned.
-    adamw: what else goes to AdamW, by a part of its name.
-    Raises ValueError for a name that matches nothing, and for a model without such matrices."""
+    stacked: the roles that are stacked k by k, by a part of their names ("q_proj", not "proj"); Muon updates the
+    others. Default: Q, K and V if the model has them. Joined matrices are split into their parts; those of a Conv1D are
+    transposed.
+    adamw: further matrices for AdamW, by a part of their names.
+    Raises ValueError for a name that matches nothing, and for a model without matrices for Teon."""
     def has(name, words):
         return not set(words).isdisjoint(name.split("."))
 
@@ -255,7 +258,8 @@ def stacks_of(model, stacked=None, k=2, adamw=()):
     for option, words in (("stacked", stacked or ()), ("adamw", adamw)):
         for word in words:
             if not any(has(name, [word]) for name in found[option]):
-                raise ValueError(f"{option}: {word!r} matches no matrix; there are {', '.join(found['stacked'])}")
+                raise ValueError(f"{option}: {word!r} matches no matrix; the matrices are "
+                                 f"{', '.join(found['stacked'])}")
     if not roles:
         raise ValueError("the model has no matrices in numbered layers (such as layers.0.up_proj.weight); give Teon "
                          "its groups yourself")
@@ -265,7 +269,8 @@ def stacks_of(model, stacked=None, k=2, adamw=()):
         m, n = (columns, rows) if transposed else (rows, columns)
         parts = m // n if has(role, JOINED) else 1
         if has(role, JOINED) and parts * n != m:
-            raise ValueError(f"{role}: {m} x {n} does not join matrices of {n} x {n}; leave it to AdamW (adamw=...)")
+            raise ValueError(f"{role}: {m} x {n} does not consist of matrices of {n} x {n}; give it to AdamW "
+                             "(adamw=...)")
         hidden.append({"params": params, "role": role, "parts": parts, "transposed": transposed,
                        "k": k if has(role, QKV if stacked is None else stacked) else 1})
     return hidden, [{"params": list(decayed.values())}, {"params": vectors, "weight_decay": 0.0}]

@@ -1,7 +1,7 @@
-"""Importing this continues the script in the project's .venv, which holds what `make setup` installs.
+"""Importing this module restarts the script with the Python of the project's .venv, made by `make setup`.
 
-Import it first, and only where the file is the program: `if __name__ == "__main__": import use_venv`. Nothing happens
-where there is no .venv, where it cannot be run, or where this is its Python already.
+Import it first, and only in the main program: `if __name__ == "__main__": import use_venv`. It does nothing if there is
+no .venv, if the .venv cannot run, or if its Python is already running.
 """
 
 import os
@@ -9,13 +9,13 @@ import sys
 
 VENV = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".venv")
 PYTHON = os.path.join(VENV, "bin", "python")
-MARK = "TEON_VENV"  # in the environment: tried already, so that no .venv can make this repeat itself
+MARK = "TEON_VENV"  # set in the environment before the restart, to restart only once
 
-# sys.orig_argv: not where a test runs the file inside of its own process.
+# sys.orig_argv: do not restart if a test runs the file within its own process.
 if (os.path.realpath(sys.prefix) != os.path.realpath(VENV) and os.access(PYTHON, os.X_OK) and MARK not in os.environ
         and sys.argv[0] in sys.orig_argv):
     os.environ[MARK] = VENV
     try:
         os.execv(PYTHON, [PYTHON, *sys.orig_argv[1:]])
     except OSError:
-        pass  # a .venv of another machine: this Python goes on
+        pass  # a .venv of another machine: continue with this Python

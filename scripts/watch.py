@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Shows how a run is getting on: progress, time left, the course of the loss.
+"""Shows the state of a run: progress, time left, a plot of the loss.
 
     scripts/watch.py runs/gpt2-small-teon-20260101-120000
 
-On a terminal it stays until the run's last step (Ctrl-C to leave); else, or with --once, it prints the state and ends.
+On a terminal it updates the state until the run's last step (Ctrl-C to leave). Without a terminal, or with --once, it
+prints the state once.
 """
 
 import argparse
@@ -17,7 +18,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values, width):
-    """Means of `width` stretches of the values, as bars between the smallest and the largest."""
+    """Means of `width` consecutive parts of the values, as bars scaled between the smallest and the largest mean."""
     values = [value for value in values if value is not None]
     count = min(width, len(values))
     if not count:
@@ -47,13 +48,13 @@ def view(run, config, metrics, width):
     out = [f"run    {run}"]
     if not steps:
         return [*map(printable, out), "step   none yet"]
-    last, room = steps[-1], max(10, width - 30)
+    last, free = steps[-1], max(10, width - 30)
     ms, rate = (median([step[key] for step in steps[-50:] if step[key] is not None] or [0])
                 for key in ("ms", "tokens_per_s"))
     left = "done" if last["step"] >= total else f"{duration((total - last['step']) * ms / 1000)} left"
     share = min(1.0, last["step"] / total) if total > 0 else 0
-    out.append(f"step   {last['step']}/{total} {progress_bar(share, min(40, room))} {100 * share:.0f}% {left}")
-    out.append(f"loss   {number(last['loss'], '.4f')} {sparkline([step['loss'] for step in steps], min(60, room))}")
+    out.append(f"step   {last['step']}/{total} {progress_bar(share, min(40, free))} {100 * share:.0f}% {left}")
+    out.append(f"loss   {number(last['loss'], '.4f')} {sparkline([step['loss'] for step in steps], min(60, free))}")
     if evals:
         out.append(f"val    {number(evals[-1]['val_loss'], '.4f')} (perplexity {number(evals[-1]['val_ppl'], '.2f')}) "
                    f"at step {evals[-1]['step']}")
@@ -67,8 +68,9 @@ def view(run, config, metrics, width):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="the run's folder")
-    parser.add_argument("--once", action="store_true", help="print the state and end")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between looks (1)")
+    parser.add_argument("--once", action="store_true", help="print the state once")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS",
+                        help="time between updates (default 1)")
     options = parser.parse_args()
     config, metrics = open_run(options.run)
     live = Live(on=sys.stdout.isatty() and not options.once)

@@ -1,16 +1,17 @@
 #!/bin/bash
-# Proves the two commands on bare machines: makes minimal systems with debootstrap, each with what its row says and nothing else, puts
-# this repository's last commit there and runs `make demo` (30 steps) and `make test`. Ends with a matrix. Not part of CI.
+# Proves the two commands on bare machines: makes minimal systems with debootstrap, each with what its row says and
+# nothing else, puts this repository's last commit there and runs `make demo` (30 steps) and `make test`. Ends with a
+# matrix. Not part of CI.
 #
 #   sudo test/machines.sh                         every row (hours; one after the other)
 #   sudo test/machines.sh debian12 libblas        these rows
 #   sudo DEMO_STEPS= COMMANDS="make demo" test/machines.sh debian12     other commands, the demo's whole length
-#   sudo CACHE=DIR KEEP=1 test/machines.sh user   keeps the machine of each suite and the packages in DIR, and the row's machine
-#   sudo CACHE=DIR CCACHE=1 test/machines.sh      rows with the same compiler share what it made (make's CXX is ccache's)
+#   sudo CACHE=DIR KEEP=1 test/machines.sh user   keeps each suite's machine and packages in DIR, and the row's machine
+#   sudo CACHE=DIR CCACHE=1 test/machines.sh      rows with the same compiler share its results (CXX is ccache's)
 #
-# Needs root and debootstrap; for Ubuntu the archive's signature is checked where ubuntu-archive-keyring is installed. What this
-# machine needs to reach packages (apt and pip settings, proxies, certificates) holds in the new ones too. Everything is mounted in a
-# private namespace, so nothing stays mounted however it ends.
+# Needs root and debootstrap; for Ubuntu the archive's signature is checked where ubuntu-archive-keyring is installed.
+# What this machine needs to reach packages (apt and pip settings, proxies, certificates) holds in the new ones too.
+# Everything is mounted in a private namespace, so nothing stays mounted however it ends.
 set -uo pipefail
 
 # name | suite | packages that are there before | folder of the source | variant
@@ -33,7 +34,8 @@ fail() { echo "machines: error: $*" >&2; exit 2; }
 if [ "${IN_NAMESPACE:-}" != 1 ]; then
     [ "$(id -u)" = 0 ] || fail "needs root (chroot)"
     command -v debootstrap >/dev/null || fail "debootstrap is missing; apt-get install debootstrap"
-    for name in "$@"; do grep -q "^$name|" <<<"$rows" || fail "no row $name; there are: $(cut -d'|' -f1 <<<"$rows" | paste -sd' ')"; done
+    names=$(cut -d'|' -f1 <<<"$rows" | paste -sd' ')
+    for name in "$@"; do grep -q "^$name|" <<<"$rows" || fail "no row $name; there are: $names"; done
     IN_NAMESPACE=1 exec unshare --mount --propagation private "$0" "$@"
 fi
 
@@ -47,7 +49,9 @@ failed=0 finished=0
 
 leave() {
     local place
-    for place in proc dev var/cache/apt/archives var/cache/ccache; do umount --lazy --recursive "$1/$place" 2>/dev/null || true; done
+    for place in proc dev var/cache/apt/archives var/cache/ccache; do
+        umount --lazy --recursive "$1/$place" 2>/dev/null || true
+    done
 }
 finish() {
     for root in "$work"/*/; do leave "${root%/}"; done
@@ -64,7 +68,8 @@ make_suite() {
     [ ! -e "$root/made" ] || return 0
     [ "$suite" != noble ] || { mirror=http://archive.ubuntu.com/ubuntu; areas=main,universe; }
     local script=/usr/share/debootstrap/scripts/$suite signature=()
-    [ -e "$script" ] || script=/usr/share/debootstrap/scripts/$([ "$suite" = noble ] && echo gutsy || echo sid)  # what newer ones link to
+    # What newer ones link to.
+    [ -e "$script" ] || script=/usr/share/debootstrap/scripts/$([ "$suite" = noble ] && echo gutsy || echo sid)
     if [ "$suite" = noble ] && [ ! -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]; then
         echo "machines: no ubuntu-archive-keyring here: the base system's signature is not checked"
         signature=(--no-check-gpg)
@@ -81,7 +86,8 @@ copy_settings() {
     local root=$1 file
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"
-    for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/apt/apt.conf /etc/apt/apt.conf.d/*proxy* /etc/apt/auth.conf \
+    for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/apt/apt.conf /etc/apt/apt.conf.d/*proxy* \
+        /etc/apt/auth.conf \
         /etc/apt/auth.conf.d/* /etc/apt/apt.conf.d/99*; do
         [ -f "$file" ] && cp -L --parents "$file" "$root"
     done
@@ -90,12 +96,14 @@ copy_settings() {
         cp -rL /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates"
         chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin update-ca-certificates >/dev/null 2>&1 || return 1
     fi
-    env | grep -E '^((https?|no|all)_proxy|(HTTPS?|NO|ALL)_PROXY|PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|CERT|DEFAULT_TIMEOUT))=' \
+    local pip='PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|CERT|DEFAULT_TIMEOUT)'
+    env | grep -E "^((https?|no|all)_proxy|(HTTPS?|NO|ALL)_PROXY|$pip)=" \
         >"$root/etc/settings"
     mount --bind "$cache/packages" "$root/var/cache/apt/archives"
     if [ "${CCACHE:-0}" = 1 ]; then
-        printf '%s\n' "MAKEFLAGS=' -- CXX=/usr/local/lib/ccache/g++'" CCACHE_DIR=/var/cache/ccache CCACHE_UMASK=000 CCACHE_BASEDIR=/home \
-            CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=time_macros,include_file_mtime,include_file_ctime >>"$root/etc/settings"
+        printf '%s\n' "MAKEFLAGS=' -- CXX=/usr/local/lib/ccache/g++'" CCACHE_DIR=/var/cache/ccache \
+            CCACHE_UMASK=000 CCACHE_BASEDIR=/home CCACHE_NOHASHDIR=1 \
+            CCACHE_SLOPPINESS=time_macros,include_file_mtime,include_file_ctime >>"$root/etc/settings"
         mkdir -p "$root/var/cache/ccache" && mount --bind "$cache/ccache" "$root/var/cache/ccache" &&
             inside "$root" root / "apt-get update -q && apt-get install -q -y --no-install-recommends ccache &&
                 mkdir /usr/local/lib/ccache && ln -s /usr/bin/ccache /usr/local/lib/ccache/g++" >"$work/ccache.log" 2>&1
@@ -103,14 +111,16 @@ copy_settings() {
 }
 
 inside() {  # root, user, folder, command
-    chroot "$1" /usr/bin/env -i HOME="$(chroot "$1" getent passwd "$2" | cut -d: -f6)" PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    chroot "$1" /usr/bin/env -i \
+        HOME="$(chroot "$1" getent passwd "$2" | cut -d: -f6)" PATH=/usr/sbin:/usr/bin:/sbin:/bin \
         LANG=C.UTF-8 DEMO_STEPS="${DEMO_STEPS-30}" setpriv --reuid="$2" --regid="$2" --init-groups \
         bash -c "set -a; . /etc/settings; set +a; cd '$3' && $4"
 }
 
 # The cpu stage of Containerfile as one command: its settings, its steps and what it is started with.
 container_steps() {
-    sed -n '/ AS cpu$/,/ AS cuda$/{ s/^ENV /export /p; s/^RUN //p; s/^CMD \[\(.*\)\]/\1/p }' "$repository/Containerfile" |
+    sed -n '/ AS cpu$/,/ AS cuda$/{ s/^ENV /export /p; s/^RUN //p; s/^CMD \[\(.*\)\]/\1/p }' \
+        "$repository/Containerfile" |
         sed 's/", "/ /g; s/"//g' | awk '{ printf "%s%s", (NR > 1 ? " && " : ""), $0 }'
 }
 
@@ -118,6 +128,7 @@ container_steps() {
 prepare() {
     local name=$1 suite=$2 packages=$3 place=$4 variant=$5
     root=$work/$name user=root folder=/home/$place
+    local install="apt-get install -q -y --no-install-recommends"
     make_suite "$suite" && cp -a "$cache/$suite" "$root" && copy_settings "$root" || return 1
     mkdir -p "$root$folder"
     if [ "$variant" = tarball ]; then
@@ -129,8 +140,8 @@ prepare() {
     all*)
         local less=${packages#all}
         inside "$root" root "$folder" "scripts/setup.sh packages"
-        [ -n "$less" ] || inside "$root" root / "apt-get install -q -y --no-install-recommends python3-venv >/dev/null" ;;
-    ?*) inside "$root" root / "apt-get update -q && apt-get install -q -y --no-install-recommends $packages" >"$work/$name.log" 2>&1 ;;
+        [ -n "$less" ] || inside "$root" root / "$install python3-venv >/dev/null" ;;
+    ?*) inside "$root" root / "apt-get update -q && $install $packages" >"$work/$name.log" 2>&1 ;;
     esac || return 1
     if [ "$variant" = user ] || [ "$variant" = refused ]; then
         user=someone
@@ -161,7 +172,8 @@ run_row() {
             else
                 result+="FAILED: ${command:0:60}"
             fi
-            result+="$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$work/$name.log" | tail -1 | sed 's/.*/ (&)/'); "
+            local summary='^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$'
+            result+="$(grep -E "$summary" "$work/$name.log" | tail -1 | sed 's/.*/ (&)/'); "
         done <<<"${commands//;/$'\n'}"
     fi
     leave "$root"
@@ -171,6 +183,8 @@ run_row() {
 }
 
 while IFS='|' read -r name suite packages place variant; do
-    if [ $# = 0 ] || [[ " $* " == *" $name "* ]]; then run_row "$name" "$suite" "$packages" "$place" "$variant" </dev/null; fi
+    if [ $# = 0 ] || [[ " $* " == *" $name "* ]]; then
+        run_row "$name" "$suite" "$packages" "$place" "$variant" </dev/null
+    fi
 done <<<"$rows"
 finished=1

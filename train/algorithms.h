@@ -1,5 +1,5 @@
-// The file of algorithms that --autotune chose for matrix products, so that the same file gives the same bits: one JSON
-// object per line, {"device", "library", "product", "algorithm", "ms", "first_ms"}.
+// The file of algorithms that --autotune chose for matrix products. The same file gives the same bits. One JSON object
+// per line: {"device", "library", "product", "algorithm", "ms", "first_ms"}.
 #pragma once
 
 #include <map>
@@ -11,11 +11,11 @@ namespace teon {
 
 class AlgorithmFile {
 public:
-    // Reads what is there; of no file, nothing. Throws UsageError naming path and line.
+    // Reads the file, if it exists. Throws UsageError naming path and line.
     AlgorithmFile(std::string path, std::string device, std::string library);
     // Algorithms by product, of this device and library.
     const std::map<std::string, std::string>& known() const { return known_; }
-    // A line more; one of the same product, device and library goes. Throws Error naming the path.
+    // Adds a line in place of one of the same product, device and library. Throws Error naming the path.
     void add(const AlgorithmChoice& choice);
 
 private:

@@ -2,95 +2,58 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numbers>
+#include <vector>
 
-#include "checkpoint/tokenizer_files.h"
-#include "checkpoint/weights.h"
-#include "data/dataset.h"
-#include "data/loader.h"
-#include "generation/generate.h"
-#include "model/decoder.h"
-#include "runtime/linalg_library.h"
-#include "train/trainer.h"
+#include "base/integer.h"
+#include "kernels/reduce.h"
 
 namespace teon {
 
-namespace {
+Evaluator::Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows, Context& context)
+    : model_(model),
+      loader_(loader),
+      ctx_(context),
+      B_(B),
+      T_(T),
+      windows_(windows),
+      rounds_(ceil_div(windows, int64_t{context.comm->size()} * B)),
+      losses_(int64_t{B} * T),
+      sums_(rounds_ + 1),
+      all_((rounds_ + 1) * context.comm->size()),
+      scratch_(static_cast<int64_t>(reduce_scratch_bytes())) {}
 
-// Rows for the model: context and ending, padded to T with tokens that nothing is asked of.
-struct Row {
-    std::vector<int> tokens;
-    int begin = 0;  // of the ending
-};
-
-// The summed loss of each row's ending.
-std::vector<double> ending_losses(Model& model, const std::vector<Row>& rows, Context& context) {
-    const int B = static_cast<int>(rows.size());
-    size_t longest = 0;
-    for (const Row& row : rows) longest = std::max(longest, row.tokens.size());
-    const int T = static_cast<int>(longest) - 1;
-    const int64_t n = static_cast<int64_t>(B) * T;
-    std::vector<int> tokens(static_cast<size_t>(n), 0), targets(static_cast<size_t>(n), -1),
-        positions(static_cast<size_t>(n));
-    for (int b = 0; b < B; ++b) {
-        const std::vector<int>& row = rows[static_cast<size_t>(b)].tokens;
-        for (int t = 0; t < T; ++t) {
-            const auto i = static_cast<size_t>(b) * static_cast<size_t>(T) + static_cast<size_t>(t);
-            positions[i] = t;
-            if (t + 1 >= static_cast<int>(row.size())) continue;
-            tokens[i] = row[static_cast<size_t>(t)];
-            if (t + 1 >= rows[static_cast<size_t>(b)].begin) targets[i] = row[static_cast<size_t>(t) + 1];
-        }
+std::optional<EvalResult> Evaluator::run() {
+    const int64_t ranks = ctx_.comm->size(), rank = ctx_.comm->rank(), each = sums_.size();
+    zero(sums_.data(), each, ctx_.stream);
+    loader_.seek(0);
+    for (int64_t round = 0; round < rounds_ && !ctx_.give_up(); ++round) {
+        Batch batch = loader_.next(ctx_.stream);
+        // The rest of the last batch is not counted.
+        batch.B = static_cast<int>(std::clamp<int64_t>(windows_ - (round * ranks + rank) * B_, 0, B_));
+        const int64_t n = static_cast<int64_t>(batch.B) * batch.T;
+        if (n == 0) continue;
+        model_.forward(losses_.data(), batch);
+        reduce_sum(sums_.data() + round, scratch_.data(), losses_.data(), n, false, ctx_.stream);
     }
-    Buffer<int> device(3 * n);
-    Buffer<float> losses(n);
-    Batch batch{B, T, device.data(), device.data() + n, device.data() + 2 * n};
-    upload(device.data(), tokens.data(), n, context.stream);
-    upload(device.data() + n, targets.data(), n, context.stream);
-    upload(device.data() + 2 * n, positions.data(), n, context.stream);
-    model.forward(losses.data(), batch);
-    std::vector<float> values(static_cast<size_t>(n));
-    download(values.data(), losses.data(), n, context.stream);
-    context.stream.synchronize();
-    std::vector<double> sums(static_cast<size_t>(B), 0.0);
-    for (int64_t i = 0; i < n; ++i) sums[static_cast<size_t>(i / T)] += values[static_cast<size_t>(i)];
-    return sums;
+    const float aborted = ctx_.give_up() ? 1.0f : 0.0f;
+    upload(sums_.data() + rounds_, &aborted, 1, ctx_.stream);
+    ctx_.comm->all_gather(all_.data(), sums_.data(), each, DType::f32, ctx_.stream);
+    ctx_.comm->join(ctx_.stream);
+    std::vector<float> by_rank(static_cast<size_t>(all_.size()));
+    download(by_rank.data(), all_.data(), all_.size(), ctx_.stream);
+    ctx_.stream.synchronize();
+    for (int64_t r = 0; r < ranks; ++r)
+        if (by_rank[static_cast<size_t>(r * each + rounds_)] != 0) return std::nullopt;
+    EvalResult result{0, windows_ * T_};
+    for (int64_t round = 0; round < rounds_; ++round)
+        for (int64_t r = 0; r < ranks; ++r) result.loss += by_rank[static_cast<size_t>(r * each + round)];
+    result.loss /= static_cast<double>(result.tokens);
+    return result;
 }
 
-// The first of the smallest.
-int best(const std::vector<double>& scores) {
-    return static_cast<int>(std::min_element(scores.begin(), scores.end()) - scores.begin());
-}
-
-// The largest micro-batch of at most 8192 tokens that fits beside the weights.
-DecoderRun plan_run(const DecoderConfig& c, const Options& o, const DeviceInfo& device) {
-    DecoderRun run;
-    run.T = std::min(o.seq_len, c.max_T);
-    run.dtype = choose_dtype(o.dtype).dtype;
-    run.gelu_fusion = o.gelu_fusion;
-    run.recompute = Recompute::block;  // there is no backward pass to keep anything for
-    const int64_t weights = decoder_params(c).size() * (run.dtype == DType::bf16 ? 10 : 8);
-    const int64_t room = (o.memory ? o.memory : static_cast<int64_t>(device.free_bytes)) - weights;
-    run.B = o.micro_batch ? o.micro_batch : std::max(1, (device.is_gpu ? 65536 : 4096) / run.T);
-    while (!o.micro_batch && run.B > 1 && decoder_activations(c, run).total_bytes() > room) run.B /= 2;
-    return run;
-}
-
-nlohmann::ordered_json evaluate_shards(Model& model, const DecoderConfig& c, const DecoderRun& run, const Options& o,
-                                       const DataSet& data, Context& context) {
-    LoaderOptions l;
-    l.B = run.B;
-    l.T = run.T;
-    l.vocab_size = c.V;
-    l.shuffle = false;
-    Loader loader(data.shards, l);
-    const int64_t limit = o.eval_tokens ? std::max<int64_t>(1, o.eval_tokens / run.T) : loader.windows();
-    const int64_t windows = std::min(limit, loader.windows());
-    const EvalResult e = *Evaluator(model, loader, run.B, run.T, windows, context).run();
-    const std::optional<int64_t> bytes = text_bytes(data, tokenizer_folder(data.shards.front().path), run.T, windows);
-    fmt::print("{}\n", evaluation_text(e, bytes));
-    return evaluation_json(e, bytes);
-}
+namespace {
 
 double bits_per_byte(const EvalResult& e, int64_t bytes) {
     return e.loss / std::numbers::ln2 * static_cast<double>(e.tokens) / static_cast<double>(bytes);
@@ -110,84 +73,6 @@ nlohmann::ordered_json evaluation_json(const EvalResult& e, const std::optional<
 std::string evaluation_text(const EvalResult& e, const std::optional<int64_t>& bytes) {
     return fmt::format("val loss {:.4f} | perplexity {:.3f} | {} tokens{}", e.loss, std::exp(e.loss), e.tokens,
                        bytes.value_or(0) > 0 ? fmt::format(" | {:.4f} bits per byte", bits_per_byte(e, *bytes)) : "");
-}
-
-MultipleChoiceResult score_multiple_choice(Model& model, const std::vector<MultipleChoice>& examples,
-                                           const DecoderRun& run, Context& context) {
-    MultipleChoiceResult result;
-    std::vector<Row> rows;
-    std::vector<double> losses;
-    auto flush = [&] {
-        const std::vector<double> sums = ending_losses(model, rows, context);
-        losses.insert(losses.end(), sums.begin(), sums.end());
-        rows.clear();
-    };
-    for (const MultipleChoice& example : examples) {
-        bool shortened = false;
-        for (const std::vector<int>& ending : example.endings) {
-            CHECK(static_cast<int>(ending.size()) <= run.T, "an ending of {} tokens does not fit the context of {}",
-                  ending.size(), run.T);
-            const size_t room = static_cast<size_t>(run.T) + 1 - ending.size(),
-                         kept = std::min(room, example.context.size());
-            shortened |= kept < example.context.size();
-            Row row{{example.context.end() - static_cast<int64_t>(kept), example.context.end()},
-                    static_cast<int>(kept)};
-            row.tokens.insert(row.tokens.end(), ending.begin(), ending.end());
-            rows.push_back(std::move(row));
-            if (static_cast<int>(rows.size()) == run.B) flush();
-        }
-        result.shortened += shortened;
-    }
-    if (!rows.empty()) flush();
-
-    const double* loss = losses.data();
-    for (const MultipleChoice& example : examples) {
-        std::vector<double> sums(loss, loss + example.endings.size()), means = sums;
-        for (size_t i = 0; i < means.size(); ++i) means[i] /= static_cast<double>(example.endings[i].size());
-        loss += example.endings.size();
-        ++result.examples;
-        result.right += best(sums) == example.label;
-        result.right_normalized += best(means) == example.label;
-    }
-    return result;
-}
-
-void evaluate_only(const ModelFamily& family, const Options& o) {
-    const PublishedModel published = open_model(o.resume ? o.out : o.init_from, {family});
-    const DecoderConfig& c = published.config;
-    if (!published.unused.empty()) fmt::print(stderr, "{}\n", unused_text(published));
-    const SafetensorsModel weights(published.folder);
-    DataSet data;
-    if (!o.data.empty() || !o.val_data.empty()) {
-        data = open_dataset(o.val_data.empty() ? o.data : o.val_data, "val");
-        CHECK_USAGE(data.mixture.empty(),
-                    "--val-data: a mixture cannot be evaluated; name the sources without weights");
-        check_model_tokenizer(data, published.folder, c.V);  // else losses mean nothing
-        if (o.verify_data) verify_content(data);
-    }
-    std::vector<MultipleChoice> examples;
-    if (!o.hellaswag.empty()) examples = read_multiple_choice(o.hellaswag, c.V);
-
-    CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=cpu to run on the CPU");
-    Context context;
-    CHECK_USAGE(context.comm->size() == 1, "--eval-only: runs on one rank, not {}", context.comm->size());
-    const DecoderRun run = plan_run(c, o, device_info());
-    const std::unique_ptr<Model> model = make_decoder(c, run, context);
-    load_weights(model->params(), weights, context.stream);
-    fmt::print("{} | {} parameters as {} | sequences of {}\n", published.folder, model->table().logical_size(),
-               name_of(run.dtype), run.T);
-    nlohmann::ordered_json result = {{"checkpoint", published.folder}, {"parameters", model->table().logical_size()}};
-    if (!data.shards.empty()) result.update(evaluate_shards(*model, c, run, o, data, context));
-    if (!examples.empty()) {
-        const MultipleChoiceResult r = score_multiple_choice(*model, examples, run, context);
-        fmt::print("hellaswag accuracy {:.4f} | normalized accuracy {:.4f} | {} examples{}\n", r.accuracy(),
-                   r.accuracy_normalized(), r.examples,
-                   r.shortened ? fmt::format(" ({} with a context cut to fit)", r.shortened) : "");
-        result.update({{"hellaswag_accuracy", r.accuracy()},
-                       {"hellaswag_accuracy_normalized", r.accuracy_normalized()},
-                       {"hellaswag_examples", r.examples}});
-    }
-    fmt::print("{}\n", result.dump());
 }
 
 }  // namespace teon

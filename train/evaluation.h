@@ -1,42 +1,46 @@
-// What finished weights are worth: --eval-only.
+// The loss on validation data: of a model as it is, as JSON and in words.
 #pragma once
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "data/multiple_choice.h"
-#include "model/decoder.h"
-#include "train/options.h"
-#include "train/trainer.h"
+#include "data/loader.h"
+#include "model/model.h"
+#include "runtime/context.h"
 
 namespace teon {
 
-struct MultipleChoiceResult {
-    int64_t examples = 0;
-    int64_t right = 0;             // where the right ending has the largest probability
-    int64_t right_normalized = 0;  // where it has the largest probability per token (geometric mean)
-    int64_t shortened = 0;         // examples whose context was cut at its beginning to fit the model's
-    double accuracy() const { return static_cast<double>(right) / static_cast<double>(examples); }
-    double accuracy_normalized() const { return static_cast<double>(right_normalized) / static_cast<double>(examples); }
+struct EvalResult {
+    double loss = 0;  // nats per token, mean
+    int64_t tokens = 0;
 };
 
-// Each ending is scored by the losses of its tokens behind the context; of equal scores the first wins. The model must
-// have been made for `run`. Throws Error if an ending alone does not fit run.T.
-MultipleChoiceResult score_multiple_choice(Model& model, const std::vector<MultipleChoice>& examples,
-                                           const DecoderRun& run, Context& context);
+// Mean loss over the first `windows` windows of the loader (not shuffled, made for this rank, of batches of B x T), the
+// same ones every time. The ranks share the work; the result is the same on each and, batch by batch, in the order of
+// one rank.
+class Evaluator {
+public:
+    Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows, Context& context);
+    // Allocates nothing on the device; synchronizes. Returns nullopt on every rank if the context's give_up returned
+    // true on one.
+    std::optional<EvalResult> run();
+
+private:
+    Model& model_;
+    Loader& loader_;
+    Context& ctx_;
+    const int B_, T_;
+    const int64_t windows_, rounds_;  // rounds: batches of each rank
+    // Losses of a batch; this rank's sum of each batch and whether it aborted; those of all ranks.
+    Buffer<float> losses_, sums_, all_;
+    Buffer<std::byte> scratch_;
+};
 
 // An evaluation as JSON (val_loss, val_ppl, val_tokens) and in words; with val_bytes and val_bits_per_byte where it is
 // known how many bytes of text its tokens stand for (data/dataset.h).
 nlohmann::ordered_json evaluation_json(const EvalResult& e, const std::optional<int64_t>& bytes);
 std::string evaluation_text(const EvalResult& e, const std::optional<int64_t>& bytes);
-
-// Loss and perplexity on --val-data, accuracy on --hellaswag, of the weights of --init-from or of the newest checkpoint
-// in --out with --resume, as one line each on standard output; the last line is all of it as JSON, with all digits. The
-// model is the one that the checkpoint's config.json describes. Throws UsageError where the data are of another
-// tokenizer.
-void evaluate_only(const ModelFamily& family, const Options& options);
 
 }  // namespace teon

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/ops.h"
+#include "kernels/step_control.h"
 
 namespace teon {
 

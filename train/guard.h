@@ -1,10 +1,10 @@
-// What the device's decision about a step (StepControl) means to the people who watch the run.
+// Events for the log from the device's decision about a step (StepControl).
 #pragma once
 
 #include <optional>
 #include <string>
 
-#include "train/log.h"
+#include "train/metrics.h"
 
 namespace teon {
 
@@ -13,8 +13,8 @@ struct GuardEvent {
     std::string reason;  // "non-finite loss", "loss 12.1 and gradient norm 3.4 standard deviations high"
 };
 
-// What is to be logged of this step; nullopt if nothing is out of the ordinary. warn_spikes: standard deviations; 0:
-// spikes that do not skip the update are not reported.
+// The event of this step; nullopt if there is none. warn_spikes: standard deviations; 0: spikes that do not skip the
+// update are not reported.
 std::optional<GuardEvent> guard_event(const StepMetrics& m, double warn_spikes);
 
 }  // namespace teon

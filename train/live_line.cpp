@@ -19,14 +19,14 @@ bool is_set(const char* name) {
     return value && *value;
 }
 
-// A terminal that is gone is no reason to end a run; what matters is said by other means.
+// A terminal that has vanished does not end the run: Console reports that.
 void put(const std::string& text) {
     std::fputs(text.c_str(), stdout);
     std::fflush(stdout);
 }
 
-// 0: standard output is no terminal, or one of which nobody knows the width: mpirun gives its ranks such a one, however
-// its own output is piped.
+// 0: standard output is no terminal, or one of unknown width, which mpirun gives to its ranks even where its own output
+// is piped.
 int terminal_columns() {
     struct winsize size = {};
     return ::ioctl(::fileno(stdout), TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;

@@ -1,4 +1,4 @@
-// On a terminal, the one line at its end that shows how far the run is; other output scrolls by above it.
+// The progress line at the bottom of a terminal; other output scrolls above it.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@ std::string progress_bar(double share, int width);
 
 class LiveLine {
 public:
-    // There is none if standard output is no terminal that has a width and can move its cursor (TERM=dumb).
+    // Inactive unless standard output is a terminal that has a width and can move its cursor (TERM is not dumb).
     LiveLine();
-    ~LiveLine();  // the line stays, and what follows begins a new one
+    ~LiveLine();  // leaves the line and begins a new one
     LiveLine(const LiveLine&) = delete;
 
     bool active() const { return active_; }
     // Shows a bar and the text behind it, cut to the terminal's width; green unless NO_COLOR is set
     // (https://no-color.org).
     void show(double share, const std::string& text);
-    // Before other output. show() brings the line back.
+    // Call it before other output. show() restores the line.
     void hide();
 
 private:

@@ -14,12 +14,16 @@
 #include "checkpoint/tokenizer_files.h"
 #include "checkpoint/weights.h"
 #include "model/decoder.h"
+#include "plan/description.h"
+#include "plan/memory.h"
+#include "plan/report.h"
 #include "runtime/context.h"
 #include "runtime/linalg_library.h"
 #include "train/algorithms.h"
+#include "train/console.h"
 #include "train/evaluation.h"
 #include "train/guard.h"
-#include "train/reducer.h"
+#include "train/ranks.h"
 #include "train/samples.h"
 #include "train/saver.h"
 #include "train/stop.h"
@@ -31,16 +35,16 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-LoaderOptions loader_options(const Setup& s, bool training, const Comm& comm) {
+LoaderOptions loader_options(const RunPlan& p, bool training, const Comm& comm) {
     LoaderOptions l;
-    l.B = s.run.B;
-    l.T = s.run.T;
-    l.vocab_size = s.config.V;
-    l.shuffle = training && s.options.shuffle;
-    l.seed = s.options.seed;
-    if (training) l.mixture = s.train.mixture;
-    l.document_mask = s.options.document_mask;
-    l.delimiter = s.train.delimiter;
+    l.B = p.run.B;
+    l.T = p.run.T;
+    l.vocab_size = p.config.V;
+    l.shuffle = training && p.options.shuffle;
+    l.seed = p.options.seed;
+    if (training) l.mixture = p.train.mixture;
+    l.document_mask = p.options.document_mask;
+    l.delimiter = p.train.delimiter;
     l.rank = comm.rank();
     l.ranks = comm.size();
     return l;
@@ -52,59 +56,65 @@ std::string metrics_path(const Options& o, int rank) {
     return o.rank_logs ? fmt::format("{}/metrics.rank{}.jsonl", o.out, rank) : "";
 }
 
-// What must not differ between ranks; folders may.
+// The part of a run's description that must be equal on all ranks; folders may differ.
 nlohmann::json common_to_ranks(nlohmann::json run) {
     for (const char* key : {"out", "data", "val-data", "algorithms", "init-from"}) run["options"].erase(key);
     return run;
 }
 
-nlohmann::json described(nlohmann::json run, const nlohmann::json& changes) {
+nlohmann::json description(const RunPlan& plan, const nlohmann::json& changes) {
+    nlohmann::json run = run_json(plan);
     run["changes"] = changes;
     return run;
 }
 
 bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
-// What make() gives, whose memory is for `what`. Where that is not there although it was planned, the error says what was
-// planned, and which flags make it less.
+// make()'s result. Where there is too little memory although it was planned, the Error names what it was for, the
+// planned total and the flags that lower it.
 template <typename Make>
-auto held(const char* what, const Setup& s, Make&& make) {
+auto allocate(const char* what, const RunPlan& plan, Make&& make) {
     try {
         return make();
     } catch (const OutOfMemory& error) {
         throw Error(fmt::format("{}: {}; {} are planned in all: {}", what, error.what(),
-                                bytes_text(static_cast<double>(s.memory_bytes())), memory_advice(s)));
+                                bytes_text(static_cast<double>(memory_bytes(plan))), memory_advice(plan)));
     }
 }
 
 class TrainingLoop {
 public:
-    TrainingLoop(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
-                 const nlohmann::json& changes, StopRequest& stop)
-        : s_(setup),
-          o_(setup.options),
-          run_(described(run_json(family, setup), changes)),
+    TrainingLoop(const RunPlan& plan, const DeviceInfo& device, Context& context, const nlohmann::json& changes,
+                 StopRequest& stop)
+        : plan_(plan),
+          o_(plan.options),
+          run_(description(plan, changes)),
           device_(device.name),
           ctx_(context),
           stop_(stop),
-          loader_(s_.train.shards, loader_options(s_, true, *ctx_.comm)),
-          console_(s_.steps, o_.log_every, decoder_flops_per_token(s_.config, s_.run.T), device.peak_bf16_flops),
-          model_(held("weights, gradients and activations", s_, [&] { return make_decoder(s_.config, s_.run, ctx_); })),
-          optimizer_(held("optimizer state", s_, [&] { return Optimizer(model_->params(), o_.optimizer, ctx_); })),
+          loader_(plan_.train.shards, loader_options(plan_, true, *ctx_.comm)),
+          console_(plan_.steps, o_.log_every, decoder_flops_per_token(plan_.config, plan_.run.T),
+                   device.peak_bf16_flops),
+          model_(allocate("weights, gradients and activations", plan_,
+                          [&] { return make_decoder(plan_.config, plan_.run, ctx_); })),
+          optimizer_(allocate(
+              "optimizer state", plan_,
+              [&] { return Optimizer(model_->params(), plan_.optimizer_plan, plan_.placement, o_.optimizer, ctx_); })),
           trainer_(*model_, optimizer_, loader_, trainer_options(device), ctx_),
-          saver_(held("copy that checkpoints are written from", s_,
-                      [&] { return Saver(s_, *model_, optimizer_, ctx_, metrics_, console_); })) {
+          saver_(allocate("copy that checkpoints are written from", plan_,
+                          [&] { return Saver(plan_, *model_, optimizer_, ctx_, metrics_, console_); })) {
         check_equal_on_all_ranks(common_to_ranks(run_).dump(), "options or data", ctx_);
-        if (!s_.val.shards.empty()) {
-            val_loader_ = std::make_unique<Loader>(s_.val.shards, loader_options(s_, false, *ctx_.comm));
-            evaluator_.emplace(*model_, *val_loader_, s_.run.B, s_.run.T, s_.eval_windows, ctx_);
+        if (!plan_.val.shards.empty()) {
+            val_loader_ = std::make_unique<Loader>(plan_.val.shards, loader_options(plan_, false, *ctx_.comm));
+            evaluator_.emplace(*model_, *val_loader_, plan_.run.B, plan_.run.T, plan_.eval_windows, ctx_);
             if (ctx_.comm->rank() == 0)
-                val_bytes_ =
-                    text_bytes(s_.val, tokenizer_folder(s_.val.shards.front().path), s_.run.T, s_.eval_windows);
+                val_bytes_ = text_bytes(plan_.val, tokenizer_folder(plan_.val.shards.front().path), plan_.run.T,
+                                        plan_.eval_windows);
         }
         if (o_.sample_every > 0 && ctx_.comm->rank() == 0)
-            samples_ = std::make_unique<Samples>(o_.out, tokenizer_folder(s_.train.shards.front().path), s_.config,
-                                                 model_->params(), o_.sampling, s_.train.delimiter, o_.seed, ctx_);
+            samples_ =
+                std::make_unique<Samples>(o_.out, tokenizer_folder(plan_.train.shards.front().path), plan_.config,
+                                          model_->params(), o_.sampling, plan_.train.delimiter, o_.seed, ctx_);
     }
 
     ~TrainingLoop() {
@@ -112,7 +122,7 @@ public:
         ctx_.give_up = [] { return false; };
     }
 
-    // The state to begin with. Nothing is written; what cannot work has failed by the end of it.
+    // Loads the initial state. It writes nothing; a run that cannot work has failed by the end of it.
     void load(const std::optional<ResumePoint>& resume) {
         report(resume);
         if (o_.autotune) read_algorithms();
@@ -130,7 +140,7 @@ public:
         check_same_on_all_ranks(model_->params(), ctx_);
     }
 
-    // From here on the run's folder is written, and a signal finds something to save.
+    // From here on the run writes its folder, and a signal saves its state.
     void open(const std::optional<ResumePoint>& resume) {
         const int rank = ctx_.comm->rank();
         stop_.begin(o_.time_limit, rank == 0);
@@ -145,37 +155,38 @@ public:
         const std::string path = metrics_path(o_, rank);
         const std::optional<LogPosition> saved = resume && rank == 0 ? resume->state.log : std::nullopt;
         const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step, saved);
-        tell(step, "log_damaged", log.damage);
-        evaluation_missing_ = resume && !rank_0_says(log.evaluated) && evaluation_due(step);
-        tell(step, "config_replaced", o_.config_fault);
+        record(step, "log_damaged", log.damage);
+        evaluation_missing_ = resume && !agree(log.evaluated) && evaluation_due(step);
+        record(step, "config_replaced", o_.config_fault);
         if (!resume) return;
-        for (const auto& [folder, fault] : resume->found.passed_over) tell(step, "checkpoint_passed_over", fault);
-        if (step < s_.steps) tell(step, "resumed", resume->found.folder);
-        tell(step, "log_cut", log.cut);
+        for (const auto& [folder, fault] : resume->found.passed_over) record(step, "checkpoint_passed_over", fault);
+        if (step < plan_.steps) record(step, "resumed", resume->found.folder);
+        record(step, "log_cut", log.cut);
         for (const nlohmann::json& change : run_["changes"])
-            if (change["step"] == step) tell(step, change["event"], change["reason"]);
-        saver_.resumed_at(step);
+            if (change["step"] == step) record(step, change["event"], change["reason"]);
+        saver_.remove_old(step);
     }
 
-    // The signal that has ended it before its last step, else 0.
+    // Returns the signal that ended the run before its last step, else 0.
     int run() {
         std::string stop = ctx_.comm->size() == 1 ? stop_.reason() : "";
         if (evaluation_missing_ && stop.empty()) stop = evaluate_now();
-        while (trainer_.steps_done() < s_.steps && stop.empty()) {
+        while (trainer_.steps_done() < plan_.steps && stop.empty()) {
             if (trainer_.steps_done() + 1 == o_.profile_steps.first) begin_profile();
             step();
             if (trainer_.steps_done() == o_.profile_steps.second) end_profile();
             saver_.report(false, trainer_.steps_done());
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
-            const bool kept = step == s_.steps || due(o_.checkpoint_every, step), interim = clock_says_save() && !kept,
-                       save = kept || interim, diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
+            const bool kept = step == plan_.steps || due(o_.checkpoint_every, step),
+                       interim = clock_says_save() && !kept, save = kept || interim,
+                       diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
                        sample = due(o_.sample_every, step);
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
             stop = skipped_too_often_ ? "skipped updates" : stop_reason();
-            if (trainer_.given_up()) break;
+            if (trainer_.aborted()) break;
             if (diagnose) report_alignment();
-            if (save) save_now(o_.checkpoint_sync, interim);  // before the evaluation, so that nothing is lost in there
+            if (save) save_now(o_.checkpoint_sync, interim);  // before the evaluation, which may be killed
             if (evaluate && stop.empty()) stop = evaluate_now();
             if (sample && samples_ && stop.empty()) stop = sample_now();
         }
@@ -187,38 +198,38 @@ public:
         CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
         metrics_.sync();
         if (stop.empty()) return 0;
-        if (trainer_.steps_done() < s_.steps)
+        if (trainer_.steps_done() < plan_.steps)
             console_.note(
                 fmt::format("stopped by {} after step {}; continue with --resume", stop, trainer_.steps_done()));
-        if (ctx_.comm->size() > 1) rank_0_says(true);  // no rank ends as if it had failed before rank 0 has saved
+        if (ctx_.comm->size() > 1) agree(true);  // no rank ends before rank 0 has saved, as if it had failed
         return stop_.signal();
     }
 
 private:
     TrainerOptions trainer_options(const DeviceInfo& device) {
-        return {s_.steps,       o_.batch_tokens, s_.micro_steps, o_.grad_clip,
-                o_.skip_spikes, o_.optimizer,    o_.schedule,    o_.graphs.value_or(device.is_gpu),
+        return {plan_.steps,    o_.batch_tokens, plan_.micro_steps, o_.grad_clip,
+                o_.skip_spikes, o_.optimizer,    o_.schedule,       o_.graphs.value_or(device.is_gpu),
                 device.is_gpu};
     }
 
-    bool evaluation_due(int64_t step) const { return evaluator_ && (due(o_.eval_every, step) || step == s_.steps); }
+    bool evaluation_due(int64_t step) const { return evaluator_ && (due(o_.eval_every, step) || step == plan_.steps); }
 
     void report(const std::optional<ResumePoint>& resume) {
-        if (resume && resume->state.step >= s_.steps) {
+        if (resume && resume->state.step >= plan_.steps) {
             console_.note(
                 fmt::format("{} is done: all {} steps. --steps N makes it longer where its --schedule is constant "
                             "(docs/checkpoints.md); --init-from {} begins another run with its weights",
-                            o_.out, s_.steps, o_.out));
+                            o_.out, plan_.steps, o_.out));
             return;
         }
         console_.note(fmt::format("{:<12}{}; products by {}\n{}{:<12}{}\n", "device", device_, linalg_library().name,
-                                  setup_report(s_), "run", o_.out));
+                                  plan_report(plan_), "run", o_.out));
         if (o_.resume && !resume) console_.note(fmt::format("there is no run in {} yet: this one begins", o_.out));
         if (o_.adopted && !o_.adopted->unused.empty()) console_.note(unused_text(*o_.adopted));
     }
 
-    // An event, on the terminal and in the log; nothing if there is no reason.
-    void tell(int64_t step, const std::string& event, const std::string& reason) {
+    // Logs and prints an event, if there is a reason.
+    void record(int64_t step, const std::string& event, const std::string& reason) {
         if (reason.empty()) return;
         console_.note(event == "resumed" ? "resuming from " + reason : fmt::format("{}: {}", event, reason));
         metrics_.event(step, event, reason);
@@ -232,8 +243,7 @@ private:
         } catch (const ReadError& error) { return error.what(); }
     }
 
-    // Where a step cannot be taken (its data vanished) the steps before it are saved: nothing of it has reached the
-    // weights.
+    // Where a step fails, as when its data vanished, the steps before it are saved: the weights are as they left them.
     void step() {
         try {
             log(trainer_.step());
@@ -248,7 +258,7 @@ private:
         profiler_.emplace(ctx_.stream);
     }
 
-    // A profile that cannot be written is no reason to end a run.
+    // A profile that cannot be written does not end the run.
     void end_profile() {
         if (!profiler_) return;  // resumed between the first and the last step
         const Profile profile = profiler_->result();
@@ -268,7 +278,7 @@ private:
             log(trainer_.finish());
             saver_.report(true, trainer_.steps_done());
             if (trainer_.steps_done() > saved_step_) save_now(true);
-        } catch (const Error& error) {  // the first error is the one that the run ends with
+        } catch (const Error& error) {  // the run ends with the first error
             console_.note(fmt::format("nor could step {} be saved: {}", trainer_.steps_done(), error.what()));
         }
     }
@@ -286,7 +296,7 @@ private:
         skipped_too_often_ = o_.max_skipped > 0 && m->skipped_in_row >= o_.max_skipped;
     }
 
-    // Why the run is to stop, if an evaluation had to be given up for that: then a resumed run makes up for it.
+    // Evaluates. If the evaluation was aborted, returns why the run is to stop; a resumed run then evaluates first.
     std::string evaluate_now() {
         optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done(), tokens = step * o_.batch_tokens;
@@ -303,7 +313,7 @@ private:
         return "";
     }
 
-    // A sample that cannot be had is no reason to end a run. Why the run is to stop, of one rank.
+    // Writes a sample; one that fails does not end the run. On one rank, returns why the run is to stop, if it is.
     std::string sample_now() {
         try {
             const std::string text = samples_->write(trainer_.steps_done());
@@ -314,16 +324,16 @@ private:
         return ctx_.comm->size() == 1 ? stop_.reason() : "";
     }
 
-    // Several ranks stop after the same step: before one that was given up, or after the one in whose metrics each of
-    // them finds that one of them wanted to.
+    // Why the run is to stop, else empty. Several ranks stop after the same step: before one that was aborted, or after
+    // the one whose metrics carry the request.
     std::string stop_reason() {
         const std::string own = stop_.reason();
         if (ctx_.comm->size() == 1) return own;
         if (!own.empty()) trainer_.request_stop();
-        return !stop_agreed_ && !trainer_.given_up() ? "" : own.empty() ? "another rank" : own;
+        return !stop_agreed_ && !trainer_.aborted() ? "" : own.empty() ? "another rank" : own;
     }
 
-    // Several ranks go by rank 0's clock: they save after the step in whose metrics each finds that it was time.
+    // Several ranks use rank 0's clock: they save after the step whose metrics carry its request.
     bool clock_says_save() {
         const std::chrono::duration<double, std::ratio<60>> since = StopRequest::Clock::now() - saved_at_;
         const bool now = o_.checkpoint_minutes > 0 && since.count() >= o_.checkpoint_minutes;
@@ -332,7 +342,7 @@ private:
         return std::exchange(save_agreed_, false);
     }
 
-    // Each rank keeps its own choices.
+    // Each rank has its own file.
     void read_algorithms() {
         const int rank = ctx_.comm->rank();
         algorithms_.emplace((o_.algorithms.empty() ? o_.out + "/algorithms.jsonl" : o_.algorithms) +
@@ -348,16 +358,8 @@ private:
         });
     }
 
-    bool rank_0_says(bool own) {
-        Buffer<float> shared(1);
-        float value = own ? 1.0f : 0.0f;
-        upload(shared.data(), &value, 1, ctx_.stream);
-        ctx_.comm->broadcast(shared.data(), DType::f32, {{0, 1, 0}}, ctx_.stream);
-        ctx_.comm->join(ctx_.stream);
-        download(&value, shared.data(), 1, ctx_.stream);
-        ctx_.stream.synchronize();
-        return value != 0;
-    }
+    // Rank 0's answer.
+    bool agree(bool own) { return !broadcast_from_rank_0(own ? "yes" : "", ctx_).empty(); }
 
     void report_alignment() {
         for (const Alignment& a : optimizer_.diagnose(ctx_))
@@ -370,8 +372,8 @@ private:
                                 {"norm_ratio", a.norm_ratio}});
     }
 
-    // The state after the last step, whose metrics are logged: so a checkpoint never precedes the lines up to its step.
-    // Nothing is saved of an optimizer with a stack that stopped learning.
+    // Saves the state after the last step. Its metrics are logged before, so that a checkpoint never precedes the lines
+    // up to its step. An optimizer state that is not finite is not saved.
     void save_now(bool wait, bool interim = false) {
         optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done();
@@ -383,7 +385,7 @@ private:
                     wait);
     }
 
-    const Setup& s_;
+    const RunPlan& plan_;
     const Options& o_;
     const nlohmann::json run_;
     const std::string device_;
@@ -410,9 +412,9 @@ private:
 
 }  // namespace
 
-int run_training(const ModelFamily& family, const Setup& setup, const DeviceInfo& device, Context& context,
-                 const TrainingStart& start, StopRequest& stop) {
-    TrainingLoop loop(family, setup, device, context, start.changes, stop);
+int run_training(const RunPlan& plan, const DeviceInfo& device, Context& context, const TrainingStart& start,
+                 StopRequest& stop) {
+    TrainingLoop loop(plan, device, context, start.changes, stop);
     loop.load(start.resume);
     start.open_folder();
     loop.open(start.resume);

@@ -1,7 +1,7 @@
 #include "train/reducer.h"
 
 #include "base/hash.h"
-#include "kernels/ops.h"
+#include "kernels/reduce.h"
 
 namespace teon {
 
@@ -49,37 +49,6 @@ void Reducer::sum_squares(float* sum, void* scratch) {
         reduce_sum_squares(sum, scratch, params_.grad_all() + part.offset, part.size, true, context_.stream);
     context_.comm->all_reduce_sum(sum, 1, context_.stream);
     context_.comm->join(context_.stream);
-}
-
-namespace {
-
-void check_hash(uint64_t hash, const std::string& what, Context& context) {
-    constexpr int64_t words = sizeof hash / sizeof(float);  // it travels as floats whose bits nobody looks at
-    Buffer<float> own(words), all(words * context.comm->size());
-    upload_bytes(own.data(), &hash, sizeof hash, context.stream);
-    context.comm->all_gather(all.data(), own.data(), words, DType::f32, context.stream);
-    context.comm->join(context.stream);
-    std::vector<uint64_t> hashes(context.comm->size());
-    download_bytes(hashes.data(), all.data(), hashes.size() * sizeof hash, context.stream);
-    context.stream.synchronize();
-    for (size_t r = 1; r < hashes.size(); ++r)
-        CHECK(hashes[r] == hashes[0], "rank {} has other {} than rank 0", r, what);
-}
-
-}  // namespace
-
-void check_same_on_all_ranks(const ParamStore& params, Context& context) {
-    const size_t bytes = static_cast<size_t>(params.table().size()) * size_of(params.dtype());
-    std::vector<std::byte> weights(bytes);
-    download_bytes(weights.data(), params.work_all(), bytes, context.stream);
-    context.stream.synchronize();
-    Hash hash;
-    hash.update(weights.data(), bytes);
-    check_hash(hash.digest(), "weights", context);
-}
-
-void check_equal_on_all_ranks(const std::string& text, const char* what, Context& context) {
-    check_hash(hash_of(text), what, context);
 }
 
 }  // namespace teon

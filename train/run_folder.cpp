@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/integer.h"
 #include "checkpoint/checkpoint.h"
+#include "train/ranks.h"
 
 namespace teon {
 
@@ -85,33 +85,8 @@ void RunFolder::lock() {
     lock_ = std::move(file);
 }
 
-std::string text_of_rank_0(const std::string& text, Context& context) {
-    Comm& comm = *context.comm;
-    if (comm.size() == 1) return text;
-    auto broadcast = [&](std::string bytes) {  // of a length that all know
-        const size_t size = bytes.size();
-        bytes.resize(round_up(size, sizeof(float)));
-        const auto n = static_cast<int64_t>(bytes.size() / 4);
-        Buffer<float> shared(n);
-        upload_bytes(shared.data(), bytes.data(), bytes.size(), context.stream);
-        comm.broadcast(shared.data(), DType::f32, {{0, n, 0}}, context.stream);
-        comm.join(context.stream);
-        download_bytes(bytes.data(), shared.data(), bytes.size(), context.stream);
-        context.stream.synchronize();
-        bytes.resize(size);
-        return bytes;
-    };
-    std::string length(sizeof(uint64_t), '\0');
-    const uint64_t own = text.size();
-    std::memcpy(length.data(), &own, sizeof own);
-    length = broadcast(length);
-    uint64_t size = 0;
-    std::memcpy(&size, length.data(), sizeof size);
-    return size == 0 ? "" : broadcast(comm.rank() == 0 ? text : std::string(size, '\0'));
-}
-
 void check_same_folder(const std::string& path, Context& context) {
-    const std::string theirs = text_of_rank_0(read_lock(path), context);
+    const std::string theirs = broadcast_from_rank_0(read_lock(path), context);
     const auto deadline = std::chrono::steady_clock::now() + kSharedFolderPatience;
     while (read_lock(path) != theirs) {
         CHECK(std::chrono::steady_clock::now() < deadline,

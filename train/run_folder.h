@@ -9,18 +9,17 @@
 
 namespace teon {
 
-// For so long a rank waits to see in the folder what rank 0 has written there: network file systems are asked anew only
-// after a while.
+// How long a rank waits to see what rank 0 wrote in the folder: network file systems cache what they last read.
 constexpr std::chrono::seconds kSharedFolderPatience{10};
 
-// Rank 0's. It exists before anything in the folder is read, and makes nothing until create().
+// The folder as rank 0 holds it. Construct it before anything in the folder is read. It writes nothing before create().
 class RunFolder {
 public:
-    // Takes the lock if the folder is there; whoever has it is named in the Error. Throws UsageError if the folder can
-    // not be made, as far as that can be told.
+    // Locks the folder if it exists; throws Error naming the process that holds the lock. Throws UsageError if the
+    // folder evidently cannot be created.
     explicit RunFolder(const std::string& path);
-    // Makes the folder and takes the lock, where that has not happened. A run that does not resume throws UsageError if
-    // a checkpoint is there.
+    // Creates and locks the folder unless that is done. Throws UsageError if it holds a checkpoint and the run does not
+    // resume.
     void create(bool resumes);
 
 private:
@@ -29,11 +28,8 @@ private:
     Descriptor folder_, lock_;
 };
 
-// Called by all ranks once rank 0 has created the folder. Throws Error naming the rank and the folder where a rank does
-// not see what rank 0 has there: a disk of its node.
+// Call it on all ranks after rank 0 has created the folder. Throws Error naming a rank that sees another folder there,
+// such as one on a disk of its node.
 void check_same_folder(const std::string& path, Context& context);
-
-// On every rank, rank 0's text.
-std::string text_of_rank_0(const std::string& text, Context& context);
 
 }  // namespace teon

@@ -1,4 +1,4 @@
-// Texts that a model in training makes up: on the console and in the run's samples.txt.
+// Text sampled from a model in training, for the console and the run's samples.txt.
 #pragma once
 
 #include <memory>
@@ -15,9 +15,9 @@ public:
     Samples(const std::string& run_folder, const std::string& tokenizer, const DecoderConfig& config,
             const ParamStore& params, const SamplingOptions& options, int delimiter, uint64_t seed, Context& context);
 
-    // Samples with the weights as they are, with the same seed each time, so that texts of different steps compare;
-    // appends "step N", the text and a blank line to samples.txt. Returns the text, prompt included. Where the
-    // context's give_up says so, nothing is written and the text is empty.
+    // Samples with the current weights and the same seed each time, so that texts of different steps compare. Appends
+    // "step N", the text and a blank line to samples.txt. Returns the text, prompt included; empty, with nothing
+    // written, if the context's give_up returned true.
     std::string write(int64_t step);
 
 private:

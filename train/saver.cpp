@@ -8,12 +8,12 @@ namespace teon {
 
 namespace {
 
-CheckpointPlan checkpoint_plan(const Setup& s, MetricsFile& metrics) {
-    const Options& o = s.options;
+CheckpointPlan checkpoint_plan(const RunPlan& p, MetricsFile& metrics) {
+    const Options& o = p.options;
     CheckpointPlan plan;
     plan.run_folder = o.out;
     plan.sync_log = [&metrics] { metrics.sync(); };
-    plan.hf_config = hf_config(s.config, s.train.delimiter);
+    plan.hf_config = hf_config(*p.family, p.config, p.train.delimiter);
     if (o.adopted) {  // its users know it by these
         const TextLimits& limits = o.adopted->limits;
         if (limits.begin >= 0) plan.hf_config["bos_token_id"] = limits.begin;
@@ -21,7 +21,7 @@ CheckpointPlan checkpoint_plan(const Setup& s, MetricsFile& metrics) {
         if (limits.end.size() > 1) plan.hf_config["eos_token_id"] = limits.end;
     }
     const nlohmann::json begin = plan.hf_config["bos_token_id"];
-    plan.extra_files = tokenizer_files(tokenizer_folder(s.train.shards.front().path), s.config.max_T,
+    plan.extra_files = tokenizer_files(tokenizer_folder(p.train.shards.front().path), p.config.max_T,
                                        begin.is_number_integer() ? begin.get<int>() : -1);
     plan.keep_last = o.keep_last;
     plan.keep_every = o.keep_every;
@@ -30,12 +30,11 @@ CheckpointPlan checkpoint_plan(const Setup& s, MetricsFile& metrics) {
 
 }  // namespace
 
-Saver::Saver(const Setup& setup, Model& model, Optimizer& optimizer, Context& context, MetricsFile& metrics,
+Saver::Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& context, MetricsFile& metrics,
              Console& console)
-    : o_(setup.options), model_(model), optimizer_(optimizer), ctx_(context), metrics_(metrics), console_(console) {
+    : o_(run.options), model_(model), optimizer_(optimizer), ctx_(context), metrics_(metrics), console_(console) {
     if (context.comm->rank() == 0)
-        writer_ =
-            std::make_unique<CheckpointWriter>(checkpoint_plan(setup, metrics), model.params(), optimizer.state());
+        writer_ = std::make_unique<CheckpointWriter>(checkpoint_plan(run, metrics), model.params(), optimizer.state());
 }
 
 void Saver::save(const TrainingState& state, bool wait) {
@@ -61,8 +60,7 @@ void Saver::save(const TrainingState& state, bool wait) {
     if (wait) report(true, state.step);
 }
 
-void Saver::resumed_at(int64_t step) {
-    newest_ = step;
+void Saver::remove_old(int64_t step) {
     const std::string fault = writer_ ? writer_->remove_old(step) : "";
     if (!fault.empty()) console_.note(fault);
 }
@@ -77,7 +75,6 @@ void Saver::report(bool wait, int64_t step) {
         CHECK(!o_.stop_on_save_error, "{}; the checkpoints before it are whole (--on-save-error stop)", fault_);
         return;
     }
-    newest_ = saved->step;
     console_.note(fmt::format("checkpoint {} | {} | {:.1f} s{}", saved->folder,
                               bytes_text(static_cast<double>(saved->bytes)), saved->seconds,
                               saved->warning.empty() ? "" : " | " + saved->warning));

@@ -1,4 +1,4 @@
-// Saving as the training loop does it: what all ranks hold comes together, and what becomes of a save is told.
+// Checkpoints of a run: collects what the ranks hold, and reports the outcome of each save.
 #pragma once
 
 #include <memory>
@@ -6,27 +6,27 @@
 
 #include "checkpoint/checkpoint_writer.h"
 #include "model/model.h"
-#include "train/log.h"
-#include "train/setup.h"
+#include "plan/run_plan.h"
+#include "train/console.h"
+#include "train/metrics.h"
 
 namespace teon {
 
 // On every rank; rank 0 writes. All that it is given outlives it.
 class Saver {
 public:
-    Saver(const Setup& setup, Model& model, Optimizer& optimizer, Context& context, MetricsFile& metrics,
+    Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& context, MetricsFile& metrics,
           Console& console);
 
-    // Begins a checkpoint (train/checkpoint_writer.h) and, if `wait`, ends it. Called on all ranks. The gradients are
-    // lost.
+    // Begins a checkpoint (checkpoint/checkpoint_writer.h) and, if `wait`, ends it. Called on all ranks. The gradients
+    // are lost.
     void save(const TrainingState& state, bool wait);
-    // Tells of the save that finished since the last call, or of the one in flight if `wait`; `step` is the run's.
-    // Throws Error if it failed and --on-save-error is stop.
+    // Reports the save that finished since the last call, or waits for the one in flight if `wait`; `step` is the
+    // run's. Throws Error if it failed and --on-save-error is stop.
     void report(bool wait, int64_t step);
 
-    // The run goes on from its checkpoint of `step`; older ones that are not to be kept are removed.
-    void resumed_at(int64_t step);
-    int64_t newest() const { return newest_; }           // step of the newest checkpoint that was written; 0: none
+    // Removes checkpoints that are not to be kept beside that of `step`, from which the run resumes.
+    void remove_old(int64_t step);
     const std::string& fault() const { return fault_; }  // of the last save; empty if it succeeded
 
 private:
@@ -37,7 +37,6 @@ private:
     MetricsFile& metrics_;
     Console& console_;
     std::unique_ptr<CheckpointWriter> writer_;  // of rank 0
-    int64_t newest_ = 0;
     std::string fault_;
 };
 

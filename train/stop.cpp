@@ -10,20 +10,19 @@
 #include <thread>
 
 #include "base/text.h"
-#include "train/log.h"
 
 namespace teon {
 
 namespace {
 
-struct Known {
+struct HandledSignal {
     int signal;
     const char* name;
 };
-constexpr Known known[] = {{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"}};
+constexpr HandledSignal kHandled[] = {{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"}};
 
 std::string name_of_signal(int signal) {
-    for (const Known& k : known)
+    for (const HandledSignal& k : kHandled)
         if (k.signal == signal) return k.name;
     return "";
 }
@@ -32,7 +31,7 @@ std::string name_of_signal(int signal) {
 sigset_t wanted_signals() {
     sigset_t set;
     sigemptyset(&set);
-    for (const Known& k : known) {
+    for (const HandledSignal& k : kHandled) {
         struct sigaction now;
         sigaction(k.signal, nullptr, &now);
         if (now.sa_handler != SIG_IGN) sigaddset(&set, k.signal);
@@ -43,7 +42,7 @@ sigset_t wanted_signals() {
 // They act as they do in other programs: before the end by one of them, and in child processes.
 void restore_defaults() {
     const sigset_t set = wanted_signals();
-    for (const Known& k : known)
+    for (const HandledSignal& k : kHandled)
         if (sigismember(&set, k.signal)) std::signal(k.signal, SIG_DFL);
     pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
@@ -51,7 +50,7 @@ void restore_defaults() {
 std::atomic<pid_t> waiting_thread = 0;  // a signal handler can reach nothing else
 
 // Runs only in threads that are older than StopRequest.
-void pass_on(int signal) {
+void forward_signal(int signal) {
     const int error = errno;
     syscall(SYS_tgkill, ::getpid(), waiting_thread.load(), signal);
     errno = error;
@@ -59,10 +58,10 @@ void pass_on(int signal) {
 
 }  // namespace
 
-struct StopRequest::Noted {
+struct StopRequest::State {
     enum Phase { before, running, after };
     std::atomic<Phase> phase = before;
-    std::atomic<bool> speaks = false;
+    std::atomic<bool> prints = false;
     std::atomic<int> signal = 0;
 
     [[noreturn]] void wait(const sigset_t& set) {
@@ -74,7 +73,7 @@ struct StopRequest::Noted {
             if (!first || phase == before) end_by_signal(number);
             if (phase == after) continue;
             signal = number;
-            if (!speaks) continue;
+            if (!prints) continue;
             const std::string text =
                 name_of_signal(number) + ": saving, then ending; a second signal ends the run at once\n";
             [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
@@ -82,31 +81,31 @@ struct StopRequest::Noted {
     }
 };
 
-StopRequest::StopRequest() : noted_(std::make_shared<Noted>()) {
+StopRequest::StopRequest() : state_(std::make_shared<State>()) {
     struct sigaction ignore = {};
     ignore.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &ignore, nullptr);
     const sigset_t set = wanted_signals();
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
     pthread_atfork(nullptr, nullptr, restore_defaults);
-    std::thread([noted = noted_, set] { noted->wait(set); }).detach();
+    std::thread([state = state_, set] { state->wait(set); }).detach();
     waiting_thread.wait(0);
     struct sigaction action = {};
-    action.sa_handler = pass_on;
+    action.sa_handler = forward_signal;
     action.sa_flags = SA_RESTART;
-    for (const Known& k : known)
+    for (const HandledSignal& k : kHandled)
         if (sigismember(&set, k.signal)) sigaction(k.signal, &action, nullptr);
 }
 
-void StopRequest::begin(double time_limit_s, bool speaks) {
+void StopRequest::begin(double time_limit_s, bool prints) {
     time_limit_s_ = time_limit_s;
-    noted_->speaks = speaks;
-    noted_->phase = Noted::running;
+    state_->prints = prints;
+    state_->phase = State::running;
 }
 
-void StopRequest::end() { noted_->phase = Noted::after; }
+void StopRequest::end() { state_->phase = State::after; }
 
-int StopRequest::signal() const { return noted_->signal; }
+int StopRequest::signal() const { return state_->signal; }
 
 std::string StopRequest::reason() const {
     if (const int number = signal()) return name_of_signal(number);

@@ -8,36 +8,36 @@
 
 namespace teon {
 
-// Takes these signals for the whole program. They are blocked in every thread, and one waits for them. So no handler does
-// the work: a handler may call almost nothing, and needs a stack, but oneDNN's generated code keeps other things in the
-// stack pointer (cpu/signals.h). Threads that a library has started before main() (OpenBLAS) pass them on.
+// Handles these signals for the whole program. Every thread blocks them, and one waits for them, because a signal
+// handler may call almost nothing and needs a stack, while oneDNN's generated code uses the stack pointer for other
+// data (cpu/signals.h). Threads that a library started before main() (OpenBLAS) forward them.
 //
-// The first signal between begin() and end() is noted, and acknowledged on standard error at once if the run speaks; the
-// second ends the process at once, and so does any before begin(), by its default action. After end() the first one does
-// nothing: a run that has saved everything is not made a failed one while it takes itself down. A signal that was ignored
-// when the process began (nohup, a shell's background job) stays ignored. Writing to a closed pipe is an error of that
-// write (SIGPIPE is ignored). One per process.
+// The first signal between begin() and end() is recorded and, if the run prints, acknowledged on standard error at
+// once. The second one ends the process by its default action, as does any signal before begin(). After end(), the
+// first one is ignored, so that a run that has saved everything does not fail while it shuts down. A signal that was
+// ignored when the process began (nohup, a shell's background job) stays ignored. SIGPIPE is ignored: writing to a
+// closed pipe is an error of that write. One object per process.
 class StopRequest {
 public:
     using Clock = std::chrono::steady_clock;
-    // Called before any other thread exists, because threads inherit what is blocked; child processes do not.
+    // Construct it before any other thread exists: threads inherit blocked signals. Child processes do not.
     StopRequest();
     // The time limit in seconds counts from the constructor; 0: none.
-    void begin(double time_limit_s, bool speaks);
+    void begin(double time_limit_s, bool prints);
     void end();
-    // "SIGTERM", "time limit 23h50m"; empty while the run is to go on. Cheap enough to ask between two kernels.
+    // "SIGTERM", "time limit 23h50m"; empty while the run is to continue. Cheap enough to call between two kernels.
     std::string reason() const;
-    int signal() const;  // the one that was noted, else 0
+    int signal() const;  // the recorded one, else 0
 
 private:
-    struct Noted;
-    const std::shared_ptr<Noted> noted_;  // the thread's too, which lasts as long as the process
+    struct State;
+    const std::shared_ptr<State> state_;  // the thread's too, which lasts as long as the process
     const Clock::time_point start_ = Clock::now();
     double time_limit_s_ = 0;
 };
 
-// Ends the process as this signal does where nothing takes it: a shell then stops its loop too, which it does not for an
-// exit status of 130.
+// Ends the process by the signal's default action, so that a shell ends its loop too, which an exit status of 130 would
+// not do.
 [[noreturn]] void end_by_signal(int signal);
 
 }  // namespace teon

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "base/integer.h"
-#include "kernels/ops.h"
+#include "kernels/reduce.h"
+#include "kernels/step_control.h"
 #include "train/reducer.h"
 
 namespace teon {
@@ -15,26 +16,26 @@ namespace {
 
 // A step in flight.
 struct Slot {
-    explicit Slot(int ranks) : loss_sums(ranks), wishes(ranks) {}
+    explicit Slot(int ranks) : loss_sums(ranks), requests(ranks) {}
     Event begin, backward_end, exchange_end, optimizer_begin, end;
     PinnedBuffer<float> loss_sum{1};
-    PinnedBuffer<float> loss_sums, wishes;  // by rank
-    PinnedBuffer<float> wish{1};            // this rank's
+    PinnedBuffer<float> loss_sums, requests;  // by rank
+    PinnedBuffer<float> request{1};           // this rank's
     PinnedBuffer<StepControl> control{1};
     StepMetrics metrics;
     int64_t next_sample = 0;  // after it
 };
 
-// Forward and backward of the batch at one of the places that a loader uses in turn.
+// Forward and backward of a batch in one of the buffers that the loader uses in turn.
 struct MicroStep {
     Batch batch;
     bool accumulate;
     Graph graph;
 };
 
-// What a rank says of a step to the others: a sum of these.
-constexpr int kStopAfterIt = 1, kGivenUp = 2, kSaveAfterIt = 4;
-bool says(float sum, int what) { return (static_cast<int>(sum) & what) != 0; }
+// A rank's requests to all ranks, sent with each step as the sum of these.
+constexpr int kStop = 1, kAborted = 2, kSave = 4;
+bool has(float requests, int request) { return (static_cast<int>(requests) & request) != 0; }
 
 }  // namespace
 
@@ -44,17 +45,18 @@ struct Trainer::Impl {
     Loader& loader;
     TrainerOptions o;
     Context& ctx;
-    Buffer<float> losses;             // of one micro-batch
-    Buffer<float> sums{2};            // loss sum of the step; squared gradient norm
-    Buffer<float> loss_sums, wishes;  // of the step, by rank; whether a rank wants to stop or save
+    Buffer<float> losses;               // of one micro-batch
+    Buffer<float> sums{2};              // loss sum of the step; squared gradient norm
+    Buffer<float> loss_sums, requests;  // of the step, by rank
     Buffer<StepControl> control{1};
     Buffer<std::byte> scratch{static_cast<int64_t>(reduce_scratch_bytes())};
     Reducer reducer;
     Slot slots[2];
     std::vector<MicroStep> micro_steps;
     std::optional<Graph> update;
-    bool warm = false;  // a whole step has been queued as such: all that it needs is loaded, grown and chosen
-    bool stop = false, save = false, given_up = false;
+    bool warm =
+        false;  // a whole step has been queued: its kernels are loaded, its workspaces resized, its products chosen
+    bool stop = false, save = false, aborted = false;
     int64_t done = 0, returned = 0;
     StepControl last;         // of the step returned last
     int64_t next_sample = 0;  // after it
@@ -68,14 +70,14 @@ struct Trainer::Impl {
           ctx(context),
           losses(options.batch_tokens / options.micro_steps / context.comm->size()),
           loss_sums(context.comm->size()),
-          wishes(context.comm->size()),
+          requests(context.comm->size()),
           reducer(m.params(), opt.ownership(), context),
           slots{Slot(context.comm->size()), Slot(context.comm->size())} {
         zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);
         no_loss[0] = NAN;
     }
 
-    // False: one rank, which has given it up.
+    // Returns false if the step was aborted and this is the only rank.
     bool queue_step() {
         Slot& slot = slots[done % 2];
         StepMetrics& m = slot.metrics;
@@ -95,16 +97,16 @@ struct Trainer::Impl {
         }
         slot.next_sample = loader.next_sample();
         slot.backward_end.record(ctx.stream);
-        int wish = (stop ? kStopAfterIt : 0) + (std::exchange(save, false) ? kSaveAfterIt : 0);
+        int request = (stop ? kStop : 0) + (std::exchange(save, false) ? kSave : 0);
         if (ctx.give_up()) {
             if (ctx.comm->size() == 1) return false;
-            // The others wait for this rank's gradients, whatever they are worth; without a loss nobody updates anything.
+            // The other ranks wait for these gradients. A loss that is not finite keeps every rank from updating.
             if (micro < o.micro_steps) reducer.ready_all();
             upload(loss_sum, no_loss.data(), 1, ctx.stream);
-            wish = kGivenUp;
+            request = kAborted;
         }
-        slot.wish[0] = static_cast<float>(wish);
-        share(slot, loss_sum);
+        slot.request[0] = static_cast<float>(request);
+        exchange(slot, loss_sum);
         slot.exchange_end.record(ctx.stream);
         reducer.sum_squares(sums.data() + 1, scratch.data());
 
@@ -114,7 +116,7 @@ struct Trainer::Impl {
         queue_update();
         download(slot.loss_sum.data(), sums.data(), 1, ctx.stream);
         download(slot.loss_sums.data(), loss_sums.data(), loss_sums.size(), ctx.stream);
-        download(slot.wishes.data(), wishes.data(), wishes.size(), ctx.stream);
+        download(slot.requests.data(), requests.data(), requests.size(), ctx.stream);
         download(slot.control.data(), control.data(), 1, ctx.stream);
         slot.end.record(ctx.stream);
         ++done;
@@ -122,11 +124,12 @@ struct Trainer::Impl {
         return true;
     }
 
-    // Not while kernels are timed one by one. What other ranks take part in is never replayed: the communicator watches
-    // each of its operations by events of its own.
+    // Not while the profiler times kernels. Work that involves other ranks is never replayed: the communicator watches
+    // each of its operations with its own events.
     bool replays() const { return o.graphs && warm && !ctx.stream.profiler(); }
 
-    // The losses of a micro-batch, and gradients of the step's mean loss; those of the last travel as they become ready.
+    // The losses of a micro-batch, and the gradients of the step's mean loss. Those of the last micro-batch are reduced
+    // as they become ready.
     void queue_micro_step(const Batch& batch, bool accumulate, bool last) {
         const bool communicates = last && ctx.comm->size() > 1;
         const auto queue = [&] {
@@ -152,24 +155,24 @@ struct Trainer::Impl {
         update->launch(ctx.stream);
     }
 
-    // Gradients, losses and wishes of all ranks; the loss is summed in the order of the ranks.
-    void share(Slot& slot, const float* loss_sum) {
+    // Reduces gradients, and gathers losses and requests of all ranks. Losses are summed in the order of the ranks.
+    void exchange(Slot& slot, const float* loss_sum) {
         Comm& comm = *ctx.comm;
-        float* own_wish = wishes.data() + comm.rank();
-        upload(own_wish, slot.wish.data(), 1, ctx.stream);
+        float* own_request = requests.data() + comm.rank();
+        upload(own_request, slot.request.data(), 1, ctx.stream);
         comm.all_gather(loss_sums.data(), loss_sum, 1, DType::f32, ctx.stream);
-        comm.all_gather(wishes.data(), own_wish, 1, DType::f32, ctx.stream);
+        comm.all_gather(requests.data(), own_request, 1, DType::f32, ctx.stream);
         reducer.finish();
         reduce_sum(sums.data(), scratch.data(), loss_sums.data(), loss_sums.size(), false, ctx.stream);
     }
 
-    // None: a rank gave it up.
+    // nullopt: a rank aborted the step.
     std::optional<StepMetrics> read_back() {
         Slot& slot = slots[returned % 2];
         slot.end.synchronize();
-        const int ranks = static_cast<int>(slot.wishes.size());
-        for (int r = 0; r < ranks; ++r) given_up |= says(slot.wishes[r], kGivenUp);
-        if (given_up) {  // and so will be what is queued behind it
+        const int ranks = static_cast<int>(slot.requests.size());
+        for (int r = 0; r < ranks; ++r) aborted |= has(slot.requests[r], kAborted);
+        if (aborted) {  // and with it the steps that are queued behind it
             ctx.stream.synchronize();
             done = returned;
             return std::nullopt;
@@ -183,8 +186,8 @@ struct Trainer::Impl {
         m.loss_z = last.loss_z;
         m.grad_norm_z = last.grad_norm_z;
         for (int r = 0; r < ranks; ++r) {
-            m.stop |= says(slot.wishes[r], kStopAfterIt);
-            m.save |= says(slot.wishes[r], kSaveAfterIt);
+            m.stop |= has(slot.requests[r], kStop);
+            m.save |= has(slot.requests[r], kSave);
             if (ranks > 1 && m.faulty_rank < 0 && !std::isfinite(slot.loss_sums[r])) m.faulty_rank = r;
         }
         m.ms = Event::milliseconds(slot.begin, slot.end);
@@ -204,7 +207,7 @@ Trainer::~Trainer() = default;
 std::optional<StepMetrics> Trainer::step() {
     if (!impl_->queue_step()) {
         std::optional<StepMetrics> before = finish();
-        impl_->given_up = true;
+        impl_->aborted = true;
         return before;
     }
     if (impl_->done - impl_->returned < (impl_->o.ahead ? 2 : 1)) return std::nullopt;
@@ -219,7 +222,7 @@ std::optional<StepMetrics> Trainer::finish() {
 int64_t Trainer::steps_done() const { return impl_->done; }
 void Trainer::request_stop() { impl_->stop = true; }
 void Trainer::request_save() { impl_->save = true; }
-bool Trainer::given_up() const { return impl_->given_up; }
+bool Trainer::aborted() const { return impl_->aborted; }
 const StepControl& Trainer::control() const { return impl_->last; }
 int64_t Trainer::next_sample() const { return impl_->next_sample; }
 
@@ -229,48 +232,6 @@ void Trainer::restore(int64_t done, const StepControl& control, int64_t next_sam
     impl_->next_sample = next_sample;
     upload(impl_->control.data(), &impl_->last, 1, impl_->ctx.stream);
     impl_->ctx.stream.synchronize();
-}
-
-Evaluator::Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows, Context& context)
-    : model_(model),
-      loader_(loader),
-      ctx_(context),
-      B_(B),
-      T_(T),
-      windows_(windows),
-      rounds_(ceil_div(windows, int64_t{context.comm->size()} * B)),
-      losses_(int64_t{B} * T),
-      sums_(rounds_ + 1),
-      all_((rounds_ + 1) * context.comm->size()),
-      scratch_(static_cast<int64_t>(reduce_scratch_bytes())) {}
-
-std::optional<EvalResult> Evaluator::run() {
-    const int64_t ranks = ctx_.comm->size(), rank = ctx_.comm->rank(), each = sums_.size();
-    zero(sums_.data(), each, ctx_.stream);
-    loader_.seek(0);
-    for (int64_t round = 0; round < rounds_ && !ctx_.give_up(); ++round) {
-        Batch batch = loader_.next(ctx_.stream);
-        // The rest of the last batch is not counted.
-        batch.B = static_cast<int>(std::clamp<int64_t>(windows_ - (round * ranks + rank) * B_, 0, B_));
-        const int64_t n = static_cast<int64_t>(batch.B) * batch.T;
-        if (n == 0) continue;
-        model_.forward(losses_.data(), batch);
-        reduce_sum(sums_.data() + round, scratch_.data(), losses_.data(), n, false, ctx_.stream);
-    }
-    const float given_up = ctx_.give_up() ? 1.0f : 0.0f;
-    upload(sums_.data() + rounds_, &given_up, 1, ctx_.stream);
-    ctx_.comm->all_gather(all_.data(), sums_.data(), each, DType::f32, ctx_.stream);
-    ctx_.comm->join(ctx_.stream);
-    std::vector<float> by_rank(static_cast<size_t>(all_.size()));
-    download(by_rank.data(), all_.data(), all_.size(), ctx_.stream);
-    ctx_.stream.synchronize();
-    for (int64_t r = 0; r < ranks; ++r)
-        if (by_rank[static_cast<size_t>(r * each + rounds_)] != 0) return std::nullopt;
-    EvalResult result{0, windows_ * T_};
-    for (int64_t round = 0; round < rounds_; ++round)
-        for (int64_t r = 0; r < ranks; ++r) result.loss += by_rank[static_cast<size_t>(r * each + round)];
-    result.loss /= static_cast<double>(result.tokens);
-    return result;
 }
 
 }  // namespace teon

@@ -1,5 +1,6 @@
-// One optimizer step: micro-batches forward and backward, norm, clipping, update. Nothing in a step allocates or waits
-// for the device, and most of it may be replayed from graphs; metrics are read back when the step after is queued.
+// One optimizer step: micro-batches forward and backward, norm, clipping, update. A step neither allocates nor waits
+// for the device, and most of it can be replayed from graphs. Its metrics are read back when the next step has been
+// queued.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 #include "model/model.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
-#include "train/log.h"
+#include "train/metrics.h"
 
 namespace teon {
 
@@ -23,8 +24,8 @@ struct TrainerOptions {
     float skip_spikes = 0;  // StepControl's spike_limit
     OptimizerOptions optimizer;
     Schedule schedule;
-    bool graphs = false;  // after its first step, a trainer replays what is the same at every step
-    bool ahead = true;  // step() queues a step while the one before is computed: for devices that work beside the host
+    bool graphs = false;  // replay from graphs what is the same at every step, after the first
+    bool ahead = true;    // step() queues the next step while the device computes the last one
 };
 
 class Trainer {
@@ -32,55 +33,28 @@ public:
     Trainer(Model& model, Optimizer& optimizer, Loader& loader, const TrainerOptions& options, Context& context);
     ~Trainer();
 
-    // Queues the next step. Returns the metrics of the step before, if there is one that has not been returned; not
-    // `ahead`, those of this step, which it waits for.
+    // Queues the next step. Returns the metrics of the step before it, unless they were returned; without `ahead`,
+    // waits for the step and returns its own.
     std::optional<StepMetrics> step();
     // Waits for the last queued step and returns its metrics, unless they were returned.
     std::optional<StepMetrics> finish();
-    int64_t steps_done() const;  // queued so far and not given up
-    // A step was given up, because the context's give_up said so on some rank while it computed: on every rank it is as if
-    // that step and those behind it had not begun. No other step may follow.
-    bool given_up() const;
-    // Of the next step's metrics, `stop` will be true on every rank. For a rank that wants all to stop after the same
+    int64_t steps_done() const;  // queued so far and not aborted
+    // The context's give_up returned true on some rank during a step: on every rank that step and those behind it have
+    // no effect. No other step may follow.
+    bool aborted() const;
+    // Sets `stop`, or once `save`, in the next step's metrics on every rank, so that all stop or save after the same
     // step.
     void request_stop();
-    // Likewise, once: of the next step's metrics, `save` will be true on every rank.
     void request_save();
-    // What the step of the last metrics returned left, and the sample that comes next, for a checkpoint.
+    // Step control and next sample after the last reported step, for a checkpoint.
     const StepControl& control() const;
     int64_t next_sample() const;
-    // Continues after step `done` of a run that was saved. Before the first step.
+    // Continues a saved run after step `done`. Call it before the first step.
     void restore(int64_t done, const StepControl& control, int64_t next_sample);
 
 private:
     struct Impl;
     std::unique_ptr<Impl> impl_;
-};
-
-struct EvalResult {
-    double loss = 0;  // nats per token, mean
-    int64_t tokens = 0;
-};
-
-// Mean loss over the first `windows` windows of the loader (not shuffled, made for this rank, of batches of B x T), the
-// same ones every time. The ranks share the work; the result is the same on each and, batch by batch, in the order of
-// one rank.
-class Evaluator {
-public:
-    Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows, Context& context);
-    // Allocates nothing on the device; synchronizes. Where the context's give_up says yes on any rank, there is no result
-    // on any.
-    std::optional<EvalResult> run();
-
-private:
-    Model& model_;
-    Loader& loader_;
-    Context& ctx_;
-    const int B_, T_;
-    const int64_t windows_, rounds_;  // rounds: batches of each rank
-    // Losses of a batch; of this rank the sum of each batch, and whether it gave up; of all.
-    Buffer<float> losses_, sums_, all_;
-    Buffer<std::byte> scratch_;
 };
 
 }  // namespace teon

@@ -11,9 +11,11 @@
 
 // Types
 #define TEON_ENUMERATOR(name, value) name = value,
-enum ncclResult_t { NCCL_RESULTS(TEON_ENUMERATOR) };
+#define TEON_STATUS(name, value, message) name = value,
+enum ncclResult_t { NCCL_RESULTS(TEON_STATUS) };
 enum ncclDataType_t { NCCL_TYPES(TEON_ENUMERATOR) };
 enum ncclRedOp_t { NCCL_OPERATORS(TEON_ENUMERATOR) };
+#undef TEON_STATUS
 #undef TEON_ENUMERATOR
 using ncclComm_t = struct ncclComm*;
 constexpr int NCCL_UNIQUE_ID_BYTES = 128;

@@ -11,10 +11,11 @@
 #include "base/integer.h"
 #include "cpu/counts.h"
 #include "cpu/error.h"
-#include "cpu/memory.h"
+#include "cpu/pages.h"
 #include "cpu/stream.h"
 #include "gpusim/abi/devices.h"
 #include "gpusim/abi/layouts.h"
+#include "gpusim/decode.h"
 #include "gpusim/fat_binary.h"
 #include "gpusim/run.h"
 

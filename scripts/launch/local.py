@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Starts ranks on this machine, one per GPU, with nothing but Python: what torchrun does where PyTorch is installed.
+"""Starts ranks on this machine, one per GPU, like torchrun, but needs only Python.
 
     python3 scripts/launch/local.py -n 8 ./train_gpt2 --data datasets/fineweb10B --optimizer teon ...
 
-Ranks find each other at a free port of this machine. SIGTERM and SIGINT go to all of them. When one fails, the others
-get a few seconds to end by themselves and are killed then. The exit status is that of the rank that failed first, else
-0.
+Ranks connect at a free port of this machine. SIGTERM and SIGINT are sent to all of them. If one fails, the others are
+killed after a few seconds unless they have ended. The exit status is that of the rank that failed first, or 0.
 """
 import argparse
 import os
@@ -35,15 +34,14 @@ def main():
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     common = {"WORLD_SIZE": options.ranks, "LOCAL_WORLD_SIZE": options.ranks, "MASTER_ADDR": "127.0.0.1",
-              "MASTER_PORT": port,
-              "TEON_SECRET": secrets.token_hex(16)}
+              "MASTER_PORT": port, "TEON_SECRET": secrets.token_hex(16)}
     ranks = []
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda signum, _: [r.send_signal(signum) for r in ranks if r.poll() is None])
     for rank in range(options.ranks):
         variables = {**common, "RANK": rank, "LOCAL_RANK": rank}
         ranks.append(subprocess.Popen(options.command, env={**os.environ, **{k: str(v) for k, v in variables.items()}},
-                                      start_new_session=True))  # a terminal's Ctrl-C comes from here, once
+                                      start_new_session=True))  # so that a terminal's Ctrl-C arrives once
 
     failed, deadline = None, None
     while any(r.poll() is None for r in ranks):
@@ -61,7 +59,7 @@ def main():
     if failed is None:
         return 0
     status = ranks[failed].returncode
-    if status == -signal.SIGINT:  # as the ranks, so that a shell's loop stops
+    if status == -signal.SIGINT:  # end by the same signal, so that a shell's loop stops
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     print(f"{sys.argv[0]}: rank {failed} (pid {ranks[failed].pid}) {describe(status)}", file=sys.stderr)

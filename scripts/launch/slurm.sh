@@ -1,10 +1,12 @@
 #!/bin/bash
 # Trains on several nodes of a Slurm cluster; one task per GPU. From the repository, after `make BACKEND=cuda`:
 #
-#   sbatch --nodes=2 scripts/launch/slurm.sh --model large --optimizer teon --data datasets/fineweb10B --batch-tokens 524288
+#   sbatch --nodes=2 scripts/launch/slurm.sh --model large --optimizer teon --data datasets/fineweb10B \
+#       --batch-tokens 524288
 #
-# Ranks meet at the first node of the step, and know each other by the secret that this script makes. A job that is about to end is told two minutes before: it saves a
-# checkpoint, and this script asks for another job that goes on from it. Checkpoints do not depend on the number of GPUs.
+# Ranks connect at the first node of the step and authenticate with the secret that this script makes. Two minutes
+# before its time limit the job gets SIGTERM and saves a checkpoint; this script then requeues it, and it continues from
+# the checkpoint. Checkpoints do not depend on the number of GPUs.
 #
 #SBATCH --job-name=teon
 #SBATCH --nodes=2
@@ -24,11 +26,11 @@ program=${TEON_PROGRAM:-./train_gpt2}
 export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
 export TEON_SECRET=${TEON_SECRET:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
 
-# --resume goes on from the newest checkpoint in --out, if there is one.
+# --resume continues from the newest checkpoint in --out, if there is one.
 status=0
 srun --kill-on-bad-exit=1 "$program" "$@" --out "$out" --resume || status=$?
 
-# Stopped by the signal with all saved, but not at its end: once more.
+# Stopped by the signal after saving, but not finished: run again.
 if [ $status = 0 ] && tail -n 20 "$SLURM_JOB_NAME-$SLURM_JOB_ID.log" | grep -q '^stopped by '; then
     scontrol requeue "$SLURM_JOB_ID"
 fi

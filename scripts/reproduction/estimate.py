@@ -1,4 +1,4 @@
-"""What cells that have not run would cost: time, memory, disk. Sizes come from the program's own --plan-only."""
+"""Estimates the cost of cells: time, memory, disk. Sizes come from the program's --plan-only."""
 import dataclasses
 import os
 import re
@@ -18,8 +18,8 @@ class Cost:
     disk: float         # bytes of one cell's folder: weights, masters, optimizer state of one checkpoint
 
     def hours(self, tflops):
-        """Of all cells on one device that sustains so many TFLOP/s: 6 FLOPs per parameter and token, attention not
-        counted."""
+        """Hours of all cells on one device with this sustained rate: 6 FLOPs per parameter and token, without
+        attention."""
         return self.cells * 6 * self.parameters * self.tokens / (tflops * 1e12) / 3600
 
 
@@ -47,7 +47,7 @@ def of_model(program, model, vocabulary, cells):
 
 
 def cells_of(table, scale):
-    """{model name: cells}: the grid with one seed and the seeds at two rates, less what these share."""
+    """{model name: cells}: the grid with one seed and the seeds at two rates, without the cells in both."""
     grid, seeds = len(scale.grid), table.seeds(scale)
     each = seeds if grid == 1 else grid + 2 * (seeds - 1)
     return {model.name: each * len(table.rows) for model in table.models_at(scale)}

@@ -1,5 +1,5 @@
-"""The paper's figures and those it lacks, from the cells of a scale. Each returns whether there was something to
-draw."""
+"""The paper's figures and additional ones, from the cells of a scale. Each function returns whether it drew
+anything."""
 import math
 import os
 import statistics
@@ -17,7 +17,7 @@ def axes_of(count, plt, columns=2):
     return figure, axes.flatten()
 
 
-# The colours of the rows that several tables have, under this name or with "PolarExpress", which is the usual way.
+# The colours of rows that occur in several tables, with this name or with ", PolarExpress" added.
 COLORS = {"AdamW": compare.COLORS["adamw"], "Muon": compare.COLORS["muon"], "Teon": compare.COLORS["teon"],
           "Muon, Q K V at lr / sqrt(2)": "#17becf", "Teon, rms-match": "#ff7f0e", "Teon, mode 2": "#9467bd",
           "Muon, SVD": "#2ca02c", "Muon, Jordan": "#8c564b", "Muon, You": "#bcbd22", "Teon, Jordan": "#e377c2",
@@ -25,19 +25,19 @@ COLORS = {"AdamW": compare.COLORS["adamw"], "Muon": compare.COLORS["muon"], "Teo
 
 
 def colors(table):
-    """{row: colour}: the same in all pictures."""
+    """{row: colour}, the same in all figures."""
     names = {row.name: row.name.removesuffix(", PolarExpress") for row in table.rows}
     found = compare.colors_of(names.values(), COLORS)
     return {name: found[plain] for name, plain in names.items()}
 
 
 def style(table, name):
-    """Teon's lines are dashed: they often lie on Muon's."""
+    """Teon's lines are dashed, because they often coincide with Muon's."""
     return {"color": colors(table)[name], "ls": "--" if name.startswith("Teon") else "-", "lw": 1.6}
 
 
 def legend_below(figure, axes):
-    """One legend for all panels, below them, where it hides no line."""
+    """One legend for all panels, below them."""
     lines = {line.get_label(): line for axis in axes for line in axis.lines if line.get_label()[0] != "_"}
     figure.legend(lines.values(), lines.keys(), loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=8,
                   frameon=False, ncol=max(1, int(figure.get_figwidth() / 3.5)))
@@ -52,13 +52,13 @@ def best_of(table, runs, model, names):
 
 
 def begun(table, runs):
-    """The models of which a cell has run."""
+    """The models with at least one finished cell."""
     return [m for m in table.models_at(runs.scale)
             if any(runs.loss(c) is not None for r in table.rows for c in runs.tuning(table, r, m).values())]
 
 
 def training_curves(table, runs, path, plt):
-    """Training loss in the first fifth of the steps and in the last half, at each method's best rate; a row for each
+    """Training loss in the first fifth and in the last half of the steps, at each method's best rate, one row per
     model."""
     models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, [r.name for r in table.rows]))]
     if not models:
@@ -141,7 +141,7 @@ ROLES = ("q", "k", "v", "o", "mlp-up", "mlp-down")
 
 
 def measured_alignment(table, runs):
-    """(model, row, [[step, role, left, right], ...]) of Muon's training, where it was measured."""
+    """(model, row, [[step, role, left, right], ...]) of Muon's training, if measured."""
     row = next((r for r in table.rows if r.flags.get("optimizer") == "muon"
                 and r.flags.get("ortho", "polar-express") == "polar-express"), None)
     for model in table.models_at(runs.scale) if row else ():
@@ -173,8 +173,7 @@ def alignment(table, runs, path, plt):
 
 
 def forest(table, runs, path, plt):
-    """The difference of each row to the Muon that it is compared with, and its 95% interval: perplexity, each at its
-    best rate."""
+    """The difference in perplexity between each row and its Muon, each at its best rate, with the 95% interval."""
     found = {}
     for m in tables.measure(table, runs):
         if m.row.against and table.row(m.row.against).flags["optimizer"] == "muon" and m.against_best.n:
@@ -208,8 +207,8 @@ def forest(table, runs, path, plt):
 
 
 def step_times(table, runs, path, plt):
-    """The optimizer's time beside that of forward and backward in the same run, which other work on the machine slows
-    alike; medians."""
+    """Median time of the optimizer, relative to forward and backward of the same run: other work on the machine slows
+    both equally."""
     models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, [r.name for r in table.rows]))]
     if not models:
         return False
@@ -235,7 +234,7 @@ FIGURES = {"training": training_curves, "validation": validation_curves, "rates"
 
 
 def pyplot():
-    """matplotlib's, or a Fault that says how to get it."""
+    """matplotlib's pyplot, or a Fault that states how to install it."""
     try:
         import matplotlib
     except ImportError:
@@ -247,7 +246,7 @@ def pyplot():
 
 
 def draw(name, table, runs, folder):
-    """The path of the figure, or None where no cell of it has run."""
+    """The path of the figure, or None if none of its cells has run."""
     plt = pyplot()
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"{table.id}-{name}.png")

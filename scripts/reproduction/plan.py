@@ -1,7 +1,7 @@
-"""What is to be run: experiments/*.toml as tables of rows, scales and cells.
+"""The experiments: experiments/*.toml as tables of rows, scales and cells.
 
-A row is a method; a cell is one training run of it: a model, a learning rate and a seed. The same cell may stand in
-several tables; its folder is named after its flags, so it runs once.
+A row is a method; a cell is one training run of it: a model, a learning rate and a seed. A cell may be in several
+tables; its folder is named after its flags, so it runs once.
 """
 import dataclasses
 import glob
@@ -11,10 +11,10 @@ import tomllib
 import sweep
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# The engine's own defaults, which go without saying in a folder's name.
+# The engine's defaults, which are omitted in a folder's name.
 DEFAULTS = {"weight-decay": 0.1, "schedule": "cosine", "warmup-ratio": 0.1, "teon-k": 2, "teon-mode": 1,
-            "teon-roles": "q,k,v",
-            "ns-steps": 5, "ortho": "polar-express", "teon-rms-match": False, "teon-normalize-slices": False}
+            "teon-roles": "q,k,v", "ns-steps": 5, "ortho": "polar-express", "teon-rms-match": False,
+            "teon-normalize-slices": False}
 TUNING_SEED = 1
 
 
@@ -26,8 +26,8 @@ class Fault(Exception):
 class Model:
     name: str
     flags: dict
-    rates: dict          # by optimizer: the paper's, or where the search begins
-    adamw_beside: float  # what AdamW's parameters train at beside Muon and Teon; None: AdamW's own best rate
+    rates: dict          # by optimizer: the paper's rate, or the first one of the search
+    adamw_beside: float  # the rate of AdamW's parameters with Muon and Teon; None: AdamW's own best rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Scale:
     eval_tokens: int
     diagnose_every: int
     models: dict
-    extend_grid: int = 0  # as many rates are added to the grid, one by one, while its best rate is one of its ends
+    extend_grid: int = 0  # at most this many rates are added to the grid while its best rate is at its end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Table:
         return scale.headline_seeds if self.headline else scale.seeds
 
     def models_at(self, scale):
-        """Those of the table's models that the scale has."""
+        """The table's models that exist at this scale."""
         return [scale.models[m] for m in self.models if m in scale.models]
 
 
@@ -86,7 +86,7 @@ class Table:
 class Cell:
     program: str
     model: Model
-    flags: tuple  # ((flag, value), ...), sorted, without what is the engine's default
+    flags: tuple  # ((flag, value), ...), sorted, without the engine's defaults
     rate: float
     adamw_rate: float  # None: the same
     seed: int
@@ -97,7 +97,7 @@ class Cell:
         return sweep.folder_of(os.path.join(out, self.model.name), named | rates | {"seed": str(self.seed)})
 
     def options(self):
-        """Every flag of the run but those of place."""
+        """All flags of the run except paths."""
         rates = {"lr": self.rate} | ({"adamw-lr": self.adamw_rate} if self.adamw_rate else {})
         return self.model.flags | dict(self.flags) | rates | {"seed": self.seed}
 
@@ -111,7 +111,7 @@ def read(path):
 
 
 def build(kind, where, values):
-    """A dataclass of what a TOML table holds; a name too many or too few is a fault."""
+    """A dataclass from a TOML table; an unknown or missing name is a Fault."""
     fields = {f.name: f for f in dataclasses.fields(kind)}
     unknown = sorted(set(values) - set(fields))
     missing = sorted(name for name, f in fields.items() if name not in values and f.default is f.default_factory)
@@ -144,7 +144,7 @@ def load_tables(folder):
         names = [r.name for r in rows]
         bad = [r.name for r in rows if r.against and r.against not in names]
         if bad or len(set(names)) < len(names):
-            raise Fault(f"{path}: rows named twice, or compared with a row that is not there: "
+            raise Fault(f"{path}: rows with the same name, or compared with a row that does not exist: "
                         f"{', '.join(bad or names)}")
         tables.append(table)
     return sorted(tables, key=lambda t: t.order)
@@ -160,7 +160,7 @@ def flags_of(table, row, model):
 
 
 def adamw_row(program):
-    """The row whose best rate AdamW's parameters have beside Muon and Teon."""
+    """The row whose best rate AdamW's parameters use with Muon and Teon."""
     flags = {"optimizer": "adamw", "weight-decay": 0.1, "schedule": "cosine", "warmup-ratio": 0.1}
     row = Row("AdamW", flags)
     return Table("adamw", 0, "", "", "", program, [], {}, [row]), row

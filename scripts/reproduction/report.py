@@ -1,4 +1,4 @@
-"""docs/REPRODUCTION.md from what has been run; nothing else goes into it."""
+"""Writes docs/REPRODUCTION.md from the finished cells only."""
 import collections
 import os
 import statistics
@@ -59,7 +59,7 @@ def summary(scale, runs):
 
 
 def sizes(table, found, scale):
-    """Teon, Muon and Muon slowed down at one rate, model by model."""
+    """Teon, Muon and Muon with smaller updates at one rate, for each model."""
     models, others = collections.defaultdict(list), {"teon-mode", "teon-roles", "teon-normalize-slices"}
     for m in found:
         if len(m.equal) == table.seeds(scale) and not others & m.row.flags.keys():
@@ -68,7 +68,7 @@ def sizes(table, found, scale):
 
 
 def alignment(table, runs):
-    """Left and right of each role."""
+    """The alignment of left and right singular vectors, for each role."""
     models = []
     for model, _, measured in figures.measured_alignment(table, runs):
         half = max(step for step, *_ in measured) / 2
@@ -83,7 +83,7 @@ def alignment(table, runs):
 
 
 def write(path, all_tables, runs, costs):
-    """costs: lines of what the full scale takes."""
+    """costs: lines on the cost of the full scale."""
     scale, folder = runs.scale, os.path.splitext(path)[0].lower()
     name = os.path.basename(folder)
     parts, verdicts, theory = [], [], {"controls": "", "sizes": "", "alignment": ""}

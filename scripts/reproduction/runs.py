@@ -1,4 +1,4 @@
-"""Running cells and reading what they found. A finished cell is never run again; one that was cut off goes on."""
+"""Runs cells and reads their results. A finished cell is not run again; an interrupted one is resumed."""
 import collections
 import dataclasses
 import functools
@@ -17,13 +17,13 @@ from run_folder import BadRun, open_run
 
 from reproduction import plan
 
-KEPT_LOSSES = 60  # means of so many parts of a run are what is kept of its training losses
+KEPT_LOSSES = 60  # a result keeps the mean training losses of this many equal parts of a run
 
 
 @functools.cache
 def engine(program, *data):
-    """A name for the bits that this program gives on this machine: of the losses of three steps on this data (its
-    flags). "" where it cannot run."""
+    """Identifies the bits that this program gives on this machine: a hash of the losses of three steps on this data
+    (its flags). "" if the program cannot run."""
     with tempfile.TemporaryDirectory() as folder:
         words = [os.path.join(plan.ROOT, program), *data, "--model", "tiny", "--layers", "2", "--channels", "64",
                  "--heads", "2", "--seq-len", "64", "--batch-tokens", "256", "--steps", "3", "--optimizer", "teon",
@@ -38,18 +38,18 @@ def engine(program, *data):
 
 @dataclasses.dataclass
 class Result:
-    """What is kept of a finished cell; a line of the results file."""
+    """The record of a finished cell, a line of the results file."""
     cell: str             # the folder's name below the scale's
     engine: str
     options: dict
     device: str
     dtype: str
-    seconds: float        # of training, evaluations not counted
+    seconds: float        # of training, without evaluations
     ms: float             # of a step, median
     optimizer_ms: float
     losses: list          # [[last step, mean training loss], ...] of KEPT_LOSSES equal parts
     evals: list           # [[step, validation loss], ...]
-    alignment: list       # [[step, role, left, right], ...]: means over neighbouring layers; only where it was measured
+    alignment: list       # [[step, role, left, right], ...]: means over neighbouring layers, if measured
 
     @property
     def loss(self):
@@ -60,7 +60,7 @@ class Result:
         return math.exp(self.loss)
 
 
-def kept(name, run, engine_name, options):
+def result_of(name, run, engine_name, options):
     """The Result of a finished run."""
     count = len(run.steps)
     cuts = sorted({round(count * i / KEPT_LOSSES) for i in range(KEPT_LOSSES + 1)})
@@ -80,8 +80,8 @@ def kept(name, run, engine_name, options):
 
 
 class Runs:
-    """The cells of one scale: kept as lines of a results file, which is all that tables and figures read, and run in
-    folders below `out`, which may go once they are done."""
+    """The cells of one scale. They run in folders below `out`, which can be removed afterwards; tables and figures read
+    only the lines of the results file."""
 
     def __init__(self, scale, out, data, results="", say=print):
         self.scale, self.out, self.data, self.may_run, self.say = scale, os.path.join(out, scale.name), data, False, say
@@ -99,7 +99,7 @@ class Runs:
             try:
                 result = Result(**json.loads(line))
             except (ValueError, TypeError):
-                raise plan.Fault(f"{self.path}:{i + 1}: not a result; without the line the cell runs again") from None
+                raise plan.Fault(f"{self.path}:{i + 1}: not a result; remove the line to run the cell again") from None
             results[result.cell] = result
         return results
 
@@ -107,14 +107,14 @@ class Runs:
         return os.path.relpath(cell.folder(self.out), self.out)
 
     def result(self, cell):
-        """Of a finished cell; runs it first where that is asked for. None: not run, or failed."""
+        """The Result of a cell, which is run first if may_run is set; None if it has not run or failed."""
         name = self.name(cell)
         if name not in self.results and self.may_run and name not in self.failed:
             self._run(cell, name)
         return self.results.get(name)
 
     def options(self, cell):
-        """As JSON gives them back."""
+        """The cell's options, converted to JSON and back."""
         shown = {"eval-every": self.scale.eval_every, "eval-tokens": self.scale.eval_tokens}
         return json.loads(json.dumps(cell.options() | shown))
 
@@ -137,7 +137,7 @@ class Runs:
                 raise plan.Fault(f"{folder}: the flags are wrong (exit status 2)")
             if status:
                 raise BadRun(f"{folder}: exit status {status}")
-            result = kept(name, compare.read_run(folder), made["engine"], made["options"])
+            result = result_of(name, compare.read_run(folder), made["engine"], made["options"])
         except sweep.Fault as fault:
             raise plan.Fault(str(fault)) from None
         except BadRun as fault:
@@ -150,8 +150,8 @@ class Runs:
         self.results[name] = result
 
     def _begin(self, cell, folder):
-        """What the run in the folder was begun with, kept beside it. One that was cut off and began with something else
-        than today's begins again; a finished one stays what it is."""
+        """The engine and options with which the run in the folder began, stored beside it. An unfinished run that began
+        with others is removed."""
         path, today = folder + ".json", {"engine": self.engine(cell.program), "options": self.options(cell)}
         try:
             with open(path, encoding="utf-8") as file:
@@ -168,7 +168,7 @@ class Runs:
         return today
 
     def engine(self, program):
-        """The name of today's engine; "" where it is not built or has no data."""
+        """Identifies the current engine; "" if it is not built or has no data."""
         return engine(program, *self.data.flags(program)) if os.path.exists(self.data.folder(program)) else ""
 
     # ---- rates ----------------------------------------------------------------------------------------------------
@@ -194,8 +194,8 @@ class Runs:
         return dict(sorted(cells.items()))
 
     def best_rate(self, table, row, model):
-        """The grid's rate with the lowest validation loss; None before all of them have run. A run that diverged counts
-        as infinitely bad."""
+        """The grid's rate with the lowest validation loss; None before all of them have run. The loss of a diverged run
+        is infinite."""
         cells = self.tuning(table, row, model)
         if len(cells) == 1:
             return next(iter(cells))
@@ -215,24 +215,24 @@ class Runs:
         return len(rates) > 1 and self.best_rate(table, row, model) in (rates[0], rates[-1])
 
     def equal_rate(self, table, row, model):
-        """The rate at which the row is compared as the paper compares: that of the Muon beside it."""
+        """The rate of the paper's comparison: the best rate of the row's reference, a Muon."""
         reference = table.row(row.against) if row.against else row
         if reference.flags["optimizer"] == "adamw":
             reference = row
         return self.best_rate(table, reference, model)
 
     def cells(self, table, row, model, rates):
-        """A row's cells, all seeds, at these rates; None among them is passed over."""
+        """A row's cells, all seeds, at these rates; None is skipped."""
         beside = None if row.flags["optimizer"] == "adamw" else self.adamw_rate(table, model)
         return [plan.cell_of(table, row, model, rate, beside, seed)
                 for rate in rates if rate is not None for seed in range(1, table.seeds(self.scale) + 1)]
 
     def seeds(self, table, row, model, rate):
-        """The results of a row's seeds at a rate, as far as they are there."""
+        """The existing results of a row's seeds at a rate."""
         return [r for r in map(self.result, self.cells(table, row, model, [rate])) if r]
 
     def everything(self, table):
-        """Looks at (and where asked, runs) all cells of a table."""
+        """Reads or, if may_run is set, runs all cells of a table."""
         for model in table.models_at(self.scale):
             for row in table.rows:
                 for rate in {self.best_rate(table, row, model), self.equal_rate(table, row, model)}:

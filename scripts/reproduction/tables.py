@@ -1,4 +1,4 @@
-"""A table's rows as measured: each method at its best rate and at the paper's equal one, beside the paper's figures."""
+"""A table's measured rows: each method at its best rate and at the paper's equal rate, with the paper's figures."""
 import dataclasses
 import math
 import statistics
@@ -16,7 +16,7 @@ class Measured:
     row: object
     model: object
     best: list           # results at the row's own best rate
-    equal: list          # at the rate of the Muon beside it
+    equal: list          # at the rate of its Muon
     rate: float
     equal_rate: float
     edge: bool           # the best rate is an end of the grid
@@ -25,7 +25,7 @@ class Measured:
     against_equal: Comparison = dataclasses.field(default_factory=Comparison)
 
     def paper_difference(self, table):
-        """What the paper says of the row against its rival, relative; nan where it says nothing."""
+        """The paper's relative difference between the row and its rival; nan if it has none."""
         own, rival = self.row.paper.get(self.model.name), None
         if self.row.against:
             rival = table.row(self.row.against).paper.get(self.model.name)
@@ -41,7 +41,7 @@ def compared(own, rival):
 
 
 def relative(difference):
-    """A difference of losses as one of perplexities: -.03 is three per cent lower."""
+    """A difference of losses as a relative difference of perplexities: -.03 is three per cent lower."""
     return math.expm1(difference)
 
 
@@ -135,13 +135,13 @@ VARIANCE_HEADER = ["", "lr", "seeds", "mean perplexity", "variance", "against it
 
 
 def describe(model):
-    """The model's size and training, as flags say it: "layers 4, channels 96, ..."."""
+    """The model's flags of size and training: "layers 4, channels 96, ..."."""
     return ", ".join(f"{flag} {value:g}" if isinstance(value, (int, float)) else f"{flag} {value}"
                      for flag, value in model.flags.items())
 
 
 def render(table, runs, formatted=compare.as_markdown):
-    """The table as text, a part for each model, and what is to be said of it."""
+    """The table as text, one part per model, with remarks."""
     found = measure(table, runs)
     header, lines = (VARIANCE_HEADER, variance_lines) if table.variance else (HEADER, lines_of)
     parts = []
@@ -155,7 +155,7 @@ def render(table, runs, formatted=compare.as_markdown):
 
 
 def remarks(table, found, runs):
-    """What a reader must know of the cells: other engines, other options than today's."""
+    """Remarks on cells that ran with another engine or other options than the current ones."""
     results = {r.cell: r for m in found for r in m.best + m.equal}
     today, notes = runs.engine(table.program), []
     engines = {r.engine for r in results.values()}
@@ -172,7 +172,7 @@ def remarks(table, found, runs):
 
 
 def verdict(table, found):
-    """In one sentence each: where the paper compares two rows, whether we find the same, by pairs of one seed."""
+    """(comparison, the paper's difference, our answer by pairs of one seed) for each comparison of the paper."""
     sentences = []
     for m in found:
         claimed = m.paper_difference(table)

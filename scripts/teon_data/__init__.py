@@ -1,13 +1,13 @@
-"""Text to token shards: what scripts/prepare.py is made of.
+"""Text to token shards: the modules of scripts/prepare.py.
 
-sources    which files to read, and how they are divided into units of work
+sources    the input files and their division into units of work
 documents  the documents in a unit
-tokenizer  tokenizers behind one interface, and the folder that describes one beside the shards
+tokenizer  tokenizers behind one interface, and their folder beside the shards
 shards     the binary layout, parts and shards on disk, verify and info
 workers    the worker processes and their tasks
-pipeline   the order of work, and the state that makes a killed run continue
+pipeline   the order of work, and the state from which an interrupted run continues
 progress   the progress bar
-files      errors, quantities, and writing files so that they are whole or absent
+files      errors, quantities, atomic writing of files
 """
 
 VERSION = "1.1"

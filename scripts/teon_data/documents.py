@@ -11,17 +11,17 @@ from .files import Failure, WrongOption, first_line
 
 BATCH_ROWS = 256      # parquet rows decoded at a time
 READ_BYTES = 1 << 20  # buffer of every file
-PIECE_BYTES = 1 << 20  # of a long text that are tokenized at a time, so that the progress bar moves
+PIECE_BYTES = 1 << 20  # of a long text are tokenized at a time, to update the progress bar
 BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What decides the documents in a file and its division into units."""
+    """The options that determine the documents in a file and its division into units."""
     text_field: str
-    txt_lines: bool   # each line of a .txt file is a document, rather than each file
-    cuttable: bool    # the tokenizer gives the same tokens when a text is cut between lines (see cut_before)
-    unit_bytes: int   # text per unit, about
+    txt_lines: bool   # each line of a .txt file is a document, instead of the file
+    cuttable: bool    # cutting a text between lines does not change its tokens (see cut_before)
+    unit_bytes: int   # approximate text per unit
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Unit:
     compression: str
     begin: int
     end: int | None
-    consumed: int | None  # bytes of the input that it stands for; None for a compressed file, where reading tells
-    last: bool | None     # whether the file has no further unit; None where only reading tells
+    consumed: int | None  # bytes of the input in it; None for a compressed file until it is read
+    last: bool | None     # whether it is the file's last unit; None for a compressed file until it is read
 
 
 def open_parquet(path):
-    # A buffer instead of whole column chunks keeps memory constant whatever the size of the row groups.
+    # A buffer instead of whole column chunks keeps memory constant for any size of row groups.
     return pq.ParquetFile(path, buffer_size=READ_BYTES, pre_buffer=False, page_checksum_verification=True)
 
 
@@ -66,7 +66,7 @@ def parquet_text_sizes(path, field):
 
 
 def damaged(path, kind, error):
-    """The Failure for a file that cannot be read, or not to its end."""
+    """The Failure for a file that cannot be read to its end."""
     if isinstance(error, OSError) and error.strerror:
         return Failure(f"{path}: {error.strerror}")
     return Failure(f"{path}: damaged or not a {kind} file ({first_line(error)})")
@@ -79,21 +79,21 @@ class LineStream:
         self.path, self.compression = path, compression
         self.raw = self.stream = open(path, "rb", buffering=READ_BYTES)
         if compression:
-            # pyarrow's streams, unlike others, notice a file that ends early.
+            # pyarrow's streams, unlike others, detect a file that ends early.
             self.stream = io.BufferedReader(pa.CompressedInputStream(self.raw, compression), READ_BYTES)
         self.position = 0
-        self.raw_begin = 0  # bytes of the file, before decompression, at the begin of the range being read
+        self.raw_begin = 0  # offset in the compressed file at the beginning of the current range
         self.at_end = False
 
     def line(self):
-        """The next line with its end, b"" at the end of the file."""
+        """The next line with its line break, b"" at the end of the file."""
         line = self.stream.readline()
         self.position += len(line)
         self.at_end = not line
         return line
 
     def advance(self, position):
-        """Moves forward to `position`, or to the end of the file where that comes first."""
+        """Moves forward to `position` or the end of the file."""
         if not self.compression:
             self.stream.seek(position)
             self.position = position
@@ -105,10 +105,10 @@ class LineStream:
             self.position += skipped
 
     def lines(self, begin, end):
-        """The lines whose first byte lies in [begin, end).
+        """The lines whose first byte is in [begin, end).
 
-        Reads the line that contains byte begin - 1 to its end first. A stream that has already passed `begin` must
-        stand where reading an earlier range has left it: at the first line that begins at or after that range's end.
+        Skips the line that contains byte begin - 1. A stream that has already passed `begin` must be where an earlier
+        range ended: at the first line that begins at or after the end of that range.
         """
         if self.position < begin or not self.compression:
             self.advance(max(begin - 1, 0))
@@ -124,28 +124,28 @@ class LineStream:
 
 
 def cut_before(previous, line):
-    """Whether a text may be cut between two lines without changing its tokens.
+    """Whether cutting a text between two lines leaves its tokens unchanged.
 
-    GPT-2's splitting of text into words never joins a letter or digit, one line break, and a letter or digit: the break
-    is always a word of its own. (It does join runs of blanks.) The same holds trivially for single bytes.
+    In GPT-2's splitting into words a single line break between letters or digits is always a separate word. (Runs of
+    blanks are joined.) For tokens that are single bytes this is trivial.
     """
     return previous[-1:] == b"\n" and previous[-2:-1].isalnum() and line[:1].isalnum()
 
 
 class Reader:
-    """Reads units. Keeps the last file open, so that a compressed file is not read from its beginning for each unit."""
+    """Reads units. Keeps the last file open, so that a compressed file is read only once for all of its units."""
 
     def __init__(self, options):
         self.options = options
         self.open_path = None
         self.file = None
-        self.resume_at = 0  # where reading the last unit of a compressed file ended
+        self.resume_at = 0  # the end of the last unit of a compressed file
 
     def documents(self, unit, rows):
         """Yields (text, begins): the texts of the unit, and whether each begins a document or continues the last one.
 
-        Counts in `rows` those that are "good" (of a text file that is one document: its lines) and those that are not,
-        by the reason, which are left out. A damaged file is a Failure that names it.
+        Skips bad rows and counts in `rows` the good ones and the bad ones by reason; rows of a text file that is one
+        document are its lines. A damaged file raises a Failure that names it.
         """
         self.last, self.consumed = unit.last, unit.consumed
         read = {"parquet": self._parquet, "jsonl": self._jsonl,
@@ -156,7 +156,7 @@ class Reader:
             raise damaged(unit.path, (unit.compression + " " + unit.kind).strip(), error) from error
 
     def extent(self):
-        """(input bytes that the unit stood for, whether it was its file's last), once its documents are exhausted."""
+        """(input bytes in the unit, whether it is its file's last), after all of its documents were read."""
         return self.consumed, self.last
 
     def _parquet(self, unit, rows):
@@ -166,7 +166,7 @@ class Reader:
             self._keep(unit.path, open_parquet(unit.path))
         groups = list(range(unit.begin, unit.end))
         for batch in self.file.iter_batches(BATCH_ROWS, groups, [self.options.text_field], use_threads=False):
-            # As bytes, because pyarrow does not check that strings are UTF-8 and fails on whole columns.
+            # As bytes, because pyarrow does not check strings for UTF-8 and fails for whole columns.
             for value in batch.column(0).cast(pa.large_binary()).to_pylist():
                 text = decode(value, rows)
                 if text is not None:
@@ -177,7 +177,7 @@ class Reader:
             text = None if line.isspace() else decode(line, rows)
             if text is None:
                 continue
-            rows["good"] -= 1  # of the line; what is in it decides
+            rows["good"] -= 1  # decode() counted the line; its content decides
             try:
                 row = json.loads(text)
             except (ValueError, RecursionError):
@@ -201,9 +201,9 @@ class Reader:
                 yield text, True
 
     def _txt(self, unit, rows):
-        """A file that is one document, or the stretch of it between the first cuts in or after [begin, end).
+        """A file that is one document, or its part between the first possible cuts at or after `begin` and `end`.
 
-        A stretch of the unit size without any place to cut belongs to the unit before.
+        A part of the unit size without a possible cut belongs to the previous unit.
         """
         stream = LineStream(unit.path, unit.compression)
         try:
@@ -221,7 +221,7 @@ class Reader:
     @staticmethod
     def _between_cuts(stream, unit):
         previous = b""
-        if unit.begin:  # the two bytes before a line are all of the previous one that decides on a cut
+        if unit.begin:  # cut_before needs only the last two bytes of the previous line
             stream.advance(max(unit.begin - 2, 0))
             previous = stream.line()
         lines = []
@@ -255,7 +255,7 @@ class Reader:
 
 
 def decode(value, rows):
-    """Bytes as text, counted as good; None, counted by its reason, for null and invalid UTF-8."""
+    """Bytes as text; None for null and invalid UTF-8. Counts the row as good or by the reason."""
     if value is None:
         rows["null"] += 1
         return None
@@ -269,7 +269,7 @@ def decode(value, rows):
 
 
 def decode_line(line, rows):
-    """decode() of a line of a text file, where a NUL says that it is none."""
+    """decode() for a line of a text file, in which a NUL is invalid."""
     if b"\0" in line:
         rows["NUL bytes"] += 1
         return None
@@ -277,7 +277,7 @@ def decode_line(line, rows):
 
 
 def is_unicode(text):
-    """False where JSON escapes have produced half of a surrogate pair, which no encoding can carry."""
+    """False if JSON escapes produced half of a surrogate pair, which cannot be encoded."""
     try:
         text.encode()
         return True
@@ -286,12 +286,12 @@ def is_unicode(text):
 
 
 def valid_lines(lines, rows):
-    """The lines without those that are not UTF-8 or hold NUL bytes."""
+    """The lines without those that are not UTF-8 or contain NUL bytes."""
     return [line for line in lines if decode_line(line, rows) is not None]
 
 
 def cut_texts(lines, size):
-    """The lines as texts of about `size` bytes, cut where it cannot change a token; None: as one. At least one text."""
+    """The lines as at least one text of about `size` bytes, cut where no token changes; None: as one text."""
     begin = bytes_in_piece = 0
     for i, line in enumerate(lines):
         if size and bytes_in_piece >= size and cut_before(lines[i - 1], line):

@@ -1,4 +1,4 @@
-"""Errors, quantities, and writing files so that after a crash they are whole or absent."""
+"""Errors, quantities, and writing files that are complete or absent after a crash."""
 
 import hashlib
 import importlib
@@ -11,20 +11,19 @@ HUB_NAME = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?P<rest>(?::[\w.-]+)*
 
 
 class Failure(Exception):
-    """Something went wrong with the data or the machine: one line, exit status 1."""
+    """A fault of the data or the machine: one line, exit status 1."""
 
 
 class WrongOption(Failure):
-    """The input asks for another option: what was begun is of no use and is removed, so that the command can be
-    corrected."""
+    """The input needs another option. The unfinished output is removed, so that the command can be corrected."""
 
 
 class UsageError(Exception):
-    """The command cannot mean what was intended: one line, exit status 2."""
+    """A wrong command line: one line, exit status 2."""
 
 
 def first_line(error):
-    """The first line of an exception's message, or its type where it has none: libraries print paragraphs."""
+    """The first line of an exception's message, which may have several, or its type if it has none."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].strip()[:200]
 
@@ -33,7 +32,7 @@ INSTALL = "`make setup` installs it into .venv"
 
 
 def need(module, purpose):
-    """Imports a package that only some inputs need, or says how to get it."""
+    """Imports a package that only some inputs need; the Failure states how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -42,7 +41,7 @@ def need(module, purpose):
 
 
 def hub_client(purpose):
-    """The package huggingface_hub, told to leave the terminal to us."""
+    """The package huggingface_hub, without output to the terminal."""
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     return need("huggingface_hub", purpose)
@@ -72,14 +71,14 @@ def sync_folder(folder):
 
 
 def sync_and_rename(file, staged, final):
-    """Gives the finished, still open `file` its final name: its contents reach the disk before the name does."""
+    """Syncs the finished, still open `file` to disk and then gives it its final name."""
     file.flush()
     os.fsync(file.fileno())
     os.replace(staged, final)
 
 
 def write_json(path, value):
-    """Replaces `path` by `value` as JSON; a crash leaves the old contents or the new, never a mixture."""
+    """Replaces `path` by `value` as JSON; after a crash it has the old or the new contents."""
     staged = f"{path}.staged"
     with open(staged, "w", encoding="utf-8") as file:
         json.dump(value, file, indent=2)
@@ -94,13 +93,13 @@ def counted(n, noun):
 
 
 def check_regular(path):
-    """Throws a Failure for what is there but is no file: a pipe would be waited for, a device has no end."""
+    """Raises a Failure unless `path` is a regular file: reading a pipe or a device may never end."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
         raise Failure(f"{path}: {error.strerror}") from error
     if not stat.S_ISREG(mode):
-        raise Failure(f"{path}: is no regular file but a {kind_of_mode(mode)}")
+        raise Failure(f"{path}: is a {kind_of_mode(mode)}, not a regular file")
 
 
 def kind_of_mode(mode):
@@ -109,7 +108,7 @@ def kind_of_mode(mode):
 
 
 def read_json(path, shape=None):
-    """Parses a JSON file of ours; damage is named, and what is not of `shape` (check_shape)."""
+    """Parses a JSON file and checks its shape (check_shape). A Failure names the damage."""
     check_regular(path)
     try:
         with open(path, encoding="utf-8") as file:
@@ -121,12 +120,12 @@ def read_json(path, shape=None):
 
 
 def check_shape(value, shape, path, name=""):
-    """Throws a Failure naming the first thing in `value` that is not as `shape` says: a type; a dict of shapes of keys
-    that must be there; [shape] for a list of such, {str: shape} for any keys; None for anything."""
+    """Raises a Failure naming the first part of `value` that differs from `shape`: a type; a dict of required keys and
+    their shapes; [shape] for a list; {str: shape} for any keys; None for anything."""
     kind = type(shape) if isinstance(shape, (dict, list)) else shape
     if kind and type(value) is not kind:
         words = {int: "a whole number", str: "a text", dict: "an object", list: "a list"}
-        raise Failure(f"{path}: is damaged: {name + ' ' if name else ''}should be {words[kind]}; restore the file, or "
+        raise Failure(f"{path}: is damaged: {name + ' ' if name else ''}must be {words[kind]}; restore the file, or "
                       f"remove its folder and prepare again")
     if isinstance(shape, list):
         for i, item in enumerate(value):

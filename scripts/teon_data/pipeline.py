@@ -1,14 +1,14 @@
-"""The order of work, and the state that makes a killed run continue.
+"""The order of work, and the state from which an interrupted run continues.
 
-The input is cut into units (sources.py). Workers turn each into a part, a file of tokens in the work folder
-OUT/.prepare/parts that appears only when it is whole and on disk. The parts in input order are one stream of tokens,
-and shard boundaries are fixed offsets in it; as soon as the stream reaches the end of the next shard, a worker joins
-the parts into that shard. What is in a shard therefore depends on the input and the options alone, not on the number of
-workers, on who was faster, or on where an earlier run was killed.
+The input is divided into units (sources.py). Workers tokenize each into a part, a file of tokens in the work folder
+OUT/.prepare/parts that gets its name only when it is complete and on disk. The parts in input order form one stream of
+tokens, with shard boundaries at fixed offsets. As soon as the stream reaches the end of the next shard, a worker joins
+the parts into that shard. So the content of a shard depends only on the input and the options, not on the number and
+speed of the workers nor on interruptions.
 
 state.json holds the finished shards and the frontier: the part, and the offset in it, at which the next shard begins.
-Every step is repeatable: a shard that was renamed but not yet recorded is written again with the same bytes, parts
-before the frontier are removed, parts after it are kept and not made again.
+Every step can be repeated: a shard that was renamed but not yet recorded is written again with the same bytes, parts
+before the frontier are removed, and parts after it are kept.
 """
 
 import collections
@@ -28,13 +28,13 @@ from .workers import Advance, Join, Pool, Tokenize
 
 STATE_VERSION = 3
 AHEAD = 64          # units begun, per worker, before the earliest unfinished one
-LOCK_PATIENCE = 10  # seconds that the workers of a killed run may take to notice
-CURES = {  # of rows that cannot be used
+LOCK_PATIENCE = 10  # seconds until the workers of a killed run must have ended
+CURES = {  # reason of bad rows: advice
     "null": "choose another column with --text-field", "not text": "choose another column with --text-field",
     "invalid UTF-8": "convert it, as in: iconv -f LATIN1 -t UTF-8 OLD > NEW",
-    "not JSON": "write one JSON object a line",
-    "NUL bytes": "it is no text; if it is UTF-16, convert it, as in: iconv -f UTF-16 -t UTF-8 OLD > NEW"}
-# What a state.json of this version is made of (check_shape).
+    "not JSON": "write one JSON object per line",
+    "NUL bytes": "it is not text; if it is UTF-16, convert it, as in: iconv -f UTF-16 -t UTF-8 OLD > NEW"}
+# The shape of state.json in this version (check_shape).
 STATE = {"options": dict, "source": dict, "files": [list], "next_shard": int, "frontier": [int], "shards": [SHARD],
          "consumed": int, "rows": {str: int}, "tokenizer": {"vocab_size": int, "delimiter": int}}
 
@@ -44,7 +44,7 @@ class Run:
 
     def __init__(self, job, notice):
         self.job = job
-        self.notice = notice  # called with a line for the person who waits
+        self.notice = notice  # called with a line for the user
         self.folder = os.path.join(job.out, ".prepare")
         self.parts_folder = os.path.join(self.folder, "parts")
         self.state_path = os.path.join(self.folder, "state.json")
@@ -53,7 +53,7 @@ class Run:
         self.begun = time.monotonic()
 
     def execute(self):
-        """Makes or completes the folder. Returns (manifest, False where it was complete already)."""
+        """Makes or completes the folder. Returns (manifest, False if the folder was already complete)."""
         finished = self._finished_manifest()
         if finished:
             return finished, False
@@ -76,11 +76,11 @@ class Run:
         finally:
             if pool:
                 pool.close()
-            self._leave_nothing_begun()
+            self._remove_empty_start()
             os.close(lock)
 
-    def _leave_nothing_begun(self):
-        """Removes what a run that failed before its first state has made."""
+    def _remove_empty_start(self):
+        """Removes the files of a run that failed before its first state."""
         if not os.path.exists(self.state_path) and not os.path.exists(self.manifest_path):
             shutil.rmtree(self.folder, ignore_errors=True)
             shutil.rmtree(os.path.join(self.job.out, "tokenizer.staged"), ignore_errors=True)
@@ -100,22 +100,23 @@ class Run:
     def _compare_options(self, recorded, what):
         wanted = self.job.identity()
         if not isinstance(recorded, dict):
-            raise UsageError(f"{self.job.out} holds {what} of another tool; choose another --out")
+            raise UsageError(f"{self.job.out} contains {what} of another tool; choose another --out")
         changed = [key for key in wanted if recorded.get(key) != wanted[key]]
         if changed:
             key = changed[0]
-            raise UsageError(f"{self.job.out} holds {what} made with other options ({key}: {recorded.get(key)}, now "
-                             f"{wanted[key]}); give the same options, remove the folder or choose another --out")
+            raise UsageError(f"{self.job.out} contains {what} made with other options ({key}: {recorded.get(key)}, now "
+                             f"{wanted[key]}); use the same options, remove the folder or choose another --out")
 
     def _check_folder(self):
         if os.path.exists(self.job.out) and not os.path.isdir(self.job.out):
             raise UsageError(f"--out {self.job.out}: not a folder")
         if os.path.isdir(self.job.out) and not os.path.isdir(self.folder):
             if any(name.endswith(".bin") for name in os.listdir(self.job.out)):
-                raise UsageError(f"{self.job.out} holds .bin files of another tool; choose another --out")
+                raise UsageError(f"{self.job.out} contains .bin files of another tool; choose another --out")
 
     def _lock(self):
-        """Locks the work folder. The workers inherit the lock, so that it is free when all of a killed run are gone."""
+        """Locks the work folder. The workers inherit the lock, so it is free when all workers of a killed run have
+        ended."""
         descriptor = os.open(self.folder, os.O_RDONLY)
         for _ in range(LOCK_PATIENCE * 10):
             try:
@@ -173,7 +174,7 @@ class Run:
                     break
 
     def _accept_inputs(self, files):
-        """Files not begun may have changed since the last run; what a begun one gave would not fit the rest."""
+        """Accepts changes since the last run in files of which no token was used, and refuses all others."""
         recorded = self.state["files"]
         if [file[0] for file in recorded] != [file[0] for file in files]:
             raise UsageError(f"the list of input files has changed since {self.job.out} was begun; give the same "
@@ -183,7 +184,7 @@ class Run:
         for index, (old, new) in enumerate(zip(recorded, files)):
             if old != new and index < begun:
                 raise Failure(f"{new[0]} has changed since its first part was tokenized; remove {self.job.out} "
-                              "to begin again")
+                              "to start again")
             if old != new:
                 for name in os.listdir(self.parts_folder):
                     if name.startswith(f"{index:06d}_"):
@@ -191,18 +192,18 @@ class Run:
         self.state["files"] = files
 
     def _gather_parts(self):
-        """Takes up the parts that are there; removes leftovers."""
+        """Uses the existing parts and removes all other files."""
         file, unit, self.skip = self.state["frontier"]
         self.next_part = (file, unit)             # the part that extends the chain
         self.chain = collections.deque()          # the parts from the frontier on, without a gap
         self.chain_tokens = -self.skip            # tokens in the chain that are in no shard yet
         self.finished_tokens = sum(shard["tokens"] for shard in self.state["shards"])
-        self.done = {}                            # parts that are finished but have a gap before them
-        self.last_units = {}                      # of compressed files whose end has been seen
+        self.done = {}                            # finished parts after a gap
+        self.last_units = {}                      # of compressed files that were read to their end
         self.rows = collections.Counter(self.state["rows"])  # up to the end of the chain
         self.failure = None                       # (file, unit) and Failure of the earliest unit that has failed
         self.made = 0                             # units tokenized by this run
-        self.under_way = {}                       # the last Advance of each unit that is being tokenized
+        self.under_way = {}                       # the latest Advance of each unit in progress
         self.seen = collections.Counter(          # for the progress bar
             tokens=self.finished_tokens, consumed=self.state["consumed"],
             documents=sum(shard["documents"] for shard in self.state["shards"]))
@@ -215,11 +216,11 @@ class Run:
                 os.remove(path)
         if self.done or self.state["shards"]:
             self.notice(f"continuing: {len(self.state['shards'])} shards and {len(self.done)} further units are done")
-        self._extend_chain()                      # and sets ended: the chain reaches the end of what is wanted
+        self._extend_chain()                      # also sets ended: the chain has all wanted tokens
         self.todo = self._pending_units()
 
     def progress(self):
-        """Counter of the tokens, documents and bytes of input so far, with those of units that are under way."""
+        """Counter of the tokens, documents and bytes of input so far, including units in progress."""
         found = collections.Counter(self.seen)
         for unit, done in self.under_way.items():
             size = unit.consumed or 0 if unit.end is None else self.options.unit_bytes  # of text, about
@@ -247,7 +248,7 @@ class Run:
         self.ended = self._chain_suffices()
 
     def _check_rows(self, path):
-        """Refuses input that is mostly of no use, at the end of the file that makes it so."""
+        """Refuses input with more bad rows than good ones, at the end of the file that causes it."""
         bad = {reason: self.rows[reason] for reason in CURES}
         if sum(bad.values()) > self.rows["good"]:
             most = max(bad, key=bad.get)
@@ -261,7 +262,7 @@ class Run:
                 wanted is not None and self.finished_tokens + self.chain_tokens >= wanted)
 
     def _pending_units(self):
-        """Yields the units without a part, in order; None where the next one cannot be known yet."""
+        """Yields the units without a part, in order; None while the next one is unknown."""
         for index in range(self.next_part[0], len(self.source.files)):
             while (path := self.source.local_path(index)) is None:
                 yield None
@@ -269,7 +270,7 @@ class Run:
                 if unit.index > self.last_units.get(index, unit.index):
                     break
                 key = (index, unit.index)
-                if key >= self.next_part and key not in self.done:  # neither in the chain nor behind a gap
+                if key >= self.next_part and key not in self.done:  # neither in the chain nor after a gap
                     yield unit
 
     def _loop(self, pool):
@@ -303,30 +304,28 @@ class Run:
             raise self.failure[1]
 
     def _next_task(self, pool, joining):
-        """What an idle worker should do: join a shard, tokenize the next unit, or nothing for now (None)."""
+        """The next task of an idle worker: join a shard, tokenize a unit, or None for now."""
         shard = None if joining else self._plan_shard()
         if shard or self.ended or self.failure or len(self.done) + len(pool.busy) >= AHEAD * self.job.workers:
             return shard
         try:
             unit = next(self.todo, None)
-        except Failure as failure:  # a file whose units cannot be told; the units before it still count
+        except Failure as failure:  # a file that cannot be divided into units; the units before it still count
             self._fail((len(self.source.files), 0), failure)
             return None
         return unit and Tokenize(unit)
 
     def _fail(self, key, failure):
-        """Keeps the earliest failure; it counts once the units before it are done, if they do not suffice.
-
-        So that a damaged file behind the last wanted token does no harm, whichever worker comes upon it.
-        """
+        """Keeps the earliest failure. It is raised after the units before it are done, unless they suffice: a damaged
+        file after the last wanted token is ignored, whichever worker reads it first."""
         if not self.failure or key < self.failure[0]:
             self.failure = (key, failure)
 
     def _plan_shard(self):
-        """The next shard as a Join, or None while its tokens are not all there.
+        """The next shard as a Join, or None while some of its tokens are missing.
 
-        Without --val-tokens the first shard is for validation, as in llm.c; text that does not fill two shards
-        gives a tenth to validation instead, so that training is left something.
+        Without --val-tokens the first shard is for validation, as in llm.c, or a tenth of a text that does not fill two
+        shards.
         """
         job, index = self.job, self.state["next_shard"]
         available = self.chain_tokens
@@ -360,7 +359,7 @@ class Run:
         return Join(os.path.join(job.out, name), os.path.join(self.folder, "shard.staged"), pieces, size)
 
     def _record_shard(self, shard):
-        """Moves the frontier behind a shard that is on disk under its name."""
+        """Moves the frontier to the end of a shard that is on disk under its final name."""
         state = self.state
         state["shards"].append({"file": shard["file"], "split": "train" if state["next_shard"] else "val"} | shard)
         state["next_shard"] += 1
@@ -391,9 +390,9 @@ class Run:
 
     def _finish(self):
         state, tokenizer = self.state, self.tokenizer
-        for part in self.chain:  # parts without tokens, and those cut off by --max-tokens
+        for part in self.chain:  # parts without tokens, and the rest after --max-tokens
             self._count_part(part)
-        self._check_rows(self.source.description)  # --max-tokens may have ended in the middle of a file
+        self._check_rows(self.source.description)  # --max-tokens may have ended within a file
         if not state["shards"]:
             raise WrongOption(f"{self.source.description}: no text found")
         bad_rows = {name: count for name, count in state["rows"].items() if name != "good"}
@@ -414,7 +413,7 @@ class Run:
 
 
 def successor(part):
-    """(file, unit) of the part that follows in the stream."""
+    """(file, unit) of the next part in the stream."""
     return (part.file + 1, 0) if part.last else (part.file, part.unit + 1)
 
 
@@ -425,6 +424,6 @@ def reasons(bad_rows):
 
 
 def idle_wait(seconds):
-    """In place of a pool's replies while all workers wait for a download."""
+    """Replaces the replies of a pool while all workers wait for a download."""
     time.sleep(seconds)
     return ()

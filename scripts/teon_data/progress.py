@@ -6,7 +6,7 @@ import time
 
 from .files import need
 
-LOG_SECONDS = 30  # between lines where there is no terminal
+LOG_SECONDS = 30  # between lines without a terminal
 
 
 class Progress:
@@ -18,7 +18,7 @@ class Progress:
         self.by_tokens = run.job.max_tokens is not None
         total = run.job.max_tokens if self.by_tokens else sum(file.size for file in run.source.files)
         self.sink = sys.stderr if self.terminal else open(os.devnull, "w", encoding="utf-8")
-        self.tokens_at_start = run.seen["tokens"]  # no unit is under way yet
+        self.tokens_at_start = run.seen["tokens"]  # no unit is in progress yet
         self.begun = self.logged = time.monotonic()
         self.bar = need("tqdm", "the progress bar").tqdm(
             total=total, initial=self._position(run.seen), unit="tok" if self.by_tokens else "B", unit_scale=True,

@@ -1,7 +1,7 @@
 """The binary layout of token shards, parts (tokenized units of work) and shards on disk, verify and info.
 
-A shard is 256 little-endian int32 (magic, version, token count, zeros) and then the tokens: uint16 with magic 20240520
-and version 1, or uint32 with magic 20240801 and version 7. It is the layout of llm.c, which modded-nanogpt shares.
+A shard is 256 little-endian int32 (magic, version, token count, zeros), followed by the tokens: uint16 with magic
+20240520 and version 1, or uint32 with magic 20240801 and version 7. llm.c and modded-nanogpt use the same layout.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from .files import (
 
 HEADER_BYTES = 1024
 FORMATS = {2: (20240520, 1), 4: (20240801, 7)}  # bytes per token: (magic, version)
-COPY_TOKENS = 1 << 20                           # tokens in memory at a time while shards are written or checked
+COPY_TOKENS = 1 << 20                           # tokens per block when shards are written or checked
 BAD_REASONS = ("null", "not text", "invalid UTF-8", "not JSON", "NUL bytes")
 ROW_COUNTS = ("good", *BAD_REASONS)
 SHARD = {"file": str, "split": str, "tokens": int, "documents": int, "sha256": str}
@@ -36,7 +36,7 @@ MANIFEST = {"source": {"description": str}, "vocab_size": int, "delimiter": int,
 
 
 def token_dtype(vocab_size):
-    """uint16 where every id fits, else uint32."""
+    """uint16 if every id fits, otherwise uint32."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
@@ -45,7 +45,8 @@ def shard_header(tokens, width):
 
 
 def read_shard_header(path):
-    """(tokens, bytes per token) of a shard whose header and size agree; a Failure names the file and the fault."""
+    """(tokens, bytes per token) of a shard. Raises Failure naming the file and the fault unless header and size
+    agree."""
     check_regular(path)
     try:
         size = os.stat(path).st_size
@@ -73,8 +74,8 @@ class Part:
     path: str
     tokens: int
     documents: int
-    consumed: int   # bytes of the input file that the unit stands for; drives the progress bar
-    last: bool      # the input file has no further unit
+    consumed: int   # bytes of the input file in the unit, for the progress bar
+    last: bool      # whether this is the last unit of the input file
     rows: tuple     # one count per ROW_COUNTS
 
     HEADER = struct.Struct("<8s10q")
@@ -89,7 +90,7 @@ class Part:
 
     @classmethod
     def read(cls, path, width):
-        """The part in `path`, or None where it is not a whole part of tokens of `width` bytes."""
+        """The part in `path`, or None unless it is a complete part with tokens of `width` bytes."""
         match = re.fullmatch(r"(\d{6})_(\d{8})\.part", os.path.basename(path))
         with open(path, "rb") as file:
             header = file.read(cls.HEADER.size)
@@ -103,10 +104,10 @@ class Part:
 
 
 def write_part(folder, file, unit, tokenized, rows, extent):
-    """Writes a part from `tokenized`, an iterator of (token array, documents begun in it), consumed as it is written.
+    """Writes a part from `tokenized`, an iterator of (token array, documents begun in it), and returns the part.
 
-    `rows` is the Counter that the iterator fills; `extent()` gives (consumed, last) once the iterator is exhausted.
-    The part appears under its name only when it is whole and on disk. Returns it.
+    `rows` is the Counter that the iterator fills; `extent()` returns (consumed, last) after the iterator has ended. The
+    part gets its name only when it is complete and on disk.
     """
     path = os.path.join(folder, Part.name(file, unit))
     staged = f"{path}.{os.getpid()}.staged"
@@ -128,7 +129,7 @@ def write_part(folder, file, unit, tokenized, rows, extent):
 def write_shard(path, staged, pieces, tokens, dtype, delimiter):
     """Joins `pieces`, a list of (part path, first token, tokens), into a shard of `tokens` tokens.
 
-    Returns its manifest entry, less the split. Copies in blocks, so that memory does not grow with the shard.
+    Returns its manifest entry without the split. Copies in blocks, so that memory does not depend on the shard's size.
     """
     digest = hashlib.sha256()
     documents = 0
@@ -154,7 +155,7 @@ def write_shard(path, staged, pieces, tokens, dtype, delimiter):
 
 
 def check_shard(folder, entry, vocab_size, delimiter, width):
-    """The faults of one shard against its manifest entry, a list of lines."""
+    """The faults of one shard compared with its manifest entry, a list of lines."""
     path = os.path.join(folder, entry["file"])
     try:
         tokens, found_width = read_shard_header(path)
@@ -195,9 +196,9 @@ def read_manifest(folder):
 
 
 def verify(folder, threads):
-    """Checks a folder against its manifest: every shard, every tokenizer file, nothing missing, nothing extra.
+    """Compares a folder with its manifest: every shard, every tokenizer file, missing and additional shards.
 
-    Returns (manifest, faults), faults being a list of lines.
+    Returns (manifest, list of faults).
     """
     manifest = read_manifest(folder)
     width, vocab_size, delimiter = manifest["token_bytes"], manifest["vocab_size"], manifest["delimiter"]
@@ -219,7 +220,7 @@ def verify(folder, threads):
 
 
 def info(folder):
-    """Lines that describe a folder of shards: from its manifest, or from the headers where it has none."""
+    """Lines that describe a folder of shards, from its manifest or, without one, from the headers."""
     if os.path.exists(os.path.join(folder, "manifest.json")):
         manifest = read_manifest(folder)
         tokenizer = manifest["tokenizer"]

@@ -1,8 +1,8 @@
-"""Which files to read, and how each is divided into units of work.
+"""The input files and their division into units of work.
 
-A unit is a stretch of one input file that one worker tokenizes on its own: whole row groups of a parquet file, the
-lines that begin in a byte range of a text file, or a whole text file. Units depend on the input and on the unit size
-only, never on the number of workers, and their documents, joined in order, are the input's documents in order.
+A unit is a part of one input file that one worker tokenizes: whole row groups of a parquet file, the lines that begin
+in a byte range of a text file, or a whole text file. Units depend only on the input and the unit size, not on the
+number of workers. The documents of all units in order are the documents of the input.
 """
 
 import glob
@@ -23,7 +23,7 @@ PARALLEL_DOWNLOADS = 4
 
 @dataclass(frozen=True)
 class InputFile:
-    """One input file: its path (inside the repository for the hub) and what tells whether it has changed."""
+    """One input file: its path (for the hub: within the repository), and size and time to detect a change."""
     path: str
     size: int
     mtime_ns: int
@@ -32,7 +32,7 @@ class InputFile:
 
 
 def kind_of(path):
-    """(kind, compression) by the file's name, or None for a file that is none of ours."""
+    """(kind, compression) by the file's name, or None for any other file."""
     stem, suffix = os.path.splitext(path.lower())
     compression = COMPRESSIONS.get(suffix, "")
     kind = KINDS.get(os.path.splitext(stem)[1] if compression else suffix)
@@ -40,7 +40,7 @@ def kind_of(path):
 
 
 class LocalSource:
-    """Files, folders (every file of a known kind below them, sorted) and globs (sorted), in the order given."""
+    """Files, folders (every file of a known kind below them, sorted) and globs (sorted), in the given order."""
 
     def __init__(self, inputs):
         paths = []
@@ -65,8 +65,8 @@ class LocalSource:
     def _describe(path):
         kind = kind_of(path)
         if not kind:
-            raise UsageError(f"{path}: unknown kind of file; known are .parquet, .jsonl and .txt, "
-                             "the last two also with .gz or .zst")
+            raise UsageError(f"{path}: unknown kind of file; use .parquet, .jsonl or .txt, the last two also with .gz "
+                             "or .zst")
         try:
             check_regular(path)
         except Failure as fault:
@@ -83,7 +83,7 @@ class LocalSource:
 
 @dataclass(frozen=True)
 class HubData:
-    """Parquet files of a dataset on the Hugging Face Hub: those in a folder of a branch, or those of a split."""
+    """Parquet files of a dataset on the Hugging Face Hub: of a folder in a branch, or of a split."""
     repository: str
     branch: str | None         # None: main
     folder: str | None = None
@@ -91,7 +91,7 @@ class HubData:
     split: str | None = None
 
     def choose(self, paths):
-        """Those of a repository's files that are meant."""
+        """The selected files of a repository."""
         if self.folder is not None:
             return [path for path in paths if path.startswith(self.folder + "/")]
         found = sorted({tuple(path.split("/")[:2]) for path in paths if path.count("/") == 2})
@@ -101,14 +101,13 @@ class HubData:
         if not splits:
             fault = f"no configuration '{config}'" if self.config else "several configurations"
             raise UsageError(f"hf:{self.repository}: {fault}; write hf:{self.repository}:CONFIG:{self.split}, where "
-                             f"CONFIG is "
-                             f"one of {', '.join(configs)}")
+                             f"CONFIG is one of {', '.join(configs)}")
         if f"partial-{self.split}" in splits:
             raise UsageError(f"hf:{self.repository}: the hub has only the beginning of {config}/{self.split} as "
-                             f"parquet; download "
-                             "the dataset's own files and give them instead: prepare.py 'FOLDER/*.parquet' --out ...")
+                             "parquet; download the dataset's own files and use them: "
+                             "prepare.py 'FOLDER/*.parquet' --out ...")
         if self.split not in splits:
-            raise UsageError(f"hf:{self.repository}: no split '{self.split}' in {config}; there are "
+            raise UsageError(f"hf:{self.repository}: no split '{self.split}' in {config}; its splits are "
                              f"{', '.join(splits)}")
         return [path for path in paths if path.startswith(f"{config}/{self.split}/")]
 
@@ -118,10 +117,10 @@ class HubData:
 
 
 class HubSource:
-    """Parquet files of a dataset on the Hugging Face Hub, downloaded file by file ahead of their use.
+    """Parquet files of a dataset on the Hugging Face Hub, downloaded file by file in advance.
 
-    `revision` is the commit to read, None for the newest; the commit in use is in `facts`, so that a resumed run reads
-    the same one. Files land in the hub's own cache, or in `download_folder`, from where they go when they are used up.
+    `revision` is the commit to read, None for the newest; `facts` records it, so that a resumed run reads the same one.
+    Files are stored in the hub's own cache, or in `download_folder`, from which they are removed after use.
     """
 
     def __init__(self, data, revision=None, download_folder=None):
@@ -150,7 +149,7 @@ class HubSource:
         self.downloads = {}
 
     def local_path(self, index):
-        """The local path of a file, or None while it is being downloaded; starts the download of the next files."""
+        """The local path of a file, or None during its download. Starts the download of the next files."""
         self.pool = self.pool or ThreadPoolExecutor(PARALLEL_DOWNLOADS)
         for ahead in range(index, min(index + PARALLEL_DOWNLOADS, len(self.files))):
             if ahead not in self.downloads:
@@ -166,7 +165,7 @@ class HubSource:
             except Exception as error:
                 if attempt == attempts:
                     raise Failure(f"cannot download {path} of {self.repository} in {attempts} attempts "
-                                  f"({type(error).__name__}: {first_line(error)}); the same command continues"
+                                  f"({type(error).__name__}: {first_line(error)}); run the same command to continue"
                                   f"{self.hint}") from error
 
     def release(self, index):
@@ -184,7 +183,7 @@ def hub_data(name):
         match = HUB_NAME.fullmatch(name)
         words = match["rest"].split(":")[1:] if match else []
         if not match or len(words) > 2:
-            raise UsageError(f"{name}: write hf:OWNER/NAME, hf:OWNER/NAME:SPLIT or hf:OWNER/NAME:CONFIG:SPLIT")
+            raise UsageError(f"{name}: expected hf:OWNER/NAME, hf:OWNER/NAME:SPLIT or hf:OWNER/NAME:CONFIG:SPLIT")
         return HubData(match["repository"], CONVERTED, config=words[0] if len(words) == 2 else None,
                        split=words[-1] if words else "train")
     base, _, sample = name.partition(":")
@@ -199,7 +198,7 @@ def hub_data(name):
 
 
 def open_source(inputs, revision=None, download_folder=None):
-    """The source that the command line names: one dataset of the hub, or local files."""
+    """The source of the command line: one dataset of the hub, or local files."""
     datasets = [hub_data(item) for item in inputs]
     if not any(datasets):
         return LocalSource(inputs)
@@ -209,7 +208,7 @@ def open_source(inputs, revision=None, download_folder=None):
 
 
 def units(index, path, file, options):
-    """The units of an input file in order; endless for a compressed one, whose length only reading tells."""
+    """The units of an input file in order; endless for a compressed one, whose length is unknown."""
     if file.kind == "parquet":
         yield from parquet_units(index, path, file, options)
     elif file.kind == "txt" and not options.txt_lines and (file.compression or not options.cuttable):
@@ -227,7 +226,7 @@ def units(index, path, file, options):
 
 
 def parquet_units(index, path, file, options):
-    """Row groups, joined until their text reaches the unit size."""
+    """Units of consecutive row groups whose text reaches the unit size."""
     groups = parquet_text_sizes(path, options.text_field)
     total = sum(compressed for compressed, _ in groups) or 1
     unit = begin = text = compressed = 0

@@ -1,4 +1,4 @@
-"""Tokenizers behind one interface, and the folder beside the shards that holds one.
+"""Tokenizers behind one interface, and the folder beside the shards with a tokenizer's files.
 
 The folder has the tokenizer's own files (vocab.bpe and encoder.json, tokenizer.model, tokenizer.json), description.json
 and tokens.bin, the bytes of every id in llm.c's layout: 256 int32 (magic 20240328, version 2, vocabulary size,
@@ -31,14 +31,14 @@ GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s
 GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
 GPT2_FILES = {"vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
               "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"}
-LLAMA2 = "hf:NousResearch/Llama-2-7b-hf"  # the official copy asks for a registration
-FILES = ("tokenizer.json", "tokenizer.model")  # in a folder or on the hub: what to take, the first that is there
+LLAMA2 = "hf:NousResearch/Llama-2-7b-hf"  # the official repository requires a registration
+FILES = ("tokenizer.json", "tokenizer.model")  # use the first that exists in a folder or on the hub
 DELIMITER_NAMES = ("<|begin_of_text|>", "<|endoftext|>", "<s>", "<bos>", "[BOS]", "</s>", "<eos>", "[EOS]")
 MAX_TOKEN_BYTES = 255
 
 
 def byte_alphabet():
-    """GPT-2's printable stand-in for each byte value, in the order of the ids of the single bytes."""
+    """GPT-2's printable character for each byte value, in the order of the ids of the single bytes."""
     plain = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
     others = [byte for byte in range(256) if byte not in plain]
     return {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
@@ -126,7 +126,7 @@ class SentencePiece:
 
 
 class HuggingFace:
-    """A tokenizer.json of the tokenizers library; text that spells a special token is text."""
+    """A tokenizer.json of the tokenizers library. Text that spells a special token stays text."""
 
     def __init__(self, folder, description):
         tokenizers = need("tokenizers", "a tokenizer.json")
@@ -140,14 +140,14 @@ class HuggingFace:
         self.model.no_padding()
         self.ids = self.model.get_vocab(with_added_tokens=True)
         self.vocab_size = max(self.ids.values()) + 1
-        self.cuttable = description.get("trained", False)  # then the words are split as GPT-2 does
+        self.cuttable = description.get("trained", False)  # a trained tokenizer splits words like GPT-2
         self.encode_batch = getattr(self.model, "encode_batch_fast", self.model.encode_batch)
 
     def encode(self, texts):
         return [np.array(encoding.ids, np.uint32) for encoding in self.encode_batch(texts, add_special_tokens=False)]
 
     def find_delimiter(self, folder):
-        """The token that tokenizer_config.json calls bos or eos, else the first that has one of the usual names."""
+        """The bos or eos token of tokenizer_config.json, or the first token with one of the usual names."""
         names = list(DELIMITER_NAMES)
         config = os.path.join(folder, "tokenizer_config.json")
         if os.path.exists(config):
@@ -177,7 +177,7 @@ class HuggingFace:
 
 
 def piece_bytes(piece):
-    """The bytes that a SentencePiece piece stands for: <0x0A> is a byte, the low block a blank."""
+    """The bytes of a SentencePiece piece: <0x0A> is a byte, U+2581 a blank."""
     byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
     return bytes.fromhex(byte[1]) if byte else piece.replace("\u2581", " ").encode()
 
@@ -187,47 +187,46 @@ LIBRARIES = {"bytes": None, "gpt2": "tiktoken", "sentencepiece": "sentencepiece"
 
 
 def load(folder):
-    """The tokenizer in a folder that `create` has made, with its attributes vocab_size, delimiter and cuttable.
+    """The tokenizer in a folder made by `create`, with the attributes vocab_size, delimiter and cuttable.
 
-    encode(texts) gives an array of ids for each text, without delimiters.
+    encode(texts) returns an array of ids for each text, without delimiters.
     """
     path = os.path.join(folder, "description.json")
     description = read_json(path, {"kind": str, "delimiter": int})
     if description["kind"] not in KINDS:
-        raise Failure(f"{path}: is damaged: there is no tokenizer of the kind '{description['kind']}'")
+        raise Failure(f"{path}: is damaged: '{description['kind']}' is not a kind of tokenizer")
     tokenizer = KINDS[description["kind"]](folder, description)
     tokenizer.delimiter = description["delimiter"]
     return tokenizer
 
 
 def check_name(name, bpe_dir, delimiter):
-    """Raises UsageError for a tokenizer that cannot be meant, before any work is done."""
+    """Raises UsageError for a wrong name of a tokenizer, before any work is done."""
     if name.startswith("train:"):
         if not re.fullmatch(r"train:[0-9]+", name) or not 257 <= int(name[6:]) <= 1 << 24:
-            raise UsageError(f"--tokenizer {name}: the vocabulary to train has at least 257 ids, as in train:8192")
+            raise UsageError(f"--tokenizer {name}: a vocabulary has 257 to {1 << 24} ids, as in train:8192")
     elif name not in ("gpt2", "bytes", "llama2"):
         if name.startswith("hf:"):
             if not (match := HUB_NAME.fullmatch(name)) or match["rest"]:
-                raise UsageError(f"--tokenizer {name}: write hf:OWNER/NAME")
+                raise UsageError(f"--tokenizer {name}: expected hf:OWNER/NAME")
         elif os.path.isdir(name):
             if not any(os.path.isfile(os.path.join(name, file)) for file in FILES):
                 raise UsageError(f"--tokenizer {name}: no {' or '.join(FILES)} in this folder")
         elif not name.endswith((".model", ".json")):
-            raise UsageError(f"--tokenizer {name}: give gpt2, llama2, bytes, train:SIZE, hf:OWNER/NAME, or the path of "
-                             f"a "
-                             "tokenizer.model or tokenizer.json or of a folder with one")
+            raise UsageError(f"--tokenizer {name}: expected gpt2, llama2, bytes, train:SIZE, hf:OWNER/NAME, or the "
+                             "path of a tokenizer.model, a tokenizer.json or a folder with one of them")
         elif not os.path.isfile(name):
             raise UsageError(f"--tokenizer {name}: no such file")
     if bpe_dir and name != "gpt2":
         raise UsageError(f"--bpe-dir is for the tokenizer gpt2, not {name}")
     if delimiter is not None and (name in ("gpt2", "bytes") or name.startswith("train:")):
-        raise UsageError(f"--delimiter: the tokenizer {name} has its own")
+        raise UsageError(f"--delimiter cannot be set for the tokenizer {name}, which has its own")
 
 
 def create(folder, name, bpe_dir, delimiter, texts):
-    """Makes `folder`, which must not exist, into the tokenizer `name` and returns its description.
+    """Creates `folder`, which must not exist, with the tokenizer `name` and returns its description.
 
-    `texts` gives the texts to train on, for train:SIZE. A crash leaves no folder, or a folder beside it to be replaced.
+    `texts` are the training texts of train:SIZE. After a crash the folder does not exist.
     """
     staged = folder + ".staged"
     shutil.rmtree(staged, ignore_errors=True)
@@ -280,7 +279,7 @@ def choose_delimiter(tokenizer, name, folder, delimiter):
     if delimiter is None:
         token = tokenizer.find_delimiter(folder)
         if token is None:
-            raise UsageError(f"{name}: no token is known to begin or end documents; name one with --delimiter")
+            raise UsageError(f"{name}: no known token begins or ends documents; name one with --delimiter")
         return token
     token = tokenizer.id_of(delimiter)
     if token is None and delimiter.isdigit() and int(delimiter) < tokenizer.vocab_size:
@@ -291,7 +290,7 @@ def choose_delimiter(tokenizer, name, folder, delimiter):
 
 
 def fetch_gpt2(folder, bpe_dir):
-    """Brings vocab.bpe and encoder.json into `folder`, from `bpe_dir` or from where tiktoken has them."""
+    """Copies vocab.bpe and encoder.json to `folder` from `bpe_dir`, or downloads them from tiktoken's source."""
     for file, digest in GPT2_FILES.items():
         target = os.path.join(folder, file)
         if bpe_dir:
@@ -305,14 +304,14 @@ def fetch_gpt2(folder, bpe_dir):
             data = load_module.read_file_cached(GPT2_URL + file, digest)
         except Exception as error:  # whatever the HTTP library raises
             raise Failure(f"cannot download {GPT2_URL}{file} ({type(error).__name__}: {first_line(error)}); without a "
-                          "network, bring vocab.bpe and encoder.json over and give --bpe-dir FOLDER") from error
+                          "network, copy vocab.bpe and encoder.json here and use --bpe-dir FOLDER") from error
         with open(target, "wb") as out:
             out.write(data)
 
 
 def fetch_hub(name):
-    """(commit, local path of the tokenizer.json or tokenizer.model) of hf:OWNER/NAME or llama2; tokenizer_config.json,
-    where there is one, lies beside it."""
+    """(commit, local path of the tokenizer.json or tokenizer.model) of hf:OWNER/NAME or llama2. If the repository has a
+    tokenizer_config.json, it is beside this file."""
     repository = HUB_NAME.fullmatch(LLAMA2 if name == "llama2" else name)["repository"]
     hub = hub_client(f"the tokenizer {name}")
     try:
@@ -323,15 +322,15 @@ def fetch_hub(name):
                  for file in (*wanted, "tokenizer_config.json") if file in there]
     except Exception as error:  # the hub's client raises its own, its HTTP library's and the socket's errors
         raise Failure(f"cannot download the tokenizer of {repository} ({type(error).__name__}: {first_line(error)}); "
-                      f"without a "
-                      "network, bring its tokenizer.json or tokenizer.model over and give --tokenizer PATH") from error
+                      "without a network, copy its tokenizer.json or tokenizer.model here and use --tokenizer PATH"
+                      ) from error
     if not wanted:
         raise UsageError(f"--tokenizer {name}: no {' or '.join(FILES)} in {repository}")
     return info.sha, paths[0]
 
 
 def train(path, size, texts):
-    """Trains a byte-level BPE of at most `size` ids, the delimiter included, and saves it as a tokenizer.json."""
+    """Trains a byte-level BPE of at most `size` ids, including the delimiter, and saves it as a tokenizer.json."""
     tokenizers = need("tokenizers", "training a tokenizer")
     model = tokenizers.Tokenizer(tokenizers.models.BPE())
     model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)

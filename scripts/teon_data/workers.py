@@ -1,4 +1,4 @@
-"""The job, the worker processes, and the two kinds of task that they do: tokenize a unit, join parts into a shard."""
+"""The job, the worker processes, and their tasks: tokenize a unit, join parts into a shard."""
 
 import collections
 import multiprocessing
@@ -21,7 +21,7 @@ BATCH_DOCUMENTS = 1024
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that the shards depend on, and the number of workers, on which they do not."""
+    """Everything that determines the shards, and the number of workers, which does not."""
     inputs: tuple
     out: str
     name: str
@@ -31,7 +31,7 @@ class Job:
     text_field: str
     txt_lines: bool
     shard_tokens: int
-    val_tokens: int | None  # None: as plan_shard says
+    val_tokens: int | None  # None: see Run._plan_shard
     max_tokens: int | None
     train_bytes: int
     unit_bytes: int
@@ -39,7 +39,7 @@ class Job:
     delete_downloads: bool
 
     def identity(self):
-        """The options that a resumed run must share with the run that it continues."""
+        """The options that a resumed run must have in common with the run that it continues."""
         options = asdict(self)
         for unrelated in ("out", "workers", "bpe_dir", "delete_downloads"):
             del options[unrelated]
@@ -51,7 +51,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Advance:
-    """What a task that goes on has tokenized so far."""
+    """The progress of a running task."""
     chars: int
     tokens: int
     documents: int
@@ -83,10 +83,8 @@ class Join:
 
 
 def tokenized(documents, tokenizer, path, report):
-    """Yields (array of the shards' type, documents begun in it) for (text, begins) pairs, a bounded batch at a time.
-
-    Calls report(Advance) after each.
-    """
+    """Yields (array of the shards' type, documents begun in it) for (text, begins) pairs, in bounded batches. Calls
+    report(Advance) after each batch."""
     dtype = token_dtype(tokenizer.vocab_size)
     delimiter = np.array([tokenizer.delimiter], dtype)
     texts, begins, chars = [], [], 0
@@ -119,7 +117,7 @@ def tokenized(documents, tokenizer, path, report):
 
 
 class Worker:
-    """What a worker process keeps between tasks."""
+    """The state of a worker process between tasks."""
 
     def __init__(self, job, folder):
         self.parts = os.path.join(folder, "parts")
@@ -128,7 +126,7 @@ class Worker:
 
 
 def work(pipe, lifeline, inherited, job, folder):
-    """A worker process: runs tasks until the pipe closes or the process that started it is gone."""
+    """A worker process: runs tasks until the pipe closes or the parent process has ended."""
     for other in inherited:  # ends that only the parent may hold open, so that its death closes them
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -156,7 +154,7 @@ def work(pipe, lifeline, inherited, job, folder):
 
 
 def exit_with_parent(lifeline):
-    """Ends this process when the parent, which holds the other end and never writes, has died."""
+    """Ends this process when the parent has died, which holds the other end and never writes."""
     try:
         lifeline.recv_bytes()
     except (EOFError, OSError):
@@ -189,7 +187,7 @@ class Pool:
             self._died(pipe)
 
     def replies(self, seconds):
-        """Waits at most `seconds` and yields (task, its result, Failure or Advance); after an Advance it goes on."""
+        """Waits at most `seconds` and yields (task, result, Failure or Advance); a task continues after an Advance."""
         for pipe in ipc.wait(list(self.busy), seconds):
             try:
                 reply = pipe.recv()
@@ -205,12 +203,12 @@ class Pool:
         process = self.processes[pipe]
         process.join(5)
         code = process.exitcode
-        why = f"killed by signal {-code}, perhaps for want of memory" if code and code < 0 else f"exit status {code}"
-        raise Failure(f"a worker died ({why}); the same command continues, perhaps with fewer --workers")
+        why = f"killed by signal {-code}, perhaps out of memory" if code and code < 0 else f"exit status {code}"
+        raise Failure(f"a worker died ({why}); run the same command to continue, perhaps with fewer --workers")
 
     def close(self):
         for process in self.processes.values():
-            process.kill()  # loses nothing: a part is whole or absent
+            process.kill()  # loses nothing: a part is complete or absent
         for process in self.processes.values():
             process.join()
         self.lifeline.close()

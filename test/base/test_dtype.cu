@@ -7,9 +7,8 @@
 #include <random>
 
 #include "runtime/simt.h"
-#include "test/support/compare.h"
-
 #include "test/support/catch.h"
+#include "test/support/compare.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -137,22 +136,22 @@ void check_in_kernel() {
 
 }  // namespace
 
-TEST_CASE("runtime/dtype: all 65536 bf16 and f16 values become the float they stand for, and come back") {
+TEST_CASE("base/dtype: all 65536 bf16 and f16 values become the float they stand for, and come back") {
     check_to_float<bf16>();
     check_to_float<f16>();
 }
 
-TEST_CASE("runtime/dtype: floats are rounded to the nearest bf16 or f16, ties to even, NaN to NaN") {
+TEST_CASE("base/dtype: floats are rounded to the nearest bf16 or f16, ties to even, NaN to NaN") {
     check_from_float<bf16>();
     check_from_float<f16>();
 }
 
-TEST_CASE("runtime/dtype: a kernel rounds as the host does") {
+TEST_CASE("base/dtype: a kernel rounds as the host does") {
     check_in_kernel<bf16>();
     check_in_kernel<f16>();
 }
 
-TEST_CASE("runtime/dtype: vectors move whole and know their alignment") {
+TEST_CASE("base/dtype: vectors move whole and know their alignment") {
     alignas(64) float data[32];
     for (int i = 0; i < 32; ++i) data[i] = static_cast<float>(i);
     const auto v = load_vec<4>(data + 4);

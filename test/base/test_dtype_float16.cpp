@@ -3,13 +3,12 @@
 #include <cmath>
 
 #include "base/dtype.h"
-#include "test/support/skip.h"
-
 #include "test/support/catch.h"
+#include "test/support/skip.h"
 
 using namespace teon;
 
-TEST_CASE("runtime/dtype: f16 rounds as the compiler's _Float16") {
+TEST_CASE("base/dtype: f16 rounds as the compiler's _Float16") {
 #if defined(__FLT16_MANT_DIG__)
     for (uint64_t u = 0; u < uint64_t{1} << 32; u += 101) {
         const float x = bits_float(static_cast<uint32_t>(u));

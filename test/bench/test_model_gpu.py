@@ -1,12 +1,11 @@
 """bench/model_gpu.py and its modules: what is read from compiled code, what is made of it, what it is fitted to."""
 import math
-import pathlib
 import subprocess
 import sys
-import tempfile
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from testing import ROOT, Case
+
 sys.path.insert(0, str(ROOT / "bench"))
 import bench_gpu
 import calibration
@@ -60,11 +59,9 @@ def shown(test):
     return model_gpu.load()
 
 
-class Counting(unittest.TestCase):
+class Counting(Case):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.tool = self.folder / "cuobjdump"
         self.tool.write_text(f"#!/bin/bash\ncat <<'END'\n{CODE}\nEND\n")
         self.tool.chmod(0o755)
@@ -211,7 +208,7 @@ class Predicting(unittest.TestCase):
         # its output, read with the derivative, and what the derivative gives is read for the bias's gradient.
         width, sums = 2 * s["B"] * s["T"] * s["F"], 4 * s["F"] * (2 * 1024 - 2 * 256)
         self.assertAlmostEqual((moved(apart) - moved(within)) / s["L"], 5 * width - 3 * width + sums, delta=1)
-        page = (ROOT / "docs/gpu_step.md").read_text(encoding="utf-8")
+        page = " ".join((ROOT / "docs/gpu_step.md").read_text(encoding="utf-8").split())
         saved, rate = (gpu_rules.total(apart) - gpu_rules.total(within),
                        gpu_rules.tokens_per_second(committed["shape"], gpu_rules.total(within)))
         low, high = calibration.interval(fitted, rate / 1000)
@@ -263,11 +260,10 @@ def published(program, which, tflops, causal=True):
             "source": "here"}
 
 
-class Calibrating(unittest.TestCase):
+class Calibrating(Case):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = pathlib.Path(folder.name) / "measured.toml"
+        super().setUp()
+        self.path = self.folder / "measured.toml"
         self.published = calibration.POINTS.read_text(encoding="utf-8").split("# ---- added by make bench-gpu")[0]
         self.path.write_text(self.published, encoding="utf-8")
 

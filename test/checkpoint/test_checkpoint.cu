@@ -8,7 +8,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <random>
 #include <set>
@@ -34,12 +33,8 @@ namespace {
 
 DecoderConfig small_config(bool llama, int L = 2) {
     DecoderConfig c = llama ? llama_config("tiny") : gpt2_config("tiny");
-    c.L = L;
-    c.C = 8;
-    c.NH = c.NKV = 2;
-    c.F = 13;  // stored with padding
-    c.V = 11;
-    c.max_T = 4;
+    c.L = L, c.C = 8, c.NH = c.NKV = 2;
+    c.F = 13, c.V = 11, c.max_T = 4;  // F is stored with padding
     return c;
 }
 
@@ -100,7 +95,7 @@ struct Trained {
     CheckpointPlan plan(const std::string& folder) const {
         CheckpointPlan p;
         p.run_folder = folder;
-        p.hf_config = hf_config(config, 10);
+        p.hf_config = hf_config(config.family == "llama" ? llama_family() : gpt2_family(), config, 10);
         p.extra_files = {{"tokenizer/tokens.bin", "tokens"}, {"tokenizer.json", "{}"}};
         return p;
     }
@@ -108,6 +103,13 @@ struct Trained {
         CheckpointWriter writer(plan(folder), model->params(), optimizer->state(), files);
         writer.save(state(step), ctx.stream);
         return *writer.result(true);
+    }
+    // The fault of a save; "" if there is none.
+    std::string save(CheckpointWriter& writer, int64_t step, int skipped_in_row = 1, bool interim = false) {
+        TrainingState s = state(step);
+        s.control.skipped_in_row = skipped_in_row, s.interim = interim;
+        writer.save(s, ctx.stream);
+        return writer.result(true)->fault;
     }
     static TrainingState state(int64_t step) {
         TrainingState s;
@@ -161,15 +163,6 @@ struct FaultyFiles : FileOps {
     }
     int remove_folder(const std::string& path) override { return fails() ? -1 : FileOps::remove_folder(path); }
 };
-
-std::string content(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(in), {});
-}
-void replace(const std::string& path, const std::string& bytes) {
-    std::ofstream(path, std::ios::binary | std::ios::trunc)
-        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
 
 std::vector<std::string> files_of(const std::string& folder) {
     std::vector<std::string> files;
@@ -226,8 +219,8 @@ TEST_CASE("checkpoint/checkpoint: model.safetensors holds the weights without pa
                     const auto at = static_cast<size_t>(begin + int64_t{i} * table[r].cols + j);
                     if (found[at] != expected[at]) FAIL(table[r].name << " " << i << " " << j);
                 }
-        REQUIRE(content(checkpoint + "/tokenizer/tokens.bin") == "tokens");
-        REQUIRE(content(checkpoint + "/tokenizer.json") == "{}");
+        REQUIRE(read_file(checkpoint + "/tokenizer/tokens.bin") == "tokens");
+        REQUIRE(read_file(checkpoint + "/tokenizer.json") == "{}");
     }
 }
 
@@ -255,7 +248,7 @@ TEST_CASE("checkpoint/checkpoint: each weight is in it once, and one of an older
         }
         std::string bytes = safetensors_header(tensors, {{"format", "pt"}});
         bytes.append(reinterpret_cast<const char*>(masters.data()), static_cast<size_t>(at - masters.data()) * 4);
-        replace(checkpoint + "/optimizer/master.safetensors", bytes);
+        write_file(checkpoint + "/optimizer/master.safetensors", bytes);
         fs::remove(checkpoint + "/model.safetensors");
         check();
     }
@@ -273,7 +266,7 @@ TEST_CASE("checkpoint/checkpoint: a large model is written in several files, and
     REQUIRE(result.fault == "");
     REQUIRE(checkpoint_fault(result.folder) == std::nullopt);
     const std::string index = result.folder + "/model.safetensors.index.json";
-    const nlohmann::json j = nlohmann::json::parse(content(index));
+    const nlohmann::json j = nlohmann::json::parse(read_file(index));
     int64_t total = 0;
     std::set<std::string> shards;
     for (const CheckpointTensor& t : checkpoint_tensors(saved.model->table())) {
@@ -307,11 +300,11 @@ TEST_CASE("checkpoint/checkpoint: a large model is written in several files, and
     for (const auto& [what, name] : bad) {
         nlohmann::json other = j;
         other["weight_map"][checkpoint_tensors(saved.model->table())[0].name] = name;
-        replace(index, other.dump());
+        write_file(index, other.dump());
         INFO(what);
         REQUIRE_THROWS_AS(SafetensorsModel(result.folder), Error);
     }
-    replace(index, "{\"weight_map\": [1]}");
+    write_file(index, "{\"weight_map\": [1]}");
     REQUIRE_THROWS_AS(SafetensorsModel(result.folder), Error);
 }
 
@@ -326,14 +319,8 @@ TEST_CASE("checkpoint/checkpoint: a folder that cannot be read is not one withou
     rlimit none = before;
     none.rlim_cur = 3;
     ::setrlimit(RLIMIT_NOFILE, &none);
-    const auto says = [](auto f) {
-        try {
-            f();
-            return std::string("nothing");
-        } catch (const ReadError& error) { return std::string(error.what()); }
-    };
-    const std::string found = says([&] { find_checkpoint(folder.path()); }),
-                      good = says([&] { newest_good_checkpoint(folder.path()); });
+    const std::string found = error_of<ReadError>([&] { find_checkpoint(folder.path()); }),
+                      good = error_of<ReadError>([&] { newest_good_checkpoint(folder.path()); });
     ::setrlimit(RLIMIT_NOFILE, &before);
     REQUIRE(found == folder.path() + ": cannot be listed: Too many open files");
     REQUIRE(good == found);
@@ -348,12 +335,12 @@ TEST_CASE("checkpoint/checkpoint: whoever reads a model finds damage to it, and 
     fs::remove_all(checkpoint + "/optimizer");
     verify_model(checkpoint);
     verify_model(model);
-    const std::string config = content(checkpoint + "/config.json"), weights = content(model);
-    replace(checkpoint + "/config.json", config + " ");
+    const std::string config = read_file(checkpoint + "/config.json"), weights = read_file(model);
+    write_file(checkpoint + "/config.json", config + " ");
     REQUIRE_THROWS_AS(verify_model(checkpoint), Error);
     verify_model(model);
-    replace(checkpoint + "/config.json", config);
-    replace(model, weights.substr(0, weights.size() - 1) + "\x01");
+    write_file(checkpoint + "/config.json", config);
+    write_file(model, weights.substr(0, weights.size() - 1) + "\x01");
     REQUIRE_THROWS_AS(verify_model(checkpoint), Error);
     REQUIRE_THROWS_AS(verify_model(model), Error);
     fs::remove(checkpoint + "/manifest.json");
@@ -384,7 +371,7 @@ TEST_CASE(
             if (kind == FaultyFiles::short_write)
                 REQUIRE(result.fault == "");  // the rest is written by another call
             else
-                REQUIRE(result.fault.find(std::strerror(files.code)) != std::string::npos);
+                REQUIRE(contains(result.fault, std::strerror(files.code)));
 
             const FoundCheckpoint found = find_checkpoint(folder.path());
             REQUIRE(found.passed_over.empty());  // no half checkpoint ever has a checkpoint's name
@@ -415,17 +402,17 @@ TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the 
         fs::copy(pristine.path(), folder.path(), fs::copy_options::recursive);
         const std::vector<std::string> names = files_of(newer);
         const std::string name = names[below(names.size())], path = newer + "/" + name;
-        std::string bytes = content(path), how;
+        std::string bytes = read_file(path), how;
         REQUIRE(!bytes.empty());
         switch (i % 8) {
             case 0:
                 how = "bit flip";
                 bytes[below(bytes.size())] ^= static_cast<char>(1 << below(8));
-                replace(path, bytes);
+                write_file(path, bytes);
                 break;
             case 1:
                 how = "truncation";
-                replace(path, bytes.substr(0, below(bytes.size())));
+                write_file(path, bytes.substr(0, below(bytes.size())));
                 break;
             case 2:
                 how = "missing";
@@ -436,13 +423,13 @@ TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the 
                 do other = names[below(names.size())];
                 while (other == name);
                 how = "swapped with " + other;
-                replace(path, content(newer + "/" + other));
-                replace(newer + "/" + other, bytes);
+                write_file(path, read_file(newer + "/" + other));
+                write_file(newer + "/" + other, bytes);
                 break;
             }
             case 4:
                 how = "empty";
-                replace(path, "");
+                write_file(path, "");
                 break;
             case 5:
                 how = "a folder";
@@ -456,7 +443,7 @@ TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the 
                 break;
             default:
                 how = "longer";
-                replace(path, bytes + std::string(1 + below(9), '\0'));
+                write_file(path, bytes + std::string(1 + below(9), '\0'));
         }
         INFO(how << ": " << name);
         const FoundCheckpoint found = find_checkpoint(folder.path());
@@ -479,12 +466,12 @@ TEST_CASE(
     REQUIRE(run.save(folder.path(), 10, files).fault == "");
     fs::copy(folder / "step_00000010", folder / "step_00000020", fs::copy_options::recursive);
     fs::create_directories(folder / "step_00000030");
-    replace(folder / "step_00000030/manifest.json", manifest_text(30, {}));
+    write_file(folder / "step_00000030/manifest.json", manifest_text(30, {}));
     const FoundCheckpoint found = find_checkpoint(folder.path());
     REQUIRE(found.folder == folder / "step_00000010");
     REQUIRE(found.passed_over.size() == 2);
-    REQUIRE(found.passed_over[0].second.find("lists no") != std::string::npos);
-    REQUIRE(found.passed_over[1].second.find("of step 10") != std::string::npos);
+    REQUIRE(contains(found.passed_over[0].second, "lists no"));
+    REQUIRE(contains(found.passed_over[1].second, "of step 10"));
 }
 
 TEST_CASE("checkpoint/checkpoint: training goes on while a checkpoint is written, which holds what was when it began") {
@@ -545,7 +532,7 @@ TEST_CASE("checkpoint/checkpoint: old ones are removed but for the last few and 
     files.fault_at = counting.calls;
     const SaveResult result = save(110);
     REQUIRE(result.fault == "");
-    REQUIRE(result.warning.find("step_00000090") != std::string::npos);
+    REQUIRE(contains(result.warning, "step_00000090"));
     REQUIRE(checkpoint_fault(result.folder) == std::nullopt);
 }
 
@@ -557,12 +544,7 @@ TEST_CASE(
     CheckpointPlan plan = run.plan(folder.path());
     plan.keep_last = 2;
     CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
-    auto save = [&](int64_t step, int skipped) {
-        TrainingState state = Trained::state(step);
-        state.control.skipped_in_row = skipped;
-        writer.save(state, run.ctx.stream);
-        return writer.result(true)->fault;
-    };
+    auto save = [&](int64_t step, int skipped) { return run.save(writer, step, skipped); };
     REQUIRE(newest_good_checkpoint(folder.path()) == std::nullopt);
     for (int64_t step = 10; step <= 40; step += 10) REQUIRE(save(step, 0) == "");
     REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{30, 40});
@@ -590,18 +572,15 @@ TEST_CASE("checkpoint/checkpoint: the last good one is one that was read back wh
     auto save = [&](int64_t step, int skipped, int64_t keep_last) {
         plan.keep_last = keep_last;
         CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
-        TrainingState state = Trained::state(step);
-        state.control.skipped_in_row = skipped;
-        writer.save(state, run.ctx.stream);
-        REQUIRE(writer.result(true)->fault == "");
+        REQUIRE(run.save(writer, step, skipped) == "");
     };
     save(10, 0, 0);
     save(20, 0, 0);
     save(25, 0, 0);
     const std::string weights = folder / "step_00000025/model.safetensors";
-    std::string bytes = content(weights);
+    std::string bytes = read_file(weights);
     bytes[bytes.size() / 2] ^= 4;
-    replace(weights, bytes);
+    write_file(weights, bytes);
     save(30, 1, 1);
     REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{20, 30});
     REQUIRE(newest_good_checkpoint(folder.path()) == 20);
@@ -613,11 +592,7 @@ TEST_CASE("checkpoint/checkpoint: the next one takes the place of an interim one
     Trained run(1, Method::adamw, false, DType::f32, 1);
     CheckpointWriter writer(run.plan(folder.path()), run.model->params(), run.optimizer->state(), files);
     auto save = [&](int64_t step, bool interim, int skipped) {
-        TrainingState state = Trained::state(step);
-        state.interim = interim;
-        state.control.skipped_in_row = skipped;
-        writer.save(state, run.ctx.stream);
-        REQUIRE(writer.result(true)->fault == "");
+        REQUIRE(run.save(writer, step, skipped, interim) == "");
     };
     save(10, false, 0);
     save(15, true, 0);
@@ -641,12 +616,10 @@ TEST_CASE("checkpoint/checkpoint: nothing is saved where the log cannot be") {
         if (full) throw Error("metrics.jsonl: 3 lines cannot be written");
     };
     CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
-    writer.save(Trained::state(1), run.ctx.stream);
-    REQUIRE(writer.result(true)->fault == "metrics.jsonl: 3 lines cannot be written");
+    REQUIRE(run.save(writer, 1) == "metrics.jsonl: 3 lines cannot be written");
     REQUIRE(fs::is_empty(folder.path()));
     full = false;
-    writer.save(Trained::state(1), run.ctx.stream);
-    REQUIRE(writer.result(true)->fault == "");
+    REQUIRE(run.save(writer, 1) == "");
     REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{1});
 }
 
@@ -657,10 +630,8 @@ TEST_CASE("checkpoint/checkpoint: state of another run is refused by name") {
         llama(1, Method::teon, true);
     const std::string checkpoint = saved.save(folder.path(), 7, files).folder;
     for (Trained* other : {&adamw, &deeper, &llama}) {
-        std::string message;
-        try {
-            read_tensors(checkpoint, other->model->params(), other->optimizer->state(), other->ctx.stream);
-        } catch (const Error& error) { message = error.what(); }
+        const std::string message = error_of(
+            [&] { read_tensors(checkpoint, other->model->params(), other->optimizer->state(), other->ctx.stream); });
         REQUIRE(message.find(checkpoint + (other == &adamw ? "/optimizer/" : "/model.safetensors")) == 0);
     }
 }
@@ -690,7 +661,7 @@ TEST_CASE("checkpoint/checkpoint: a full disk is reported and costs only the new
         result = run.save(disk, saved + 1, system_files());
         if (result.fault.empty()) ++saved;
     }
-    REQUIRE(result.fault.find(std::strerror(ENOSPC)) != std::string::npos);
+    REQUIRE(contains(result.fault, std::strerror(ENOSPC)));
     REQUIRE(saved >= 1);
     REQUIRE(find_checkpoint(disk).folder == disk + "/" + checkpoint_name(saved));
     REQUIRE(find_checkpoint(disk).passed_over.empty());
@@ -706,6 +677,6 @@ TEST_CASE("checkpoint/checkpoint: a folder that cannot be written is reported an
     fs::permissions(folder.path(), fs::perms::owner_read | fs::perms::owner_exec);
     const SaveResult result = run.save(folder.path(), 2, system_files());
     fs::permissions(folder.path(), fs::perms::owner_all);
-    REQUIRE(result.fault.find(std::strerror(EACCES)) != std::string::npos);
+    REQUIRE(contains(result.fault, std::strerror(EACCES)));
     REQUIRE(find_checkpoint(folder.path()).folder == folder / "step_00000001");
 }

@@ -2,9 +2,8 @@
 #include <fstream>
 
 #include "cpu/cgroup.h"
-#include "test/support/temp_dir.h"
-
 #include "test/support/catch.h"
+#include "test/support/temp_dir.h"
 
 using namespace teon;
 using namespace teon::cpu;

@@ -1,8 +1,8 @@
 // Asynchronous copies that are waited for too late or overwritten too early, and what is undefined on a GPU.
-#include "test/cpu/error_of.h"
-#include "test/support/copy_pipeline.h"
-
+#include "test/cpu/device_error.h"
+#include "test/optim/schedule.h"
 #include "test/support/catch.h"
+#include "test/support/copy_pipeline.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -13,10 +13,10 @@ namespace {
 template <Misuse M>
 bool fails_in_some_order() {
     for (const char* order : {"forward", "reverse", "random:1", "random:2", "random:3"}) {
-        const std::string before = set_simt_order(order);
+        const ScopedOrder scope(order);
         bool same = false;
-        const std::string error = error_of([&] { same = bool(same_bits(run_pipeline<M>(), pipeline_result())); });
-        set_simt_order(before);
+        const std::string error =
+            device_error_of([&] { same = bool(same_bits(run_pipeline<M>(), pipeline_result())); });
         if (!same || !error.empty()) return true;
     }
     return false;
@@ -48,6 +48,6 @@ TEST_CASE("cpu/copies: copies that are read too early, by too many or too long f
 TEST_CASE("cpu/copies: a missing lane and a misaligned copy are errors on a CPU") {
     Stream stream;
     Buffer<float> memory(64);
-    REQUIRE(error_of([&] { launch<missing_lane_kernel>({1, 32}, stream, memory.data()); }) != "");
-    REQUIRE(error_of([&] { launch<misaligned_copy_kernel>({1, 32}, stream, memory.data()); }) != "");
+    REQUIRE(device_error_of([&] { launch<missing_lane_kernel>({1, 32}, stream, memory.data()); }) != "");
+    REQUIRE(device_error_of([&] { launch<misaligned_copy_kernel>({1, 32}, stream, memory.data()); }) != "");
 }

@@ -14,12 +14,12 @@
 
 #include "cpu/error.h"
 #include "cpu/memory.h"
+#include "cpu/pages.h"
 #include "cpu/stream.h"
 #include "runtime/context.h"
 #include "runtime/simt.h"
-#include "test/support/skip.h"
-
 #include "test/support/catch.h"
+#include "test/support/skip.h"
 
 using namespace teon;
 
@@ -335,10 +335,7 @@ constexpr Fault kFaults[] = {
 std::string find(const Fault& fault, const std::string& order) {
     cpu::set_order(order);
     if (!fault.ends_process) {
-        std::string found;
-        try {
-            fault.program(true);
-        } catch (const Error& error) { found = error.what(); }
+        const std::string found = test::error_of([&] { fault.program(true); });
         (void)cudaDeviceSynchronize();
         cpu::forget_device_error();
         (void)cudaGetLastError();

@@ -4,9 +4,9 @@
 
 #include "runtime/simt.h"
 #include "runtime/tensor_core.h"
-#include "test/support/skip.h"
-
+#include "test/optim/schedule.h"
 #include "test/support/catch.h"
+#include "test/support/skip.h"
 
 using namespace teon;
 using test::ContainsSubstring;
@@ -18,11 +18,10 @@ template <auto Kernel>
 std::string race_of(const char* name, int threads, size_t smem = 0) {
     std::vector<float> out(1024, 0.0f);
     const std::tuple<float*> arguments(out.data());
-    try {
+    return test::error_of([&] {
         simt::run_grid(name, dim3(1), dim3(static_cast<unsigned>(threads)), smem, &simt::run_threads<Kernel, float*>,
                        &arguments);
-    } catch (const Error& e) { return e.what(); }
-    return "";
+    });
 }
 
 std::string at(int line) { return "cpu/test_race.cu:" + std::to_string(line); }
@@ -158,7 +157,7 @@ TEST_CASE("cpu/race: races are found in every order of threads, though results a
     if constexpr (!simt::race::kEnabled) SKIP_TEST("only unkind builds look for races");
     for (const char* order : {"forward", "reverse", "random:1", "random:2"}) {
         CAPTURE(order);
-        const std::string before = set_simt_order(order);
+        const test::ScopedOrder scope(order);
         const std::string same = race_of<same_value_kernel>("same_value_kernel", 64);
         REQUIRE_THAT(
             same, ContainsSubstring("kernel same_value_kernel, block (0, 0, 0): a race for shared memory: thread (") &&
@@ -176,19 +175,17 @@ TEST_CASE("cpu/race: races are found in every order of threads, though results a
         REQUIRE_THAT(race_of<last_reader_kernel>("last_reader_kernel", 64, 64), ContainsSubstring("thread (63, 0, 0)"));
         REQUIRE_THAT(race_of<overlap_kernel>("overlap_kernel", 64), ContainsSubstring("thread (5, 0, 0)"));
         REQUIRE_THAT(race_of<copy_kernel>("copy_kernel", 64, 256), ContainsSubstring("a race"));
-        set_simt_order(before);
     }
 }
 
 TEST_CASE("cpu/race: barriers, also of a warp's lanes, order what threads do") {
     for (const char* order : {"forward", "reverse", "random:1", "random:2"}) {
         CAPTURE(order);
-        const std::string before = set_simt_order(order);
+        const test::ScopedOrder scope(order);
         REQUIRE(race_of<barriers_kernel>("barriers_kernel", 64, 256) == "");
         REQUIRE(race_of<warps_kernel>("warps_kernel", 64) == "");
         REQUIRE(race_of<chain_kernel>("chain_kernel", 32) == "");
         REQUIRE(race_of<neighbours_kernel>("neighbours_kernel", 64) == "");
         REQUIRE(race_of<atomics_kernel>("atomics_kernel", 64) == "");
-        set_simt_order(before);
     }
 }

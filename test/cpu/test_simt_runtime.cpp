@@ -7,12 +7,12 @@
 #include <thread>
 
 #include "cpu/error.h"
-#include "cpu/memory.h"
+#include "cpu/pages.h"
 #include "runtime/simt.h"
-#include "test/cpu/error_of.h"
-#include "test/support/compare.h"
-
+#include "test/cpu/device_error.h"
+#include "test/optim/schedule.h"
 #include "test/support/catch.h"
+#include "test/support/compare.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -22,24 +22,6 @@ namespace {
 constexpr unsigned kFull = 0xffffffffu;
 
 const std::vector<std::string> kOrders = {"forward", "reverse", "random:0", "random:1", "random:18446744073709551615"};
-
-// Sets the order for the time of a scope.
-struct ScopedOrder {
-    explicit ScopedOrder(std::string_view order) : before(set_simt_order(order)) {}
-    ~ScopedOrder() { set_simt_order(before); }
-    ScopedOrder(ScopedOrder&&) = delete;
-    std::string before;
-};
-
-// Sets the number of OS threads for the time of a scope.
-struct ScopedThreads {
-    explicit ScopedThreads(int n) : before(set_simt_threads(n)) {}
-    ~ScopedThreads() { set_simt_threads(before); }
-    ScopedThreads(ScopedThreads&&) = delete;
-    int before;
-};
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::string line(int n) { return "test_simt_runtime.cpp:" + std::to_string(n); }
 
@@ -137,7 +119,7 @@ void check_usable() {
 template <auto Kernel, typename... Args>
 std::string launch_error(LaunchConfig config, Args... args) {
     Stream stream;
-    const std::string message = error_of([&] { launch<Kernel>(config, stream, args...); });
+    const std::string message = device_error_of([&] { launch<Kernel>(config, stream, args...); });
     check_usable();
     return message;
 }
@@ -247,7 +229,7 @@ __global__ void nested_kernel() { check_usable(); }
 }  // namespace
 
 TEST_CASE("cpu/simt: threads at different barriers are an error that names both lines") {
-    for (const std::string& order : kOrders) {
+    for (const std::string& order : kOrders)
         for (int where : {1, 31, 32, 50, 63}) {
             CAPTURE(order, where);
             const ScopedOrder scope(order);
@@ -257,7 +239,6 @@ TEST_CASE("cpu/simt: threads at different barriers are an error that names both 
             REQUIRE(contains(message, line(kBarrierA)));
             REQUIRE(contains(message, line(kBarrierB)));
         }
-    }
 }
 
 TEST_CASE("cpu/simt: lanes in different warp operations are an error that names both lines") {
@@ -275,7 +256,7 @@ TEST_CASE("cpu/simt: lanes in different warp operations are an error that names 
 }
 
 TEST_CASE("cpu/simt: a lane that waits at a barrier or has returned is missed, not waited for") {
-    for (const std::string& order : kOrders) {
+    for (const std::string& order : kOrders)
         for (int lane : {0, 7, 31, 45}) {
             CAPTURE(order, lane);
             const ScopedOrder scope(order);
@@ -289,7 +270,6 @@ TEST_CASE("cpu/simt: a lane that waits at a barrier or has returned is missed, n
             REQUIRE(contains(returned, "thread (" + std::to_string(lane) + ", 0, 0), has returned"));
             REQUIRE(contains(returned, line(kMissing)));
         }
-    }
     const std::string partial = launch_error<returned_lane_kernel>({1, 48}, 1000);
     CAPTURE(partial);
     REQUIRE(contains(partial, "does not exist in a block of 48 threads"));
@@ -316,7 +296,7 @@ TEST_CASE("cpu/simt: a lane outside of its own mask and an incomplete block are 
 
 TEST_CASE("cpu/simt: an exception in a kernel unwinds its block and comes out of launch") {
     Stream stream;
-    for (const std::string& order : kOrders) {
+    for (const std::string& order : kOrders)
         for (int threads : {1, 4}) {
             CAPTURE(order, threads);
             const ScopedOrder scope(order);
@@ -324,12 +304,12 @@ TEST_CASE("cpu/simt: an exception in a kernel unwinds its block and comes out of
             for (int thread : {0, 1, 33, 63}) {
                 // Blocks 5 and later throw; the lowest one is reported, whatever ran first.
                 if (!cpu::kUnkind) REQUIRE_THROWS_AS(launch<throwing_kernel>({40, 64}, stream, 5, thread), UsageError);
-                REQUIRE(error_of([&] { launch<throwing_kernel>({40, 64}, stream, 5, thread); }) == "block 5");
+                REQUIRE(device_error_of([&] { launch<throwing_kernel>({40, 64}, stream, 5, thread); }) == "block 5");
                 REQUIRE(Counted::alive == 0);
                 check_usable();
             }
             if (cpu::kUnkind)
-                REQUIRE(contains(error_of([&] {
+                REQUIRE(contains(device_error_of([&] {
                                      launch<foreign_exception_kernel>({4, 32}, stream);
                                  }),
                                  "foreign_exception_kernel"));
@@ -337,7 +317,6 @@ TEST_CASE("cpu/simt: an exception in a kernel unwinds its block and comes out of
                 REQUIRE_THROWS_AS(launch<foreign_exception_kernel>({4, 32}, stream), int);
             check_usable();
         }
-    }
 }
 
 TEST_CASE("cpu/simt: a launch from inside of a kernel is refused") {
@@ -401,7 +380,8 @@ TEST_CASE("cpu/simt: a malformed order is an error and changes nothing") {
     for (const char* order :
          {"", "Forward", "random", "random:", "random:-1", "random:1x", "random:18446744073709551616", "reverse "}) {
         CAPTURE(order);
-        REQUIRE(contains(error_of([&] { set_simt_order(order); }), "SIMT_ORDER is \"" + std::string(order) + "\""));
+        REQUIRE(
+            contains(device_error_of([&] { set_simt_order(order); }), "SIMT_ORDER is \"" + std::string(order) + "\""));
     }
     REQUIRE(set_simt_order("forward") == "reverse");
 }
@@ -411,7 +391,7 @@ TEST_CASE("cpu/simt: results do not depend on order or number of OS threads") {
     const int threads = 256, blocks = 37, n = threads * blocks;
     Guarded<float> in(random_values<float>(n, 5), stream);
     std::vector<float> expected;
-    for (int os_threads : {1, 2, 3, 8}) {
+    for (int os_threads : {1, 2, 3, 8})
         for (const std::string& order : kOrders) {
             CAPTURE(os_threads, order);
             const ScopedThreads scoped_threads(os_threads);
@@ -421,7 +401,6 @@ TEST_CASE("cpu/simt: results do not depend on order or number of OS threads") {
             if (expected.empty()) expected = out.get();
             REQUIRE(same_bits(out.get(), expected));
         }
-    }
 }
 
 TEST_CASE("cpu/simt: two OS threads may launch at the same time") {

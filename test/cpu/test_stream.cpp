@@ -12,10 +12,10 @@
 #include "cpu/counts.h"
 #include "cpu/error.h"
 #include "cpu/memory.h"
+#include "cpu/pages.h"
 #include "runtime/device.h"
-#include "test/support/skip.h"
-
 #include "test/support/catch.h"
+#include "test/support/skip.h"
 
 using namespace teon;
 using namespace teon::cpu;
@@ -129,7 +129,7 @@ TEST_CASE("cpu/stream: work beside the caller keeps the stream's order, and othe
     Stream beside, stream;
     Event_t event;
     std::vector<int> log;
-    enqueue_beside(cuda(beside), "slow", [&] {
+    enqueue_async(cuda(beside), "slow", [&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(30));
         log.push_back(1);
     });
@@ -146,7 +146,7 @@ TEST_CASE("cpu/stream: a failure stays with the device, and every later call ret
     Stream stream;
     Event_t event;
     int later = 0;
-    enqueue_beside(cuda(stream), "bad", [] { throw Error("kernel bad, block (0, 0, 0): broken"); });
+    enqueue_async(cuda(stream), "bad", [] { throw Error("kernel bad, block (0, 0, 0): broken"); });
     enqueue(cuda(stream), "later", [&] { ++later; });
     REQUIRE(cudaStreamSynchronize(cuda(stream)) == cudaErrorLaunchFailure);
     REQUIRE(later == 0);

@@ -73,14 +73,13 @@ TEST_CASE("cpu/threads: the exception of the lowest index is thrown, and lower i
         const ScopedThreads scope(threads);
         for (int repeat = 0; repeat < 200; repeat++) {
             std::vector<std::atomic<bool>> ran(500);
-            std::string message;
-            try {
+            auto loop = [&] {
                 parallel_for(500, 2, [&](int64_t i) {
                     ran[i] = true;
                     if (i == 123 || i == 124 || i > 300) throw std::runtime_error(std::to_string(i));
                 });
-            } catch (const std::runtime_error& e) { message = e.what(); }
-            REQUIRE(message == "123");
+            };
+            REQUIRE(test::error_of<std::runtime_error>(loop) == "123");
             for (int i = 0; i < 123; i++) REQUIRE(ran[i]);
         }
     }

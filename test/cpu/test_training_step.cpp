@@ -4,7 +4,9 @@
 
 #include "cpu/counts.h"
 #include "cpu/memory.h"
-#include "kernels/ops.h"
+#include "cpu/pages.h"
+#include "kernels/reduce.h"
+#include "kernels/step_control.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
@@ -26,19 +28,13 @@ constexpr int kB = 2, kT = 16, kMicroSteps = 3;
 
 DecoderConfig small_config(bool llama) {
     DecoderConfig c = llama ? llama_config("tiny") : gpt2_config("tiny");
-    c.L = 2;
-    c.C = 32;
-    c.NH = c.NKV = 2;
-    c.F = 64;
-    c.V = 50;
-    c.max_T = kT;
+    c.L = 2, c.C = 32, c.NH = c.NKV = 2, c.F = 64, c.V = 50, c.max_T = kT;
     return c;
 }
 
 OptimizerOptions optimizer_options(Method method) {
     OptimizerOptions o;
-    o.method = method;
-    o.ns_dtype = DType::f32;
+    o.method = method, o.ns_dtype = DType::f32;
     return o;
 }
 
@@ -109,19 +105,13 @@ private:
     }
     static LoaderOptions loader_options() {
         LoaderOptions l;
-        l.B = kB;
-        l.T = kT;
-        l.vocab_size = 50;
+        l.B = kB, l.T = kT, l.vocab_size = 50;
         return l;
     }
     static TrainerOptions trainer_options(Method method, bool graphs, Ortho ortho) {
         TrainerOptions o;
-        o.steps = 12;
-        o.batch_tokens = kMicroSteps * kB * kT;
-        o.micro_steps = kMicroSteps;
-        o.optimizer = optimizer_options(method);
-        o.optimizer.ortho = ortho;
-        o.graphs = graphs;
+        o.steps = 12, o.batch_tokens = kMicroSteps * kB * kT, o.micro_steps = kMicroSteps;
+        o.optimizer = optimizer_options(method), o.optimizer.ortho = ortho, o.graphs = graphs;
         return o;
     }
 };

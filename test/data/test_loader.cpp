@@ -57,11 +57,9 @@ struct Corpus {
     // All windows of T + 1 tokens in the order of the files: the description, done plainly.
     std::vector<std::vector<int>> windows(int T) const {
         std::vector<std::vector<int>> all;
-        for (const auto& tokens : shards) {
-            for (size_t first = 0; first + T + 1 <= tokens.size(); first += T) {
+        for (const auto& tokens : shards)
+            for (size_t first = 0; first + T + 1 <= tokens.size(); first += T)
                 all.emplace_back(tokens.begin() + first, tokens.begin() + first + T + 1);
-            }
-        }
         return all;
     }
 };
@@ -80,26 +78,13 @@ std::vector<std::vector<int>> rows(const HostBatch& batch, int T) {
 
 // The windows of the samples [0, n), by a loader of the plainest kind.
 std::vector<std::vector<int>> sequence(const Corpus& corpus, LoaderOptions options, int64_t n) {
-    options.B = 1;
-    options.rank = 0;
-    options.ranks = 1;
-    options.prefetch = false;
+    options.B = 1, options.rank = 0, options.ranks = 1, options.prefetch = false;
     Loader loader(corpus.open(), options);
     Stream stream;
     std::vector<std::vector<int>> all;
     for (int64_t i = 0; i < n; ++i) all.push_back(rows(take(loader, stream), options.T).at(0));
     return all;
 }
-
-template <typename Call>
-std::string error_of(const Call& call) {
-    try {
-        call();
-    } catch (const Error& e) { return e.what(); }
-    return "";
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -239,9 +224,8 @@ TEST_CASE("data/loader: a run goes on in the same order with another number of r
             loaders.back()->seek(sample);
         }
         for (int step = 0; step < 20; ++step) {
-            for (auto& loader : loaders) {
+            for (auto& loader : loaders)
                 for (auto& row : rows(take(*loader, stream), T)) REQUIRE(row == expected[sample++]);
-            }
             REQUIRE(loaders[0]->next_sample() == sample);
         }
     }
@@ -266,7 +250,7 @@ TEST_CASE("data/loader: orders of rows are stable sorts by token and by position
     // Vocabularies of one, two and three digits of the sort, and sizes that no power of two divides.
     for (int vocab_size : {1, 2, 256, 2048, 2049, 50257, 1 << 30}) {
         Corpus corpus({20000}, vocab_size, 4);
-        for (auto [B, T] : {std::pair{1, 1}, {1, 31}, {33, 7}, {3, 1000}}) {
+        for (auto [B, T] : {std::pair{1, 1}, {1, 31}, {33, 7}, {3, 1000}})
             for (bool mask : {false, true}) {
                 LoaderOptions o{.B = B, .T = T, .vocab_size = vocab_size, .document_mask = mask, .delimiter = 0};
                 Loader loader(corpus.open(), o);
@@ -286,7 +270,6 @@ TEST_CASE("data/loader: orders of rows are stable sorts by token and by position
                 REQUIRE(batch.doc_start.empty());
                 for (int i = 0; i < B * T; ++i) REQUIRE(batch.positions[i] == i % T);
             }
-        }
     }
 }
 
@@ -304,7 +287,7 @@ TEST_CASE("data/loader: documents begin at delimiters and at rows, as found one 
         Stream stream;
         for (int64_t window = 0; window + B <= loader.windows(); window += B) {
             HostBatch batch = take(loader, stream);
-            for (int b = 0; b < B; ++b) {
+            for (int b = 0; b < B; ++b)
                 for (int t = 0; t < T; ++t) {
                     const int64_t at = (window + b) * T + t;
                     int start = t;
@@ -314,7 +297,6 @@ TEST_CASE("data/loader: documents begin at delimiters and at rows, as found one 
                     // Every target counts, a delimiter as that of the document before it too.
                     REQUIRE(batch.targets[b * T + t] == static_cast<int>(tokens[at + 1]));
                 }
-            }
         }
     }
 }
@@ -437,10 +419,7 @@ TEST_CASE("data/loader: the time waited for is that of the last call") {
 
 TEST_CASE("data/loader: options that cannot be are usage errors that say what to change") {
     Corpus corpus({50}, 100);
-    auto error = [&](LoaderOptions o) {
-        REQUIRE_THROWS_AS(Loader(corpus.open(), o), UsageError);
-        return error_of([&] { Loader(corpus.open(), o); });
-    };
+    auto error = [&](LoaderOptions o) { return error_of<UsageError>([&] { Loader(corpus.open(), o); }); };
     REQUIRE(contains(error({.T = 50, .vocab_size = 100}), "no window of 51 tokens (sequence length + 1) in 1 shards"));
     REQUIRE(contains(error({.B = 0, .vocab_size = 100}), "batch of 0"));
     REQUIRE(contains(error({.T = 0, .vocab_size = 100}), "of 0 tokens"));

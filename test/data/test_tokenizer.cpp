@@ -6,24 +6,21 @@
 #include <nlohmann/json.hpp>
 
 #include "data/words.h"
+#include "test/support/catch.h"
 #include "test/support/skip.h"
 #include "test/support/temp_dir.h"
-
-#include "test/support/catch.h"
 
 using namespace teon;
 using namespace teon::test;
 
 namespace {
 
-void write(const std::string& path, const std::string& content) { std::ofstream(path, std::ios::binary) << content; }
-
 // tokens.bin as scripts/prepare.py writes it.
 void write_tokens(const std::string& path, const std::vector<std::string>& tokens, int delimiter) {
     int32_t header[256] = {20240328, 2, static_cast<int32_t>(tokens.size()), delimiter};
     std::string file(reinterpret_cast<const char*>(header), sizeof header);
     for (const std::string& token : tokens) file += static_cast<char>(token.size()) + token;
-    write(path, file);
+    write_file(path, file);
 }
 
 std::vector<std::string> single_bytes() {
@@ -43,10 +40,7 @@ std::vector<std::string> words(std::string_view text) {
 }
 
 std::string complaint(const std::string& folder) {
-    try {
-        Tokenizer t(folder);
-    } catch (const UsageError& error) { return error.what(); }
-    return "no complaint";
+    return error_of<UsageError>([&] { Tokenizer t(folder); });
 }
 
 using Words = std::vector<std::string>;
@@ -73,7 +67,7 @@ TEST_CASE("data/tokenizer: bytes are their own tokens") {
     std::vector<std::string> tokens = single_bytes();
     tokens.push_back("");
     write_tokens(folder / "tokens.bin", tokens, 256);
-    write(folder / "description.json", R"({"kind": "bytes", "delimiter": 256, "vocab_size": 257})");
+    write_file(folder / "description.json", R"({"kind": "bytes", "delimiter": 256, "vocab_size": 257})");
     const Tokenizer t(folder.path());
     REQUIRE(t.vocab_size() == 257);
     REQUIRE(t.delimiter() == 256);
@@ -87,8 +81,8 @@ TEST_CASE("data/tokenizer: pairs are joined in the order of their ranks") {
     for (const char* token : {"ab", "bc", "abc", " a", "aa", "aaaa"}) tokens.push_back(token);
     tokens.push_back("<|endoftext|>");
     write_tokens(folder / "tokens.bin", tokens, 262);
-    write(folder / "description.json", R"({"kind": "gpt2", "delimiter": 262})");
-    write(folder / "vocab.bpe", "#version: 0.2\na b\nb c\nab c\n\u0120 a\na a\naa aa\n");
+    write_file(folder / "description.json", R"({"kind": "gpt2", "delimiter": 262})");
+    write_file(folder / "vocab.bpe", "#version: 0.2\na b\nb c\nab c\n\u0120 a\na a\naa aa\n");
     const Tokenizer t(folder.path());
     REQUIRE(t.encode("abc") == std::vector<int>{258});  // ab first, then abc
     REQUIRE(t.encode("bcab") == std::vector<int>{257, 256});
@@ -111,7 +105,7 @@ TEST_CASE("data/tokenizer: a tokenizer.json decodes, and encodes if it is of GPT
                         {"decoder", {{"type", "ByteLevel"}}},
                         {"normalizer", nullptr},
                         {"added_tokens", {{{"id", 6}, {"content", "<|endoftext|>"}}}}};
-    write(folder / "tokenizer.json", j.dump());
+    write_file(folder / "tokenizer.json", j.dump());
     const Tokenizer partial(folder.path());  // no token for most bytes
     REQUIRE_FALSE(partial.can_encode());
     REQUIRE(partial.decode(std::vector<int>{4, 3, 5, 0}) == " abab\na");
@@ -120,7 +114,7 @@ TEST_CASE("data/tokenizer: a tokenizer.json decodes, and encodes if it is of GPT
     j["decoder"] = {{"type", "ByteFallback"}};
     j["pre_tokenizer"] = nullptr;
     j["model"]["vocab"] = {{"<0x0A>", 0}, {"\u2581the\u2581", 1}, {"<unk>", 2}};
-    write(folder / "tokenizer.json", j.dump());
+    write_file(folder / "tokenizer.json", j.dump());
     const Tokenizer pieces(folder.path());
     REQUIRE(pieces.decode(std::vector<int>{1, 0, 2}) == " the \n<unk>");
     REQUIRE_FALSE(pieces.can_encode());
@@ -129,26 +123,26 @@ TEST_CASE("data/tokenizer: a tokenizer.json decodes, and encodes if it is of GPT
 
 TEST_CASE("data/tokenizer: a damaged folder is named") {
     TempDir folder;
-    REQUIRE(complaint(folder.path()).find("neither description.json nor tokenizer.json") != std::string::npos);
-    write(folder / "description.json", "{");
-    REQUIRE(complaint(folder.path()).find("description.json: not valid JSON: line 1") != std::string::npos);
-    write(folder / "description.json", R"({"kind": "bytes", "delimiter": 256})");
-    REQUIRE(complaint(folder.path()).find("tokens.bin: cannot be opened") != std::string::npos);
-    write(folder / "tokens.bin", std::string(100, 'x'));
-    REQUIRE(complaint(folder.path()).find("less than its header") != std::string::npos);
-    write(folder / "tokens.bin", std::string(2000, 'x'));
-    REQUIRE(complaint(folder.path()).find("magic") != std::string::npos);
+    REQUIRE(contains(complaint(folder.path()), "neither description.json nor tokenizer.json"));
+    write_file(folder / "description.json", "{");
+    REQUIRE(contains(complaint(folder.path()), "description.json: not valid JSON: line 1"));
+    write_file(folder / "description.json", R"({"kind": "bytes", "delimiter": 256})");
+    REQUIRE(contains(complaint(folder.path()), "tokens.bin: cannot be opened"));
+    write_file(folder / "tokens.bin", std::string(100, 'x'));
+    REQUIRE(contains(complaint(folder.path()), "less than its header"));
+    write_file(folder / "tokens.bin", std::string(2000, 'x'));
+    REQUIRE(contains(complaint(folder.path()), "magic"));
     write_tokens(folder / "tokens.bin", {"a", "b"}, 0);
     std::filesystem::resize_file(folder / "tokens.bin", 1024 + 3);
-    REQUIRE(complaint(folder.path()).find("ends within token 1") != std::string::npos);
+    REQUIRE(contains(complaint(folder.path()), "ends within token 1"));
     std::filesystem::resize_file(folder / "tokens.bin", 1024 + 2);
-    REQUIRE(complaint(folder.path()).find("1 tokens, its header says 2") != std::string::npos);
+    REQUIRE(contains(complaint(folder.path()), "1 tokens, its header says 2"));
     write_tokens(folder / "tokens.bin", single_bytes(), 0);
-    write(folder / "description.json", R"({"kind": "gpt2", "delimiter": "x"})");
-    REQUIRE(complaint(folder.path()).find(folder.path()) != std::string::npos);
-    write(folder / "description.json", R"({"kind": "gpt2", "delimiter": 300})");
-    write(folder / "vocab.bpe", "#version\na bb\n");
-    REQUIRE(complaint(folder.path()).find("'a bb' is not a merge") != std::string::npos);
+    write_file(folder / "description.json", R"({"kind": "gpt2", "delimiter": "x"})");
+    REQUIRE(contains(complaint(folder.path()), folder.path()));
+    write_file(folder / "description.json", R"({"kind": "gpt2", "delimiter": 300})");
+    write_file(folder / "vocab.bpe", "#version\na bb\n");
+    REQUIRE(contains(complaint(folder.path()), "'a bb' is not a merge"));
 }
 
 TEST_CASE("data/tokenizer: a tokenizer.json that is not what it should be is named, however deep or odd it is") {
@@ -156,7 +150,7 @@ TEST_CASE("data/tokenizer: a tokenizer.json that is not what it should be is nam
     const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
     const std::string model = R"("model": {"type": "BPE", "vocab": {"a": 0}, "merges": [)";
     const std::pair<std::string, const char*> cases[] = {
-        {R"({"decoder": )" + deep + "}", "brackets within one another"},
+        {R"({"decoder": )" + deep + "}", "nested brackets"},
         {R"({"added_tokens": [{"id": 1, "content": ")" + std::string(1000, 'x') + R"("}]})", "has no model"},
         {R"({"model": 3})", "has no model"},
         {R"({"model": {"vocab": [["a", 0.5]]}})", "no vocabulary that maps texts to ids"},
@@ -170,9 +164,9 @@ TEST_CASE("data/tokenizer: a tokenizer.json that is not what it should be is nam
         {R"({"added_tokens": [{"id": 1}], )" + model + "]}}", "content is missing"},
     };
     for (const auto& [text, says] : cases) {
-        write(folder / "tokenizer.json", text);
+        write_file(folder / "tokenizer.json", text);
         INFO(complaint(folder.path()));
-        REQUIRE(complaint(folder.path()).find(says) != std::string::npos);
+        REQUIRE(contains(complaint(folder.path()), says));
         REQUIRE(complaint(folder.path()).find(folder / "tokenizer.json") == 0);
     }
 }
@@ -227,7 +221,7 @@ TEST_CASE("data/tokenizer: GPT-2's tokens are tiktoken's, of tinyshakespeare.txt
     REQUIRE(tokens.size() == 50257);
     std::filesystem::copy_file(bpe, folder / "vocab.bpe");
     write_tokens(folder / "tokens.bin", tokens, 50256);
-    write(folder / "description.json", R"({"kind": "gpt2", "delimiter": 50256})");
+    write_file(folder / "description.json", R"({"kind": "gpt2", "delimiter": 50256})");
     const Tokenizer t(folder.path());
     REQUIRE(t.encode("Hello world") == std::vector<int>{15496, 995});
     const std::string mixed(
@@ -247,8 +241,7 @@ TEST_CASE("data/tokenizer: GPT-2's tokens are tiktoken's, of tinyshakespeare.txt
     REQUIRE(t.decode(t.encode(mixed)) == mixed);
     for (const auto& [name, count, hash] : files) {
         INFO(name);
-        std::ifstream file(data + name, std::ios::binary);
-        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        const std::string text = read_file(data + name);
         const std::vector<int> encoded = t.encode(text);
         REQUIRE(encoded.size() == count);
         REQUIRE(fnv1a(encoded) == hash);

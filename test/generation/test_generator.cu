@@ -13,14 +13,6 @@ namespace {
 
 int argmax(const float* logits, int V) { return static_cast<int>(std::max_element(logits, logits + V) - logits); }
 
-template <typename F>
-bool complains(F f, const std::string& says) {
-    try {
-        f();
-    } catch (const Error& error) { return std::string(error.what()).find(says) != std::string::npos; }
-    return false;
-}
-
 // Row b of the result: the first prompts[b] columns of row b of `tokens` (B, T), then greedy tokens up to column T.
 std::vector<int> continue_greedily(Generator& generator, const std::vector<int>& tokens, int T,
                                    const std::vector<int>& prompts, int V) {
@@ -41,7 +33,7 @@ std::vector<int> continue_greedily(Generator& generator, const std::vector<int>&
 
 }  // namespace
 
-TEST_CASE("model/generator: greedy continuations are those of transformers' generate") {
+TEST_CASE("generation/generator: greedy continuations are those of transformers' generate") {
     for (const std::string& name : kGoldenModels) {
         INFO(name);
         Golden g(name, DType::f32);
@@ -62,7 +54,7 @@ TEST_CASE("model/generator: greedy continuations are those of transformers' gene
     }
 }
 
-TEST_CASE("model/generator: logits with the cache are the model's without") {
+TEST_CASE("generation/generator: logits with the cache are the model's without") {
     for (const std::string& name : kGoldenModels)
         for (DType dtype : {DType::f32, DType::bf16}) {
             INFO(name << " " << name_of(dtype));
@@ -97,15 +89,15 @@ TEST_CASE("model/generator: logits with the cache are the model's without") {
         }
 }
 
-TEST_CASE("model/generator: what does not fit is an error, and start() begins anew") {
+TEST_CASE("generation/generator: what does not fit is an error, and start() begins anew") {
     Golden g("gpt2", DType::f32);
     const DecoderConfig c = golden_config("gpt2");
     auto generator = make_generator(c, g.runner.model->params(), 1, 4, g.runner.context);
     const std::vector<float> first = generator->start({1, 2, 3});
     generator->step({4});
-    REQUIRE(complains([&] { generator->step({5}); }, "4 tokens"));
-    REQUIRE(complains([&] { generator->start({1, c.V}); }, "vocabulary"));
-    REQUIRE(complains([&] { generator->start({1, 2, 3, 4, 5}); }, "5 prompt tokens"));
+    REQUIRE(contains(error_of([&] { generator->step({5}); }), "4 tokens"));
+    REQUIRE(contains(error_of([&] { generator->start({1, c.V}); }), "vocabulary"));
+    REQUIRE(contains(error_of([&] { generator->start({1, 2, 3, 4, 5}); }), "5 prompt tokens"));
     REQUIRE_THROWS_AS(generator->start({}), Error);
     REQUIRE_THROWS_AS(make_generator(c, g.runner.model->params(), 1, kGoldenT + 1, g.runner.context), UsageError);
     REQUIRE(same_bits(generator->start({1, 2, 3}), first));

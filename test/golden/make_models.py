@@ -3,7 +3,7 @@
 
 Writes test/golden/<model>.safetensors: weights (float32, exactly representable), tokens and targets, and what PyTorch
 makes of them in float64: logits, loss, every gradient, greedy continuations of the first three tokens of each row, and
-the losses of ten AdamW steps (clipped, decayed as train/ does it) and, of LLaMA, of ten Teon steps.
+the losses of ten AdamW steps (clipped, decayed as train/ does it) and, where the head is not tied, of ten Teon steps.
 Needs scripts/requirements-dev.txt; the fixtures are committed, so nobody needs it to run the tests.
 """
 
@@ -12,7 +12,16 @@ import pathlib
 import make_optim
 import torch
 from safetensors.torch import save_file
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 HERE = pathlib.Path(__file__).parent
 LR, WEIGHT_DECAY, BETAS, EPS, CLIP, STEPS = 1e-2, 0.1, (0.9, 0.95), 1e-8, 1.0, 10
@@ -41,6 +50,14 @@ def qwen3():
                          rope_parameters={"rope_theta": 1e6, "rope_type": "default"}, tie_word_embeddings=True,
                          attention_bias=False, bos_token_id=0, eos_token_id=0)
     return Qwen3ForCausalLM(config), 67
+
+
+def olmo2():
+    config = Olmo2Config(vocab_size=67, hidden_size=24, intermediate_size=37, num_hidden_layers=2,
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=13, rms_norm_eps=1e-6,
+                         rope_parameters={"rope_theta": 5e5, "rope_type": "default"}, tie_word_embeddings=False,
+                         attention_bias=False, bos_token_id=0, eos_token_id=0, pad_token_id=None)
+    return Olmo2ForCausalLM(config), 67
 
 
 def spread(model):
@@ -150,6 +167,8 @@ def main():
     make("gpt2_relu2", *gpt2("relu2"))
     torch.manual_seed(0)
     make("qwen3", *qwen3())
+    torch.manual_seed(0)
+    make("olmo2", *olmo2())
 
 
 if __name__ == "__main__":

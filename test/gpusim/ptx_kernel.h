@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gpusim/decode.h"
 #include "gpusim/run.h"
 
 namespace teon::test {

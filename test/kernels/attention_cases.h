@@ -6,9 +6,8 @@
 #include <limits>
 
 #include "test/oracle/attention.h"
-#include "test/support/compare.h"
-
 #include "test/support/catch.h"
+#include "test/support/compare.h"
 
 namespace teon::test {
 
@@ -28,24 +27,22 @@ AttentionInputs<T> random_inputs(const AttentionShape& s, uint64_t seed, double 
     AttentionInputs<T> in{random_values<T>(s.B * s.T * s.qkv_width(), seed),
                           random_values<T>(int64_t{s.B} * s.T * s.NH * s.HS, seed + 1),
                           {}};
-    for (int64_t row = 0; row < int64_t{s.B} * s.T; row++) {
+    for (int64_t row = 0; row < int64_t{s.B} * s.T; row++)
         for (int c = 0; c < (s.NH + s.NKV) * s.HS; c++) {
             T& x = in.qkv[row * s.qkv_width() + c];
             x = T(static_cast<float>(x) * static_cast<float>(std));
         }
-    }
     return in;
 }
 
 // Documents of random lengths, many of them of a single token.
 inline std::vector<int> random_documents(int B, int T, uint64_t seed) {
     std::vector<int> cut = random_ints(int64_t{B} * T, seed, 8), start(cut.size());
-    for (int b = 0; b < B; b++) {
+    for (int b = 0; b < B; b++)
         for (int t = 0; t < T; t++) {
             const bool begins = t == 0 || cut[b * T + t] == 0 || (t > 1 && cut[b * T + t - 1] == 0);
             start[b * T + t] = begins ? t : start[b * T + t - 1];
         }
-    }
     return start;
 }
 
@@ -72,7 +69,7 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
     AttentionOracle<double> o;
     o.out.resize(in.dout.size());
     std::vector<float> dqkv(in.qkv.size()), p(s.T), dp(s.T);
-    for (int b = 0; b < s.B; b++) {
+    for (int b = 0; b < s.B; b++)
         for (int h = 0; h < s.NH; h++) {
             auto row = [&](int t, int head) { return ((int64_t{b} * s.T + t) * heads + head) * s.HS; };
             auto dot = [&](const std::vector<bf16>& x, int64_t i, int64_t j) {
@@ -109,7 +106,6 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
                 for (int c = 0; c < s.HS; c++) o.out[y + c] = rounded(out[c]), dqkv[q + c] = dq[c];
             }
         }
-    }
     for (float x : dqkv) o.dqkv.push_back(rounded(x));
     return o;
 }
@@ -139,9 +135,8 @@ inline std::vector<double> values_of(const std::vector<Tracked>& tracked) {
 template <typename E>
 std::vector<E> columns(const std::vector<E>& x, int64_t width, int64_t begin, int64_t end) {
     std::vector<E> part;
-    for (size_t row = 0; row < x.size(); row += width) {
+    for (size_t row = 0; row < x.size(); row += width)
         part.insert(part.end(), x.begin() + row + begin, x.begin() + row + end);
-    }
     return part;
 }
 

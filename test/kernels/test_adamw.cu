@@ -1,4 +1,5 @@
-#include "kernels/ops.h"
+#include "kernels/adamw.h"
+#include "kernels/lion.h"
 #include "test/optim/schedule.h"
 #include "test/oracle/adamw.h"
 #include "test/oracle/lion.h"

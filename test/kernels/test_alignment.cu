@@ -1,6 +1,12 @@
-// What a kernel computes of an element alone has the same bits wherever the element lies: in a vector, in the tail behind
-// the last whole one, or at an address that no vector begins at.
-#include "kernels/ops.h"
+// What a kernel computes of an element alone has the same bits wherever the element lies: in a vector, in the tail
+// behind the last whole one, or at an address that no vector begins at.
+#include "kernels/adamw.h"
+#include "kernels/gelu.h"
+#include "kernels/lion.h"
+#include "kernels/relu2.h"
+#include "kernels/rotary.h"
+#include "kernels/swiglu.h"
+#include "kernels/teon.h"
 #include "test/optim/schedule.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"

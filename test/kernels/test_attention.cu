@@ -1,10 +1,12 @@
-#include "kernels/ops.h"
+#include "kernels/attention.h"
+#include "kernels/common.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "runtime/simt.h"
 #include "test/kernels/attention_cases.h"
+#include "test/optim/schedule.h"
 #include "test/support/skip.h"
 
 #include "test/support/catch.h"
@@ -53,13 +55,12 @@ constexpr int kHeads[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 2}, {4, 1}, {4, 4}};
 template <typename F>
 void for_shapes(F f) {
     int turn = 0;
-    for (int T : kTimes) {
+    for (int T : kTimes)
         for (int HS : kHeadSizes) {
             const auto& [NH, NKV] = kHeads[turn % std::size(kHeads)];
             f(AttentionShape{T < 100 ? 2 : 1, T, NH, NKV, HS}, turn % 2 == 1, static_cast<uint64_t>(turn) * 10);
             turn++;
         }
-    }
 }
 
 template <typename T>
@@ -67,24 +68,11 @@ void same_bits_everywhere(const AttentionShape& s) {
     INFO(describe(s));
     AttentionInputs<T> in = random_inputs<T>(s, 40);
     in.doc_start = random_documents(s.B, s.T, 41);
-    const AttentionResult<T> first = run(s, in);
-    auto same = [&] {
-        AttentionResult<T> r = run(s, in);
-        REQUIRE(same_bits(r.out, first.out));
-        REQUIRE(same_bits(r.lse, first.lse));
-        REQUIRE(same_bits(r.dqkv, first.dqkv));
+    auto bytes = [&] {
+        const AttentionResult<T> r = run(s, in);
+        return bytes_of(r.out, r.lse) + bytes_of(r.dqkv);
     };
-    same();
-    for (const char* order : {"reverse", "random:1", "random:2"}) {
-        const std::string before = set_simt_order(order);
-        same();
-        set_simt_order(before);
-    }
-    for (int n : {1, 3}) {
-        const int before = set_simt_threads(n);
-        same();
-        set_simt_threads(before);
-    }
+    REQUIRE(same_under_all_schedules(bytes, {1, 3}));
 }
 
 }  // namespace
@@ -128,7 +116,7 @@ TEST_CASE("kernels/attention: bf16 errs at most twice, in gradients three times,
 }
 
 TEST_CASE("kernels/attention: rows that a warp shares agree with the oracle") {
-    const AttentionShape s{1, kRowAlone + 52, 1, 1, 3};
+    const AttentionShape s{1, kThreadRow + 52, 1, 1, 3};
     agrees_with_oracle(s, random_inputs<float>(s, 20));
     close_to_naive_bf16(s, random_inputs<bf16>(s, 21));
 }
@@ -168,9 +156,8 @@ TEST_CASE("kernels/attention: documents in one sequence equal the documents run 
                                {}});
         expected.out.insert(expected.out.end(), r.out.begin(), r.out.end());
         expected.dqkv.insert(expected.dqkv.end(), r.dqkv.begin(), r.dqkv.end());
-        for (int h = 0; h < s.NH; h++) {
+        for (int h = 0; h < s.NH; h++)
             std::copy_n(r.lse.begin() + h * (end - begin), end - begin, expected.lse.begin() + h * s.T + begin);
-        }
     }
     const AttentionResult<float> actual = run(s, in);
     const AttentionOracle<Tracked> magnitudes = oracle(s, in);
@@ -197,7 +184,7 @@ TEST_CASE("kernels/attention: later tokens change no bit of earlier rows") {
 }
 
 TEST_CASE("kernels/attention: a NaN in a key reaches every row that sees it") {
-    for (int T : {97, kRowAlone + 20}) {
+    for (int T : {97, kThreadRow + 20}) {
         const AttentionShape s{1, T, 1, 1, 8};
         AttentionInputs<float> in = random_inputs<float>(s, 80);
         const int place = T - 10;
@@ -214,7 +201,7 @@ TEST_CASE("kernels/attention: a NaN in a key reaches every row that sees it") {
 TEST_CASE("kernels/attention: the same bits in every order of threads, for any number of OS threads, every time") {
     same_bits_everywhere<float>({2, 150, 4, 2, 32});
     same_bits_everywhere<bf16>({2, 150, 4, 2, 32});
-    same_bits_everywhere<float>({1, kRowAlone + 33, 2, 1, 8});
+    same_bits_everywhere<float>({1, kThreadRow + 33, 2, 1, 8});
 }
 
 TEST_CASE("kernels/attention: scratch grows with T, not with its square") {
@@ -233,7 +220,7 @@ TEST_CASE("kernels/attention: impossible shapes are refused") {
 }
 
 TEST_CASE("kernels/attention: a sequence's results do not depend on how many there are") {
-    if (kRowAlone == 0) SKIP_TEST("only CPUs take sequences in groups");
+    if (!kRowsByThread) SKIP_TEST("only CPUs take sequences in groups");
     Context context;
     for (auto [T, NH, NKV, HS] : {std::tuple(160, 6, 3, 16), std::tuple(160, 16, 16, 64)}) {
         const int B = 11;

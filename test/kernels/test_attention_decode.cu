@@ -1,4 +1,4 @@
-#include "kernels/ops.h"
+#include "kernels/attention_decode.h"
 
 #include "test/oracle/attention.h"
 #include "test/support/compare.h"

@@ -1,4 +1,4 @@
-#include "kernels/ops.h"
+#include "kernels/attention_flash.h"
 #include "runtime/simt.h"
 #include "test/kernels/attention_cases.h"
 #include "test/optim/schedule.h"
@@ -47,8 +47,8 @@ std::vector<int> documents_at(const std::vector<int>& begins, int B, int T) {
 TEST_CASE("kernels/attention_flash: errs at most twice, in gradients three times, as much as the naive computation") {
     constexpr int kHeads[][2] = {{2, 2}, {2, 1}, {4, 1}};
     int turn = 0;
-    for (int T : {1, 31, 33, 64, 97, 128, 257}) {
-        for (int HS : {64, 128}) {
+    for (int T : {1, 31, 33, 64, 97, 128, 257})
+        for (int HS : {64, 128})
             for (auto [NH, NKV] : kHeads) {
                 const AttentionShape s{T < 64 ? 2 : 1, T, NH, NKV, HS};
                 AttentionInputs<bf16> in = random_inputs<bf16>(s, 10 * turn);
@@ -56,8 +56,6 @@ TEST_CASE("kernels/attention_flash: errs at most twice, in gradients three times
                 agrees_with_oracle(s, in);
                 turn++;
             }
-        }
-    }
 }
 
 TEST_CASE("kernels/attention_flash: many tiles of queries and keys, heads that share keys") {
@@ -85,12 +83,11 @@ TEST_CASE("kernels/attention_flash: scores far beyond the range of exp, growing 
         // The running maximum moves at every tile, or never after the first.
         for (bool growing : {true, false}) {
             AttentionInputs<bf16> in = random_inputs<bf16>(s, 350);
-            for (int t = 0; t < s.T; t++) {
+            for (int t = 0; t < s.T; t++)
                 for (int c = s.NH * HS; c < (s.NH + s.NKV) * HS; c++) {
                     bf16& x = in.qkv[t * s.qkv_width() + c];
                     x = bf16(static_cast<float>(x) * static_cast<float>(growing ? t : s.T - t));
                 }
-            }
             agrees_with_oracle(s, in);
         }
     }
@@ -118,9 +115,8 @@ TEST_CASE("kernels/attention_flash: a row that sees nothing is 0 and gives no gr
     const AttentionResult<bf16> r = run_flash(s, in);
     for (int c = 0; c < s.HS; c++) {
         REQUIRE(static_cast<float>(r.out[(s.T - 1) * s.HS + c]) == 0.0f);
-        for (int part = 0; part < 3; part++) {
+        for (int part = 0; part < 3; part++)
             REQUIRE(static_cast<float>(r.dqkv[(s.T - 1) * s.qkv_width() + part * s.HS + c]) == 0.0f);
-        }
     }
     REQUIRE(r.lse.back() == -std::numeric_limits<float>::infinity());
 }

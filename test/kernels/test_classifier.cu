@@ -1,9 +1,10 @@
 #include "base/integer.h"
-#include "kernels/ops.h"
+#include "kernels/classifier.h"
 
 #include <limits>
 
 #include "runtime/simt.h"
+#include "test/optim/schedule.h"
 #include "test/oracle/classifier.h"
 #include "test/support/compare.h"
 
@@ -49,9 +50,8 @@ void agrees_with_oracle(int N, int V, int Vp, double std, uint64_t seed) {
     INFO(fmt::format("{} N={} V={} Vp={} std={}", name_of(dtype_of<T>), N, V, Vp, std));
     const float grad_scale = 0.25f;
     std::vector<T> logits = random_values<T>(int64_t{N} * Vp, seed, std);
-    for (int n = 0; n < N; n++) {
+    for (int n = 0; n < N; n++)
         for (int j = V; j < Vp; j++) logits[int64_t{n} * Vp + j] = T(j % 2 ? kNaN : kInfinity);
-    }
     std::vector<int> targets = random_ints(N, seed + 1, V);
     targets[0] = V - 1;
     if (N > 2) targets[1] = 0, targets[2] = -1;
@@ -97,14 +97,13 @@ TEST_CASE("kernels/classifier: the oracle's gradient is that of its loss, by cen
 
 TEST_CASE("kernels/classifier: loss and gradient agree with the oracle, and padding has no part in them") {
     uint64_t seed = 10;
-    for (int V : {1, 2, 31, 33, 64, 257, 1000, 2048, 2049, 4099, 50257, 128256}) {
+    for (int V : {1, 2, 31, 33, 64, 257, 1000, 2048, 2049, 4099, 50257, 128256})
         for (int Vp : {V, V + 1, round_up(V, 128)}) {
             const int N = V > 10000 ? 3 : 33;
             agrees_with_oracle<float>(N, V, Vp, 2.0, seed);
             agrees_with_oracle<bf16>(N, V, Vp, 2.0, seed + 1);
             seed += 2;
         }
-    }
 }
 
 TEST_CASE("kernels/classifier: logits far beyond the range of exp") {
@@ -175,23 +174,11 @@ TEST_CASE("kernels/classifier: the same bits in every order of threads, for any 
         const int N = 37, Vp = V + 61;
         const std::vector<float> logits = random_values<float>(int64_t{N} * Vp, 8);
         const std::vector<int> targets = random_ints(N, 9, V);
-        const Result<float> first = run(logits, targets, V, Vp);
-        auto same = [&] {
-            Result<float> r = run(logits, targets, V, Vp);
-            REQUIRE(same_bits(r.losses, first.losses));
-            REQUIRE(same_bits(r.logits, first.logits));
+        auto bytes = [&] {
+            const Result<float> r = run(logits, targets, V, Vp);
+            return bytes_of(r.losses, r.logits);
         };
-        same();
-        for (const char* order : {"reverse", "random:1", "random:2"}) {
-            const std::string before = set_simt_order(order);
-            same();
-            set_simt_order(before);
-        }
-        for (int n : {1, 2, 5}) {
-            const int before = set_simt_threads(n);
-            same();
-            set_simt_threads(before);
-        }
+        REQUIRE(same_under_all_schedules(bytes, {1, 2, 5}));
     }
 }
 

@@ -1,10 +1,8 @@
-#include <algorithm>
-#include <numeric>
-
-#include "kernels/ops.h"
+#include "kernels/embedding.h"
 #include "test/optim/schedule.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
+#include "test/support/device_batch.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -22,14 +20,6 @@ struct Shape {
 static const std::vector<Shape> kShapes = {{1, 1, 1},      {31, 33, 5},   {33, 31, 100}, {97, 97, 1},    {257, 128, 13},
                                            {128, 257, 40}, {300, 768, 7}, {70, 2049, 2}, {131, 2304, 9}, {40, 4160, 1},
                                            {1, 2304, 4},   {9, 8256, 3},  {5, 64, 1000}, {2000, 64, 300}};
-
-// Row numbers sorted by id, ties by row.
-static std::vector<int> order_of(const std::vector<int>& ids) {
-    std::vector<int> order(ids.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return ids[a] < ids[b]; });
-    return order;
-}
 
 TEMPLATE_TEST_CASE("kernels/embedding: forward is the rounded sum of two rows, or a copied row", "", float, bf16) {
     using T = TestType;

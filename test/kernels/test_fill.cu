@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/ops.h"
+#include "kernels/fill.h"
 #include "kernels/philox.h"
 #include "test/optim/schedule.h"
 #include "test/support/catch.h"

@@ -1,5 +1,6 @@
 // layernorm and rmsnorm: one family of kernels (kernels/norm.h), centered or not, and one set of tests.
-#include "kernels/ops.h"
+#include "kernels/layernorm.h"
+#include "kernels/rmsnorm.h"
 #include "test/optim/schedule.h"
 #include "test/oracle/differences.h"
 #include "test/oracle/norm.h"
@@ -36,50 +37,33 @@ struct Layer {
     static constexpr bool centered = CENTERED;
     int N, C;
     const Stream& stream;
-    std::vector<T> x, weight, bias, dout, dresidual;
-    std::vector<float> dweight_before, dbias_before, dx_sums_before;
-    Guarded<T> x_device, weight_device, bias_device, dout_device, dresidual_device;
-    Guarded<T> out, dx;
-    Guarded<float> mean, rstd, dweight, dbias, dx_sums;
-    Guarded<std::byte> scratch;
+    double mean_of_x = 0.5;
+    std::vector<T> x = random_values<T>(size(), 1, 1.0, mean_of_x), weight = random_values<T>(C, 3, 0.5, 1.0),
+                   bias = CENTERED ? random_values<T>(C, 4) : std::vector<T>(C), dout = random_values<T>(size(), 5),
+                   dresidual = random_values<T>(size(), 6), residual = random_values<T>(size(), 10);
+    std::vector<float> dweight_before = random_values<float>(C, 7), dbias_before = random_values<float>(C, 8),
+                       dx_sums_before = random_values<float>(C, 9);
+    Guarded<T> x_device{x, stream}, weight_device{weight, stream}, bias_device{bias, stream}, dout_device{dout, stream},
+        dresidual_device{dresidual, stream}, residual_device{residual, stream}, out{size(), stream}, dx{size(), stream};
+    Guarded<float> mean{std::vector<float>(N), stream}, rstd{N, stream}, dweight{dweight_before, stream},
+        dbias{dbias_before, stream}, dx_sums{dx_sums_before, stream};
+    Guarded<std::byte> scratch{
+        static_cast<int64_t>(CENTERED ? layernorm_backward_scratch_bytes(N, C) : rmsnorm_backward_scratch_bytes(N, C)),
+        stream};
 
     Layer(int N, int C, const Stream& stream, double mean_of_x = 0.5)
-        : N(N),
-          C(C),
-          stream(stream),
-          x(random_values<T>(int64_t{N} * C, 1, 1.0, mean_of_x)),
-          weight(random_values<T>(C, 3, 0.5, 1.0)),
-          bias(CENTERED ? random_values<T>(C, 4) : std::vector<T>(C)),
-          dout(random_values<T>(int64_t{N} * C, 5)),
-          dresidual(random_values<T>(int64_t{N} * C, 6)),
-          dweight_before(random_values<float>(C, 7)),
-          dbias_before(random_values<float>(C, 8)),
-          dx_sums_before(random_values<float>(C, 9)),
-          x_device(x, stream),
-          weight_device(weight, stream),
-          bias_device(bias, stream),
-          dout_device(dout, stream),
-          dresidual_device(dresidual, stream),
-          out(size(), stream),
-          dx(size(), stream),
-          mean(std::vector<float>(N), stream),
-          rstd(N, stream),
-          dweight(dweight_before, stream),
-          dbias(dbias_before, stream),
-          dx_sums(dx_sums_before, stream),
-          scratch(static_cast<int64_t>(CENTERED ? layernorm_backward_scratch_bytes(N, C)
-                                                : rmsnorm_backward_scratch_bytes(N, C)),
-                  stream) {}
+        : N(N), C(C), stream(stream), mean_of_x(mean_of_x) {}
 
     int64_t size() const { return int64_t{N} * C; }
 
     // The bytes of what it writes.
-    std::string forward() {
+    std::string forward(bool with_residual = false) {
+        const T *residual = with_residual ? residual_device.data() : nullptr, *x = x_device.data();
         if constexpr (CENTERED) {
-            layernorm_forward(out.data(), mean.data(), rstd.data(), x_device.data(), weight_device.data(),
+            layernorm_forward(out.data(), mean.data(), rstd.data(), residual, x, weight_device.data(),
                               bias_device.data(), N, C, kEps, stream);
         } else {
-            rmsnorm_forward(out.data(), rstd.data(), x_device.data(), weight_device.data(), N, C, kEps, stream);
+            rmsnorm_forward(out.data(), rstd.data(), residual, x, weight_device.data(), N, C, kEps, stream);
         }
         return bytes_of(out.get(), mean.get(), rstd.get());
     }
@@ -149,11 +133,16 @@ TEMPLATE_TEST_CASE("kernels/norm: forward matches the oracle", "", EVERY_NORM) {
     for (auto [N, C] : kShapes) {
         INFO("N = " << N << ", C = " << C);
         TestType layer(N, C, stream);
-        layer.forward();
-        const auto expected = layer.template expected_forward<Tracked>();
-        REQUIRE(compare(layer.out.get(), expected.out, kRoundings));
-        if (TestType::centered) REQUIRE(compare(layer.mean.get(), expected.mean, kRoundings));
-        REQUIRE(compare(layer.rstd.get(), expected.rstd, kRoundings));
+        auto expected = layer.template expected_forward<Tracked>();
+        for (const bool with_residual : {false, true}) {
+            layer.forward(with_residual);
+            if (with_residual)
+                for (size_t i = 0; i < expected.out.size(); i++)
+                    expected.out[i] += Tracked(static_cast<double>(static_cast<float>(layer.residual[i])));
+            REQUIRE(compare(layer.out.get(), expected.out, kRoundings));
+            if (TestType::centered) REQUIRE(compare(layer.mean.get(), expected.mean, kRoundings));
+            REQUIRE(compare(layer.rstd.get(), expected.rstd, kRoundings));
+        }
         REQUIRE(same_bits(layer.x_device.get(), layer.x));
     }
 }
@@ -212,7 +201,7 @@ TEMPLATE_TEST_CASE("kernels/norm: the same bits under every schedule", "", EVERY
     for (auto [N, C] : {Shape{257, 96}, Shape{3, 2049}, Shape{5, 2304}}) {
         TestType layer(N, C, stream);
         REQUIRE(same_under_all_schedules([&] {
-            const std::string forward = layer.forward();
+            const std::string forward = layer.forward() + layer.forward(/*with_residual=*/true);
             const std::string gradients = layer.backward(layer.dx.data(), layer.dresidual_device.data());
             return forward + gradients + bytes_of(layer.dx_sums.get(), layer.dx.get());
         }));

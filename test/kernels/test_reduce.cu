@@ -1,4 +1,4 @@
-#include "kernels/ops.h"
+#include "kernels/reduce.h"
 #include "test/optim/schedule.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"

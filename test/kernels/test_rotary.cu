@@ -1,4 +1,4 @@
-#include "kernels/ops.h"
+#include "kernels/rotary.h"
 #include "test/optim/schedule.h"
 #include "test/oracle/differences.h"
 #include "test/oracle/rotary.h"

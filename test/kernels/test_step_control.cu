@@ -1,4 +1,4 @@
-#include "kernels/ops.h"
+#include "kernels/step_control.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 

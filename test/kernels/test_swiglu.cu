@@ -1,4 +1,4 @@
-#include "kernels/ops.h"
+#include "kernels/swiglu.h"
 #include "test/optim/schedule.h"
 #include "test/oracle/activation.h"
 #include "test/oracle/differences.h"

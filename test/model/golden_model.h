@@ -7,29 +7,22 @@
 
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
-#include "model/gpt2.h"
-#include "model/llama.h"
-#include "model/qwen3.h"
 #include "test/support/model_runner.h"
 
 namespace teon::test {
 
 constexpr int kGoldenB = 3, kGoldenT = 13;
 
-inline const std::vector<std::string> kGoldenModels = {"gpt2", "gpt2_relu2", "llama", "llama_gqa", "qwen3"};
+inline const std::vector<std::string> kGoldenModels = {"gpt2", "gpt2_relu2", "llama", "llama_gqa", "qwen3", "olmo2"};
 
 inline DecoderConfig golden_config(const std::string& name) {
-    const bool gpt2 = name.starts_with("gpt2"), qwen3 = name == "qwen3";
-    DecoderConfig c = (gpt2 ? gpt2_family() : qwen3 ? qwen3_family() : llama_family()).config("tiny");
-    c.L = 2;
-    c.C = 24;
-    c.max_T = kGoldenT;
-    c.NH = c.NKV = gpt2 ? 3 : 4;
-    c.V = gpt2 ? 61 : 67;
-    c.F = gpt2 ? 96 : 37;
+    const std::string family = name.substr(0, name.find('_'));
+    const bool gpt2 = family == "gpt2";
+    DecoderConfig c = family_of(family).config("tiny");
+    c.L = 2, c.C = 24, c.max_T = kGoldenT, c.NH = c.NKV = gpt2 ? 3 : 4, c.V = gpt2 ? 61 : 67, c.F = gpt2 ? 96 : 37;
     if (name == "gpt2_relu2") c.mlp = MlpKind::relu2;
-    if (name == "llama_gqa" || qwen3) c.NKV = 2;
-    if (qwen3) c.head_size = 10;
+    if (!gpt2 && name != "llama") c.NKV = 2;
+    if (family == "qwen3") c.head_size = 10;
     return c;
 }
 

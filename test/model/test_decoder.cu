@@ -2,13 +2,14 @@
 
 #include <optional>
 
+#include "kernels/attention_flash.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
+#include "model/olmo2.h"
 #include "model/qwen3.h"
 #include "runtime/simt.h"
-#include "test/support/model_runner.h"
-
 #include "test/support/catch.h"
+#include "test/support/model_runner.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -17,18 +18,22 @@ namespace {
 
 constexpr int B = 2, T = 33;
 
-const std::vector<std::string> kModels = {"gpt2", "gpt2 fused", "gpt2 relu2", "llama", "qwen3"};
+const std::vector<std::string> kModels = {"gpt2",  "gpt2 fused", "gpt2 relu2", "llama",
+                                          "qwen3", "olmo2",      "gpt2 post",  "gpt2 sandwich"};
 
+// A family and what is changed of it.
 DecoderConfig small_config(const std::string& model) {
-    const bool gpt2 = model.starts_with("gpt2"), qwen3 = model == "qwen3";
-    DecoderConfig c = (gpt2 ? gpt2_family() : qwen3 ? qwen3_family() : llama_family()).config("tiny");
-    c.L = 3;
-    c.C = 48;
-    c.NH = 4;
-    c.NKV = gpt2 ? 4 : 2;
-    c.F = gpt2 ? 192 : 133;
+    const std::string family = model.substr(0, model.find(' '));
+    const bool gpt2 = family == "gpt2";
+    DecoderConfig c = family_of(family).config("tiny");
+    c.L = 3, c.C = 48, c.NH = 4, c.NKV = gpt2 ? 4 : 2, c.F = gpt2 ? 192 : 133;
     if (model == "gpt2 relu2") c.mlp = MlpKind::relu2;
-    if (qwen3) c.head_size = 20;
+    if (family == "qwen3") c.head_size = 20;
+    if (model.ends_with(" post") || model.ends_with(" sandwich")) {
+        c.norm_placement = model.ends_with(" post") ? NormPlacement::post : NormPlacement::sandwich;
+        c.names.attention_post_norm = {"{}.attention_post_norm", "{}.attention_post_norm"};
+        c.names.mlp_post_norm = {"{}.mlp_post_norm", "{}.mlp_post_norm"};
+    }
     c.V = 101;
     c.max_T = T;
     c.init_std = 0.3f;  // far from linear, so that every term of the derivative counts
@@ -259,8 +264,8 @@ TEST_CASE("model/decoder: flash attention errs no more than gemm attention, with
         }
 }
 
-// In float the two take the same sums and functions. In bf16 the products round less: GELU sees a sum before it is rounded,
-// and its derivative meets one. A library may round it all the same, but no more.
+// In float the two take the same sums and functions. In bf16 the products round less: GELU sees a sum before it is
+// rounded, and its derivative meets one. A library may round it all the same, but no more.
 TEST_CASE("model/decoder: GELU within the products is GELU in passes of its own, but for roundings") {
     const DecoderConfig c = small_config("gpt2");
     const Outcome exact = run_once("gpt2", DType::f32), fused = run_once("gpt2 fused", DType::f32);
@@ -328,6 +333,8 @@ TEST_CASE("model/decoder: presets have the parameters of their papers") {
     REQUIRE(std::llround(count(gpt2_config("base"), 8192) / 1e4) == 36216);
     REQUIRE(std::llround(count(gpt2_config("large"), 8192) / 1e4) == 78321);
     REQUIRE(count(qwen3_config("0.6b"), 1024) == 596049920);
+    REQUIRE(count(olmo2_config("1b"), 1024) == 1484916736);
+    REQUIRE(count(olmo2_config("7b"), 1024) == 7298617344);
     REQUIRE(std::llround(count(llama_config("60m"), 1024) / 1e4) == 5807);
     REQUIRE(std::llround(count(llama_config("130m"), 1024) / 1e4) == 13411);
     REQUIRE(std::llround(count(llama_config("350m"), 1024) / 1e4) == 36797);
@@ -338,20 +345,25 @@ TEST_CASE("model/decoder: FLOPs per token are those of the architecture") {
     REQUIRE(std::abs(decoder_flops_per_token(gpt2_config("small"), 1024) / 1e6 - 798) < 1);
     REQUIRE(std::abs(decoder_flops_per_token(gpt2_config("large"), 1024) / 1e6 - 4916) < 2);
     REQUIRE(std::abs(decoder_flops_per_token(llama_config("1b"), 1024) / 1e6 - 7943) < 2);
+    // 6 x (16 layers of 4 x 2048^2 + 3 x 2048 x 8192, and the head's 100352 x 2048) + 6 x 16 x 2048 x 1024.
+    REQUIRE(std::abs(decoder_flops_per_token(olmo2_config("1b"), 1024) / 1e6 - 7877) < 1);
 }
 
 TEST_CASE("model/decoder: the activation plan is what the model allocates") {
-    const DecoderConfig c = small_config("llama");
-    for (Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block}) {
-        const DecoderRun run{B, T, DType::bf16, policy};
-        Context context;
-        const size_t before = device_bytes_in_use();
-        const std::unique_ptr<Model> model = make_decoder(c, run, context);
-        const int64_t params = model->table().size();
-        const int64_t held = static_cast<int64_t>(device_bytes_in_use() - before);
-        const int64_t planned = decoder_activations(c, run).total_bytes() + params * (4 + 4 + 2);
-        REQUIRE(std::abs(held - planned) <= planned / 100 + 65536);  // rounding to 256 bytes
-    }
+    for (const std::string& name : kModels)
+        for (Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block}) {
+            INFO(name << " " << name_of(policy));
+            const DecoderConfig c = small_config(name);
+            DecoderRun run = small_run(name, DType::bf16);
+            run.recompute = policy;
+            Context context;
+            const size_t before = device_bytes_in_use();
+            const std::unique_ptr<Model> model = make_decoder(c, run, context);
+            const int64_t params = model->table().size();
+            const int64_t held = static_cast<int64_t>(device_bytes_in_use() - before);
+            const int64_t planned = decoder_activations(c, run).total_bytes() + params * (4 + 4 + 2);
+            REQUIRE(std::abs(held - planned) <= planned / 100 + 65536);  // rounding to 256 bytes
+        }
 }
 
 TEST_CASE("model/decoder: automatic recomputation takes the cheapest policy that fits") {

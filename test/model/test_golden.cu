@@ -1,9 +1,9 @@
 // The models against Hugging Face transformers and PyTorch in float64 (test/golden/make_models.py).
 #include <string>
 
+#include "kernels/reduce.h"
 #include "optim/optimizer.h"
 #include "test/model/golden_model.h"
-
 #include "test/support/catch.h"
 
 using namespace teon;
@@ -16,9 +16,16 @@ constexpr int B = kGoldenB, T = kGoldenT;
 // Reasons for the bounds. In float each result passes through some 30 roundings of 2^-24 in its longest chain, and sums
 // of at most 96 terms; the largest distance seen is 2e-6 of a tensor's norm, and a wrong formula shows as 1e-2 or more.
 // In bf16 every activation and every gradient between layers is rounded to 2^-9 about 20 times over two blocks.
-double gradient_bound(DType dtype) { return dtype == DType::f32 ? 1e-5 : 0.05; }
+// OLMo 2's norms follow the branches and give each branch's output the size of the stream, so that the roundings of a
+// branch reach the stream undiminished, where a pre-norm branch adds a fraction of it. PyTorch's own ten steps in bf16
+// end 0.035 from those in float64 (Qwen3's: 0.004): the bound of losses is twice that.
+double gradient_bound(const std::string& model, DType dtype) {
+    return dtype == DType::f32 ? 1e-5 : model == "olmo2" ? 0.07 : 0.05;
+}
 double logit_bound(DType dtype) { return dtype == DType::f32 ? 3e-6 : 0.02; }
-double loss_bound(DType dtype) { return dtype == DType::f32 ? 2e-6 : 0.02; }
+double loss_bound(const std::string& model, DType dtype) {
+    return dtype == DType::f32 ? 2e-6 : model == "olmo2" ? 0.07 : 0.02;
+}
 
 }  // namespace
 
@@ -35,7 +42,7 @@ TEST_CASE("model/decoder: logits, loss and every gradient are Hugging Face's") {
             REQUIRE(relative_distance(logits.get(), g.file.read_float(g.file.at("logits"))) <= logit_bound(dtype));
 
             const double expected = g.file.read_float(g.file.at("loss"))[0];
-            REQUIRE(std::abs(g.runner.loss(g.batch, true) - expected) <= loss_bound(dtype) * expected);
+            REQUIRE(std::abs(g.runner.loss(g.batch, true) - expected) <= loss_bound(name, dtype) * expected);
 
             const std::vector<float> grads = g.runner.gradients();
             const ParamTable& table = g.runner.model->table();
@@ -44,7 +51,7 @@ TEST_CASE("model/decoder: logits, loss and every gradient are Hugging Face's") {
                 std::vector<float> ours(static_cast<size_t>(t.elements()), NAN);
                 for (int i : t.params) gather_param(table[i], grads.data() + table[i].offset, ours.data());
                 REQUIRE(relative_distance(ours, g.file.read_float(g.file.at("grad." + t.name))) <=
-                        gradient_bound(dtype));
+                        gradient_bound(name, dtype));
             }
         }
 }
@@ -80,7 +87,7 @@ void check_ten_steps(const std::string& name, DType dtype, const OptimizerOption
     REQUIRE(expected.size() == 10);
     for (float loss : expected) {
         const double ours = g.runner.loss(g.batch, true);
-        REQUIRE(std::abs(ours - loss) <= loss_bound(dtype) * loss);
+        REQUIRE(std::abs(ours - loss) <= loss_bound(name, dtype) * loss);
         reduce_sum(sums.data(), scratch.data(), g.runner.losses.data(), g.runner.N, false, ctx.stream);
         reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
                            ctx.stream);
@@ -92,7 +99,7 @@ void check_ten_steps(const std::string& name, DType dtype, const OptimizerOption
 
 }  // namespace
 
-TEST_CASE("train: the losses of ten AdamW steps are PyTorch's") {
+TEST_CASE("train/trainer: the losses of ten AdamW steps are PyTorch's") {
     OptimizerOptions options;
     options.method = Method::adamw;
     options.lr = options.adamw_lr = 1e-2f;
@@ -100,12 +107,12 @@ TEST_CASE("train: the losses of ten AdamW steps are PyTorch's") {
         for (DType dtype : {DType::f32, DType::bf16}) check_ten_steps(name, dtype, options, "adamw_losses");
 }
 
-TEST_CASE("train: the losses of ten Teon steps are those of the paper's algorithm in float64") {
+TEST_CASE("train/trainer: the losses of ten Teon steps are those of the paper's algorithm in float64") {
     OptimizerOptions options;
     options.method = Method::teon;
     options.lr = 2e-2f;
     options.adamw_lr = 1e-2f;
     options.ns_dtype = DType::f32;
-    for (const char* name : {"llama", "llama_gqa"})
+    for (const char* name : {"llama", "llama_gqa", "olmo2"})
         for (DType dtype : {DType::f32, DType::bf16}) check_ten_steps(name, dtype, options, "teon_losses");
 }

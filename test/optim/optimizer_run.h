@@ -57,6 +57,32 @@ struct Run {
         context.stream.synchronize();
         optimizer.step(params, control.data(), context);
     }
+    // Sets what is padding in a matrix of a row's shape to zero, as training keeps it.
+    void zero_padding(float* at, int row) {
+        auto values = fetch(at, table()[row].size(), context);
+        for_padding(row, [&](size_t i) { values[i] = 0; });
+        set(at, values);
+    }
+    void zero_padding_of_masters() {
+        for (int row = 0; row < table().count(); row++) zero_padding(params.master(row), row);
+        params.sync_work(context.stream);
+    }
+    template <typename F>
+    void for_padding(int row, F f) const {
+        const ParamRow& r = table()[row];
+        for (int i = 0; i < r.rows; i++)
+            for (int j = 0; j < r.cols; j++)
+                if (i >= r.logical_rows || j >= r.logical_cols) f(static_cast<size_t>(i * r.cols + j));
+    }
+    // Whether the working weights are the rounded masters and no padding exceeds the bound.
+    bool is_rounded_and_padded(int row, double bound) {
+        std::vector<bf16> rounded;
+        for (float x : weights(row)) rounded.push_back(bf16(x));
+        bool right = bool(same_bits(fetch(params.work<bf16>(row), table()[row].size(), context), rounded));
+        const std::vector<float> w = weights(row);
+        for_padding(row, [&](size_t i) { right = right && std::abs(w[i]) <= bound; });
+        return right;
+    }
     std::vector<float> weights(int row) { return fetch(params.master(row), table()[row].size(), context); }
     std::vector<float> all() { return fetch(params.master_all(), table().size(), context); }
     std::string state_bytes() {

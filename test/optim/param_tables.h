@@ -27,15 +27,18 @@ inline std::vector<TableShape> preset_shapes() {
             {24, 2048, 5461, 32000, true, 0, 5464}};
 }
 
+// A matrix without padding and weight decay.
+inline ParamRow matrix_row(std::string name, Role role, int layer, int rows, int cols) {
+    ParamRow row;
+    row.name = std::move(name), row.role = role, row.layer = layer;
+    row.rows = row.logical_rows = rows, row.cols = row.logical_cols = cols;
+    return row;
+}
+
 inline ParamTable make_table(const TableShape& s) {
     ParamTable table;
     auto add = [&](std::string name, Role role, int layer, int rows, int cols, bool joined = false) {
-        ParamRow row;
-        row.name = std::move(name);
-        row.role = role;
-        row.layer = layer;
-        row.rows = row.logical_rows = rows;
-        row.cols = row.logical_cols = cols;
+        ParamRow row = matrix_row(std::move(name), role, layer, rows, cols);
         row.decay = role != Role::bias && role != Role::norm;
         row.joined = joined;
         if (role == Role::q || role == Role::k || role == Role::v) row.heads = s.heads;

@@ -17,22 +17,31 @@ std::string bytes_of(const std::vector<T>&... values) {
     return bytes;
 }
 
+// The order of threads, and the number of OS threads, for the time of a scope.
+struct ScopedOrder {
+    explicit ScopedOrder(std::string_view order) : before(set_simt_order(order)) {}
+    ~ScopedOrder() { set_simt_order(before); }
+    ScopedOrder(ScopedOrder&&) = delete;
+    std::string before;
+};
+struct ScopedThreads {
+    explicit ScopedThreads(int n) : before(set_simt_threads(n)) {}
+    ~ScopedThreads() { set_simt_threads(before); }
+    ScopedThreads(ScopedThreads&&) = delete;
+    int before;
+};
+
 // Whether run(), which returns bytes, returns the same ones every time.
 template <typename F>
-bool same_under_all_schedules(F run) {
-    const int threads_before = set_simt_threads(1);
-    const std::string order_before = set_simt_order("forward");
+bool same_under_all_schedules(F run, const std::vector<int>& thread_counts = {1, 2}) {
     const std::string expected = run();
     bool same = true;
-    for (const char* order : {"forward", "reverse", "random:1", "random:2"}) {
-        for (int threads : {1, 2}) {
-            set_simt_order(order);
-            set_simt_threads(threads);
+    for (const char* order : {"forward", "reverse", "random:1", "random:2"})
+        for (int threads : thread_counts) {
+            const ScopedOrder scoped_order(order);
+            const ScopedThreads scoped_threads(threads);
             same = run() == expected && same;
         }
-    }
-    set_simt_threads(threads_before);
-    set_simt_order(order_before);
     return same;
 }
 

@@ -14,22 +14,20 @@ namespace teon::test {
 // `count` stacks of K slices (m x n) on the device.
 struct StackRun {
     Context& context;
-    int count;
+    int slice_count, count;
     Unfolding u;
     OrthoMethod method;
-    Guarded<float> slices;
-    Buffer<Slice> infos;
-    Guarded<int> nonfinite;
+    Guarded<float> slices{slice_count * stride(), context.stream};
+    Buffer<Slice> infos{slice_count};
+    Guarded<int> nonfinite{std::vector<int>(static_cast<size_t>(count), 0), context.stream};
 
     StackRun(Context& context, const std::vector<std::vector<float>>& values, int mode, int m, int n, int K,
              const OrthoMethod& method)
         : context(context),
-          count(static_cast<int>(values.size()) / K),
+          slice_count(static_cast<int>(values.size())),
+          count(slice_count / K),
           u(mode, m, n, K, method.row_alignment()),
-          method(method),
-          slices(static_cast<int64_t>(values.size()) * stride(), context.stream),
-          infos(static_cast<int64_t>(values.size())),
-          nonfinite(std::vector<int>(static_cast<size_t>(count), 0), context.stream) {
+          method(method) {
         std::vector<float> all(static_cast<size_t>(slices.size()), 0.0f);
         std::vector<Slice> table;
         for (size_t i = 0; i < values.size(); i++) {
@@ -75,14 +73,7 @@ struct StackRun {
     }
 
     std::vector<std::vector<float>> run_as_method(bool normalize_slices = false) {
-        switch (method.dtype) {
-            case DType::bf16:
-                return run<bf16>(normalize_slices);
-            case DType::f16:
-                return run<f16>(normalize_slices);
-            default:
-                return run<float>(normalize_slices);
-        }
+        return visit_dtype(method.dtype, [&]<typename T>(T) { return run<T>(normalize_slices); });
     }
 };
 

@@ -157,8 +157,8 @@ double rounding_bound(const Matrix& x, const Matrix& exact, const OrthoMethod& m
     return 2 * relative(plain, exact) + (3 * method.steps + 4) * kUnitRoundoff<float>;
 }
 // The same for the polar factor by a decomposition in float. Rounding the sums of an order-n algorithm is an error of
-// about sqrt(n) 2^-24 sigma_1 in the matrix, and that turns the singular vectors of sigma by it over sigma: the root mean
-// square over all of them, times 4 because the algorithm has several such sums.
+// about sqrt(n) 2^-24 sigma_1 in the matrix, and that turns the singular vectors of sigma by it over sigma: the root
+// mean square over all of them, times 4 because the algorithm has several such sums.
 double svd_bound(const Matrix& x, int rank) {
     const std::vector<double> S = svd(x).S;
     double turned = 0;

@@ -14,11 +14,9 @@ namespace {
 
 OptimizerOptions soap_options(int max_dim = 10000) {
     OptimizerOptions o;
-    o.method = Method::soap;
-    o.lr = 0.01f;
+    o.method = Method::soap, o.lr = 0.01f;
     o.beta1 = o.beta2 = 0.95f;
-    o.soap_frequency = 3;
-    o.soap_max_dim = max_dim;
+    o.soap_frequency = 3, o.soap_max_dim = max_dim;
     return o;
 }
 
@@ -37,8 +35,8 @@ Matrix state_of(Run& run, const std::string& name) {
     throw Error("no state " + name);
 }
 
-// The eigenvectors are the optimizer's own, which are checked to be eigenvectors: of equal eigenvalues (zeros) any basis
-// is one, and each gives other updates.
+// The eigenvectors are the optimizer's own, which are checked to be eigenvectors: of equal eigenvalues (zeros) any
+// basis is one, and each gives other updates.
 struct SoapReference {
     OptimizerOptions o;
     Matrix W, M, V, L, R, BL, BR;
@@ -166,28 +164,11 @@ TEST_CASE("optim/soap: working weights are the rounded masters, padding stays ze
     shape.F_stored = 16;
     const ParamTable table = make_table(shape);
     Run run(table, soap_options(), DType::bf16);
-    auto zero_padding = [&](float* at, const ParamRow& row) {
-        auto values = fetch(at, row.size(), run.context);
-        for (int i = 0; i < row.rows; i++)
-            for (int j = 0; j < row.cols; j++)
-                if (i >= row.logical_rows || j >= row.logical_cols) values[i * row.cols + j] = 0;
-        run.set(at, values);
-    };
-    for (int row = 0; row < table.count(); row++) zero_padding(run.params.master(row), table[row]);
-    run.params.sync_work(run.context.stream);
+    run.zero_padding_of_masters();
     for (int t = 1; t <= 5; t++) {
         run.set_grads(t);
-        for (int row = 0; row < table.count(); row++) zero_padding(run.params.grad(row), table[row]);
+        for (int row = 0; row < table.count(); row++) run.zero_padding(run.params.grad(row), row);
         run.step();
     }
-    for (int row = 0; row < table.count(); row++) {
-        const auto w = run.weights(row);
-        std::vector<bf16> rounded;
-        for (float x : w) rounded.push_back(bf16(x));
-        REQUIRE(same_bits(fetch(run.params.work<bf16>(row), table[row].size(), run.context), rounded));
-        for (int i = 0; i < table[row].rows; i++)
-            for (int j = 0; j < table[row].cols; j++)
-                if (i >= table[row].logical_rows || j >= table[row].logical_cols)
-                    REQUIRE(w[i * table[row].cols + j] == 0);
-    }
+    for (int row = 0; row < table.count(); row++) REQUIRE(run.is_rounded_and_padded(row, 0));
 }

@@ -17,9 +17,7 @@ constexpr Role kHidden[] = {Role::q, Role::k, Role::v, Role::o, Role::mlp_up, Ro
 OptimizerOptions options_of(Method method, int K = 2, int mode = 1,
                             std::set<Role> roles = {Role::q, Role::k, Role::v}) {
     OptimizerOptions o;
-    o.method = method;
-    o.teon_k = K;
-    o.teon_mode = mode;
+    o.method = method, o.teon_k = K, o.teon_mode = mode;
     o.teon_roles = std::move(roles);
     return o;
 }
@@ -53,10 +51,7 @@ bool stacks_are_right(const ParamTable& table, const OptimizerPlan& plan, const 
 }
 
 std::string usage_error(const ParamTable& table, const OptimizerOptions& o) {
-    try {
-        plan_optimizer(table, o);
-    } catch (const UsageError& e) { return e.what(); }
-    return "no error";
+    return error_of<UsageError>([&] { plan_optimizer(table, o); });
 }
 
 }  // namespace
@@ -258,7 +253,7 @@ TEST_CASE("optim/stacks: the table says role, shape, stacks, unfolding, orthogon
     INFO(text);
     for (const char* expected : {"role", "mlp-down", "3072 x 768", "mode 1: 768 x 1536", "polar-express x5, gram, f16",
                                  "polar-express x5, standard, f16", "GFLOP/step", "adamw: "})
-        REQUIRE(text.find(expected) != std::string::npos);
+        REQUIRE(contains(text, expected));
     size_t header = text.find("GFLOP/step") + 10;  // each line of the table ends where its header does
     int lines = 0;
     for (size_t begin = 0; text.compare(begin, 6, "orthog") != 0; lines++) {
@@ -274,18 +269,16 @@ TEST_CASE("optim/stacks: the table says role, shape, stacks, unfolding, orthogon
 
 TEST_CASE("optim/stacks: options that fit no stack are usage errors that name the flag") {
     const ParamTable gpt2 = make_table({2, 32, 64, 100});
-    REQUIRE(usage_error(gpt2, options_of(Method::teon, 0)).find("--teon-k 0") != std::string::npos);
-    REQUIRE(usage_error(gpt2, options_of(Method::teon, 2, 4)).find("--teon-mode 4") != std::string::npos);
-    REQUIRE(usage_error(gpt2, options_of(Method::teon, 2, 1, {Role::mlp_gate})).find("no mlp-gate") !=
-            std::string::npos);
-    REQUIRE(usage_error(gpt2, options_of(Method::teon, 2, 1, {Role::head})).find("--teon-roles: head") !=
-            std::string::npos);
+    REQUIRE(contains(usage_error(gpt2, options_of(Method::teon, 0)), "--teon-k 0"));
+    REQUIRE(contains(usage_error(gpt2, options_of(Method::teon, 2, 4)), "--teon-mode 4"));
+    REQUIRE(contains(usage_error(gpt2, options_of(Method::teon, 2, 1, {Role::mlp_gate})), "no mlp-gate"));
+    REQUIRE(contains(usage_error(gpt2, options_of(Method::teon, 2, 1, {Role::head})), "--teon-roles: head"));
     OptimizerOptions o = options_of(Method::muon);
     o.ns_steps = 0;
-    REQUIRE(usage_error(gpt2, o).find("--ns-steps 0") != std::string::npos);
+    REQUIRE(contains(usage_error(gpt2, o), "--ns-steps 0"));
     o = options_of(Method::adamw);
     for (float bad : {0.0f, -1.0f, INFINITY, NAN}) {
         o.lr_scale = {{Role::q, bad}};
-        REQUIRE(usage_error(gpt2, o).find("--lr-scale q=") != std::string::npos);
+        REQUIRE(contains(usage_error(gpt2, o), "--lr-scale q="));
     }
 }

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "checkpoint/safetensors.h"
+#include "kernels/adamw.h"
 #include "optim/optimizer.h"
 #include "optim/stacks.h"
 #include "test/optim/optimizer_run.h"
@@ -219,12 +220,7 @@ TEST_CASE("optim/teon: ten steps are PyTorch's Muon and the written-out Teon") {
     for (int l = 0; l < 3; l++)
         for (auto [name, role] : roles) {
             const TensorInfo& t = file.at(name + "." + std::to_string(l));
-            ParamRow row;
-            row.name = t.name;
-            row.role = role;
-            row.layer = l;
-            row.rows = row.logical_rows = static_cast<int>(t.shape[0]);
-            row.cols = row.logical_cols = static_cast<int>(t.shape[1]);
+            ParamRow row = matrix_row(t.name, role, l, static_cast<int>(t.shape[0]), static_cast<int>(t.shape[1]));
             row.decay = true;
             table.add(row);
         }
@@ -315,19 +311,14 @@ TEST_CASE("optim/teon: a momentum that is not finite is reported by name and spo
     grad[7] = 1e30f;
     run.set(run.params.grad(bad), grad);
     run.step(), clean.step();
-    std::string message;
-    try {
-        run.optimizer.check_finite(run.context);
-    } catch (const Error& e) { message = e.what(); }
-    REQUIRE(message.find("h.2.k") != std::string::npos);  // the first of its stack
+    REQUIRE(contains(error_of([&] { run.optimizer.check_finite(run.context); }), "h.2.k"));  // the first of its stack
     clean.optimizer.check_finite(clean.context);
     for (int row = 0; row < table.count(); row++) {
         const ParamRow& r = table[row];
         const bool same = bool(same_bits(run.weights(row), clean.weights(row)));
         REQUIRE(same == !(r.role == Role::k && (r.layer == 2 || r.layer == 3)));
-        for (float w : run.weights(row)) {
+        for (float w : run.weights(row))
             if (!std::isfinite(w)) FAIL(r.name << " is not finite");
-        }
     }
 }
 
@@ -340,34 +331,15 @@ TEST_CASE("optim/teon: working weights are the rounded master weights, padding s
             OptimizerOptions o = teon_options(2, mode, {Role::q, Role::mlp_up, Role::mlp_down});
             o.ortho = ortho;
             Run run(table, o, DType::bf16);
-            auto zero_padding = [&](float* at, int row) {
-                auto values = fetch(at, table[row].size(), run.context);
-                for (int i = 0; i < table[row].rows; i++)
-                    for (int j = 0; j < table[row].cols; j++)
-                        if (i >= table[row].logical_rows || j >= table[row].logical_cols)
-                            values[i * table[row].cols + j] = 0;
-                run.set(at, values);
-            };
-            for (int row = 0; row < table.count(); row++) zero_padding(run.params.master(row), row);
-            run.params.sync_work(run.context.stream);
+            run.zero_padding_of_masters();
             for (int t = 0; t < 3; t++) {
                 run.set_grads(t);
-                for (int row = 0; row < table.count(); row++) zero_padding(run.params.grad(row), row);
+                for (int row = 0; row < table.count(); row++) run.zero_padding(run.params.grad(row), row);
                 run.step();
             }
-            for (int row = 0; row < table.count(); row++) {
-                const auto w = run.weights(row);
-                std::vector<bf16> rounded;
-                for (float x : w) rounded.push_back(bf16(x));
-                REQUIRE(same_bits(fetch(run.params.work<bf16>(row), table[row].size(), run.context), rounded));
-                double padding = 0;
-                for (int i = 0; i < table[row].rows; i++)
-                    for (int j = 0; j < table[row].cols; j++)
-                        if (i >= table[row].logical_rows || j >= table[row].logical_cols)
-                            padding = std::max(padding, double{std::abs(w[i * table[row].cols + j])});
-                // svd's zero rows are zero up to rounding.
-                REQUIRE(padding <= (ortho == Ortho::svd ? 1e-7 : 0.0));
-            }
+            // svd's zero rows are zero up to rounding.
+            for (int row = 0; row < table.count(); row++)
+                REQUIRE(run.is_rounded_and_padded(row, ortho == Ortho::svd ? 1e-7 : 0.0));
         }
 }
 
@@ -532,14 +504,7 @@ TEST_CASE(
     "sqrt(K)") {
     const int K = 4;
     ParamTable table;
-    for (int l = 0; l < K; l++) {
-        ParamRow row;
-        row.name = "q." + std::to_string(l);
-        row.role = Role::q;
-        row.layer = l;
-        row.rows = row.cols = row.logical_rows = row.logical_cols = 16;
-        table.add(row);
-    }
+    for (int l = 0; l < K; l++) table.add(matrix_row("q." + std::to_string(l), Role::q, l, 16, 16));
     for (bool shared_left : {true, false}) {
         const auto slices = rank_one_family(16, 16, K, shared_left);
         auto travel = [&](OptimizerOptions o) {
@@ -568,15 +533,7 @@ TEST_CASE("optim/teon: no feasible direction does better than the exact step in 
     std::vector<Matrix> G;
     for (int k = 0; k < K; k++) G.push_back(gaussian(m, n, 40 + k));
     ParamTable table;
-    for (int l = 0; l < K; l++) {
-        ParamRow row;
-        row.name = "q." + std::to_string(l);
-        row.role = Role::q;
-        row.layer = l;
-        row.rows = row.logical_rows = m;
-        row.cols = row.logical_cols = n;
-        table.add(row);
-    }
+    for (int l = 0; l < K; l++) table.add(matrix_row("q." + std::to_string(l), Role::q, l, m, n));
     for (int mode : {1, 2, 3}) {
         OptimizerOptions o = teon_options(K, mode, {Role::q});
         o.ortho = Ortho::svd;

@@ -1,7 +1,6 @@
 // Unfolding and folding, and the kernels around them: momentum, norms, update.
 #include "base/integer.h"
 #include "optim/unfold.h"
-
 #include "test/optim/schedule.h"
 #include "test/optim/stack_run.h"
 #include "test/support/catch.h"

@@ -52,12 +52,11 @@ template <typename R>
 std::vector<R> swiglu_forward(const std::vector<R>& gate_up, int N, int F) {
     using std::exp;
     std::vector<R> out;
-    for (int row = 0; row < N; row++) {
+    for (int row = 0; row < N; row++)
         for (int j = 0; j < F; j++) {
             const R g = gate_up[size_t(row) * 2 * F + j], u = gate_up[size_t(row) * 2 * F + F + j];
             out.push_back(g * u / (R(1.0) + exp(-g)));
         }
-    }
     return out;
 }
 
@@ -65,7 +64,7 @@ template <typename R>
 std::vector<R> swiglu_backward(const std::vector<R>& gate_up, const std::vector<R>& dout, int N, int F) {
     using std::exp;
     std::vector<R> dgate_up(gate_up.size());
-    for (int row = 0; row < N; row++) {
+    for (int row = 0; row < N; row++)
         for (int j = 0; j < F; j++) {
             const size_t gate = size_t(row) * 2 * F + j, up = gate + F;
             const R g = gate_up[gate], u = gate_up[up], d = dout[size_t(row) * F + j];
@@ -73,7 +72,6 @@ std::vector<R> swiglu_backward(const std::vector<R>& gate_up, const std::vector<
             dgate_up[gate] = d * u * (s + g * ds);
             dgate_up[up] = d * g * s;
         }
-    }
     return dgate_up;
 }
 

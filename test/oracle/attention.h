@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/attention.h"
 #include "test/oracle/tracked.h"
 
 namespace teon::test {
@@ -35,8 +35,8 @@ AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector
     if (!dout.empty()) o.dqkv.resize(qkv.size());
     std::vector<R> p(static_cast<size_t>(s.T)), dp(static_cast<size_t>(s.T));
 
-    for (int b = 0; b < s.B; b++) {
-        for (int h = 0; h < s.NH; h++) {
+    for (int b = 0; b < s.B; b++)
+        for (int h = 0; h < s.NH; h++)
             for (int t = 0; t < s.T; t++) {
                 const int first = doc_start.empty() ? 0 : doc_start[static_cast<size_t>(b * s.T + t)];
                 const int64_t q = packed(b, t, h), y = plain(b, t, h);
@@ -75,8 +75,6 @@ AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector
                     }
                 }
             }
-        }
-    }
     return o;
 }
 

@@ -196,8 +196,8 @@ constexpr Arithmetic kPlain{[](const Matrix& x, const Matrix& y) {
                             },
                             [](double v) { return static_cast<double>(static_cast<float>(T(static_cast<float>(v)))); }};
 
-// Where Turbo-Muon (arXiv 2512.04632) starts, wide: each row of X over the root of its row sum of |X X^T|. (X is brought
-// to rows of norm 1 on the average first, which changes nothing but what `in` rounds.)
+// Where Turbo-Muon (arXiv 2512.04632) starts, wide: each row of X over the root of its row sum of |X X^T|. (X is
+// brought to rows of norm 1 on the average first, which changes nothing but what `in` rounds.)
 inline Matrix aol_start(const Matrix& x, const Arithmetic& in) {
     Matrix y = x.rows <= x.cols ? x : transposed(x);
     y = in.stored(combination(std::sqrt(y.rows) / frobenius(y), y, 0, y));
@@ -210,8 +210,8 @@ inline Matrix aol_start(const Matrix& x, const Arithmetic& in) {
     return y;
 }
 
-// Newton-Schulz in its standard form, on the short side. aol: after AOL preconditioning, which takes the place of the set's
-// first step.
+// Newton-Schulz in its standard form, on the short side. aol: after AOL preconditioning, which takes the place of the
+// set's first step.
 inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact,
                             bool aol = false) {
     Matrix y = in.stored(aol ? aol_start(x, in) : ns_start(x, set));

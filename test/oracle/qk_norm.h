@@ -1,6 +1,7 @@
-// RMSNorm of the heads of packed queries and keys, serial: rmsnorm of each head. R is double or Tracked.
+// RMSNorm of the vectors of packed queries and keys, serial: rmsnorm of each vector. R is double or Tracked.
 #pragma once
 
+#include "kernels/qk_norm.h"
 #include "test/oracle/norm.h"
 
 namespace teon::test {
@@ -14,44 +15,54 @@ struct QkNormGradients {
     std::vector<R> dx, dq_weight, dk_weight;
 };
 
-// x (N, (NH + 2 NKV) * HS).
+// Calls f(vector, begin, end) for each vector of each row of a packed tensor: elements [begin, end).
+template <typename F>
+void for_each_vector(int N, const QkVectors& v, F f) {
+    int64_t begin = 0;
+    for (int row = 0; row < N; row++)
+        for (int i = 0; i < v.all(); i++) {
+            const int64_t end = begin + (i < v.queries ? v.q_width : v.k_width);
+            f(i, begin, end);
+            begin = end;
+        }
+}
+
+// x (N, row_width).
 template <typename R>
 QkNorm<R> qk_norm_forward(const std::vector<R>& x, const std::vector<R>& q_weight, const std::vector<R>& k_weight,
-                          int N, int NH, int NKV, int HS, double eps) {
+                          int N, const QkVectors& v, double eps) {
     QkNorm<R> result;
-    for (int row = 0; row < N; row++)
-        for (int head = 0; head < NH + 2 * NKV; head++) {
-            const auto begin = x.begin() + (int64_t{row} * (NH + 2 * NKV) + head) * HS;
-            std::vector<R> values(begin, begin + HS);
-            if (head < NH + NKV) {
-                const Norm<R> norm = norm_forward(values, head < NH ? q_weight : k_weight, {}, 1, HS, eps, false);
-                values = norm.out;
-                result.rstd.push_back(norm.rstd[0]);
-            }
-            result.out.insert(result.out.end(), values.begin(), values.end());
+    for_each_vector(N, v, [&](int i, int64_t begin, int64_t end) {
+        std::vector<R> values(x.begin() + begin, x.begin() + end);
+        if (i < v.normed()) {
+            const std::vector<R>& weight = i < v.queries ? q_weight : k_weight;
+            const Norm<R> norm = norm_forward(values, weight, {}, 1, static_cast<int>(end - begin), eps, false);
+            values = norm.out;
+            result.rstd.push_back(norm.rstd[0]);
         }
+        result.out.insert(result.out.end(), values.begin(), values.end());
+    });
     return result;
 }
 
 template <typename R>
 QkNormGradients<R> qk_norm_backward(const std::vector<R>& dout, const std::vector<R>& x, const std::vector<R>& q_weight,
-                                    const std::vector<R>& k_weight, int N, int NH, int NKV, int HS, double eps) {
+                                    const std::vector<R>& k_weight, int N, const QkVectors& v, double eps) {
     QkNormGradients<R> result;
-    result.dq_weight.assign(HS, R(0.0));
-    result.dk_weight.assign(HS, R(0.0));
-    for (int row = 0; row < N; row++)
-        for (int head = 0; head < NH + 2 * NKV; head++) {
-            const int64_t at = (int64_t{row} * (NH + 2 * NKV) + head) * HS;
-            std::vector<R> d(dout.begin() + at, dout.begin() + at + HS), v(x.begin() + at, x.begin() + at + HS);
-            if (head < NH + NKV) {
-                const bool query = head < NH;
-                const NormGradients<R> g = norm_backward(d, v, query ? q_weight : k_weight, 1, HS, eps, false);
-                std::vector<R>& dweight = query ? result.dq_weight : result.dk_weight;
-                for (int j = 0; j < HS; j++) dweight[j] += g.dweight[j];
-                d = g.dx;
-            }
-            result.dx.insert(result.dx.end(), d.begin(), d.end());
+    result.dq_weight.assign(v.q_width, R(0.0));
+    result.dk_weight.assign(v.k_width, R(0.0));
+    for_each_vector(N, v, [&](int i, int64_t begin, int64_t end) {
+        std::vector<R> d(dout.begin() + begin, dout.begin() + end), values(x.begin() + begin, x.begin() + end);
+        if (i < v.normed()) {
+            const bool query = i < v.queries;
+            const NormGradients<R> g =
+                norm_backward(d, values, query ? q_weight : k_weight, 1, static_cast<int>(end - begin), eps, false);
+            std::vector<R>& dweight = query ? result.dq_weight : result.dk_weight;
+            for (size_t j = 0; j < dweight.size(); j++) dweight[j] += g.dweight[j];
+            d = g.dx;
         }
+        result.dx.insert(result.dx.end(), d.begin(), d.end());
+    });
     return result;
 }
 

@@ -22,8 +22,8 @@ inline std::vector<double> rotary_table(const std::vector<float>& inv_freq, int 
 template <typename R>
 std::vector<R> rotate(std::vector<R> qkv, const std::vector<R>& table, const std::vector<int>& positions, int N, int NH,
                       int NKV, int HS, double direction) {
-    for (int row = 0; row < N; row++) {
-        for (int head = 0; head < NH + NKV; head++) {
+    for (int row = 0; row < N; row++)
+        for (int head = 0; head < NH + NKV; head++)
             for (int j = 0; j < HS / 2; j++) {
                 R& real = qkv[(size_t(row) * (NH + 2 * NKV) + head) * HS + j];
                 R& imaginary = qkv[(size_t(row) * (NH + 2 * NKV) + head) * HS + HS / 2 + j];
@@ -33,8 +33,6 @@ std::vector<R> rotate(std::vector<R> qkv, const std::vector<R>& table, const std
                 imaginary = imaginary * c + real * s;
                 real = rotated;
             }
-        }
-    }
     return qkv;
 }
 

@@ -1,7 +1,8 @@
 // A number that knows how much was added up to it. Oracles are templates over their number type: with double they are
 // the serial float64 reference (and can be checked by central differences); with Tracked the same code also yields, to
 // first order, the error that one relative rounding error in every input and every operation but addition may cause.
-// That is the "sum |terms|" which a tolerance is a small multiple of: compare(actual, expected, c) in test/support/compare.h.
+// That is the "sum |terms|" which a tolerance is a small multiple of: compare(actual, expected, c) in
+// test/support/compare.h.
 #pragma once
 
 #include <cmath>

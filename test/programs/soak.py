@@ -23,10 +23,11 @@ import time
 import traceback
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import test_ranks
 import test_resume
 import test_signals
+import testing
 
 # (what is tried, share of the time on two cores, a generator of (number of tries, what failed or None, in all or None))
 PARTS = []
@@ -111,8 +112,8 @@ def fuzz(options):
     for seed in range(1, 10**9):
         with tempfile.TemporaryDirectory() as folder:
             count = pathlib.Path(folder) / "count"
-            result = subprocess.run([options.fuzz, "*(fuzz)"], capture_output=True, text=True, errors="replace",
-                                    env={**os.environ, "TEON_FUZZ_SEED": str(seed), "TEON_FUZZ_COUNT": str(count)})
+            result = testing.Case().call(os.path.abspath(options.fuzz), "*(fuzz)", expect=None, timeout=None,
+                                         TEON_FUZZ_SEED=seed, TEON_FUZZ_COUNT=count)
             tries = sum(map(int, count.read_text().split())) if count.exists() else 1
         failed = f"TEON_FUZZ_SEED={seed}\n{result.stdout[-4000:]}{result.stderr[-4000:]}" if result.returncode else None
         yield tries, failed, None
@@ -191,7 +192,7 @@ def main():
     failures = sum(row.failures for row in rows)
     print(f"{minutes:.0f} minutes, {failures} failures")
     if options.markdown:
-        version = subprocess.run([test_resume.BUILD / "train_gpt2", "--version"], capture_output=True, text=True).stdout
+        version = subprocess.run([testing.BUILD / "train_gpt2", "--version"], capture_output=True, text=True).stdout
         lines = ["| " + " | ".join(row) + " |" for row in table]
         lines.insert(1, "|---|---:|---:|")
         head = f"{datetime.date.today()}, version {version.strip()}, {minutes:.0f} minutes on {machine()}: "

@@ -5,60 +5,47 @@ Skipped where transformers is missing (scripts/requirements-dev.txt).
 
 import json
 import math
-import os
-import pathlib
 import random
 import shutil
-import struct
-import subprocess
-import tempfile
-import unittest
 
-try:
+from testing import ROOT, RunCase, missing, needs, temporary_folder, write_shards
+
+LIBRARIES = ("safetensors", "tokenizers", "torch", "transformers")  # scripts/requirements-dev.txt
+if not missing(*LIBRARIES):
     import safetensors.torch
+    import tokenizers
     import torch
     import transformers
-except ImportError:
-    transformers = None
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 VOCABULARY, LENGTH, WINDOWS = 61, 24, 4
-SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "48", "--heads", "4", "--vocab-size", VOCABULARY,
-         "--seq-len", LENGTH,
-         "--batch-tokens", 4 * LENGTH, "--micro-batch", "2", "--eval-tokens", WINDOWS * LENGTH, "--dtype", "float"]
-CASES = {"gpt2": ("train_gpt2", []),
-         "gpt2 with squared ReLU": ("train_gpt2", ["--mlp", "relu2"]),
+CASES = {"gpt2": ("train_gpt2", []), "gpt2 with squared ReLU": ("train_gpt2", ["--mlp", "relu2"]),
          "llama": ("train_llama", ["--ffn", 37]),
          "llama with fewer key/value heads": ("train_llama", ["--kv-heads", 2, "--rope-base", 500]),
          "llama with scaled positions": ("train_llama", ["--rope-scaling", 4]),
          "llama with a head size of its own": ("train_llama", ["--head-size", 20]),
-         "qwen3": ("train_qwen3", ["--kv-heads", 2, "--head-size", 20])}
+         "qwen3": ("train_qwen3", ["--kv-heads", 2, "--head-size", 20]),
+         "olmo2": ("train_olmo2", []),
+         "olmo2 with fewer key/value heads": ("train_olmo2", ["--kv-heads", 2])}
 
 
-def write_shard(path, tokens):
-    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
-                     + struct.pack(f"<{len(tokens)}H", *tokens))
+@needs(*LIBRARIES)
+class ExportTest(RunCase):
+    SHAPE = {"--model": "tiny", "--layers": 2, "--channels": 48, "--heads": 4, "--vocab-size": VOCABULARY,
+             "--seq-len": LENGTH, "--batch-tokens": 4 * LENGTH, "--micro-batch": 2, "--eval-tokens": WINDOWS * LENGTH,
+             "--dtype": "float"}
 
-
-@unittest.skipUnless(transformers, "transformers is not installed (scripts/requirements-dev.txt)")
-class ExportTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.temporary = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.temporary.cleanup)
-        cls.folder = pathlib.Path(cls.temporary.name)
+        cls.folder = temporary_folder(cls.addClassCleanup)
         rng = random.Random(7)
         tokens = [rng.randrange(VOCABULARY) for _ in range(3000)]
         cls.val = [rng.randrange(VOCABULARY) for _ in range(WINDOWS * LENGTH + 1)]
-        write_shard(cls.folder / "t_train_000000.bin", tokens)
-        write_shard(cls.folder / "t_val_000000.bin", cls.val)
+        write_shards(cls.folder, tokens, cls.val)
         cls.add_tokenizer()
 
     @classmethod
     def add_tokenizer(cls):
         """A tokenizer as scripts/prepare.py leaves one: each letter of the alphabet and a delimiter."""
-        import tokenizers
         model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<end>": 0,
                                                                   **{chr(97 + i): i + 1 for i in range(26)}}, "<end>"))
         model.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -69,12 +56,8 @@ class ExportTest(unittest.TestCase):
                                                              "delimiter_text": "<end>"}))
 
     def train(self, program, out, *flags, steps=30, lr=1e-2):
-        data = [] if "--data" in flags else ["--data", self.folder]
-        command = [BUILD / program, *data, *SHAPE, "--steps", steps, "--lr", lr, "--out", self.folder / out, *flags]
-        result = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=self.folder, timeout=300)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        lines = (self.folder / out / "metrics.jsonl").read_text().splitlines()
-        return self.folder / out / f"step_{steps:08}", [json.loads(line) for line in lines]
+        super().train(out, "--lr", lr, *flags, program=program, steps=steps)
+        return self.checkpoint(out, steps), self.metrics(out)
 
     def val_loss(self, model):
         windows = torch.tensor([self.val[i * LENGTH:(i + 1) * LENGTH + 1] for i in range(WINDOWS)])
@@ -139,7 +122,3 @@ class ExportTest(unittest.TestCase):
                  ("model.safetensors", "optimizer/state.safetensors")]
         self.assertIn("transformer.h.1.attn.c_attn.weight", names[0])
         self.assertIn("h.1.attn.q.weight.momentum", names[1])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,35 +1,16 @@
-"""./generate, samples, --eval-only and the views of a run:  python3 test/programs/test_generate.py"""
+"""./generate, samples, --eval-only and the views of a run:  scripts/run_tests.py test/programs/test_generate.py"""
 
-import importlib.util
 import json
-import os
-import pathlib
 import random
 import re
 import shutil
 import struct
-import subprocess
-import sys
-import tempfile
-import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
+import testing
+from testing import BUILD, ROOT, Case, needs, read_json, write_shard, write_shards, write_tokenizer
+
 DELIMITER = 256
-
-
-def write_shard(path, tokens):
-    header = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
-    path.write_bytes(header + struct.pack(f"<{len(tokens)}H", *tokens))
-
-
-def write_bytes_tokenizer(folder):
-    """What prepare.py --tokenizer bytes leaves."""
-    folder.mkdir()
-    tokens = [bytes([byte]) for byte in range(256)] + [b""]
-    header = struct.pack("<256i", 20240328, 2, len(tokens), DELIMITER, *[0] * 252)
-    (folder / "tokens.bin").write_bytes(header + b"".join(bytes([len(token)]) + token for token in tokens))
-    (folder / "description.json").write_text(json.dumps({"kind": "bytes", "vocab_size": 257, "delimiter": DELIMITER}))
+BYTES = [*(bytes([byte]) for byte in range(256)), b""]  # the words of prepare.py --tokenizer bytes
 
 
 def write_hellaswag(path, examples):
@@ -41,55 +22,32 @@ def write_hellaswag(path, examples):
             example += [len(ending), *ending]
         example[1] = 2 * len(example)
         stream += example
-    header = struct.pack("<256i", 20240522, 1, len(examples), *[0] * 253)
-    path.write_bytes(header + struct.pack(f"<{len(stream)}H", *stream))
+    path.write_bytes(testing.header(20240522, 1, len(examples)) + struct.pack(f"<{len(stream)}H", *stream))
 
 
-def run(*command, **environment):
-    return subprocess.run(list(map(str, command)), capture_output=True, env={**os.environ, **environment}, timeout=300)
-
-
-class GenerateTest(unittest.TestCase):
+class GenerateTest(Case):
     """One trained run for all tests: a text that repeats itself, so that there is something to learn."""
 
     @classmethod
     def setUpClass(cls):
-        cls.temporary = tempfile.TemporaryDirectory()
-        cls.folder = pathlib.Path(cls.temporary.name)
+        cls.folder = testing.temporary_folder(cls.addClassCleanup)
         words = list(b"the quick brown fox. ")
         tokens = []
         while len(tokens) < 20000:
             tokens += [DELIMITER] + words
         data = cls.folder / "data"
-        data.mkdir()
-        write_shard(data / "t_train_000000.bin", tokens)
-        write_shard(data / "t_val_000000.bin", tokens[:2000])
+        write_shards(data, tokens, tokens[:2000])
         (data / "manifest.json").write_text(json.dumps({"vocab_size": 257, "delimiter": DELIMITER}))
-        write_bytes_tokenizer(data / "tokenizer")
+        write_tokenizer(data / "tokenizer", BYTES, DELIMITER, "bytes")
         cls.shape = ["--model", "tiny", "--layers", 2, "--channels", 64, "--heads", 2, "--seq-len", 64,
                      "--batch-tokens", 512]
         cls.run_folder = cls.folder / "run"
-        cls.trained = run(BUILD / "train_gpt2", "--data", data, *cls.shape, "--steps", 60, "--lr", "1e-2",
-                          "--eval-every", 30, "--sample-every", 30, "--prompt", "the qu", "--sample-tokens", 12,
-                          "--temperature", 0,
-                          "--out", cls.run_folder)
-        assert cls.trained.returncode == 0, cls.trained.stderr.decode()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.temporary.cleanup()
+        cls.trained = cls().run_program("--data", data, *cls.shape, "--steps", 60, "--lr", "1e-2", "--eval-every", 30,
+                                        "--sample-every", 30, "--prompt", "the qu", "--sample-tokens", 12,
+                                        "--temperature", 0, "--out", cls.run_folder)
 
     def generate(self, *flags, checkpoint=None):
-        result = run(BUILD / "generate", "--checkpoint", checkpoint or self.run_folder, *flags)
-        self.assertEqual(result.returncode, 0, result.stderr.decode())
-        return result.stdout
-
-    def complaint(self, *command):
-        result = run(*command)
-        self.assertEqual(result.returncode, 2, result.stderr.decode())
-        lines = result.stderr.decode().splitlines()
-        self.assertEqual(len(lines), 1)
-        return lines[0]
+        return self.run_program("--checkpoint", checkpoint or self.run_folder, *flags, program="generate").stdout
 
     def test_samples_while_training(self):
         text = (self.run_folder / "samples.txt").read_text()
@@ -97,25 +55,23 @@ class GenerateTest(unittest.TestCase):
         self.assertEqual([step for step, _ in samples], ["30", "60"])
         self.assertTrue(all(sample.startswith("the qu") for _, sample in samples))
         self.assertEqual(samples[-1][1], "the quick brown fo")  # learned
-        self.assertIn("sample 60 | the quick brown fo", self.trained.stdout.decode())
+        self.assertIn("sample 60 | the quick brown fo", self.trained.stdout)
 
     def test_greedy_text_is_what_was_learned_and_ends_where_texts_end(self):
-        self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0).decode(),
-                         "the quick brown fox. \n")
-        self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0, "--sample-tokens", 6).decode(),
+        self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0), "the quick brown fox. \n")
+        self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0, "--sample-tokens", 6),
                          "the quick brown\n")
-        self.assertEqual(self.generate("--temperature", 0, "--sample-tokens", 3).decode(), "the\n")  # no prompt
+        self.assertEqual(self.generate("--temperature", 0, "--sample-tokens", 3), "the\n")  # no prompt
         numbers = self.generate("--prompt-tokens", "256,116", "--temperature", 0, "--sample-tokens", 2, "--as-tokens")
-        self.assertEqual(numbers.decode(), "256 116 104 101 \n")
+        self.assertEqual(numbers, "256 116 104 101 \n")
 
     def test_the_end_of_a_text_is_a_number_and_any_of_a_list(self):
         folder = self.folder / "ends"
         shutil.copytree(next(self.run_folder.glob("step_*")), folder)
         (folder / "manifest.json").unlink()  # a folder as others publish it
-        config = json.loads((folder / "config.json").read_text())
-        for eos, expected in ((256, b"256 116 104 101 32 113 117 105 99 107 32 98 114 111 119 110 32 102 111 120 46 32 "
-                                    b"256 \n"),
-                              ([7, 113, 256], b"256 116 104 101 32 113 \n"), (None, None)):
+        config = read_json(folder / "config.json")
+        for eos, expected in ((256, "256 116 104 101 32 113 117 105 99 107 32 98 114 111 119 110 32 102 111 120 46 32 "
+                                    "256 \n"), ([7, 113, 256], "256 116 104 101 32 113 \n"), (None, None)):
             (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": eos}))
             numbers = self.generate("--prompt-tokens", "256,116", "--temperature", 0, "--as-tokens", checkpoint=folder)
             if expected:
@@ -123,7 +79,7 @@ class GenerateTest(unittest.TestCase):
             else:
                 self.assertEqual(len(numbers.split()), 64)  # prompt and text fill the context, no token is beyond it
         (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": ["x"]}))
-        self.assertIn("eos_token_id", self.complaint(BUILD / "generate", "--checkpoint", folder))
+        self.assertIn("eos_token_id", self.error_of(BUILD / "generate", "--checkpoint", folder))
 
     def test_weights_without_a_tokenizer_take_one_by_flag(self):
         bare = self.folder / "bare"
@@ -131,16 +87,13 @@ class GenerateTest(unittest.TestCase):
             "tokenizer*", "manifest.json", "optimizer", "trainer.json"))
         flags = ["--prompt", "the quick", "--temperature", 0]
         command = [BUILD / "generate", "--checkpoint", bare, *flags]
-        self.assertIn("--tokenizer FOLDER", self.complaint(*command))
+        self.assertIn("--tokenizer FOLDER", self.error_of(*command))
         for folder in (self.folder / "data", self.folder / "data" / "tokenizer"):
-            self.assertEqual(self.generate(*flags, "--tokenizer", folder, checkpoint=bare).decode(),
-                             "the quick brown fox. \n")
-        self.assertIn("has neither description.json", self.complaint(*command, "--tokenizer", bare))
+            self.assertEqual(self.generate(*flags, "--tokenizer", folder, checkpoint=bare), "the quick brown fox. \n")
+        self.assertIn("has neither description.json", self.error_of(*command, "--tokenizer", bare))
         other = self.folder / "larger"
-        write_bytes_tokenizer(other)
-        tokens = (other / "tokens.bin").read_bytes()
-        (other / "tokens.bin").write_bytes(tokens[:8] + struct.pack("<i", 258) + tokens[12:] + b"\0")
-        self.assertIn("has 258 tokens, the model only 257", self.complaint(*command, "--tokenizer", other))
+        write_tokenizer(other, [*BYTES, b""], DELIMITER, "bytes")
+        self.assertIn("has 258 tokens, the model only 257", self.error_of(*command, "--tokenizer", other))
 
     def test_the_seed_decides(self):
         flags = ["--sample-tokens", 30, "--as-tokens"]
@@ -154,37 +107,35 @@ class GenerateTest(unittest.TestCase):
     def test_bf16_and_a_checkpoint_folder(self):
         step = next(self.run_folder.glob("step_*"))
         self.assertEqual(self.generate("--prompt", "the q", "--temperature", 0, "--sample-tokens", 4, "--dtype", "bf16",
-                                       checkpoint=step).decode(), "the quick\n")
+                                       checkpoint=step), "the quick\n")
 
     def test_wrong_usage_is_one_line(self):
-        self.assertIn("--checkpoint: missing", self.complaint(BUILD / "generate"))
-        self.assertIn("no such folder", self.complaint(BUILD / "generate", "--checkpoint", self.folder / "none"))
+        self.assertIn("--checkpoint: missing", self.error_of(BUILD / "generate"))
+        self.assertIn("no such folder", self.error_of(BUILD / "generate", "--checkpoint", self.folder / "none"))
         self.assertIn("neither model.safetensors",
-                      self.complaint(BUILD / "generate", "--checkpoint", self.folder / "data"))
+                      self.error_of(BUILD / "generate", "--checkpoint", self.folder / "data"))
         at_run = [BUILD / "generate", "--checkpoint", self.run_folder]
-        self.assertIn("leave no room in the context of 64", self.complaint(*at_run, "--prompt", "x" * 100))
-        self.assertIn("give one", self.complaint(*at_run, "--prompt", "x", "--prompt-tokens", "1"))
-        self.assertIn("--prompt-tokens 1.5", self.complaint(*at_run, "--prompt-tokens", "1.5"))
-        self.assertIn("did you mean --temperature", self.complaint(*at_run, "--temprature", "1"))
-        self.assertIn("of what?", self.complaint(BUILD / "train_gpt2", "--eval-only", "--val-data", "x"))
+        self.assertIn("leave no room in the context of 64", self.error_of(*at_run, "--prompt", "x" * 100))
+        self.assertIn("give one", self.error_of(*at_run, "--prompt", "x", "--prompt-tokens", "1"))
+        self.assertIn("--prompt-tokens 1.5", self.error_of(*at_run, "--prompt-tokens", "1.5"))
+        self.assertIn("did you mean --temperature", self.error_of(*at_run, "--temprature", "1"))
+        self.assertIn("of what?", self.error_of(BUILD / "train_gpt2", "--eval-only", "--val-data", "x"))
         self.assertIn("model_type is 'gpt2'",
-                      self.complaint(BUILD / "train_llama", "--eval-only", "--init-from", self.run_folder,
+                      self.error_of(BUILD / "train_llama", "--eval-only", "--init-from", self.run_folder,
                                      "--val-data", self.folder / "data"))
 
     def test_evaluation_alone_is_that_of_the_run(self):
         evals = [line for line in map(json.loads, (self.run_folder / "metrics.jsonl").read_text().splitlines())
                  if line["kind"] == "eval"]
         for source in (["--init-from", self.run_folder], ["--resume", "--out", self.run_folder]):
-            options = json.loads((self.run_folder / "config.json").read_text())["options"]
-            batch = options["micro-batch"]  # the same order of sums
-            result = run(BUILD / "train_gpt2", "--eval-only", *source, "--val-data", self.folder / "data",
-                         "--micro-batch", batch)
-            self.assertEqual(result.returncode, 0, result.stderr.decode())
+            batch = read_json(self.run_folder / "config.json")["options"]["micro-batch"]  # the same order of sums
+            result = self.run_program("--eval-only", *source, "--val-data", self.folder / "data", "--micro-batch",
+                                      batch)
             last = evals[-1]
             expected = (f"val loss {last['val_loss']:.4f} | perplexity {last['val_ppl']:.3f} | "
                         f"{last['val_tokens']} tokens")
-            self.assertIn(expected, result.stdout.decode())
-            digits = json.loads(result.stdout.decode().splitlines()[-1])
+            self.assertIn(expected, result.stdout)
+            digits = json.loads(result.stdout.splitlines()[-1])
             self.assertEqual({key: digits[key] for key in ("val_loss", "val_ppl", "val_tokens")},
                              {key: last[key] for key in ("val_loss", "val_ppl", "val_tokens")})
 
@@ -200,10 +151,9 @@ class GenerateTest(unittest.TestCase):
             manifest = {"vocab_size": vocab_size, "delimiter": DELIMITER,
                         "tokenizer": {"files": {"tokens.bin": tokenizer}}}
             (data / "manifest.json").write_text(json.dumps(manifest))
-            result = run(*command)
-            self.assertEqual(result.returncode, expect, result.stderr.decode())
+            result = self.call(*command, expect=expect)
             if expect:
-                self.assertIn("are not of the tokenizer of", result.stderr.decode())
+                self.assertIn("are not of the tokenizer of", result.stderr)
 
     def test_hellaswag(self):
         path = self.folder / "hellaswag.bin"
@@ -215,37 +165,31 @@ class GenerateTest(unittest.TestCase):
             examples.append((order.index(0), [DELIMITER, *b"the quick"], [endings[i] for i in order]))
         write_hellaswag(path, examples)
         command = [BUILD / "train_gpt2", "--eval-only", "--init-from", self.run_folder, "--hellaswag", path]
-        result = run(*command)
-        self.assertEqual(result.returncode, 0, result.stderr.decode())
-        self.assertIn("hellaswag accuracy 1.0000 | normalized accuracy 1.0000 | 12 examples", result.stdout.decode())
+        self.assertIn("hellaswag accuracy 1.0000 | normalized accuracy 1.0000 | 12 examples",
+                      self.call(*command).stdout)
         path.write_bytes(path.read_bytes()[:-2])
-        self.assertIn("ends within example 11", self.complaint(*command))
+        self.assertIn("ends within example 11", self.error_of(*command))
 
-    @unittest.skipUnless(importlib.util.find_spec("numpy"), "needs numpy")
+    @needs("numpy")
     def test_hellaswag_from_its_jsonl(self):
         source, out, expected = (self.folder / name for name in ("h.jsonl", "made.bin", "expected.bin"))
-        command = [sys.executable, ROOT / "scripts" / "hellaswag.py", source, "--data", self.folder / "data", "--out",
-                   out]
+        command = ["hellaswag.py", source, "--data", self.folder / "data", "--out", out]
         rows = [{"ind": 4, "ctx": "A dog", "endings": ["barks.", "is a cat.", "flies"], "label": 1},
                 {"ind": 9, "ctx": "Grüße", "endings": ["a", "b"], "label": "0"}]  # the hub's copy has labels as text
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        result = run(*command)
-        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        self.run_script(*command)
         write_hellaswag(expected, [(int(row["label"]), row["ctx"].encode(), [b" " + e.encode() for e in row["endings"]])
                                    for row in rows])
         self.assertEqual(out.read_bytes(), expected.read_bytes())
         for damaged in ('{"ctx": "x"}', "[]", '{"ctx": "x", "endings": ["a"], "label": 1}',
                         '{"ctx": "", "endings": ["a"], "label": 0}', ""):
             source.write_text(json.dumps(rows[0]) + "\n" + damaged + "\n")
-            result = run(*command)
-            self.assertEqual(result.returncode, 1)
-            self.assertRegex(result.stderr.decode(), r"^hellaswag.py: error: .*h\.jsonl: line 2.*\n$")
+            self.assertRegex(self.run_script(*command, expect=1).stderr,
+                             r"^hellaswag.py: error: .*h\.jsonl: line 2.*\n$")
         self.assertEqual(out.read_bytes(), expected.read_bytes())
 
     def test_watch_shows_a_run_that_is_done_and_one_that_is_not(self):
-        result = run(sys.executable, ROOT / "scripts" / "watch.py", self.run_folder)
-        self.assertEqual(result.returncode, 0, result.stderr.decode())
-        text = result.stdout.decode()
+        text = self.run_script("watch.py", self.run_folder).stdout
         for part in ("60/60", "100% done", "perplexity", "tokens/s"):
             self.assertIn(part, text)
         self.assertRegex(text, r"loss   \d\.\d{4} [▁▂▃▄▅▆▇█]{10,}\n")
@@ -253,106 +197,95 @@ class GenerateTest(unittest.TestCase):
         partial = self.folder / "partial"
         partial.mkdir()
         (partial / "config.json").write_text((self.run_folder / "config.json").read_text())
-        watch = [sys.executable, ROOT / "scripts" / "watch.py", "--once", partial]
+        watch = ["watch.py", "--once", partial]
         metrics = (self.run_folder / "metrics.jsonl").read_text()
         lines = [line for line in metrics.splitlines() if '"kind":"step"' in line]
         (partial / "metrics.jsonl").write_text("")
-        self.assertIn("none yet", run(*watch).stdout.decode())
+        self.assertIn("none yet", self.run_script(*watch).stdout)
         skipped = json.loads(lines[14]) | {"loss": None}
         half = "\n".join(lines[:14] + [json.dumps(skipped)]) + "\n" + lines[15][:20]  # a line that is being written
         (partial / "metrics.jsonl").write_text(half)
-        text = run(*watch).stdout.decode()
+        text = self.run_script(*watch).stdout
         self.assertIn("15/60", text)
         self.assertIn(" left", text)
         self.assertIn("not finite", text)
-        self.assertNotEqual(run(*watch[:-1], self.folder / "none").returncode, 0)
+        self.assertNotEqual(self.run_script(*watch[:-1], self.folder / "none", expect=None).returncode, 0)
 
 
-@unittest.skipUnless(importlib.util.find_spec("tokenizers") and importlib.util.find_spec("numpy"),
-                     "needs tokenizers and numpy")
-class PreparedTest(unittest.TestCase):
+@needs("tokenizers", "numpy")
+class PreparedTest(Case):
     def test_prompts_of_a_tokenizer_trained_by_prepare_are_its_librarys(self):
         """From text to shards, run, checkpoint and back to text."""
         import tokenizers
-        sys.path.insert(0, str(ROOT / "scripts"))
         from teon_data import tokenizer
 
-        with tempfile.TemporaryDirectory() as folder:
-            data, text, run_folder = (os.path.join(folder, name) for name in ("data", "text.txt", "run"))
-            sources = [(ROOT / name).read_text() for name in ("Makefile", "scripts/prepare.py")]
-            pathlib.Path(text).write_text("".join(sources))
-            for command in ([sys.executable, ROOT / "scripts" / "prepare.py", text, "--txt-documents", "line",
-                             "--tokenizer", "train:600", "--val-tokens", 500, "--out", data],
-                            [BUILD / "train_llama", "--data", data, "--model", "tiny", "--layers", 1, "--channels", 32,
-                             "--heads", 2, "--seq-len", 64, "--batch-tokens", 128, "--steps", 1, "--out", run_folder]):
-                result = run(*command)
-                self.assertEqual(result.returncode, 0, result.stderr.decode())
-            library = tokenizer.load(os.path.join(data, "tokenizer"))
-            for prompt in ("def main():\n    don't(x,  y)", "naïve “東京”\t½ 🙂  "):
-                command = [BUILD / "generate", "--checkpoint", run_folder, "--prompt", prompt, "--sample-tokens", 1]
-                result = run(*command, "--as-tokens")
-                self.assertEqual(result.returncode, 0, result.stderr.decode())
-                expected = [library.delimiter, *map(int, library.encode([prompt])[0])]
-                self.assertEqual(list(map(int, result.stdout.split()))[:len(expected)], expected)
-                self.assertTrue(run(*command).stdout.startswith(prompt.encode()))
-                exported = tokenizers.Tokenizer.from_file(os.path.join(run_folder, "step_00000001", "tokenizer.json"))
-                self.assertEqual(exported.encode(prompt).ids, expected)
-                self.assertEqual(exported.encode(prompt, prompt).ids, expected + expected[1:])
+        data, text, run_folder = (self.folder / name for name in ("data", "text.txt", "run"))
+        text.write_text("".join((ROOT / name).read_text() for name in ("Makefile", "scripts/prepare.py")))
+        self.run_script("prepare.py", text, "--txt-documents", "line", "--tokenizer", "train:600", "--val-tokens", 500,
+                        "--out", data)
+        self.run_program("--data", data, "--model", "tiny", "--layers", 1, "--channels", 32, "--heads", 2, "--seq-len",
+                         64, "--batch-tokens", 128, "--steps", 1, "--out", run_folder, program="train_llama")
+        library = tokenizer.load(str(data / "tokenizer"))
+        for prompt in ("def main():\n    don't(x,  y)", "naïve “東京”\t½ 🙂  "):
+            flags = ["--checkpoint", run_folder, "--prompt", prompt, "--sample-tokens", 1]
+            tokens = self.run_program(*flags, "--as-tokens", program="generate").stdout.split()
+            expected = [library.delimiter, *map(int, library.encode([prompt])[0])]
+            self.assertEqual(list(map(int, tokens))[:len(expected)], expected)
+            self.assertTrue(self.run_program(*flags, program="generate").stdout.startswith(prompt))
+            exported = tokenizers.Tokenizer.from_file(str(run_folder / "step_00000001" / "tokenizer.json"))
+            self.assertEqual(exported.encode(prompt).ids, expected)
+            self.assertEqual(exported.encode(prompt, prompt).ids, expected + expected[1:])
 
-    @unittest.skipUnless(importlib.util.find_spec("tiktoken"), "needs tiktoken")
+    @needs("tiktoken")
     def test_exported_tokenizers_of_other_kinds_begin_texts_as_generate_does(self):
         """GPT-2's files become a tokenizer.json; a post-processor of byte offsets stays; a template stays alone."""
         import tokenizers
-        sys.path.insert(0, str(ROOT / "scripts"))
         from teon_data import tokenizer
 
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            tokenizer.train(str(folder / "tokenizer.json"), 300, [(ROOT / "Makefile").read_text()])
-            trained = json.loads((folder / "tokenizer.json").read_text())
-            merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in trained["model"]["merges"]]
-            words = [*tokenizer.byte_alphabet().values(), *(pair.replace(" ", "") for pair in merges)]
-            (folder / "bpe").mkdir()
-            (folder / "bpe" / "vocab.bpe").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
-            (folder / "bpe" / "encoder.json").write_text(
-                json.dumps({word: i for i, word in enumerate([*words, "<|endoftext|>"])}))
-            trained["post_processor"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False,
-                                         "use_regex": True}
-            (folder / "offsets.json").write_text(json.dumps(trained))
-            own = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
-            text = {"Sequence": {"id": "A", "type_id": 0}}
-            trained["post_processor"] = {
-                "type": "TemplateProcessing", "single": [own, text, own], "pair": [own, text, own],
-                "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}}}
-            (folder / "template.json").write_text(json.dumps(trained))
-            for kind, ends in (("gpt2", False), ("offsets", False), ("template", True)):
-                with self.subTest(kind=kind):
-                    data = folder / kind
-                    data.mkdir()
-                    source = "gpt2" if kind == "gpt2" else str(folder / f"{kind}.json")
-                    made = tokenizer.create(str(data / "tokenizer"), source, kind == "gpt2" and str(folder / "bpe"),
-                                            None, None)
-                    tokens = [i % made["vocab_size"] for i in range(500)]
-                    write_shard(data / "t_train_000000.bin", tokens)
-                    (data / "manifest.json").write_text(
-                        json.dumps({"vocab_size": made["vocab_size"], "delimiter": made["delimiter"]}))
-                    result = run(BUILD / "train_gpt2", "--data", data / "t_train_000000.bin", "--model", "tiny",
-                                 "--layers", 1, "--channels", 32, "--heads", 2, "--seq-len", 32, "--batch-tokens", 64,
-                                 "--steps", 1, "--out", folder / f"{kind} run")
-                    self.assertEqual(result.returncode, 0, result.stderr.decode())
-                    prompt = "don't make\n all"
-                    tokens = list(map(int, run(BUILD / "generate", "--checkpoint", folder / f"{kind} run", "--prompt",
-                                               prompt, "--sample-tokens", 1, "--as-tokens").stdout.split()))[:-1]
-                    self.assertEqual(tokens[0], made["delimiter"])
-                    path = folder / f"{kind} run" / "step_00000001" / "tokenizer.json"
-                    exported = tokenizers.Tokenizer.from_file(str(path))
-                    self.assertEqual(exported.encode(prompt).ids, tokens + [made["delimiter"]] * ends)
-                    self.assertEqual(exported.decode(exported.encode(prompt).ids), prompt)
+        folder = self.folder
+        tokenizer.train(str(folder / "tokenizer.json"), 300, [(ROOT / "Makefile").read_text()])
+        trained = json.loads((folder / "tokenizer.json").read_text())
+        merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in trained["model"]["merges"]]
+        words = [*tokenizer.byte_alphabet().values(), *(pair.replace(" ", "") for pair in merges)]
+        (folder / "bpe").mkdir()
+        (folder / "bpe" / "vocab.bpe").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+        (folder / "bpe" / "encoder.json").write_text(
+            json.dumps({word: i for i, word in enumerate([*words, "<|endoftext|>"])}))
+        trained["post_processor"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False,
+                                     "use_regex": True}
+        (folder / "offsets.json").write_text(json.dumps(trained))
+        own = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+        text = {"Sequence": {"id": "A", "type_id": 0}}
+        trained["post_processor"] = {"type": "TemplateProcessing", "single": [own, text, own], "pair": [own, text, own],
+            "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}}}
+        (folder / "template.json").write_text(json.dumps(trained))
+        for kind, ends in (("gpt2", False), ("offsets", False), ("template", True)):
+            with self.subTest(kind=kind):
+                data = folder / kind
+                data.mkdir()
+                source = "gpt2" if kind == "gpt2" else str(folder / f"{kind}.json")
+                made = tokenizer.create(str(data / "tokenizer"), source, kind == "gpt2" and str(folder / "bpe"),
+                                        None, None)
+                tokens = [i % made["vocab_size"] for i in range(500)]
+                write_shard(data / "t_train_000000.bin", tokens)
+                (data / "manifest.json").write_text(
+                    json.dumps({"vocab_size": made["vocab_size"], "delimiter": made["delimiter"]}))
+                self.run_program("--data", data / "t_train_000000.bin", "--model", "tiny", "--layers", 1, "--channels",
+                                 32, "--heads", 2, "--seq-len", 32, "--batch-tokens", 64, "--steps", 1, "--out",
+                                 folder / f"{kind} run")
+                prompt = "don't make\n all"
+                result = self.run_program("--checkpoint", folder / f"{kind} run", "--prompt", prompt, "--sample-tokens",
+                                          1, "--as-tokens", program="generate")
+                tokens = list(map(int, result.stdout.split()))[:-1]
+                self.assertEqual(tokens[0], made["delimiter"])
+                path = folder / f"{kind} run" / "step_00000001" / "tokenizer.json"
+                exported = tokenizers.Tokenizer.from_file(str(path))
+                self.assertEqual(exported.encode(prompt).ids, tokens + [made["delimiter"]] * ends)
+                self.assertEqual(exported.decode(exported.encode(prompt).ids), prompt)
 
 
-@unittest.skipUnless(importlib.util.find_spec("transformers") and importlib.util.find_spec("torch"),
-                     "needs transformers and torch")
-class TransformersTest(unittest.TestCase):
+@needs("tokenizers", "transformers", "torch")
+class TransformersTest(Case):
     def test_models_and_tokenizers_that_transformers_saved(self):
         import tokenizers
         import torch
@@ -373,22 +306,17 @@ class TransformersTest(unittest.TestCase):
                                                num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
                                                rope_theta=5000.0, tie_word_embeddings=True, **common))]
         for model in models:
-            with self.subTest(model.config.model_type), tempfile.TemporaryDirectory() as folder:
+            folder = self.folder / model.config.model_type
+            with self.subTest(folder.name):
                 model.eval().save_pretrained(folder)
-                tokenizer.save(os.path.join(folder, "tokenizer.json"))
+                tokenizer.save(str(folder / "tokenizer.json"))
                 for prompt in ("check: don't fail\n\n\tnow", "Ünïcode — 東京 12345  "):
                     ids = [0, *tokenizer.encode(prompt).ids]
                     expected = model.generate(torch.tensor([ids]), max_new_tokens=20, do_sample=False)[0].tolist()
                     flags = ["--checkpoint", folder, "--prompt", prompt, "--temperature", 0, "--sample-tokens", 20]
-                    result = run(BUILD / "generate", *flags, "--as-tokens")
-                    self.assertEqual(result.returncode, 0, result.stderr.decode())
-                    self.assertEqual(list(map(int, result.stdout.split())), expected)
+                    shown = self.run_program(*flags, "--as-tokens", program="generate").stdout
+                    self.assertEqual(list(map(int, shown.split())), expected)
                     if expected[-1] == 0:  # a number, but no text
                         expected.pop()
                     text = tokenizer.decode(expected[1:], skip_special_tokens=False)
-                    shown = run(BUILD / "generate", *flags).stdout.decode(errors="replace")
-                    self.assertEqual(shown, text + "\n")
-
-
-if __name__ == "__main__":
-    unittest.main()
+                    self.assertEqual(self.run_program(*flags, program="generate").stdout, text + "\n")

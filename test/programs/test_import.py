@@ -1,40 +1,19 @@
 """Models and data that a run begins with:  scripts/run_tests.py test/programs/test_import.py"""
 
 import hashlib
-import importlib.util
 import json
 import math
-import os
-import pathlib
 import random
 import resource
 import shutil
-import struct
-import subprocess
 import sys
-import tempfile
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
-SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "16", "--heads", "2", "--seq-len", "16"]
-RUN = ["--batch-tokens", "64", "--micro-batch", "2", "--eval-tokens", "64", "--eval-every", "25", "--dtype", "float"]
+import testing
+from testing import BUILD, UNKIND, RunCase, change_json, needs, read_json, read_tensors, write_tensors
 
-
-def write_shard(path, tokens):
-    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
-                     + struct.pack(f"<{len(tokens)}H", *tokens))
-
-
-def write_tokenizer(folder, words, delimiter):
-    """A tokenizer as prepare.py leaves it, of these words."""
-    folder.mkdir(parents=True, exist_ok=True)
-    table = b"".join(bytes([len(word)]) + word for word in words)
-    (folder / "tokens.bin").write_bytes(struct.pack("<256i", 20240328, 2, len(words), delimiter, *[0] * 252) + table)
-    files = {"tokens.bin": hashlib.sha256((folder / "tokens.bin").read_bytes()).hexdigest()}
-    description = {"kind": "other", "vocab_size": len(words), "delimiter": delimiter, "files": files}
-    (folder / "description.json").write_text(json.dumps(description))
-    return description
+SHAPE = {"--model": "tiny", "--layers": 2, "--channels": 16, "--heads": 2, "--seq-len": 16}
+RUN = {"--batch-tokens": 64, "--micro-batch": 2, "--eval-tokens": 64, "--eval-every": 25, "--dtype": "float"}
 
 
 def write_manifest(folder, tokenizer):
@@ -42,59 +21,25 @@ def write_manifest(folder, tokenizer):
         {"tokenizer": tokenizer, "vocab_size": tokenizer["vocab_size"], "delimiter": tokenizer["delimiter"]}))
 
 
-def read_tensors(path):
-    data = path.read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:8 + size])
-    header.pop("__metadata__", None)
-    return {name: (t["dtype"], t["shape"], data[8 + size:][slice(*t["data_offsets"])]) for name, t in header.items()}
+class ImportTest(RunCase):
+    SHAPE = SHAPE | RUN
 
-
-def write_tensors(path, tensors):
-    header, at = {}, 0
-    for name, (dtype, shape, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
-        at += len(data)
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(data for _, _, data in tensors.values()))
-
-
-class ImportTest(unittest.TestCase):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
+        super().setUp()
         self.words = [bytes([97 + i % 26]) * (1 + i % 5) for i in range(63)] + [b"<end>"]
         self.data = self.write_data("data", 1)
 
     def write_data(self, name, seed, words=None):
         """Shards of random tokens, the last word as delimiter every 50 tokens."""
         folder, rng, words = self.folder / name, random.Random(seed), words or self.words
-        folder.mkdir()
         self.val = [63 if i % 50 == 0 else rng.randrange(63) for i in range(200)]
-        write_shard(folder / "t_train_000000.bin", [rng.randrange(64) for _ in range(20000)])
-        write_shard(folder / "t_val_000000.bin", self.val)
-        write_manifest(folder, write_tokenizer(folder / "tokenizer", words, 63))
+        testing.write_shards(folder, [rng.randrange(64) for _ in range(20000)], self.val)
+        write_manifest(folder, testing.write_tokenizer(folder / "tokenizer", words, 63))
         return folder
 
-    def run_program(self, *flags, program="train_gpt2"):
-        return subprocess.run([BUILD / program, *map(str, flags)], capture_output=True, text=True, cwd=self.folder,
-                              timeout=300)
-
-    def train(self, out, *flags, data=None, steps=8, shape=SHAPE, expect=0):
-        result = self.run_program("--data", data or self.data, *shape, *RUN, "--steps", steps, "--out",
-                                  self.folder / out, *flags)
-        self.assertEqual(result.returncode, expect, result.stdout + result.stderr)
-        if expect:
-            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-        return result
-
-    def config(self, out):
-        return json.loads((self.folder / out / "config.json").read_text())
-
-    def metrics(self, out, kind):
-        lines = map(json.loads, (self.folder / out / "metrics.jsonl").read_text().splitlines())
-        return [line for line in lines if line["kind"] == kind]
+    def generate(self, model, *flags):
+        return self.run_program("--checkpoint", model, *flags, "--as-tokens", "--temperature", 0,
+                                program="generate").stdout
 
     def model(self, out, steps=8):
         """A copy of a run's model as somebody may publish it: without a manifest."""
@@ -103,39 +48,34 @@ class ImportTest(unittest.TestCase):
         (folder / "manifest.json").unlink()
         return folder
 
-    def change(self, path, **changes):
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
     # ---- --init-from
 
     def test_a_run_goes_on_without_the_model_that_it_began_with_and_with_no_other(self):
         self.train("first")
         first = self.model("first")
         begin = ["--init-from", first, "--checkpoint-every", 4]
-        self.train("whole", *begin, shape=[])
+        self.train("whole", *begin, shape=RUN)
         shutil.copytree(self.folder / "whole", self.folder / "cut")
         shutil.rmtree(self.folder / "cut" / "step_00000008")
         self.train("other", "--seed", 5)
         other = self.model("other")
-        result = self.train("cut", "--init-from", other, "--resume", shape=[], expect=2)
-        self.assertIn("this run began with another model", result.stderr)
-        result = self.train("other", "--seed", 5, "--init-from", first, "--resume", expect=2)
-        self.assertIn("this run began with weights of its own", result.stderr)
+        self.assertIn("this run began with another model",
+                      self.refused("cut", "--init-from", other, "--resume", shape=RUN))
+        self.assertIn("this run began with weights of its own",
+                      self.refused("other", "--seed", 5, "--init-from", first, "--resume"))
         shutil.copytree(first, self.folder / "moved")
         shutil.rmtree(first)
         for flags in ([], begin, ["--init-from", self.folder / "moved"]):  # the same weights, wherever they are
             with self.subTest(flags):
                 shutil.rmtree(self.folder / "cut" / "step_00000008", ignore_errors=True)
-                self.train("cut", *flags, "--resume", shape=[])
-                for name in ("model.safetensors", "optimizer/state.safetensors", "config.json"):
-                    self.assertEqual(*((self.folder / run / "step_00000008" / name).read_bytes()
-                                       for run in ("whole", "cut")))
+                self.train("cut", *flags, "--resume", shape=RUN)
+                self.assert_same_checkpoint("whole", "cut", 8, [*testing.STATE, "config.json"])
 
     def test_a_model_is_not_trained_on_tokens_of_another_tokenizer(self):
         self.train("first")
         other = self.write_data("other", 2, [*self.words[1:63], b"!", b"<end>"])
-        result = self.train("second", "--init-from", self.folder / "first", data=other, expect=2)
-        self.assertIn("are not of the tokenizer of", result.stderr)
+        self.assertIn("are not of the tokenizer of",
+                      self.refused("second", "--init-from", self.folder / "first", data=other))
         self.assertFalse((self.folder / "second").exists())
         self.train("second", "--init-from", self.folder / "first")
 
@@ -150,19 +90,15 @@ class ImportTest(unittest.TestCase):
                               ({"vocab_size": 2**31 - 1}, "vocab_size is 2147483647"),
                               ({"n_head": 3}, "config.json: --channels 16 is not a multiple of --heads 3")):
             with self.subTest(changes):
-                self.change(model / "config.json", **changes)
-                result = self.train("second", "--init-from", model, shape=[], expect=2)
-                self.assertIn(says, result.stderr)
-                result = self.run_program("--checkpoint", model, "--prompt-tokens", "1", program="generate")
-                self.assertEqual((result.returncode, says in result.stderr), (2, True), result.stderr)
+                change_json(model / "config.json", **changes)
+                self.assertIn(says, self.refused("second", "--init-from", model, shape=RUN))
+                self.assertIn(says, self.error_of(BUILD / "generate", "--checkpoint", model, "--prompt-tokens", 1))
                 (model / "config.json").write_text(config)
 
     def test_the_index_says_which_file_a_tensor_is_in(self):
         self.train("first")
         model = self.model("first")
-        right = self.run_program("--checkpoint", model, "--prompt-tokens", "1,2", "--as-tokens", "--temperature", 0,
-                                 program="generate")
-        self.assertEqual(right.returncode, 0, right.stderr)
+        right = self.generate(model, "--prompt-tokens", "1,2")
         tensors = read_tensors(model / "model.safetensors")
         stale = {name: (dtype, shape, bytes(len(data))) for name, (dtype, shape, data) in tensors.items()}
         other = dict(list(tensors.items())[:1])
@@ -171,9 +107,7 @@ class ImportTest(unittest.TestCase):
         write_tensors(model / "b.safetensors", tensors)
         places = {name: "a.safetensors" if name in other else "b.safetensors" for name in tensors}
         (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-        found = self.run_program("--checkpoint", model, "--prompt-tokens", "1,2", "--as-tokens", "--temperature", 0,
-                                 program="generate")
-        self.assertEqual(found.stdout, right.stdout)
+        self.assertEqual(self.generate(model, "--prompt-tokens", "1,2"), right)
 
     def test_a_head_unlike_the_embedding_that_it_is_tied_to_is_refused_and_unused_tensors_are_listed(self):
         self.train("first")
@@ -181,37 +115,33 @@ class ImportTest(unittest.TestCase):
         tensors = read_tensors(model / "model.safetensors")
         embedding = tensors["transformer.wte.weight"]
         write_tensors(model / "model.safetensors", tensors | {"lm_head.weight": embedding})
-        self.train("same", "--init-from", model, shape=[])
+        self.train("same", "--init-from", model, shape=RUN)
         changed = (*embedding[:2], bytes(len(embedding[2])))
         write_tensors(model / "model.safetensors", tensors | {"lm_head.weight": changed})
-        result = self.train("second", "--init-from", model, shape=[], expect=2)
-        self.assertIn("its tensor 'lm_head.weight' is not 'transformer.wte.weight'", result.stderr)
+        self.assertIn("its tensor 'lm_head.weight' is not 'transformer.wte.weight'",
+                      self.refused("second", "--init-from", model, shape=RUN))
         extra = {f"h.{i}.attn.masked_bias": ("F32", [1], bytes(4)) for i in range(5)}
         write_tensors(model / "model.safetensors", tensors | extra)
-        result = self.train("second", "--init-from", model, shape=[])
+        result = self.train("second", "--init-from", model, shape=RUN)
         self.assertIn("not used: h.0.attn.masked_bias, h.1.attn.masked_bias, h.2.attn.masked_bias and 2 others\n",
                       result.stdout)
 
     def test_what_begins_and_ends_an_imported_models_texts_is_kept(self):
         self.train("first")
         model = self.model("first")
-        self.change(model / "config.json", bos_token_id=7, eos_token_id=8)
+        change_json(model / "config.json", bos_token_id=7, eos_token_id=8)
         (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [8, 9]}))
-        self.train("second", "--init-from", model, "--checkpoint-every", 4, shape=[])
+        self.train("second", "--init-from", model, "--checkpoint-every", 4, shape=RUN)
         for step in (4, 8):
-            exported = json.loads((self.folder / "second" / f"step_{step:08}" / "config.json").read_text())
+            exported = read_json(self.checkpoint("second", step) / "config.json")
             self.assertEqual((exported["bos_token_id"], exported["eos_token_id"]), (7, [8, 9]))
         shutil.rmtree(self.folder / "second" / "step_00000008")
-        self.train("second", "--resume", shape=[])
-        exported = json.loads((self.folder / "second" / "step_00000008" / "config.json").read_text())
+        self.train("second", "--resume", shape=RUN)
+        exported = read_json(self.checkpoint("second", 8) / "config.json")
         self.assertEqual((exported["bos_token_id"], exported["eos_token_id"]), (7, [8, 9]))
-        result = self.run_program("--checkpoint", model, "--prompt-tokens", "1", "--as-tokens", "--temperature", 0,
-                                  "--sample-tokens", 1, program="generate")
-        first = int(result.stdout.split()[1])
+        first = int(self.generate(model, "--prompt-tokens", 1, "--sample-tokens", 1).split()[1])
         (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [first]}))
-        result = self.run_program("--checkpoint", model, "--prompt-tokens", "1", "--as-tokens", "--temperature", 0,
-                                  "--sample-tokens", 5, program="generate")
-        self.assertEqual(result.stdout.split(), ["1", str(first)])
+        self.assertEqual(self.generate(model, "--prompt-tokens", 1, "--sample-tokens", 5).split(), ["1", str(first)])
 
     # ---- data and the experiment
 
@@ -223,11 +153,10 @@ class ImportTest(unittest.TestCase):
         self.train("run", "--resume", data=self.folder / "moved")  # the same shard
         before, described = shard.read_bytes(), manifest.read_text()
         shard.write_bytes(before[:20000] + b"\1\0" + before[20002:])
-        result = self.train("run", "--resume", expect=2)
-        self.assertIn("the training shards of --data (content of t_train_000000.bin)", result.stderr)
+        self.assertIn("the training shards of --data (content of t_train_000000.bin)", self.refused("run", "--resume"))
         shard.write_bytes(before)
-        self.change(manifest, delimiter=5)
-        self.assertIn("the delimiter of --data 5 (was 63)", self.train("run", "--resume", expect=2).stderr)
+        change_json(manifest, delimiter=5)
+        self.assertIn("the delimiter of --data 5 (was 63)", self.refused("run", "--resume"))
         manifest.write_text(described)
         self.assertEqual(self.config("run")["changes"], [])
 
@@ -237,13 +166,13 @@ class ImportTest(unittest.TestCase):
         other = self.write_data("other", 3)
         result = self.train("run", "--resume", "--val-data", other)
         self.assertIn("validation_changed: --val-data: content of t_val_000000.bin", result.stdout)
-        [event] = [line for line in self.metrics("run", "event") if line["event"] == "validation_changed"]
+        [event] = self.events("run", "validation_changed")
         [change] = self.config("run")["changes"]
         self.assertEqual((change["step"], change["reason"]), (4, event["reason"]))
         self.train("run", "--resume", "--val-data", other)  # the mark stays, and is made once
         self.assertEqual(self.config("run")["changes"], [change])
 
-    @unittest.skipUnless(importlib.util.find_spec("xxhash"), "xxhash is not installed")
+    @needs("xxhash")
     def test_a_checkpoint_of_an_older_version_is_resumed_to_the_same_bits(self):
         import xxhash
 
@@ -251,7 +180,7 @@ class ImportTest(unittest.TestCase):
         shutil.copytree(self.folder / "whole", self.folder / "old")
         shutil.rmtree(self.folder / "old" / "step_00000008")
         checkpoint = self.folder / "old" / "step_00000004"
-        state = json.loads((checkpoint / "trainer.json").read_text())
+        state = read_json(checkpoint / "trainer.json")
         del state["log"], state["run"]["init_from"], state["run"]["changes"]
         state["run"]["data"] = [{"file": shard["file"], "tokens": shard["tokens"]}
                                 for shard in state["run"]["data"]["train"]]
@@ -262,7 +191,7 @@ class ImportTest(unittest.TestCase):
         masters = {name.removeprefix("transformer."): (dtype, [1, *shape][-2:], data)
                    for name, (dtype, shape, data) in tensors.items() if ".ln_" in name or "wpe" in name}
         write_tensors(checkpoint / "optimizer" / "master.safetensors", masters)
-        manifest = json.loads((checkpoint / "manifest.json").read_text())
+        manifest = read_json(checkpoint / "manifest.json")
         del manifest["xxh3"]
         manifest["files"].append({"path": "optimizer/master.safetensors"})
         for entry in manifest["files"]:
@@ -271,8 +200,7 @@ class ImportTest(unittest.TestCase):
         manifest["xxh3"] = xxhash.xxh3_64_hexdigest(json.dumps(manifest, separators=(",", ":")).encode())
         (checkpoint / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         self.train("old", "--checkpoint-every", 4, "--resume")
-        for name in ("model.safetensors", "optimizer/state.safetensors"):
-            self.assertEqual(*((self.folder / run / "step_00000008" / name).read_bytes() for run in ("whole", "old")))
+        self.assert_same_checkpoint("whole", "old", 8)
 
     def test_a_run_says_what_experiment_it_is(self):
         other = self.write_data("other", 2)
@@ -316,45 +244,36 @@ class ImportTest(unittest.TestCase):
         for flags, says in ((["--steps", "1e15", "--batch-tokens", 524288], "more tokens than can be counted (5.2e+20"),
                             (["--steps", 1, "--seq-len", 1 << 20, "--micro-batch", 1 << 20, "--batch-tokens", 1 << 40],
                              "more than can be counted")):
-            result = self.run_program("--plan-only", "--model", "large", *flags)
-            self.assertEqual(result.returncode, 2, result.stdout)
-            self.assertIn(says, result.stderr)
+            self.assertIn(says, self.error_of(BUILD / "train_gpt2", "--plan-only", "--model", "large", *flags))
 
-    @unittest.skipIf("asan" in BUILD.name or "unkind" in BUILD.name, "these hold more than the program does")
+    @unittest.skipIf("asan" in BUILD.name or UNKIND, "these hold more than the program does")
     def test_the_plan_is_all_that_the_process_holds(self):
         script = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=2); "
                   "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
-        shape = ["--model", "tiny", "--channels", 384, "--heads", 6, "--vocab-size", 16384, "--seq-len", 64]
+        shape = RUN | {"--model": "tiny", "--channels": 384, "--heads": 6, "--vocab-size": 16384, "--seq-len": 64,
+                       "--batch-tokens": 256}
+        del shape["--micro-batch"]
         for optimizer in ("adamw", "teon"):
-            command = [BUILD / "train_gpt2", "--data", self.data, *shape, *RUN[4:], "--batch-tokens", 256, "--steps", 2,
-                       "--ns-steps" if optimizer == "teon" else "--beta1", 1 if optimizer == "teon" else 0.9,
-                       "--optimizer", optimizer, "--out", self.folder / optimizer]
-            result = subprocess.run([sys.executable, "-c", script, *map(str, command)], capture_output=True, text=True,
-                                    cwd=self.folder)
-            self.assertEqual(result.returncode, 0, result.stderr)
+            command = self.command(optimizer, "--optimizer", optimizer, *["--ns-steps", 1] * (optimizer == "teon"),
+                                   steps=2, shape=shape)
+            result = self.call(sys.executable, "-c", script, *command)
             held, planned = int(result.stdout) * 1024, self.config(optimizer)["memory_bytes"]
             self.assertLess(held, sum(planned.values()))
             self.assertGreater(held, 0.7 * sum(planned.values()))
 
     def test_a_model_that_does_not_fit_is_refused_with_numbers_and_flags(self):
-        result = self.run_program("--plan-only", "--model", "large", "--memory", "20Gi")
-        self.assertEqual(result.returncode, 2)
-        self.assertRegex(result.stderr, r"large needs 2\d\.\d+ GiB at .*, but 20.00 GiB are there \(.*checkpoint being "
-                                        r"written \d+\.\d+ GiB.*\); .*--optimizer muon")
+        error = self.error_of(BUILD / "train_gpt2", "--plan-only", "--model", "large", "--memory", "20Gi")
+        self.assertRegex(error, r"large needs 2\d\.\d+ GiB at .*, but 20.00 GiB are there \(.*checkpoint being "
+                                r"written \d+\.\d+ GiB.*\); .*--optimizer muon")
 
     def test_an_allocation_that_fails_says_for_what_and_which_flags_help(self):
         limit = 1 << 30
-        command = [BUILD / "train_gpt2", "--data", self.data, "--model", "tiny", "--channels", 1024, "--heads", 8,
-                   "--seq-len", 16, *RUN, "--steps", 1, "--memory", "64Gi", "--out", self.folder / "out"]
-        result = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=self.folder,
-                                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+        shape = RUN | {"--model": "tiny", "--channels": 1024, "--heads": 8, "--seq-len": 16, "--memory": "64Gi"}
+        result = self.train("out", shape=shape, steps=1, expect=None,
+                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
         if result.returncode in (0, 127):
             self.skipTest(f"a limit of {limit} bytes is not what ends the program here: {result.stderr}")
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr,
                          r"error: [\w ,]+: out of \w+( \w+)? memory: \d+ bytes wanted.*planned in all: .*--")
         self.assertEqual(len(result.stderr.splitlines()), 1)
-
-
-if __name__ == "__main__":
-    unittest.main()

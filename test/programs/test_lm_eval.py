@@ -1,19 +1,14 @@
-"""docs/serving.md's recipe for lm-evaluation-harness:  python3 test/programs/test_lm_eval.py
+"""docs/serving.md's recipe for lm-evaluation-harness:  scripts/run_tests.py test/programs/test_lm_eval.py
 
 The questions are made here, so that nothing is downloaded; the harness and --hellaswag must agree on every one of them.
 """
 
-import importlib.util
 import json
-import os
-import pathlib
 import random
-import subprocess
 import sys
-import tempfile
-import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from testing import ROOT, Case, needs
+
 TASK = """
 task: made_here
 dataset_path: json
@@ -26,50 +21,35 @@ doc_to_target: "{{{{label}}}}"
 metric_list:
   - {{metric: acc, aggregation: mean, higher_is_better: true}}
 """
-LIBRARIES = ("lm_eval", "torch", "transformers", "datasets", "numpy", "pyarrow", "tokenizers")
-absent = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
 
 
-@unittest.skipIf(absent, f"needs {', '.join(absent)}")
-class LmEvalTest(unittest.TestCase):
-    def run_command(self, *command):
-        result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600, cwd=self.folder,
-                                env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
-                                     "HF_HOME": str(self.folder / "cache")})
-        self.assertEqual(result.returncode, 0, result.stderr[-2000:])
-        return result.stdout
+@needs("lm_eval", "torch", "transformers", "datasets", "numpy", "pyarrow", "tokenizers")
+class LmEvalTest(Case):
+    def output_of(self, *command):
+        return self.call(*command, HF_HUB_OFFLINE=1, HF_DATASETS_OFFLINE=1, HF_HOME=self.folder / "cache").stdout
 
     def test_the_harness_and_eval_only_agree(self):
-        with tempfile.TemporaryDirectory() as name:
-            self.folder = pathlib.Path(name)
-            rng = random.Random(5)
-            words = "the a quick brown fox dog jumps sleeps over under lazy hill river and then sees".split()
+        rng = random.Random(5)
+        words = "the a quick brown fox dog jumps sleeps over under lazy hill river and then sees".split()
 
-            def sentence(n):
-                return " ".join(rng.choices(words, k=n))
+        def sentence(n):
+            return " ".join(rng.choices(words, k=n))
 
-            (self.folder / "t.txt").write_text("\n".join(sentence(12) for _ in range(3000)))
-            rows = [{"ctx": sentence(6), "endings": [sentence(rng.randint(1, 5)) for _ in range(4)],
-                     "label": rng.randrange(4)}
-                    for _ in range(40)]
-            (self.folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-            (self.folder / "task.yaml").write_text(TASK.format(path=self.folder / "q.jsonl"))
-            scripts = ROOT / "scripts"
-            self.run_command(sys.executable, scripts / "prepare.py", "t.txt", "--tokenizer", "train:300", "--out",
-                             "data")
-            self.run_command(ROOT / "train_llama", "--model", "tiny", "--seq-len", 64, "--data", "data", "--steps", 5,
-                             "--batch-tokens", 512, "--dtype", "float", "--out", "run")
-            self.run_command(sys.executable, scripts / "hellaswag.py", "q.jsonl", "--data", "data", "--out", "q.bin")
-            ours = self.run_command(ROOT / "train_llama", "--eval-only", "--init-from", "run", "--dtype", "float",
-                                    "--hellaswag", "q.bin")
-            self.run_command(sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--model_args",
-                             "pretrained=run/step_00000005,dtype=float32", "--include_path", self.folder, "--tasks",
-                             "made_here",
-                             "--device", "cpu", "--batch_size", 8, "--output_path", "results")
-            [results] = (self.folder / "results").rglob("*.json")
-            theirs = json.loads(results.read_text())["results"]["made_here"]["acc,none"]
-            self.assertIn(f"hellaswag accuracy {theirs:.4f} ", ours)
-
-
-if __name__ == "__main__":
-    unittest.main()
+        (self.folder / "t.txt").write_text("\n".join(sentence(12) for _ in range(3000)))
+        rows = [{"ctx": sentence(6), "endings": [sentence(rng.randint(1, 5)) for _ in range(4)],
+                 "label": rng.randrange(4)} for _ in range(40)]
+        (self.folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (self.folder / "task.yaml").write_text(TASK.format(path=self.folder / "q.jsonl"))
+        scripts = ROOT / "scripts"
+        self.output_of(sys.executable, scripts / "prepare.py", "t.txt", "--tokenizer", "train:300", "--out", "data")
+        self.output_of(ROOT / "train_llama", "--model", "tiny", "--seq-len", 64, "--data", "data", "--steps", 5,
+                         "--batch-tokens", 512, "--dtype", "float", "--out", "run")
+        self.output_of(sys.executable, scripts / "hellaswag.py", "q.jsonl", "--data", "data", "--out", "q.bin")
+        ours = self.output_of(ROOT / "train_llama", "--eval-only", "--init-from", "run", "--dtype", "float",
+                                "--hellaswag", "q.bin")
+        self.output_of(sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--model_args",
+                         "pretrained=run/step_00000005,dtype=float32", "--include_path", self.folder, "--tasks",
+                         "made_here", "--device", "cpu", "--batch_size", 8, "--output_path", "results")
+        [results] = (self.folder / "results").rglob("*.json")
+        theirs = json.loads(results.read_text())["results"]["made_here"]["acc,none"]
+        self.assertIn(f"hellaswag accuracy {theirs:.4f} ", ours)

@@ -1,10 +1,9 @@
-"""Several ranks on this machine: python3 -m unittest test/programs/test_ranks.py
+"""Several ranks on this machine:  scripts/run_tests.py test/programs/test_ranks.py
 
 On CPUs mpirun starts them. On GPUs scripts/launch/local.py does, one per GPU; what needs more ranks than there are GPUs
 is skipped.
 """
 
-import json
 import math
 import os
 import pathlib
@@ -13,26 +12,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from test_train import write_shard
+from testing import BUILD, ON_GPUS, ROOT, STATE, UNKIND, RunCase, learnable, read_tensors, write_shard, write_shards
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 PROGRAM = BUILD / "train_gpt2"
-ON_GPUS = BUILD.name.startswith("cuda")
-UNKIND = "unkind" in BUILD.name  # takes ten to fifty times as long
 if ON_GPUS:
     LAUNCHER, RANK = [sys.executable, ROOT / "scripts/launch/local.py"], "RANK"
 else:
-    LAUNCHER, RANK = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle",
-                      "1"], "OMPI_COMM_WORLD_RANK"
-SHAPE = {"--model": "tiny", "--layers": 3, "--channels": 32, "--heads": 2, "--vocab-size": 64, "--seq-len": 16,
-         "--batch-tokens": 768, "--micro-batch": 2, "--eval-tokens": 496, "--eval-every": 1000, "--check-ranks": "on",
-         "--comm-timeout": 60}
+    LAUNCHER = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1"]
+    RANK = "OMPI_COMM_WORLD_RANK"
 
 
 def gpus():
@@ -63,44 +53,31 @@ def for_rank(rank, what, command):
     return ["bash", "-c", f'if [ ${RANK} = {rank} ]; then {what}; fi; exec "$@"', "bash", *command]
 
 
-class Ranks(unittest.TestCase):
+class Ranks(RunCase):
+    SHAPE = {"--model": "tiny", "--layers": 3, "--channels": 32, "--heads": 2, "--vocab-size": 64, "--seq-len": 16,
+             "--batch-tokens": 768, "--micro-batch": 2, "--eval-tokens": 496, "--eval-every": 1000,
+             "--check-ranks": "on", "--comm-timeout": 60}
+    STEPS = 10
+
     @classmethod
     def setUpClass(cls):
         if reason := what_is_missing():
             raise unittest.SkipTest(reason)
 
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
-        tokens = [0]
-        for i in range(6000):  # each token determines the next, but for a jump now and then
-            tokens.append((tokens[-1] * 5 + 1 + (i % 13 == 0)) % 64)
-        write_shard(self.folder / "t_train_000000.bin", tokens[:5000])
-        write_shard(self.folder / "t_val_000000.bin", tokens[5000:])
+        super().setUp()
+        tokens = learnable(6000)
+        write_shards(self.folder, tokens[:5000], tokens[5000:])
 
     def ranks(self, n, command):
         """The command on n ranks."""
         if ON_GPUS and n > gpus():
             self.skipTest(f"needs {n} GPUs")
-        return [*map(str, LAUNCHER), "-np", str(n), *command] if n > 1 else command
+        return [*LAUNCHER, "-np", n, *command] if n > 1 else command
 
-    def command(self, out, *flags, steps=10):
-        shape = {"--data": self.folder, "--steps": steps, "--out": self.folder / out, **SHAPE}
-        return [str(x)
-                for x in (PROGRAM, *(x for name in shape if name not in flags for x in (name, shape[name])), *flags)]
-
-    def metrics(self, out):
-        return [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
-
-    def losses(self, out):
-        return [m["loss"] for m in self.metrics(out) if m["kind"] == "step"]
-
-    def train(self, ranks, out, *flags, steps=10, command=None, **variables):
+    def train(self, ranks, out, *flags, steps=None, command=None):
         command = self.ranks(ranks, command or self.command(out, *flags, steps=steps))
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(**variables))
-        self.assertEqual(result.returncode, 0, result.stdout[-2000:] + result.stderr)
-        return result
+        return self.call(*command, timeout=120, env=environment())
 
     def assert_close(self, a, b, tolerance):
         self.assertEqual(len(a), len(b))
@@ -115,6 +92,8 @@ class SameResult(Ranks):
         for n in ranks:
             self.train(n, str(n), "--dtype", "float", *flags, steps=steps)
             self.assert_close(self.losses(str(n)), self.losses("1"), 1e-6)
+        for out in self.folder.glob("[1-8]"):
+            shutil.rmtree(out)
 
     def test_adamw(self):
         self.same_on((2, 4))
@@ -127,8 +106,6 @@ class SameResult(Ranks):
             for mode in (1, 2):
                 with self.subTest(k=k, mode=mode):
                     self.same_on((2, 4) if k == 2 else (4,), "--optimizer", "teon", "--teon-k", k, "--teon-mode", mode)
-                    for out in self.folder.glob("[124]"):
-                        shutil.rmtree(out)
 
     def test_the_other_optimizers(self):
         # Lion's steps are signs: what ranks round differently turns a few of them around.
@@ -136,8 +113,6 @@ class SameResult(Ranks):
                              ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
             with self.subTest(optimizer=name):
                 self.same_on((2, 3), "--optimizer", name, *flags, steps=10)
-                for out in self.folder.glob("[123]"):
-                    shutil.rmtree(out)
 
     def test_state_of_any_shape_comes_together_for_checkpoints(self):
         """SOAP's state is larger than the parameters: ranks collect it in pieces."""
@@ -163,8 +138,7 @@ class SameResult(Ranks):
     def test_more_ranks_than_stacks(self):
         flags = ["--optimizer", "muon", "--layers", "1"]  # six matrices
         self.same_on((8,), *flags, steps=10)
-        plan = subprocess.run([*self.command("x", *flags), "--plan-only", "--ranks", "8"], capture_output=True,
-                              text=True).stdout
+        plan = self.call(*self.command("x", *flags), "--plan-only", "--ranks", 8).stdout
         self.assertRegex(plan, r"(?m)^ +\d-\d +0 +0\.00 ")  # ranks that own no stack
 
     def test_the_same_bits_twice_with_graphs_and_without(self):
@@ -177,18 +151,16 @@ class SameResult(Ranks):
         self.train(4, "4", "--optimizer", "teon", steps=20 if UNKIND else 200)  # SHAPE has --check-ranks
 
     def test_evaluation_is_that_of_one_rank_to_the_bit(self):
-        for ranks in (1, 2, 3,
-                      4):  # 31 windows in batches of two: ranks get different numbers of them, the last is short
+        # 31 windows in batches of two: ranks get different numbers of them, the last is short.
+        for ranks in (1, 2, 3, 4):
             self.train(ranks, str(ranks), "--lr", "0", steps=1)
-        results = {m["val_loss"] for n in "1234" for m in self.metrics(n) if m["kind"] == "eval"}
+        results = {m["val_loss"] for n in "1234" for m in self.metrics(n, "eval")}
         self.assertEqual(len(results), 1, results)
 
     def test_collectives_and_reducer(self):
         for ranks in (1, 2, 3):
             with self.subTest(ranks=ranks):
-                result = subprocess.run(self.ranks(ranks, [BUILD / "tests", "[ranks]"]), capture_output=True, text=True,
-                                        env=environment(), timeout=120)
-                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+                result = self.call(*self.ranks(ranks, [BUILD / "tests", "[ranks]"]), env=environment(), timeout=120)
                 self.assertEqual(result.stdout.count("All tests passed"), ranks)
 
     def test_resuming_on_another_number_of_ranks(self):
@@ -211,23 +183,17 @@ class SameResult(Ranks):
         self.assertGreater(result.stdout.count("\ncheckpoint "), 2)
         self.assertEqual(self.losses("clock"), self.losses("steps"))
         for out in ("clock", "steps"):
-            self.assertEqual(sorted(path.name for path in (self.folder / out).glob("step_*")),
-                             ["step_00000006", "step_00000012"])
-        for name in ("model.safetensors", "optimizer/state.safetensors"):
-            self.assertEqual(*((self.folder / out / "step_00000012" / name).read_bytes() for out in ("clock", "steps")))
+            self.assertEqual(self.checkpoints(out), ["step_00000006", "step_00000012"])
+        self.assert_same_checkpoint("clock", "steps", 12)
 
     def compare_checkpoints(self, out):
         """The one that four ranks wrote and the one rank's that went on from it hold the same tensors; master weights
         have moved by little: a rank whose masters were not collected would have left those of the beginning."""
         def tensors(step, file):
-            data = (self.folder / out / f"step_{step:08}" / file).read_bytes()
-            size = int.from_bytes(data[:8], "little")
-            header = json.loads(data[8:8 + size])
-            header.pop("__metadata__", None)
-            return {name: memoryview(data[8 + size:])[t["data_offsets"][0]:t["data_offsets"][1]].cast("f")
-                    for name, t in header.items()}
+            found = read_tensors(self.checkpoint(out, step) / file)
+            return {name: memoryview(data).cast("f") for name, (_, _, data) in found.items()}
 
-        for file in ("model.safetensors", "optimizer/state.safetensors"):
+        for file in STATE:
             of_four, of_one = tensors(6, file), tensors(12, file)
             self.assertEqual(of_four.keys(), of_one.keys())
         masters, later = tensors(6, "model.safetensors"), tensors(12, "model.safetensors")
@@ -263,11 +229,7 @@ class Failures(Ranks):
         return output
 
     def launch(self, command, **variables):
-        p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                             env=environment(**variables))
-        self.addCleanup(p.stdout.close)
-        self.addCleanup(p.kill)
-        return p
+        return self.start(*command, stderr=subprocess.STDOUT, env=environment(**variables))
 
     def ranks_of(self, run):
         """Process ids by rank."""
@@ -329,10 +291,7 @@ class Failures(Ranks):
                     else:
                         process.kill()
                     process.communicate(timeout=60)
-            for file in ("model.safetensors", "optimizer/state.safetensors"):
-                last = pathlib.Path(f"step_{steps:08}") / file
-                self.assertEqual((self.folder / out / last).read_bytes(), (self.folder / "whole" / last).read_bytes(),
-                                 file)
+            self.assert_same_checkpoint(out, "whole", steps)
             self.assertEqual(self.losses(out), self.losses("whole"))
 
     def test_a_rank_is_stopped(self):
@@ -379,7 +338,7 @@ class Failures(Ranks):
         self.assertIn("stopped by SIGTERM after step 0", output)
         self.assertEqual(self.losses("long"), [])
 
-    def test_a_step_that_one_rank_gives_up_is_no_step_of_any(self):
+    def test_a_step_that_one_rank_abandons_is_no_step_of_any(self):
         """Whenever the signal comes, the run goes on as if there had been none."""
         flags = ["--optimizer", "muon", "--check-ranks", "off", "--batch-tokens", "6144"]
         steps, begin = 3 if UNKIND else 30, time.monotonic()
@@ -394,9 +353,7 @@ class Failures(Ranks):
             output = process.communicate(timeout=60)[0]
             self.assertEqual(process.returncode, 0, output)
         self.train(2, "cut", *flags, "--resume", steps=steps)
-        for file in ("model.safetensors", "optimizer/state.safetensors"):
-            last = pathlib.Path(f"step_{steps:08}") / file
-            self.assertEqual(*((self.folder / run / last).read_bytes() for run in ("whole", "cut")))
+        self.assert_same_checkpoint("whole", "cut", steps)
         self.assertEqual(self.losses("cut"), self.losses("whole"))
 
     def test_an_error_of_one_rank_ends_all(self):
@@ -428,8 +385,7 @@ class Failures(Ranks):
             output = self.expect([self.launch(self.with_other_folder("a", "b", "--resume", steps=15))],
                                  r"rank 1 does not see \S*step_00000010 as rank 0 does")
             self.assertIn("must be one folder for all ranks", output)
-            self.assertEqual(sorted(p.name for p in (self.folder / "a").glob("step_*")),
-                             ["step_00000005", "step_00000010"])
+            self.assertEqual(self.checkpoints("a"), ["step_00000005", "step_00000010"])
         self.train(2, "a", "--resume", "--checkpoint-every", 5, "--check-ranks", "off", steps=15)  # it was not harmed
         self.assertEqual((self.folder / "a" / "step_00000015" / "model.safetensors").read_bytes(),
                          (self.folder / "b-before" / "step_00000015" / "model.safetensors").read_bytes())
@@ -482,6 +438,3 @@ class Failures(Ranks):
 
 
 del Ranks  # its subclasses are the tests
-
-if __name__ == "__main__":
-    unittest.main()

@@ -4,35 +4,22 @@
 """
 
 import errno
-import importlib.util
 import json
 import math
 import os
-import pathlib
 import random
 import shutil
 import signal
 import struct
 import subprocess
-import sys
-import tempfile
 import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
-UNKIND = "unkind" in BUILD.name  # takes ten to fifty times as long
+import testing
+from testing import BUILD, ROOT, STATE, UNKIND, RunCase, needs, read_json, write_shard, write_shards
+
 MANY = 200 if UNKIND else 3000  # steps of a run that is to be interrupted
-SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "16", "--heads", "2", "--vocab-size", "64", "--seq-len",
-         "16",
-         "--batch-tokens", "64", "--micro-batch", "2", "--eval-tokens", "64", "--eval-every", "25", "--log-every", "50"]
 TIMES = ("ms", "tokens_per_s", "data_wait_ms", "comm_wait_ms", "optimizer_ms")  # what differs from run to run
-RESULTS = ("model.safetensors", "optimizer/state.safetensors", "config.json")
-
-
-def write_shard(path, tokens):
-    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
-                     + struct.pack(f"<{len(tokens)}H", *tokens))
 
 
 def damage(path):
@@ -47,7 +34,7 @@ def write_as_if_saved(checkpoint, name, content):
     import xxhash
 
     (checkpoint / name).write_bytes(content)
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest = read_json(checkpoint / "manifest.json")
     del manifest["xxh3"]
     entry = next(f for f in manifest["files"] if f["path"] == name)
     entry["xxh3"], entry["bytes"] = xxhash.xxh3_64_hexdigest(content), len(content)
@@ -55,48 +42,24 @@ def write_as_if_saved(checkpoint, name, content):
     (checkpoint / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 
-class ResumeTest(unittest.TestCase):
+class ResumeTest(RunCase):
+    SHAPE = {"--model": "tiny", "--layers": 2, "--channels": 16, "--heads": 2, "--vocab-size": 64, "--seq-len": 16,
+             "--batch-tokens": 64, "--micro-batch": 2, "--eval-tokens": 64, "--eval-every": 25, "--log-every": 50}
+    STEPS = 40
+
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
+        super().setUp()
         rng = random.Random(1)
         self.data = self.folder / "data"
-        self.data.mkdir()
-        write_shard(self.data / "t_train_000000.bin", [rng.randrange(64) for _ in range(20000)])
-        write_shard(self.data / "t_val_000000.bin", [rng.randrange(64) for _ in range(200)])
-
-    def command(self, out, *flags, steps=40, shape=SHAPE):
-        return [BUILD / "train_gpt2", "--data", self.data, *shape, "--steps", str(steps), "--out", self.folder / out,
-                *map(str, flags)]
-
-    def start(self, out, *flags, **how):
-        return subprocess.Popen(self.command(out, *flags, **how), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                text=True,
-                                cwd=self.folder)
-
-    def train(self, out, *flags, expect=0, **how):
-        result = subprocess.run(self.command(out, *flags, **how), capture_output=True, text=True, cwd=self.folder,
-                                timeout=600)
-        self.assertEqual(result.returncode, expect, result.stdout + result.stderr)
-        return result
-
-    def metrics(self, out):
-        return [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
+        write_shards(self.data, *([rng.randrange(64) for _ in range(count)] for count in (20000, 200)))
 
     def trained(self, out):
         """What must be the same however often a run was interrupted."""
         return [{k: v for k, v in m.items() if k not in TIMES} for m in self.metrics(out) if m["kind"] != "event"]
 
-    def checkpoints(self, out):
-        return sorted(p.name for p in (self.folder / out).iterdir() if p.name.startswith("step_"))
-
     def assert_same_run(self, a, b, steps):
-        last = f"step_{steps:08}"
-        for name in RESULTS:
-            self.assertEqual((self.folder / a / last / name).read_bytes(), (self.folder / b / last / name).read_bytes(),
-                             name)
-        a_state, b_state = (json.loads((self.folder / x / last / "trainer.json").read_text()) for x in (a, b))
+        self.assert_same_checkpoint(a, b, steps, [*STATE, "config.json"])
+        a_state, b_state = (read_json(self.checkpoint(run, steps) / "trainer.json") for run in (a, b))
         for state in (a_state, b_state):
             del state["run"], state["log"]  # the log holds times
         self.assertEqual(a_state, b_state)
@@ -115,7 +78,7 @@ class ResumeTest(unittest.TestCase):
             out = f"killed-{life}"
             life += 1
             while True:
-                process = self.start(out, *flags, "--resume", steps=steps)
+                process = self.start_run(out, *flags, "--resume", steps=steps)
                 try:
                     _, error = process.communicate(timeout=rng.uniform(0.1, 0.7) * duration)
                     self.assertEqual(process.returncode, 0, error)
@@ -135,32 +98,30 @@ class ResumeTest(unittest.TestCase):
 
     def test_every_optimizer_goes_on_with_the_bits_of_not_having_stopped(self):
         for name, *flags in (["lion"], ["normuon", "--cautious-weight-decay"], ["soap", "--soap-frequency", 4],
-                             ["soap", "--soap-max-dim", 16],
-                             ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
+                             ["soap", "--soap-max-dim", 16], ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
             with self.subTest(optimizer=name, flags=flags):
                 flags = ["--optimizer", name, *flags, "--checkpoint-every", 6]
                 for out in ("whole", "cut"):
                     self.train(out, *flags, steps=18)
                 for step in (12, 18):
-                    shutil.rmtree(self.folder / "cut" / f"step_{step:08}")
+                    shutil.rmtree(self.checkpoint("cut", step))
                 self.train("cut", *flags, "--resume", steps=18)
                 self.assert_same_run("whole", "cut", 18)
                 for out in ("whole", "cut"):
                     shutil.rmtree(self.folder / out)
 
-    @unittest.skipUnless(importlib.util.find_spec("xxhash"), "xxhash is not installed")
+    @needs("xxhash")
     def test_a_momentum_that_is_not_finite_is_never_saved(self):
         flags = ["--optimizer", "teon", "--checkpoint-every", 2, "--resume"]
         self.train("a", *flags, steps=4)
-        shutil.rmtree(self.folder / "a" / "step_00000004")
-        checkpoint, name = self.folder / "a" / "step_00000002", "optimizer/state.safetensors"
-        content = bytearray((checkpoint / name).read_bytes())
-        header = int.from_bytes(content[:8], "little")
-        tensors = json.loads(content[8:8 + header])
-        momentum = next(tensor for key, tensor in tensors.items() if key.endswith("attn.q.weight.momentum"))
-        at = 8 + header + momentum["data_offsets"][0]
-        content[at:at + 4] = struct.pack("<f", math.nan)
-        write_as_if_saved(checkpoint, name, bytes(content))
+        shutil.rmtree(self.checkpoint("a", 4))
+        checkpoint, name = self.checkpoint("a", 2), "optimizer/state.safetensors"
+        tensors = testing.read_tensors(checkpoint / name)
+        momentum = next(key for key in tensors if key.endswith("attn.q.weight.momentum"))
+        dtype, shape, data = tensors[momentum]
+        bad = {momentum: (dtype, shape, struct.pack("<f", math.nan) + data[4:])}
+        testing.write_tensors(checkpoint / name, tensors | bad)
+        write_as_if_saved(checkpoint, name, (checkpoint / name).read_bytes())
         result = self.train("a", *flags, steps=4, expect=1)
         self.assertRegex(result.stderr, r"^train_gpt2: error: the momentum of \S+q\S* .* is not finite.*\n$")
         self.assertEqual(self.checkpoints("a"), ["step_00000002"])
@@ -173,13 +134,13 @@ class ResumeTest(unittest.TestCase):
 
     def test_a_flipped_step_in_the_log_costs_that_line_alone(self):
         self.train("a", "--checkpoint-every", 30)
-        log, checkpoint = self.folder / "a" / "metrics.jsonl", self.folder / "a" / "step_00000040"
+        log, checkpoint = self.folder / "a" / "metrics.jsonl", self.checkpoint("a", 40)
         shutil.rmtree(checkpoint)
         text = log.read_text()
         log.write_text(text.replace('"step":13,', '"step":93,'))
         result = self.train("a", "--checkpoint-every", 30, "--resume")
         self.assertIn("log_damaged: 1 of its lines cannot be read, the first is line 13", result.stdout)
-        steps = [m["step"] for m in self.metrics("a") if m["kind"] == "step"]
+        steps = [m["step"] for m in self.metrics("a", "step")]
         self.assertEqual(steps, [step for step in range(1, 41) if step != 13])
         self.assertEqual((self.folder / "a" / "metrics.jsonl.damaged-30").read_text(),
                          text.replace('"step":13,', '"step":93,'))
@@ -187,20 +148,20 @@ class ResumeTest(unittest.TestCase):
     def test_what_a_resume_cuts_from_the_log_is_kept(self):
         self.train("a", "--checkpoint-every", 30)
         text = (self.folder / "a" / "metrics.jsonl").read_text()
-        shutil.rmtree(self.folder / "a" / "step_00000040")
+        shutil.rmtree(self.checkpoint("a", 40))
         self.train("a", "--checkpoint-every", 30, "--resume")
         cut = (self.folder / "a" / "metrics.jsonl.cut").read_text()
         self.assertTrue(text.endswith(cut))
         self.assertEqual(json.loads(cut.splitlines()[0])["step"], 31)
 
-    @unittest.skipUnless(importlib.util.find_spec("xxhash"), "xxhash is not installed")
+    @needs("xxhash")
     def test_the_last_good_checkpoint_is_a_whole_one(self):
         self.train("a", "--checkpoint-every", 10)
-        damage(self.folder / "a" / "step_00000030" / "model.safetensors")
-        shutil.rmtree(self.folder / "a" / "step_00000010")
-        state = json.loads((self.folder / "a" / "step_00000040" / "trainer.json").read_text())
+        damage(self.checkpoint("a", 30) / "model.safetensors")
+        shutil.rmtree(self.checkpoint("a", 10))
+        state = read_json(self.checkpoint("a", 40) / "trainer.json")
         state["guard"]["skipped_in_row"] = 1
-        write_as_if_saved(self.folder / "a" / "step_00000040", "trainer.json", json.dumps(state).encode())
+        write_as_if_saved(self.checkpoint("a", 40), "trainer.json", json.dumps(state).encode())
         self.train("a", "--checkpoint-every", 10, "--keep-last", 1, "--resume")
         self.assertEqual(self.checkpoints("a"), ["step_00000020", "step_00000040"])
 
@@ -247,13 +208,12 @@ class ResumeTest(unittest.TestCase):
         for which in (signal.SIGTERM, signal.SIGINT):
             with self.subTest(which):
                 out = which.name
-                process = self.start(out, steps=MANY)
-                while not (self.folder / out / "metrics.jsonl").exists() or not self.metrics(out):
-                    time.sleep(0.01)
+                process = self.start_run(out, steps=MANY)
+                self.wait_for(out)
                 process.send_signal(which)
                 output, error = process.communicate(timeout=300)
                 self.assertEqual(process.returncode, -which if which == signal.SIGINT else 0, error)
-                step = [m["step"] for m in self.metrics(out) if m["kind"] == "step"][-1]
+                step = self.metrics(out, "step")[-1]["step"]
                 self.assertLess(step, MANY)
                 self.assertIn(f"stopped by {which.name} after step {step}", output)
                 self.assertEqual(self.checkpoints(out), [f"step_{step:08}"])
@@ -267,7 +227,7 @@ class ResumeTest(unittest.TestCase):
             time.sleep(0.01)
 
     def test_a_second_signal_ends_at_once(self):
-        process = self.start("run", steps=10**6)
+        process = self.start_run("run", steps=10**6)
         self.wait_for("run")
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
@@ -275,12 +235,11 @@ class ResumeTest(unittest.TestCase):
         self.assertIn(process.returncode, (-signal.SIGTERM, -signal.SIGINT))
         self.assertEqual(self.checkpoints("run"), [])
 
-    def end_by_signal(self, out, shape, wait, *flags):
+    def end_by_signal(self, out, wait, *flags, **shape):
         """The run's output."""
-        process = self.start(out, *flags, steps=100, shape=shape)
-        wait()
+        process = self.start_run(out, *flags, steps=100, shape=self.SHAPE | shape)
+        wait(out)
         process.send_signal(signal.SIGHUP)
-        self.addCleanup(process.kill)
         output, error = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 0, error)
         self.assertEqual(error, "SIGHUP: saving, then ending; a second signal ends the run at once\n")
@@ -289,17 +248,9 @@ class ResumeTest(unittest.TestCase):
     @unittest.skipIf(UNKIND, "a late CPU has queued a micro-batch, and takes its time")
     def test_a_signal_is_seen_within_a_step_an_evaluation_and_a_sample(self):
         tokens = [random.Random(2).randrange(64) for _ in range(400000)]
-        write_shard(self.data / "t_train_000000.bin", tokens)
-        write_shard(self.data / "t_val_000000.bin", tokens)
-        small = [{"--eval-tokens": "400000", "--eval-every": "1"}.get(SHAPE[i - 1], flag)
-                 for i, flag in enumerate(SHAPE)]
-        large = [{"--batch-tokens": "4194304", "--eval-every": "0"}.get(SHAPE[i - 1], flag)
-                 for i, flag in enumerate(SHAPE)]
-        sampled = [{"--seq-len": "4096", "--batch-tokens": "4096", "--micro-batch": "1",
-                    "--eval-every": "0"}.get(SHAPE[i - 1], flag)
-                   for i, flag in enumerate(SHAPE)]
+        write_shards(self.data, tokens, tokens)
 
-        # Each of these takes long if it is not given up, and then leaves what is looked for here.
+        # Each of these takes long if it is not interrupted, and then leaves what is looked for here.
         def in_the_first_step(out):
             while not (self.folder / out / "metrics.jsonl").exists():
                 time.sleep(0.01)
@@ -309,28 +260,25 @@ class ResumeTest(unittest.TestCase):
             self.wait_for(out)
             time.sleep(0.3)
 
-        output = self.end_by_signal("step", large, lambda: in_the_first_step("step"))
+        output = self.end_by_signal("step", in_the_first_step, **{"--batch-tokens": 4194304, "--eval-every": 0})
         self.assertIn("stopped by SIGHUP after step 0", output)
-        deep = [{"--layers": "96", "--batch-tokens": "262144", "--micro-batch": "16384"}.get(SHAPE[i - 1], flag)
-                for i, flag in enumerate(SHAPE)]
-        output = self.end_by_signal("deep", deep, lambda: in_the_first_step("deep"), "--recompute", "block")
+        output = self.end_by_signal("deep", in_the_first_step, "--recompute", "block",
+                                    **{"--layers": 96, "--batch-tokens": 262144, "--micro-batch": 16384})
         self.assertIn("stopped by SIGHUP after step 0", output)
-        output = self.end_by_signal("eval", small, lambda: in_what_follows("eval"))
+        output = self.end_by_signal("eval", in_what_follows, **{"--eval-tokens": 400000, "--eval-every": 1})
         self.assertIn("stopped by SIGHUP after step 1;", output)
         self.assertEqual(self.checkpoints("eval"), ["step_00000001"])
-        self.assertEqual([m for m in self.metrics("eval") if m["kind"] == "eval"], [])
-        output = self.end_by_signal("sample", sampled, lambda: in_what_follows("sample"), "--sample-every", 1,
-                                             "--prompt-tokens", "1", "--sample-tokens", 4000)
+        self.assertEqual(self.metrics("eval", "eval"), [])
+        self.end_by_signal("sample", in_what_follows, "--sample-every", 1, "--prompt-tokens", 1, "--sample-tokens",
+                           4000, **{"--seq-len": 4096, "--batch-tokens": 4096, "--micro-batch": 1, "--eval-every": 0})
         self.assertFalse((self.folder / "sample" / "samples.txt").exists())
 
-        # What was given up is made up for.
-        shape = [{"--eval-every": "1"}.get(SHAPE[i - 1], flag) for i, flag in enumerate(SHAPE)]
-        self.train("eval", "--resume", steps=100, shape=shape)
-        self.assertEqual([m["step"] for m in self.metrics("eval") if m["kind"] == "eval"], list(range(1, 101)))
+        # The interrupted evaluation is made up for.
+        self.train("eval", "--resume", "--eval-every", 1, steps=100)
+        self.assertEqual([m["step"] for m in self.metrics("eval", "eval")], list(range(1, 101)))
 
     def test_an_ignored_hangup_stays_ignored(self):
-        command = ["bash", "-c", 'trap "" HUP; exec "$@"', "nohup", *map(str, self.command("run", steps=10**6))]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = self.start("bash", "-c", 'trap "" HUP; exec "$@"', "nohup", *self.command("run", steps=10**6))
         self.wait_for("run")
         process.send_signal(signal.SIGHUP)
         self.wait_for("run", len(self.metrics("run")) + 50)
@@ -338,16 +286,13 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("stopped by SIGTERM", process.communicate(timeout=60)[0])
 
     def test_a_closed_output_does_not_end_a_run(self):
-        shape = [{"--log-every": "1"}.get(SHAPE[i - 1], flag) for i, flag in enumerate(SHAPE)]
-        self.train("whole", steps=MANY, shape=shape)
-        process = self.start("run", steps=MANY, shape=shape)
+        self.train("whole", "--log-every", 1, steps=MANY)
+        process = self.start_run("run", "--log-every", 1, steps=MANY)
         process.stdout.readline()
         process.stdout.close()
         self.assertEqual(process.wait(timeout=120), 0)
-        error = process.stderr.read()
-        process.stderr.close()
-        self.assertEqual(error, "standard output cannot be written (Broken pipe); the run goes on and is in its "
-                                "metrics.jsonl\n")
+        self.assertEqual(process.stderr.read(), "standard output cannot be written (Broken pipe); the run goes on and "
+                                                "is in its metrics.jsonl\n")
         self.assert_same_run("whole", "run", MANY)
 
     def test_a_time_limit_saves_and_ends_well(self):
@@ -365,53 +310,43 @@ class ResumeTest(unittest.TestCase):
                              (["--skip-spikes", "5"], "--skip-spikes"), (["--schedule", "linear"], "--schedule"),
                              (["--shuffle", "off"], "--shuffle"), (["--dtype", "bf16"], "--dtype")):
             with self.subTest(flags):
-                result = self.train("run", "--resume", *flags, expect=2)
-                self.assertIn(words, result.stderr)
-                self.assertEqual(len(result.stderr.splitlines()), 1)
-        result = self.train("run", "--resume", expect=2, steps=41)
-        self.assertIn("steps 41 (was 40;", result.stderr)
-        self.assertIn("layers",
-                      self.train("run", "--resume", expect=2, shape=[*SHAPE[:2], "--layers", "3", *SHAPE[4:]]).stderr)
-        shape = [("4" if SHAPE[i - 1] == "--micro-batch" else flag) for i, flag in enumerate(SHAPE)]
-        self.assertIn("micro_batch 4 (was 2)", self.train("run", "--resume", expect=2, shape=shape).stderr)
+                self.assertIn(words, self.refused("run", "--resume", *flags))
+        self.assertIn("steps 41 (was 40;", self.refused("run", "--resume", steps=41))
+        self.assertIn("layers", self.refused("run", "--resume", "--layers", 3))
+        self.assertIn("micro_batch 4 (was 2)", self.refused("run", "--resume", "--micro-batch", 4))
         self.assertEqual((self.folder / "run" / "metrics.jsonl").read_bytes(), before)
         write_shard(shard, [1] * 19999)
-        self.assertIn("training shards", self.train("run", "--resume", expect=2).stderr)
+        self.assertIn("training shards", self.refused("run", "--resume"))
 
     def test_a_finished_run_has_nothing_left_to_do(self):
         self.train("run")
         before = self.trained("run")
-        shape = [{"--eval-every": "3", "--log-every": "2"}.get(SHAPE[i - 1], flag) for i, flag in enumerate(SHAPE)]
-        self.train("run", "--resume", shape=shape)  # these may change
+        self.train("run", "--resume", "--eval-every", 3, "--log-every", 2)  # these may change
         self.assertEqual(self.trained("run"), before)
         self.assertEqual(self.checkpoints("run"), ["step_00000040"])
 
     def test_a_damaged_checkpoint_is_named_and_passed_over(self):
         self.train("whole", "--checkpoint-every", 10)
         shutil.copytree(self.folder / "whole", self.folder / "run")
-        damage(self.folder / "run" / "step_00000040" / "optimizer" / "state.safetensors")
-        (self.folder / "run" / "step_00000030" / "trainer.json").unlink()
+        damage(self.checkpoint("run", 40) / "optimizer" / "state.safetensors")
+        (self.checkpoint("run", 30) / "trainer.json").unlink()
         (self.folder / "run" / "step_00000035.tmp").mkdir()
         result = self.train("run", "--resume", "--checkpoint-every", 10)
         self.assertIn("resuming from", result.stdout)
         self.assertIn("step_00000040/optimizer/state.safetensors: its content changed", result.stdout)
         self.assertIn("step_00000030/trainer.json: cannot be opened", result.stdout)
-        self.assertIn("step_00000020", [m["reason"][-13:] for m in self.metrics("run") if m.get("event") == "resumed"])
-        self.assertEqual(len([m for m in self.metrics("run") if m.get("event") == "checkpoint_passed_over"]), 2)
+        self.assertIn("step_00000020", [m["reason"][-13:] for m in self.events("run", "resumed")])
+        self.assertEqual(len(self.events("run", "checkpoint_passed_over")), 2)
         self.assert_same_run("whole", "run", 40)
-        self.assertEqual(self.checkpoints("run"),
-                         ["step_00000010", "step_00000020", "step_00000030", "step_00000030.damaged",
-                                                   "step_00000040", "step_00000040.damaged"])
+        self.assertEqual(self.checkpoints("run"), ["step_00000010", "step_00000020", "step_00000030",
+                                                   "step_00000030.damaged", "step_00000040", "step_00000040.damaged"])
 
     def test_no_whole_checkpoint_is_an_error_and_none_at_all_a_new_run(self):
         self.train("run")
-        damage(self.folder / "run" / "step_00000040" / "model.safetensors")
-        result = self.train("run", "--resume", expect=1)
-        self.assertIn("no checkpoint in", result.stderr)
-        self.assertIn("model.safetensors", result.stderr)
-        self.assertEqual(len(result.stderr.splitlines()), 1)
+        damage(self.checkpoint("run", 40) / "model.safetensors")
+        self.assertRegex(self.refused("run", "--resume", expect=1), "no checkpoint in.*model.safetensors")
         self.train("other", "--resume")
-        shutil.rmtree(self.folder / "other" / "step_00000040")
+        shutil.rmtree(self.checkpoint("other", 40))
         self.train("other", "--resume")
         self.assertEqual([m["step"] for m in self.trained("other") if m["kind"] == "step"], list(range(1, 41)))
 
@@ -423,9 +358,8 @@ class ResumeTest(unittest.TestCase):
         flags = ["--checkpoint-every", 10]
         result = self.train("on", *flags)
         self.assertIn("checkpoint of step 20 failed", result.stdout)
-        events = [m for m in self.metrics("on") if m.get("event") == "checkpoint_failed"]
-        self.assertEqual(len(events), 1)
-        self.assertIn("step_00000020", events[0]["reason"])
+        [event] = self.events("on", "checkpoint_failed")
+        self.assertIn("step_00000020", event["reason"])
         result = self.train("stop", *flags, "--on-save-error", "stop", expect=1)
         self.assertIn("step_00000020", result.stderr)
         self.train("stop", "--resume", "--on-save-error", "continue")
@@ -457,9 +391,8 @@ class ResumeTest(unittest.TestCase):
         self.train("whole", steps=MANY)
         shard = self.data / "t_train_000000.bin"
         original = shard.read_bytes()
-        process = self.start("run", steps=MANY)
-        while not (self.folder / "run" / "metrics.jsonl").exists() or not self.metrics("run"):
-            time.sleep(0.01)
+        process = self.start_run("run", steps=MANY)
+        self.wait_for("run")
         os.truncate(shard, 2000)
         output, error = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 1, output)
@@ -478,22 +411,20 @@ class ResumeTest(unittest.TestCase):
         lines = log.read_text().splitlines(keepends=True)
         damaged = "".join([*lines[:4], lines[4][:20] + "\0\0\n", *lines[5:]])
         log.write_text(damaged)
-        shutil.rmtree(self.folder / "run" / "step_00000040")
+        shutil.rmtree(self.checkpoint("run", 40))
         result = self.train("run", *flags, "--resume")
         self.assertIn("1 of its lines cannot be read, the first is line 5", result.stdout)
         self.assertEqual((self.folder / "run" / "metrics.jsonl.damaged-30").read_text(), damaged)
-        [event] = [m for m in self.metrics("run") if m.get("event") == "log_damaged"]
+        [event] = self.events("run", "log_damaged")
         self.assertIn("metrics.jsonl.damaged-30", event["reason"])
         expected = [m for m in self.trained("whole") if m["step"] != 5]
         self.assertEqual(self.trained("run"), expected)
 
     def test_a_log_that_cannot_be_written_ends_the_run_with_an_error_and_without_a_checkpoint(self):
         """A file size limit is a disk that is full for the log alone, as its signal is ignored."""
-        limit = ["bash", "-c", 'trap "" XFSZ; ulimit -f 96; exec "$@"',
-                 "limited"]  # 96 KiB: the log has more, every other file less
-        command = [*limit, *map(str, self.command("run", "--checkpoint-every", 10, steps=500))]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        # 96 KiB: the log has more, every other file less.
+        result = self.call("bash", "-c", 'trap "" XFSZ; ulimit -f 96; exec "$@"', "limited",
+                           *self.command("run", "--checkpoint-every", 10, steps=500), expect=1)
         self.assertRegex(result.stderr.splitlines()[-1], r"metrics\.jsonl: \d+ lines cannot be written: File too large")
         logged = [m["step"]
                   for m in map(json.loads, (self.folder / "run" / "metrics.jsonl").read_text().splitlines()[:-1])]
@@ -504,49 +435,44 @@ class ResumeTest(unittest.TestCase):
 
     def test_init_from_begins_with_those_weights(self):
         self.train("run")
-        last = self.folder / "run" / "step_00000040"
+        last = self.checkpoint("run", 40)
         for source in (last, last / "model.safetensors"):
             out = f"from-{source.name}"
             self.train(out, "--init-from", source, "--lr", 0, "--weight-decay", 0)
-            self.assertEqual((self.folder / out / "step_00000040" / "model.safetensors").read_bytes(),
-                             (last / "model.safetensors").read_bytes())
-        self.assertIn("nothing", self.train("none", "--init-from", "nothing", expect=2).stderr)
+            self.assert_same_checkpoint("run", out, 40, ["model.safetensors"])
+        self.assertIn("nothing", self.refused("none", "--init-from", "nothing"))
 
     def test_init_from_takes_the_whole_model_and_flags_must_not_contradict_it(self):
         """What config.json says and no shape flag could: a LLaMA with a rotary base of 500000 must not go on with
         10000."""
         def train(out, *flags, expect=0):
-            result = subprocess.run([BUILD / "train_llama",
-                                     *map(str, ["--data", self.data, "--out", self.folder / out, *flags])],
-                                    capture_output=True, text=True, timeout=120)
-            self.assertEqual(result.returncode, expect, result.stdout + result.stderr)
-            return result
+            return self.run_program("--data", self.data, "--out", self.folder / out, *flags, program="train_llama",
+                                    expect=expect)
 
         # With SHAPE's micro-batch: products of other sizes may be summed in another order.
         still = ["--lr", 0, "--weight-decay", 0, "--steps", 1, "--eval-tokens", 64, "--batch-tokens", 64,
                  "--micro-batch", 2]
-        train("a", *SHAPE, "--rope-base", 500000, "--rope-scaling", 2, "--norm-eps", 0.001, "--steps", 3)
-        source = self.folder / "a" / "step_00000003"
+        shape = testing.as_flags(self.SHAPE)
+        train("a", *shape, "--rope-base", 500000, "--rope-scaling", 2, "--norm-eps", 0.001, "--steps", 3)
+        source = self.checkpoint("a", 3)
         files = [(source / name).read_bytes() for name in ("config.json", "model.safetensors")]
         for name, flags in (("b", []), ("c", ["--seq-len", 8]),
-                            ("d", [*SHAPE, "--rope-base", 5e5, "--norm-eps", 1e-3])):
+                            ("d", [*shape, "--rope-base", 5e5, "--norm-eps", 1e-3])):
             train(name, "--init-from", self.folder / "a" if name == "b" else source, *flags,
                   *(still if name != "d" else still[:6]))
-            saved = self.folder / name / "step_00000001"
-            self.assertEqual([(saved / file).read_bytes() for file in ("config.json", "model.safetensors")], files,
-                             name)
+            saved = self.checkpoint(name, 1)
+            self.assertEqual([(saved / file).read_bytes() for file in ("config.json", STATE[0])], files, name)
         self.assertEqual(self.metrics("a")[-1]["val_loss"], self.metrics("b")[-1]["val_loss"])  # the same model
         for flags in (["--layers", 3], ["--channels", 32], ["--heads", 1], ["--ffn", 99], ["--vocab-size", 65],
-                      ["--norm-eps", 1e-5],
-                      ["--rope-base", 10000], ["--rope-scaling", 1], ["--seq-len", 32], ["--model", "60m"]):
+                      ["--norm-eps", 1e-5], ["--rope-base", 10000], ["--rope-scaling", 1], ["--seq-len", 32],
+                      ["--model", "60m"]):
             error = train("x", "--init-from", source, *still, *flags, expect=2).stderr
             self.assertIn(flags[0], error)
             self.assertIn("the model of --init-from has", error)
         config = json.loads(files[0])
         (source / "manifest.json").unlink()
         for key, value in (("rope_scaling", {"rope_type": "llama3", "factor": 8}), ("hidden_act", "relu"),
-                           ("attention_bias", True),
-                           ("model_type", "gpt2")):
+                           ("attention_bias", True), ("model_type", "gpt2")):
             (source / "config.json").write_text(json.dumps({**config, key: value}))
             self.assertIn(f"{source}/config.json", train("x", "--init-from", source, *still, expect=2).stderr)
         self.assertFalse((self.folder / "x").exists())
@@ -554,86 +480,67 @@ class ResumeTest(unittest.TestCase):
     def test_too_many_skipped_updates_end_the_run_and_the_last_good_state_stays(self):
         # Decoupled weight decay of 10 at a learning rate of 100 makes weights 999 times larger a step: soon no loss is
         # finite.
-        flags = ["--lr", 100, "--weight-decay", 10, "--schedule", "constant", "--warmup-ratio", 0, "--checkpoint-every",
-                 1,
-                 "--keep-last", 2, "--max-skipped", 8]
-        result = self.train("bad", *flags, expect=1)
-        self.assertEqual(len(result.stderr.splitlines()), 1)
-        skipped = [m["step"] for m in self.metrics("bad") if m.get("event") == "update_skipped"]
+        error = self.refused("bad", "--lr", 100, "--weight-decay", 10, "--schedule", "constant", "--warmup-ratio", 0,
+                             "--checkpoint-every", 1, "--keep-last", 2, "--max-skipped", 8, expect=1)
+        skipped = [m["step"] for m in self.events("bad", "update_skipped")]
         self.assertIn(len(skipped), (8, 9))  # a step is queued before the one before it is known
         good = f"step_{skipped[0] - 1:08}"
         self.assertIn(f"the last {len(skipped)} updates were skipped (--max-skipped 8); the last good state is in "
-                      f"{self.folder / 'bad' / good}",
-                      result.stderr)
+                      f"{self.folder / 'bad' / good}", error)
         self.assertEqual(len(self.checkpoints("bad")), 3)
         self.assertEqual(self.checkpoints("bad")[0], good)
-        self.train("again", "--init-from", self.folder / "bad" / good, "--max-skipped", 3,
-                   expect=1)  # its weights are finite
+        # Its weights are finite.
+        self.train("again", "--init-from", self.folder / "bad" / good, "--max-skipped", 3, expect=1)
 
     def test_weights_that_are_not_finite_are_not_begun_with(self):
         self.train("run")
-        last = self.folder / "run" / "step_00000040"
+        last = self.checkpoint("run", 40)
         weights = bytearray((last / "model.safetensors").read_bytes())
         weights[-4:] = struct.pack("<f", float("nan"))
         (self.folder / "nan.safetensors").write_bytes(weights)
         shutil.copy(last / "config.json", self.folder)
-        result = self.train("bad", "--init-from", self.folder / "nan.safetensors", expect=2)
-        self.assertRegex(result.stderr, r"^train_gpt2: error: \S*nan.safetensors: tensor '\S+' is not finite\b.*\n$")
+        error = self.refused("bad", "--init-from", self.folder / "nan.safetensors")
+        self.assertRegex(error, r"^train_gpt2: error: \S*nan.safetensors: tensor '\S+' is not finite\b.*\n$")
         self.assertFalse((self.folder / "bad").exists())  # so the corrected start needs no other folder
         damage(last / "model.safetensors")
-        for program, flags in (("train_gpt2",
-                                ["--init-from", last, "--data", self.data, *SHAPE, "--out", self.folder / "bad"]),
-                               ("train_gpt2", ["--eval-only", "--init-from", last, "--val-data", self.data]),
-                               ("generate", ["--checkpoint", last, "--prompt-tokens", "1"])):
-            with self.subTest(flags=flags):
-                result = subprocess.run([BUILD / program, *map(str, flags)], capture_output=True, text=True)
-                self.assertEqual(result.returncode, 2)
-                self.assertIn("model.safetensors: its content changed", result.stderr)
+        for command in (self.command("bad", "--init-from", last),
+                        [BUILD / "train_gpt2", "--eval-only", "--init-from", last, "--val-data", self.data],
+                        [BUILD / "generate", "--checkpoint", last, "--prompt-tokens", 1]):
+            with self.subTest(command=command):
+                self.assertIn("model.safetensors: its content changed", self.error_of(*command))
         self.assertFalse((self.folder / "bad").exists())
 
+    @needs("numpy")
     def test_inspect_prints_state_and_tensors_and_finds_damage(self):
-        try:
-            import numpy  # noqa: F401
-        except ImportError:
-            self.skipTest("numpy is not installed")
         self.train("run", "--optimizer", "muon")
-        inspect = [sys.executable, ROOT / "scripts" / "inspect_checkpoint.py"]
-        result = subprocess.run([*inspect, self.folder / "run"], capture_output=True, text=True)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        result = self.run_script("inspect_checkpoint.py", self.folder / "run")
         for words in ("step 40 of 40", "40 applied, 0 skipped", "transformer.h.1.mlp.c_fc.weight",
                       "h.1.attn.q.weight.momentum"):
             self.assertIn(words, result.stdout)
-        state = self.folder / "run" / "step_00000040" / "optimizer" / "state.safetensors"
+        state = self.checkpoint("run", 40) / "optimizer" / "state.safetensors"
         state.write_bytes(state.read_bytes()[:-4] + struct.pack("<f", float("nan")))
-        result = subprocess.run([*inspect, state], capture_output=True, text=True)
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("1 not finite", result.stdout)
+        self.assertIn("1 not finite", self.run_script("inspect_checkpoint.py", state, expect=1).stdout)
 
     def test_a_refused_start_changes_nothing_and_a_failed_one_does_not_block_the_next(self):
-        process = self.start("live", steps=10**6)
-        try:
-            self.wait_for("live")
-            before = (self.folder / "live" / "config.json").read_bytes()
-            for flags in ([], ["--resume"], ["--resume", "--lr", 5]):
-                result = self.train("live", *flags, expect=1, steps=10**6)
-                self.assertIn(f"another process is writing it (process {process.pid} on ", result.stderr)
-            self.assertEqual((self.folder / "live" / "config.json").read_bytes(), before)
-        finally:
-            process.kill()
-            process.communicate()
+        process = self.start_run("live", steps=10**6)
+        self.wait_for("live")
+        before = (self.folder / "live" / "config.json").read_bytes()
+        for flags in ([], ["--resume"], ["--resume", "--lr", 5]):
+            self.assertIn(f"another process is writing it (process {process.pid} on ",
+                          self.refused("live", *flags, expect=1, steps=10**6))
+        self.assertEqual((self.folder / "live" / "config.json").read_bytes(), before)
+        process.kill()
+        process.communicate()
         self.train("live", steps=20)  # killed before its first checkpoint: begun anew
-        self.assertEqual([m["step"] for m in self.metrics("live") if m["kind"] == "step"], list(range(1, 21)))
-        self.assertIn("already holds a run", self.train("live", expect=2).stderr)
-        write_shard(self.data / "t_val_000000.bin",
-                    [99] * 200)  # outside the vocabulary: found when the loader reads it
+        self.assertEqual([m["step"] for m in self.metrics("live", "step")], list(range(1, 21)))
+        self.assertIn("already holds a run", self.refused("live"))
+        write_shard(self.data / "t_val_000000.bin", [99] * 200)  # outside the vocabulary: found when it is read
         self.train("failed", expect=1)
         self.assertFalse((self.folder / "failed").exists())
 
     def test_a_folder_without_a_run_is_named(self):
-        command = [BUILD / "train_gpt2", "--resume", "--out", self.folder / "misspelt"]
-        result = subprocess.run(command, capture_output=True, text=True)
-        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1))
-        self.assertIn(f"--resume: there is no run in {self.folder / 'misspelt'}; check --out", result.stderr)
+        self.assertIn(f"--resume: there is no run in {self.folder / 'misspelt'}; check --out",
+                      self.error_of(BUILD / "train_gpt2", "--resume", "--out", self.folder / "misspelt"))
         self.assertFalse((self.folder / "misspelt").exists())
         begun = self.train("new", "--resume", steps=2).stdout
         self.assertIn(f"there is no run in {self.folder / 'new'} yet: this one begins", begun)
@@ -643,23 +550,23 @@ class ResumeTest(unittest.TestCase):
         self.train("a", *flags, steps=20)
         result = self.train("a", *flags, "--resume", steps=40)
         self.assertIn("the run ends after 40 steps instead of 20", result.stdout)
-        rates = [m["lr"] for m in self.metrics("a") if m["kind"] == "step"]
+        rates = [m["lr"] for m in self.metrics("a", "step")]
         for i in range(5):
             self.assertAlmostEqual(rates[i], rates[-1] * (i + 1) / 5, delta=1e-12)  # the warmup of the 20
         self.assertEqual(rates[5:], rates[-1:] * 35)
         done = self.train("a", *flags, "--resume", steps=40).stdout  # and once more, with nothing to do
         self.assertRegex(done, r"\A.*/a is done: all 40 steps\. .*\n\Z")
-        self.assertIn("steps 30 (was 40; 40 are done", self.train("a", *flags, "--resume", steps=30, expect=2).stderr)
+        self.assertIn("steps 30 (was 40; 40 are done", self.refused("a", *flags, "--resume", steps=30))
 
         flags[1:2] = ["constant-linear", "--constant-ratio", 0.5]
         self.train("b", *flags, steps=40)
         shutil.copytree(self.folder / "b", self.folder / "c")
-        self.assertIn("before its decay only", self.train("b", *flags, "--resume", steps=80, expect=2).stderr)
+        self.assertIn("before its decay only", self.refused("b", *flags, "--resume", steps=80))
         for step in (30, 40):
-            shutil.rmtree(self.folder / "c" / f"step_000000{step}")
+            shutil.rmtree(self.checkpoint("c", step))
         result = self.train("c", *flags, "--resume", steps=80)
         self.assertIn("the decay begins after step 40 instead of 20", result.stdout)
-        rates = [m["lr"] for m in self.metrics("c") if m["kind"] == "step"]
+        rates = [m["lr"] for m in self.metrics("c", "step")]
         self.assertEqual(rates[9:41], rates[9:10] * 32)
         self.assertLess(rates[41], rates[40])
         self.assertEqual(len(rates), 80)
@@ -677,24 +584,21 @@ class ResumeTest(unittest.TestCase):
                         ROOT / "test/support/failing_files.c", "-ldl"], check=True)
         self.run_with_fault("whole")
         self.run_with_fault("half")
-        shutil.rmtree(self.folder / "half" / "step_00000009")
+        shutil.rmtree(self.checkpoint("half", 9))
         counts = {}
         for resumes in (False, True):
             if resumes:
                 shutil.copytree(self.folder / "half", self.folder / "counted")
-            self.assertEqual(self.run_with_fault("counted", resumes=resumes).returncode, 0)
+            self.run_with_fault("counted", resumes=resumes, expect=0)
             counts[resumes] = int((self.folder / "counted-operations").read_text())
             shutil.rmtree(self.folder / "counted")
         return counts
 
-    def run_with_fault(self, out, at=-1, how="error", code=0, resumes=False):
-        shape = [f for i, f in enumerate(SHAPE) if "--eval-every" not in (f, SHAPE[i - 1])]
-        flags = ["--checkpoint-every", 3, "--keep-last", 2, "--eval-every", 4, *(["--resume"] if resumes else [])]
-        variables = {"LD_PRELOAD": self.folder / "failing_files.so", "FAIL_UNDER": self.folder / out, "FAIL_AT": at,
-                     "FAIL_HOW": how, "FAIL_ERRNO": code, "FAIL_READS": 1,
-                     "FAIL_COUNT": self.folder / f"{out}-operations"}
-        return subprocess.run(self.command(out, *flags, steps=9, shape=shape), capture_output=True, text=True,
-                              timeout=300, env={**os.environ, **{k: str(v) for k, v in variables.items()}})
+    def run_with_fault(self, out, at=-1, how="error", code=0, resumes=False, expect=None):
+        flags = ["--checkpoint-every", 3, "--keep-last", 2, "--eval-every", 4, *["--resume"] * resumes]
+        return self.train(out, *flags, steps=9, expect=expect, LD_PRELOAD=self.folder / "failing_files.so",
+                          FAIL_UNDER=self.folder / out, FAIL_AT=at, FAIL_HOW=how, FAIL_ERRNO=code, FAIL_READS=1,
+                          FAIL_COUNT=self.folder / f"{out}-operations")
 
     def survive_fault(self, resumes, at, how, code):
         """The run ends as if nothing had been, or says so with exit status 1 or 2, or is killed; and the next one with
@@ -707,8 +611,7 @@ class ResumeTest(unittest.TestCase):
                       result.stdout + result.stderr)
         if result.returncode > 0:
             self.assertIn("train_gpt2: error: ", result.stderr.splitlines()[-1])
-        result = self.run_with_fault(out, resumes=True)
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.run_with_fault(out, resumes=True, expect=0)
         self.assert_same_run("whole", out, 9)
         self.assertEqual([p.name for p in (self.folder / out).glob("step_*.damaged")], [])
         shutil.rmtree(self.folder / out)
@@ -740,46 +643,34 @@ class ResumeTest(unittest.TestCase):
         flags = ["--checkpoint-every", 20]
         self.train("whole", *flags)
         shutil.copytree(self.folder / "whole", self.folder / "run")
-        shutil.rmtree(self.folder / "run" / "step_00000040")
+        shutil.rmtree(self.checkpoint("run", 40))
         config = self.folder / "run" / "config.json"
         config.write_text(config.read_text()[:-20])
         damaged = config.read_text()
-        result = subprocess.run([BUILD / "train_gpt2", "--resume", "--out", self.folder / "run"], capture_output=True,
-                                text=True)
-        self.assertEqual(result.returncode, 2)
-        self.assertRegex(result.stderr, r"^train_gpt2: error: \S*run/config.json: not valid JSON.*\n$")
-        self.assertIn("--lr", self.train("run", *flags, "--resume", "--lr", 0.5, expect=2).stderr)
+        self.assertRegex(self.error_of(BUILD / "train_gpt2", "--resume", "--out", self.folder / "run"),
+                         r"^train_gpt2: error: \S*run/config.json: not valid JSON.*\n$")
+        self.assertIn("--lr", self.refused("run", *flags, "--resume", "--lr", 0.5))
         self.assertEqual(config.read_text(), damaged)
         self.train("run", *flags, "--resume")
         self.assert_same_run("whole", "run", 40)
-        [event] = [m for m in self.metrics("run") if m.get("event") == "config_replaced"]
+        [event] = self.events("run", "config_replaced")
         self.assertIn("not valid JSON", event["reason"])
         self.assertEqual((self.folder / "run" / "config.json.damaged").read_text(), damaged)
 
     def test_a_damaged_file_of_algorithms_is_found_before_the_folder_is_made(self):
         path = self.folder / "algorithms.jsonl"
         path.write_text("{\n")
-        error = self.train("run", "--autotune", "--algorithms", path, expect=2).stderr
-        self.assertIn("algorithms.jsonl: line 1", error)
+        self.assertIn("algorithms.jsonl: line 1", self.refused("run", "--autotune", "--algorithms", path))
         self.assertFalse((self.folder / "run").exists())
 
     def test_one_rank_waits_for_no_other(self):
         self.train("run", steps=5)
-        self.assertEqual([m["comm_wait_ms"] for m in self.metrics("run") if m["kind"] == "step"], [0] * 5)
+        self.assertEqual([m["comm_wait_ms"] for m in self.metrics("run", "step")], [0] * 5)
 
     def test_two_processes_cannot_write_one_run(self):
-        process = self.start("run", steps=10**6)
-        try:
-            while not (self.folder / "run" / "metrics.jsonl").exists():
-                time.sleep(0.01)
-            self.assertIn("another process", self.train("run", "--resume", steps=10**6, expect=1).stderr)
-            (self.folder / "run" / "lock").unlink()
-            (self.folder / "run" / "config.json").write_text("{")  # which is nobody else's to read
-            self.assertIn("another process", self.train("run", "--resume", steps=10**6, expect=1).stderr)
-        finally:
-            process.kill()
-            process.communicate()
-
-
-if __name__ == "__main__":
-    unittest.main()
+        self.start_run("run", steps=10**6)
+        self.wait_for("run", 0)
+        self.assertIn("another process", self.refused("run", "--resume", steps=10**6, expect=1))
+        (self.folder / "run" / "lock").unlink()
+        (self.folder / "run" / "config.json").write_text("{")  # which is nobody else's to read
+        self.assertIn("another process", self.refused("run", "--resume", steps=10**6, expect=1))

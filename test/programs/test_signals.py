@@ -5,49 +5,36 @@ test/support/outside_the_stack.c makes each product such a moment.
 """
 
 import os
-import pathlib
 import platform
 import re
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import test_ranks
-from test_train import write_shard
+from testing import ON_GPUS, ROOT, RunCase, temporary_folder, write_shards
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
-SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "32", "--heads", "2", "--vocab-size", "64", "--seq-len",
-         "16", "--dtype", "float", "--batch-tokens", "64", "--micro-batch", "2", "--eval-tokens", "64",
-         "--eval-every", "0"]
 ENDINGS = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: -signal.SIGINT}  # exit status after saving
 
 
-class Signals(unittest.TestCase):
+class Signals(RunCase):
+    SHAPE = {"--model": "tiny", "--layers": 2, "--channels": 32, "--heads": 2, "--vocab-size": 64, "--seq-len": 16,
+             "--dtype": "float", "--batch-tokens": 64, "--micro-batch": 2, "--eval-tokens": 64, "--eval-every": 0}
+
     @classmethod
     def setUpClass(cls):
-        if BUILD.name.startswith("cuda"):
+        if ON_GPUS:
             raise unittest.SkipTest("of oneDNN, which multiplies on CPUs")
         if platform.machine() != "x86_64":
             raise unittest.SkipTest("needs an x86-64 CPU")
         if not shutil.which("gcc"):
             raise unittest.SkipTest("needs gcc")
-        temporary = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(temporary.cleanup)
-        cls.folder = pathlib.Path(temporary.name)
+        cls.folder = temporary_folder(cls.addClassCleanup)
         cls.stub = cls.folder / "outside_the_stack.so"
         subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", cls.stub,
                         ROOT / "test/support/outside_the_stack.c", "-ldl", "-pthread"], check=True)
-        write_shard(cls.folder / "t_train_000000.bin", [i * 7 % 64 for i in range(5000)])
-        write_shard(cls.folder / "t_val_000000.bin", [i * 7 % 64 for i in range(200)])
-
-    def command(self, out, steps):
-        return [str(x) for x in (BUILD / "train_gpt2", "--data", self.folder, *SHAPE, "--steps", steps, "--out",
-                                 self.folder / out)]
+        write_shards(cls.folder, *([i * 7 % 64 for i in range(count)] for count in (5000, 200)))
 
     def environment(self, **variables):
         return test_ranks.environment(LD_PRELOAD=self.stub,
@@ -61,16 +48,11 @@ class Signals(unittest.TestCase):
         report = self.folder / f"{out}-report"
         plain = self.folder / f"plain-{steps}"
         if not plain.exists():
-            subprocess.run(self.command(plain.name, steps), check=True, capture_output=True,
-                           env=test_ranks.environment())
-        result = subprocess.run(self.command(out, steps), capture_output=True, text=True,
-                                env=self.environment(PROFILE=1, REPORT=report))
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            self.train(plain.name, steps=steps, env=test_ranks.environment())
+        self.train(out, steps=steps, env=self.environment(PROFILE=1, REPORT=report))
         products, handled = map(int, report.read_text().split())
         self.assertGreater(handled, products // 20)  # those of one product's tiles become one
-        for file in ("model.safetensors", "optimizer/state.safetensors"):
-            last = pathlib.Path(f"step_{steps:08}") / file
-            self.assertEqual((plain / last).read_bytes(), (self.folder / out / last).read_bytes())
+        self.assert_same_checkpoint(plain.name, out, steps)
         return products
 
     def test_a_profilers_signals_wait_for_the_end_of_a_product(self):
@@ -78,12 +60,10 @@ class Signals(unittest.TestCase):
 
     def stop_by_signal(self, number, at, out):
         """The signal comes in the product of this number. The step that was saved."""
-        result = subprocess.run(self.command(out, 10**6), capture_output=True, text=True, timeout=300,
-                                env=self.environment(SIGNAL=int(number), AT=at))
-        self.assertEqual(result.returncode, ENDINGS[number], result.stdout + result.stderr)
+        result = self.train(out, steps=10**6, expect=ENDINGS[number], env=self.environment(SIGNAL=int(number), AT=at))
         self.assertIn(f"stopped by {number.name} after step ", result.stdout)
         step = self.last_step(result.stdout)
-        self.assertEqual((self.folder / out / f"step_{step:08}" / "manifest.json").exists(), step > 0)
+        self.assertEqual((self.checkpoint(out, step) / "manifest.json").exists(), step > 0)
         return step
 
     def test_a_signal_in_a_product_saves_and_ends_the_run(self):
@@ -94,28 +74,27 @@ class Signals(unittest.TestCase):
 
     def test_ctrl_c_ends_a_shells_loop(self):
         loop = 'for i in 1 2; do "$@" --out $OUT/loop-$i || echo "status $?"; done'
-        shell = subprocess.Popen(["bash", "-c", loop, "bash", *self.command("unused", 10**6)[:-2]],
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-                                 env=test_ranks.environment(OUT=self.folder))
-        self.addCleanup(shell.kill)
+        shell = self.start("bash", "-c", loop, "bash", *self.command("unused", steps=10**6)[:-2],
+                           stderr=subprocess.STDOUT, start_new_session=True,
+                           env=test_ranks.environment(OUT=self.folder))
         for line in shell.stdout:
             if re.match(r"step +\d+/", line):
                 break
         os.killpg(shell.pid, signal.SIGINT)
         output = shell.communicate(timeout=120)[0]
         self.assertEqual(shell.returncode, -signal.SIGINT, output)
-        self.assertTrue((self.folder / "loop-1" / f"step_{self.last_step(output):08}" / "manifest.json").exists())
+        self.assertTrue((self.checkpoint("loop-1", self.last_step(output)) / "manifest.json").exists())
         self.assertFalse((self.folder / "loop-2").exists())
 
     def stop_one_of_two_ranks(self, number, at, out):
-        command = test_ranks.for_rank(1, f"export OUTSIDE_AT={at}", self.command(out, 10**6))
-        result = subprocess.run([*test_ranks.LAUNCHER, "-np", "2", *command], capture_output=True, text=True,
-                                timeout=300, env=self.environment(SIGNAL=int(number)))
+        command = test_ranks.for_rank(1, f"export OUTSIDE_AT={at}", self.command(out, steps=10**6))
+        result = self.call(*test_ranks.LAUNCHER, "-np", 2, *command, expect=None,
+                           env=self.environment(SIGNAL=int(number)))
         output = result.stdout + result.stderr
         self.assertEqual(result.returncode == 0, ENDINGS[number] == 0, output)
         self.assertIn("stopped by another rank after step", output)
         step = self.last_step(output)
-        self.assertEqual((self.folder / out / f"step_{step:08}" / "manifest.json").exists(), step > 0)
+        self.assertEqual((self.checkpoint(out, step) / "manifest.json").exists(), step > 0)
 
     def test_a_signal_to_one_of_two_ranks(self):
         if reason := test_ranks.what_is_missing():
@@ -123,7 +102,3 @@ class Signals(unittest.TestCase):
         for number in (signal.SIGTERM, signal.SIGINT):
             with self.subTest(number):
                 self.stop_one_of_two_ranks(number, 700, f"ranks-{number.name}")
-
-
-if __name__ == "__main__":
-    unittest.main()

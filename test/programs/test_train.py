@@ -1,63 +1,40 @@
-"""The training programs as a person runs them:  python3 -m unittest test/programs/test_train.py"""
+"""The training programs as a person runs them:  scripts/run_tests.py test/programs/test_train.py"""
 
 import contextlib
 import fcntl
-import json
 import math
 import os
-import pathlib
 import pty
 import re
 import shutil
 import struct
-import subprocess
-import tempfile
 import termios
 import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
-SHAPE = ["--model", "tiny", "--layers", "2", "--channels", "32", "--heads", "2", "--vocab-size", "64", "--seq-len",
-         "32",
-         "--batch-tokens", "128", "--eval-tokens", "128", "--eval-every", "4"]
-SMALL = [*SHAPE, "--micro-batch", "2"]
+from testing import BUILD, ON_GPUS, UNKIND, RunCase, as_flags, learnable, write_shard, write_shards
+
+PRESETS = {"train_gpt2": ("tiny", "small", "base", "large"), "train_llama": ("tiny", "60m", "130m", "350m", "1b"),
+           "train_qwen3": ("tiny", "0.6b"), "train_olmo2": ("tiny", "1b", "7b")}
 
 
-def write_shard(path, tokens, magic=20240520, version=1, count=None):
-    header = struct.pack("<256i", magic, version, len(tokens) if count is None else count, *[0] * 253)
-    path.write_bytes(header + struct.pack(f"<{len(tokens)}H", *tokens))
+class TrainTest(RunCase):
+    SHAPE = {"--model": "tiny", "--layers": 2, "--channels": 32, "--heads": 2, "--vocab-size": 64, "--seq-len": 32,
+             "--batch-tokens": 128, "--eval-tokens": 128, "--eval-every": 4, "--micro-batch": 2}
+    SMALL = as_flags(SHAPE)
 
-
-class TrainTest(unittest.TestCase):
     def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = pathlib.Path(self.temporary.name)
-        tokens = [0]
-        for i in range(3000):  # each token determines the next, but for a jump now and then
-            tokens.append((tokens[-1] * 5 + 1 + (i % 13 == 0)) % 64)
-        write_shard(self.folder / "t_train_000000.bin", tokens[:2500])
-        write_shard(self.folder / "t_val_000000.bin", tokens[2500:])
+        super().setUp()
+        tokens = learnable(3000)
+        write_shards(self.folder, tokens[:2500], tokens[2500:])
 
-    def tearDown(self):
-        self.temporary.cleanup()
-
-    def run_program(self, *flags, program="train_gpt2", **environment):
-        return subprocess.run([BUILD / program, *map(str, flags)], capture_output=True, text=True, cwd=self.folder,
-                              env={**os.environ, **environment}, timeout=300)
-
-    def train(self, out, *flags, program="train_gpt2", steps=8, **environment):
-        shape = SHAPE if "--micro-batch" in flags else SMALL
-        result = self.run_program("--data", self.folder, *shape, "--steps", steps, "--out", self.folder / out, *flags,
-                                  program=program, **environment)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        lines = (self.folder / out / "metrics.jsonl").read_text().splitlines()
-        return result, [json.loads(line) for line in lines]
+    def train(self, out, *flags, **how):
+        return super().train(out, *flags, **how), self.metrics(out)
 
     def losses(self, metrics):
         return [(m["kind"], m["step"], m.get("loss", m.get("val_loss")), m.get("grad_norm")) for m in metrics]
 
-    @unittest.skipUnless("unkind" in BUILD.name, "kind CPUs know one order of work")
+    @unittest.skipUnless(UNKIND, "other builds know one order of work")
     def test_metrics_do_not_depend_on_the_order_of_work(self):
         first = {}  # by optimizer
         for order in ["late", *(f"random:{seed}" for seed in range(10))]:
@@ -109,7 +86,7 @@ class TrainTest(unittest.TestCase):
         for m in steps:
             self.assertEqual(m["tokens"], 128 * m["step"])
             self.assertTrue(math.isfinite(m["loss"]) and m["ms"] > 0 and m["tokens_per_s"] > 0)
-        config = json.loads((self.folder / "run" / "config.json").read_text())
+        config = self.config("run")
         self.assertEqual(config["options"]["steps"], 8)
         self.assertEqual(config["program"], "train_gpt2")
         self.assertIn("device", config)
@@ -128,7 +105,7 @@ class TrainTest(unittest.TestCase):
                         self.assertEqual(other, first)
 
     def test_it_learns(self):
-        for program in ("train_gpt2", "train_llama", "train_qwen3"):
+        for program in PRESETS:
             with self.subTest(program):
                 _, metrics = self.train(program, "--lr", "1e-2", program=program, steps=40)
                 evals = [m["val_loss"] for m in metrics if m["kind"] == "eval"]
@@ -142,25 +119,22 @@ class TrainTest(unittest.TestCase):
             if a["kind"] == "step":  # the same sums in another order, over eight steps
                 self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-5 * b["loss"])
 
-    @unittest.skipIf(BUILD.name.startswith("cuda"), "a GPU multiplies bf16 in any case")
+    @unittest.skipIf(ON_GPUS, "a GPU multiplies bf16 in any case")
     def test_storage_suits_the_cpu_unless_it_is_given_or_the_run_goes_on(self):
-        def config(out):
-            return json.loads((self.folder / out / "config.json").read_text())
-
         self.train("best")
-        library = config("best")["device"]["products"]
+        library = self.config("best")["device"]["products"]
         self.assertRegex(library, r"^oneDNN \d+\.\d+\.\d+ with \w+")
         best = "bf16" if re.search("AMX|AVX512_BF16", library) else "float"
-        self.assertEqual(config("best")["storage"]["dtype"], best)
+        self.assertEqual(self.config("best")["storage"]["dtype"], best)
         result, _ = self.train("old", ONEDNN_MAX_CPU_ISA="AVX2")
-        reason = config("old")["storage"]["reason"]
-        self.assertEqual(config("old")["storage"], {"dtype": "float", "reason": reason})
+        reason = self.config("old")["storage"]["reason"]
+        self.assertEqual(self.config("old")["storage"], {"dtype": "float", "reason": reason})
         self.assertRegex(reason, "^oneDNN .* with AVX2 has no instructions for bf16$")
         self.assertRegex(result.stdout, rf"dtype +float \({re.escape(reason)}\)")
         self.train("given", "--dtype", "bf16", ONEDNN_MAX_CPU_ISA="AVX2")
-        self.assertEqual(config("given")["storage"], {"dtype": "bf16", "reason": "given"})
+        self.assertEqual(self.config("given")["storage"], {"dtype": "bf16", "reason": "given"})
         self.train("best", "--resume", ONEDNN_MAX_CPU_ISA="AVX2")
-        self.assertEqual(config("best")["storage"]["dtype"], best)
+        self.assertEqual(self.config("best")["storage"]["dtype"], best)
 
     def test_bf16_follows_float(self):
         _, full = self.train("full", "--dtype", "float")
@@ -172,21 +146,15 @@ class TrainTest(unittest.TestCase):
     def test_usage_errors_are_one_line_and_exit_2(self):
         for flags, words in ((["--data", self.folder, "--layers", "0"], "--layers 0"),
                              (["--data", self.folder / "nothing"], "nothing"),
-                             (["--data", self.folder, *SMALL, "--steps", "1", "--out", "/proc/nothing"],
-                              "/proc/nothing"),
-                             ([], "--data")):
-            result = self.run_program(*flags)
-            self.assertEqual(result.returncode, 2, result.stderr)
-            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-            self.assertTrue(result.stderr.startswith("train_gpt2: error: "), result.stderr)
-            self.assertIn(words, result.stderr)
+                             (self.command("x", "--out", "/proc/nothing")[1:], "/proc/nothing"), ([], "--data")):
+            error = self.error_of(BUILD / "train_gpt2", *flags)
+            self.assertTrue(error.startswith("train_gpt2: error: "), error)
+            self.assertIn(words, error)
 
     def test_a_folder_that_holds_a_run_is_left_alone(self):
         self.train("run")
         before = (self.folder / "run" / "metrics.jsonl").read_bytes()
-        result = self.run_program("--data", self.folder, *SMALL, "--steps", 8, "--out", self.folder / "run")
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("already holds a run", result.stderr)
+        self.assertIn("already holds a run", self.refused("run"))
         self.assertEqual((self.folder / "run" / "metrics.jsonl").read_bytes(), before)
 
     def test_damaged_shards_are_named_before_the_first_step(self):
@@ -195,34 +163,24 @@ class TrainTest(unittest.TestCase):
         for name, write in (("magic", lambda: write_shard(shard, tokens, magic=1)),
                             ("version", lambda: write_shard(shard, tokens, version=9)),
                             ("count", lambda: write_shard(shard, tokens, count=10**6)),
-                            ("short", lambda: shard.write_bytes(b"abc")),
-                            ("empty", lambda: shard.write_bytes(b""))):
+                            ("short", lambda: shard.write_bytes(b"abc")), ("empty", lambda: shard.write_bytes(b""))):
             with self.subTest(name):
                 write()
-                result = self.run_program("--data", self.folder, *SMALL, "--steps", 1, "--out", self.folder / "out")
-                self.assertEqual(result.returncode, 2, result.stderr)
-                self.assertIn("t_train_000000.bin", result.stderr)
-                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                self.assertIn("t_train_000000.bin", self.refused("out"))
                 self.assertFalse((self.folder / "out" / "metrics.jsonl").exists())
 
     def test_a_token_outside_the_vocabulary_is_named(self):
         write_shard(self.folder / "t_train_000000.bin", [5000] * 2500)
-        result = self.run_program("--data", self.folder, *SMALL, "--steps", 1, "--out", self.folder / "out")
-        self.assertIn(result.returncode, (1, 2))
-        self.assertIn("5000", result.stderr)
-        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertIn("5000", self.refused("out", expect=1))
 
     def test_a_step_is_shown_when_it_ends(self):
-        shape = ["16384" if before == "--batch-tokens" else word for before, word in zip(["", *SMALL], SMALL)]
-        command = [BUILD / "train_gpt2", "--data", self.folder, *shape, "--steps", "3", "--out", self.folder / "run"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process = self.start_run("run", "--batch-tokens", 16384, steps=3)
         arrived = {}
         for line in process.stdout:
             if line.startswith("step "):
                 arrived[int(line.split()[1].split("/")[0])] = time.monotonic()
         self.assertEqual(process.wait(), 0)
-        lines = [json.loads(line) for line in (self.folder / "run" / "metrics.jsonl").read_text().splitlines()]
-        ms = [line["ms"] for line in lines if line["kind"] == "step"]
+        ms = [line["ms"] for line in self.metrics("run", "step")]
         # A line that comes with the next step's would come with it at the same time.
         self.assertGreater(arrived[3] - arrived[2], ms[2] / 1000 / 2)
 
@@ -230,9 +188,8 @@ class TrainTest(unittest.TestCase):
         def on_terminal(name, **environment):
             parent, child = pty.openpty()
             fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
-            command = [BUILD / "train_gpt2", "--data", self.folder, *SMALL, "--steps", "5", "--out", self.folder / name]
-            process = subprocess.Popen(command, stdout=child, stderr=child,
-                                       env={**os.environ, "NO_COLOR": "", "TERM": "xterm", **environment})
+            process = self.popen(self.command(name, steps=5), None,
+                                 {"NO_COLOR": "", "TERM": "xterm", **environment}, stdout=child, stderr=child)
             os.close(child)
             output = b""
             with contextlib.suppress(OSError):  # the terminal's other end is closed
@@ -259,32 +216,24 @@ class TrainTest(unittest.TestCase):
         self.train("whole", "--optimizer", "muon", "--lr", "0.02", steps=8)
         self.train("cut", "--optimizer", "muon", "--lr", "0.02", "--checkpoint-every", "4", steps=8)
         shutil.rmtree(self.folder / "cut" / "step_00000008")
-        result = self.run_program("--resume", "--out", self.folder / "cut")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("resuming from", result.stdout)
-        for name in ("model.safetensors", "optimizer/state.safetensors"):
-            self.assertEqual(*((self.folder / run / "step_00000008" / name).read_bytes() for run in ("whole", "cut")))
-        result = self.run_program("--config", self.folder / "whole" / "config.json", "--out", self.folder / "again")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        weights = [self.folder / run / "step_00000008" / "model.safetensors" for run in ("whole", "again")]
-        self.assertEqual(*(path.read_bytes() for path in weights))
+        self.assertIn("resuming from", self.run_program("--resume", "--out", self.folder / "cut").stdout)
+        self.assert_same_checkpoint("whole", "cut", 8)
+        self.run_program("--config", self.folder / "whole" / "config.json", "--out", self.folder / "again")
+        self.assert_same_checkpoint("whole", "again", 8, ["model.safetensors"])
 
     def test_errors_are_one_line_whatever_a_name_holds(self):
         for flags, says in ((["--data", b"a\xff"], "--data"), (["--out", b"runs/\xff"], "--out"),
                             (["--data", "a\nb"], "a\\nb"),
-                            (["--data", self.folder, *SMALL, "--out", "x" * 5000], "--out")):
-            result = subprocess.run([BUILD / "train_gpt2", *flags], capture_output=True, cwd=self.folder)
-            self.assertEqual(result.returncode, 2, result.stderr)
-            self.assertTrue(result.stderr.startswith(b"train_gpt2: error: "))
-            self.assertEqual(result.stderr.count(b"\n"), 1)
-            self.assertIn(says, result.stderr.decode())
+                            (["--data", self.folder, *self.SMALL, "--out", "x" * 5000], "--out")):
+            error = self.error_of(BUILD / "train_gpt2", *flags)
+            self.assertTrue(error.startswith("train_gpt2: error: "))
+            self.assertIn(says, error)
 
     def test_bash_completes_flags_and_their_values(self):
         def completed(*words, program="train_gpt2"):
             script = (f'source <("{BUILD}/{program}" --completion bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
                       f'_{program}; printf "%s\\n" "${{COMPREPLY[@]}}"')
-            result = subprocess.run(["bash", "-c", script, "bash", program, *words], capture_output=True, text=True,
-                                    cwd=self.folder)
+            result = self.call("bash", "-c", script, "bash", program, *words, expect=None)
             self.assertEqual(result.stderr, "")
             return result.stdout.split()
 
@@ -297,21 +246,28 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(completed("--checkp", program="generate"), ["--checkpoint"])
 
     def test_plan_only_needs_no_data_and_help_names_every_flag(self):
-        for program, presets in (("train_gpt2", ("tiny", "small", "base", "large")),
-                                 ("train_llama", ("tiny", "60m", "130m", "350m", "1b")),
-                                 ("train_qwen3", ("tiny", "0.6b"))):
+        for program, presets in PRESETS.items():
             for preset in presets:
-                result = self.run_program("--plan-only", "--model", preset, "--optimizer", "teon", program=program)
-                self.assertEqual(result.returncode, 0, result.stderr)
+                result = self.run_program("--plan-only", "--model", preset, "--optimizer", "teon", "--memory", "400Gi",
+                                          program=program)
                 self.assertIn("parameters", result.stdout)
                 self.assertIn("optimizer state", result.stdout)
         text = self.run_program("--help-all").stdout
-        config = self.train("run")[1] and json.loads((self.folder / "run" / "config.json").read_text())
-        for flag in config["options"]:
+        self.train("run")
+        for flag in self.config("run")["options"]:
             self.assertIn(f"--{flag}", text)
 
+    def test_plan_for_plans_for_a_gpu_that_is_not_here(self):
+        result = self.run_program("--plan-for", "h100", "--model", "1b", "--steps", "10", program="train_llama")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for line in ("device +NVIDIA H100 80GB HBM3: 132 multiprocessors, 79.6[0-9] GiB", "dtype +bf16",
+                     "attention +flash", "  CUDA and libraries, allowance +1.00 GiB", "memory of the host, pinned"):
+            self.assertRegex(result.stdout, "(?m)^" + line)
+        ranks = self.run_program("--plan-for", "a100", "--ranks", "8", program="train_llama")
+        self.assertIn("8 ranks x", ranks.stdout)
+
     def test_help_is_short_and_its_four_examples_use_flags_that_exist(self):
-        for program in ("train_gpt2", "train_llama", "train_qwen3", "generate"):
+        for program in (*PRESETS, "generate"):
             text = self.run_program("--help", program=program).stdout
             self.assertEqual(self.run_program("-h", program=program).stdout, text)
             self.assertLess(text.count("\n"), 60)
@@ -321,7 +277,3 @@ class TrainTest(unittest.TestCase):
             self.assertGreater(every.count("\n"), text.count("\n") - 10)
             for flag in re.findall(r"--[a-z][\w-]*", text):
                 self.assertRegex(every, rf"(?m)^  {flag}\b")
-
-
-if __name__ == "__main__":
-    unittest.main()

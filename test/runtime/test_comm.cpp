@@ -9,12 +9,15 @@
 #include <functional>
 #include <string_view>
 
+#include "kernels/reduce.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
+#include "optim/stacks.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/temp_dir.h"
 #include "test/support/write_shard.h"
+#include "train/ranks.h"
 #include "train/reducer.h"
 #include "train/trainer.h"
 
@@ -70,6 +73,26 @@ TEST_CASE("runtime/comm: even parts cover the elements once, of however many the
             REQUIRE(end == n);
         }
     REQUIRE(even_parts(1000, 3)[0].size == 320);
+}
+
+TEST_CASE("runtime/comm: a single process is rank 0 of 1 and its collectives keep the data") {
+    Stream stream;
+    Comm comm;
+    REQUIRE(comm.rank() == 0);
+    REQUIRE(comm.size() == 1);
+    auto values = random_values<float>(33, 1);
+    Guarded<float> x(values, stream), gathered(33, stream);
+    comm.all_reduce_sum(x.data(), 33, stream);
+    comm.reduce_sum(x.data(), {{0, 32, 0}, {32, 1, 0}}, stream);
+    comm.broadcast(x.data(), DType::f32, {{0, 33, 0}}, stream);
+    comm.all_gather(gathered.data(), x.data(), 33, DType::f32, stream);
+    comm.all_gather(x.data(), x.data(), 33, DType::f32, stream);
+    comm.join(stream);
+    comm.barrier();
+    REQUIRE(same_bits(x.get(), values));
+    REQUIRE(same_bits(gathered.get(), values));
+    REQUIRE_THROWS_AS(comm.broadcast(x.data(), DType::f32, {{0, 33, 1}}, stream), Error);
+    REQUIRE_THROWS_AS(comm.reduce_sum(x.data(), {{0, -1, 0}}, stream), Error);
 }
 
 TEST_CASE("runtime/comm: sums are made in the order of the ranks, at the root alone", "[.][ranks]") {
@@ -147,12 +170,7 @@ namespace {
 
 DecoderConfig tiny() {
     DecoderConfig c = gpt2_config("tiny");
-    c.L = 2;
-    c.C = 16;
-    c.NH = c.NKV = 2;
-    c.F = 32;
-    c.V = 29;
-    c.max_T = 8;
+    c.L = 2, c.C = 16, c.NH = c.NKV = 2, c.F = 32, c.V = 29, c.max_T = 8;
     return c;
 }
 
@@ -164,7 +182,8 @@ TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm i
     OptimizerOptions options;
     options.method = Method::muon;
     const OptimizerPlan plan = plan_optimizer(params.table(), options);
-    const Ownership ownership(params.table(), plan, options, ctx.comm->size());
+    const Placement placement = place(params.table(), plan, options, ctx.comm->size());
+    const Ownership ownership(params.table(), plan, placement, options);
     const int64_t n = params.table().size();
     for (int64_t bucket_bytes : {int64_t{1}, int64_t{1} << 30}) {
         // Integers: their sums are exact. The gaps between rows stay zero.
@@ -230,11 +249,8 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
         o.optimizer.method = method;
         Optimizer optimizer(params, o.optimizer, ctx);
         LoaderOptions l;
-        l.B = B;
-        l.T = 8;
-        l.vocab_size = 29;
-        l.rank = ctx.comm->rank();
-        l.ranks = ctx.comm->size();
+        l.B = B, l.T = 8, l.vocab_size = 29;
+        l.rank = ctx.comm->rank(), l.ranks = ctx.comm->size();
         Loader loader(open_shards(folder.path(), "train"), l);
         Trainer trainer(*model, optimizer, loader, o, ctx);
         auto weights = [&] {
@@ -281,72 +297,37 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
 namespace {
 
 // What rank 0 and rank 1 queue as their first operation; then both wait for it.
-void disagree(const std::function<void(Comm&, float*, const Stream&)>& zero,
-              const std::function<void(Comm&, float*, const Stream&)>& one) {
-    Comm& comm = *context().comm;
+using Operation = std::function<void(float*)>;
+void disagree(const Operation& zero, const Operation& one) {
     Buffer<float> x(10);
-    (comm.rank() == 0 ? zero : one)(comm, x.data(), context().stream);
-    comm.join(context().stream);
+    (context().comm->rank() == 0 ? zero : one)(x.data());
+    context().comm->join(context().stream);
     context().stream.synchronize();
+}
+Operation reduce(std::vector<Part> parts) {
+    return [parts](float* x) { context().comm->reduce_sum(x, parts, context().stream); };
+}
+Operation broadcast(DType dtype) {
+    return [dtype](float* x) { context().comm->broadcast(x, dtype, {{0, 5, 0}}, context().stream); };
 }
 
 }  // namespace
 
 // On a GPU these hang or corrupt memory. Each ends its process.
-TEST_CASE("runtime/comm: fault: kind", "[.][fault]") {
-    disagree(
-        [](Comm& c, float* x, const Stream& s) {
-            c.reduce_sum(x, {{0, 5, 0}}, s);
-        },
-        [](Comm& c, float* x, const Stream& s) {
-            c.broadcast(x, DType::f32, {{0, 5, 0}}, s);
-        });
-}
-TEST_CASE("runtime/comm: fault: count", "[.][fault]") {
-    disagree(
-        [](Comm& c, float* x, const Stream& s) {
-            c.reduce_sum(x, {{0, 5, 0}}, s);
-        },
-        [](Comm& c, float* x, const Stream& s) {
-            c.reduce_sum(x, {{0, 4, 0}}, s);
-        });
-}
-TEST_CASE("runtime/comm: fault: type", "[.][fault]") {
-    disagree(
-        [](Comm& c, float* x, const Stream& s) {
-            c.broadcast(x, DType::f32, {{0, 5, 0}}, s);
-        },
-        [](Comm& c, float* x, const Stream& s) {
-            c.broadcast(x, DType::bf16, {{0, 5, 0}}, s);
-        });
-}
-TEST_CASE("runtime/comm: fault: root", "[.][fault]") {
-    disagree(
-        [](Comm& c, float* x, const Stream& s) {
-            c.reduce_sum(x, {{0, 5, 0}}, s);
-        },
-        [](Comm& c, float* x, const Stream& s) {
-            c.reduce_sum(x, {{0, 5, 1}}, s);
-        });
-}
-TEST_CASE("runtime/comm: fault: parts", "[.][fault]") {
-    disagree(
-        [](Comm& c, float* x, const Stream& s) {
-            c.reduce_sum(x, {{0, 5, 0}, {5, 5, 0}}, s);
-        },
-        [](Comm& c, float* x, const Stream& s) {
-            c.reduce_sum(x, {{0, 5, 0}}, s);
-        });
-}
+TEST_CASE("runtime/comm: fault: kind", "[.][fault]") { disagree(reduce({{0, 5, 0}}), broadcast(DType::f32)); }
+TEST_CASE("runtime/comm: fault: count", "[.][fault]") { disagree(reduce({{0, 5, 0}}), reduce({{0, 4, 0}})); }
+TEST_CASE("runtime/comm: fault: type", "[.][fault]") { disagree(broadcast(DType::f32), broadcast(DType::bf16)); }
+TEST_CASE("runtime/comm: fault: root", "[.][fault]") { disagree(reduce({{0, 5, 0}}), reduce({{0, 5, 1}})); }
+TEST_CASE("runtime/comm: fault: parts", "[.][fault]") { disagree(reduce({{0, 5, 0}, {5, 5, 0}}), reduce({{0, 5, 0}})); }
 
 // While an error is on its way up nobody is waited for, though an operation is under way that the others never call.
 TEST_CASE("runtime/comm: fault: abort", "[.][fault]") {
     const auto begin = std::chrono::steady_clock::now();
-    try {
-        Buffer<float> x(10);  // freed after the communicator: freeing waits for what is under way
-        Context own;
-        if (own.comm->rank() == 0) own.comm->reduce_sum(x.data(), {{0, 10, 0}}, own.stream);
-        throw Error("on its way up");
-    } catch (const Error& error) { REQUIRE(std::string(error.what()) == "on its way up"); }
+    REQUIRE(error_of([] {
+                Buffer<float> x(10);  // freed after the communicator: freeing waits for what is under way
+                Context own;
+                if (own.comm->rank() == 0) own.comm->reduce_sum(x.data(), {{0, 10, 0}}, own.stream);
+                throw Error("on its way up");
+            }) == "on its way up");
     REQUIRE(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
 }

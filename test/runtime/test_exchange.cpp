@@ -16,7 +16,6 @@
 
 #include "base/check.h"
 #include "base/descriptor.h"
-#include "base/sha256.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
 
@@ -61,11 +60,7 @@ int free_port() { return Listener().port; }
 Launch launch(int rank, int size, int port, const std::string& run = "") {
     Launch l;
     l.by = "torchrun";
-    l.rank = rank;
-    l.size = size;
-    l.host = "127.0.0.1";
-    l.port = port;
-    l.run = run;
+    l.rank = rank, l.size = size, l.host = "127.0.0.1", l.port = port, l.run = run;
     return l;
 }
 
@@ -78,32 +73,7 @@ std::future<std::string> start(const Launch& l, double timeout_s, const std::str
     });
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-
 }  // namespace
-
-TEST_CASE("runtime/sha256: the digests of FIPS 180-4's examples, and of every length around a block") {
-    auto digest = [](const std::string& text, size_t step) {
-        Sha256 hash;
-        for (size_t i = 0; i < text.size(); i += step) hash.update(text.data() + i, std::min(step, text.size() - i));
-        return hash.hex_digest();
-    };
-    REQUIRE(digest("", 1) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-    REQUIRE(digest("abc", 3) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-    REQUIRE(digest("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 7) ==
-            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
-    REQUIRE(digest(std::string(1000000, 'a'), 999) ==
-            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
-    for (size_t n = 0; n < 200; ++n) REQUIRE(digest(std::string(n, 'x'), 1) == digest(std::string(n, 'x'), 64));
-}
-
-TEST_CASE("runtime/sha256: HMAC gives the values in RFC 4231") {
-    REQUIRE(hmac_sha256("Jefe", "what do ya want for nothing?") ==
-            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
-    REQUIRE(hmac_sha256(std::string(20, '\xaa'), std::string(50, '\xdd')) ==
-            "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
-    REQUIRE_THROWS_AS(hmac_sha256(std::string(65, 'x'), ""), Error);
-}
 
 TEST_CASE("runtime/exchange: every rank gets what rank 0 has, whoever comes first") {
     for (bool zero_first : {true, false}) {

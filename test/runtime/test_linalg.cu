@@ -10,10 +10,9 @@
 #include "test/optim/schedule.h"
 #include "test/oracle/activation.h"
 #include "test/oracle/gemm.h"
+#include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/gemm_layout.h"
-
-#include "test/support/catch.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -117,47 +116,29 @@ void check_dtypes(const Case& c) {
 // Runs f with 1, 2 and 3 host threads and demands the same bits.
 template <typename F>
 void check_thread_counts(F f) {
-    struct Restore {
-        int threads = set_simt_threads(1);
-        ~Restore() { set_simt_threads(threads); }
-    } restore;
+    const ScopedThreads one(1);
     auto expected = f();
     for (int threads : {2, 3}) {
-        set_simt_threads(threads);
+        const ScopedThreads scope(threads);
         REQUIRE(same_bits(f(), expected));
     }
 }
 
-template <typename F>
-std::string error_of(F f) {
-    try {
-        f();
-    } catch (const Error& e) { return e.what(); }
-    return "no error";
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 std::vector<float> transposed(const std::vector<float>& x, int rows, int columns) {
     std::vector<float> t(x.size());
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++) t[j * rows + i] = x[i * columns + j];
-    }
     return t;
 }
 
 }  // namespace
 
 TEST_CASE("runtime/linalg: gemm agrees with the oracle for every transposition, odd size and storage type") {
-    for (auto [M, N, K] : {std::array{1, 1, 1}, {1, 33, 31}, {33, 1, 97}, {31, 97, 1}, {97, 31, 33}, {33, 97, 31}}) {
-        for (bool trans_a : {false, true}) {
-            for (bool trans_b : {false, true}) {
-                for (int padding : {0, 7}) {
+    for (auto [M, N, K] : {std::array{1, 1, 1}, {1, 33, 31}, {33, 1, 97}, {31, 97, 1}, {97, 31, 33}, {33, 97, 31}})
+        for (bool trans_a : {false, true})
+            for (bool trans_b : {false, true})
+                for (int padding : {0, 7})
                     check_dtypes({.M = M, .N = N, .K = K, .trans_a = trans_a, .trans_b = trans_b, .padding = padding});
-                }
-            }
-        }
-    }
 }
 
 TEST_CASE("runtime/linalg: gemm agrees with the oracle across tiles and slices of K") {
@@ -169,12 +150,11 @@ TEST_CASE("runtime/linalg: gemm agrees with the oracle across tiles and slices o
 }
 
 TEST_CASE("runtime/linalg: gemm scales the product by alpha and adds beta C, which beta = 0 never reads") {
-    for (float alpha : {1.0f, -0.75f}) {
+    for (float alpha : {1.0f, -0.75f})
         for (float beta : {0.0f, 1.0f, -0.5f}) {
             check_dtypes({.M = 33, .N = 31, .K = 97, .alpha = alpha, .beta = beta, .padding = 5});
             check_dtypes({.M = 33, .N = 31, .K = 97, .alpha = alpha, .beta = beta, .padding = 5, .addend = true});
         }
-    }
 }
 
 TEST_CASE("runtime/linalg: gemm covers batches in two levels") {
@@ -273,13 +253,12 @@ TEST_CASE("runtime/linalg: a batch stride of 0 uses one matrix for all") {
 }
 
 TEST_CASE("runtime/linalg: the bias epilogue adds a row to every row") {
-    for (auto [M, N] : {std::pair{1, 40}, {31, 8}, {97, 136}, {300, 264}}) {
+    for (auto [M, N] : {std::pair{1, 40}, {31, 8}, {97, 136}, {300, 264}})
         for (float beta : {0.0f, 1.0f}) {
             Case c{.M = M, .N = N, .K = 32, .trans_b = true, .beta = beta, .epilogue = Epilogue::bias};
             check_gemm<float, float>(c);
             check_gemm<bf16, bf16>(c);
         }
-    }
     Case odd{.M = 33, .N = 31, .K = 17, .trans_b = true, .padding = 1, .epilogue = Epilogue::bias};
     check_gemm<float, float>(odd);
     check_gemm<bf16, bf16>(odd);
@@ -306,16 +285,14 @@ TEST_CASE(
 }
 
 TEST_CASE("runtime/linalg: the bias gradient epilogue accumulates the column sums of dY") {
-    for (auto [M, K] : {std::pair{8, 1}, {40, 31}, {136, 97}, {200, 1025}}) {
-        for (bool trans_a : {true, false}) {
+    for (auto [M, K] : {std::pair{8, 1}, {40, 31}, {136, 97}, {200, 1025}})
+        for (bool trans_a : {true, false})
             for (float beta : {0.0f, 1.0f, -0.5f}) {
                 Case c{.M = M, .N = 24, .K = K, .trans_a = trans_a, .beta = beta, .epilogue = Epilogue::bias_grad};
                 check_gemm<float, float>(c);
                 check_gemm<bf16, float>(c);
                 check_gemm<bf16, bf16>(c);
             }
-        }
-    }
 }
 
 TEST_CASE("runtime/linalg: a search decides once who computes a symmetric product, and what is known is not searched") {
@@ -369,9 +346,8 @@ TEST_CASE("runtime/linalg: gemm gives the same bits for any number of threads") 
         linalg.gemm(g);
         auto all = widen<double>(C.get());
         for (TC v : Aux.get()) all.push_back(static_cast<float>(v));
-        if (c.epilogue == Epilogue::bias_grad) {
+        if (c.epilogue == Epilogue::bias_grad)
             for (float v : BiasGrad.get()) all.push_back(v);
-        }
         return all;
     };
     for (Case c : {Case{.M = 7, .N = 9, .K = 65}, Case{.M = 300, .N = 200, .K = 700, .beta = 1.0f},

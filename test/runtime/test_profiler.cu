@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/ops.h"
+#include "kernels/gelu.h"
+#include "runtime/context.h"
 #include "runtime/profiler.h"
 
 #include "test/support/catch.h"

@@ -164,7 +164,7 @@ void check_shuffle() {
     std::vector<T> in(n);
     for (int i = 0; i < n; ++i) in[i] = static_cast<T>(3 * i - 40);
     Guarded<T> device_in(in, stream);
-    for (int width : {1, 2, 4, 8, 16, 32}) {
+    for (int width : {1, 2, 4, 8, 16, 32})
         for (int argument = 0; argument < 32; ++argument) {
             CAPTURE(static_cast<int>(form), width, argument);
             std::vector<T> expected(n);
@@ -173,7 +173,6 @@ void check_shuffle() {
             launch<shuffle_kernel<form, T>>({1, n}, stream, out.data(), device_in.data(), argument, width);
             REQUIRE(same_bits(out.get(), expected));
         }
-    }
 }
 
 template <typename T>
@@ -406,7 +405,7 @@ TEST_CASE("runtime/simt: dynamic shared memory, beyond 48 KiB too") {
 
 TEST_CASE("runtime/simt: threads that have returned are not waited for and not run again") {
     Stream stream;
-    for (int n : {32, 96, 256}) {
+    for (int n : {32, 96, 256})
         for (int stay : {1, 5, 31, 32}) {
             CAPTURE(n, stay);
             std::vector<int> expected(n, -1);
@@ -415,7 +414,6 @@ TEST_CASE("runtime/simt: threads that have returned are not waited for and not r
             launch<early_return_kernel>({1, n}, stream, out.data(), stay, 4);
             REQUIRE(same_bits(out.get(), expected));
         }
-    }
 }
 
 TEST_CASE("runtime/simt: barriers count the threads that are left") {
@@ -576,7 +574,7 @@ TEST_CASE("runtime/simt: arguments are converted to the kernel's parameter types
     REQUIRE(one.get()[0] == 3.0f);
 }
 
-TEST_CASE("runtime/math: exp_fast and exp2_fast over all magnitudes of normal results") {
+TEST_CASE("base/math: exp_fast and exp2_fast over all magnitudes of normal results") {
     // The host promises 2 ulp. The GPU's __expf is 2 + floor(|1.173 x|) ulp and its exp2f 2 ulp (CUDA C++ Programming
     // Guide, mathematical functions); both flush subnormal results.
     const bool host = std::string(backend_name()) == "cpu";
@@ -596,7 +594,7 @@ TEST_CASE("runtime/math: exp_fast and exp2_fast over all magnitudes of normal re
         x2, evaluate<Function::exp2>(x2), [](double v) { return std::exp2(v); }, [](float) { return 2.0; });
 }
 
-TEST_CASE("runtime/math: exp_fast and exp2_fast at the ends of the range") {
+TEST_CASE("base/math: exp_fast and exp2_fast at the ends of the range") {
     const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
     const float huge = std::numeric_limits<float>::max();
     const std::vector<float> x = {-inf, -huge, -1000.0f, -200.0f, inf, huge, 1000.0f, 200.0f, 0.0f, -0.0f};
@@ -612,7 +610,7 @@ TEST_CASE("runtime/math: exp_fast and exp2_fast at the ends of the range") {
     }
 }
 
-TEST_CASE("runtime/math: tanh_fast is within 2e-7, saturates and lets NaN through") {
+TEST_CASE("base/math: tanh_fast is within 2e-7, saturates and lets NaN through") {
     const std::vector<float> x = dense(1e-10f, 30.0f, 97);
     const std::vector<float> y = evaluate<Function::tanh>(x);
     for (size_t i = 0; i < x.size(); ++i) {

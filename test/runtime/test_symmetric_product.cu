@@ -2,10 +2,9 @@
 
 #include "test/optim/schedule.h"
 #include "test/oracle/gemm.h"
+#include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/gemm_layout.h"
-
-#include "test/support/catch.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -28,9 +27,8 @@ std::vector<T> symmetric_values(const Layout& layout, uint64_t seed) {
     auto x = random_values<T>(layout.size(), seed);
     for (int m = 0; m < layout.inner * layout.outer; m++) {
         T* first = x.data() + layout.matrix(m);
-        for (int64_t i = 0; i < layout.rows; i++) {
+        for (int64_t i = 0; i < layout.rows; i++)
             for (int64_t j = 0; j < i; j++) first[j * layout.ld + i] = first[i * layout.ld + j];
-        }
     }
     return x;
 }
@@ -74,9 +72,8 @@ void check_symmetric(const SymmetricCase& s) {
         // The diagonal sums squares: K terms of one sign, whose roundings do not average out against their sum.
         REQUIRE(compare(c, expected, kSumRoundings + 0.02 * K));
         auto mirrored = c;
-        for (int64_t i = 0; i < n; i++) {
+        for (int64_t i = 0; i < n; i++)
             for (int64_t j = 0; j < n; j++) mirrored[j * n + i] = c[i * n + j];
-        }
         REQUIRE(same_bits(c, mirrored));
     }
 }
@@ -86,9 +83,8 @@ void check_powers(int n) {
     CAPTURE(n);
     Stream stream;
     std::vector<bf16> a(static_cast<size_t>(n) * n, bf16(0.0f));
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         for (int64_t j : {i * 5 % n, i * 11 % n}) a[i * n + j] = a[j * n + i] = bf16(i % 2 == 0 ? 1.0f : -1.0f);
-    }
     const auto square = matmul_oracle(widen<double>(a), widen<double>(a), n, n, n);
     const auto cube = matmul_oracle(square, widen<double>(a), n, n, n);
     std::vector<bf16> b;
@@ -103,8 +99,8 @@ void check_powers(int n) {
 }  // namespace
 
 TEST_CASE("runtime/linalg: a symmetric product equals the full one and is mirrored exactly") {
-    for (int n : {1, 33, 97, 128, 259, 600}) {
-        for (bool trans : {false, true}) {
+    for (int n : {1, 33, 97, 128, 259, 600})
+        for (bool trans : {false, true})
             for (float beta : {0.0f, 0.5f}) {
                 const SymmetricCase s{.n = n, .K = 40, .batch = n < 200 ? 3 : 1, .trans = trans, .beta = beta};
                 check_symmetric<float, float>(s);
@@ -112,8 +108,6 @@ TEST_CASE("runtime/linalg: a symmetric product equals the full one and is mirror
                 check_symmetric<f16, f16>(s);
                 check_symmetric<bf16, float>(s);
             }
-        }
-    }
     check_symmetric<float, float>({.n = 260, .K = 256, .batch = 3, .trans = true, .beta = 0.5f});  // split on a CPU
     check_symmetric<bf16, bf16>({.n = 259, .K = 300, .beta = 1.0f});
     check_symmetric<bf16, bf16>({.n = 136, .K = 72, .beta = 0.5f, .padding = 8});  // by our own kernel, if unkind
@@ -126,12 +120,11 @@ TEST_CASE("runtime/symmetric_product: equals the full product and is mirrored ex
         check_symmetric<bf16, bf16>(s);
         check_symmetric<f16, f16>(s);
     };
-    for (auto [n, K] : {std::pair{8, 8}, {128, 64}, {136, 72}, {264, 200}, {384, 40}}) {
+    for (auto [n, K] : {std::pair{8, 8}, {128, 64}, {136, 72}, {264, 200}, {384, 40}})
         for (bool trans : {false, true}) {
             check({.n = n, .K = K, .trans = trans, .padding = 0});
             check({.n = n, .K = K, .trans = trans, .beta = -0.5f, .padding = 8, .alpha = 3.0f});
         }
-    }
     check({.n = 72, .K = 31, .trans = true, .padding = 8});  // any depth where rows are summed over
     for (bool trans : {false, true}) {
         check({.n = 200, .K = 72, .batch = 3, .trans = trans, .beta = 1.0f, .padding = 16, .addend = true});
@@ -152,9 +145,8 @@ TEST_CASE("runtime/symmetric_product: what is not symmetric before it is rounded
     symmetric_product(g, g.C, stream);
     const auto c = C.get();
     auto mirrored = c;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < n; j++) mirrored[j * n + i] = c[i * n + j];
-    }
     REQUIRE(same_bits(c, mirrored));
 }
 

@@ -2,10 +2,9 @@
 // "cp.async"), which number the elements of a fragment and say for each of them which thread holds it.
 #include "runtime/tensor_core.h"
 
+#include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/copy_pipeline.h"
-
-#include "test/support/catch.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -101,22 +100,19 @@ std::vector<float> run_mma(const std::vector<float>& A, const std::vector<float>
     launch<mma_kernel<T>>({1, 32}, stream, on_d.data(), on_a.data(), on_b.data());
     const std::vector<float> fragments = on_d.get();
     std::vector<float> result(16 * 8, std::numeric_limits<float>::quiet_NaN());
-    for (int lane = 0; lane < 32; lane++) {
+    for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 4; i++) {
             const Place p = place_d(lane, i);
             result[p.row * 8 + p.column] = fragments[lane * 4 + i];
         }
-    }
     return result;
 }
 
 std::vector<double> product(const std::vector<float>& A, const std::vector<float>& B, const std::vector<float>& D) {
     std::vector<double> sum(D.begin(), D.end());
-    for (int i = 0; i < 16; i++) {
-        for (int j = 0; j < 8; j++) {
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 8; j++)
             for (int k = 0; k < 16; k++) sum[i * 8 + j] += static_cast<double>(A[i * 16 + k]) * B[k * 8 + j];
-        }
-    }
     return sum;
 }
 
@@ -180,29 +176,19 @@ void copies(int count) {
 
 }  // namespace
 
-TEST_CASE("runtime/tensor_core: ldmatrix gives lane l elements 2 (l % 4) and the next of row l / 4 of each matrix") {
+TEST_CASE(
+    "runtime/tensor_core: ldmatrix gives lane l elements 2 (l % 4) and the next of row l / 4, .trans of column l / 4") {
     const std::vector<bf16> rows = numbered(32 * 8);
-    const std::vector<uint32_t> r = run_ldmatrix(false);
-    for (int lane = 0; lane < 32; lane++) {
-        for (int m = 0; m < 4; m++) {
-            INFO("lane " << lane << " register " << m);
-            const int row = 8 * m + lane / 4, column = lane % 4 * 2;
-            REQUIRE((r[lane * 4 + m] & 0xffffu) == rows[row * 8 + column].bits);
-            REQUIRE((r[lane * 4 + m] >> 16) == rows[row * 8 + column + 1].bits);
-        }
-    }
-}
-
-TEST_CASE("runtime/tensor_core: ldmatrix.trans gives the same of the transposed matrices") {
-    const std::vector<bf16> rows = numbered(32 * 8);
-    const std::vector<uint32_t> r = run_ldmatrix(true);
-    for (int lane = 0; lane < 32; lane++) {
-        for (int m = 0; m < 4; m++) {
-            INFO("lane " << lane << " register " << m);
-            const int column = lane / 4, row = 8 * m + lane % 4 * 2;
-            REQUIRE((r[lane * 4 + m] & 0xffffu) == rows[row * 8 + column].bits);
-            REQUIRE((r[lane * 4 + m] >> 16) == rows[(row + 1) * 8 + column].bits);
-        }
+    for (bool trans : {false, true}) {
+        const std::vector<uint32_t> r = run_ldmatrix(trans);
+        for (int lane = 0; lane < 32; lane++)
+            for (int m = 0; m < 4; m++) {
+                INFO("lane " << lane << " register " << m << (trans ? " trans" : ""));
+                const int row = trans ? lane % 4 * 2 : lane / 4, column = trans ? lane / 4 : lane % 4 * 2;
+                const int at = (8 * m + row) * 8 + column;
+                REQUIRE((r[lane * 4 + m] & 0xffffu) == rows[at].bits);
+                REQUIRE((r[lane * 4 + m] >> 16) == rows[at + (trans ? 8 : 1)].bits);
+            }
     }
 }
 
@@ -229,13 +215,12 @@ TEST_CASE("runtime/tensor_core: mma adds in float, whatever the order") {
                              B = rounded(random_values<float>(16 * 8, 5));
     const std::vector<float> D = random_values<float>(16 * 8, 6);
     std::vector<double> tolerance;
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 16; i++)
         for (int j = 0; j < 8; j++) {
             double sum = std::abs(D[i * 8 + j]);
             for (int k = 0; k < 16; k++) sum += std::abs(static_cast<double>(A[i * 16 + k]) * B[k * 8 + j]);
             tolerance.push_back(16 * 2 * kUnitRoundoff<float> * sum);  // 16 additions; tensor cores may truncate
         }
-    }
     REQUIRE(compare(run_mma(A, B, D), product(A, B, D), tolerance));
 }
 
@@ -244,12 +229,11 @@ TEST_CASE("runtime/tensor_core: mma lets NaN and infinity through, in their own 
     A[5 * 16 + 2] = std::numeric_limits<float>::quiet_NaN();
     A[9 * 16 + 4] = std::numeric_limits<float>::infinity();
     const std::vector<float> result = run_mma(A, B, D);
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 16; i++)
         for (int j = 0; j < 8; j++) {
             REQUIRE(std::isnan(result[i * 8 + j]) == (i == 5));
             REQUIRE(std::isinf(result[i * 8 + j]) == (i == 9));
         }
-    }
 }
 
 TEST_CASE("runtime/tensor_core: pack rounds to nearest even and puts its first argument low") {

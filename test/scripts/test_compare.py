@@ -1,52 +1,20 @@
-"""scripts/compare.py and the statistics in scripts/significance.py:  python3 test/scripts/test_compare.py"""
+"""scripts/compare.py and scripts/significance.py:  scripts/run_tests.py test/scripts/test_compare.py"""
 
 import json
 import math
-import os
-import pathlib
 import re
 import shutil
-import subprocess
-import sys
-import tempfile
-import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
 import compare
 import significance
-
-STEPS = 20
-DATA = {"train": [{"path": "a/t_train_000000.bin", "tokens": 100}],
-        "val": [{"path": "a/t_val_000000.bin", "tokens": 10}]}
-
-
-def write_run(folder, optimizer="adamw", seed=1, losses=(4.0, 3.0, 2.5, 2.2), data=None, config=None, evals=None,
-              **options):
-    """A finished run of an older build. `config` and `evals`: what later ones write besides."""
-    folder.mkdir(parents=True)
-    config = {"program": "train_gpt2", **(config or {}),
-              "options": {"optimizer": optimizer, "seed": seed, "out": str(folder), "lr": 0.01, **options},
-              "run": {"steps": STEPS, "eval_windows": 4}, "data": data or DATA}
-    (folder / "config.json").write_text(json.dumps(config))
-    lines = []
-    for step in range(1, STEPS + 1):
-        lines.append({"kind": "step", "step": step, "tokens": 100 * step, "loss": 5 - step / 10, "ms": 10.0,
-                      "tokens_per_s": 1e4, "optimizer_ms": 2.0, "lr": 0.01})
-        if step % 5 == 0:
-            lines.append({"kind": "eval", "step": step, "tokens": 100 * step, "val_loss": losses[step // 5 - 1],
-                          "val_ppl": 2.0, **(evals or {})})
-            lines.append({"kind": "diagnose", "step": step, "role": "q", "layers": [0, 1], "left": 0.1, "right": 0.8,
-                          "norm_ratio": 1.2})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
+from testing import RUN_STEPS, Case, change_json, needs, read_json, write_run
 
 
 def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9, val="beef", tokenizer="t1",
                   vocabulary=257, bits=None, channels=64, changes=(), name="a", **rest):
     """A finished run as builds write it that identify the experiment."""
     options = {"optimizer": optimizer, "lr": 0.01}
-    experiment = {"program": "train_gpt2", "options": options, "steps": STEPS, "eval_windows": 4, "init_from": "",
+    experiment = {"program": "train_gpt2", "options": options, "steps": RUN_STEPS, "eval_windows": 4, "init_from": "",
                   "model": {"layers": 2, "channels": channels, "vocab_size": vocabulary},
                   "data": {"train": [{"content": content, "share": share}, {"content": "d", "share": 1 - share}],
                            "val": val, "vocab_size": vocabulary, "delimiter": 1, "tokenizer": tokenizer}}
@@ -56,30 +24,20 @@ def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9
     config = {"experiment": experiment, "seed": seed, "changes": list(changes), "model": experiment["model"]}
     evals = {"val_bytes": 40, "val_bits_per_byte": bits} if bits else None
     path = write_run(folder, optimizer, seed, config=config, evals=evals, **rest) / "config.json"
-    written = json.loads(path.read_text())
-    written["options"]["data"] = f"d/{name}/:{share:.1f},d/b:{1 - share:.1f}"
-    path.write_text(json.dumps(written | {"data": data}))
+    options = read_json(path)["options"] | {"data": f"d/{name}/:{share:.1f},d/b:{1 - share:.1f}"}
+    change_json(path, options=options, data=data)
     return folder
 
 
-class CompareTest(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = pathlib.Path(self.temporary.name)
-
-    def tearDown(self):
-        self.temporary.cleanup()
-
-    def compare(self, *arguments, plots=False):
+class CompareTest(Case):
+    def compare(self, *arguments, plots=False, expect=0):
         """Without plots, which take their time."""
         stub = self.folder.parent / f"{self.folder.name}-stub"
         if not plots:
             stub.mkdir(exist_ok=True)
             self.addCleanup(shutil.rmtree, stub, ignore_errors=True)
             (stub / "matplotlib.py").write_text("raise ImportError")
-        done = subprocess.run([sys.executable, ROOT / "scripts" / "compare.py", "--out", self.folder / "out",
-                               *map(str, arguments)],
-                              capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(stub)})
+        done = self.run_script("compare.py", "--out", self.folder / "out", *arguments, expect=expect, PYTHONPATH=stub)
         done.stderr = re.sub("compare.py: no plots: matplotlib is not installed.*\n", "", done.stderr)
         return done
 
@@ -88,7 +46,6 @@ class CompareTest(unittest.TestCase):
             write_run(self.folder / f"a{seed}", seed=seed, losses=(4, 3, 2.5, last))
             write_run(self.folder / f"b{seed}", "teon", seed=seed, losses=(4, 3, 2.5, last - 1))
         result = self.compare(self.folder / "a*", self.folder / "b*")
-        self.assertEqual(result.returncode, 0, result.stderr)
         lines = result.stdout.splitlines()
         self.assertRegex(lines[1], r"^adamw +3 +2\.2000 ± 0\.2000")
         self.assertRegex(lines[2], r"^teon +3 +1\.2000 ± 0\.2000 .* -1\.0000 .* 3 pairs ")
@@ -122,8 +79,7 @@ class CompareTest(unittest.TestCase):
 
     def rows(self, *arguments, status=0):
         """(header's cells, rows' cells, notes, standard error)"""
-        result = self.compare(*arguments)
-        self.assertEqual(result.returncode, status, result.stderr)
+        result = self.compare(*arguments, expect=status)
         lines = (self.folder / "out" / "compare.md").read_text().splitlines()
         cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
         return cells[0], cells[1:], "\n".join(lines[lines.index(""):]), result.stderr
@@ -157,9 +113,7 @@ class CompareTest(unittest.TestCase):
         for name, data in (("a", "A:0.9,B:0.1"), ("b", "A:0.1,B:0.9")):
             write_run(self.folder / name)
             path = self.folder / name / "config.json"
-            config = json.loads(path.read_text())
-            config["options"]["data"] = data
-            path.write_text(json.dumps(config))
+            change_json(path, options=read_json(path)["options"] | {"data": data})
         self.assertEqual([row[1] for row in self.rows(self.folder)[1]], ["1", "1"])
 
     def test_older_runs_and_newer_ones_stand_side_by_side(self):
@@ -191,7 +145,7 @@ class CompareTest(unittest.TestCase):
         for number, keys in enumerate((["experiment"], ["seed", "changes", "model", "storage"],
                                        ["experiment", "model", "storage"])):
             path = write_new_run(self.folder / str(number)) / "config.json"
-            config = json.loads(path.read_text())
+            config = read_json(path)
             config["experiment"] |= dict.fromkeys(("options", "model", "data"))
             path.write_text(json.dumps(config | dict.fromkeys(keys)))
             self.assertEqual(compare.label_of(compare.read_run(path.parent), []), "adamw")
@@ -270,8 +224,8 @@ class CompareTest(unittest.TestCase):
         damage("gone", lambda f: f.unlink())
         write_run(self.folder / "other", data={"train": [{"path": "x_train.bin", "tokens": 5}], "val": []})
         result = self.compare(*(self.folder / n
-                                for n in ("good", "cut", "short", "nan", "garbage", "gone", "other", "absent")))
-        self.assertEqual(result.returncode, 1)
+                                for n in ("good", "cut", "short", "nan", "garbage", "gone", "other", "absent")),
+                              expect=1)
         for name, fault in (("cut", "unfinished"), ("short", "unfinished"), ("nan", "not finite"), ("garbage", "lacks"),
                             ("gone", "missing"), ("other", "other data"), ("absent", "no such folder")):
             self.assertTrue(any(name in line and fault in line for line in result.stderr.splitlines()),
@@ -280,7 +234,6 @@ class CompareTest(unittest.TestCase):
         table = result.stdout.split("\n\n")[0]
         self.assertEqual(len([line for line in table.splitlines() if line.startswith("adamw")]), 1)
         result = self.compare(*(self.folder / n for n in ("good", "cut", "short")))  # unfinished is no fault
-        self.assertEqual(result.returncode, 0)
         self.assertEqual(len(result.stderr.splitlines()), 2)
 
     def test_folders_of_runs_are_descended_into(self):
@@ -289,7 +242,7 @@ class CompareTest(unittest.TestCase):
         write_run(self.folder / "runs" / "teon", "teon")
         (self.folder / "runs" / "demo" / "compare").mkdir()  # what an earlier comparison left
         result = self.compare(self.folder / "runs" / "*")
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(result.stderr, "")
         self.assertEqual([line.split()[0] for line in result.stdout.splitlines()[1:4]], ["adamw", "muon", "teon"])
 
     def test_a_wide_table_is_printed_in_parts(self):
@@ -300,16 +253,14 @@ class CompareTest(unittest.TestCase):
         self.assertEqual([line.split()[0] for line in text.splitlines() if line], ["run", "a"] * 2)
         self.assertEqual(compare.as_text(["a", "b"], [["x" * 200, "y"]]).count("\n"), 1)
 
+    @needs("matplotlib")
     def test_last_points_and_those_above_a_picture_are_marked(self):
+        import matplotlib.figure
         for count in (1, 2, 12, 13, 100, 1001):
             at = compare.marked(count)
             self.assertEqual((at[0], at[-1]), (0, count - 1))
             self.assertLessEqual(len(at), 14)
         self.assertEqual(compare.marked(0), [])
-        try:
-            import matplotlib.figure
-        except ImportError:
-            self.skipTest("matplotlib is not installed")
         axis = matplotlib.figure.Figure().subplots()
         axis.plot([1, 2, 3, 4], [9, 5, 2, 1], color="red")
         axis.set_ylim(0, 4)
@@ -318,16 +269,9 @@ class CompareTest(unittest.TestCase):
         self.assertEqual((list(triangles.get_xdata()), list(triangles.get_ydata())), ([1, 2], [4, 4]))
         self.assertEqual((triangles.get_marker(), triangles.get_color()), ("^", "red"))
 
+    @needs("matplotlib")
     def test_plots(self):
-        try:
-            import matplotlib  # noqa: F401
-        except ImportError:
-            self.skipTest("matplotlib is not installed")
         write_run(self.folder / "a")
-        self.assertEqual(self.compare(self.folder / "a", plots=True).returncode, 0)
+        self.compare(self.folder / "a", plots=True)
         for name in ("loss.png", "alignment.png"):
             self.assertGreater((self.folder / "out" / name).stat().st_size, 5000)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,24 +1,17 @@
-"""scripts/make_corpus.py:  python3 test/scripts/test_corpus.py"""
+"""scripts/make_corpus.py:  scripts/run_tests.py test/scripts/test_corpus.py"""
 
 import contextlib
-import importlib.util
 import io
-import pathlib
 import sys
-import tempfile
-import unittest
 from unittest import mock
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
 import make_corpus
+from testing import Case, needs
 
 
-class CorpusTest(unittest.TestCase):
+class CorpusTest(Case):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
+        super().setUp()
         (self.folder / "stdlib").mkdir()
         for i in range(60):
             (self.folder / "stdlib" / f"module{i}.py").write_text(f"def function_{i}(value):\n    return value + {i}\n")
@@ -28,8 +21,7 @@ class CorpusTest(unittest.TestCase):
                 contextlib.redirect_stdout(io.StringIO()):
             make_corpus.main()
 
-    @unittest.skipUnless(all(map(importlib.util.find_spec, ("numpy", "pyarrow", "tqdm"))),
-                         "needs numpy, pyarrow and tqdm")
+    @needs("numpy", "pyarrow", "tqdm")
     def test_the_folder_is_one_of_prepare(self):
         from teon_data import shards, tokenizer
         manifest, faults = shards.verify(str(self.out), 1)
@@ -42,7 +34,3 @@ class CorpusTest(unittest.TestCase):
         self.assertEqual((self.out / "tokenizer" / "tokens.bin").read_bytes(),
                          (self.folder / "tokenizer" / "tokens.bin").read_bytes())
         self.assertEqual(tokenizer.load(str(self.out / "tokenizer")).delimiter, make_corpus.DELIMITER)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,44 +1,35 @@
 """Every script that reads a run or a checkpoint, on damaged ones: one line that names the file, no traceback.
 
-    python3 test/scripts/test_damaged_runs.py
+    scripts/run_tests.py test/scripts/test_damaged_runs.py
 """
 
 import contextlib
-import importlib.util
 import io
 import json
 import os
-import pathlib
 import runpy
 import struct
 import sys
-import tempfile
-import unittest
 from unittest import mock
 
-from test_compare import write_run
+from testing import SCRIPTS, Case, needs, write_run, write_tensors
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
 DEEP = b"[" * 200_000  # deeper than any parser's stack
 
 
 def write_checkpoint(folder):
     """The files of a checkpoint with one tensor."""
     (folder / "optimizer").mkdir(parents=True)
-    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
-    tensors = struct.pack("<Q", len(header)) + header + struct.pack("<2f", 1, 2)
     names = ("model.safetensors", "optimizer/master.safetensors", "optimizer/state.safetensors")
     for name in names:
-        (folder / name).write_bytes(tensors)
+        write_tensors(folder / name, {"w": ("F32", [2], struct.pack("<2f", 1, 2))})
     statistics = {"mean": 1.0, "variance": 1.0, "count": 1}
     (folder / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
-    (folder / "trainer.json").write_text(json.dumps({
-        "step": 5, "tokens": 5, "next_sample": 5, "updates": 5,
+    (folder / "trainer.json").write_text(json.dumps({"step": 5, "tokens": 5, "next_sample": 5, "updates": 5,
         "guard": {"skipped_in_row": 0, "loss": statistics, "grad_norm": statistics},
         "run": {"model": {}, "steps": 5, "program": "train_gpt2", "version": "1", "options": {}}}))
     (folder / "manifest.json").write_text(json.dumps(
-        {"files": [{"path": name, "bytes": len(tensors), "xxh3": "0" * 16} for name in names]}))
+        {"files": [{"path": name, "bytes": (folder / name).stat().st_size, "xxh3": "0" * 16} for name in names]}))
     return folder
 
 
@@ -52,8 +43,8 @@ def line(number, text):
 
 
 ANY_JSON = {"empty": lambda _: b"", "not JSON": lambda data: data[:-20], "an array": lambda _: b"[1]\n",
-            "too deep": lambda _: DEEP,
-            "not UTF-8": lambda data: b"\xff\xfe" + data, "null": lambda _: b"null\n", "a number": lambda _: b"7"}
+            "too deep": lambda _: DEEP, "not UTF-8": lambda data: b"\xff\xfe" + data,
+            "null": lambda _: b"null\n", "a number": lambda _: b"7"}
 CONFIG = ANY_JSON | {
     "no steps": replace(b'"steps"', b'"stairs"'), "steps of text": replace(b'"steps": 20', b'"steps": "20"'),
     "no options": replace(b'"options"', b'"opinions"'), "data of text": replace(b'"data": {', b'"data": "x", "y": {'),
@@ -61,10 +52,9 @@ CONFIG = ANY_JSON | {
     "steps beyond 64 bits": replace(b'"steps": 20', b'"steps": 1' + b"0" * 400),
     "NaN": replace(b'"lr": 0.01', b'"lr": NaN'), "beyond a double": replace(b'"lr": 0.01', b'"lr": 1e999'),
     "half of a surrogate pair": replace(b'"train_gpt2"', rb'"\ud800"')}
-METRICS = {
-    "not JSON": line(3, b"{"), "an array": line(3, b"[]"), "too deep": line(3, DEEP),
-    "no kind": line(3, b'{"step": 4}'),
-    "no step": line(3, b'{"kind": "step"}'), "a step of text": line(3, b'{"kind": "step", "step": "4"}'),
+METRICS = {"not JSON": line(3, b"{"), "an array": line(3, b"[]"), "too deep": line(3, DEEP),
+    "no kind": line(3, b'{"step": 4}'), "no step": line(3, b'{"kind": "step"}'),
+    "a step of text": line(3, b'{"kind": "step", "step": "4"}'),
     "a loss of text": replace(b'"loss": 4.9', b'"loss": "low"'), "not UTF-8": line(3, b"\xff\xfe\xff"),
     "a binary file": lambda _: bytes(range(256)) * 8 + b"\n",
     "NaN": replace(b'"loss": 4.9', b'"loss": NaN'), "infinity": replace(b'"loss": 4.9', b'"loss": -Infinity'),
@@ -79,30 +69,23 @@ TRAINER = ANY_JSON | {"no step": replace(b'"step"', b'"stop"'), "no guard": repl
 MANIFEST = ANY_JSON | {"no files": replace(b'"files"', b'"piles"'), "a file of text": lambda _: b'{"files": ["x"]}',
                        "bytes of text": replace(b'"bytes": ', b'"bytes": null, "x": ')}
 TENSORS = {"empty": lambda _: b"", "cut in its length": lambda data: data[:5],
-           "cut in its header": lambda data: data[:20],
-           "cut in its data": lambda data: data[:-1], "a huge header": lambda data: struct.pack("<Q", 2**62) + data[8:],
+           "cut in its header": lambda data: data[:20], "cut in its data": lambda data: data[:-1],
+           "a huge header": lambda data: struct.pack("<Q", 2**62) + data[8:],
            "an array": lambda _: struct.pack("<Q", 2) + b"[]",
            "too deep": lambda _: struct.pack("<Q", len(DEEP)) + DEEP,
            "no dtype": replace(b'"dtype"', b'"ctype"'), "unknown dtype": replace(b'"F32"', b'"F33"'),
            "a negative shape": replace(b"[2]", b"[-9]"), "offsets that swap": replace(b"[0, 8]", b"[8, 0]")}
 
 
-class DamagedTest(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = pathlib.Path(self.temporary.name)
-
-    def tearDown(self):
-        self.temporary.cleanup()
-
-    def run_script(self, script, *arguments):
+class DamagedTest(Case):
+    def run_here(self, script, *arguments):
         """(exit status, standard error) of a script run in this process, which is twenty times as fast as in its
         own."""
         output, errors = io.StringIO(), io.StringIO()
-        words = [str(ROOT / "scripts" / script), *map(str, arguments)]
+        words = [str(SCRIPTS / script), *map(str, arguments)]
         status = 0
-        with mock.patch.object(sys, "argv",
-                               words), contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        with mock.patch.object(sys, "argv", words), contextlib.redirect_stdout(output), \
+                contextlib.redirect_stderr(errors):
             try:
                 runpy.run_path(words[0], run_name="__main__")
             except SystemExit as end:
@@ -110,9 +93,9 @@ class DamagedTest(unittest.TestCase):
         self.output = output.getvalue()
         return status, errors.getvalue()
 
-    def complaint(self, *command, status=(1, 2)):
+    def refusal(self, *command, status=(1, 2)):
         """The one line on standard error that a script ends with."""
-        found, errors = self.run_script(*command)
+        found, errors = self.run_here(*command)
         self.assertIn(found, status, (command, errors))
         self.assertEqual(len(errors.splitlines()), 1, errors)
         return errors
@@ -126,7 +109,7 @@ class DamagedTest(unittest.TestCase):
             self.assertNotEqual(path.read_bytes(), before, name)
             for script, *arguments in scripts:
                 with self.subTest(file=file, damage=name, script=script):
-                    self.assertIn(str(path), self.complaint(script, target, *arguments))
+                    self.assertIn(str(path), self.refusal(script, target, *arguments))
 
     def test_runs(self):
         baselines = self.folder / "baselines.json"
@@ -146,7 +129,7 @@ class DamagedTest(unittest.TestCase):
                     path = write_run(runs / "bad") / file
                     path.write_bytes(damage(path.read_bytes()))
                     with mock.patch.dict(sys.modules, matplotlib=None):  # plots take their time
-                        status, errors = self.run_script("compare.py", runs, "--out", runs / "out")
+                        status, errors = self.run_here("compare.py", runs, "--out", runs / "out")
                     self.assertEqual(status, 1)
                     self.assertEqual([e.startswith(f"compare.py: left out: {path}") for e in errors.splitlines()],
                                      [True, False])
@@ -164,7 +147,7 @@ class DamagedTest(unittest.TestCase):
         for script in (["watch.py", run], ["watch.py", self.folder / "bad\x1b[31m"],
                        ["compare.py", self.folder, "--out", self.folder / "out"]):
             with self.subTest(script=script[0]), mock.patch.dict(sys.modules, matplotlib=None):
-                _, errors = self.run_script(*script)
+                _, errors = self.run_here(*script)
                 text = self.output + errors
                 self.assertNotRegex(text, "[\x00-\x09\x0b-\x1f\x7f\u202e]")
                 self.assertIn(r"\x1b", text)
@@ -173,11 +156,10 @@ class DamagedTest(unittest.TestCase):
         run = write_run(self.folder / "run")
         for content in ("", "[]", "{}", '{"nats_per_token": {"bigram": "x"}, "bits_per_byte_per_nat": 1.0}'):
             (self.folder / "b.json").write_text(content)
-            self.assertIn("b.json",
-                          self.complaint("demo_report.py", "--baselines", self.folder / "b.json", "--must-beat",
-                                                   "bigram", run))
+            self.assertIn("b.json", self.refusal("demo_report.py", "--baselines", self.folder / "b.json",
+                                                   "--must-beat", "bigram", run))
 
-    @unittest.skipUnless(importlib.util.find_spec("numpy"), "needs numpy")
+    @needs("numpy")
     def test_checkpoints(self):
         self.each(write_checkpoint, "trainer.json", TRAINER, ["inspect_checkpoint.py", "--state-only"])
         self.each(write_checkpoint, "config.json", ANY_JSON, ["inspect_checkpoint.py", "--state-only"])
@@ -192,26 +174,21 @@ class DamagedTest(unittest.TestCase):
         for script in scripts:
             for path in ("absent", "pipe", "run", "/dev/null"):
                 with self.subTest(script=script[0], path=path):
-                    status, errors = self.run_script(script[0], self.folder / path, *script[1:])
+                    status, errors = self.run_here(script[0], self.folder / path, *script[1:])
                     self.assertIn(status, (1, 2))
                     self.assertIn(path, errors)
 
     def test_runs_that_are_no_files_or_not_there(self):
         self.refuses_what_is_no_file(["watch.py"], ["compare.py"], ["follow.py", "--once", "--to", "wandb"])
 
-    @unittest.skipUnless(importlib.util.find_spec("numpy"), "needs numpy")
+    @needs("numpy")
     def test_checkpoints_that_are_no_files_or_not_there(self):
         self.refuses_what_is_no_file(["inspect_checkpoint.py"])
 
     def test_plans_of_a_sweep(self):
         for content in (b"grid = 3", b"[grid]\nlr = {}", b"cells = 'x'", b"cells = ['x']", b"seeds = 'one'",
-                        b"seeds = 7", b"out = 3",
-                        b"command = 5", b"\xff\xfe", b"grid = [1]", b"seeds = []", b"[grid]\nlr = []",
-                        b"command = ['true']\nseeds = [[1]]", b"command = \"a 'b\""):
+                        b"seeds = 7", b"out = 3", b"command = 5", b"\xff\xfe", b"grid = [1]", b"seeds = []",
+                        b"[grid]\nlr = []", b"command = ['true']\nseeds = [[1]]", b"command = \"a 'b\""):
             with self.subTest(content=content):
                 (self.folder / "s.toml").write_bytes(content)
-                self.assertIn("s.toml", self.complaint("sweep.py", self.folder / "s.toml", status=(2,)))
-
-
-if __name__ == "__main__":
-    unittest.main()
+                self.assertIn("s.toml", self.refusal("sweep.py", self.folder / "s.toml", status=(2,)))

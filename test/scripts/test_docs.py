@@ -1,29 +1,22 @@
-"""What README and docs say, as far as a machine can tell:  python3 test/scripts/test_docs.py, or make test-docs
+"""What README and docs say, as far as a machine can tell:  make test-docs
 
 Every command in them is run, with tiny sizes, in a folder where the data and runs that they name exist; one that cannot
 be is in NOT_RUN with the reason, and one that is in neither fails. Links and paths lead somewhere, flags and make's
 targets exist.
 """
 
-import importlib.util
-import os
-import pathlib
 import re
 import shlex
 import shutil
 import struct
-import subprocess
 import sys
-import tempfile
-import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
+from testing import BUILD, ROOT, Case, header, missing, temporary_folder, write_shard, write_tokenizer
+
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
          *sorted((ROOT / "docs").glob("*.md"))]
 RUNNERS = (r"\./train_", r"\./generate", "python3? ", r"\.venv/", "scripts/", "make ", "mpirun", "torchrun", "sbatch",
-           "timeout",
-           "build/", "transformers ", "vllm ", "lm_eval ", "curl ", "podman", "pip ")
+           "timeout", "build/", "transformers ", "vllm ", "lm_eval ", "curl ", "podman", "pip ")
 COMMAND = re.compile(rf"(\$ )?((?:[A-Z_]+=\S+ +)*(?:{'|'.join(RUNNERS)}).*)")
 
 PROGRAMS = [*(path.stem for path in ROOT.glob("train_*.cu")), "generate"]
@@ -32,18 +25,16 @@ NOT_RUN = {  # the beginning of a command: why
     "CUDA_ORDER=": "the same", "CUDA_DEVICE=": "the same", "CUDA_STRICT=": "the same",
     "make soak": "takes half an hour", "MINUTES=": "the same",
     "make demo": "what `make demo` is for", "make test": "this is a part of it",
-           "make -j all": "the tests were built so",
+    "make -j all": "the tests were built so",
     "make setup": "installs", "scripts/setup.sh dev": "installs", "make lint": "clang-format and ruff may not be here",
     "python3 scripts/prepare.py fineweb": "needs a network", "sbatch": "needs a Slurm cluster",
-           "torchrun": "needs GPUs",
-    "python3 scripts/reproduce.py": "test_reproduce.py runs it",
+    "torchrun": "needs GPUs", "python3 scripts/reproduce.py": "test_reproduce.py runs it",
     "transformers serve": "a server", "vllm serve": "a server on a GPU", "curl": "needs the server",
-           "lm_eval": "test_lm_eval.py runs it",
+    "lm_eval": "test_lm_eval.py runs it",
     "python3 scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
     "pip install ./scripts": "test_teon_torch.py does it",
     "python3 scripts/teon_torch_example.py": "test_teon_torch.py runs it where torch is",
-    "timeout -s KILL": "test_prepare.py kills it at every moment",
-}
+    "timeout -s KILL": "test_prepare.py kills it at every moment"}
 SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64",
          "--layers": "2", "--channels": "32", "--heads": "2", "--ffn": "64", "--vocab-size": None, "--tokens": None,
          "--epochs": None, "--sample-tokens": "4", "--sample-every": "2"}
@@ -83,11 +74,10 @@ def shrink(words):
                    for word in (flag, value)]
 
 
-class CommandsTest(unittest.TestCase):
+class CommandsTest(Case):
     @classmethod
     def setUpClass(cls):
-        cls.temporary = tempfile.TemporaryDirectory()
-        cls.folder = pathlib.Path(cls.temporary.name)
+        cls.folder = temporary_folder(cls.addClassCleanup)
         for name in ("scripts", "bench", "test", "experiments", "Makefile"):
             if (ROOT / name).exists():
                 (cls.folder / name).symlink_to(ROOT / name)
@@ -96,38 +86,22 @@ class CommandsTest(unittest.TestCase):
         (cls.folder / ".venv" / "bin").mkdir(parents=True)
         (cls.folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
         shard = cls.folder / "datasets" / "fineweb10B"
-        shard.mkdir(parents=True)
         for number, split in enumerate(("val", "train")):
-            tokens = [i * i % 251 for i in range(1000)]
-            (shard / f"fineweb_{split}_{number:06d}.bin").write_bytes(
-                struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}H", *tokens))
+            write_shard(shard / f"fineweb_{split}_{number:06d}.bin", [i * i % 251 for i in range(1000)])
         (shard / "manifest.json").write_text('{"vocab_size": 257, "delimiter": 256}')
-        coder = shard / "tokenizer"
-        coder.mkdir()
-        (coder / "tokens.bin").write_bytes(struct.pack("<256i", 20240328, 2, 257, 256, *[0] * 252)
-                                           + b"".join(b"\1" + bytes([byte]) for byte in range(256)) + b"\0")
-        (coder / "description.json").write_text('{"kind": "bytes", "vocab_size": 257, "delimiter": 256}')
+        write_tokenizer(shard / "tokenizer", [*(bytes([byte]) for byte in range(256)), b""], 256, "bytes")
         question = [65535, 2 * 14, 0, 1, 2, 2, 65, 66, 2, 67, 68, 2, 69, 70]
-        (cls.folder / "hellaswag_val.bin").write_bytes(
-            struct.pack("<256i", 20240522, 1, 1, *[0] * 253) + struct.pack(f"<{len(question)}H", *question))
+        (cls.folder / "hellaswag_val.bin").write_bytes(header(20240522, 1, 1)
+                                                       + struct.pack(f"<{len(question)}H", *question))
         (cls.folder / "hellaswag_val.jsonl").write_text('{"ctx": "a", "endings": ["b", "c"], "label": 0}\n')
         corpus = cls.folder / "corpus"
         corpus.mkdir()
         (corpus / "tinyshakespeare.txt").write_text("First Citizen:\nSpeak.\n" * 50)
         (corpus / "english_train.jsonl").write_text('{"text": "some text"}\n' * 50)
-        cls.run_words([*shrink(["./train_gpt2", "--data", "datasets/fineweb10B"]), "--out", "runs/NAME"])
+        cls().run_words([*shrink(["./train_gpt2", "--data", "datasets/fineweb10B"]), "--out", "runs/NAME"])
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.temporary.cleanup()
-
-    @classmethod
-    def run_words(cls, words, **environment):
-        result = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=300, cwd=cls.folder,
-                                env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", **environment})
-        if result.returncode:
-            raise AssertionError(f"{shlex.join(words)}\n{result.stdout[-1000:]}\n{result.stderr[-1000:]}")
-        return result.stdout
+    def run_words(self, words, **environment):
+        return self.call(*words, **{"OMP_NUM_THREADS": 1, "MPLBACKEND": "agg", **environment}).stdout
 
     def words_of(self, command, earlier):
         """The command with tiny sizes; `earlier` are the page's training commands by their --out, which `...` stands
@@ -165,8 +139,8 @@ class CommandsTest(unittest.TestCase):
 
     def test_every_command_runs(self):
         needs = {"scripts/prepare.py": ("numpy", "pyarrow", "tqdm"), "train:2048": ("tokenizers",),
-                 "scripts/follow.py": ("tensorboardX",),
-                 "scripts/inspect_checkpoint.py": ("numpy",), "scripts/hellaswag.py": ("numpy",)}
+                 "scripts/follow.py": ("tensorboardX",), "scripts/inspect_checkpoint.py": ("numpy",),
+                 "scripts/hellaswag.py": ("numpy",)}
         ran = 0
         for page in PAGES:
             earlier, absent = {}, set()  # absent: the folders of commands that could not be run
@@ -179,9 +153,8 @@ class CommandsTest(unittest.TestCase):
                         environment[match[1]] = match[2]
                         command = command[match.end():]
                     words = self.words_of(command, earlier)
-                    if any(importlib.util.find_spec(library) is None for script, libraries in needs.items()
-                           if script in words
-                           for library in libraries) or "wandb" in words or absent & set(words):
+                    if any(missing(*libraries) for script, libraries in needs.items() if script in words) \
+                            or "wandb" in words or absent & set(words):
                         absent.update(words[words.index("--out") + 1:][:1] if "--out" in words else ())
                         continue
                     if words[0] == "mpirun" and not shutil.which("mpirun"):
@@ -202,8 +175,7 @@ class CommandsTest(unittest.TestCase):
         for program in PROGRAMS:
             known.update(re.findall(r"--[a-z][\w-]*", self.run_words([f"./{program}", "--help-all"])))
         for script in [*ROOT.glob("scripts/*.py"), *ROOT.glob("scripts/*.sh"), *ROOT.glob("scripts/launch/*"),
-                       *ROOT.glob("bench/*.py"),
-                       *ROOT.glob("scripts/*/*.py"), ROOT / "test/programs/soak.py"]:
+                       *ROOT.glob("bench/*.py"), *ROOT.glob("scripts/*/*.py"), ROOT / "test/programs/soak.py"]:
             known.update(re.findall(r"--[a-z][\w-]*", script.read_text()))
         foreign = {"--follow-tags", "--tool", "--nproc-per-node", "--no-python", "--nodes", "--mpi", "--dtype",
                    "--served-model-name", "--model_args", "--tasks", "--batch_size", "--device", "--logdir", "--target"}
@@ -212,7 +184,7 @@ class CommandsTest(unittest.TestCase):
                 self.fail(f"{page.name}: {flag} is no flag of any program or script")
 
 
-class TextTest(unittest.TestCase):
+class TextTest(Case):
     def test_every_command_is_run_or_has_a_reason(self):
         used = set()
         for page in PAGES:
@@ -247,7 +219,7 @@ class TextTest(unittest.TestCase):
         for key in ("cff-version: 1.2.0", "message: ", "title: ", "authors:", "references:"):
             self.assertIn(f"\n{key}", f"\n{text}")
         self.assertIn("arXiv:2601.23261", text)
-        if importlib.util.find_spec("yaml"):
+        if not missing("yaml"):
             import yaml
             self.assertEqual(len(yaml.safe_load(text)["references"][0]["authors"]), 8)
 
@@ -262,9 +234,4 @@ class TextTest(unittest.TestCase):
     def test_the_version_is_the_changelogs(self):
         found = re.search(r"^## ([0-9.]+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
         self.assertRegex((ROOT / "CITATION.cff").read_text(), rf"(?m)^version: {re.escape(found)}$")
-        result = subprocess.run([BUILD / "train_gpt2", "--version"], capture_output=True, text=True)
-        self.assertIn(found, result.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()
+        self.assertIn(found, self.run_program("--version").stdout)

@@ -1,19 +1,10 @@
 """scripts/find_cuda.sh, with compilers, GPUs and pip's folders that only look like them."""
 import os
-import pathlib
-import subprocess
-import tempfile
-import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from testing import SCRIPTS, Case
 
 
-class FindCuda(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class FindCuda(Case):
     def program(self, path, text):
         file = self.folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -28,9 +19,8 @@ class FindCuda(unittest.TestCase):
         self.program("bin/nvidia-smi", f'[ "$1" = -L ] && exit; echo "{name}, {capability}"')
 
     def find(self, what, **environment):
-        result = subprocess.run(
-            [ROOT / "scripts/find_cuda.sh", what], capture_output=True, text=True,
-            env={"PATH": f"{self.folder}/bin:/usr/bin:/bin", "CUDA_HOME": str(self.folder / "toolkit"), **environment})
+        result = self.call(SCRIPTS / "find_cuda.sh", what, expect=None, env={
+            "PATH": f"{self.folder}/bin:/usr/bin:/bin", "CUDA_HOME": self.folder / "toolkit", **environment})
         return result.returncode, result.stdout.strip(), result.stderr.strip()
 
     def test_a_gpu_and_a_compiler_that_can_be_used(self):

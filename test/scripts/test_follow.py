@@ -1,17 +1,11 @@
-"""scripts/follow.py beside a run that grows, with libraries that note what they are given:  python3
-test/scripts/test_follow.py"""
+"""scripts/follow.py beside a run that grows, with libraries that note what they are given:
+scripts/run_tests.py test/scripts/test_follow.py"""
 
-import os
-import pathlib
-import subprocess
 import sys
-import tempfile
 import time
-import unittest
 
-from test_compare import STEPS, write_run
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from testing import RUN_STEPS as STEPS
+from testing import SCRIPTS, Case, write_run
 
 # What follow.py uses of the libraries. `calls` holds a line for each call; the first init and every 7th log fail.
 TENSORBOARD = """
@@ -38,10 +32,9 @@ def init(project, name, id, resume, config, dir):
 """
 
 
-class FollowTest(unittest.TestCase):
+class FollowTest(Case):
     def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = pathlib.Path(self.temporary.name)
+        super().setUp()
         self.calls = self.folder / "calls"
         self.libraries = self.folder / "libraries"
         self.libraries.mkdir()
@@ -49,13 +42,9 @@ class FollowTest(unittest.TestCase):
         (self.libraries / "wandb.py").write_text(WANDB)
         self.whole = write_run(self.folder / "whole")
 
-    def tearDown(self):
-        self.temporary.cleanup()
-
-    def start(self, run, *arguments):
-        return subprocess.Popen([sys.executable, ROOT / "scripts" / "follow.py", run, "--interval", "0.05", *arguments],
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                env={**os.environ, "PYTHONPATH": str(self.libraries), "CALLS": str(self.calls)})
+    def follow(self, run, *arguments):
+        return self.start(sys.executable, SCRIPTS / "follow.py", run, "--interval", 0.05, *arguments,
+                          PYTHONPATH=self.libraries, CALLS=self.calls)
 
     def logged(self):
         lines = self.calls.read_text().splitlines() if self.calls.exists() else []
@@ -63,7 +52,7 @@ class FollowTest(unittest.TestCase):
 
     def test_wandb_live_through_a_broken_connection_a_resumption_and_a_restart(self):
         run, lines = self.folder / "run", (self.whole / "metrics.jsonl").read_text().splitlines(keepends=True)
-        process = self.start(run, "--to", "wandb", "--project", "p")  # before the run is there
+        process = self.follow(run, "--to", "wandb", "--project", "p")  # before the run is there
         run.mkdir()
         (run / "config.json").write_text((self.whole / "config.json").read_text())
         (run / "metrics.jsonl").write_text("".join(lines[:8]) + lines[8][:10])
@@ -84,7 +73,7 @@ class FollowTest(unittest.TestCase):
         until(9)
         process.terminate()
         process.communicate()
-        process = self.start(run, "--to", "wandb", "--project", "p")
+        process = self.follow(run, "--to", "wandb", "--project", "p")
         (run / "metrics.jsonl").write_text("".join(lines))
         output, errors = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, errors)
@@ -97,7 +86,7 @@ class FollowTest(unittest.TestCase):
         self.assertIn("cable pulled; trying again", errors)
 
     def test_tensorboard_gets_every_number_once(self):
-        output, errors = self.start(self.whole, "--to", "tensorboard", "--once").communicate(timeout=60)
+        output, errors = self.follow(self.whole, "--to", "tensorboard", "--once").communicate(timeout=60)
         lines = output.splitlines()[:-1]
         self.assertEqual(errors, "")
         self.assertEqual(len(lines), len(set(lines)))
@@ -109,11 +98,7 @@ class FollowTest(unittest.TestCase):
         for module in ("tensorboardX", "torch", "wandb"):  # cannot be imported, whatever is installed
             (self.libraries / f"{module}.py").write_text("raise ImportError")
         for service, library in (("tensorboard", "tensorboardX"), ("wandb", "wandb")):
-            process = self.start(self.whole, "--to", service)
+            process = self.follow(self.whole, "--to", service)
             self.assertEqual(process.communicate(timeout=60)[1],
                              f"follow.py: error: needs a library that is not here: pip install {library}\n")
             self.assertEqual(process.returncode, 1)
-
-
-if __name__ == "__main__":
-    unittest.main()

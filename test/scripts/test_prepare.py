@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
-"""Tests of scripts/prepare.py.
-
-    python test/scripts/test_prepare.py
+"""scripts/prepare.py:  scripts/run_tests.py test/scripts/test_prepare.py
 
 Shards are read back by code of this file alone, and tokens are compared with second implementations: a small byte-pair
 encoder written here, and the tokenizers library. A test whose package or data is not there is skipped by name.
@@ -11,52 +8,35 @@ import collections
 import contextlib
 import gzip
 import hashlib
-import importlib.util
 import io
 import json
 import multiprocessing
 import os
+import pathlib
 import random
 import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from unittest import mock
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SCRIPT = os.path.join(ROOT, "scripts", "prepare.py")
-DATA = os.path.join(ROOT, "..", "shared", "data")
-BPE = os.path.join(DATA, "gpt2_bpe")
-SHAKESPEARE = os.path.join(DATA, "text", "tinyshakespeare.txt")
-WIKITEXT = [os.path.join(DATA, "text", name) for name in ("wikitext2_test.txt", "wikitext2_valid.txt")]
-
-
-def missing(*packages):
-    return [package for package in packages if importlib.util.find_spec(package) is None]
-
+from testing import ROOT, SCRIPTS, Case, missing, needs, read_json
 
 if absent := missing("numpy", "pyarrow", "tqdm"):
-    if __name__ == "__main__":
-        print(f"SKIPPED test_prepare: without the Python packages {', '.join(absent)}")
-        sys.exit(0)
-    raise unittest.SkipTest(f"without the Python packages {', '.join(absent)}")
+    raise unittest.SkipTest(f"needs {', '.join(absent)}")
 
 import numpy as np
+import prepare
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
-import prepare
 from teon_data import documents, sources
 
-
-def needs(*packages, data=()):
-    """Skips a test by name where a package or a file is missing."""
-    absent = missing(*packages) + [os.path.relpath(path, ROOT) for path in data if not os.path.exists(path)]
-    return unittest.skipIf(absent, f"without {', '.join(absent)}")
+DATA = ROOT.parent / "shared" / "data"
+BPE = DATA / "gpt2_bpe"
+SHAKESPEARE = DATA / "text" / "tinyshakespeare.txt"
+WIKITEXT = [DATA / "text" / name for name in ("wikitext2_test.txt", "wikitext2_valid.txt")]
 
 
 def run(*arguments):
@@ -72,8 +52,7 @@ def run(*arguments):
 
 def read_shard(path):
     """Tokens of a shard, by the layout as documented."""
-    with open(path, "rb") as file:
-        data = file.read()
+    data = path.read_bytes()
     magic, version, tokens = struct.unpack("<3i", data[:12])
     dtype = {(20240520, 1): "<u2", (20240801, 7): "<u4"}[magic, version]
     assert data[12:1024] == bytes(1012)
@@ -84,21 +63,15 @@ def read_shard(path):
 
 def stream(folder):
     """All tokens of a folder, the validation shard first."""
-    names = [name for name in os.listdir(folder) if name.endswith(".bin")]
-    names.sort(key=lambda name: int(name[-10:-4]))
-    assert "_val_" in names[0] or names[0].endswith("000001.bin")
-    return np.concatenate([read_shard(os.path.join(folder, name)) for name in names])
+    shards = sorted(folder.glob("*.bin"), key=lambda path: int(path.stem[-6:]))
+    assert "_val_" in shards[0].name or shards[0].stem.endswith("000001")
+    return np.concatenate([read_shard(path) for path in shards])
 
 
 def contents(folder):
-    """{path inside the folder: SHA-256} of every file."""
-    found = {}
-    for base, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(base, name)
-            with open(path, "rb") as file:
-                found[os.path.relpath(path, folder)] = hashlib.sha256(file.read()).hexdigest()
-    return found
+    """{path: SHA-256} of every file."""
+    return {path.relative_to(folder): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*")
+            if path.is_file()}
 
 
 def bytes_stream(texts):
@@ -122,29 +95,25 @@ def write_parquet(path, rows, group=7, **options):
 
 def write_lines(path, lines):
     data = b"".join(line + b"\n" for line in lines)
-    if path.endswith(".gz"):
+    if path.suffix == ".gz":
         data = gzip.compress(data[:len(data) // 2]) + gzip.compress(data[len(data) // 2:])  # two members
-    elif path.endswith(".zst"):
+    elif path.suffix == ".zst":
         data = pa.compress(data, "zstd", asbytes=True)
-    with open(path, "wb") as file:
-        file.write(data)
+    path.write_bytes(data)
 
 
-class InFolder(unittest.TestCase):
-    """A test with a folder of its own."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
+class PrepareCase(Case):
     def path(self, *names):
-        return os.path.join(self.folder, *names)
+        return self.folder.joinpath(*names)
 
     def prepare(self, *arguments, status=0):
         found, out, err = run(*arguments)
         self.assertEqual(found, status, err)
         return out, err
+
+    def make(self, out, source, *flags):
+        """Prepares what is in the test's folder, with each byte a token."""
+        return self.prepare(self.path(source), "--tokenizer", "bytes", "--out", self.path(out), *flags)
 
     def fails(self, status, *arguments):
         """Runs prepare.py, expecting this exit status and one line; returns the line."""
@@ -156,8 +125,7 @@ class InFolder(unittest.TestCase):
         return lines[0]
 
     def manifest(self, name):
-        with open(self.path(name, "manifest.json"), encoding="utf-8") as file:
-            return json.load(file)
+        return read_json(self.path(name, "manifest.json"))
 
 
 # ---- Tokenizers ---------------------------------------------------------------------------------------------------
@@ -168,10 +136,8 @@ class SmallBpe:
     def __init__(self):
         import regex
         self.words = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
-        with open(os.path.join(BPE, "encoder.json"), encoding="utf-8") as file:
-            self.ids = json.load(file)
-        with open(os.path.join(BPE, "vocab.bpe"), encoding="utf-8") as file:
-            lines = file.read().splitlines()[1:]
+        self.ids = read_json(BPE / "encoder.json")
+        lines = (BPE / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
         self.rank = {tuple(line.split(" ")): rank for rank, line in enumerate(lines)}
         shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
         hidden = [byte for byte in range(256) if byte not in shown]
@@ -193,7 +159,7 @@ class SmallBpe:
         return [token for word in self.words.findall(text) for token in self.word(word)]
 
 
-class TestTokenizers(InFolder):
+class TestTokenizers(PrepareCase):
 
     @needs("tiktoken", "regex", data=[SHAKESPEARE, BPE])
     def test_gpt2_gives_tiny_shakespeare_338025_tokens_equal_to_a_second_implementation(self):
@@ -201,8 +167,7 @@ class TestTokenizers(InFolder):
         tokens = stream(self.path("whole"))
         self.assertEqual(tokens[0], 50256)
         self.assertEqual(tokens.size - 1, 338025)
-        with open(SHAKESPEARE, encoding="utf-8") as file:
-            self.assertEqual(tokens[1:].tolist(), SmallBpe().encode(file.read()))
+        self.assertEqual(tokens[1:].tolist(), SmallBpe().encode(SHAKESPEARE.read_text(encoding="utf-8")))
 
     @needs("tiktoken", "regex", data=[BPE])
     def test_gpt2_equals_a_second_implementation_on_awkward_text(self):
@@ -217,8 +182,8 @@ class TestTokenizers(InFolder):
     @needs("tiktoken", "tokenizers", data=[*WIKITEXT, BPE])
     def test_gpt2_equals_the_tokenizers_library_on_wikitext(self):
         import tokenizers
-        second = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(os.path.join(BPE, "encoder.json"),
-                                                                      os.path.join(BPE, "vocab.bpe")))
+        second = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(BPE / "encoder.json"),
+                                                                      str(BPE / "vocab.bpe")))
         second.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         expected = []
         for path in WIKITEXT:
@@ -229,12 +194,10 @@ class TestTokenizers(InFolder):
 
     @needs("tiktoken", data=[SHAKESPEARE, BPE])
     def test_cutting_a_text_file_into_units_does_not_change_its_tokens(self):
-        with open(SHAKESPEARE, "rb") as file:
-            text = file.read()[:9000]
+        text = SHAKESPEARE.read_bytes()[:9000]
         text += b"no cut\r\n" * 200 + b"\n\n  \n x\ny" + "é\né\n".encode() * 50 + b"end\nend"
         text += b"".join(b"word\n" + b"\n " [i % 3:] + b"%d\n" % i for i in range(900))  # runs of blanks behind a word
-        with open(self.path("a.txt"), "wb") as file:
-            file.write(text)
+        self.path("a.txt").write_bytes(text)
         streams = []
         for unit_bytes in (1 << 20, 5000, 97):
             self.prepare(self.path("a.txt"), "--bpe-dir", BPE, "--out", self.path(str(unit_bytes)),
@@ -245,7 +208,7 @@ class TestTokenizers(InFolder):
     def test_bytes_gives_each_byte_with_delimiter_256(self):
         texts = some_texts(50)
         write_parquet(self.path("a.parquet"), texts)
-        self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("out"), "--workers", 1)
+        self.make("out", "a.parquet", "--workers", 1)
         self.assertEqual(stream(self.path("out")).tolist(), bytes_stream(texts))
         manifest = self.manifest("out")
         self.assertEqual((manifest["vocab_size"], manifest["delimiter"], manifest["documents"]), (257, 256, 50))
@@ -261,7 +224,7 @@ class TestTokenizers(InFolder):
         self.assertEqual(contents(self.path("one")), contents(self.path("two")))
         manifest = self.manifest("one")
         self.assertLessEqual(manifest["vocab_size"], 300)
-        trained = tokenizers.Tokenizer.from_file(self.path("one", "tokenizer", "tokenizer.json"))
+        trained = tokenizers.Tokenizer.from_file(str(self.path("one", "tokenizer", "tokenizer.json")))
         trained.encode_special_tokens = True
         self.assertEqual(stream(self.path("one")).tolist(),
                          [token for text in texts for token in (manifest["delimiter"], *trained.encode(text).ids)])
@@ -273,7 +236,7 @@ class TestTokenizers(InFolder):
         model = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
         model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
         model.add_special_tokens(["<s>"])
-        model.save(self.path("tokenizer.json"))
+        model.save(str(self.path("tokenizer.json")))
         write_parquet(self.path("a.parquet"), ["w2 w69999", "w65536 <s> w65535"])
         self.prepare(self.path("a.parquet"), "--tokenizer", self.path("tokenizer.json"), "--out", self.path("out"),
                      "--workers", 1, "--val-tokens", 2)
@@ -287,20 +250,19 @@ class TestTokenizers(InFolder):
         import sentencepiece
         texts = ["the cat sat on the mat", "a dog </s> and a cat"] * 20
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts), model_prefix=self.path("tokenizer"), vocab_size=40, model_type="bpe",
+            sentence_iterator=iter(texts), model_prefix=str(self.path("tokenizer")), vocab_size=40, model_type="bpe",
             byte_fallback=False, hard_vocab_limit=False, minloglevel=2)
         write_parquet(self.path("a.parquet"), texts)
         self.prepare(self.path("a.parquet"), "--tokenizer", self.path("tokenizer.model"), "--out", self.path("out"),
                      "--workers", 1)
-        model = sentencepiece.SentencePieceProcessor(model_file=self.path("tokenizer.model"))
+        model = sentencepiece.SentencePieceProcessor(model_file=str(self.path("tokenizer.model")))
         self.assertEqual(stream(self.path("out")).tolist(),
                          [token for text in texts for token in (model.bos_id(), *model.encode(text))])
 
     @needs("tiktoken", data=[SHAKESPEARE, BPE])
     def test_tokens_bin_decodes_the_shards(self):
         self.prepare(SHAKESPEARE, "--bpe-dir", BPE, "--out", self.path("out"), "--workers", 1)
-        with open(self.path("out", "tokenizer", "tokens.bin"), "rb") as file:
-            data = file.read()
+        data = self.path("out", "tokenizer", "tokens.bin").read_bytes()
         magic, version, size, delimiter = struct.unpack("<4i", data[:16])
         self.assertEqual((magic, version, size, delimiter), (20240328, 2, 50257, 50256))
         table, at = [], 1024
@@ -308,13 +270,12 @@ class TestTokenizers(InFolder):
             table.append(data[at + 1:at + 1 + data[at]])
             at += 1 + data[at]
         self.assertEqual(at, len(data))
-        with open(SHAKESPEARE, "rb") as file:
-            self.assertEqual(b"".join(table[token] for token in stream(self.path("out"))[1:]), file.read())
+        self.assertEqual(b"".join(table[token] for token in stream(self.path("out"))[1:]), SHAKESPEARE.read_bytes())
 
 
 # ---- Inputs -------------------------------------------------------------------------------------------------------
 
-class TestInputs(InFolder):
+class TestInputs(PrepareCase):
 
     def test_every_kind_of_file_gives_the_same_documents(self):
         texts = [text for text in some_texts(60) if text.strip()]
@@ -326,14 +287,12 @@ class TestInputs(InFolder):
         for name in ("a.parquet", "dictionary.parquet", "a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
             for unit_bytes in (300, 1 << 20):
                 out = self.path(f"{name}-{unit_bytes}")
-                self.prepare(self.path(name), "--tokenizer", "bytes", "--out", out, "--workers", 2,
-                             "--unit-bytes", unit_bytes)
+                self.make(out, name, "--workers", 2, "--unit-bytes", unit_bytes)
                 self.assertEqual(stream(out).tolist(), bytes_stream(texts), name)
 
     def test_txt_files_are_documents_whole_or_by_line(self):
         for name, data in (("1.txt", b"\xef\xbb\xbfone\r\ntwo\n\nthree"), ("2.txt", b""), ("3.txt", b"four\n")):
-            with open(self.path(name), "wb") as file:
-                file.write(data)
+            self.path(name).write_bytes(data)
         self.prepare(self.folder, "--tokenizer", "bytes", "--out", self.path("out"), "--workers", 1)
         self.assertEqual(stream(self.path("out")).tolist(), bytes_stream(["one\r\ntwo\n\nthree", "four\n"]))
         self.prepare(self.path("*.txt"), "--tokenizer", "bytes", "--txt-documents", "line", "--out", self.path("lines"),
@@ -347,7 +306,7 @@ class TestInputs(InFolder):
         write_lines(self.path("a.txt.zst"), lines)
         expected = [line.decode() for line in lines if line]
         for name in ("a.txt", "a.txt.zst"):
-            file = sources.LocalSource([self.path(name)]).files[0]
+            file = sources.LocalSource([str(self.path(name))]).files[0]
             for unit_bytes in (1, 2, 3, 7, 31, 64, 1000):
                 reader = documents.Reader(documents.ReadOptions("text", True, True, unit_bytes))
                 found = []
@@ -363,10 +322,8 @@ class TestInputs(InFolder):
         write_parquet(self.path("a.parquet"), [*good, "one", None, b"\xff\xfe", "two", b"ok\x80", None])
         write_lines(self.path("b.jsonl"), [b'{"text": "three"}', b'{"text": null}', b'{"other": 1}',
                                            b'{"text": 7}', b'[1]', b'{"text": "cut',
-                                           b'{"text": "\xff"}', b'{"text": "\\ud800"}', b'', b'  ',
-                                           b'{"text": ""}'])
-        with open(self.path("c.txt"), "wb") as file:
-            file.write(b"four\n\xff\nfive")
+                                           b'{"text": "\xff"}', b'{"text": "\\ud800"}', b'', b'  ', b'{"text": ""}'])
+        self.path("c.txt").write_bytes(b"four\n\xff\nfive")
         _, err = self.prepare(self.path("a.parquet"), self.path("b.jsonl"), self.path("c.txt"), "--tokenizer", "bytes",
                               "--out", self.path("out"), "--workers", 2)
         self.assertEqual(stream(self.path("out")).tolist(),
@@ -379,22 +336,19 @@ class TestInputs(InFolder):
         latin = "für\nschön\nplain\nGrüße\n".encode("latin-1")
         write_lines(self.path("b.jsonl"), [b'{"body": "x"}'] * 3)
         for name, data, cure in (("a.txt", latin, "iconv -f LATIN1"), ("b.jsonl", None, "--text-field"),
-                                 ("c.jsonl", b"<html>\n</html>\n", "one JSON object a line"),
-                                 ("d.txt", bytes(5000), "it is no text"),
+                                 ("c.jsonl", b"<html>\n</html>\n", "one JSON object per line"),
+                                 ("d.txt", bytes(5000), "it is not text"),
                                  ("e.txt", "Some text\nof two lines\n".encode("utf-16"), "iconv -f UTF-16")):
             if data:
-                with open(self.path(name), "wb") as file:
-                    file.write(data)
+                self.path(name).write_bytes(data)
             out = self.path("out-" + name)
             line = self.fails(1, self.path(name), "--tokenizer", "bytes", "--out", out)
-            for part in (self.path(name), "more bad rows than good ones", cure):
+            for part in (str(self.path(name)), "more bad rows than good ones", cure):
                 self.assertIn(part, line)
         # The advice works, in the same folder.
-        self.prepare(self.path("b.jsonl"), "--tokenizer", "bytes", "--out", self.path("out-b.jsonl"), "--text-field",
-                     "body")
-        with open(self.path("a.txt"), "w", encoding="utf-8") as file:
-            file.write(latin.decode("latin-1"))
-        self.prepare(self.path("a.txt"), "--tokenizer", "bytes", "--out", self.path("out-a.txt"))
+        self.make("out-b.jsonl", "b.jsonl", "--text-field", "body")
+        self.path("a.txt").write_text(latin.decode("latin-1"), encoding="utf-8")
+        self.make("out-a.txt", "a.txt")
         self.assertEqual(stream(self.path("out-a.txt")).tolist(), bytes_stream([latin.decode("latin-1")]))
         # A file of bad rows among many good ones only counts.
         write_lines(self.path("0.jsonl"), [b'{"text": "x"}'] * 4)
@@ -412,29 +366,25 @@ class TestInputs(InFolder):
         write_lines(self.path("good.jsonl.gz"), rows)
         for kind, damage in (("parquet", "cut"), ("parquet", "empty"), ("parquet", "flip"), ("jsonl.zst", "cut"),
                              ("jsonl.zst", "garbage"), ("jsonl.gz", "cut"), ("jsonl.gz", "flip")):
-            with open(self.path(f"good.{kind}"), "rb") as file:
-                data = bytearray(file.read())
+            data = bytearray(self.path(f"good.{kind}").read_bytes())
             flip = data.rfind(b"naive" if damage != "flip" else "naïve".encode(), 0, len(data) * 3 // 4)
             data[flip if kind == "parquet" else len(data) // 2] ^= 16
             data = {"cut": data[:-9], "empty": b"", "garbage": b"not zstd", "flip": data}[damage]
             bad = self.path(f"2.{kind}")
-            with open(bad, "wb") as file:
-                file.write(data)
+            bad.write_bytes(data)
             out = self.path(f"{kind}-{damage}")
             arguments = [self.path("1.parquet"), bad, "--tokenizer", "bytes", "--out", out, "--shard-tokens", 5000]
             line = self.fails(1, *arguments)
-            self.assertIn(bad, line)
-            self.assertFalse(os.path.exists(os.path.join(out, "manifest.json")))
-            with open(self.path(f"good.{kind}"), "rb") as good, open(bad, "wb") as file:
-                file.write(good.read())
+            self.assertIn(str(bad), line)
+            self.assertFalse(out.joinpath("manifest.json").exists())
+            bad.write_bytes(self.path(f"good.{kind}").read_bytes())
             _, err = self.prepare(*arguments)  # the repaired file continues the run
             self.assertIn("continuing", err)
             self.assertEqual(stream(out).tolist(), bytes_stream(texts + texts), (kind, damage))
 
     def test_a_file_that_changed_after_it_was_begun_is_refused(self):
         write_parquet(self.path("a.parquet"), some_texts(60))
-        with open(self.path("z.parquet"), "wb") as file:
-            file.write(b"damaged")
+        self.path("z.parquet").write_bytes(b"damaged")
         arguments = [self.path("a.parquet"), self.path("z.parquet"), "--tokenizer", "bytes", "--out", self.path("out"),
                      "--shard-tokens", 3000, "--unit-bytes", 100]
         self.fails(1, *arguments)
@@ -456,13 +406,13 @@ class TestInputs(InFolder):
         import tokenizers
         model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<s>": 1}, unk_token="a"))
         model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-        model.save(self.path("tokenizer.json"))
+        model.save(str(self.path("tokenizer.json")))
         write_parquet(self.path("a.parquet"), ["a <s>"])
         self.assertIn("delimiter 1 for text inside", self.fails(
             1, self.path("a.parquet"), "--tokenizer", self.path("tokenizer.json"), "--out", self.path("out")))
 
 
-class TestHub(InFolder):
+class TestHub(PrepareCase):
     """FineWeb, with the hub's client replaced by one that copies local files."""
 
     def hub(self, listing_error=None):
@@ -470,32 +420,31 @@ class TestHub(InFolder):
 
         class Entry:
             def __init__(self, path):
-                self.path, self.size = path, os.path.getsize(os.path.join(folder, path))
+                self.path, self.size = path, folder.joinpath(path).stat().st_size
 
         class Api:
             def repo_info(self, repository, repo_type=None, revision=None):
                 if listing_error:
                     raise listing_error
                 self.asked = (repository, repo_type, revision)
-                names = [name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name))]
-                return mock.Mock(sha="c0ffee", siblings=[mock.Mock(rfilename=name) for name in names])
+                files = [mock.Mock(rfilename=path.name) for path in folder.iterdir() if path.is_file()]
+                return mock.Mock(sha="c0ffee", siblings=files)
 
             def list_repo_tree(self, repository, path, recursive, revision, repo_type):
                 assert (repo_type, revision) == ("dataset", "c0ffee")
                 assert self.asked in (("HuggingFaceFW/fineweb", "dataset", None),
                                       ("a/b", "dataset", "refs/convert/parquet"))
-                paths = [os.path.relpath(os.path.join(base, name), folder)
-                         for base, _, names in os.walk(os.path.join(folder, path or "")) for name in names]
-                return [Entry(name) for name in sorted(paths, reverse=True)]
+                files = [file for file in folder.joinpath(path or "").rglob("*") if file.is_file()]
+                return [Entry(str(file.relative_to(folder))) for file in sorted(files, reverse=True)]
 
         def download(repository, path, repo_type=None, revision=None, local_dir=None):
             assert revision == "c0ffee"
             if not local_dir:
-                return os.path.join(folder, path)
-            os.makedirs(os.path.join(local_dir, os.path.dirname(path)), exist_ok=True)
-            with open(os.path.join(folder, path), "rb") as source, open(os.path.join(local_dir, path), "wb") as copy:
-                copy.write(source.read())
-            return os.path.join(local_dir, path)
+                return str(folder / path)
+            copy = pathlib.Path(local_dir, path)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes((folder / path).read_bytes())
+            return str(copy)
 
         return mock.patch.multiple("huggingface_hub", HfApi=Api, hf_hub_download=download)
 
@@ -503,7 +452,7 @@ class TestHub(InFolder):
     def test_a_dataset_by_its_name_configuration_and_split(self):
         for config, split, text in (("default", "train", "1"), ("default", "test", "2"), ("other", "train", "3"),
                                     ("other", "partial-big", "4")):
-            os.makedirs(self.path(config, split))
+            self.path(config, split).mkdir(parents=True)
             write_parquet(self.path(config, split, "0000.parquet"), [text])
         with self.hub():
             for number, (source, text) in enumerate((("hf:a/b", "1"), ("hf:a/b:test", "2"),
@@ -511,12 +460,12 @@ class TestHub(InFolder):
                 out = self.path(f"out{number}")
                 self.prepare(source, "--tokenizer", "bytes", "--val-tokens", 0, "--out", out)
                 self.assertEqual(stream(out).tolist(), bytes_stream([text]))
-                self.assertIn("b_train_000001.bin", os.listdir(out))
-            for source, words in (("hf:a/b:dev", "there are test, train"), ("hf:a/b:none:train", "default, other"),
+                self.assertTrue((out / "b_train_000001.bin").exists())
+            for source, words in (("hf:a/b:dev", "its splits are test, train"), ("hf:a/b:none:train", "default, other"),
                                   ("hf:a/b:other:big", "only the beginning"), ("hf:a", "hf:OWNER/NAME"),
                                   ("hf:a/b:c:d:e", "hf:OWNER/NAME")):
                 self.assertIn(words, self.fails(2, source, "--tokenizer", "bytes", "--out", self.path("bad")))
-                self.assertFalse(os.path.exists(self.path("bad")))
+                self.assertFalse(self.path("bad").exists())
 
     @needs("huggingface_hub", "tokenizers")
     def test_tokenizers_by_hub_name_and_by_folder(self):
@@ -524,15 +473,14 @@ class TestHub(InFolder):
         import tokenizers
         model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "[START]": 2}, unk_token="a"))
         model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-        model.save(self.path("tokenizer.json"))
-        with open(self.path("tokenizer_config.json"), "w", encoding="utf-8") as file:
-            json.dump({"bos_token": "[START]"}, file)
+        model.save(str(self.path("tokenizer.json")))
+        self.path("tokenizer_config.json").write_text(json.dumps({"bos_token": "[START]"}), encoding="utf-8")
         with self.hub():
             for number, name in enumerate(("hf:a/b", self.folder, self.path("tokenizer.json"))):
                 out = self.path(f"out{number}")
                 self.prepare(self.path("a.parquet"), "--tokenizer", name, "--val-tokens", 0, "--out", out)
                 self.assertEqual(stream(out).tolist(), [2, 0, 1, 0])
-        os.remove(self.path("tokenizer.json"))
+        self.path("tokenizer.json").unlink()
         with self.hub():
             for name in ("hf:a/b", self.folder):
                 self.assertIn("no tokenizer.json or tokenizer.model", self.fails(
@@ -540,7 +488,7 @@ class TestHub(InFolder):
 
     @needs("huggingface_hub")
     def test_fineweb_files_are_read_in_order_from_one_revision(self):
-        os.makedirs(self.path("sample", "10BT"))
+        self.path("sample", "10BT").mkdir(parents=True)
         texts = some_texts(60)
         for i in range(6):
             write_parquet(self.path("sample", "10BT", f"00{i}.parquet"), texts[10 * i:10 * i + 10])
@@ -549,7 +497,7 @@ class TestHub(InFolder):
             with self.hub():
                 self.prepare("fineweb", "--tokenizer", "bytes", "--out", out, *extra)
             self.assertEqual(stream(out).tolist(), bytes_stream(texts))
-            self.assertIn("fineweb_val_000000.bin", os.listdir(out))
+            self.assertTrue((out / "fineweb_val_000000.bin").exists())
             self.assertEqual(self.manifest(out)["source"]["revision"], "c0ffee")
 
     @needs("huggingface_hub")
@@ -558,19 +506,18 @@ class TestHub(InFolder):
             line = self.fails(1, "fineweb:100BT", "--tokenizer", "bytes", "--out", self.path("out"))
         for part in ("HuggingFaceFW/fineweb", "sample/100BT", "no route", "prepare.py 'FOLDER/*.parquet' --out"):
             self.assertIn(part, line)
-        self.assertFalse(os.path.exists(self.path("out")))
+        self.assertFalse(self.path("out").exists())
 
 
 # ---- Shards -------------------------------------------------------------------------------------------------------
 
-class TestShards(InFolder):
+class TestShards(PrepareCase):
 
     def test_the_first_shard_is_validation_and_documents_run_across_shards(self):
         texts = some_texts(40)
         write_parquet(self.path("a.parquet"), texts)
         expected = bytes_stream(texts)
-        self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("out"), "--name", "my",
-                     "--shard-tokens", 1000, "--workers", 2)
+        self.make("out", "a.parquet", "--name", "my", "--shard-tokens", 1000, "--workers", 2)
         shards = self.manifest("out")["shards"]
         self.assertEqual([shard["file"] for shard in shards[:2]], ["my_val_000000.bin", "my_train_000001.bin"])
         self.assertTrue(all(shard["tokens"] == 1000 for shard in shards[:-1]))
@@ -578,8 +525,7 @@ class TestShards(InFolder):
             tokens = read_shard(self.path("out", shard["file"])).tolist()
             self.assertEqual(tokens, expected[1000 * i:1000 * (i + 1)])
             self.assertEqual(shard["documents"], tokens.count(256))
-            with open(self.path("out", shard["file"]), "rb") as file:
-                self.assertEqual(shard["sha256"], hashlib.sha256(file.read()).hexdigest())
+            self.assertEqual(shard["sha256"], hashlib.sha256(self.path("out", shard["file"]).read_bytes()).hexdigest())
         self.assertEqual(sum(shard["documents"] for shard in shards), 40)
 
     def test_default_names_state_no_split(self):
@@ -591,27 +537,23 @@ class TestShards(InFolder):
         texts = some_texts(40)
         write_parquet(self.path("a.parquet"), texts)
         expected = bytes_stream(texts)
-        for number, (options, sizes) in enumerate((
-                (["--max-tokens", 2500, "--shard-tokens", 1000], [1000, 1000, 500]),
+        for number, (options, sizes) in enumerate(((["--max-tokens", 2500, "--shard-tokens", 1000], [1000, 1000, 500]),
                 (["--max-tokens", 2000, "--shard-tokens", 1000], [1000, 1000]),
                 (["--max-tokens", 1999, "--shard-tokens", 1000], [199, 1000, 800]),
                 (["--max-tokens", 1500], [150, 1350]),
                 (["--max-tokens", 1500, "--val-tokens", 0, "--shard-tokens", 1000], [1000, 500]),
                 (["--max-tokens", 1500, "--val-tokens", 32], [32, 1468]),
-                (["--max-tokens", 1500, "--val-tokens", 9999], [1500]),
-                (["--max-tokens", 1], [1]))):
+                (["--max-tokens", 1500, "--val-tokens", 9999], [1500]), (["--max-tokens", 1], [1]))):
             for workers in (1, 3):
                 out = self.path(f"{number}-{workers}")
-                self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", out, "--workers", workers,
-                             "--unit-bytes", 100, *options)
+                self.make(out, "a.parquet", "--workers", workers, "--unit-bytes", 100, *options)
                 self.assertEqual([shard["tokens"] for shard in self.manifest(out)["shards"]], sizes, options)
                 self.assertEqual(stream(out).tolist(), expected[:sum(sizes)])
             self.assertEqual(contents(self.path(f"{number}-1")), contents(self.path(f"{number}-3")))
 
     def test_damage_behind_the_last_wanted_token_does_no_harm(self):
         write_parquet(self.path("a.parquet"), some_texts(40))
-        with open(self.path("b.parquet"), "wb") as file:
-            file.write(b"damaged")
+        self.path("b.parquet").write_bytes(b"damaged")
         self.prepare(self.path("a.parquet"), self.path("b.parquet"), "--tokenizer", "bytes", "--out", self.path("out"),
                      "--max-tokens", 2000, "--workers", 3, "--unit-bytes", 100)
 
@@ -622,8 +564,7 @@ class TestShards(InFolder):
         found = []
         for workers in (1, 2, 3):
             out = self.path(f"out{workers}")
-            self.prepare(self.path("*.*"), "--tokenizer", "bytes", "--out", out, "--workers", workers,
-                         "--shard-tokens", 2000, "--unit-bytes", 700, "--name", "same")
+            self.make(out, "*.*", "--workers", workers, "--shard-tokens", 2000, "--unit-bytes", 700, "--name", "same")
             found.append(contents(out))
         self.assertEqual(found[0], found[1])
         self.assertEqual(found[0], found[2])
@@ -631,13 +572,12 @@ class TestShards(InFolder):
     def test_verify_finds_every_kind_of_damage(self):
         write_parquet(self.path("a.parquet"), some_texts(40))
         out = self.path("out")
-        self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", out, "--shard-tokens", 1500)
+        self.make(out, "a.parquet", "--shard-tokens", 1500)
         status, printed, _ = run("verify", out)
         self.assertEqual(status, 0)
         self.assertIn("as in the manifest", printed)
-        shard = os.path.join(out, "a_train_000001.bin")
-        with open(shard, "rb") as file:
-            good = file.read()
+        shard = out / "a_train_000001.bin"
+        good = shard.read_bytes()
         token = bytearray(good)
         token[-1] ^= 1
         header = bytearray(good)
@@ -648,65 +588,60 @@ class TestShards(InFolder):
                            (good[:-2], "the file has"), (good[:500], "shorter than the header"), (b"", "0 bytes"),
                            (good + b"\0\0", "the file has"),
                            (good[:1024] + good[1026:] + good[1024:1026], "SHA-256"), (None, "No such file")):
-            os.remove(shard)
+            shard.unlink()
             if data is not None:
-                with open(shard, "wb") as file:
-                    file.write(data)
+                shard.write_bytes(data)
             status, _, err = run("verify", out)
             self.assertEqual(status, 1)
-            self.assertIn(shard, err)
+            self.assertIn(str(shard), err)
             self.assertIn(said, err)
-        with open(shard, "wb") as file:
-            file.write(good)
+        shard.write_bytes(good)
         draw = random.Random(5)
         for _ in range(40):  # any single bit
             data = bytearray(good)
             bit = draw.randrange(8 * len(data))
             data[bit // 8] ^= 1 << bit % 8
-            with open(shard, "wb") as file:
-                file.write(data)
+            shard.write_bytes(data)
             self.assertEqual(run("verify", out)[0], 1, bit)
-        with open(shard, "wb") as file:
-            file.write(good)
-        for path in (os.path.join(out, "a_train_000099.bin"), os.path.join(out, "tokenizer", "tokens.bin")):
-            with open(path, "ab") as file:
-                file.write(b"x")
-            self.assertIn(path, run("verify", out)[2])
-            os.remove(path)
+        shard.write_bytes(good)
+        for path in (out / "a_train_000099.bin", out / "tokenizer" / "tokens.bin"):
+            path.write_bytes(path.read_bytes() + b"x" if path.exists() else b"x")
+            self.assertIn(str(path), run("verify", out)[2])
+            path.unlink()
         self.assertIn("no manifest.json", self.fails(1, "verify", self.folder))
 
     def test_info_describes_folders_with_and_without_a_manifest(self):
         write_parquet(self.path("a.parquet"), some_texts(40))
-        self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("out"), "--max-tokens", 1000)
+        self.make("out", "a.parquet", "--max-tokens", 1000)
         self.assertIn("1,000 tokens of 2 bytes", run("info", self.path("out"))[1])
-        os.remove(self.path("out", "manifest.json"))
+        self.path("out", "manifest.json").unlink()
         self.assertIn("a_train_000001.bin  900 tokens of 2 bytes", run("info", self.path("out"))[1])
 
     def test_what_is_no_file_is_refused_at_once(self):
         os.mkfifo(self.path("pipe.txt"))
-        os.symlink("/dev/zero", self.path("zero.txt"))
-        os.mkdir(self.path("folder.jsonl.d"))
-        os.symlink("/dev/zero", self.path("folder.jsonl.d", "z.jsonl"))
+        self.path("zero.txt").symlink_to("/dev/zero")
+        self.path("folder.jsonl.d").mkdir()
+        self.path("folder.jsonl.d", "z.jsonl").symlink_to("/dev/zero")
         for name, what in (("pipe.txt", "a pipe"), ("zero.txt", "a device"), ("folder.jsonl.d", "a device")):
             for more in ([], ["--txt-documents", "line"]):
                 line = self.fails(2, self.path(name), "--tokenizer", "bytes", "--out", self.path("out"), *more)
-                self.assertIn(f"is no regular file but {what}", line)
+                self.assertIn(f"is {what}, not a regular file", line)
         write_parquet(self.path("a.parquet"), some_texts(5))
         for file in ("manifest.json", "a_train_000001.bin", "tokenizer/tokens.bin"):
-            out = self.path("out-" + os.path.basename(file))
-            self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", out)
-            os.remove(os.path.join(out, file))
-            os.mkfifo(os.path.join(out, file))
+            out = self.path("out-" + file.replace("/", "-"))
+            self.make(out, "a.parquet")
+            (out / file).unlink()
+            os.mkfifo(out / file)
             status, _, err = run("verify", out)
             self.assertEqual((status, err.count("\n")), (1, 1), err)
-            self.assertIn(f"{os.path.join(out, file)}: is no regular file but a pipe", err)
+            self.assertIn(f"{out / file}: is a pipe, not a regular file", err)
 
     def test_a_damaged_manifest_or_state_is_named(self):
         source, out = self.path("a.parquet"), self.path("out")
         write_parquet(source, some_texts(20))
         command = [source, "--tokenizer", "bytes", "--out", out, "--shard-tokens", 100]
         self.prepare(*command)
-        path = os.path.join(out, "manifest.json")
+        path = out / "manifest.json"
         good = self.manifest("out")
 
         def places(value, found=()):
@@ -729,28 +664,23 @@ class TestShards(InFolder):
                         inner[place[-1]] = wrong
                         damages.append(json.dumps(value))
         for damage in damages:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(damage)
+            path.write_text(damage, encoding="utf-8")
             for arguments in (command, ["verify", out], ["info", out]):
-                self.assertIn(path, self.fails(1, *arguments))
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(good | {"source": good["source"] | {"description": "\x1b[31m\ud800"}}, file)
+                self.assertIn(str(path), self.fails(1, *arguments))
+        path.write_text(json.dumps(good | {"source": good["source"] | {"description": "\x1b[31m\ud800"}}))
         self.assertIn(r"\x1b[31m\ud800", run("info", out)[1])
-        os.remove(path)
-        os.makedirs(os.path.join(out, ".prepare", "parts"))
-        for name in os.listdir(out):
-            if name.endswith(".bin"):
-                os.remove(os.path.join(out, name))
-        state = os.path.join(out, ".prepare", "state.json")
+        path.unlink()
+        (out / ".prepare" / "parts").mkdir(parents=True)
+        for shard in out.glob("*.bin"):
+            shard.unlink()
+        state = out / ".prepare" / "state.json"
         for damage in ("[]", "{}", '{"version": 3}', '{"version": 3, "options": []}'):
-            with open(state, "w", encoding="utf-8") as file:
-                file.write(damage)
-            self.assertIn(state, self.fails(1, *command))
+            state.write_text(damage, encoding="utf-8")
+            self.assertIn(str(state), self.fails(1, *command))
 
     def test_the_bar_moves_within_a_unit(self):
         text = "".join(f"line {i} of a text\n" for i in range(200000))
-        with open(self.path("a.txt"), "w", encoding="utf-8") as file:
-            file.write(text)
+        self.path("a.txt").write_text(text, encoding="utf-8")
         write_lines(self.path("b.jsonl"), [json.dumps({"text": text[:2 << 20]}).encode()] * 3)
         from teon_data.progress import Progress
         for source in ("a.txt", "b.jsonl"):
@@ -760,17 +690,15 @@ class TestShards(InFolder):
                 seen.append(progress.run.progress()["consumed"])
 
             with mock.patch.object(Progress, "update", update):
-                self.prepare(self.path(source), "--tokenizer", "bytes", "--out", self.path("out" + source), "--workers",
-                             1, "--unit-bytes", "1Gi")
+                self.make("out" + source, source, "--workers", 1, "--unit-bytes", "1Gi")
             self.assertEqual(seen, sorted(seen))
-            self.assertEqual(seen[-1], os.path.getsize(self.path(source)))
+            self.assertEqual(seen[-1], self.path(source).stat().st_size)
             self.assertGreater(len(set(seen) - {0}), 1, seen)
         self.assertEqual(stream(self.path("outa.txt")).tolist(), bytes_stream([text]))
 
     def test_one_is_no_plural(self):
         write_parquet(self.path("a.parquet"), ["only one"])
-        out, _ = self.prepare(self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("out"), "--workers", 1,
-                              "--val-tokens", 0)
+        out, _ = self.make("out", "a.parquet", "--workers", 1, "--val-tokens", 0)
         self.assertIn("9 tokens in 1 document, 1 shard of uint16", out)
         self.assertRegex(out, r"1 unit tokenized in [\d.]+ s by 1 worker\n")
         for command in ("info", "verify"):
@@ -780,21 +708,19 @@ class TestShards(InFolder):
     def test_usage_errors_are_one_line_and_exit_2(self):
         write_parquet(self.path("a.parquet"), ["x"])
         source, out = self.path("a.parquet"), self.path("out")
-        with open(self.path("a.csv"), "w", encoding="utf-8") as file:
-            file.write("text\nx\n")
+        self.path("a.csv").write_text("text\nx\n", encoding="utf-8")
         for arguments in ([], [source], ["--out", out], [source, "--out", out, "--nonsense"],
                           [self.path("none"), "--out", out], [self.path("none*"), "--out", out],
                           [self.path("a.csv"), "--out", out], ["fineweb:7BT", "--out", out],
                           ["fineweb", source, "--out", out], [source, "--out", source, "--tokenizer", "bytes"]):
             self.fails(2, *arguments)
-            self.assertFalse(os.path.exists(out), arguments)
+            self.assertFalse(out.exists(), arguments)
         for options in (["--tokenizer", "nonsense"], ["--tokenizer", "hf:x"], ["--tokenizer", "hf:x/y:z"],
-                        ["--tokenizer", "train:9"],
-                        ["--tokenizer", self.path("none.json")], ["--shard-tokens", "many"],
+                        ["--tokenizer", "train:9"], ["--tokenizer", self.path("none.json")], ["--shard-tokens", "many"],
                         ["--shard-tokens", "1e12"], ["--max-tokens", "0"], ["--workers", "-1"], ["--name", "a/b"],
                         ["--delimiter", "<s>"], ["--bpe-dir", self.folder]):
             self.fails(2, source, "--out", out, *options)
-            self.assertFalse(os.path.exists(out), options)
+            self.assertFalse(out.exists(), options)
         for options in (["--shard-tokens", 8], ["--text-field", "t"]):
             arguments = [source, "--tokenizer", "bytes", "--out", self.path("made")]
             self.prepare(*arguments)
@@ -802,9 +728,8 @@ class TestShards(InFolder):
         self.assertIn("of another tool", self.fails(2, source, "--tokenizer", "bytes", "--out", self.foreign_folder()))
 
     def foreign_folder(self):
-        os.makedirs(self.path("foreign"))
-        with open(self.path("foreign", "x_train_000001.bin"), "wb") as file:
-            file.write(b"x")
+        self.path("foreign").mkdir(parents=True)
+        self.path("foreign", "x_train_000001.bin").write_bytes(b"x")
         return self.path("foreign")
 
     def test_counts(self):
@@ -818,7 +743,7 @@ class TestShards(InFolder):
 
 # ---- Killed and continued -----------------------------------------------------------------------------------------
 
-class TestKilled(InFolder):
+class TestKilled(PrepareCase):
 
     def make_inputs(self, rows):
         self.rows = rows
@@ -833,9 +758,9 @@ class TestKilled(InFolder):
     def test_killed_at_20_random_moments_the_bytes_are_those_of_an_uninterrupted_run(self):
         self.make_inputs(150)
         draw = random.Random(20)
-        command = [sys.executable, SCRIPT]
+        command = [sys.executable, SCRIPTS / "prepare.py"]
         began = time.monotonic()
-        subprocess.run(command + self.arguments(self.path("whole"), 2), check=True, capture_output=True)
+        self.call(*command, *self.arguments(self.path("whole"), 2))
         span = time.monotonic() - began
         expected = contents(self.path("whole"))
         kills = folders = 0
@@ -843,9 +768,8 @@ class TestKilled(InFolder):
             folders += 1
             out = self.path(f"killed{folders}")
             while True:
-                process = subprocess.Popen(command + self.arguments(out, draw.randint(1, 3)),
-                                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-                while kills < 20 and process.poll() is None and not os.path.exists(os.path.join(out, ".prepare")):
+                process = self.start(*command, *self.arguments(out, draw.randint(1, 3)))
+                while kills < 20 and process.poll() is None and not out.joinpath(".prepare").exists():
                     time.sleep(0.002)  # the packages are being imported: nothing to interrupt yet
                 if kills < 20:
                     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -890,17 +814,14 @@ class TestKilled(InFolder):
 
         printed, _ = self.prepare(*arguments(self.path("whole"), 1))
         units, out = self.units_made(printed), self.path("out")
-        process = multiprocessing.get_context("fork").Process(
-            target=run_until, args=(units, False, arguments(out, 1)))
+        process = multiprocessing.get_context("fork").Process(target=run_until, args=(units, False, arguments(out, 1)))
         process.start()
         process.join()
         self.assertEqual(process.exitcode, -signal.SIGKILL)
-        parts = sorted(os.listdir(os.path.join(out, ".prepare", "parts")))
-        parts = [part for part in parts if part.endswith(".part")]
+        parts = sorted((out / ".prepare" / "parts").glob("*.part"))
         self.assertGreater(len(parts), 5)
-        os.remove(os.path.join(out, ".prepare", "parts", parts[1]))
-        with open(os.path.join(out, ".prepare", "parts", parts[3]), "r+b") as file:  # and one that is not whole
-            file.truncate(os.path.getsize(file.name) - 1)
+        parts[1].unlink()
+        parts[3].write_bytes(parts[3].read_bytes()[:-1])  # and one that is not whole
         printed, _ = self.prepare(*arguments(out, 2))
         self.assertEqual(self.units_made(printed), units - len(parts) + 2)
         self.assertEqual(contents(out), contents(self.path("whole")))
@@ -911,18 +832,17 @@ class TestKilled(InFolder):
 
     def units_done(self, out, units):
         """Units that a killed run has finished: before the frontier and parts after it; None once complete."""
-        if os.path.exists(os.path.join(out, "manifest.json")):
+        if out.joinpath("manifest.json").exists():
             return None
-        work = os.path.join(out, ".prepare")
-        if not os.path.exists(os.path.join(work, "state.json")):
+        work = out / ".prepare"
+        if not work.joinpath("state.json").exists():
             return 0
-        with open(os.path.join(work, "state.json"), encoding="utf-8") as file:
-            frontier = tuple(json.load(file)["frontier"][:2])
+        frontier = tuple(read_json(work / "state.json")["frontier"][:2])
         if frontier[0] == 2:  # behind both files
             return units
-        file = sources.LocalSource([self.path("a.parquet")]).files[0]
+        file = sources.LocalSource([str(self.path("a.parquet"))]).files[0]
         in_first_file = len(list(sources.units(0, file.path, file, documents.ReadOptions("text", False, True, 3000))))
-        names = [name[:15].split("_") for name in os.listdir(os.path.join(work, "parts")) if name.endswith(".part")]
+        names = [path.name[:15].split("_") for path in (work / "parts").glob("*.part")]
         return (frontier[1] + (in_first_file if frontier[0] else 0) +
                 sum((int(file), int(unit)) >= frontier for file, unit in names))
 
@@ -946,7 +866,3 @@ def run_until(moment, after, arguments):
 
     os.replace = counted
     sys.exit(run(*arguments)[0])
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

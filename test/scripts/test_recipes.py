@@ -1,39 +1,19 @@
-"""experiments/recipes/*.toml: the programs take them, and they are the paper's runs:  scripts/run_tests.py
-test/scripts/test_recipes.py"""
+"""experiments/recipes/*.toml: the programs take them, and they are the paper's runs:
+scripts/run_tests.py test/scripts/test_recipes.py"""
 import math
-import os
-import pathlib
 import re
-import struct
-import subprocess
-import sys
-import tempfile
 import tomllib
-import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
-RECIPES = sorted((ROOT / "experiments" / "recipes").glob("*.toml"))
-sys.path.insert(0, str(ROOT / "scripts"))
 from reproduction import plan
+from testing import ON_GPUS, ROOT, Case, write_shard
+
+RECIPES = sorted((ROOT / "experiments" / "recipes").glob("*.toml"))
 
 
-def write_shard(path, tokens):
-    """As llm.c's dev/data and modded-nanogpt's data/ publish them: no manifest, no tokenizer."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
-                     + struct.pack(f"<{len(tokens)}H", *tokens))
-
-
-class RecipesTest(unittest.TestCase):
+class RecipesTest(Case):
     def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(self.temporary.cleanup)
-        self.folder = pathlib.Path(self.temporary.name)
+        super().setUp()
         (self.folder / "experiments").symlink_to(ROOT / "experiments")
-
-    def run_program(self, program, *words):
-        return subprocess.run([BUILD / program, *words], cwd=self.folder, capture_output=True, text=True)
 
     def test_each_is_taken_by_its_program(self):
         self.assertEqual(len(RECIPES), 8)
@@ -44,16 +24,16 @@ class RecipesTest(unittest.TestCase):
                 recipe = tomllib.loads(path.read_text())
                 for split, number in (("val", 0), ("train", 1)):
                     write_shard(self.folder / recipe["data"] / f"fineweb_{split}_{number:06d}.bin", range(20000))
-                done = self.run_program(program, "--config", name, "--plan-only")
-                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                done = self.run_program("--config", name, "--plan-only", program=program)
+                self.assertEqual(done.stderr, "")
                 steps = recipe.get("steps", round(recipe.get("tokens", 0) / recipe["batch-tokens"]))
                 self.assertRegex(done.stdout, rf"length +{steps} steps")
-                if BUILD.name.startswith("cuda"):
+                if ON_GPUS:
                     continue  # whose plans are of the GPU that is there
                 planned = re.findall(r"([\d.]+) GiB with (?:--micro-batch )?(\d+)", path.read_text())
                 self.assertEqual(len(planned), 2)
                 for total, batch in planned:
-                    done = self.run_program(program, "--config", name, "--micro-batch", batch, "--plan-only")
+                    done = self.run_program("--config", name, "--micro-batch", batch, "--plan-only", program=program)
                     shown = re.search(r"^ +total +([\d.]+) GiB$", done.stdout, re.MULTILINE).group(1)
                     self.assertEqual(f"{float(shown):.1f}", total)
 
@@ -80,12 +60,7 @@ class RecipesTest(unittest.TestCase):
         tokens = [50256 if i % 97 == 0 else i * i % 50257 for i in range(3000)]
         write_shard(self.folder / "datasets/fineweb10B/fineweb_val_000000.bin", tokens)
         write_shard(self.folder / "datasets/fineweb10B/fineweb_train_000001.bin", tokens)
-        done = self.run_program("train_gpt2", "--config", "experiments/recipes/gpt2_124m.toml", "--out", "run",
-                                "--model", "tiny", "--layers", "1", "--channels", "32", "--heads", "1", "--seq-len",
-                                "32", "--dtype", "float", "--batch-tokens", "64", "--eval-tokens", "64", "--steps", "2")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.run_program("--config", "experiments/recipes/gpt2_124m.toml", "--out", "run", "--model", "tiny",
+                                "--layers", 1, "--channels", 32, "--heads", 1, "--seq-len", 32, "--dtype", "float",
+                                "--batch-tokens", 64, "--eval-tokens", 64, "--steps", 2)
         self.assertIn("vocabulary 50257", done.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

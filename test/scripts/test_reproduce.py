@@ -1,18 +1,14 @@
 """scripts/reproduce.py on experiments of a few seconds:  scripts/run_tests.py test/scripts/test_reproduce.py"""
 import json
-import os
 import pathlib
 import random
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
 import unittest
-from importlib.util import find_spec
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+from testing import ROOT, SCRIPTS, Case, missing, needs, temporary_folder
+
 try:
     import tomllib
 except ImportError:
@@ -62,12 +58,10 @@ paper = {{ a = 27.0 }}
 
 
 @unittest.skipUnless(tomllib, "reading TOML needs Python 3.11")
-class ReproduceTest(unittest.TestCase):
+class ReproduceTest(Case):
     @classmethod
     def setUpClass(cls):
-        temporary = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(temporary.cleanup)
-        cls.folder = pathlib.Path(temporary.name)
+        cls.folder = temporary_folder(cls.addClassCleanup)
         other = SCALES.replace("[tiny", "[other").replace("models.a", "models.c")
         (cls.folder / "scales.toml").write_text(SCALES + other)
         (cls.folder / "elsewhere.toml").write_text(TABLE.format(order=3, flags="").replace('"a", "b"', '"c"'))
@@ -77,35 +71,32 @@ class ReproduceTest(unittest.TestCase):
         text = "".join(rng.choice("abcdefgh ,.\n") for _ in range(40000))
         (cls.folder / "text.txt").write_text(text)
 
-    def call(self, *words):
-        command = [sys.executable, ROOT / "scripts" / "reproduce.py", *words, "--experiments", self.folder, "--out",
-                   self.folder / "runs",
-                   "--datasets", self.folder / "data", "--text", self.folder / "text.txt", "--report",
-                   self.folder / "REPRODUCTION.md"]
-        return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    def command(self, *words):
+        return [sys.executable, SCRIPTS / "reproduce.py", *words, "--experiments", self.folder, "--out",
+                self.folder / "runs", "--datasets", self.folder / "data", "--text", self.folder / "text.txt",
+                "--report", self.folder / "REPRODUCTION.md"]
+
+    def reproduce(self, *words):
+        return self.call(*self.command(*words)).stdout
 
     def load(self):
         scale = plan.load_scales(self.folder)["tiny"]
         return runs.Runs(scale, self.folder / "runs",
                          runs.Data(scale, self.folder / "data")), plan.load_tables(self.folder)
 
-    @unittest.skipUnless(all(map(find_spec, ("numpy", "pyarrow", "tqdm", "matplotlib"))),
-                         "needs numpy, pyarrow, tqdm and matplotlib")
+    @needs("numpy", "pyarrow", "tqdm", "matplotlib")
     def test_a_table_is_run_once_and_shown(self):
-        first = self.call("run", "one")
-        self.assertEqual(first.returncode, 0, first.stderr)
+        self.reproduce("run", "one")
         made = sorted(self.folder.glob("runs/tiny/a/*"))
         # AdamW's grid, for the rate of what is not a matrix; the grids of Muon and Teon; and the second seed of each.
         self.assertGreaterEqual(len(made), 2 + 4 + 2)
         times = {f: f.stat().st_mtime_ns for f in self.folder.glob("runs/tiny/a/*/metrics.jsonl")}
-        again = self.call("run", "one")
-        self.assertEqual(again.returncode, 0, again.stderr)
+        again = self.reproduce("run", "one")
         self.assertEqual(times, {f: f.stat().st_mtime_ns for f in self.folder.glob("runs/tiny/a/*/metrics.jsonl")})
-        self.assertRegex(again.stdout, r"Teon .* 27\.00 +-10\.0%")
+        self.assertRegex(again, r"Teon .* 27\.00 +-10\.0%")
 
         # The other table shares Muon's cells.
-        second = self.call("run", "two")
-        self.assertEqual(second.returncode, 0, second.stderr)
+        self.reproduce("run", "two")
         new = [f for f in self.folder.glob("runs/tiny/a/*") if f not in made]
         self.assertTrue(new and all("teon-mode_2" in f.name for f in new), new)
 
@@ -117,17 +108,17 @@ class ReproduceTest(unittest.TestCase):
         for change, said in (({"engine": "0123456789ab"}, "0123456789ab"), ({"options": {"seed": 3}}, "other options")):
             changed = json.dumps(json.loads(lines[at]) | change)
             results.write_text("\n".join([*lines[:at], changed, *lines[at + 1:]]) + "\n")
-            self.assertIn(said, self.call("table", "one").stdout)
+            self.assertIn(said, self.reproduce("table", "one"))
         results.write_text("\n".join(lines) + "\n")
         shutil.move(self.folder / "runs" / "tiny" / "a", self.folder / "gone")
-        whole = self.call("run", "one")
-        self.assertNotIn("a/optimizer", whole.stdout)
+        whole = self.reproduce("run", "one")
+        self.assertNotIn("a/optimizer", whole)
         self.assertFalse((self.folder / "runs" / "tiny" / "a").exists())
-        self.assertNotRegex(whole.stdout, "other bits|other options")
+        self.assertNotRegex(whole, "other bits|other options")
         # A cell that finished but was not yet kept is not trained again.
         shutil.move(self.folder / "gone", self.folder / "runs" / "tiny" / "a")
         results.write_text("\n".join(lines[:at] + lines[at + 1:]) + "\n")
-        self.assertEqual(self.call("run", "one").returncode, 0)
+        self.reproduce("run", "one")
         self.assertEqual(times, {f: f.stat().st_mtime_ns for f in times})
         self.assertEqual(sorted(results.read_text().splitlines()), sorted(lines))
         # One that was begun as something else than today's says so if it had finished, and begins again if it had not.
@@ -141,20 +132,16 @@ class ReproduceTest(unittest.TestCase):
                 metrics = (cell / "metrics.jsonl").read_text().splitlines(keepends=True)
                 (cell / "metrics.jsonl").write_text("".join(metrics[:2]))
             results.write_text("\n".join(lines[:at] + lines[at + 1:]) + "\n")
-            shown = self.call("run", "one")
-            self.assertEqual(shown.returncode, 0, shown.stderr)
-            self.assertEqual("0123456789ab" in shown.stdout, whole)
+            self.assertEqual("0123456789ab" in self.reproduce("run", "one"), whole)
         self.assertEqual([json.loads(line)["evals"] for line in sorted(results.read_text().splitlines())],
                          [json.loads(line)["evals"] for line in sorted(lines)])
 
-        report = self.call("report")
-        self.assertEqual(report.returncode, 0, report.stderr)
+        self.reproduce("report")
         text = (self.folder / "REPRODUCTION.md").read_text()
         self.assertIn("b: not at this scale", text)
         for picture in re.findall(r"\]\((reproduction/.*?\.png)\)", text):
             self.assertTrue((self.folder / picture).stat().st_size > 1000, picture)
-        listed = self.call("list").stdout.splitlines()
-        self.assertIn("2 of 2 rows", listed[0])
+        self.assertIn("2 of 2 rows", self.reproduce("list").splitlines()[0])
 
     def test_what_has_not_run_says_so(self):
         state, all_tables = self.load()
@@ -163,21 +150,18 @@ class ReproduceTest(unittest.TestCase):
         self.assertEqual(text.count(tables.NOT_RUN), 2)
         self.assertEqual({answer for *_, answer in tables.verdict(all_tables[0], tables.measure(all_tables[0], state))},
                          {tables.NOT_RUN})
-        if find_spec("matplotlib"):
-            self.assertIsNone(figures.draw("training", all_tables[0], state, self.folder / "pictures"))
+        if missing("matplotlib"):
+            self.error_of(*self.command("report"))
         else:
-            done = self.call("report")
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+            self.assertIsNone(figures.draw("training", all_tables[0], state, self.folder / "pictures"))
 
     def test_a_damaged_results_file_is_named(self):
         bad = self.folder / "bad.jsonl"
         for text in ("{", "[]", '{"cell":"a"}'):
             bad.write_text(text + "\n")
-            done = self.call("list", "--results", bad)
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
-            self.assertIn("bad.jsonl:1: not a result", done.stderr)
+            self.assertIn("bad.jsonl:1: not a result", self.error_of(*self.command("list", "--results", bad)))
 
-    @unittest.skipUnless(find_spec("matplotlib"), "needs matplotlib")
+    @needs("matplotlib")
     def test_differences_to_muon_and_colours(self):
         state, all_tables = self.load()
         table, model = all_tables[0], state.scale.models["a"]
@@ -198,7 +182,7 @@ class ReproduceTest(unittest.TestCase):
         self.assertAlmostEqual(teon.against_best.difference, -0.11)
         self.assertRegex(tables.render(table, state), r"\| -10\.4%, -21\.1% to \+1\.7% \|")
         path = figures.draw("forest", table, state, self.folder / "pictures")
-        self.assertGreater(os.path.getsize(path), 5000)
+        self.assertGreater(pathlib.Path(path).stat().st_size, 5000)
         for other in plan.load_tables(ROOT / "experiments"):
             of = figures.colors(other)
             self.assertEqual(len(set(of.values())), len(of), other.id)
@@ -216,7 +200,7 @@ class ReproduceTest(unittest.TestCase):
             self.assertEqual(set(table.models), set.union(*at.values()), table.id)
         # Each flag is one of the program's.
         for program in {t.program for t in all_tables}:
-            shown = subprocess.run([ROOT / program, "--help-all"], capture_output=True, text=True).stdout
+            shown = self.call(ROOT / program, "--help-all").stdout
             flags = {f for t in all_tables if t.program == program for r in t.rows
                      for f in {*t.flags, *r.flags, *(k for m in r.model_flags.values() for k in m)}}
             flags |= {f for s in scales.values() for m in s.models.values() for f in m.flags}
@@ -227,19 +211,10 @@ class ReproduceTest(unittest.TestCase):
         for words, part in ((["run"], "name a table"), (["table", "three"], "no such table"),
                             (["list", "--scale", "huge"], "--scale huge"),
                             (["run", "elsewhere"], "at scale tiny; it has some at other")):
-            done = self.call(*words)
-            self.assertEqual(done.returncode, 2)
-            self.assertIn(part, done.stderr)
-            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertIn(part, self.error_of(*self.command(*words)))
         bad = self.folder / "bad"
-        os.makedirs(bad)
+        bad.mkdir()
         (bad / "scales.toml").write_text(SCALES)
         (bad / "one.toml").write_text(TABLE.format(order=1, flags="").replace("claim", "clam"))
-        done = subprocess.run([sys.executable, ROOT / "scripts" / "reproduce.py", "list", "--experiments", bad],
-                              capture_output=True, text=True)
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("clam: not known; claim: missing", done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()
+        self.assertIn("clam: not known; claim: missing",
+                      self.run_script("reproduce.py", "list", "--experiments", bad, expect=2).stderr)

@@ -1,23 +1,18 @@
 """What all scripts have in common: they use the project's .venv by themselves, and can be called by their names.
 
-    python3 test/scripts/test_scripts.py
+    scripts/run_tests.py test/scripts/test_scripts.py
 """
 
 import os
-import pathlib
-import subprocess
+import re
 import sys
-import tempfile
-import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from testing import ROOT, SCRIPTS, Case
 
 
-class ScriptsTest(unittest.TestCase):
+class ScriptsTest(Case):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
+        super().setUp()
         (self.folder / "scripts").mkdir()
         (self.folder / "scripts" / "use_venv.py").write_text((ROOT / "scripts" / "use_venv.py").read_text())
         self.script = self.folder / "scripts" / "script.py"
@@ -28,8 +23,8 @@ class ScriptsTest(unittest.TestCase):
 
     def run_python(self, *words):
         environment = {k: v for k, v in os.environ.items() if k != "TEON_VENV"}
-        done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, env=environment)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        done = self.call(sys.executable, *words, env=environment)
+        self.assertEqual(done.stderr, "")
         return done.stdout
 
     def test_a_script_goes_on_in_the_venv(self):
@@ -55,11 +50,13 @@ class ScriptsTest(unittest.TestCase):
                 self.assertTrue(os.access(script, os.X_OK), script.name)
 
     def test_a_demo_of_a_model_that_is_not_there_is_one_line(self):
-        done = subprocess.run([ROOT / "scripts" / "demo.sh"], capture_output=True, text=True,
-                              env={**os.environ, "MODEL": "bert"})
-        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1))
-        self.assertIn("MODEL=bert: there is no such model; there are gpt2 llama", done.stderr)
+        self.assertIn("MODEL=bert: no such model; the models are gpt2 llama",
+                      self.error_of(SCRIPTS / "demo.sh", MODEL="bert"))
 
 
-if __name__ == "__main__":
-    unittest.main()
+class TestNamesTest(Case):
+    def test_a_test_case_is_named_after_the_file_that_it_tests_or_its_own(self):
+        for file in [*ROOT.glob("test/*/*.cpp"), *ROOT.glob("test/*/*.cu")]:
+            for name in re.findall(r'TEST_CASE\(\s*"([^":]+):', file.read_text()):
+                own = "test/" + name.replace("/", "/test_")
+                self.assertTrue(any(ROOT.glob(f"{name}.*")) or any(ROOT.glob(f"{own}.*")), f"{file}: no {name}")

@@ -1,21 +1,14 @@
-"""scripts/sweep.py:  python3 test/scripts/test_sweep.py"""
+"""scripts/sweep.py:  scripts/run_tests.py test/scripts/test_sweep.py"""
 
 import os
-import pathlib
 import pty
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-import unittest
 from unittest import mock
 
-from test_compare import DATA
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
 import sweep
+from testing import SCRIPTS, Case
 
 # Takes the flags of a training program and writes a run as one would; FAKE is run before its log is there, and LOSS is
 # its final loss.
@@ -30,7 +23,7 @@ options = {"optimizer": flags.get("optimizer", "adamw"), "lr": float(flags.get("
            "weight-decay": float(flags.get("weight-decay", 0.1)), "data": flags.get("data", ""), "log-every": 1,
            "shuffle": flags.get("shuffle", "on") != "off"}
 exec(os.environ.get("FAKE", ""))
-data = DATA
+data = {"train": [{"path": "a", "tokens": 100}], "val": [{"path": "b", "tokens": 10}]}
 json.dump({"program": "fake", "options": options, "run": {"steps": 2, "eval_windows": 1}, "data": data},
           open(os.path.join(flags["out"], "config.json"), "w"))
 with open(os.path.join(flags["out"], "metrics.jsonl"), "w") as file:
@@ -39,21 +32,17 @@ with open(os.path.join(flags["out"], "metrics.jsonl"), "w") as file:
                           "optimizer_ms": 0.1, "lr": 1.0}), file=file)
     print(json.dumps({"kind": "eval", "step": 2, "tokens": 2, "val_ppl": 1.0,
                       "val_loss": eval(os.environ.get("LOSS", "options['lr'] + options['seed'] / 100"))}), file=file)
-""".replace("DATA", repr(DATA))
+"""
 
 
-class SweepTest(unittest.TestCase):
+class SweepTest(Case):
     def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = pathlib.Path(self.temporary.name)
+        super().setUp()
         (self.folder / "fake.py").write_text(FAKE_TRAINER)
-
-    def tearDown(self):
-        self.temporary.cleanup()
 
     def command(self, *arguments, flags=(), command=True):
         tail = ["--", sys.executable, self.folder / "fake.py", *flags] if command else []
-        return [sys.executable, str(ROOT / "scripts" / "sweep.py"), *map(str, [*arguments, *tail])]
+        return [sys.executable, SCRIPTS / "sweep.py", *arguments, *tail]
 
     def environment(self, **values):
         stub = self.folder / "stub"  # without plots, which take their time
@@ -64,9 +53,9 @@ class SweepTest(unittest.TestCase):
         cleared = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")}
         return cleared | {"PYTHONPATH": str(stub), "PATH": f"{stub}:{os.environ['PATH']}", **values}
 
-    def sweep(self, *arguments, flags=(), command=True, **environment):
-        return subprocess.run(self.command(*arguments, flags=flags, command=command), capture_output=True,
-                              text=True, cwd=self.folder, env=self.environment(**environment))
+    def sweep(self, *arguments, flags=(), command=True, expect=0, **environment):
+        return self.call(*self.command(*arguments, flags=flags, command=command), expect=expect,
+                         env=self.environment(**environment))
 
     def wait_for(self, what):
         """Until something is there; the test's runner ends what never comes."""
@@ -78,37 +67,34 @@ class SweepTest(unittest.TestCase):
 
     def test_the_grid_runs_once_and_is_compared(self):
         result = self.sweep("--grid", "optimizer=muon,teon", "--grid", "lr=1,2", "--seeds", "1,2")
-        self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(len(self.starts()), 8)
         self.assertIn("teon lr=2", result.stdout)
         self.assertTrue((self.folder / "runs/sweep/compare/compare.md").exists())
         before = {p: p.stat().st_mtime_ns for p in self.folder.glob("runs/sweep/*/metrics.jsonl")}
         (self.folder / "runs/sweep/optimizer_teon-lr_2-seed_1/metrics.jsonl").write_text("")  # one was cut off
-        self.assertEqual(self.sweep("--grid", "optimizer=muon,teon", "--grid", "lr=1,2", "--seeds", "1,2").returncode,
-                         0)
+        self.sweep("--grid", "optimizer=muon,teon", "--grid", "lr=1,2", "--seeds", "1,2")
         changed = [p.parent.name for p, at in before.items() if p.stat().st_mtime_ns != at]
         self.assertEqual(changed, ["optimizer_teon-lr_2-seed_1"])
 
     def test_cells_of_another_command_are_refused_by_flag(self):
         grid = ["--grid", "lr=1,2"]
         begun = ["--weight-decay", "0.5", "--data", "d", "--log-every", "3", "--shuffle", "on"]
-        self.assertEqual(self.sweep(*grid, flags=begun).returncode, 0)
+        self.sweep(*grid, flags=begun)
         same = ["--shuffle", "true", "--data", "d", "--log-every", "7", "--weight-decay", "5e-1"]
         for flags in (begun, same):
-            self.assertEqual(self.sweep(*grid, flags=flags).returncode, 0)
+            self.sweep(*grid, flags=flags)
         for flags, said in ((["--weight-decay", "4", "--data", "d", "--shuffle", "on"], "--weight-decay 0.5, now 4"),
                             (["--weight-decay", "0.5", "--data", "e", "--shuffle", "on"], "--data d, now e"),
                             (["--weight-decay", "0.5", "--data", "d", "--shuffle", "off"], "--shuffle on, now off"),
                             (["--data", "d", "--shuffle", "on"], "--weight-decay 0.5, now without")):
             for more in ([], ["--dry-run"]):
-                result = self.sweep(*grid, *more, flags=flags)
-                self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), result.stderr)
-                self.assertIn(said, result.stderr)
-                self.assertIn("runs/sweep/lr_1-seed_1337", result.stderr)
+                error = self.error_of(*self.command(*grid, *more, flags=flags), env=self.environment())
+                self.assertIn(said, error)
+                self.assertIn("runs/sweep/lr_1-seed_1337", error)
         for record in self.folder.glob("runs/sweep/*.json"):  # as earlier versions left a sweep
             record.unlink()
-        self.assertEqual(self.sweep(*grid, flags=begun).returncode, 0)
-        self.assertIn("--weight-decay 0.5, now 2", self.sweep(*grid, flags=["--weight-decay", "2"]).stderr)
+        self.sweep(*grid, flags=begun)
+        self.assertIn("--weight-decay 0.5, now 2", self.sweep(*grid, flags=["--weight-decay", "2"], expect=2).stderr)
         self.assertEqual(len(self.starts()), 2)
 
     def test_values_of_config_json_and_of_flags(self):
@@ -138,35 +124,32 @@ if not os.path.exists(os.path.join(flags["out"], "step_00000001")):
         for end, (jobs, to_all) in ((end, how) for end in ends for how in ((1, True), (2, False))):
             with self.subTest(end=end, jobs=jobs):
                 arguments = ["--grid", "lr=1,2", "--jobs", jobs, "--out", f"out{ends.index(end)}{jobs}"]
-                environment = self.environment(FAKE=self.SAVES, SAVE_TAKES="8", END=end)
-                process = subprocess.Popen(self.command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                           cwd=self.folder, env=environment, text=True, start_new_session=True)
+                process = self.start(*self.command(*arguments), start_new_session=True,
+                                     env=self.environment(FAKE=self.SAVES, SAVE_TAKES="8", END=end))
                 out = self.folder / arguments[-1]
                 self.wait_for(lambda: len(list(out.glob("*/ready"))) == jobs)
                 (os.killpg if to_all else os.kill)(process.pid, signal.SIGINT)
                 _, errors = process.communicate()
                 self.assertEqual(process.returncode, 130, errors)
                 self.assertIn(f"{jobs} running: they save, then end", errors)
-                self.assertIn("the same command goes on", errors)
+                self.assertIn("run the same command to continue", errors)
                 self.assertEqual(len(list(out.glob("*/step_*"))), jobs)  # saved; no further cell was begun
                 self.assertEqual(len(list(out.glob("*/started"))), jobs)
-                self.assertEqual(self.sweep(*arguments).returncode, 0)
+                self.sweep(*arguments)
 
     def test_ctrl_c_lets_a_cell_of_reproduce_save(self):
         words = f"['{sys.executable}', 'fake.py'], dict(lr='1', seed='1'), 'cell'"
-        process = subprocess.Popen([sys.executable, "-c", f"import sweep; sweep.run_cell({words})"], cwd=self.folder,
-                                   stderr=subprocess.PIPE, start_new_session=True,
-                                   env=self.environment(FAKE=self.SAVES, SAVE_TAKES="8", END="os._exit(0)")
-                                   | {"PYTHONPATH": str(ROOT / "scripts")})
+        process = self.start(sys.executable, "-c", f"import sweep; sweep.run_cell({words})", start_new_session=True,
+                             env=self.environment(FAKE=self.SAVES, SAVE_TAKES="8", END="os._exit(0)"),
+                             PYTHONPATH=SCRIPTS)
         self.wait_for((self.folder / "cell" / "ready").exists)
         os.killpg(process.pid, signal.SIGINT)
-        self.assertIn(b"KeyboardInterrupt", process.communicate()[1])
+        self.assertIn("KeyboardInterrupt", process.communicate()[1])
         self.assertTrue((self.folder / "cell" / "step_00000001").exists())
 
     def test_a_second_ctrl_c_kills(self):
-        process = subprocess.Popen(self.command("--grid", "lr=1"), stderr=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   cwd=self.folder, text=True,
-                                   env=self.environment(FAKE=self.SAVES, SAVE_TAKES="1000000", END=""))
+        process = self.start(*self.command("--grid", "lr=1"),
+                             env=self.environment(FAKE=self.SAVES, SAVE_TAKES="1000000", END=""))
         self.wait_for(lambda: list(self.folder.glob("runs/sweep/*/ready")))
         process.send_signal(signal.SIGINT)
         self.wait_for(lambda: list(self.folder.glob("runs/sweep/*/saving")))
@@ -189,16 +172,13 @@ open(os.path.join(flags["out"], "given"), "w").write(
 
     def test_jobs_run_side_by_side_each_with_its_gpu_or_its_share_of_the_cores(self):
         cores = len(os.sched_getaffinity(0))
-        result = self.sweep("--grid", "lr=1,2,3", "--jobs", 3, FAKE=self.TOGETHER, JOBS="3")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.sweep("--grid", "lr=1,2,3", "--jobs", 3, FAKE=self.TOGETHER, JOBS="3")
         self.assertEqual(self.given(), [f"- {max(1, cores // 3)}"] * 3)
-        result = self.sweep("--grid", "lr=1,2,3,4", "--jobs", 2, "--seeds", 7, FAKE=self.TOGETHER, JOBS="2",
-                            CUDA_VISIBLE_DEVICES="5,3", OMP_NUM_THREADS="6")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.sweep("--grid", "lr=1,2,3,4", "--jobs", 2, "--seeds", 7, FAKE=self.TOGETHER, JOBS="2",
+                   CUDA_VISIBLE_DEVICES="5,3", OMP_NUM_THREADS="6")
         self.assertEqual({text for text in self.given() if "-" not in text}, {"3 6", "5 6"})
-        result = self.sweep("--grid", "lr=1,2,3", "--jobs", 3, CUDA_VISIBLE_DEVICES="5,3")
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("--jobs 3: there are 2 GPUs here", result.stderr)
+        result = self.sweep("--grid", "lr=1,2,3", "--jobs", 3, CUDA_VISIBLE_DEVICES="5,3", expect=2)
+        self.assertIn("--jobs 3: this machine has 2 GPUs", result.stderr)
         with mock.patch.dict(os.environ, clear=True), mock.patch("subprocess.run") as smi:
             smi.return_value.stdout = "GPU 0: NVIDIA H100 (UUID: x)\nGPU 1: NVIDIA H100 (UUID: y)\n"
             self.assertEqual(sweep.gpus(), ["0", "1"])
@@ -206,8 +186,8 @@ open(os.path.join(flags["out"], "given"), "w").write(
     def test_a_terminal_shows_a_line_for_each_running_cell_and_one_for_the_whole(self):
         ours, theirs = pty.openpty()
         wait = "\nwhile not os.path.exists('seen'): time.sleep(0.02)"
-        process = subprocess.Popen(self.command("--grid", "lr=1,2,3", "--jobs", 2), stdout=theirs, stderr=theirs,
-                                   cwd=self.folder, env=self.environment(FAKE=wait))
+        process = self.popen(self.command("--grid", "lr=1,2,3", "--jobs", 2), self.environment(FAKE=wait), {},
+                             stdout=theirs, stderr=theirs)
         os.close(theirs)
         shown = ""
         while process.poll() is None or not shown.endswith("\n"):
@@ -246,22 +226,19 @@ open(os.path.join(flags["out"], "given"), "w").write(
         best_at_8 = "abs(math.log2(options['lr']) - {'teon': 3}.get(options['optimizer'], 1)) + options['seed'] / 100"
         grid = ["--grid", "optimizer=muon,teon", "--grid", "lr=1,2,4", "--seeds", "1,2"]
         result = self.sweep(*grid, LOSS=best_at_8)
-        self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("optimizer=teon: the best rate, 4, is an end of the grid; 8 would follow (--extend-grid)",
                       result.stderr)
         self.assertNotIn("muon: the best", result.stderr)
         result = self.sweep(*grid, "--extend-grid", LOSS=best_at_8)
-        self.assertEqual(result.returncode, 0, result.stderr)
         self.assertNotIn("would follow", result.stderr)
         names = {p.name for p in self.folder.glob("runs/sweep/*_*") if p.is_dir()}
         self.assertEqual({name for name in names if "lr_8" in name or "lr_16" in name},
                          {f"optimizer_teon-lr_{rate}-seed_{seed}" for rate in (8, 16) for seed in (1, 2)})
         self.assertEqual(len(self.starts()), 12 + 4)
-        again = self.sweep(*grid, "--extend-grid", LOSS=best_at_8)  # nothing runs twice
-        self.assertEqual((again.returncode, len(self.starts())), (0, 16), again.stderr)
+        self.sweep(*grid, "--extend-grid", LOSS=best_at_8)  # nothing runs twice
+        self.assertEqual(len(self.starts()), 16)
         diverges = "if options['lr'] > 7: sys.exit(1)"
-        result = self.sweep("--grid", "lr=4,8", "--out", "d", FAKE=diverges)
-        self.assertEqual(result.returncode, 1)
+        result = self.sweep("--grid", "lr=4,8", "--out", "d", FAKE=diverges, expect=1)
         self.assertIn("failed: d/lr_8-seed_1337 (exit status 1)", result.stderr)
         self.assertIn("the best rate, 4, is an end of the grid; 2 would follow", result.stderr)
         endless = self.sweep("--grid", "lr=4,8", "--extend-grid", 2, "--out", "o")  # the loss is the rate
@@ -271,22 +248,13 @@ open(os.path.join(flags["out"], "given"), "w").write(
         (self.folder / "s.toml").write_text(f"command = ['{sys.executable}', '{self.folder}/fake.py']\nseeds = "
                                             f"[3]\n[grid]\nlr = [1, 2]\n"
                                             "[[cells]]\noptimizer = 'teon'\nlr = 5\n")
-        result = self.sweep("s.toml", command=False)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.sweep("s.toml", command=False)
         self.assertEqual(self.starts(), ["lr_1-seed_3", "lr_2-seed_3", "optimizer_teon-lr_5-seed_3"])
 
     def test_usage_errors(self):
         for arguments, words in ((["--grid", "lr"], "flag=value"),
                                  (["--grid", "lr=1", "--grid", "lr=2"], "given twice"),
                                  (["missing.toml"], "missing.toml")):
-            result = self.sweep(*arguments)
-            self.assertEqual(result.returncode, 2)
-            self.assertIn(words, result.stderr)
-            self.assertEqual(len(result.stderr.splitlines()), 1)
-        result = self.sweep("--grid", "lr=9,1")
-        self.assertEqual(result.returncode, 2)
+            self.assertIn(words, self.error_of(*self.command(*arguments), env=self.environment()))
+        self.sweep("--grid", "lr=9,1", expect=2)
         self.assertEqual(self.starts(), ["lr_9-seed_1337"])
-
-
-if __name__ == "__main__":
-    unittest.main()

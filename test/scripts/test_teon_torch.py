@@ -8,21 +8,15 @@ import copy
 import io
 import itertools
 import math
-import os
-import pathlib
 import pickle
 import re
-import struct
-import subprocess
 import sys
-import tempfile
 import unittest
 import unittest.mock
 import zipfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
-sys.path.insert(0, str(ROOT / "scripts"))
+from testing import BUILD, ROOT, Case, needs, write_shards
+
 try:
     import teon_torch
     import torch
@@ -90,7 +84,7 @@ class Operations(TorchDispatchMode):
         return [name for name, _ in self.calls]
 
 
-@unittest.skipUnless(torch, "torch is not installed (scripts/requirements-dev.txt)")
+@needs("torch", "safetensors")
 class TeonTorchTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -142,7 +136,7 @@ class TeonTorchTest(unittest.TestCase):
                 self.assertTrue(((a - b).norm() / b.norm()).item() < 1e-5)
 
 
-@unittest.skipUnless(torch, "torch is not installed (scripts/requirements-dev.txt)")
+@needs("torch", "safetensors")
 class TorchOptimizerTest(unittest.TestCase):
     """What torch/test/optim asks of torch.optim's own."""
 
@@ -344,8 +338,7 @@ class TorchOptimizerTest(unittest.TestCase):
         for params, options in (([torch.nn.Parameter(torch.zeros(4))], {}), ([torch.zeros(0, 4)], {}),
                                 ([torch.nn.Parameter(torch.zeros(4, 4, 4))], {}),
                                 ([torch.zeros(4, 4, dtype=torch.complex64)], {}),
-                                ([torch.zeros(4, 4, dtype=torch.int32)], {}),
-                                ([matrix(6, 4), matrix(4, 6)], {"k": 2}),
+                                ([torch.zeros(4, 4, dtype=torch.int32)], {}), ([matrix(6, 4), matrix(4, 6)], {"k": 2}),
                                 ([matrix(), matrix(dtype=torch.bfloat16)], {"k": 2})):
             with self.assertRaises(ValueError):
                 teon_torch.Teon(params, **options)
@@ -387,13 +380,8 @@ class TorchOptimizerTest(unittest.TestCase):
         self.assertFalse([name for name in operations.names() if "zeros" in name])
 
 
-def needs_transformers(test):
-    return unittest.skipUnless(torch and transformers,
-                               "torch or transformers is not installed (scripts/requirements-dev.txt)")(test)
-
-
-@unittest.skipUnless(torch, "torch is not installed (scripts/requirements-dev.txt)")
-class ModelsTest(unittest.TestCase):
+@needs("torch", "safetensors")
+class ModelsTest(Case):
     """stacks_of() on the models that people have."""
 
     def assert_split(self, model, hidden, rest):
@@ -412,7 +400,7 @@ class ModelsTest(unittest.TestCase):
         teon_torch.Teon(hidden, lr=1, weight_decay=0, ortho="svd", **options).step()
         return {group["role"]: (group["params"][0] - before[id(group["params"][0])]).norm().item() for group in hidden}
 
-    @needs_transformers
+    @needs("torch", "safetensors", "transformers")
     def test_gpt2_moves_as_in_the_engine(self):
         model = gpt2(layers=3)
         hidden, rest = teon_torch.stacks_of(model)
@@ -443,12 +431,13 @@ class ModelsTest(unittest.TestCase):
             wanted = torch.cat(slices)
             self.assertTrue((p.mT - wanted).norm().item() < 1e-5 * wanted.norm().item())
 
-    @needs_transformers
-    def test_llama_and_qwen3(self):
+    @needs("torch", "safetensors", "transformers")
+    def test_llama_qwen3_and_olmo2(self):
         sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
                      num_key_value_heads=2, vocab_size=64, bos_token_id=0, eos_token_id=0)
         for model in (transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)),
-                      transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, head_dim=8))):
+                      transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, head_dim=8)),
+                      transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**sizes, pad_token_id=None))):
             hidden, rest = teon_torch.stacks_of(model, k=3)
             self.assert_split(model, hidden, rest)
             self.assertEqual({g["role"].split(".")[-2]: g["k"] for g in hidden},
@@ -462,7 +451,7 @@ class ModelsTest(unittest.TestCase):
             self.assertEqual([g["role"].split(".")[-2] for g in hidden if g["k"] == 2], ["o_proj"])
             self.assertEqual(len(rest[0]["params"]), 2 + 3)
 
-    @needs_transformers
+    @needs("torch", "safetensors", "transformers")
     def test_models_are_trained_as_by_the_engine(self):
         # Four steps of the whole model, both in float: losses and every matrix. (The gradient of K's bias is rounding.)
         # Measured: 7e-5 of the distance. A wrong size factor, stack or orientation makes a tenth and more.
@@ -471,25 +460,22 @@ class ModelsTest(unittest.TestCase):
         decoder = sizes | dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
                                num_key_value_heads=2, max_position_embeddings=16)
         tokens = [(7 * i * i + i // 5) % 64 for i in range(2000)]
-        for name, model in (
-                ("gpt2", gpt2(layers=3, n_embd=32, n_head=2, vocab_size=64, n_positions=16)),
+        for name, model in (("gpt2", gpt2(layers=3, n_embd=32, n_head=2, vocab_size=64, n_positions=16)),
                 ("llama", transformers.LlamaForCausalLM(transformers.LlamaConfig(**decoder))),
-                ("qwen3", transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**decoder, head_dim=8)))):
+                ("qwen3", transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**decoder, head_dim=8))),
+                ("olmo2", transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**decoder, pad_token_id=None)))):
             program = BUILD / f"train_{name}"
             if not program.exists():
                 self.skipTest(f"{program.name} is not built in {BUILD}")
-            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
-                model.eval().save_pretrained(f"{folder}/model")  # no dropout
-                for split in ("train", "val"):
-                    header = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
-                    pathlib.Path(folder, f"t_{split}_000000.bin").write_bytes(
-                        header + struct.pack(f"<{len(tokens)}H", *tokens))
-                flags = ("--init-from model --data . --shuffle off --seq-len 16 --batch-tokens 128 --micro-batch 8 "
+            with self.subTest(name):
+                model.eval().save_pretrained(self.folder / name)  # no dropout
+                write_shards(self.folder, tokens, tokens)
+                flags = (f"--init-from {name} --data . --shuffle off --seq-len 16 --batch-tokens 128 --micro-batch 8 "
                          "--steps 4 --optimizer teon --lr .02 --adamw-lr 1e-3 --schedule constant --warmup-ratio 0 "
-                         "--dtype float --grad-clip 0 --eval-tokens 128 --vocab-size 64 --out run")
-                done = subprocess.run([program, *flags.split()], cwd=folder, capture_output=True, text=True)
-                self.assertEqual(done.returncode, 0, done.stderr)
-                wanted = type(model).from_pretrained(f"{folder}/run/step_00000004").state_dict()
+                         "--dtype float --grad-clip 0 --eval-tokens 128 --vocab-size 64 "
+                         f"--out {name}-run")
+                done = self.call(program, *flags.split())
+                wanted = type(model).from_pretrained(self.folder / f"{name}-run/step_00000004").state_dict()
                 losses = [float(x) for x in re.findall(r"step \S+ \| loss (\S+)", done.stdout)]
 
             start = {key: p.detach().clone() for key, p in model.named_parameters()}
@@ -541,15 +527,15 @@ class ModelsTest(unittest.TestCase):
         layer = torch.nn.Linear
         model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": layer(4, 4)})] * 2)})
         for options in ({"stacked": ["query"]}, {"stacked": ["q_proj", "proj"]}, {"adamw": ["head"]}):
-            with self.assertRaisesRegex(ValueError, r"matches no matrix; there are layers\.\*\.q_proj\.weight"):
+            with self.assertRaisesRegex(ValueError, r"matches no matrix; the matrices are layers\.\*\.q_proj\.weight"):
                 teon_torch.stacks_of(model, **options)
         with self.assertRaisesRegex(ValueError, "numbered layers"):
             teon_torch.stacks_of(torch.nn.ModuleDict({"up": layer(4, 4)}))
         odd = torch.nn.ModuleDict({"h": torch.nn.ModuleList([torch.nn.ModuleDict({"c_attn": layer(4, 6)})])})
-        with self.assertRaisesRegex(ValueError, "c_attn.weight: 6 x 4 does not join matrices of 4 x 4"):
+        with self.assertRaisesRegex(ValueError, "c_attn.weight: 6 x 4 does not consist of matrices of 4 x 4"):
             teon_torch.stacks_of(odd)
 
-    @needs_transformers
+    @needs("torch", "safetensors", "transformers")
     def test_no_matrix_of_gpt2_124m_is_launched_alone(self):
         launches = []
         for layers, size in ((12, dict(n_embd=768, n_head=12)), (24, dict(n_embd=768, n_head=12))):
@@ -572,20 +558,12 @@ class ModelsTest(unittest.TestCase):
         self.assertEqual(products, 3 * 5 * 4)  # of five steps, for each of four shapes
 
 
-class PackageTest(unittest.TestCase):
-    def run_python(self, *words, **environment):
-        return subprocess.run([sys.executable, *map(str, words)], text=True, capture_output=True, cwd=self.folder.name,
-                              env={**os.environ, **environment})
-
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
+class PackageTest(Case):
+    @needs("pip")
     def test_pip_install(self):
-        if self.run_python("-m", "pip", "--version").returncode:
-            self.skipTest("this Python has no pip")
-        folder = pathlib.Path(self.folder.name)
-        done = self.run_python("-m", "pip", "wheel", "--no-deps", "--retries", "0", "-w", folder, ROOT / "scripts")
+        folder = self.folder
+        done = self.call(sys.executable, "-m", "pip", "wheel", "--no-deps", "--retries", 0, "-w", folder,
+                         ROOT / "scripts", expect=None)
         if done.returncode and re.search(r"No matching distribution|Could not find a version|onnection", done.stderr):
             self.skipTest("hatchling, which builds the wheel, cannot be fetched here")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -594,20 +572,14 @@ class PackageTest(unittest.TestCase):
         self.assertEqual(wheel.name, f"teon_torch-{version}-py3-none-any.whl")
         code = [name for name in zipfile.ZipFile(wheel).namelist() if "dist-info" not in name]
         self.assertEqual(code, ["teon_torch.py"])
-        done = self.run_python("-m", "pip", "install", "--no-deps", "--no-index", "--target", folder / "site", wheel)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.call(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", folder / "site", wheel)
         if torch:
-            done = self.run_python("-c", "import teon_torch; print(teon_torch.__file__)",
-                                   PYTHONPATH=str(folder / "site"))
+            done = self.call(sys.executable, "-c", "import teon_torch; print(teon_torch.__file__)",
+                             PYTHONPATH=folder / "site")
             self.assertEqual(done.stdout.strip(), str(folder / "site" / "teon_torch.py"), done.stderr)
 
-    @needs_transformers
+    @needs("torch", "safetensors", "transformers")
     def test_example_learns(self):
-        done = self.run_python(ROOT / "scripts/teon_torch_example.py", ROOT / "README.md", "--steps", "30")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.run_script("teon_torch_example.py", ROOT / "README.md", "--steps", 30)
         losses = [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)]
         self.assertTrue(losses[-1] < .6 * math.log(256), done.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

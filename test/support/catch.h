@@ -1,6 +1,9 @@
 // Catch2, version 2 (Debian 12) or 3 (Ubuntu 24.04), under one include. Each test program links one main:
-// test/support/main.cpp. CHECK stays the one of base/check.h, in whatever order headers are included; tests use REQUIRE.
+// test/support/main.cpp. CHECK stays the one of base/check.h, in whatever order headers are included; tests use
+// REQUIRE.
 #pragma once
+
+#include <string>
 
 #include "base/check.h"
 
@@ -24,5 +27,19 @@ using Catch::Matchers::ContainsSubstring;
 #else
 inline auto ContainsSubstring(const std::string& part) { return Catch::Contains(part); }
 #endif
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+// What a call throws as an E, which must be of one line; "" if it throws nothing.
+template <typename E = Error, typename F>
+std::string error_of(F&& call) {
+    try {
+        call();
+    } catch (const E& error) {
+        const std::string message = error.what();
+        return contains(message, "\n") ? "more than one line: " + message : message;
+    }
+    return "";
+}
 
 }  // namespace teon::test

@@ -55,11 +55,9 @@ std::vector<float> run_pipeline() {
 inline std::vector<float> pipeline_result() {
     const std::vector<float> in = pipeline_input();
     std::vector<float> sums(64);
-    for (int i = 0; i < 64; i++) {
-        for (int step = 0; step < kSteps; step++) {
+    for (int i = 0; i < 64; i++)
+        for (int step = 0; step < kSteps; step++)
             for (int j = 0; j < 4; j++) sums[i] += in[(step * 64 + (i + 32) % 64) * 4 + j];
-        }
-    }
     return sums;
 }
 

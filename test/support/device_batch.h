@@ -10,6 +10,14 @@
 
 namespace teon::test {
 
+// The rows in the order of their keys.
+inline std::vector<int> order_of(const std::vector<int>& keys) {
+    std::vector<int> order(keys.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return keys[a] < keys[b]; });
+    return order;
+}
+
 class DeviceBatch {
 public:
     DeviceBatch(const std::vector<int>& tokens, const std::vector<int>& targets, int B, int T, const Stream& stream,
@@ -19,8 +27,7 @@ public:
             int t = static_cast<int>(i) % T;
             positions[i] = doc_start.empty() ? t : t - doc_start[i];
         }
-        batch_.B = B;
-        batch_.T = T;
+        batch_.B = B, batch_.T = T;
         batch_.tokens = put(tokens, stream);
         batch_.targets = put(targets, stream);
         batch_.positions = put(positions, stream);
@@ -31,12 +38,6 @@ public:
     const Batch& operator*() const { return batch_; }
 
 private:
-    static std::vector<int> order_of(const std::vector<int>& keys) {
-        std::vector<int> order(keys.size());
-        std::iota(order.begin(), order.end(), 0);
-        std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return keys[a] < keys[b]; });
-        return order;
-    }
     const int* put(const std::vector<int>& values, const Stream& stream) {
         memory_.emplace_back(static_cast<int64_t>(values.size()));
         upload(memory_.back().data(), values.data(), memory_.back().size(), stream);

@@ -1,5 +1,5 @@
-// Damaged inputs: mutations of a whole one. They are the same ones each time, but `make soak` (test/programs/soak.py) runs the tests
-// whose names end in (fuzz) again and again, with other ones.
+// Damaged inputs: mutations of a whole one. They are the same ones each time, but `make soak` (test/programs/soak.py)
+// runs the tests whose names end in (fuzz) again and again, with other ones.
 #pragma once
 
 #include <cstdlib>

@@ -9,11 +9,10 @@
 #include "model/gpt2.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
+#include "plan/options.h"
+#include "test/support/catch.h"
 #include "test/support/fuzz.h"
 #include "test/support/temp_dir.h"
-#include "train/options.h"
-
-#include "test/support/catch.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -26,8 +25,6 @@ constexpr const char* kJsonPieces[] = {
     "\\",        "-1",         "0",      "1e99",    "null", "true",    "[[[[[[",
     "{\"a\":",   "\xff",       "\n",     "\"a\"",   "1.5",  "\\u0000", "9223372036854775808",
     "\"vocab\"", "\"merges\"", "\"id\"", "\"type\""};
-
-void write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
 // "" if the call goes through; else what it refuses.
 template <typename F>
@@ -90,7 +87,7 @@ TEST_CASE("data/tokenizer: a damaged tokenizer is refused by name, or encodes an
     const int rounds = fuzz_rounds(4000);
     for (int i = 0; i < rounds; ++i) {
         const std::string text = fuzz.damaged(seed, kJsonPieces);
-        write(path, text);
+        write_file(path, text);
         INFO(text);
         const std::string said = refusal(use);
         accepted += said.empty();
@@ -99,17 +96,17 @@ TEST_CASE("data/tokenizer: a damaged tokenizer is refused by name, or encodes an
     REQUIRE(accepted > rounds / 100);
 
     std::filesystem::remove(path);
-    write(folder / "description.json", R"({"kind": "bytes", "delimiter": 256})");
+    write_file(folder / "description.json", R"({"kind": "bytes", "delimiter": 256})");
     std::string tokens(1024, '\0');
     const int32_t header[] = {20240328, 2, 257, 256};
     std::memcpy(tokens.data(), header, sizeof header);
     for (int byte = 0; byte < 256; ++byte) tokens += std::string("\1") + static_cast<char>(byte);
     tokens += '\0';
     constexpr const char* kBytes[] = {"\1a", "\xff", "\2ab"};
-    write(folder / "tokens.bin", tokens);
+    write_file(folder / "tokens.bin", tokens);
     REQUIRE(refusal(use).empty());
     for (int i = 0; i < rounds; ++i) {
-        write(folder / "tokens.bin", fuzz.damaged(tokens, kBytes));
+        write_file(folder / "tokens.bin", fuzz.damaged(tokens, kBytes));
         const std::string said = refusal(use);
         if (!said.empty()) REQUIRE(said.starts_with(folder.path()));
     }
@@ -136,7 +133,7 @@ TEST_CASE("options/config_file: a damaged file is refused with its line, or read
     REQUIRE(accepted < rounds * 9 / 10);
 }
 
-TEST_CASE("train/options: any words are options, or refused in one line that names one of them (fuzz)") {
+TEST_CASE("plan/options: any words are options, or refused in one line that names one of them (fuzz)") {
     const ModelFamily family = gpt2_family();
     Options defaults;
     std::vector<std::string> flags = {"--config", "--leyers", "-x", "--", "--=", "--lr="};

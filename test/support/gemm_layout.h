@@ -36,9 +36,8 @@ struct Layout {
     // The memory with all matrices set to a value: two memories agree outside the matrices if they agree after this.
     template <typename T>
     std::vector<T> blank(std::vector<T> memory) const {
-        for (int b = 0; b < inner * outer; b++) {
+        for (int b = 0; b < inner * outer; b++)
             for (int i = 0; i < rows; i++) std::fill_n(memory.begin() + matrix(b) + i * ld, columns, T(0.0f));
-        }
         return memory;
     }
 };

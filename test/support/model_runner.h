@@ -1,16 +1,21 @@
 // One model with one batch: what the model tests read from it.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <vector>
 
-#include "kernels/ops.h"
 #include "model/decoder.h"
+#include "model/families.h"
 #include "test/support/compare.h"
 #include "test/support/device_batch.h"
 
 namespace teon::test {
+
+inline const ModelFamily& family_of(const std::string& name) {
+    return *std::ranges::find(families(), name, &ModelFamily::name);
+}
 
 struct ModelRunner {
     Context context;
@@ -33,17 +38,13 @@ struct ModelRunner {
         for (int64_t i = 0; i < rows; ++i) sum += values[static_cast<size_t>(i)];
         return sum / static_cast<double>(rows);
     }
-    std::vector<float> gradients() {
-        std::vector<float> g(static_cast<size_t>(model->table().size()));
-        download(g.data(), model->params().grad_all(), model->table().size(), context.stream);
+    std::vector<float> gradients() { return all(model->params().grad_all()); }
+    std::vector<float> masters() { return all(model->params().master_all()); }
+    std::vector<float> all(const float* from) {
+        std::vector<float> values(static_cast<size_t>(model->table().size()));
+        download(values.data(), from, model->table().size(), context.stream);
         context.stream.synchronize();
-        return g;
-    }
-    std::vector<float> masters() {
-        std::vector<float> w(static_cast<size_t>(model->table().size()));
-        download(w.data(), model->params().master_all(), model->table().size(), context.stream);
-        context.stream.synchronize();
-        return w;
+        return values;
     }
     void set_masters(const std::vector<float>& w) {
         upload(model->params().master_all(), w.data(), model->table().size(), context.stream);
@@ -64,10 +65,10 @@ inline double relative_distance(const std::vector<float>& a, const std::vector<f
 }
 
 // How far apart, by relative_distance, two float computations of a model's gradients may be that take the same sums in
-// other orders, as kernels of other CPUs and sizes do. A sum of n terms of random signs is a random walk, and so are the
-// roundings of its partial sums: together u / sqrt(6) n, where the sum is sqrt(n); relative, u sqrt(n / 6). A gradient
-// has been through 18 products per layer (6 forward, 12 backward) and 3 of the head, each of which errs anew, in both
-// computations.
+// other orders, as kernels of other CPUs and sizes do. A sum of n terms of random signs is a random walk, and so are
+// the roundings of its partial sums: together u / sqrt(6) n, where the sum is sqrt(n); relative, u sqrt(n / 6). A
+// gradient has been through 18 products per layer (6 forward, 12 backward) and 3 of the head, each of which errs anew,
+// in both computations.
 inline double rounding_distance(const DecoderConfig& c, int tokens) {
     const double terms = std::max({c.C, c.F, c.V, tokens}), products = 18.0 * c.L + 3;
     return kUnitRoundoff<float> * std::sqrt(terms / 6) * std::sqrt(2 * products);

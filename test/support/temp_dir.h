@@ -1,9 +1,11 @@
-// A folder of a test's own, removed with all that is in it when the test ends.
+// A folder of a test's own, removed with all that is in it when the test ends, and whole files.
 #pragma once
 
 #include <stdlib.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "base/check.h"
@@ -27,5 +29,16 @@ public:
 private:
     std::string path_;
 };
+
+inline void write_file(const std::string& path, const std::string& bytes) {
+    std::ofstream out(path, std::ios::binary);
+    out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    if (!out.flush()) throw Error(path + " cannot be written");  // CHECK is Catch's here
+}
+
+inline std::string read_file(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+}
 
 }  // namespace teon::test

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <vector>
 
-#include "base/check.h"
+#include "test/support/temp_dir.h"
 
 namespace teon::test {
 
@@ -19,12 +18,6 @@ struct ShardHeader {
     }
 };
 static_assert(sizeof(ShardHeader) == 1024);
-
-inline void write_file(const std::string& path, const std::string& bytes) {
-    std::ofstream out(path, std::ios::binary);
-    out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    if (!out.flush()) throw Error(path + " cannot be written");  // CHECK is Catch's here
-}
 
 template <typename Bytes>
 std::string bytes_of(const Bytes* data, size_t n) {

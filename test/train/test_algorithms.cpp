@@ -37,14 +37,11 @@ TEST_CASE("train/algorithms: a line that is none is refused by its number") {
         std::ofstream(path) << R"({"device": "d", "library": "l", "product": "p", "algorithm": "1"})"
                             << "\n"
                             << text;
-        try {
-            AlgorithmFile(path, "d", "l");
-        } catch (const UsageError& error) { return std::string(error.what()); }
-        return std::string("no error");
+        return error_of<UsageError>([&] { AlgorithmFile(path, "d", "l"); });
     };
-    REQUIRE(message("") == "no error");
-    REQUIRE(message("{").find("algorithms.jsonl: line 2") != std::string::npos);
-    REQUIRE(message(R"({"device": "d", "library": "l", "product": 3, "algorithm": "1"})")
-                .find("line 2: \"product\" is 3") != std::string::npos);
-    REQUIRE(message(R"({"device": "d"})").find("line 2 has no \"library\"") != std::string::npos);
+    REQUIRE(message("") == "");
+    REQUIRE(contains(message("{"), "algorithms.jsonl: line 2"));
+    REQUIRE(contains(message(R"({"device": "d", "library": "l", "product": 3, "algorithm": "1"})"),
+                     "line 2: \"product\" is 3"));
+    REQUIRE(contains(message(R"({"device": "d"})"), "line 2 has no \"library\""));
 }

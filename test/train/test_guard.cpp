@@ -4,13 +4,12 @@
 #include <functional>
 #include <random>
 
-#include "kernels/ops.h"
+#include "kernels/step_control.h"
+#include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/temp_dir.h"
 #include "test/support/write_shard.h"
 #include "train/trainer.h"
-
-#include "test/support/catch.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -195,24 +194,16 @@ TrainedSteps train(int steps, Method method, float skip_spikes, std::function<vo
     TempDir folder;
     write_shard(folder / "a_train_000000.bin", std::vector<uint32_t>(4000, 1));
     LoaderOptions l;
-    l.B = kB;
-    l.T = kT;
-    l.vocab_size = 2;
+    l.B = kB, l.T = kT, l.vocab_size = 2;
     Context context;
     Loader loader(open_shards(folder.path(), "train"), l);
     PlantedModel model(context.stream);
     model.plant = std::move(plant);
     TrainerOptions o;
-    o.steps = steps;
-    o.batch_tokens = kMicroSteps * kB * kT;
-    o.micro_steps = kMicroSteps;
-    o.skip_spikes = skip_spikes;
-    o.optimizer.method = method;
-    o.optimizer.teon_k = 1;
-    o.optimizer.teon_roles = {Role::q};
-    o.optimizer.ns_dtype = DType::f32;
-    o.schedule.kind = ScheduleKind::constant;
-    o.schedule.warmup_ratio = 0;
+    o.steps = steps, o.batch_tokens = kMicroSteps * kB * kT, o.micro_steps = kMicroSteps, o.skip_spikes = skip_spikes;
+    o.optimizer.method = method, o.optimizer.teon_k = 1;
+    o.optimizer.teon_roles = {Role::q}, o.optimizer.ns_dtype = DType::f32;
+    o.schedule.kind = ScheduleKind::constant, o.schedule.warmup_ratio = 0;
     Optimizer optimizer(model.params(), o.optimizer, context);
     Trainer trainer(model, optimizer, loader, o, context);
     TrainedSteps result;

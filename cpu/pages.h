@@ -1,0 +1,65 @@
+// Who may touch device memory. In the ordinary build anybody: it is the process's memory. In the test build
+// (TEON_UNKIND), whose allocations are pages of their own: the device's work only, within allocations that are alive;
+// everything else ends the program with a message that names the work and the byte.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpu/include/cuda_runtime.h"
+
+namespace teon::cpu {
+
+#if defined(TEON_UNKIND)
+inline constexpr bool kUnkind = true;
+#else
+inline constexpr bool kUnkind = false;
+#endif
+
+inline constexpr size_t kAlignment = 256;  // of cudaMalloc
+inline constexpr int kNaN = 0xff;          // a byte that makes NaN of every storage type
+
+// While one of these lives, the calling thread may touch device memory. What runs on streams and in the thread pool has
+// one already. Where the CPU has no protection keys, other threads may meanwhile touch what such a thread has touched.
+class DeviceAccess {
+public:
+    DeviceAccess() {
+        if constexpr (kUnkind) open();
+    }
+    ~DeviceAccess() {
+        if constexpr (kUnkind) close();
+    }
+    DeviceAccess(const DeviceAccess&) = delete;
+
+private:
+    static void open();
+    static void close() noexcept;
+};
+
+// For the threads that do the device's work and nothing else: they may touch it whenever another thread may.
+void open_device_memory_to_this_thread();
+
+// Before memory is given to a system call or to another process, whose first touch is refused where there are no keys.
+inline void fault_in(const void* p) { (void)*static_cast<const volatile char*>(p); }
+
+// The operation that runs now, for messages; null: none.
+inline std::atomic<const char*> work_in_progress = nullptr;
+
+// Of the test build: the begins and sizes of all live allocations of device memory, in order.
+std::vector<std::pair<uintptr_t, size_t>> device_allocations();
+
+// Of the test build: memory between pages that cannot be touched, null if there is none. Releasing it on behalf of the
+// call `what` fails where it was not allocated so, or something was written outside of it.
+void* allocate_pages(size_t bytes, bool pinned);
+cudaError_t release_pages(const char* what, void* p, bool pinned);
+
+enum class Memory { pageable, pinned, device };
+
+// What [p, p + bytes) is, all of it; with a reason in `why` if it is neither, so partly or no longer memory.
+Memory memory_kind(const void* p, size_t bytes, std::string& why);
+
+}  // namespace teon::cpu

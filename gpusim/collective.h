@@ -1,0 +1,17 @@
+// Instructions that lanes execute together.
+#pragma once
+
+#include "gpusim/warp.h"
+
+namespace teon::gpusim {
+
+enum class Shuffle : uint8_t { bfly, idx, up, down };
+enum class Vote : uint8_t { all, any, uni, ballot };
+
+void sync_warp(Warp&, const Instruction&, Lanes);
+void shuffle(Warp&, const Instruction&, Lanes);
+void vote(Warp&, const Instruction&, Lanes);
+void mma_bf16(Warp&, const Instruction&, Lanes);
+void mma_f16(Warp&, const Instruction&, Lanes);
+
+}  // namespace teon::gpusim

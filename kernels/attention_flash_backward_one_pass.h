@@ -1,0 +1,16 @@
+// Private to kernels/attention_flash_backward*.cu.
+#pragma once
+
+#include "kernels/flash_backward.h"
+
+namespace teon {
+
+// The gradient in one pass, for head size 64, without documents. sums: heads_in_flight times NH / NKV times T,
+// rounded up to kOnePassRows, times HS.
+inline constexpr int kOnePassHeadSize = 64, kOnePassRows = 128;
+inline constexpr size_t kOnePassShared = 163 * 1024;  // bytes of a block; sm_80 and sm_90 have as much
+void flash_attention_backward_one_pass(bf16* dqkv, float* sums, const bf16* dout, const bf16* qkv,
+                                       const RowStats* stats, const AttentionShape& s, int heads_in_flight,
+                                       const Stream& stream);
+
+}  // namespace teon

@@ -1,0 +1,69 @@
+// What the passes of flash attention's backward share. Private to kernels/attention_flash_backward*.cu.
+#pragma once
+
+#include "kernels/flash_shape.h"
+
+namespace teon {
+
+// What the backward passes need of a query row: log2(e) lse and D.
+using RowStats = Vec<float, 2>;
+
+// One past the last row that belongs to the document of row t: where doc_start first exceeds t.
+__device__ inline int document_end(const int* documents, int t, int T) {
+    int low = t + 1, high = T;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (documents[middle] > t) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+// Calls f(x, stats) for each score of a transposed product, whose columns are queries.
+template <int M, int N, typename F>
+__device__ __forceinline__ void for_columns(float (&x)[M][N][4], const RowStats* rows, F f) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const auto pair = load_vec<2>(rows + flash_column(n, 0));
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) f(x[m][n][i], pair[i % 2]);
+        }
+    }
+}
+
+// dS of 16 keys, in the place of P: P (dP - D), of which dp is the second factor.
+template <int N>
+__device__ __forceinline__ void multiply_scores(float (&p)[N][4], const float (&dp)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) p[n][i] *= dp[n][i];
+    }
+}
+
+// 0 for the keys, from `key` on, that a query, from `query` on, does not see; first: the first key that each sees.
+template <int M, int N>
+__device__ __forceinline__ void mask_transposed(float (&x)[M][N][4], int key, int query, const int* first) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int column = flash_column(n, i), lowest = first ? first[column] : 0;
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int k = key + 16 * m + 8 * half + lane_of_thread() / 4;
+                    if (k < lowest || k > query + column) x[m][n][2 * half + i] = 0.0f;
+                }
+            }
+        }
+    }
+}
+
+}  // namespace teon

@@ -1,0 +1,15 @@
+// SwiGLU. Conventions: kernels/ops.h.
+#pragma once
+
+#include "runtime/device.h"
+
+namespace teon {
+
+// out (N, F) = silu(gate) * up, where gate_up (N, 2F) holds gate in its first F columns and up in the others.
+template <typename T>
+void swiglu_forward(T* out, const T* gate_up, int N, int F, const Stream& stream);
+// dgate_up (N, 2F) from dout (N, F). dgate_up may alias gate_up.
+template <typename T>
+void swiglu_backward(T* dgate_up, const T* gate_up, const T* dout, int N, int F, const Stream& stream);
+
+}  // namespace teon

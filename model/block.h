@@ -1,0 +1,121 @@
+// A block of a decoder: an attention and an MLP, each a branch that adds to the residual stream, with a norm before it,
+// after it or both (NormPlacement).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "model/attention.h"
+#include "model/mlp.h"
+#include "model/norm.h"
+
+namespace teon {
+
+// What the branches of a decoder add to, one after the other, while they plan.
+struct ResidualStream {
+    Tensor x, dx;   // (N, C); its gradient, which has the same memory along the whole stream
+    int bias = -1;  // row of the bias that was added to x last (-1: none): Ports::in_bias of what reads x
+};
+
+// y = x + f(x), where f is a layer between the norms that there are.
+template <typename Layer>
+class Branch {
+public:
+    // label: of the branch's rows in the activation plan.
+    Branch(ParamBuilder& b, const DecoderConfig& c, float out_std, const char* label, const ParamName& pre,
+           const ParamName& post)
+        : C_(c.C),
+          label_(label),
+          pre_(norm(c.norm_placement != NormPlacement::post, b, c, pre, " norm")),
+          layer_(b, c, out_std),
+          post_(norm(c.norm_placement != NormPlacement::pre, b, c, post, " post-norm")) {}
+
+    const Layer& layer() const { return layer_; }
+
+    // Adds the branch to the stream: y is a tensor of the name `out`, which no recompute policy drops if `kept`. The
+    // last layer adds x to its output; in the backward pass the first layer adds the gradient of y to its own. The
+    // policy cheap drops what norms write, block also what products write.
+    void plan(ActivationPlan& plan, ResidualStream& stream, const char* out, bool kept) {
+        const ResidualStream y{plan.saved(out, C_,
+                                          kept    ? Drop::never
+                                          : post_ ? Drop::under_cheap
+                                                  : Drop::under_block),
+                               stream.dx, post_ ? -1 : layer_.out_bias()};
+        Ports ports{.in = stream.x, .din = stream.dx, .dresidual = stream.dx, .in_bias = stream.bias};
+        auto plan_inner = [&](auto& layer, const char* suffix, Drop drop, const char* gradient, int out_bias) {
+            ports.out = plan.saved(label_ + suffix, C_, drop);
+            ports.dout = plan.gradient(gradient, C_);
+            layer.plan(plan, ports);
+            ports = {.in = ports.out, .din = ports.dout, .in_bias = out_bias};
+        };
+        auto plan_last = [&](auto& layer) {
+            ports.out = y.x, ports.dout = y.dx, ports.residual = stream.x;
+            layer.plan(plan, ports);
+        };
+        if (pre_) plan_inner(*pre_, " norm", Drop::under_cheap, "gradient of norm output", -1);
+        if (post_) {
+            plan_inner(layer_, " output", Drop::under_block, "gradient of norm input", layer_.out_bias());
+            plan_last(*post_);
+        } else {
+            plan_last(layer_);
+        }
+        stream = y;
+    }
+
+    // Calls f with each layer, in the order of the forward pass.
+    template <typename F>
+    void for_each(F f) const {
+        if (pre_) f(*pre_);
+        f(layer_);
+        if (post_) f(*post_);
+    }
+    template <typename F>
+    void for_each_reversed(F f) const {
+        if (post_) f(*post_);
+        f(layer_);
+        if (pre_) f(*pre_);
+    }
+
+private:
+    std::optional<Norm> norm(bool present, ParamBuilder& b, const DecoderConfig& c, const ParamName& name,
+                             const char* suffix) const {
+        return present ? std::optional<Norm>(std::in_place, b, c, name, label_ + suffix) : std::nullopt;
+    }
+
+    int C_;
+    std::string label_;
+    std::optional<Norm> pre_;
+    Layer layer_;
+    std::optional<Norm> post_;
+};
+
+class Block {
+public:
+    Block(ParamBuilder& b, const DecoderConfig& c, float out_std)
+        : attention_(b, c, out_std, "attention", c.names.attention_norm, c.names.attention_post_norm),
+          mlp_(b, c, out_std, "MLP", c.names.mlp_norm, c.names.mlp_post_norm) {}
+
+    const Attention& attention() const { return attention_.layer(); }
+
+    void plan(ActivationPlan& plan, ResidualStream& stream) {
+        attention_.plan(plan, stream, "residual after attention", /*kept=*/false);
+        mlp_.plan(plan, stream, "residual stream", /*kept=*/true);
+    }
+
+    template <typename F>
+    void for_each(F f) const {
+        attention_.for_each(f);
+        mlp_.for_each(f);
+    }
+    template <typename F>
+    void for_each_reversed(F f) const {
+        mlp_.for_each_reversed(f);
+        attention_.for_each_reversed(f);
+    }
+
+private:
+    Branch<Attention> attention_;
+    Branch<Mlp> mlp_;
+};
+
+}  // namespace teon

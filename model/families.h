@@ -1,0 +1,9 @@
+#pragma once
+
+#include "model/family.h"
+
+namespace teon {
+
+const std::vector<ModelFamily>& families();  // all that there are
+
+}  // namespace teon

@@ -1,0 +1,156 @@
+#include "model/fields.h"
+
+#include <algorithm>
+
+#include "files/json.h"
+
+namespace teon {
+
+using nlohmann::json;
+
+// The largest sizes are such that no count of elements or bytes overflows where a few of them are multiplied.
+const ModelFields& model_fields() {
+    using C = DecoderConfig;
+    const std::string preset = "preset's";
+    static const ModelFields all = {
+        {"layers", &C::L, 1, 1024, "transformer blocks", preset},
+        {.key = "channels",
+         .member = &C::C,
+         .least = 1,
+         .most = 65536,
+         .help = "width of the residual stream; the MLP's width follows it",
+         .default_text = preset,
+         .follow = [](C& c, const C& before) { c.F = static_cast<int>(int64_t{c.F} * c.C / before.C); }},
+        {.key = "heads",
+         .member = &C::NH,
+         .least = 1,
+         .most = 1024,
+         .help = "query heads",
+         .default_text = preset,
+         .follow = [](C& c, const C&) { c.NKV = c.NH; }},
+        {"kv_heads", &C::NKV, 1, 1024, "key/value heads", "preset's, or --heads"},
+        {.key = "head_size",
+         .member = &C::head_size,
+         .least = 1,
+         .most = 4096,
+         .help = "elements of a head",
+         .default_text = "preset's, or --channels / --heads",
+         .rotary = true,
+         .otherwise = [](const C& c) { return c.HS(); }},
+        {"ffn", &C::F, 1, 1 << 20, "width of the MLP", preset},
+        {.key = "mlp", .member = &C::mlp, .help = "activation of the MLP; relu2: squared ReLU", .default_text = preset},
+        {.key = "vocab_size",
+         .member = &C::V,
+         .least = 2,
+         .most = 1 << 24,
+         .help = "tokens in the vocabulary",
+         .default_text = "the data's manifest.json, or the preset's",
+         .in_preset = false},
+        {"context", &C::max_T, 1, kMaxContext},  // of a run, --seq-len
+        {.key = "norm_eps",
+         .member = &C::norm_eps,
+         .most = 1,
+         .help = "epsilon of the layer norms",
+         .default_text = preset,
+         .in_preset = false},
+        {.key = "rope_base",
+         .member = &C::rope_base,
+         .least = 1,
+         .most = 1e12,
+         .help = "base of the rotary frequencies",
+         .default_text = preset,
+         .rotary = true,
+         .in_preset = false},
+        {.key = "rope_scaling",
+         .member = &C::rope_scaling,
+         .least = 1e-3,
+         .most = 1e6,
+         .help = "positions are divided by this (linear scaling)",
+         .rotary = true,
+         .in_preset = false},
+        // Those below have no flag: the family decides them, or the model of --init-from.
+        {"tied_head", &C::tied_head},
+        {.key = "init_std", .member = &C::init_std, .most = 1e3, .logged = false},
+        {.key = "biases", .member = &C::biases, .logged = false},
+        {.key = "norm_placement", .member = &C::norm_placement, .logged = false},
+        {.key = "qk_norm", .member = &C::qk_norm, .logged = false},
+    };
+    return all;
+}
+
+const ModelField& field_of(const ModelFields& fields, const std::string& key) {
+    const auto found = std::find_if(fields.begin(), fields.end(), [&](const ModelField& f) { return f.key == key; });
+    CHECK(found != fields.end(), "a model has no field '{}'", key);
+    return *found;
+}
+
+std::string ModelField::flag() const {
+    std::string flag = "--" + key;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    return flag;
+}
+
+json ModelField::get(const DecoderConfig& c) const {
+    return std::visit(
+        [&]<typename T>(T DecoderConfig::*m) -> json {
+            if constexpr (std::is_enum_v<T>)
+                return name_of(c.*m);
+            else if constexpr (std::is_same_v<T, float>)
+                return as_written(c.*m);
+            else
+                return c.*m || !otherwise ? json(c.*m) : json(otherwise(c));
+        },
+        member);
+}
+
+std::string ModelField::text(const DecoderConfig& c) const {
+    const json value = get(c);
+    return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+void ModelField::set(DecoderConfig& c, const json& value, const std::string& where) const {
+    const DecoderConfig before = c;
+    std::visit(
+        [&]<typename T>(T DecoderConfig::*m) {
+            if constexpr (std::is_enum_v<T>) {
+                const auto named = value_named<T>(json_value<std::string>(value, where));
+                CHECK_USAGE(named, "{} is {}, which is unknown", where, shown(value));
+                c.*m = *named;
+            } else {
+                c.*m = json_value<T>(value, where);
+                if constexpr (!std::is_same_v<T, bool>)
+                    CHECK_USAGE(least <= c.*m && c.*m <= most, "{} is {}, expected a {}number from {} to {}", where,
+                                shown(value), std::is_same_v<T, int> ? "whole " : "", least, most);
+            }
+        },
+        member);
+    if (follow) follow(c, before);
+}
+
+json model_json(const ModelFields& fields, const DecoderConfig& c) {
+    json model = json::object();
+    for (const ModelField& f : fields)
+        if (f.logged) model[f.key] = f.get(c);
+    return model;
+}
+
+DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const json& given) {
+    for (const ModelField& f : fields)
+        if (given.contains(f.key)) f.set(c, given[f.key], f.name());
+    return c;
+}
+
+void validate(const DecoderConfig& c) {
+    for (const ModelField& f : model_fields()) {
+        const auto* member = std::get_if<int DecoderConfig::*>(&f.member);
+        if (!member || (f.otherwise && c.**member == 0)) continue;
+        CHECK_USAGE(f.least <= c.**member && c.**member <= f.most, "{} {}: must be between {} and {}", f.name(),
+                    c.**member, f.least, f.most);
+    }
+    CHECK_USAGE(c.head_size > 0 || c.C % c.NH == 0, "--channels {} is not a multiple of --heads {}", c.C, c.NH);
+    CHECK_USAGE(c.NH % c.NKV == 0, "--heads {} is not a multiple of --kv-heads {}", c.NH, c.NKV);
+    CHECK_USAGE(c.positions != PositionKind::rotary || c.HS() % 2 == 0,
+                "rotary positions need an even head size, but a head of this model has {} elements", c.HS());
+}
+
+}  // namespace teon

@@ -1,0 +1,52 @@
+#include "model/olmo2.h"
+
+#include "model/llama.h"
+
+namespace teon {
+
+namespace {
+
+DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
+    DecoderConfig c = llama_config("tiny");
+    c.family = "olmo2";
+    c.preset = name;
+    c.L = L;
+    c.C = C;
+    c.NH = c.NKV = NH;
+    c.F = F;
+    c.V = 100352;
+    c.norm_placement = NormPlacement::post;
+    c.qk_norm = QkNorm::all_heads;
+    c.rope_base = 5e5f;
+    c.names.q_norm = {"layers.{}.attn.q_norm", "model.layers.{}.self_attn.q_norm"};
+    c.names.k_norm = {"layers.{}.attn.k_norm", "model.layers.{}.self_attn.k_norm"};
+    c.names.attention_post_norm = {"layers.{}.attn_post_norm", "model.layers.{}.post_attention_layernorm"};
+    c.names.mlp_post_norm = {"layers.{}.mlp_post_norm", "model.layers.{}.post_feedforward_layernorm"};
+    return c;
+}
+
+// As LlamaConfig's, but for the differences that follow.
+std::vector<HfKey> hf_keys() {
+    std::vector<HfKey> keys = llama_family().hf_keys;
+    std::erase_if(keys, [](const HfKey& k) { return k.key == "mlp_bias"; });
+    for (HfKey& k : keys)
+        if (k.key == "rms_norm_eps") k.otherwise = always(1e-5);
+    return keys;
+}
+
+}  // namespace
+
+ModelFamily olmo2_family() {
+    return {.name = "olmo2",
+            .title = "OLMo 2",
+            .default_preset = "1b",
+            .presets = {preset("tiny", 128, 4, 4, 344),      // for CPUs and tests
+                        preset("1b", 2048, 16, 16, 8192),    // 1484.92M, allenai/OLMo-2-0425-1B
+                        preset("7b", 4096, 32, 32, 11008)},  // 7298.62M, allenai/OLMo-2-1124-7B
+            .mlps = {MlpKind::swiglu},
+            .hf_class = "Olmo2ForCausalLM",
+            .hf_keys = hf_keys(),
+            .read_hf = llama_family().read_hf};
+}
+
+}  // namespace teon

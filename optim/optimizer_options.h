@@ -1,0 +1,90 @@
+// The optimizer's options, and its plan, which follows from them and the ParamTable (plan_optimizer() in stacks.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "model/param_table.h"
+
+namespace teon {
+
+enum class Method { adamw, lion, muon, normuon, teon, soap };
+enum class Ortho { svd, jordan, you, you6, polar_express };
+enum class NsForm { automatic, standard, gram };
+template <>
+inline constexpr auto kEnumNames<Method> = enum_names<Method>({{Method::adamw, "adamw"},
+                                                               {Method::lion, "lion"},
+                                                               {Method::muon, "muon"},
+                                                               {Method::normuon, "normuon"},
+                                                               {Method::teon, "teon"},
+                                                               {Method::soap, "soap"}});
+template <>
+inline constexpr auto kEnumNames<Ortho> = enum_names<Ortho>({{Ortho::svd, "svd"},
+                                                             {Ortho::jordan, "jordan"},
+                                                             {Ortho::you, "you"},
+                                                             {Ortho::you6, "you6"},
+                                                             {Ortho::polar_express, "polar-express"}});
+template <>
+inline constexpr auto kEnumNames<NsForm> =
+    enum_names<NsForm>({{NsForm::automatic, "auto"}, {NsForm::standard, "standard"}, {NsForm::gram, "gram"}});
+
+struct OptimizerOptions {
+    Method method = Method::adamw;
+    float lr = 3e-4f;        // peak, of the stacks
+    float adamw_lr = 3e-4f;  // peak, of the rows that are updated element by element
+    float weight_decay = 0.1f;
+    std::optional<float> adamw_weight_decay;  // of these rows; weight_decay if absent
+    // Decay only where the update does not move the weight away from zero (Chen et al., arXiv 2510.12402).
+    bool cautious_weight_decay = false;
+    float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+    float momentum = 0.95f;
+    bool nesterov = false;
+    bool shape_scale = true;  // the factor sqrt(m / n) of the slice
+    // If not 0, replaces it by update_rms sqrt(max(m, n)): the update of a matrix that is orthogonalized alone then has
+    // this root mean square (Moonlight, https://arxiv.org/abs/2502.16982, section 2.2).
+    float update_rms = 0;
+    // NorMuon's normalization (Li et al., arXiv 2510.05491), always on for Method::normuon: divide each row of O_k by
+    // the root of the running mean of its squares, with the decay neuron_beta2, then restore the norm of O_k.
+    bool neuron_norm = false;
+    float neuron_beta2 = 0.95f;
+    bool ortho_per_head = false;     // q, k, v: orthogonalize each head's rows as a separate matrix
+    std::map<Role, float> lr_scale;  // factor per role, default 1; weight decay uses the unscaled learning rate
+    Ortho ortho = Ortho::polar_express;
+    int ns_steps = 5;
+    NsForm ns_form = NsForm::automatic;
+    bool ns_aol = false;  // AOL preconditioning (orthogonalize.h)
+    // Storage of the Newton-Schulz matrices: float on the host, f16 on a GPU. All values are normalized, so f16's range
+    // suffices. It is as fast as bf16, has three more bits, and its Gram form needs one restart less.
+    DType ns_dtype = DType::f16;
+    int teon_k = 2;
+    int teon_mode = 1;
+    std::set<Role> teon_roles = {Role::q, Role::k, Role::v};
+    bool teon_rms_match = false;
+    bool teon_normalize_slices = false;
+    int soap_frequency = 10;   // updates between computations of the eigenvectors
+    int soap_max_dim = 10000;  // longer sides have no basis of eigenvectors
+};
+
+// K rows of the table, matrices of one role in consecutive layers, that are unfolded and orthogonalized as one matrix.
+struct Stack {
+    Role role;
+    std::vector<int> rows;  // indices into ParamTable, in layer order
+    int m = 0, n = 0;       // shape of a slice as stored; with heads > 1, of one head's rows
+    int heads = 1;          // row blocks of each matrix; the h-th blocks of all matrices are orthogonalized together
+    int mode = 1;
+    NsForm form = NsForm::standard;  // resolved
+    double flops = 0;                // of one update, without the elementwise work
+    int K() const { return static_cast<int>(rows.size()); }
+};
+
+struct OptimizerPlan {
+    std::vector<int> element_rows;  // updated element by element; every other row is in exactly one stack
+    std::vector<Stack> stacks;
+    int64_t state_bytes = 0;
+    int64_t scratch_bytes = 0;  // workspaces of the stacks' update
+};
+
+}  // namespace teon

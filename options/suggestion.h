@@ -1,0 +1,15 @@
+// The flag that a user may have meant.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "options/option_table.h"
+
+namespace teon {
+
+// The end of a message about an unknown flag: "; did you mean --layers?" for the flag that is spelled most like the
+// word, "; write --lr X" or another sentence for a name from other programs, "" if no flag resembles it.
+std::string suggestion(const OptionTable& table, std::string_view word);
+
+}  // namespace teon

@@ -1,0 +1,227 @@
+#include "plan/description.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "options/version.h"
+#include "runtime/linalg_library.h"
+
+namespace teon {
+
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// Without folders: data may be moved.
+json shards_json(const DataSet& data) {
+    json list = json::array();
+    for (const ShardInfo& s : data.shards) {
+        const std::string file = std::filesystem::path(s.path).filename().string();
+        list.push_back({{"file", file}, {"tokens", s.tokens}, {"content", s.content}});
+        if (!data.mixture.empty()) list.back()["share"] = data.mixture[static_cast<size_t>(s.source)];
+    }
+    return list;
+}
+
+ordered_json shards_with_paths(const DataSet& data) {
+    ordered_json list = ordered_json::array();
+    for (const ShardInfo& s : data.shards)
+        list.push_back({{"path", s.path}, {"tokens", s.tokens}, {"content", s.content}, {"source", s.source}});
+    return list;
+}
+
+ordered_json mixture_json(const DataSet& data) {
+    ordered_json list = ordered_json::array();
+    for (size_t i = 0; i < data.mixture.size(); ++i)
+        list.push_back({{"source", data.sources[i]}, {"share", data.mixture[i]}});
+    return list;
+}
+
+ordered_json stacks_json(const RunPlan& p) {
+    ordered_json stacks = ordered_json::array();
+    for (const Stack& stack : p.optimizer_plan.stacks) {
+        ordered_json rows = ordered_json::array();
+        for (int row : stack.rows) rows.push_back(p.params[row].name);
+        stacks.push_back({{"role", name_of(stack.role)},
+                          {"m", stack.m},
+                          {"n", stack.n},
+                          {"mode", stack.mode},
+                          {"form", name_of(stack.form)},
+                          {"flops", stack.flops},
+                          {"parameters", rows}});
+    }
+    return stacks;
+}
+
+// The first of the shards that is not what it was; empty if all are. A shard may have another name.
+std::string changed_shard(const json& before, const json& now) {
+    if (before.size() != now.size()) return fmt::format("{} shards (was {})", now.size(), before.size());
+    for (size_t i = 0; i < now.size(); ++i)
+        for (const char* key : {"tokens", "content", "share"})
+            if (before[i].value(key, json()) != now[i].value(key, json()))
+                return fmt::format("{} of {}", key, now[i]["file"].get<std::string>());
+    return "";
+}
+
+// Properties of the data that must not change and did, by name.
+std::vector<std::string> changed_data(const json& before, const json& now) {
+    std::vector<std::string> changed;
+    const bool old_version = before.is_array();  // before 0.2: names and sizes of the training shards
+    if (old_version) {
+        json names = now["train"];
+        for (json& shard : names) shard.erase("content");
+        if (before != names) changed.push_back("the training shards of --data, or their shares");
+        return changed;
+    }
+    const std::string shard = changed_shard(before.value("train", json::array()), now["train"]);
+    if (!shard.empty()) changed.push_back(fmt::format("the training shards of --data ({})", shard));
+    for (const char* key : {"delimiter", "tokenizer", "vocab_size"})
+        if (before.value(key, json()) != now[key])
+            changed.push_back(
+                fmt::format("the {} of --data {} (was {})", key, now[key].dump(), before.value(key, json()).dump()));
+    return changed;
+}
+
+// Whether the updates so far would have been the same in a run of the new length.
+bool may_change_length(const Schedule& schedule, int64_t done, int64_t before, int64_t now) {
+    if (done > now) return false;
+    if (schedule.kind == ScheduleKind::constant) return true;
+    return schedule.kind == ScheduleKind::constant_linear &&
+           done <= std::min(steps_before_decay(schedule, before), steps_before_decay(schedule, now));
+}
+
+}  // namespace
+
+json run_json(const RunPlan& p) {
+    return {{"program", p.family->program()},
+            {"version", source_version()},
+            {"options", options_json(*p.family, p.options)},
+            {"model", model_json(p.family->fields, p.config)},
+            {"ranks", p.ranks},
+            {"micro_batch", p.run.B},
+            {"steps", p.steps},
+            {"warmup_steps", warmup_steps(p.options.schedule, p.steps)},
+            {"init_from", p.options.adopted ? p.options.adopted->content : ""},
+            {"data",
+             {{"train", shards_json(p.train)},
+              {"val", shards_json(p.val)},
+              {"eval_windows", p.eval_windows},
+              {"vocab_size", p.train.vocab_size},
+              {"delimiter", p.train.delimiter},
+              {"tokenizer", p.train.tokenizer}}}};
+}
+
+json experiment_json(const RunPlan& p) {
+    const json run = run_json(p);
+    json train = json::array();
+    for (size_t i = 0; i < std::max<size_t>(p.train.mixture.size(), 1); ++i)
+        train.push_back({{"content", content_of(p.train, static_cast<int>(i))},
+                         {"share", p.train.mixture.empty() ? 1.0 : p.train.mixture[i]}});
+    return {{"program", run["program"]},
+            {"options", deciding_options(*p.family, p.options)},
+            {"model", run["model"]},
+            {"steps", p.steps},
+            {"eval_windows", p.eval_windows},
+            {"data",
+             {{"train", train},
+              {"val", content_of(p.val)},
+              {"vocab_size", p.train.vocab_size},
+              {"delimiter", p.train.delimiter},
+              {"tokenizer", p.train.tokenizer}}},
+            {"init_from", run["init_from"]}};
+}
+
+ordered_json config_json(const RunPlan& p, const DeviceInfo& device, const json& changes) {
+    const DecoderConfig& c = p.config;
+    ordered_json model = {{"family", c.family}, {"preset", c.preset}, {"parameters", p.params.logical_size()}};
+    model.update(ordered_json(model_json(p.family->fields, c)));
+    ordered_json memory = ordered_json::object();
+    for (const auto* part : {&p.memory, &p.host_memory})
+        for (const auto& [name, bytes] : *part) memory[name] = bytes;
+    return {{"program", p.family->program()},
+            {"version", source_version()},
+            {"device",
+             {{"name", device.name},
+              {"backend", backend_name()},
+              {"memory_bytes", device.total_bytes},
+              {"products", linalg_library().name}}},
+            {"storage", {{"dtype", name_of(p.run.dtype)}, {"reason", p.dtype_reason}}},
+            {"options", options_json(*p.family, p.options)},
+            {"model", model},
+            {"seed", p.options.seed},
+            {"experiment", experiment_json(p)},
+            {"changes", changes},
+            {"run",
+             {{"steps", p.steps},
+              {"micro_batch", p.run.B},
+              {"micro_steps", p.micro_steps},
+              {"ranks", p.ranks},
+              {"attention", name_of(p.run.attention)},
+              {"recompute", name_of(p.run.recompute)},
+              {"eval_windows", p.eval_windows}}},
+            {"memory_bytes", memory},
+            {"data",
+             {{"train", shards_with_paths(p.train)},
+              {"val", shards_with_paths(p.val)},
+              {"mixture", mixture_json(p.train)},
+              {"vocab_size", p.train.vocab_size},
+              {"delimiter", p.train.delimiter},
+              {"tokenizer", p.train.tokenizer}}},
+            {"stacks", stacks_json(p)}};
+}
+
+json check_unchanged(const RunPlan& p, const TrainingState& state) {
+    const json now = run_json(p), &saved = state.run;
+    CHECK_USAGE(saved.value("program", "") == now.at("program").get<std::string>(),
+                "--resume: the run in --out is one of {}", saved.value("program", "?"));
+    std::vector<std::string> changed = changed_options(*p.family, saved.value("options", json::object()), p.options);
+    const bool same_ranks = saved.value("ranks", 1) == p.ranks;  // others may need another micro-batch
+    const auto compare = [&](const std::string& key, const json& is, const json& was) {
+        if (is != was) changed.push_back(fmt::format("{} {} (was {})", key, is.dump(), was.dump()));
+    };
+    // A field that was added since has its preset's value in older checkpoints.
+    json model = model_json(p.family->fields, p.family->config(p.family->default_preset));
+    model.update(saved.value("model", json::object()));
+    for (const auto& [key, value] : now["model"].items()) compare(key, value, model[key]);
+    if (same_ranks) compare("micro_batch", now["micro_batch"], saved.value("micro_batch", json()));
+    const json data = saved.value("data", json::array());
+    for (std::string& what : changed_data(data, now["data"])) changed.push_back(std::move(what));
+    const int64_t before = saved.value("steps", int64_t{0});
+    const Schedule& schedule = p.options.schedule;
+    const bool lengthened = before != p.steps;
+    if (lengthened && !may_change_length(schedule, state.step, before, p.steps))
+        changed.push_back(fmt::format(
+            "steps {} (was {}; {} are done, and --schedule {} {})", p.steps, before, state.step, name_of(schedule.kind),
+            schedule.kind == ScheduleKind::constant_linear ? "can be given another length before its decay only"
+            : schedule.kind == ScheduleKind::constant      ? "can be given another length from there on"
+                                                           : "depends on the length from its first step on"));
+    CHECK_USAGE(
+        changed.empty(),
+        "--resume: these differ from the run that was saved: {}; undo them, or begin another run with --init-from",
+        fmt::join(changed, ", "));
+    json changes = saved.value("changes", json::array());
+    const auto add = [&](const char* event, std::string reason) {
+        changes.push_back({{"step", state.step}, {"event", event}, {"reason", std::move(reason)}});
+    };
+    if (lengthened) {
+        std::string text = fmt::format("the run ends after {} steps instead of {}", p.steps, before);
+        if (schedule.kind == ScheduleKind::constant_linear)
+            text += fmt::format("; the decay begins after step {} instead of {}", steps_before_decay(schedule, p.steps),
+                                steps_before_decay(schedule, before));
+        add("length_changed", std::move(text));
+    }
+    if (data.is_object()) {
+        std::string what = changed_shard(data.value("val", json::array()), now["data"]["val"]);
+        const json windows = data.value("eval_windows", json());
+        if (what.empty() && windows != now["data"]["eval_windows"])
+            what = fmt::format("{} windows (was {})", p.eval_windows, windows.dump());
+        if (!what.empty())
+            add("validation_changed",
+                fmt::format("--val-data: {}; validation losses before and after step {} are not comparable", what,
+                            state.step));
+    }
+    return changes;
+}
+
+}  // namespace teon

@@ -1,0 +1,133 @@
+#include "plan/memory.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/text.h"
+#include "model/decoder.h"
+
+namespace teon {
+
+namespace {
+
+// Elements of what one product writes: a matrix, or several that are joined.
+int64_t largest_gradient(const ParamTable& params) {
+    int64_t largest = 0, joined = 0;
+    for (const ParamRow& row : params.rows()) {
+        joined = row.joined ? joined + row.size() : row.size();
+        largest = std::max(largest, joined);
+    }
+    return largest;
+}
+
+// For a GPU's context, kernel code, cuBLASLt and cuSOLVER with their workspaces, and NCCL's buffers, from what NVIDIA's
+// libraries are known to take; for the program, its libraries and MPI on a CPU, as measured.
+constexpr int64_t kGpuAllowance = int64_t{1} << 30, kNcclAllowance = int64_t{512} << 20,
+                  kCpuAllowance = int64_t{128} << 20, kMpiAllowance = int64_t{64} << 20;
+
+// Memory beside activations.
+void plan_fixed_memory(RunPlan& p) {
+    const Options& o = p.options;
+    const int64_t P = p.params.size();
+    const std::vector<int64_t>& state = p.placement.state_bytes;
+    p.memory.push_back({"weights, float masters", 4 * P});
+    if (p.run.dtype == DType::bf16) p.memory.push_back({"weights, bf16", 2 * P});
+    p.memory.push_back({"gradients, float", 4 * P});
+    p.memory.push_back({"optimizer state", *std::max_element(state.begin(), state.end())});
+    p.memory.push_back({"optimizer scratch", p.optimizer_plan.scratch_bytes});
+    if (o.autotune) p.memory.push_back({"algorithm search, for a moment", 4 * largest_gradient(p.params)});
+    if (o.sample_every) p.memory.push_back({"samples", generator_bytes(p.config, 1, p.config.max_T, p.run.dtype)});
+    // Rank 0's, of all ranks' state; and the largest tensor once more, in its file's order. On a CPU it is the same
+    // memory.
+    const int64_t all_state = std::accumulate(state.begin(), state.end(), int64_t{0});
+    (p.is_gpu ? p.host_memory : p.memory)
+        .push_back({"checkpoint being written", 4 * P + all_state + 4 * largest_gradient(p.params)});
+    p.memory.push_back(p.is_gpu ? std::pair{"CUDA and libraries, allowance", kGpuAllowance}
+                                : std::pair{"program, libraries, allowance", kCpuAllowance});
+    if (p.ranks > 1)
+        p.memory.push_back(p.is_gpu ? std::pair{"NCCL, allowance", kNcclAllowance}
+                                    : std::pair{"MPI, allowance", kMpiAllowance});
+}
+
+// Sizes the micro-batch and the recompute policy together: the cheapest policy that leaves room for a useful
+// micro-batch (8192 tokens, or the rank's whole step if that is less), then the largest divisor of its sequences that
+// fits. Where nothing does, the head computes fewer logits at a time.
+void fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
+    const Options& o = p.options;
+    const int64_t sequences = o.batch_tokens / o.seq_len / p.ranks;
+    const int64_t most_tokens = p.is_gpu ? 65536 : 4096;  // beyond this, larger products are no faster
+    const int64_t useful = std::min<int64_t>(8192, std::min(most_tokens, sequences * o.seq_len));
+    const int64_t room = memory_bytes - fixed_bytes;
+    auto fits = [&](int B, Recompute policy) {
+        DecoderRun trial = p.run;
+        trial.B = B;
+        trial.recompute = policy;
+        return decoder_activations(p.config, trial).total_bytes() <= room;
+    };
+    std::vector<Recompute> policies = {Recompute::none, Recompute::cheap, Recompute::block};
+    if (o.recompute != Recompute::automatic) policies = {o.recompute};
+    std::vector<int> sizes;  // largest first
+    if (o.micro_batch > 0) {
+        sizes = {o.micro_batch};
+    } else {
+        for (int64_t B = std::min(sequences, std::max<int64_t>(1, most_tokens / o.seq_len)); B >= 1; --B)
+            if (sequences % B == 0) sizes.push_back(static_cast<int>(B));
+    }
+    p.run.B = sizes.back();
+    p.run.recompute = policies.back();
+    for (Recompute policy : policies)
+        for (int B : sizes) {
+            if (!fits(B, policy)) continue;
+            const bool last_choice = policy == policies.back() || B == sizes.front();
+            if (!last_choice && static_cast<int64_t>(B) * o.seq_len < useful) break;
+            p.run.B = B;
+            p.run.recompute = policy;
+            return;
+        }
+    if (p.run.head_rows > 0) {
+        p.run.head_rows = 0;
+        return fit_to_memory(p, memory_bytes, fixed_bytes);
+    }
+    const int64_t wanted = fixed_bytes + decoder_activations(p.config, p.run).total_bytes();
+    std::vector<std::string> parts;
+    for (const auto& [name, bytes] : p.memory) parts.push_back(name + " " + bytes_text(static_cast<double>(bytes)));
+    throw UsageError(
+        fmt::format("{} needs {} at --micro-batch {} --recompute {}, but {} are there ({}, the rest activations); {}",
+                    o.model, bytes_text(static_cast<double>(wanted)), p.run.B, name_of(p.run.recompute),
+                    bytes_text(static_cast<double>(memory_bytes)), fmt::join(parts, ", "), memory_advice(p)));
+}
+
+}  // namespace
+
+std::string memory_advice(const RunPlan& p) {
+    std::vector<std::string> ways;
+    if (p.run.B > 1) ways.push_back("lower --micro-batch");
+    if (p.run.recompute != Recompute::block) ways.push_back("give --recompute block");
+    if (p.run.T > 1) ways.push_back("lower --seq-len");
+    if (p.options.optimizer.method == Method::adamw) ways.push_back("give --optimizer muon (half of AdamW's state)");
+    return fmt::format("{} or use a smaller model", fmt::join(ways, ", "));
+}
+
+int64_t memory_bytes(const RunPlan& p) {
+    int64_t sum = 0;
+    for (const auto& [name, bytes] : p.memory) sum += bytes;
+    return sum;
+}
+
+int64_t usable_bytes(const DeviceInfo& device, int ranks, int local_ranks) {
+    if (ranks == 1) return static_cast<int64_t>(0.94 * static_cast<double>(device.free_bytes));
+    return static_cast<int64_t>(0.9 * static_cast<double>(device.total_bytes)) / (device.is_gpu ? 1 : local_ranks);
+}
+
+void plan_memory(RunPlan& p, int64_t bytes, int one_pass_places) {
+    p.run.one_pass_places = one_pass_places;
+    plan_fixed_memory(p);
+    fit_to_memory(p, bytes, memory_bytes(p));
+    p.activations = decoder_activations(p.config, p.run);
+    p.memory.push_back({"activations, saved", p.activations.saved_bytes()});
+    p.memory.push_back({"activations, scratch", p.activations.scratch_bytes()});
+    p.micro_steps = static_cast<int>(p.options.batch_tokens / p.options.seq_len / p.ranks / p.run.B);
+    p.options.micro_batch = p.run.B;
+}
+
+}  // namespace teon

@@ -1,0 +1,537 @@
+#include "plan/options.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "optim/methods.h"
+#include "options/command_line.h"
+#include "options/config_file.h"
+#include "plan/gpus.h"
+
+namespace teon {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxInt = 1'000'000'000, kMaxCount = 1'000'000'000'000'000;
+
+std::string role_names(bool (*which)(Role)) {
+    std::vector<std::string_view> names;
+    for (const auto& [role, name] : kEnumNames<Role>)
+        if (which(role)) names.push_back(name);
+    return fmt::format("{}", fmt::join(names, ", "));
+}
+
+Role parse_role(const std::string& flag, const std::string& text, bool (*which)(Role)) {
+    for (const auto& [role, name] : kEnumNames<Role>)
+        if (name == text && which(role)) return role;
+    throw UsageError(fmt::format("{} {}: not a role; there are {}", flag, text, role_names(which)));
+}
+
+// Norms and biases have no factor.
+bool has_lr_scale(Role role) { return role != Role::norm && role != Role::bias; }
+
+constexpr bool FREE = false;  // may differ when a run resumes
+
+// The flag of a field, which it sets in `given`. Where it is not given, a run's config.json has 0 of a whole number and
+// null of others, or the default that all presets share.
+void add_field_flag(OptionTable& t, json& given, const ModelField& f, const ModelFamily& family) {
+    const auto add = [&]<typename T>(T DecoderConfig::*member) {
+        const auto value = std::make_shared<T>(DecoderConfig().*member);
+        OptionRow& row = [&]() -> OptionRow& {
+            if constexpr (std::is_same_v<T, int>)
+                return t.integer(f.flag(), *value, static_cast<int64_t>(f.least), static_cast<int64_t>(f.most), f.help);
+            else if constexpr (std::is_same_v<T, float>)
+                return t.number(f.flag(), *value, f.least, f.most, f.help);
+            else if constexpr (std::is_same_v<T, bool>)
+                return t.toggle(f.flag(), *value, f.help);
+            else if constexpr (std::is_same_v<T, MlpKind>)
+                return t.choice(f.flag(), *value, family.mlps, f.help);
+            else
+                return t.choice(f.flag(), *value, f.help);
+        }();
+        json absent = std::is_same_v<T, int> ? json(0) : json();
+        if (f.default_text.empty())
+            absent = row.get();
+        else
+            row.default_text = f.default_text;
+        row.set = [&given, value, key = f.key, set = row.set, get = row.get](const std::string& text) {
+            set(text);
+            given[key] = get();
+        };
+        row.get = [&given, key = f.key, absent] { return given.value(key, absent); };
+    };
+    std::visit(add, f.member);
+}
+
+void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
+    t.group("Model");
+    Choices<std::string> presets;
+    for (const DecoderConfig& c : family.presets) presets.push_back({c.preset, c.preset});
+    t.choice("--model", o.model, presets, "preset that the flags below override");
+    for (const ModelField& f : family.fields)
+        if (family.has_flag(f)) add_field_flag(t, o.fields, f, family);
+    t.integer("--seq-len", o.seq_len, 1, kMaxContext, "tokens per sequence");
+    t.choice(
+        "--dtype", o.dtype,
+        Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
+        "storage type of weights and activations (master weights and sums are float); auto: bf16 on a GPU and on a "
+        "CPU that multiplies bf16 in hardware, else float");
+    OptionRow& recompute = t.choice(
+        "--recompute", o.recompute,
+        "what the backward pass computes again instead of storing: nothing, norms and activations, or whole blocks; "
+        "auto: the first that fits the device");
+    recompute.fixed = false;  // it changes no number
+    t.choice(
+        "--attention", o.attention,
+        "attention by matrix products, or fused on tensor cores (bf16, head size 64 or 128); auto: flash on a GPU that "
+        "supports it");
+    if (family.config(family.default_preset).mlp == MlpKind::gelu)
+        t.toggle("--gelu-fusion", o.gelu_fusion,
+                 "fuse GELU and its derivative into the library's matrix products (last bits differ); --recompute "
+                 "cheap then "
+                 "keeps the output of GELU");
+    t.toggle("--autotune", o.autotune,
+             "on a GPU, time the library's algorithms for each matrix product and use the fastest; the choice changes "
+             "the last "
+             "bits of results, and --algorithms keeps it");
+    OptionRow& algorithms =
+        t.text("--algorithms", o.algorithms, "FILE",
+               "with --autotune: file of the algorithms chosen so far, to which new choices are added");
+    algorithms.default_text = "algorithms.jsonl in the run's folder";
+    algorithms.fixed = false;
+}
+
+void add_data_flags(OptionTable& t, Options& o) {
+    t.group("Data");
+    t.text("--data", o.data, "PATH",
+           "training shards: a folder (its split \"train\"), a file, a glob or a list of these; A:0.7,B:0.3: a mixture")
+        .is_list = true;
+    t.rows.back().fixed = false;  // shards may move; their content is compared
+    OptionRow& val_data = t.text("--val-data", o.val_data, "PATH", "validation shards, likewise (split \"val\")");
+    val_data.default_text = "--data's, if a folder";
+    val_data.is_list = true;
+    val_data.fixed = false;
+    t.toggle("--shuffle", o.shuffle, "visit windows in a random order, each once an epoch");
+    t.toggle("--verify-data", o.verify_data,
+             "first compare the shards' content with their manifest.json (reads them all)")
+        .fixed = false;
+    t.rows.back().this_call = true;
+    t.toggle("--document-mask", o.document_mask, "attention and positions restart at each document");
+}
+
+void add_length_flags(OptionTable& t, Options& o) {
+    t.group("Batch and length");
+    t.integer("--batch-tokens", o.batch_tokens, 1, kMaxCount, "tokens per optimizer step").default_text =
+        "about 524288 on a GPU; on a CPU, where that may take an hour, about what 2e12 operations train";
+    // The resolved values of the following are compared (run_json).
+    t.group("Batch and length", FREE);
+    t.integer("--micro-batch", o.micro_batch, 1, 1 << 20, "sequences per device and forward pass").default_text =
+        "the most that fits";
+    t.integer("--steps", o.steps, 1, kMaxCount, "optimizer steps").default_text = "from --epochs";
+    t.integer("--tokens", o.tokens, 1, kMaxCount, "training tokens, instead of --steps").default_text = "from --epochs";
+    t.number("--epochs", o.epochs, 1e-6, 1e6, "passes over the data, instead of --steps").default_text = "1";
+}
+
+// A default that differs by method: "5e-3 muon, ...".
+template <typename F>
+std::string by_method(F value) {
+    std::map<float, std::vector<std::string_view>> names;
+    for (const MethodInfo& m : methods()) names[value(m)].push_back(name_of(m.method));
+    if (names.size() == 1) return fmt::format("{}", as_written(names.begin()->first));
+    std::vector<std::string> texts;
+    for (const auto& [x, of] : names) texts.push_back(fmt::format("{} {}", as_written(x), fmt::join(of, ", ")));
+    return fmt::format("{}", fmt::join(texts, "; "));
+}
+
+void add_optimizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
+    t.group("Optimizer");
+    t.choice("--optimizer", opt.method, "what updates the hidden matrices; AdamW updates the rest");
+    t.number("--lr", opt.lr, 0, 100, "peak learning rate").default_text =
+        by_method([](const MethodInfo& m) { return m.lr; });
+    t.number("--adamw-lr", o.adamw_lr, 0, 100, "peak learning rate of AdamW's share beside another optimizer")
+        .default_text = "= lr";
+    t.number("--weight-decay", opt.weight_decay, 0, 10,
+             "decoupled weight decay, of matrices and embeddings, never of norms and biases");
+    t.number("--adamw-weight-decay", opt.adamw_weight_decay, 0, 10,
+             "that of AdamW's share beside another optimizer (embeddings and head)")
+        .default_text = "= weight-decay";
+    t.toggle("--cautious-weight-decay", opt.cautious_weight_decay, "decay only weights that the update moves to zero");
+    t.number("--grad-clip", o.grad_clip, 0, 1e9, "largest global gradient norm; 0: no clipping");
+    t.number("--beta1", opt.beta1, 0, 0.999999, "AdamW's decay of the first moment; Lion's share of it in the update")
+        .default_text = by_method([](const MethodInfo& m) { return m.beta1; });
+    t.number("--beta2", opt.beta2, 0, 0.999999, "AdamW's decay of the second moment; Lion's of its moment")
+        .default_text = by_method([](const MethodInfo& m) { return m.beta2; });
+    t.number("--eps", opt.eps, 0, 1, "AdamW's epsilon").default_text = "1e-8";
+    t.number("--momentum", opt.momentum, 0, 0.999999, "momentum of the matrices that are orthogonalized");
+    t.number("--update-rms", opt.update_rms, 0, 10,
+             "root mean square that a hidden matrix's update has before the learning rate, as in Moonlight (0.2, which "
+             "is AdamW's size, with AdamW's learning rate): the factor X sqrt(max(rows, columns)); 0: the factor "
+             "sqrt(rows / columns)");
+    t.toggle("--nesterov", opt.nesterov, "orthogonalize gradient + momentum * M instead of M");
+    t.toggle(
+        "--neuron-norm", opt.neuron_norm,
+        "NorMuon's normalization of each neuron's update, on Muon's and on Teon's matrices; normuon always has it");
+    t.number("--neuron-beta2", opt.neuron_beta2, 0, 0.999999, "decay of the neurons' second moments");
+    t.add(
+         "--lr-scale", "ROLE=X,...",
+         fmt::format("factors of the learning rate per role, e.g. q=0.707,k=0.707,v=0.707; there are {}; norms and "
+                     "biases always have 1, and weight decay keeps the unscaled rate",
+                     role_names(has_lr_scale)),
+         "",
+         [&opt](const std::string& text) {
+             for (const std::string& item : split(text)) {
+                 size_t equals = item.find('=');
+                 CHECK_USAGE(equals != std::string::npos, "--lr-scale {}: write role=factor, e.g. q=0.5", item);
+                 auto factor = parse_number(item.substr(equals + 1));
+                 CHECK_USAGE(factor && *factor > 0 && *factor <= 1e4,
+                             "--lr-scale {}: the factor must be above 0 and at most 1e4", item);
+                 opt.lr_scale[parse_role("--lr-scale", item.substr(0, equals), has_lr_scale)] =
+                     static_cast<float>(*factor);
+             }
+         },
+         [&opt] {
+             json j = json::object();
+             for (auto [role, factor] : opt.lr_scale) j[std::string(name_of(role))] = as_written(factor);
+             return j;
+         })
+        .is_list = true;
+}
+
+void add_orthogonalizer_flags(OptionTable& t, OptimizerOptions& opt) {
+    t.group("Orthogonalizer");
+    t.choice("--ortho", opt.ortho, "exact polar factor, or a Newton-Schulz coefficient set");
+    t.toggle("--ortho-per-head", opt.ortho_per_head, "orthogonalize the q, k and v of each attention head by itself");
+    t.integer("--ns-steps", opt.ns_steps, 1, 100, "Newton-Schulz steps").default_text = "5, or 4 with --ns-aol";
+    t.toggle("--ns-aol", opt.ns_aol, "AOL preconditioning, as in Turbo-Muon, instead of the coefficients' first step");
+    t.choice("--ns-form", opt.ns_form, "iterate on the matrix or on its Gram matrix; auto: by aspect ratio");
+}
+
+void add_teon_flags(OptionTable& t, OptimizerOptions& opt) {
+    t.group("Teon");
+    t.integer("--teon-k", opt.teon_k, 1, 1024, "consecutive layers per stack");
+    t.integer("--teon-mode", opt.teon_mode, 1, 3, "unfolding of the stack");
+    t.add(
+         "--teon-roles", "ROLE,...", "matrices that are stacked; the others are Muon's", "q,k,v",
+         [&opt](const std::string& text) {
+             opt.teon_roles.clear();
+             for (const std::string& item : split(text))
+                 opt.teon_roles.insert(parse_role("--teon-roles", item, is_hidden_matrix));
+         },
+         [&opt] {
+             json j = json::array();
+             for (Role role : opt.teon_roles) j.push_back(name_of(role));
+             return j;
+         })
+        .is_list = true;
+    t.toggle("--teon-rms-match", opt.teon_rms_match, "scale a stack's updates to the size that Muon's would have");
+    t.toggle("--teon-normalize-slices", opt.teon_normalize_slices, "divide each slice by its norm before stacking");
+}
+
+void add_soap_flags(OptionTable& t, OptimizerOptions& opt) {
+    t.group("SOAP");
+    t.integer("--soap-frequency", opt.soap_frequency, 1, 1'000'000,
+              "updates from one computation of the eigenvectors to the next");
+    t.integer("--soap-max-dim", opt.soap_max_dim, 0, 1 << 24,
+              "sides of a matrix that are longer have no eigenvectors; 0: none have, which is AdamW");
+}
+
+void add_schedule_flags(OptionTable& t, Options& o) {
+    t.group("Schedule");
+    t.choice("--schedule", o.schedule.kind, "learning rate after the warmup");
+    t.number("--warmup-ratio", o.schedule.warmup_ratio, 0, 1, "share of the steps with rising learning rate");
+    t.number("--constant-ratio", o.schedule.constant_ratio, 0, 1,
+             "constant-linear: share of the steps before the decay");
+    t.number("--min-lr-ratio", o.min_lr_ratio, 0, 1,
+             "where the decay ends, as a share of the peak: the rate of the step after the last")
+        .default_text = "0.1 cosine, 0 else";
+}
+
+void add_run_flags(OptionTable& t, Options& o) {
+    t.group("Run", FREE);
+    t.text("--out", o.out, "FOLDER", "where the run is written").default_text = "runs/<model>-<optimizer>-<time>";
+    t.rows.back().this_call = true;
+    t.integer("--seed", o.seed, 0, kMaxCount, "of initialization and data order").fixed = true;
+    t.integer("--eval-every", o.eval_every, 0, kMaxCount, "steps between evaluations; 0: only at the end");
+    t.integer("--eval-tokens", o.eval_tokens, 1, kMaxCount, "validation tokens per evaluation").default_text =
+        "all, at most 10485760";
+    t.integer("--log-every", o.log_every, 1, kMaxInt, "steps between console lines");
+    t.integer("--diagnose-every", o.diagnose_every, 0, kMaxCount,
+              "steps between measurements of singular vector alignment; 0: never");
+    t.choice(
+        "--graphs", o.graphs, Choices<std::optional<bool>>{{"auto", std::nullopt}, {"on", true}, {"off", false}},
+        "after the first step, replay micro-batches and updates as CUDA graphs, which changes no number (of several "
+        "ranks, only micro-batches before a step's last; no update by --ortho svd or --optimizer soap); auto: on a "
+        "GPU");
+    t.integer("--memory", o.memory, 1, kMaxCount, "bytes of device memory to plan for, e.g. 40Gi").default_text =
+        "what is free; 80Gi with --plan-only";
+}
+
+void add_checkpoint_flags(OptionTable& t, Options& o) {
+    t.group("Checkpoints", FREE);
+    t.integer("--checkpoint-every", o.checkpoint_every, 0, kMaxCount, "steps between checkpoints; 0: only at the end");
+    t.number("--checkpoint-minutes", o.checkpoint_minutes, 0, 1e6,
+             "minutes after which a run writes another checkpoint, by rank 0's clock; the next checkpoint replaces it; "
+             "0: only "
+             "by steps");
+    t.integer("--keep-last", o.keep_last, 0, kMaxCount,
+              "keep this many checkpoints; 0: keep all but those by the clock");
+    t.integer("--keep-every", o.keep_every, 0, kMaxCount,
+              "also keep checkpoints of steps that are multiples of this; 0: none");
+    t.toggle("--checkpoint-sync", o.checkpoint_sync,
+             "wait for each checkpoint instead of training while it is written");
+    t.choice("--on-save-error", o.stop_on_save_error, Choices<bool>{{"continue", false}, {"stop", true}},
+             "what to do if a checkpoint cannot be written (earlier ones stay intact)");
+    t.toggle(
+         "--resume", o.resume,
+         "continue from the newest whole checkpoint in --out, with the flags of its config.json where none are given "
+         "here; begins a run if there is no checkpoint yet")
+        .this_call = true;
+    t.text("--init-from", o.init_from, "PATH",
+           "begin with the model of a folder (config.json, model.safetensors or its index), a run or a file");
+    t.duration("--time-limit", o.time_limit, "save and end after this time, e.g. 23h50m").default_text = "none";
+}
+
+void add_guard_flags(OptionTable& t, Options& o) {
+    t.group("Guards", FREE);
+    t.integer("--max-skipped", o.max_skipped, 0, kMaxInt,
+              "end the run after this many skipped updates in a row; 0: never");
+    t.number("--skip-spikes", o.skip_spikes, 0, 1e6,
+             "skip updates whose loss or gradient norm is this many standard deviations above its mean; 0: never")
+        .fixed = true;
+    t.number("--warn-spikes", o.warn_spikes, 0, 1e6, "report such steps without skipping them; 0: never");
+}
+
+void add_sample_flags(OptionTable& t, Options& o) {
+    t.group("Samples", FREE);
+    t.integer("--sample-every", o.sample_every, 0, kMaxCount, "steps between sampled texts; 0: never");
+    add_sampling_flags(t, o.sampling);
+}
+
+void add_check_flags(OptionTable& t, Options& o) {
+    t.group("Checks", FREE);
+    t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; use no device").this_call = true;
+    Choices<std::string> gpus;
+    for (const KnownGpu& gpu : known_gpus()) gpus.push_back({gpu.name, gpu.name});
+    OptionRow& plan_for = t.choice("--plan-for", o.plan_for, gpus,
+                                   "--plan-only for a GPU that is not here: its memory, bf16, its attention kernel");
+    plan_for.this_call = true;
+    plan_for.logged = false;
+    t.toggle("--eval-only", o.eval_only,
+             "train nothing; evaluate the weights of --init-from, or of the newest checkpoint in --out with --resume")
+        .this_call = true;
+    t.text("--hellaswag", o.hellaswag, "FILE", "with --eval-only: HellaSwag in llm.c's .bin format").this_call = true;
+    t.integer("--ranks", o.ranks, 1, 65536,
+              "with --plan-only: plan for this many devices, and print each rank's share of the update")
+        .this_call = true;
+    t.number("--bandwidth", o.bandwidth, 0, 1e6,
+             "with --ranks: predict communication time at this many GB/s per rank; 0: do not")
+        .this_call = true;
+    t.range("--profile-steps", o.profile_steps,
+            "time every kernel of these steps; the table goes to profile.txt in the run's folder")
+        .this_call = true;
+    t.toggle("--check-ranks", o.check_ranks, "compare the weights of all ranks after every step (slow)");
+    t.toggle("--rank-logs", o.rank_logs,
+             "write metrics.rankN.jsonl and rankN.log of the ranks above 0 to the run's folder");
+    t.duration("--comm-timeout", o.comm_timeout,
+               "a rank that waits longer for the others reports for what, and ends the run")
+        .default_text = "10m";
+}
+
+// One row per flag; what a row sets is in `o`, whose present values are the defaults.
+OptionTable make_table(const ModelFamily& family, Options& o) {
+    OptionTable t;
+    add_model_flags(t, o, family);
+    add_data_flags(t, o);
+    add_length_flags(t, o);
+    add_optimizer_flags(t, o.optimizer, o);
+    add_orthogonalizer_flags(t, o.optimizer);
+    add_teon_flags(t, o.optimizer);
+    add_soap_flags(t, o.optimizer);
+    add_schedule_flags(t, o);
+    add_run_flags(t, o);
+    add_checkpoint_flags(t, o);
+    add_guard_flags(t, o);
+    add_sample_flags(t, o);
+    add_check_flags(t, o);
+    return t;
+}
+
+}  // namespace
+
+void check_batch(const Options& o) {
+    CHECK_USAGE(o.batch_tokens % o.seq_len == 0, "--batch-tokens {} is not a multiple of --seq-len {}; {} would be",
+                o.batch_tokens, o.seq_len, std::max<int64_t>(1, o.batch_tokens / o.seq_len) * o.seq_len);
+    if (o.micro_batch > 0) {
+        const int64_t sequences = o.batch_tokens / o.seq_len;
+        CHECK_USAGE(sequences % o.micro_batch == 0,
+                    "--micro-batch {} does not divide the {} sequences of a step (--batch-tokens / --seq-len)",
+                    o.micro_batch, sequences);
+    }
+}
+
+namespace {
+
+bool has_flag(const MethodInfo& method, std::string_view flag) {
+    return std::find(method.flags.begin(), method.flags.end(), flag) != method.flags.end();
+}
+
+// "muon, normuon or teon"
+std::string methods_with(std::string_view flag) {
+    std::vector<std::string_view> names;
+    for (const MethodInfo& m : methods())
+        if (has_flag(m, flag)) names.push_back(name_of(m.method));
+    const std::string_view last = names.back();
+    names.pop_back();
+    return names.empty() ? std::string(last) : fmt::format("{} or {}", fmt::join(names, ", "), last);
+}
+
+// Rules between flags.
+void check_conflicts(Options& o, const FlagsGiven& given) {
+    OptimizerOptions& opt = o.optimizer;
+    const MethodInfo& method = info_of(opt.method);
+    auto is_default = [&](const char* flag) { return !given.count(flag) && !given.by_run.count(flag); };
+    if (is_default("--lr")) opt.lr = method.lr;
+    if (is_default("--beta1")) opt.beta1 = method.beta1;
+    if (is_default("--beta2")) opt.beta2 = method.beta2;
+    if (is_default("--ns-steps") && opt.ns_aol) opt.ns_steps = 4;
+    if (!o.adamw_lr) o.adamw_lr = opt.lr;
+    if (!o.min_lr_ratio) o.min_lr_ratio = default_min_lr_ratio(o.schedule.kind);
+    opt.adamw_lr = *o.adamw_lr;
+    if (!opt.adamw_weight_decay) opt.adamw_weight_decay = opt.weight_decay;
+    o.schedule.min_lr_ratio = *o.min_lr_ratio;
+
+    std::vector<std::string> lengths;
+    for (const char* flag : {"--steps", "--tokens", "--epochs"})
+        if (given.count(flag)) lengths.push_back(flag);
+    CHECK_USAGE(lengths.size() <= 1, "{}: give one of them", fmt::join(lengths, " and "));
+    if (lengths.empty() && !o.steps && !o.tokens && o.epochs == 0) o.epochs = 1;
+    if (!lengths.empty()) {  // and not what a run's config.json says
+        if (lengths[0] != "--steps") o.steps = 0;
+        if (lengths[0] != "--tokens") o.tokens = 0;
+        if (lengths[0] != "--epochs") o.epochs = 0;
+    }
+
+    if (!o.plan_for.empty()) o.plan_only = true;
+    auto needs = [&](std::initializer_list<const char*> flags, bool allowed, const char* what) {
+        for (const char* flag : flags)
+            CHECK_USAGE(allowed || !given.count(flag), "{} has no meaning without {}", flag, what);
+    };
+    needs({"--resume"}, !o.out.empty(), "--out, the run's folder");
+    needs({"--hellaswag"}, o.eval_only, "--eval-only");
+    if (o.eval_only) {
+        CHECK_USAGE(o.resume || !o.init_from.empty(),
+                    "--eval-only: of what? Give --init-from FOLDER, or --resume --out RUN");
+        CHECK_USAGE(!o.data.empty() || !o.val_data.empty() || !o.hellaswag.empty(),
+                    "--eval-only: on what? Give --val-data or --hellaswag");
+        return;
+    }
+    if (o.init_from.empty()) check_batch(o);  // else its model decides the length, where no flag does
+    for (const MethodInfo& other : methods())
+        for (const std::string_view flag : other.flags)
+            CHECK_USAGE(!given.count(std::string(flag)) || has_flag(method, flag),
+                        "{} has no meaning without --optimizer {}", flag, methods_with(flag));
+    needs({"--ns-steps", "--ns-form", "--ns-aol"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
+    needs({"--neuron-beta2"}, opt.neuron_norm || opt.method == Method::normuon, "--neuron-norm or --optimizer normuon");
+    needs({"--rank-logs"}, !o.out.empty(), "--out");
+    needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
+    needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");
+    needs({"--min-lr-ratio"}, o.schedule.kind != ScheduleKind::constant, "a --schedule that decays");
+    needs({"--algorithms"}, o.autotune, "--autotune");
+    needs({"--keep-every"}, o.keep_last > 0, "--keep-last");
+    needs({"--prompt", "--prompt-tokens", "--sample-tokens", "--temperature", "--top-k"}, o.sample_every > 0,
+          "--sample-every");
+    std::error_code error;
+    CHECK_USAGE(o.plan_only || !o.data.empty() || !o.resume || std::filesystem::exists(o.out + "/config.json", error),
+                "--resume: there is no run in {}; check --out, or give --data to begin a run there", o.out);
+    CHECK_USAGE(o.plan_only || !o.data.empty(), "--data: missing; name a folder of token shards (make demo shows how)");
+}
+
+ProgramText program_text(const ModelFamily& family) {
+    const std::string start =
+        fmt::format("./{} --model {} --data datasets/NAME --optimizer teon", family.program(), family.default_preset);
+    return {
+        family.program(),
+        fmt::format("Train a language model of the {} kind on token shards (scripts/prepare.py makes them).",
+                    family.name),
+        {start + " --plan-only  # parameters and memory; touches no device", start + " --out runs/NAME",
+         fmt::format("./{} --resume --out runs/NAME  # with the flags that the run began with", family.program()),
+         "mpirun -np 8 " + start + " --out runs/NAME  # a process per GPU"},
+        {"--model",  "--data",      "--out",          "--optimizer", "--lr",     "--batch-tokens", "--steps",
+         "--tokens", "--epochs",    "--seq-len",      "--dtype",     "--seed",   "--eval-every",   "--checkpoint-every",
+         "--resume", "--init-from", "--sample-every", "--plan-only", "--config", "--help",         "--help-all"}};
+}
+
+// Takes the flags that are not given from the config.json of the run in --out. If that is damaged, flags alone must
+// describe the run, and its checkpoint is compared with them.
+void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given) {
+    const std::string path = o.out + "/config.json";
+    if (std::error_code none; !std::filesystem::exists(path, none)) return;
+    const Options before = o;
+    try {
+        read_config(path, table, family.program(), given);
+        o.micro_batch = before.micro_batch;  // the checkpoint has it, with the number of ranks
+    } catch (const Error& error) {
+        o = before;
+        o.config_fault = error.what();
+        given.by_run.clear();
+    }
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv,
+                                     const std::function<void(const Options&)>& before_resume) {
+    Options o;
+    o.model = family.default_preset;
+    const OptionTable table = make_table(family, o);
+    std::optional<FlagsGiven> given = parse_flags(table, program_text(family), argc, argv);
+    if (!given) return std::nullopt;
+    if (o.resume && !o.out.empty()) {
+        if (before_resume) before_resume(o);
+        take_over_config(o, table, family, *given);
+    }
+    o.given = given->by_user;
+    try {
+        check_conflicts(o, *given);
+    } catch (const UsageError&) {
+        CHECK_USAGE(o.config_fault.empty(), "{}", o.config_fault);  // the reason why flags are missing
+        throw;
+    }
+    return o;
+}
+
+nlohmann::json options_json(const ModelFamily& family, const Options& options) {
+    Options copy = options;
+    json j = json::object();
+    for (const OptionRow& row : make_table(family, copy).rows)
+        if (row.logged) j[row.flag.substr(2)] = row.get();
+    return j;
+}
+
+json deciding_options(const ModelFamily& family, const Options& options) {
+    Options copy = options;
+    json j = json::object();
+    for (const OptionRow& row : make_table(family, copy).rows)
+        if (row.fixed) j[row.flag.substr(2)] = row.get();
+    j.erase("seed");
+    j.erase("model");
+    for (const ModelField& f : family.fields) j.erase(f.flag().substr(2));
+    return j;
+}
+
+std::vector<std::string> changed_options(const ModelFamily& family, const json& saved, const Options& options) {
+    Options copy = options;
+    std::vector<std::string> changed;
+    for (const OptionRow& row : make_table(family, copy).rows) {
+        const std::string name = row.flag.substr(2);
+        if (row.fixed && saved.contains(name) && saved[name] != row.get())
+            changed.push_back(fmt::format("{} {} (was {})", row.flag, row.get().dump(), saved[name].dump()));
+    }
+    return changed;
+}
+
+}  // namespace teon

@@ -1,0 +1,99 @@
+// Every flag of the training programs. One row of a table gives parsing, help, range checks, the config file's key and
+// the logged value. Reading options touches no device.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "generation/published_model.h"
+#include "generation/sampling.h"
+#include "model/family.h"
+#include "optim/optimizer.h"
+#include "optim/schedule.h"
+
+namespace teon {
+
+struct Options {
+    std::set<std::string> given;  // flags, on the command line or in the file
+    std::string config_fault;     // why the config.json of the run that is resumed could not be used
+    // model
+    std::string model;
+    nlohmann::json fields = nlohmann::json::object();  // of the model that flags set over the preset, by key
+    int seq_len = 1024;
+    std::optional<DType> dtype;
+    Recompute recompute = Recompute::automatic;
+    AttentionKind attention = AttentionKind::automatic;
+    bool gelu_fusion = false;
+    bool autotune = false;
+    std::string algorithms;
+    // data
+    std::string data, val_data;
+    bool shuffle = true, document_mask = false, verify_data = false;
+    // batch
+    int64_t batch_tokens = 0;  // 0: by the device and the model (plan/run_plan.h)
+    int micro_batch = 0;       // 0: automatic
+    int64_t steps = 0, tokens = 0;
+    double epochs = 0;
+    // optimizer, orthogonalizer, teon
+    OptimizerOptions optimizer;
+    std::optional<float> adamw_lr;
+    float grad_clip = 1.0f;
+    // schedule
+    Schedule schedule;
+    std::optional<double> min_lr_ratio;
+    // run
+    std::string out;
+    uint64_t seed = 1337;
+    int64_t eval_every = 250, eval_tokens = 0, log_every = 1, diagnose_every = 0;
+    std::optional<bool> graphs;
+    int64_t memory = 0;  // bytes; 0: what the device has
+    // checkpoints
+    int64_t checkpoint_every = 0, keep_last = 0, keep_every = 0;
+    double checkpoint_minutes = 30;
+    bool checkpoint_sync = false, stop_on_save_error = false, resume = false;
+    std::string init_from;
+    // The model of --init-from once it has been read, or the checkpoint's in a run that resumes. Flags must agree with
+    // it.
+    std::optional<PublishedModel> adopted;
+    double time_limit = 0;  // seconds; 0: none
+    // guards
+    int max_skipped = 20;
+    float skip_spikes = 0, warn_spikes = 0;  // standard deviations; 0: off
+    // samples
+    int64_t sample_every = 0;
+    SamplingOptions sampling;
+    // checks
+    bool plan_only = false, eval_only = false;
+    std::string plan_for;   // a GPU of plan/gpus.h; empty: this machine
+    std::string hellaswag;  // with eval_only
+    int ranks = 1;          // with plan_only; a run's come from its launcher
+    double bandwidth = 0;   // GB/s per rank, for the plan's prediction; 0: none
+    bool check_ranks = false, rank_logs = false;
+    double comm_timeout = 600;                       // seconds
+    std::pair<int64_t, int64_t> profile_steps = {};  // first and last; {0, 0}: none
+};
+
+// Parses argv and, where given, --config; --resume takes what is not given from the config.json in --out. Throws
+// UsageError with one line that names the flag, the value and the fix. Returns std::nullopt if --help or --version was
+// asked for and printed. before_resume: called with the flags given before that config.json is opened.
+std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv,
+                                     const std::function<void(const Options&)>& before_resume = {});
+
+// Throws UsageError unless --batch-tokens, --seq-len and --micro-batch divide one another.
+void check_batch(const Options& options);
+
+// Every flag with its resolved value, for config.json.
+nlohmann::json options_json(const ModelFamily& family, const Options& options);
+
+// The flags that decide a run's numbers, but --seed and those of the model, which are described elsewhere.
+nlohmann::json deciding_options(const ModelFamily& family, const Options& options);
+
+// The flags that a resumed run must not change and whose resolved value is not the saved one: "--lr 0.1 (was 0.2)".
+std::vector<std::string> changed_options(const ModelFamily& family, const nlohmann::json& saved,
+                                         const Options& options);
+
+}  // namespace teon

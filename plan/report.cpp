@@ -1,0 +1,85 @@
+#include "plan/report.h"
+
+#include "base/text.h"
+#include "plan/memory.h"
+
+namespace teon {
+
+namespace {
+
+// What each policy holds and what it costs: "none (activations: none 3.1 GiB, cheap 2.2 GiB, block 0.9 GiB with 24%
+// more arithmetic)".
+std::string recompute_text(const RunPlan& p) {
+    std::vector<std::string> policies;
+    for (Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block}) {
+        DecoderRun run = p.run;
+        run.recompute = policy;
+        const double bytes = static_cast<double>(decoder_activations(p.config, run).total_bytes());
+        const double more = 100 * recompute_flops_share(p.config, p.run.T, policy);
+        policies.push_back(fmt::format("{} {}", name_of(policy), bytes_text(bytes)));
+        if (more > 0) policies.back() += fmt::format(" with {:.0f}% more arithmetic", more);
+    }
+    return fmt::format("{} (activations: {})", name_of(p.run.recompute), fmt::join(policies, ", "));
+}
+
+}  // namespace
+
+std::string plan_report(const RunPlan& p) {
+    const DecoderConfig& c = p.config;
+    const Options& o = p.options;
+    std::string out;
+    auto line = [&](std::string_view name, std::string value) { out += fmt::format("{:<12}{}\n", name, value); };
+    line("model",
+         fmt::format("{} {}: {} layers, {} channels, {} heads{}, MLP {}, vocabulary {}, context {}", c.family, c.preset,
+                     c.L, c.C, c.NH, c.NKV == c.NH ? "" : fmt::format(" ({} key/value)", c.NKV), c.F, c.V, c.max_T));
+    line("parameters", fmt::format("{} ({}), stored as {}", p.params.logical_size(),
+                                   count_text(static_cast<double>(p.params.logical_size())), name_of(p.run.dtype)));
+    if (!p.train.shards.empty())
+        line("data", fmt::format("{} tokens in {} shard{}{}", count_text(static_cast<double>(p.data_tokens)),
+                                 p.train.shards.size(), p.train.shards.size() == 1 ? "" : "s",
+                                 p.val.shards.empty() ? ", no validation data"
+                                                      : fmt::format(", {} validation windows", p.eval_windows)));
+    for (size_t i = 0; i < p.train.mixture.size(); ++i) {
+        int64_t windows = 0;
+        for (const ShardInfo& shard : p.train.shards)
+            if (shard.source == static_cast<int>(i)) windows += (shard.tokens - 1) / o.seq_len;
+        const int64_t sequences = p.steps * (o.batch_tokens / o.seq_len);
+        const double seen = p.train.mixture[i] * static_cast<double>(sequences);
+        line("", fmt::format("{:.4g}% of {}: {:.2f} epochs", 100 * p.train.mixture[i], p.train.sources[i],
+                             seen / static_cast<double>(windows)));
+    }
+    const int ranks = p.ranks;
+    line("step", fmt::format("{} tokens = {}{} x {} sequences of {}", o.batch_tokens,
+                             ranks > 1 ? fmt::format("{} ranks x ", ranks) : "", p.micro_steps, p.run.B, o.seq_len));
+    if (p.steps)
+        line("length",
+             fmt::format("{} steps = {} tokens{}", p.steps, count_text(static_cast<double>(p.steps * o.batch_tokens)),
+                         p.data_tokens ? fmt::format(" = {:.2f} epochs", static_cast<double>(p.steps * o.batch_tokens) /
+                                                                             static_cast<double>(p.data_tokens))
+                                       : ""));
+    line("checkpoints",
+         fmt::format("at the end{}{}", o.checkpoint_every ? fmt::format(", every {} steps", o.checkpoint_every) : "",
+                     o.checkpoint_minutes > 0
+                         ? fmt::format(", after {:g} minutes without one (replaced by the next)", o.checkpoint_minutes)
+                         : ""));
+    line("dtype", fmt::format("{} ({})", name_of(p.run.dtype), p.dtype_reason));
+    line("attention", std::string(name_of(p.run.attention)));
+    if (p.run.gelu_fusion) line("GELU", "epilogue of the MLP's products");
+    line("recompute", recompute_text(p));
+    for (const ActivationRow& row : p.activations.rows())
+        if (row.name == "logits chunk")
+            line("head", fmt::format("{} rows of logits at a time, {}", row.bytes / (c.Vp() * size_of(p.run.dtype)),
+                                     bytes_text(static_cast<double>(row.bytes))));
+    out += "memory\n";
+    for (const auto& [name, bytes] : p.memory)
+        out += fmt::format("  {:<30}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
+    out += fmt::format("  {:<30}{:>12}\n", "total", bytes_text(static_cast<double>(memory_bytes(p))));
+    if (!p.host_memory.empty()) out += "memory of the host, pinned, of rank 0\n";
+    for (const auto& [name, bytes] : p.host_memory)
+        out += fmt::format("  {:<30}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
+    out += plan_table(p.params, p.optimizer_plan, o.optimizer);
+    if (ranks > 1) out += placement_table(p.params, p.placement, p.run.dtype, o.bandwidth);
+    return out;
+}
+
+}  // namespace teon

@@ -1,0 +1,195 @@
+#include "plan/run_plan.h"
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <filesystem>
+
+#include "kernels/attention_flash.h"
+#include "runtime/linalg_library.h"
+
+namespace teon {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Flags may repeat what the model of --init-from is.
+void check_agrees(const ModelFamily& family, const Options& o, const DecoderConfig& model) {
+    const bool preset = o.given.count("--model") > 0;
+    const DecoderConfig wanted = with_fields(family.fields, preset ? family.config(o.model) : model, o.fields);
+    for (const ModelField& f : family.fields) {
+        if (!family.has_flag(f)) continue;
+        const bool given = o.given.count(f.flag()) > 0;
+        CHECK_USAGE(f.get(wanted) == f.get(model) || !(given || (preset && f.in_preset)),
+                    "{} {}: the model of --init-from has {}; leave the flag out to take it as it is",
+                    given ? f.flag() : fmt::format("--model {} with {}", o.model, f.key), f.text(wanted),
+                    f.text(model));
+    }
+}
+
+DecoderConfig make_config(const ModelFamily& family, const Options& o, const DataSet& data) {
+    DecoderConfig c;
+    if (o.adopted) {
+        c = o.adopted->config;
+        check_agrees(family, o, c);
+        CHECK_USAGE(o.seq_len <= c.max_T, "--seq-len {}: the model of --init-from has a context of {}", o.seq_len,
+                    c.max_T);
+        check_model_tokenizer(data, o.adopted->folder, c.V);
+    } else {
+        c = with_fields(family.fields, family.config(o.model), o.fields);
+        const bool given = o.fields.contains("vocab_size");
+        CHECK_USAGE(!given || c.V >= data.vocab_size,
+                    "--vocab-size {}: the data's manifest.json says {}; leave the flag out to use that", c.V,
+                    data.vocab_size);
+        if (!given && data.vocab_size) c.V = data.vocab_size;
+        c.max_T = o.seq_len;
+    }
+    validate(c);
+    hf_config(family, c);  // which is what checkpoints are written with
+    return c;
+}
+
+void open_data(RunPlan& p) {
+    const Options& o = p.options;
+    if (o.data.empty()) return;
+    p.train = open_dataset(o.data, "train");
+    if (!o.val_data.empty()) {
+        p.val = open_dataset(o.val_data, "val");
+    } else if (fs::is_directory(o.data)) {
+        p.val = open_dataset(o.data, "val");
+    }
+    CHECK_USAGE(p.val.mixture.empty(), "--val-data {}: a mixture cannot be evaluated; name the sources without weights",
+                o.val_data);
+    check_same_tokenizer(p.train, p.val);
+    check_disjoint(p.train, p.val);
+    if (!o.plan_only)
+        for (DataSet* data : {&p.train, &p.val}) identify(*data);
+    for (const ShardInfo& shard : p.train.shards) p.data_tokens += shard.tokens;
+}
+
+int64_t windows_of(const std::vector<ShardInfo>& shards, int T) {
+    int64_t n = 0;
+    for (const ShardInfo& shard : shards) n += std::max<int64_t>(0, (shard.tokens - 1) / T);
+    return n;
+}
+
+// Products of flags must fit: tokens and bytes in 64 bits, rows in 32.
+void check_countable(const RunPlan& p) {
+    const Options& o = p.options;
+    int64_t tokens = 0;
+    CHECK_USAGE(!__builtin_mul_overflow(p.steps, o.batch_tokens, &tokens) && tokens <= INT64_MAX / 8,
+                "--steps {} x --batch-tokens {}: more tokens than can be counted ({:.1e})", p.steps, o.batch_tokens,
+                static_cast<double>(p.steps) * static_cast<double>(o.batch_tokens));
+    const DecoderConfig& c = p.config;
+    const double rows = static_cast<double>(std::max(1, o.micro_batch)) * o.seq_len;
+    const double width = static_cast<double>(c.NH) * o.seq_len + 8.0 * (c.C + c.Fp() + c.qkv_width());
+    const double bytes = 4 * rows * (c.L * width + c.Vp());
+    CHECK_USAGE(rows <= INT_MAX && bytes <= 0x1p60,
+                "--micro-batch {} x --seq-len {}: {:.1e} tokens with {:.1e} bytes of activations are more than can be "
+                "counted; lower one of the two",
+                std::max(1, o.micro_batch), o.seq_len, rows, bytes);
+}
+
+// --batch-tokens unless it is given: 524288, or on a CPU what 2e12 operations train, some seconds' work; rounded to
+// whole sequences, as many on each rank.
+int64_t default_batch_tokens(const RunPlan& p) {
+    constexpr double kGpuTokens = 524288, kCpuOperations = 2e12;
+    const double tokens =
+        p.is_gpu ? kGpuTokens : p.ranks * kCpuOperations / decoder_flops_per_token(p.config, p.options.seq_len);
+    const int64_t unit = int64_t{p.ranks} * std::max(1, p.options.micro_batch) * p.options.seq_len;
+    return std::max<int64_t>(1, static_cast<int64_t>(std::min(tokens, kGpuTokens)) / unit) * unit;
+}
+
+void check_shares(const Options& o, int ranks) {
+    const int64_t sequences = o.batch_tokens / o.seq_len, each = o.micro_batch > 0 ? o.micro_batch : 1;
+    CHECK_USAGE(sequences % (each * ranks) == 0,
+                "--batch-tokens {}: its {} sequences are no multiple of {} ranks{}; {} tokens would be", o.batch_tokens,
+                sequences, ranks, o.micro_batch > 0 ? fmt::format(" x --micro-batch {}", each) : "",
+                (sequences / (each * ranks) + 1) * each * ranks * o.seq_len);
+}
+
+void plan_length(RunPlan& p) {
+    const Options& o = p.options;
+    if (o.steps) {
+        p.steps = o.steps;
+    } else if (o.tokens) {
+        p.steps = o.tokens / o.batch_tokens;
+        CHECK_USAGE(p.steps > 0, "--tokens {}: less than one step of --batch-tokens {}", o.tokens, o.batch_tokens);
+    } else if (!p.train.shards.empty()) {
+        CHECK_USAGE(p.train.mixture.empty(),
+                    "--epochs: the sources of a mixture have epochs of their own; give --steps or "
+                    "--tokens");
+        const double windows = static_cast<double>(windows_of(p.train.shards, o.seq_len));
+        p.steps =
+            static_cast<int64_t>(std::floor(o.epochs * windows * o.seq_len / static_cast<double>(o.batch_tokens)));
+        CHECK_USAGE(p.steps > 0, "--epochs {}: the data's {} tokens are less than one step of --batch-tokens {}",
+                    o.epochs, p.data_tokens, o.batch_tokens);
+    }
+    const auto [first, last] = o.profile_steps;
+    CHECK_USAGE(last == 0 || p.steps == 0 || last <= p.steps, "--profile-steps {}:{}: the run has {} steps", first,
+                last, p.steps);
+    if (!p.val.shards.empty()) {
+        const int64_t limit = o.eval_tokens ? o.eval_tokens : 10485760;
+        p.eval_windows = std::min(windows_of(p.val.shards, o.seq_len), std::max<int64_t>(1, limit / o.seq_len));
+        CHECK_USAGE(p.eval_windows > 0, "--val-data: {} has no window of --seq-len {} + 1 tokens", p.val.shards[0].path,
+                    o.seq_len);
+    }
+}
+
+// The storage type as given, else what suits the device that is planned for, which need not be this machine's.
+DTypeChoice storage_of(const RunPlan& p) {
+    if (p.options.dtype || p.is_gpu == (std::string_view(backend_name()) == "cuda"))
+        return choose_dtype(p.options.dtype);
+    return p.is_gpu ? DTypeChoice{DType::bf16, "a GPU multiplies bf16 in hardware"}
+                    : DTypeChoice{DType::f32, "not every CPU multiplies bf16 in hardware"};
+}
+
+AttentionKind attention_of(const RunPlan& p) {
+    const DecoderConfig& c = p.config;
+    const bool tensor_cores = p.is_gpu && flash_attention_supports({1, p.run.T, c.NH, c.NKV, c.HS()}, p.run.dtype);
+    if (p.options.attention == AttentionKind::automatic && tensor_cores) return AttentionKind::flash;
+    DecoderRun asked = p.run;
+    asked.attention = p.options.attention;
+    return resolve_attention(c, asked);
+}
+
+}  // namespace
+
+RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu, int ranks) {
+    RunPlan p;
+    p.family = &family;
+    p.options = options;
+    p.is_gpu = is_gpu;
+    p.ranks = ranks;
+    Options& o = p.options;
+    if (o.adopted && !o.given.count("--seq-len")) o.seq_len = std::min(o.seq_len, o.adopted->config.max_T);
+    check_batch(o);
+    open_data(p);
+    p.config = make_config(family, o, p.train);
+    CHECK_USAGE(
+        !o.document_mask || p.train.delimiter >= 0 || o.data.empty(),
+        "--document-mask: {} has no manifest.json that names the delimiter; make the shards with scripts/prepare.py",
+        o.data);
+    if (o.batch_tokens == 0) o.batch_tokens = default_batch_tokens(p);
+    check_shares(o, ranks);
+    plan_length(p);
+    check_countable(p);
+
+    p.run.B = std::max(1, o.micro_batch);
+    p.run.T = o.seq_len;
+    const DTypeChoice dtype = storage_of(p);
+    p.dtype_reason = dtype.reason;
+    o.dtype = p.run.dtype = dtype.dtype;
+    if (is_gpu) p.run.head_rows = 8192;  // a CPU's caches are better served by the default
+    p.run.gelu_fusion = o.gelu_fusion;
+    p.run.attention = attention_of(p);
+    o.optimizer.ns_dtype = is_gpu ? DType::f16 : DType::f32;
+    p.params = decoder_params(p.config);
+    p.optimizer_plan = plan_optimizer(p.params, o.optimizer);
+    p.placement = place(p.params, p.optimizer_plan, o.optimizer, ranks);
+    p.activations = decoder_activations(p.config, p.run);  // throws where the flags exclude one another
+    return p;
+}
+
+}  // namespace teon

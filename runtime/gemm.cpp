@@ -1,0 +1,57 @@
+#include "runtime/gemm.h"
+
+#include "base/check.h"
+
+namespace teon {
+
+namespace {
+
+void check_operand(const char* name, const Mat& x, int64_t rows, int64_t columns) {
+    CHECK(x.data != nullptr, "gemm: {} is null", name);
+    CHECK(x.ld >= columns, "gemm: {} is {} x {} but its row stride (ld) is {}", name, rows, columns, x.ld);
+    CHECK(reinterpret_cast<uintptr_t>(x.data) % size_of(x.dtype) == 0, "gemm: {} is not aligned to its {} elements",
+          name, name_of(x.dtype));
+}
+
+void check_dtype(const char* name, DType found, DType wanted) {
+    CHECK(found == wanted, "gemm: {} is {}, expected {}", name, name_of(found), name_of(wanted));
+}
+
+}  // namespace
+
+void check_gemm(const Gemm& g) {
+    CHECK(g.M > 0 && g.N > 0 && g.K > 0, "gemm: empty product {} x {} x {} (M x N x K)", g.M, g.N, g.K);
+    CHECK(g.batch_inner > 0 && g.batch_outer > 0, "gemm: batch of {} x {}", g.batch_outer, g.batch_inner);
+    check_operand("A", g.A, g.trans_a ? g.K : g.M, g.trans_a ? g.M : g.K);
+    check_operand("B", g.B, g.trans_b ? g.N : g.K, g.trans_b ? g.K : g.N);
+    check_operand("C", g.C, g.M, g.N);
+    if (g.addend.data) {
+        check_operand("addend", g.addend, g.M, g.N);
+        check_dtype("addend", g.addend.dtype, g.C.dtype);
+    }
+    check_dtype("B", g.B.dtype, g.A.dtype);
+    CHECK(g.C.dtype == DType::f32 || g.C.dtype == g.A.dtype, "gemm: C is {}, expected float or, like A, {}",
+          name_of(g.C.dtype), name_of(g.A.dtype));
+    CHECK(!g.symmetric || (g.M == g.N && g.epilogue == Epilogue::none),
+          "gemm: a symmetric C must be square and without epilogue, found {} x {}", g.M, g.N);
+    if (g.epilogue == Epilogue::none) return;
+
+    CHECK(g.batch_inner == 1 && g.batch_outer == 1, "gemm: an epilogue with a batch of {} x {}; only without batches",
+          g.batch_outer, g.batch_inner);
+    if (g.epilogue == Epilogue::bias_grad) {
+        check_operand("bias", g.bias, 1, 0);
+        check_dtype("bias", g.bias.dtype, DType::f32);
+        CHECK(g.alpha == 1.0f, "gemm: bias_grad with alpha = {}, expected 1", g.alpha);
+        return;
+    }
+    if (g.epilogue == Epilogue::gelu || g.epilogue == Epilogue::dgelu) {
+        check_operand("aux", g.aux, g.M, g.N);
+        check_dtype("aux", g.aux.dtype, g.C.dtype);
+        CHECK(g.aux.ld % 8 == 0, "gemm: aux has a row stride (ld) of {}, expected a multiple of 8", g.aux.ld);
+        if (!g.bias.data || g.epilogue == Epilogue::dgelu) return;
+    }
+    check_operand("bias", g.bias, 1, 0);
+    check_dtype("bias", g.bias.dtype, g.C.dtype);
+}
+
+}  // namespace teon

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Checks what keeps the folders apart (docs/architecture.md), from the text of the sources.
+
+    scripts/check_layers.py [FOLDER]     the tree to check (default: this one)
+
+Includes follow the table below and form no circle; a function is defined in the file that its header names; names of a
+backend stay in runtime/ and cpu/; every kernel begins with wait_for_earlier_kernels(); no line is longer than 120
+columns.
+Prints each fault with its file and line; exit status 1 if there is one.
+"""
+import os
+import pathlib
+import re
+import sys
+
+# The folders that each folder may include, beside itself. A row names rows above it only, so that no include goes back.
+ORDER = {
+    "base": "",
+    "cpu": "base",
+    "gpusim": "base cpu",
+    "runtime": "base cpu",
+    "files": "base",
+    "kernels": "base runtime",
+    "data": "base runtime files",
+    "options": "base runtime files",
+    "model": "base runtime files kernels data",
+    "optim": "base runtime kernels model",
+    "checkpoint": "base runtime files kernels model optim data",
+    "generation": "base runtime files kernels model data options checkpoint",
+    "plan": "base runtime files kernels model optim data options checkpoint generation",
+    "train": "base runtime files kernels model optim data options checkpoint generation plan",
+    "main": "base model generation train",  # the programs: *.cu in no folder
+    "bench": "base runtime files kernels model optim data options checkpoint generation plan train test",
+}
+# Of model/, these folders see these headers only: the parameter table, the abstract Model, what options and plans take.
+SEEN_OF_MODEL = {
+    "optim": "param_table model",
+    "checkpoint": "param_table",
+    "plan": "param_table model activation_plan decoder decoder_config family fields",
+    "train": "param_table model activation_plan decoder family fields",
+}
+BACKEND = re.compile(r"cuda[A-Z]|cublas|cusolver|nccl|MPI_|cblas_|LAPACKE_|<<<")
+CONDITION = re.compile(r"^ *# *(if|elif).*(__CUDACC__|__CUDA_ARCH__|__NVCC__|TEON_CUDA|TEON_UNKIND)")
+KNOWS_BACKEND = re.compile(r"(base|runtime|cpu|gpusim|test/(cpu|gpusim))/|test/runtime/test_cuda_values\.cu")
+KERNEL = re.compile(r"__global__ void[^;{]*\{(?!\s*wait_for_earlier_kernels\(\);)")
+INCLUDE = re.compile(r'^ *# *include "([^"]+)"')
+# A function at the left margin, up to its ";" or "{": namespaces are not indented.
+FUNCTION = re.compile(r"^(?!(?:return|using|else|namespace|struct|class|enum|union|static|extern|typedef)\b)"
+                      r"[A-Za-z_][\w:<>,*& \[\]]*?[ *&](\w+)\(([^;{}]*)\)(?: const| noexcept)*\s*([;{])", re.MULTILINE)
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^ *#(?:[^\n]*\\\n)*[^\n]*", re.DOTALL | re.MULTILINE)
+WIDTH = 120
+
+
+def sources(root):
+    """The files of C++, CUDA, Python, shell and make, by path from the root."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in ("build", "runs", "__pycache__"))
+        for name in sorted(names):
+            if name == "Makefile" or name.endswith((".cu", ".cpp", ".h", ".py", ".sh")):
+                path = pathlib.Path(folder, name)
+                yield path.relative_to(root).as_posix(), path.read_text(errors="replace")
+
+
+def folder_of(path):
+    return path.split("/")[0] if "/" in path else "main"
+
+
+def unit_of(path):
+    """A header and the file that defines what it declares are one: "cpu/simt" is cpu/simt.h and cpu/simt.cpp."""
+    return path.rsplit(".", 1)[0]
+
+
+def check_lines(code):
+    """What a line may not hold, where the file stands considered."""
+    for path, text in code.items():
+        folder, ours = folder_of(path), not KNOWS_BACKEND.match(path)
+        allowed = {folder, *ORDER.get(folder, "").split()} if folder in ORDER else None
+        seen = SEEN_OF_MODEL.get(folder)
+        for number, line in enumerate(text.splitlines(), 1):
+            where = f"{path}:{number}: "
+            if ours and BACKEND.search(line):
+                yield where + f"names a backend outside runtime/ and cpu/: {line.strip()}"
+            if ours and CONDITION.search(line):
+                yield where + f"has a condition on the backend outside runtime/ and cpu/: {line.strip()}"
+            included = INCLUDE.match(line)
+            if not included:
+                continue
+            to, header = folder_of(included[1]), included[1]
+            if allowed and "/" in header and to not in allowed:
+                yield where + f"includes {header}; {folder}/ may include {ORDER[folder] or 'nothing'} only"
+            if seen and to == "model" and unit_of(header[len("model/"):]) not in seen.split():
+                yield where + f"includes {header}; of model/, {folder}/ may include {seen} only"
+
+
+def check_kernels(code):
+    for path, text in code.items():
+        if path == "runtime/simt.h" or path.startswith(("cpu/", "test/cpu/")):
+            continue
+        for kernel in KERNEL.finditer(text):
+            number = text.count("\n", 0, kernel.start()) + 1
+            yield f"{path}:{number}: a kernel that does not begin with wait_for_earlier_kernels()"
+
+
+def check_circles(code):
+    """Depth first over units; an include of a unit that is still open closes a circle."""
+    edges = {}
+    for path, text in code.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            included = INCLUDE.match(line)
+            if included and included[1] in code and unit_of(included[1]) != unit_of(path):
+                edges.setdefault(unit_of(path), {})[unit_of(included[1])] = f"{path}:{number}"
+    open_units, done = [], set()
+
+    def visit(unit):
+        open_units.append(unit)
+        for other, where in edges.get(unit, {}).items():
+            if other in open_units:
+                yield f"{where}: a circle of includes: {' -> '.join(open_units[open_units.index(other):] + [other])}"
+            elif other not in done:
+                yield from visit(other)
+        done.add(open_units.pop())
+
+    for unit in sorted(edges):
+        if unit not in done:
+            yield from visit(unit)
+
+
+def check_definitions(code):
+    """A function that a header declares is defined in a file of the header's name, or one whose name begins so."""
+    declared, defined = {}, {}
+    for path, text in code.items():
+        if path.startswith(("cpu/include/", "test/", "bench/")):
+            continue
+        bare = COMMENT.sub(lambda m: "\n" * m[0].count("\n"), text)
+        for function in FUNCTION.finditer(bare):
+            to = defined if function[3] == "{" else declared if path.endswith(".h") else {}
+            to.setdefault(function[1], set()).add((path, bare.count("\n", 0, function.start()) + 1))
+    for name, places in sorted(declared.items()):
+        for path, number in sorted(places):
+            definers = sorted(p for p, _ in defined.get(name, ()) if folder_of(p) == folder_of(path))
+            if definers and not any(unit_of(p).startswith(unit_of(path)) for p in definers):
+                yield f"{path}:{number}: declares {name}(), which {definers[0]} defines"
+
+
+def check_width(files):
+    for path, text in files.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            if len(line) > WIDTH:
+                yield f"{path}:{number}: {len(line)} columns; at most {WIDTH}"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1])
+    files = dict(sources(root))
+    code = {path: text for path, text in files.items() if path.endswith((".cu", ".cpp", ".h"))}
+    checks = check_lines, check_kernels, check_circles, check_definitions
+    faults = [fault for check in checks for fault in check(code)] + list(check_width(files))
+    print("\n".join(faults) or "layers: clean")
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

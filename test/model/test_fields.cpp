@@ -1,0 +1,107 @@
+#include "model/fields.h"
+
+#include "model/gpt2.h"
+#include "model/hf_config.h"
+#include "model/llama.h"
+#include "plan/description.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+using namespace teon::test;
+using nlohmann::json;
+
+namespace {
+
+// LLaMA with a field that no other table has: whether residual weights start smaller.
+ModelFamily with_new_field() {
+    ModelFamily family = llama_family();
+    family.fields.push_back({.key = "small_residuals",
+                             .member = &DecoderConfig::scaled_residual_init,
+                             .help = "start the residual projections smaller",
+                             .default_text = "preset's",
+                             .in_preset = false});
+    return family;
+}
+
+ModelFamily with_new_key() {
+    ModelFamily family = with_new_field();
+    family.hf_keys.push_back({"small_residuals_hf", "small_residuals", always(false)});
+    return family;
+}
+
+Options parse(const ModelFamily& family, std::vector<const char*> flags) {
+    flags.insert(flags.begin(), {"train_llama", "--plan-only", "--model", "tiny", "--steps", "10"});
+    return *parse_options(family, static_cast<int>(flags.size()), flags.data());
+}
+
+RunPlan plan(const ModelFamily& family, const Options& options) { return plan_run(family, options, true, 1); }
+
+constexpr auto complaint = [](auto f) { return error_of<UsageError>(f); };
+
+}  // namespace
+
+TEST_CASE("model/fields: a new row is a flag, and stands in a run's description") {
+    const ModelFamily family = with_new_key();
+    const RunPlan changed = plan(family, parse(family, {"--small-residuals"})),
+                  as_ever = plan(family, parse(family, {}));
+    REQUIRE(changed.config.scaled_residual_init);
+    REQUIRE(!as_ever.config.scaled_residual_init);
+    REQUIRE(run_json(changed)["model"]["small_residuals"] == true);
+    REQUIRE(run_json(changed)["options"]["small-residuals"] == true);
+    REQUIRE(run_json(as_ever)["model"]["small_residuals"] == false);
+    REQUIRE(run_json(as_ever)["options"]["small-residuals"] == json());
+    REQUIRE(deciding_options(family, changed.options).count("small-residuals") == 0);  // as the model has it
+}
+
+TEST_CASE("model/fields: a run resumes only with the new row's value, which of older checkpoints is the preset's") {
+    const ModelFamily family = with_new_key();
+    const RunPlan setup = plan(family, parse(family, {"--small-residuals"}));
+    TrainingState saved;
+    saved.run = run_json(setup);
+    check_unchanged(setup, saved);
+    saved.run["model"].erase("small_residuals");
+    saved.run["options"].erase("small-residuals");
+    REQUIRE(complaint([&] { check_unchanged(setup, saved); }).find("small_residuals true (was false)") !=
+            std::string::npos);
+    const RunPlan as_ever = plan(family, parse(family, {}));
+    check_unchanged(as_ever, saved);
+}
+
+TEST_CASE("model/fields: a new flag that contradicts the model of --init-from is refused by name") {
+    const ModelFamily family = with_new_key();
+    Options options = parse(family, {"--small-residuals", "on"});
+    options.adopted = PublishedModel{"folder", family.config("tiny"), {}, {}, ""};
+    REQUIRE(complaint([&] { plan(family, options); }).starts_with("--small-residuals true: the model of --init-from"));
+    options.adopted->config.scaled_residual_init = true;
+    REQUIRE(plan(family, options).config.scaled_residual_init);
+}
+
+TEST_CASE("model/fields: without a key of Hugging Face's a new field is exported as its default or refused by name") {
+    DecoderConfig c = llama_config("tiny");
+    REQUIRE(hf_config(with_new_field(), c) == hf_config(llama_family(), c));
+    c.scaled_residual_init = true;
+    REQUIRE(complaint([&] { hf_config(with_new_field(), c); }).starts_with("--small-residuals true: cannot be saved"));
+    REQUIRE(complaint([&] {
+                plan(with_new_field(), parse(with_new_field(), {"--small-residuals"}));
+            }).starts_with("--small-residuals true: cannot be saved"));
+    const json written = hf_config(with_new_key(), c);
+    REQUIRE(written["small_residuals_hf"] == true);
+    REQUIRE(decoder_config(written, {with_new_key()}, "config.json").scaled_residual_init);
+    c = gpt2_config("tiny");
+    c.biases = false;
+    REQUIRE(complaint([&] { hf_config(gpt2_family(), c); }).starts_with("biases false: cannot be saved"));
+}
+
+TEST_CASE("model/fields: every row gives back what it is set to, and refuses another type by name") {
+    for (const ModelField& f : model_fields()) {
+        INFO(f.key);
+        DecoderConfig c = llama_config("tiny");
+        const json value = f.get(c);
+        f.set(c, value, f.key);
+        REQUIRE(f.get(c) == value);
+        for (const json& bad : {json(value.is_string() ? json(1) : json("many")), json(), json(-1)})
+            REQUIRE(complaint([&] { f.set(c, bad, "x.json: " + f.key); }).starts_with("x.json: " + f.key));
+        REQUIRE(model_json(model_fields(), c).contains(f.key) == f.logged);
+    }
+}

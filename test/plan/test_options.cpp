@@ -1,0 +1,590 @@
+#include "plan/options.h"
+
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "kernels/ops.h"
+#include "model/decoder.h"
+#include "model/families.h"
+#include "model/gpt2.h"
+#include "model/llama.h"
+#include "options/command_line.h"
+#include "options/config_file.h"
+#include "plan/gpus.h"
+#include "plan/memory.h"
+#include "plan/report.h"
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+const ModelFamily kGpt2 = gpt2_family(), kLlama = llama_family();
+
+std::optional<Options> parse(const std::vector<std::string>& flags, const ModelFamily& family = kGpt2) {
+    const std::string program = family.program();
+    std::vector<const char*> argv = {program.c_str()};
+    for (const std::string& flag : flags) argv.push_back(flag.c_str());
+    return parse_options(family, static_cast<int>(argv.size()), argv.data());
+}
+
+RunPlan make_plan(const ModelFamily& family, const Options& options, bool is_gpu, int64_t memory, int ranks = 1) {
+    RunPlan plan = plan_run(family, options, is_gpu, ranks);
+    plan_memory(plan, memory);
+    return plan;
+}
+
+std::string complaint(const std::vector<std::string>& flags, const ModelFamily& family = kGpt2) {
+    return error_of<UsageError>([&] {
+        if (const std::optional<Options> o = parse(flags, family)) make_plan(family, *o, true, int64_t{80} << 30);
+    });
+}
+
+std::vector<std::string> commands(const std::string& text) {
+    std::vector<std::string> parts;
+    std::istringstream in(text);
+    for (std::string part; std::getline(in, part, ';');) parts.push_back(part);
+    return parts;
+}
+
+std::vector<std::string> words(const std::string& text) {
+    std::istringstream in(text);
+    return {std::istream_iterator<std::string>(in), {}};
+}
+
+// A plan needs no data, so that what is wrong with these flags is the flags.
+std::vector<std::string> with_plan(std::vector<std::string> flags) {
+    flags.push_back("--plan-only");
+    return flags;
+}
+
+}  // namespace
+
+TEST_CASE("plan/options: bad flags are rejected in one line that names flag, value and fix") {
+    struct Case {
+        std::vector<std::string> flags;
+        std::vector<std::string> says;
+    };
+    const std::vector<Case> cases = {
+        {{"--attention", "flash", "--dtype", "float"}, {"--attention flash", "--dtype bf16", "--attention gemm"}},
+        {{"--attention", "flash", "--dtype", "bf16", "--heads", "24"}, {"--attention flash", "head size", "32"}},
+        {{"--gelu-fusion", "--mlp", "relu2"}, {"--gelu-fusion on", "relu2", "--gelu-fusion off"}},
+        {{"--layers", ""}, {"--layers"}},
+        {{"--layers"}, {"--layers"}},
+        {{"--layers", "2", "--layers", "3"}, {"--layers: given 2 times (2, 3)"}},
+        {{"--channels", "100", "--heads", "12"}, {"--channels 100", "--heads 12"}},
+        {{"--seq-len", "1000", "--batch-tokens", "524288"}, {"--batch-tokens 524288", "--seq-len 1000", "524000"}},
+        {{"--micro-batch", "7", "--batch-tokens", "524288"}, {"--micro-batch 7", "512 sequences"}},
+        {{"--steps", "10", "--tokens", "1e9"}, {"--steps and --tokens", "give one"}},
+        {{"--steps", "10", "--epochs", "1"}, {"--steps and --epochs"}},
+        {{"--profile-steps", "9:11", "--steps", "10"}, {"--profile-steps 9:11", "10 steps"}},
+        {{"--momentum", "0.9"}, {"--momentum", "--optimizer muon, normuon or teon"}},
+        {{"--optimizer", "muon", "--teon-k", "2"}, {"--teon-k", "--optimizer teon"}},
+        {{"--optimizer", "teon", "--teon-roles", "q,z"}, {"--teon-roles z", "mlp-up"}},
+        {{"--optimizer", "teon", "--teon-roles", "mlp-gate"}, {"mlp-gate"}},
+        {{"--optimizer", "teon", "--ortho", "svd", "--ns-steps", "5"}, {"--ns-steps", "Newton-Schulz"}},
+        {{"--optimizer", "muon", "--lr-scale", "bias=1"}, {"--lr-scale bias"}},
+        {{"--constant-ratio", "0.4"}, {"--constant-ratio", "constant-linear"}},
+        {{"--keep-every", "100"}, {"--keep-every", "--keep-last"}},
+        {{"--resume"}, {"--resume", "--out"}},
+        {{"--prompt", "x"}, {"--prompt", "--sample-every"}},
+        {{"--sample-every", "5", "--prompt-tokens", "1,x"}, {"--prompt-tokens x", "15496,995"}},
+        {{"--hellaswag", "x"}, {"--hellaswag", "--eval-only"}},
+        {{"--eval-only"}, {"--eval-only", "--init-from"}},
+        {{"--eval-only", "--init-from", "x"}, {"--eval-only", "--val-data", "--hellaswag"}},
+        {{"--leyers", "3"}, {"--leyers", "did you mean --layers"}},
+        {{"-l", "3"}, {"-l: no such flag; did you mean --lr"}},
+        {{"--setps", "3"}, {"--setps: no such flag; did you mean --steps?"}},
+        {{"--learning-rate", "3"}, {"--learning-rate: no such flag; write --lr X"}},
+        {{"--learning_rate=3"}, {"--learning_rate: no such flag; write --lr X"}},
+        {{"--bf16"}, {"--bf16: no such flag; write --dtype bf16"}},
+        {{"--wandb"}, {"--wandb: no such flag; ", "scripts/follow.py"}},
+        {{"--gpus", "8"}, {"--gpus: no such flag; start one process per GPU with mpirun -np N (docs/distributed.md)"}},
+        {{"stray"}, {"stray"}},
+        {{"--out", "a", "resume"}, {"\"resume\"", "not expected here"}},
+        {{"--out", "a", "--out", "b"}, {"--out: given 2 times (a, b)"}},
+        {{"--lr", "1e-3", "--lr", "2e-3"}, {"--lr: given 2 times (1e-3, 2e-3)"}},
+        {{"--rope-base", "1e4"}, {"--rope-base", "no such flag"}},
+        {{"--schedule", "constant", "--min-lr-ratio", "0.5"}, {"--min-lr-ratio has no meaning", "decays"}},
+        {{"--algorithms", "x.jsonl"}, {"--algorithms has no meaning without --autotune"}},
+        {{"--config", "/no/such/file.toml"}, {"/no/such/file.toml", "cannot be opened"}},
+        {{"--config", "/dev/zero"}, {"/dev/zero", "not a regular file"}},
+        {{"--config", "/"}, {"/: is a directory"}},
+        {{"--config"}, {"--config: needs a value"}},
+        {{"--config", ""}, {"--config: needs a value"}},
+        {{"--config=x", "--config=y"}, {"--config: given 2 times (x, y)"}},
+        {{"resume"}, {"\"resume\"", "not expected here", "--resume"}},
+        {{"--layers", "3", "resume"}, {"\"resume\"", "--resume"}},
+        {{"--out", "runs/a\xff"}, {"--out \"runs/a\\ufffd\"", "not a text in UTF-8"}},
+        {{"--ou\xff", "x"}, {"no such flag", "--out"}},
+        {{"\xff\n"}, {"\\ufffd\\n", "not expected here"}},
+        {{"--layers", "--heads", "3"}, {"--layers: needs a value"}},
+        {{"--"}, {"--: no such flag"}},
+        {{"--=3"}, {"--: no such flag"}},
+        {{""}, {"not expected here"}},
+        {{"--" + std::string(100000, 'x')}, {"no such flag"}},
+        {{"--lr-scale", "head=2", "--optimizer", "muon"}, {"--lr-scale", "no head", "token embedding"}},
+        {{"--lr-scale", "q=0", "--optimizer", "muon"}, {"--lr-scale q=0", "above 0"}},
+        {{"--update-rms", "0.2"}, {"--update-rms", "--optimizer muon, normuon or teon"}},
+        {{"--adamw-weight-decay", "0.2"}, {"--adamw-weight-decay", "--optimizer muon, normuon, teon or soap"}},
+    };
+    auto check = [](const std::vector<std::string>& flags, const std::vector<std::string>& says) {
+        const std::string said = complaint(with_plan(flags));
+        INFO(fmt::format("{}: {}", fmt::join(flags, " "), said));
+        for (const std::string& part : says) REQUIRE(contains(said, part));
+        REQUIRE(!contains(said, "\n"));
+    };
+    for (const Case& c : cases) check(c.flags, c.says);
+    // The last flag and its value, and what else is said.
+    const std::pair<const char*, const char*> values[] = {
+        {"--layers 0", "between 1 and"},
+        {"--attention fast", "auto, gemm, flash"},
+        {"--layers -3", "between"},
+        {"--layers two", "not a whole number"},
+        {"--layers 2.5", "not a whole number"},
+        {"--layers 1e99", "between"},
+        {"--kv-heads 6", "GPT-2"},
+        {"--dtype fp16", "float, bf16"},
+        {"--recompute all", "none, cheap, block, auto"},
+        {"--model medium", "tiny, small, base, large"},
+        {"--batch-tokens 1000", "1024"},
+        {"--tokens 5", "less than one step"},
+        {"--optimizer sgd", "adamw, lion, muon, normuon, teon, soap"},
+        {"--profile-steps 3", "10:12"},
+        {"--profile-steps 3:2", "10:12"},
+        {"--profile-steps 0:2", "10:12"},
+        {"--profile-steps 1:2.5", "10:12"},
+        {"--lr fast", "not a number"},
+        {"--optimizer teon --teon-mode 4", "1 and 3"},
+        {"--optimizer teon --ortho qr", "polar-express"},
+        {"--optimizer muon --lr-scale q", "role=factor"},
+        {"--optimizer muon --nesterov maybe", "on or off"},
+        {"--schedule sawtooth", "cosine"},
+        {"--on-save-error ignore", "continue, stop"},
+        {"--time-limit soon", "23h50m"},
+        {"--completion zsh", "bash"},
+    };
+    auto check_value = [&](const std::string& flags, const char* says) {
+        const size_t last = flags.rfind("--");
+        check(words(flags), {flags.substr(last), says});
+    };
+    for (const auto& [flags, says] : values) check_value(flags, says);
+    for (const std::string& flags : commands(
+             "--layers 2x;--layers nan;--layers inf;--heads 7;--kv-heads 5;--ffn 0;--vocab-size 1;--seq-len 0;"
+             "--batch-tokens -1;--micro-batch 0;--steps 0;--epochs -1;--lr -1;--lr nan;--lr 1e-3,1e-4;--beta1 1;"
+             "--beta2 1.5;--eps -1e-8;--weight-decay -0.1;--grad-clip -1;--momentum 1;--optimizer teon --teon-k 0;"
+             "--optimizer teon --teon-roles norm;--optimizer teon --ns-steps 0;--optimizer teon --ns-form fast;"
+             "--optimizer muon --lr-scale q=x;--warmup-ratio 1.1;--min-lr-ratio -0.1;--seed -1;--eval-every -1;"
+             "--log-every 0;--checkpoint-every -1;--time-limit 5m1h;--time-limit 0;--max-skipped -1;--skip-spikes -2;"
+             "--warn-spikes many;--sample-every 5 --temperature -1;--sample-every 5 --top-k -1"))
+        check_value(flags, "");
+    REQUIRE(contains(complaint({}), "--data: missing"));
+    REQUIRE(contains(complaint({"--data", "/no/such/folder"}), "/no/such/folder"));
+}
+
+TEST_CASE("options/command_line: what resembles no flag has no suggestion") {
+    for (const char* flag : {"--frobnicate", "--xy", "-q", "--", "--zzz=3"}) {
+        INFO(flag);
+        const std::string word = std::string(flag).substr(0, std::string(flag).find('='));
+        REQUIRE(complaint({flag}) == word + ": no such flag (--help-all lists all)");
+    }
+    TempDir folder;
+    std::ofstream(folder / "run.toml") << "frobnicate = 3\n";
+    REQUIRE(complaint({"--config", folder / "run.toml"}) ==
+            folder / "run.toml" + ": line 1: there is no flag 'frobnicate'");
+}
+
+TEST_CASE("plan/options: quantities, lists and switches are read as people write them") {
+    const auto o = *parse({"--plan-only", "--batch-tokens=512Ki", "--tokens", "1e9", "--optimizer", "teon",
+                           "--nesterov", "--teon-roles", "q,mlp-up", "--lr-scale", "q=0.5,o=2", "--shuffle", "off"});
+    REQUIRE(o.batch_tokens == 524288);
+    REQUIRE(o.tokens == 1000000000);
+    REQUIRE(o.optimizer.nesterov);
+    REQUIRE(!o.shuffle);
+    REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::mlp_up});
+    REQUIRE(o.optimizer.lr_scale == std::map<Role, float>{{Role::q, 0.5f}, {Role::o, 2.0f}});
+    REQUIRE(o.optimizer.adamw_lr == o.optimizer.lr);
+    const auto words = *parse({"--plan-only", "--data", "a", "b", "--out", "c", "--optimizer", "teon", "--teon-roles",
+                               "q", "k", "--teon-roles", "v"});
+    REQUIRE(words.data == "a,b");
+    REQUIRE(words.out == "c");
+    REQUIRE(words.optimizer.teon_roles == std::set<Role>{Role::q, Role::k, Role::v});
+}
+
+TEST_CASE("plan/options: counts and bytes take the suffixes of prepare.py") {
+    const std::pair<const char*, int64_t> cases[] = {
+        {"100M", 100'000'000}, {"0.5M", 500'000}, {"4.1M", 4'100'000}, {"40G", 40'000'000'000},
+        {"1B", 1'000'000'000}, {"2k", 2000},      {"2K", 2000},        {"1.5Ki", 1536}};
+    for (const auto& [text, count] : cases) {
+        INFO(text);
+        REQUIRE(parse({"--plan-only", "--tokens", text})->tokens == count);
+        REQUIRE(parse({"--plan-only", "--memory", text})->memory == count);
+    }
+    for (const char* text : {"M", "1MM", "1e3e3M", "1kM", "0x1B", "0.0005k", "1Mii", "1 M"}) {
+        INFO(text);
+        REQUIRE(contains(complaint({"--plan-only", "--tokens", text}), "not a whole number"));
+    }
+    TempDir folder;
+    std::ofstream(folder / "run.toml") << "tokens = \"100M\"\n";
+    REQUIRE(parse({"--plan-only", "--config", folder / "run.toml"})->tokens == 100'000'000);
+}
+
+TEST_CASE("plan/options: a config file sets what the command line does not") {
+    TempDir folder;
+    const std::string path = folder / "run.toml";
+    std::ofstream(path)
+        << "optimizer = \"teon\"\nlr = 0.02\nlayers = 3\nteon-roles = [\"q\", \"k\"]\nnesterov = true\n";
+    const auto o = *parse({"--plan-only", "--config", path, "--layers", "5"});
+    REQUIRE(o.optimizer.method == Method::teon);
+    REQUIRE(o.optimizer.lr == 0.02f);
+    REQUIRE(o.fields == nlohmann::json{{"layers", 5}});
+    REQUIRE(o.optimizer.nesterov);
+    REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::k});
+    std::ofstream(path) << "lr = [0.02, 0.03]\n";
+    REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": line 1: lr takes one value, not a list") == 0);
+    const std::pair<const char*, const char*> kinds[] = {
+        {"layers = \"5\"", "layers takes a number, not \"5\""},
+        {"layers = true", "layers takes a number, not true"},
+        {"data = true", "data takes a text, a number or a list, not true"},
+        {"out = 5", "out takes a text in quotes, not 5"},
+        {"nesterov = 1", "nesterov takes true or false, not 1"},
+        {"time-limit = true", "time-limit takes seconds"}};
+    for (const auto& [line, says] : kinds) {
+        std::ofstream(path) << line << "\n";
+        INFO(line);
+        REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": line 1: " + says) == 0);
+    }
+    std::ofstream(path) << "batch-tokens = \"512Ki\"\ntime-limit = \"1h\"\nshuffle = \"off\"\n";
+    REQUIRE(parse({"--plan-only", "--config", path})->batch_tokens == 524288);
+    std::ofstream(path) << "leyers = 3\n";
+    REQUIRE(complaint({"--plan-only", "--config", path}) ==
+            path + ": line 1: there is no flag 'leyers'; did you mean --layers?");
+    std::ofstream(path) << "\n# comment\nlayers = 0\n";
+    REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": line 3: --layers 0: must be") == 0);
+    std::ofstream(path) << "config = \"other.toml\"\n";
+    REQUIRE(contains(complaint({"--plan-only", "--config", path}), "there is no flag 'config'"));
+    std::ofstream(path) << "out = \"\xff\"\n";
+    REQUIRE(complaint({"--plan-only", "--config", path}) == path + ": is not a text in UTF-8");
+    std::ofstream(path).flush();
+    REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": is empty") == 0);
+}
+
+TEST_CASE("options/config_file: TOML as its specification has it") {
+    auto value_of = [](const std::string& text) {
+        const std::vector<ConfigEntry> entries = parse_toml(text, "x.toml");
+        REQUIRE(entries.size() == 1);
+        REQUIRE(entries[0].key == "key");
+        return entries[0].value;
+    };
+    const std::pair<const char*, const char*> good[] = {
+        {"key = 3", "3"},
+        {"key=+1_000_000 # a comment", "1000000"},
+        {"\t key\t=\t-2.5e-3\r\n\n", "-2.5e-3"},
+        {"\"key\" = true", "true"},
+        {"'key' = false", "false"},
+        {"key = \"a # b\"", "a # b"},
+        {R"(key = "\t\"\\\u00e9\U0001F600\u20ac")", "\t\"\\\u00e9\U0001F600\u20ac"},
+        {R"(key = 'C:\no\escapes')", R"(C:\no\escapes)"},
+        {"key = \"\"", ""},
+        {"key = []", ""},
+        {"key = [ \"q\", 'k' , ]", "q,k"},
+        {"key = [ # one to a line\n  1,\n\n  2 # two\n]", "1,2"},
+        {"key = { q = 0.5, \"o\" = 2 }", "q=0.5,o=2"},
+    };
+    for (const auto& [text, value] : good) {
+        INFO(text);
+        REQUIRE(value_of(text) == value);
+    }
+    REQUIRE(parse_toml("a = 1\nb = 2\n\nc = [1,\n2]\nd = 3", "x")[3].line == 6);
+    const std::pair<const char*, const char*> bad[] = {
+        {"key", "line 1: a flag is written as name = value"},
+        {"= 3", "line 1: a flag is written as name = value"},
+        {"a = 1\nkey =", "line 2: a value is missing"},
+        {"key = \n3", "line 1: a value is missing"},
+        {"key = teon", "teon is not a number; texts are written in quotes: \"teon\""},
+        {"key = 512Ki", "texts are written in quotes: \"512Ki\""},
+        {"key = nan", "is not a number"},
+        {"key = 3 4", "more follows the value"},
+        {"key = \"a", "a string lacks its closing \""},
+        {"key = \"a\nb\"", "a string lacks its closing \""},
+        {"key = \"\"\"a\"\"\"", "strings of several lines"},
+        {"key = \"\\x\"", "an unknown escape"},
+        {"key = \"\\u12\"", "takes 4 hexadecimal digits"},
+        {"key = \"\\ud800\"", "no character"},
+        {"key = \"a\\u0000b\"", "the character NUL"},
+        {"key = 1__0", "1__0 is not a number"},
+        {"key = 1_", "1_ is not a number"},
+        {"key = 012", "012 is not a number"},
+        {"key = .5", ".5 is not a number"},
+        {"key = 1.", "1. is not a number"},
+        {"key = [1", "a list lacks its closing ]"},
+        {"key = [1 2]", "a comma or ] is missing"},
+        {"key = [[1]]", "a value is missing"},
+        {"key = {q}", "a list in braces"},
+        {"key = 1\nkey = 2", "line 2: key is given twice, also in line 1"},
+        {"[section]\nkey = 1", "line 1: sections"},
+        {"key.sub = 1", "key.sub"},
+    };
+    for (const auto& [text, says] : bad) {
+        INFO(text);
+        std::string key;  // a dotted one is the name of no flag
+        const std::string message = error_of<UsageError>([&] { key = parse_toml(text, "x.toml")[0].key; });
+        REQUIRE(contains(message + key, says));
+    }
+}
+
+TEST_CASE("options/config_file: twice as many lines take about twice as long") {
+    auto time_of = [](int lines) {
+        std::string text;
+        for (int i = 0; i < lines; ++i) text += fmt::format("key-{} = {}\n", i, i);
+        const auto begin = std::chrono::steady_clock::now();
+        REQUIRE(std::ssize(parse_toml(text, "x")) == lines);
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
+    time_of(500);
+    REQUIRE(time_of(20'000) < 400 * time_of(500));  // 40 times as many; 1600 times if it were quadratic
+}
+
+TEST_CASE("plan/options: with a damaged config.json a run is resumed by flags, or the damage is what is wrong") {
+    TempDir folder;
+    const std::string path = folder / "config.json";
+    for (const char* text :
+         {"{\"program\": \"train_g", R"({"program": "train_gpt2", "options": {"lr": 0.5, "seed": "x"}})"}) {
+        std::ofstream(path) << text;
+        const Options o = *parse({"--resume", "--out", folder.path(), "--data", "x", "--steps", "3"});
+        REQUIRE(o.config_fault.find(path) == 0);
+        REQUIRE(o.optimizer.lr == 3e-4f);
+        REQUIRE(o.steps == 3);
+        REQUIRE(complaint({"--resume", "--out", folder.path()}) == o.config_fault);
+    }
+}
+
+TEST_CASE("plan/options: the config.json of a run says how another one is, and what a resumed one is") {
+    TempDir folder;
+    auto save = [&](const std::vector<std::string>& flags, const char* program = "train_gpt2") {
+        const nlohmann::json j = {{"program", program}, {"options", options_json(kGpt2, *parse(flags))}};
+        std::ofstream(folder / "config.json") << j.dump(2);
+    };
+    const std::string path = folder / "config.json";
+    save(
+        words("--data x,y --out elsewhere --optimizer teon --lr 0.01 --lr-scale q=0.5,o=2 --teon-roles q o --nesterov "
+              "--steps 70 --eval-every 9 --time-limit 1h --micro-batch 4 --batch-tokens 4096 --shuffle off "
+              "--on-save-error stop"));
+    auto same = [&](const Options& o) {
+        REQUIRE(o.data == "x,y");
+        REQUIRE(o.optimizer.method == Method::teon);
+        REQUIRE(o.optimizer.lr == 0.01f);
+        REQUIRE(o.optimizer.adamw_lr == 0.01f);
+        REQUIRE(o.optimizer.lr_scale == std::map<Role, float>{{Role::q, 0.5f}, {Role::o, 2.0f}});
+        REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::o});
+        REQUIRE(o.optimizer.nesterov);
+        REQUIRE(o.batch_tokens == 4096);
+        REQUIRE(!o.shuffle);
+        REQUIRE(o.stop_on_save_error);
+        REQUIRE(o.time_limit == 3600);
+    };
+    const Options another = *parse({"--config", path, "--eval-every", "5"});
+    same(another);
+    REQUIRE(another.micro_batch == 4);
+    REQUIRE(another.out.empty());
+    REQUIRE(!another.resume);
+    REQUIRE(another.eval_every == 5);
+    REQUIRE(another.steps == 70);
+    const Options resumed = *parse({"--resume", "--out", folder.path()});
+    same(resumed);
+    REQUIRE(resumed.out == folder.path());
+    REQUIRE(resumed.micro_batch == 0);  // the checkpoint's, if the ranks are as many
+    REQUIRE(resumed.eval_every == 9);
+    REQUIRE(changed_options(kGpt2, nlohmann::json::parse(std::ifstream(path))["options"], resumed).empty());
+    const Options shorter = *parse({"--resume", "--out", folder.path(), "--tokens", "1e6"});
+    REQUIRE(shorter.tokens == 1'000'000);
+    REQUIRE(shorter.steps == 0);
+    // A learning rate that happens to be another optimizer's default is kept.
+    save({"--data", "x", "--optimizer", "teon", "--lr", "3e-4"});
+    REQUIRE(parse({"--config", path})->optimizer.lr == 3e-4f);
+    // What AdamW's resolved values are to Muon is no contradiction.
+    save({"--data", "x"});
+    REQUIRE(parse({"--config", path})->optimizer.method == Method::adamw);
+
+    save({"--data", "x"}, "train_llama");
+    REQUIRE(complaint({"--config", path}) == path + ": is of a run of train_llama, not of train_gpt2");
+    std::ofstream(path) << R"({"model_type": "gpt2"})";
+    REQUIRE(complaint({"--config", path}).find(path + ": is not the config.json of a run") == 0);
+    const std::pair<const char*, const char*> bad[] = {
+        {R"({"leyers": 3})", "options: there is no flag 'leyers'; did you mean --layers?"},
+        {R"({"layers": "many"})", "layers takes a number, not \"many\""},
+        {R"({"layers": "5"})", "layers takes a number, not \"5\""},
+        {R"({"layers": [5]})", "layers takes one value, not a list"},
+        {R"({"layers": true})", "layers takes a number, not true"},
+        {R"({"layers": 2.5})", "--layers 2.5: not a whole number"},
+        {R"({"optimizer": 3})", "optimizer takes a text in quotes, not 3"},
+        {R"({"data": "a\u0000b"})", "data holds the character NUL"},
+        {R"({"layers": [[1]]})", "layers is [[1]], expected a list of values"},
+        {R"({"nesterov": 3})", "nesterov takes true or false, not 3"},
+    };
+    for (const auto& [options, says] : bad) {
+        std::ofstream(path) << R"({"program": "train_gpt2", "options": )" << options << "}";
+        REQUIRE(contains(complaint({"--config", path}), says));
+        REQUIRE(complaint({"--resume", "--out", folder.path()}).find(path) == 0);
+    }
+    std::ofstream(path) << R"({"program": "train_gpt2", "options": )" + std::string(100000, '[');
+    REQUIRE(contains(complaint({"--config", path}), "brackets"));
+}
+
+TEST_CASE("options/command_line: an error is one line whatever its message holds") {
+    REQUIRE(error_line("x", "a\nb\x01\xff") == "x: error: a\\nb\\x01\\xff\n");
+    REQUIRE(error_line("x", "\u00e9") == "x: error: \u00e9\n");
+}
+
+TEST_CASE("plan/run_plan: without --batch-tokens a step suits the device") {
+    auto tokens = [](const ModelFamily& family, std::vector<std::string> flags, bool is_gpu, int ranks = 1) {
+        flags.insert(flags.end(), {"--plan-only", "--steps", "10"});
+        const RunPlan s = make_plan(family, *parse(flags, family), is_gpu, int64_t{1} << 40, ranks);
+        REQUIRE(s.options.batch_tokens % (int64_t{s.run.T} * ranks * s.run.B) == 0);
+        return s.options.batch_tokens;
+    };
+    REQUIRE(tokens(kGpt2, {}, true) == 524288);
+    REQUIRE(tokens(kGpt2, {"--seq-len", "1000"}, true) == 524000);
+    REQUIRE(tokens(kGpt2, {}, true, 3) == 523264 - 523264 % 3072);
+    for (const ModelFamily& family : {kGpt2, kLlama})
+        for (const DecoderConfig& preset : family.presets)
+            for (int ranks : {1, 2}) {
+                const int64_t n = tokens(family, {"--model", preset.preset}, false, ranks);
+                const double operations = decoder_flops_per_token(preset, 1024) * static_cast<double>(n);
+                REQUIRE((operations <= 2e12 * ranks || n == 1024 * ranks));
+                REQUIRE((operations >= 1e12 * ranks || n >= 524288 - 1024 * ranks || n == 1024 * ranks));
+            }
+    REQUIRE(tokens(kGpt2, {"--batch-tokens", "4096"}, false) == 4096);
+}
+
+TEST_CASE("plan/options: the resolved configuration names every flag and can be given back") {
+    const auto o = *parse({"--plan-only", "--optimizer", "teon", "--lr", "0.01", "--teon-k", "3"});
+    const nlohmann::json j = options_json(kGpt2, o);
+    REQUIRE(j["teon-k"] == 3);
+    REQUIRE(j["optimizer"] == "teon");
+    REQUIRE(j["ortho"] == "polar-express");
+    REQUIRE(j["model"] == "small");
+    REQUIRE(j["teon-roles"] == nlohmann::json({"q", "k", "v"}));
+    REQUIRE(j.contains("seed"));
+    REQUIRE(j["beta1"].dump() == "0.9");
+    REQUIRE(j["adamw-lr"].dump() == "0.01");
+    REQUIRE(j["adamw-weight-decay"].dump() == "0.1");
+    REQUIRE(j["min-lr-ratio"].dump() == "0.1");
+}
+
+TEST_CASE("plan/run_plan: with flash attention GPT-2 small at a context of 8192 fits 80 GB, without a T x T buffer") {
+    auto plan = [](int T, const char* attention) {
+        const std::string length = std::to_string(T);
+        return make_plan(kGpt2,
+                         *parse({"--plan-only", "--model", "small", "--seq-len", length, "--micro-batch", "8",
+                                 "--batch-tokens", std::to_string(8 * T), "--dtype", "bf16", "--attention", attention,
+                                 "--recompute", "none", "--steps", "10"}),
+                         true, int64_t{1} << 40);
+    };
+    REQUIRE(memory_bytes(plan(8192, "flash")) < 80'000'000'000);
+    // Linear in T: twice the context is twice the activations, but for the logits and what does not depend on T.
+    REQUIRE(plan(8192, "flash").activations.total_bytes() <= 2 * plan(4096, "flash").activations.total_bytes());
+    // Scores of 128 rows at a time, twice in float and twice in bf16.
+    REQUIRE(memory_bytes(plan(8192, "gemm")) > memory_bytes(plan(8192, "flash")) + int64_t{12} * 128 * 8192 * 12);
+    REQUIRE(contains(plan_report(plan(1024, "flash")), "attention   flash"));
+}
+
+TEST_CASE(
+    "plan/run_plan: GELU within the products takes its scratch out of the plan, and is no flag of a model without") {
+    auto plan = [](std::vector<std::string> flags) {
+        flags.insert(flags.end(),
+                     {"--plan-only", "--micro-batch", "64", "--dtype", "bf16", "--recompute", "none", "--steps", "10"});
+        return make_plan(kGpt2, *parse(flags), true, int64_t{1} << 40);
+    };
+    const RunPlan apart = plan({}), within = plan({"--gelu-fusion"});
+    // The gradient of 3072 biases from 1024 chunks of rows.
+    REQUIRE(memory_bytes(apart) - memory_bytes(within) == int64_t{4} * 1024 * 3072);
+    REQUIRE(contains(plan_report(within), "GELU        epilogue"));
+    REQUIRE(plan_report(apart).find("GELU") == std::string::npos);
+    REQUIRE(options_json(kGpt2, within.options)["gelu-fusion"] == true);
+    REQUIRE_THROWS_AS(parse({"--plan-only", "--gelu-fusion"}, kLlama), UsageError);
+}
+
+TEST_CASE("plan/run_plan: every preset can be planned, and its report names the memory") {
+    const int64_t memory = int64_t{160} << 30;  // AdamW takes 124 GiB for 7 billion parameters
+    for (const ModelFamily& family : families())
+        for (const DecoderConfig& preset : family.presets)
+            for (const char* optimizer : {"adamw", "muon", "teon"}) {
+                INFO(family.name << " " << preset.preset << " " << optimizer);
+                const auto o =
+                    parse({"--plan-only", "--model", preset.preset, "--optimizer", optimizer, "--steps", "10"}, family);
+                const RunPlan s = make_plan(family, *o, true, memory);
+                REQUIRE(memory_bytes(s) >
+                        14 * s.params.size());  // masters, bf16 weights, gradients and at least one moment
+                REQUIRE(memory_bytes(s) < memory);
+                REQUIRE(int64_t{s.run.B} * s.micro_steps * s.run.T == s.options.batch_tokens);
+                REQUIRE(contains(plan_report(s), "total"));
+            }
+}
+
+TEST_CASE("plan/gpus: --plan-for plans for a GPU as a run there would, whatever this build's backend") {
+    const Options o = *parse({"--plan-for", "h100", "--model", "1b", "--steps", "10"}, kLlama);
+    REQUIRE(o.plan_only);
+    REQUIRE(complaint({"--plan-for", "v100"}).find("--plan-for v100: must be one of h100, h200, a100") == 0);
+    for (const KnownGpu& gpu : known_gpus()) {
+        INFO(gpu.name);
+        RunPlan plan = plan_run(kLlama, o, true, 1);
+        plan_memory(plan, usable_bytes(gpu.device, 1, 1), flash_attention_one_pass_places(gpu.device));
+        REQUIRE(plan.run.dtype == DType::bf16);
+        REQUIRE(plan.run.attention == AttentionKind::flash);
+        REQUIRE(plan.options.batch_tokens == 524288);
+        REQUIRE(memory_bytes(plan) > int64_t{16} << 30);  // masters, gradients and AdamW's moments alone
+        REQUIRE(memory_bytes(plan) < static_cast<int64_t>(gpu.device.total_bytes));
+        REQUIRE(!plan.host_memory.empty());
+    }
+    REQUIRE(plan_run(kLlama, o, false, 1).run.attention == AttentionKind::gemm);
+}
+
+TEST_CASE("plan/run_plan: less memory means recomputation and smaller micro-batches, then one clear line") {
+    const auto o = *parse({"--plan-only", "--model", "1b", "--steps", "10"}, kLlama);
+    const RunPlan roomy = make_plan(kLlama, o, true, int64_t{140} << 30);
+    const RunPlan tight = make_plan(kLlama, o, true, int64_t{40} << 30);
+    REQUIRE(memory_bytes(tight) <= int64_t{40} << 30);
+    REQUIRE(roomy.run.B * roomy.run.T >= 8192);
+    REQUIRE((tight.run.recompute > roomy.run.recompute || tight.run.B < roomy.run.B));
+    REQUIRE_THROWS_AS(make_plan(kLlama, o, true, int64_t{16} << 30), UsageError);
+}
+
+TEST_CASE("plan/options: durations") {
+    const std::pair<const char*, double> good[] = {{"3600", 3600},    {"90s", 90},       {"45m", 2700},
+                                                   {"23h50m", 85800}, {"1d12h", 129600}, {"1d1h1m1s", 90061},
+                                                   {"0", 0}};
+    for (const auto& [text, seconds] : good) REQUIRE(parse_duration(text) == seconds);
+    for (const char* text : {"", "h", "5x", "5m5m", "5s5m", "1h30", "-5", "1.5h", " 5", "5 m", "99999999999999999999"})
+        REQUIRE(!parse_duration(text));
+}
+
+TEST_CASE("plan/options: a run that resumes may change what does not change its numbers, and nothing else") {
+    auto changed = [](std::vector<std::string> before, std::vector<std::string> after) {
+        for (auto* flags : {&before, &after}) flags->insert(flags->end(), {"--data", "x", "--optimizer", "teon"});
+        return changed_options(kGpt2, nlohmann::json::parse(options_json(kGpt2, *parse(before)).dump()), *parse(after));
+    };
+    REQUIRE(changed({}, {}).empty());
+    REQUIRE(changed({"--lr", "0.1"}, {"--lr", "0.1"}).empty());
+    REQUIRE(changed({}, {"--out", "y", "--eval-every", "3", "--log-every", "7", "--checkpoint-every", "5", "--resume",
+                         "--time-limit", "1h", "--max-skipped", "3", "--warn-spikes", "5", "--recompute", "block",
+                         "--memory", "1Gi"})
+                .empty());
+    for (const std::string& flag : commands(
+             "--model tiny;--layers 3;--seq-len 512;--dtype bf16;--gelu-fusion on;--shuffle off;--batch-tokens 1024;"
+             "--lr 1;--adamw-lr 1;--weight-decay 1;--grad-clip 2;--beta1 0.5;--momentum 0.5;--nesterov on;"
+             "--lr-scale q=2;--ortho you;--ns-steps 3;--teon-k 3;--teon-roles q;--schedule linear;--warmup-ratio 0.5;"
+             "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8")) {
+        const std::vector<std::string> flags = words(flag), found = changed({}, flags);
+        REQUIRE(found.size() == (flags[0] == "--lr" || flags[0] == "--weight-decay" || flags[0] == "--schedule"
+                                     ? 2
+                                     : 1));  // with what follows from it
+        REQUIRE(found[0].find(flags[0] + " ") == 0);
+        REQUIRE(contains(found[0], "(was "));
+    }
+}

@@ -1,0 +1,68 @@
+"""scripts/check_layers.py: each kind of fault, planted in a tree of its own, is found by file and line."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import check_layers
+
+SOUND = {
+    "base/check.h": "void check(int x);\n",
+    "base/check.cpp": '#include "base/check.h"\nvoid check(int x) {\n}\n',
+    "runtime/simt.h": '#include "base/check.h"\n#if defined(__CUDACC__)\ncudaError_t e;\n#endif\n',
+    "kernels/gelu.h": "void gelu_forward(float* out, int n);\n",
+    "kernels/gelu.cu": '#include "kernels/gelu.h"\n#include "runtime/simt.h"\n'
+                       "__global__ void gelu_kernel(float* out) {\n    wait_for_earlier_kernels();\n}\n"
+                       "void gelu_forward(float* out, int n) {\n}\n",
+    "model/param_table.h": '#include "kernels/gelu.h"\n',
+    "optim/adamw.cpp": '#include "model/param_table.h"\n',
+}
+
+
+class CheckLayers(unittest.TestCase):
+    def check(self, files):
+        """Exit status and output for the sound tree with these files added or replaced."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in {**SOUND, **files}.items():
+                path = pathlib.Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            result = subprocess.run([sys.executable, ROOT / "scripts/check_layers.py", folder],
+                                    capture_output=True, text=True)
+        return result.returncode, result.stdout.strip()
+
+    def test_a_sound_tree_is_clean(self):
+        self.assertEqual(self.check({}), (0, "layers: clean"))
+
+    def test_every_planted_fault_is_named(self):
+        wide = "x" * 121
+        for files, fault in [
+            ({"base/text.h": '#include "runtime/simt.h"\n'},
+             "base/text.h:1: includes runtime/simt.h; base/ may include nothing only"),
+            ({"kernels/relu.cu": '#include "runtime/simt.h"\n#include "model/param_table.h"\n'},
+             "kernels/relu.cu:2: includes model/param_table.h; kernels/ may include base runtime only"),
+            ({"model/head.h": "", "optim/lion.cpp": '#include "model/head.h"\n'},
+             "optim/lion.cpp:1: includes model/head.h; of model/, optim/ may include param_table model only"),
+            ({"train/loop.cpp": "// by cudaMemcpy\n"},
+             "train/loop.cpp:1: names a backend outside runtime/ and cpu/: // by cudaMemcpy"),
+            ({"kernels/relu.cu": "#ifdef X\n#elif defined(TEON_CUDA)\n#endif\n"},
+             "kernels/relu.cu:2: has a condition on the backend outside runtime/ and cpu/: #elif defined(TEON_CUDA)"),
+            ({"kernels/relu.cu": "\n__global__ void relu_kernel(float* out) {\n    out[0] = 0;\n}\n"},
+             "kernels/relu.cu:2: a kernel that does not begin with wait_for_earlier_kernels()"),
+            ({"cpu/a.h": '#include "cpu/b.h"\n', "cpu/b.h": "",
+              "cpu/b.cpp": '#include "cpu/b.h"\n#include "cpu/a.h"\n'},
+             "cpu/b.cpp:2: a circle of includes: cpu/a -> cpu/b -> cpu/a"),
+            ({"cpu/a.h": "\nint f(int x,\n      int y);\n", "cpu/b.cpp": "int f(int x, int y) {\n}\n"},
+             "cpu/a.h:2: declares f(), which cpu/b.cpp defines"),
+            ({"scripts/a.sh": f"\n# {wide[2:]}\n"}, "scripts/a.sh:2: 121 columns; at most 120"),
+        ]:
+            with self.subTest(fault=fault):
+                self.assertEqual(self.check(files), (1, fault))
+
+    def test_the_table_has_no_arrow_back(self):
+        rows = list(check_layers.ORDER)
+        for i, row in enumerate(rows[:-1]):  # bench/ also includes tests
+            self.assertLessEqual(set(check_layers.ORDER[row].split()), set(rows[:i]), row)

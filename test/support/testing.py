@@ -1,0 +1,234 @@
+"""What the Python tests share: a folder for each test, one launcher of programs, and the files of data and runs.
+
+scripts/run_tests.py puts this folder on Python's path:  import testing
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
+ON_GPUS = BUILD.name.startswith("cuda")
+UNKIND = "unkind" in BUILD.name  # takes ten to fifty times as long
+SCRIPTS = ROOT / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+STATE = ("model.safetensors", "optimizer/state.safetensors")  # of a checkpoint: every number that was trained
+
+
+def missing(*packages):
+    return [package for package in packages if importlib.util.find_spec(package) is None]
+
+
+def needs(*packages, data=()):
+    """Skips a test or a class by name where a Python package or a file is missing."""
+    absent = missing(*packages) + [os.path.relpath(path, ROOT) for path in data if not os.path.exists(path)]
+    return unittest.skipIf(absent, f"needs {', '.join(absent)}")
+
+
+def as_flags(values):
+    """{"--layers": 2} as the words of a command line."""
+    return [word for pair in values.items() for word in pair]
+
+
+def temporary_folder(add_cleanup):
+    folder = tempfile.TemporaryDirectory()
+    add_cleanup(folder.cleanup)
+    return pathlib.Path(folder.name)
+
+
+class Case(unittest.TestCase):
+    """A test with a folder of its own, in which it starts programs. A class whose tests share one makes it itself."""
+
+    folder = None
+
+    def setUp(self):
+        self.folder = self.folder or temporary_folder(self.addCleanup)
+
+    def popen(self, command, env, variables, stdout=subprocess.PIPE, **how):
+        environment = {k: str(v) for k, v in {**(os.environ if env is None else env), **variables}.items()}
+        words = [word if isinstance(word, bytes) else str(word) for word in command]
+        return subprocess.Popen(words, stdout=stdout, cwd=self.folder, env=environment, encoding="utf-8",
+                                errors="replace", **how)
+
+    def start(self, *command, env=None, stderr=subprocess.PIPE, start_new_session=False, **variables):
+        """A running program. Ends with the test at the latest."""
+        process = self.popen(command, env, variables, stderr=stderr, start_new_session=start_new_session)
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            self.addCleanup(pipe.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def call(self, *command, expect=0, timeout=600, env=None, preexec_fn=None, **variables):
+        """Runs a program to its end, with these variables added to the environment, or to `env`. Fails unless the
+        exit status is `expect` (None: any)."""
+        with self.popen(command, env, variables, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                        preexec_fn=preexec_fn) as process:
+            try:
+                output, errors = process.communicate(timeout=timeout)
+            except BaseException:
+                process.kill()
+                raise
+        if expect is not None:
+            self.assertEqual(process.returncode, expect, output[-4000:] + errors[-4000:])
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+    def run_program(self, *flags, program="train_gpt2", **how):
+        return self.call(BUILD / program, *flags, **how)
+
+    def run_script(self, name, *words, **how):
+        return self.call(sys.executable, SCRIPTS / name, *words, **how)
+
+    def error_of(self, *command, expect=2, **how):
+        """The one line on standard error with which a program refuses to run."""
+        error = self.call(*command, expect=expect, **how).stderr
+        self.assertEqual(error.count("\n"), 1, error)
+        return error
+
+
+class RunCase(Case):
+    """A test of training runs, each of which has a folder in the test's own."""
+
+    SHAPE = {}  # the flags of every run
+    STEPS = 8
+    PROGRAM = "train_gpt2"
+    data = None  # the test's own folder
+
+    def command(self, out, *flags, steps=None, shape=None, data=None, program=None):
+        """Flags that are given replace those of the shape."""
+        values = {"--data": data or self.data or self.folder, **(self.SHAPE if shape is None else shape),
+                  "--steps": steps or self.STEPS, "--out": self.folder / out}
+        return [BUILD / (program or self.PROGRAM), *as_flags({k: v for k, v in values.items() if k not in flags}),
+                *flags]
+
+    def train(self, out, *flags, expect=0, steps=None, shape=None, data=None, program=None, **how):
+        command = self.command(out, *flags, steps=steps, shape=shape, data=data, program=program)
+        return self.call(*command, expect=expect, **how)
+
+    def refused(self, out, *flags, expect=2, **how):
+        """The one line with which a run is refused."""
+        return self.error_of(*self.command(out, *flags, **how), expect=expect)
+
+    def start_run(self, out, *flags, **how):
+        return self.start(*self.command(out, *flags, **how))
+
+    def metrics(self, out, kind=None):
+        lines = map(json.loads, (self.folder / out / "metrics.jsonl").read_text().splitlines())
+        return [line for line in lines if kind in (None, line["kind"])]
+
+    def events(self, out, name):
+        return [m for m in self.metrics(out, "event") if m["event"] == name]
+
+    def losses(self, out):
+        return [m["loss"] for m in self.metrics(out, "step")]
+
+    def config(self, out):
+        return read_json(self.folder / out / "config.json")
+
+    def checkpoint(self, out, step):
+        return self.folder / out / f"step_{step:08}"
+
+    def checkpoints(self, out):
+        return sorted(path.name for path in (self.folder / out).glob("step_*"))
+
+    def assert_same_checkpoint(self, a, b, step, files=STATE):
+        for file in files:
+            self.assertEqual(*((self.checkpoint(run, step) / file).read_bytes() for run in (a, b)), file)
+
+
+# ---- files
+
+
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def change_json(path, **changes):
+    path.write_text(json.dumps(read_json(path) | changes))
+
+
+def learnable(count):
+    """Tokens below 64, each of which determines the next, but for a jump now and then."""
+    tokens = [0]
+    for i in range(count):
+        tokens.append((tokens[-1] * 5 + 1 + (i % 13 == 0)) % 64)
+    return tokens
+
+
+def header(*words):
+    """1024 bytes of 32-bit numbers, with which llm.c's files begin."""
+    return struct.pack("<256i", *words, *[0] * (256 - len(words)))
+
+
+def write_shard(path, tokens, magic=20240520, version=1, count=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(header(magic, version, len(tokens) if count is None else count)
+                     + struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+def write_shards(folder, train, val):
+    write_shard(folder / "t_train_000000.bin", train)
+    write_shard(folder / "t_val_000000.bin", val)
+
+
+def write_tokenizer(folder, words, delimiter, kind="other"):
+    """A tokenizer of these words (bytes) as prepare.py leaves it. Returns its description."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = header(20240328, 2, len(words), delimiter) + b"".join(bytes([len(word)]) + word for word in words)
+    (folder / "tokens.bin").write_bytes(table)
+    description = {"kind": kind, "vocab_size": len(words), "delimiter": delimiter,
+                   "files": {"tokens.bin": hashlib.sha256(table).hexdigest()}}
+    (folder / "description.json").write_text(json.dumps(description))
+    return description
+
+
+def read_tensors(path):
+    """{name: (dtype, shape, bytes)} of a file of safetensors."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    tensors = json.loads(data[8:8 + size])
+    tensors.pop("__metadata__", None)
+    return {name: (t["dtype"], t["shape"], data[8 + size:][slice(*t["data_offsets"])]) for name, t in tensors.items()}
+
+
+def write_tensors(path, tensors):
+    info, at = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        info[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(info).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(data for _, _, data in tensors.values()))
+
+
+RUN_STEPS = 20  # of write_run's runs
+
+
+def write_run(folder, optimizer="adamw", seed=1, losses=(4.0, 3.0, 2.5, 2.2), data=None, config=None, evals=None,
+              **options):
+    """A finished run of an older build, for scripts to read. `config` and `evals`: what later builds write besides."""
+    folder.mkdir(parents=True)
+    data = data or {"train": [{"path": "a/t_train_000000.bin", "tokens": 100}],
+                    "val": [{"path": "a/t_val_000000.bin", "tokens": 10}]}
+    config = {"program": "train_gpt2", **(config or {}),
+              "options": {"optimizer": optimizer, "seed": seed, "out": str(folder), "lr": 0.01, **options},
+              "run": {"steps": RUN_STEPS, "eval_windows": 4}, "data": data}
+    (folder / "config.json").write_text(json.dumps(config))
+    lines = []
+    for step in range(1, RUN_STEPS + 1):
+        lines.append({"kind": "step", "step": step, "tokens": 100 * step, "loss": 5 - step / 10, "ms": 10.0,
+                      "tokens_per_s": 1e4, "optimizer_ms": 2.0, "lr": 0.01})
+        if step % 5 == 0:
+            lines.append({"kind": "eval", "step": step, "tokens": 100 * step, "val_loss": losses[step // 5 - 1],
+                          "val_ppl": 2.0, **(evals or {})})
+            lines.append({"kind": "diagnose", "step": step, "role": "q", "layers": [0, 1], "left": 0.1, "right": 0.8,
+                          "norm_ratio": 1.2})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder

@@ -1,0 +1,160 @@
+#include "train/metrics.h"
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+std::string line(int64_t step, const char* kind = "step") {
+    return fmt::format("{{\"kind\":\"{}\",\"step\":{}}}\n", kind, step);
+}
+
+// Writes and syncs that can be told to fail.
+struct Disk : FileOps {
+    bool full = false, broken = false;
+    size_t room = SIZE_MAX;  // bytes that a write takes at most
+    ssize_t write(int file, const void* data, size_t bytes) override {
+        if (full || room == 0) return errno = ENOSPC, -1;
+        const ssize_t n = FileOps::write(file, data, std::min(bytes, room));
+        room = room == SIZE_MAX ? room : room - static_cast<size_t>(n);
+        return n;
+    }
+    int sync(int file) override { return broken ? (errno = EIO, -1) : FileOps::sync(file); }
+};
+
+void step(MetricsFile& log, int64_t n) { log.write(nlohmann::ordered_json{{"kind", "step"}, {"step", n}}); }
+
+}  // namespace
+
+TEST_CASE("train/metrics: resuming cuts what comes after the step and a last line without its end") {
+    TempDir folder;
+    const std::string path = folder / "metrics.jsonl";
+    write_file(path, line(1) + line(2) + line(2, "eval") + line(3) + line(2) + "{\"kind\":");
+    MetricsFile log;
+    const MetricsFile::Opened opened = log.open(path, 2);
+    REQUIRE(opened.evaluated);
+    REQUIRE(opened.damage == "");
+    REQUIRE(read_file(path + ".cut") == line(3) + line(2) + "{\"kind\":");
+    step(log, 3);
+    REQUIRE(read_file(path) == line(1) + line(2) + line(2, "eval") + line(3));
+    MetricsFile again;
+    REQUIRE_FALSE(again.open(path, 1).evaluated);
+    REQUIRE(read_file(path) == line(1));
+}
+
+TEST_CASE("train/metrics: a log with damaged lines is kept aside, and its other lines stay") {
+    const std::string damages[] = {"{\"kind\":\"step\",\"st\n",     "\n",
+                                   std::string(3, '\0') + "\n",     "[1]\n",
+                                   "{\"step\":\"two\"}\n",          "{\"step\":2.5}\n",
+                                   std::string(100000, '[') + "\n", "\xff\n"};
+    for (const std::string& damage : damages) {
+        TempDir folder;
+        const std::string path = folder / "metrics.jsonl", whole = line(1) + damage + line(3) + line(4) + damage;
+        write_file(path, whole);
+        MetricsFile log;
+        const std::string said = log.open(path, 3).damage;
+        REQUIRE(said.find("1 of its lines cannot be read, the first is line 2") == 0);
+        REQUIRE(contains(said, path + ".damaged-3"));
+        step(log, 4);
+        REQUIRE(read_file(path) == line(1) + line(3) + line(4));
+        REQUIRE(read_file(path + ".damaged-3") == whole);
+    }
+}
+
+TEST_CASE("train/metrics: a checkpoint knows how much of the log is its own, whatever the lines say") {
+    TempDir folder;
+    const std::string path = folder / "metrics.jsonl";
+    std::optional<LogPosition> saved;
+    std::string whole;
+    {
+        MetricsFile log;
+        REQUIRE(!log.position());
+        log.open(path, 0);
+        for (int64_t n = 1; n <= 20; ++n) step(log, n);
+        saved = log.position();
+        whole = read_file(path);
+        REQUIRE(saved->bytes == std::ssize(whole));
+        log.write(nlohmann::ordered_json{{"kind", "eval"}, {"step", 20}});
+        step(log, 21);
+    }
+    const std::string later = read_file(path).substr(whole.size());
+    {
+        INFO("undamaged");
+        MetricsFile log;
+        const MetricsFile::Opened opened = log.open(path, 20, saved);
+        REQUIRE(opened.evaluated);
+        REQUIRE(opened.damage == "");
+        REQUIRE(contains(opened.cut, path + ".cut"));
+        REQUIRE(read_file(path) == whole + line(20, "eval"));
+        REQUIRE(read_file(path + ".cut") == line(21));
+        step(log, 21);
+        REQUIRE(log.position()->bytes == std::ssize(whole + later));
+        REQUIRE(log.position()->xxh3 == hash_of(whole + later));
+    }
+    {
+        INFO("a flipped bit in a step");
+        std::string text = whole + later;
+        text[text.find("13}")] = '9';
+        write_file(path, text);
+        MetricsFile log;
+        REQUIRE(log.open(path, 20, saved).damage.find("1 of its lines cannot be read, the first is line 13") == 0);
+        const std::string left = read_file(path);
+        REQUIRE(left == whole.substr(0, whole.find(line(13))) + whole.substr(whole.find(line(14))) + line(20, "eval"));
+        REQUIRE(read_file(path + ".damaged-20") == text);
+    }
+    {
+        INFO("another value, which is a line as good as any");
+        std::string text = whole + later;
+        text[text.find("13}") + 1] = '2';
+        write_file(path, text);
+        MetricsFile log;
+        const std::string damage = log.open(path, 20, saved).damage;
+        REQUIRE(damage.find("its content changed; as it was, it is in " + path + ".damaged-20-2") == 0);
+        REQUIRE(read_file(path + ".damaged-20-2") == text);
+    }
+    {
+        INFO("lines that are gone");
+        write_file(path, line(1));
+        MetricsFile log;
+        REQUIRE(log.open(path, 20, saved).damage.find("its last ") == 0);
+        REQUIRE(read_file(path) == line(1));
+    }
+}
+
+TEST_CASE("train/metrics: no line is lost to a full disk, and who syncs is told") {
+    for (size_t room : {size_t{0}, size_t{1}, size_t{23}, size_t{60}}) {
+        TempDir folder;
+        const std::string path = folder / "metrics.jsonl";
+        Disk disk;
+        MetricsFile log(disk);
+        log.open(path, 0);
+        disk.room = room;
+        for (int64_t n = 1; n <= 4; ++n) step(log, n);
+        const std::string said = error_of([&] { log.sync(); });
+        INFO(room << ": " << said);
+        REQUIRE(said.find(path) == 0);
+        REQUIRE(contains(said, std::strerror(ENOSPC)));
+        disk.room = SIZE_MAX;
+        step(log, 5);
+        log.sync();
+        REQUIRE(read_file(path) == line(1) + line(2) + line(3) + line(4) + line(5));
+        disk.broken = true;
+        REQUIRE_THROWS_AS(log.sync(), Error);
+    }
+}
+
+TEST_CASE("train/metrics: what is no file is no log") {
+    TempDir folder;
+    MetricsFile log;
+    REQUIRE_THROWS_AS(log.open(folder.path(), 0), Error);
+    write_file(folder / "other", "precious");
+    std::filesystem::create_symlink(folder / "other", folder / "metrics.jsonl");
+    REQUIRE_THROWS_AS(log.open(folder / "metrics.jsonl", 0), Error);
+    REQUIRE(read_file(folder / "other") == "precious");
+}

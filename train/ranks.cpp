@@ -1,0 +1,68 @@
+#include "train/ranks.h"
+
+#include <cstring>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/integer.h"
+#include "runtime/comm.h"
+
+namespace teon {
+
+std::string broadcast_from_rank_0(const std::string& text, Context& context) {
+    Comm& comm = *context.comm;
+    if (comm.size() == 1) return text;
+    auto broadcast = [&](std::string bytes) {  // of a length that all know
+        const size_t size = bytes.size();
+        bytes.resize(round_up(size, sizeof(float)));
+        const auto n = static_cast<int64_t>(bytes.size() / 4);
+        Buffer<float> shared(n);
+        upload_bytes(shared.data(), bytes.data(), bytes.size(), context.stream);
+        comm.broadcast(shared.data(), DType::f32, {{0, n, 0}}, context.stream);
+        comm.join(context.stream);
+        download_bytes(bytes.data(), shared.data(), bytes.size(), context.stream);
+        context.stream.synchronize();
+        bytes.resize(size);
+        return bytes;
+    };
+    std::string length(sizeof(uint64_t), '\0');
+    const uint64_t own = text.size();
+    std::memcpy(length.data(), &own, sizeof own);
+    length = broadcast(length);
+    uint64_t size = 0;
+    std::memcpy(&size, length.data(), sizeof size);
+    return size == 0 ? "" : broadcast(comm.rank() == 0 ? text : std::string(size, '\0'));
+}
+
+namespace {
+
+void check_hash(uint64_t hash, const std::string& what, Context& context) {
+    constexpr int64_t words = sizeof hash / sizeof(float);  // it travels as floats whose bits nobody looks at
+    Buffer<float> own(words), all(words * context.comm->size());
+    upload_bytes(own.data(), &hash, sizeof hash, context.stream);
+    context.comm->all_gather(all.data(), own.data(), words, DType::f32, context.stream);
+    context.comm->join(context.stream);
+    std::vector<uint64_t> hashes(context.comm->size());
+    download_bytes(hashes.data(), all.data(), hashes.size() * sizeof hash, context.stream);
+    context.stream.synchronize();
+    for (size_t r = 1; r < hashes.size(); ++r)
+        CHECK(hashes[r] == hashes[0], "rank {} has other {} than rank 0", r, what);
+}
+
+}  // namespace
+
+void check_same_on_all_ranks(const ParamStore& params, Context& context) {
+    const size_t bytes = static_cast<size_t>(params.table().size()) * size_of(params.dtype());
+    std::vector<std::byte> weights(bytes);
+    download_bytes(weights.data(), params.work_all(), bytes, context.stream);
+    context.stream.synchronize();
+    Hash hash;
+    hash.update(weights.data(), bytes);
+    check_hash(hash.digest(), "weights", context);
+}
+
+void check_equal_on_all_ranks(const std::string& text, const char* what, Context& context) {
+    check_hash(hash_of(text), what, context);
+}
+
+}  // namespace teon

@@ -1,0 +1,5 @@
+// Trains OLMo 2. ./train_olmo2 --help shows examples; ./train_olmo2 --plan-only shows what a run would need.
+#include "model/olmo2.h"
+#include "train/run.h"
+
+int main(int argc, char** argv) { return teon::train_main(teon::olmo2_family(), argc, argv); }
