@@ -116,12 +116,12 @@ define folder
 build/$1/%.cpp.o: %.cpp build/$1/flags
 	@mkdir -p $$(@D)
 	@echo "  $1  $$<"
-	@$$(CPP_$1) $$(EXTRA) -MMD -MP -c $$< -o $$@
+	@$$(CPP_$1) $$(EXTRA) -MD -MP -c $$< -o $$@
 
 build/$1/%.cu.o: %.cu build/$1/flags
 	@mkdir -p $$(@D)
 	@echo "  $1  $$<"
-	@$$(CU_$1) -MMD -MP -MF $$(@:.o=.d) -c $$< -o $$@ 2> $$@.log || { cat $$@.log >&2; exit 1; }
+	@$$(CU_$1) -MD -MP -MF $$(@:.o=.d) -c $$< -o $$@ 2> $$@.log || { cat $$@.log >&2; exit 1; }
 
 $(addprefix build/$1/,$(PROGRAMS) $(BENCHES)): build/$1/%: build/$1/%.cu.o $(call objects,$1,$(LIBRARY))
 	@echo "  $1  $$*"
