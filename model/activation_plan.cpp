@@ -4,8 +4,25 @@
 
 namespace teon {
 
-ActivationPlan::ActivationPlan(const DecoderRun& run, Purpose purpose) : run_(run), purpose_(purpose) {
-    CHECK(run.recompute != Recompute::automatic && run.attention != AttentionKind::automatic,
+std::vector<RecomputePlan> recompute_plans(int blocks) {
+    std::vector<RecomputePlan> plans = {Recompute::none};
+    for (int n = 1; n < blocks; ++n) plans.emplace_back(Recompute::none, Recompute::cheap, n);
+    plans.emplace_back(Recompute::cheap);
+    for (int n = 1; n < blocks; ++n) plans.emplace_back(Recompute::cheap, Recompute::block, n);
+    plans.emplace_back(Recompute::block);
+    return plans;
+}
+
+std::string text(const RecomputePlan& plan) {
+    const std::string others(name_of(plan.others));
+    if (plan.first_blocks == 0) return others;
+    return fmt::format("{}, {} in the first {} block{}", others, name_of(plan.first), plan.first_blocks,
+                       plan.first_blocks == 1 ? "" : "s");
+}
+
+ActivationPlan::ActivationPlan(const DecoderRun& run, Purpose purpose)
+    : run_(run), purpose_(purpose), policy_(run.recompute.others) {
+    CHECK(run.recompute.others != Recompute::automatic && run.attention != AttentionKind::automatic,
           "recompute policy and attention must be resolved before memory is laid out");
 }
 
@@ -15,22 +32,22 @@ bool ActivationPlan::keeps(Drop drop) const {
         case Drop::never:
             return true;
         case Drop::under_block:
-            return run_.recompute != Recompute::block;
+            return policy_ != Recompute::block;
         case Drop::under_cheap:
-            return run_.recompute == Recompute::none;
+            return policy_ == Recompute::none;
     }
     return true;
 }
 
 Tensor ActivationPlan::add(const std::string& name, int64_t bytes, bool own_copy, Lifetime lifetime) {
     bytes = aligned(bytes);
-    const auto known = std::find_if(rows_.begin(), rows_.end(), [&](const ActivationRow& r) { return r.name == name; });
+    const auto known = std::find_if(rows_.begin(), rows_.end(),
+                                    [&](const ActivationRow& r) { return r.name == name && r.lifetime == lifetime; });
     const int row = static_cast<int>(known - rows_.begin());
     if (known == rows_.end()) {
         rows_.push_back({name, bytes, 1, lifetime, 0});
         return {row, 0};
     }
-    CHECK(known->lifetime == lifetime, "the plan has '{}' twice, with different lifetimes", name);
     known->bytes = std::max(known->bytes, bytes);
     return {row, own_copy ? known->copies++ : 0};
 }

@@ -15,13 +15,28 @@
 namespace teon {
 
 // none: keep everything. cheap: recompute norm outputs and activations (elementwise) in the backward pass. block: keep
-// only each block's input and run its forward again. automatic: the first of these that fits the memory given.
+// only a block's input and run its forward again. automatic: the least of these that fits the memory, block by block.
 enum class Recompute { none, cheap, block, automatic };
 template <>
 inline constexpr auto kEnumNames<Recompute> = enum_names<Recompute>({{Recompute::none, "none"},
                                                                      {Recompute::cheap, "cheap"},
                                                                      {Recompute::block, "block"},
                                                                      {Recompute::automatic, "auto"}});
+
+// What each block recomputes: `first` in the first `first_blocks` blocks, `others` in the others.
+struct RecomputePlan {
+    Recompute others = Recompute::none, first = Recompute::none;
+    int first_blocks = 0;
+
+    RecomputePlan(Recompute all = Recompute::none) : others(all), first(all) {}
+    RecomputePlan(Recompute o, Recompute f, int blocks) : others(o), first(f), first_blocks(blocks) {}
+    Recompute of(int block) const { return block < first_blocks ? first : others; }
+    // The last of `blocks` blocks that drops tensors, which its backward pass still finds in place; -1: none does.
+    int last_dropping(int blocks) const { return (others == Recompute::none ? first_blocks : blocks) - 1; }
+};
+// From no recomputation to the most, block by block.
+std::vector<RecomputePlan> recompute_plans(int blocks);
+std::string text(const RecomputePlan& plan);  // "cheap", "none, cheap in the first 3 blocks"
 
 // flash: on tensor cores, without scores in memory; bf16 and head sizes 64 and 128. automatic: flash where it is
 // possible and the machine has tensor cores, else gemm.
@@ -35,9 +50,8 @@ inline constexpr auto kEnumNames<AttentionKind> = enum_names<AttentionKind>({{At
 struct DecoderRun {
     int B = 1, T = 1;  // the largest micro-batch that will be given
     DType dtype = DType::f32;
-    Recompute recompute = Recompute::none;
+    RecomputePlan recompute = {};
     AttentionKind attention = AttentionKind::automatic;
-    int64_t memory_budget = 0;  // bytes for activations, for Recompute::automatic; 0 = unlimited
     // Logits exist of about so many rows at a time, at least, in equal parts; 0: of as many as fit 128 MiB.
     int head_rows = 0;
     bool gelu_fusion = false;  // the MLP's products take GELU and its derivative as epilogues
@@ -71,8 +85,10 @@ public:
     ActivationPlan() = default;
     ActivationPlan(const DecoderRun& run, Purpose purpose);  // run's choices must be resolved
 
+    // The tensors declared from here on belong to this block, and its recompute policy holds for them.
+    void begin_block(int block) { policy_ = run_.recompute.of(block); }
     // N = B * T rows of `width` elements of the storage type, or of floats. A tensor of a name that is there already is
-    // another copy where the policy keeps it, else the same memory, as large as the largest.
+    // another copy where the policy keeps it, else the memory of all that are not kept, as large as the largest.
     Tensor saved(const std::string& name, int64_t width, Drop drop);
     Tensor saved_floats(const std::string& name, int64_t width, Drop drop);
     Tensor shared(const std::string& name, int64_t width);
@@ -96,6 +112,7 @@ private:
     bool keeps(Drop drop) const;
     DecoderRun run_;
     Purpose purpose_ = Purpose::train;
+    Recompute policy_ = Recompute::none;
     std::vector<ActivationRow> rows_;
 };
 

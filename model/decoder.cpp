@@ -58,7 +58,6 @@ DecoderRun resolved(const DecoderConfig& c, const DecoderRun& r) {
                 name_of(c.mlp));
     DecoderRun run = r;
     run.attention = resolve_attention(c, r);
-    run.recompute = resolve_recompute(c, r);
     return run;
 }
 
@@ -74,9 +73,9 @@ double decoder_flops_per_token(const DecoderConfig& c, int T) {
     return 3 * DecoderLayers(c).flops(T);  // the backward pass has two products for each of the forward pass
 }
 
-double recompute_flops_share(const DecoderConfig& c, int T, Recompute policy) {
+double recompute_flops_share(const DecoderConfig& c, int T, const RecomputePlan& recompute) {
     DecoderRun run;
-    run.recompute = policy;
+    run.recompute = recompute;
     run.attention = AttentionKind::gemm;
     DecoderLayers layers(c);
     return layers.recompute_flops(layers.plan(run, Purpose::train), T) / (3 * layers.flops(T));
@@ -91,16 +90,6 @@ AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r) {
                 "use --attention gemm",
                 name_of(r.dtype), c.HS());
     return r.attention;
-}
-
-Recompute resolve_recompute(const DecoderConfig& c, const DecoderRun& r) {
-    if (r.recompute != Recompute::automatic) return r.recompute;
-    DecoderRun trial = r;
-    for (Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block}) {
-        trial.recompute = policy;
-        if (r.memory_budget == 0 || decoder_activations(c, trial).total_bytes() <= r.memory_budget) return policy;
-    }
-    return Recompute::block;  // the smallest there is; whoever allocates says by how much it is too large
 }
 
 std::unique_ptr<Model> make_decoder(const DecoderConfig& c, const DecoderRun& r, Context& context) {

@@ -10,18 +10,17 @@
 namespace teon {
 
 ParamTable decoder_params(const DecoderConfig& c);  // touches no device
-ActivationPlan decoder_activations(const DecoderConfig& c,
-                                   const DecoderRun& r);                       // touches no device; resolves automatic
-Recompute resolve_recompute(const DecoderConfig& c, const DecoderRun& r);      // automatic -> the cheapest that fits
+// Touches no device. Resolves automatic attention.
+ActivationPlan decoder_activations(const DecoderConfig& c, const DecoderRun& r);
 AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r);  // UsageError if flash is asked in vain
 
 // Training FLOPs of one token in a sequence of T: 6 per weight of every matrix product (head included, embeddings not),
 // and causal attention at half of its full square. Recomputation is not counted.
 double decoder_flops_per_token(const DecoderConfig& c, int T);
 
-// The arithmetic that a recompute policy adds to a step, as a share of decoder_flops_per_token. Elementwise work is not
+// The arithmetic that recomputation adds to a step, as a share of decoder_flops_per_token. Elementwise work is not
 // counted.
-double recompute_flops_share(const DecoderConfig& c, int T, Recompute policy);
+double recompute_flops_share(const DecoderConfig& c, int T, const RecomputePlan& recompute);
 
 // Parameters are allocated but not initialized (ParamStore::initialize, or loaded).
 std::unique_ptr<Model> make_decoder(const DecoderConfig& c, const DecoderRun& r, Context& context);

@@ -26,7 +26,10 @@ ActivationPlan DecoderLayers::plan(const DecoderRun& run, Purpose purpose) {
     ResidualStream stream{plan.saved("residual stream", width_, Drop::never),
                           plan.gradient("gradient of residual stream", width_)};
     embedding_.plan(stream.x, stream.dx);
-    for (Block& block : blocks_) block.plan(plan, stream);
+    for (size_t l = 0; l < blocks_.size(); ++l) {
+        plan.begin_block(static_cast<int>(l));
+        blocks_[l].plan(plan, stream);
+    }
     const Ports ends{.in = stream.x,
                      .out = plan.saved("final norm", width_, Drop::never),
                      .din = stream.dx,
@@ -46,8 +49,8 @@ double DecoderLayers::flops(int T) const {
 
 double DecoderLayers::recompute_flops(const ActivationPlan& plan, int T) const {
     double sum = 0;
-    for (const Block& block : blocks_)
-        if (&block != &blocks_.back()) block.for_each([&](auto& layer) { sum += layer.recompute_flops(plan, T); });
+    for (size_t l = 0; l < blocks_.size(); ++l)
+        if (!in_place(plan, l)) blocks_[l].for_each([&](auto& layer) { sum += layer.recompute_flops(plan, T); });
     return sum;
 }
 

@@ -45,7 +45,7 @@ public:
     void backward(const Pass<T>& p, const std::function<void(int)>& on_grads_ready) const {
         final_norm_.backward(p);
         for (int l = static_cast<int>(blocks_.size()) - 1; l >= 0; --l) {
-            if (!p.context.give_up()) backward(p, blocks_[static_cast<size_t>(l)]);
+            if (!p.context.give_up()) backward(p, static_cast<size_t>(l));
             if (on_grads_ready) on_grads_ready(l);
         }
         embedding_.backward(p);
@@ -54,10 +54,13 @@ public:
 
 private:
     template <typename T>
-    void backward(const Pass<T>& p, const Block& block) const {
-        const bool last = &block == &blocks_.back();  // whose tensors are still in place
-        if (!last) block.for_each([&](auto& layer) { layer.recompute(p); });
-        block.for_each_reversed([&](auto& layer) { layer.backward(p); });
+    void backward(const Pass<T>& p, size_t l) const {
+        if (!in_place(p.memory.plan(), l)) blocks_[l].for_each([&](auto& layer) { layer.recompute(p); });
+        blocks_[l].for_each_reversed([&](auto& layer) { layer.backward(p); });
+    }
+    // Whether no block after l has overwritten what l did not keep.
+    bool in_place(const ActivationPlan& plan, size_t l) const {
+        return static_cast<int>(l) == plan.run().recompute.last_dropping(static_cast<int>(blocks_.size()));
     }
     static std::vector<Block> make_blocks(ParamBuilder& b, const DecoderConfig& c);
 

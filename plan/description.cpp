@@ -158,7 +158,7 @@ ordered_json config_json(const RunPlan& p, const DeviceInfo& device, const json&
               {"micro_steps", p.micro_steps},
               {"ranks", p.ranks},
               {"attention", name_of(p.run.attention)},
-              {"recompute", name_of(p.run.recompute)},
+              {"recompute", text(p.run.recompute)},
               {"eval_windows", p.eval_windows}}},
             {"memory_bytes", memory},
             {"data",

@@ -49,23 +49,23 @@ void plan_fixed_memory(RunPlan& p) {
                                     : std::pair{"MPI, allowance", kMpiAllowance});
 }
 
-// Sizes the micro-batch and the recompute policy together: the cheapest policy that leaves room for a useful
-// micro-batch (8192 tokens, or the rank's whole step if that is less), then the largest divisor of its sequences that
-// fits. Where nothing does, the head computes fewer logits at a time.
+// Sizes the micro-batch and the recomputation together: the least recomputation that leaves room for a useful
+// micro-batch (8192 tokens, or the rank's whole step if that is less; the largest that fits, if that one does not),
+// then the largest divisor of the rank's sequences that fits. Where nothing does, the head computes fewer logits at a
+// time.
 void fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
     const Options& o = p.options;
     const int64_t sequences = o.batch_tokens / o.seq_len / p.ranks;
     const int64_t most_tokens = p.is_gpu ? 65536 : 4096;  // beyond this, larger products are no faster
     const int64_t useful = std::min<int64_t>(8192, std::min(most_tokens, sequences * o.seq_len));
     const int64_t room = memory_bytes - fixed_bytes;
-    auto fits = [&](int B, Recompute policy) {
-        DecoderRun trial = p.run;
-        trial.B = B;
-        trial.recompute = policy;
-        return decoder_activations(p.config, trial).total_bytes() <= room;
+    auto fits = [&](int B, const RecomputePlan& recompute) {
+        p.run.B = B;
+        p.run.recompute = recompute;
+        return decoder_activations(p.config, p.run).total_bytes() <= room;
     };
-    std::vector<Recompute> policies = {Recompute::none, Recompute::cheap, Recompute::block};
-    if (o.recompute != Recompute::automatic) policies = {o.recompute};
+    const std::vector<RecomputePlan> plans =
+        o.recompute == Recompute::automatic ? recompute_plans(p.config.L) : std::vector<RecomputePlan>{o.recompute};
     std::vector<int> sizes;  // largest first
     if (o.micro_batch > 0) {
         sizes = {o.micro_batch};
@@ -73,15 +73,13 @@ void fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
         for (int64_t B = std::min(sequences, std::max<int64_t>(1, most_tokens / o.seq_len)); B >= 1; --B)
             if (sequences % B == 0) sizes.push_back(static_cast<int>(B));
     }
-    p.run.B = sizes.back();
-    p.run.recompute = policies.back();
-    for (Recompute policy : policies)
-        for (int B : sizes) {
-            if (!fits(B, policy)) continue;
-            const bool last_choice = policy == policies.back() || B == sizes.front();
-            if (!last_choice && static_cast<int64_t>(B) * o.seq_len < useful) break;
-            p.run.B = B;
-            p.run.recompute = policy;
+    auto smallest_useful = std::find_if(sizes.begin(), sizes.end(), [&](int B) { return B * o.seq_len < useful; });
+    if (smallest_useful != sizes.begin()) --smallest_useful;
+    for (auto wanted = smallest_useful; wanted != sizes.end(); ++wanted)
+        for (const RecomputePlan& recompute : plans) {
+            if (!fits(*wanted, recompute)) continue;
+            auto largest = sizes.begin();
+            while (!fits(*largest, recompute)) ++largest;  // leaves it in p.run
             return;
         }
     if (p.run.head_rows > 0) {
@@ -93,7 +91,7 @@ void fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
     for (const auto& [name, bytes] : p.memory) parts.push_back(name + " " + bytes_text(static_cast<double>(bytes)));
     throw UsageError(
         fmt::format("{} needs {} at --micro-batch {} --recompute {}, but {} are there ({}, the rest activations); {}",
-                    o.model, bytes_text(static_cast<double>(wanted)), p.run.B, name_of(p.run.recompute),
+                    o.model, bytes_text(static_cast<double>(wanted)), p.run.B, text(p.run.recompute),
                     bytes_text(static_cast<double>(memory_bytes)), fmt::join(parts, ", "), memory_advice(p)));
 }
 
@@ -102,7 +100,7 @@ void fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
 std::string memory_advice(const RunPlan& p) {
     std::vector<std::string> ways;
     if (p.run.B > 1) ways.push_back("lower --micro-batch");
-    if (p.run.recompute != Recompute::block) ways.push_back("give --recompute block");
+    if (p.run.recompute.others != Recompute::block) ways.push_back("give --recompute block");
     if (p.run.T > 1) ways.push_back("lower --seq-len");
     if (p.options.optimizer.method == Method::adamw) ways.push_back("give --optimizer muon (half of AdamW's state)");
     return fmt::format("{} or use a smaller model", fmt::join(ways, ", "));

@@ -83,7 +83,7 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     OptionRow& recompute = t.choice(
         "--recompute", o.recompute,
         "what the backward pass computes again instead of storing: nothing, norms and activations, or whole blocks; "
-        "auto: the first that fits the device");
+        "auto: as little, block by block, as the device permits");
     recompute.fixed = false;  // it changes no number
     t.choice(
         "--attention", o.attention,

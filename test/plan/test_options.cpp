@@ -551,8 +551,23 @@ TEST_CASE("plan/run_plan: less memory means recomputation and smaller micro-batc
     const RunPlan tight = make_plan(kLlama, o, true, int64_t{40} << 30);
     REQUIRE(memory_bytes(tight) <= int64_t{40} << 30);
     REQUIRE(roomy.run.B * roomy.run.T >= 8192);
-    REQUIRE((tight.run.recompute > roomy.run.recompute || tight.run.B < roomy.run.B));
+    REQUIRE(text(roomy.run.recompute) == "none");
+    REQUIRE((text(tight.run.recompute) != "none" || tight.run.B < roomy.run.B));
     REQUIRE_THROWS_AS(make_plan(kLlama, o, true, int64_t{16} << 30), UsageError);
+}
+
+TEST_CASE("plan/run_plan: recomputes in no more blocks than the memory demands") {
+    const auto o = *parse({"--plan-only", "--model", "1b", "--steps", "10", "--seq-len", "65536"}, kLlama);
+    const int64_t bytes = int64_t{80} << 30;
+    const RunPlan plan = make_plan(kLlama, o, true, bytes);
+    const RecomputePlan chosen = plan.run.recompute;
+    REQUIRE(chosen.of(0) == Recompute::block);
+    REQUIRE(chosen.of(plan.config.L - 1) == Recompute::cheap);
+    DecoderRun less = plan.run;
+    --less.recompute.first_blocks;
+    const int64_t beside = memory_bytes(plan) - plan.activations.total_bytes();
+    REQUIRE(memory_bytes(plan) <= bytes);
+    REQUIRE(beside + decoder_activations(plan.config, less).total_bytes() > bytes);
 }
 
 TEST_CASE("plan/options: durations") {
