@@ -102,8 +102,8 @@ const std::string& counts_path() {
     return path;
 }
 
-// {"kernel": [{"name", "launches", "blocks", "code": [[opcode, place, warps, lanes, transactions, at least, target]]}]},
-// a row for each instruction; target: the row to which a branch goes, else -1.
+// {"kernel": [{"name", "launches", "blocks", "code": [[opcode, place, warps, lanes, transactions, at_least, target]]}]}
+// with a row for each instruction; target: the row to which a branch goes, else -1.
 void write_counts() {
     nlohmann::json kernels = nlohmann::json::array();
     for (const auto& [host, kernel] : Registry::get().kernels) {
