@@ -102,7 +102,7 @@ const std::string& counts_path() {
     return path;
 }
 
-// {"kernel": [{"name", "launches", "blocks", "code": [[opcode, place, warps, lanes, transactions, at_least, target]]}]}
+// {"capability": 90, "kernel": [{"name", "launches", "blocks", "code": [[opcode, place, warps, lanes, transactions, at_least, target]]}]}
 // with a row for each instruction; target: the row to which a branch goes, else -1.
 void write_counts() {
     nlohmann::json kernels = nlohmann::json::array();
@@ -119,7 +119,7 @@ void write_counts() {
         kernels.push_back({{"name", p.name}, {"launches", counts.launches}, {"blocks", counts.blocks}, {"code", code}});
     }
     std::ofstream file(counts_path());
-    file << nlohmann::json{{"kernel", kernels}} << '\n';
+    file << nlohmann::json{{"capability", device().capability}, {"kernel", kernels}} << '\n';
     if (!file.flush()) fmt::print(stderr, "CUDA_COUNTS={}: cannot be written\n", counts_path());
 }
 
