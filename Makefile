@@ -161,8 +161,8 @@ build/model-gpu/libmodel_gpu.so: $(call objects,cpu-model,$(MODEL)) gpusim/abi/v
 	@mkdir -p $(@D)
 	@echo "  model-gpu"
 	@$(CPP_cpu-model) -shared -Wl,--version-script=gpusim/abi/versions.map -Wl,-z,defs $(filter %.o,$^) -o $@ $(LIBS_cpu)
-$(MODEL_GPU): build/model-gpu/libmodel_gpu.so
-	@ln -sf $(<F) $@
+$(MODEL_GPU) &: build/model-gpu/libmodel_gpu.so  # all of them: a program must not mix them with NVIDIA's
+	@for link in $(MODEL_GPU); do ln -sf $(<F) $$link; done
 
 # The source version, for --version and each run's config.json: CHANGELOG.md's newest, and the commit.
 build/version: FORCE
@@ -270,6 +270,18 @@ bench-gpu: build/$(BACKEND)/bench/bench_gpu  ## Attention, kernels and steps bes
 
 predict:  ## What a GPU would take for a GPT-2 124M step, counted without one and fitted to published measurements
 	@$(PYTHON) bench/model_gpu.py
+
+# A layer of GPT-2 124M at its true width and length, of as many sequences as fill an H200 in one backward pass of
+# attention, and of one.
+COUNTED_RUNS := $(foreach gpu,H200 A100,$(foreach sequences,1 11,build/counts/$(gpu)-$(sequences).json))
+build/counts/%.json: build/cuda-model/train_gpt2 $(MODEL_GPU) build/corpus/manifest.json
+	@mkdir -p $(@D)
+	@LD_LIBRARY_PATH=build/model-gpu CUDA_DEVICE=$(firstword $(subst -, ,$*)) CUDA_COUNTS=$@ $< --data build/corpus \
+	    --model small --layers 1 --optimizer muon --dtype bf16 --micro-batch $(lastword $(subst -, ,$*)) \
+	    --batch-tokens $$(($(lastword $(subst -, ,$*)) * 1024)) --steps 1 --eval-tokens 1024 --checkpoint-every 0 \
+	    --out build/counts/run-$* > $@.log
+counts: $(COUNTED_RUNS) $(CHECK_CUDA)  ## Count the instructions of compiled kernels, as often as the modelled GPU runs them
+	@$(PYTHON) bench/model_gpu.py count build/cuda-check $(COUNTED_RUNS)
 
 setup: packages venv  ## Install what is missing: packages, and .venv for plots and tokenizers
 packages:

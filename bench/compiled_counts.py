@@ -1,8 +1,11 @@
 """Counts instructions and bytes accessed per element in the compiled kernels of bench/model_gpu.toml, from SASS.
 
 Uses cuobjdump of the CUDA toolkit, or of the triton package that PyTorch installs for this Python or TRITON_PYTHON.
-Only the loops of each thread or warp are counted, not the code before and after them.
+count_kernel counts the loops of each thread or warp, not the code before and after them. executed_kernel counts all
+that a run on the modelled GPU executed (CUDA_COUNTS, docs/modelled_gpu.md): its PTX says how often, the SASS how much.
 """
+import collections
+import json
 import os
 import pathlib
 import re
@@ -89,12 +92,64 @@ def count_kernel(kernel, code):
     return instructions, accessed
 
 
+# A kernel that the modelled GPU executed: of each PTX instruction the opcode, the executions by warps, and the
+# instruction to which it branches (-1: none).
+Executed = collections.namedtuple("Executed", "opcodes warps targets")
+
+
+def load_executed(paths):
+    """{architecture: {kernel: [Executed of each file that has it]}} of files of CUDA_COUNTS."""
+    found = {}
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            counts = json.load(file)
+        of_machine = found.setdefault({80: "sm_80", 90: "sm_90a"}[counts["capability"]], {})
+        for kernel in counts["kernel"]:
+            opcodes, _, warps, _, _, _, targets = zip(*kernel["code"])
+            of_machine.setdefault(short(kernel["name"]), []).append(Executed(opcodes, warps, targets))
+    return found
+
+
+def executed_kernel(kernel, code, executed):
+    """(instructions, elements, warps) of a run. Each part of the code - an innermost loop with anchors, or all the rest -
+    has as many instructions as ptxas made of its PTX, as often as that was executed."""
+    is_anchor = lambda text: re.fullmatch(kernel["anchor"], text.split()[0]) is not None
+    is_ptx_anchor = [re.fullmatch(kernel["executed"], opcode) is not None for opcode in executed.opcodes]
+    ends = [(target, at) for at, target in enumerate(executed.targets) if 0 <= target <= at]
+    inner = sorted((a, b) for a, b in ends if any(is_ptx_anchor[a:b + 1])
+                   and not any((c, d) != (a, b) and a <= c and d <= b for c, d in ends))
+    loops = [loop for loop in innermost_loops(code) if any(map(is_anchor, loop))]
+    if len(loops) != len(inner):
+        sys.exit(f"model_gpu: error: {kernel['function']} has {len(loops)} loops with {kernel['anchor']} in SASS, "
+                 f"{len(inner)} with {kernel['executed']} in PTX; see {TABLE.name}")
+    total = lambda begin, end, anchors=False: sum(
+        n for n, anchor in zip(executed.warps[begin:end], is_ptx_anchor[begin:end]) if anchor or not anchors)
+    issued = sum(total(a, b + 1, anchors=True) * len(loop) / sum(map(is_anchor, loop))
+                 for (a, b), loop in zip(inner, loops))
+    n = len(executed.warps)
+    rest = total(0, n) - sum(total(a, b + 1) for a, b in inner)
+    rest_ptx, rest_sass = n - sum(b + 1 - a for a, b in inner), len(code) - sum(map(len, loops))
+    return issued + rest * rest_sass / rest_ptx, total(0, n, anchors=True) * kernel["per"], executed.warps[0]
+
+
+def fit_executed(runs, of_warps):
+    """(instructions per element, per warp) that give the runs of executed_kernel(), by least squares; per warp: 0 unless
+    of_warps and runs differ in their elements per warp."""
+    ii, iw, ww = (sum(run[a] * run[b] for run in runs) for a, b in ((1, 1), (1, 2), (2, 2)))
+    yi, yw = (sum(run[0] * run[k] for run in runs) for k in (1, 2))
+    determinant = ii * ww - iw * iw
+    if not of_warps or determinant <= 1e-9 * ii * ww:
+        return yi / ii, 0.0
+    return (yi * ww - yw * iw) / determinant, (yw * ii - yi * iw) / determinant
+
+
 def compiled(table):
     return [kernel for kernel in table["kernel"] + table.get("symmetric", []) if "file" in kernel]
 
 
-def count_all(table, build, tool):
-    """{kernel: {architecture: [instructions, bytes accessed]}} of the kernels with object files."""
+def count_all(table, build, tool, executed):
+    """{kernel: {architecture: [instructions, bytes accessed, and, of those in executed (load_executed()), instructions
+    executed per element and per warp]}} of the kernels with object files."""
     counts, cache = {}, {}
     for kernel in compiled(table):
         path = pathlib.Path(build) / (kernel["file"] + ".o")
@@ -106,7 +161,10 @@ def count_all(table, build, tool):
             cache[path, architecture] = code
             if kernel["function"] not in code:
                 sys.exit(f"model_gpu: error: {path} has no kernel {kernel['function']}; see {TABLE.name}")
-            found = count_kernel(kernel, code[kernel["function"]])
+            found = list(count_kernel(kernel, code[kernel["function"]]))
+            if "executed" in kernel and (runs := executed.get(architecture, {}).get(kernel["function"])):
+                found += fit_executed([executed_kernel(kernel, code[kernel["function"]], run) for run in runs],
+                                      "warps" in kernel)
             counts.setdefault(kernel["name"], {})[architecture] = [round(x, 3) for x in found]
     return counts
 

@@ -79,14 +79,20 @@ def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False
     return rows
 
 
+def instructions_of(counts, kernel, m):
+    """Of a kernel, per element and per warp: those executed where they are known, else those of its loops."""
+    known = counts.get(kernel, {}).get(m["architecture"], [0.0])
+    return tuple(known[2:4]) if len(known) > 2 else (known[0], 0.0)
+
+
 def kernel_row(kernel, counts, m, shape):
     """The row of a kernel that computes (elements, bytes), runs at a published rate (flops, rate in TFLOP/s) or sends
     (sent)."""
     value = lambda key: float(evaluate(kernel.get(key, "0"), shape))
     launches = kernel.get("launches", 1)
-    per_element = counts.get(kernel.get("like", kernel["name"]), {}).get(m["architecture"], [0.0])[0]
+    per_element, per_warp = instructions_of(counts, kernel.get("like", kernel["name"]), m)
     tensor = kernel.get("anchor", "").startswith("HMMA")
-    instructions = per_element * value("elements") / (1 if tensor else 32)
+    instructions = per_element * value("elements") / (1 if tensor else 32) + per_warp * value("warps")
     seconds = overlapped([value("bytes") / m["bytes"], instructions / m["issue"],
                           4096 * value("elements") / m["tensor"] if tensor else 0.0], m) + launches * m["launch"]
     if "rate" in kernel:
@@ -128,7 +134,7 @@ def newton_schulz(table, counts, machine, owned=None):
             continue
         n = -(-side // 128)
         lower, square, whole = count * n * (n + 1) // 2, 2.0 * count * side * side, 2.0 * count * side * long
-        per_mma = counts.get(stack["kernel"], {}).get(m["architecture"], [0.0])[0]
+        per_mma, _ = instructions_of(counts, stack["kernel"], m)
 
         def kernel(K, moved):
             mma = rounds(lower, m) * m["multiprocessors"] * 128 * 128 * K / 2048

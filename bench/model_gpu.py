@@ -7,7 +7,8 @@
     bench/model_gpu.py ranks                  the same step on 8 GPUs: exchange over NVLink, Newton-Schulz of a rank
     bench/model_gpu.py calibrate              published measurements, the predictions for them, and the fitted rates
     bench/model_gpu.py check build/cuda-check    fail if a kernel exceeds the counts of model_gpu_counts.json
-    bench/model_gpu.py count build/cuda-check    write model_gpu_counts.json
+    bench/model_gpu.py count build/cuda-check FILE ...    write model_gpu_counts.json, with FILEs of CUDA_COUNTS
+                                                          (make counts)
 
 gpu_rules.py converts counts to times, compiled_counts.py counts instructions in the compiled code, and calibration.py
 fits the rates to measured_gpu.toml and determines the error there: a range is two standard deviations to either side.
@@ -196,10 +197,10 @@ def report_attention(table, counts, fitted, points, markdown):
                  "at FlashAttention-3's rate"], lines, markdown)
 
 
-def report_counts(command, build, table, counts):
+def report_counts(command, build, executed, table, counts):
     if (tool := compiled_counts.find_tool()) is None:
         return print("SKIPPED: counting instructions needs cuobjdump (CUDA toolkit, or triton for this Python)")
-    found = compiled_counts.count_all(table, build, tool)
+    found = compiled_counts.count_all(table, build, tool, compiled_counts.load_executed(executed))
     if command == "count":
         merged = {kernel["name"]: {**counts.get(kernel["name"], {}), **found.get(kernel["name"], {})}
                   for kernel in compiled_counts.compiled(table)}
@@ -221,7 +222,9 @@ def main():
     commands.add_parser("ranks").add_argument("--ranks", type=int, default=8, help="GPUs (default 8)")
     commands.add_parser("calibrate")
     for name in ("check", "count"):
-        commands.add_parser(name).add_argument("build", help="folder of nvcc's object files")
+        command = commands.add_parser(name)
+        command.add_argument("build", help="folder of nvcc's object files")
+        command.add_argument("executed", nargs="*", help="files of CUDA_COUNTS")
     args = parser.parse_args()
     points = calibration.load()
     table, counts, fitted = load(points=points)
@@ -231,7 +234,7 @@ def main():
         return report_ranks(table, counts, fitted, args.ranks, args.markdown)
     if args.command == "calibrate":
         return report_calibration(table, counts, fitted, points, args.markdown)
-    return report_counts(args.command, args.build, table, counts)
+    return report_counts(args.command, args.build, args.executed, table, counts)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "base/check.h"
-#include "gpusim/warp.h"
+#include "gpusim/counts.h"
 
 namespace teon::gpusim {
 
@@ -69,6 +69,19 @@ bool all_in_one_allocation(Warp& w, const Addresses& a, Lanes lanes, uint32_t by
     const Range* range = find_range(*w.block->memory, least, most + bytes - least);
     if (range) w.near = *range;
     return range != nullptr;
+}
+
+// Generic addresses are those of one space, the first lane's.
+void count_access(Warp& w, const Instruction& i, Lanes lanes, Addresses a, uint32_t bytes) {
+    if (!w.counts || !lanes) return;
+    Space space = i.space;
+    if (space == Space::generic) {
+        const uint64_t first = a.of[first_lane(lanes)];
+        space = first >= kLocalWindow ? Space::local : first >= kSharedWindow ? Space::shared : Space::global;
+    }
+    Count& count = w.counts[&i - w.program->code.data()];
+    if (space == Space::shared) return count_wavefronts(count, a.of, lanes, bytes);
+    if (space != Space::local) count_sectors(count, a.of, lanes, bytes);
 }
 
 // Where the lane's access goes, after all checks.
@@ -158,6 +171,7 @@ template <bool Stores>
 void access(Warp& w, const Instruction& i, Lanes lanes) {
     const Addresses a = addresses(w, i, Stores ? 0 : i.vector);
     const uint32_t bytes = static_cast<uint32_t>(i.bytes) * i.vector;
+    count_access(w, i, lanes, a, bytes);
     uint8_t* where[32];
     const bool device = i.space == Space::global || i.space == Space::constant || i.space == Space::generic;
     if (device && (!w.block->launch->early || w.waited) && all_in_one_allocation(w, a, lanes, bytes)) {
@@ -224,6 +238,7 @@ void atomic_of(Warp& w, const Instruction& i, Lanes lanes) {
     const Addresses a = addresses(w, i, first);
     const T *b = w.operand<T>(i, first + 1), *c = i.count > first + 2 ? w.operand<T>(i, first + 2) : b;
     const AtomicOp op = static_cast<AtomicOp>(i.variant);
+    count_access(w, i, lanes, a, sizeof(T));
     for_lanes(lanes, [&](int l) {
         // Atomics race with nothing: they count as a thread's read, of memory that must have been written.
         auto* p = reinterpret_cast<Bits*>(place(w, i, l, a.of[l], sizeof(T), false, nullptr));
@@ -302,10 +317,17 @@ void atomic(Warp& w, const Instruction& i, Lanes lanes) {
 void copy_async(Warp& w, const Instruction& i, Lanes lanes) {
     const uint32_t bytes = i.bytes;
     const uint32_t* to = w.operand<uint32_t>(i, 0);
-    const uint64_t* from = w.operand<uint64_t>(i, 1);
+    Addresses from;
+    for (int l = 0; l < 32; ++l) from.of[l] = w.operand<uint64_t>(i, 1)[l] + static_cast<uint64_t>(i.offset);
+    const auto filled_of = [&](int l) { return i.count > 2 ? w.operand<uint32_t>(i, 2)[l] : bytes; };
+    if (w.counts) {
+        Lanes reading = 0;
+        for_lanes(lanes, [&](int l) { reading |= filled_of(l) ? Lanes{1} << l : 0; });
+        count_sectors(w.counts[&i - w.program->code.data()], from.of, reading, bytes);
+    }
     for_lanes(lanes, [&](int l) {
-        const uint32_t filled = i.count > 2 ? w.operand<uint32_t>(i, 2)[l] : bytes;
-        const uint64_t source = from[l] + static_cast<uint64_t>(i.offset);
+        const uint32_t filled = filled_of(l);
+        const uint64_t source = from.of[l];
         if (filled > bytes) fail(w, i, l, fmt::format("{} bytes are to be read of a copy of {}", filled, bytes));
         if (filled) {
             check_alignment(w, i, l, source, bytes);
@@ -345,6 +367,7 @@ void copy_wait(Warp& w, const Instruction& i, Lanes lanes) {
 // Lane 8 k + j has the address of row j of matrix k; each lane gets two neighbouring elements of a row, or of a column.
 void load_matrix(Warp& w, const Instruction& i, Lanes) {
     const Addresses a = addresses(w, i, i.vector);
+    count_access(w, i, static_cast<Lanes>((uint64_t{1} << 8 * i.vector) - 1), a, 16);
     const uint16_t* row[32];
     for (int l = 0; l < 8 * i.vector; ++l) {
         uint64_t address = a.of[l];

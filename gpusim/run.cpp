@@ -4,7 +4,6 @@
 #include "gpusim/run.h"
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -19,8 +18,6 @@
 namespace teon::gpusim {
 
 namespace {
-
-std::atomic<uint64_t> executed_by_warps = 0, executed_by_threads = 0;
 
 uint64_t pick(Block& b, uint64_t n) { return splitmix64(b.random) % n; }
 
@@ -41,8 +38,6 @@ public:
                 run_group(static_cast<size_t>(next));
         }
     }
-
-    uint64_t by_warps = 0, by_threads = 0;
 
 private:
     void merge() {
@@ -158,19 +153,18 @@ private:
         if (!random_)
             for (const Group& g : w_.groups)
                 if (g.at > at) limit = std::min(limit, g.at);
-        const auto width = static_cast<uint64_t>(std::popcount(active));
-        uint64_t count = 0;
         const auto leave = [&](bool waits = false) {
             w_.groups[index].at = at;
             w_.groups[index].waits = waits;
-            by_warps += count;
-            by_threads += count * width;
         };
         for (;;) {
             if (at >= limit) return leave();
             const Instruction& i = code_[static_cast<size_t>(at)];
             const Lanes lanes = guarded(i, active);
-            ++count;
+            if (w_.counts) {
+                ++w_.counts[at].warps;
+                w_.counts[at].lanes += static_cast<uint64_t>(std::popcount(lanes));
+            }
             if (i.kind == Kind::plain) {
                 if (lanes) i.run(w_, i, lanes);
                 ++at;
@@ -211,7 +205,6 @@ private:
                         continue;
                     }
                     if (lanes != active) {  // the others go on
-                        --count;
                         leave();
                         w_.groups[index].lanes = lanes;
                         w_.groups[index].waits = true;
@@ -238,7 +231,8 @@ private:
 class BlockRunner {
 public:
     void prepare(const Program& program, const Launch& launch, const uint8_t* parameters,
-                 const std::vector<Range>& memory) {
+                 const std::vector<Range>& memory, bool counts) {
+        if (counts) counts_.resize(program.code.size());
         block_.program = &program;
         block_.launch = &launch;
         block_.memory = &memory;
@@ -260,6 +254,7 @@ public:
             w.program = &program;
             w.block = &block_;
             w.index = static_cast<int>(k);
+            w.counts = counts ? counts_.data() : nullptr;
             w.registers = storage_.get() + k * program.register_bytes;
             w.local = local_.data() + k * local;
             for (const Constant& c : program.constants) {
@@ -297,6 +292,8 @@ public:
         forget_copies();
     }
 
+    const std::vector<Count>& counts() const { return counts_; }
+
 private:
     // Whether there was one.
     bool run_to_barrier() {
@@ -307,12 +304,7 @@ private:
         const bool random = order.kind == Order::Kind::random;
         if (random)
             for (size_t k = n; k > 1; --k) std::swap(turns[k - 1], turns[pick(block_, k)]);
-        for (const size_t k : turns) {
-            WarpRunner runner(block_.warps[k], random);
-            runner.run();
-            executed_by_warps += runner.by_warps;
-            executed_by_threads += runner.by_threads;
-        }
+        for (const size_t k : turns) { WarpRunner(block_.warps[k], random).run(); }
         const Instruction* barrier = nullptr;
         for (Warp& w : block_.warps) {
             if (!w.live) continue;
@@ -343,11 +335,10 @@ private:
     Block block_;
     std::unique_ptr<uint8_t, decltype(&std::free)> storage_{nullptr, &std::free};
     std::vector<uint8_t> local_;
+    std::vector<Count> counts_;
 };
 
 }  // namespace
-
-Executed executed() { return {executed_by_warps, executed_by_threads}; }
 
 std::vector<uint8_t> pack(const Program& program, const void* const* arguments) {
     std::vector<uint8_t> bytes(program.parameter_bytes);
@@ -359,16 +350,18 @@ std::vector<uint8_t> pack(const Program& program, const void* const* arguments) 
 }
 
 void run(const Program& program, const Launch& launch, const std::vector<uint8_t>& parameters,
-         const std::vector<Range>& memory) {
+         const std::vector<Range>& memory, KernelCounts* counts) {
     const uint64_t blocks = launch.grid.count();
     // A few pieces for each thread, which prepares its state once for each.
     const auto pieces =
         static_cast<int64_t>(std::min<uint64_t>(blocks, 4 * static_cast<uint64_t>(cpu::thread_count())));
     cpu::parallel_for(pieces, 1, [&](int64_t piece) {
         BlockRunner runner;
-        runner.prepare(program, launch, parameters.data(), memory);
+        runner.prepare(program, launch, parameters.data(), memory, counts != nullptr);
         const auto n = static_cast<uint64_t>(pieces), k = static_cast<uint64_t>(piece);
-        for (uint64_t b = blocks * k / n; b < blocks * (k + 1) / n; ++b) runner.run(b);
+        const uint64_t begin = blocks * k / n, end = blocks * (k + 1) / n;
+        for (uint64_t b = begin; b < end; ++b) runner.run(b);
+        if (counts) counts->add(runner.counts(), end - begin);
     });
 }
 

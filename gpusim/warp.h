@@ -55,6 +55,7 @@ struct Copy {
 };
 
 struct Block;
+struct Count;
 
 struct Warp {
     const Program* program = nullptr;
@@ -69,6 +70,7 @@ struct Warp {
     std::array<std::vector<Copy>, 32> copies;
     std::array<int, 32> committed{};
     SyncClock clock;
+    Count* counts = nullptr;  // of the kernel's instructions; null: nobody counts
 
     template <typename T>
     T* at(uint32_t place) {

@@ -35,6 +35,17 @@ struct Place {
     int b, kv;
 };
 
+// Of a fragment's row, words (two columns) of two neighbouring blocks of 8 columns, of which lane l % 4 has the (l % 4)th
+// each: words 2 (l % 4) and the next of all eight, so that four lanes store a sector.
+__device__ __forceinline__ Vec<uint32_t, 2> four_columns(uint32_t first, uint32_t second) {
+    const bool later = lane_of_thread() & 2, odd = lane_of_thread() & 1;
+    const uint32_t kept = later ? second : first;
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, later ? first : second, 2);
+    const uint32_t low = later ? other : kept, high = later ? kept : other;  // words 0 or 1, and 2 or 3, of the block
+    const uint32_t next = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
+    return odd ? Vec<uint32_t, 2>{{next, high}} : Vec<uint32_t, 2>{{low, next}};
+}
+
 // sums: for each block, dQ of its query heads by tile of queries, then by part and thread. Blocks: as many heads as are
 // in flight, of all `heads`.
 __global__ void __launch_bounds__(kThreads, 1)
@@ -164,14 +175,17 @@ __global__ void __launch_bounds__(kThreads, 1)
                 }
                 if (into < kKeys) {
                     const int t = query + dq_row + thread % 32 / 4;
-                    bf16* row = s.packed(dqkv, at.b, t, at.kv * s.group + h) + dq_column + thread % 4 * 2;
+                    bf16* row = s.packed(dqkv, at.b, t, at.kv * s.group + h) + dq_column + thread % 4 * 4;
 #pragma unroll
                     for (int i = 0; i < kSide / 8; i++, row += 8 * s.packed_row) {
-#pragma unroll
-                        for (int n = 0; n < kSide / 8; n++) {
+                        auto word = [&](int n) {
                             const float* x = dq[i / 2][n] + i % 2 * 2;
-                            if (t + 8 * i < s.T)
-                                *reinterpret_cast<uint32_t*>(row + 8 * n) = pack<bf16>(x[0] * s.scale, x[1] * s.scale);
+                            return pack<bf16>(x[0] * s.scale, x[1] * s.scale);
+                        };
+#pragma unroll
+                        for (int n = 0; n < kSide / 8; n += 2) {
+                            const auto four = four_columns(word(n), word(n + 1));
+                            if (t + 8 * i < s.T) store_vec(reinterpret_cast<uint32_t*>(row + 8 * n), four);
                         }
                     }
                 } else {

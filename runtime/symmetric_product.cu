@@ -34,7 +34,9 @@ struct ResultTile {
     __device__ __forceinline__ T* chunk(int row, int c) const {
         return memory + row * kSide + (c ^ ((row + row / 8 * 2) % 8)) * 8;
     }
-    __device__ __forceinline__ T& at(int row, int column) const { return chunk(row, column / 8)[column % 8]; }
+    __device__ __forceinline__ Vec<uint32_t, 4> bits(int row, int c) const {
+        return load_vec<4>(reinterpret_cast<const uint32_t*>(chunk(row, c)));
+    }
 
     // Elements [32 i + 8 (l % 4), + 8) of column 8 c + l / 4, for lane l. The rows of ldmatrix's four matrices are
     // dealt so that each lane receives what is contiguous in the transposed tile.
@@ -131,26 +133,26 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
         }
     }
     __syncthreads();
-    if (down == across) {  // above the diagonal sums may have been rounded in another way
-        for (int i = thread; i < kSide * kSide; i += kThreads) {
-            const int row = i / kSide, column = i % kSide;
-            if (column > row) tile.at(row, column) = tile.at(column, row);
-        }
-        __syncthreads();
-    }
 
     T* C = p.C + blockIdx.y * p.stride_c;
-    for (int i = thread; i < kSide * kChunks; i += kThreads) {
+    const bool diagonal = down == across;
+    for (int i = thread; i < kSide * kChunks && !diagonal; i += kThreads) {
         const int row = i / kChunks, c = i % kChunks;
         if (row < rows && 8 * c < columns)
-            store_chunk(C + (row0 + row) * p.ldc + column0 + 8 * c,
-                        load_vec<4>(reinterpret_cast<const uint32_t*>(tile.chunk(row, c))));
+            store_chunk(C + (row0 + row) * p.ldc + column0 + 8 * c, tile.bits(row, c));
     }
-    if (down == across) return;
     for (int i = warp; i < kChunks * kSide / 32; i += kThreads / 32) {
         const int c = i / (kSide / 32), part = i % (kSide / 32);
-        const Vec<uint32_t, 4> bits = tile.mirrored(part, c);
+        Vec<uint32_t, 4> bits = tile.mirrored(part, c);
         const int row = 8 * c + lane / 4, column = 32 * part + lane % 4 * 8;
+        if (diagonal) {  // above it sums may have been rounded in another way: that half is the mirrored one
+            const Vec<uint32_t, 4> below = tile.bits(row, column / 8);
+            FOR_VEC(j, 4) {
+                const int first = column + 2 * j;
+                const uint32_t mask = (first <= row ? 0xffffu : 0) | (first < row ? 0xffff0000u : 0);
+                bits[j] = (below[j] & mask) | (bits[j] & ~mask);
+            }
+        }
         if (row < columns && column < rows) store_chunk(C + (column0 + row) * p.ldc + row0 + column, bits);
     }
 }

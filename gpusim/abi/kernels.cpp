@@ -1,11 +1,15 @@
 // What nvcc's host code calls: a program's device code is registered before main(), and its kernels are launched by the
 // addresses of their host functions. Code is decoded when it is first asked for.
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "base/integer.h"
@@ -17,6 +21,7 @@
 #include "gpusim/abi/layouts.h"
 #include "gpusim/decode.h"
 #include "gpusim/fat_binary.h"
+#include "gpusim/opcodes.h"
 #include "gpusim/run.h"
 
 namespace teon::gpusim {
@@ -55,6 +60,7 @@ struct Kernel {
     std::once_flag once;
     std::unique_ptr<Program> decoded = nullptr;
     size_t granted = kSharedUnasked;  // bytes of dynamic shared memory
+    KernelCounts counts = {};
 
     const Program& program() {
         std::call_once(module->once, [this] { module->load(); });
@@ -88,6 +94,33 @@ const Order& order() {
         return parse_order(text && *text ? text : "forward");
     }();
     return chosen;
+}
+
+// The file that CUDA_COUNTS names; "": nothing is counted.
+const std::string& counts_path() {
+    static const std::string path = std::getenv("CUDA_COUNTS") ? std::getenv("CUDA_COUNTS") : "";
+    return path;
+}
+
+// {"capability": 90, "kernel": [{"name", "launches", "blocks", "code": [[opcode, place, warps, lanes, transactions, at_least, target]]}]}
+// with a row for each instruction; target: the row to which a branch goes, else -1.
+void write_counts() {
+    nlohmann::json kernels = nlohmann::json::array();
+    for (const auto& [host, kernel] : Registry::get().kernels) {
+        const KernelCounts& counts = kernel->counts;
+        if (counts.code.empty()) continue;
+        const Program& p = kernel->program();
+        nlohmann::json code = nlohmann::json::array();
+        for (size_t k = 0; k < p.code.size(); ++k) {
+            const Instruction& i = p.code[k];
+            const Count& c = counts.code[k];
+            code.push_back({opcode_name(i.opcode), p.place(i), c.warps, c.lanes, c.transactions, c.at_least, i.target});
+        }
+        kernels.push_back({{"name", p.name}, {"launches", counts.launches}, {"blocks", counts.blocks}, {"code", code}});
+    }
+    std::ofstream file(counts_path());
+    file << nlohmann::json{{"capability", device().capability}, {"kernel", kernels}} << '\n';
+    if (!file.flush()) fmt::print(stderr, "CUDA_COUNTS={}: cannot be written\n", counts_path());
 }
 
 // What is left of a block's shared memory for the dynamic array of the kernel.
@@ -131,7 +164,9 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_s
             std::vector<Range> memory = kernel->module->ranges;
             for (const auto& [begin, bytes] : cpu::device_allocations()) memory.push_back({begin, begin + bytes});
             std::sort(memory.begin(), memory.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-            run(p, l, parameters, memory);
+            KernelCounts* const counts = counts_path().empty() ? nullptr : &kernel->counts;
+            run(p, l, parameters, memory, counts);
+            if (counts) ++counts->launches;
         });
     } catch (const std::exception& error) {
         cpu::fail_device(cudaErrorInvalidDeviceFunction, error.what());
@@ -165,6 +200,7 @@ extern "C" {
 void** __cudaRegisterFatBinary(void* wrapper) {
     Registry& r = Registry::get();
     const std::lock_guard lock(r.mutex);
+    if (r.modules.empty() && !counts_path().empty()) std::atexit(write_counts);
     r.modules.push_back(std::make_unique<LoadedModule>(wrapper));
     return reinterpret_cast<void**>(r.modules.back().get());
 }

@@ -68,12 +68,15 @@ class Counting(Case):
         (self.folder / "kernels").mkdir()
         (self.folder / "kernels/copy.cu.o").touch()
 
+    def code(self):
+        return compiled_counts.disassemble(self.tool, self.folder / "kernels/copy.cu.o", "sm_90a")["copy_kernel<8>"]
+
     def test_the_innermost_loop_with_the_anchor_is_counted_per_element(self):
-        counts = compiled_counts.count_all(table(), self.folder, self.tool)
+        counts = compiled_counts.count_all(table(), self.folder, self.tool, {})
         self.assertEqual(counts, {"copy": {"sm_90a": [1.0, 8.0]}})
 
     def test_without_loops_the_whole_kernel_is_counted(self):
-        counts = compiled_counts.count_all(table(loops=0), self.folder, self.tool)
+        counts = compiled_counts.count_all(table(loops=0), self.folder, self.tool, {})
         self.assertEqual(counts["copy"]["sm_90a"], [11 / 4, 36 / 4])
 
     def test_loops_that_share_the_elements_count_as_one(self):
@@ -83,11 +86,31 @@ class Counting(Case):
         self.assertEqual(compiled_counts.count_kernel(kernel, code)[0], 5 / 3 + 2 / 1)
         self.assertEqual(compiled_counts.count_kernel({**kernel, "share": True}, code)[0], 7 / 4)
 
+    def test_executions_are_those_of_the_modelled_gpu(self):
+        # PTX: 2 instructions, then an outer loop of 1 around an inner one of 3, which copies, then 1. The inner loop is
+        # 4 instructions of SASS, and the other 5 of PTX are the other 7 of SASS.
+        opcodes = ["mov", "mov", "add", "ld.global.v4.f32", "st.global.v4.f32", "bra", "bra", "ret"]
+        executed = compiled_counts.Executed(opcodes, [2, 2, 6, 60, 60, 60, 6, 2], [-1, -1, -1, -1, -1, 3, 2, -1])
+        kernel = {**KERNEL, "executed": "ld[.]global[.]v4.*"}
+        self.assertEqual(compiled_counts.executed_kernel(kernel, self.code(), executed),
+                         (60 * 4 + (2 + 2 + 6 + 6 + 2) * 7 / 5, 60 * 4, 2))
+        known = {"copy": {"sm_90a": [1.0, 2.0, 1.5, 3.0]}, "old": {"sm_90a": [1.0, 2.0]}}
+        self.assertEqual([gpu_rules.instructions_of(known, name, MACHINE) for name in ("copy", "old")],
+                         [(1.5, 3.0), (1.0, 0.0)])
+        with self.assertRaisesRegex(SystemExit, "1 loops with LDG.E.128 in SASS, 0 with mma in PTX"):
+            compiled_counts.executed_kernel({**kernel, "executed": "mma"}, self.code(), executed)
+
+    def test_runs_of_several_sizes_tell_elements_from_warps(self):
+        runs = [(1.5 * elements + 100 * warps, elements, warps) for elements, warps in ((640, 8), (4096, 16))]
+        for found, true in zip(compiled_counts.fit_executed(runs, True), (1.5, 100)):
+            self.assertAlmostEqual(found, true)
+        self.assertEqual(compiled_counts.fit_executed(runs[:1], True), (runs[0][0] / 640, 0.0))
+
     def test_a_kernel_or_loop_that_is_not_there_is_named(self):
         with self.assertRaisesRegex(SystemExit, "no kernel other"):
-            compiled_counts.count_all(table(function="other"), self.folder, self.tool)
+            compiled_counts.count_all(table(function="other"), self.folder, self.tool, {})
         with self.assertRaisesRegex(SystemExit, "1 loops with LDG.E.128, expected 2"):
-            compiled_counts.count_all(table(loops=2), self.folder, self.tool)
+            compiled_counts.count_all(table(loops=2), self.folder, self.tool, {})
 
     def test_growth_above_five_percent_is_reported_by_name(self):
         known = {"copy": {"sm_90a": [1.0, 8.0]}}

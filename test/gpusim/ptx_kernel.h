@@ -41,7 +41,7 @@ public:
     }
 
     // What the kernel leaves in `out`, whose values before are those of `in`.
-    std::vector<uint32_t> run(std::vector<uint32_t> in, Launch launch) const {
+    std::vector<uint32_t> run(std::vector<uint32_t> in, Launch launch, KernelCounts* counts = nullptr) const {
         std::vector<uint32_t> out = in;
         const void *out_address = out.data(), *in_address = in.data();
         const void* arguments[] = {&out_address, &in_address};
@@ -51,7 +51,7 @@ public:
         };
         std::vector<Range> memory = {range(out), range(in)};
         if (memory[1].begin < memory[0].begin) std::swap(memory[0], memory[1]);
-        gpusim::run(*program_, launch, pack(*program_, arguments), memory);
+        gpusim::run(*program_, launch, pack(*program_, arguments), memory, counts);
         return out;
     }
     std::vector<uint32_t> run(const std::vector<uint32_t>& in) const {
