@@ -280,7 +280,7 @@ build/counts/%.json: build/cuda-model/train_gpt2 $(MODEL_GPU) build/corpus/manif
 	    --model small --layers 1 --optimizer muon --dtype bf16 --micro-batch $(lastword $(subst -, ,$*)) \
 	    --batch-tokens $$(($(lastword $(subst -, ,$*)) * 1024)) --steps 1 --eval-tokens 1024 --checkpoint-every 0 \
 	    --out build/counts/run-$* > $@.log
-counts: $(COUNTED_RUNS) $(CHECK_CUDA)  ## Count the instructions of compiled kernels, as often as the modelled GPU runs them
+counts: $(COUNTED_RUNS) $(CHECK_CUDA)  ## Count instructions for predict: compiled ones, run on the modelled GPU
 	@$(PYTHON) bench/model_gpu.py count build/cuda-check $(COUNTED_RUNS)
 
 setup: packages venv  ## Install what is missing: packages, and .venv for plots and tokenizers

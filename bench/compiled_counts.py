@@ -111,8 +111,8 @@ def load_executed(paths):
 
 
 def executed_kernel(kernel, code, executed):
-    """(instructions, elements, warps) of a run. Each part of the code - an innermost loop with anchors, or all the rest -
-    has as many instructions as ptxas made of its PTX, as often as that was executed."""
+    """(instructions, elements, warps) of a run. Each part of the code - an innermost loop with anchors, or all the
+    rest - has as many instructions as ptxas made of its PTX, as often as that was executed."""
     is_anchor = lambda text: re.fullmatch(kernel["anchor"], text.split()[0]) is not None
     is_ptx_anchor = [re.fullmatch(kernel["executed"], opcode) is not None for opcode in executed.opcodes]
     ends = [(target, at) for at, target in enumerate(executed.targets) if 0 <= target <= at]
@@ -133,8 +133,8 @@ def executed_kernel(kernel, code, executed):
 
 
 def fit_executed(runs, of_warps):
-    """(instructions per element, per warp) that give the runs of executed_kernel(), by least squares; per warp: 0 unless
-    of_warps and runs differ in their elements per warp."""
+    """(instructions per element, per warp) that give the runs of executed_kernel(), by least squares; per warp: 0
+    unless of_warps and runs differ in their elements per warp."""
     ii, iw, ww = (sum(run[a] * run[b] for run in runs) for a, b in ((1, 1), (1, 2), (2, 2)))
     yi, yw = (sum(run[0] * run[k] for run in runs) for k in (1, 2))
     determinant = ii * ww - iw * iw

@@ -35,8 +35,8 @@ struct Place {
     int b, kv;
 };
 
-// Of a fragment's row, words (two columns) of two neighbouring blocks of 8 columns, of which lane l % 4 has the (l % 4)th
-// each: words 2 (l % 4) and the next of all eight, so that four lanes store a sector.
+// Lane l has word l % 4 (two columns) of two neighbouring blocks of 8 columns, of a row of a fragment. It gets words
+// 2 (l % 4) and the next of all eight, so that four lanes store a whole sector.
 __device__ __forceinline__ Vec<uint32_t, 2> four_columns(uint32_t first, uint32_t second) {
     const bool later = lane_of_thread() & 2, odd = lane_of_thread() & 1;
     const uint32_t kept = later ? second : first;

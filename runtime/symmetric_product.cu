@@ -138,8 +138,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
     const bool diagonal = down == across;
     for (int i = thread; i < kSide * kChunks && !diagonal; i += kThreads) {
         const int row = i / kChunks, c = i % kChunks;
-        if (row < rows && 8 * c < columns)
-            store_chunk(C + (row0 + row) * p.ldc + column0 + 8 * c, tile.bits(row, c));
+        if (row < rows && 8 * c < columns) store_chunk(C + (row0 + row) * p.ldc + column0 + 8 * c, tile.bits(row, c));
     }
     for (int i = warp; i < kChunks * kSide / 32; i += kThreads / 32) {
         const int c = i / (kSide / 32), part = i % (kSide / 32);

@@ -102,8 +102,8 @@ const std::string& counts_path() {
     return path;
 }
 
-// {"capability": 90, "kernel": [{"name", "launches", "blocks", "code": [[opcode, place, warps, lanes, transactions, at_least, target]]}]}
-// with a row for each instruction; target: the row to which a branch goes, else -1.
+// {"capability": 90, "kernel": [{"name", "launches", "blocks", "code": [row of each instruction]}]}, where a row is
+// [opcode, place, warps, lanes, transactions, at_least, the row to which a branch goes or -1].
 void write_counts() {
     nlohmann::json kernels = nlohmann::json::array();
     for (const auto& [host, kernel] : Registry::get().kernels) {

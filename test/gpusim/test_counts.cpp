@@ -40,10 +40,10 @@ TEST_CASE("gpusim/counts: executions of a loop, by warps and by lanes") {
 
 TEST_CASE("gpusim/counts: sectors of device memory") {
     const auto load = [](int stride, const std::string& type, const std::string& to) {
-        return count_of(PtxKernel("mul.lo.u32 %r2, %r0, " + std::to_string(stride) +
-                                  "; cvt.u64.u32 %d2, %r2; add.s64 %d2, %d2, %d19; ld.global." + type + " " + to +
-                                  ", [%d2];"),
-                        "ld.global." + type, 32);
+        return count_of(
+            PtxKernel("mul.lo.u32 %r2, %r0, " + std::to_string(stride) +
+                      "; cvt.u64.u32 %d2, %r2; add.s64 %d2, %d2, %d19; ld.global." + type + " " + to + ", [%d2];"),
+            "ld.global." + type, 32);
     };
     struct Case {
         int stride;
@@ -51,8 +51,11 @@ TEST_CASE("gpusim/counts: sectors of device memory") {
         uint64_t sectors, at_least;
     };
     // The test's memory begins at a multiple of 16 bytes, so consecutive words may lie in a sector more.
-    for (const Case& c : {Case{4, "u32", "%r3", 4, 4}, {8, "u32", "%r3", 8, 4}, {32, "u32", "%r3", 32, 4},
-                          {0, "u32", "%r3", 1, 1}, {16, "v4.u32", "{%r3, %r4, %r5, %r6}", 16, 16}}) {
+    for (const Case& c : {Case{4, "u32", "%r3", 4, 4},
+                          {8, "u32", "%r3", 8, 4},
+                          {32, "u32", "%r3", 32, 4},
+                          {0, "u32", "%r3", 1, 1},
+                          {16, "v4.u32", "{%r3, %r4, %r5, %r6}", 16, 16}}) {
         INFO(c.stride << " " << c.type);
         const Count count = load(c.stride, c.type, c.to);
         REQUIRE(count.warps == 1);
@@ -64,11 +67,11 @@ TEST_CASE("gpusim/counts: sectors of device memory") {
 
 TEST_CASE("gpusim/counts: wavefronts of shared memory") {
     const auto store = [](int stride, const std::string& type, const std::string& from) {
-        return count_of(PtxKernel("mul.lo.u32 %r2, %r0, " + std::to_string(stride) +
-                                      "; mov.u32 %r3, tile; add.u32 %r3, %r3, %r2; st.shared." + type + " [%r3], " +
-                                      from + ";",
-                                  ".shared .align 16 .b8 tile[8192];"),
-                        "st.shared." + type, 32);
+        return count_of(
+            PtxKernel("mul.lo.u32 %r2, %r0, " + std::to_string(stride) +
+                          "; mov.u32 %r3, tile; add.u32 %r3, %r3, %r2; st.shared." + type + " [%r3], " + from + ";",
+                      ".shared .align 16 .b8 tile[8192];"),
+            "st.shared." + type, 32);
     };
     REQUIRE(store(4, "u32", "%r2").transactions == 1);
     REQUIRE(store(8, "u32", "%r2").transactions == 2);     // every second bank
