@@ -52,8 +52,8 @@ inline std::atomic<const char*> work_in_progress = nullptr;
 // Of the test build: the begins and sizes of all live allocations of a device's memory, in order.
 std::vector<std::pair<uintptr_t, size_t>> device_allocations(int device);
 
-// Of the test build: memory of a device, or of the host (pinned), between pages that cannot be touched, null if there is
-// none. Releasing it on behalf of the call `what` fails where it was not allocated so, or something was written outside
+// Of the test build: memory of a device, or of the host (pinned), between pages that cannot be touched; null if none is
+// left. Releasing it on behalf of the call `what` fails where it was not allocated so, or something was written outside
 // of it.
 void* allocate_pages(size_t bytes, bool pinned, int device);
 cudaError_t release_pages(const char* what, void* p, bool pinned);
