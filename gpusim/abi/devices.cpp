@@ -58,11 +58,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
     return status;
 }
 
-cudaError_t cudaProfilerStart() { return cudaSuccess; }
-cudaError_t cudaProfilerStop() { return cudaSuccess; }
-
 extern "C" {
 
+cudaError_t cudaProfilerStart() { return cudaSuccess; }
+cudaError_t cudaProfilerStop() { return cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* version) {
     *version = kVersion;
     return cudaSuccess;
