@@ -124,6 +124,10 @@ cublasStatus_t check_problem(const cublasLtMatmulDescOpaque_t& o, const Layout& 
 bool strides_aligned(const Layout& x) {
     return x.type == CUDA_R_32F || (x.ld % 8 == 0 && (x.batch == 1 || x.stride % 8 == 0));
 }
+// Whether a promise of `alignment` bytes for the first matrix of a batch holds for all of them.
+bool keeps(const Layout& x, uint64_t alignment) {
+    return x.batch == 1 || static_cast<uint64_t>(x.stride) * size_of(dtype(x.type)) % alignment == 0;
+}
 bool address_aligned(const Layout& x, uint64_t address) { return x.type == CUDA_R_32F || address % 16 == 0; }
 
 uint64_t address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
@@ -136,9 +140,18 @@ struct Layouts {
     Layout of[5];
     int count;
 };
+constexpr int kBias = 5;  // in an algorithm's promises, behind them
 Layouts all_layouts(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const Layout& b, const Layout& c,
                     const Layout& d) {
     return {{a, b, c, d, {d.type, d.rows, d.columns, o.ld_aux}}, o.activation() == Activation::none ? 4 : 5};
+}
+
+// As an algorithm may. Of each page only the begin, which is enough to find who else keeps anything there.
+void overwrite(void* workspace, size_t bytes) {
+    constexpr size_t page = 4096, part = 64;
+    for (size_t at = 0; at < bytes; at += page)
+        memset(static_cast<char*>(workspace) + at, kNaN, std::min(part, bytes - at));
+    if (bytes > part) memset(static_cast<char*>(workspace) + bytes - part, kNaN, part);
 }
 
 }  // namespace
@@ -236,8 +249,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-// There is one algorithm, by whatever number; it keeps the alignments that it was promised, of aux by the address that
-// the operation has.
+// There is one algorithm, by whatever number; it holds every call to the alignments that it was promised, of aux and
+// bias by the addresses that the operation has.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
@@ -257,13 +270,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
             !(strides_aligned(layouts.of[i]) && address_aligned(layouts.of[i], promised))) {
             return CUBLAS_STATUS_NOT_SUPPORTED;
         }
+        if (!keeps(layouts.of[i], promised)) return CUBLAS_STATUS_INVALID_VALUE;
         results[0].algo.data[i] = promised;
     }
+    results[0].algo.data[kBias] = alignment(operation->bias);
     results[0].wavesCount = 1.0f;
     *found = std::min(wanted, handle->algorithms);
     for (int i = 1; i < *found; i++) {
         results[i] = results[0];
-        results[i].algo.data[5] = static_cast<uint64_t>(i);
+        results[i].algo.data[6] = static_cast<uint64_t>(i);
     }
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -273,7 +288,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                               cublasLtMatrixLayout_t layout_a, const void* B, cublasLtMatrixLayout_t layout_b,
                               const void* beta, const void* C, cublasLtMatrixLayout_t layout_c, void* D,
                               cublasLtMatrixLayout_t layout_d, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
-                              size_t, cudaStream_t stream) {
+                              size_t workspace_bytes, cudaStream_t stream) {
     if (!handle || !operation || !layout_a || !layout_b || !layout_c || !layout_d || !alpha || !beta || !A || !B ||
         !D) {
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -292,12 +307,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     const Layouts layouts = all_layouts(o, a, b, c, d);
     for (int i = 0; i < layouts.count; i++) {
         const uint64_t promised = algorithm ? algorithm->data[i] : 1;
-        if (promised == 0 || address(data[i]) % promised != 0) return CUBLAS_STATUS_INVALID_VALUE;
+        if (promised == 0 || address(data[i]) % promised != 0 || !keeps(layouts.of[i], promised))
+            return CUBLAS_STATUS_INVALID_VALUE;
         if (handle->refuse != Refuse::documented &&
             !(strides_aligned(layouts.of[i]) && address_aligned(layouts.of[i], address(data[i])))) {
             return CUBLAS_STATUS_NOT_SUPPORTED;
         }
     }
+    if (o.adds_bias() && algorithm && address(o.bias) % algorithm->data[kBias] != 0) return CUBLAS_STATUS_INVALID_VALUE;
 
     Matmul m;
     m.M = static_cast<int64_t>(d.columns), m.N = static_cast<int64_t>(d.rows), m.batch = d.batch;
@@ -310,6 +327,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     m.alpha = scale, m.beta = keep;
     m.bias = o.adds_bias() ? o.bias : nullptr;
     m.activation = o.activation(), m.aux = o.aux, m.ld_aux = o.ld_aux;
-    const cudaError_t queued = submit(stream, "cublasLtMatmul", [m] { matmul(m); });
+    if (check_device(stream, "cublasLtMatmul") != cudaSuccess) return CUBLAS_STATUS_INVALID_VALUE;
+    const cudaError_t queued = submit(stream, "cublasLtMatmul", [m, workspace, workspace_bytes] {
+        if constexpr (kUnkind) overwrite(workspace, workspace_bytes);
+        matmul(m);
+    });
     return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

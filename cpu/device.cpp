@@ -1,4 +1,4 @@
-// Devices, kernels' limits, and the profiler that is not there.
+// The device's properties, kernels' limits, and the profiler that is not there.
 #include "cpu/device.h"
 
 #include <cstdlib>
@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "cpu/counts.h"
+#include "cpu/device_models.h"
 #include "cpu/error.h"
 #include "cpu/include/cuda_profiler_api.h"
 #include "cpu/pages.h"
@@ -18,30 +19,12 @@ namespace teon::cpu {
 
 namespace {
 
-// What a device grants, from the table "Technical Specifications per Compute Capability" of the CUDA C++ Programming
-// Guide. The CPU takes what any of them takes.
-struct Limits {
-    const char* name;   // for CUDA_DEVICE
-    const char* title;  // as the device calls itself; none: the CPU's own
-    int major, minor;
-    size_t shared_optin;  // bytes of shared memory per block, with the attribute
-};
-constexpr size_t kSharedUnasked = 48 * 1024;
-constexpr Limits kDevices[] = {{"CPU", nullptr, 0, 0, 227 * 1024},
-                               {"H200", "NVIDIA H200", 9, 0, 227 * 1024},
-                               {"A100", "NVIDIA A100-SXM4-80GB", 8, 0, 163 * 1024},
-                               {"RTX", "NVIDIA GeForce RTX 4090", 8, 9, 99 * 1024}};
-
-const Limits& device() {
-    static const Limits& chosen = []() -> const Limits& {
-        const char* name = kUnkind ? std::getenv("CUDA_DEVICE") : nullptr;
-        if (!name || !*name) return kDevices[0];
-        for (const Limits& limits : kDevices)
-            if (name == std::string(limits.name)) return limits;
-        throw Error(fmt::format("CUDA_DEVICE is \"{}\"; it must be CPU, H200, A100 or RTX", name));
-    }();
+// What the test build passes for; null: the CPU, which takes what any GPU takes.
+const DeviceModel* model() {
+    static const DeviceModel* const chosen = kUnkind ? find_device_model() : nullptr;
     return chosen;
 }
+size_t block_shared() { return model() ? model()->block_shared : 227 * 1024; }
 
 std::string processor() {
     std::ifstream in("/proc/cpuinfo");
@@ -75,7 +58,7 @@ cudaError_t check_launch(const void* kernel, size_t smem) {
 using namespace teon::cpu;
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
-    const size_t most = device().shared_optin - kStaticSharedBytes;
+    const size_t most = block_shared() - kStaticSharedBytes;
     if (value < 0 || static_cast<size_t>(value) > most)
         return fail(cudaErrorInvalidValue,
                     fmt::format("{} bytes of dynamic shared memory; a block has {}, without {} for static arrays",
@@ -85,32 +68,16 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int valu
     return device_error();
 }
 
-cudaError_t cudaGetDeviceCount(int* count) {
-    *count = 1;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetDevice(int* index) {
-    *index = 0;
-    return cudaSuccess;
-}
-
-cudaError_t cudaSetDevice(int index) {
-    if (index != 0) return fail(cudaErrorInvalidDevice, "there is device 0 only");
-    return device_error();
-}
-
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
-    if (index != 0) return fail(cudaErrorInvalidDevice, "there is device 0 only");
-    const Limits& limits = device();
+    if (!is_device(index)) return fail(cudaErrorInvalidDevice, fmt::format("there is no device {}", index));
     cudaDeviceProp p = {};
-    const std::string name = limits.title ? limits.title : processor();
+    const std::string name = model() ? model()->title : processor();
     name.copy(p.name, sizeof p.name - 1);
     p.sharedMemPerBlock = kSharedUnasked;
-    p.sharedMemPerBlockOptin = limits.shared_optin;
+    p.sharedMemPerBlockOptin = block_shared();
     p.multiProcessorCount = thread_count();
-    p.major = limits.major;
-    p.minor = limits.minor;
+    p.major = model() ? model()->capability / 10 : 0;
+    p.minor = model() ? model()->capability % 10 : 0;
     *properties = p;
     size_t free = 0;
     return cudaMemGetInfo(&free, &properties->totalGlobalMem);

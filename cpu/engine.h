@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "cpu/device_models.h"
 #include "cpu/error.h"
 #include "cpu/pages.h"
 
@@ -98,6 +99,7 @@ struct Call {
 }  // namespace teon::cpu
 
 struct CUstream_st {
+    const int device = teon::cpu::current_device();
     std::vector<teon::cpu::OperationPtr> after;  // what the next operation waits for
     std::shared_ptr<teon::cpu::Capture> capture;
     std::vector<teon::cpu::OperationPtr> after_capture;  // `after` of before it began
@@ -108,6 +110,7 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
+    const int device = teon::cpu::current_device();
     bool timing = true, recorded = false;
     teon::cpu::OperationPtr operation;  // none: done at `at`
     teon::cpu::Clock::time_point at = {};

@@ -14,6 +14,7 @@
 #include "base/integer.h"
 #include "cpu/cgroup.h"
 #include "cpu/counts.h"
+#include "cpu/device_models.h"
 #include "cpu/error.h"
 #include "cpu/pages.h"
 #include "cpu/stream.h"
@@ -43,7 +44,7 @@ std::atomic<bool>& strict() {
 
 void* allocate(size_t bytes, bool pinned) {
     if (!is_there(bytes)) return nullptr;
-    if constexpr (kUnkind) return allocate_pages(bytes, pinned);
+    if constexpr (kUnkind) return allocate_pages(bytes, pinned, current_device());
     void* p = std::aligned_alloc(kAlignment, round_up(bytes, kAlignment));
     if (p && !pinned) std::memset(p, kNaN, bytes);  // reading what was never written shows
     return p;

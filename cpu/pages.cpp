@@ -29,6 +29,7 @@ struct Block {
     char* mapping;  // the first page that can be touched
     size_t mapped;
     bool pinned;
+    int device;
     bool open = true;  // its pages can be touched, as far as keys are not asked
     bool has(uintptr_t at) const { return at - reinterpret_cast<uintptr_t>(mapping) < mapped; }
     bool contains(uintptr_t begin, uintptr_t at, size_t size) const {
@@ -43,7 +44,7 @@ public:
         return *m;
     }
 
-    void* allocate(size_t bytes, bool pinned) {
+    void* allocate(size_t bytes, bool pinned, int device) {
         const size_t data = round_up(bytes, kAlignment), mapped = round_up(data, page_);
         char* all = static_cast<char*>(
             mmap(nullptr, mapped + 2 * page_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
@@ -51,7 +52,7 @@ public:
         char* mapping = all + page_;
         char* p = mapping + mapped - data;
         const std::lock_guard lock(mutex_);
-        Block& block = live_[reinterpret_cast<uintptr_t>(p)] = {bytes, mapping, mapped, pinned};
+        Block& block = live_[reinterpret_cast<uintptr_t>(p)] = {bytes, mapping, mapped, pinned, device};
         protect(block, true);
         std::memset(mapping, kNaN, mapped);
         if (!pinned) protect(block, false);
@@ -107,11 +108,11 @@ public:
         return Memory::pageable;
     }
 
-    std::vector<std::pair<uintptr_t, size_t>> device_allocations() {
+    std::vector<std::pair<uintptr_t, size_t>> device_allocations(int device) {
         const std::lock_guard lock(mutex_);
         std::vector<std::pair<uintptr_t, size_t>> all;
         for (const auto& [begin, block] : live_)
-            if (!block.pinned) all.emplace_back(begin, block.bytes);
+            if (!block.pinned && block.device == device) all.emplace_back(begin, block.bytes);
         return all;
     }
 
@@ -243,9 +244,11 @@ void open_device_memory_to_this_thread() {
     if (kUnkind) Pages::get().open_to_this_thread();
 }
 
-std::vector<std::pair<uintptr_t, size_t>> device_allocations() { return Pages::get().device_allocations(); }
+std::vector<std::pair<uintptr_t, size_t>> device_allocations(int device) {
+    return Pages::get().device_allocations(device);
+}
 
-void* allocate_pages(size_t bytes, bool pinned) { return Pages::get().allocate(bytes, pinned); }
+void* allocate_pages(size_t bytes, bool pinned, int device) { return Pages::get().allocate(bytes, pinned, device); }
 cudaError_t release_pages(const char* what, void* p, bool pinned) { return Pages::get().release(what, p, pinned); }
 
 Memory memory_kind(const void* p, size_t bytes, std::string& why) {

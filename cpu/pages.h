@@ -49,12 +49,13 @@ inline void fault_in(const void* p) { (void)*static_cast<const volatile char*>(p
 // The operation that runs now, for messages; null: none.
 inline std::atomic<const char*> work_in_progress = nullptr;
 
-// Of the test build: the begins and sizes of all live allocations of device memory, in order.
-std::vector<std::pair<uintptr_t, size_t>> device_allocations();
+// Of the test build: the begins and sizes of all live allocations of a device's memory, in order.
+std::vector<std::pair<uintptr_t, size_t>> device_allocations(int device);
 
-// Of the test build: memory between pages that cannot be touched, null if there is none. Releasing it on behalf of the
-// call `what` fails where it was not allocated so, or something was written outside of it.
-void* allocate_pages(size_t bytes, bool pinned);
+// Of the test build: memory of a device, or of the host (pinned), between pages that cannot be touched; null if none is
+// left. Releasing it on behalf of the call `what` fails where it was not allocated so, or something was written outside
+// of it.
+void* allocate_pages(size_t bytes, bool pinned, int device);
 cudaError_t release_pages(const char* what, void* p, bool pinned);
 
 enum class Memory { pageable, pinned, device };

@@ -97,6 +97,14 @@ cudaError_t enqueue_async(cudaStream_t stream, const char* what, std::function<v
     return add(stream, what, std::move(work), true);
 }
 
+cudaError_t check_device(cudaStream_t stream, const char* what) {
+    if constexpr (!kUnkind) return cudaSuccess;
+    const Call call(what, stream);
+    if (call.status != cudaSuccess || stream->device == current_device()) return call.status;
+    return fail(cudaErrorInvalidResourceHandle, fmt::format("{}: the stream is of device {}, and the thread's is {}",
+                                                            what, stream->device, current_device()));
+}
+
 bool at_once(cudaStream_t stream) { return !kUnkind && stream && stream->queued == 0; }
 
 bool is_capturing(cudaStream_t stream) {
@@ -231,6 +239,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
         call.status = fail(cudaErrorInvalidResourceHandle, "cudaEventRecord: an event that does not exist");
     if (call.status != cudaSuccess) return call.status;
     if (const cudaError_t status = refuse_broken(stream, call.what)) return status;
+    if (event->device != stream->device)
+        return fail(cudaErrorInvalidResourceHandle, fmt::format("{}: the event is of device {}, and the stream of {}",
+                                                                call.what, event->device, stream->device));
     event->recorded = true;
     event->capture = stream->capture;
     event->at = Clock::now();

@@ -32,6 +32,9 @@ cudaError_t submit(cudaStream_t stream, const char* what, Work&& work) {
     return cudaSuccess;
 }
 
+// For launches and products, which a thread may queue only on a stream of its own device.
+cudaError_t check_device(cudaStream_t stream, const char* what);
+
 // The calling thread waits for all that the stream holds, on behalf of the call `what`; an error during capture.
 cudaError_t wait_for(cudaStream_t stream, const char* what);
 // For calls that may wait or that change memory: refused while a capture forbids them.

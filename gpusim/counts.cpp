@@ -30,9 +30,8 @@ struct Words {
 
 }  // namespace
 
-void KernelCounts::add(const std::vector<Count>& more, uint64_t more_blocks) {
+void KernelCounts::add(const std::vector<Count>& more) {
     const std::lock_guard lock(mutex);
-    blocks += more_blocks;
     code.resize(more.size());
     for (size_t k = 0; k < more.size(); ++k) {
         code[k].warps += more[k].warps;

@@ -20,9 +20,9 @@ struct Count {
 // Of a kernel, of all its launches.
 struct KernelCounts {
     std::mutex mutex;
-    uint64_t launches = 0, blocks = 0;
+    uint64_t launches = 0;
     std::vector<Count> code;  // by instruction
-    void add(const std::vector<Count>& more, uint64_t more_blocks);
+    void add(const std::vector<Count>& more);
 };
 
 // An access of `bytes` by each lane at the addresses, to device memory or at offsets in shared memory.

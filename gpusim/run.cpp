@@ -1,6 +1,7 @@
 // The scheduler. A warp's lanes that are at the same instruction are a group. Of the groups that can run, the one that
-// is furthest behind in the code goes first, so that lanes meet again where their paths join; in random orders any goes
-// first, and groups are divided wherever nothing holds them together ("Independent Thread Scheduling").
+// is furthest behind in the code goes first, so that lanes meet again where their paths join. In random orders any goes
+// first, groups are divided wherever nothing holds them together ("Independent Thread Scheduling"), and after a few
+// instructions any warp of any of several blocks goes on.
 #include "gpusim/run.h"
 
 #include <algorithm>
@@ -19,6 +20,9 @@ namespace teon::gpusim {
 
 namespace {
 
+// Of random orders: instructions of a group until another may go on, and blocks that run by turns.
+constexpr uint64_t kMostAtOnce = 64, kBlocksAtOnce = 4;
+
 uint64_t pick(Block& b, uint64_t n) { return splitmix64(b.random) % n; }
 
 // ---- a warp ---------------------------------------------------------------------------------------------------------
@@ -27,15 +31,26 @@ class WarpRunner {
 public:
     WarpRunner(Warp& w, bool random) : w_(w), code_(w.program->code), random_(random) {}
 
+    bool can_run() const { return w_.live && !w_.at_barrier; }
     // Until all lanes have returned or wait at a barrier.
     void run() {
-        if (random_) divide();
-        while (w_.live && !w_.at_barrier) {
-            const int next = choose();
-            if (next < 0)
-                resolve();
-            else
-                run_group(static_cast<size_t>(next));
+        while (can_run()) run_some();
+    }
+    // One group, until it divides or waits; in random orders for a few instructions at most.
+    void run_some() {
+        const int next = choose();
+        if (next < 0)
+            resolve();
+        else
+            run_group(static_cast<size_t>(next));
+    }
+    void divide() {
+        if (!random_) return;
+        for (size_t k = 0, n = w_.groups.size(); k < n; ++k) {
+            const Lanes some = w_.groups[k].lanes & static_cast<Lanes>(splitmix64(w_.block->random));
+            if (some == 0 || some == w_.groups[k].lanes) continue;
+            w_.groups[k].lanes &= ~some;
+            w_.groups.push_back({w_.groups[k].at, some, w_.groups[k].waits});
         }
     }
 
@@ -68,15 +83,6 @@ private:
         return able.empty() ? -1 : able[pick(*w_.block, able.size())];
     }
 
-    void divide() {
-        for (size_t k = 0, n = w_.groups.size(); k < n; ++k) {
-            const Lanes some = w_.groups[k].lanes & static_cast<Lanes>(splitmix64(w_.block->random));
-            if (some == 0 || some == w_.groups[k].lanes) continue;
-            w_.groups[k].lanes &= ~some;
-            w_.groups.push_back({w_.groups[k].at, some, w_.groups[k].waits});
-        }
-    }
-
     // All groups wait: lanes at one instruction are joined; that instruction or the barrier then goes on.
     void resolve() {
         merge();
@@ -93,7 +99,7 @@ private:
             any = true;
         }
         if (!any) report_deadlock();
-        if (random_) divide();
+        divide();
     }
 
     [[noreturn]] void report_deadlock() {
@@ -148,8 +154,8 @@ private:
     void run_group(size_t index) {
         int32_t at = w_.groups[index].at;
         const Lanes active = w_.groups[index].lanes;
-        const bool alone = w_.groups.size() == 1;
-        int32_t limit = INT32_MAX;
+        const bool alone = !random_ && w_.groups.size() == 1;
+        int32_t limit = random_ ? at + 1 + static_cast<int32_t>(pick(*w_.block, kMostAtOnce)) : INT32_MAX;
         if (!random_)
             for (const Group& g : w_.groups)
                 if (g.at > at) limit = std::min(limit, g.at);
@@ -230,6 +236,9 @@ private:
 // What a thread keeps from block to block.
 class BlockRunner {
 public:
+    BlockRunner() = default;
+    BlockRunner(const BlockRunner&) = delete;
+
     void prepare(const Program& program, const Launch& launch, const uint8_t* parameters,
                  const std::vector<Range>& memory, bool counts) {
         if (counts) counts_.resize(program.code.size());
@@ -266,7 +275,7 @@ public:
         }
     }
 
-    void run(uint64_t index) {
+    void begin(uint64_t index) {
         const Launch& launch = *block_.launch;
         block_.index = {static_cast<uint32_t>(index % launch.grid.x),
                         static_cast<uint32_t>(index / launch.grid.x % launch.grid.y),
@@ -282,29 +291,32 @@ public:
             w.near = {1, 0};
             w.clock = {};
             w.committed = {};
+            WarpRunner(w, random()).divide();
         }
-        try {
-            while (run_to_barrier()) {}
-        } catch (...) {
-            forget_copies();
-            throw;
+    }
+
+    // To the next barrier of all its warps; in random orders a few instructions of one. False: the block has ended.
+    bool step() {
+        const size_t n = block_.warps.size(), first = random() ? pick(block_, n) : 0;
+        const bool reverse = block_.launch->order.kind == Order::Kind::reverse;
+        for (size_t k = 0; k < n; ++k) {
+            WarpRunner runner(block_.warps[reverse ? n - 1 - k : (first + k) % n], random());
+            if (!runner.can_run()) continue;
+            random() ? runner.run_some() : runner.run();
+            if (random()) return true;
         }
+        if (pass_barrier()) return true;
         forget_copies();
+        return false;
     }
 
     const std::vector<Count>& counts() const { return counts_; }
 
 private:
+    bool random() const { return block_.launch->order.kind == Order::Kind::random; }
+
     // Whether there was one.
-    bool run_to_barrier() {
-        const Order& order = block_.launch->order;
-        const size_t n = block_.warps.size();
-        std::vector<size_t> turns(n);
-        for (size_t k = 0; k < n; ++k) turns[k] = order.kind == Order::Kind::reverse ? n - 1 - k : k;
-        const bool random = order.kind == Order::Kind::random;
-        if (random)
-            for (size_t k = n; k > 1; --k) std::swap(turns[k - 1], turns[pick(block_, k)]);
-        for (const size_t k : turns) { WarpRunner(block_.warps[k], random).run(); }
+    bool pass_barrier() {
         const Instruction* barrier = nullptr;
         for (Warp& w : block_.warps) {
             if (!w.live) continue;
@@ -318,6 +330,7 @@ private:
             w.groups[0].waits = w.at_barrier = false;
             ++w.groups[0].at;
             w.clock = {};
+            WarpRunner(w, random()).divide();
         }
         if (barrier) block_.shared.barrier();
         return barrier != nullptr;
@@ -352,16 +365,32 @@ std::vector<uint8_t> pack(const Program& program, const void* const* arguments) 
 void run(const Program& program, const Launch& launch, const std::vector<uint8_t>& parameters,
          const std::vector<Range>& memory, KernelCounts* counts) {
     const uint64_t blocks = launch.grid.count();
+    const bool random = launch.order.kind == Order::Kind::random;
+    const uint64_t at_once = random ? std::min(kBlocksAtOnce, blocks) : 1;
     // A few pieces for each thread, which prepares its state once for each.
     const auto pieces =
-        static_cast<int64_t>(std::min<uint64_t>(blocks, 4 * static_cast<uint64_t>(cpu::thread_count())));
+        static_cast<int64_t>(std::min<uint64_t>(blocks / at_once, 4 * static_cast<uint64_t>(cpu::thread_count())));
     cpu::parallel_for(pieces, 1, [&](int64_t piece) {
-        BlockRunner runner;
-        runner.prepare(program, launch, parameters.data(), memory, counts != nullptr);
         const auto n = static_cast<uint64_t>(pieces), k = static_cast<uint64_t>(piece);
-        const uint64_t begin = blocks * k / n, end = blocks * (k + 1) / n;
-        for (uint64_t b = begin; b < end; ++b) runner.run(b);
-        if (counts) counts->add(runner.counts(), end - begin);
+        uint64_t next = blocks * k / n, turn = launch.order.seed + k;
+        const uint64_t end = blocks * (k + 1) / n;
+        std::vector<BlockRunner> runners(at_once);
+        std::vector<BlockRunner*> running;
+        for (BlockRunner& runner : runners) {
+            runner.prepare(program, launch, parameters.data(), memory, counts != nullptr);
+            runner.begin(next++);
+            running.push_back(&runner);
+        }
+        while (!running.empty()) {
+            const size_t one = at_once == 1 ? 0 : splitmix64(turn) % running.size();
+            if (running[one]->step()) continue;
+            if (next < end)
+                running[one]->begin(next++);
+            else
+                running.erase(running.begin() + static_cast<std::ptrdiff_t>(one));
+        }
+        for (const BlockRunner& runner : runners)
+            if (counts) counts->add(runner.counts());
     });
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "gpusim/abi/layouts.h"
 #include "gpusim/decode.h"
 #include "gpusim/fat_binary.h"
+#include "gpusim/limits.h"
 #include "gpusim/opcodes.h"
 #include "gpusim/run.h"
 
@@ -59,8 +61,11 @@ struct Kernel {
     std::string name;  // mangled
     std::once_flag once;
     std::unique_ptr<Program> decoded = nullptr;
-    size_t granted = kSharedUnasked;  // bytes of dynamic shared memory
+    std::optional<size_t> asked = {};  // bytes of dynamic shared memory, by cudaFuncSetAttribute
+
     KernelCounts counts = {};
+
+    size_t granted() { return asked.value_or(unasked_dynamic_shared(program())); }
 
     const Program& program() {
         std::call_once(module->once, [this] { module->load(); });
@@ -102,7 +107,7 @@ const std::string& counts_path() {
     return path;
 }
 
-// {"capability": 90, "kernel": [{"name", "launches", "blocks", "code": [row of each instruction]}]}, where a row is
+// {"capability": 90, "kernel": [{"name", "launches", "code": [row of each instruction]}]}, where a row is
 // [opcode, place, warps, lanes, transactions, at_least, the row to which a branch goes or -1].
 void write_counts() {
     nlohmann::json kernels = nlohmann::json::array();
@@ -116,37 +121,11 @@ void write_counts() {
             const Count& c = counts.code[k];
             code.push_back({opcode_name(i.opcode), p.place(i), c.warps, c.lanes, c.transactions, c.at_least, i.target});
         }
-        kernels.push_back({{"name", p.name}, {"launches", counts.launches}, {"blocks", counts.blocks}, {"code", code}});
+        kernels.push_back({{"name", p.name}, {"launches", counts.launches}, {"code", code}});
     }
     std::ofstream file(counts_path());
     file << nlohmann::json{{"capability", device().capability}, {"kernel", kernels}} << '\n';
     if (!file.flush()) fmt::print(stderr, "CUDA_COUNTS={}: cannot be written\n", counts_path());
-}
-
-// What is left of a block's shared memory for the dynamic array of the kernel.
-size_t most_dynamic(const Program& p) {
-    return device().block_shared - round_up(p.static_shared, std::max<size_t>(p.dynamic_align, 1));
-}
-
-cudaError_t check(const Program& p, size_t granted, const Launch& l) {
-    const uint64_t threads = l.block.count();
-    const auto refuse = [&](cudaError_t code, const std::string& why) {
-        return cpu::fail(code, fmt::format("launch of {}: {}", p.name, why));
-    };
-    if (threads == 0 || threads > 1024 || l.block.z > 64)
-        return refuse(cudaErrorInvalidConfiguration, fmt::format("a block of {} threads", threads));
-    if (l.grid.count() == 0 || l.grid.x > 0x7fffffffu || l.grid.y > 65535 || l.grid.z > 65535)
-        return refuse(cudaErrorInvalidConfiguration,
-                      fmt::format("a grid of {} x {} x {} blocks", l.grid.x, l.grid.y, l.grid.z));
-    if (p.max_threads && threads > static_cast<uint64_t>(p.max_threads))
-        return refuse(cudaErrorLaunchOutOfResources,
-                      fmt::format("{} threads; its __launch_bounds__ are {}", threads, p.max_threads));
-    if (l.dynamic_shared > std::min(granted, most_dynamic(p)))
-        return refuse(
-            cudaErrorInvalidValue,
-            fmt::format("{} bytes of dynamic shared memory beside {} static ones; {} were granted, and a block has {}",
-                        l.dynamic_shared, p.static_shared, granted, device().block_shared));
-    return cudaSuccess;
 }
 
 Extent3 extent(dim3 d) { return {d.x, d.y, d.z}; }
@@ -159,15 +138,19 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_s
         const Program& p = kernel->program();
         const Launch l = {extent(grid), extent(block), dynamic_shared, early, order()};
         ++cpu::counters.launches;
-        if (const cudaError_t status = check(p, kernel->granted, l)) return status;
-        return cpu::submit(stream, p.name.c_str(), [kernel, &p, l, parameters = pack(p, arguments)] {
-            std::vector<Range> memory = kernel->module->ranges;
-            for (const auto& [begin, bytes] : cpu::device_allocations()) memory.push_back({begin, begin + bytes});
-            std::sort(memory.begin(), memory.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-            KernelCounts* const counts = counts_path().empty() ? nullptr : &kernel->counts;
-            run(p, l, parameters, memory, counts);
-            if (counts) ++counts->launches;
-        });
+        if (const cudaError_t status = cpu::check_device(stream, p.name.c_str())) return status;
+        if (const cudaError_t status = check_launch(p, device(), kernel->granted(), l)) return status;
+        return cpu::submit(stream, p.name.c_str(),
+                           [kernel, &p, l, index = cpu::current_device(), parameters = pack(p, arguments)] {
+                               std::vector<Range> memory = kernel->module->ranges;
+                               for (const auto& [begin, bytes] : cpu::device_allocations(index))
+                                   memory.push_back({begin, begin + bytes});
+                               std::sort(memory.begin(), memory.end(),
+                                         [](const Range& a, const Range& b) { return a.begin < b.begin; });
+                               KernelCounts* const counts = counts_path().empty() ? nullptr : &kernel->counts;
+                               run(p, l, parameters, memory, counts);
+                               if (counts) ++counts->launches;
+                           });
     } catch (const std::exception& error) {
         cpu::fail_device(cudaErrorInvalidDeviceFunction, error.what());
         return cpu::fail(cudaErrorInvalidDeviceFunction, error.what());
@@ -266,11 +249,11 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
         return fail(cudaErrorInvalidValue,
                     fmt::format("cudaFuncSetAttribute: attribute {}", static_cast<int>(attribute)));
-    const size_t most = most_dynamic(kernel->program());
+    const size_t most = most_dynamic_shared(kernel->program(), device());
     if (value < 0 || static_cast<size_t>(value) > most)
         return fail(cudaErrorInvalidValue, fmt::format("{}: {} bytes of dynamic shared memory; a block has {} for it",
                                                        kernel->program().name, value, most));
-    kernel->granted = static_cast<size_t>(value);
+    kernel->asked = static_cast<size_t>(value);
     return device_error();
 }
 
@@ -282,7 +265,7 @@ cudaError_t cudaFuncGetAttributes(void* attributes, const void* function) {
         size_t sharedSizeBytes, localSizeBytes;
         int maxThreadsPerBlock, ptxVersion, binaryVersion, maxDynamicSharedSizeBytes;
     } a = {p.static_shared,  p.local_bytes,       p.max_threads ? p.max_threads : 1024,
-           p.module->target, device().capability, static_cast<int>(kernel->granted)};
+           p.module->target, device().capability, static_cast<int>(kernel->granted())};
     std::memset(attributes, 0, kFunctionAttributesBytes);
 #define TEON_PUT(member, type, offset) put<type>(attributes, offset, a.member);
     TEON_FUNCTION_ATTRIBUTES(TEON_PUT)

@@ -1,49 +1,87 @@
-// What cpu/ demands of a product with GELU as its epilogue, as the documentation of cuBLASLt does.
+// What cpu/ demands of a product, as the documentation of cuBLASLt does, and what it does to those that ask for less.
 #include <cublasLt.h>
 
+#include <cmath>
+#include <vector>
+
+#include "cpu/pages.h"
 #include "runtime/device.h"
 
 #include "test/support/catch.h"
+#include "test/support/skip.h"
+
+using teon::Buffer;
 
 namespace {
 
-// The status of an 8 x 8 product of floats, or of its heuristic if that already refuses.
-cublasStatus_t gelu(cublasLtEpilogue_t epilogue, void* aux, int64_t ld_aux, int batch = 1) {
-    cublasLtHandle_t lt;
-    cublasLtMatmulDesc_t operation;
-    cublasLtMatrixLayout_t matrix;
-    cublasLtMatmulPreference_t preference;
-    REQUIRE(cublasLtCreate(&lt) == CUBLAS_STATUS_SUCCESS);
-    REQUIRE(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS);
-    REQUIRE(cublasLtMatrixLayoutCreate(&matrix, CUDA_R_32F, 8, 8, 8) == CUBLAS_STATUS_SUCCESS);
-    REQUIRE(cublasLtMatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS);
-    cublasLtMatrixLayoutSetAttribute(matrix, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch);
-    cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux);
-    cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld_aux, sizeof ld_aux);
-    cublasLtMatmulHeuristicResult_t found;
-    int n = 0;
-    cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(lt, operation, matrix, matrix, matrix, matrix, preference, 1, &found, &n);
-    if (status == CUBLAS_STATUS_SUCCESS) {
+// Products C = A B of 8 x 8 floats.
+class Product {
+public:
+    explicit Product(cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT, int batch = 1, int64_t stride = 64) {
+        REQUIRE(cublasLtCreate(&lt_) == CUBLAS_STATUS_SUCCESS);
+        REQUIRE(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS);
+        REQUIRE(cublasLtMatrixLayoutCreate(&matrix_, CUDA_R_32F, 8, 8, 8) == CUBLAS_STATUS_SUCCESS);
+        REQUIRE(cublasLtMatmulPreferenceCreate(&preference_) == CUBLAS_STATUS_SUCCESS);
+        cublasLtMatrixLayoutSetAttribute(matrix_, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch);
+        cublasLtMatrixLayoutSetAttribute(matrix_, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride);
+        set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    }
+    ~Product() {
+        cublasLtMatmulPreferenceDestroy(preference_);
+        cublasLtMatrixLayoutDestroy(matrix_);
+        cublasLtMatmulDescDestroy(operation_);
+        cublasLtDestroy(lt_);
+    }
+    template <typename T>
+    void set(cublasLtMatmulDescAttributes_t attribute, T value) {
+        REQUIRE(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value) == CUBLAS_STATUS_SUCCESS);
+    }
+    // Asks the heuristic, and promises it this alignment of A.
+    cublasStatus_t choose(uint32_t alignment = 256) {
+        cublasLtMatmulPreferenceSetAttribute(preference_, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &alignment,
+                                             sizeof alignment);
+        cublasLtMatmulHeuristicResult_t found;
+        int n = 0;
+        const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt_, operation_, matrix_, matrix_, matrix_,
+                                                                     matrix_, preference_, 1, &found, &n);
+        algorithm_ = found.algo;
+        return status;
+    }
+    // With an A that begins `offset` elements behind an aligned one.
+    cublasStatus_t run(int64_t offset = 0, Buffer<float>* workspace = nullptr) {
         const float one = 1, zero = 0;
         const teon::Stream stream;
-        const teon::Buffer<float> a(64), b(64), c(64);
-        status = cublasLtMatmul(lt, operation, &one, a.data(), matrix, b.data(), matrix, &zero, c.data(), matrix,
-                                c.data(), matrix, nullptr, nullptr, 0, static_cast<cudaStream_t>(stream.handle()));
+        const Buffer<float> a(256), b(256), c(256);
+        const cublasStatus_t status =
+            cublasLtMatmul(lt_, operation_, &one, a.data() + offset, matrix_, b.data(), matrix_, &zero, c.data(),
+                           matrix_, c.data(), matrix_, &algorithm_, workspace ? workspace->data() : nullptr,
+                           workspace ? static_cast<size_t>(workspace->size()) * sizeof(float) : 0,
+                           static_cast<cudaStream_t>(stream.handle()));
         stream.synchronize();
+        return status;
     }
-    cublasLtMatmulPreferenceDestroy(preference);
-    cublasLtMatrixLayoutDestroy(matrix);
-    cublasLtMatmulDescDestroy(operation);
-    cublasLtDestroy(lt);
-    return status;
+
+private:
+    cublasLtHandle_t lt_;
+    cublasLtMatmulDesc_t operation_;
+    cublasLtMatrixLayout_t matrix_;
+    cublasLtMatmulPreference_t preference_;
+    cublasLtMatmulAlgo_t algorithm_ = {};
+};
+
+// The status of a product with GELU, or of its heuristic if that already refuses.
+cublasStatus_t gelu(cublasLtEpilogue_t epilogue, void* aux, int64_t ld_aux, int batch = 1) {
+    Product p(epilogue, batch);
+    p.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+    p.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, ld_aux);
+    const cublasStatus_t status = p.choose();
+    return status == CUBLAS_STATUS_SUCCESS ? p.run() : status;
 }
 
 }  // namespace
 
 TEST_CASE("cpu/cublaslt: an epilogue with aux demands it, and rows of it that begin at multiples of 8 elements") {
-    const teon::Buffer<float> memory(256);
+    const Buffer<float> memory(256);
     void* const aux = memory.data();
     for (auto epilogue : {CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_DGELU}) {
         REQUIRE(gelu(epilogue, aux, 8) == CUBLAS_STATUS_SUCCESS);
@@ -55,4 +93,37 @@ TEST_CASE("cpu/cublaslt: an epilogue with aux demands it, and rows of it that be
     }
     REQUIRE(gelu(CUBLASLT_EPILOGUE_GELU_AUX_BIAS, aux, 8) == CUBLAS_STATUS_INVALID_VALUE);  // no bias
     REQUIRE(gelu(CUBLASLT_EPILOGUE_DEFAULT, nullptr, 0) == CUBLAS_STATUS_SUCCESS);
+}
+
+TEST_CASE("cpu/cublaslt: what the heuristic was promised of alignment binds every call and every matrix of a batch") {
+    Product one;
+    REQUIRE(one.choose(16) == CUBLAS_STATUS_SUCCESS);
+    REQUIRE(one.run() == CUBLAS_STATUS_SUCCESS);
+    REQUIRE(one.run(4) == CUBLAS_STATUS_SUCCESS);
+    REQUIRE(one.run(2) == CUBLAS_STATUS_INVALID_VALUE);  // the second call, of an algorithm that was kept
+    REQUIRE(Product(CUBLASLT_EPILOGUE_DEFAULT, 2, 64).choose() == CUBLAS_STATUS_SUCCESS);
+    REQUIRE(Product(CUBLASLT_EPILOGUE_DEFAULT, 2, 68).choose(16) == CUBLAS_STATUS_INVALID_VALUE);  // B's, C's, D's: 256
+
+    const Buffer<float> bias(16);
+    Product biased(CUBLASLT_EPILOGUE_BIAS);
+    biased.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.data()));
+    REQUIRE(biased.choose() == CUBLAS_STATUS_SUCCESS);
+    REQUIRE(biased.run() == CUBLAS_STATUS_SUCCESS);
+    biased.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.data() + 1));
+    REQUIRE(biased.run() == CUBLAS_STATUS_INVALID_VALUE);
+}
+
+TEST_CASE("cpu/cublaslt: a product overwrites its workspace (unkind)") {
+    if (!teon::cpu::kUnkind) SKIP_TEST("a kind CPU needs none");
+    const teon::Stream stream;
+    Buffer<float> workspace(4096);
+    teon::zero(workspace.data(), workspace.size(), stream);
+    stream.synchronize();
+    Product p;
+    REQUIRE(p.choose() == CUBLAS_STATUS_SUCCESS);
+    REQUIRE(p.run(0, &workspace) == CUBLAS_STATUS_SUCCESS);
+    std::vector<float> values(4096);
+    teon::download(values.data(), workspace.data(), workspace.size(), stream);
+    stream.synchronize();
+    for (const size_t at : {0, 1024, 2048, 3072, 4095}) REQUIRE(std::isnan(values[at]));
 }

@@ -299,6 +299,15 @@ void more_shared_memory(bool planted) {
     stream.synchronize();
 }
 
+// As by a thread that has not chosen its device.
+void other_device(bool planted) {
+    Stream stream;
+    Buffer<float> out(kN);
+    if (planted) set_device(1);
+    fill(out.data(), 1.0f, kN, stream);
+    stream.synchronize();
+}
+
 struct Fault {
     const char* name;
     const char* found;  // in what the fault is found by
@@ -328,7 +337,9 @@ constexpr Fault kFaults[] = {
     {"a pageable copy during capture", "pageable memory during capture", pageable_in_capture},
     {"a forked stream that is not joined", "fill_kernel was captured on a stream", fork_not_joined},
     {"more than 48 KiB of shared memory unasked", "cudaFuncAttributeMaxDynamicSharedMemorySize", shared_memory_unasked},
-    {"more shared memory than the device has", "a block has 100352", more_shared_memory, true, "CUDA_DEVICE=RTX"},
+    {"more shared memory than the device has", "a block has 100352", more_shared_memory, true, "CUDA_DEVICE=RTX4090"},
+    {"a kernel on a stream of another device", "the stream is of device 0, and the thread's is 1", other_device, true,
+     "CUDA_VISIBLE_DEVICES=0,1"},
 };
 
 // What finds the planted fault, in this order; empty: nothing does.

@@ -1,4 +1,6 @@
 // Each check of the modelled GPU finds its fault and names the place, and does not find it in the right kernel.
+#include "cpu/error.h"
+#include "gpusim/limits.h"
 #include "test/gpusim/ptx_kernel.h"
 #include "test/support/catch.h"
 
@@ -118,6 +120,76 @@ TEST_CASE("gpusim/checks: masks, collectives and barriers that miss lanes") {
             "$b: \n.loc 1 8 0\n mov.u32 %r1, 0; \n.loc 1 9 0\n bar.sync 0; $end:\n.loc 1 8 0\n",
             "a barrier that only part of the block reaches", 64},
            {"warps that have returned", "setp.lt.u32 %p1, %r0, 32; @%p1 bra $end; bar.sync 0; $end:", "", 64}});
+}
+
+TEST_CASE("gpusim/checks: dynamic shared memory ends with its last byte") {
+    const std::string dynamic = ".shared .align 4 .b8 before[4]; .extern .shared .align 16 .b8 buffer[];";
+    Launch launch;
+    launch.dynamic_shared = 128;
+    REQUIRE(PtxKernel("mov.u32 %r9, before;" + kOwn + "st.shared.u32 [%r2], 0;", dynamic).error(32, launch) == "");
+    REQUIRE_THAT(PtxKernel("mov.u32 %r9, before;" + kOwn + "st.shared.u32 [%r2+4], 0;", dynamic).error(32, launch),
+                 ContainsSubstring("4 bytes at byte 144 of shared memory, of which the block has 144"));
+}
+
+TEST_CASE("gpusim/checks: launches that a device does not take") {
+    const teon::cpu::DeviceModel device = {"", "", 80, 1, 163 * 1024, 164 * 1024};
+    const std::string arrays = ".shared .align 4 .b8 fixed[1000]; .extern .shared .align 1024 .b8 buffer[];";
+    const PtxKernel small("", kShared), both("mov.u32 %r9, fixed;" + kOwn, arrays),
+        large("mov.u32 %r9, fixed;", ".shared .align 4 .b8 fixed[65536];");
+    const size_t unasked = unasked_dynamic_shared(both.program()), most = most_dynamic_shared(both.program(), device);
+    REQUIRE(unasked == 47 * 1024);
+    REQUIRE(most == 162 * 1024);
+    struct Case {
+        const PtxKernel& kernel;
+        Extent3 grid, block;
+        size_t dynamic, granted;
+        const char* expected;  // "": it is taken
+    };
+    for (const Case& c : {Case{small, {1, 65535, 65535}, {1024, 1, 1}, 0, 0, ""},
+                          {small, {1, 65536, 1}, {1, 1, 1}, 0, 0, "a grid of 1 x 65536 x 1 blocks"},
+                          {small, {1, 1, 65536}, {1, 1, 1}, 0, 0, "at most 65535 along y and z"},
+                          {small, {0x80000000, 1, 1}, {1, 1, 1}, 0, 0, "a grid of"},
+                          {small, {1, 0, 1}, {1, 1, 1}, 0, 0, "a grid of 1 x 0 x 1 blocks"},
+                          {small, {1, 1, 1}, {33, 32, 1}, 0, 0, "a block of 33 x 32 x 1 threads"},
+                          {small, {1, 1, 1}, {1, 1, 65}, 0, 0, "a block of 1 x 1 x 65 threads"},
+                          {both, {1, 1, 1}, {32, 1, 1}, unasked, unasked, ""},
+                          {both, {1, 1, 1}, {32, 1, 1}, unasked + 1, unasked, "were granted"},
+                          {both, {1, 1, 1}, {32, 1, 1}, most, most, ""},
+                          {both, {1, 1, 1}, {32, 1, 1}, most + 1, most + 1, "beside 1000 static ones"},
+                          {large, {1, 1, 1}, {32, 1, 1}, 0, 0, "65536 bytes of static shared memory"}}) {
+        Launch launch;
+        launch.grid = c.grid;
+        launch.block = c.block;
+        launch.dynamic_shared = c.dynamic;
+        const cudaError_t status = check_launch(c.kernel.program(), device, c.granted, launch);
+        const std::string words = status == cudaSuccess ? "" : cudaGetErrorString(cudaGetLastError());
+        if (*c.expected) {
+            REQUIRE_THAT(words, ContainsSubstring(c.expected));
+        } else {
+            REQUIRE(words == "");
+        }
+    }
+}
+
+// Both blocks read before either writes, which no order shows that runs one block after the other.
+TEST_CASE("gpusim/checks: blocks run by turns in random orders") {
+    const PtxKernel k(R"(
+        ld.global.u32 %r1, [%d18]; add.u32 %r2, %r1, 1;
+        mov.u32 %r3, 0;
+    $wait:
+        add.u32 %r3, %r3, 1;
+        setp.lt.u32 %p1, %r3, 100;
+        @%p1 bra $wait;
+        st.global.u32 [%d18], %r2;)");
+    const auto count = [&](const char* order) {
+        Launch launch;
+        launch.grid.x = 2;
+        launch.order = parse_order(order);
+        return k.run({0}, launch)[0];
+    };
+    bool both = false;
+    for (int seed = 0; seed < 8 && !both; ++seed) both = count(fmt::format("random:{}", seed).c_str()) == 1;
+    REQUIRE(both);
 }
 
 TEST_CASE("gpusim/checks: device memory before griddepcontrol.wait") {

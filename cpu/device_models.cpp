@@ -1,0 +1,81 @@
+#include "cpu/device_models.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <string>
+
+#include "base/check.h"
+#include "cpu/error.h"
+#include "cpu/pages.h"
+
+namespace teon::cpu {
+
+namespace {
+
+constexpr DeviceModel kModels[] = {
+    {"H200", "NVIDIA H200", 90, 132, 227 * 1024, 228 * 1024},
+    {"H100", "NVIDIA H100 80GB HBM3", 90, 132, 227 * 1024, 228 * 1024},
+    {"A100", "NVIDIA A100-SXM4-80GB", 80, 108, 163 * 1024, 164 * 1024},
+    {"RTX4090", "NVIDIA GeForce RTX 4090", 89, 128, 99 * 1024, 100 * 1024},
+};
+constexpr int kDevicesOfMachine = 8;
+
+// As the CUDA driver reads it: the list ends at the first entry that names no device.
+int count_visible() {
+    const char* at = kUnkind ? std::getenv("CUDA_VISIBLE_DEVICES") : nullptr;
+    if (!at) return 1;
+    int count = 0;
+    for (const char* const end = at + std::char_traits<char>::length(at); count < kDevicesOfMachine; ++at) {
+        int index = -1;
+        const auto [rest, error] = std::from_chars(at, end, index);
+        if (error != std::errc() || index < 0 || index >= kDevicesOfMachine) break;
+        ++count;
+        at = rest;
+        if (*at != ',') break;
+    }
+    return count;
+}
+
+int device_count() {
+    static const int count = count_visible();
+    return count;
+}
+
+thread_local int current = 0;
+
+}  // namespace
+
+const DeviceModel* find_device_model(const char* otherwise) {
+    const char* asked = std::getenv("CUDA_DEVICE");
+    if (!asked || !*asked) asked = otherwise;
+    if (!asked) return nullptr;
+    std::string known;
+    for (const DeviceModel& m : kModels) {
+        if (asked == std::string(m.name)) return &m;
+        known += (known.empty() ? "" : ", ") + std::string(m.name);
+    }
+    throw UsageError(fmt::format("CUDA_DEVICE is \"{}\"; it must be one of {}", asked, known));
+}
+
+int current_device() { return current; }
+bool is_device(int index) { return index >= 0 && index < device_count(); }
+
+}  // namespace teon::cpu
+
+using namespace teon::cpu;
+
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = device_count();
+    return *count ? cudaSuccess : fail(cudaErrorNoDevice, "CUDA_VISIBLE_DEVICES names no device");
+}
+
+cudaError_t cudaGetDevice(int* index) {
+    *index = current;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int index) {
+    if (!is_device(index)) return fail(cudaErrorInvalidDevice, fmt::format("device {} of {}", index, device_count()));
+    current = index;
+    return device_error();
+}
