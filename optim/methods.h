@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/step_control.h"
+#include "model/param_store.h"
 #include "optim/optimizer_options.h"
 #include "runtime/context.h"
 
@@ -22,7 +23,7 @@ namespace teon {
 // One launch: n consecutive elements of all arrays.
 struct ElementUpdate {
     float* master;
-    bf16* work;  // ParamStore::work_copy
+    bf16* work;  // ParamStore::work_copy_at
     std::vector<float*> state;
     const float* grad;
     const StepControl* control;
@@ -63,6 +64,8 @@ struct MatrixSetup {
     const OptimizerPlan& plan;
     const OptimizerOptions& options;
     const Ownership& ownership;
+    const ParamStore& params;
+    int rank;      // in the placement
     float* state;  // of all matrices of this rank, zero
     // By row of the table: the offsets of its tensors in state; empty if this rank is not its owner.
     const std::vector<std::vector<int64_t>>& at;

@@ -120,7 +120,7 @@ private:
         const ParamRow& row = *x.row;
         const OptimizerOptions& o = options_;
         const int m = x.left.size, n = x.right.size, updates = now.updates - 1;  // without the first
-        const float* grad = params.grad_all() + row.offset;
+        const float* grad = params.sums().at<float>(row.offset);
         const Stream& stream = context.stream;
         if (updates > 0) {
             float *g = scratch_[0].data(), *moment = scratch_[1].data();
@@ -131,8 +131,7 @@ private:
                            correction(o.beta2, updates), o.eps, stream);
             change_basis(moment, mat(g, n), x, false, context);
             const float lr = o.lr * now.lr_factor, decay = row.decay ? o.weight_decay : 0.0f;
-            bf16* work = params.work_copy() ? params.work_copy() + row.offset : nullptr;
-            soap_apply(params.master_all() + row.offset, work, moment, m, n, row.cols, lr * x.step, 1.0f - lr * decay,
+            soap_apply(params.masters().at<float>(row.offset), params.work_copy_at(row.offset), moment, m, n, row.cols, lr * x.step, 1.0f - lr * decay,
                        o.cautious_weight_decay, stream);
         }
         const bool refresh = updates % o.soap_frequency == 0;
