@@ -58,6 +58,7 @@ public:
     virtual void check_finite(Context&) const {}  // Optimizer::check_finite
 };
 class Ownership;
+struct Placement;
 // Arguments of MatrixRule::make. All of them outlive the updater.
 struct MatrixSetup {
     const ParamTable& table;
@@ -75,7 +76,7 @@ struct MatrixRule {
     const char *what, *work;  // for tables: the method and the work, "orthogonalizer", "orthogonalization"
     std::vector<StateShape> (*state)(const OptimizerOptions& options, const ParamRow& row);
     void (*plan)(Stack& stack, const OptimizerOptions& options);  // sets form and flops
-    int64_t (*scratch_bytes)(const OptimizerPlan& plan, const OptimizerOptions& options);
+    int64_t (*scratch_bytes)(const OptimizerPlan& plan, const OptimizerOptions& options, const Placement* placement);
     std::string (*describe)(const Stack& stack, const OptimizerOptions& options);  // the method, for tables
     std::unique_ptr<MatrixUpdater> (*make)(const MatrixSetup& setup);
 };

@@ -27,9 +27,9 @@ void plan_stack(Stack& stack, const OptimizerOptions& options) {
     stack.flops = stack.heads * ortho_flops(method_of(options, stack.form), u.rows(), u.cols());
 }
 
-int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options) {
+int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options, const Placement* placement) {
     int64_t bytes = 0;
-    for (const StackGroup& group : group_stacks(plan, options)) bytes = std::max(bytes, scratch_bytes(group));
+    for (const StackGroup& group : group_stacks(plan, options, placement)) bytes = std::max(bytes, scratch_bytes(group));
     return bytes;
 }
 
@@ -61,8 +61,7 @@ struct GroupState {
     }
 };
 
-// Reduces a group to the stacks of `rank` and divides them into rounds. Several ranks take a few rounds, first layers
-// first, to overlap the exchange of weights with computation.
+// Reduces a group to the stacks of `rank` and divides them into rounds, first layers first.
 std::vector<Round> divide_group(StackGroup& group, const MatrixSetup& setup, int rank) {
     const Placement& placement = setup.ownership.placement();
     const std::vector<Stack>& all = setup.plan.stacks;
@@ -75,8 +74,6 @@ std::vector<Round> divide_group(StackGroup& group, const MatrixSetup& setup, int
     for (int s : group.stacks) stacks[placement.owner[s]].push_back(s);
     size_t most = 0;
     for (auto& own : stacks) most = std::max(most, own.size());
-    constexpr size_t kRounds = 4;
-    if (placement.ranks > 1) group.chunk = std::min(group.chunk, static_cast<int>(ceil_div(most, kRounds)));
     const size_t chunk = group.chunk;
     group.stacks = stacks[rank];
 
@@ -133,7 +130,7 @@ public:
     explicit OrthogonalUpdater(const MatrixSetup& setup)
         : table_(setup.table), plan_(setup.plan), options_(setup.options), state_(setup.state) {
         int64_t partials = 0, slices = 0, neurons = 0, scratch = 0;
-        for (StackGroup& group : group_stacks(setup.plan, options_)) {
+        for (StackGroup& group : group_stacks(setup.plan, options_, &setup.ownership.placement())) {
             groups_.push_back(make_group(std::move(group), setup));
             const StackGroup& own = groups_.back().group;
             if (own.stacks.empty()) continue;

@@ -37,6 +37,8 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
     for (const ElementRun& run : element_runs(table, plan, options)) elements += run.size;
     p.elements = even_parts(elements, ranks);
 
+    if (info.matrices) p.scratch_bytes = info.matrices->scratch_bytes(plan, options, &p);
+
     p.load.assign(ranks, 0.0);
     p.state_bytes.assign(ranks, 0);
     constexpr int64_t bytes = sizeof(float);

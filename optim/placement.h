@@ -24,6 +24,7 @@ struct Placement {
     std::vector<double> load;          // FLOPs of the stacks' update per step, by rank
     std::vector<Part> elements;        // of the elements of all runs in order, one part per rank
     std::vector<int64_t> state_bytes;  // by rank
+    int64_t scratch_bytes = 0;         // of the rank with the most: OptimizerPlan's is that of one rank for all
     double imbalance() const;          // largest load / mean load; 1 if there is no load
 };
 Placement place(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks);

@@ -46,7 +46,7 @@ void plan_stack(Stack& stack, const OptimizerOptions& options) {
 constexpr int kScratchMatrices = 3;
 
 // The intermediate matrices, and the workspace of an eigendecomposition (LAPACK's ssyevd: 1 + 6n + 2n^2).
-int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options) {
+int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options, const Placement*) {
     int64_t elements = 0, work = 0;
     for (const Stack& stack : plan.stacks) {
         elements = std::max(elements, int64_t{stack.m} * stack.n);

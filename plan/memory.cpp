@@ -70,7 +70,8 @@ void plan_fixed_memory(RunPlan& p) {
     const std::vector<int64_t>& state = p.placement.state_bytes;
     p.memory = largest_parameter_memory(p);
     p.host_memory.clear();
-    p.memory.push_back({"optimizer scratch", p.optimizer_plan.scratch_bytes});
+    const bool divided = p.sharding != Sharding::none;
+    p.memory.push_back({"optimizer scratch", divided ? p.placement.scratch_bytes : p.optimizer_plan.scratch_bytes});
     if (o.autotune) p.memory.push_back({"algorithm search, for a moment", 4 * largest_gradient(p.params)});
     if (o.sample_every) p.memory.push_back({"samples", generator_bytes(p.config, 1, p.config.max_T, p.run.dtype)});
     // Rank 0's, of all ranks' state; and the largest tensor once more, in its file's order. On a CPU it is the same
