@@ -239,9 +239,10 @@ void read_tensors(const std::string& folder, ParamStore& params, const std::vect
     if (!stored || std::ssize(stored->tensors()) < table.count())
         load_weights(params, SafetensorsModel(folder), stream);
     for (int i = 0; stored && i < table.count(); ++i)
-        if (const ParamRow& row = table[i]; stored->find(row.name))
-            upload_tensor(params.master(i), *stored, row.name, row.rows, row.cols, 0, row.size(), stream);
-    params.sync_work(stream);
+        if (const ParamRow& row = table[i]; stored->find(row.name)) {
+            upload_tensor(params.staging(i), *stored, row.name, row.rows, row.cols, 0, row.size(), stream);
+            params.place(i, stream);
+        }
     const SafetensorsFile saved(folder + "/optimizer/state.safetensors");
     CHECK(saved.tensors().size() == state.size(), "{}: holds {} tensors, this run's optimizer has {}", saved.path(),
           saved.tensors().size(), state.size());

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "model/param_table.h"
+#include "model/param_store.h"
 #include "optim/optimizer.h"
 
 namespace teon {

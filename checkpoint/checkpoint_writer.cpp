@@ -75,7 +75,9 @@ bool is_interim(const std::string& folder) {
 CheckpointWriter::CheckpointWriter(CheckpointPlan plan, const ParamStore& params, std::vector<StateTensor> state,
                                    FileOps& files)
     : plan_(std::move(plan)), params_(params), state_(std::move(state)), files_(files) {
-    copy_ = PinnedBuffer<float>(params.table().size() + elements_of(state_));
+    weights_at_ = {0};
+    for (const ParamRow& row : params.table().rows()) weights_at_.push_back(weights_at_.back() + row.size());
+    copy_ = PinnedBuffer<float>(weights_at_.back() + elements_of(state_));
 }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -83,16 +85,17 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::save(const TrainingState& state, const Stream& stream,
-                            const std::function<const float*(int64_t begin, int64_t end)>& collected) {
+                            const std::function<const float*(int64_t begin, int64_t end)>& collected, int64_t window) {
     if (thread_.joinable()) thread_.join();
-    download(copy_.data(), params_.master_all(), params_.table().size(), stream);
-    float* to = copy_.data() + params_.table().size();
+    float* to = copy_.data();
     if (collected) {
-        for_each_window(elements_of(state_), params_.table().size(), [&](int64_t begin, int64_t end) {
+        for_each_window(copy_.size(), window, [&](int64_t begin, int64_t end) {
             download(to + begin, collected(begin, end), end - begin, stream);
         });
     } else {
-        for (const StateTensor& t : state_) download(std::exchange(to, to + t.size()), t.data, t.size(), stream);
+        const auto save = [&](const float* from, int64_t n) { download(std::exchange(to, to + n), from, n, stream); };
+        for (int row = 0; row < params_.table().count(); ++row) save(params_.master(row), params_.table()[row].size());
+        for (const StateTensor& t : state_) save(t.data, t.size());
     }
     copied_.record(stream);
     reported_ = false;
@@ -133,11 +136,9 @@ void CheckpointWriter::save_copy(const TrainingState& state) {
 }
 
 void CheckpointWriter::check_finite() const {
-    for (const ParamRow& row : params_.table().rows()) {
-        const float *begin = copy_.data() + row.offset, *end = begin + row.size();
-        CHECK(std::all_of(begin, end, [](float x) { return std::isfinite(x); }),
-              "the weights of {} are not finite, nothing was saved", row.name);
-    }
+    for (int row = 0; row < params_.table().count(); ++row)
+        CHECK(std::all_of(weights(row), weights(row + 1), [](float x) { return std::isfinite(x); }),
+              "the weights of {} are not finite, nothing was saved", params_.table()[row].name);
 }
 
 void CheckpointWriter::write(const TrainingState& state, const std::string& staged) {
@@ -170,7 +171,7 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
                                           format));
             for (size_t t = shard.begin; t < shard.end; ++t) {
                 values.resize(static_cast<size_t>(tensors[t].elements()));
-                for (int i : tensors[t].params) gather_param(table[i], copy_.data() + table[i].offset, values.data());
+                for (int i : tensors[t].params) gather_param(table[i], weights(i), values.data());
                 file.write(values.data(), values.size() * sizeof(float));
             }
             close(file);
@@ -188,10 +189,10 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
         close(file);
     };
     std::vector<TensorData> padded, moments;  // model.safetensors has no padding; where that is zero, it needs none
-    for (const ParamRow& row : table.rows())
-        if (const float* storage = copy_.data() + row.offset; !padding_is_zero(row, storage))
-            padded.push_back({row.name, "F32", {row.rows, row.cols}, storage});
-    const float* from = copy_.data() + table.size();
+    for (int i = 0; i < table.count(); ++i)
+        if (const ParamRow& row = table[i]; !padding_is_zero(row, weights(i)))
+            padded.push_back({row.name, "F32", {row.rows, row.cols}, weights(i)});
+    const float* from = weights(table.count());
     for (const StateTensor& t : state_) {
         moments.push_back({t.name, "F32", {t.rows, t.cols}, from});
         from += static_cast<int64_t>(t.rows) * t.cols;

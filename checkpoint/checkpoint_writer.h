@@ -58,10 +58,10 @@ public:
 
     // Begins a save of the state after the work queued on the stream. It waits for an earlier save, never for this one.
     // Weights that are not finite are not saved, and the result names them. collected(begin, end), if several ranks
-    // share the optimizer's state, returns elements [begin, end) of all of it, tensor after tensor, at most as many as
-    // the parameters have.
+    // share what is saved, returns elements [begin, end), at most `window` of them, of the master weights and then the
+    // state, tensor after tensor.
     void save(const TrainingState& state, const Stream& stream,
-              const std::function<const float*(int64_t begin, int64_t end)>& collected = nullptr);
+              const std::function<const float*(int64_t begin, int64_t end)>& collected = nullptr, int64_t window = 0);
     // The result of a save that finished since the last call, or of the one in flight if `wait`; nullopt if there is
     // none.
     std::optional<SaveResult> result(bool wait);
@@ -72,6 +72,7 @@ public:
 
 private:
     std::string folder_of(int64_t step) const;
+    const float* weights(int row) const { return copy_.data() + weights_at_[static_cast<size_t>(row)]; }
     void check_finite() const;  // of the copy's weights; throws Error
     void write(const TrainingState& state, const std::string& staged);
     void save_copy(const TrainingState& state);
@@ -80,7 +81,8 @@ private:
     const ParamStore& params_;
     std::vector<StateTensor> state_;
     FileOps& files_;
-    PinnedBuffer<float> copy_;  // master weights, then each state tensor
+    std::vector<int64_t> weights_at_;  // where each parameter's master weights lie in copy_; last, where the state does
+    PinnedBuffer<float> copy_;         // master weights, then each state tensor
     Event copied_;
     std::thread thread_;
     std::atomic<bool> running_ = false;

@@ -138,11 +138,11 @@ void load_weights(ParamStore& params, const SafetensorsModel& model, const Strea
             for (int i : t.params) {
                 storage.resize(static_cast<size_t>(table[i].size()));
                 scatter_param(table[i], values.data(), storage.data());
-                upload(params.master(i), storage.data(), table[i].size(), stream);
+                upload(params.staging(i), storage.data(), table[i].size(), stream);
+                params.place(i, stream);
                 stream.synchronize();  // storage is reused
             }
         }
-        params.sync_work(stream);
     });
 }
 

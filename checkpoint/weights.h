@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "checkpoint/safetensors.h"
-#include "model/param_table.h"
+#include "model/param_store.h"
 
 namespace teon {
 

@@ -36,6 +36,27 @@ __global__ void __launch_bounds__(kFlatBlock)
     if (threadIdx.x == 0) out[0] = (accumulate ? out[0] : 0.0f) + sum;
 }
 
+template <int W>
+__global__ void __launch_bounds__(kFlatBlock) add_kernel(float* sum, const float* x, int64_t n) {
+    wait_for_earlier_kernels();
+    for_each_vec<W>(n, [=](auto width, int64_t i) {
+        constexpr int w = decltype(width)::value;
+        auto s = load_vec<w>(sum + i);
+        const auto v = load_vec<w>(x + i);
+        for (int k = 0; k < w; k++) s[k] += v[k];
+        store_vec(sum + i, s);
+    });
+}
+
+void add(float* sum, const float* x, int64_t n, const Stream& stream) {
+    for_flat_width<kVecWidth<float>>(
+        [&](auto width) {
+            constexpr int W = decltype(width)::value;
+            launch<add_kernel<W>>({flat_blocks<W>(n), kFlatBlock}, stream, sum, x, n);
+        },
+        sum, x);
+}
+
 size_t reduce_scratch_bytes() { return sizeof(float) * kMaxReduceBlocks; }
 
 template <bool SQUARE>

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kFlatBlock)
         auto m = load_floats<w>(momentum + slice.state + i);
         auto u = m;
         if (grad) {
-            auto g = load_floats<w>(grad + slice.param + i);
+            auto g = load_floats<w>(grad + slice.grad + i);
             for (int k = 0; k < w; k++) {
                 m[k] = fmaf(mu, m[k], scale * g[k]);
                 u[k] = nesterov ? fmaf(mu, m[k], scale * g[k]) : m[k];
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kFlatBlock)
         constexpr int w = decltype(width)::value;
         auto x = load_floats<w>(momentum + slice.state + e);
         if (grad) {
-            auto g = load_floats<w>(grad + slice.param + e);
+            auto g = load_floats<w>(grad + slice.grad + e);
             for (int k = 0; k < w; k++) x[k] = fmaf(mu, x[k], scale * g[k]);
         }
         for (int k = 0; k < w; k++) x[k] = factor == 0.0f ? 0.0f : factor * x[k];
@@ -125,15 +125,15 @@ __global__ void __launch_bounds__(kFlatBlock)
     const float keep = 1.0f - lr * slice.decay, against = cautious ? 1.0f : keep, step = lr * slice.step;
     for_each_vec<W>(s.size(), [&](auto width, int64_t e) {
         constexpr int w = decltype(width)::value;
-        auto x = load_floats<w>(master + slice.param + e);
+        auto x = load_floats<w>(master + slice.master + e);
         auto o = load_floats<w>(Z + place_of(layout, index, e, s.n));
         const float scale = row_scales ? step * row_scales[int64_t{index} * s.m + e / s.n] : step;
         for (int k = 0; k < w; k++) {
             const float delta = scale * o[k];
             x[k] = fmaf(kept(x[k], delta, keep, against), x[k], -delta);
         }
-        store_vec(master + slice.param + e, x);
-        if (work) store_floats(work + slice.param + e, x);
+        store_vec(master + slice.master + e, x);
+        if (work) store_floats(work + slice.work + e, x);
     });
 }
 

@@ -10,8 +10,8 @@ namespace teon {
 // The slices M_k that one batch of orthogonalizations is made of: matrices (m x n) of one shape, K after K for each
 // unfolding. What a kernel has to know of a slice lies on the device.
 struct Slice {
-    int64_t param;        // where it begins in the flat buffers (gradients, master and work weights), in elements
-    int64_t state;        // and in the momentum buffer
+    int64_t grad, master, work;  // where it begins in the buffers of gradients, master and working weights, in elements
+    int64_t state;               // and in the momentum buffer
     float step;           // factor of the learning rate for O_k
     float decay;          // weight decay
     int64_t neurons = 0;  // where the second moments of its rows begin, in the momentum buffer, too (NorMuon)
@@ -19,7 +19,7 @@ struct Slice {
 struct SliceBatch {
     const Slice* slices;  // device, count
     int count, m, n;
-    bool aligned;  // every param and state offset is a multiple of kVecWidth<float>
+    bool aligned;  // every offset is a multiple of kVecWidth<float>
     constexpr int64_t size() const { return static_cast<int64_t>(m) * n; }
 };
 // Where they lie in the unfoldings: (i, j) of slice k of matrix b is Z[b matrix + k slice + i row + j], strides in

@@ -9,9 +9,9 @@ namespace {
 template <typename T>
 class Decoder final : public Model {
 public:
-    Decoder(const DecoderConfig& c, const DecoderRun& r, Context& context)
+    Decoder(const DecoderConfig& c, const DecoderRun& r, Context& context, const ParamShard& shard)
         : r_(r), max_T_(c.max_T), ctx_(context), layers_(c), memory_(layers_.plan(r, Purpose::train)) {
-        params_ = std::make_unique<ParamStore>(layers_.table(), r.dtype, ctx_.stream);
+        params_ = std::make_unique<ParamStore>(layers_.table(), r.dtype, ctx_.stream, /*gradients=*/true, shard);
         layers_.prepare(pass({}));
     }
 
@@ -92,11 +92,12 @@ AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r) {
     return r.attention;
 }
 
-std::unique_ptr<Model> make_decoder(const DecoderConfig& c, const DecoderRun& r, Context& context) {
+std::unique_ptr<Model> make_decoder(const DecoderConfig& c, const DecoderRun& r, Context& context,
+                                    const ParamShard& shard) {
     const DecoderRun run = resolved(c, r);
-    if (r.dtype == DType::bf16) return std::make_unique<Decoder<bf16>>(c, run, context);
+    if (r.dtype == DType::bf16) return std::make_unique<Decoder<bf16>>(c, run, context, shard);
     CHECK(r.dtype == DType::f32, "a model is stored as float or bf16, not {}", name_of(r.dtype));
-    return std::make_unique<Decoder<float>>(c, run, context);
+    return std::make_unique<Decoder<float>>(c, run, context, shard);
 }
 
 }  // namespace teon

@@ -23,6 +23,7 @@ double decoder_flops_per_token(const DecoderConfig& c, int T);
 double recompute_flops_share(const DecoderConfig& c, int T, const RecomputePlan& recompute);
 
 // Parameters are allocated but not initialized (ParamStore::initialize, or loaded).
-std::unique_ptr<Model> make_decoder(const DecoderConfig& c, const DecoderRun& r, Context& context);
+std::unique_ptr<Model> make_decoder(const DecoderConfig& c, const DecoderRun& r, Context& context,
+                                    const ParamShard& shard = {});
 
 }  // namespace teon

@@ -31,10 +31,13 @@ public:
     // From tokens to the final norm's output, which the head reads.
     template <typename T>
     void forward(const Pass<T>& p) const {
+        const int L = static_cast<int>(blocks_.size());
+        p.params.use(-1, 0);
         embedding_.forward(p);
-        for (const Block& block : blocks_) {
-            if (p.context.give_up()) return;
-            block.for_each([&](auto& layer) { layer.forward(p); });
+        for (int l = 0; l < L; ++l) {
+            p.params.use(l, l + 1 < L ? l + 1 : -1);
+            if (p.context.give_up()) continue;
+            blocks_[static_cast<size_t>(l)].for_each([&](auto& layer) { layer.forward(p); });
         }
         final_norm_.forward(p);
     }
@@ -45,6 +48,7 @@ public:
     void backward(const Pass<T>& p, const std::function<void(int)>& on_grads_ready) const {
         final_norm_.backward(p);
         for (int l = static_cast<int>(blocks_.size()) - 1; l >= 0; --l) {
+            p.params.use(l, l - 1);
             if (!p.context.give_up()) backward(p, static_cast<size_t>(l));
             if (on_grads_ready) on_grads_ready(l);
         }

@@ -6,7 +6,7 @@
 
 #include "data/batch.h"
 #include "model/activation_plan.h"
-#include "model/param_table.h"
+#include "model/param_store.h"
 
 namespace teon {
 

@@ -1,5 +1,6 @@
 // One row per parameter. Buffer sizes, initialization, optimizer assignment, weight decay, checkpoint layout, sharding
-// and test names all derive from this table; optim/ and train/ see of a model only this header and model/model.h.
+// and test names all derive from this table; optim/ and train/ see of a model only this header, param_layout.h,
+// param_store.h and model.h.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/dtype.h"
-#include "runtime/context.h"
+#include "base/enum_names.h"
 
 namespace teon {
 
@@ -49,7 +49,7 @@ struct ParamRow {
     int heads = 1;        // attention heads whose outputs the rows are, as many rows each (q, k, v)
     bool joined = false;  // begins where the row before it ends, so that one GEMM may use both (q, k, v; gate, up)
     CheckpointSlot slot;
-    int64_t offset = 0;  // elements from the beginning of each flat buffer; set by ParamTable
+    int64_t offset = 0;  // its first element in the table's numbering; set by ParamTable
     int64_t size() const { return static_cast<int64_t>(rows) * cols; }
     int64_t logical_size() const { return static_cast<int64_t>(logical_rows) * logical_cols; }
 };
@@ -62,39 +62,11 @@ public:
     const ParamRow& operator[](int i) const { return rows_[i]; }
     int count() const { return static_cast<int>(rows_.size()); }
     int find(std::string_view name) const;  // throws Error naming it when absent
-    int64_t size() const { return size_; }  // elements of a flat buffer, gaps and padding included
+    int64_t size() const { return size_; }  // elements of a buffer of all rows, gaps and padding included
     int64_t logical_size() const;           // the number of parameters people quote
 private:
     std::vector<ParamRow> rows_;
     int64_t size_ = 0;
-};
-
-// The flat buffers that the table lays out. In float the working weights are the master weights themselves.
-class ParamStore {
-public:
-    // Gradients and gaps are zero. Without gradients there is no memory for them: for what only runs forward.
-    ParamStore(const ParamTable& table, DType dtype, const Stream& stream, bool gradients = true);
-    const ParamTable& table() const { return table_; }
-    DType dtype() const { return dtype_; }
-    float* master(int row) const { return master_.data() + table_[row].offset; }
-    float* grad(int row) const { return grad_.data() + table_[row].offset; }
-    template <typename T>
-    T* work(int row) const {
-        return static_cast<T*>(work_all()) + table_[row].offset;
-    }
-    float* master_all() const { return master_.data(); }
-    float* grad_all() const { return grad_.data(); }
-    void* work_all() const { return dtype_ == DType::f32 ? static_cast<void*>(master_.data()) : work_.data(); }
-    // The working weights where they are a copy; nullptr in float, where the master weights are the working weights.
-    bf16* work_copy() const { return dtype_ == DType::f32 ? nullptr : static_cast<bf16*>(work_all()); }
-    void initialize(uint64_t seed, const Stream& stream);  // master from the table's Init; then sync_work
-    void sync_work(const Stream& stream);                  // work = master, rounded
-
-private:
-    const ParamTable table_;
-    DType dtype_;
-    Buffer<float> master_, grad_;
-    Buffer<bf16> work_;
 };
 
 }  // namespace teon

@@ -39,7 +39,7 @@ Spectrum spectrum_of(std::span<const MomentumSlice> slices, int mode, bool vecto
     Buffer<float> Z(u.size()), G(int64_t{s} * s), w(s), other(l);
     Buffer<Slice> table(K);
     std::vector<Slice> infos;
-    for (const MomentumSlice& slice : slices) infos.push_back({0, slice.data - slices[0].data, 0, 0});
+    for (const MomentumSlice& slice : slices) infos.push_back({0, 0, 0, slice.data - slices[0].data, 0, 0});
     upload(table.data(), infos.data(), K, stream);
     unfold(Z.data(), slices[0].data, nullptr, nullptr, nullptr, {table.data(), K, u.m, u.n, false}, u.layout(), 0,
            stream);

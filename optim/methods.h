@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/step_control.h"
+#include "model/param_store.h"
 #include "optim/optimizer_options.h"
 #include "runtime/context.h"
 
@@ -22,7 +23,7 @@ namespace teon {
 // One launch: n consecutive elements of all arrays.
 struct ElementUpdate {
     float* master;
-    bf16* work;  // ParamStore::work_copy
+    bf16* work;  // ParamStore::work_copy_at
     std::vector<float*> state;
     const float* grad;
     const StepControl* control;
@@ -57,12 +58,15 @@ public:
     virtual void check_finite(Context&) const {}  // Optimizer::check_finite
 };
 class Ownership;
+struct Placement;
 // Arguments of MatrixRule::make. All of them outlive the updater.
 struct MatrixSetup {
     const ParamTable& table;
     const OptimizerPlan& plan;
     const OptimizerOptions& options;
     const Ownership& ownership;
+    const ParamStore& params;
+    int rank;      // in the placement
     float* state;  // of all matrices of this rank, zero
     // By row of the table: the offsets of its tensors in state; empty if this rank is not its owner.
     const std::vector<std::vector<int64_t>>& at;
@@ -72,7 +76,7 @@ struct MatrixRule {
     const char *what, *work;  // for tables: the method and the work, "orthogonalizer", "orthogonalization"
     std::vector<StateShape> (*state)(const OptimizerOptions& options, const ParamRow& row);
     void (*plan)(Stack& stack, const OptimizerOptions& options);  // sets form and flops
-    int64_t (*scratch_bytes)(const OptimizerPlan& plan, const OptimizerOptions& options);
+    int64_t (*scratch_bytes)(const OptimizerPlan& plan, const OptimizerOptions& options, const Placement* placement);
     std::string (*describe)(const Stack& stack, const OptimizerOptions& options);  // the method, for tables
     std::unique_ptr<MatrixUpdater> (*make)(const MatrixSetup& setup);
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 
+#include "base/check.h"
 #include "optim/optimizer_options.h"
 
 namespace teon {

@@ -30,23 +30,28 @@ struct Optimizer::Impl {
     ParamTable table;
     const MethodInfo& info;
     OptimizerPlan plan;
-    Ownership ownership;
-    std::vector<Part> element_parts;  // of all ranks, in the flat buffers
+    bool divided;         // between ranks; else each of them updates everything
+    Ownership reduction;  // of the gradients
+    Ownership ownership;  // of state and updates
+    int rank;             // of this process in it
+    std::vector<Part> element_parts;  // of all ranks
     std::vector<RunState> runs;
     Buffer<float> matrix_state;                         // of this rank's stacks
     std::vector<std::vector<int64_t>> matrix_state_at;  // MatrixSetup::at
     std::unique_ptr<MatrixUpdater> matrices;
 
-    Impl(const ParamTable& t, const OptimizerPlan& p, const Placement& placement, const OptimizerOptions& o,
+    Impl(const ParamStore& params, const OptimizerPlan& p, const Placement& placement, const OptimizerOptions& o,
          Context& context)
         : options(o),
-          table(t),
+          table(params.table()),
           info(info_of(o.method)),
           plan(p),
-          ownership(t, plan, placement, o),
+          divided(placement.ranks > 1 && params.sharding() != Sharding::none),
+          reduction(table, plan, placement, o),
+          ownership(table, plan, divided ? placement : place(table, plan, o, 1), o),
+          rank(divided ? context.comm->rank() : 0),
           element_parts(ownership.parts(plan.element_rows)),
           matrix_state_at(table.count()) {
-        const int rank = context.comm->rank();
         make_runs(ownership.placement().elements[rank], context.stream);
         if (!info.matrices) return;
         int64_t floats = 0;
@@ -60,7 +65,8 @@ struct Optimizer::Impl {
         }
         matrix_state = zeros(floats, context.stream);
         matrices =
-            info.matrices->make({table, plan, options, ownership, matrix_state.data(), matrix_state_at, context});
+            info.matrices->make(
+            {table, plan, options, ownership, params, rank, matrix_state.data(), matrix_state_at, context});
     }
 
     // own: this rank's elements, numbered over all runs.
@@ -80,16 +86,15 @@ struct Optimizer::Impl {
     std::vector<StateShape> state_of(int row) const { return info.matrices->state(options, table[row]); }
 
     void step_elements(ParamStore& params, const StepControl* control, const Stream& stream) const {
-        bf16* work = params.work_copy();
         for (const RunState& s : runs) {
             if (s.size == 0) continue;
             // Weight decay uses the learning rate without the role's factor.
             const float decay =
                 s.run.decay ? options.adamw_weight_decay.value_or(options.weight_decay) / s.run.lr_scale : 0;
-            ElementUpdate u{.master = params.master_all() + s.offset,
-                            .work = work ? work + s.offset : nullptr,
+            ElementUpdate u{.master = params.masters().at<float>(s.offset),
+                            .work = params.work_copy_at(s.offset),
                             .state = {},
-                            .grad = params.grad_all() + s.offset,
+                            .grad = params.sums().at<float>(s.offset),
                             .control = control,
                             .n = s.size,
                             .step = {options.adamw_lr, s.run.lr_scale, decay, options.cautious_weight_decay}};
@@ -101,7 +106,7 @@ struct Optimizer::Impl {
 
 Optimizer::Optimizer(const ParamStore& params, const OptimizerPlan& plan, const Placement& placement,
                      const OptimizerOptions& options, Context& context)
-    : impl_(std::make_unique<Impl>(params.table(), plan, placement, options, context)) {
+    : impl_(std::make_unique<Impl>(params, plan, placement, options, context)) {
     context.stream.synchronize();
 }
 
@@ -113,7 +118,7 @@ Optimizer::Optimizer(const ParamStore& params, const OptimizerOptions& options, 
 Optimizer::~Optimizer() = default;
 
 const OptimizerPlan& Optimizer::plan() const { return impl_->plan; }
-const Ownership& Optimizer::ownership() const { return impl_->ownership; }
+const Ownership& Optimizer::ownership() const { return impl_->reduction; }
 
 void Optimizer::step(ParamStore& params, const StepControl* control, Context& context) {
     CHECK(control != nullptr, "Optimizer::step: control is null");
@@ -121,7 +126,7 @@ void Optimizer::step(ParamStore& params, const StepControl* control, Context& co
           "Optimizer::step: parameters of another table: {} elements, not {}", params.table().size(),
           impl_->table.size());
     auto exchange = [&](const std::vector<Part>& updated) {
-        if (context.comm->size() > 1)
+        if (impl_->divided && !params.has_weight_windows())
             context.comm->broadcast(params.work_all(), params.dtype(), updated, context.stream);
     };
     impl_->step_elements(params, control, context.stream);
@@ -228,9 +233,20 @@ void Optimizer::collect_state(const std::vector<StateTensor>& tensors, int64_t b
     context.comm->join(context.stream);
 }
 
-void Optimizer::collect_masters(ParamStore& params, Context& context) {
-    context.comm->broadcast(params.master_all(), DType::f32, impl_->ownership.all(), context.stream);
-    context.comm->join(context.stream);
+std::vector<StateTensor> Optimizer::masters(const ParamStore& params) {
+    std::vector<StateTensor> tensors;
+    for (int row = 0; row < impl_->table.count(); row++) {
+        const ParamRow& r = impl_->table[row];
+        StateTensor t{r.name, nullptr, r.rows, r.cols, row, 0, 0, impl_->ownership.parts({row})};
+        for (Part& part : t.parts) {
+            part.offset -= r.offset;
+            if (part.root != impl_->rank) continue;
+            t.begin = part.offset, t.end = part.offset + part.size;
+            t.data = params.masters().at<float>(r.offset + t.begin);
+        }
+        tensors.push_back(std::move(t));
+    }
+    return tensors;
 }
 
 }  // namespace teon

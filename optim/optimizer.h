@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/step_control.h"
+#include "model/param_store.h"
 #include "optim/diagnostics.h"
 #include "optim/optimizer_options.h"
 #include "runtime/comm.h"
@@ -38,10 +39,10 @@ public:
     Optimizer(const ParamStore& params, const OptimizerOptions& options, Context& context);  // makes both
     ~Optimizer();
     const OptimizerPlan& plan() const;
-    const Ownership& ownership() const;
+    const Ownership& ownership() const;  // of the gradients' sums; but for Sharding::none, also of state and updates
 
-    // One update from the elements of params.grad that this rank owns. Afterwards the working weights are equal on all
-    // ranks. In bf16 only the owner updates a master weight (collect_masters). control (device) has the schedule's
+    // One update from the elements of params.sums() that this rank owns. Unless weights have windows, the working
+    // weights are equal on all ranks afterwards. In bf16 only the owner updates a master weight. control (device) has the schedule's
     // factor, the clip scale and skip. The work queued on context.stream is the same at every step, so a graph can hold
     // it.
     void step(ParamStore& params, const StepControl* control, Context& context);
@@ -61,8 +62,8 @@ public:
     // after the other.
     void collect_state(const std::vector<StateTensor>& tensors, int64_t begin, int64_t end, float* flat,
                        Context& context);
-    // Collective: sets every master weight to its owner's.
-    void collect_masters(ParamStore& params, Context& context);
+    // The master weights, one tensor per parameter, for collect_state().
+    std::vector<StateTensor> masters(const ParamStore& params);
 
 private:
     struct Impl;

@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "base/dtype.h"
 #include "model/param_table.h"
 
 namespace teon {

@@ -27,9 +27,9 @@ void plan_stack(Stack& stack, const OptimizerOptions& options) {
     stack.flops = stack.heads * ortho_flops(method_of(options, stack.form), u.rows(), u.cols());
 }
 
-int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options) {
+int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options, const Placement* placement) {
     int64_t bytes = 0;
-    for (const StackGroup& group : group_stacks(plan, options)) bytes = std::max(bytes, scratch_bytes(group));
+    for (const StackGroup& group : group_stacks(plan, options, placement)) bytes = std::max(bytes, scratch_bytes(group));
     return bytes;
 }
 
@@ -61,8 +61,7 @@ struct GroupState {
     }
 };
 
-// Reduces a group to the stacks of `rank` and divides them into rounds. Several ranks take a few rounds, first layers
-// first, to overlap the exchange of weights with computation.
+// Reduces a group to the stacks of `rank` and divides them into rounds, first layers first.
 std::vector<Round> divide_group(StackGroup& group, const MatrixSetup& setup, int rank) {
     const Placement& placement = setup.ownership.placement();
     const std::vector<Stack>& all = setup.plan.stacks;
@@ -75,8 +74,6 @@ std::vector<Round> divide_group(StackGroup& group, const MatrixSetup& setup, int
     for (int s : group.stacks) stacks[placement.owner[s]].push_back(s);
     size_t most = 0;
     for (auto& own : stacks) most = std::max(most, own.size());
-    constexpr size_t kRounds = 4;
-    if (placement.ranks > 1) group.chunk = std::min(group.chunk, static_cast<int>(ceil_div(most, kRounds)));
     const size_t chunk = group.chunk;
     group.stacks = stacks[rank];
 
@@ -97,7 +94,7 @@ std::vector<Round> divide_group(StackGroup& group, const MatrixSetup& setup, int
 
 GroupState make_group(StackGroup group, const MatrixSetup& setup) {
     const Stream& stream = setup.context.stream;
-    std::vector<Round> rounds = divide_group(group, setup, setup.context.comm->rank());
+    std::vector<Round> rounds = divide_group(group, setup, setup.rank);
     const int count = static_cast<int>(group.stacks.size());
     GroupState state{.group = std::move(group), .rounds = std::move(rounds), .slices = {}, .nonfinite = {}};
     const int64_t size = int64_t{state.group.unfolding.m} * state.group.unfolding.n;
@@ -108,12 +105,16 @@ GroupState make_group(StackGroup group, const MatrixSetup& setup) {
         for (int head = 0; head < stack.heads; head++)
             for (int row : stack.rows) {
                 const ParamRow& r = setup.table[row];
+                const ParamStore& p = setup.params;
+                const int64_t begin = r.offset, grad = p.sums().layout().at(begin),
+                              master = p.masters().layout().at(begin), work = p.weights().layout().at(begin);
                 const std::vector<int64_t>& at = setup.at[row];
                 const int64_t neurons = at.size() > kNeurons ? at[kNeurons] + int64_t{head} * stack.m : 0;
-                slices.push_back({r.offset + head * size, at[kMomentum] + head * size, step,
+                const int64_t of_head = head * size;
+                slices.push_back({grad + of_head, master + of_head, work + of_head, at[kMomentum] + of_head, step,
                                   r.decay ? setup.options.weight_decay : 0.0f, neurons});
-                state.aligned = state.aligned && (r.offset + head * size) % kVecWidth<float> == 0 &&
-                                head * size % kVecWidth<float> == 0;
+                state.aligned = state.aligned && (begin + of_head) % kVecWidth<float> == 0 &&
+                                of_head % kVecWidth<float> == 0;
             }
     }
     state.slices = Buffer<Slice>(std::ssize(slices));
@@ -129,7 +130,7 @@ public:
     explicit OrthogonalUpdater(const MatrixSetup& setup)
         : table_(setup.table), plan_(setup.plan), options_(setup.options), state_(setup.state) {
         int64_t partials = 0, slices = 0, neurons = 0, scratch = 0;
-        for (StackGroup& group : group_stacks(setup.plan, options_)) {
+        for (StackGroup& group : group_stacks(setup.plan, options_, &setup.ownership.placement())) {
             groups_.push_back(make_group(std::move(group), setup));
             const StackGroup& own = groups_.back().group;
             if (own.stacks.empty()) continue;
@@ -189,10 +190,10 @@ private:
         T* Z = reinterpret_cast<T*>(scratch_.data());
         std::byte* rest = scratch_.data() + aligned(batch.size() * sizeof(T));
 
-        momentum_update(state_, partial_.data(), params.grad_all(), control, slices, mu, options_.nesterov, stream);
+        momentum_update(state_, partial_.data(), params.sums().data<float>(), control, slices, mu, options_.nesterov, stream);
         slice_scales(scales_.data(), state.nonfinite.data() + int64_t{first} * group.heads, partial_.data(), control,
                      momentum_parts(slices), batch.count, layout.K, margin, options_.teon_normalize_slices, stream);
-        unfold(Z, state_, options_.nesterov ? params.grad_all() : nullptr, scales_.data(), control, slices, layout, mu,
+        unfold(Z, state_, options_.nesterov ? params.sums().data<float>() : nullptr, scales_.data(), control, slices, layout, mu,
                stream);
         const T* O = static_cast<const T*>(orthogonalize(Z, rest, batch, group.method, context));
         const float* rows = nullptr;
@@ -201,7 +202,7 @@ private:
                           options_.update_rms > 0, stream);
             rows = neurons_.data();
         }
-        fold_update(params.master_all(), params.work_copy(), O, control, slices, layout, options_.lr, stream, rows,
+        fold_update(params.masters().data<float>(), params.work_copy(), O, control, slices, layout, options_.lr, stream, rows,
                     options_.cautious_weight_decay);
     }
 

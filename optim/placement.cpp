@@ -37,6 +37,8 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
     for (const ElementRun& run : element_runs(table, plan, options)) elements += run.size;
     p.elements = even_parts(elements, ranks);
 
+    if (info.matrices) p.scratch_bytes = info.matrices->scratch_bytes(plan, options, &p);
+
     p.load.assign(ranks, 0.0);
     p.state_bytes.assign(ranks, 0);
     constexpr int64_t bytes = sizeof(float);
@@ -95,32 +97,77 @@ std::vector<Part> Ownership::all() const {
     return parts(rows);
 }
 
-std::string placement_table(const ParamTable& table, const Placement& placement, DType weights, double gb_per_s) {
+std::vector<Part> Ownership::of(int rank) const {
+    std::vector<Part> own = all();
+    std::erase_if(own, [&](const Part& part) { return part.root != rank; });
+    return own;
+}
+
+StepTraffic step_traffic(const ParamTable& table, int ranks, Sharding sharding, DType weights, int micro_steps) {
+    // All other ranks send each element's gradient to its owner, and the owner sends the new weight to all others.
+    const double share = static_cast<double>(ranks - 1) / ranks, all = share * static_cast<double>(table.size());
+    const double gradients = all * size_of(DType::f32), updated = all * static_cast<double>(size_of(weights));
+    switch (sharding) {
+        case Sharding::none:
+            return {2 * gradients, 0};
+        case Sharding::optimizer:
+            return {gradients, updated};
+        case Sharding::gradients:
+            return {micro_steps * gradients, updated};
+        case Sharding::all:
+            break;
+    }
+    // A layer is sent for each pass, unless the pass before has left it in its window: forward passes leave the last
+    // two layers, backward passes the first two, until the update.
+    const int L = static_cast<int>(rows_by_window(table).size()) - 1;
+    double sent = 0;
+    for (const ParamRow& row : table.rows()) {
+        const int l = window_layer(row), M = micro_steps;
+        const int times = l < 0 ? 1 : (l < 2 ? 1 : M) + (l >= L - 2 ? 0 : M);
+        sent += share * times * static_cast<double>(row.size()) * static_cast<double>(size_of(weights));
+    }
+    return {micro_steps * gradients, sent};
+}
+
+std::string placement_table(const ParamTable& table, const Ownership& ownership, Sharding sharding, DType weights,
+                            int micro_steps, double gb_per_s) {
+    const Placement& placement = ownership.placement();
     const int ranks = placement.ranks;
     std::vector<int> stacks(ranks, 0);
     for (int owner : placement.owner) ++stacks[owner];
-    std::string text = fmt::format("{:>6}{:>8}{:>14}{:>12}\n", "rank", "stacks", "GFLOP/step", "state MiB");
-    auto line = [&](const std::string& name, int r) {
-        text += fmt::format("{:>6}{:>8}{:>14.2f}{:>12.1f}\n", name, stacks[r], placement.load[r] * 1e-9,
-                            static_cast<double>(placement.state_bytes[r]) / 0x1p20);
+    std::vector<std::vector<Part>> own(ranks);
+    for (const Part& part : ownership.all()) own[part.root].push_back(part);
+    const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / 0x1p20; };
+    const auto describe = [&](int r) {
+        const ParamLayouts held(table, weights, {sharding, own[r]});
+        constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+        const bool divided = sharding != Sharding::none;
+        const double load = divided ? placement.load[r] : std::accumulate(placement.load.begin(), placement.load.end(), 0.0);
+        const int64_t state = divided ? placement.state_bytes[r]
+                                      : std::accumulate(placement.state_bytes.begin(), placement.state_bytes.end(), int64_t{0});
+        return fmt::format("{:>8}{:>14.2f}{:>12.1f}{:>12.1f}{:>12.1f}{:>12.1f}\n", divided ? stacks[r] : std::ssize(placement.owner),
+                           load * 1e-9, mib(state),
+                           mib(kFloat * held.masters.size()),
+                           mib(static_cast<int64_t>(size_of(weights)) * (held.copy.size() + held.weight_windows.size())),
+                           mib(kFloat * (held.gradients.size() + held.sums.size())));
     };
+    std::string text = fmt::format("{:>6}{:>8}{:>14}{:>12}{:>12}{:>12}{:>12}\n", "rank", "stacks", "GFLOP/step",
+                                   "state MiB", "masters", weights == DType::f32 ? "windows" : "weights", "gradients");
+    std::string line = describe(0);
     for (int r = 0; r < ranks;) {  // one line for equal ranks
+        const std::string shown = line;
         int end = r + 1;
-        while (end < ranks && stacks[end] == stacks[r] && placement.load[end] == placement.load[r] &&
-               placement.state_bytes[end] / 65536 == placement.state_bytes[r] / 65536)
-            ++end;
-        line(end - r == 1 ? fmt::format("{}", r) : fmt::format("{}-{}", r, end - 1), r);
+        while (end < ranks && (line = describe(end)) == shown) ++end;
+        text += fmt::format("{:>6}", end - r == 1 ? fmt::format("{}", r) : fmt::format("{}-{}", r, end - 1)) + shown;
         r = end;
     }
-    // All other ranks send each element's gradient to its owner, and the owner sends the new weight to all others.
-    const double share = static_cast<double>(ranks - 1) / ranks * static_cast<double>(table.size());
-    const double gradients = share * sizeof(float), updated = share * static_cast<double>(size_of(weights));
+    const StepTraffic sent = step_traffic(table, ranks, sharding, weights, micro_steps);
     text += fmt::format("load max/mean {:.2f}\n", placement.imbalance());
-    text += fmt::format("sent per step and rank: {:.1f} MiB of gradients + {:.1f} MiB of weights", gradients / 0x1p20,
-                        updated / 0x1p20);
+    text += fmt::format("sent per step and rank: {:.1f} MiB of gradients + {:.1f} MiB of weights",
+                        sent.gradients / 0x1p20, sent.weights / 0x1p20);
     if (gb_per_s > 0)
-        text += fmt::format("; predicted {:.2f} ms + {:.2f} ms at {} GB/s", gradients / gb_per_s * 1e-6,
-                            updated / gb_per_s * 1e-6, gb_per_s);
+        text += fmt::format("; predicted {:.2f} ms + {:.2f} ms at {} GB/s", sent.gradients / gb_per_s * 1e-6,
+                            sent.weights / gb_per_s * 1e-6, gb_per_s);
     return text + "\n";
 }
 

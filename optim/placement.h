@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/param_layout.h"
 #include "optim/optimizer_options.h"
 #include "optim/stacks.h"
 #include "runtime/comm.h"
@@ -23,6 +24,7 @@ struct Placement {
     std::vector<double> load;          // FLOPs of the stacks' update per step, by rank
     std::vector<Part> elements;        // of the elements of all runs in order, one part per rank
     std::vector<int64_t> state_bytes;  // by rank
+    int64_t scratch_bytes = 0;         // of the rank with the most: OptimizerPlan's is that of one rank for all
     double imbalance() const;          // largest load / mean load; 1 if there is no load
 };
 Placement place(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks);
@@ -36,6 +38,7 @@ public:
     // Neighbours of one owner are one part, with the alignment gaps between them.
     std::vector<Part> parts(const std::vector<int>& rows) const;
     std::vector<Part> all() const;
+    std::vector<Part> of(int rank) const;  // of all, those that it owns
 
 private:
     struct Row {
@@ -47,8 +50,15 @@ private:
     std::vector<Row> rows_;
 };
 
-// As text: load and state by rank, the bytes sent per step, and the time of the exchange at `gb_per_s` GB/s per rank.
-// New weights are sent as `weights`, gradients as float.
-std::string placement_table(const ParamTable& table, const Placement& placement, DType weights, double gb_per_s);
+// Bytes that a rank sends in a step of `micro_steps` micro-batches, on average over the ranks: float gradients, and
+// weights as `weights`. Beside them there are a few numbers per step, such as losses.
+struct StepTraffic {
+    double gradients, weights;
+};
+StepTraffic step_traffic(const ParamTable& table, int ranks, Sharding sharding, DType weights, int micro_steps);
+
+// As text: the load and the memory of each rank by kind, the traffic, and its time at `gb_per_s` GB/s per rank (0: not).
+std::string placement_table(const ParamTable& table, const Ownership& ownership, Sharding sharding, DType weights,
+                            int micro_steps, double gb_per_s);
 
 }  // namespace teon

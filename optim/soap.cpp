@@ -46,7 +46,7 @@ void plan_stack(Stack& stack, const OptimizerOptions& options) {
 constexpr int kScratchMatrices = 3;
 
 // The intermediate matrices, and the workspace of an eigendecomposition (LAPACK's ssyevd: 1 + 6n + 2n^2).
-int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options) {
+int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options, const Placement*) {
     int64_t elements = 0, work = 0;
     for (const Stack& stack : plan.stacks) {
         elements = std::max(elements, int64_t{stack.m} * stack.n);
@@ -120,7 +120,7 @@ private:
         const ParamRow& row = *x.row;
         const OptimizerOptions& o = options_;
         const int m = x.left.size, n = x.right.size, updates = now.updates - 1;  // without the first
-        const float* grad = params.grad_all() + row.offset;
+        const float* grad = params.sums().at<float>(row.offset);
         const Stream& stream = context.stream;
         if (updates > 0) {
             float *g = scratch_[0].data(), *moment = scratch_[1].data();
@@ -131,8 +131,7 @@ private:
                            correction(o.beta2, updates), o.eps, stream);
             change_basis(moment, mat(g, n), x, false, context);
             const float lr = o.lr * now.lr_factor, decay = row.decay ? o.weight_decay : 0.0f;
-            bf16* work = params.work_copy() ? params.work_copy() + row.offset : nullptr;
-            soap_apply(params.master_all() + row.offset, work, moment, m, n, row.cols, lr * x.step, 1.0f - lr * decay,
+            soap_apply(params.masters().at<float>(row.offset), params.work_copy_at(row.offset), moment, m, n, row.cols, lr * x.step, 1.0f - lr * decay,
                        o.cautious_weight_decay, stream);
         }
         const bool refresh = updates % o.soap_frequency == 0;

@@ -2,6 +2,7 @@
 
 #include "base/integer.h"
 #include "optim/methods.h"
+#include "optim/placement.h"
 
 #include <fmt/format.h>
 
@@ -85,11 +86,12 @@ OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& op
         floats += std::ssize(info.elements->state) * run.size;
     for (const Stack& stack : plan.stacks) floats += state_elements(table, stack, options);
     plan.state_bytes = floats * static_cast<int64_t>(sizeof(float));
-    if (info.matrices) plan.scratch_bytes = info.matrices->scratch_bytes(plan, options);
+    if (info.matrices) plan.scratch_bytes = info.matrices->scratch_bytes(plan, options, nullptr);
     return plan;
 }
 
-std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerOptions& options) {
+std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerOptions& options,
+                                     const Placement* placement) {
     std::vector<StackGroup> groups;
     std::map<std::tuple<int, int, int, int, int, NsForm>, size_t> index;
     for (size_t i = 0; i < plan.stacks.size(); i++) {
@@ -107,6 +109,11 @@ std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerO
         const int64_t most = std::clamp(kScratchBound / scratch_bytes(group), int64_t{1}, count);
         const int64_t chunks = ceil_div(count, most);
         group.chunk = static_cast<int>(ceil_div(count, chunks));  // about equal chunks
+        if (!placement || placement->ranks == 1) continue;
+        std::vector<int> owned(placement->ranks, 0);
+        for (int s : group.stacks) ++owned[placement->owner[s]];
+        constexpr int kRounds = 4;
+        group.chunk = std::min(group.chunk, ceil_div(*std::max_element(owned.begin(), owned.end()), kRounds));
     }
     return groups;
 }

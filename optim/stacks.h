@@ -19,6 +19,8 @@ std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const
 // Bound of the Newton-Schulz workspace, unless a single stack needs more. Larger groups are processed in chunks.
 inline constexpr int64_t kScratchBound = int64_t{256} << 20;
 
+struct Placement;
+
 // Stacks of one shape, K, mode, number of heads and form, whatever their role.
 struct StackGroup {
     std::vector<int> stacks;  // indices into OptimizerPlan::stacks, in order
@@ -29,7 +31,10 @@ struct StackGroup {
     int slices(int count) const { return count * heads * unfolding.K; }  // of `count` stacks
     MatrixBatch batch(int count) const { return {count * heads, unfolding.rows(), unfolding.cols(), unfolding.ld}; }
 };
-std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerOptions& options);
+// placement: of several ranks (nullptr: one), which update a group in a few rounds, to overlap the exchange of weights
+// with computation.
+std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerOptions& options,
+                                     const Placement* placement = nullptr);
 int64_t scratch_bytes(const StackGroup& group);  // of one chunk: the unfoldings and orthogonalize()'s scratch
 
 // Consecutive rows of the flat buffers with the same update.

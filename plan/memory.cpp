@@ -25,16 +25,53 @@ int64_t largest_gradient(const ParamTable& params) {
 constexpr int64_t kGpuAllowance = int64_t{1} << 30, kNcclAllowance = int64_t{512} << 20,
                   kCpuAllowance = int64_t{128} << 20, kMpiAllowance = int64_t{64} << 20;
 
+using Memory = std::vector<std::pair<std::string, int64_t>>;
+
+int64_t total(const Memory& memory) {
+    int64_t sum = 0;
+    for (const auto& [name, bytes] : memory) sum += bytes;
+    return sum;
+}
+
+// Parameters, gradients and optimizer state of a rank that owns these parts.
+Memory parameter_memory(const RunPlan& p, const ParamShard& shard, int64_t state_bytes) {
+    const ParamLayouts held(p.params, p.run.dtype, shard);
+    const auto weight_bytes = static_cast<int64_t>(size_of(p.run.dtype));
+    Memory memory = {{"weights, float masters", 4 * held.masters.size()},
+                     {"weights, bf16", 2 * held.copy.size()},
+                     {"weights, windows", weight_bytes * held.weight_windows.size()},
+                     {held.sums.size() > 0 ? "gradients, windows" : "gradients, float", 4 * held.gradients.size()},
+                     {"gradients, own sums", 4 * held.sums.size()},
+                     {"optimizer state", state_bytes}};
+    std::erase_if(memory, [](const auto& part) { return part.second == 0; });
+    return memory;
+}
+
+// That of the rank with the most.
+Memory largest_parameter_memory(const RunPlan& p) {
+    const std::vector<int64_t>& state = p.placement.state_bytes;
+    if (p.ranks == 1 || p.sharding == Sharding::none)
+        return parameter_memory(p, {p.sharding}, std::accumulate(state.begin(), state.end(), int64_t{0}));
+    std::vector<std::vector<Part>> own(static_cast<size_t>(p.ranks));
+    for (const Part& part : Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).all())
+        own[static_cast<size_t>(part.root)].push_back(part);
+    Memory largest;
+    for (size_t r = 0; r < own.size(); ++r)
+        if (Memory memory = parameter_memory(p, {p.sharding, std::move(own[r])}, state[r]);
+            total(memory) > total(largest))
+            largest = std::move(memory);
+    return largest;
+}
+
 // Memory beside activations.
 void plan_fixed_memory(RunPlan& p) {
     const Options& o = p.options;
     const int64_t P = p.params.size();
     const std::vector<int64_t>& state = p.placement.state_bytes;
-    p.memory.push_back({"weights, float masters", 4 * P});
-    if (p.run.dtype == DType::bf16) p.memory.push_back({"weights, bf16", 2 * P});
-    p.memory.push_back({"gradients, float", 4 * P});
-    p.memory.push_back({"optimizer state", *std::max_element(state.begin(), state.end())});
-    p.memory.push_back({"optimizer scratch", p.optimizer_plan.scratch_bytes});
+    p.memory = largest_parameter_memory(p);
+    p.host_memory.clear();
+    const bool divided = p.sharding != Sharding::none;
+    p.memory.push_back({"optimizer scratch", divided ? p.placement.scratch_bytes : p.optimizer_plan.scratch_bytes});
     if (o.autotune) p.memory.push_back({"algorithm search, for a moment", 4 * largest_gradient(p.params)});
     if (o.sample_every) p.memory.push_back({"samples", generator_bytes(p.config, 1, p.config.max_T, p.run.dtype)});
     // Rank 0's, of all ranks' state; and the largest tensor once more, in its file's order. On a CPU it is the same
@@ -52,8 +89,8 @@ void plan_fixed_memory(RunPlan& p) {
 // Sizes the micro-batch and the recomputation together: the least recomputation that leaves room for a useful
 // micro-batch (8192 tokens, or the rank's whole step if that is less; the largest that fits, if that one does not),
 // then the largest divisor of the rank's sequences that fits. Where nothing does, the head computes fewer logits at a
-// time.
-void fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
+// time; false: not even then.
+bool fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
     const Options& o = p.options;
     const int64_t sequences = o.batch_tokens / o.seq_len / p.ranks;
     const int64_t most_tokens = p.is_gpu ? 65536 : 4096;  // beyond this, larger products are no faster
@@ -80,18 +117,20 @@ void fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
             if (!fits(*wanted, recompute)) continue;
             auto largest = sizes.begin();
             while (!fits(*largest, recompute)) ++largest;  // leaves it in p.run
-            return;
+            return true;
         }
-    if (p.run.head_rows > 0) {
-        p.run.head_rows = 0;
-        return fit_to_memory(p, memory_bytes, fixed_bytes);
-    }
+    if (p.run.head_rows == 0) return false;
+    p.run.head_rows = 0;
+    return fit_to_memory(p, memory_bytes, fixed_bytes);
+}
+
+[[noreturn]] void refuse(const RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
     const int64_t wanted = fixed_bytes + decoder_activations(p.config, p.run).total_bytes();
     std::vector<std::string> parts;
     for (const auto& [name, bytes] : p.memory) parts.push_back(name + " " + bytes_text(static_cast<double>(bytes)));
     throw UsageError(
         fmt::format("{} needs {} at --micro-batch {} --recompute {}, but {} are there ({}, the rest activations); {}",
-                    o.model, bytes_text(static_cast<double>(wanted)), p.run.B, text(p.run.recompute),
+                    p.options.model, bytes_text(static_cast<double>(wanted)), p.run.B, text(p.run.recompute),
                     bytes_text(static_cast<double>(memory_bytes)), fmt::join(parts, ", "), memory_advice(p)));
 }
 
@@ -102,15 +141,12 @@ std::string memory_advice(const RunPlan& p) {
     if (p.run.B > 1) ways.push_back("lower --micro-batch");
     if (p.run.recompute.others != Recompute::block) ways.push_back("give --recompute block");
     if (p.run.T > 1) ways.push_back("lower --seq-len");
+    if (p.ranks > 1 && p.sharding != Sharding::all) ways.push_back("give --shard all");
     if (p.options.optimizer.method == Method::adamw) ways.push_back("give --optimizer muon (half of AdamW's state)");
     return fmt::format("{} or use a smaller model", fmt::join(ways, ", "));
 }
 
-int64_t memory_bytes(const RunPlan& p) {
-    int64_t sum = 0;
-    for (const auto& [name, bytes] : p.memory) sum += bytes;
-    return sum;
-}
+int64_t memory_bytes(const RunPlan& p) { return total(p.memory); }
 
 int64_t usable_bytes(const DeviceInfo& device, int ranks, int local_ranks) {
     if (ranks == 1) return static_cast<int64_t>(0.94 * static_cast<double>(device.free_bytes));
@@ -119,8 +155,25 @@ int64_t usable_bytes(const DeviceInfo& device, int ranks, int local_ranks) {
 
 void plan_memory(RunPlan& p, int64_t bytes, int one_pass_places) {
     p.run.one_pass_places = one_pass_places;
-    plan_fixed_memory(p);
-    fit_to_memory(p, bytes, memory_bytes(p));
+    const bool needs_weights = p.options.sample_every > 0 || p.options.check_ranks;
+    CHECK_USAGE(p.ranks == 1 || !needs_weights || p.options.shard != Sharding::all,
+                "{}: needs all weights on each rank, but --shard all divides them; use --shard gradients",
+                p.options.check_ranks ? "--check-ranks" : "--sample-every");
+    std::vector<Sharding> shardings = {Sharding::optimizer};
+    if (p.options.shard) {
+        shardings = {*p.options.shard};
+    } else if (p.ranks > 1) {
+        shardings.push_back(Sharding::gradients);
+        if (!needs_weights) shardings.push_back(Sharding::all);
+    }
+    const DecoderRun run = p.run;
+    for (const Sharding sharding : shardings) {
+        p.sharding = sharding;
+        p.run = run;
+        plan_fixed_memory(p);
+        if (fit_to_memory(p, bytes, memory_bytes(p))) break;
+        if (sharding == shardings.back()) refuse(p, bytes, memory_bytes(p));
+    }
     p.activations = decoder_activations(p.config, p.run);
     p.memory.push_back({"activations, saved", p.activations.saved_bytes()});
     p.memory.push_back({"activations, scratch", p.activations.scratch_bytes()});

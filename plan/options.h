@@ -12,6 +12,7 @@
 #include "generation/published_model.h"
 #include "generation/sampling.h"
 #include "model/family.h"
+#include "model/param_layout.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 
@@ -50,6 +51,7 @@ struct Options {
     uint64_t seed = 1337;
     int64_t eval_every = 250, eval_tokens = 0, log_every = 1, diagnose_every = 0;
     std::optional<bool> graphs;
+    std::optional<Sharding> shard;  // nullopt: by memory
     int64_t memory = 0;  // bytes; 0: what the device has
     // checkpoints
     int64_t checkpoint_every = 0, keep_last = 0, keep_every = 0;

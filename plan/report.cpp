@@ -73,7 +73,9 @@ std::string plan_report(const RunPlan& p) {
         if (row.name == "logits chunk")
             line("head", fmt::format("{} rows of logits at a time, {}", row.bytes / (c.Vp() * size_of(p.run.dtype)),
                                      bytes_text(static_cast<double>(row.bytes))));
-    out += "memory\n";
+    if (ranks > 1)
+        line("sharding", fmt::format("{}{}", name_of(p.sharding), o.shard ? "" : " (the least that fits)"));
+    out += ranks > 1 ? "memory of the rank with the most\n" : "memory\n";
     for (const auto& [name, bytes] : p.memory)
         out += fmt::format("  {:<30}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
     out += fmt::format("  {:<30}{:>12}\n", "total", bytes_text(static_cast<double>(memory_bytes(p))));
@@ -81,7 +83,9 @@ std::string plan_report(const RunPlan& p) {
     for (const auto& [name, bytes] : p.host_memory)
         out += fmt::format("  {:<30}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
     out += plan_table(p.params, p.optimizer_plan, o.optimizer);
-    if (ranks > 1) out += placement_table(p.params, p.placement, p.run.dtype, o.bandwidth);
+    if (ranks > 1)
+        out += placement_table(p.params, Ownership(p.params, p.optimizer_plan, p.placement, o.optimizer), p.sharding,
+                               p.run.dtype, p.micro_steps, o.bandwidth);
     return out;
 }
 

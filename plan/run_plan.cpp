@@ -192,4 +192,9 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     return p;
 }
 
+ParamShard shard_of(const RunPlan& p, int rank) {
+    if (p.ranks == 1) return {};
+    return {p.sharding, Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).of(rank)};
+}
+
 }  // namespace teon

@@ -33,6 +33,7 @@ struct RunPlan {
     int64_t eval_windows = 0;
 
     // What plan_memory() (plan/memory.h) decides, with run's micro-batch and recompute policy.
+    Sharding sharding = Sharding::optimizer;
     int micro_steps = 1;  // gradient accumulation: micro-batches per step and rank
     ActivationPlan activations;
     // Bytes per category that the process holds, on the device and, on a GPU, beside it in pinned memory of the host.
@@ -41,5 +42,8 @@ struct RunPlan {
 
 // All but memory. Throws UsageError with one line on anything that cannot work.
 RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu, int ranks);
+
+// What a rank keeps of the parameters under the plan's sharding.
+ParamShard shard_of(const RunPlan& plan, int rank);
 
 }  // namespace teon

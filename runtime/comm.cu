@@ -223,6 +223,8 @@ public:
         joined_.make_wait(stream);
     }
 
+    void record(Event& event) { event.record(stream_); }
+
     // Each rank waits for a number of every other.
     void barrier() {
         zero(tokens_.data(), tokens_.size(), stream_);
@@ -274,6 +276,7 @@ public:
     void reduce(float*, const std::vector<Part>&, const Stream&) {}
     void broadcast(void*, DType, const std::vector<Part>&, const Stream&) {}
     void join(const Stream&) {}
+    void record(Event&) {}
     void barrier() {}
 };
 
@@ -325,6 +328,10 @@ void Comm::all_gather(void* out, const void* in, int64_t n_each, DType dtype, co
 
 void Comm::join(const Stream& stream) {
     if (nccl_) nccl_->join(stream);
+}
+
+void Comm::record(Event& event) {
+    if (nccl_) nccl_->record(event);
 }
 
 void Comm::barrier() {

@@ -57,6 +57,8 @@ public:
     void all_gather(void* out, const void* in, int64_t n_each, DType dtype, const Stream& stream);
     // The stream continues when everything queued so far is done.
     void join(const Stream& stream);
+    // The event is when everything queued so far is done. Of several ranks only.
+    void record(Event& event);
     // The host waits until all ranks are here and their operations are done.
     void barrier();
 

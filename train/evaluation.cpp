@@ -26,16 +26,18 @@ Evaluator::Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows
 
 std::optional<EvalResult> Evaluator::run() {
     const int64_t ranks = ctx_.comm->size(), rank = ctx_.comm->rank(), each = sums_.size();
+    const bool together = model_.params().has_weight_windows();  // then a forward pass needs all ranks
     zero(sums_.data(), each, ctx_.stream);
     loader_.seek(0);
-    for (int64_t round = 0; round < rounds_ && !ctx_.give_up(); ++round) {
+    for (int64_t round = 0; round < rounds_ && (together || !ctx_.give_up()); ++round) {
         Batch batch = loader_.next(ctx_.stream);
         // The rest of the last batch is not counted.
-        batch.B = static_cast<int>(std::clamp<int64_t>(windows_ - (round * ranks + rank) * B_, 0, B_));
-        const int64_t n = static_cast<int64_t>(batch.B) * batch.T;
-        if (n == 0) continue;
+        const auto B = static_cast<int>(std::clamp<int64_t>(windows_ - (round * ranks + rank) * B_, 0, B_));
+        if (B == 0 && !together) continue;
+        if (B > 0) batch.B = B;
         model_.forward(losses_.data(), batch);
-        reduce_sum(sums_.data() + round, scratch_.data(), losses_.data(), n, false, ctx_.stream);
+        const int64_t n = static_cast<int64_t>(B) * batch.T;
+        if (n > 0) reduce_sum(sums_.data() + round, scratch_.data(), losses_.data(), n, false, ctx_.stream);
     }
     const float aborted = ctx_.give_up() ? 1.0f : 0.0f;
     upload(sums_.data() + rounds_, &aborted, 1, ctx_.stream);

@@ -96,7 +96,7 @@ public:
           console_(plan_.steps, o_.log_every, decoder_flops_per_token(plan_.config, plan_.run.T),
                    device.peak_bf16_flops),
           model_(allocate("weights, gradients and activations", plan_,
-                          [&] { return make_decoder(plan_.config, plan_.run, ctx_); })),
+                          [&] { return make_decoder(plan_.config, plan_.run, ctx_, shard_of(plan_, ctx_.comm->rank())); })),
           optimizer_(allocate(
               "optimizer state", plan_,
               [&] { return Optimizer(model_->params(), plan_.optimizer_plan, plan_.placement, o_.optimizer, ctx_); })),

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "model/param_table.h"
+#include "model/param_store.h"
 #include "runtime/context.h"
 
 namespace teon {
@@ -11,8 +11,8 @@ namespace teon {
 // Rank 0's text.
 std::string broadcast_from_rank_0(const std::string& text, Context& context);
 
-// Throw Error naming the first rank that differs from rank 0: in a bit of the working weights; in a text (`what` names
-// it).
+// Throw Error naming the first rank that differs from rank 0: in a bit of the working weights, if each rank has all of
+// them; in a text (`what` names it).
 void check_same_on_all_ranks(const ParamStore& params, Context& context);
 void check_equal_on_all_ranks(const std::string& text, const char* what, Context& context);
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/param_table.h"
+#include "model/param_store.h"
 #include "optim/placement.h"
 #include "runtime/context.h"
 
@@ -12,17 +12,20 @@ namespace teon {
 
 class Reducer {
 public:
-    // A bucket holds the gradients of as many layers as reach `bucket_bytes`.
+    // Where gradients have no windows, a bucket holds those of as many layers as reach `bucket_bytes`.
     Reducer(const ParamStore& params, const Ownership& ownership, Context& context,
             int64_t bucket_bytes = int64_t{4} << 20);
 
+    // Whether every micro-step is reduced: its gradients lie in windows, which the next one overwrites. Otherwise only
+    // the last one, in which the earlier ones accumulated.
+    bool every_micro_step() const { return windows_; }
     // The gradients of a layer are complete on context.stream (Model::forward_backward's on_grads_ready; -1 is the
-    // last). Only in the last micro-step: earlier ones accumulate locally.
-    void ready(int layer);
+    // last). accumulate: to the sums of earlier micro-steps.
+    void ready(int layer, bool accumulate = false);
     // The same for all layers.
-    void ready_all();
-    // After ready(-1): context.stream waits until this rank's own gradients are the sums over all ranks. The others
-    // keep their local values.
+    void ready_all(bool accumulate = false);
+    // After ready(-1): context.stream waits until params.sums() holds the sums over all ranks of this rank's own
+    // gradients (Sharding::none: of all gradients).
     void finish();
 
     // *sum (device) = the sum of squares of the reduced gradients, over all ranks, with the same bits on each. scratch:
@@ -31,13 +34,17 @@ public:
 
 private:
     void flush();
+    void settle();
 
     const ParamStore& params_;
     Context& context_;
+    const bool windows_;
     int64_t bucket_elements_;
     std::vector<std::vector<Part>> layers_;  // parts of layer l at l + 1
     std::vector<Part> own_;
     std::vector<Part> bucket_;
+    std::vector<Part> reducing_;  // windows' parts that are being reduced, to be added to the sums or to become them
+    bool accumulate_ = false;
 };
 
 }  // namespace teon

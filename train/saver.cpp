@@ -39,24 +39,25 @@ Saver::Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& co
 
 void Saver::save(const TrainingState& state, bool wait) {
     report(true, state.step);
-    ParamStore& params = model_.params();
+    // Weights and state come together where the gradients were, which the next step overwrites.
+    const ParamStore& params = model_.params();
+    float* gradients = params.gradients().data<float>();
+    const int64_t window = params.gradients().layout().size();
     std::function<const float*(int64_t, int64_t)> collected;  // one rank has it all
-    const std::vector<StateTensor> tensors = optimizer_.state();
-    if (ctx_.comm->size() > 1) {
-        optimizer_.collect_masters(params, ctx_);
-        // The state comes together where the gradients were, which the next step overwrites.
+    std::vector<StateTensor> tensors = optimizer_.masters(params);
+    for (StateTensor& t : optimizer_.state()) tensors.push_back(std::move(t));
+    if (ctx_.comm->size() > 1)
         collected = [&](int64_t begin, int64_t end) {
-            optimizer_.collect_state(tensors, begin, end, params.grad_all(), ctx_);
-            return params.grad_all();
+            optimizer_.collect_state(tensors, begin, end, gradients, ctx_);
+            return gradients;
         };
-    }
     if (writer_) {
-        writer_->save(state, ctx_.stream, collected);
+        writer_->save(state, ctx_.stream, collected, window);
     } else {
-        for_each_window(elements_of(tensors), params.table().size(), collected);
+        for_each_window(elements_of(tensors), window, collected);
     }
     // Gaps between gradients count in their norm, and no step writes them.
-    if (collected) zero(params.grad_all(), params.table().size(), ctx_.stream);
+    if (collected) zero(gradients, window, ctx_.stream);
     if (wait) report(true, state.step);
 }
 

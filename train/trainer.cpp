@@ -8,6 +8,7 @@
 #include "base/integer.h"
 #include "kernels/reduce.h"
 #include "kernels/step_control.h"
+#include "train/gatherer.h"
 #include "train/reducer.h"
 
 namespace teon {
@@ -51,6 +52,7 @@ struct Trainer::Impl {
     Buffer<StepControl> control{1};
     Buffer<std::byte> scratch{static_cast<int64_t>(reduce_scratch_bytes())};
     Reducer reducer;
+    Gatherer gatherer;
     Slot slots[2];
     std::vector<MicroStep> micro_steps;
     std::optional<Graph> update;
@@ -72,6 +74,7 @@ struct Trainer::Impl {
           loss_sums(context.comm->size()),
           requests(context.comm->size()),
           reducer(m.params(), opt.ownership(), context),
+          gatherer(m.params(), opt.ownership(), context),
           slots{Slot(context.comm->size()), Slot(context.comm->size())} {
         zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);
         no_loss[0] = NAN;
@@ -90,7 +93,7 @@ struct Trainer::Impl {
 
         float* loss_sum = loss_sums.data() + ctx.comm->rank();
         int micro = 0;
-        for (; micro < o.micro_steps && !ctx.give_up(); ++micro) {
+        for (; micro < o.micro_steps && (!ctx.give_up() || reducer.every_micro_step()); ++micro) {
             const Batch batch = loader.next(ctx.stream);
             m.data_wait_ms += loader.wait_ms();
             queue_micro_step(batch, micro > 0, micro + 1 == o.micro_steps);
@@ -128,15 +131,15 @@ struct Trainer::Impl {
     // each of its operations with its own events.
     bool replays() const { return o.graphs && warm && !ctx.stream.profiler(); }
 
-    // The losses of a micro-batch, and the gradients of the step's mean loss. Those of the last micro-batch are reduced
-    // as they become ready.
+    // The losses of a micro-batch, and the gradients of the step's mean loss, which are reduced as they become ready:
+    // those of the last micro-batch, or of every one.
     void queue_micro_step(const Batch& batch, bool accumulate, bool last) {
-        const bool communicates = last && ctx.comm->size() > 1;
+        const bool each = reducer.every_micro_step(), communicates = each || (last && ctx.comm->size() > 1);
         const auto queue = [&] {
             std::function<void(int)> on_grads_ready;
-            if (communicates) on_grads_ready = [this](int layer) { reducer.ready(layer); };
-            model.forward_backward(losses.data(), batch, 1.0f / static_cast<float>(o.batch_tokens), accumulate,
-                                   on_grads_ready);
+            if (communicates) on_grads_ready = [&](int layer) { reducer.ready(layer, accumulate); };
+            model.forward_backward(losses.data(), batch, 1.0f / static_cast<float>(o.batch_tokens),
+                                   accumulate && !each, on_grads_ready);
             reduce_sum(loss_sums.data() + ctx.comm->rank(), scratch.data(), losses.data(), losses.size(), accumulate,
                        ctx.stream);
         };
@@ -149,6 +152,7 @@ struct Trainer::Impl {
     }
 
     void queue_update() {
+        gatherer.invalidate();
         const auto queue = [&] { optimizer.step(model.params(), control.data(), ctx); };
         if (!replays() || ctx.comm->size() > 1 || optimizer.step_waits()) return queue();
         if (!update) update.emplace(ctx.stream, queue);

@@ -116,7 +116,7 @@ TEST_CASE("kernels/alignment: momentum, unfolding and update have the same bits 
     same_at_every_alignment([&](int64_t shift) {
         Shifted<float> master(weight, shift, stream), grad(gradient, shift, stream), momentum(moment, shift, stream),
             Z(weight, shift, stream);
-        Guarded<Slice> slices(std::vector<Slice>{{0, 0, 1.3f, 0.1f}}, stream);
+        Guarded<Slice> slices(std::vector<Slice>{{0, 0, 0, 0, 1.3f, 0.1f}}, stream);
         const SliceBatch batch{slices.data(), 1, m, n, shift % kVecWidth<float> == 0};
         Guarded<float> partial(momentum_parts(batch), stream);
         const SliceLayout layout{1, n, 0, size};

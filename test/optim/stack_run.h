@@ -33,7 +33,7 @@ struct StackRun {
         for (size_t i = 0; i < values.size(); i++) {
             const int64_t at = static_cast<int64_t>(i) * stride();
             std::copy(values[i].begin(), values[i].end(), all.begin() + at);
-            table.push_back({at, at, -1.0f, 0.0f});
+            table.push_back({at, at, at, at, -1.0f, 0.0f});
         }
         slices.set(all);
         upload(infos.data(), table.data(), std::ssize(table), context.stream);

@@ -159,7 +159,7 @@ TEST_CASE("kernels/teon: momentum, Nesterov's direction and its squares match th
                            g = random_values<float>(2 * stride + gap, 2);
                 Guarded<float> momentum(m0, stream), grad(g, stream);
                 // The second slice's gradient lies before the first one's.
-                Guarded<Slice> infos(std::vector<Slice>{{stride + gap, gap, 0, 0}, {gap, stride + gap, 0, 0}}, stream);
+                Guarded<Slice> infos(std::vector<Slice>{{stride + gap, 0, 0, gap, 0, 0}, {gap, 0, 0, stride + gap, 0, 0}}, stream);
                 const SliceBatch batch{infos.data(), 2, s.m, s.n, aligned};
                 const int parts = momentum_parts(batch);
                 Guarded<float> partial(2 * parts, stream);
@@ -196,7 +196,7 @@ TEST_CASE("kernels/teon: the update decays, steps and rounds the working weights
     const auto w = random_values<float>(2 * n, 1), o = random_values<float>(u.size(), 2);
     Guarded<float> master(w, stream), Z(o, stream);
     Guarded<bf16> work(2 * n, stream);
-    Guarded<Slice> infos(std::vector<Slice>{{0, 0, 0.5f, 0.1f}, {n, 0, 2.0f, 0.0f}}, stream);
+    Guarded<Slice> infos(std::vector<Slice>{{0, 0, 0, 0, 0.5f, 0.1f}, {0, n, n, 0, 2.0f, 0.0f}}, stream);
     Guarded<StepControl> control(std::vector<StepControl>{control_of(0.25f, 0)}, stream);
     fold_update(master.data(), work.data(), Z.data(), control.data(), {infos.data(), 2, s.m, s.n, true}, u.layout(),
                 0.02f, stream);
@@ -224,7 +224,7 @@ TEST_CASE("kernels/teon: a skipped step changes neither momentum, weights nor re
     const auto m = random_values<float>(2 * n, 1), w = random_values<float>(2 * n, 2);
     const std::vector<float> g(2 * n, NAN);
     Guarded<float> momentum(m, stream), master(w, stream), grad(g, stream), Z(u.size(), stream), scales(2, stream);
-    Guarded<Slice> infos(std::vector<Slice>{{0, 0, 1, 0.1f}, {n, n, 1, 0.1f}}, stream);
+    Guarded<Slice> infos(std::vector<Slice>{{0, 0, 0, 0, 1, 0.1f}, {n, n, n, n, 1, 0.1f}}, stream);
     Guarded<int> nonfinite(std::vector<int>{0}, stream);
     Guarded<StepControl> control(std::vector<StepControl>{control_of(1, 1)}, stream);
     const SliceBatch batch{infos.data(), 2, s.m, s.n, true};

@@ -1,0 +1,63 @@
+#include "model/param_store.h"
+
+#include "kernels/fill.h"
+
+namespace teon {
+
+ParamBuffer::ParamBuffer(ParamLayout layout, DType dtype, const Stream& stream)
+    : layout_(std::move(layout)),
+      memory_(std::make_shared<Buffer<std::byte>>(layout_.size() * static_cast<int64_t>(size_of(dtype)))) {
+    zero(memory_->data(), memory_->size(), stream);
+}
+
+ParamStore::ParamStore(const ParamTable& table, DType dtype, const Stream& stream, bool gradients,
+                       const ParamShard& shard)
+    : table_(table), dtype_(dtype), sharding_(shard.sharding) {
+    const ParamLayouts layouts(table_, dtype, shard);
+    const auto make = [&](const ParamLayout& layout, DType type, const ParamBuffer& otherwise) {
+        return layout.size() > 0 ? ParamBuffer(layout, type, stream) : otherwise;
+    };
+    masters_ = make(layouts.masters, DType::f32, {});
+    weights_ = make(layouts.copy, DType::bf16, masters_);
+    read_ = make(layouts.weight_windows, dtype, weights_);
+    if (!gradients) return;
+    gradients_ = make(layouts.gradients, DType::f32, {});
+    sums_ = make(layouts.sums, DType::f32, gradients_);
+}
+
+float* ParamStore::staging(int row) const {
+    const bool whole = masters_.layout().size() == table_.size();
+    return (whole ? masters_ : gradients_).at<float>(table_[row].offset);
+}
+
+void ParamStore::place(int row, const Stream& stream) {
+    const float* from = staging(row);
+    const int64_t begin = table_[row].offset;
+    for (const ParamLayout::Piece& p : masters_.layout().pieces({begin, table_[row].size()})) {
+        float* master = masters_.data<float>() + p.at;
+        if (master != from + p.element - begin) copy(master, from + p.element - begin, p.size, stream);
+    }
+    if (dtype_ == DType::f32) return;
+    for (const ParamLayout::Piece& p : weights_.layout().pieces({begin, table_[row].size()}))
+        cast(weights_.data<bf16>() + p.at, from + p.element - begin, p.size, stream);
+}
+
+void ParamStore::initialize(uint64_t seed, const Stream& stream) {
+    for (int i = 0; i < table_.count(); ++i) {
+        const ParamRow& row = table_[i];
+        if (row.init == Init::normal) {
+            fill_normal(staging(i), row.rows, row.cols, row.logical_rows, row.logical_cols, row.init_std, seed, i,
+                        stream);
+        } else {
+            float value = row.init == Init::ones ? 1.0f : 0.0f;
+            fill_constant(staging(i), row.rows, row.cols, row.logical_rows, row.logical_cols, value, stream);
+        }
+        place(i, stream);
+    }
+}
+
+void ParamStore::sync_work(const Stream& stream) {
+    if (dtype_ == DType::bf16) cast(weights_.data<bf16>(), masters_.data<float>(), table_.size(), stream);
+}
+
+}  // namespace teon
