@@ -12,9 +12,9 @@ namespace teon {
 struct Slice {
     int64_t grad, master, work;  // where it begins in the buffers of gradients, master and working weights, in elements
     int64_t state;               // and in the momentum buffer
-    float step;           // factor of the learning rate for O_k
-    float decay;          // weight decay
-    int64_t neurons = 0;  // where the second moments of its rows begin, in the momentum buffer, too (NorMuon)
+    float step;                  // factor of the learning rate for O_k
+    float decay;                 // weight decay
+    int64_t neurons = 0;         // where the second moments of its rows begin, in the momentum buffer, too (NorMuon)
 };
 struct SliceBatch {
     const Slice* slices;  // device, count

@@ -53,7 +53,8 @@ void read_hf(DecoderConfig& c, HfReader& r) {
 }  // namespace
 
 ModelFamily llama_family() {
-    // The paper's sizes (Table 5 of arXiv 2601.23261), with vocabulary 32000 and an untied head.
+    // To 1b the paper's sizes (Table 5 of arXiv 2601.23261), with vocabulary 32000 and an untied head; 3b as in GaLore
+    // (arXiv 2403.03507, configs/llama_3b.json), 7b as in LLaMA (arXiv 2302.13971, Table 2).
     return {.name = "llama",
             .title = "LLaMA",
             .default_preset = "60m",
@@ -61,7 +62,9 @@ ModelFamily llama_family() {
                         preset("60m", 512, 8, 8, 1376),      // 58.07M
                         preset("130m", 768, 12, 12, 2048),   // 134.11M
                         preset("350m", 1024, 24, 16, 2736),  // 367.97M
-                        preset("1b", 2048, 24, 32, 5461)},   // 1339.08M
+                        preset("1b", 2048, 24, 32, 5461),    // 1339.08M
+                        preset("3b", 2560, 32, 32, 6848),    // 2685.83M
+                        preset("7b", 4096, 32, 32, 11008)},  // 6738.42M
             .mlps = {MlpKind::swiglu},
             .hf_class = "LlamaForCausalLM",
             .hf_keys = {{"max_position_embeddings", "context"},

@@ -59,9 +59,9 @@ ParamLayout ParamLayout::windows(const ParamTable& table) {
         region.size = at + row.size();
         region.most = std::max(region.most, region.size);
     }
-    const std::array<int64_t, 3> begin = {0, round_up(regions[0].most, kAlignment),
-                                          round_up(regions[0].most, kAlignment) +
-                                              round_up(regions[1].most, kAlignment)};
+    const std::array<int64_t, 3> begin = {
+        0, round_up(regions[0].most, kAlignment),
+        round_up(regions[0].most, kAlignment) + round_up(regions[1].most, kAlignment)};
     ParamLayout layout;
     for (int i = 0; i < table.count(); ++i) {
         Piece& piece = pieces[static_cast<size_t>(i)];

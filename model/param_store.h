@@ -12,7 +12,7 @@ namespace teon {
 // A buffer and its layout. Copies are the same memory.
 class ParamBuffer {
 public:
-    ParamBuffer() = default;                                              // no memory
+    ParamBuffer() = default;                                             // no memory
     ParamBuffer(ParamLayout layout, DType dtype, const Stream& stream);  // zeros
     const ParamLayout& layout() const { return layout_; }
     template <typename T>
@@ -41,10 +41,10 @@ public:
 
     // ParamLayouts' buffers. Where one is left out, what stands in for it.
     const ParamBuffer& masters() const { return masters_; }
-    const ParamBuffer& weights() const { return weights_; }        // that updates write: copy, or masters in float
-    const ParamBuffer& read_weights() const { return read_; }      // that passes read: weight_windows, or weights
-    const ParamBuffer& gradients() const { return gradients_; }    // that the backward pass writes
-    const ParamBuffer& sums() const { return sums_; }              // that updates read: sums, or gradients
+    const ParamBuffer& weights() const { return weights_; }      // that updates write: copy, or masters in float
+    const ParamBuffer& read_weights() const { return read_; }    // that passes read: weight_windows, or weights
+    const ParamBuffer& gradients() const { return gradients_; }  // that the backward pass writes
+    const ParamBuffer& sums() const { return sums_; }            // that updates read: sums, or gradients
     bool has_weight_windows() const { return read_.data<void>() != weights_.data<void>(); }
     bool has_gradient_windows() const { return sums_.data<void>() != gradients_.data<void>(); }
 
@@ -73,9 +73,7 @@ public:
     void* work_all() const { return weights_.data<void>(); }
     // The working weights where they are a copy; nullptr in float, where the master weights are the working weights.
     bf16* work_copy() const { return dtype_ == DType::f32 ? nullptr : weights_.data<bf16>(); }
-    bf16* work_copy_at(int64_t element) const {
-        return dtype_ == DType::f32 ? nullptr : weights_.at<bf16>(element);
-    }
+    bf16* work_copy_at(int64_t element) const { return dtype_ == DType::f32 ? nullptr : weights_.at<bf16>(element); }
     void sync_work(const Stream& stream);  // work = master, rounded
 
 private:

@@ -7,7 +7,7 @@ namespace teon {
 
 namespace {
 
-DecoderConfig preset(const char* name, int C, int L, int NH, int NKV, int HS, int F) {
+DecoderConfig preset(const char* name, int C, int L, int NH, int NKV, int HS, int F, bool tied_head = true) {
     DecoderConfig c = llama_config("tiny");
     c.family = "qwen3";
     c.preset = name;
@@ -19,7 +19,7 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int NKV, int HS, in
     c.F = F;
     c.V = 151936;
     c.qk_norm = QkNorm::per_head;
-    c.tied_head = true;
+    c.tied_head = tied_head;
     c.rope_base = 1e6f;
     c.names.q_norm = {"layers.{}.attn.q_norm", "model.layers.{}.self_attn.q_norm"};
     c.names.k_norm = {"layers.{}.attn.k_norm", "model.layers.{}.self_attn.k_norm"};
@@ -50,8 +50,11 @@ ModelFamily qwen3_family() {
     return {.name = "qwen3",
             .title = "Qwen3",
             .default_preset = "0.6b",
-            .presets = {preset("tiny", 128, 4, 4, 2, 64, 344),        // for CPUs and tests
-                        preset("0.6b", 1024, 28, 16, 8, 128, 3072)},  // 596.05M
+            // The shapes of Qwen3-0.6B, -4B and -8B (arXiv 2505.09388, Table 1; MLPs from their config.json).
+            .presets = {preset("tiny", 128, 4, 4, 2, 64, 344),              // for CPUs and tests
+                        preset("0.6b", 1024, 28, 16, 8, 128, 3072),         // 596.05M
+                        preset("4b", 2560, 36, 32, 8, 128, 9728),           // 4022.47M
+                        preset("8b", 4096, 36, 32, 8, 128, 12288, false)},  // 8190.74M
             .mlps = {MlpKind::swiglu},
             .hf_class = "Qwen3ForCausalLM",
             .hf_keys = hf_keys(),

@@ -30,10 +30,10 @@ struct Optimizer::Impl {
     ParamTable table;
     const MethodInfo& info;
     OptimizerPlan plan;
-    bool divided;         // between ranks; else each of them updates everything
-    Ownership reduction;  // of the gradients
-    Ownership ownership;  // of state and updates
-    int rank;             // of this process in it
+    bool divided;                     // between ranks; else each of them updates everything
+    Ownership reduction;              // of the gradients
+    Ownership ownership;              // of state and updates
+    int rank;                         // of this process in it
     std::vector<Part> element_parts;  // of all ranks
     std::vector<RunState> runs;
     Buffer<float> matrix_state;                         // of this rank's stacks
@@ -64,8 +64,7 @@ struct Optimizer::Impl {
                 }
         }
         matrix_state = zeros(floats, context.stream);
-        matrices =
-            info.matrices->make(
+        matrices = info.matrices->make(
             {table, plan, options, ownership, params, rank, matrix_state.data(), matrix_state_at, context});
     }
 

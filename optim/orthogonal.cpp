@@ -29,7 +29,8 @@ void plan_stack(Stack& stack, const OptimizerOptions& options) {
 
 int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options, const Placement* placement) {
     int64_t bytes = 0;
-    for (const StackGroup& group : group_stacks(plan, options, placement)) bytes = std::max(bytes, scratch_bytes(group));
+    for (const StackGroup& group : group_stacks(plan, options, placement))
+        bytes = std::max(bytes, scratch_bytes(group));
     return bytes;
 }
 
@@ -113,8 +114,8 @@ GroupState make_group(StackGroup group, const MatrixSetup& setup) {
                 const int64_t of_head = head * size;
                 slices.push_back({grad + of_head, master + of_head, work + of_head, at[kMomentum] + of_head, step,
                                   r.decay ? setup.options.weight_decay : 0.0f, neurons});
-                state.aligned = state.aligned && (begin + of_head) % kVecWidth<float> == 0 &&
-                                of_head % kVecWidth<float> == 0;
+                state.aligned =
+                    state.aligned && (begin + of_head) % kVecWidth<float> == 0 && of_head % kVecWidth<float> == 0;
             }
     }
     state.slices = Buffer<Slice>(std::ssize(slices));
@@ -190,11 +191,12 @@ private:
         T* Z = reinterpret_cast<T*>(scratch_.data());
         std::byte* rest = scratch_.data() + aligned(batch.size() * sizeof(T));
 
-        momentum_update(state_, partial_.data(), params.sums().data<float>(), control, slices, mu, options_.nesterov, stream);
+        momentum_update(state_, partial_.data(), params.sums().data<float>(), control, slices, mu, options_.nesterov,
+                        stream);
         slice_scales(scales_.data(), state.nonfinite.data() + int64_t{first} * group.heads, partial_.data(), control,
                      momentum_parts(slices), batch.count, layout.K, margin, options_.teon_normalize_slices, stream);
-        unfold(Z, state_, options_.nesterov ? params.sums().data<float>() : nullptr, scales_.data(), control, slices, layout, mu,
-               stream);
+        unfold(Z, state_, options_.nesterov ? params.sums().data<float>() : nullptr, scales_.data(), control, slices,
+               layout, mu, stream);
         const T* O = static_cast<const T*>(orthogonalize(Z, rest, batch, group.method, context));
         const float* rows = nullptr;
         if (has_neuron_norm(options_)) {
@@ -202,8 +204,8 @@ private:
                           options_.update_rms > 0, stream);
             rows = neurons_.data();
         }
-        fold_update(params.masters().data<float>(), params.work_copy(), O, control, slices, layout, options_.lr, stream, rows,
-                    options_.cautious_weight_decay);
+        fold_update(params.masters().data<float>(), params.work_copy(), O, control, slices, layout, options_.lr, stream,
+                    rows, options_.cautious_weight_decay);
     }
 
     const ParamTable& table_;

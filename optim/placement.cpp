@@ -131,28 +131,31 @@ StepTraffic step_traffic(const ParamTable& table, int ranks, Sharding sharding, 
 
 std::string placement_table(const ParamTable& table, const Ownership& ownership, Sharding sharding, DType weights,
                             int micro_steps, double gb_per_s) {
-    const Placement& placement = ownership.placement();
+    Placement placement = ownership.placement();
     const int ranks = placement.ranks;
-    std::vector<int> stacks(ranks, 0);
+    std::vector<int64_t> stacks(ranks, 0);
     for (int owner : placement.owner) ++stacks[owner];
     std::vector<std::vector<Part>> own(ranks);
     for (const Part& part : ownership.all()) own[part.root].push_back(part);
-    const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / 0x1p20; };
+    const auto each_has_all = [](auto& of_ranks) {
+        using Sum = std::decay_t<decltype(of_ranks[0])>;
+        std::fill(of_ranks.begin(), of_ranks.end(), std::accumulate(of_ranks.begin(), of_ranks.end(), Sum{}));
+    };
+    if (sharding == Sharding::none)
+        each_has_all(stacks), each_has_all(placement.load), each_has_all(placement.state_bytes);
+
+    const auto mib = [](int64_t elements, DType dtype) {
+        return static_cast<double>(elements) * static_cast<double>(size_of(dtype)) / 0x1p20;
+    };
     const auto describe = [&](int r) {
         const ParamLayouts held(table, weights, {sharding, own[r]});
-        constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
-        const bool divided = sharding != Sharding::none;
-        const double load = divided ? placement.load[r] : std::accumulate(placement.load.begin(), placement.load.end(), 0.0);
-        const int64_t state = divided ? placement.state_bytes[r]
-                                      : std::accumulate(placement.state_bytes.begin(), placement.state_bytes.end(), int64_t{0});
-        return fmt::format("{:>8}{:>14.2f}{:>12.1f}{:>12.1f}{:>12.1f}{:>12.1f}\n", divided ? stacks[r] : std::ssize(placement.owner),
-                           load * 1e-9, mib(state),
-                           mib(kFloat * held.masters.size()),
-                           mib(static_cast<int64_t>(size_of(weights)) * (held.copy.size() + held.weight_windows.size())),
-                           mib(kFloat * (held.gradients.size() + held.sums.size())));
+        return fmt::format("{:>8}{:>14.2f}{:>12.1f}{:>14.1f}{:>14.1f}{:>16.1f}\n", stacks[r], placement.load[r] * 1e-9,
+                           static_cast<double>(placement.state_bytes[r]) / 0x1p20, mib(held.masters.size(), DType::f32),
+                           mib(held.copy.size() + held.weight_windows.size(), weights),
+                           mib(held.gradients.size() + held.sums.size(), DType::f32));
     };
-    std::string text = fmt::format("{:>6}{:>8}{:>14}{:>12}{:>12}{:>12}{:>12}\n", "rank", "stacks", "GFLOP/step",
-                                   "state MiB", "masters", weights == DType::f32 ? "windows" : "weights", "gradients");
+    std::string text = fmt::format("{:>6}{:>8}{:>14}{:>12}{:>14}{:>14}{:>16}\n", "rank", "stacks", "GFLOP/step",
+                                   "state MiB", "masters MiB", "weights MiB", "gradients MiB");
     std::string line = describe(0);
     for (int r = 0; r < ranks;) {  // one line for equal ranks
         const std::string shown = line;

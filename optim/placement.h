@@ -57,7 +57,8 @@ struct StepTraffic {
 };
 StepTraffic step_traffic(const ParamTable& table, int ranks, Sharding sharding, DType weights, int micro_steps);
 
-// As text: the load and the memory of each rank by kind, the traffic, and its time at `gb_per_s` GB/s per rank (0: not).
+// As text: the load and the memory of each rank by kind, the traffic, and its time at `gb_per_s` GB/s per rank (0:
+// without it).
 std::string placement_table(const ParamTable& table, const Ownership& ownership, Sharding sharding, DType weights,
                             int micro_steps, double gb_per_s);
 

@@ -131,8 +131,8 @@ private:
                            correction(o.beta2, updates), o.eps, stream);
             change_basis(moment, mat(g, n), x, false, context);
             const float lr = o.lr * now.lr_factor, decay = row.decay ? o.weight_decay : 0.0f;
-            soap_apply(params.masters().at<float>(row.offset), params.work_copy_at(row.offset), moment, m, n, row.cols, lr * x.step, 1.0f - lr * decay,
-                       o.cautious_weight_decay, stream);
+            soap_apply(params.masters().at<float>(row.offset), params.work_copy_at(row.offset), moment, m, n, row.cols,
+                       lr * x.step, 1.0f - lr * decay, o.cautious_weight_decay, stream);
         }
         const bool refresh = updates % o.soap_frequency == 0;
         const float weight = (1.0f - o.beta2) * now.scale * now.scale;

@@ -50,7 +50,7 @@ Memory parameter_memory(const RunPlan& p, const ParamShard& shard, int64_t state
 // That of the rank with the most.
 Memory largest_parameter_memory(const RunPlan& p) {
     const std::vector<int64_t>& state = p.placement.state_bytes;
-    if (p.ranks == 1 || p.sharding == Sharding::none)
+    if (p.sharding == Sharding::none)
         return parameter_memory(p, {p.sharding}, std::accumulate(state.begin(), state.end(), int64_t{0}));
     std::vector<std::vector<Part>> own(static_cast<size_t>(p.ranks));
     for (const Part& part : Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).all())
@@ -155,16 +155,12 @@ int64_t usable_bytes(const DeviceInfo& device, int ranks, int local_ranks) {
 
 void plan_memory(RunPlan& p, int64_t bytes, int one_pass_places) {
     p.run.one_pass_places = one_pass_places;
-    const bool needs_weights = p.options.sample_every > 0 || p.options.check_ranks;
-    CHECK_USAGE(p.ranks == 1 || !needs_weights || p.options.shard != Sharding::all,
-                "{}: needs all weights on each rank, but --shard all divides them; use --shard gradients",
-                p.options.check_ranks ? "--check-ranks" : "--sample-every");
-    std::vector<Sharding> shardings = {Sharding::optimizer};
-    if (p.options.shard) {
+    std::vector<Sharding> shardings = {Sharding::none};
+    if (p.ranks > 1 && p.options.shard) {
         shardings = {*p.options.shard};
     } else if (p.ranks > 1) {
-        shardings.push_back(Sharding::gradients);
-        if (!needs_weights) shardings.push_back(Sharding::all);
+        shardings = {Sharding::optimizer, Sharding::gradients};
+        if (!needs_whole_weights(p.options)) shardings.push_back(Sharding::all);
     }
     const DecoderRun run = p.run;
     for (const Sharding sharding : shardings) {

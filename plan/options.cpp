@@ -264,7 +264,8 @@ void add_run_flags(OptionTable& t, Options& o) {
     t.choice(
         "--graphs", o.graphs, Choices<std::optional<bool>>{{"auto", std::nullopt}, {"on", true}, {"off", false}},
         "after the first step, replay micro-batches and updates as CUDA graphs, which changes no number (of several "
-        "ranks, only micro-batches before a step's last, unless --shard divides gradients; no update by --ortho svd or --optimizer soap); auto: on a "
+        "ranks, only micro-batches before a step's last, unless --shard divides gradients; no update by --ortho svd or "
+        "--optimizer soap); auto: on a "
         "GPU");
     Choices<std::optional<Sharding>> shardings = {{"auto", std::nullopt}};
     for (const auto& [value, name] : kEnumNames<Sharding>) shardings.push_back({std::string(name), value});

@@ -109,6 +109,12 @@ void check_shares(const Options& o, int ranks) {
                 (sequences / (each * ranks) + 1) * each * ranks * o.seq_len);
 }
 
+void check_sharding(const Options& o, int ranks) {
+    CHECK_USAGE(ranks == 1 || o.shard != Sharding::all || !needs_whole_weights(o),
+                "{}: needs all weights on each rank, but --shard all divides them; use --shard gradients",
+                o.check_ranks ? "--check-ranks" : "--sample-every");
+}
+
 void plan_length(RunPlan& p) {
     const Options& o = p.options;
     if (o.steps) {
@@ -173,6 +179,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
         o.data);
     if (o.batch_tokens == 0) o.batch_tokens = default_batch_tokens(p);
     check_shares(o, ranks);
+    check_sharding(o, ranks);
     plan_length(p);
     check_countable(p);
 

@@ -43,6 +43,8 @@ struct RunPlan {
 // All but memory. Throws UsageError with one line on anything that cannot work.
 RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu, int ranks);
 
+// Whether the flags exclude Sharding::all.
+inline bool needs_whole_weights(const Options& o) { return o.sample_every > 0 || o.check_ranks; }
 // What a rank keeps of the parameters under the plan's sharding.
 ParamShard shard_of(const RunPlan& plan, int rank);
 

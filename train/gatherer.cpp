@@ -31,8 +31,8 @@ void Gatherer::fetch(int layer) {
     for (const Part& part : parts) {
         if (part.root != context_.comm->rank()) continue;
         for (const ParamLayout::Piece& p : to.layout().pieces(part))
-            copy_bytes(to.data<std::byte>() + p.at * bytes, from.data<std::byte>() + from.layout().at(p.element) * bytes,
-                       p.size * bytes, context_.stream);
+            copy_bytes(to.data<std::byte>() + p.at * bytes,
+                       from.data<std::byte>() + from.layout().at(p.element) * bytes, p.size * bytes, context_.stream);
     }
     context_.comm->broadcast(to.data<void>(), params_.dtype(), to.layout().in_buffer(parts), context_.stream);
     context_.comm->record(w.filled);

@@ -95,8 +95,9 @@ public:
           loader_(plan_.train.shards, loader_options(plan_, true, *ctx_.comm)),
           console_(plan_.steps, o_.log_every, decoder_flops_per_token(plan_.config, plan_.run.T),
                    device.peak_bf16_flops),
-          model_(allocate("weights, gradients and activations", plan_,
-                          [&] { return make_decoder(plan_.config, plan_.run, ctx_, shard_of(plan_, ctx_.comm->rank())); })),
+          model_(allocate(
+              "weights, gradients and activations", plan_,
+              [&] { return make_decoder(plan_.config, plan_.run, ctx_, shard_of(plan_, ctx_.comm->rank())); })),
           optimizer_(allocate(
               "optimizer state", plan_,
               [&] { return Optimizer(model_->params(), plan_.optimizer_plan, plan_.placement, o_.optimizer, ctx_); })),

@@ -41,8 +41,7 @@ void Reducer::flush() {
     const std::vector<Part> parts = params_.gradients().layout().in_buffer(bucket_);
     float* gradients = params_.gradients().data<float>();
     context_.comm->reduce_sum(gradients, parts, context_.stream);
-    if (params_.sharding() == Sharding::none)
-        context_.comm->broadcast(gradients, DType::f32, parts, context_.stream);
+    if (params_.sharding() == Sharding::none) context_.comm->broadcast(gradients, DType::f32, parts, context_.stream);
     if (windows_) reducing_ = bucket_;
     bucket_.clear();
 }

@@ -138,8 +138,8 @@ struct Trainer::Impl {
         const auto queue = [&] {
             std::function<void(int)> on_grads_ready;
             if (communicates) on_grads_ready = [&](int layer) { reducer.ready(layer, accumulate); };
-            model.forward_backward(losses.data(), batch, 1.0f / static_cast<float>(o.batch_tokens),
-                                   accumulate && !each, on_grads_ready);
+            model.forward_backward(losses.data(), batch, 1.0f / static_cast<float>(o.batch_tokens), accumulate && !each,
+                                   on_grads_ready);
             reduce_sum(loss_sums.data() + ctx.comm->rank(), scratch.data(), losses.data(), losses.size(), accumulate,
                        ctx.stream);
         };

@@ -106,8 +106,8 @@ TEST_CASE("model/param_layout: each sharding divides what the ones before it div
         for (const auto& [sharding, name] : kEnumNames<Sharding>) {
             INFO(name);
             const ParamLayouts held(table, dtype, {sharding, own}), alone(table, dtype, {sharding});
-            const bool divides_masters = sharding == Sharding::all ||
-                                         (dtype == DType::bf16 && sharding != Sharding::none);
+            const bool divides_masters =
+                sharding == Sharding::all || (dtype == DType::bf16 && sharding != Sharding::none);
             REQUIRE((held.masters.size() < table.size()) == divides_masters);
             REQUIRE((held.gradients.size() < table.size()) == (sharding >= Sharding::gradients));
             REQUIRE((held.sums.size() > 0) == (sharding >= Sharding::gradients));

@@ -159,7 +159,8 @@ TEST_CASE("kernels/teon: momentum, Nesterov's direction and its squares match th
                            g = random_values<float>(2 * stride + gap, 2);
                 Guarded<float> momentum(m0, stream), grad(g, stream);
                 // The second slice's gradient lies before the first one's.
-                Guarded<Slice> infos(std::vector<Slice>{{stride + gap, 0, 0, gap, 0, 0}, {gap, 0, 0, stride + gap, 0, 0}}, stream);
+                Guarded<Slice> infos(
+                    std::vector<Slice>{{stride + gap, 0, 0, gap, 0, 0}, {gap, 0, 0, stride + gap, 0, 0}}, stream);
                 const SliceBatch batch{infos.data(), 2, s.m, s.n, aligned};
                 const int parts = momentum_parts(batch);
                 Guarded<float> partial(2 * parts, stream);

@@ -15,7 +15,19 @@ import sys
 import time
 import unittest
 
-from testing import BUILD, ON_GPUS, ROOT, STATE, UNKIND, RunCase, learnable, read_tensors, write_shard, write_shards
+from testing import (
+    BUILD,
+    ON_GPUS,
+    ROOT,
+    STATE,
+    UNKIND,
+    RunCase,
+    as_flags,
+    learnable,
+    read_tensors,
+    write_shard,
+    write_shards,
+)
 
 PROGRAM = BUILD / "train_gpt2"
 if ON_GPUS:
@@ -78,6 +90,25 @@ class Ranks(RunCase):
     def train(self, ranks, out, *flags, steps=None, command=None):
         command = self.ranks(ranks, command or self.command(out, *flags, steps=steps))
         return self.call(*command, timeout=120, env=environment())
+
+    def launch(self, command, **variables):
+        return self.start(*command, stderr=subprocess.STDOUT, env=environment(**variables))
+
+    def ranks_of(self, run):
+        """Process ids by rank."""
+        found = {}
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if (str(self.folder / run) not in (path / "cmdline").read_text()
+                        or PROGRAM.name not in (path / "comm").read_text()):
+                    continue
+                variables = (path / "environ").read_text().split("\0")
+            except OSError:
+                continue
+            for v in variables:
+                if v.startswith(RANK + "="):
+                    found[int(v.split("=")[1])] = int(path.name)
+        return found
 
     def assert_close(self, a, b, tolerance):
         self.assertEqual(len(a), len(b))
@@ -215,6 +246,146 @@ class SameResult(Ranks):
                          len(self.metrics("two")))
 
 
+class Sharding(Ranks):
+    """--shard decides where parameters lie, never a number."""
+
+    SHARDINGS = ("none", "optimizer", "gradients", "all")
+    SHAPE = {**Ranks.SHAPE, "--batch-tokens": 384, "--check-ranks": "off", "--checkpoint-minutes": 0}  # of 12 ranks
+
+    def result(self, out, steps):
+        """Losses, norms and evaluations, and a checkpoint's content."""
+        numbers = [(m.get("loss"), m.get("grad_norm"), m.get("val_loss")) for m in self.metrics(out)
+                   if m["kind"] != "event"]
+        return numbers, [(self.checkpoint(out, steps) / file).read_bytes() for file in STATE]
+
+    def assert_all_the_same(self, ranks, flags, steps, shardings=SHARDINGS):
+        results = {}
+        for sharding in shardings:
+            self.train(ranks, sharding, *flags, "--shard", sharding, steps=steps)
+            self.assertEqual(self.config(sharding)["run"]["sharding"], sharding if ranks > 1 else "none")
+            results[sharding] = self.result(sharding, steps)
+            shutil.rmtree(self.folder / sharding)
+            self.assertEqual(results[sharding], results[shardings[0]], sharding)
+
+    def random_flags(self, draw, ranks):
+        """A small model with odd sizes, and an optimizer."""
+        heads, micro = draw.randint(1, 4), draw.choice((1, 2))
+        key_heads = draw.choice([k for k in range(1, heads + 1) if heads % k == 0])
+        program = draw.choice(("train_gpt2", "train_llama", "train_qwen3"))
+        flags = {"--layers": draw.randint(1, 5), "--heads": heads, "--channels": heads * 2 * draw.randint(3, 9),
+                 "--ffn": draw.randint(20, 70), "--vocab-size": draw.randint(64, 90),
+                 "--seq-len": 16, "--micro-batch": micro, "--batch-tokens": ranks * micro * 16,
+                 "--dtype": draw.choice(("float", "bf16")), "--recompute": draw.choice(("none", "cheap", "block")),
+                 "--grad-clip": draw.choice((0.5, 1)), "--shuffle": "on",
+                 "--optimizer": draw.choice(("adamw", "muon", "teon", "normuon", "lion"))}
+        if program != "train_gpt2":
+            flags["--kv-heads"] = key_heads
+        if flags["--optimizer"] == "teon":
+            flags |= {"--teon-k": draw.randint(1, 4), "--teon-mode": draw.randint(1, 3)}
+        return program, as_flags(flags)
+
+    def test_any_model_and_optimizer(self):
+        for seed in range(4 if UNKIND else 10):
+            draw = random.Random(seed)
+            ranks = draw.choice((2, 3, 4))
+            self.PROGRAM, flags = self.random_flags(draw, ranks)
+            with self.subTest(seed=seed, ranks=ranks, program=self.PROGRAM, flags=flags):
+                self.assert_all_the_same(ranks, flags, steps=4)
+
+    def test_soap(self):
+        self.assert_all_the_same(3, ["--optimizer", "soap", "--soap-frequency", 2, "--batch-tokens", 96], steps=5)
+
+    def test_more_ranks_than_anything_to_own(self):
+        self.assert_all_the_same(8, ["--optimizer", "muon", "--layers", 1, "--micro-batch", 1, "--batch-tokens", 128],
+                                 steps=3)
+
+    def test_one_rank_divides_nothing(self):
+        self.assert_all_the_same(1, ["--optimizer", "teon"], steps=3)
+
+    def test_several_micro_batches_are_summed_in_another_order(self):
+        """Over the ranks first: the same in both shardings that divide gradients, close to the others."""
+        flags = ["--optimizer", "teon", "--dtype", "float"]
+        self.assert_all_the_same(2, flags, steps=6, shardings=("gradients", "all"))
+        self.assert_all_the_same(2, flags, steps=6, shardings=("none", "optimizer"))
+        for sharding in ("optimizer", "all"):
+            self.train(2, sharding, *flags, "--shard", sharding, steps=6)
+        self.assert_close(self.losses("all"), self.losses("optimizer"), 1e-6)
+
+    def test_resuming_with_another_sharding(self):
+        """The same bits go on: a checkpoint is the same whoever wrote it."""
+        flags = ["--optimizer", "teon", "--checkpoint-every", 3, "--batch-tokens", 96]
+        for dtype in ("float", "bf16"):
+            self.train(3, "whole", *flags, "--dtype", dtype, steps=6)
+            for before, after in (("all", "optimizer"), ("optimizer", "all"), ("gradients", "none")):
+                with self.subTest(dtype=dtype, before=before, after=after):
+                    self.train(3, "cut", *flags, "--dtype", dtype, "--shard", before, steps=6)
+                    shutil.rmtree(self.folder / "cut" / "step_00000006")
+                    self.train(3, "cut", *flags, "--dtype", dtype, "--shard", after, "--resume", steps=6)
+                    self.assertEqual(self.config("cut")["run"]["sharding"], after)
+                    self.assertEqual(self.losses("cut"), self.losses("whole"))
+                    self.assert_same_checkpoint("cut", "whole", 6)
+                    shutil.rmtree(self.folder / "cut")
+            shutil.rmtree(self.folder / "whole")
+
+    def test_resuming_on_another_number_of_ranks(self):
+        flags = ["--optimizer", "muon", "--checkpoint-every", 4, "--dtype", "float"]
+        for before, after in ((4, 1), (1, 3), (2, 4)):
+            with self.subTest(before=before, after=after):
+                self.train(before, "cut", *flags, "--shard", "all", steps=8)
+                whole = self.losses("cut")
+                shutil.rmtree(self.folder / "cut" / "step_00000008")
+                self.train(after, "cut", *flags, "--shard", "all", "--resume", steps=8)
+                self.assert_close(self.losses("cut"), whole, 1e-6)
+                shutil.rmtree(self.folder / "cut")
+
+    def test_beginning_with_a_model(self):
+        flags = ["--optimizer", "teon", "--batch-tokens", 96]
+        self.train(3, "model", *flags, steps=3)
+        results = []
+        for sharding in ("optimizer", "all"):
+            self.train(3, sharding, *flags, "--seed", 5, "--init-from", self.folder / "model", "--shard", sharding,
+                       steps=3)
+            results.append(self.result(sharding, 3))
+        self.assertEqual(*results)
+
+    def test_what_needs_whole_weights_is_refused_or_gets_them(self):
+        for flag, value in (("--check-ranks", "on"), ("--sample-every", 2)):
+            process = self.launch([*self.ranks(2, self.command("x", "--shard", "all", flag, value))])
+            output = process.communicate(timeout=60)[0]
+            self.assertEqual(process.returncode, 2, output)
+            self.assertRegex(output, f"{flag}: needs all weights on each rank, but --shard all divides them; use "
+                                     "--shard gradients")
+        for sharding in ("none", "gradients"):
+            self.train(2, sharding, "--shard", sharding, "--check-ranks", "on", "--sample-every", 5,
+                       "--diagnose-every", 5, "--optimizer", "teon")
+        self.assertEqual(*((self.folder / s / "samples.txt").read_text() for s in ("none", "gradients")))
+        self.assertEqual(self.metrics("none", "diagnose"), self.metrics("gradients", "diagnose"))
+
+    def test_a_signal_ends_a_long_step(self):
+        """Ranks leave out the computation, not the exchange, of every micro-batch."""
+        for sharding in ("gradients", "all"):
+            with self.subTest(sharding=sharding):
+                process = self.launch(self.ranks(2, self.command(sharding, "--shard", sharding, "--batch-tokens",
+                                                                 3 * 2**17)))
+                deadline = time.monotonic() + 60
+                while not (self.folder / sharding / "metrics.jsonl").exists():
+                    self.assertTrue(process.poll() is None and time.monotonic() < deadline, process.poll())
+                    time.sleep(0.02)
+                time.sleep(0.3)
+                os.kill(self.ranks_of(sharding)[1], signal.SIGTERM)
+                output = process.communicate(timeout=120)[0]
+                self.assertEqual(process.returncode, 0, output)
+                self.assertIn("stopped by another rank after step 0", output)
+
+    def test_memory_and_traffic(self):
+        for ranks in (1, 2, 4):
+            for sharding in self.SHARDINGS:
+                with self.subTest(ranks=ranks, sharding=sharding):
+                    name = f"train/sharding: memory and traffic of {sharding}"
+                    result = self.call(*self.ranks(ranks, [BUILD / "tests", name]), env=environment(), timeout=120)
+                    self.assertEqual(result.stdout.count("All tests passed"), ranks)
+
+
 class Failures(Ranks):
     """All ranks end, with one that says which rank it was."""
 
@@ -227,25 +398,6 @@ class Failures(Ranks):
             self.assertIn(status, [p.returncode for p in processes], output)
         self.assertRegex(output, pattern)
         return output
-
-    def launch(self, command, **variables):
-        return self.start(*command, stderr=subprocess.STDOUT, env=environment(**variables))
-
-    def ranks_of(self, run):
-        """Process ids by rank."""
-        found = {}
-        for path in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                if (str(self.folder / run) not in (path / "cmdline").read_text()
-                        or PROGRAM.name not in (path / "comm").read_text()):
-                    continue
-                variables = (path / "environ").read_text().split("\0")
-            except OSError:
-                continue
-            for v in variables:
-                if v.startswith(RANK + "="):
-                    found[int(v.split("=")[1])] = int(path.name)
-        return found
 
     def running(self, run, *flags, ranks=3):
         """A run that would go on for long, in the middle of its steps."""

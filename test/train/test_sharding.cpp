@@ -20,11 +20,20 @@ namespace {
 
 RunPlan plan_of(int ranks, const char* sharding, const char* optimizer, const char* dtype) {
     const std::string tokens = std::to_string(ranks * 2 * 2 * 32);
-    const char* const argv[] = {"train_llama",    "--plan-only",    "--model",    "tiny",   "--layers",  "6",
-                                "--channels",     "128",            "--heads",    "4",      "--ffn",     "300",
-                                "--vocab-size",   "512",            "--seq-len",  "32",     "--steps",   "10",
-                                "--micro-batch",  "2",              "--shard",    sharding, "--dtype",   dtype,
-                                "--batch-tokens", tokens.c_str(),   "--optimizer", optimizer};
+    const char* const argv[] = {"train_llama",    "--plan-only",
+                                "--model",        "tiny",
+                                "--layers",       "6",
+                                "--channels",     "128",
+                                "--heads",        "4",
+                                "--ffn",          "300",
+                                "--vocab-size",   "512",
+                                "--seq-len",      "32",
+                                "--steps",        "10",
+                                "--micro-batch",  "2",
+                                "--shard",        sharding,
+                                "--dtype",        dtype,
+                                "--batch-tokens", tokens.c_str(),
+                                "--optimizer",    optimizer};
     RunPlan plan = plan_run(llama_family(), *parse_options(llama_family(), std::ssize(argv), argv), false, ranks);
     plan_memory(plan, int64_t{1} << 40);
     return plan;
@@ -95,7 +104,8 @@ void check(const char* sharding) {
             if (ranks == 1) continue;
             // The formula counts gaps between rows, fewer than 64 elements each, which are not always sent. A rank also
             // sends losses, requests and the norm.
-            const StepTraffic traffic = step_traffic(plan.params, ranks, plan.sharding, plan.run.dtype, plan.micro_steps);
+            const StepTraffic traffic =
+                step_traffic(plan.params, ranks, plan.sharding, plan.run.dtype, plan.micro_steps);
             const double expected = ranks * (traffic.gradients + traffic.weights);
             double all = 0;
             for (float bytes : sent_by_rank) all += bytes;
