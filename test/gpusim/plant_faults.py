@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Plants faults in the PTX of a program that nvcc built, one at a time, and sees that the modelled GPU names each.
 
-    test/gpusim/plant_faults.py build/cuda-model/tests [WORD]      WORD: only faults in whose rows it occurs
+    LD_LIBRARY_PATH=build/model-gpu test/gpusim/plant_faults.py build/cuda-model/tests [WORD]
 
-A fault replaces text of kernels' PTX (of sm_90a's) in a copy of the program, by no more bytes than it had; so nothing is
-compiled. Exit status: 0 if each was found by the check that it is meant for, else 1.
+With WORD only the faults in whose rows it occurs.
+
+A fault replaces text of kernels' PTX (of sm_90a's) in a copy of the program, by no more bytes than it had; so nothing
+is compiled. Exit status: 0 if each was found by the check that it is meant for, else 1.
 """
 import collections
 import concurrent.futures
@@ -42,7 +44,8 @@ KINDS = {
     "a sign": (rb"(cvt\.)s64\.s32", rb"\1u64.u32"),
     "wrong mma operand": (rb"(mma\.sync[^{]*\{[^}]*\}[^{]*\{)(%r\d+), (%r\d+)", rb"\1\3, \2"),
     "wrong mma columns": (rb"(mma\.sync[^{]*\{[^}]*\}[^{]*\{[^}]*\}[^{]*\{)(%r\d+), (%r\d+)", rb"\1\3, \2"),
-    "wrong accumulators": (rb"(mma\.sync[^{]*\{[^}]*\}[^{]*\{[^}]*\}[^{]*\{[^}]*\}[^{]*\{)(%f\d+), (%f\d+)", rb"\1\3, \2"),
+    "wrong accumulators": (
+        rb"(mma\.sync[^{]*\{[^}]*\}[^{]*\{[^}]*\}[^{]*\{[^}]*\}[^{]*\{)(%f\d+), (%f\d+)", rb"\1\3, \2"),
     "ldmatrix not transposed": (rb"(ldmatrix[^;]*)\.trans([^;]*;)", rb"\1\2"),
     "another shuffle": (rb"shfl\.sync\.bfly([^;]*;)", rb"shfl.sync.up\1"),
     "a mask of one lane": (rb"(shfl\.sync\.\w+\.b32\s+[^;]*), %r\d+;", rb"\1, 1;"),
@@ -141,7 +144,8 @@ FAULTS = [
     Fault("a lost store", rb"scale_rows_columns_kernel", 0, "optim/orthogonalize: AOL*", ""),
     Fault("a lost store", rb"swiglu_backward_kernel", 0, SWIGLU, WRONG),
     Fault("a lost store to shared memory", rb"classifier_kernel", 0, CLASSIFIER, UNWRITTEN),
-    Fault("fewer threads by __launch_bounds__", rb"relu2_forward_kernel", 0, "kernels/relu2: forward*", "__launch_bounds__"),
+    Fault("fewer threads by __launch_bounds__", rb"relu2_forward_kernel", 0, "kernels/relu2: forward*",
+          "__launch_bounds__"),
     Fault("less static shared memory", rb"reduce_final_kernel", 0, REDUCE, SHARED),
     Fault("too much static shared memory", rb"reduce_final_kernel", 0, REDUCE, "bytes of static shared memory"),
 ]
@@ -174,7 +178,7 @@ def found(program, fault):
     planted, count = plant(program, fault)
     if not count:
         return False, "no kernel has such a place; update the table\n"
-    environment = {**os.environ, "LD_LIBRARY_PATH": "build/model-gpu", "CUDA_DEVICE": "H200", "TEON_THREADS": "1"}
+    environment = {**os.environ, "CUDA_DEVICE": "H200", "TEON_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "tests")
         with open(path, "wb") as file:

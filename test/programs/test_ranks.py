@@ -18,6 +18,8 @@ import unittest
 from testing import BUILD, ON_GPUS, ROOT, STATE, UNKIND, RunCase, learnable, read_tensors, write_shard, write_shards
 
 PROGRAM = BUILD / "train_gpt2"
+# What another order of sums may change of a loss. A GPU's Newton-Schulz is f16, whose roundings it may turn.
+FLOAT = 1e-4 if BUILD.name.startswith("cuda") else 1e-6
 if ON_GPUS:
     LAUNCHER, RANK = [sys.executable, ROOT / "scripts/launch/local.py"], "RANK"
 else:
@@ -91,7 +93,7 @@ class SameResult(Ranks):
         self.train(1, "1", "--dtype", "float", *flags, steps=steps)
         for n in ranks:
             self.train(n, str(n), "--dtype", "float", *flags, steps=steps)
-            self.assert_close(self.losses(str(n)), self.losses("1"), 1e-6)
+            self.assert_close(self.losses(str(n)), self.losses("1"), FLOAT)
         for out in self.folder.glob("[1-8]"):
             shutil.rmtree(out)
 
@@ -172,7 +174,7 @@ class SameResult(Ranks):
                 whole = self.losses(out)
                 shutil.rmtree(self.folder / out / "step_00000012")
                 self.train(after, out, *flags, "--resume", steps=12)
-                self.assert_close(self.losses(out), whole, 1e-6 if dtype == "float" else 1 / 256)
+                self.assert_close(self.losses(out), whole, FLOAT if dtype == "float" else 1 / 256)
                 if before == 4:
                     self.compare_checkpoints(out)
 
@@ -420,7 +422,7 @@ class Failures(Ranks):
                 process = self.launch(self.ranks(2, [BUILD / "tests", f"runtime/comm: fault: {fault}"]))
                 self.expect([process], f"rank 0 called {zero} and rank 1 {one}")
 
-    @unittest.skipIf(ON_GPUS, "of MPI")
+    @unittest.skipIf(BUILD.name.startswith("cuda"), "of MPI, over which the modelled GPU's NCCL goes")
     def test_a_launcher_that_mpi_knows_nothing_of(self):
         for variables, by in (({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1234},
                                "torchrun"),
