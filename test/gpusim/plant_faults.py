@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 
 LINE = rb"\s*\.loc[^\n]*\n"  # of the source, which names nothing that runs: room for longer instructions
 # What becomes what. \1 and so on are groups of the pattern.
@@ -150,6 +151,8 @@ FAULTS = [
     Fault("too much static shared memory", rb"reduce_final_kernel", 0, REDUCE, "bytes of static shared memory"),
 ]
 
+STARTING, TIMEOUT_S = threading.Lock(), 300
+
 
 def kernels(program, name):
     """(begin, end) of the PTX of each kernel whose mangled name matches."""
@@ -181,16 +184,20 @@ def found(program, fault):
     environment = {**os.environ, "CUDA_DEVICE": "H200", "TEON_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "tests")
-        with open(path, "wb") as file:
+        with STARTING, open(path, "wb") as file:  # a process that starts meanwhile would keep the file open for writing
             file.write(planted)
         os.chmod(path, 0o755)
+        with STARTING:
+            run = subprocess.Popen([path, fault.tests, "--abort"], env=environment, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
         try:
-            run = subprocess.run([path, fault.tests, "--abort"], env=environment, stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT, text=True, timeout=120)
+            output, _ = run.communicate(timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return False, "no end within 120 s"
+            run.kill()
+            run.communicate()
+            return False, f"no end within {TIMEOUT_S} s"
     # Catch breaks lines where it likes.
-    return run.returncode != 0 and "".join(fault.words.split()) in "".join(run.stdout.split()), run.stdout
+    return run.returncode != 0 and "".join(fault.words.split()) in "".join(output.split()), output
 
 
 def main():
