@@ -223,11 +223,13 @@ SOAK_FUZZ := build/$(if $(filter cpu,$(BACKEND)),cpu-asan,$(BACKEND))/tests
 soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kills, signals, damaged files
 	@TEON_BUILD=build/$(BACKEND) $(PYTHON) test/programs/soak.py --minutes $(MINUTES) --fuzz $(SOAK_FUZZ) $(SOAK_FLAGS)
 
-cuda-run-tests: build/cuda-model/tests $(MODEL_GPU) | venv  ## Run the tests that nvcc built on a modelled GPU
-	@LD_LIBRARY_PATH=build/model-gpu $(PYTHON) scripts/run_tests.py $< $(RUN_FLAGS)
+# The tests of programs run a GPU's default mode, and each of up to four ranks has a GPU of its own.
+cuda-run-tests: $(addprefix build/cuda-model/,tests $(PROGRAMS)) $(MODEL_GPU) | venv  ## Run nvcc's tests on a modelled GPU
+	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_VISIBLE_DEVICES=0,1,2,3 $(PYTHON) scripts/run_tests.py $< \
+	    $(patsubst %,test/programs/test_%.py,train generate ranks resume) $(RUN_FLAGS)
 
 test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in what nvcc built; the modelled GPU must find them
-	@$(PYTHON) test/gpusim/plant_faults.py $<
+	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) test/gpusim/plant_faults.py $<
 
 CHECK_CUDA := $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))
 check-cuda: $(CHECK_CUDA)  ## Compile and link all with nvcc for every architecture; registers, spills, instructions

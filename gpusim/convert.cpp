@@ -14,11 +14,16 @@ namespace teon::gpusim {
 
 namespace {
 
-// To the nearest even one; NaN becomes 0x7fff, for both 16-bit types.
+// To the nearest even one (.rn), or towards zero (.rz); NaN becomes 0x7fff, for both 16-bit types.
+template <bool Nearest = true>
 uint16_t to_bf16(float x) {
     const uint32_t u = std::bit_cast<uint32_t>(x);
     if ((u & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
-    return static_cast<uint16_t>((u + 0x7fffu + (u >> 16 & 1)) >> 16);
+    return static_cast<uint16_t>((Nearest ? u + 0x7fffu + (u >> 16 & 1) : u) >> 16);
+}
+template <bool Nearest>
+uint32_t to_bf16x2(float upper, float lower) {
+    return uint32_t{to_bf16<Nearest>(upper)} << 16 | to_bf16<Nearest>(lower);
 }
 uint16_t to_f16(float x) { return x != x ? uint16_t{0x7fff} : std::bit_cast<uint16_t>(static_cast<_Float16>(x)); }
 float from_bf16(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
@@ -102,12 +107,14 @@ void add_conversion_rows(Table& t) {
     integers<int64_t>(t, "s64");
     t["cvt.f64.f32"] = each_lane([](float a) { return static_cast<double>(a); });
     t["cvt.rn.f32.f64"] = each_lane([](double a) { return static_cast<float>(a); });
-    t["cvt.rn.bf16.f32"] = each_lane<to_bf16>();
+    t["cvt.rn.bf16.f32"] = each_lane<to_bf16<true>>();
+    t["cvt.rz.bf16.f32"] = each_lane<to_bf16<false>>();
     t["cvt.rn.f16.f32"] = each_lane<to_f16>();
     t["cvt.f32.bf16"] = each_lane<from_bf16>();
     t["cvt.f32.f16"] = each_lane<from_f16>();
     // Of two: the first operand goes to the upper half.
-    t["cvt.rn.bf16x2.f32"] = each_lane([](float a, float b) { return uint32_t{to_bf16(a)} << 16 | to_bf16(b); });
+    t["cvt.rn.bf16x2.f32"] = each_lane<to_bf16x2<true>>();
+    t["cvt.rz.bf16x2.f32"] = each_lane<to_bf16x2<false>>();
     t["cvt.rn.f16x2.f32"] = each_lane([](float a, float b) { return uint32_t{to_f16(a)} << 16 | to_f16(b); });
 }
 

@@ -338,8 +338,7 @@ constexpr Fault kFaults[] = {
     {"a forked stream that is not joined", "fill_kernel was captured on a stream", fork_not_joined},
     {"more than 48 KiB of shared memory unasked", "cudaFuncAttributeMaxDynamicSharedMemorySize", shared_memory_unasked},
     {"more shared memory than the device has", "a block has 100352", more_shared_memory, true, "CUDA_DEVICE=RTX4090"},
-    {"a kernel on a stream of another device", "the stream is of device 0, and the thread's is 1", other_device, true,
-     "CUDA_VISIBLE_DEVICES=0,1"},
+    {"a kernel on a stream of another device", "stream is of device 0", other_device, true, "CUDA_VISIBLE_DEVICES=0,1"},
 };
 
 // What finds the planted fault, in this order; empty: nothing does.

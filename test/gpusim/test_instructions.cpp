@@ -56,6 +56,7 @@ TEST_CASE("gpusim/instructions: one lane's results are those that the manual sta
         {"cvt.s32.s8 %r9, %h1;", 0x80, 0xffffff80},
         {"cvt.rn.bf16.f32 %h2, %f1; cvt.u32.u16 %r9, %h2;", 0x7fc00001, 0x7fff},
         {"cvt.rn.bf16.f32 %h2, %f1; cvt.u32.u16 %r9, %h2;", 0x3f808000, 0x3f80},  // a tie, to even
+        {"cvt.rz.bf16.f32 %h2, %f1; cvt.u32.u16 %r9, %h2;", 0xbf81ffff, 0xbf81},
         {"cvt.rn.f16.f32 %h2, %f1; cvt.u32.u16 %r9, %h2;", 0x7fc00000, 0x7fff},
         {"cvt.rn.bf16x2.f32 %r9, %f1, 0f40000000;", 0x3f800000, 0x3f804000},
         {"mov.b32 {%h2, %h3}, %r1; mov.b32 %r9, {%h3, %h2};", 0x12345678, 0x56781234},

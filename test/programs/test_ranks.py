@@ -30,6 +30,8 @@ from testing import (
 )
 
 PROGRAM = BUILD / "train_gpt2"
+# What another order of sums may change of a loss. A GPU's Newton-Schulz is f16, whose roundings it may turn.
+FLOAT = 1e-4 if BUILD.name.startswith("cuda") else 1e-6
 if ON_GPUS:
     LAUNCHER, RANK = [sys.executable, ROOT / "scripts/launch/local.py"], "RANK"
 else:
@@ -122,7 +124,7 @@ class SameResult(Ranks):
         self.train(1, "1", "--dtype", "float", *flags, steps=steps)
         for n in ranks:
             self.train(n, str(n), "--dtype", "float", *flags, steps=steps)
-            self.assert_close(self.losses(str(n)), self.losses("1"), 1e-6)
+            self.assert_close(self.losses(str(n)), self.losses("1"), FLOAT)
         for out in self.folder.glob("[1-8]"):
             shutil.rmtree(out)
 
@@ -203,7 +205,7 @@ class SameResult(Ranks):
                 whole = self.losses(out)
                 shutil.rmtree(self.folder / out / "step_00000012")
                 self.train(after, out, *flags, "--resume", steps=12)
-                self.assert_close(self.losses(out), whole, 1e-6 if dtype == "float" else 1 / 256)
+                self.assert_close(self.losses(out), whole, FLOAT if dtype == "float" else 1 / 256)
                 if before == 4:
                     self.compare_checkpoints(out)
 
@@ -572,7 +574,7 @@ class Failures(Ranks):
                 process = self.launch(self.ranks(2, [BUILD / "tests", f"runtime/comm: fault: {fault}"]))
                 self.expect([process], f"rank 0 called {zero} and rank 1 {one}")
 
-    @unittest.skipIf(ON_GPUS, "of MPI")
+    @unittest.skipIf(BUILD.name.startswith("cuda"), "of MPI, over which the modelled GPU's NCCL goes")
     def test_a_launcher_that_mpi_knows_nothing_of(self):
         for variables, by in (({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1234},
                                "torchrun"),

@@ -16,7 +16,7 @@ import time
 import unittest
 
 import testing
-from testing import BUILD, ROOT, STATE, UNKIND, RunCase, needs, read_json, write_shard, write_shards
+from testing import BUILD, MODELLED, ROOT, STATE, UNKIND, RunCase, needs, read_json, write_shard, write_shards
 
 MANY = 200 if UNKIND else 3000  # steps of a run that is to be interrupted
 TIMES = ("ms", "tokens_per_s", "data_wait_ms", "comm_wait_ms", "optimizer_ms")  # what differs from run to run
@@ -616,6 +616,7 @@ class ResumeTest(RunCase):
         self.assertEqual([p.name for p in (self.folder / out).glob("step_*.damaged")], [])
         shutil.rmtree(self.folder / out)
 
+    @unittest.skipIf(MODELLED, "of files, and takes minutes")
     def test_a_fault_at_any_file_operation_of_a_run_costs_no_result(self):
         for resumes, operations in self.prepare_faults().items():
             self.assertGreater(operations, 100)

@@ -174,7 +174,9 @@ class TrainTest(RunCase):
         self.assertIn("5000", self.refused("out", expect=1))
 
     def test_a_step_is_shown_when_it_ends(self):
-        process = self.start_run("run", "--batch-tokens", 16384, steps=3)
+        # One micro-batch: on a GPU a step's line waits until the next step is queued, whose batches wait for buffers.
+        rows = 128 if UNKIND else 512
+        process = self.start_run("run", "--batch-tokens", 32 * rows, "--micro-batch", rows, steps=3)
         arrived = {}
         for line in process.stdout:
             if line.startswith("step "):

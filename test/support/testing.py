@@ -79,6 +79,8 @@ class Case(unittest.TestCase):
             except BaseException:
                 process.kill()
                 raise
+        if MODELLED:
+            errors = re.sub(r"(?m)^This is a model of .*\n", "", errors)
         if expect is not None:
             self.assertEqual(process.returncode, expect, output[-4000:] + errors[-4000:])
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
@@ -92,8 +94,6 @@ class Case(unittest.TestCase):
     def error_of(self, *command, expect=2, **how):
         """The one line on standard error with which a program refuses to run."""
         error = self.call(*command, expect=expect, **how).stderr
-        if MODELLED:
-            error = re.sub(r"^This is a model of .*\n", "", error)
         self.assertEqual(error.count("\n"), 1, error)
         return error
 
