@@ -27,9 +27,9 @@ FAULTS = [
           b"cp.async.wait_group 1;", FLASH, "which cp.async still writes"),
     Fault("the barrier of a column sum", rb"column_sums_kernelILi1", BARRIER, 0, b";", "kernels/gelu: backward*",
           "which nothing has written"),
-    Fault("waiting for earlier kernels", rb"gelu_forward_kernelIfLi4", rb"griddepcontrol\.wait;", 0, b";",
-          "kernels/gelu: forward*", "before griddepcontrol.wait"),
-    Fault("the end of a loop", rb"gelu_forward_kernelIfLi4", rb"setp\.ge\.s64", 0, b"setp.gt.s64",
+    Fault("waiting for earlier kernels", rb"activation_forward_kernelIfLi4ENS_4Gelu", rb"griddepcontrol\.wait;",
+          0, b";", "kernels/gelu: forward*", "before griddepcontrol.wait"),
+    Fault("the end of a loop", rb"activation_forward_kernelIfLi4ENS_4Gelu", rb"setp\.ge\.s64", 0, b"setp.gt.s64",
           "kernels/gelu: forward*", "after the last element"),
 ]
 
