@@ -37,8 +37,8 @@ DecoderConfig small_config(const std::string& model) {
     c.V = 101;
     c.max_T = T;
     c.init_std = 0.3f;  // far from linear, so that every term of the derivative counts
-    // Without a norm before the queries and keys their products grow with the stream, and the softmax amplifies rounding
-    // by their size: of this model 4.8e-6 at 0.3, 1.3e-6 at 0.2, where the bound for all models is 3.6e-6.
+    // Without a norm before the queries and keys their products grow with the stream, and the softmax amplifies
+    // rounding by their size: of this model 4.8e-6 at 0.3, 1.3e-6 at 0.2, where the bound for all models is 3.6e-6.
     if (model.ends_with(" post")) c.init_std = 0.2f;
     return c;
 }
