@@ -1,10 +1,6 @@
-// Fast exp, exp2 and tanh for kernels: the GPU's own instructions on CUDA; on the host branch-free polynomials that g++
+// Fast exp and exp2 for kernels: the GPU's own instructions on CUDA; on the host branch-free polynomials that g++
 // turns into vector code in a loop over a Vec.
 #pragma once
-
-#if !defined(__CUDACC__)
-#include <cmath>
-#endif
 
 #include "base/dtype.h"
 
@@ -18,7 +14,6 @@ __device__ __forceinline__ float exp2_fast(float x) {
     return x;
 }
 __device__ __forceinline__ float exp_fast(float x) { return exp2_fast(x * 1.44269504f); }
-__device__ __forceinline__ float tanh_fast(float x) { return tanhf(x); }
 // x / y within 2 ulp for |y| in [2^-126, 2^126], 0 for larger y; the exact division takes ten instructions.
 __device__ __forceinline__ float div_fast(float x, float y) {
     asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(y));
@@ -80,17 +75,6 @@ TEON_HD float exp2_fast(float x) {
 }
 
 TEON_HD float div_fast(float x, float y) { return x / y; }
-
-// tanh(x) within 2e-7, and within 4 ulp of it: e / (e + 2) with e = exp(2|x|) - 1, taken without cancellation.
-TEON_HD float tanh_fast(float x) {
-    using namespace detail;
-    const float y = at_most(2.0f * std::fabs(x), 20.0f);  // tanh(10) rounds to 1
-    const float sum = __builtin_fmaf(y, kLog2E, kRound), n = sum - kRound;
-    const float r = __builtin_fmaf(n, -kLn2Low, __builtin_fmaf(n, -kLn2High, y));
-    const float power = bits_float((float_bits(sum) - kRoundBits + 127u) << 23);  // 2^n, 0 <= n <= 29
-    const float e = __builtin_fmaf(power, r * expm1_over_r(r), power - 1.0f);
-    return std::copysign(e / (e + 2.0f), x);
-}
 
 #endif
 

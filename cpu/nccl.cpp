@@ -51,6 +51,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
 #include <thread>
 #include <vector>
 
+#include "base/hash.h"
 #include "cpu/pages.h"
 #include "cpu/stream.h"
 
@@ -91,12 +92,6 @@ std::string text_of(const Description& d) {
     if (d.kind == Kind::init) return fmt::format("ncclCommInitRank({} ranks, id {:016x})", d.count, d.type);
     return fmt::format("{}(count {}, {}, root {})", d.kind == Kind::reduce ? "ncclReduce" : "ncclBroadcast", d.count,
                        type, d.root);
-}
-
-uint64_t hash_of(const void* data, size_t bytes) {
-    uint64_t hash = 14695981039346656037u;  // FNV-1a
-    for (size_t i = 0; i < bytes; i++) hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * 1099511628211u;
-    return hash;
 }
 
 // MPI is called by one thread at a time.
@@ -290,7 +285,8 @@ bool Communicator::arrived(Operation& o) {
 void Communicator::agree(Operation& o) {
     o.digests.resize(static_cast<size_t>(size));
     const auto bytes = o.own.size() * sizeof(Description);
-    o.digests[rank] = {static_cast<int64_t>(o.own.size()), hash_of(o.own.data(), bytes)};
+    o.digests[rank] = {static_cast<int64_t>(o.own.size()),
+                       teon::hash_of({reinterpret_cast<const char*>(o.own.data()), bytes})};
     for (int r = 0; r < size; r++) {
         if (r == rank) continue;
         send(o, &o.digests[rank], sizeof(Digest), r);
@@ -459,7 +455,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId id, int
                     fmt::format("ncclCommInitRank: rank {} of {}, but MPI says {} of {}", rank, nranks, own, size));
     auto made = std::make_unique<ncclComm>();
     made->shared = std::make_shared<Communicator>(rank, nranks);
-    const auto hash = static_cast<int64_t>(hash_of(id.internal, sizeof id.internal));
+    const auto hash = static_cast<int64_t>(teon::hash_of({id.internal, sizeof id.internal}));
     made->shared->run({{{Kind::init, hash, 0, nranks}}});
     if (const ncclResult_t error = made->shared->error(last_error); error != ncclSuccess) return error;
     *comm = made.release();

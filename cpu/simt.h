@@ -31,7 +31,6 @@
 
 inline constinit thread_local uint3 threadIdx{}, blockIdx{};
 inline constinit thread_local dim3 blockDim, gridDim;
-inline constexpr int warpSize = 32;
 
 namespace teon::simt {
 
@@ -312,95 +311,17 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, const teon::simt::Site& site
 }
 
 template <typename T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32,
-              const teon::simt::Site& site = teon::simt::Site::current()) {
-    const int segment = teon::simt::lane_id() & ~(width - 1);
-    return teon::simt::shuffle(mask, value, segment | (source & (width - 1)), site);
-}
-
-template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32,
                   const teon::simt::Site& site = teon::simt::Site::current()) {
     const int lane = teon::simt::lane_id(), source = lane ^ bits, end = (lane & ~(width - 1)) + width;
     return teon::simt::shuffle(mask, value, source < end ? source : lane, site);
 }
 
-template <typename T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
-                 const teon::simt::Site& site = teon::simt::Site::current()) {
-    const int lane = teon::simt::lane_id(), source = lane - static_cast<int>(delta), begin = lane & ~(width - 1);
-    return teon::simt::shuffle(mask, value, source >= begin ? source : lane, site);
-}
-
-template <typename T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
-                   const teon::simt::Site& site = teon::simt::Site::current()) {
-    const int lane = teon::simt::lane_id(), source = lane + static_cast<int>(delta),
-              end = (lane & ~(width - 1)) + width;
-    return teon::simt::shuffle(mask, value, source < end ? source : lane, site);
-}
-
-inline unsigned __ballot_sync(unsigned mask, int predicate,
-                              const teon::simt::Site& site = teon::simt::Site::current()) {
-    unsigned vote = predicate != 0;
-    teon::simt::warp_collective(
-        mask, vote,
-        [](unsigned m, teon::simt::Deposits<unsigned> lanes) {
-            unsigned votes = 0;
-            for (unsigned left = m; left != 0; left &= left - 1) {
-                const int i = std::countr_zero(left);
-                votes |= lanes[i] << i;
-            }
-            for (unsigned left = m; left != 0; left &= left - 1) lanes[std::countr_zero(left)] = votes;
-        },
-        site);
-    return vote;
-}
-
-inline int __any_sync(unsigned mask, int predicate, const teon::simt::Site& site = teon::simt::Site::current()) {
-    return __ballot_sync(mask, predicate, site) != 0;
-}
-
-inline int __all_sync(unsigned mask, int predicate, const teon::simt::Site& site = teon::simt::Site::current()) {
-    return __ballot_sync(mask, predicate, site) == mask;
-}
-
-// Atomics return the old value and order nothing else.
+// Returns the old value and orders nothing else.
 template <typename T>
 requires std::is_arithmetic_v<T> T atomicAdd(T* address, std::type_identity_t<T> value) {
     return std::atomic_ref<T>(*address).fetch_add(value, std::memory_order_relaxed);
 }
-
-template <typename T>
-requires std::is_integral_v<T> T atomicCAS(T* address, std::type_identity_t<T> expected,
-                                           std::type_identity_t<T> desired) {
-    std::atomic_ref<T>(*address).compare_exchange_strong(expected, desired, std::memory_order_relaxed);
-    return expected;
-}
-
-template <typename T>
-requires std::is_integral_v<T> T atomicMax(T* address, std::type_identity_t<T> value) {
-    std::atomic_ref<T> target(*address);
-    T old = target.load(std::memory_order_relaxed);
-    while (old < value && !target.compare_exchange_weak(old, value, std::memory_order_relaxed)) {}
-    return old;
-}
-
-inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-
-template <typename T>
-T __ldg(const T* p) {
-    return *p;
-}
-inline int __popc(unsigned x) { return std::popcount(x); }
-inline int __popcll(unsigned long long x) { return std::popcount(x); }
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
-inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 
 namespace teon {
 

@@ -94,7 +94,7 @@ constinit thread_local bool busy = false;
 // One parallel_for: the chunks that are left, and the first error.
 class Loop {
 public:
-    Loop(int64_t n, int64_t chunk, FunctionRef<void(int64_t)> body) : n_(n), chunk_(chunk), body_(body) {}
+    Loop(int64_t n, int64_t chunk, const std::function<void(int64_t)>& body) : n_(n), chunk_(chunk), body_(body) {}
 
     // Takes chunks until none is left.
     void work() {
@@ -123,7 +123,7 @@ private:
     }
 
     const int64_t n_, chunk_;
-    const FunctionRef<void(int64_t)> body_;
+    const std::function<void(int64_t)>& body_;
     alignas(64) std::atomic<int64_t> next_ = 0;
     alignas(64) std::atomic<int64_t> failed_ = INT64_MAX;  // the lowest i that has thrown
     std::mutex mutex_;
@@ -216,7 +216,7 @@ int set_thread_count(int threads) {
     return count().exchange(threads);
 }
 
-void parallel_for(int64_t n, int64_t chunk, FunctionRef<void(int64_t)> body) {
+void detail::parallel_for(int64_t n, int64_t chunk, const std::function<void(int64_t)>& body) {
     CHECK(chunk >= 1, "parallel_for: chunks of {}; at least 1", chunk);
     const int64_t chunks = n / chunk + (n % chunk != 0);
     const int helpers = static_cast<int>(std::min<int64_t>(chunks, thread_count())) - 1;

@@ -3,31 +3,22 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <string>
-#include <type_traits>
-#include <utility>
+#include <functional>
 
 namespace teon::cpu {
 
-// A reference to a callable, for the time of a call.
-template <typename Signature>
-class FunctionRef;
-template <typename R, typename... Args>
-class FunctionRef<R(Args...)> {
-public:
-    template <typename F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>) FunctionRef(F&& f)
-        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
-          call_([](void* object, Args... args) -> R {
-              return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
-          }) {}
-    R operator()(Args... args) const { return call_(object_, std::forward<Args>(args)...); }
+namespace detail {
 
-private:
-    void* object_;
-    R (*call_)(void*, Args...);
-};
+void parallel_for(int64_t n, int64_t chunk, const std::function<void(int64_t)>& body);
+
+// The processors that the calling thread may run on and its container's limit allow.
+int usable_processors();
+
+// The number of threads for that many processors, under the bounds that the two variables' values (null: not set) give.
+// Of OMP_NUM_THREADS, which other programs read too, only what is a number counts ("4,2": 4).
+int bounded_threads(int processors, const char* teon_threads, const char* omp_num_threads);
+
+}  // namespace detail
 
 // How many threads parallel_for uses, the caller among them: the processors that this process may run on (its affinity)
 // and its container's limit allow, at most TEON_THREADS and OMP_NUM_THREADS where they are set. Throws Error if
@@ -42,17 +33,9 @@ int set_thread_count(int threads);
 // Threads take `chunk` consecutive i at a time, lowest first. If bodies throw, the exception of the lowest i among them
 // is thrown here; bodies of higher i may then not have run. Inside of a body, and while another thread's parallel_for
 // is under way, it runs on the caller alone.
-void parallel_for(int64_t n, int64_t chunk, FunctionRef<void(int64_t)> body);
-
-namespace detail {
-
-// The processors that the calling thread may run on and its container's limit allow.
-int usable_processors();
-
-// The number of threads for that many processors, under the bounds that the two variables' values (null: not set) give.
-// Of OMP_NUM_THREADS, which other programs read too, only what is a number counts ("4,2": 4).
-int bounded_threads(int processors, const char* teon_threads, const char* omp_num_threads);
-
-}  // namespace detail
+template <typename F>
+void parallel_for(int64_t n, int64_t chunk, F&& body) {
+    detail::parallel_for(n, chunk, std::ref(body));  // a function by reference takes no memory
+}
 
 }  // namespace teon::cpu

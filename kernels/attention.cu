@@ -206,13 +206,10 @@ __global__ void attention_round_kernel(T* dqkv, const float* dkv, int64_t rows, 
 
 template <typename T>
 void round_dkv(T* dqkv, const float* dkv, int64_t rows, int columns, int64_t width, const Stream& stream) {
-    constexpr int threads = 256;
-    auto blocks = [&](int n) { return ceil_div(rows * columns / n, threads); };
-    if (columns % W == 0 && width % W == 0) {
-        launch<attention_round_kernel<T, W>>({blocks(W), threads}, stream, dqkv, dkv, rows, columns, width);
-    } else {
-        launch<attention_round_kernel<T, 1>>({blocks(1), threads}, stream, dqkv, dkv, rows, columns, width);
-    }
+    at_width<W>(columns % W == 0 && width % W == 0, [&]<int N>(Constant<N>) {
+        launch<attention_round_kernel<T, N>>({ceil_div(rows * columns / N, 256), 256}, stream, dqkv, dkv, rows, columns,
+                                             width);
+    });
 }
 
 // Scratch: scores of one row block, and what the backward pass adds up in float before it rounds to T.
@@ -320,8 +317,7 @@ void forward_group(T* out, float* lse, void* scratch, const T* qkv, const int* d
             const Mat Q = heads.query(qkv, width, g, begin), S = heads.scores(work.scores, block, g);
             gemm(S, Q, false, K, true, rows, keys, s.HS, scale, 0.0f);
         }
-        for_row_lanes<W>(block.ld(), [&](auto shape) {
-            using Shape = decltype(shape);
+        for_row_lanes<W>(block.ld(), [&]<typename Shape>(Shape) {
             launch<attention_softmax_forward_kernel<T, Shape>>({Shape::blocks(block.count()), Shape::kBlock},
                                                                context.stream, work.probs, lse, work.scores, doc_start,
                                                                block);
@@ -362,8 +358,7 @@ void backward_group(T* dqkv, void* scratch, const T* dout, const T* qkv, const T
             gemm(heads.scores(work.scores, block, g), Q, false, K, true, rows, keys, s.HS, scale, 0.0f);
             gemm(heads.scores(work.dprobs, block, g), dO, false, V, true, rows, keys, s.HS, scale, 0.0f);
         }
-        for_row_lanes<W>(block.ld(), [&](auto shape) {
-            using Shape = decltype(shape);
+        for_row_lanes<W>(block.ld(), [&]<typename Shape>(Shape) {
             launch<attention_softmax_backward_kernel<T, Shape>>(
                 {Shape::blocks(block.count()), Shape::kBlock}, context.stream, work.probs, work.dscores, work.scores,
                 work.dprobs, dout, out, lse, doc_start, block, s.HS, scale);

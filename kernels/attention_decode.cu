@@ -97,10 +97,9 @@ template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock) cache_append_kernel(T* cache, const T* qkv, int64_t n, int row, int T_new,
                                                                   int64_t width, int64_t begin, int64_t capacity) {
     wait_for_earlier_kernels();
-    for_each_vec<W>(n, [=](auto w, int64_t i) {
-        constexpr int w_ = decltype(w)::value;
+    for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t i) {
         const int64_t b_t = i / row, c = i % row, b = b_t / T_new, t = b_t % T_new;
-        store_vec(cache + (b * capacity + begin + t) * row + c, load_vec<w_>(qkv + b_t * width + (width - row) + c));
+        store_vec(cache + (b * capacity + begin + t) * row + c, load_vec<w>(qkv + b_t * width + (width - row) + c));
     });
 }
 
@@ -117,13 +116,11 @@ void cache_append(T* cache, const T* qkv, const AttentionShape& s, int begin, in
     check_decode(s, begin + s.T, capacity);
     const int row = 2 * s.NKV * s.HS;
     const int64_t n = static_cast<int64_t>(s.B) * s.T * row;
-    auto run = [&](auto width) {
-        constexpr int W = decltype(width)::value;
+    constexpr int W = kVecWidth<T>;
+    at_width<W>(vec_aligned<T, W>(row, cache, qkv) && s.qkv_width() % W == 0, [&]<int W>(Constant<W>) {
         launch<cache_append_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, cache, qkv, n, row, s.T,
                                           s.qkv_width(), begin, capacity);
-    };
-    constexpr int W = kVecWidth<T>;
-    at_width<W>(vec_aligned<T, W>(row, cache, qkv) && s.qkv_width() % W == 0, run);
+    });
 }
 
 template <typename T>
@@ -133,17 +130,15 @@ void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape
     CHECK(s.T == 1, "attention_decode: {} query rows per sequence; it takes one", s.T);
     const int64_t cache_row = int64_t{2} * s.NKV * s.HS;
     const DecodeShape shape{s.qkv_width(), cache_row, capacity * cache_row, s.NH, s.NKV, s.HS, keys};
-    auto run = [&](auto width) {
-        constexpr int W = decltype(width)::value;
+    // Partial sums are float vectors of as many elements, so W is also bounded by theirs.
+    constexpr int W = kVecWidth<float> < kVecWidth<T> ? kVecWidth<float> : kVecWidth<T>;
+    at_width<W>(vec_aligned<T, W>(s.HS, qkv, cache), [&]<int W>(Constant<W>) {
         const size_t shared =
             (static_cast<size_t>(round_up(std::min(keys, kTileKeys), W)) + ValueThreads<W>(s.HS).splits * s.HS) *
             sizeof(float);
         launch<attention_decode_kernel<T, W>>({s.B * s.NH, kDecodeBlock, shared}, stream, out, qkv, cache, shape,
                                               1.0f / std::sqrt(static_cast<float>(s.HS)));
-    };
-    // Partial sums are float vectors of as many elements, so W is also bounded by theirs.
-    constexpr int W = kVecWidth<float> < kVecWidth<T> ? kVecWidth<float> : kVecWidth<T>;
-    at_width<W>(vec_aligned<T, W>(s.HS, qkv, cache), run);
+    });
 }
 
 FOR_STORAGE_TYPES(cache_append);

@@ -161,8 +161,7 @@ bool flash_attention_is_fast() { return kTensorCores; }
 
 void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* doc_start, const AttentionShape& s,
                              const Stream& stream) {
-    for_flash_head_size(s, {out, qkv}, [&](auto head_size) {
-        constexpr int HS = decltype(head_size)::value;
+    for_flash_head_size(s, {out, qkv}, [&]<int HS>(Constant<HS>) {
         using Tiles = ForwardTiles<HS>;
         launch<flash_attention_forward_kernel<HS>>(
             {dim3(flash_tiles(s.T, Tiles::kQueries), s.NH, s.B), kFlashThreads, Tiles::kBytes}, stream, out, lse, qkv,

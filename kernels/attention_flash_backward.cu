@@ -255,8 +255,7 @@ void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const
     CHECK(one_pass_heads == 0 || (one_pass_heads > 0 && s.HS == kOnePassHeadSize),
           "flash attention: {} heads at a time in one pass, of a size of {}, expected none or a size of {}",
           one_pass_heads, s.HS, kOnePassHeadSize);
-    for_flash_head_size(s, {dqkv, scratch, dout, qkv, out}, [&](auto head_size) {
-        constexpr int HS = decltype(head_size)::value;
+    for_flash_head_size(s, {dqkv, scratch, dout, qkv, out}, [&]<int HS>(Constant<HS>) {
         using QueryTiles = QueryGradientTiles<HS>;
         using KeyTiles = KeyGradientTiles<HS>;
         const FlashShape<HS> shape(s, doc_start);

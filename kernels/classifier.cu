@@ -139,39 +139,34 @@ __global__ void __launch_bounds__(kMostThreads) classifier_kernel(T* logits, flo
     }
 }
 
-template <typename T, int W>
-void launch_classifier(T* logits, float* losses, const int* targets, int N, int V, int Vp, float grad_scale,
-                       bool with_gradient, const Stream& stream) {
-    auto run = [&](auto alone, auto held, int64_t blocks, int threads, size_t bytes) {
-        launch<classifier_kernel<T, W, decltype(alone)::value, decltype(held)::value>>(
-            {blocks, threads, bytes}, stream, logits, losses, targets, N, V, Vp, grad_scale, with_gradient);
-    };
-    constexpr std::true_type yes;
-    constexpr std::false_type no;
-    if constexpr (kRowsByThread) {  // on a CPU sharing a row costs more than reading it, however long it is
-        return run(yes, no, ceil_div(N, 32), 32, 0);
-    } else {
-        // With so many threads two rows at a time keep a multiprocessor's memory busy.
-        const size_t bytes = sizeof(T) * static_cast<size_t>(Vp);
-        const size_t most = std::min(kMostHeld, most_dynamic_shared<classifier_kernel<T, W, false, true>>());
-        if (bytes <= most) return run(no, yes, N, std::clamp(round_up(V / (8 * W), 32), 32, kMostThreads), bytes);
-    }
-    // Some 32 vectors per thread hide the cost of the reductions.
-    run(no, no, N, std::clamp(round_up(V / (32 * W), 32), 32, kMostThreads), 0);
-}
-
 }  // namespace
 
 template <typename T>
 void classifier(T* logits, float* losses, const int* targets, int N, int V, int Vp, float grad_scale,
                 bool with_gradient, const Stream& stream) {
     CHECK(N >= 1 && V >= 1 && Vp >= V, "classifier: N={} V={} Vp={}, expected N >= 1 and Vp >= V >= 1", N, V, Vp);
-    constexpr int W = kVecWidth<T>;
-    if (vec_aligned<T, W>(Vp, logits)) {
-        launch_classifier<T, W>(logits, losses, targets, N, V, Vp, grad_scale, with_gradient, stream);
-    } else {
-        launch_classifier<T, 1>(logits, losses, targets, N, V, Vp, grad_scale, with_gradient, stream);
-    }
+    at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(Vp, logits), [&]<int W>(Constant<W>) {
+        auto run = [&]<bool ALONE, bool HELD>(std::bool_constant<ALONE>, std::bool_constant<HELD>, int64_t blocks,
+                                              int threads, size_t bytes) {
+            launch<classifier_kernel<T, W, ALONE, HELD>>({blocks, threads, bytes}, stream, logits, losses, targets, N,
+                                                         V, Vp, grad_scale, with_gradient);
+        };
+        constexpr std::true_type yes;
+        constexpr std::false_type no;
+        if constexpr (kRowsByThread) {  // on a CPU sharing a row costs more than reading it, however long it is
+            return run(yes, no, ceil_div(N, 32), 32, 0);
+        } else {
+            // With so many threads two rows at a time keep a multiprocessor's memory busy.
+            const size_t bytes = sizeof(T) * static_cast<size_t>(Vp);
+            const size_t most = std::min(kMostHeld, most_dynamic_shared<classifier_kernel<T, W, false, true>>());
+            const auto threads = [&](int vectors) {
+                return std::clamp(round_up(V / (vectors * W), 32), 32, kMostThreads);
+            };
+            if (bytes <= most) return run(no, yes, N, threads(8), bytes);
+            // Some 32 vectors per thread hide the cost of the reductions.
+            run(no, no, N, threads(32), 0);
+        }
+    });
 }
 
 FOR_STORAGE_TYPES(classifier);

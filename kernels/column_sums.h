@@ -69,8 +69,7 @@ __global__ void __launch_bounds__(32 * PARTS) column_sums_kernel(ColumnGrads gra
 }
 
 inline void add_column_sums(const ColumnGrads& grads, const float* partial, int chunks, const Stream& stream) {
-    auto add_up = [&](auto width, auto parts) {
-        constexpr int W = decltype(width)::value, PARTS = decltype(parts)::value;
+    auto add_up = [&]<int W, int PARTS>(Constant<W>, Constant<PARTS>) {
         launch<column_sums_kernel<W, PARTS>>({ceil_div(grads.columns(), 32 * W), 32 * PARTS}, stream, grads, partial,
                                              chunks);
     };
@@ -80,9 +79,9 @@ inline void add_column_sums(const ColumnGrads& grads, const float* partial, int 
             return vec_aligned<float, W>(grads.kinds[kind].width, partial, grads.kinds[kind].to);
         };
         if (grads.kinds[0].width <= kThreadRow && aligned(0) && aligned(1) && aligned(2))
-            return add_up(std::integral_constant<int, W>{}, std::integral_constant<int, 1>{});
+            return add_up(Constant<W>{}, Constant<1>{});
     }
-    add_up(std::integral_constant<int, 1>{}, std::integral_constant<int, 32>{});
+    add_up(Constant<1>{}, Constant<32>{});
 }
 
 }  // namespace teon

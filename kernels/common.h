@@ -22,13 +22,17 @@ namespace teon {
 
 // ---- vectors ------------------------------------------------------------------------------------
 
+// An integer that an argument's type holds: f(Constant<4>{}) calls [&]<int N>(Constant<N>) { ... } with N = 4.
+template <int N>
+using Constant = std::integral_constant<int, N>;
+
 // Calls f(W), or f(1) where accesses of W elements are not possible, with the width as a constant.
 template <int W, typename F>
 void at_width(bool possible, F f) {
     if (possible) {
-        f(std::integral_constant<int, W>{});
+        f(Constant<W>{});
     } else {
-        f(std::integral_constant<int, 1>{});
+        f(Constant<1>{});
     }
 }
 
@@ -75,18 +79,12 @@ __device__ __forceinline__ void for_each_vec(int64_t n, F f) {
     for (int k = 0; k < kFlatVecsPerThread; k++) {
         int64_t i = ((int64_t{blockIdx.x} * kFlatVecsPerThread + k) * kFlatBlock + threadIdx.x) * W;
         if (i + W <= n) {
-            f(std::integral_constant<int, W>{}, i);
+            f(Constant<W>{}, i);
         } else {
-            for (; i < n; i++) f(std::integral_constant<int, 1>{}, i);
+            for (; i < n; i++) f(Constant<1>{}, i);
             return;
         }
     }
-}
-
-// Calls f(W) with the width, as a constant, at which arrays at these addresses are accessed.
-template <int WIDEST, typename F, typename... P>
-void for_flat_width(F f, const P*... pointers) {
-    at_width<WIDEST>(vec_aligned<float, WIDEST>(0, pointers...), f);
 }
 
 // ---- weight decay -------------------------------------------------------------------------------
@@ -173,12 +171,12 @@ void for_row_lanes(int64_t row, F f) {
     f(RowShape<WIDTH, 32, 0>{});
 }
 
-// Calls f(shape) with the RowShape for rows of `row` elements that are accessed in aligned runs of `run` (row is a
-// multiple of run) at these addresses. HOLD: rows that fit are held in registers.
-template <typename T, bool HOLD, typename F, typename... P>
-void for_row_shape(int64_t run, int64_t row, F f, const P*... pointers) {
+// Calls f(shape) with the RowShape for rows of `row` elements of T, in vectors if they are aligned. HOLD: rows that fit
+// are held in registers.
+template <typename T, bool HOLD, typename F>
+void for_row_shape(bool aligned, int64_t row, F f) {
     constexpr int W = kVecWidth<T>;
-    if (!vec_aligned<T, W>(run, pointers...)) return for_row_lanes<1>(row, f);
+    if (!aligned) return for_row_lanes<1>(row, f);
     if constexpr (HOLD && W > 1) {
         if (row > kThreadRow && row <= 32 * W * 4) return f(RowShape<W, 32, 4>{});
         if (row > kThreadRow && row <= 32 * W * 8) return f(RowShape<W, 32, 8>{});

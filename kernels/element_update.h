@@ -27,8 +27,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     const float lr = s.lr * control->lr_factor * s.lr_scale, scale = control->scale;
     const float keep = 1.0f - lr * s.weight_decay;
     const auto launch = rule.begin(lr, *control);
-    for_each_vec<W>(n, [=](auto width, int64_t i) {
-        constexpr int w = decltype(width)::value;
+    for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t i) {
         auto p = load_vec<w>(master + i);
         const auto gradient = load_vec<w>(grad + i);
         Vec<float, w> state[N];
@@ -53,15 +52,13 @@ void element_update(float* master, T* work, const StateArrays<Rule::kStates>& st
     constexpr int WIDEST = kVecWidth<float>;
     bool aligned = vec_aligned<float, WIDEST>(0, master, work, grad);
     for (const float* state : states.at) aligned = aligned && vec_aligned<float, WIDEST>(0, state);
-    auto run = [&](auto width) {
-        constexpr int W = decltype(width)::value;
+    at_width<WIDEST>(aligned, [&]<int W>(Constant<W>) {
         auto go = [&](auto cautious) {
             launch<element_update_kernel<Rule, T, W, decltype(cautious)::value>>(
                 {flat_blocks<W>(n), kFlatBlock}, stream, master, work, states, grad, control, n, rule, step);
         };
         step.cautious ? go(std::true_type{}) : go(std::false_type{});
-    };
-    at_width<WIDEST>(aligned, run);
+    });
 }
 
 }  // namespace teon

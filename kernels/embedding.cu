@@ -94,34 +94,26 @@ __global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
 template <typename T>
 void embedding_forward(T* out, const int* tokens, const int* positions, const T* wte, const T* wpe, int N, int C,
                        const Stream& stream) {
-    for_row_shape<T, false>(
-        C, C,
-        [&](auto shape) {
-            using Shape = decltype(shape);
-            launch<embedding_forward_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, out, tokens,
-                                                       positions, wte, wpe, N, C);
-        },
-        out, wte, wpe);
+    for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(C, out, wte, wpe), C, [&]<typename Shape>(Shape) {
+        launch<embedding_forward_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, out, tokens, positions,
+                                                   wte, wpe, N, C);
+    });
 }
 
 template <typename T>
 void embedding_backward(float* dtable, const T* dout, const int* ids, const int* order, int N, int C,
                         const Stream& stream) {
-    for_row_shape<T, false>(
-        C, C,
-        [&](auto shape) {
-            using Shape = decltype(shape);
-            if constexpr (Shape::kLanes == 1) {
-                launch<embedding_backward_kernel<T, Shape, 1>>({Shape::blocks(N), Shape::kBlock}, stream, dtable, dout,
-                                                               ids, order, N, C);
-            } else {
-                constexpr int PARTS = 8;
-                constexpr size_t smem = sizeof(float) * PARTS * 32 * Shape::kWidth * kSegmentVecs;
-                launch<embedding_backward_kernel<T, Shape, PARTS>>({N, PARTS * 32, smem}, stream, dtable, dout, ids,
-                                                                   order, N, C);
-            }
-        },
-        dtable, dout);
+    for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(C, dtable, dout), C, [&]<typename Shape>(Shape) {
+        if constexpr (Shape::kLanes == 1) {
+            launch<embedding_backward_kernel<T, Shape, 1>>({Shape::blocks(N), Shape::kBlock}, stream, dtable, dout, ids,
+                                                           order, N, C);
+        } else {
+            constexpr int PARTS = 8;
+            constexpr size_t smem = sizeof(float) * PARTS * 32 * Shape::kWidth * kSegmentVecs;
+            launch<embedding_backward_kernel<T, Shape, PARTS>>({N, PARTS * 32, smem}, stream, dtable, dout, ids, order,
+                                                               N, C);
+        }
+    });
 }
 
 FOR_STORAGE_TYPES(embedding_forward);

@@ -40,8 +40,7 @@ __global__ void __launch_bounds__(kFlatBlock)
 template <typename Dst, typename Src, int W>
 __global__ void __launch_bounds__(kFlatBlock) cast_kernel(Dst* dst, const Src* src, int64_t n) {
     wait_for_earlier_kernels();
-    for_each_vec<W>(
-        n, [=](auto width, int64_t i) { store_floats(dst + i, load_floats<decltype(width)::value>(src + i)); });
+    for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t i) { store_floats(dst + i, load_floats<w>(src + i)); });
 }
 
 static void check_fill(int rows, int cols, int logical_rows, int logical_cols) {
@@ -68,12 +67,10 @@ void fill_constant(float* x, int rows, int cols, int logical_rows, int logical_c
 
 template <typename Dst, typename Src>
 void cast(Dst* dst, const Src* src, int64_t n, const Stream& stream) {
-    for_flat_width<std::min(kVecWidth<Dst>, kVecWidth<Src>)>(
-        [&](auto width) {
-            constexpr int W = decltype(width)::value;
-            launch<cast_kernel<Dst, Src, W>>({flat_blocks<W>(n), kFlatBlock}, stream, dst, src, n);
-        },
-        dst, src);
+    constexpr int WIDEST = std::min(kVecWidth<Dst>, kVecWidth<Src>);
+    at_width<WIDEST>(vec_aligned<Dst, WIDEST>(0, dst, src), [&]<int W>(Constant<W>) {
+        launch<cast_kernel<Dst, Src, W>>({flat_blocks<W>(n), kFlatBlock}, stream, dst, src, n);
+    });
 }
 
 template void cast(float*, const float*, int64_t, const Stream&);

@@ -8,6 +8,7 @@
 #include "base/integer.h"
 #include "base/math.h"
 #include "kernels/attention.h"
+#include "kernels/common.h"
 #include "kernels/flash_tile.h"
 
 namespace teon {
@@ -122,9 +123,9 @@ void for_flash_head_size(const AttentionShape& s, std::initializer_list<const vo
     for (const void* p : pointers)
         CHECK(reinterpret_cast<uintptr_t>(p) % 16 == 0, "flash attention: a tensor is not 16-byte aligned");
     if (s.HS == 64) {
-        f(std::integral_constant<int, 64>{});
+        f(Constant<64>{});
     } else {
-        f(std::integral_constant<int, 128>{});
+        f(Constant<128>{});
     }
 }
 

@@ -172,13 +172,10 @@ template <typename T, bool CENTERED>
 void norm_forward(T* out, float* mean, float* rstd, const T* residual, const T* x, const T* weight, const T* bias,
                   int N, int C, float eps, const Stream& stream) {
     for_row_shape<T, true>(
-        C, C,
-        [&](auto shape) {
-            using Shape = decltype(shape);
+        vec_aligned<T, kVecWidth<T>>(C, out, residual, x, weight, bias), C, [&]<typename Shape>(Shape) {
             launch<norm_forward_kernel<T, Shape, CENTERED>>({Shape::blocks(N), Shape::kBlock}, stream, out, mean, rstd,
                                                             residual, x, weight, bias, N, C, eps);
-        },
-        out, residual, x, weight, bias);
+        });
 }
 
 inline size_t norm_backward_scratch_bytes(int N, int C, int kinds) {
@@ -192,9 +189,7 @@ void norm_backward(T* dx, const ColumnGrads& grads, void* scratch, const T* dout
     const RowChunks chunks = row_chunks(N, kNormChunks, kNormChunkRows);
     float* partial = static_cast<float*>(scratch);
     for_row_shape<T, true>(
-        C, C,
-        [&](auto shape) {
-            using Shape = decltype(shape);
+        vec_aligned<T, kVecWidth<T>>(C, dx, partial, dout, dresidual, x, weight), C, [&]<typename Shape>(Shape) {
             using Sums = NormSums<Shape, kNormSums<CENTERED>>;
             constexpr size_t kMostShared = 96 << 10;  // two blocks on a multiprocessor
             const size_t bytes = sizeof(float) * Shape::kRowsPerBlock * kNormSums<CENTERED> * static_cast<size_t>(C);
@@ -202,8 +197,7 @@ void norm_backward(T* dx, const ColumnGrads& grads, void* scratch, const T* dout
             launch<norm_backward_kernel<T, Shape, CENTERED>>(
                 {Shape::blocks(chunks.count), Shape::kBlock, in_shared ? bytes : 0}, stream, dx, partial, dout,
                 dresidual, x, mean, rstd, weight, N, C, chunks.rows, in_shared);
-        },
-        dx, partial, dout, dresidual, x, weight);
+        });
     add_column_sums(grads, partial, chunks.count, stream);
 }
 

@@ -119,14 +119,12 @@ template <typename T>
 void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T* k_weight, int N,
                      const QkVectors& vectors, float eps, const Stream& stream) {
     const int rows = N * vectors.all();
-    for_row_shape<T, true>(
-        vectors.k_width, vectors.q_width,
-        [&](auto shape) {
-            using Shape = decltype(shape);
-            launch<qk_norm_forward_kernel<T, Shape>>({Shape::blocks(rows), Shape::kBlock}, stream, out, rstd, x,
-                                                     q_weight, k_weight, rows, vectors, eps);
-        },
-        out, x, q_weight, k_weight);
+    for_row_shape<T, true>(vec_aligned<T, kVecWidth<T>>(vectors.k_width, out, x, q_weight, k_weight), vectors.q_width,
+                           [&]<typename Shape>(Shape) {
+                               launch<qk_norm_forward_kernel<T, Shape>>({Shape::blocks(rows), Shape::kBlock}, stream,
+                                                                        out, rstd, x, q_weight, k_weight, rows, vectors,
+                                                                        eps);
+                           });
 }
 
 static RowChunks chunks_of(int N) { return row_chunks(N, 256, 32); }
@@ -141,25 +139,21 @@ void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch
                       const Stream& stream) {
     float* partial = static_cast<float*>(scratch);
     const RowChunks chunks = chunks_of(N);
-    auto run = [&](auto width) {
-        constexpr int W = decltype(width)::value;
+    // First what reads dqkv as a whole.
+    at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(vectors.k_width, partial, dqkv, x), [&]<int W>(Constant<W>) {
         const int64_t items = int64_t{chunks.count} * (vectors.weights() / W);
         launch<qk_norm_partial_weight_grad_kernel<T, W>>({ceil_div(items, kFlatBlock), kFlatBlock}, stream, partial,
                                                          dqkv, x, rstd, N, vectors, chunks);
-    };
-    // First what reads dqkv as a whole.
-    at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(vectors.k_width, partial, dqkv, x), run);
+    });
     add_column_sums({{{dq_weight, vectors.q_width}, {dk_weight, vectors.k_width}}, accumulate}, partial, chunks.count,
                     stream);
     const int rows = N * vectors.normed();
-    for_row_shape<T, false>(
-        vectors.k_width, vectors.q_width,
-        [&](auto shape) {
-            using Shape = decltype(shape);
-            launch<qk_norm_backward_kernel<T, Shape>>({Shape::blocks(rows), Shape::kBlock}, stream, dqkv, x, rstd,
-                                                      q_weight, k_weight, rows, vectors);
-        },
-        dqkv, x, q_weight, k_weight);
+    for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(vectors.k_width, dqkv, x, q_weight, k_weight), vectors.q_width,
+                            [&]<typename Shape>(Shape) {
+                                launch<qk_norm_backward_kernel<T, Shape>>({Shape::blocks(rows), Shape::kBlock}, stream,
+                                                                          dqkv, x, rstd, q_weight, k_weight, rows,
+                                                                          vectors);
+                            });
 }
 
 FOR_STORAGE_TYPES(qk_norm_forward);

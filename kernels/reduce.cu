@@ -66,11 +66,9 @@ static void reduce(float* out, void* scratch, const float* x, int64_t n, bool ac
     const int64_t even = ceil_div(n, kMaxReduceBlocks);
     const int64_t run = std::max(kReduceRun, round_up(even, 32));
     const int blocks = static_cast<int>(std::max<int64_t>(1, ceil_div(n, run)));
-    for_flat_width<kVecWidth<float>>(
-        [&](auto width) {
-            launch<reduce_partial_kernel<decltype(width)::value, SQUARE>>({blocks, 32}, stream, partial, x, n, run);
-        },
-        x);
+    at_width<kVecWidth<float>>(vec_aligned<float, kVecWidth<float>>(0, x), [&]<int W>(Constant<W>) {
+        launch<reduce_partial_kernel<W, SQUARE>>({blocks, 32}, stream, partial, x, n, run);
+    });
     launch<reduce_final_kernel>({1, kFlatBlock}, stream, out, partial, blocks, accumulate);
 }
 

@@ -56,14 +56,11 @@ static void rotate(T* x, const float* cos_sin, const int* positions, int N, int 
     CHECK(HS % 2 == 0, "rotary: the head size is {}, but rotation needs pairs; use an even one", HS);
     const int heads = NH + NKV, half = HS / 2;
     const int64_t width = int64_t{NH + 2 * NKV} * HS;
-    for_row_shape<T, false>(
-        half, int64_t{heads} * half,
-        [&](auto shape) {
-            using Shape = decltype(shape);
-            launch<rotary_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, x, cos_sin, positions, N, heads,
-                                            half, width, direction);
-        },
-        x, cos_sin);
+    for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(half, x, cos_sin), int64_t{heads} * half,
+                            [&]<typename Shape>(Shape) {
+                                launch<rotary_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, x, cos_sin,
+                                                                positions, N, heads, half, width, direction);
+                            });
 }
 
 template <typename T>

@@ -47,25 +47,17 @@ __global__ void __launch_bounds__(Shape::kBlock)
 
 template <typename T>
 void swiglu_forward(T* out, const T* gate_up, int N, int F, const Stream& stream) {
-    for_row_shape<T, false>(
-        F, F,
-        [&](auto shape) {
-            using Shape = decltype(shape);
-            launch<swiglu_forward_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, out, gate_up, N, F);
-        },
-        out, gate_up);
+    for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(F, out, gate_up), F, [&]<typename Shape>(Shape) {
+        launch<swiglu_forward_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, out, gate_up, N, F);
+    });
 }
 
 template <typename T>
 void swiglu_backward(T* dgate_up, const T* gate_up, const T* dout, int N, int F, const Stream& stream) {
-    for_row_shape<T, false>(
-        F, F,
-        [&](auto shape) {
-            using Shape = decltype(shape);
-            launch<swiglu_backward_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, dgate_up, gate_up, dout,
-                                                     N, F);
-        },
-        dgate_up, gate_up, dout);
+    for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(F, dgate_up, gate_up, dout), F, [&]<typename Shape>(Shape) {
+        launch<swiglu_backward_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, dgate_up, gate_up, dout, N,
+                                                 F);
+    });
 }
 
 FOR_STORAGE_TYPES(swiglu_forward);

@@ -39,8 +39,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     const Slice slice = s.slices[blockIdx.y];
     const float scale = grad_scale(control);
     float sum = 0.0f;
-    for_each_vec<W>(s.size(), [&](auto width, int64_t i) {
-        constexpr int w = decltype(width)::value;
+    for_each_vec<W>(s.size(), [&]<int w>(Constant<w>, int64_t i) {
         auto m = load_floats<w>(momentum + slice.state + i);
         auto u = m;
         if (grad) {
@@ -101,8 +100,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     const int index = static_cast<int>(blockIdx.y);
     const Slice slice = s.slices[index];
     const float factor = scales ? scales[index] : 1.0f, scale = grad_scale(control);
-    for_each_vec<W>(s.size(), [&](auto width, int64_t e) {
-        constexpr int w = decltype(width)::value;
+    for_each_vec<W>(s.size(), [&]<int w>(Constant<w>, int64_t e) {
         auto x = load_floats<w>(momentum + slice.state + e);
         if (grad) {
             auto g = load_floats<w>(grad + slice.grad + e);
@@ -123,8 +121,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     const int index = static_cast<int>(blockIdx.y);
     const Slice slice = s.slices[index];
     const float keep = 1.0f - lr * slice.decay, against = cautious ? 1.0f : keep, step = lr * slice.step;
-    for_each_vec<W>(s.size(), [&](auto width, int64_t e) {
-        constexpr int w = decltype(width)::value;
+    for_each_vec<W>(s.size(), [&]<int w>(Constant<w>, int64_t e) {
         auto x = load_floats<w>(master + slice.master + e);
         auto o = load_floats<w>(Z + place_of(layout, index, e, s.n));
         const float scale = row_scales ? step * row_scales[int64_t{index} * s.m + e / s.n] : step;
@@ -202,8 +199,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     scale_rows_columns_kernel(T* x, const float* row_scales, const float* column_scales, int rows, int cols, int64_t ld,
                               int64_t n) {
     wait_for_earlier_kernels();
-    for_each_vec<W>(n, [=](auto width, int64_t e) {
-        constexpr int w = decltype(width)::value;
+    for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t e) {
         const int64_t row = e / ld, column = e - row * ld;
         const float by_row = row_scales ? row_scales[row] : 1.0f;
         const float* by_column = column_scales ? column_scales + row / rows * cols + column : nullptr;
@@ -219,8 +215,7 @@ template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     add_identity_kernel(T* out, const T* x, float a, int side, int64_t ld, int64_t n) {
     wait_for_earlier_kernels();
-    for_each_vec<W>(n, [=](auto width, int64_t e) {
-        constexpr int w = decltype(width)::value;
+    for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t e) {
         auto v = load_floats<w>(x + e);
         const int64_t row = e / ld, column = e - row * ld, diagonal = row % side - column;
         for (int k = 0; k < w; k++) v[k] += k == diagonal ? a : 0.0f;
@@ -246,15 +241,14 @@ void check_slices(const SliceBatch& s) {
 
 int momentum_parts(const SliceBatch& s) {
     int64_t parts = 0;
-    for_slice_width(s, 0, [&](auto width) { parts = flat_blocks<decltype(width)::value>(s.size()); });
+    for_slice_width(s, 0, [&]<int W>(Constant<W>) { parts = flat_blocks<W>(s.size()); });
     return static_cast<int>(parts);
 }
 
 void momentum_update(float* momentum, float* partial, const float* grad, const StepControl* control,
                      const SliceBatch& s, float mu, bool nesterov, const Stream& stream) {
     check_slices(s);
-    for_slice_width(s, 0, [&](auto width) {
-        constexpr int W = decltype(width)::value;
+    for_slice_width(s, 0, [&]<int W>(Constant<W>) {
         launch<momentum_update_kernel<W>>(slice_grid<W>(s), stream, momentum, partial, grad, control, s, mu, nesterov);
     });
 }
@@ -269,8 +263,7 @@ template <typename T>
 void unfold(T* Z, const float* momentum, const float* grad, const float* scales, const StepControl* control,
             const SliceBatch& s, const SliceLayout& layout, float mu, const Stream& stream) {
     check_slices(s);
-    for_slice_width(s, layout.row_stride % kVecWidth<float> == 0 ? s.n : 1, [&](auto width) {
-        constexpr int W = decltype(width)::value;
+    for_slice_width(s, layout.row_stride % kVecWidth<float> == 0 ? s.n : 1, [&]<int W>(Constant<W>) {
         launch<unfold_kernel<T, W>>(slice_grid<W>(s), stream, Z, momentum, grad, scales, control, s, layout, mu);
     });
 }
@@ -297,21 +290,18 @@ template <typename T>
 void scale_rows_columns(T* x, const float* row_scales, const float* column_scales, int count, int rows, int cols,
                         int64_t ld, const Stream& stream) {
     const int64_t n = int64_t{count} * rows * ld;
-    auto go = [&](auto width) {
-        constexpr int W = decltype(width)::value;
+    constexpr int W = kVecWidth<float>;
+    at_width<W>(vec_aligned<T, W>(ld, x), [&]<int W>(Constant<W>) {
         launch<scale_rows_columns_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, x, row_scales, column_scales,
                                                 rows, cols, ld, n);
-    };
-    constexpr int W = kVecWidth<float>;
-    at_width<W>(vec_aligned<T, W>(ld, x), go);
+    });
 }
 
 template <typename T, typename WorkT>
 void fold_update(float* master, WorkT* work, const T* Z, const StepControl* control, const SliceBatch& s,
                  const SliceLayout& layout, float lr, const Stream& stream, const float* row_scales, bool cautious) {
     check_slices(s);
-    for_slice_width(s, layout.row_stride % kVecWidth<float> == 0 ? s.n : 1, [&](auto width) {
-        constexpr int W = decltype(width)::value;
+    for_slice_width(s, layout.row_stride % kVecWidth<float> == 0 ? s.n : 1, [&]<int W>(Constant<W>) {
         launch<fold_update_kernel<T, WorkT, W>>(slice_grid<W>(s), stream, master, work, Z, control, s, layout, lr,
                                                 row_scales, cautious);
     });
@@ -320,12 +310,10 @@ void fold_update(float* master, WorkT* work, const T* Z, const StepControl* cont
 template <typename T>
 void add_identity(T* out, const T* x, float a, int count, int side, int64_t ld, const Stream& stream) {
     const int64_t n = int64_t{count} * side * ld;
-    auto go = [&](auto width) {
-        constexpr int W = decltype(width)::value;
-        launch<add_identity_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, out, x, a, side, ld, n);
-    };
     constexpr int W = kVecWidth<float>;  // of T: half a vector, which rows of 16 elements hold whole
-    at_width<W>(vec_aligned<T, W>(ld, out, x), go);
+    at_width<W>(vec_aligned<T, W>(ld, out, x), [&]<int W>(Constant<W>) {
+        launch<add_identity_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, out, x, a, side, ld, n);
+    });
 }
 
 void drop_null_directions(float* U, const float* S, int rows, int r, float tolerance, const Stream& stream) {

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+#include <cstring>
 #include <map>
+#include <regex>
 
 #include "files/file.h"
 #include "files/json.h"
@@ -17,34 +20,9 @@ using nlohmann::json;
 constexpr int64_t kMaxConfig = int64_t{1} << 20;
 constexpr size_t kMaxNumber = 64;  // characters
 
-// TOML's numbers: [+-]?(0|[1-9](_?\d)*)(\.\d(_?\d)*)?([eE][+-]?\d(_?\d)*)?
-bool is_decimal(std::string_view rest) {
-    const auto take = [&](std::string_view any) {
-        const bool found = !rest.empty() && any.find(rest[0]) != any.npos;
-        if (found) rest.remove_prefix(1);
-        return found;
-    };
-    constexpr std::string_view kDigits = "0123456789";
-    const auto digits = [&] {
-        bool found = take(kDigits);
-        while (found && !rest.empty()) {
-            const std::string_view before = rest;
-            take("_");
-            if (!take(kDigits)) {
-                rest = before;
-                break;
-            }
-        }
-        return found;
-    };
-    take("+-");
-    if (!take("0") && !digits()) return false;
-    if (take(".") && !digits()) return false;
-    if (take("eE")) {
-        take("+-");
-        if (!digits()) return false;
-    }
-    return rest.empty();
+bool is_decimal(const std::string& word) {  // as TOML has it
+    static const std::regex number(R"([+-]?(0|[1-9](_?\d)*)(\.\d(_?\d)*)?([eE][+-]?\d(_?\d)*)?)");
+    return word.size() <= kMaxNumber && std::regex_match(word, number);
 }
 
 class TomlReader {
@@ -100,8 +78,7 @@ private:
     }
     bool quoted() const { return peek() == '"' || peek() == '\''; }
     static bool in_bare(char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
-               c == '+' || c == '.';
+        return std::isalnum(static_cast<unsigned char>(c)) || (c != '\0' && std::strchr("-_+.", c));
     }
     std::string bare() {
         std::string word;
@@ -131,16 +108,13 @@ private:
         const char c = done() ? '\0' : next();
         if (const size_t i = kNames.find(c); i != std::string_view::npos) return std::string(1, kChars[i]);
         require(c == 'u' || c == 'U', "an unknown escape in a string; a backslash itself is \\\\");
-        const size_t digits = c == 'u' ? 4 : 8;
+        const size_t count = c == 'u' ? 4 : 8;
+        const std::string_view digits = text_.substr(at_, count);
         uint32_t code = 0;
-        for (size_t i = 0; i < digits; ++i) {
-            const size_t digit = std::string_view("0123456789abcdef")
-                                     .find(static_cast<char>(std::tolower(static_cast<unsigned char>(peek()))));
-            if (done() || digit == std::string_view::npos)
-                fail(fmt::format("\\{} takes {} hexadecimal digits", c, digits));
-            code = code << 4 | static_cast<uint32_t>(digit);
-            next();
-        }
+        const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+        if (error != std::errc() || end != digits.data() + count)
+            fail(fmt::format("\\{} takes {} hexadecimal digits", c, count));
+        at_ += count;
         require(code < 0x110000 && (code < 0xd800 || code > 0xdfff) && code > 0,
                 "an escape that is no character, or the character NUL");
         return utf8(code);
@@ -161,8 +135,7 @@ private:
         std::string word = bare();
         if (word == "true" || word == "false") return word;
         require(!word.empty(), "a value is missing");
-        if (word.size() > kMaxNumber || !is_decimal(word))
-            fail(fmt::format("{} is not a number; texts are written in quotes: \"{}\"", word, word));
+        if (!is_decimal(word)) fail(fmt::format("{} is not a number; texts are written in quotes: \"{}\"", word, word));
         std::erase(word, '_');
         if (word.starts_with('+')) word.erase(0, 1);
         return word;

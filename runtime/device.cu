@@ -36,22 +36,7 @@ double peak_bf16_flops(std::string_view name) {
     return 0;
 }
 
-// Bytes held by live Buffers.
-class ByteCount {
-public:
-    void add(size_t bytes) noexcept {
-        const size_t now = in_use_ += bytes;
-        for (size_t peak = peak_; peak < now && !peak_.compare_exchange_weak(peak, now);) {}
-    }
-    void subtract(size_t bytes) noexcept { in_use_ -= bytes; }
-    size_t in_use() const { return in_use_; }
-    size_t peak() const { return peak_; }
-
-private:
-    std::atomic<size_t> in_use_ = 0;
-    std::atomic<size_t> peak_ = 0;
-};
-ByteCount device_bytes;
+std::atomic<size_t> bytes_in_use = 0, bytes_peak = 0;  // of live Buffers
 
 }  // namespace
 
@@ -87,8 +72,8 @@ DeviceInfo device_info() {
 }
 
 const char* backend_name() { return kGpu ? "cuda" : "cpu"; }
-size_t device_bytes_in_use() { return device_bytes.in_use(); }
-size_t device_bytes_peak() { return device_bytes.peak(); }
+size_t device_bytes_in_use() { return bytes_in_use; }
+size_t device_bytes_peak() { return bytes_peak; }
 
 // Never ordered with the legacy default stream: nothing here uses that.
 Stream::Stream(bool urgent) {
@@ -101,19 +86,21 @@ Stream::Stream(bool urgent) {
 }
 void Stream::synchronize() const { check_cuda(cudaStreamSynchronize(cuda(*this)), "waiting for the device"); }
 
+static cudaEvent_t cuda(const detail::Handle<detail::destroy_event>& event) {
+    return static_cast<cudaEvent_t>(event.get());
+}
+
 Event::Event() {
     cudaEvent_t event = nullptr;
     check_cuda(cudaEventCreate(&event), "making an event");
     handle_.reset(event);
 }
 void Event::record(const Stream& stream) {
-    check_cuda(cudaEventRecord(static_cast<cudaEvent_t>(handle_.get()), cuda(stream)), "recording an event");
+    check_cuda(cudaEventRecord(cuda(handle_), cuda(stream)), "recording an event");
 }
-void Event::synchronize() const {
-    check_cuda(cudaEventSynchronize(static_cast<cudaEvent_t>(handle_.get())), "waiting for an event");
-}
+void Event::synchronize() const { check_cuda(cudaEventSynchronize(cuda(handle_)), "waiting for an event"); }
 bool Event::done() const {
-    cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(handle_.get()));
+    cudaError_t status = cudaEventQuery(cuda(handle_));
     if (status == cudaErrorNotReady) {
         (void)cudaGetLastError();
         return false;
@@ -122,13 +109,11 @@ bool Event::done() const {
     return true;
 }
 void Event::make_wait(const Stream& stream) const {
-    check_cuda(cudaStreamWaitEvent(cuda(stream), static_cast<cudaEvent_t>(handle_.get()), 0), "making a stream wait");
+    check_cuda(cudaStreamWaitEvent(cuda(stream), cuda(handle_), 0), "making a stream wait");
 }
 double Event::milliseconds(const Event& from, const Event& to) {
     float ms = 0;
-    check_cuda(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(from.handle_.get()),
-                                    static_cast<cudaEvent_t>(to.handle_.get())),
-               "reading a clock");
+    check_cuda(cudaEventElapsedTime(&ms, cuda(from.handle_), cuda(to.handle_)), "reading a clock");
     return ms;
 }
 
@@ -170,14 +155,15 @@ void* device_allocate(size_t bytes) {
         (void)cudaMemGetInfo(&free_bytes, &total);
         throw OutOfMemory(
             fmt::format("out of device memory: {} bytes wanted, {} of {} free, {} in use by this program ({})", bytes,
-                        free_bytes, total, device_bytes.in_use(), cudaGetErrorString(status)));
+                        free_bytes, total, bytes_in_use.load(), cudaGetErrorString(status)));
     }
-    device_bytes.add(bytes);
+    const size_t now = bytes_in_use += bytes;
+    for (size_t peak = bytes_peak; peak < now && !bytes_peak.compare_exchange_weak(peak, now);) {}
     return p;
 }
 
 void device_free(void* p, size_t bytes) noexcept {
-    device_bytes.subtract(bytes);
+    bytes_in_use -= bytes;
     cudaFree(p);
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "runtime/device.h"
 
 namespace teon {
@@ -32,11 +33,7 @@ std::optional<int> number(std::initializer_list<const char*> names, int lowest) 
 }
 
 // A port that ranks of one Slurm step agree on without talking; below the range that systems hand out by themselves.
-int port_of(const std::string& run) {
-    unsigned hash = 2166136261u;
-    for (unsigned char c : run) hash = (hash ^ c) * 16777619u;
-    return 20000 + static_cast<int>(hash % 10000);
-}
+int port_of(const std::string& run) { return 20000 + static_cast<int>(hash_of(run) % 10000); }
 
 // The ranks by these variables; false if one of the first two is missing.
 bool take(Launch& l, const char* by, std::optional<int> rank, std::optional<int> size, std::optional<int> local_rank,

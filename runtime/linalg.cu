@@ -391,24 +391,10 @@ void Linalg::Impl::multiply_plainly(const Call& c) {
         "gemm: cuBLASLt refuses {}, and so many are beyond our own kernel; make sizes, strides and addresses multiples "
         "of 8 elements",
         text_of(c));
-    with_elements(g.A, [&]<typename T>(T* A) {
-        with_elements(g.C, [&]<typename TC>(TC* C) {
+    visit_dtype(g.A.dtype, [&]<typename T>(T) {
+        visit_dtype(g.C.dtype, [&]<typename TC>(TC) {
             if constexpr (std::is_same_v<TC, float> || std::is_same_v<TC, T>) {
-                const PlainProduct<T, TC> p{C,
-                                            static_cast<const TC*>(c.addend.data),
-                                            static_cast<const TC*>(c.bias()),
-                                            A,
-                                            static_cast<const T*>(g.B.data),
-                                            g.C.ld,
-                                            c.addend.ld,
-                                            g.A.ld,
-                                            g.B.ld,
-                                            g.C.stride_inner,
-                                            c.addend.stride_inner,
-                                            g.A.stride_inner,
-                                            g.B.stride_inner,
-                                            g.trans_a,
-                                            g.trans_b};
+                const PlainProduct p{g.C, c.addend, g.A, g.B, c.bias(), g.trans_a, g.trans_b};
                 launch<multiply_plain_kernel<T, TC>>({grid, block}, stream, p, g.M, g.N, g.K, g.alpha, g.beta);
             }
         });

@@ -3,6 +3,7 @@
 
 #include "base/activation.h"
 #include "base/dtype.h"
+#include "runtime/gemm.h"
 #include "runtime/simt.h"
 
 namespace teon {
@@ -15,13 +16,10 @@ inline constexpr int kBiasParts = 256;  // partial sums per element of a bias gr
 inline constexpr int kPlainTile = 16;
 inline constexpr int kGeluBlock = 256;
 
-// A batch of products for multiply_plain_kernel. bias: null without one.
-template <typename T, typename TC>
+// A batch of products for multiply_plain_kernel, strided by stride_inner. bias: null without one.
 struct PlainProduct {
-    TC* C;
-    const TC *addend, *bias;
-    const T *A, *B;
-    int64_t ldc, ld_addend, lda, ldb, stride_c, stride_addend, stride_a, stride_b;
+    Mat C, addend, A, B;
+    const void* bias;
     bool trans_a, trans_b;
 };
 
@@ -62,14 +60,14 @@ __global__ void __launch_bounds__(kBiasBlock)
 // batch. For what the library refuses: any shape, stride and alignment, and no faster than it has to be.
 template <typename T, typename TC>
 __global__ void __launch_bounds__(kPlainTile* kPlainTile)
-    multiply_plain_kernel(PlainProduct<T, TC> p, int M, int N, int K, float alpha, float beta) {
+    multiply_plain_kernel(PlainProduct p, int M, int N, int K, float alpha, float beta) {
     wait_for_earlier_kernels();
     SHARED(float, a, kPlainTile*(kPlainTile + 1));
     SHARED(float, b, kPlainTile*(kPlainTile + 1));
     const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
     const int row0 = static_cast<int>(blockIdx.y) * kPlainTile, column0 = static_cast<int>(blockIdx.x) * kPlainTile;
-    const T* A = p.A + blockIdx.z * p.stride_a;
-    const T* B = p.B + blockIdx.z * p.stride_b;
+    const T* A = static_cast<const T*>(p.A.data) + blockIdx.z * p.A.stride_inner;
+    const T* B = static_cast<const T*>(p.B.data) + blockIdx.z * p.B.stride_inner;
     float sum = 0.0f;
     for (int k0 = 0; k0 < K; k0 += kPlainTile) {
         // Neighbouring threads read neighbouring elements, whichever way the operand is stored.
@@ -77,9 +75,9 @@ __global__ void __launch_bounds__(kPlainTile* kPlainTile)
         const bool in_a = row0 + ai < M && k0 + ak < K, in_b = k0 + bk < K && column0 + bj < N;
         const int64_t i = row0 + ai, j = column0 + bj;
         a[ai * (kPlainTile + 1) + ak] =
-            in_a ? static_cast<float>(p.trans_a ? A[(k0 + ak) * p.lda + i] : A[i * p.lda + k0 + ak]) : 0.0f;
+            in_a ? static_cast<float>(p.trans_a ? A[(k0 + ak) * p.A.ld + i] : A[i * p.A.ld + k0 + ak]) : 0.0f;
         b[bk * (kPlainTile + 1) + bj] =
-            in_b ? static_cast<float>(p.trans_b ? B[j * p.ldb + k0 + bk] : B[(k0 + bk) * p.ldb + j]) : 0.0f;
+            in_b ? static_cast<float>(p.trans_b ? B[j * p.B.ld + k0 + bk] : B[(k0 + bk) * p.B.ld + j]) : 0.0f;
         __syncthreads();
         for (int k = 0; k < kPlainTile; k++) sum = fmaf(a[y * (kPlainTile + 1) + k], b[k * (kPlainTile + 1) + x], sum);
         __syncthreads();
@@ -87,10 +85,11 @@ __global__ void __launch_bounds__(kPlainTile* kPlainTile)
     const int64_t i = row0 + y, j = column0 + x;
     if (i >= M || j >= N) return;
     sum *= alpha;
+    const TC *addend = static_cast<const TC*>(p.addend.data), *bias = static_cast<const TC*>(p.bias);
     if (beta != 0.0f)
-        sum = fmaf(beta, static_cast<float>(p.addend[blockIdx.z * p.stride_addend + i * p.ld_addend + j]), sum);
-    if (p.bias) sum += static_cast<float>(p.bias[j]);
-    p.C[blockIdx.z * p.stride_c + i * p.ldc + j] = TC(sum);
+        sum = fmaf(beta, static_cast<float>(addend[blockIdx.z * p.addend.stride_inner + i * p.addend.ld + j]), sum);
+    if (bias) sum += static_cast<float>(bias[j]);
+    static_cast<TC*>(p.C.data)[blockIdx.z * p.C.stride_inner + i * p.C.ld + j] = TC(sum);
 }
 
 // c = gelu(aux), or if `backward` c = c gelu'(aux), element by element of M x N matrices.

@@ -51,12 +51,12 @@ __global__ void divergent_shuffles_kernel(int* out) {
 constexpr int kMasks = __LINE__ + 1;
 __global__ void different_masks_kernel() { __syncwarp(thread_id() == 5 ? 0x0000003fu : kFull); }
 
-constexpr int kLaneBarrier = __LINE__ + 3, kLaneVote = kLaneBarrier + 2;
+constexpr int kLaneBarrier = __LINE__ + 3, kLaneShuffle = kLaneBarrier + 2;
 __global__ void lane_at_barrier_kernel(int lane) {
     if (thread_id() == lane) {
         __syncthreads();
     } else {
-        __any_sync(kFull, 1);
+        __shfl_xor_sync(kFull, 1, 1);
     }
 }
 
@@ -148,7 +148,7 @@ __global__ void read_dynamic_kernel(float* out) {
 }
 
 __global__ void read_outside_mask_kernel(float* out) {
-    if (threadIdx.x < 16) out[threadIdx.x] = __shfl_down_sync(0xffffu, 1.0f, 8);
+    if (threadIdx.x < 16) out[threadIdx.x] = __shfl_xor_sync(0xffffu, 1.0f, threadIdx.x < 8 ? 8 : 16);
 }
 
 // --- races --------------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ TEST_CASE("cpu/simt: a lane that waits at a barrier or has returned is missed, n
             CAPTURE(barrier);
             REQUIRE(contains(barrier, "thread (" + std::to_string(lane) + ", 0, 0), waits at the barrier"));
             REQUIRE(contains(barrier, line(kLaneBarrier)));
-            REQUIRE(contains(barrier, line(kLaneVote)));
+            REQUIRE(contains(barrier, line(kLaneShuffle)));
             const std::string returned = launch_error<returned_lane_kernel>({1, 64}, lane);
             CAPTURE(returned);
             REQUIRE(contains(returned, "thread (" + std::to_string(lane) + ", 0, 0), has returned"));

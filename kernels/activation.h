@@ -1,10 +1,28 @@
-// The backward pass of an activation function between two products, which also sums the gradient of the bias before it:
-// the tensor is passed over once for both. Private to kernels/.
+// An activation function F between two products, which has F::forward(x) and F::backward(x, dout). The backward pass
+// also sums the gradient of the bias before it: the tensor is passed over once for both. Private to kernels/.
 #pragma once
 
 #include "kernels/column_sums.h"
 
 namespace teon {
+
+template <typename T, int W, typename F>
+__global__ void __launch_bounds__(kFlatBlock) activation_forward_kernel(T* out, const T* x, int64_t n) {
+    wait_for_earlier_kernels();
+    for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t i) {
+        auto v = load_floats<w>(x + i);
+        FOR_VEC(k, w) v[k] = F::forward(v[k]);
+        store_floats(out + i, v);
+    });
+}
+
+// out = F::forward(x), n elements. out may alias x.
+template <typename F, typename T>
+void activation_forward(T* out, const T* x, int64_t n, const Stream& stream) {
+    at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(0, out, x), [&]<int W>(Constant<W>) {
+        launch<activation_forward_kernel<T, W, F>>({flat_blocks<W>(n), kFlatBlock}, stream, out, x, n);
+    });
+}
 
 inline constexpr int kActivationChunks = 1024, kActivationChunkRows = 8;  // at most, at least
 
@@ -21,8 +39,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     const int chunk = static_cast<int>(item / vecs), j = static_cast<int>(item % vecs) * W;
     const int first = chunk * chunks.rows, last = std::min(N, first + chunks.rows);
     Vec<float, W> sums{};
-    auto rows = [&](auto count, int row) {
-        constexpr int R = decltype(count)::value;
+    auto rows = [&]<int R>(Constant<R>, int row) {
         Vec<T, W> v[R], d[R];
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -38,8 +55,8 @@ __global__ void __launch_bounds__(kFlatBlock)
         }
     };
     int row = first;
-    for (; row + kRows <= last; row += kRows) rows(std::integral_constant<int, kRows>{}, row);
-    for (; row < last; row++) rows(std::integral_constant<int, 1>{}, row);
+    for (; row + kRows <= last; row += kRows) rows(Constant<kRows>{}, row);
+    for (; row < last; row++) rows(Constant<1>{}, row);
     store_vec(partial + int64_t{chunk} * C + j, sums);
 }
 
@@ -48,17 +65,15 @@ inline size_t activation_backward_scratch_bytes(int N, int C) {
 }
 
 // dbias (C): the column sums of dx, += or =; or nullptr. scratch: activation_backward_scratch_bytes(N, C).
-template <typename T, typename F>
+template <typename F, typename T>
 void activation_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
                          const Stream& stream) {
     const RowChunks chunks = row_chunks(N, kActivationChunks, kActivationChunkRows);
     float* partial = static_cast<float*>(scratch);
-    auto run = [&](auto width) {
-        constexpr int W = decltype(width)::value;
+    at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(C, dx, partial, x, dout), [&]<int W>(Constant<W>) {
         launch<activation_backward_kernel<T, W, F>>({ceil_div(int64_t{chunks.count} * (C / W), kFlatBlock), kFlatBlock},
                                                     stream, dx, partial, x, dout, N, C, chunks);
-    };
-    at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(C, dx, partial, x, dout), run);
+    });
     if (dbias != nullptr) add_column_sums({{{dbias, C}}, accumulate}, partial, chunks.count, stream);
 }
 
