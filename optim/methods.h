@@ -58,7 +58,6 @@ public:
     virtual void check_finite(Context&) const {}  // Optimizer::check_finite
 };
 class Ownership;
-struct Placement;
 // Arguments of MatrixRule::make. All of them outlive the updater.
 struct MatrixSetup {
     const ParamTable& table;

@@ -29,7 +29,6 @@ struct StateTensor {
 int64_t elements_of(const std::vector<StateTensor>& tensors);
 
 class Ownership;
-struct Placement;
 
 class Optimizer {
 public:
@@ -42,9 +41,9 @@ public:
     const Ownership& ownership() const;  // of the gradients' sums; but for Sharding::none, also of state and updates
 
     // One update from the elements of params.sums() that this rank owns. Unless weights have windows, the working
-    // weights are equal on all ranks afterwards. In bf16 only the owner updates a master weight. control (device) has the schedule's
-    // factor, the clip scale and skip. The work queued on context.stream is the same at every step, so a graph can hold
-    // it.
+    // weights are equal on all ranks afterwards. In bf16 only the owner updates a master weight. control (device) has
+    // the schedule's factor, the clip scale and skip. The work queued on context.stream is the same at every step, so a
+    // graph can hold it.
     void step(ParamStore& params, const StepControl* control, Context& context);
     // Whether step() waits for the device, as Ortho::svd does, so that no graph can hold it.
     bool step_waits() const;

@@ -1,4 +1,5 @@
-// The optimizer's options, and its plan, which follows from them and the ParamTable (plan_optimizer() in stacks.h).
+// The optimizer's options; its plan, which follows from them and the ParamTable (plan_optimizer() in stacks.h); and the
+// placement of the plan on the ranks (place() in placement.h).
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "model/param_table.h"
+#include "runtime/comm.h"
 
 namespace teon {
 
@@ -86,6 +88,15 @@ struct OptimizerPlan {
     std::vector<Stack> stacks;
     int64_t state_bytes = 0;
     int64_t scratch_bytes = 0;  // workspaces of the stacks' update
+};
+
+struct Placement {
+    int ranks = 1;
+    std::vector<int> owner;            // of each stack of the plan
+    std::vector<double> load;          // FLOPs of the stacks' update per step, by rank
+    std::vector<Part> elements;        // of the elements of all runs in order, one part per rank
+    std::vector<int64_t> state_bytes;  // by rank
+    int64_t scratch_bytes = 0;         // of the rank with the most: OptimizerPlan's is that of one rank for all
 };
 
 }  // namespace teon

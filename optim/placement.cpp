@@ -20,9 +20,10 @@ std::vector<int> longest_processing_time(const std::vector<double>& cost, int ra
     return owner;
 }
 
-double Placement::imbalance() const {
+double imbalance(const Placement& placement) {
+    const std::vector<double>& load = placement.load;
     const double total = std::accumulate(load.begin(), load.end(), 0.0);
-    return total > 0 ? *std::max_element(load.begin(), load.end()) * ranks / total : 1.0;
+    return total > 0 ? *std::max_element(load.begin(), load.end()) * placement.ranks / total : 1.0;
 }
 
 Placement place(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks) {
@@ -165,7 +166,7 @@ std::string placement_table(const ParamTable& table, const Ownership& ownership,
         r = end;
     }
     const StepTraffic sent = step_traffic(table, ranks, sharding, weights, micro_steps);
-    text += fmt::format("load max/mean {:.2f}\n", placement.imbalance());
+    text += fmt::format("load max/mean {:.2f}\n", imbalance(placement));
     text += fmt::format("sent per step and rank: {:.1f} MiB of gradients + {:.1f} MiB of weights",
                         sent.gradients / 0x1p20, sent.weights / 0x1p20);
     if (gb_per_s > 0)

@@ -18,16 +18,8 @@ namespace teon {
 // rank; ties go to the earlier piece and the lower rank. The largest load is at most 4/3 of the optimum (Graham, 1969).
 std::vector<int> longest_processing_time(const std::vector<double>& cost, int ranks);
 
-struct Placement {
-    int ranks = 1;
-    std::vector<int> owner;            // of each stack of the plan
-    std::vector<double> load;          // FLOPs of the stacks' update per step, by rank
-    std::vector<Part> elements;        // of the elements of all runs in order, one part per rank
-    std::vector<int64_t> state_bytes;  // by rank
-    int64_t scratch_bytes = 0;         // of the rank with the most: OptimizerPlan's is that of one rank for all
-    double imbalance() const;          // largest load / mean load; 1 if there is no load
-};
 Placement place(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks);
+double imbalance(const Placement& placement);  // largest load / mean load; 1 if there is no load
 
 class Ownership {
 public:

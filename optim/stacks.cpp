@@ -2,7 +2,6 @@
 
 #include "base/integer.h"
 #include "optim/methods.h"
-#include "optim/placement.h"
 
 #include <fmt/format.h>
 

@@ -19,8 +19,6 @@ std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const
 // Bound of the Newton-Schulz workspace, unless a single stack needs more. Larger groups are processed in chunks.
 inline constexpr int64_t kScratchBound = int64_t{256} << 20;
 
-struct Placement;
-
 // Stacks of one shape, K, mode, number of heads and form, whatever their role.
 struct StackGroup {
     std::vector<int> stacks;  // indices into OptimizerPlan::stacks, in order

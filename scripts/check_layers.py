@@ -32,12 +32,12 @@ ORDER = {
     "main": "base model generation train",  # the programs: *.cu in no folder
     "bench": "base runtime files kernels model optim data options checkpoint generation plan train test",
 }
-# Of model/, these folders see these headers only: the parameter table, the abstract Model, what options and plans take.
+# Of model/, these folders see these headers only: parameters, the abstract Model, what options and plans take.
 SEEN_OF_MODEL = {
-    "optim": "param_table model",
-    "checkpoint": "param_table",
-    "plan": "param_table model activation_plan decoder decoder_config family fields",
-    "train": "param_table model activation_plan decoder family fields",
+    "optim": "param_table param_layout param_store model",
+    "checkpoint": "param_table param_store",
+    "plan": "param_table param_layout model activation_plan decoder decoder_config family fields",
+    "train": "param_table param_layout param_store model activation_plan decoder family fields",
 }
 BACKEND = re.compile(r"cuda[A-Z]|cublas|cusolver|nccl|MPI_|cblas_|LAPACKE_|<<<")
 CONDITION = re.compile(r"^ *# *(if|elif).*(__CUDACC__|__CUDA_ARCH__|__NVCC__|TEON_CUDA|TEON_UNKIND)")
