@@ -224,7 +224,8 @@ soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kill
 	@TEON_BUILD=build/$(BACKEND) $(PYTHON) test/programs/soak.py --minutes $(MINUTES) --fuzz $(SOAK_FUZZ) $(SOAK_FLAGS)
 
 # The tests of programs run a GPU's default mode, and each of up to four ranks has a GPU of its own.
-cuda-run-tests: $(addprefix build/cuda-model/,tests $(PROGRAMS)) $(MODEL_GPU) | venv  ## Test nvcc's code on a modelled GPU
+MODELLED := $(addprefix build/cuda-model/,tests $(PROGRAMS)) $(MODEL_GPU)
+cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and programs, on a modelled GPU
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_VISIBLE_DEVICES=0,1,2,3 $(PYTHON) scripts/run_tests.py $< \
 	    $(patsubst %,test/programs/test_%.py,train generate ranks resume) $(RUN_FLAGS)
 
