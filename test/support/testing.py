@@ -35,6 +35,11 @@ def needs(*packages, data=()):
     return unittest.skipIf(absent, f"needs {', '.join(absent)}")
 
 
+def of_program(errors):
+    """What a program wrote to standard error, without the line with which the modelled GPU begins."""
+    return re.sub(r"(?m)^This is a model of .*\n", "", errors)
+
+
 def as_flags(values):
     """{"--layers": 2} as the words of a command line."""
     return [word for pair in values.items() for word in pair]
@@ -79,8 +84,7 @@ class Case(unittest.TestCase):
             except BaseException:
                 process.kill()
                 raise
-        if MODELLED:
-            errors = re.sub(r"(?m)^This is a model of .*\n", "", errors)
+        errors = of_program(errors)
         if expect is not None:
             self.assertEqual(process.returncode, expect, output[-4000:] + errors[-4000:])
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
