@@ -39,8 +39,7 @@ __global__ void __launch_bounds__(kFlatBlock)
 template <int W>
 __global__ void __launch_bounds__(kFlatBlock) add_kernel(float* sum, const float* x, int64_t n) {
     wait_for_earlier_kernels();
-    for_each_vec<W>(n, [=](auto width, int64_t i) {
-        constexpr int w = decltype(width)::value;
+    for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t i) {
         auto s = load_vec<w>(sum + i);
         const auto v = load_vec<w>(x + i);
         for (int k = 0; k < w; k++) s[k] += v[k];
@@ -49,12 +48,10 @@ __global__ void __launch_bounds__(kFlatBlock) add_kernel(float* sum, const float
 }
 
 void add(float* sum, const float* x, int64_t n, const Stream& stream) {
-    for_flat_width<kVecWidth<float>>(
-        [&](auto width) {
-            constexpr int W = decltype(width)::value;
-            launch<add_kernel<W>>({flat_blocks<W>(n), kFlatBlock}, stream, sum, x, n);
-        },
-        sum, x);
+    constexpr int kWidth = kVecWidth<float>;
+    at_width<kWidth>(vec_aligned<float, kWidth>(0, sum, x), [&]<int W>(Constant<W>) {
+        launch<add_kernel<W>>({flat_blocks<W>(n), kFlatBlock}, stream, sum, x, n);
+    });
 }
 
 size_t reduce_scratch_bytes() { return sizeof(float) * kMaxReduceBlocks; }
