@@ -55,7 +55,7 @@ struct GroupState {
     std::vector<Round> rounds;
     Buffer<Slice> slices;
     Buffer<int> nonfinite;  // per unfolding: 1 once its momentum was not finite
-    bool aligned = true;
+    bool aligned = false;
     SliceBatch batch(int first_stack, int count) const {
         const Unfolding& u = group.unfolding;
         return {slices.data() + group.slices(first_stack), group.slices(count), u.m, u.n, aligned};
@@ -93,11 +93,24 @@ std::vector<Round> divide_group(StackGroup& group, const MatrixSetup& setup, int
     return rounds;
 }
 
+// Whether all slices of a group, of all ranks, begin at a full vector: the width decides the order of sums, so that of
+// a slice must not depend on what else its rank owns.
+bool all_aligned(const StackGroup& group, const MatrixSetup& setup) {
+    const int64_t size = int64_t{group.unfolding.m} * group.unfolding.n;
+    if (group.heads > 1 && size % kVecWidth<float> != 0) return false;
+    for (int s : group.stacks)
+        for (int row : setup.plan.stacks[s].rows)
+            if (setup.table[row].offset % kVecWidth<float> != 0) return false;
+    return true;
+}
+
 GroupState make_group(StackGroup group, const MatrixSetup& setup) {
     const Stream& stream = setup.context.stream;
+    const bool aligned = all_aligned(group, setup);
     std::vector<Round> rounds = divide_group(group, setup, setup.rank);
     const int count = static_cast<int>(group.stacks.size());
-    GroupState state{.group = std::move(group), .rounds = std::move(rounds), .slices = {}, .nonfinite = {}};
+    GroupState state{
+        .group = std::move(group), .rounds = std::move(rounds), .slices = {}, .nonfinite = {}, .aligned = aligned};
     const int64_t size = int64_t{state.group.unfolding.m} * state.group.unfolding.n;
     std::vector<Slice> slices;
     for (int s : state.group.stacks) {
@@ -114,8 +127,6 @@ GroupState make_group(StackGroup group, const MatrixSetup& setup) {
                 const int64_t of_head = head * size;
                 slices.push_back({grad + of_head, master + of_head, work + of_head, at[kMomentum] + of_head, step,
                                   r.decay ? setup.options.weight_decay : 0.0f, neurons});
-                state.aligned =
-                    state.aligned && (begin + of_head) % kVecWidth<float> == 0 && of_head % kVecWidth<float> == 0;
             }
     }
     state.slices = Buffer<Slice>(std::ssize(slices));

@@ -35,7 +35,7 @@ TEST_CASE("runtime/profiler: kernels and products between start and stop are cou
     activate();
 
     REQUIRE(profile.rows.size() == 2);
-    const Profile::Row *gelu = find(profile, "gelu_forward"), *gemm = find(profile, "gemm 64 x 32 x 64 NN");
+    const Profile::Row *gelu = find(profile, "activation_forward"), *gemm = find(profile, "gemm 64 x 32 x 64 NN");
     REQUIRE(gelu);
     REQUIRE(gelu->calls == 3);
     REQUIRE(gelu->flops == 0);
@@ -60,7 +60,7 @@ TEST_CASE("runtime/profiler: of work inside of work only the outer counts") {
     const Profile profile = profiler.result();
     REQUIRE(profile.rows.size() == 2);
     REQUIRE(find(profile, "outer")->calls == 1);
-    REQUIRE(find(profile, "gelu_forward")->calls == 1);
+    REQUIRE(find(profile, "activation_forward")->calls == 1);
 }
 
 TEST_CASE("runtime/profiler: one profiler of a stream at a time, and its stream only") {
