@@ -45,7 +45,8 @@ class CheckLayers(unittest.TestCase):
             ({"kernels/relu.cu": '#include "runtime/simt.h"\n#include "model/param_table.h"\n'},
              "kernels/relu.cu:2: includes model/param_table.h; kernels/ may include base runtime only"),
             ({"model/head.h": "", "optim/lion.cpp": '#include "model/head.h"\n'},
-             "optim/lion.cpp:1: includes model/head.h; of model/, optim/ may include param_table model only"),
+             "optim/lion.cpp:1: includes model/head.h; of model/, optim/ may include "
+             "param_table param_layout param_store model only"),
             ({"train/loop.cpp": "// by cudaMemcpy\n"},
              "train/loop.cpp:1: names a backend outside runtime/ and cpu/: // by cudaMemcpy"),
             ({"kernels/relu.cu": "#ifdef X\n#elif defined(TEON_CUDA)\n#endif\n"},
