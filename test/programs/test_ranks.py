@@ -359,7 +359,7 @@ class Sharding(Ranks):
                                      "--shard gradients")
         for sharding in ("none", "gradients"):
             self.train(2, sharding, "--shard", sharding, "--check-ranks", "on", "--sample-every", 5,
-                       "--prompt-tokens", 1, "--diagnose-every", 5, "--optimizer", "teon")
+                       "--prompt-tokens", 1, "--diagnose-every", 5, "--optimizer", "teon", "--batch-tokens", 64)
         self.assertEqual(*((self.folder / s / "samples.txt").read_text() for s in ("none", "gradients")))
         self.assertEqual(self.metrics("none", "diagnose"), self.metrics("gradients", "diagnose"))
 
