@@ -461,8 +461,7 @@ ProgramText program_text(const ModelFamily& family) {
         fmt::format("./{} --model {} --data datasets/NAME --optimizer teon", family.program(), family.default_preset);
     return {
         family.program(),
-        fmt::format("Train a language model of the {} kind on token shards (scripts/prepare.py makes them).",
-                    family.name),
+        fmt::format("Train a {} language model on token shards (scripts/prepare.py makes them).", family.name),
         {start + " --plan-only  # parameters and memory; touches no device", start + " --out runs/NAME",
          fmt::format("./{} --resume --out runs/NAME  # with the flags that the run began with", family.program()),
          "mpirun -np 8 " + start + " --out runs/NAME  # a process per GPU"},

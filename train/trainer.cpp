@@ -56,8 +56,8 @@ struct Trainer::Impl {
     Slot slots[2];
     std::vector<MicroStep> micro_steps;
     std::optional<Graph> update;
-    bool warm =
-        false;  // a whole step has been queued: its kernels are loaded, its workspaces resized, its products chosen
+    // A whole step has been queued: its kernels are loaded, its workspaces resized, its products chosen.
+    bool warm = false;
     bool stop = false, save = false, aborted = false;
     int64_t done = 0, returned = 0;
     StepControl last;         // of the step returned last
