@@ -34,8 +34,9 @@ struct ValueThreads {
         : vectors(HS / W), splits(kDecodeBlock / vectors > 0 ? kDecodeBlock / vectors : 1) {}
 };
 
+// Two blocks on a multiprocessor: unasked, ptxas makes room for four on sm_80 and spills registers.
 template <typename T, int W>
-__global__ void __launch_bounds__(kDecodeBlock)
+__global__ void __launch_bounds__(kDecodeBlock, 2)
     attention_decode_kernel(T* out, const T* qkv, const T* cache, DecodeShape s, float scale) {
     wait_for_earlier_kernels();
     DYN_SHARED(float, probs);                                                       // of a tile's keys
