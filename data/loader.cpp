@@ -1,6 +1,7 @@
 #include "data/loader.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <climits>
 #include <cmath>
@@ -129,13 +130,36 @@ private:
     std::optional<Permutation> mixing_;
 };
 
-// rows (n) = 0 .. n - 1 ordered by key[row], ties by row. keys in [0, bound). next: memory that is kept between calls.
-void sort_rows(int* rows, const int* keys, int n, int bound, std::vector<int>& next) {
-    next.assign(static_cast<size_t>(bound), 0);
-    for (int i = 0; i < n; ++i) ++next[keys[i]];
-    std::exclusive_scan(next.begin(), next.end(), next.begin(), 0);
-    for (int i = 0; i < n; ++i) rows[next[keys[i]]++] = i;
-}
+// Stable sort of rows by a small key: radix sort, least significant digit first.
+class RowSorter {
+public:
+    // rows (n) = 0 .. n - 1 ordered by key[row], ties by row. keys in [0, bound).
+    void sort(int* rows, const int* keys, int n, int bound) {
+        const int bits = std::max<int>(1, std::bit_width(static_cast<unsigned>(bound - 1)));
+        const int passes = ceil_div(bits, MAX_DIGIT_BITS);
+        const int digit_bits = ceil_div(bits, passes);
+        const unsigned mask = (1u << digit_bits) - 1;
+        scratch_.resize(n);
+        for (int pass = 0; pass < passes; ++pass) {
+            auto digit = [=](int row) { return static_cast<unsigned>(keys[row]) >> (pass * digit_bits) & mask; };
+            const bool to_rows = (passes - pass) % 2 == 1;  // the last pass writes rows
+            const int* from = to_rows ? scratch_.data() : rows;
+            int* to = to_rows ? rows : scratch_.data();
+            next_.assign(mask + 1, 0);
+            for (int i = 0; i < n; ++i) ++next_[digit(i)];
+            std::exclusive_scan(next_.begin(), next_.end(), next_.begin(), 0);
+            if (pass == 0) {
+                for (int i = 0; i < n; ++i) to[next_[digit(i)]++] = i;
+            } else {
+                for (int i = 0; i < n; ++i) to[next_[digit(from[i])]++] = from[i];
+            }
+        }
+    }
+
+private:
+    static constexpr int MAX_DIGIT_BITS = 11;  // 2048 counters: they stay in the first-level cache
+    std::vector<int> scratch_, next_;
+};
 
 // The arrays of a batch, in their order within a slot.
 enum Array { TOKENS, TARGETS, TOKEN_ORDER, POSITIONS, POSITION_ORDER, DOC_START };
@@ -172,7 +196,7 @@ public:
             std::copy_n(window_.data(), T, array(arrays, TOKENS) + int64_t{b} * T);
             std::copy_n(window_.data() + 1, T, array(arrays, TARGETS) + int64_t{b} * T);
         }
-        sort_rows(array(arrays, TOKEN_ORDER), array(arrays, TOKENS), o_.B * T, o_.vocab_size, next_of_key_);
+        sorter_.sort(array(arrays, TOKEN_ORDER), array(arrays, TOKENS), o_.B * T, o_.vocab_size);
         if (o_.document_mask) set_positions(arrays);
     }
 
@@ -189,7 +213,7 @@ public:
                 positions[t] = t - start;
             }
         }
-        sort_rows(array(arrays, POSITION_ORDER), array(arrays, POSITIONS), o_.B * T, T, next_of_key_);
+        sorter_.sort(array(arrays, POSITION_ORDER), array(arrays, POSITIONS), o_.B * T, T);
     }
 
     template <typename Int>  // int or const int
@@ -201,8 +225,9 @@ private:
     LoaderOptions o_;
     SampleOrder order_;
     ShardReader reader_;
+    RowSorter sorter_;
     std::vector<SourceOrder::Place> places_;
-    std::vector<int> window_, next_of_key_;
+    std::vector<int> window_;
 };
 
 const LoaderOptions& checked(const LoaderOptions& o) {
