@@ -254,6 +254,11 @@ class Sharding(Ranks):
     SHARDINGS = ("none", "optimizer", "gradients", "all")
     SHAPE = {**Ranks.SHAPE, "--batch-tokens": 384, "--check-ranks": "off", "--checkpoint-minutes": 0}  # of 12 ranks
 
+    def setUp(self):
+        super().setUp()
+        if UNKIND and self._testMethodName != "test_any_model_and_optimizer":
+            self.skipTest("takes minutes on this build; test_any_model_and_optimizer exchanges in every way")
+
     def result(self, out, steps):
         """Losses, norms and evaluations, and a checkpoint's content."""
         numbers = [(m.get("loss"), m.get("grad_norm"), m.get("val_loss")) for m in self.metrics(out)
@@ -287,7 +292,7 @@ class Sharding(Ranks):
         return program, as_flags(flags)
 
     def test_any_model_and_optimizer(self):
-        for seed in range(4 if UNKIND else 10):
+        for seed in range(2 if UNKIND else 10):
             draw = random.Random(seed)
             ranks = draw.choice((2, 3, 4))
             self.PROGRAM, flags = self.random_flags(draw, ranks)
