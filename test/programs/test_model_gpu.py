@@ -32,7 +32,7 @@ class ModelGpu(RunCase):
     def test_every_optimizer_trains_as_on_a_cpu_on_one_rank_and_two(self):
         for program in ("train_gpt2", "train_llama"):
             for optimizer in OPTIMIZERS:
-                # f16's Newton-Schulz errs by 2^-11 of updates that move the loss by some hundredths. SOAP's eigenvectors
+                # f16's Newton-Schulz errs by 2^-11 of updates that move the loss by hundredths. SOAP's eigenvectors
                 # of zero eigenvalues are any: another order of sums turns them. Lion's steps are signs.
                 tolerance = 0.02 if optimizer == "soap" else 1e-4
                 flags = ["--optimizer", optimizer, "--dtype", "float", *(["--lr", 1e-4] if optimizer == "lion" else [])]
