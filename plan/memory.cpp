@@ -70,6 +70,12 @@ void plan_fixed_memory(RunPlan& p) {
     const std::vector<int64_t>& state = p.placement.state_bytes;
     p.memory = largest_parameter_memory(p);
     p.host_memory.clear();
+    if (p.ranks > 1 && o.grad_comm_dtype == DType::bf16) {
+        const Ownership ownership(p.params, p.optimizer_plan, p.placement, o.optimizer);
+        const int64_t bucket_bytes = p.sharding >= Sharding::gradients ? 0 : kBucketBytes;
+        const int64_t elements = exchange_elements(gradient_buckets(p.params, ownership, bucket_bytes));
+        p.memory.push_back({"gradients, bf16, being sent", 2 * elements});
+    }
     const bool divided = p.sharding != Sharding::none;
     p.memory.push_back({"optimizer scratch", divided ? p.placement.scratch_bytes : p.optimizer_plan.scratch_bytes});
     if (o.autotune) p.memory.push_back({"algorithm search, for a moment", 4 * largest_gradient(p.params)});

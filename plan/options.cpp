@@ -272,6 +272,9 @@ void add_run_flags(OptionTable& t, Options& o) {
     t.choice("--shard", o.shard, shardings,
              "what several ranks divide: nothing, the optimizer's state and bf16's float masters, gradients too, or "
              "all, weights included; auto: the first from optimizer on that fits the device");
+    t.choice("--grad-comm-dtype", o.grad_comm_dtype, std::vector<DType>{DType::f32, DType::bf16},
+             "in what several ranks send and sum gradients; bf16: half of the bytes, and each partial sum is rounded")
+        .fixed = true;
     t.integer("--memory", o.memory, 1, kMaxCount, "bytes of device memory to plan for, e.g. 40Gi").default_text =
         "what is free; 80Gi with --plan-only";
 }

@@ -204,4 +204,6 @@ ParamShard shard_of(const RunPlan& p, int rank) {
     return {p.sharding, Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).of(rank)};
 }
 
+Exchange exchange_of(const RunPlan& p) { return {p.sharding, p.run.dtype, p.options.grad_comm_dtype, p.micro_steps}; }
+
 }  // namespace teon

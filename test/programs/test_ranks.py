@@ -56,9 +56,9 @@ def what_is_missing():
 
 
 def environment(**more):
-    """Without a trace of a launcher that runs these tests. One thread a rank: they share few cores."""
-    launchers = ("OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_")
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
+    """Without a trace of what runs these tests. One thread a rank: they share few cores."""
+    theirs = ("OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_", "TEON_TEST_LOG")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(theirs)}
     return {**clean, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **{k: str(v) for k, v in more.items()}}
 
 
@@ -283,7 +283,7 @@ class Sharding(Ranks):
                  "--ffn": draw.randint(20, 70), "--vocab-size": draw.randint(64, 90),
                  "--seq-len": 16, "--micro-batch": micro, "--batch-tokens": ranks * micro * 16,
                  "--dtype": draw.choice(("float", "bf16")), "--recompute": draw.choice(("none", "cheap", "block")),
-                 "--grad-clip": draw.choice((0.5, 1)), "--shuffle": "on",
+                 "--grad-clip": draw.choice((0.5, 1)), "--grad-comm-dtype": draw.choice(("float", "bf16")),
                  "--optimizer": draw.choice(("adamw", "muon", "teon", "normuon", "lion"))}
         if program != "train_gpt2":
             flags["--kv-heads"] = key_heads
@@ -317,6 +317,30 @@ class Sharding(Ranks):
         for sharding in ("optimizer", "all"):
             self.train(2, sharding, *flags, "--shard", sharding, steps=6)
         self.assert_close(self.losses("all"), self.losses("optimizer"), 1e-6)
+
+    def test_gradients_in_bf16(self):
+        """The same bits under all shardings, of one micro-batch; close to gradients in float. One rank sends none."""
+        flags = ["--optimizer", "teon", "--dtype", "float"]
+        bf16 = [*flags, "--grad-comm-dtype", "bf16"]
+        for ranks in (2, 4):
+            one = ["--batch-tokens", ranks * 32]
+            self.assert_all_the_same(ranks, [*bf16, *one], steps=6)
+            self.assert_all_the_same(ranks, bf16, steps=6, shardings=("none", "optimizer"))
+            self.assert_all_the_same(ranks, bf16, steps=6, shardings=("gradients", "all"))
+            for name, more in (("float", flags), ("optimizer", bf16), ("all", [*bf16, "--shard", "all"])):
+                self.train(ranks, name, *more, steps=20)
+            for name in ("optimizer", "all"):
+                self.assertNotEqual(self.losses(name), self.losses("float"))
+                self.assert_close(self.losses(name), self.losses("float"), 1 / 256)
+            for name in ("float", "optimizer", "all"):
+                shutil.rmtree(self.folder / name)
+        self.assert_all_the_same(1, flags, steps=3)
+        self.train(1, "1", *bf16, steps=3)
+        self.train(1, "float", *flags, steps=3)
+        self.assertEqual(self.losses("1"), self.losses("float"))
+        process = self.launch(self.command("1", *flags, "--grad-comm-dtype", "float", "--resume", steps=3))
+        self.assertIn('differ from the run that was saved: --grad-comm-dtype "float" (was "bf16")',
+                      process.communicate(timeout=60)[0])
 
     def test_resuming_with_another_sharding(self):
         """The same bits go on: a checkpoint is the same whoever wrote it."""
