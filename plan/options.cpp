@@ -325,8 +325,9 @@ void add_check_flags(OptionTable& t, Options& o) {
     t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; use no device").this_call = true;
     Choices<std::string> gpus;
     for (const KnownGpu& gpu : known_gpus()) gpus.push_back({gpu.name, gpu.name});
-    OptionRow& plan_for = t.choice("--plan-for", o.plan_for, gpus,
-                                   "--plan-only for a GPU that is not here: its memory, bf16, its attention kernel");
+    OptionRow& plan_for = t.choice(
+        "--plan-for", o.plan_for, gpus,
+        "--plan-only for a GPU that is not here: its memory, bf16, its attention kernel, the time expected of a step");
     plan_for.this_call = true;
     plan_for.logged = false;
     t.toggle("--eval-only", o.eval_only,
@@ -337,7 +338,8 @@ void add_check_flags(OptionTable& t, Options& o) {
               "with --plan-only: plan for this many devices, and print each rank's share of the update")
         .this_call = true;
     t.number("--bandwidth", o.bandwidth, 0, 1e6,
-             "with --ranks: predict communication time at this many GB/s per rank; 0: do not")
+             "with --ranks: predict communication time at this many GB/s per rank; 0: only with --plan-for, at its "
+             "GPU's rate")
         .this_call = true;
     t.range("--profile-steps", o.profile_steps,
             "time every kernel of these steps; the table goes to profile.txt in the run's folder")

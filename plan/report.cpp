@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "plan/memory.h"
+#include "plan/step_time.h"
 
 namespace teon {
 
@@ -85,6 +86,8 @@ std::string plan_report(const RunPlan& p) {
     if (ranks > 1)
         out += placement_table(p.params, Ownership(p.params, p.optimizer_plan, p.placement, o.optimizer),
                                exchange_of(p), o.bandwidth);
+    for (const KnownGpu& gpu : known_gpus())
+        if (gpu.name == o.plan_for) out += step_time_table(p, gpu);
     return out;
 }
 
