@@ -451,17 +451,29 @@ class Failures(Ranks):
     def test_killed_ranks_resume_to_the_same_bits(self):
         self.kill_and_resume(2, 7)
 
-    def kill_and_resume(self, kills, seed):
-        flags = ["--optimizer", "teon", "--checkpoint-every", "5", "--keep-last", "2", "--check-ranks", "off"]
+    def test_killed_ranks_resume_on_fewer_to_the_bits_of_a_run_on_that_many(self):
+        """TEON_KILLS=30 kills as many under each sharding."""
+        for sharding in ("gradients", "all"):
+            with self.subTest(sharding=sharding):
+                self.kill_and_resume(int(os.environ.get("TEON_KILLS", 2)), 7, 4, sharding)
+                for run in self.folder.glob("*/metrics.jsonl"):
+                    shutil.rmtree(run.parent)
+
+    def kill_and_resume(self, kills, seed, ranks=2, sharding=None):
+        """With a sharding, each kill leaves fewer ranks. No rank is left over, and none waits for one that is dead."""
+        flags = ["--optimizer", "teon", "--checkpoint-every", "5", "--check-ranks", "off"]
+        if sharding:
+            flags += ["--shard", sharding]
         steps, rng = 20 if UNKIND else 60, random.Random(seed)
         begin = time.monotonic()
-        self.train(2, "whole", *flags, steps=steps)
+        self.train(ranks, "whole", *flags, steps=steps)
         duration = time.monotonic() - begin
         lives = 0
         while kills > 0:
-            out, lives = f"killed{lives}", lives + 1
+            out, whole, n, lives = f"killed{lives}", "whole", ranks, lives + 1
             while True:
-                process = self.launch(self.ranks(2, self.command(out, *flags, "--resume", steps=steps)))
+                command = self.command(out, *flags, "--keep-last", "2", "--resume", steps=steps)
+                process = self.launch(self.ranks(n, command))
                 try:
                     output, _ = process.communicate(timeout=rng.uniform(0.2, 0.8) * duration if kills > 0 else 120)
                     self.assertEqual(process.returncode, 0, output)
@@ -474,8 +486,24 @@ class Failures(Ranks):
                     else:
                         process.kill()
                     process.communicate(timeout=60)
-            self.assert_same_checkpoint(out, "whole", steps)
-            self.assertEqual(self.losses(out), self.losses("whole"))
+                    self.assertEqual(self.ranks_of(out), {})
+                if sharding and n > 1:
+                    n = rng.randrange(1, n)
+                    whole = self.undisturbed(whole, out, n, *flags, steps=steps)
+            self.assert_same_checkpoint(out, whole, steps)
+            self.assertEqual(self.losses(out), self.losses(whole))
+
+    def undisturbed(self, whole, killed, ranks, *flags, steps):
+        """A run that continues `whole` on this number of ranks, from the step at which `killed` will go on."""
+        out = f"{killed}-{ranks}"
+        saved = [name for name in self.checkpoints(killed) if not name.endswith(".tmp")]
+        if saved:
+            shutil.copytree(self.folder / whole, self.folder / out)
+            for name in self.checkpoints(out):
+                if name > max(saved):
+                    shutil.rmtree(self.folder / out / name)
+        self.train(ranks, out, *flags, "--resume", steps=steps)
+        return out
 
     def test_a_rank_is_stopped(self):
         """The others say what they waited for; on CPUs, for whom."""
