@@ -206,9 +206,9 @@ RATES = """\
 namespace teon {
 
 // FLOP/s of the library's products and of attention where sums and sequences are long (half of it at K = kHalfK and at
-// T = half_T), bytes/s of memory, and bytes/s that a GPU sends over NVLink.
+// T = half_T), bytes/s of memory, bytes/s that a GPU sends over NVLink, and to the host and from it at once.
 struct GpuRates {
-    double products, attention, half_T, memory, nvlink;
+    double products, attention, half_T, memory, nvlink, pcie;
 };
 """
 
@@ -221,7 +221,7 @@ def report_rates(table, counts, fitted):
         slope = (short - long) / (1 / 1024 - 1 / 16384)
         least = long - slope / 16384
         print(f"inline constexpr GpuRates k{name} = {{{m['flops']:.3g}, {1 / least:.3g}, {slope / least:.0f}, "
-              f"{m['bytes']:.3g}, {m['link']:.3g}}};")
+              f"{m['bytes']:.3g}, {m['link']:.3g}, {m['pcie']:.3g}}};")
     print("\n}  // namespace teon")
 
 

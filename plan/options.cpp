@@ -272,6 +272,10 @@ void add_run_flags(OptionTable& t, Options& o) {
     t.choice("--shard", o.shard, shardings,
              "what several ranks divide: nothing, the optimizer's state and bf16's float masters, gradients too, or "
              "all, weights included; auto: the first from optimizer on that fits the device");
+    t.choice(
+        "--offload", o.offload, Choices<bool>{{"none", false}, {"optimizer", true}},
+        "on a GPU, keep the optimizer's state and bf16's float masters in pinned memory of the host, which updates "
+        "read and write over PCIe; changes no number");
     t.choice("--grad-comm-dtype", o.grad_comm_dtype, std::vector<DType>{DType::f32, DType::bf16},
              "in what several ranks send and sum gradients; bf16: half of the bytes, and each partial sum is rounded")
         .fixed = true;
@@ -447,6 +451,8 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
                         "{} has no meaning without --optimizer {}", flag, methods_with(flag));
     needs({"--ns-steps", "--ns-form", "--ns-aol"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
     needs({"--neuron-beta2"}, opt.neuron_norm || opt.method == Method::normuon, "--neuron-norm or --optimizer normuon");
+    CHECK_USAGE(!o.offload || opt.method != Method::soap,
+                "--offload optimizer: --optimizer soap multiplies by its state, which PCIe is too slow for");
     needs({"--rank-logs"}, !o.out.empty(), "--out");
     needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
     needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");

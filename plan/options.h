@@ -52,6 +52,7 @@ struct Options {
     int64_t eval_every = 250, eval_tokens = 0, log_every = 1, diagnose_every = 0;
     std::optional<bool> graphs;
     std::optional<Sharding> shard;       // nullopt: by memory
+    bool offload = false;                // optimizer state and bf16's masters
     DType grad_comm_dtype = DType::f32;  // or bf16
     int64_t memory = 0;                  // bytes; 0: what the device has
     // checkpoints

@@ -76,8 +76,10 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
         side = std::max<double>(side, std::min(stack.m, stack.n));
     }
     if (divided) flops = *std::max_element(p.placement.load.begin(), p.placement.load.end());
-    t.update = 34.0 * static_cast<double>(p.params.size()) / (divided ? p.ranks : 1) / gpu.memory +
-               flops / (gpu.products * side / (side + kHalfK));
+    const double elements = static_cast<double>(p.params.size()) / (divided ? p.ranks : 1);
+    t.update = 34.0 * elements / gpu.memory + flops / (gpu.products * side / (side + kHalfK));
+    if (p.options.offload)
+        t.pcie = 12.0 * elements / gpu.pcie;  // two numbers of state and the master, each way at once
     if (p.ranks == 1) return t;
 
     // What is outside of the layers' windows is sent when nothing is left to compute, and so are new weights that the
@@ -92,8 +94,8 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
     const double late = outside * size_of(exchange.gradients) * (each ? M : 1) + (all ? outside * s : sent.weights);
     const double computes = (t.products + t.attention + t.recomputation + t.passes) / (each ? 1 : M);
     const double rate = link_rate(gpu, p.ranks, p.options.bandwidth);
-    t.exchange = late / rate +
-                 std::max(0.0, (sent.gradients + sent.weights - late) / rate - computes * (all ? 1 : 2.0 / 3));
+    t.exchange =
+        late / rate + std::max(0.0, (sent.gradients + sent.weights - late) / rate - computes * (all ? 1 : 2.0 / 3));
     return t;
 }
 
@@ -110,6 +112,7 @@ std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
     line("recomputation", t.recomputation);
     line("other passes over memory", t.passes);
     line("update", t.update);
+    line("offloaded state over PCIe", t.pcie);
     if (p.ranks > 1)
         line(fmt::format("exchange, {:g} GB/s, not hidden", 1e-9 * link_rate(gpu.rates, p.ranks, p.options.bandwidth)),
              t.exchange);

@@ -11,8 +11,9 @@ namespace teon {
 
 struct StepTime {  // seconds of a step
     double products = 0, attention = 0, recomputation = 0, passes = 0, update = 0;
+    double pcie = 0;      // for what is offloaded
     double exchange = 0;  // that neither backward nor forward hides
-    double total() const { return products + attention + recomputation + passes + update + exchange; }
+    double total() const { return products + attention + recomputation + passes + update + pcie + exchange; }
 };
 
 // Two standard deviations of the logarithm of predicted over measured, of the published steps in

@@ -78,6 +78,21 @@ class ExpectedTime(Case):
         self.assertLess(exchange(ranks=64, shard="optimizer", grad_comm_dtype="bf16")[1], of_64)
         self.assertEqual(exchange("a100", ranks=2)[0], 200)
 
+    def test_offloading_makes_7b_fit_80_gib_and_3b_24(self):
+        def plan(model, *flags, expect=0):
+            return self.call(BUILD / "train_llama", "--plan-for", "h100", "--model", model, *flags, expect=expect)
+
+        for model, memory in (("7b", []), ("3b", ["--memory", "24Gi"])):
+            for optimizer in ("adamw", "muon"):
+                with self.subTest(model=model, optimizer=optimizer):
+                    flags = [*memory, "--optimizer", optimizer]
+                    self.assertIn("give --offload optimizer", plan(model, *flags, expect=2).stderr)
+                    text = plan(model, *flags, "--offload", "optimizer").stdout
+                    host = text.split("memory of the host, pinned")[1]
+                    self.assertRegex(host, r"^.*\n  weights, float masters .*\n  optimizer state ")
+                    if "attention   flash" in text:
+                        self.assertRegex(text, r"(?m)^  offloaded state over PCIe +\d+\.\d\d ms$")
+
     def test_what_a_step_consists_of(self):
         def times(**flags):
             text = self.plan("train_llama", "h200", model="1b", micro_batch=8, batch_tokens=2**18, **flags)

@@ -318,6 +318,15 @@ class Sharding(Ranks):
             self.train(2, sharding, *flags, "--shard", sharding, steps=6)
         self.assert_close(self.losses("all"), self.losses("optimizer"), 1e-6)
 
+    def test_offloading_changes_no_number(self):
+        flags = ["--optimizer", "teon", "--dtype", "bf16", "--batch-tokens", 96]
+        for sharding in ("optimizer", "all"):
+            self.train(3, "off", *flags, "--shard", sharding, steps=4)
+            self.train(3, "on", *flags, "--shard", sharding, "--offload", "optimizer", steps=4)
+            self.assertEqual(self.result("on", 4), self.result("off", 4))
+            for out in ("on", "off"):
+                shutil.rmtree(self.folder / out)
+
     def test_gradients_in_bf16(self):
         """The same bits under all shardings, of one micro-batch; close to gradients in float. One rank sends none."""
         flags = ["--optimizer", "teon", "--dtype", "float"]

@@ -1,5 +1,4 @@
-// What --shard divides, on several ranks: test_ranks.py starts each of these test cases, hidden from an ordinary run,
-// by its name.
+// What --shard divides, on several ranks: test_ranks.py starts the hidden test cases by their names.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -140,3 +139,28 @@ TEST_CASE("train/sharding: memory and traffic of none", "[.][sharding]") { check
 TEST_CASE("train/sharding: memory and traffic of optimizer", "[.][sharding]") { check("optimizer"); }
 TEST_CASE("train/sharding: memory and traffic of gradients", "[.][sharding]") { check("gradients"); }
 TEST_CASE("train/sharding: memory and traffic of all", "[.][sharding]") { check("all"); }
+
+TEST_CASE("train/sharding: --offload keeps masters and optimizer state off the device") {
+    Context ctx;
+    for (const char* dtype : {"float", "bf16"})
+        for (const char* optimizer : {"adamw", "muon"}) {
+            INFO(dtype << ", " << optimizer);
+            RunPlan plan = plan_of(1, "none", optimizer, dtype, "float");
+            const auto used = [&](bool offload) {
+                plan.options.offload = offload;
+                const size_t before = device_bytes_in_use();
+                const std::unique_ptr<Model> model = make_decoder(plan.config, plan.run, ctx, shard_of(plan, 0));
+                const Optimizer opt(model->params(), plan.optimizer_plan, plan.placement, plan.options.optimizer, ctx);
+                return static_cast<int64_t>(device_bytes_in_use() - before);
+            };
+            int64_t offloaded = 0;
+            for (const auto& [name, bytes] : plan.memory)
+                if (name == "optimizer state" || (name == "weights, float masters" && dtype[0] == 'b'))
+                    offloaded += bytes;
+            REQUIRE(offloaded > 0);
+            // Momenta of stacks are aligned to 256 bytes each.
+            const int64_t less = used(false) - used(true);
+            REQUIRE(less >= offloaded);
+            REQUIRE(less <= offloaded + 256 * plan.params.count());
+        }
+}
