@@ -78,8 +78,8 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
     if (divided) flops = *std::max_element(p.placement.load.begin(), p.placement.load.end());
     const double elements = static_cast<double>(p.params.size()) / (divided ? p.ranks : 1);
     t.update = 34.0 * elements / gpu.memory + flops / (gpu.products * side / (side + kHalfK));
-    if (p.options.offload)
-        t.pcie = 12.0 * elements / gpu.pcie;  // two numbers of state and the master, each way at once
+    // Two numbers of state, and the master where it is no weight, each way at once.
+    if (p.options.offload) t.pcie = (p.run.dtype == DType::bf16 ? 12.0 : 8.0) * elements / gpu.pcie;
     if (p.ranks == 1) return t;
 
     // What is outside of the layers' windows is sent when nothing is left to compute, and so are new weights that the
@@ -100,19 +100,20 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
 }
 
 std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
-    if (p.run.dtype != DType::bf16 || p.run.attention != AttentionKind::flash)
-        return "expected time: known of --dtype bf16 with flash attention only\n";
     const StepTime t = step_time(p, gpu.rates);
-    std::string out = fmt::format("expected time of a step on {}, not measured\n", gpu.name);
+    const bool known = p.run.dtype == DType::bf16 && p.run.attention == AttentionKind::flash;
+    std::string out = known ? fmt::format("expected time of a step on {}, not measured\n", gpu.name)
+                            : "expected time of a step: known of --dtype bf16 with flash attention only\n";
     const auto line = [&](const std::string& name, double seconds) {
         if (seconds > 0) out += fmt::format("  {:<30}{:>9.2f} ms\n", name, 1e3 * seconds);
     };
+    line("offloaded state over PCIe", t.pcie);
+    if (!known) return out;
     line("products", t.products);
     line("attention", t.attention);
     line("recomputation", t.recomputation);
     line("other passes over memory", t.passes);
     line("update", t.update);
-    line("offloaded state over PCIe", t.pcie);
     if (p.ranks > 1)
         line(fmt::format("exchange, {:g} GB/s, not hidden", 1e-9 * link_rate(gpu.rates, p.ranks, p.options.bandwidth)),
              t.exchange);

@@ -24,7 +24,7 @@ constexpr double kStepTimeSpread = 0.12;
 // each operation then crosses.
 double link_rate(const GpuRates& gpu, int ranks, double gb_per_s);
 
-// Of bf16 and flash attention only.
+// Calibrated for bf16 with flash attention; of other runs only `pcie` is known.
 StepTime step_time(const RunPlan& plan, const GpuRates& gpu);
 
 // The same as text, with its range.
