@@ -5,6 +5,7 @@
     bench/model_gpu.py --markdown             the same for docs/gpu_step.md (ranks, calibrate: for their pages)
     bench/model_gpu.py --gelu-fusion          for a run with this flag
     bench/model_gpu.py ranks                  the same step on 8 GPUs: exchange over NVLink, Newton-Schulz of a rank
+    bench/model_gpu.py rates                  the fitted rates for --plan-for: > plan/gpu_rates.h
     bench/model_gpu.py calibrate              published measurements, the predictions for them, and the fitted rates
     bench/model_gpu.py check build/cuda-check    fail if a kernel exceeds the counts of model_gpu_counts.json
     bench/model_gpu.py count build/cuda-check FILE ...    write model_gpu_counts.json, with FILEs of CUDA_COUNTS
@@ -197,6 +198,33 @@ def report_attention(table, counts, fitted, points, markdown):
                  "at FlashAttention-3's rate"], lines, markdown)
 
 
+RATES = """\
+// Rates of GPUs in bf16, fitted to published measurements (docs/gpu_step.md), for plan/step_time.h. To make this file
+// again: bench/model_gpu.py rates > plan/gpu_rates.h
+#pragma once
+
+namespace teon {
+
+// FLOP/s of the library's products and of attention where sums and sequences are long (half of it at K = kHalfK and at
+// T = half_T), bytes/s of memory, bytes/s that a GPU sends over NVLink, and to the host and from it at once.
+struct GpuRates {
+    double products, attention, half_T, memory, nvlink, pcie;
+};
+"""
+
+
+def report_rates(table, counts, fitted):
+    """Prints plan/gpu_rates.h. Attention's rate R T / (T + half_T) is that of our kernels at T = 1024 and at 16384."""
+    print(f"{RATES}inline constexpr double kHalfK = {fitted.half_k:.0f};")
+    for name, m in table["machine"].items():
+        short, long = (1e-12 / calibration.ours_at(table, counts, name, "both", T, 64)[0] for T in (1024, 16384))
+        slope = (short - long) / (1 / 1024 - 1 / 16384)
+        least = long - slope / 16384
+        print(f"inline constexpr GpuRates k{name} = {{{m['flops']:.3g}, {1 / least:.3g}, {slope / least:.0f}, "
+              f"{m['bytes']:.3g}, {m['link']:.3g}, {m['pcie']:.3g}}};")
+    print("\n}  // namespace teon")
+
+
 def report_counts(command, build, executed, table, counts):
     if (tool := compiled_counts.find_tool()) is None:
         return print("SKIPPED: counting instructions needs cuobjdump (CUDA toolkit, or triton for this Python)")
@@ -220,6 +248,7 @@ def main():
     parser.add_argument("--gelu-fusion", action="store_true")
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("ranks").add_argument("--ranks", type=int, default=8, help="GPUs (default 8)")
+    commands.add_parser("rates")
     commands.add_parser("calibrate")
     for name in ("check", "count"):
         command = commands.add_parser(name)
@@ -232,6 +261,8 @@ def main():
         return report(table, counts, fitted, not args.first_proposals, args.markdown, args.gelu_fusion)
     if args.command == "ranks":
         return report_ranks(table, counts, fitted, args.ranks, args.markdown)
+    if args.command == "rates":
+        return report_rates(table, counts, fitted)
     if args.command == "calibrate":
         return report_calibration(table, counts, fitted, points, args.markdown)
     return report_counts(args.command, args.build, args.executed, table, counts)

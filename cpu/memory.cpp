@@ -42,19 +42,19 @@ std::atomic<bool>& strict() {
     return on;
 }
 
-void* allocate(size_t bytes, bool pinned) {
+void* allocate(size_t bytes, Memory kind) {
     if (!is_there(bytes)) return nullptr;
-    if constexpr (kModelGpu) return allocate_pages(bytes, pinned, current_device());
+    if constexpr (kModelGpu) return allocate_pages(bytes, kind, current_device());
     void* p = std::aligned_alloc(kAlignment, round_up(bytes, kAlignment));
-    if (p && !pinned) std::memset(p, kNaN, bytes);  // reading what was never written shows
+    if (p && kind != Memory::pinned) std::memset(p, kNaN, bytes);  // reading what was never written shows
     return p;
 }
 
-cudaError_t allocate(const char* what, void** p, size_t bytes, bool pinned) {
+cudaError_t allocate(const char* what, void** p, size_t bytes, Memory kind) {
     *p = nullptr;
     if (const cudaError_t status = refuse_in_capture(what)) return status;
     if (bytes == 0) return cudaSuccess;
-    *p = allocate(bytes, pinned);
+    *p = allocate(bytes, kind);
     if (!*p) return fail(cudaErrorMemoryAllocation, "out of memory");
     ++counters.allocations;
     return cudaSuccess;
@@ -77,16 +77,18 @@ cudaError_t release(const char* what, void* p, bool pinned) {
 
 const char* name(Memory kind) {
     return kind == Memory::device   ? "device memory"
+           : kind == Memory::mapped ? "mapped host memory"
            : kind == Memory::pinned ? "pinned host memory"
                                     : "pageable host memory";
 }
 
-// Refuses memory that is not what the call says, as a GPU's unified addressing finds out or goes wrong.
+// Refuses memory that is not what the call says, as a GPU's unified addressing finds out or goes wrong. Mapped memory
+// is the device's: its address is a device pointer.
 cudaError_t check(const char* what, const void* p, size_t bytes, bool device) {
     std::string why;
     const Memory kind = memory_kind(p, bytes, why);
     if (!why.empty()) return fail(cudaErrorInvalidValue, fmt::format("{}: {}", what, why));
-    if ((kind == Memory::device) == device) return cudaSuccess;
+    if ((kind == Memory::device || kind == Memory::mapped) == device) return cudaSuccess;
     return fail(cudaErrorInvalidValue,
                 fmt::format("{}: {} where {} is due", what, name(kind), device ? "device memory" : "host memory"));
 }
@@ -104,9 +106,17 @@ bool set_strict(bool on) { return strict().exchange(on); }
 
 using namespace teon::cpu;
 
-cudaError_t cudaMalloc(void** p, size_t bytes) { return allocate("cudaMalloc", p, bytes, false); }
+cudaError_t cudaMalloc(void** p, size_t bytes) { return allocate("cudaMalloc", p, bytes, Memory::device); }
 cudaError_t cudaFree(void* p) { return release("cudaFree", p, false); }
-cudaError_t cudaMallocHost(void** p, size_t bytes) { return allocate("cudaMallocHost", p, bytes, true); }
+cudaError_t cudaMallocHost(void** p, size_t bytes) { return allocate("cudaMallocHost", p, bytes, Memory::pinned); }
+cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned flags) {
+    if (flags != cudaHostAllocMapped) return fail(cudaErrorInvalidValue, "cudaHostAlloc: only cudaHostAllocMapped");
+    return allocate("cudaHostAlloc", p, bytes, Memory::mapped);
+}
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+    *device = host;
+    return cudaSuccess;
+}
 cudaError_t cudaFreeHost(void* p) { return release("cudaFreeHost", p, true); }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {

@@ -51,7 +51,9 @@ const char* ncclGetErrorString(ncclResult_t result) {
 #include <thread>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/hash.h"
+#include "base/integer.h"
 #include "cpu/pages.h"
 #include "cpu/stream.h"
 
@@ -158,12 +160,14 @@ private:
     [[noreturn]] void explain(const Operation& o) const;
     void move(Operation& o);
     void add_up(Operation& o);
-    void add_in_order(float* to, const float* own, const float* terms, int64_t n) const;
+    template <typename T>
+    void add_in_order(const Call& call, const std::byte* terms) const;
+    int64_t staged_bytes(const Call& call) const;
     void note_missing(const Operation& o);
 
     MPI_Comm mpi_ = MPI_COMM_NULL;
-    std::vector<float> staging_;  // what the other ranks sent of the parts that this one sums up
-    int64_t number_ = 0;          // of the operation
+    std::vector<std::byte> staging_;  // what the other ranks sent of the parts that this one sums up
+    int64_t number_ = 0;              // of the operation
 
     mutable std::mutex mutex_;  // guards what follows
     bool aborted_ = false;
@@ -328,15 +332,15 @@ void Communicator::explain(const Operation& o) const {
 }
 
 void Communicator::move(Operation& o) {
-    int64_t own = 0;
-    for (const Call& call : o.calls)
-        if (call.is.kind == Kind::reduce && call.is.root == rank) own += call.is.count;
-    staging_.resize(std::max(staging_.size(), static_cast<size_t>(own * (size - 1))));
-    std::byte* next = reinterpret_cast<std::byte*>(staging_.data());
+    int64_t staged = 0;
+    for (const Call& call : o.calls) staged += staged_bytes(call);
+    staging_.resize(std::max(staging_.size(), static_cast<size_t>(staged)));
+    std::byte* staging = staging_.data();
     for (const Call& call : o.calls) {
         if (call.is.kind == Kind::init) continue;
         const int64_t bytes = call.is.count * size_of(call.is.type);
         const int root = static_cast<int>(call.is.root);
+        std::byte* next = staging;
         for (int r = 0; r < size; r++) {
             if (r == rank) continue;
             if (call.is.kind == Kind::broadcast) {
@@ -347,6 +351,7 @@ void Communicator::move(Operation& o) {
                 if (rank == root) receive(o, next, bytes, r), next += bytes;
             }
         }
+        staging += staged_bytes(call);
         if (call.is.kind == Kind::broadcast && rank == root && call.to != call.from)
             std::memcpy(call.to, call.from, static_cast<size_t>(bytes));
     }
@@ -354,27 +359,39 @@ void Communicator::move(Operation& o) {
 }
 
 void Communicator::add_up(Operation& o) {
-    const float* terms = staging_.data();
+    const std::byte* terms = staging_.data();
     for (const Call& call : o.calls) {
-        if (call.is.kind != Kind::reduce || call.is.root != rank) continue;
-        add_in_order(reinterpret_cast<float*>(call.to), reinterpret_cast<const float*>(call.from), terms,
-                     call.is.count);
-        terms += call.is.count * (size - 1);
+        if (const int64_t bytes = staged_bytes(call)) {
+            call.is.type == ncclFloat32 ? add_in_order<float>(call, terms) : add_in_order<teon::bf16>(call, terms);
+            terms += bytes;
+        }
     }
 }
 
-// ((x_0 + x_1) + x_2) + ..: the own x at its place among the others, which lie in terms one after the other.
-void Communicator::add_in_order(float* to, const float* own, const float* terms, int64_t n) const {
+// Of what the other ranks send for a sum of this rank; a sum of another type may follow.
+int64_t Communicator::staged_bytes(const Call& call) const {
+    if (call.is.kind != Kind::reduce || call.is.root != rank) return 0;
+    return teon::round_up(call.is.count * (size - 1) * size_of(call.is.type), int64_t{sizeof(float)});
+}
+
+// ((x_0 + x_1) + x_2) + .., rounded to T after each addition, as NCCL's ranks do that pass a sum on: the own x at its
+// place among the others, which lie in terms one after the other.
+template <typename T>
+void Communicator::add_in_order(const Call& call, const std::byte* terms) const {
+    const int64_t n = call.is.count;
+    const T *own = reinterpret_cast<const T*>(call.from), *others = reinterpret_cast<const T*>(terms);
+    T* to = reinterpret_cast<T*>(call.to);
     constexpr int64_t kBlock = 4096;
-    float sum[kBlock];
+    T sum[kBlock];
     for (int64_t begin = 0; begin < n; begin += kBlock) {
         const int64_t count = std::min(kBlock, n - begin);
         for (int r = 0; r < size; r++) {
-            const float* from = r == rank ? own + begin : terms + (r < rank ? r : r - 1) * n + begin;
+            const T* from = (r == rank ? own : others + (r < rank ? r : r - 1) * n) + begin;
             if (r == 0) {
                 std::copy(from, from + count, sum);
             } else {
-                for (int64_t i = 0; i < count; i++) sum[i] += from[i];
+                for (int64_t i = 0; i < count; i++)
+                    sum[i] = T(static_cast<float>(sum[i]) + static_cast<float>(from[i]));
             }
         }
         std::copy(sum, sum + count, to + begin);
@@ -487,8 +504,8 @@ const char* ncclGetLastError(ncclComm_t comm) {
 
 ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                         int root, ncclComm_t comm, cudaStream_t stream) {
-    if (datatype != ncclFloat32 || op != ncclSum)
-        return fail(ncclInvalidArgument, "ncclReduce: only float32 is summed here");
+    if ((datatype != ncclFloat32 && datatype != ncclBfloat16) || op != ncclSum)
+        return fail(ncclInvalidArgument, "ncclReduce: only float32 and bfloat16 are summed here");
     return call("ncclReduce", described(Kind::reduce, sendbuff, recvbuff, count, datatype, root), comm, stream);
 }
 

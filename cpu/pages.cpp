@@ -28,7 +28,7 @@ struct Block {
     size_t bytes;
     char* mapping;  // the first page that can be touched
     size_t mapped;
-    bool pinned;
+    Memory kind;
     int device;
     bool open = true;  // its pages can be touched, as far as keys are not asked
     bool has(uintptr_t at) const { return at - reinterpret_cast<uintptr_t>(mapping) < mapped; }
@@ -44,7 +44,7 @@ public:
         return *m;
     }
 
-    void* allocate(size_t bytes, bool pinned, int device) {
+    void* allocate(size_t bytes, Memory kind, int device) {
         const size_t data = round_up(bytes, kAlignment), mapped = round_up(data, page_);
         char* all = static_cast<char*>(
             mmap(nullptr, mapped + 2 * page_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
@@ -52,10 +52,10 @@ public:
         char* mapping = all + page_;
         char* p = mapping + mapped - data;
         const std::lock_guard lock(mutex_);
-        Block& block = live_[reinterpret_cast<uintptr_t>(p)] = {bytes, mapping, mapped, pinned, device};
+        Block& block = live_[reinterpret_cast<uintptr_t>(p)] = {bytes, mapping, mapped, kind, device};
         protect(block, true);
         std::memset(mapping, kNaN, mapped);
-        if (!pinned) protect(block, false);
+        if (kind != Memory::pinned) protect(block, false);
         watch_faults();
         return p;
     }
@@ -63,7 +63,7 @@ public:
     cudaError_t release(const char* what, void* p, bool pinned) {
         const std::lock_guard lock(mutex_);
         const auto it = live_.find(reinterpret_cast<uintptr_t>(p));
-        if (it == live_.end() || it->second.pinned != pinned) {
+        if (it == live_.end() || (it->second.kind != Memory::device) != pinned) {
             const std::string words = fmt::format("{}: memory that was not allocated so, or was freed before", what);
             std::fprintf(stderr, "%s\n", words.c_str());
             return fail(cudaErrorInvalidValue, words);
@@ -98,12 +98,12 @@ public:
             if (!found->second.contains(found->first, at, bytes))
                 why = fmt::format("{} bytes at byte {} of an allocation of {}", bytes, at - found->first,
                                   found->second.bytes);
-            return found->second.pinned ? Memory::pinned : Memory::device;
+            return found->second.kind;
         }
         if (const auto* found = find(freed_, at, bytes)) {
             why =
                 fmt::format("{} bytes at byte {} of {} that were freed", bytes, at - found->first, found->second.bytes);
-            return found->second.pinned ? Memory::pinned : Memory::device;
+            return found->second.kind;
         }
         return Memory::pageable;
     }
@@ -112,7 +112,8 @@ public:
         const std::lock_guard lock(mutex_);
         std::vector<std::pair<uintptr_t, size_t>> all;
         for (const auto& [begin, block] : live_)
-            if (!block.pinned && block.device == device) all.emplace_back(begin, block.bytes);
+            if (block.kind == Memory::mapped || (block.kind == Memory::device && block.device == device))
+                all.emplace_back(begin, block.bytes);
         return all;
     }
 
@@ -130,7 +131,7 @@ public:
         const std::lock_guard lock(mutex_);
         if (--open_ > 0) return;
         for (auto& [begin, block] : live_)
-            if (!block.pinned && block.open) protect(block, false);
+            if (block.kind != Memory::pinned && block.open) protect(block, false);
     }
 
     void open_to_this_thread() {
@@ -248,7 +249,7 @@ std::vector<std::pair<uintptr_t, size_t>> device_allocations(int device) {
     return Pages::get().device_allocations(device);
 }
 
-void* allocate_pages(size_t bytes, bool pinned, int device) { return Pages::get().allocate(bytes, pinned, device); }
+void* allocate_pages(size_t bytes, Memory kind, int device) { return Pages::get().allocate(bytes, kind, device); }
 cudaError_t release_pages(const char* what, void* p, bool pinned) { return Pages::get().release(what, p, pinned); }
 
 Memory memory_kind(const void* p, size_t bytes, std::string& why) {

@@ -49,16 +49,16 @@ inline void fault_in(const void* p) { (void)*static_cast<const volatile char*>(p
 // The operation that runs now, for messages; null: none.
 inline std::atomic<const char*> work_in_progress = nullptr;
 
-// Of the modelled GPU: the begins and sizes of all live allocations of a device's memory, in order.
+// Mapped: the host's, which kernels reach; the host itself may not touch it, as its accesses would be in no order.
+enum class Memory { pageable, pinned, mapped, device };
+
+// Of the modelled GPU: the begins and sizes of all live allocations that a device's kernels may touch, in order.
 std::vector<std::pair<uintptr_t, size_t>> device_allocations(int device);
 
-// Of the modelled GPU: memory of a device, or of the host (pinned), between pages that cannot be touched; null if none
-// is left. Releasing it on behalf of the call `what` fails where it was not allocated so, or something was written
-// outside of it.
-void* allocate_pages(size_t bytes, bool pinned, int device);
+// Of the modelled GPU: memory of a device or of the host, between pages that cannot be touched; null if none is left.
+// Releasing it on behalf of the call `what` fails where it was not allocated so, or something was written outside of it.
+void* allocate_pages(size_t bytes, Memory kind, int device);
 cudaError_t release_pages(const char* what, void* p, bool pinned);
-
-enum class Memory { pageable, pinned, device };
 
 // What [p, p + bytes) is, all of it; with a reason in `why` if it is neither, so partly or no longer memory.
 Memory memory_kind(const void* p, size_t bytes, std::string& why);

@@ -9,8 +9,8 @@ namespace teon::gpusim {
 
 struct Control {
     std::string (*set_order)(const std::string& order);  // as CUDA_ORDER; returns the order before. Throws Error
-    bool (*set_strict)(bool on);                          // as CUDA_STRICT; returns what it was
-    void (*forget_device_error)();                        // a GPU would need a new process
+    bool (*set_strict)(bool on);                         // as CUDA_STRICT; returns what it was
+    void (*forget_device_error)();                       // a GPU would need a new process
     cpu::Counters* counters;
 };
 

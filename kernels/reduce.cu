@@ -36,23 +36,25 @@ __global__ void __launch_bounds__(kFlatBlock)
     if (threadIdx.x == 0) out[0] = (accumulate ? out[0] : 0.0f) + sum;
 }
 
-template <int W>
-__global__ void __launch_bounds__(kFlatBlock) add_kernel(float* sum, const float* x, int64_t n) {
+template <typename T, int W>
+__global__ void __launch_bounds__(kFlatBlock) add_kernel(float* sum, const T* x, int64_t n) {
     wait_for_earlier_kernels();
     for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t i) {
         auto s = load_vec<w>(sum + i);
-        const auto v = load_vec<w>(x + i);
+        const auto v = load_floats<w>(x + i);
         for (int k = 0; k < w; k++) s[k] += v[k];
         store_vec(sum + i, s);
     });
 }
 
-void add(float* sum, const float* x, int64_t n, const Stream& stream) {
+template <typename T>
+void add(float* sum, const T* x, int64_t n, const Stream& stream) {
     constexpr int kWidth = kVecWidth<float>;
     at_width<kWidth>(vec_aligned<float, kWidth>(0, sum, x), [&]<int W>(Constant<W>) {
-        launch<add_kernel<W>>({flat_blocks<W>(n), kFlatBlock}, stream, sum, x, n);
+        launch<add_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, sum, x, n);
     });
 }
+FOR_STORAGE_TYPES(add);
 
 size_t reduce_scratch_bytes() { return sizeof(float) * kMaxReduceBlocks; }
 

@@ -10,7 +10,8 @@ namespace teon {
 size_t reduce_scratch_bytes();
 void reduce_sum(float* out, void* scratch, const float* x, int64_t n, bool accumulate, const Stream& stream);
 void reduce_sum_squares(float* out, void* scratch, const float* x, int64_t n, bool accumulate, const Stream& stream);
-// sum (n) += x (n).
-void add(float* sum, const float* x, int64_t n, const Stream& stream);
+// sum (n) += x (n). T: float or bf16.
+template <typename T>
+void add(float* sum, const T* x, int64_t n, const Stream& stream);
 
 }  // namespace teon

@@ -53,8 +53,8 @@ void read_hf(DecoderConfig& c, HfReader& r) {
 }  // namespace
 
 ModelFamily llama_family() {
-    // To 1b the paper's sizes (Table 5 of arXiv 2601.23261), with vocabulary 32000 and an untied head; 3b as in GaLore
-    // (arXiv 2403.03507, configs/llama_3b.json), 7b as in LLaMA (arXiv 2302.13971, Table 2).
+    // To 1b the paper's sizes (Table 5 of arXiv 2601.23261), with vocabulary 32000 and an untied head; 3b and 7b as in
+    // GaLore (arXiv 2403.03507: configs/llama_3b.json and llama_7b.json), 7b being LLaMA's (arXiv 2302.13971, Table 2).
     return {.name = "llama",
             .title = "LLaMA",
             .default_preset = "60m",

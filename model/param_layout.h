@@ -55,6 +55,7 @@ std::vector<std::vector<int>> rows_by_window(const ParamTable& table);
 struct ParamShard {
     Sharding sharding = Sharding::optimizer;
     std::optional<std::vector<Part>> own = std::nullopt;
+    bool offload = false;  // optimizer state, and in bf16 the masters, lie in the host's memory
 };
 
 // A rank's buffers of parameters and gradients. A layout that holds nothing: there is no such buffer.

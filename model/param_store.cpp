@@ -4,20 +4,20 @@
 
 namespace teon {
 
-ParamBuffer::ParamBuffer(ParamLayout layout, DType dtype, const Stream& stream)
+ParamBuffer::ParamBuffer(ParamLayout layout, DType dtype, const Stream& stream, bool offload)
     : layout_(std::move(layout)),
-      memory_(std::make_shared<Buffer<std::byte>>(layout_.size() * static_cast<int64_t>(size_of(dtype)))) {
+      memory_(std::make_shared<OffloadableBuffer<std::byte>>(layout_.size() * size_of(dtype), offload)) {
     zero(memory_->data(), memory_->size(), stream);
 }
 
 ParamStore::ParamStore(const ParamTable& table, DType dtype, const Stream& stream, bool gradients,
                        const ParamShard& shard)
-    : table_(table), dtype_(dtype), sharding_(shard.sharding) {
+    : table_(table), dtype_(dtype), sharding_(shard.sharding), offloads_(shard.offload) {
     const ParamLayouts layouts(table_, dtype, shard);
     const auto make = [&](const ParamLayout& layout, DType type, const ParamBuffer& otherwise) {
         return layout.size() > 0 ? ParamBuffer(layout, type, stream) : otherwise;
     };
-    masters_ = make(layouts.masters, DType::f32, {});
+    masters_ = ParamBuffer(layouts.masters, DType::f32, stream, dtype == DType::bf16 && shard.offload);
     weights_ = make(layouts.copy, DType::bf16, masters_);
     read_ = make(layouts.weight_windows, dtype, weights_);
     if (!gradients) return;

@@ -12,8 +12,8 @@ namespace teon {
 // A buffer and its layout. Copies are the same memory.
 class ParamBuffer {
 public:
-    ParamBuffer() = default;                                             // no memory
-    ParamBuffer(ParamLayout layout, DType dtype, const Stream& stream);  // zeros
+    ParamBuffer() = default;                                                                   // no memory
+    ParamBuffer(ParamLayout layout, DType dtype, const Stream& stream, bool offload = false);  // zeros
     const ParamLayout& layout() const { return layout_; }
     template <typename T>
     T* data() const {
@@ -26,7 +26,7 @@ public:
 
 private:
     ParamLayout layout_;
-    std::shared_ptr<Buffer<std::byte>> memory_;
+    std::shared_ptr<OffloadableBuffer<std::byte>> memory_;
 };
 
 class ParamStore {
@@ -38,6 +38,7 @@ public:
     const ParamTable& table() const { return table_; }
     DType dtype() const { return dtype_; }
     Sharding sharding() const { return sharding_; }
+    bool offloads() const { return offloads_; }
 
     // ParamLayouts' buffers. Where one is left out, what stands in for it.
     const ParamBuffer& masters() const { return masters_; }
@@ -80,6 +81,7 @@ private:
     const ParamTable table_;
     DType dtype_;
     Sharding sharding_;
+    bool offloads_;
     ParamBuffer masters_, weights_, read_, gradients_, sums_;
 };
 

@@ -14,11 +14,11 @@ namespace {
 struct RunState {
     ElementRun run;
     int64_t offset, size;
-    std::vector<Buffer<float>> state;
+    std::vector<OffloadableBuffer<float>> state;
 };
 
-Buffer<float> zeros(int64_t n, const Stream& stream) {
-    Buffer<float> buffer(n);
+OffloadableBuffer<float> zeros(int64_t n, bool offload, const Stream& stream) {
+    OffloadableBuffer<float> buffer(n, offload);
     zero(buffer.data(), n, stream);
     return buffer;
 }
@@ -36,7 +36,7 @@ struct Optimizer::Impl {
     int rank;                         // of this process in it
     std::vector<Part> element_parts;  // of all ranks
     std::vector<RunState> runs;
-    Buffer<float> matrix_state;                         // of this rank's stacks
+    OffloadableBuffer<float> matrix_state;              // of this rank's stacks
     std::vector<std::vector<int64_t>> matrix_state_at;  // MatrixSetup::at
     std::unique_ptr<MatrixUpdater> matrices;
 
@@ -52,7 +52,7 @@ struct Optimizer::Impl {
           rank(divided ? context.comm->rank() : 0),
           element_parts(ownership.parts(plan.element_rows)),
           matrix_state_at(table.count()) {
-        make_runs(ownership.placement().elements[rank], context.stream);
+        make_runs(ownership.placement().elements[rank], params.offloads(), context.stream);
         if (!info.matrices) return;
         int64_t floats = 0;
         for (size_t s = 0; s < plan.stacks.size(); s++) {
@@ -63,21 +63,21 @@ struct Optimizer::Impl {
                     floats += shape.stride();
                 }
         }
-        matrix_state = zeros(floats, context.stream);
+        matrix_state = zeros(floats, params.offloads(), context.stream);
         matrices = info.matrices->make(
             {table, plan, options, ownership, params, rank, matrix_state.data(), matrix_state_at, context});
     }
 
     // own: this rank's elements, numbered over all runs.
-    void make_runs(const Part& own, const Stream& stream) {
+    void make_runs(const Part& own, bool offload, const Stream& stream) {
         int64_t begin = 0;  // of the run
         for (ElementRun& run : element_runs(table, plan, options)) {
             const int64_t from = std::clamp(own.offset - begin, int64_t{0}, run.size);
             const int64_t to = std::clamp(own.offset + own.size - begin, from, run.size);
             begin += run.size;
             const int64_t offset = run.offset + from, size = to - from;
-            std::vector<Buffer<float>> state;
-            for (size_t i = 0; i < info.elements->state.size(); i++) state.push_back(zeros(size, stream));
+            std::vector<OffloadableBuffer<float>> state;
+            for (size_t i = 0; i < info.elements->state.size(); i++) state.push_back(zeros(size, offload, stream));
             runs.push_back({std::move(run), offset, size, std::move(state)});
         }
     }
@@ -97,7 +97,7 @@ struct Optimizer::Impl {
                             .control = control,
                             .n = s.size,
                             .step = {options.adamw_lr, s.run.lr_scale, decay, options.cautious_weight_decay}};
-            for (const Buffer<float>& state : s.state) u.state.push_back(state.data());
+            for (const auto& state : s.state) u.state.push_back(state.data());
             info.elements->update(u, options, stream);
         }
     }

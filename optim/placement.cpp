@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "optim/methods.h"
 
@@ -104,17 +105,42 @@ std::vector<Part> Ownership::of(int rank) const {
     return own;
 }
 
-StepTraffic step_traffic(const ParamTable& table, int ranks, Sharding sharding, DType weights, int micro_steps) {
+std::vector<std::vector<Part>> gradient_buckets(const ParamTable& table, const Ownership& ownership,
+                                                int64_t bucket_bytes) {
+    const std::vector<std::vector<int>> rows = rows_by_window(table);
+    std::vector<std::vector<Part>> buckets(rows.size());
+    std::vector<Part> bucket;
+    int64_t bytes = 0;
+    for (size_t l = rows.size(); l-- > 0;) {
+        for (const Part& part : ownership.parts(rows[l])) {
+            bucket.push_back(part);
+            bytes += part.size * size_of(DType::f32);
+        }
+        if (l > 0 && bytes < bucket_bytes) continue;
+        std::sort(bucket.begin(), bucket.end(), [](const Part& a, const Part& b) { return a.offset < b.offset; });
+        buckets[l] = std::exchange(bucket, {});
+        bytes = 0;
+    }
+    return buckets;
+}
+
+int64_t exchange_elements(const std::vector<std::vector<Part>>& buckets) {
+    int64_t most = 0;
+    for (const std::vector<Part>& bucket : buckets) most = std::max(most, ParamLayout::of_parts(bucket).size());
+    return most;
+}
+
+StepTraffic step_traffic(const ParamTable& table, int ranks, const Exchange& e) {
     // All other ranks send each element's gradient to its owner, and the owner sends the new weight to all others.
     const double share = static_cast<double>(ranks - 1) / ranks, all = share * static_cast<double>(table.size());
-    const double gradients = all * size_of(DType::f32), updated = all * static_cast<double>(size_of(weights));
-    switch (sharding) {
+    const double gradients = all * size_of(e.gradients), updated = all * size_of(e.weights);
+    switch (e.sharding) {
         case Sharding::none:
             return {2 * gradients, 0};
         case Sharding::optimizer:
             return {gradients, updated};
         case Sharding::gradients:
-            return {micro_steps * gradients, updated};
+            return {e.micro_steps * gradients, updated};
         case Sharding::all:
             break;
     }
@@ -123,15 +149,15 @@ StepTraffic step_traffic(const ParamTable& table, int ranks, Sharding sharding, 
     const int L = static_cast<int>(rows_by_window(table).size()) - 1;
     double sent = 0;
     for (const ParamRow& row : table.rows()) {
-        const int l = window_layer(row), M = micro_steps;
+        const int l = window_layer(row), M = e.micro_steps;
         const int times = l < 0 ? 1 : (l < 2 ? 1 : M) + (l >= L - 2 ? 0 : M);
-        sent += share * times * static_cast<double>(row.size()) * static_cast<double>(size_of(weights));
+        sent += share * times * static_cast<double>(row.size()) * size_of(e.weights);
     }
-    return {micro_steps * gradients, sent};
+    return {e.micro_steps * gradients, sent};
 }
 
-std::string placement_table(const ParamTable& table, const Ownership& ownership, Sharding sharding, DType weights,
-                            int micro_steps, double gb_per_s) {
+std::string placement_table(const ParamTable& table, const Ownership& ownership, const Exchange& exchange,
+                            double gb_per_s) {
     Placement placement = ownership.placement();
     const int ranks = placement.ranks;
     std::vector<int64_t> stacks(ranks, 0);
@@ -142,17 +168,17 @@ std::string placement_table(const ParamTable& table, const Ownership& ownership,
         using Sum = std::decay_t<decltype(of_ranks[0])>;
         std::fill(of_ranks.begin(), of_ranks.end(), std::accumulate(of_ranks.begin(), of_ranks.end(), Sum{}));
     };
-    if (sharding == Sharding::none)
+    if (exchange.sharding == Sharding::none)
         each_has_all(stacks), each_has_all(placement.load), each_has_all(placement.state_bytes);
 
     const auto mib = [](int64_t elements, DType dtype) {
-        return static_cast<double>(elements) * static_cast<double>(size_of(dtype)) / 0x1p20;
+        return static_cast<double>(elements) * size_of(dtype) / 0x1p20;
     };
     const auto describe = [&](int r) {
-        const ParamLayouts held(table, weights, {sharding, own[r]});
+        const ParamLayouts held(table, exchange.weights, {exchange.sharding, own[r]});
         return fmt::format("{:>8}{:>14.2f}{:>12.1f}{:>14.1f}{:>14.1f}{:>16.1f}\n", stacks[r], placement.load[r] * 1e-9,
                            static_cast<double>(placement.state_bytes[r]) / 0x1p20, mib(held.masters.size(), DType::f32),
-                           mib(held.copy.size() + held.weight_windows.size(), weights),
+                           mib(held.copy.size() + held.weight_windows.size(), exchange.weights),
                            mib(held.gradients.size() + held.sums.size(), DType::f32));
     };
     std::string text = fmt::format("{:>6}{:>8}{:>14}{:>12}{:>14}{:>14}{:>16}\n", "rank", "stacks", "GFLOP/step",
@@ -165,7 +191,7 @@ std::string placement_table(const ParamTable& table, const Ownership& ownership,
         text += fmt::format("{:>6}", end - r == 1 ? fmt::format("{}", r) : fmt::format("{}-{}", r, end - 1)) + shown;
         r = end;
     }
-    const StepTraffic sent = step_traffic(table, ranks, sharding, weights, micro_steps);
+    const StepTraffic sent = step_traffic(table, ranks, exchange);
     text += fmt::format("load max/mean {:.2f}\n", imbalance(placement));
     text += fmt::format("sent per step and rank: {:.1f} MiB of gradients + {:.1f} MiB of weights",
                         sent.gradients / 0x1p20, sent.weights / 0x1p20);

@@ -42,16 +42,29 @@ private:
     std::vector<Row> rows_;
 };
 
-// Bytes that a rank sends in a step of `micro_steps` micro-batches, on average over the ranks: float gradients, and
-// weights as `weights`. Beside them there are a few numbers per step, such as losses.
+// Gradients that are reduced together, ascending: at l + 1 those that follow when backward has left the window_layer l.
+// A layer's parts wait for those of the layers below until all have bucket_bytes as float (0: none waits).
+constexpr int64_t kBucketBytes = int64_t{4} << 20;
+std::vector<std::vector<Part>> gradient_buckets(const ParamTable& table, const Ownership& ownership,
+                                                int64_t bucket_bytes);
+// Elements of a buffer for any one of them, with ParamLayout::of_parts().
+int64_t exchange_elements(const std::vector<std::vector<Part>>& buckets);
+
+// What ranks exchange in a step.
+struct Exchange {
+    Sharding sharding = Sharding::optimizer;
+    DType weights = DType::f32, gradients = DType::f32;
+    int micro_steps = 1;
+};
+// Bytes that a rank sends in a step, on average over the ranks. Beside them there are a few numbers, such as losses.
 struct StepTraffic {
     double gradients, weights;
 };
-StepTraffic step_traffic(const ParamTable& table, int ranks, Sharding sharding, DType weights, int micro_steps);
+StepTraffic step_traffic(const ParamTable& table, int ranks, const Exchange& exchange);
 
 // As text: the load and the memory of each rank by kind, the traffic, and its time at `gb_per_s` GB/s per rank (0:
 // without it).
-std::string placement_table(const ParamTable& table, const Ownership& ownership, Sharding sharding, DType weights,
-                            int micro_steps, double gb_per_s);
+std::string placement_table(const ParamTable& table, const Ownership& ownership, const Exchange& exchange,
+                            double gb_per_s);
 
 }  // namespace teon

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/gpu_rates.h"
 #include "runtime/device.h"
 
 namespace teon {
@@ -11,6 +12,7 @@ namespace teon {
 struct KnownGpu {
     std::string name;  // of --plan-for
     DeviceInfo device;
+    GpuRates rates;
 };
 const std::vector<KnownGpu>& known_gpus();
 

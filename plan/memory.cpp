@@ -25,6 +25,8 @@ int64_t largest_gradient(const ParamTable& params) {
 constexpr int64_t kGpuAllowance = int64_t{1} << 30, kNcclAllowance = int64_t{512} << 20,
                   kCpuAllowance = int64_t{128} << 20, kMpiAllowance = int64_t{64} << 20;
 
+constexpr const char *kMasters = "weights, float masters", *kState = "optimizer state";
+
 using Memory = std::vector<std::pair<std::string, int64_t>>;
 
 int64_t total(const Memory& memory) {
@@ -33,16 +35,21 @@ int64_t total(const Memory& memory) {
     return sum;
 }
 
+// What a GPU's run with --offload keeps on the host.
+bool is_offloaded(const RunPlan& p, const std::string& name) {
+    return p.options.offload && p.is_gpu && (name == kState || (name == kMasters && p.run.dtype == DType::bf16));
+}
+
 // Parameters, gradients and optimizer state of a rank that owns these parts.
 Memory parameter_memory(const RunPlan& p, const ParamShard& shard, int64_t state_bytes) {
     const ParamLayouts held(p.params, p.run.dtype, shard);
     const auto weight_bytes = static_cast<int64_t>(size_of(p.run.dtype));
-    Memory memory = {{"weights, float masters", 4 * held.masters.size()},
+    Memory memory = {{kMasters, 4 * held.masters.size()},
                      {"weights, bf16", 2 * held.copy.size()},
                      {"weights, windows", weight_bytes * held.weight_windows.size()},
                      {held.sums.size() > 0 ? "gradients, windows" : "gradients, float", 4 * held.gradients.size()},
                      {"gradients, own sums", 4 * held.sums.size()},
-                     {"optimizer state", state_bytes}};
+                     {kState, state_bytes}};
     std::erase_if(memory, [](const auto& part) { return part.second == 0; });
     return memory;
 }
@@ -70,6 +77,15 @@ void plan_fixed_memory(RunPlan& p) {
     const std::vector<int64_t>& state = p.placement.state_bytes;
     p.memory = largest_parameter_memory(p);
     p.host_memory.clear();
+    for (const auto& part : p.memory)
+        if (is_offloaded(p, part.first)) p.host_memory.push_back(part);
+    std::erase_if(p.memory, [&](const auto& part) { return is_offloaded(p, part.first); });
+    if (p.ranks > 1 && o.grad_comm_dtype == DType::bf16) {
+        const Ownership ownership(p.params, p.optimizer_plan, p.placement, o.optimizer);
+        const int64_t bucket_bytes = p.sharding >= Sharding::gradients ? 0 : kBucketBytes;
+        const int64_t elements = exchange_elements(gradient_buckets(p.params, ownership, bucket_bytes));
+        p.memory.push_back({"gradients, bf16, being sent", 2 * elements});
+    }
     const bool divided = p.sharding != Sharding::none;
     p.memory.push_back({"optimizer scratch", divided ? p.placement.scratch_bytes : p.optimizer_plan.scratch_bytes});
     if (o.autotune) p.memory.push_back({"algorithm search, for a moment", 4 * largest_gradient(p.params)});
@@ -142,6 +158,8 @@ std::string memory_advice(const RunPlan& p) {
     if (p.run.recompute.others != Recompute::block) ways.push_back("give --recompute block");
     if (p.run.T > 1) ways.push_back("lower --seq-len");
     if (p.ranks > 1 && p.sharding != Sharding::all) ways.push_back("give --shard all");
+    if (p.is_gpu && !p.options.offload && p.options.optimizer.method != Method::soap)
+        ways.push_back("give --offload optimizer");
     if (p.options.optimizer.method == Method::adamw) ways.push_back("give --optimizer muon (half of AdamW's state)");
     return fmt::format("{} or use a smaller model", fmt::join(ways, ", "));
 }

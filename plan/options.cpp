@@ -272,6 +272,13 @@ void add_run_flags(OptionTable& t, Options& o) {
     t.choice("--shard", o.shard, shardings,
              "what several ranks divide: nothing, the optimizer's state and bf16's float masters, gradients too, or "
              "all, weights included; auto: the first from optimizer on that fits the device");
+    t.choice(
+        "--offload", o.offload, Choices<bool>{{"none", false}, {"optimizer", true}},
+        "on a GPU, keep the optimizer's state and bf16's float masters in pinned memory of the host, which updates "
+        "read and write over PCIe; changes no number");
+    t.choice("--grad-comm-dtype", o.grad_comm_dtype, std::vector<DType>{DType::f32, DType::bf16},
+             "in what several ranks send and sum gradients; bf16: half of the bytes, and each partial sum is rounded")
+        .fixed = true;
     t.integer("--memory", o.memory, 1, kMaxCount, "bytes of device memory to plan for, e.g. 40Gi").default_text =
         "what is free; 80Gi with --plan-only";
 }
@@ -322,8 +329,9 @@ void add_check_flags(OptionTable& t, Options& o) {
     t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; use no device").this_call = true;
     Choices<std::string> gpus;
     for (const KnownGpu& gpu : known_gpus()) gpus.push_back({gpu.name, gpu.name});
-    OptionRow& plan_for = t.choice("--plan-for", o.plan_for, gpus,
-                                   "--plan-only for a GPU that is not here: its memory, bf16, its attention kernel");
+    OptionRow& plan_for = t.choice(
+        "--plan-for", o.plan_for, gpus,
+        "--plan-only for a GPU that is not here: its memory, bf16, its attention kernel, the time expected of a step");
     plan_for.this_call = true;
     plan_for.logged = false;
     t.toggle("--eval-only", o.eval_only,
@@ -334,7 +342,8 @@ void add_check_flags(OptionTable& t, Options& o) {
               "with --plan-only: plan for this many devices, and print each rank's share of the update")
         .this_call = true;
     t.number("--bandwidth", o.bandwidth, 0, 1e6,
-             "with --ranks: predict communication time at this many GB/s per rank; 0: do not")
+             "with --ranks: predict communication time at this many GB/s per rank; 0: only with --plan-for, at its "
+             "GPU's rate")
         .this_call = true;
     t.range("--profile-steps", o.profile_steps,
             "time every kernel of these steps; the table goes to profile.txt in the run's folder")
@@ -442,6 +451,8 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
                         "{} has no meaning without --optimizer {}", flag, methods_with(flag));
     needs({"--ns-steps", "--ns-form", "--ns-aol"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
     needs({"--neuron-beta2"}, opt.neuron_norm || opt.method == Method::normuon, "--neuron-norm or --optimizer normuon");
+    CHECK_USAGE(!o.offload || opt.method != Method::soap,
+                "--offload optimizer: --optimizer soap multiplies by its state, which PCIe is too slow for");
     needs({"--rank-logs"}, !o.out.empty(), "--out");
     needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
     needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");

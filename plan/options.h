@@ -51,8 +51,10 @@ struct Options {
     uint64_t seed = 1337;
     int64_t eval_every = 250, eval_tokens = 0, log_every = 1, diagnose_every = 0;
     std::optional<bool> graphs;
-    std::optional<Sharding> shard;  // nullopt: by memory
-    int64_t memory = 0;             // bytes; 0: what the device has
+    std::optional<Sharding> shard;       // nullopt: by memory
+    bool offload = false;                // optimizer state and bf16's masters
+    DType grad_comm_dtype = DType::f32;  // or bf16
+    int64_t memory = 0;                  // bytes; 0: what the device has
     // checkpoints
     int64_t checkpoint_every = 0, keep_last = 0, keep_every = 0;
     double checkpoint_minutes = 30;

@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "plan/memory.h"
+#include "plan/step_time.h"
 
 namespace teon {
 
@@ -83,8 +84,10 @@ std::string plan_report(const RunPlan& p) {
         out += fmt::format("  {:<30}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
     out += plan_table(p.params, p.optimizer_plan, o.optimizer);
     if (ranks > 1)
-        out += placement_table(p.params, Ownership(p.params, p.optimizer_plan, p.placement, o.optimizer), p.sharding,
-                               p.run.dtype, p.micro_steps, o.bandwidth);
+        out += placement_table(p.params, Ownership(p.params, p.optimizer_plan, p.placement, o.optimizer),
+                               exchange_of(p), o.bandwidth);
+    for (const KnownGpu& gpu : known_gpus())
+        if (gpu.name == o.plan_for) out += step_time_table(p, gpu);
     return out;
 }
 

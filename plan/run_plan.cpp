@@ -200,8 +200,13 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
 }
 
 ParamShard shard_of(const RunPlan& p, int rank) {
-    if (p.ranks == 1) return {};
-    return {p.sharding, Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).of(rank)};
+    ParamShard shard = {.offload = p.options.offload};
+    if (p.ranks == 1) return shard;
+    shard.sharding = p.sharding;
+    shard.own = Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).of(rank);
+    return shard;
 }
+
+Exchange exchange_of(const RunPlan& p) { return {p.sharding, p.run.dtype, p.options.grad_comm_dtype, p.micro_steps}; }
 
 }  // namespace teon

@@ -47,5 +47,6 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
 inline bool needs_whole_weights(const Options& o) { return o.sample_every > 0 || o.check_ranks; }
 // What a rank keeps of the parameters under the plan's sharding.
 ParamShard shard_of(const RunPlan& plan, int rank);
+Exchange exchange_of(const RunPlan& plan);
 
 }  // namespace teon

@@ -204,16 +204,16 @@ public:
         } catch (const std::exception& error) { end_process(launch_, error.what()); }
     }
 
-    void reduce(float* data, const std::vector<Part>& parts, const Stream& after) {
+    void reduce(void* data, DType dtype, const std::vector<Part>& parts, const Stream& after) {
         queue("reduce_sum", parts, after, [&](const Part& part) {
-            float* at = data + part.offset;
-            return ncclReduce(at, at, static_cast<size_t>(part.size), ncclFloat32, ncclSum, part.root, comm_, own());
+            std::byte* at = address(data, dtype, part);
+            return ncclReduce(at, at, static_cast<size_t>(part.size), type_of(dtype), ncclSum, part.root, comm_, own());
         });
     }
 
     void broadcast(void* data, DType dtype, const std::vector<Part>& parts, const Stream& after) {
         queue("broadcast", parts, after, [&](const Part& part) {
-            std::byte* at = static_cast<std::byte*>(data) + part.offset * static_cast<int64_t>(size_of(dtype));
+            std::byte* at = address(data, dtype, part);
             return ncclBroadcast(at, at, static_cast<size_t>(part.size), type_of(dtype), part.root, comm_, own());
         });
     }
@@ -228,12 +228,15 @@ public:
     // Each rank waits for a number of every other.
     void barrier() {
         zero(tokens_.data(), tokens_.size(), stream_);
-        reduce(tokens_.data(), even_parts(tokens_.size(), launch_.size, 1), stream_);
+        reduce(tokens_.data(), DType::f32, even_parts(tokens_.size(), launch_.size, 1), stream_);
         stream_.synchronize();
     }
 
 private:
     cudaStream_t own() const { return static_cast<cudaStream_t>(stream_.handle()); }
+    static std::byte* address(void* data, DType dtype, const Part& part) {
+        return static_cast<std::byte*>(data) + part.offset * int64_t{size_of(dtype)};
+    }
 
     // All parts as one operation on the communicator's stream.
     void queue(const char* name, const std::vector<Part>& parts, const Stream& after,
@@ -273,7 +276,7 @@ public:
                         "build again",
                         launch.by, launch.size));
     }
-    void reduce(float*, const std::vector<Part>&, const Stream&) {}
+    void reduce(void*, DType, const std::vector<Part>&, const Stream&) {}
     void broadcast(void*, DType, const std::vector<Part>&, const Stream&) {}
     void join(const Stream&) {}
     void record(Event&) {}
@@ -295,24 +298,25 @@ void Comm::check(const char* operation, const std::vector<Part>& parts) const {
     }
 }
 
-void Comm::reduce_sum(float* data, const std::vector<Part>& parts, const Stream& stream) {
+void Comm::reduce_sum(void* data, DType dtype, const std::vector<Part>& parts, const Stream& stream) {
     check("reduce_sum", parts);
+    CHECK(dtype != DType::f16, "reduce_sum: sums are float or bf16, not {}", name_of(dtype));
     for (const Part& part : parts)
-        if (part.root != rank()) bytes_sent_ += part.size * static_cast<int64_t>(sizeof(float));
-    if (nccl_) nccl_->reduce(data, parts, stream);
+        if (part.root != rank()) bytes_sent_ += part.size * size_of(dtype);
+    if (nccl_) nccl_->reduce(data, dtype, parts, stream);
 }
 
 void Comm::broadcast(void* data, DType dtype, const std::vector<Part>& parts, const Stream& stream) {
     check("broadcast", parts);
     for (const Part& part : parts)
-        if (part.root == rank()) bytes_sent_ += part.size * static_cast<int64_t>(size_of(dtype)) * (size() - 1);
+        if (part.root == rank()) bytes_sent_ += part.size * size_of(dtype) * (size() - 1);
     if (nccl_) nccl_->broadcast(data, dtype, parts, stream);
 }
 
 void Comm::all_reduce_sum(float* data, int64_t n, const Stream& stream) {
     CHECK(n >= 0, "all_reduce_sum: {} elements", n);
     const std::vector<Part> parts = even_parts(n, size());
-    reduce_sum(data, parts, stream);
+    reduce_sum(data, DType::f32, parts, stream);
     broadcast(data, DType::f32, parts, stream);
 }
 

@@ -45,10 +45,10 @@ public:
     int rank() const { return launch_.rank; }
     int size() const { return launch_.size; }
 
-    // Each part, in place on its root = the sum over all ranks, in float and in an order that does not depend on timing
-    // (by rank on CPUs). The other ranks' parts stay as they are. Throws Error on a part with a negative size or no
-    // root.
-    void reduce_sum(float* data, const std::vector<Part>& parts, const Stream& stream);
+    // Each part, in place on its root = the sum over all ranks, in an order that does not depend on timing (by rank on
+    // CPUs). dtype: float, or bf16, in which each partial sum is rounded. The other ranks' parts stay as they are.
+    // Throws Error on a part with a negative size or no root.
+    void reduce_sum(void* data, DType dtype, const std::vector<Part>& parts, const Stream& stream);
     // Each part on every rank = its root's.
     void broadcast(void* data, DType dtype, const std::vector<Part>& parts, const Stream& stream);
     // In place, the same bits on every rank.

@@ -170,17 +170,29 @@ void device_free(void* p, size_t bytes) noexcept {
 // Fails if no profiler is there, which does not matter.
 void mark_profiled_range(bool on) { (void)(on ? cudaProfilerStart() : cudaProfilerStop()); }
 
+static void check_pinned(cudaError_t status, size_t bytes) {
+    if (status == cudaSuccess) return;
+    (void)cudaGetLastError();
+    throw OutOfMemory(
+        fmt::format("out of pinned host memory: {} bytes wanted ({})", bytes, cudaGetErrorString(status)));
+}
+
 void* pinned_allocate(size_t bytes) {
     void* p = nullptr;
-    const cudaError_t status = cudaMallocHost(&p, bytes);
-    if (status != cudaSuccess) {
-        (void)cudaGetLastError();
-        throw OutOfMemory(
-            fmt::format("out of pinned host memory: {} bytes wanted ({})", bytes, cudaGetErrorString(status)));
-    }
+    check_pinned(cudaMallocHost(&p, bytes), bytes);
     return p;
 }
 void pinned_free(void* p, size_t) noexcept { cudaFreeHost(p); }
+
+// With unified addressing, as on every 64-bit system, the device's address of mapped memory is the host's.
+void* mapped_allocate(size_t bytes) {
+    void *p = nullptr, *device = nullptr;
+    check_pinned(cudaHostAlloc(&p, bytes, cudaHostAllocMapped), bytes);
+    check_cuda(cudaHostGetDevicePointer(&device, p, 0), "mapping host memory");
+    CHECK(device == p, "host memory has another address on the device: it has no unified addressing");
+    return p;
+}
+void mapped_free(void* p, size_t) noexcept { cudaFreeHost(p); }
 
 }  // namespace detail
 

@@ -111,6 +111,8 @@ void* device_allocate(size_t bytes);  // 256-byte aligned; throws Error naming t
 void device_free(void* p, size_t bytes) noexcept;
 void* pinned_allocate(size_t bytes);
 void pinned_free(void* p, size_t bytes) noexcept;
+void* mapped_allocate(size_t bytes);
+void mapped_free(void* p, size_t bytes) noexcept;
 void mark_profiled_range(bool on);  // for a profiler outside of the program
 }  // namespace detail
 
@@ -172,5 +174,20 @@ using Buffer = Owned<T, detail::device_allocate, detail::device_free>;
 // Host memory that the device can copy from and to without staging.
 template <typename T>
 using PinnedBuffer = Owned<T, detail::pinned_allocate, detail::pinned_free>;
+
+// Memory of the device or, offloaded, pinned memory of the host at a device address: kernels read and write it over
+// PCIe. The host touches neither.
+template <typename T>
+class OffloadableBuffer {
+public:
+    OffloadableBuffer() = default;
+    OffloadableBuffer(int64_t n, bool offload) : device_(offload ? 0 : n), host_(offload ? n : 0) {}
+    T* data() const { return device_.data() ? device_.data() : host_.data(); }
+    int64_t size() const { return device_.size() + host_.size(); }
+
+private:
+    Buffer<T> device_;
+    Owned<T, detail::mapped_allocate, detail::mapped_free> host_;
+};
 
 }  // namespace teon

@@ -35,6 +35,8 @@ IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only"
            "max-skipped", "warn-spikes", "diagnose-every", "profile-steps", "check-ranks", "rank-logs", "comm-timeout",
            "recompute", "autotune", "algorithms", "graphs", "gelu-fusion", "attention", "micro-batch",
            "steps", "tokens", "epochs"}  # the resulting number of steps is compared
+# Options of later versions, with the value that runs without them had.
+SINCE = {"grad-comm-dtype": "float"}
 # If these and the seed are equal, two runs begin with the same weights and see the same batches: they are a pair.
 START = {"program", "model", "layers", "channels", "heads", "kv_heads", "kv-heads", "head_size", "ffn", "mlp",
          "vocab_size", "vocab-size", "context", "tied_head", "init_from", "init-from", "data", "seq-len",
@@ -71,10 +73,10 @@ class Run:
         if recorded := config.get("experiment"):
             facts = {k: v for k, v in recorded.items() if k not in ("options", "model", "data")}
             data = recorded.get("data") or {}
-            facts |= (recorded.get("options") or {}) | (recorded.get("model") or {})
+            facts |= SINCE | (recorded.get("options") or {}) | (recorded.get("model") or {})
             facts |= {"data": data.get("train"), "val-data": data.get("val"), "tokenizer": self.tokenizer[0]}
             return {k: v for k, v in facts.items() if k in ("data", "val-data", "steps") or k not in IGNORED}
-        facts = {k: v for k, v in config["options"].items() if k not in IGNORED}
+        facts = {k: v for k, v in (SINCE | config["options"]).items() if k not in IGNORED}
         facts |= {k: v for k, v in (config.get("model") or {}).items() if k not in ("family", "preset")}
         weights = re.findall(r":([\d.eE+-]+)(?=,|$)", str(config["options"].get("data", "")))
         return facts | {"program": config["program"], "steps": config["run"]["steps"],

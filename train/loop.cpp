@@ -208,8 +208,9 @@ public:
 
 private:
     TrainerOptions trainer_options(const DeviceInfo& device) {
-        return {plan_.steps,    o_.batch_tokens, plan_.micro_steps, o_.grad_clip,
-                o_.skip_spikes, o_.optimizer,    o_.schedule,       o_.graphs.value_or(device.is_gpu),
+        return {plan_.steps,  o_.batch_tokens,    plan_.micro_steps,
+                o_.grad_clip, o_.grad_comm_dtype, o_.skip_spikes,
+                o_.optimizer, o_.schedule,        o_.graphs.value_or(device.is_gpu),
                 device.is_gpu};
     }
 

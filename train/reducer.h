@@ -12,9 +12,10 @@ namespace teon {
 
 class Reducer {
 public:
-    // Where gradients have no windows, a bucket holds those of as many layers as reach `bucket_bytes`.
-    Reducer(const ParamStore& params, const Ownership& ownership, Context& context,
-            int64_t bucket_bytes = int64_t{4} << 20);
+    // exchanged: float, or bf16, to which gradients are rounded before they are sent. bucket_bytes:
+    // gradient_buckets()', where gradients have no windows.
+    Reducer(const ParamStore& params, const Ownership& ownership, Context& context, DType exchanged,
+            int64_t bucket_bytes = kBucketBytes);
 
     // Whether every micro-step is reduced: its gradients lie in windows, which the next one overwrites. Otherwise only
     // the last one, in which the earlier ones accumulated.
@@ -33,17 +34,18 @@ public:
     void sum_squares(float* sum, void* scratch);
 
 private:
-    void flush();
+    void reduce(const std::vector<Part>& parts);
+    // Moves what is needed here to the sums, once it is reduced: from the windows, or out of bf16.
     void settle();
 
     const ParamStore& params_;
     Context& context_;
     const bool windows_;
-    int64_t bucket_elements_;
-    std::vector<std::vector<Part>> layers_;  // parts of layer l at l + 1
+    const std::vector<std::vector<Part>> buckets_;
     std::vector<Part> own_;
-    std::vector<Part> bucket_;
-    std::vector<Part> reducing_;  // windows' parts that are being reduced, to be added to the sums or to become them
+    Buffer<bf16> rounded_;        // a bucket; empty if float is exchanged
+    std::vector<Part> reducing_;  // parts that are being reduced, to be added to the sums or to become them
+    ParamLayout layout_;          // of what is being reduced
     bool accumulate_ = false;
 };
 

@@ -73,7 +73,7 @@ struct Trainer::Impl {
           losses(options.batch_tokens / options.micro_steps / context.comm->size()),
           loss_sums(context.comm->size()),
           requests(context.comm->size()),
-          reducer(m.params(), opt.ownership(), context),
+          reducer(m.params(), opt.ownership(), context, options.grad_comm_dtype),
           gatherer(m.params(), opt.ownership(), context),
           slots{Slot(context.comm->size()), Slot(context.comm->size())} {
         zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);

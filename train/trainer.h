@@ -21,6 +21,7 @@ struct TrainerOptions {
     int64_t batch_tokens = 0;  // of a step, over all ranks and micro-batches
     int micro_steps = 1;
     float grad_clip = 1.0f;
+    DType grad_comm_dtype = DType::f32;
     float skip_spikes = 0;  // StepControl's spike_limit
     OptimizerOptions optimizer;
     Schedule schedule;

@@ -40,9 +40,10 @@
     X(cudaStreamCaptureModeGlobal, 0)      \
     X(cudaStreamCaptureModeThreadLocal, 1) \
     X(cudaStreamCaptureModeRelaxed, 2)
-#define CUDA_FLAGS(X)           \
-    X(cudaStreamDefault, 0)     \
-    X(cudaStreamNonBlocking, 1) \
-    X(cudaEventDefault, 0)      \
-    X(cudaEventBlockingSync, 1) \
-    X(cudaEventDisableTiming, 2)
+#define CUDA_FLAGS(X)            \
+    X(cudaStreamDefault, 0)      \
+    X(cudaStreamNonBlocking, 1)  \
+    X(cudaEventDefault, 0)       \
+    X(cudaEventBlockingSync, 1)  \
+    X(cudaEventDisableTiming, 2) \
+    X(cudaHostAllocMapped, 2)

@@ -241,10 +241,11 @@ class Predicting(unittest.TestCase):
 
     def test_the_pages_show_the_tables(self):
         shown(self)
-        for page, command in (("gpu_step", []), ("gpu_step", ["calibrate"]), ("eight_gpus", ["ranks"])):
+        for page, command in (("docs/gpu_step.md", []), ("docs/gpu_step.md", ["calibrate"]),
+                              ("docs/eight_gpus.md", ["ranks"]), ("plan/gpu_rates.h", ["rates"])):
             printed = subprocess.run([sys.executable, ROOT / "bench/model_gpu.py", "--markdown", *command],
                                      capture_output=True, text=True, check=True).stdout
-            self.assertTrue(printed in (ROOT / f"docs/{page}.md").read_text(encoding="utf-8"), f"{page}: {command}")
+            self.assertTrue(printed in (ROOT / page).read_text(encoding="utf-8"), f"{page}: {command}")
 
     def test_the_readme_states_the_prediction_with_its_range(self):
         committed, counts, fitted = shown(self)

@@ -54,6 +54,23 @@ TEST_CASE("kernels/reduce: every element counts, at any alignment") {
     REQUIRE(out.get()[0] == 0.0f);
 }
 
+TEST_CASE("kernels/reduce: float and bf16 are added to a float sum, at any alignment") {
+    Stream stream;
+    for (int64_t n : {1, 31, 97, 4099})
+        for (int64_t begin : {0, 1, 4}) {
+            const std::vector<float> before = random_values<float>(n + begin, 1);
+            const std::vector<float> x = random_values<float>(n + begin, 2);
+            const std::vector<bf16> y = random_values<bf16>(n + begin, 3);
+            Guarded<float> sum(before, stream), x_device(x, stream);
+            Guarded<bf16> y_device(y, stream);
+            add(sum.data() + begin, x_device.data() + begin, n, stream);
+            add(sum.data() + begin, y_device.data() + begin, n, stream);
+            std::vector<float> expected = before;
+            for (int64_t i = begin; i < n + begin; ++i) expected[i] = expected[i] + x[i] + float{y[i]};
+            REQUIRE(same_bits(sum.get(), expected));
+        }
+}
+
 TEST_CASE("kernels/reduce: one NaN anywhere makes the sum NaN") {
     Stream stream;
     Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);

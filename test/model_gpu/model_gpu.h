@@ -19,8 +19,7 @@ namespace teon::test {
 
 // Null on a real GPU.
 inline const gpusim::Control* model_gpu() {
-    static const auto find =
-        reinterpret_cast<decltype(&cudaModelControl)>(dlsym(RTLD_DEFAULT, "cudaModelControl"));
+    static const auto find = reinterpret_cast<decltype(&cudaModelControl)>(dlsym(RTLD_DEFAULT, "cudaModelControl"));
     return find ? find() : nullptr;
 }
 

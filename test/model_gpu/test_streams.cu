@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "runtime/simt.h"
-#include "test/support/catch.h"
 #include "test/model_gpu/model_gpu.h"
+#include "test/support/catch.h"
 
 using namespace teon;
 using namespace teon::test;

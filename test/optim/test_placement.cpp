@@ -109,7 +109,7 @@ TEST_CASE("optim/placement: the table says what each rank holds and what a step 
     const OptimizerOptions options = options_of(Method::teon);
     const OptimizerPlan plan = plan_optimizer(table, options);
     const Ownership ownership(table, plan, place(table, plan, options, 64), options);
-    const std::string text = placement_table(table, ownership, Sharding::optimizer, DType::bf16, 3, 50);
+    const std::string text = placement_table(table, ownership, {Sharding::optimizer, DType::bf16}, 50);
     // 63/64 of all elements, 4 bytes each for gradients and 2 for weights.
     const double gradients = 63.0 / 64 * 4 * static_cast<double>(table.size());
     REQUIRE(contains(

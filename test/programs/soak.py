@@ -66,11 +66,12 @@ def kills(_):
             subprocess.run(["rm", "-rf", run.parent])
 
 
-@part("SIGKILL of one of two ranks at a random moment; resumed to the same bits", 0.25)
+@part("SIGKILL of one of two or four ranks at a random moment; resumed to the same bits, the four on fewer ranks", 0.25)
 def kills_of_ranks(_):
     for seed in range(10**9):
         case = prepared(test_ranks.Failures, "kill_and_resume")
-        yield 3, outcome(case.kill_and_resume, 3, seed), None
+        which = ((2,), (4, "gradients"), (4, "all"))[seed % 3]
+        yield 3, outcome(case.kill_and_resume, 3, seed, *which), None
         case.doCleanups()
 
 

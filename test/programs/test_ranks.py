@@ -56,9 +56,9 @@ def what_is_missing():
 
 
 def environment(**more):
-    """Without a trace of a launcher that runs these tests. One thread a rank: they share few cores."""
-    launchers = ("OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_")
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
+    """Without a trace of what runs these tests. One thread a rank: they share few cores."""
+    theirs = ("OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_", "TEON_TEST_LOG")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(theirs)}
     return {**clean, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **{k: str(v) for k, v in more.items()}}
 
 
@@ -283,7 +283,7 @@ class Sharding(Ranks):
                  "--ffn": draw.randint(20, 70), "--vocab-size": draw.randint(64, 90),
                  "--seq-len": 16, "--micro-batch": micro, "--batch-tokens": ranks * micro * 16,
                  "--dtype": draw.choice(("float", "bf16")), "--recompute": draw.choice(("none", "cheap", "block")),
-                 "--grad-clip": draw.choice((0.5, 1)), "--shuffle": "on",
+                 "--grad-clip": draw.choice((0.5, 1)), "--grad-comm-dtype": draw.choice(("float", "bf16")),
                  "--optimizer": draw.choice(("adamw", "muon", "teon", "normuon", "lion"))}
         if program != "train_gpt2":
             flags["--kv-heads"] = key_heads
@@ -317,6 +317,39 @@ class Sharding(Ranks):
         for sharding in ("optimizer", "all"):
             self.train(2, sharding, *flags, "--shard", sharding, steps=6)
         self.assert_close(self.losses("all"), self.losses("optimizer"), 1e-6)
+
+    def test_offloading_changes_no_number(self):
+        flags = ["--optimizer", "teon", "--dtype", "bf16", "--batch-tokens", 96]
+        for sharding in ("optimizer", "all"):
+            self.train(3, "off", *flags, "--shard", sharding, steps=4)
+            self.train(3, "on", *flags, "--shard", sharding, "--offload", "optimizer", steps=4)
+            self.assertEqual(self.result("on", 4), self.result("off", 4))
+            for out in ("on", "off"):
+                shutil.rmtree(self.folder / out)
+
+    def test_gradients_in_bf16(self):
+        """The same bits under all shardings, of one micro-batch; close to gradients in float. One rank sends none."""
+        flags = ["--optimizer", "teon", "--dtype", "float"]
+        bf16 = [*flags, "--grad-comm-dtype", "bf16"]
+        for ranks in (2, 4):
+            one = ["--batch-tokens", ranks * 32]
+            self.assert_all_the_same(ranks, [*bf16, *one], steps=6)
+            self.assert_all_the_same(ranks, bf16, steps=6, shardings=("none", "optimizer"))
+            self.assert_all_the_same(ranks, bf16, steps=6, shardings=("gradients", "all"))
+            for name, more in (("float", flags), ("optimizer", bf16), ("all", [*bf16, "--shard", "all"])):
+                self.train(ranks, name, *more, steps=20)
+            for name in ("optimizer", "all"):
+                self.assertNotEqual(self.losses(name), self.losses("float"))
+                self.assert_close(self.losses(name), self.losses("float"), 1 / 256)
+            for name in ("float", "optimizer", "all"):
+                shutil.rmtree(self.folder / name)
+        self.assert_all_the_same(1, flags, steps=3)
+        self.train(1, "1", *bf16, steps=3)
+        self.train(1, "float", *flags, steps=3)
+        self.assertEqual(self.losses("1"), self.losses("float"))
+        process = self.launch(self.command("1", *flags, "--grad-comm-dtype", "float", "--resume", steps=3))
+        self.assertIn('differ from the run that was saved: --grad-comm-dtype "float" (was "bf16")',
+                      process.communicate(timeout=60)[0])
 
     def test_resuming_with_another_sharding(self):
         """The same bits go on: a checkpoint is the same whoever wrote it."""
@@ -427,17 +460,29 @@ class Failures(Ranks):
     def test_killed_ranks_resume_to_the_same_bits(self):
         self.kill_and_resume(2, 7)
 
-    def kill_and_resume(self, kills, seed):
-        flags = ["--optimizer", "teon", "--checkpoint-every", "5", "--keep-last", "2", "--check-ranks", "off"]
+    def test_killed_ranks_resume_on_fewer_to_the_bits_of_a_run_on_that_many(self):
+        """TEON_KILLS=30 kills as many under each sharding."""
+        for sharding in ("gradients", "all"):
+            with self.subTest(sharding=sharding):
+                self.kill_and_resume(int(os.environ.get("TEON_KILLS", 2)), 7, 4, sharding)
+                for run in self.folder.glob("*/metrics.jsonl"):
+                    shutil.rmtree(run.parent)
+
+    def kill_and_resume(self, kills, seed, ranks=2, sharding=None):
+        """With a sharding, each kill leaves fewer ranks. No rank is left over, and none waits for one that is dead."""
+        flags = ["--optimizer", "teon", "--checkpoint-every", "5", "--check-ranks", "off"]
+        if sharding:
+            flags += ["--shard", sharding]
         steps, rng = 20 if MODELLED else 60, random.Random(seed)
         begin = time.monotonic()
-        self.train(2, "whole", *flags, steps=steps)
+        self.train(ranks, "whole", *flags, steps=steps)
         duration = time.monotonic() - begin
         lives = 0
         while kills > 0:
-            out, lives = f"killed{lives}", lives + 1
+            out, whole, n, lives = f"killed{lives}", "whole", ranks, lives + 1
             while True:
-                process = self.launch(self.ranks(2, self.command(out, *flags, "--resume", steps=steps)))
+                command = self.command(out, *flags, "--keep-last", "2", "--resume", steps=steps)
+                process = self.launch(self.ranks(n, command))
                 try:
                     output, _ = process.communicate(timeout=rng.uniform(0.2, 0.8) * duration if kills > 0 else 120)
                     self.assertEqual(process.returncode, 0, output)
@@ -450,8 +495,24 @@ class Failures(Ranks):
                     else:
                         process.kill()
                     process.communicate(timeout=60)
-            self.assert_same_checkpoint(out, "whole", steps)
-            self.assertEqual(self.losses(out), self.losses("whole"))
+                    self.assertEqual(self.ranks_of(out), {})
+                if sharding and n > 1:
+                    n = rng.randrange(1, n)
+                    whole = self.undisturbed(whole, out, n, *flags, steps=steps)
+            self.assert_same_checkpoint(out, whole, steps)
+            self.assertEqual(self.losses(out), self.losses(whole))
+
+    def undisturbed(self, whole, killed, ranks, *flags, steps):
+        """A run that continues `whole` on this number of ranks, from the step at which `killed` will go on."""
+        out = f"{killed}-{ranks}"
+        saved = [name for name in self.checkpoints(killed) if not name.endswith(".tmp")]
+        if saved:
+            shutil.copytree(self.folder / whole, self.folder / out)
+            for name in self.checkpoints(out):
+                if name > max(saved):
+                    shutil.rmtree(self.folder / out / name)
+        self.train(ranks, out, *flags, "--resume", steps=steps)
+        return out
 
     def test_a_rank_is_stopped(self):
         """The others say what they waited for; on CPUs, for whom."""

@@ -194,6 +194,25 @@ class ResumeTest(RunCase):
         self.train("again", *flags, "--resume", steps=60)
         self.assert_same_run("whole", "again", 60)
 
+    def test_offloading_changes_no_number_and_a_run_may_turn_to_it(self):
+        for optimizer, *more in (["adamw"], ["muon", "--diagnose-every", 10], ["teon", "--neuron-norm"],
+                                 ["lion", "--graphs", "on"]):
+            for dtype in ("bf16", "float"):
+                with self.subTest(optimizer=optimizer, dtype=dtype):
+                    flags = ["--optimizer", optimizer, *more, "--dtype", dtype, "--checkpoint-every", 10]
+                    self.train("off", *flags, steps=20)
+                    self.train("on", *flags, "--offload", "optimizer", steps=20)
+                    shutil.copytree(self.folder / "on", self.folder / "turned")
+                    shutil.rmtree(self.checkpoint("turned", 20))
+                    self.train("turned", "--offload", "none", "--resume", shape={}, steps=20)
+                    for run in ("on", "turned"):
+                        self.assert_same_run("off", run, 20)
+                        self.assertEqual(self.metrics(run, "diagnose"), self.metrics("off", "diagnose"))
+                    for run in ("off", "on", "turned"):
+                        shutil.rmtree(self.folder / run)
+        self.assertIn("--offload optimizer: --optimizer soap multiplies by its state",
+                      self.refused("soap", "--optimizer", "soap", "--offload", "optimizer"))
+
     def test_graphs_change_no_number_and_a_run_may_turn_to_them(self):
         flags = ["--optimizer", "teon", "--checkpoint-every", 15]
         self.train("whole", *flags, "--graphs", "off")

@@ -83,7 +83,7 @@ TEST_CASE("runtime/comm: a single process is rank 0 of 1 and its collectives kee
     auto values = random_values<float>(33, 1);
     Guarded<float> x(values, stream), gathered(33, stream);
     comm.all_reduce_sum(x.data(), 33, stream);
-    comm.reduce_sum(x.data(), {{0, 32, 0}, {32, 1, 0}}, stream);
+    comm.reduce_sum(x.data(), DType::f32, {{0, 32, 0}, {32, 1, 0}}, stream);
     comm.broadcast(x.data(), DType::f32, {{0, 33, 0}}, stream);
     comm.all_gather(gathered.data(), x.data(), 33, DType::f32, stream);
     comm.all_gather(x.data(), x.data(), 33, DType::f32, stream);
@@ -92,7 +92,7 @@ TEST_CASE("runtime/comm: a single process is rank 0 of 1 and its collectives kee
     REQUIRE(same_bits(x.get(), values));
     REQUIRE(same_bits(gathered.get(), values));
     REQUIRE_THROWS_AS(comm.broadcast(x.data(), DType::f32, {{0, 33, 1}}, stream), Error);
-    REQUIRE_THROWS_AS(comm.reduce_sum(x.data(), {{0, -1, 0}}, stream), Error);
+    REQUIRE_THROWS_AS(comm.reduce_sum(x.data(), DType::f32, {{0, -1, 0}}, stream), Error);
 }
 
 TEST_CASE("runtime/comm: sums are made in the order of the ranks, at the root alone", "[.][ranks]") {
@@ -103,7 +103,7 @@ TEST_CASE("runtime/comm: sums are made in the order of the ranks, at the root al
         const std::vector<float> own = values_of(comm.rank(), n, 7);
         Guarded<float> x(own, context().stream);
         const std::vector<Part> parts = uneven_parts(n, comm.size());
-        comm.reduce_sum(x.data(), parts, context().stream);
+        comm.reduce_sum(x.data(), DType::f32, parts, context().stream);
         comm.join(context().stream);
         const std::vector<float> result = x.get();
         std::vector<std::vector<float>> all;
@@ -119,6 +119,36 @@ TEST_CASE("runtime/comm: sums are made in the order of the ranks, at the root al
                     REQUIRE(result[i] == own[i]);
             }
     }
+}
+
+TEST_CASE("runtime/comm: a sum in bf16 is rounded after each addition", "[.][ranks]") {
+    Comm& comm = *context().comm;
+    for (int64_t n : {1, 33, 4097, 100003}) {
+        const auto values = [&](int r) { return random_values<bf16>(n, 7 + static_cast<uint64_t>(r)); };
+        const std::vector<bf16> own = values(comm.rank());
+        Guarded<bf16> x(own, context().stream);
+        const std::vector<Part> parts = uneven_parts(n, comm.size());  // odd numbers of elements
+        comm.reduce_sum(x.data(), DType::bf16, parts, context().stream);
+        comm.join(context().stream);
+        const std::vector<bf16> result = x.get();
+        std::vector<bf16> sum = values(0);
+        std::vector<float> size(sum.begin(), sum.end());
+        for (int r = 1; r < comm.size(); ++r) {
+            const std::vector<bf16> more = values(r);
+            for (size_t i = 0; i < sum.size(); ++i) {
+                sum[i] = bf16(float{sum[i]} + float{more[i]});
+                size[i] = std::abs(size[i]) + std::abs(float{more[i]});
+            }
+        }
+        // NCCL sums more than two numbers in an order of its own: n - 1 roundings to 8 bits, here and there.
+        const float tolerance = on_cpus() || comm.size() <= 2 ? 0 : 0x1p-7f * static_cast<float>(comm.size() - 1);
+        for (const Part& part : parts)
+            for (int64_t i = part.offset; i < part.offset + part.size; ++i) {
+                const bool here = part.root == comm.rank();
+                REQUIRE(std::abs(float{result[i]} - float{here ? sum[i] : own[i]}) <= (here ? tolerance * size[i] : 0));
+            }
+    }
+    REQUIRE_THROWS_AS(comm.reduce_sum(nullptr, DType::f16, {}, context().stream), Error);
 }
 
 TEST_CASE("runtime/comm: broadcast, gather and all-reduce give every rank the same bits", "[.][ranks]") {
@@ -155,7 +185,7 @@ TEST_CASE("runtime/comm: what is sent is counted, one way to each root and from 
     Buffer<float> x(1000);
     zero(x.data(), 1000, context().stream);
     const int64_t before = comm.bytes_sent();
-    comm.reduce_sum(x.data(), {{0, 600, 0}, {600, 400, comm.size() - 1}}, context().stream);
+    comm.reduce_sum(x.data(), DType::f32, {{0, 600, 0}, {600, 400, comm.size() - 1}}, context().stream);
     comm.broadcast(x.data(), DType::f32, {{0, 600, 0}}, context().stream);
     comm.join(context().stream);
     int64_t expected = 0;
@@ -185,8 +215,11 @@ TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm i
     const Placement placement = place(params.table(), plan, options, ctx.comm->size());
     const Ownership ownership(params.table(), plan, placement, options);
     const int64_t n = params.table().size();
-    for (int64_t bucket_bytes : {int64_t{1}, int64_t{1} << 30}) {
-        // Integers: their sums are exact. The gaps between rows stay zero.
+    for (auto [exchanged, bucket_bytes] : {std::pair{DType::f32, int64_t{1}},
+                                           {DType::f32, int64_t{1} << 30},
+                                           {DType::bf16, int64_t{1}},
+                                           {DType::bf16, int64_t{1} << 30}}) {
+        // Integers: their sums are exact, in bf16 too. The gaps between rows stay zero.
         std::vector<float> own(n, 0.0f), sum(n, 0.0f);
         for (int r = 0; r < ctx.comm->size(); ++r)
             for (const ParamRow& row : params.table().rows())
@@ -196,7 +229,7 @@ TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm i
                     if (r == ctx.comm->rank()) own[i] = value;
                 }
         upload(params.grad_all(), own.data(), n, ctx.stream);
-        Reducer reducer(params, ownership, ctx, bucket_bytes);
+        Reducer reducer(params, ownership, ctx, exchanged, bucket_bytes);
         for (int layer : {1, 0, -1}) reducer.ready(layer);
         reducer.finish();
         std::vector<float> result(n);
@@ -305,7 +338,7 @@ void disagree(const Operation& zero, const Operation& one) {
     context().stream.synchronize();
 }
 Operation reduce(std::vector<Part> parts) {
-    return [parts](float* x) { context().comm->reduce_sum(x, parts, context().stream); };
+    return [parts](float* x) { context().comm->reduce_sum(x, DType::f32, parts, context().stream); };
 }
 Operation broadcast(DType dtype) {
     return [dtype](float* x) { context().comm->broadcast(x, dtype, {{0, 5, 0}}, context().stream); };
@@ -326,7 +359,7 @@ TEST_CASE("runtime/comm: fault: abort", "[.][fault]") {
     REQUIRE(error_of([] {
                 Buffer<float> x(10);  // freed after the communicator: freeing waits for what is under way
                 Context own;
-                if (own.comm->rank() == 0) own.comm->reduce_sum(x.data(), {{0, 10, 0}}, own.stream);
+                if (own.comm->rank() == 0) own.comm->reduce_sum(x.data(), DType::f32, {{0, 10, 0}}, own.stream);
                 throw Error("on its way up");
             }) == "on its way up");
     REQUIRE(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));

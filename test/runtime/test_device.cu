@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "kernels/reduce.h"
 #include "test/support/compare.h"
 
 #include "test/support/catch.h"
@@ -48,6 +49,29 @@ TEST_CASE("runtime/device: buffers are counted while they live") {
     }
     REQUIRE(device_bytes_in_use() == before);
     REQUIRE(device_bytes_peak() >= before + 4066);
+}
+
+TEST_CASE("runtime/device: offloaded memory is used as the device's and is not counted") {
+    Stream stream;
+    const size_t before = device_bytes_in_use();
+    const OffloadableBuffer<float> here(33, false), offloaded(33, true), none;
+    REQUIRE(device_bytes_in_use() == before + 33 * 4);
+    REQUIRE((offloaded.size() == 33 && none.size() == 0 && none.data() == nullptr));
+    const std::vector<float> values = random_values<float>(33, 1);
+    upload(offloaded.data(), values.data(), 33, stream);
+    zero(here.data(), 33, stream);
+    add(here.data(), offloaded.data(), 33, stream);  // kernels read it ..
+    add(offloaded.data(), here.data(), 33, stream);  // .. and write it
+    copy(here.data(), offloaded.data(), 33, stream);
+    zero(offloaded.data(), 32, stream);
+    std::vector<float> twice(33), rest(33);
+    download(twice.data(), here.data(), 33, stream);
+    download(rest.data(), offloaded.data(), 33, stream);
+    stream.synchronize();
+    for (int i = 0; i < 33; ++i) {
+        REQUIRE(twice[i] == 2 * values[i]);
+        REQUIRE(rest[i] == (i < 32 ? 0 : 2 * values[i]));
+    }
 }
 
 TEST_CASE("runtime/device: a graph does again what was queued, wherever its memory's values come from") {

@@ -116,6 +116,12 @@ class CompareTest(Case):
             change_json(path, options=read_json(path)["options"] | {"data": data})
         self.assertEqual([row[1] for row in self.rows(self.folder)[1]], ["1", "1"])
 
+    def test_a_run_without_an_option_of_later_versions_had_its_default(self):
+        for seed, options in enumerate(({}, {"grad-comm-dtype": "float"}, {"grad-comm-dtype": "bf16"})):
+            write_run(self.folder / str(seed), "teon", seed, **options)
+        rows = [row[:2] for row in self.rows(self.folder)[1]]
+        self.assertEqual(rows, [["teon grad-comm-dtype=float", "2"], ["teon grad-comm-dtype=bf16", "1"]])
+
     def test_older_runs_and_newer_ones_stand_side_by_side(self):
         write_run(self.folder / "old")
         write_new_run(self.folder / "new", val="x")

@@ -1,0 +1,128 @@
+#include "plan/step_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+
+namespace teon {
+
+namespace {
+
+constexpr int kGpusPerMachine = 8;
+constexpr double kNetwork = 40e9;  // bytes/s of a GPU: a 400 Gbit/s adapter each, of which NCCL reaches 80%
+
+// y = x W^T of `rows` rows, its dX and its dW: the library's rate depends on the length of the sums.
+double product_seconds(const GpuRates& gpu, double rows, double out, double in) {
+    double seconds = 0;
+    for (double K : {in, out, rows}) seconds += 2 * rows * out * in / (gpu.products * K / (K + kHalfK));
+    return seconds;
+}
+
+// All products of a micro-batch: those of a layer's matrices, joined ones as one, and the head's.
+double products_seconds(const RunPlan& p, const GpuRates& gpu) {
+    const double N = static_cast<double>(p.run.B) * p.run.T;
+    double seconds = 0;
+    for (int i = 0; i < p.params.count(); ++i) {
+        const ParamRow& row = p.params[i];
+        if (is_hidden_matrix(row.role)) {
+            double out = row.rows;
+            for (; i + 1 < p.params.count() && p.params[i + 1].joined; ++i) out += p.params[i + 1].rows;
+            seconds += product_seconds(gpu, N, out, row.cols);
+        } else if (row.role == Role::head || (row.role == Role::token_embedding && p.config.tied_head)) {
+            const double chunk = p.run.head_rows > 0 ? std::min<double>(p.run.head_rows, N) : N;
+            seconds += N / chunk * product_seconds(gpu, chunk, row.rows, row.cols);
+        }
+    }
+    return seconds;
+}
+
+// Two products forward and five backward, of which the mask leaves half.
+double attention_seconds(const DecoderConfig& c, const DecoderRun& run, const GpuRates& gpu) {
+    const double T = run.T, flops = 7 * 2.0 * run.B * T * T / 2 * c.attention_width() * c.L;
+    return flops / (gpu.attention * T / (T + gpu.half_T));
+}
+
+// What kernels move beside the products' operands: per token 12 C for each norm and 10 C for residual stream and biases
+// of a layer, GELU's 10 F or SwiGLU's 16 F, the logits twice; and the gradients to which a micro-batch adds.
+double passes_seconds(const RunPlan& p, const GpuRates& gpu) {
+    const DecoderConfig& c = p.config;
+    const double N = static_cast<double>(p.run.B) * p.run.T, mlp = (c.mlp == MlpKind::swiglu ? 16.0 : 10.0) * c.F;
+    return (N * (c.L * (34.0 * c.C + mlp) + 4.0 * c.Vp()) + 8.0 * static_cast<double>(p.params.size())) / gpu.memory;
+}
+
+}  // namespace
+
+double link_rate(const GpuRates& gpu, int ranks, double gb_per_s) {
+    if (gb_per_s > 0) return gb_per_s * 1e9;
+    return ranks <= kGpusPerMachine ? gpu.nvlink : std::min(gpu.nvlink, kNetwork);
+}
+
+StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
+    const double M = p.micro_steps;
+    StepTime t;
+    t.products = M * products_seconds(p, gpu);
+    t.attention = M * attention_seconds(p.config, p.run, gpu);
+    t.recomputation = (t.products + t.attention) * recompute_flops_share(p.config, p.run.T, p.run.recompute);
+    t.passes = M * passes_seconds(p, gpu);
+
+    // An element's gradient is read for the norm, and read with two numbers of state and the master, which are written,
+    // as is the weight. Newton-Schulz is that of the rank with the most.
+    const bool divided = p.sharding != Sharding::none && p.ranks > 1;
+    double flops = 0, side = 1;
+    for (size_t i = 0; i < p.optimizer_plan.stacks.size(); ++i) {
+        const Stack& stack = p.optimizer_plan.stacks[i];
+        if (!divided) flops += stack.flops;
+        side = std::max<double>(side, std::min(stack.m, stack.n));
+    }
+    if (divided) flops = *std::max_element(p.placement.load.begin(), p.placement.load.end());
+    const double elements = static_cast<double>(p.params.size()) / (divided ? p.ranks : 1);
+    t.update = 34.0 * elements / gpu.memory + flops / (gpu.products * side / (side + kHalfK));
+    // Two numbers of state, and the master where it is no weight, each way at once.
+    if (p.options.offload) t.pcie = (p.run.dtype == DType::bf16 ? 12.0 : 8.0) * elements / gpu.pcie;
+    if (p.ranks == 1) return t;
+
+    // What is outside of the layers' windows is sent when nothing is left to compute, and so are new weights that the
+    // ranks keep. The rest hides behind what is computed meanwhile: backward is two thirds of a micro-batch.
+    const double share = static_cast<double>(p.ranks - 1) / p.ranks, s = size_of(p.run.dtype);
+    const Exchange exchange = exchange_of(p);
+    const StepTraffic sent = step_traffic(p.params, p.ranks, exchange);
+    const bool each = p.sharding >= Sharding::gradients, all = p.sharding == Sharding::all;
+    double outside = 0;
+    for (const ParamRow& row : p.params.rows())
+        if (window_layer(row) < 0) outside += share * static_cast<double>(row.size());
+    const double late = outside * size_of(exchange.gradients) * (each ? M : 1) + (all ? outside * s : sent.weights);
+    const double computes = (t.products + t.attention + t.recomputation + t.passes) / (each ? 1 : M);
+    const double rate = link_rate(gpu, p.ranks, p.options.bandwidth);
+    t.exchange =
+        late / rate + std::max(0.0, (sent.gradients + sent.weights - late) / rate - computes * (all ? 1 : 2.0 / 3));
+    return t;
+}
+
+std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
+    const StepTime t = step_time(p, gpu.rates);
+    const bool known = p.run.dtype == DType::bf16 && p.run.attention == AttentionKind::flash;
+    std::string out = known ? fmt::format("expected time of a step on {}, not measured\n", gpu.name)
+                            : "expected time of a step: known of --dtype bf16 with flash attention only\n";
+    const auto line = [&](const std::string& name, double seconds) {
+        if (seconds > 0) out += fmt::format("  {:<30}{:>9.2f} ms\n", name, 1e3 * seconds);
+    };
+    line("offloaded state over PCIe", t.pcie);
+    if (!known) return out;
+    line("products", t.products);
+    line("attention", t.attention);
+    line("recomputation", t.recomputation);
+    line("other passes over memory", t.passes);
+    line("update", t.update);
+    if (p.ranks > 1)
+        line(fmt::format("exchange, {:g} GB/s, not hidden", 1e-9 * link_rate(gpu.rates, p.ranks, p.options.bandwidth)),
+             t.exchange);
+    const double total = t.total(), wide = std::exp(kStepTimeSpread);
+    const double tokens = static_cast<double>(p.options.batch_tokens) / total;
+    return out + fmt::format("  step {:.1f} ms ({:.1f} to {:.1f}), {} tokens/s ({} to {}){}\n", 1e3 * total,
+                             1e3 * total / wide, 1e3 * total * wide, count_text(tokens), count_text(tokens / wide),
+                             count_text(tokens * wide),
+                             p.ranks > 1 ? fmt::format(", {} of each rank", count_text(tokens / p.ranks)) : "");
+}
+
+}  // namespace teon

@@ -1,0 +1,108 @@
+"""The time that --plan-for expects of a step:  scripts/run_tests.py test/programs/test_plan.py"""
+
+import math
+import re
+import tomllib
+
+from testing import BUILD, ROOT, Case, as_flags
+
+# "2.72k", "4.14M" and what "step 126.7 ms (112.4 to 142.9), 4.14M tokens/s (3.67M to 4.67M)" says in them.
+UNITS = {"": 1, "k": 1e3, "M": 1e6}
+
+
+def number(text):
+    return float(text.rstrip("kM")) * UNITS[text[-1] if text[-1] in "kM" else ""]
+
+
+class ExpectedTime(Case):
+    def plan(self, program, gpu, **flags):
+        words = as_flags({f"--{name.replace('_', '-')}": value for name, value in flags.items()})
+        return self.call(BUILD / program, "--plan-for", gpu, "--memory", "900Gi", *words).stdout
+
+    def speed(self, *plan, **flags):
+        """(least, expected, most) tokens/s."""
+        text = self.plan(*plan, **flags)
+        found = re.search(r"\n  step .* ms \(.*\), (\S+) tokens/s \((\S+) to (\S+)\)", text)
+        self.assertTrue(found, text)
+        return [number(found[i]) for i in (2, 1, 3)]
+
+    def published(self):
+        """The published steps, each with what the plan says of our step of that model."""
+        with open(ROOT / "bench/measured_gpu.toml", "rb") as file:
+            table = tomllib.load(file)
+        for point in table["step"]:
+            if point["program"] == "teon.cu":
+                continue
+            m, ranks = table["model"][point["model"]], point["W"]
+            flags = {"layers": m["L"], "channels": m["C"], "heads": m["NH"], "ffn": m["F"], "vocab_size": m["V"],
+                     "seq_len": point["T"], "micro_batch": point["B"], "ranks": ranks,
+                     "batch_tokens": ranks * point["S"] * point["B"] * point["T"], "recompute": "none",
+                     "optimizer": "adamw", "shard": "optimizer", "grad_comm_dtype": "bf16"}  # as both programs do
+            program = "train_gpt2"
+            if point["program"] == "llmq":
+                program, flags["kv_heads"] = "train_llama", m["NKV"]
+            yield point, [speed / ranks for speed in self.speed(program, point["gpu"].lower(), **flags)]
+
+    def test_published_steps_are_within_the_range_which_is_two_standard_deviations(self):
+        errors, spreads = [], set()
+        for point, (least, expected, most) in self.published():
+            with self.subTest(source=point["source"]):
+                self.assertTrue(least <= point["tokens_per_s"] <= most, (least, point["tokens_per_s"], most))
+            errors.append(math.log(expected / point["tokens_per_s"]))
+            spreads.add(round(math.log(most / least) / 2, 2))
+        self.assertGreaterEqual(len(errors), 10)
+        (spread,) = spreads
+        deviation = math.sqrt(sum(e * e for e in errors) / len(errors))
+        self.assertTrue(1.9 * deviation <= spread <= 2.3 * deviation, (2 * deviation, spread))
+
+    def test_the_exchange_is_what_nothing_hides(self):
+        """GPT-2 124M: 8 ranks over NVLink, more over a network. Half of the bytes take half of the time."""
+        def exchange(gpu="h100", batch_tokens=2**20, **flags):
+            text = self.plan("train_gpt2", gpu, micro_batch=16, batch_tokens=batch_tokens, **flags)
+            found = re.search(r"exchange, (\S+) GB/s, not hidden +(\S+) ms", text)
+            return found and (float(found[1]), float(found[2]))
+
+        self.assertIsNone(exchange())
+        rate, of_8 = exchange(ranks=8, shard="optimizer")
+        outside = 4 * (50304 + 1024) * 768 + 4 * 121 * 768  # embeddings; norms and biases are about 121 C
+        self.assertEqual(rate, 300)
+        self.assertAlmostEqual(of_8, 1e3 * 7 / 8 * (outside + 2 * 124.5e6) / 300e9, delta=0.02)
+        self.assertAlmostEqual(exchange(ranks=8, shard="optimizer", bandwidth=150)[1], 2 * of_8, delta=0.02)
+        rate, of_64 = exchange(ranks=64, shard="optimizer")
+        self.assertEqual(rate, 40)
+        self.assertGreater(of_64, 300 / 40 * of_8)
+        # Weights of layers hide as well; those outside of layers are sent once, their gradients for each micro-batch.
+        of_all = [exchange(batch_tokens=micro * 2**17, ranks=8, shard="all")[1] for micro in (1, 2, 8)]
+        self.assertLess(of_all[0], of_8)
+        self.assertAlmostEqual(of_all[2] - of_all[0], 7 * (of_all[1] - of_all[0]), delta=0.05)
+        self.assertLess(exchange(ranks=64, shard="optimizer", grad_comm_dtype="bf16")[1], of_64)
+        self.assertEqual(exchange("a100", ranks=2)[0], 200)
+
+    def test_offloading_makes_7b_fit_80_gib_and_3b_24(self):
+        def plan(model, *flags, expect=0):
+            return self.call(BUILD / "train_llama", "--plan-for", "h100", "--model", model, *flags, expect=expect)
+
+        for model, memory in (("7b", []), ("3b", ["--memory", "24Gi"])):
+            for optimizer in ("adamw", "muon"):
+                with self.subTest(model=model, optimizer=optimizer):
+                    flags = [*memory, "--optimizer", optimizer]
+                    self.assertIn("give --offload optimizer", plan(model, *flags, expect=2).stderr)
+                    text = plan(model, *flags, "--offload", "optimizer").stdout
+                    host = text.split("memory of the host, pinned")[1]
+                    self.assertRegex(host, r"^.*\n  weights, float masters .*\n  optimizer state ")
+                    self.assertRegex(text, r"(?m)^  offloaded state over PCIe +\d+\.\d\d ms$")
+
+    def test_what_a_step_consists_of(self):
+        def times(**flags):
+            text = self.plan("train_llama", "h200", model="1b", micro_batch=8, batch_tokens=2**18, **flags)
+            return dict(re.findall(r"(?m)^  (\S.*?) +(\S+) ms$", text)), text
+
+        of_none, text = times(recompute="none", optimizer="adamw")
+        self.assertEqual(list(of_none), ["products", "attention", "other passes over memory", "update"])
+        total = float(re.search(r"\n  step (\S+) ms", text)[1])
+        self.assertAlmostEqual(sum(map(float, of_none.values())), total, delta=0.1)
+        of_block, _ = times(recompute="block", optimizer="muon")
+        self.assertGreater(float(of_block["update"]), float(of_none["update"]))
+        self.assertAlmostEqual(float(of_block["recomputation"]) / float(of_block["products"]), 1 / 3, delta=0.1)
+        _, text = times(dtype="float")
+        self.assertIn("expected time of a step: known of --dtype bf16 with flash attention only", text)
