@@ -56,7 +56,7 @@ enum class Memory { pageable, pinned, mapped, device };
 std::vector<std::pair<uintptr_t, size_t>> device_allocations(int device);
 
 // Of the modelled GPU: memory of a device or of the host, between pages that cannot be touched; null if none is left.
-// Releasing it on behalf of the call `what` fails where it was not allocated so, or something was written outside of it.
+// Releasing it on behalf of the call `what` fails where it was not allocated so, or something was written beyond it.
 void* allocate_pages(size_t bytes, Memory kind, int device);
 cudaError_t release_pages(const char* what, void* p, bool pinned);
 
