@@ -1,7 +1,8 @@
 // "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 //
-// Each warp of a warpgroup computes its own 16 rows of D when it comes to the instruction. That a product ends only
-// when it is waited for shows by checks: of registers before a kernel runs, of shared memory by who reads it until then.
+// Each warp of a warpgroup computes its own 16 rows of D when it comes to the instruction. Checks find what goes on
+// while a product is under way, until it is waited for: of registers before a kernel runs, of shared memory while it
+// does.
 #include "gpusim/warpgroup.h"
 
 #include <algorithm>
@@ -56,14 +57,14 @@ struct Descriptor {
     }
 };
 
-// The 16 k of rows or columns [first, first + count) as floats, k by k.
-void read_operand(Warp& w, const Instruction& i, const Descriptor& d, bool transposed, uint32_t first, uint32_t count,
-                  bool f16, float* out, SharedMemory::Reads& reads) {
+// The 16 k of `count` rows or columns as floats, k by k.
+void read_operand(Warp& w, const Instruction& i, const Descriptor& d, bool transposed, uint32_t count, bool f16,
+                  float* out, SharedMemory::Reads& reads) {
     SharedMemory& shared = w.block->shared;
     const uint32_t along_x = transposed ? 8 : 1, along_k = transposed ? 1 : 8;  // 16 bytes
     for (uint32_t x = 0; x < count; x += along_x) {
         for (uint32_t k = 0; k < kK; k += along_k) {
-            const uint32_t at = d.address(first + x, k, transposed);
+            const uint32_t at = d.address(x, k, transposed);
             if (at + 16 > shared.size())
                 fail(w, i, 0,
                      fmt::format("16 bytes at byte {} of shared memory, of which the block has {}", at, shared.size()));
@@ -102,9 +103,10 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     const auto N = static_cast<uint32_t>(i.offset);
     const int results = static_cast<int>(N) / 2;
     const bool from_registers = i.variant & product::kRegistersA, f16 = i.variant & product::kF16;
+    const int first_row = w.index % 4 * kRows;
     int at = 2 * results;
     Product p = {w.products_committed, {}};
-    alignas(64) float A[kK][kRows], B[kK * 256], D[kRows * 256];
+    alignas(64) float A[kK][4 * kRows], B[kK * 256], D[kRows * 256];
     const auto same = [&](int operand) {
         const uint64_t* d = w.operand<uint64_t>(i, operand);
         for (int l = 1; l < 32; ++l)
@@ -117,7 +119,7 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
             const uint32_t* a = w.operand<uint32_t>(i, at + part);
             for (int l = 0; l < 32; ++l)
                 for (int odd = 0; odd < 2; ++odd)
-                    A[l % 4 * 2 + odd + part / 2 * 8][l / 4 + part % 2 * 8] =
+                    A[l % 4 * 2 + odd + part / 2 * 8][first_row + l / 4 + part % 2 * 8] =
                         widen(static_cast<uint16_t>(a[l] >> 16 * odd), f16);
         }
         at += 4;
@@ -127,9 +129,9 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     const uint64_t bits_b = same(at++);
     check_warpgroup(w, i, bits_a, bits_b);
     if (!from_registers)
-        read_operand(w, i, Descriptor(w, i, bits_a), i.variant & product::kTransposedA,
-                     static_cast<uint32_t>(w.index % 4 * kRows), kRows, f16, &A[0][0], p.reads);
-    read_operand(w, i, Descriptor(w, i, bits_b), i.variant & product::kTransposedB, 0, N, f16, B, p.reads);
+        read_operand(w, i, Descriptor(w, i, bits_a), i.variant & product::kTransposedA, 4 * kRows, f16, &A[0][0],
+                     p.reads);
+    read_operand(w, i, Descriptor(w, i, bits_b), i.variant & product::kTransposedB, N, f16, B, p.reads);
     const Lanes counts = *w.operand<Lanes>(i, at);
     if (counts != 0 && counts != kAllLanes) fail(w, i, 0, "scale-d differs between lanes");
 
@@ -145,7 +147,7 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     for (int row = 0; row < kRows; ++row) {
         float* const d = D + static_cast<uint32_t>(row) * N;
         for (int k = 0; k < kK; ++k) {
-            const float a = minus ? -A[k][row] : A[k][row];
+            const float a = minus ? -A[k][first_row + row] : A[k][first_row + row];
             const float* const b = B + static_cast<uint32_t>(k) * N;
             for (uint32_t n = 0; n < N; ++n) d[n] += a * b[n];
         }
