@@ -52,6 +52,7 @@ void SharedMemory::begin_block() {
     for (auto& of_warp : ended_) of_warp[0] = kReading;
     std::fill(async_readers_.begin(), async_readers_.end(), View{});
     for (auto& of_warp : unfenced_) of_warp.clear();
+    readers_.clear();
 }
 
 void SharedMemory::barrier() {
@@ -132,6 +133,8 @@ bool SharedMemory::race(const char* now, const char* then, Stamp before, uint32_
 bool SharedMemory::read(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
     const Stamp me = stamp(clock, warp, lane);
     const uint32_t first = at / 2, last = (at + bytes - 1) / 2, n = last - first + 1;
+    for (uint32_t g = first / 4; asynchronous_ && g <= last / 4; ++g)
+        readers_[g][static_cast<size_t>(warp)] = clock.time;
     if (clock.any_partial || !all_within(writer_.data() + first, n, block_begin_, barrier_))
         return read_slowly(clock, me, first, last);
     // Written before the last barrier. What remains is to note the reader, as read_slowly does.
@@ -193,7 +196,10 @@ bool SharedMemory::write_slowly(const SyncClock& clock, Stamp me, uint32_t first
             const auto* two = static_cast<const uint8_t*>(value) + 2 * (g - first);
             if (!value || std::memcmp(two, data_.data() + 2 * g, 2) != 0) return race("writes", "wrote", w, 2 * g);
         }
-        if (r >= barrier_ && !ordered(clock, r, me)) return race("writes", "read", r, 2 * g);
+        const bool after =
+            r < barrier_ || ordered(clock, r, me) ||
+            (asynchronous_ && r & kSeveralWarps && all_have_read(clock, static_cast<int>(me >> 5 & 31), g));
+        if (!after) return race("writes", "read", r, 2 * g);
         writer_[g] = me;
     }
     return true;
@@ -223,6 +229,13 @@ bool SharedMemory::not_read_by_wgmma(const SyncClock& clock, int warp, uint32_t 
             }
         }
     }
+    return true;
+}
+
+bool SharedMemory::all_have_read(const SyncClock& clock, int warp, uint32_t g) const {
+    const View& times = readers_.at(g / 4);
+    for (size_t other = 0; other < times.size(); ++other)
+        if (times[other] && times[other] >= clock.seen[other] && static_cast<int>(other) != warp) return false;
     return true;
 }
 

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace teon::gpusim {
@@ -92,6 +93,7 @@ private:
     void restart_epochs();
     void advance(SyncClock& clock, int warp);
     bool not_read_by_wgmma(const SyncClock& clock, int warp, uint32_t at, uint32_t bytes);
+    bool all_have_read(const SyncClock& clock, int warp, uint32_t g) const;
 
     static constexpr uint32_t kUnit = 128,
                               kReading = ~uint32_t{0};  // bytes whose asynchronous readers are noted as one
@@ -110,6 +112,8 @@ private:
     bool asynchronous_ = false;
     std::vector<View> async_readers_;  // of each unit: when the warps ended to read it
     std::array<std::vector<Stored>, 32> unfenced_;
+    // Of what several warps read, by 8 bytes: when each did last.
+    std::unordered_map<uint32_t, View> readers_;
 };
 
 }  // namespace teon::gpusim

@@ -120,10 +120,16 @@ __device__ __forceinline__ void warpgroup_commit() { asm volatile("wgmma.commit_
 
 template <int N>
 __device__ __forceinline__ void warpgroup_multiply(float (&d)[N][4], TileOperand a, TileOperand b, bool add) {
-    static_assert(N == 16);
-    asm volatile(TEON_PRODUCT("128", TEON_LIST64, "%64", "%65", "%66", "0, 0")
-                 : TEON_D32(d, 0), TEON_D32(d, 8)
-                 : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+    static_assert(N == 8 || N == 16);
+    if constexpr (N == 8) {
+        asm volatile(TEON_PRODUCT("64", TEON_LIST32, "%32", "%33", "%34", "0, 0")
+                     : TEON_D32(d, 0)
+                     : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+    } else {
+        asm volatile(TEON_PRODUCT("128", TEON_LIST64, "%64", "%65", "%66", "0, 0")
+                     : TEON_D32(d, 0), TEON_D32(d, 8)
+                     : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+    }
 }
 template <int N>
 __device__ __forceinline__ void warpgroup_multiply_columns(float (&d)[N][4], const uint32_t (&a)[4], TileOperand b,

@@ -88,31 +88,36 @@ TEST_CASE("gpusim/asynchronous: mbarriers order what was done before an arrival 
     const std::string pass =
         with_mbarrier(32) + kOwn + "@%p1 bra $read; st.shared.u32 [%r2+1024], %r0;" + kArrive + "bra $end; $read:";
     const std::string read = "ld.shared.u32 %r4, [%r2+1152];";
-    check({{"waits", pass + wait() + read + "$end:", ""},
-           {"polls",
-            pass + "$w: mbarrier.test_wait.parity.shared::cta.b64 %p5, [%r1], 0; @!%p5 bra $w;" + read + "$end:", ""},
-           {"does not wait", pass + "bar.warp.sync -1; st.shared.u32 [%r2+1152], %r0; $end:", "a race"},
-           {"waits for the phase before", pass + wait(1) + "st.shared.u32 [%r2+1152], %r0; $end:", "of shared memory"},
-           {"no barrier there", "mov.u32 %r1, buffer; st.shared.u64 [%r1], 0; @%p0 bra $e; $e:" + kArrive,
-            "there is no mbarrier at byte 0", 1},
-           {"not initialized for the others",
-            "mov.u32 %r1, buffer; setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared.b64 [%r1], 2; bar.warp.sync -1;"
-            "@%p0 bra $end;" +
-                kArrive + "$end:",
-            "of shared memory", 64},
-           {"a count of 0", with_mbarrier(0), "0 arrivals; it must be 1 to"},
-           {"misaligned", "mov.u32 %r1, buffer; mbarrier.init.shared.b64 [%r1+4], 1;", "not a multiple of 8", 1},
-           {"too many", with_mbarrier(40) + "@%p0 mbarrier.arrive.shared.b64 _, [%r1], 41;",
-            "that expects 40 more of 40"},
-           {"made twice", with_mbarrier(1) + "@%p0 mbarrier.init.shared::cta.b64 [%r1], 1;", "is an mbarrier already"},
-           {"made again",
-            with_mbarrier(1) + "@%p0 mbarrier.inval.shared.b64 [%r1]; "
-                               "@%p0 mbarrier.init.shared::cta.b64 [%r1], 1;",
-            ""},
-           {"for ever", with_mbarrier(65) + kArrive + wait(),
-            "waits for ever: for phase 0 of the mbarrier at byte 0 of shared memory, which lacks 1 of 65 arrivals"},
-           {"for bytes", with_mbarrier(64) + "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 16;" + wait(),
-            "lacks 0 of 64 arrivals and 1024 bytes"}});
+    check(
+        {{"waits", pass + wait() + read + "$end:", ""},
+         {"polls",
+          pass + "$w: mbarrier.test_wait.parity.shared::cta.b64 %p5, [%r1], 0; @!%p5 bra $w;" + read + "$end:", ""},
+         {"does not wait", pass + "bar.warp.sync -1; st.shared.u32 [%r2+1152], %r0; $end:", "a race"},
+         {"waits for the phase before", pass + wait(1) + "st.shared.u32 [%r2+1152], %r0; $end:", "of shared memory"},
+         {"no barrier there", "mov.u32 %r1, buffer; st.shared.u64 [%r1], 0; @%p0 bra $e; $e:" + kArrive,
+          "there is no mbarrier at byte 0", 1},
+         {"not initialized for the others",
+          "mov.u32 %r1, buffer; setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared.b64 [%r1], 2; bar.warp.sync -1;"
+          "@%p0 bra $end;" +
+              kArrive + "$end:",
+          "of shared memory", 64},
+         {"two read, the third writes behind both",
+          with_mbarrier(64) + kOwn + "setp.ge.u32 %p2, %r0, 64; @%p2 bra $write; ld.shared.u32 %r4, [%r1];" + kArrive +
+              "bra $end; $write: setp.eq.u32 %p3, %r0, 64;" + wait() + "@%p3 st.shared.u32 [%r1+1024], %r4; $end:",
+          "", 96},
+         {"a count of 0", with_mbarrier(0), "0 arrivals; it must be 1 to"},
+         {"misaligned", "mov.u32 %r1, buffer; mbarrier.init.shared.b64 [%r1+4], 1;", "not a multiple of 8", 1},
+         {"too many", with_mbarrier(40) + "@%p0 mbarrier.arrive.shared.b64 _, [%r1], 41;",
+          "that expects 40 more of 40"},
+         {"made twice", with_mbarrier(1) + "@%p0 mbarrier.init.shared::cta.b64 [%r1], 1;", "is an mbarrier already"},
+         {"made again",
+          with_mbarrier(1) + "@%p0 mbarrier.inval.shared.b64 [%r1]; "
+                             "@%p0 mbarrier.init.shared::cta.b64 [%r1], 1;",
+          ""},
+         {"for ever", with_mbarrier(65) + kArrive + wait(),
+          "waits for ever: for phase 0 of the mbarrier at byte 0 of shared memory, which lacks 1 of 65 arrivals"},
+         {"for bytes", with_mbarrier(64) + "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 16;" + wait(),
+          "lacks 0 of 64 arrivals and 1024 bytes"}});
 }
 
 TEST_CASE("gpusim/asynchronous: two phases of an mbarrier, told by parity") {
