@@ -1,6 +1,7 @@
 // The backward pass of attention_flash.cu, where the method is described.
 #include "base/integer.h"
 #include "kernels/attention_flash.h"
+#include "kernels/attention_flash_backward_hopper.h"
 #include "kernels/attention_flash_backward_one_pass.h"
 #include "kernels/attention_flash_hopper.h"
 

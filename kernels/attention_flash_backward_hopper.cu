@@ -6,7 +6,8 @@
 //     dQ        S = Q K^T, dP = dO V^T; dQ += dS K                        one block per tile of queries
 //
 // Products with the scores of one tile run together with those that make the scores of the next.
-#include "kernels/attention_flash_hopper.h"
+#include "kernels/attention_flash_backward_hopper.h"
+
 #include "kernels/flash_hopper.h"
 
 namespace teon {
@@ -82,9 +83,10 @@ struct HopperBackward {
 #pragma unroll
         for (int k = 0; k < kRows / 16; k++) tile_pack_a(packed[k], x[0], k);
     }
-    // A consumer's way through the tiles that pass. Of each: P and dP begin, scores(groups, stage, i) waits for them while
-    // so many further groups may run, pack() makes operands of the scores, which gradients(stage) multiplies and await()
-    // waits for. OVERLAP: until the next tile's products have run as well, which takes registers for both.
+    // A consumer's way through the tiles that pass. Of each, P and dP begin; scores(groups, stage, i) waits for them,
+    // while so many further groups may run; pack() makes operands of the scores, which gradients(stage) multiplies, and
+    // await() waits for these products. OVERLAP: only when the next tile's have run as well, which takes registers for
+    // both.
     template <bool OVERLAP, typename Score, typename Pack, typename Multiply, typename Await>
     __device__ __forceinline__ void run(int tiles, Scores& p, Scores& dp, Score scores, Pack pack, Multiply gradients,
                                         Await await) const {
@@ -148,7 +150,9 @@ struct HopperKeyGradient : HopperBackward<HS> {
     // Calls f(query head, query) for each tile that passes.
     template <typename F>
     __device__ __forceinline__ void for_tiles(F f) const {
+#pragma unroll 1
         for (int h = head * s.group; h < (head + 1) * s.group; h++) {
+#pragma unroll 1
             for (int query = key; query < end; query += kRows) f(h, query);
         }
     }
@@ -169,9 +173,11 @@ struct HopperKeyGradient : HopperBackward<HS> {
         } else if (warp_of_thread() == 1) {  // rows beyond T have 0
             for_tiles([&](int h, int query) {
                 mbarrier_wait(barriers.empty(stage.index), stage.parity ^ 1);
+                const int64_t begin = s.row(b, h, 0);
+#pragma unroll 1
                 for (int row = lane_of_thread(); row < kRows; row += 32) {
                     const int t = query + row;
-                    this->stats(stage.index)[row] = t < s.T ? stats[s.row(b, h, t)] : RowStats{};
+                    this->stats(stage.index)[row] = t < s.T ? stats[begin + t] : RowStats{};
                     if (documents) this->first_keys(stage.index)[row] = t < s.T ? documents[t] : 0;
                 }
                 __syncwarp();
@@ -183,15 +189,15 @@ struct HopperKeyGradient : HopperBackward<HS> {
 
     __device__ __forceinline__ void consume(bf16* dqkv) const {
         const int first = key + kRows * hopper_consumer() + 16 * hopper_warp(), last = first + 15;
-        const int of_head = ceil_div(end - key, kRows);
+        int query = key;
         typename Base::Gradient dk = {}, dv = {};
         typename Base::Scores p, ds;
         typename Base::Packed packed_p, packed_ds;
         const auto scores = [&]<int GROUPS>(Constant<GROUPS>, int stage, int i) {
             const RowStats* const rows = this->stats(stage);
             const int* const first_keys = documents ? this->first_keys(stage) : nullptr;
-            const int query = key + i % of_head * kRows,
-                      last_row = (query + kRows < s.T ? query + kRows : s.T) - query - 1;
+            if (i > 0) query = query + kRows < end ? query + kRows : key;
+            const int last_row = query + kRows < s.T ? kRows - 1 : s.T - 1 - query;
             warpgroup_wait<1 + GROUPS>(p[0]);
             for_columns<1, Base::kFragments>(
                 p, rows, [&](float& x, const RowStats& r) { x = exp2_fast(fmaf(x, s.scale_log2, -r[0])); });
@@ -213,7 +219,7 @@ struct HopperKeyGradient : HopperBackward<HS> {
             warpgroup_wait<0>(dv[0]);
             warpgroup_wait<0>(dk[0]);
         };
-        this->template run<HS == 64>(s.group * of_head, p, ds, scores, pack, gradients, await);
+        this->template run<HS == 64>(s.group * ceil_div(end - key, kRows), p, ds, scores, pack, gradients, await);
         flash_scale(dk, s.scale);
         named_barrier_wait(1 + hopper_consumer(), kWarpgroupThreads);  // all four warps have read what stayed
         this->store(dqkv, s.NH + head, key, 0, dk);
@@ -296,7 +302,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
         DYN_SHARED(bf16, shared);
         const Pass pass(s, shared, barriers);
         pass.barriers.init(Pass::kFills);
-        hopper_roles([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv); });
+        hopper_roles<HS>([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv); });
     }
 }
 
@@ -312,7 +318,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
         DYN_SHARED(bf16, shared);
         const Pass pass(s, shared, barriers);
         pass.barriers.init(Pass::kFills);
-        hopper_roles([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv, stats); });
+        hopper_roles<HS>([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv, stats); });
     }
 }
 

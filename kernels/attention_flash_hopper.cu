@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
         DYN_SHARED(bf16, shared);
         const HopperForward<HS> pass(s, shared, barriers);
         pass.barriers.init(1);
-        hopper_roles([&] { pass.produce(qkv); }, [&] { pass.consume(out, lse); });
+        hopper_roles<HS>([&] { pass.produce(qkv); }, [&] { pass.consume(out, lse); });
     }
 }
 

@@ -7,10 +7,9 @@
 
 namespace teon {
 
-// Warpgroup 0 brings tiles, the others compute. Each thread begins with 168 registers.
+// Warpgroup 0 brings tiles, the others compute.
 inline constexpr int kHopperConsumers = 2, kHopperConsumerWarps = 4 * kHopperConsumers;
 inline constexpr int kHopperThreads = (1 + kHopperConsumers) * kWarpgroupThreads;
-inline constexpr int kHopperProducerRegisters = 40, kHopperConsumerRegisters = 232;
 
 // A tile of ROWS rows of one head in shared memory: its first 64 columns, then the others.
 template <int ROWS, int HS>
@@ -91,14 +90,16 @@ struct HopperBarriers {
 __device__ __forceinline__ int hopper_consumer() { return warp_of_thread() / 4 - 1; }
 __device__ __forceinline__ int hopper_warp() { return warp_of_thread() % 4; }
 
-// produce() is called by the warps of the first warpgroup, consume() by the others.
-template <typename Produce, typename Consume>
+// produce() is called by the warps of the first warpgroup, consume() by the others. Each thread begins with 168
+// registers, of which the former give to the latter what they can do without.
+template <int HS, typename Produce, typename Consume>
 __device__ __forceinline__ void hopper_roles(Produce produce, Consume consume) {
+    constexpr int kProducer = HS == 64 ? 40 : 24, kConsumer = 168 + (168 - kProducer) / kHopperConsumers;
     if (warp_of_thread() < 4) {
-        give_registers<kHopperProducerRegisters>();
+        give_registers<kProducer>();
         produce();
     } else {
-        take_registers<kHopperConsumerRegisters>();
+        take_registers<kConsumer>();
         consume();
     }
 }
