@@ -23,10 +23,11 @@ uint32_t address_of(Warp& w, const Instruction& i, int operand, int lane) {
 }
 
 Mbarrier& find(Warp& w, const Instruction& i, int lane, uint32_t address) {
-    shared_for_read(w, i, lane, address, kMbarrierBytes);
     const auto it = w.block->mbarriers.find(address);
     if (it == w.block->mbarriers.end())
         fail(w, i, lane, fmt::format("there is no mbarrier at byte {} of shared memory", address));
+    SharedMemory& shared = w.block->shared;
+    if (!shared.sees(w.clock, w.index, lane, address, kMbarrierBytes)) fail(w, i, lane, shared.wrong());
     return it->second;
 }
 
@@ -73,7 +74,7 @@ void mbarrier_inval(Warp& w, const Instruction& i, Lanes lanes) {
 }
 
 void mbarrier_arrive(Warp& w, const Instruction& i, Lanes lanes) {  // [a], count or bytes
-    const View view = w.block->shared.release(w.clock, w.index);
+    const View view = w.block->shared.release(w.clock, w.index, lanes);
     for_lanes(lanes, [&](int l) {
         Mbarrier& m = find(w, i, l, address_of(w, i, 0, l));
         const uint32_t operand = w.operand<uint32_t>(i, 1)[l], count = i.variant ? 1 : operand;
@@ -103,7 +104,7 @@ void mbarrier_wait(Warp& w, const Instruction& i, Lanes lanes) {  // p, [a], par
 bool is_ready(Warp& w, const Instruction& i, Lanes lanes) {
     if (static_cast<Poll>(i.variant) == Poll::registers) {
         int others = 0;
-        for (const Warp& other : w.block->warps) others += other.live && &other != &w ? 32 * other.registers_held : 0;
+        for (const Warp& other : w.block->warps) others += &other != &w ? 32 * other.registers_held : 0;
         return others + 32 * static_cast<int>(i.offset) <= register_pool(w);
     }
     bool ready = true;
@@ -231,7 +232,7 @@ void land(Block& b, size_t k) {
     const auto it = b.mbarriers.find(c.mbarrier);
     if (it == b.mbarriers.end()) fail(w, *c.instruction, c.lane, "its mbarrier is there no more");
     const auto self = static_cast<size_t>(w.index);
-    it->second.arrived[self] = b.shared.release(w.clock, w.index)[self];
+    it->second.arrived[self] = b.shared.release(w.clock, w.index, kAllLanes)[self];
     add_transactions(w, *c.instruction, c.lane, it->second, -int64_t{bytes});
     advance(it->second);
 }
@@ -247,7 +248,7 @@ void barrier_arrive(Warp& w, const Instruction& i, Lanes) {  // a, b
     b.count = count;
     b.arrived += 32;
     if (b.arrived > b.count) fail(w, i, 0, fmt::format("{} threads arrive at barrier {} of {}", b.arrived, id, count));
-    merge(b.view, w.block->shared.release(w.clock, w.index));
+    merge(b.view, w.block->shared.release(w.clock, w.index, kAllLanes));
 }
 
 bool pass_named_barriers(Block& block) {
@@ -268,7 +269,7 @@ bool pass_named_barriers(Block& block) {
                 fail(w, i, 0, fmt::format("{} threads at barrier {} of {}", b.arrived + 32 * here.size(), id, count));
         }
         if (b.count == 0 || b.arrived + 32 * here.size() != b.count) continue;
-        for (Warp* w : here) merge(b.view, block.shared.release(w->clock, w->index));
+        for (Warp* w : here) merge(b.view, block.shared.release(w->clock, w->index, kAllLanes));
         for (Warp* w : here) {
             merge(w->clock.seen, b.view);
             w->groups[0].waits = w->at_barrier = false;

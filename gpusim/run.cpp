@@ -250,10 +250,14 @@ private:
                     if (is_ready(w_, i, lanes)) {
                         i.run(w_, i, lanes);
                         w_.block->idle = 0;
+                        w_.refused = nullptr;
                         ++at;
                         continue;
                     }
-                    if (!tests && !(tries && random_ && pick(*w_.block, kPollOneIn) == 0)) return leave(true);
+                    // try_wait may say no, and does so once, or at random, before it waits.
+                    const bool says_no = random_ ? pick(*w_.block, kPollOneIn) == 0 : w_.refused != &i;
+                    w_.refused = &i;
+                    if (!tests && !(tries && says_no)) return leave(true);
                     i.run(w_, i, lanes);  // says no
                     if (++w_.block->idle > kMostIdlePolls)
                         fail(w_, i, first_lane(lanes), "waits for ever: for " + what_is_missing(w_, i, lanes));
@@ -338,6 +342,7 @@ public:
             w.live = left >= 32 ? kAllLanes : (Lanes{1} << left) - 1;
             w.groups.assign(1, {0, w.live});
             w.at_barrier = w.waited = w.blocked = false;
+            w.refused = nullptr;
             w.products.clear();
             w.products_committed = w.products_begun = 0;
             w.registers_held = block_.program->registers;
@@ -399,7 +404,7 @@ private:
         for (Warp& w : block_.warps) {
             if (!w.live) continue;
             if (!w.at_barrier || block_.program->code[static_cast<size_t>(w.groups[0].at)].count) return false;
-            merge(seen, block_.shared.release(w.clock, w.index));
+            merge(seen, block_.shared.release(w.clock, w.index, kAllLanes));
         }
         for (Warp& w : block_.warps) {
             if (!w.live) continue;

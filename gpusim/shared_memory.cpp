@@ -73,7 +73,7 @@ void SharedMemory::restart_epochs() {
 
 void SharedMemory::sync_warp(SyncClock& clock, uint32_t lanes, bool all, int warp) {
     if (!clock.touched) return;
-    if (all) clock.touched = false;
+    if (all) clock.touched = false, clock.unreleased = 0;
     advance(clock, warp);
     if (all) {
         clock.last_full = clock.now;
@@ -101,8 +101,9 @@ void SharedMemory::advance(SyncClock& clock, int warp) {
     ended[++clock.now] = kReading;
 }
 
-View SharedMemory::release(SyncClock& clock, int warp) {
-    if (std::exchange(clock.unreleased, false)) advance(clock, warp);
+View SharedMemory::release(SyncClock& clock, int warp, uint32_t lanes) {
+    const uint32_t some = std::exchange(clock.unreleased, clock.unreleased & ~lanes);
+    if (some && !clock.unreleased) advance(clock, warp);
     View view = clock.seen;
     view[static_cast<size_t>(warp)] = ++clock.time;
     return view;
@@ -251,9 +252,8 @@ bool SharedMemory::is_fenced(uint32_t at, uint32_t bytes) {
     return true;
 }
 
-bool SharedMemory::begin_async_read(SyncClock& clock, int warp, uint32_t at, uint32_t bytes, Reads& reads) {
-    if (!is_fenced(at, bytes)) return false;
-    const Stamp me = stamp(clock, warp, 0);
+bool SharedMemory::sees(const SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
+    const Stamp me = epoch_ << kEpochShift | clock.now << kClockShift | static_cast<Stamp>(warp << 5 | lane);
     uint64_t known = ~uint64_t{0};  // a stamp that is in order
     for (uint32_t g = at / 2; g < (at + bytes) / 2; ++g) {
         const Stamp w = writer_[g];
@@ -266,6 +266,12 @@ bool SharedMemory::begin_async_read(SyncClock& clock, int warp, uint32_t at, uin
         if (w >= barrier_ && !ordered(clock, w, me)) return race("reads", "wrote", w, 2 * g);
         known = w;
     }
+    return true;
+}
+
+bool SharedMemory::begin_async_read(SyncClock& clock, int warp, uint32_t at, uint32_t bytes, Reads& reads) {
+    if (!is_fenced(at, bytes)) return false;
+    if (!sees(clock, warp, 0, at, bytes)) return false;
     for (uint32_t unit = at / kUnit; unit <= (at + bytes - 1) / kUnit; ++unit) {
         async_readers_[unit][static_cast<size_t>(warp)] = kReading;
         if (reads.empty() || reads.back() != unit) reads.push_back(unit);

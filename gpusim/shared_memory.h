@@ -4,7 +4,7 @@
 // A thread's accesses are ordered among themselves. bar.sync orders those of all threads of the block, bar.warp.sync
 // those of the lanes in its mask ("PTX ISA", "Parallel Synchronization and Communication Instructions": shfl, vote,
 // mma and ldmatrix order no memory). Named barriers and mbarriers order what a warp did before it arrived before what
-// another does after it waited; one lane counts for its warp.
+// another does after it waited.
 //
 // Bulk copies and wgmma access the memory through the asynchronous proxy ("Proxies"): a read sees what a thread stored
 // only if that thread executed fence.proxy.async in between.
@@ -34,7 +34,7 @@ struct SyncClock {
     bool any_partial = false;
     std::array<Partial, 32> partial{};  // the last one of only some lanes, by lane
 
-    bool unreleased = false;  // shared memory was touched since the warp last arrived somewhere
+    uint32_t unreleased = 0;  // lanes that accessed shared memory since they last arrived somewhere or synchronized
     uint32_t time = 1;        // counts arrivals; those of the whole block, too
     View seen{};              // what is ordered before the warp's next access
 };
@@ -47,8 +47,9 @@ public:
     void barrier();
     // The lanes wait for each other; `all`: they are all that live.
     void sync_warp(SyncClock& clock, uint32_t lanes, bool all, int warp);
-    // The warp arrives: who joins what this returns to what it has seen is behind the warp's accesses until now.
-    View release(SyncClock& clock, int warp);
+    // Lanes of the warp arrive: who joins what this returns to what it has seen is behind the warp's accesses until it
+    // last synchronized, and until now if the lanes that made them have arrived.
+    View release(SyncClock& clock, int warp, uint32_t lanes);
 
     size_t size() const { return size_; }
     uint8_t* data() { return data_.data(); }
@@ -57,6 +58,8 @@ public:
     // `value` is what a write will store (two threads may store the same), null where that does not matter.
     bool read(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes);
     bool write(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value);
+    // The same check of a read that is not noted: of an mbarrier.
+    bool sees(const SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes);
     // cp.async has begun to write there; `bulk`: through the asynchronous proxy.
     bool begin_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, bool bulk = false);
     const std::string& wrong() const { return wrong_; }
@@ -83,7 +86,8 @@ private:
     static constexpr uint32_t kLastClock = 255, kLastEpoch = 4094;
 
     Stamp stamp(SyncClock& clock, int warp, int lane) {
-        clock.touched = clock.unreleased = true;
+        clock.touched = true;
+        clock.unreleased |= 1u << lane;
         return epoch_ << kEpochShift | clock.now << kClockShift | static_cast<Stamp>(warp << 5 | lane);
     }
     bool ordered(const SyncClock& clock, Stamp before, Stamp me) const;

@@ -80,8 +80,9 @@ struct Warp {
     std::array<int, 32> committed{};
     std::vector<Product> products;
     int products_committed = 0, products_begun = 0;
-    int registers_held = 0;  // of a thread, by setmaxnreg
-    bool blocked = false;    // a poll keeps it from going on
+    int registers_held = 0;                // of a thread, by setmaxnreg
+    bool blocked = false;                  // a poll keeps it from going on
+    const Instruction* refused = nullptr;  // the last poll that was not ready
     SyncClock clock;
     Count* counts = nullptr;  // of the kernel's instructions; null: nobody counts
 

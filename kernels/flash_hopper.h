@@ -67,6 +67,7 @@ struct HopperBarriers {
     }
     __device__ __forceinline__ uint64_t* empty(int stage, int ring = 0) const { return full(stage, RINGS + ring); }
     __device__ __forceinline__ void leave(int stage, int ring = 0) const {
+        __syncwarp();
         if (lane_of_thread() == 0) mbarrier_arrive(empty(stage, ring));
     }
 
