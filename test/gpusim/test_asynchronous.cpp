@@ -105,6 +105,16 @@ TEST_CASE("gpusim/asynchronous: mbarriers order what was done before an arrival 
           with_mbarrier(64) + kOwn + "setp.ge.u32 %p2, %r0, 64; @%p2 bra $write; ld.shared.u32 %r4, [%r1];" + kArrive +
               "bra $end; $write: setp.eq.u32 %p3, %r0, 64;" + wait() + "@%p3 st.shared.u32 [%r1+1024], %r4; $end:",
           "", 96},
+         {"one lane arrives for all",
+          with_mbarrier(1) + kOwn +
+              "@%p1 bra $read; st.shared.u32 [%r2+1024], %r0; bar.warp.sync -1;"
+              "setp.eq.u32 %p2, %r0, 32; @%p2 " +
+              kArrive + "bra $end; $read:" + wait() + read + "$end:",
+          ""},
+         {"before the others have come",
+          with_mbarrier(1) + kOwn + "@%p1 bra $read; st.shared.u32 [%r2+1024], %r0; setp.eq.u32 %p2, %r0, 32; @%p2 " +
+              kArrive + "bra $end; $read:" + wait() + read + "$end:",
+          "of shared memory"},
          {"a count of 0", with_mbarrier(0), "0 arrivals; it must be 1 to"},
          {"misaligned", "mov.u32 %r1, buffer; mbarrier.init.shared.b64 [%r1+4], 1;", "not a multiple of 8", 1},
          {"too many", with_mbarrier(40) + "@%p0 mbarrier.arrive.shared.b64 _, [%r1], 41;",
