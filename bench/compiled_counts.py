@@ -169,6 +169,12 @@ def count_all(table, build, tool, executed):
     return counts
 
 
+def updated(known, found):
+    """A kernel's counts by architecture; those of executed instructions are kept if no run has executed it."""
+    return {**known, **{architecture: numbers + known.get(architecture, [])[len(numbers):]
+                        for architecture, numbers in found.items()}}
+
+
 def grown(known, found):
     """One line for each count that grew by more than GROWTH."""
     lines = []

@@ -230,7 +230,8 @@ def report_counts(command, build, executed, table, counts):
         return print("SKIPPED: counting instructions needs cuobjdump (CUDA toolkit, or triton for this Python)")
     found = compiled_counts.count_all(table, build, tool, compiled_counts.load_executed(executed))
     if command == "count":
-        merged = {kernel["name"]: {**counts.get(kernel["name"], {}), **found.get(kernel["name"], {})}
+        merged = {kernel["name"]: compiled_counts.updated(counts.get(kernel["name"], {}),
+                                                          found.get(kernel["name"], {}))
                   for kernel in compiled_counts.compiled(table)}
         return COUNTS.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
     lines = compiled_counts.grown(counts, found)

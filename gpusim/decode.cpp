@@ -19,10 +19,12 @@
 #include "gpusim/convert.h"
 #include "gpusim/float.h"
 #include "gpusim/integer.h"
+#include "gpusim/mbarrier.h"
 #include "gpusim/memory.h"
 #include "gpusim/move.h"
 #include "gpusim/opcodes.h"
 #include "gpusim/registers.h"
+#include "gpusim/warpgroup.h"
 
 namespace teon::gpusim {
 
@@ -68,11 +70,8 @@ const Names<Special> kSpecials = {{"%tid.x", Special::tid_x},
                                   {"%lanemask_ge", Special::lanemask_ge},
                                   {"%lanemask_eq", Special::lanemask_eq},
                                   {"%dynamic_smem_size", Special::dynamic_smem_size}};
-const Names<Space> kSpaces = {{"global", Space::global},
-                              {"shared", Space::shared},
-                              {"local", Space::local},
-                              {"param", Space::param},
-                              {"const", Space::constant}};
+const Names<Space> kSpaces = {{"global", Space::global}, {"shared", Space::shared}, {"shared::cta", Space::shared},
+                              {"local", Space::local},   {"param", Space::param},   {"const", Space::constant}};
 const Names<AtomicOp> kAtomics = {{"add", AtomicOp::add},   {"min", AtomicOp::min}, {"max", AtomicOp::max},
                                   {"and", AtomicOp::and_},  {"or", AtomicOp::or_},  {"xor", AtomicOp::xor_},
                                   {"exch", AtomicOp::exch}, {"cas", AtomicOp::cas}, {"inc", AtomicOp::inc},
@@ -81,7 +80,7 @@ const Names<Shuffle> kShuffles = {
     {"bfly", Shuffle::bfly}, {"idx", Shuffle::idx}, {"up", Shuffle::up}, {"down", Shuffle::down}};
 const Names<Vote> kVotes = {{"all", Vote::all}, {"any", Vote::any}, {"uni", Vote::uni}, {"ballot", Vote::ballot}};
 // Scopes and orders of memory mean nothing here, where blocks see each other's writes at once.
-const std::set<std::string_view> kNothing = {"griddepcontrol", "membar", "fence", "nanosleep", "prefetch", "discard"};
+const std::set<std::string_view> kNothing = {"griddepcontrol", "membar", "nanosleep", "prefetch", "discard"};
 
 class Decoder {
 public:
@@ -91,6 +90,11 @@ public:
     void run(const Function& entry) {
         function(entry, {});
         for (Instruction& i : program_.code) i.operands = nullptr;  // set once no operand is added any more
+        if (program_.asynchronous) {
+            std::vector<bool> is_constant;
+            for (const Virtual& r : registers_) is_constant.push_back(r.is_constant);
+            check_product_registers(program_, registers_.size(), is_constant);
+        }
         place_registers(program_, registers_);
         const uint32_t* at = program_.operands.data();
         for (Instruction& i : program_.code) {
@@ -205,7 +209,8 @@ private:
             {"mma", &Decoder::mma},       {"cp", &Decoder::copy},     {"ld", &Decoder::memory},
             {"ldu", &Decoder::memory},    {"st", &Decoder::memory},   {"atom", &Decoder::atomic_},
             {"red", &Decoder::atomic_},   {"mov", &Decoder::move},    {"cvta", &Decoder::window},
-            {"call", &Decoder::call},     {"cvt", &Decoder::convert}};
+            {"call", &Decoder::call},     {"cvt", &Decoder::convert}, {"mbarrier", &Decoder::mbarrier},
+            {"fence", &Decoder::fence},   {"wgmma", &Decoder::wgmma}, {"setmaxnreg", &Decoder::max_registers}};
         const std::string_view first = parts_[0];
         if (first == "ret" && !outermost) {
             i.kind = Kind::branch;
@@ -314,7 +319,7 @@ private:
     std::string_view op(size_t k) const { return statement_->operands[k]; }
 
     void emit(int destinations = 0) {
-        instruction_.destinations = static_cast<uint8_t>(destinations);
+        instruction_.destinations = static_cast<uint16_t>(destinations);
         program_.code.push_back(instruction_);
     }
 
@@ -352,11 +357,118 @@ private:
             instruction_.run = &sync_warp;
             exact(op(0), 4);
         } else {
-            need_operands(1, 1);
-            if (!has("sync") || has("red") || op(0) != "0") refuse("a barrier other than that of all threads");
-            instruction_.kind = Kind::barrier;
+            const bool all = statement_->operands.size() == 1;
+            need_operands(1, 2);
+            if (has("red") || (all && (!has("sync") || op(0) != "0"))) refuse("the variant");
+            for (size_t k = 0; k < 2 && !all; ++k) exact(op(k), 4);
+            instruction_.kind = has("arrive") ? Kind::aligned : Kind::barrier;
+            instruction_.run = &barrier_arrive;
         }
         emit();
+    }
+
+    void fence() {
+        const bool proxy = has("proxy") && has("async");
+        instruction_.run = proxy || has("mbarrier_init") ? &fence_proxy : &nothing;
+        emit();
+    }
+
+    // Without the state that an arrival returns: its operand is "_", and phases are told by their parity.
+    void mbarrier() {
+        Instruction& i = instruction_;
+        const std::string_view what = parts_[1];
+        const bool arrives = what == "arrive", waits = what == "try_wait" || what == "test_wait";
+        if (!has("shared::cta") && !has("shared")) refuse("the space");
+        if (arrives && op(0) != "_") refuse("the state");
+        if (waits && !has("parity")) refuse("the state");
+        size_t k = arrives;
+        if (waits) exact(op(k++), 0);
+        address(op(k++));
+        if (i.address_width != 4) refuse("the address");
+        const size_t count = statement_->operands.size();
+        if (what == "init" || waits || count > k)
+            exact(op(k++), 4);
+        else if (arrives)
+            add(constant(4, 1));
+        if (count != k) refuse("the number of operands");
+        i.variant = static_cast<uint8_t>(waits ? (what == "try_wait" ? Poll::try_wait : Poll::test_wait) : Poll{});
+        if (arrives) i.variant = has("expect_tx");
+        i.run = what == "init"    ? &mbarrier_init
+                : what == "inval" ? &mbarrier_inval
+                : arrives         ? &mbarrier_arrive
+                                  : &mbarrier_wait;
+        if (waits) i.kind = Kind::poll;
+        if (!waits && !arrives && what != "init" && what != "inval") refuse("the variant");
+        emit(waits);
+    }
+
+    void bulk() {  // cp.async.bulk.tensor.Nd: [to], [map, {x, y, ...}], [mbarrier]
+        const bool loads = has("tensor") && has("global") && has("mbarrier::complete_tx::bytes") &&
+                           (parts_[5] == "shared::cluster" || parts_[5] == "shared::cta");
+        if (!loads || has("multicast::cluster") || has("im2col") || has("L2::cache_hint")) refuse("the variant");
+        need_operands(3, 3);
+        const auto inside = [](std::string_view text) { return text.substr(1, text.size() - 2); };
+        const auto from = split_operands(inside(op(1)));
+        if (from.size() != 2) refuse("the tensor map");
+        instruction_.run = &bulk_copy;
+        exact(inside(op(0)), 4);
+        exact(from[0], 8);
+        list(from[1], 4);
+        exact(inside(op(2)), 4);
+        program_.asynchronous = true;
+        emit();
+    }
+
+    void max_registers() {
+        need_operands(1, 1);
+        Instruction& i = instruction_;
+        i.offset = static_cast<int64_t>(parse_number(op(0)));
+        if (i.offset < 24 || i.offset > 256 || i.offset % 8 != 0) refuse("the number of registers");
+        i.kind = has("inc") ? Kind::poll : Kind::aligned;
+        i.run = &set_max_registers;
+        i.variant = static_cast<uint8_t>(Poll::registers);
+        emit();
+    }
+
+    // wgmma.mma_async.sync.aligned.m64nNk16.f32.{bf16.bf16, f16.f16} d, a, b, scale-d, imm-scale-a, imm-scale-b,
+    // [imm-trans-a,] imm-trans-b
+    void wgmma() {
+        Instruction& i = instruction_;
+        i.kind = Kind::aligned;
+        program_.asynchronous = true;
+        if (parts_[1] != "mma_async") {
+            i.run = parts_[1] == "fence" ? &wgmma_fence : parts_[1] == "commit_group" ? &wgmma_commit : &wgmma_wait;
+            if (i.run == &wgmma_wait) i.offset = static_cast<int64_t>(parse_number(op(0)));
+            return emit();
+        }
+        const std::string_view shape = parts_[4];
+        const bool f16 = has("f16");
+        if (parts_.size() != 8 || !shape.starts_with("m64n") || !shape.ends_with("k16") || parts_[5] != "f32" ||
+            parts_[6] != parts_[7] || (!f16 && parts_[6] != "bf16"))
+            refuse("the variant");
+        const auto N = parse_number(shape.substr(4, shape.size() - 7));
+        const bool registers = op(1)[0] == '{';
+        const size_t first = 4;  // immediate
+        need_operands(registers ? 7 : 8, registers ? 7 : 8);
+        const auto immediate_is = [&](size_t k, int64_t value) {
+            return static_cast<int64_t>(parse_number(op(k))) == value;
+        };
+        i.run = &wgmma_product;
+        i.offset = static_cast<int64_t>(N);
+        i.variant =
+            static_cast<uint8_t>((registers                    ? product::kRegistersA
+                                  : immediate_is(first + 2, 1) ? product::kTransposedA
+                                                               : 0) |
+                                 (immediate_is(first + (registers ? 2 : 3), 1) ? product::kTransposedB : 0) |
+                                 (immediate_is(first, -1) ? product::kMinusA : 0) |
+                                 (immediate_is(first + 1, -1) ? product::kMinusB : 0) | (f16 ? product::kF16 : 0));
+        for (int both = 0; both < 2; ++both)
+            if (list(op(0), 4) != static_cast<int>(N / 2)) refuse("the number of registers of D");
+        if (registers && list(op(1), 4) != 4) refuse("the number of registers of A");
+        if (!registers) exact(op(1), 8);
+        exact(op(2), 8);
+        exact(op(3), 0);
+        emit(static_cast<int>(N / 2));
     }
 
     void shuffle_() {  // d[|p], a, b, c, mask
@@ -417,7 +529,9 @@ private:
         } else if (has("wait_group") || has("wait_all")) {
             i.run = &copy_wait;
             i.offset = has("wait_all") ? -1 : static_cast<int64_t>(parse_number(op(0)));
-        } else if (has("async") && !has("bulk") && !has("mbarrier")) {
+        } else if (has("bulk")) {
+            return bulk();
+        } else if (has("async") && !has("mbarrier")) {
             need_operands(3, 4);
             i.run = &copy_async;
             address(op(0));
@@ -503,7 +617,10 @@ private:
     void window() {  // cvta.space d, a: to a generic address; cvta.to.space: from one
         need_operands(2, 2);
         const Space space = variant(kSpaces);
-        const uint64_t begin = space == Space::shared ? kSharedWindow : space == Space::local ? kLocalWindow : 0;
+        const uint64_t begin = space == Space::shared  ? kSharedWindow
+                               : space == Space::local ? kLocalWindow
+                               : space == Space::param ? kParameterWindow
+                                                       : 0;
         instruction_.run = &to_window;
         instruction_.offset = static_cast<int64_t>(has("to") ? ~begin + 1 : begin);
         exact(op(0), 8);
@@ -599,6 +716,9 @@ std::unique_ptr<Program> decode(const Module& module, const Symbols& symbols, st
     if (!program->parameters.empty())
         program->parameter_bytes = program->parameters.back().offset + program->parameters.back().bytes;
     program->max_threads = it->second.max_threads;
+    constexpr int kRegisters = 65536, kMost = 255, kUnit = 8;  // of a multiprocessor, of a thread
+    const int threads = std::max(program->max_threads, 1) * it->second.min_blocks;
+    program->registers = std::min(kRegisters / threads, kMost) / kUnit * kUnit;
     Decoder(module, symbols, *program).run(it->second);
     return program;
 }

@@ -20,8 +20,8 @@ inline constexpr Lanes kAllLanes = ~Lanes{0};
 using Handler = void (*)(Warp&, const Instruction&, Lanes);
 
 // How the scheduler of a warp treats it. `collective` needs all lanes of its mask (the last operand) at once, `aligned`
-// all 32.
-enum class Kind : uint8_t { plain, branch, exit, barrier, collective, aligned, trap };
+// all 32; a `poll` waits until it is ready (gpusim/mbarrier.h). A `barrier` with operands is one of some warps.
+enum class Kind : uint8_t { plain, branch, exit, barrier, collective, aligned, poll, trap };
 
 inline constexpr int32_t kNone = -1;
 
@@ -34,13 +34,13 @@ struct Instruction {
     Kind kind = Kind::plain;
     bool guard_not = false;
     Space space = Space::generic;
-    uint8_t count = 0, destinations = 0;  // operands; the first are written
-    uint8_t bytes = 0;                    // of memory instructions: an element's
-    uint8_t vector = 1;                   // and elements
-    uint8_t width = 0;                    // bytes of a data register
-    uint8_t address_width = 8;            // and of the address register
-    uint8_t variant = 0;                  // of the handler
-    bool sign = false;                    // loads and conversions extend the sign
+    uint16_t count = 0, destinations = 0;  // operands; the first are written
+    uint8_t bytes = 0;                     // of memory instructions: an element's
+    uint8_t vector = 1;                    // and elements
+    uint8_t width = 0;                     // bytes of a data register
+    uint8_t address_width = 8;             // and of the address register
+    uint8_t variant = 0;                   // of the handler
+    bool sign = false;                     // loads and conversions extend the sign
     uint16_t opcode = 0, file = 0;
     int32_t line = 0;
 };
@@ -70,6 +70,8 @@ struct Program {
     size_t local_bytes = 0;                       // of a lane
     size_t static_shared = 0, dynamic_align = 0;  // 0: no dynamic shared memory
     int max_threads = 0;                          // __launch_bounds__; 0: none
+    int registers = 0;                            // of a thread, at most, by __launch_bounds__
+    bool asynchronous = false;                    // uses the asynchronous proxy
 
     std::string place(const Instruction& i) const;  // "gelu.cu:36"
 };

@@ -46,7 +46,11 @@ public:
         return trim(found);
     }
     std::string_view word() {
-        const size_t end = std::min(text_.find_first_of(" \t\n\r,;(){}[]:=", at_), text_.size());
+        const auto end_from = [&](size_t at) {
+            return std::min(text_.find_first_of(" \t\n\r,;(){}[]:=", at), text_.size());
+        };
+        size_t end = end_from(at_);
+        while (text_.substr(end).starts_with("::")) end = end_from(end + 2);  // of "shared::cta"
         const std::string_view found = text_.substr(at_, end - at_);
         at_ = end;
         skip();
@@ -144,6 +148,7 @@ Function parse_function(Reader& in, bool is_entry) {
     while (!in.done() && in.peek() == '.') {
         const std::string_view directive = in.word();
         const std::string_view values = in.until("\n{;");
+        if (directive == ".minnctapersm") f.min_blocks = to_int(values);
         if (directive != ".maxntid") continue;
         f.max_threads = 1;
         for (const std::string_view n : split_operands(values)) f.max_threads *= to_int(n);

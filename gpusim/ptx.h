@@ -58,6 +58,7 @@ struct Function {
     bool is_entry = false;
     std::vector<Parameter> results, parameters;
     int max_threads = 0;    // __launch_bounds__; 0: none
+    int min_blocks = 1;     // on a multiprocessor, by __launch_bounds__
     std::string_view body;  // text between its braces; none: declared only
 };
 

@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "base/integer.h"
 #include "cpu/threads.h"
-#include "gpusim/memory.h"
+#include "gpusim/mbarrier.h"
 #include "gpusim/opcodes.h"
 
 namespace teon::gpusim {
@@ -22,6 +22,9 @@ namespace {
 
 // Of random orders: instructions of a group until another may go on, and blocks that run by turns.
 constexpr uint64_t kMostAtOnce = 64, kBlocksAtOnce = 4;
+// Of random orders: one in so many steps lets a copy end, one in so many polls says no where it might wait.
+constexpr uint64_t kCopyOneIn = 16, kPollOneIn = 4;
+constexpr uint64_t kMostIdlePolls = 1000000;
 
 uint64_t pick(Block& b, uint64_t n) { return splitmix64(b.random) % n; }
 
@@ -31,7 +34,20 @@ class WarpRunner {
 public:
     WarpRunner(Warp& w, bool random) : w_(w), code_(w.program->code), random_(random) {}
 
-    bool can_run() const { return w_.live && !w_.at_barrier; }
+    bool can_run() const { return w_.live && !w_.at_barrier && !w_.blocked; }
+    // Whether a poll that kept the warp from going on does so no more.
+    bool wakes() {
+        return std::any_of(w_.groups.begin(), w_.groups.end(), [&](const Group& g) { return is_able(g); });
+    }
+    [[noreturn]] void report_endless() {
+        for (const Group& g : w_.groups) {
+            const Instruction& i = code_[static_cast<size_t>(g.at)];
+            if (g.waits && i.kind == Kind::poll)
+                fail(w_, i, first_lane(g.lanes), "waits for ever: for " + what_is_missing(w_, i, guarded(i, g.lanes)));
+        }
+        const Instruction& i = code_[static_cast<size_t>(w_.groups[0].at)];
+        fail(w_, i, first_lane(w_.live), "waits for ever: too few threads come to this barrier");
+    }
     // Until all lanes have returned or wait at a barrier.
     void run() {
         while (can_run()) run_some();
@@ -55,6 +71,12 @@ public:
     }
 
 private:
+    bool is_able(const Group& g) {
+        if (!g.waits) return true;
+        const Instruction& i = code_[static_cast<size_t>(g.at)];
+        return i.kind == Kind::poll && is_ready(w_, i, guarded(i, g.lanes));
+    }
+
     void merge() {
         auto& groups = w_.groups;
         if (groups.size() < 2) return;
@@ -74,12 +96,12 @@ private:
         if (!random_) {
             merge();
             for (size_t k = 0; k < w_.groups.size(); ++k)
-                if (!w_.groups[k].waits) return static_cast<int>(k);
+                if (is_able(w_.groups[k])) return static_cast<int>(k);
             return -1;
         }
         std::vector<int> able;
         for (size_t k = 0; k < w_.groups.size(); ++k)
-            if (!w_.groups[k].waits) able.push_back(static_cast<int>(k));
+            if (is_able(w_.groups[k])) able.push_back(static_cast<int>(k));
         return able.empty() ? -1 : able[pick(*w_.block, able.size())];
     }
 
@@ -93,12 +115,15 @@ private:
         bool any = false;
         for (size_t k = 0; k < w_.groups.size(); ++k) {
             const Instruction& i = code_[static_cast<size_t>(w_.groups[k].at)];
-            if (i.kind == Kind::barrier || !meet(i, w_.groups[k].lanes, w_.groups[k].lanes)) continue;
+            w_.blocked |= i.kind == Kind::poll;
+            if (i.kind == Kind::barrier || i.kind == Kind::poll || !meet(i, w_.groups[k].lanes, w_.groups[k].lanes))
+                continue;
             ++w_.groups[k].at;
             w_.groups[k].waits = false;
             any = true;
         }
-        if (!any) report_deadlock();
+        if (any) w_.blocked = false;
+        if (!any && !w_.blocked) report_deadlock();
         divide();
     }
 
@@ -167,7 +192,7 @@ private:
             if (at >= limit) return leave();
             const Instruction& i = code_[static_cast<size_t>(at)];
             const Lanes lanes = guarded(i, active);
-            if (w_.counts) {
+            if (w_.counts && (i.kind != Kind::poll || is_ready(w_, i, lanes))) {
                 ++w_.counts[at].warps;
                 w_.counts[at].lanes += static_cast<uint64_t>(std::popcount(lanes));
             }
@@ -218,6 +243,29 @@ private:
                         return;
                     }
                     return leave(true);
+                case Kind::poll: {
+                    if (lanes != active) fail(w_, i, first_lane(active & ~lanes), "only some lanes of the warp wait");
+                    const bool tests = static_cast<Poll>(i.variant) == Poll::test_wait,
+                               tries = static_cast<Poll>(i.variant) == Poll::try_wait;
+                    if (is_ready(w_, i, lanes)) {
+                        i.run(w_, i, lanes);
+                        w_.block->idle = 0;
+                        w_.refused = nullptr;
+                        ++at;
+                        continue;
+                    }
+                    // try_wait may say no, and does so once, or at random, before it waits.
+                    const bool says_no = random_ ? pick(*w_.block, kPollOneIn) == 0 : w_.refused != &i;
+                    w_.refused = &i;
+                    if (!tests && !(tries && says_no)) return leave(true);
+                    i.run(w_, i, lanes);  // says no
+                    if (++w_.block->idle > kMostIdlePolls)
+                        fail(w_, i, first_lane(lanes), "waits for ever: for " + what_is_missing(w_, i, lanes));
+                    ++at;
+                    leave();
+                    w_.blocked = true;  // until others had their turn
+                    return;
+                }
                 case Kind::trap:
                     fail(w_, i, first_lane(lanes), "the kernel stops itself");
                 case Kind::plain:
@@ -249,7 +297,8 @@ public:
         const size_t warps = (launch.block.count() + 31) / 32;
         const size_t align = std::max<size_t>(program.dynamic_align, 16);
         const size_t dynamic = round_up(program.static_shared, align);
-        block_.shared.resize(launch.dynamic_shared ? dynamic + launch.dynamic_shared : program.static_shared);
+        block_.shared.resize(launch.dynamic_shared ? dynamic + launch.dynamic_shared : program.static_shared,
+                             program.asynchronous);
         block_.warps.resize(warps);
         const size_t local = 32 * program.local_bytes;
         storage_ = {static_cast<uint8_t*>(std::aligned_alloc(64, std::max<size_t>(64, warps * program.register_bytes))),
@@ -282,12 +331,21 @@ public:
                         static_cast<uint32_t>(index / launch.grid.x / launch.grid.y)};
         block_.random = launch.order.seed ^ (index + 1) * 0x9e3779b97f4a7c15u;
         block_.shared.begin_block();
+        block_.mbarriers.clear();
+        block_.named = {};
+        block_.bulk.clear();
+        block_.warpgroups.clear();
+        block_.idle = 0;
         const uint64_t threads = launch.block.count();
         for (Warp& w : block_.warps) {
             const uint64_t left = threads - 32 * static_cast<uint64_t>(w.index);
             w.live = left >= 32 ? kAllLanes : (Lanes{1} << left) - 1;
             w.groups.assign(1, {0, w.live});
-            w.at_barrier = w.waited = false;
+            w.at_barrier = w.waited = w.blocked = false;
+            w.refused = nullptr;
+            w.products.clear();
+            w.products_committed = w.products_begun = 0;
+            w.registers_held = block_.program->registers;
             w.near = {1, 0};
             w.clock = {};
             w.committed = {};
@@ -295,17 +353,21 @@ public:
         }
     }
 
-    // To the next barrier of all its warps; in random orders a few instructions of one. False: the block has ended.
+    // Until all its warps wait; in random orders a few instructions of one. False: the block has ended.
     bool step() {
         const size_t n = block_.warps.size(), first = random() ? pick(block_, n) : 0;
         const bool reverse = block_.launch->order.kind == Order::Kind::reverse;
+        if (random() && !block_.bulk.empty() && pick(block_, kCopyOneIn) == 0) land_one();
         for (size_t k = 0; k < n; ++k) {
             WarpRunner runner(block_.warps[reverse ? n - 1 - k : (first + k) % n], random());
             if (!runner.can_run()) continue;
             random() ? runner.run_some() : runner.run();
             if (random()) return true;
         }
-        if (pass_barrier()) return true;
+        if (wake() || pass_named_barriers(block_) || pass_barrier() || land_one()) return true;
+        for (const bool blocked : {true, false})
+            for (Warp& w : block_.warps)
+                if (w.live && w.blocked == blocked) WarpRunner(w, random()).report_endless();
         forget_copies();
         return false;
     }
@@ -315,9 +377,35 @@ public:
 private:
     bool random() const { return block_.launch->order.kind == Order::Kind::random; }
 
+    // Whether there was one whose poll has become ready.
+    bool wake() {
+        bool any = false;
+        for (Warp& w : block_.warps) {
+            if (!w.live || !w.blocked || !WarpRunner(w, random()).wakes()) continue;
+            w.blocked = false;
+            any = true;
+        }
+        return any;
+    }
+
+    // Copies end as late as they may: when nobody can go on without one.
+    bool land_one() {
+        const size_t n = block_.bulk.size();
+        if (n == 0) return false;
+        const bool reverse = block_.launch->order.kind == Order::Kind::reverse;
+        land(block_, random() ? pick(block_, n) : reverse ? n - 1 : 0);
+        return true;
+    }
+
     // Whether there was one.
     bool pass_barrier() {
         const Instruction* barrier = nullptr;
+        View seen{};
+        for (Warp& w : block_.warps) {
+            if (!w.live) continue;
+            if (!w.at_barrier || block_.program->code[static_cast<size_t>(w.groups[0].at)].count) return false;
+            merge(seen, block_.shared.release(w.clock, w.index, kAllLanes));
+        }
         for (Warp& w : block_.warps) {
             if (!w.live) continue;
             const Instruction& i = block_.program->code[static_cast<size_t>(w.groups[0].at)];
@@ -329,7 +417,10 @@ private:
                                  block_.program->place(*barrier)));
             w.groups[0].waits = w.at_barrier = false;
             ++w.groups[0].at;
+            const uint32_t time = w.clock.time;
             w.clock = {};
+            w.clock.time = time;
+            w.clock.seen = seen;
             WarpRunner(w, random()).divide();
         }
         if (barrier) block_.shared.barrier();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -25,8 +26,14 @@ inline bool all_within(const uint32_t* x, uint32_t n, uint32_t low, uint32_t hig
 
 }  // namespace
 
-void SharedMemory::resize(size_t bytes) {
+void merge(View& into, const View& more) {
+    for (size_t k = 0; k < into.size(); ++k) into[k] = std::max(into[k], more[k]);
+}
+
+void SharedMemory::resize(size_t bytes, bool asynchronous) {
     size_ = bytes;
+    asynchronous_ = asynchronous;
+    if (asynchronous) async_readers_.assign(bytes / kUnit + 1, {});
     if (data_.size() >= bytes) return;
     data_.assign(bytes + 16, 0xff);
     writer_.assign(bytes / 2 + 8, 0);
@@ -42,12 +49,17 @@ void SharedMemory::begin_block() {
     }
     ++epoch_;
     block_begin_ = barrier_ = epoch_ << kEpochShift;
+    for (auto& of_warp : ended_) of_warp[0] = kReading;
+    std::fill(async_readers_.begin(), async_readers_.end(), View{});
+    for (auto& of_warp : unfenced_) of_warp.clear();
+    readers_.clear();
 }
 
 void SharedMemory::barrier() {
     if (epoch_ == kLastEpoch) restart_epochs();
     ++epoch_;
     barrier_ = epoch_ << kEpochShift;
+    for (auto& of_warp : ended_) of_warp[0] = kReading;
 }
 
 // All that this block has written becomes as old as its first epoch; what was read before no longer matters.
@@ -61,15 +73,8 @@ void SharedMemory::restart_epochs() {
 
 void SharedMemory::sync_warp(SyncClock& clock, uint32_t lanes, bool all, int warp) {
     if (!clock.touched) return;
-    if (all) clock.touched = false;
-    if (clock.now == kLastClock) {  // count again from 0; the warp's accesses of this epoch then count as the oldest
-        const Stamp mine = static_cast<Stamp>(warp) << 5;
-        for (auto* stamps : {&writer_, &reader_})
-            for (Stamp& s : *stamps)
-                if (s >= barrier_ && s != kCopying && (s & kOfWarp) == mine) s &= ~(255u << kClockShift);
-        clock = {};
-    }
-    ++clock.now;
+    if (all) clock.touched = false, clock.unreleased = 0;
+    advance(clock, warp);
     if (all) {
         clock.last_full = clock.now;
     } else {
@@ -79,11 +84,38 @@ void SharedMemory::sync_warp(SyncClock& clock, uint32_t lanes, bool all, int war
     }
 }
 
+// The warp's next accesses are of another time than those until now.
+void SharedMemory::advance(SyncClock& clock, int warp) {
+    auto& ended = ended_[static_cast<size_t>(warp)];
+    ended[clock.now] = clock.time;
+    if (clock.now == kLastClock) {  // count again from 0; the warp's accesses of this epoch then count as the oldest
+        const Stamp mine = static_cast<Stamp>(warp) << 5;
+        for (auto* stamps : {&writer_, &reader_})
+            for (Stamp& s : *stamps)
+                if (s >= barrier_ && s != kCopying && (s & kOfWarp) == mine) s &= ~(255u << kClockShift);
+        clock.now = clock.last_full = 0;
+        clock.any_partial = false;
+        clock.partial = {};
+        ended[0] = 0;  // whoever has waited for the warp since the barrier counts as behind them
+    }
+    ended[++clock.now] = kReading;
+}
+
+View SharedMemory::release(SyncClock& clock, int warp, uint32_t lanes) {
+    const uint32_t some = std::exchange(clock.unreleased, clock.unreleased & ~lanes);
+    if (some && !clock.unreleased) advance(clock, warp);
+    View view = clock.seen;
+    view[static_cast<size_t>(warp)] = ++clock.time;
+    return view;
+}
+
 // Whether an access of this epoch is ordered before one that `me` makes now.
 bool SharedMemory::ordered(const SyncClock& clock, Stamp before, Stamp me) const {
-    if (before & kSeveralWarps || (before ^ me) & kOfWarp) return false;
+    const uint32_t then = before >> kClockShift & kLastClock, warp = before >> 5 & 31;
+    if (before & kSeveralWarps) return false;
+    if (clock.seen[warp] > ended_[warp][then]) return true;
+    if ((before ^ me) & kOfWarp) return false;
     if (!(before & kSeveralLanes) && !((before ^ me) & kOfLane)) return true;
-    const uint32_t then = before >> kClockShift & kLastClock;
     if (then < clock.last_full) return true;
     const SyncClock::Partial& mine = clock.partial[me & kOfLane];
     return !(before & kSeveralLanes) && mine.at > then && mine.lanes >> (before & kOfLane) & 1;
@@ -102,6 +134,8 @@ bool SharedMemory::race(const char* now, const char* then, Stamp before, uint32_
 bool SharedMemory::read(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
     const Stamp me = stamp(clock, warp, lane);
     const uint32_t first = at / 2, last = (at + bytes - 1) / 2, n = last - first + 1;
+    for (uint32_t g = first / 4; asynchronous_ && g <= last / 4; ++g)
+        readers_[g][static_cast<size_t>(warp)] = clock.time;
     if (clock.any_partial || !all_within(writer_.data() + first, n, block_begin_, barrier_))
         return read_slowly(clock, me, first, last);
     // Written before the last barrier. What remains is to note the reader, as read_slowly does.
@@ -140,6 +174,8 @@ bool SharedMemory::read_slowly(const SyncClock& clock, Stamp me, uint32_t first,
 }
 
 bool SharedMemory::write(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value) {
+    if (asynchronous_ && !not_read_by_wgmma(clock, warp, at, bytes)) return false;
+    if (asynchronous_) unfenced_[static_cast<size_t>(warp)].push_back({at, at + bytes});
     const Stamp me = stamp(clock, warp, lane);
     const uint32_t first = at / 2, last = (at + bytes - 1) / 2, n = last - first + 1;
     if (!all_within(writer_.data() + first, n, 0, barrier_) || !all_within(reader_.data() + first, n, 0, barrier_)) {
@@ -161,14 +197,18 @@ bool SharedMemory::write_slowly(const SyncClock& clock, Stamp me, uint32_t first
             const auto* two = static_cast<const uint8_t*>(value) + 2 * (g - first);
             if (!value || std::memcmp(two, data_.data() + 2 * g, 2) != 0) return race("writes", "wrote", w, 2 * g);
         }
-        if (r >= barrier_ && !ordered(clock, r, me)) return race("writes", "read", r, 2 * g);
+        const bool after =
+            r < barrier_ || ordered(clock, r, me) ||
+            (asynchronous_ && r & kSeveralWarps && all_have_read(clock, static_cast<int>(me >> 5 & 31), g));
+        if (!after) return race("writes", "read", r, 2 * g);
         writer_[g] = me;
     }
     return true;
 }
 
-bool SharedMemory::begin_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
+bool SharedMemory::begin_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, bool bulk) {
     if (!write(clock, warp, lane, at, bytes, nullptr)) return false;
+    if (bulk) unfenced_[static_cast<size_t>(warp)].pop_back();
     std::fill(writer_.data() + at / 2, writer_.data() + (at + bytes) / 2, kCopying);
     std::memset(data_.data() + at, 0xff, bytes);
     return true;
@@ -176,6 +216,74 @@ bool SharedMemory::begin_copy(SyncClock& clock, int warp, int lane, uint32_t at,
 
 void SharedMemory::end_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
     std::fill(writer_.data() + at / 2, writer_.data() + (at + bytes) / 2, stamp(clock, warp, lane));
+}
+
+bool SharedMemory::not_read_by_wgmma(const SyncClock& clock, int warp, uint32_t at, uint32_t bytes) {
+    for (uint32_t unit = at / kUnit; unit <= (at + bytes - 1) / kUnit; ++unit) {
+        const View& readers = async_readers_[unit];
+        for (size_t other = 0; other < readers.size(); ++other) {
+            const bool own = static_cast<int>(other) == warp;
+            if (readers[other] == kReading || (!own && readers[other] >= clock.seen[other] && readers[other])) {
+                wrong_ = fmt::format("a race: writes byte {} of shared memory, which wgmma of warp {} {}", at, other,
+                                     readers[other] == kReading ? "still reads" : "read with no barrier between");
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+bool SharedMemory::all_have_read(const SyncClock& clock, int warp, uint32_t g) const {
+    const View& times = readers_.at(g / 4);
+    for (size_t other = 0; other < times.size(); ++other)
+        if (times[other] && times[other] >= clock.seen[other] && static_cast<int>(other) != warp) return false;
+    return true;
+}
+
+bool SharedMemory::is_fenced(uint32_t at, uint32_t bytes) {
+    for (size_t warp = 0; warp < unfenced_.size(); ++warp) {
+        for (const Stored& s : unfenced_[warp]) {
+            if (s.at >= at + bytes || at >= s.end) continue;
+            wrong_ = fmt::format("byte {} of shared memory, which warp {} stored without fence.proxy.async after it",
+                                 std::max(s.at, at), warp);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool SharedMemory::sees(const SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
+    const Stamp me = epoch_ << kEpochShift | clock.now << kClockShift | static_cast<Stamp>(warp << 5 | lane);
+    uint64_t known = ~uint64_t{0};  // a stamp that is in order
+    for (uint32_t g = at / 2; g < (at + bytes) / 2; ++g) {
+        const Stamp w = writer_[g];
+        if (w == known) continue;
+        if (w == kCopying || w < block_begin_) {
+            wrong_ = fmt::format("reads byte {} of shared memory, which {}", 2 * g,
+                                 w == kCopying ? "cp.async still writes" : "nothing has written");
+            return false;
+        }
+        if (w >= barrier_ && !ordered(clock, w, me)) return race("reads", "wrote", w, 2 * g);
+        known = w;
+    }
+    return true;
+}
+
+bool SharedMemory::begin_async_read(SyncClock& clock, int warp, uint32_t at, uint32_t bytes, Reads& reads) {
+    if (!is_fenced(at, bytes)) return false;
+    if (!sees(clock, warp, 0, at, bytes)) return false;
+    for (uint32_t unit = at / kUnit; unit <= (at + bytes - 1) / kUnit; ++unit) {
+        async_readers_[unit][static_cast<size_t>(warp)] = kReading;
+        if (reads.empty() || reads.back() != unit) reads.push_back(unit);
+    }
+    return true;
+}
+
+void SharedMemory::end_async_reads(const SyncClock& clock, int warp, const Reads& reads) {
+    for (const uint32_t unit : reads) async_readers_[unit][static_cast<size_t>(warp)] = clock.time;
+}
+void SharedMemory::keep_async_reads(int warp, const Reads& reads) {
+    for (const uint32_t unit : reads) async_readers_[unit][static_cast<size_t>(warp)] = kReading;
 }
 
 void SharedMemory::forget(uint32_t at, uint32_t bytes) {

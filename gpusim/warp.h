@@ -4,11 +4,13 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "gpusim/program.h"
 #include "gpusim/shared_memory.h"
+#include "gpusim/tensor_map.h"
 
 namespace teon::gpusim {
 
@@ -36,8 +38,9 @@ struct Launch {
     Order order;
 };
 
-// Generic addresses of shared and local memory begin here, where no address of the host is.
-inline constexpr uint64_t kSharedWindow = uint64_t{1} << 60, kLocalWindow = uint64_t{1} << 61;
+// Generic addresses of parameters, shared and local memory begin here, where no address of the host is.
+inline constexpr uint64_t kParameterWindow = uint64_t{1} << 59, kSharedWindow = uint64_t{1} << 60,
+                          kLocalWindow = uint64_t{1} << 61;
 
 // Lanes that are at the same instruction.
 struct Group {
@@ -52,6 +55,12 @@ struct Copy {
     const void* from;
     uint8_t bytes, filled;  // zeros behind the first `filled`
     int group;
+};
+
+// A wgmma that has not been waited for.
+struct Product {
+    int group;
+    SharedMemory::Reads reads;
 };
 
 struct Block;
@@ -69,6 +78,11 @@ struct Warp {
     Range near{1, 0};                         // the allocation of the last access
     std::array<std::vector<Copy>, 32> copies;
     std::array<int, 32> committed{};
+    std::vector<Product> products;
+    int products_committed = 0, products_begun = 0;
+    int registers_held = 0;                // of a thread, by setmaxnreg
+    bool blocked = false;                  // a poll keeps it from going on
+    const Instruction* refused = nullptr;  // the last poll that was not ready
     SyncClock clock;
     Count* counts = nullptr;  // of the kernel's instructions; null: nobody counts
 
@@ -82,6 +96,29 @@ struct Warp {
     }
 };
 
+// "mbarrier: Phase, Expected arrival count, Pending arrival count, tx-count".
+struct Mbarrier {
+    uint32_t expected = 0, pending = 0;
+    int64_t transactions = 0;  // bytes that are still to come
+    uint64_t phase = 0;
+    View arrived{}, released{};  // what is ordered before the end of this phase, and of the one before
+};
+
+struct NamedBarrier {
+    uint32_t arrived = 0, count = 0;  // threads
+    View view{};
+};
+
+// A copy of a tensor's tile that is under way.
+struct BulkCopy {
+    const Instruction* instruction;
+    Warp* warp;
+    int lane;
+    uint32_t to, mbarrier;
+    TensorMap map;
+    int32_t at[TensorMap::kMaxRank];
+};
+
 struct Block {
     const Program* program = nullptr;
     const Launch* launch = nullptr;
@@ -91,6 +128,17 @@ struct Block {
     SharedMemory shared;
     std::vector<Warp> warps;
     uint64_t random = 0;
+    uint64_t idle = 0;  // polls in a row that found nothing
+    std::map<uint32_t, Mbarrier> mbarriers;
+    std::array<NamedBarrier, 16> named;
+    std::vector<BulkCopy> bulk;  // oldest first
+    // Of each warpgroup: the wgmma that its warps execute, one after the other, by instruction and descriptors.
+    struct Step {
+        const Instruction* instruction;
+        uint64_t a, b;
+        bool operator==(const Step&) const = default;
+    };
+    std::vector<std::vector<Step>> warpgroups;
 };
 
 // Throws Error: kernel, file and line, instruction, block, warp and lane, and what is wrong.

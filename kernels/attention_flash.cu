@@ -25,17 +25,13 @@
 // twice, which halves the traffic from shared memory, the narrower road on sm_80 and sm_90; where HS = 128 leaves no
 // registers for that, it is 16. Tile sizes are such that two blocks fit on a multiprocessor: 64 KiB of shared memory
 // and 255 registers, see `make check-cuda`.
-#include <limits>
-
 #include "kernels/attention_flash.h"
-#include "kernels/flash_shape.h"
+#include "kernels/attention_flash_hopper.h"
+#include "kernels/flash_softmax.h"
 
 namespace teon {
 
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kLn2 = 0.693147181f;
 
 template <int HS>
 struct ForwardTiles {
@@ -46,41 +42,6 @@ struct ForwardTiles {
     using Key = FlashTile<kKeys, HS>;
     static constexpr size_t kBytes = (Query::kElements + 4 * Key::kElements) * sizeof(bf16);
 };
-
-// Scores of one tile of keys become P; m, l and O are brought up to date.
-template <int M, int N, int C, typename Rows>
-__device__ __forceinline__ void softmax_step(float (&s)[M][N][4], float (&out)[M][C][4], float (&top)[M][2],
-                                             float (&sum)[M][2], const Rows& rows, int key, float scale_log2) {
-    if (!rows.see_all(key, key + 8 * N)) flash_mask(s, rows, key, -kInfinity);
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float largest = -kInfinity;
-#pragma unroll
-            for (int n = 0; n < N; n++) largest = fmaxf(largest, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
-            const float before = top[m][half], after = fmaxf(before, flash_row_max(largest) * scale_log2);
-            const float base = after == -kInfinity ? 0.0f : after;  // a row that has not seen a key yet
-            const float shrink = exp2_fast(before - base);
-            top[m][half] = after;
-            float total = 0.0f;
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++) {
-                    s[m][n][i] = exp2_fast(fmaf(s[m][n][i], scale_log2, -base));
-                    total += s[m][n][i];
-                }
-            }
-            sum[m][half] = sum[m][half] * shrink + total;
-#pragma unroll
-            for (int c = 0; c < C; c++) {
-                out[m][c][2 * half] *= shrink;
-                out[m][c][2 * half + 1] *= shrink;
-            }
-        }
-    }
-}
 
 template <int HS>
 __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
@@ -111,20 +72,20 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     fetch(begin, 0);
     finish_copies();
 
-    float o[M][C][4] = {}, top[M][2], sum[M][2] = {};
-#pragma unroll
-    for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -kInfinity;
+    float o[M][C][4] = {};
+    FlashSoftmax<M> softmax;
     FlashOperand<M, HS / 16, Tiles::kHold> q;
     q.hold(warp_Q);
 
     for (int key = begin, stage = 0; key < end; key += kKeys, stage ^= 1) {
         if (key + kKeys < end) fetch(key + kKeys, stage ^ 1);
         if (rows.see_any(key, key + kKeys)) {
-            float scores[M][N][4] = {};
+            float scores[M][N][4] = {}, shrink[M][2];
             tile_multiply<M, N, HS / 16>(
                 scores, [&](auto& a, int m, int k) { q.get(a, warp_Q, m, k); },
                 [&](auto& k2, int n, int k) { keys(stage).load_b_of_rows(k2, 16 * n, k); });
-            softmax_step(scores, o, top, sum, rows, key, s.scale_log2);
+            softmax.step(scores, shrink, rows, key, s.scale_log2);
+            flash_scale_rows(o, shrink);
             tile_multiply<M, C, kKeys / 16>(
                 o, [&](auto& a, int m, int k) { tile_pack_a(a, scores[m], k); },
                 [&](auto& v2, int n, int k) { values(stage).load_b(v2, 16 * k, n); });
@@ -132,20 +93,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
         finish_copies();
     }
 
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float total = flash_row_sum(sum[m][half]), normalize = total == 0.0f ? 0.0f : 1.0f / total;
-            const int t = rows.row(m, half);
-            if (lane_of_thread() % 4 == 0 && t < s.T) { lse[s.row(b, h, t)] = top[m][half] * kLn2 + logf(total); }
-#pragma unroll
-            for (int c = 0; c < C; c++) {
-                o[m][c][2 * half] *= normalize;
-                o[m][c][2 * half + 1] *= normalize;
-            }
-        }
-    }
+    softmax.finish(o, lse, rows, h);
     warp_Q.store(s.plain(out, b, rows.first, h), s.plain_row, s.T - rows.first, o);
 }
 
@@ -162,6 +110,8 @@ bool flash_attention_is_fast() { return kTensorCores; }
 void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* doc_start, const AttentionShape& s,
                              const Stream& stream) {
     for_flash_head_size(s, {out, qkv}, [&]<int HS>(Constant<HS>) {
+        if (flash_attention_hopper_runs<HS>())
+            return flash_attention_hopper_forward<HS>(out, lse, qkv, FlashShape<HS>(s, doc_start), s.B, stream);
         using Tiles = ForwardTiles<HS>;
         launch<flash_attention_forward_kernel<HS>>(
             {dim3(flash_tiles(s.T, Tiles::kQueries), s.NH, s.B), kFlashThreads, Tiles::kBytes}, stream, out, lse, qkv,

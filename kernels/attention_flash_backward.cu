@@ -1,7 +1,9 @@
 // The backward pass of attention_flash.cu, where the method is described.
 #include "base/integer.h"
 #include "kernels/attention_flash.h"
+#include "kernels/attention_flash_backward_hopper.h"
 #include "kernels/attention_flash_backward_one_pass.h"
+#include "kernels/attention_flash_hopper.h"
 
 namespace teon {
 
@@ -267,6 +269,8 @@ void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const
             auto* sums = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + stats_bytes(s));
             return flash_attention_backward_one_pass(dqkv, sums, dout, qkv, stats, s, one_pass_heads, stream);
         }
+        if (flash_attention_hopper_runs<HS>())
+            return flash_attention_hopper_backward<HS>(dqkv, dout, qkv, stats, shape, s.B, stream);
         launch<flash_attention_key_gradient_kernel<HS>>(
             {dim3(flash_tiles(s.T, KeyTiles::kKeys), s.NKV, s.B), kFlashThreads, KeyTiles::kBytes}, stream, dqkv, dout,
             qkv, stats, shape);

@@ -23,6 +23,19 @@ __device__ __forceinline__ void flash_scale(float (&x)[M][N][4], float factor) {
     }
 }
 
+// Multiplies each row by its own factor.
+template <int M, int N>
+__device__ __forceinline__ void flash_scale_rows(float (&x)[M][N][4], const float (&factor)[M][2]) {
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) x[m][n][i] *= factor[m][i / 2];
+        }
+    }
+}
+
 // An operand A of 16 M rows and 16 K columns that does not change while a kernel loops: in registers if HELD, which
 // saves reading it from shared memory for every product, else read again.
 template <int M, int K, bool HELD>

@@ -47,4 +47,7 @@ struct LaunchConfiguration {
 };
 inline constexpr int kProgrammaticStreamSerialization = 6;
 
+// CUtensorMapDataType and CUtensorMapSwizzle.
+inline constexpr int kTensorMapF16 = 6, kTensorMapBf16 = 9, kTensorMapSwizzle128 = 3;
+
 }  // namespace teon::gpusim

@@ -112,6 +112,12 @@ class Counting(Case):
         with self.assertRaisesRegex(SystemExit, "1 loops with LDG.E.128, expected 2"):
             compiled_counts.count_all(table(loops=2), self.folder, self.tool, {})
 
+    def test_counts_of_executed_instructions_are_kept_where_no_run_has_executed_the_kernel(self):
+        known = {"sm_80": [1.0, 8.0, 1.5, 3.0], "sm_90a": [1.0, 8.0, 1.5, 3.0]}
+        self.assertEqual(compiled_counts.updated(known, {"sm_80": [2.0, 8.0], "sm_90a": [2.0, 8.0, 2.5, 4.0]}),
+                         {"sm_80": [2.0, 8.0, 1.5, 3.0], "sm_90a": [2.0, 8.0, 2.5, 4.0]})
+        self.assertEqual(compiled_counts.updated({}, {"sm_80": [2.0, 8.0]}), {"sm_80": [2.0, 8.0]})
+
     def test_growth_above_five_percent_is_reported_by_name(self):
         known = {"copy": {"sm_90a": [1.0, 8.0]}}
         self.assertEqual(compiled_counts.grown(known, {"copy": {"sm_90a": [1.04, 8.0]}}), [])

@@ -5,8 +5,8 @@
 
 With WORD only the faults in whose rows it occurs.
 
-A fault replaces text of kernels' PTX (of sm_90a's) in a copy of the program, by no more bytes than it had; so nothing
-is compiled. Exit status: 0 if each was found by the check that it is meant for, else 1.
+A fault replaces text of kernels' PTX (of sm_90a's, or sm_80's) in a copy of the program, by no more bytes than it had;
+so nothing is compiled. Exit status: 0 if each was found by the check that it is meant for, else 1.
 """
 import collections
 import concurrent.futures
@@ -62,17 +62,35 @@ KINDS = {
     "a lost store": (rb"st\.global\.[^;]*;", rb";"),
     "a lost store to shared memory": (rb"st\.shared\.[^;]*;", rb";"),
     "fewer threads by __launch_bounds__": (rb"\.maxntid \d+", rb".maxntid 31"),
+    "no wgmma.fence": (rb"wgmma\.fence\.sync\.aligned;", rb";"),
+    "products not waited for": (rb"wgmma\.wait_group\.sync\.aligned \d;", rb";"),
+    "waiting for one group too few": (rb"wgmma\.wait_group\.sync\.aligned 0;", rb"wgmma.wait_group.sync.aligned 1;"),
+    "wgmma not transposed": (rb"(wgmma\.mma_async[^;]*p, 1, 1), 1;", rb"\1, 0;"),
+    "an old sum": (rb"(setp\.ne\.b32 p, %r\d+), 0;\n(wgmma)", rb"\1, 9;\n\2"),
+    "no arrival": (rb"mbarrier\.arrive\.shared::cta\.b64 _, \[%r\d+\];", rb";"),
+    "an arrival too many": (rb"(mbarrier\.init\.shared::cta\.b64 \[%r\d+\]), %r\d+;", rb"\1, 2;"),
+    "bytes not expected": (rb"mbarrier\.arrive\.expect_tx(\.shared::cta\.b64 _, \[%r\d+\]), %r\d+;",
+                           rb"mbarrier.arrive.expect_tx\1, 16;"),
+    "a wait that says yes": (rb"(mbarrier\.try_wait[^;]*;\s+)selp\.b32 (%r\d+), 1, 0, p;", rb"\1mov.b32 \2, 1;"),
+    "no fence of mbarriers": (rb"fence\.mbarrier_init\.release\.cluster;", rb";"),
+    "swapped coordinates": (rb"(cp\.async\.bulk[^{]*\{)(%r\d+), (%r\d+)", rb"\1\3, \2"),
+    "no turn": (rb"bar\.arrive [^;]*;", rb";"),
+    "more registers": (rb"(setmaxnreg\.inc\.sync\.aligned\.u32) 232;", rb"\1 240;"),
     "less static shared memory": (rb"(\.shared \.align \d+ \.b8 \w+)\[\d+\]", rb"\1[8]"),
     "too much static shared memory": (rb"(\.shared \.align )16( \.b8 \w+)\[\d\d\d\];\s+", rb"\g<1>4\2[50000];\n"),
 }
 
 RACE, EARLY, UNWRITTEN = "a race", "before griddepcontrol.wait", "which nothing has written"
 COPYING, BEYOND, ALIGNED = "which cp.async still writes", "of an allocation of", "is not a multiple of"
+UNFENCED, UNENDED = "written since the last wgmma.fence", "no wgmma.wait_group has ended"
 SHARED, WRONG = "of shared memory, of which the block has", "with expansion:"  # a test's comparison
 # The n-th place of that kind in each kernel whose mangled name matches; `tests` must then fail with `words`.
 Fault = collections.namedtuple("Fault", "kind kernel n tests words")
 FORWARD, KEYS = rb"flash_attention_forward_kernelILi64", rb"flash_attention_key_gradient_kernelILi64"
 QUERIES, ONE_PASS = rb"flash_attention_query_gradient_kernelILi64", rb"flash_attention_one_pass_kernel"
+HOPPER, HOPPER_KEYS = rb"flash_attention_hopper_kernelILi64", rb"flash_attention_hopper_key_gradient_kernelILi64"
+HOPPER_QUERIES = rb"flash_attention_hopper_query_gradient_kernelILi64"
+ON_A100 = (FORWARD, KEYS, QUERIES)  # by sm_80's PTX: an H200 has other kernels
 FLASH, PASS = "kernels/attention_flash: many tiles*", "kernels/attention_flash: one backward pass errs*"
 DECODE, CLASSIFIER = "kernels/attention_decode: the last*", "kernels/classifier: loss and*"
 NORM, NORM_BACK = "kernels/norm: forward*", "kernels/norm: backward*"
@@ -147,6 +165,25 @@ FAULTS = [
     Fault("a lost store to shared memory", rb"classifier_kernel", 0, CLASSIFIER, UNWRITTEN),
     Fault("fewer threads by __launch_bounds__", rb"activation_forward_kernel.*5Relu2", 0, "kernels/relu2: forward*",
           "__launch_bounds__"),
+    Fault("no wgmma.fence", HOPPER, 1, FLASH, UNFENCED),
+    Fault("no wgmma.fence", HOPPER_KEYS, 0, FLASH, UNFENCED),
+    Fault("products not waited for", HOPPER, 0, FLASH, UNENDED),
+    Fault("products not waited for", HOPPER_QUERIES, 0, FLASH, UNENDED),
+    Fault("waiting for one group too few", HOPPER_KEYS, 0, FLASH, UNENDED),
+    Fault("wgmma not transposed", HOPPER, 0, FLASH, ""),
+    Fault("an old sum", HOPPER_QUERIES, 0, FLASH, WRONG),
+    Fault("no arrival", HOPPER, 0, FLASH, "waits for ever: for phase"),
+    Fault("no arrival", HOPPER_KEYS, 0, FLASH, "waits for ever: for phase"),
+    Fault("an arrival too many", HOPPER, 0, FLASH, "waits for ever: for phase 0"),
+    Fault("bytes not expected", HOPPER_QUERIES, 1, FLASH, "waits for ever: for phase 0"),
+    Fault("a wait that says yes", HOPPER, 3, FLASH, ""),
+    Fault("a wait that says yes", HOPPER_KEYS, 3, FLASH, ""),
+    Fault("no fence of mbarriers", HOPPER, 0, FLASH, "without fence.proxy.async"),
+    Fault("swapped coordinates", HOPPER, 0, FLASH, ""),
+    Fault("no turn", HOPPER, 0, FLASH, "waits for ever"),
+    Fault("more registers", HOPPER_KEYS, 0, FLASH, "waits for ever"),
+    Fault("no barrier", HOPPER, 0, FLASH, "of shared memory"),
+    Fault("no __syncwarp", HOPPER_KEYS, 0, FLASH, ""),
     Fault("less static shared memory", rb"reduce_final_kernel", 0, REDUCE, SHARED),
     Fault("too much static shared memory", rb"reduce_final_kernel", 0, REDUCE, "bytes of static shared memory"),
 ]
@@ -156,7 +193,7 @@ STARTING, TIMEOUT_S = threading.Lock(), 300
 
 def kernels(program, name):
     """(begin, end) of the PTX of each kernel whose mangled name matches."""
-    for module in re.finditer(rb"\.target sm_90a", program):
+    for module in re.finditer(rb"\.target sm_80" if name in ON_A100 else rb"\.target sm_90a", program):
         end = program.index(b"\0", module.start())
         entries = list(re.finditer(rb"\.entry (\S+)\(", program[module.start():end]))
         for entry, after in zip(entries, entries[1:] + [None]):
@@ -181,7 +218,8 @@ def found(program, fault):
     planted, count = plant(program, fault)
     if not count:
         return False, "no kernel has such a place; update the table\n"
-    environment = {**os.environ, "CUDA_DEVICE": "H200", "TEON_THREADS": "1"}
+    device = "A100" if fault.kernel in ON_A100 else "H200"
+    environment = {**os.environ, "CUDA_DEVICE": device, "TEON_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "tests")
         with STARTING, open(path, "wb") as file:  # a process that starts meanwhile would keep the file open for writing

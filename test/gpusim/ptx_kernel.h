@@ -14,17 +14,19 @@ namespace teon::test {
 using namespace teon::gpusim;
 
 // The body finds its thread in %r0, and the addresses of its own 32-bit element in %d0 (out) and %d1 (in). Registers:
-// %p0-8, %h0-8 (16 bits), %r0-39, %f0-39, %d0-19, %g0-9 (doubles). `declarations` stand before the kernel.
+// %p0-8, %h0-8 (16 bits), %r0-39, %f0-39, %d0-19, %g0-9 (doubles). `declarations` stand before the kernel. The
+// parameter `map` is a tensor map of `in`.
 class PtxKernel {
 public:
-    explicit PtxKernel(const std::string& body, const std::string& declarations = "") {
+    explicit PtxKernel(const std::string& body, const std::string& declarations = "", const TensorMap& map = {})
+        : map_(map) {
         parse_module(module_, R"(
             .version 8.0
             .target sm_90a
             .address_size 64
             .file 1 "/somewhere/test.cu"
             )" + declarations + R"(
-            .visible .entry kernel(.param .u64 out, .param .u64 in)
+            .visible .entry kernel(.param .u64 out, .param .u64 in, .param .align 64 .b8 map[128])
             .maxntid 1024, 1, 1
             {
             .reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<40>; .reg .f32 %f<40>; .reg .b64 %d<20>; .reg .f64 %g<10>;
@@ -44,7 +46,9 @@ public:
     std::vector<uint32_t> run(std::vector<uint32_t> in, Launch launch, KernelCounts* counts = nullptr) const {
         std::vector<uint32_t> out = in;
         const void *out_address = out.data(), *in_address = in.data();
-        const void* arguments[] = {&out_address, &in_address};
+        TensorMap map = map_;
+        map.address = reinterpret_cast<uintptr_t>(in.data());
+        const void* arguments[] = {&out_address, &in_address, &map};
         const auto range = [](const std::vector<uint32_t>& v) {
             const auto begin = reinterpret_cast<uintptr_t>(v.data());
             return Range{begin, begin + 4 * v.size()};
@@ -72,6 +76,7 @@ public:
     const Program& program() const { return *program_; }
 
 private:
+    TensorMap map_;
     Module module_;
     std::unique_ptr<Program> program_;
 };

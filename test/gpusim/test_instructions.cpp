@@ -180,6 +180,6 @@ TEST_CASE("gpusim/instructions: registers that are not needed at the same time s
 }
 
 TEST_CASE("gpusim/instructions: what is not known is named with its place") {
-    const auto build = [] { PtxKernel k("wgmma.fence.sync.aligned;"); };
-    REQUIRE_THROWS_WITH(build(), ContainsSubstring("test.cu:8") && ContainsSubstring("\"wgmma.fence"));
+    const auto build = [] { PtxKernel k("tcgen05.fence.sync.aligned;"); };
+    REQUIRE_THROWS_WITH(build(), ContainsSubstring("test.cu:8") && ContainsSubstring("\"tcgen05.fence"));
 }

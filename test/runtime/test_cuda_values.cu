@@ -44,6 +44,10 @@ static_assert(NCCL_UNIQUE_ID_BYTES == 128);
 #endif
 
 #if defined(TEON_CUDA)
+#include <cuda.h>
+static_assert(CU_TENSOR_MAP_DATA_TYPE_FLOAT16 == teon::gpusim::kTensorMapF16 &&
+              CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 == teon::gpusim::kTensorMapBf16 &&
+              CU_TENSOR_MAP_SWIZZLE_128B == teon::gpusim::kTensorMapSwizzle128 && sizeof(CUtensorMap) == 128);
 #define SAME_PLACE(structure, member, type, offset) \
     static_assert(offsetof(structure, member) == offset && sizeof(structure::member) == sizeof(type));
 #define SAME_PROPERTY(member, type, offset) SAME_PLACE(cudaDeviceProp, member, type, offset)

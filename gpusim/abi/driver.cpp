@@ -1,0 +1,65 @@
+// The driver's functions that a program asks the runtime for: "cuTensorMapEncodeTiled" (CUDA Driver API, Tensor Map
+// Object Management).
+#include <cstdio>
+#include <cstring>
+
+#include "cpu/error.h"
+#include "gpusim/abi/layouts.h"
+#include "gpusim/tensor_map.h"
+
+namespace teon::gpusim {
+
+namespace {
+
+constexpr int kInvalidValue = 1;  // CUDA_ERROR_INVALID_VALUE
+constexpr uint64_t kAddressUnit = 16, kMostStride = uint64_t{1} << 40, kMostExtent = uint64_t{1} << 32;
+constexpr uint32_t kMostBox = 256;
+
+int refuse(const char* why) {
+    std::fprintf(stderr, "cuTensorMapEncodeTiled: %s\n", why);
+    return kInvalidValue;
+}
+
+// Of 16-bit elements, without interleaving; box elements are all taken, and what the tensor lacks is 0.
+int encode_tiled(void* out, int type, uint32_t rank, void* address, const uint64_t* extents, const uint64_t* strides,
+                 const uint32_t* box, const uint32_t* element_strides, int interleave, int swizzle, int,
+                 int not_a_number) {
+    TensorMap m;
+    if (reinterpret_cast<uintptr_t>(out) % 64 != 0) return refuse("a map that is not aligned to 64 bytes");
+    if (rank < 1 || rank > TensorMap::kMaxRank) return refuse("a rank that is not 1 to 5");
+    if ((type != kTensorMapBf16 && type != kTensorMapF16) || interleave || not_a_number ||
+        swizzle > kTensorMapSwizzle128)
+        return refuse("a type, interleaving, swizzle or fill that is not modelled");
+    m.rank = static_cast<uint8_t>(rank);
+    m.element_bytes = 2;
+    m.swizzle_bytes = static_cast<uint16_t>(swizzle ? 16 << swizzle : 0);
+    m.address = reinterpret_cast<uintptr_t>(address);
+    m.strides[0] = m.element_bytes;
+    if (m.address % kAddressUnit != 0) return refuse("an address that is not a multiple of 16");
+    for (uint32_t d = 0; d < rank; ++d) {
+        if (extents[d] == 0 || extents[d] >= kMostExtent) return refuse("an extent that is not 1 to 2^32 - 1");
+        if (box[d] == 0 || box[d] > kMostBox) return refuse("a box that is not 1 to 256 elements wide");
+        if (element_strides[d] != 1) return refuse("an element stride that is not 1");
+        if (d > 0 && (strides[d - 1] % kAddressUnit != 0 || strides[d - 1] >= kMostStride))
+            return refuse("a stride that is not a multiple of 16 below 2^40");
+        m.extents[d] = static_cast<uint32_t>(extents[d]);
+        m.box[d] = box[d];
+        if (d > 0) m.strides[d] = strides[d - 1];
+    }
+    const uint32_t row = m.box[0] * m.element_bytes;
+    if (row % kAddressUnit != 0) return refuse("a box whose rows are not a multiple of 16 bytes");
+    if (m.swizzle_bytes && row > m.swizzle_bytes) return refuse("a box whose rows are longer than the swizzle");
+    std::memcpy(out, &m, sizeof m);
+    return 0;
+}
+
+}  // namespace
+}  // namespace teon::gpusim
+
+extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+                                                        unsigned long long, int* status) {
+    const bool known = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
+    *function = known ? reinterpret_cast<void*>(&teon::gpusim::encode_tiled) : nullptr;
+    if (status) *status = known ? 0 : 1;  // cudaDriverEntryPointSymbolNotFound
+    return known ? cudaSuccess : teon::cpu::fail(cudaErrorInvalidValue, symbol);
+}

@@ -1,0 +1,25 @@
+// A tensor map, whose 128 bytes NVIDIA does not document: this is the model's own encoding ("Tensor-map").
+#pragma once
+
+#include <cstdint>
+
+namespace teon::gpusim {
+
+struct TensorMap {
+    static constexpr uint32_t kMagic = 0x74656f6e;
+    static constexpr int kMaxRank = 5;
+    uint32_t magic = kMagic;
+    uint8_t rank = 0, element_bytes = 0;
+    uint16_t swizzle_bytes = 0;  // 0: none; else 32, 64 or 128
+    uint64_t address = 0;
+    uint64_t strides[kMaxRank] = {};  // in bytes; the first is that of an element
+    uint32_t extents[kMaxRank] = {};  // elements
+    uint32_t box[kMaxRank] = {};      // elements that one copy brings
+    uint32_t reserved[8] = {};
+};
+static_assert(sizeof(TensorMap) == 128);
+
+// Where 16 bytes at `address` lie when a tile is swizzled in rows of `bytes` (32, 64 or 128): "Swizzling Modes".
+inline uint32_t swizzled(uint32_t address, uint32_t bytes) { return address ^ (address >> 3 & (bytes - 1) & ~15u); }
+
+}  // namespace teon::gpusim

@@ -1,0 +1,270 @@
+// "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
+//
+// Each warp of a warpgroup computes its own 16 rows of D when it comes to the instruction. Checks find what goes on
+// while a product is under way, until it is waited for: of registers before a kernel runs, of shared memory while it
+// does.
+#include "gpusim/warpgroup.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/check.h"
+#include "gpusim/opcodes.h"
+
+namespace teon::gpusim {
+
+namespace {
+
+constexpr int kRows = 16, kK = 16;  // of a warp
+
+float widen(uint16_t bits, bool f16) {
+    return f16 ? static_cast<float>(std::bit_cast<_Float16>(bits)) : std::bit_cast<float>(uint32_t{bits} << 16);
+}
+
+// "Matrix Descriptor": how an operand of 16-bit elements lies in shared memory. Swizzled layouts only: rows of
+// `row_bytes` (128, 64 or 32), eight of which repeat. If MAJOR is K a row holds elements along K, and the stride leads
+// from eight rows to the next eight; else it holds elements along M or N, the leading offset leads to the elements
+// behind them, and the stride to the next eight along K ("Strides").
+struct Descriptor {
+    uint32_t start, leading, stride, row_bytes;
+
+    Descriptor(const Warp& w, const Instruction& i, uint64_t bits) {
+        const auto field = [&](int at) { return static_cast<uint32_t>(bits >> at & 0x3fff) << 4; };
+        constexpr uint32_t kRowBytes[] = {0, 128, 64, 32};
+        start = field(0);
+        leading = field(16);
+        stride = field(32);
+        row_bytes = kRowBytes[bits >> 62];
+        if (bits & 0x3ff1c000c000c000)
+            fail(w, i, 0, fmt::format("the descriptor {:#x} has bits that mean nothing", bits));
+        if (bits >> 49 & 7)
+            fail(w, i, 0, fmt::format("the descriptor {:#x} has a base offset, which is not modelled", bits));
+        if (row_bytes == 0)
+            fail(w, i, 0, fmt::format("the descriptor {:#x} is not swizzled, which is not modelled", bits));
+        if (start % (8 * row_bytes) >= row_bytes)
+            fail(w, i, 0,
+                 fmt::format("the descriptor's address {} is not in the first of eight rows of {} bytes", start,
+                             row_bytes));
+    }
+    // Element k of row or column x.
+    uint32_t address(uint32_t x, uint32_t k, bool transposed) const {
+        const uint32_t in_row = row_bytes / 2;
+        const uint32_t plain = transposed
+                                   ? start + x / in_row * leading + x % in_row * 2 + k % 8 * row_bytes + k / 8 * stride
+                                   : start + x / 8 * stride + x % 8 * row_bytes + k * 2;
+        return swizzled(plain, row_bytes);
+    }
+};
+
+// The 16 k of `count` rows or columns as floats, k by k.
+void read_operand(Warp& w, const Instruction& i, const Descriptor& d, bool transposed, uint32_t count, bool f16,
+                  float* out, SharedMemory::Reads& reads) {
+    SharedMemory& shared = w.block->shared;
+    const uint32_t along_x = transposed ? 8 : 1, along_k = transposed ? 1 : 8;  // 16 bytes
+    for (uint32_t x = 0; x < count; x += along_x) {
+        for (uint32_t k = 0; k < kK; k += along_k) {
+            const uint32_t at = d.address(x, k, transposed);
+            if (at + 16 > shared.size())
+                fail(w, i, 0,
+                     fmt::format("16 bytes at byte {} of shared memory, of which the block has {}", at, shared.size()));
+            if (!shared.begin_async_read(w.clock, w.index, at, 16, reads)) fail(w, i, 0, shared.wrong());
+            uint16_t piece[8];
+            std::memcpy(piece, shared.data() + at, sizeof piece);
+            for (uint32_t e = 0; e < 8; ++e)
+                out[(transposed ? k : k + e) * count + (transposed ? x + e : x)] = widen(piece[e], f16);
+        }
+    }
+}
+
+void check_warpgroup(Warp& w, const Instruction& i, uint64_t a, uint64_t b) {
+    const auto group = static_cast<size_t>(w.index / 4);
+    auto& all = w.block->warpgroups;
+    all.resize(std::max(all.size(), group + 1));
+    if (4 * group + 4 > w.block->warps.size()) fail(w, i, 0, "the warpgroup has fewer than four warps");
+    const Block::Step step = {&i, a, b};
+    const auto n = static_cast<size_t>(w.products_begun++);
+    if (n == all[group].size())
+        all[group].push_back(step);
+    else if (all[group][n] != step)
+        fail(w, i, 0,
+             fmt::format("another warp of the warpgroup has executed wgmma of {} instead, or with other "
+                         "descriptors",
+                         w.program->place(*all[group][n].instruction)));
+}
+
+}  // namespace
+
+void wgmma_fence(Warp&, const Instruction&, Lanes) {}
+
+// Registers as in "Register Fragments for wgmma.mma_async.m64nNk16": warp w of the warpgroup has rows 16 w to 16 w + 15
+// of A and D, as mma.m16n8k16 has them, for each 8 columns.
+void wgmma_product(Warp& w, const Instruction& i, Lanes) {
+    const auto N = static_cast<uint32_t>(i.offset);
+    const int results = static_cast<int>(N) / 2;
+    const bool from_registers = i.variant & product::kRegistersA, f16 = i.variant & product::kF16;
+    const int first_row = w.index % 4 * kRows;
+    int at = 2 * results;
+    Product p = {w.products_committed, {}};
+    alignas(64) float A[kK][4 * kRows], B[kK * 256], D[kRows * 256];
+    const auto same = [&](int operand) {
+        const uint64_t* d = w.operand<uint64_t>(i, operand);
+        for (int l = 1; l < 32; ++l)
+            if (d[l] != d[0]) fail(w, i, l, "another descriptor than lane 0's");
+        return d[0];
+    };
+    uint64_t bits_a = 0;
+    if (from_registers) {
+        for (int part = 0; part < 4; ++part) {
+            const uint32_t* a = w.operand<uint32_t>(i, at + part);
+            for (int l = 0; l < 32; ++l)
+                for (int odd = 0; odd < 2; ++odd)
+                    A[l % 4 * 2 + odd + part / 2 * 8][first_row + l / 4 + part % 2 * 8] =
+                        widen(static_cast<uint16_t>(a[l] >> 16 * odd), f16);
+        }
+        at += 4;
+    } else {
+        bits_a = same(at++);
+    }
+    const uint64_t bits_b = same(at++);
+    check_warpgroup(w, i, bits_a, bits_b);
+    if (!from_registers)
+        read_operand(w, i, Descriptor(w, i, bits_a), i.variant & product::kTransposedA, 4 * kRows, f16, &A[0][0],
+                     p.reads);
+    read_operand(w, i, Descriptor(w, i, bits_b), i.variant & product::kTransposedB, N, f16, B, p.reads);
+    const Lanes counts = *w.operand<Lanes>(i, at);
+    if (counts != 0 && counts != kAllLanes) fail(w, i, 0, "scale-d differs between lanes");
+
+    const auto element = [&](int r, int l) -> float& {  // of D: register r of lane l
+        return D[static_cast<uint32_t>(l / 4 + r / 2 % 2 * 8) * N +
+                 static_cast<uint32_t>(r / 4 * 8 + l % 4 * 2 + r % 2)];
+    };
+    for (int r = 0; r < results; ++r) {
+        const float* d = w.operand<float>(i, results + r);
+        for (int l = 0; l < 32; ++l) element(r, l) = counts ? d[l] : 0.0f;
+    }
+    const bool minus = !(i.variant & product::kMinusA) != !(i.variant & product::kMinusB);
+    for (int row = 0; row < kRows; ++row) {
+        float* const d = D + static_cast<uint32_t>(row) * N;
+        for (int k = 0; k < kK; ++k) {
+            const float a = minus ? -A[k][first_row + row] : A[k][first_row + row];
+            const float* const b = B + static_cast<uint32_t>(k) * N;
+            for (uint32_t n = 0; n < N; ++n) d[n] += a * b[n];
+        }
+    }
+    for (int r = 0; r < results; ++r) {
+        float* d = w.operand<float>(i, r);
+        for (int l = 0; l < 32; ++l) d[l] = element(r, l);
+    }
+    std::sort(p.reads.begin(), p.reads.end());
+    p.reads.erase(std::unique(p.reads.begin(), p.reads.end()), p.reads.end());
+    w.products.push_back(std::move(p));
+}
+
+void wgmma_commit(Warp& w, const Instruction&, Lanes) { ++w.products_committed; }
+
+void wgmma_wait(Warp& w, const Instruction& i, Lanes) {
+    SharedMemory& shared = w.block->shared;
+    const auto first = std::find_if(w.products.begin(), w.products.end(), [&](const Product& p) {
+        return p.group >= w.products_committed - static_cast<int>(i.offset);
+    });
+    for (auto p = w.products.begin(); p != first; ++p) shared.end_async_reads(w.clock, w.index, p->reads);
+    w.products.erase(w.products.begin(), first);
+    for (const Product& p : w.products) shared.keep_async_reads(w.index, p.reads);
+}
+
+// ---- registers ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Of a register: kSettled, or how many groups were committed since a product of it began; and whether anything else has
+// written it since wgmma.fence.
+struct Use {
+    static constexpr uint8_t kSettled = 255, kMostGroups = 15;
+    uint8_t groups = kSettled;
+    bool written = true;
+    bool operator==(const Use&) const = default;
+};
+using State = std::vector<Use>;
+
+bool join(State& into, const State& more) {
+    if (into.empty()) return into = more, true;
+    bool changed = false;
+    for (size_t r = 0; r < into.size(); ++r) {
+        const Use both = {std::min(into[r].groups, more[r].groups), into[r].written || more[r].written};
+        changed |= both != into[r];
+        into[r] = both;
+    }
+    return changed;
+}
+
+class RegisterCheck {
+public:
+    RegisterCheck(const Program& program, const std::vector<bool>& is_constant)
+        : program_(program), is_constant_(is_constant) {}
+
+    void step(State& s, const Instruction& i, const uint32_t* operands, bool report) const {
+        if (i.run == &wgmma_fence) {
+            for (Use& use : s) use.written = false;
+        } else if (i.run == &wgmma_commit) {
+            for (Use& use : s)
+                if (use.groups < Use::kMostGroups) ++use.groups;
+        } else if (i.run == &wgmma_wait) {
+            for (Use& use : s)
+                if (use.groups > i.offset) use.groups = Use::kSettled;
+        } else if (i.run == &wgmma_product) {
+            const int results = static_cast<int>(i.offset) / 2;
+            const int last = 2 * results + (i.variant & product::kRegistersA ? 4 : 0);
+            for (int o = results; o < last; ++o) {
+                Use& use = s[operands[o]];
+                if (report && use.written) refuse(i, "reads a register that was written since the last wgmma.fence");
+                use = {0, false};
+            }
+        } else if (i.count == 2 && i.destinations == 1 && opcode_name(i.opcode).starts_with("mov.")) {
+            // nvcc gives a value another name, which ptxas takes back.
+            s[operands[0]] = is_constant_[operands[1]] ? Use{} : s[operands[1]];
+        } else {
+            for (int o = 0; o < i.count; ++o) {
+                if (report && s[operands[o]].groups != Use::kSettled)
+                    refuse(i, "touches a register of a wgmma that no wgmma.wait_group has ended");
+                if (o < i.destinations) s[operands[o]] = {};
+            }
+        }
+    }
+
+private:
+    [[noreturn]] void refuse(const Instruction& i, const char* what) const {
+        throw Error(
+            fmt::format("kernel {}: {}: {}: {}", program_.name, program_.place(i), opcode_name(i.opcode), what));
+    }
+    const Program& program_;
+    const std::vector<bool>& is_constant_;
+};
+
+}  // namespace
+
+void check_product_registers(const Program& program, size_t registers, const std::vector<bool>& is_constant) {
+    const RegisterCheck check(program, is_constant);
+    std::map<int32_t, State> at;  // what branches bring there
+    for (const Instruction& i : program.code)
+        if (i.target != kNone) at[i.target];
+    for (bool changed = true, report = false; changed || !report;) {
+        report = !changed;
+        changed = false;
+        State s(registers);
+        const uint32_t* operands = program.operands.data();
+        for (size_t k = 0; k < program.code.size(); operands += program.code[k++].count) {
+            const Instruction& i = program.code[k];
+            if (const auto it = at.find(static_cast<int32_t>(k)); it != at.end()) {
+                if (!s.empty()) changed |= join(it->second, s);
+                s = it->second;
+            }
+            if (s.empty()) continue;  // nothing comes here, or nothing yet
+            check.step(s, i, operands, report);
+            if (i.target != kNone) changed |= join(at[i.target], s);
+            if ((i.kind == Kind::branch || i.kind == Kind::exit) && i.guard == kNone) s.clear();
+        }
+    }
+}
+
+}  // namespace teon::gpusim

@@ -1,0 +1,346 @@
+// The backward pass of attention_flash.cu in two passes with the instructions of sm_90a; blocks are those of
+// attention_flash_hopper.cu. What stays has 128 rows, 64 of each consumer, what passes has 64. The scores are left in
+// registers where the next product wants its left operand:
+//
+//     dK, dV    S^T = K Q^T, dP^T = V dO^T; dV += P^T dO, dK += dS^T Q    one block per tile of keys
+//     dQ        S = Q K^T, dP = dO V^T; dQ += dS K                        one block per tile of queries
+//
+// Products with the scores of one tile run together with those that make the scores of the next.
+#include "kernels/attention_flash_backward_hopper.h"
+
+#include "kernels/flash_hopper.h"
+
+namespace teon {
+
+namespace {
+
+// What both passes have: two tiles of each consumer stay, two pass in stages.
+template <int HS>
+struct HopperBackward {
+    static constexpr int kRows = 64, kStay = kRows * kHopperConsumers, kStages = HS == 64 ? 6 : 3;
+    static constexpr int kFragments = kRows / 8;
+    using Tile = HopperTile<kRows, HS>;
+    using Barriers = HopperBarriers<kStages, 1>;
+    using Stage = HopperStage<kStages>;
+    using Scores = float[1][kFragments][4];
+    using Packed = uint32_t[kRows / 16][4];
+    using Gradient = float[1][HS / 8][4];
+    static constexpr int kTiles = 2 * kHopperConsumers + 2 * kStages;
+    // Per stage, behind the tiles: statistics and first keys of queries that pass.
+    static constexpr size_t kTileBytes = static_cast<size_t>(kTiles) * Tile::kBytes;
+    static constexpr size_t kBytes = kTileBytes + kStages * kRows * (sizeof(RowStats) + sizeof(int));
+
+    const FlashShape<HS>& s;
+    bf16* shared;
+    Barriers barriers;
+    int b = static_cast<int>(blockIdx.z), head = static_cast<int>(blockIdx.y);
+
+    __device__ __forceinline__ bf16* memory(int tile) const {
+        return shared + tile * (Tile::kBytes / static_cast<int>(sizeof(bf16)));
+    }
+    // Of consumer 0 or 1, or in a stage: keys or queries (0), values or dO (1).
+    static __device__ __forceinline__ int staying(int consumer, int which) { return 2 * consumer + which; }
+    static __device__ __forceinline__ int passing(int stage, int which) {
+        return 2 * (kHopperConsumers + stage) + which;
+    }
+    __device__ __forceinline__ Tile tile(int index) const { return {SharedAddress(memory(index))}; }
+    __device__ __forceinline__ RowStats* stats(int stage) const {
+        return reinterpret_cast<RowStats*>(memory(kTiles)) + stage * kRows;
+    }
+    __device__ __forceinline__ int* first_keys(int stage) const {
+        return reinterpret_cast<int*>(stats(kStages)) + stage * kRows;
+    }
+
+    __device__ __forceinline__ void bring(int index, const TensorMap& map, int of_head, int row,
+                                          uint64_t* barrier) const {
+        tile(index).bring(map, of_head, row, b, barrier);
+    }
+    __device__ __forceinline__ void bring_keys(int index, const TensorMap& qkv, int kv, int row,
+                                               uint64_t* barrier) const {
+        bring(index, qkv, s.NH + kv, row, barrier);
+        bring(index + 1, qkv, s.NH + s.NKV + kv, row, barrier);
+    }
+    __device__ __forceinline__ void bring_queries(int index, const TensorMap& qkv, const TensorMap& dout, int h,
+                                                  int row, uint64_t* barrier) const {
+        bring(index, qkv, h, row, barrier);
+        bring(index + 1, dout, h, row, barrier);
+    }
+
+    // x = A B^T of a tile that stays and one that passes.
+    __device__ __forceinline__ void multiply_rows(Scores& x, int stage, int which) const {
+        const Tile a = tile(staying(hopper_consumer(), which)), b = tile(passing(stage, which));
+#pragma unroll
+        for (int k = 0; k < HS / 16; k++) warpgroup_multiply(x[0], a.rows(k), b.rows(k), k > 0);
+        warpgroup_commit();
+    }
+    // sum += packed scores times a tile that passes.
+    __device__ __forceinline__ void multiply_columns(Gradient& sum, const Packed& packed, int stage, int which) const {
+        const Tile b = tile(passing(stage, which));
+#pragma unroll
+        for (int k = 0; k < kRows / 16; k++) warpgroup_multiply_columns(sum[0], packed[k], b.columns(k), true);
+    }
+    static __device__ __forceinline__ void pack_scores(Packed& packed, const Scores& x) {
+#pragma unroll
+        for (int k = 0; k < kRows / 16; k++) tile_pack_a(packed[k], x[0], k);
+    }
+    // A consumer's way through the tiles that pass. Of each, P and dP begin; scores(groups, stage, i) waits for them,
+    // while so many further groups may run; pack() makes operands of the scores, which gradients(stage) multiplies, and
+    // await() waits for these products. OVERLAP: only when the next tile's have run as well, which takes registers for
+    // both.
+    template <bool OVERLAP, typename Score, typename Pack, typename Multiply, typename Await>
+    __device__ __forceinline__ void run(int tiles, Scores& p, Scores& dp, Score scores, Pack pack, Multiply gradients,
+                                        Await await) const {
+        Stage now;
+        const auto begin = [&] {
+            mbarrier_wait(barriers.full(now.index), now.parity);
+            warpgroup_begin();
+            multiply_rows(p, now.index, 0);
+            multiply_rows(dp, now.index, 1);
+        };
+        const auto end = [&] {
+            warpgroup_begin();
+            gradients(now.index);
+            warpgroup_commit();
+            await();
+        };
+        mbarrier_wait(barriers.stay(), 0);
+        begin();
+        scores(Constant<0>{}, now.index, 0);
+        pack();
+        for (int i = 1; i < tiles; i++) {
+            const int before = now.index;
+            if constexpr (!OVERLAP) end();
+            now.advance();
+            begin();
+            if constexpr (OVERLAP) {
+                gradients(before);
+                warpgroup_commit();
+            }
+            scores(Constant<OVERLAP>{}, now.index, i);
+            if constexpr (OVERLAP) await();
+            barriers.leave(before);
+            pack();
+        }
+        end();
+    }
+    // To rows of the packed gradient, by way of the tile that stayed.
+    __device__ __forceinline__ void store(bf16* dqkv, int of_head, int row, int which, const Gradient& x) const {
+        const int first = row + kRows * hopper_consumer() + 16 * hopper_warp();
+        hopper_store<kRows, HS>(s.packed(dqkv, b, first, of_head), s.packed_row, s.T - first,
+                                memory(staying(hopper_consumer(), which)), 16 * hopper_warp(), x);
+    }
+};
+
+template <int HS>
+struct HopperKeyGradient : HopperBackward<HS> {
+    using Base = HopperBackward<HS>;
+    using Base::b, Base::s, Base::barriers, Base::kRows, Base::kStages, Base::head;
+    static constexpr int kFills = 2;  // arrivals that fill a stage: of the copies, and of the statistics
+    const int* documents;
+    int key, end;  // queries [key, end) see a key of the block
+
+    __device__ __forceinline__ HopperKeyGradient(const FlashShape<HS>& s, bf16* shared, uint64_t* barriers)
+        : Base{s, shared, {barriers}} {
+        documents = s.doc_start ? s.doc_start + static_cast<int64_t>(b) * s.T : nullptr;
+        key = static_cast<int>(blockIdx.x) * Base::kStay;  // in order: the first are seen by most
+        const int last = key + Base::kStay < s.T ? key + Base::kStay - 1 : s.T - 1;
+        end = documents ? document_end(documents, last, s.T) : s.T;
+    }
+
+    // Calls f(query head, query) for each tile that passes.
+    template <typename F>
+    __device__ __forceinline__ void for_tiles(F f) const {
+#pragma unroll 1
+        for (int h = head * s.group; h < (head + 1) * s.group; h++) {
+#pragma unroll 1
+            for (int query = key; query < end; query += kRows) f(h, query);
+        }
+    }
+
+    __device__ __forceinline__ void produce(const TensorMap& qkv, const TensorMap& dout, const RowStats* stats) const {
+        typename Base::Stage stage;
+        if (threadIdx.x == 0) {
+            mbarrier_expect(barriers.stay(), 2 * kHopperConsumers * Base::Tile::kBytes);
+            for (int c = 0; c < kHopperConsumers; c++)
+                this->bring_keys(this->staying(c, 0), qkv, head, key + c * kRows, barriers.stay());
+            for_tiles([&](int h, int query) {
+                uint64_t* const full = barriers.full(stage.index);
+                mbarrier_wait(barriers.empty(stage.index), stage.parity ^ 1);
+                mbarrier_expect(full, 2 * Base::Tile::kBytes);
+                this->bring_queries(this->passing(stage.index, 0), qkv, dout, h, query, full);
+                stage.advance();
+            });
+        } else if (warp_of_thread() == 1) {  // rows beyond T have 0
+            for_tiles([&](int h, int query) {
+                mbarrier_wait(barriers.empty(stage.index), stage.parity ^ 1);
+                const int64_t begin = s.row(b, h, 0);
+#pragma unroll 1
+                for (int row = lane_of_thread(); row < kRows; row += 32) {
+                    const int t = query + row;
+                    this->stats(stage.index)[row] = t < s.T ? stats[begin + t] : RowStats{};
+                    if (documents) this->first_keys(stage.index)[row] = t < s.T ? documents[t] : 0;
+                }
+                __syncwarp();
+                if (lane_of_thread() == 0) mbarrier_arrive(barriers.full(stage.index));
+                stage.advance();
+            });
+        }
+    }
+
+    __device__ __forceinline__ void consume(bf16* dqkv) const {
+        const int first = key + kRows * hopper_consumer() + 16 * hopper_warp(), last = first + 15;
+        int query = key;
+        typename Base::Gradient dk = {}, dv = {};
+        typename Base::Scores p, ds;
+        typename Base::Packed packed_p, packed_ds;
+        const auto scores = [&]<int GROUPS>(Constant<GROUPS>, int stage, int i) {
+            const RowStats* const rows = this->stats(stage);
+            const int* const first_keys = documents ? this->first_keys(stage) : nullptr;
+            if (i > 0) query = query + kRows < end ? query + kRows : key;
+            const int last_row = query + kRows < s.T ? kRows - 1 : s.T - 1 - query;
+            warpgroup_wait<1 + GROUPS>(p[0]);
+            for_columns<1, Base::kFragments>(
+                p, rows, [&](float& x, const RowStats& r) { x = exp2_fast(fmaf(x, s.scale_log2, -r[0])); });
+            if (query < last || (documents && first_keys[last_row] > first))
+                mask_transposed(p, first, query, first_keys);
+            warpgroup_wait<GROUPS>(ds[0]);
+            for_columns<1, Base::kFragments>(ds, rows, [&](float& x, const RowStats& r) { x -= r[1]; });
+            multiply_scores(ds[0], p[0]);
+        };
+        const auto pack = [&] {
+            this->pack_scores(packed_p, p);
+            this->pack_scores(packed_ds, ds);
+        };
+        const auto gradients = [&](int stage) {
+            this->multiply_columns(dv, packed_p, stage, 1);
+            this->multiply_columns(dk, packed_ds, stage, 0);
+        };
+        const auto await = [&] {
+            warpgroup_wait<0>(dv[0]);
+            warpgroup_wait<0>(dk[0]);
+        };
+        this->template run<HS == 64>(s.group * ceil_div(end - key, kRows), p, ds, scores, pack, gradients, await);
+        flash_scale(dk, s.scale);
+        named_barrier_wait(1 + hopper_consumer(), kWarpgroupThreads);  // all four warps have read what stayed
+        this->store(dqkv, s.NH + head, key, 0, dk);
+        this->store(dqkv, s.NH + s.NKV + head, key, 1, dv);
+    }
+};
+
+template <int HS>
+struct HopperQueryGradient : HopperBackward<HS> {
+    using Base = HopperBackward<HS>;
+    using Base::b, Base::s, Base::barriers, Base::kRows, Base::kStages, Base::head;
+    static constexpr int kFills = 1;
+    int query, begin, end;  // keys [begin, end)
+
+    __device__ __forceinline__ HopperQueryGradient(const FlashShape<HS>& s, bf16* shared, uint64_t* barriers)
+        : Base{s, shared, {barriers}} {
+        query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Base::kStay;  // those that see most come first
+        end = query + Base::kStay < s.T ? query + Base::kStay : s.T;
+        begin = s.first_key(b, query) / kRows * kRows;
+    }
+
+    __device__ __forceinline__ void produce(const TensorMap& qkv, const TensorMap& dout, const RowStats*) const {
+        if (threadIdx.x != 0) return;
+        mbarrier_expect(barriers.stay(), 2 * kHopperConsumers * Base::Tile::kBytes);
+        for (int c = 0; c < kHopperConsumers; c++)
+            this->bring_queries(this->staying(c, 0), qkv, dout, head, query + c * kRows, barriers.stay());
+        typename Base::Stage stage;
+        for (int key = begin; key < end; key += kRows, stage.advance()) {
+            mbarrier_wait(barriers.empty(stage.index), stage.parity ^ 1);
+            mbarrier_expect(barriers.full(stage.index), 2 * Base::Tile::kBytes);
+            this->bring_keys(this->passing(stage.index, 0), qkv, head / s.group, key, barriers.full(stage.index));
+        }
+    }
+
+    __device__ __forceinline__ void consume(bf16* dqkv, const RowStats* stats) const {
+        const FlashRows<1, HS> rows(s, b, query + kRows * hopper_consumer() + 16 * hopper_warp());
+        RowStats of_row[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int t = rows.row(0, half);
+            of_row[half] = t < s.T ? stats[s.row(b, head, t)] : RowStats{};
+        }
+        typename Base::Gradient dq = {};
+        typename Base::Scores p, ds;
+        typename Base::Packed packed;
+        const auto scores = [&]<int GROUPS>(Constant<GROUPS>, int, int i) {
+            const int key = begin + i * kRows;
+            warpgroup_wait<1 + GROUPS>(p[0]);
+#pragma unroll
+            for (int n = 0; n < Base::kFragments; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) p[0][n][i] = exp2_fast(fmaf(p[0][n][i], s.scale_log2, -of_row[i / 2][0]));
+            }
+            warpgroup_wait<GROUPS>(ds[0]);
+#pragma unroll
+            for (int n = 0; n < Base::kFragments; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - of_row[i / 2][1]);
+            }
+            if (!rows.see_all(key, key + kRows)) flash_mask(ds, rows, key, 0.0f);
+        };
+        this->template run<true>(
+            ceil_div(end - begin, kRows), p, ds, scores, [&] { this->pack_scores(packed, ds); },
+            [&](int stage) { this->multiply_columns(dq, packed, stage, 0); }, [&] { warpgroup_wait<0>(dq[0]); });
+        flash_scale(dq, s.scale);
+        named_barrier_wait(1 + hopper_consumer(), kWarpgroupThreads);  // all four warps have read what stayed
+        this->store(dqkv, head, query, 0, dq);
+    }
+};
+
+template <int HS>
+__global__ void __launch_bounds__(kHopperThreads, 1)
+    flash_attention_hopper_key_gradient_kernel(bf16* dqkv, const __grid_constant__ TensorMap qkv,
+                                               const __grid_constant__ TensorMap dout, const RowStats* stats,
+                                               FlashShape<HS> s) {
+    wait_for_earlier_kernels();
+    if constexpr (kWarpgroups) {
+        using Pass = HopperKeyGradient<HS>;
+        SHARED(uint64_t, barriers, Pass::Barriers::kCount);
+        DYN_SHARED(bf16, shared);
+        const Pass pass(s, shared, barriers);
+        pass.barriers.init(Pass::kFills);
+        hopper_roles<HS>([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv); });
+    }
+}
+
+template <int HS>
+__global__ void __launch_bounds__(kHopperThreads, 1)
+    flash_attention_hopper_query_gradient_kernel(bf16* dqkv, const __grid_constant__ TensorMap qkv,
+                                                 const __grid_constant__ TensorMap dout, const RowStats* stats,
+                                                 FlashShape<HS> s) {
+    wait_for_earlier_kernels();
+    if constexpr (kWarpgroups) {
+        using Pass = HopperQueryGradient<HS>;
+        SHARED(uint64_t, barriers, Pass::Barriers::kCount);
+        DYN_SHARED(bf16, shared);
+        const Pass pass(s, shared, barriers);
+        pass.barriers.init(Pass::kFills);
+        hopper_roles<HS>([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv, stats); });
+    }
+}
+
+}  // namespace
+
+template <int HS>
+void flash_attention_hopper_backward(bf16* dqkv, const bf16* dout, const bf16* qkv, const RowStats* stats,
+                                     const FlashShape<HS>& s, int B, const Stream& stream) {
+    using Pass = HopperBackward<HS>;
+    const TensorMap of_qkv = tensor_map(qkv, B, s.T, s.packed_row, s.T * s.packed_row, s.packed_row, Pass::kRows),
+                    of_dout = tensor_map(dout, B, s.T, s.plain_row, s.T * s.plain_row, s.plain_row, Pass::kRows);
+    const int tiles = flash_tiles(s.T, Pass::kStay);
+    launch<flash_attention_hopper_key_gradient_kernel<HS>>({dim3(tiles, s.NKV, B), kHopperThreads, Pass::kBytes},
+                                                           stream, dqkv, of_qkv, of_dout, stats, s);
+    launch<flash_attention_hopper_query_gradient_kernel<HS>>({dim3(tiles, s.NH, B), kHopperThreads, Pass::kBytes},
+                                                             stream, dqkv, of_qkv, of_dout, stats, s);
+}
+
+#define FOR_HEAD_SIZE(HS)                                                                               \
+    template void flash_attention_hopper_backward<HS>(bf16*, const bf16*, const bf16*, const RowStats*, \
+                                                      const FlashShape<HS>&, int, const Stream&);
+FOR_HEAD_SIZE(64)
+FOR_HEAD_SIZE(128)
+
+}  // namespace teon

@@ -1,0 +1,169 @@
+// The forward pass of attention_flash.cu with the instructions of sm_90a (runtime/warpgroup.h), as FlashAttention-3
+// describes it (Shah et al. 2024, https://arxiv.org/abs/2407.08608). A block has 128 queries of one head and three
+// warpgroups. One brings tiles of keys and values, one thread of it, ahead of the two others by as many stages as
+// shared memory has; it gives them its registers. Those have 64 queries each, and per tile of keys
+//
+//     S = Q K^T of this tile, O += P V of the one before    products, which run while
+//     P, and by what O shrinks, of S                        the other warpgroup computes these: they take turns
+//
+// Barriers 1 and 2 are the turns of the two warpgroups, 3 and 4 join the warps of each at the end.
+#include "kernels/attention_flash_hopper.h"
+
+#include "kernels/flash_hopper.h"
+#include "kernels/flash_softmax.h"
+
+namespace teon {
+
+namespace {
+
+template <int HS>
+struct HopperForward {
+    static constexpr int kRows = 128, kStages = HS == 64 ? 4 : 2;  // of a tile: queries or keys
+    using Tile = HopperTile<kRows, HS>;
+    using Barriers = HopperBarriers<kStages, 2>;  // rings of keys and of values
+    using Stage = HopperStage<kStages>;
+    static constexpr size_t kBytes = static_cast<size_t>((1 + 2 * kStages) * Tile::kBytes);
+    static_assert(kRows == 64 * kHopperConsumers);
+
+    const FlashShape<HS>& s;
+    bf16* shared;
+    Barriers barriers;
+    int b, h, query, begin, end;  // keys [begin, end) are those that any query sees, from the first of a tile on
+
+    __device__ __forceinline__ HopperForward(const FlashShape<HS>& s, bf16* shared, uint64_t* barriers)
+        : s(s), shared(shared), barriers{barriers} {
+        b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y);
+        query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;  // those that see most come first
+        end = query + kRows < s.T ? query + kRows : s.T;
+        begin = s.first_key(b, query) / kRows * kRows;
+    }
+    __device__ __forceinline__ Tile queries() const { return {SharedAddress(shared)}; }
+    __device__ __forceinline__ Tile tile(int stage, int ring) const {
+        return {SharedAddress(shared) + (1 + 2 * stage + ring) * Tile::kBytes};
+    }
+
+    __device__ __forceinline__ void produce(const TensorMap& qkv) const {
+        if (threadIdx.x != 0) return;
+        mbarrier_expect(barriers.stay(), Tile::kBytes);
+        queries().bring(qkv, h, query, b, barriers.stay());
+        Stage stage;
+        for (int key = begin; key < end; key += kRows, stage.advance()) {
+            for (int ring = 0; ring < 2; ring++) {
+                mbarrier_wait(barriers.empty(stage.index, ring), stage.parity ^ 1);
+                mbarrier_expect(barriers.full(stage.index, ring), Tile::kBytes);
+                tile(stage.index, ring)
+                    .bring(qkv, s.NH + ring * s.NKV + h / s.group, key, b, barriers.full(stage.index, ring));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void consume(bf16* out, float* lse) const {
+        constexpr int N = kRows / 8, C = HS / 8;
+        const int consumer = hopper_consumer(), own = 64 * consumer;
+        const FlashRows<1, HS> rows(s, b, query + own + 16 * hopper_warp());
+
+        float scores[1][N][4], o[1][C][4] = {}, shrink[1][2];
+        uint32_t P[N / 2][4];
+        FlashSoftmax<1> softmax;
+        const auto multiply_keys = [&](int stage) {
+#pragma unroll
+            for (int k = 0; k < HS / 16; k++)
+                warpgroup_multiply(scores[0], queries().rows(k, own), tile(stage, 0).rows(k), k > 0);
+            warpgroup_commit();
+        };
+        const auto multiply_values = [&](int stage) {
+#pragma unroll
+            for (int k = 0; k < N / 2; k++) warpgroup_multiply_columns(o[0], P[k], tile(stage, 1).columns(k), true);
+            warpgroup_commit();
+        };
+        const auto pack_scores = [&] {
+#pragma unroll
+            for (int k = 0; k < N / 2; k++) tile_pack_a(P[k], scores[0], k);
+        };
+        const auto await_turn = [&] { named_barrier_wait(1 + consumer, kHopperConsumers * kWarpgroupThreads); };
+        // The turn after the last tile of the second is nobody's.
+        const auto end_turn = [&](int key) {
+            if (consumer == 0 || key + kRows < end)
+                named_barrier_arrive(2 - consumer, kHopperConsumers * kWarpgroupThreads);
+        };
+
+        Stage now, before;
+        if (consumer == 1) named_barrier_arrive(1, kHopperConsumers * kWarpgroupThreads);  // the first is the other's
+        mbarrier_wait(barriers.stay(), 0);
+        mbarrier_wait(barriers.full(now.index, 0), now.parity);
+        await_turn();
+        warpgroup_begin();
+        multiply_keys(now.index);
+        end_turn(begin);
+        warpgroup_wait<0>(scores[0]);
+        barriers.leave(now.index, 0);
+        softmax.step(scores, shrink, rows, begin, s.scale_log2);
+        pack_scores();
+        for (int key = begin + kRows; key < end; key += kRows) {
+            now.advance();
+            mbarrier_wait(barriers.full(now.index, 0), now.parity);
+            mbarrier_wait(barriers.full(before.index, 1), before.parity);
+            await_turn();
+            warpgroup_begin();
+            multiply_keys(now.index);
+            multiply_values(before.index);
+            end_turn(key);
+            warpgroup_wait<1>(scores[0]);
+            barriers.leave(now.index, 0);
+            softmax.step(scores, shrink, rows, key, s.scale_log2);
+            warpgroup_wait<0>(o[0]);
+            barriers.leave(before.index, 1);
+            before.advance();
+            flash_scale_rows(o, shrink);
+            pack_scores();
+        }
+        mbarrier_wait(barriers.full(before.index, 1), before.parity);
+        warpgroup_begin();
+        multiply_values(before.index);
+        warpgroup_wait<0>(o[0]);
+
+        softmax.finish(o, lse, rows, h);
+        named_barrier_wait(3 + consumer, kWarpgroupThreads);  // all four warps have read their queries
+        hopper_store<kRows, HS>(s.plain(out, b, rows.first, h), s.plain_row, s.T - rows.first, shared,
+                                own + 16 * hopper_warp(), o);
+    }
+};
+
+template <int HS>
+__global__ void __launch_bounds__(kHopperThreads, 1)
+    flash_attention_hopper_kernel(bf16* out, float* lse, const __grid_constant__ TensorMap qkv, FlashShape<HS> s) {
+    wait_for_earlier_kernels();
+    if constexpr (kWarpgroups) {
+        SHARED(uint64_t, barriers, HopperForward<HS>::Barriers::kCount);
+        DYN_SHARED(bf16, shared);
+        const HopperForward<HS> pass(s, shared, barriers);
+        pass.barriers.init(1);
+        hopper_roles<HS>([&] { pass.produce(qkv); }, [&] { pass.consume(out, lse); });
+    }
+}
+
+}  // namespace
+
+template <int HS>
+bool flash_attention_hopper_runs() {
+    static const bool runs = has_warpgroup_code<flash_attention_hopper_kernel<HS>>();
+    return runs;
+}
+
+template <int HS>
+void flash_attention_hopper_forward(bf16* out, float* lse, const bf16* qkv, const FlashShape<HS>& s, int B,
+                                    const Stream& stream) {
+    using Pass = HopperForward<HS>;
+    launch<flash_attention_hopper_kernel<HS>>(
+        {dim3(flash_tiles(s.T, Pass::kRows), s.NH, B), kHopperThreads, Pass::kBytes}, stream, out, lse,
+        tensor_map(qkv, B, s.T, s.packed_row, s.T * s.packed_row, s.packed_row, Pass::kRows), s);
+}
+
+#define FOR_HEAD_SIZE(HS)                                                                                    \
+    template bool flash_attention_hopper_runs<HS>();                                                         \
+    template void flash_attention_hopper_forward<HS>(bf16*, float*, const bf16*, const FlashShape<HS>&, int, \
+                                                     const Stream&);
+FOR_HEAD_SIZE(64)
+FOR_HEAD_SIZE(128)
+
+}  // namespace teon

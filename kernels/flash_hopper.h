@@ -1,0 +1,108 @@
+// What the passes of flash attention on sm_90a share: the parts of their blocks and of shared memory. Private to
+// kernels/attention_flash*_hopper.cu; the method is described in attention_flash_hopper.cu.
+#pragma once
+
+#include "kernels/flash_shape.h"
+#include "runtime/warpgroup.h"
+
+namespace teon {
+
+// Warpgroup 0 brings tiles, the others compute.
+inline constexpr int kHopperConsumers = 2, kHopperConsumerWarps = 4 * kHopperConsumers;
+inline constexpr int kHopperThreads = (1 + kHopperConsumers) * kWarpgroupThreads;
+
+// A tile of ROWS rows of one head in shared memory: its first 64 columns, then the others.
+template <int ROWS, int HS>
+struct HopperTile {
+    static constexpr int kPart = ROWS * kTensorTileColumns * static_cast<int>(sizeof(bf16)), kBytes = HS / 64 * kPart;
+    SharedAddress begin;
+
+    // One thread: columns of head `head`, rows from `row` on of sequence b. The map's tiles have ROWS rows.
+    __device__ __forceinline__ void bring(const TensorMap& map, int head, int row, int b, uint64_t* barrier) const {
+        for (int part = 0; part < HS / 64; part++)
+            tensor_copy(begin + part * kPart, map, head * HS + part * kTensorTileColumns, row, b, barrier);
+    }
+    // Operands of products: rows from `row` (a multiple of 8) on, of them the 16 columns k; and all columns, of them
+    // the 16 rows k.
+    __device__ __forceinline__ TileOperand rows(int k, int row = 0) const {
+        return TileOperand(begin + (k / 4 * kPart + k % 4 * 32 + row * 2 * kTensorTileColumns));
+    }
+    __device__ __forceinline__ TileOperand columns(int k) const {
+        return TileOperand(begin + k * 16 * 2 * kTensorTileColumns, kPart);
+    }
+};
+
+// A consumer warp writes its 16 rows x HS of `x` to global memory by way of a tile of ROWS rows, from row `row` of it
+// on, which nobody uses any more.
+template <int ROWS, int HS>
+__device__ __forceinline__ void hopper_store(bf16* global, int64_t stride, int rows, bf16* tile, int row,
+                                             const float (&x)[1][HS / 8][4]) {
+    using Staged = TensorTile<bf16, 16, kTensorTileColumns, kWarpgroupThreads>;
+#pragma unroll
+    for (int part = 0; part < HS / 64; part++) {
+        const Staged staged{tile + (part * ROWS + row) * kTensorTileColumns};
+        staged.store(global + part * kTensorTileColumns, stride, rows,
+                     reinterpret_cast<const float(&)[1][8][4]>(x[0][8 * part]));
+    }
+}
+
+// Where a warp is in a ring of stages.
+template <int STAGES>
+struct HopperStage {
+    int index = 0, parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++index == STAGES) index = 0, parity ^= 1;
+    }
+};
+
+// mbarriers: one for what stays, and of each stage RINGS that its bytes fill (`full`) and RINGS on which the consumers'
+// warps arrive that have read it (`empty`).
+template <int STAGES, int RINGS>
+struct HopperBarriers {
+    static constexpr int kCount = 1 + 2 * RINGS * STAGES;
+    uint64_t* memory;
+    __device__ __forceinline__ uint64_t* stay() const { return memory; }
+    __device__ __forceinline__ uint64_t* full(int stage, int ring = 0) const {
+        return memory + 1 + ring * STAGES + stage;
+    }
+    __device__ __forceinline__ uint64_t* empty(int stage, int ring = 0) const { return full(stage, RINGS + ring); }
+    __device__ __forceinline__ void leave(int stage, int ring = 0) const {
+        __syncwarp();
+        if (lane_of_thread() == 0) mbarrier_arrive(empty(stage, ring));
+    }
+
+    // By all threads; fills: arrivals at each `full`.
+    __device__ __forceinline__ void init(int fills) const {
+        if (threadIdx.x == 0) {
+            mbarrier_init(stay(), 1);
+            for (int ring = 0; ring < RINGS; ring++) {
+                for (int stage = 0; stage < STAGES; stage++) {
+                    mbarrier_init(full(stage, ring), fills);
+                    mbarrier_init(empty(stage, ring), kHopperConsumerWarps);
+                }
+            }
+            mbarrier_init_done();
+        }
+        __syncthreads();
+    }
+};
+
+// Of consumers.
+__device__ __forceinline__ int hopper_consumer() { return warp_of_thread() / 4 - 1; }
+__device__ __forceinline__ int hopper_warp() { return warp_of_thread() % 4; }
+
+// produce() is called by the warps of the first warpgroup, consume() by the others. Each thread begins with 168
+// registers, of which the former give to the latter what they can do without.
+template <int HS, typename Produce, typename Consume>
+__device__ __forceinline__ void hopper_roles(Produce produce, Consume consume) {
+    constexpr int kProducer = HS == 64 ? 40 : 24, kConsumer = 168 + (168 - kProducer) / kHopperConsumers;
+    if (warp_of_thread() < 4) {
+        give_registers<kProducer>();
+        produce();
+    } else {
+        take_registers<kConsumer>();
+        consume();
+    }
+}
+
+}  // namespace teon

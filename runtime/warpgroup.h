@@ -1,0 +1,213 @@
+// Hopper's own instructions for kernels, as functions: copies of tiles by the tensor memory accelerator, barriers that
+// count their bytes, and products of warpgroups (four warps, the first a multiple of four). They exist on sm_90a alone:
+// a kernel that calls them does so behind `if constexpr (kWarpgroups)`; without them its code is empty, and
+// has_warpgroup_code says so at launch. "PTX ISA" (docs.nvidia.com/cuda/parallel-thread-execution) has the rules, which
+// the modelled GPU checks (docs/modelled_gpu.md).
+//
+// Tiles. Rows of 64 elements of 16 bits, 128 bytes; chunk c of 16 bytes of row r lies where chunk c ^ (r % 8) would be
+// ("128-Byte swizzling mode"), which is how tensor_copy leaves them. A tile begins at a multiple of 1,024 bytes.
+//
+// Products. D (64 x N) += A (64 x 16) B (16 x N); the warp w of the warpgroup has rows 16 w to 16 w + 15 of D and, if
+// it is in registers, A, as mma has them (runtime/tensor_core.h), d[n] for the columns 8 n to 8 n + 7. A product ends
+// when it is waited for; until then nothing may touch its registers, nor write its tiles.
+#pragma once
+
+#include "runtime/simt.h"
+#include "runtime/tensor_core.h"
+#include "runtime/tensor_map.h"
+
+namespace teon {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+inline constexpr bool kWarpgroups = true;
+#else
+inline constexpr bool kWarpgroups = false;
+#endif
+
+inline constexpr int kWarpgroupThreads = 128;
+
+// Whether the code that this device runs of Kernel was compiled with kWarpgroups. Such a kernel has static shared
+// arrays there, and nowhere else.
+template <auto Kernel>
+bool has_warpgroup_code() {
+#if defined(__CUDACC__)
+    cudaFuncAttributes attributes = {};
+    return cudaFuncGetAttributes(&attributes, Kernel) == cudaSuccess && attributes.sharedSizeBytes > 0;
+#else
+    return false;
+#endif
+}
+
+// A tile, or a part of one, as an operand ("Matrix Descriptor"). Operands whose rows (of A) or columns (of B) are rows
+// of the tile begin at any multiple of 16 elements in a row. Those whose columns are columns of the tile begin with any
+// multiple of eight rows; columns from 64 on are in a tile that lies `next` bytes behind.
+struct TileOperand {
+    uint64_t bits;
+    __device__ __forceinline__ explicit TileOperand(SharedAddress begin, int next = 0)
+        : bits((begin.value & 0x3ffffu) >> 4 | static_cast<uint64_t>(next >> 4) << 16 | uint64_t{1024 >> 4} << 32 |
+               uint64_t{1} << 62) {}
+};
+
+#if defined(__CUDACC__)
+
+__device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier).value), "r"(arrivals)
+                 : "memory");
+}
+__device__ __forceinline__ void mbarrier_init_done() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier).value) : "memory");
+}
+__device__ __forceinline__ void mbarrier_expect(uint64_t* barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier).value),
+                 "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
+    for (int ended = 0; !ended;) {
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
+                     : "=r"(ended)
+                     : "r"(SharedAddress(barrier).value), "r"(parity)
+                     : "memory");
+    }
+}
+
+__device__ __forceinline__ void tensor_copy(SharedAddress tile, const TensorMap& map, int column, int row, int batch,
+                                            uint64_t* barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+            "r"(tile.value),
+        "l"(&map), "r"(SharedAddress(barrier).value), "r"(column), "r"(row), "r"(batch)
+        : "memory");
+}
+
+__device__ __forceinline__ void named_barrier_wait(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+template <int COUNT>
+__device__ __forceinline__ void give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+__device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+__device__ __forceinline__ void warpgroup_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+#define TEON_D4(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define TEON_D32(d, n)                                                                                            \
+    TEON_D4(d, n), TEON_D4(d, n + 1), TEON_D4(d, n + 2), TEON_D4(d, n + 3), TEON_D4(d, n + 4), TEON_D4(d, n + 5), \
+        TEON_D4(d, n + 6), TEON_D4(d, n + 7)
+#define TEON_LIST32                                                                                                  \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
+    "%24, %25, %26, %27, %28, %29, %30, %31"
+#define TEON_LIST64                                                                                                    \
+    TEON_LIST32                                                                                                        \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
+    "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+// A and B as the operands of the assembly, and the number of the one that says whether D is added to.
+#define TEON_PRODUCT(N, list, a, b, add, trans)                                                                    \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" list \
+    "}, " a ", " b ", p, 1, 1, " trans ";\n}"
+
+template <int N>
+__device__ __forceinline__ void warpgroup_multiply(float (&d)[N][4], TileOperand a, TileOperand b, bool add) {
+    static_assert(N == 8 || N == 16);
+    if constexpr (N == 8) {
+        asm volatile(TEON_PRODUCT("64", TEON_LIST32, "%32", "%33", "%34", "0, 0")
+                     : TEON_D32(d, 0)
+                     : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+    } else {
+        asm volatile(TEON_PRODUCT("128", TEON_LIST64, "%64", "%65", "%66", "0, 0")
+                     : TEON_D32(d, 0), TEON_D32(d, 8)
+                     : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+    }
+}
+template <int N>
+__device__ __forceinline__ void warpgroup_multiply_columns(float (&d)[N][4], const uint32_t (&a)[4], TileOperand b,
+                                                           bool add) {
+    static_assert(N == 8 || N == 16);
+    if constexpr (N == 8) {
+        asm volatile(TEON_PRODUCT("64", TEON_LIST32, "{%32, %33, %34, %35}", "%36", "%37", "1")
+                     : TEON_D32(d, 0)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)));
+    } else {
+        asm volatile(TEON_PRODUCT("128", TEON_LIST64, "{%64, %65, %66, %67}", "%68", "%69", "1")
+                     : TEON_D32(d, 0), TEON_D32(d, 8)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)));
+    }
+}
+
+template <int GROUPS, int N>
+__device__ __forceinline__ void warpgroup_wait(float (&d)[N][4]) {
+    static_assert(N == 8 || N == 16);
+    if constexpr (N == 8) {
+        asm volatile("wgmma.wait_group.sync.aligned %32;" : TEON_D32(d, 0) : "n"(GROUPS) : "memory");
+    } else {
+        asm volatile("wgmma.wait_group.sync.aligned %64;" : TEON_D32(d, 0), TEON_D32(d, 8) : "n"(GROUPS) : "memory");
+    }
+}
+
+#undef TEON_D4
+#undef TEON_D32
+#undef TEON_LIST32
+#undef TEON_LIST64
+#undef TEON_PRODUCT
+
+#else
+
+// Declared only: `if constexpr (kWarpgroups)` leaves no call.
+void mbarrier_init(uint64_t* barrier, int arrivals);
+void mbarrier_init_done();
+void mbarrier_arrive(uint64_t* barrier);
+void mbarrier_expect(uint64_t* barrier, int bytes);
+void mbarrier_wait(uint64_t* barrier, int parity);
+void tensor_copy(SharedAddress tile, const TensorMap& map, int column, int row, int batch, uint64_t* barrier);
+void named_barrier_wait(int id, int threads);
+void named_barrier_arrive(int id, int threads);
+template <int COUNT>
+void give_registers();
+template <int COUNT>
+void take_registers();
+void warpgroup_begin();
+void warpgroup_commit();
+template <int N>
+void warpgroup_multiply(float (&d)[N][4], TileOperand a, TileOperand b, bool add);
+template <int N>
+void warpgroup_multiply_columns(float (&d)[N][4], const uint32_t (&a)[4], TileOperand b, bool add);
+template <int GROUPS, int N>
+void warpgroup_wait(float (&d)[N][4]);
+
+#endif
+
+// What they do:
+//
+//   mbarrier_init(barrier, arrivals)    makes a barrier of 8 bytes in shared memory, by one thread, which then calls
+//   mbarrier_init_done()                before the block's next __syncthreads
+//   mbarrier_arrive(barrier)            one arrival; a phase ends with the last one, if all bytes have come as well
+//   mbarrier_expect(barrier, bytes)     one arrival, and so many bytes that copies will bring in this phase
+//   mbarrier_wait(barrier, parity)      until the phase of that parity (0 for the first) has ended; parity 1 of a new
+//                                       barrier has
+//   tensor_copy(tile, map, column, row, batch, barrier)
+//                                       one thread starts the copy of a tile, which begins with that element; its bytes
+//                                       count at the barrier
+//   named_barrier_wait(id, threads)     bar.sync of so many threads, whole warps; id 1 to 15 (__syncthreads has 0)
+//   named_barrier_arrive(id, threads)   the same without waiting
+//   give_registers<COUNT>()             all warps of a warpgroup keep COUNT registers a thread, or
+//   take_registers<COUNT>()             wait for as many: multiples of 8
+//   warpgroup_begin()                   what was written to registers of products is there for those that follow
+//   warpgroup_multiply(d, a, b, add)    D = A B, or += if `add`: rows of A and columns of B are rows of tiles
+//   warpgroup_multiply_columns(d, a, b, add)
+//                                       A from registers; columns of B are columns of tiles
+//   warpgroup_commit()                  the products since the last commit are a group
+//   warpgroup_wait<GROUPS>(d)           all but the last GROUPS groups have ended, d's among them
+
+}  // namespace teon
