@@ -228,6 +228,9 @@ MODELLED := $(addprefix build/cuda-model/,tests $(PROGRAMS)) $(MODEL_GPU)
 cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and programs, on a modelled GPU
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 $(PYTHON) scripts/run_tests.py $< \
 	    $(patsubst %,test/programs/test_%.py,train generate ranks resume) --timeout 3600 $(RUN_FLAGS)
+	@echo "attention's kernels for sm_80:"
+	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_DEVICE=A100 $(PYTHON) scripts/run_tests.py $< \
+	    --only kernels/attention_flash
 
 test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in what nvcc built; the modelled GPU must find them
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) test/gpusim/plant_faults.py $<
