@@ -211,7 +211,10 @@ MODELLED := $(addprefix build/cuda-model/,tests $(PROGRAMS)) $(MODEL_GPU) $(addp
 cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and programs, on a modelled GPU (CHOICE=short)
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 $(PYTHON) scripts/run_tests.py $< \
 	    $(patsubst %,test/programs/test_%.py,model_gpu $(if $(filter short,$(CHOICE)),,train generate ranks resume)) \
-	    --timeout 3600 $(RUN_FLAGS)
+	    $(RUN_FLAGS)
+	@echo "what is compiled for sm_80:"
+	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_DEVICE=A100 $(PYTHON) scripts/run_tests.py $< \
+	    $(or $(RUN_FLAGS),$(if $(filter short,$(CHOICE)),--only kernels/attention_flash))
 
 test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in what nvcc built; the modelled GPU must find them
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) test/gpusim/plant_faults.py $<
