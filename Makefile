@@ -31,12 +31,13 @@ PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python
 # ---- sources -------------------------------------------------------------------------------------------------------
 # All are found: a program is NAME.cu here. A file belongs to both backends unless its folder names one.
 ONLY_cpu  := cpu/% gpusim/% test/cpu/% test/gpusim/%
+ONLY_cuda := test/model_gpu/%
 SOURCES   := base cpu runtime files kernels model optim data options checkpoint generation plan train
 STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))
 LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
 # The modelled GPU: an interpreter of PTX, and cpu/'s libraries under NVIDIA's names (docs/modelled_gpu.md)
 GPUSIM    := $(wildcard gpusim/*.cpp)
-MODEL     := $(filter-out cpu/device.cpp cpu/simt.cpp cpu/race.cpp,$(wildcard base/*.cpp cpu/*.cpp)) $(GPUSIM) \
+MODEL     := $(filter-out cpu/device.cpp cpu/simt.cpp,$(wildcard base/*.cpp cpu/*.cpp)) $(GPUSIM) \
              $(wildcard gpusim/abi/*.cpp)
 MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublasLt.so.13 libcusolver.so.12 libnccl.so.2)
 TESTS     := $(wildcard test/*/*.cu test/*/*.cpp)
@@ -68,9 +69,6 @@ CXX_cpu     = $(CXX) -std=c++20 $(OPT) $(MARCH) -ffp-contract=fast -fno-math-err
               $(INCLUDES) -isystem cpu/include
 CXX_asan    = $(subst -O3,-O1,$(CXX_cpu)) -g -fno-omit-frame-pointer -fsanitize=address,undefined \
               -fno-sanitize-recover=all
-# cpu/race.cpp is told of every load and store; vectors that are stored in part would escape it.
-RACE       := -g -fsanitize=thread --param tsan-instrument-func-entry-exit=0 -Wno-tsan -fno-tree-vectorize \
-              -fno-tree-slp-vectorize
 # fmt inside its headers, so that a GPU machine needs no library. Under nvcc fmt turns constexpr off, which fails to
 # compile; turned on, nvcc looks at fmt's functions of long double as device code, though no kernel calls them.
 FMT_cuda   := -DFMT_HEADER_ONLY -DFMT_USE_CONSTEXPR=1
@@ -84,20 +82,17 @@ LIBS_cuda   = $(CUDA_LIBS) $(MPI_LIBS)
 
 # ---- build folders -------------------------------------------------------------------------------------------------
 # One per way of building: how it compiles a .cpp (and links) and a .cu. The name begins with the backend.
-#   cpu-unkind: a CPU that behaves as badly as a GPU may, for tests (docs/debugging.md)
 #   cuda-model: programs for the modelled GPU, by nvcc; cpu-model: the libraries that are this GPU
-FOLDERS := cpu cpu-unkind cpu-asan cpu-model cpu-v2 cpu-v3 cuda cuda-check cuda-model
+FOLDERS := cpu cpu-asan cpu-model cpu-v2 cpu-v3 cuda cuda-check cuda-model
 CPP_cpu        = $(CXX_cpu)
-CPP_cpu-unkind = $(CXX_cpu) -DTEON_UNKIND
 CPP_cpu-asan   = $(CXX_asan)
-CPP_cpu-model  = $(CXX_cpu) -DTEON_UNKIND -fPIC
+CPP_cpu-model  = $(CXX_cpu) -DTEON_MODEL_GPU -fPIC
 CPP_cpu-v2     = $(filter-out $(MARCH),$(CXX_cpu)) -march=x86-64-v2
 CPP_cpu-v3     = $(filter-out $(MARCH),$(CXX_cpu)) -march=x86-64-v3
 CPP_cuda       = $(CXX_cuda)
 CPP_cuda-check = $(CXX_cuda)
 CPP_cuda-model = $(CXX_cuda)
 CU_cpu         = $(CPP_cpu) -x c++
-CU_cpu-unkind  = $(CPP_cpu-unkind) $(RACE) -x c++
 CU_cpu-asan    = $(CPP_cpu-asan) -x c++
 CU_cpu-model   = $(CPP_cpu-model) -x c++
 CU_cpu-v2      = $(CPP_cpu-v2) -x c++
@@ -107,7 +102,7 @@ CU_cuda-check  = $(NVCC_cuda) $(ARCH_all) -Xptxas -v
 CU_cuda-model  = $(NVCC_cuda) $(PTX_both) --no-compress
 
 backend = $(firstword $(subst -, ,$1))
-objects = $(patsubst %,build/$1/%.o,$(filter-out $(if $(filter cuda,$(call backend,$1)),$(ONLY_cpu)),$2))
+objects = $(patsubst %,build/$1/%.o,$(filter-out $(ONLY_$(if $(filter cuda,$(call backend,$1)),cpu,cuda)),$2))
 
 # The rules of folder $1. Each $$ is the $ of an ordinary rule: $(call folder,cpu) replaces $1 in this text and turns $$
 # into $, and $(eval) reads the result as if it stood here. So build/cpu/data/loader.cpp.o is made of data/loader.cpp by
@@ -147,7 +142,7 @@ build/$1/flags: FORCE | $(SETUP_FIRST)
 endef
 
 # These commands install what is missing before they build; the others only say what it is.
-SETUP_FIRST := $(if $(filter demo test test-cpus test-unkind test-sanitize soak bench,$(MAKECMDGOALS)),packages,\
+SETUP_FIRST := $(if $(filter demo test test-cpus test-sanitize soak bench,$(MAKECMDGOALS)),packages,\
     $(if $(filter 0,$(SETUP)),,check-packages))
 $(foreach f,$(FOLDERS),$(eval $(call folder,$f)))
 # What only has to compile and link: nvcc optimizes kernels all the same.
@@ -188,21 +183,8 @@ demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train a small GPT-2 on P
 test: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## Run every test; what cannot run here is skipped by name
 	@$(PYTHON) scripts/run_tests.py $< $(wildcard test/*/test_*.py)
 
-# Everything that queues work on a device, on one that does it as late as it may and on one that does it in any order.
-UNKIND := build/cpu-unkind/tests $(patsubst %,test/programs/test_%.py,train resume generate ranks)
-test-unkind: $(addprefix build/cpu-unkind/,tests $(PROGRAMS)) | venv  ## Run tests with late and random streams
-	@echo "work is done as late as it may be:"
-	@CUDA_ORDER=late $(PYTHON) scripts/run_tests.py $(UNKIND)
-	@echo "work is done in a random order:"
-	@CUDA_ORDER=random:1 $(PYTHON) scripts/run_tests.py $(UNKIND)
-
-test-sanitize: build/cpu-asan/tests build/cpu/tests  ## Run tests under ASan + UBSan, kernels in other orders
-	@echo "address and undefined behaviour sanitizers:"
-	@$(PYTHON) scripts/run_tests.py build/cpu-asan/tests
-	@echo "threads in reverse order:"
-	@SIMT_ORDER=reverse $(PYTHON) scripts/run_tests.py build/cpu/tests --only runtime/,kernels/
-	@echo "threads in random order:"
-	@SIMT_ORDER=random:1 $(PYTHON) scripts/run_tests.py build/cpu/tests --only runtime/,kernels/
+test-sanitize: build/cpu-asan/tests  ## Run the C++ tests under the address and undefined behaviour sanitizers
+	@$(PYTHON) scripts/run_tests.py $<
 
 # As CPUs without the newest instructions run them. ISAS: what oneDNN may use at most (DEFAULT: all that there is);
 # CORES: the kernels of an OpenBLAS, where LAPACK is one; VERSIONS: what the compiler may use.
@@ -223,11 +205,13 @@ SOAK_FUZZ := build/$(if $(filter cpu,$(BACKEND)),cpu-asan,$(BACKEND))/tests
 soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kills, signals, damaged files
 	@TEON_BUILD=build/$(BACKEND) $(PYTHON) test/programs/soak.py --minutes $(MINUTES) --fuzz $(SOAK_FUZZ) $(SOAK_FLAGS)
 
-# The tests of programs run a GPU's default mode, and each of up to eight ranks has a GPU of its own.
-MODELLED := $(addprefix build/cuda-model/,tests $(PROGRAMS)) $(MODEL_GPU)
-cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and programs, on a modelled GPU
+# The tests of programs run a GPU's default mode, and each of up to eight ranks has a GPU of its own. All of them take
+# an hour; CHOICE=short leaves out those that other builds run as well.
+MODELLED := $(addprefix build/cuda-model/,tests $(PROGRAMS)) $(MODEL_GPU) $(addprefix build/cpu/,$(PROGRAMS))
+cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and programs, on a modelled GPU (CHOICE=short)
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 $(PYTHON) scripts/run_tests.py $< \
-	    $(patsubst %,test/programs/test_%.py,train generate ranks resume) --timeout 3600 $(RUN_FLAGS)
+	    $(patsubst %,test/programs/test_%.py,model_gpu $(if $(filter short,$(CHOICE)),,train generate ranks resume)) \
+	    --timeout 3600 $(RUN_FLAGS)
 
 test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in what nvcc built; the modelled GPU must find them
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) test/gpusim/plant_faults.py $<
@@ -322,6 +306,6 @@ help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 FORCE:
-.PHONY: FORCE all demo test test-cpus test-unkind test-sanitize soak cuda-run-tests test-faults check-cuda gpu-check \
+.PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults check-cuda gpu-check \
         check-seam test-docs lint tidy bench bench-gpu predict setup packages check-packages venv deps-headers format \
         format-check clean help

@@ -2,11 +2,11 @@
 //
 // CUBLASLT_REFUSE=heuristic|call: also refuse 16-bit matrices whose leading dimension, batch stride or address is not a
 // multiple of 16 bytes, as GPUs' libraries have done for some shapes: the heuristic proposes nothing, or it does and
-// the call itself fails. So the callers' ways around such refusals get tested. The test build does so in the heuristic
-// by default.
+// the call itself fails. So the callers' ways around such refusals get tested. The modelled GPU does so in the
+// heuristic by default.
 //
 // CUBLASLT_ALGORITHMS=N: the heuristic proposes N algorithms, which do the same, so that searching among them gets
-// tested. 3 by default in the test build, else 1.
+// tested. 3 by default on the modelled GPU, else 1.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -161,15 +161,15 @@ using namespace teon::cpu;
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
     const char* asked = getenv("CUBLASLT_REFUSE");
-    const std::string_view refuse = asked ? asked : kUnkind ? "heuristic" : "";
+    const std::string_view refuse = asked ? asked : kModelGpu ? "heuristic" : "";
     const char* algorithms = getenv("CUBLASLT_ALGORITHMS");
     return create(handle,
                   refuse == "heuristic" ? Refuse::in_heuristic
                   : refuse == "call"    ? Refuse::in_call
                                         : Refuse::documented,
-                  algorithms ? std::max(1, atoi(algorithms))
-                  : kUnkind  ? 3
-                             : 1);
+                  algorithms  ? std::max(1, atoi(algorithms))
+                  : kModelGpu ? 3
+                              : 1);
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle); }
 
@@ -329,7 +329,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     m.activation = o.activation(), m.aux = o.aux, m.ld_aux = o.ld_aux;
     if (check_device(stream, "cublasLtMatmul") != cudaSuccess) return CUBLAS_STATUS_INVALID_VALUE;
     const cudaError_t queued = submit(stream, "cublasLtMatmul", [m, workspace, workspace_bytes] {
-        if constexpr (kUnkind) overwrite(workspace, workspace_bytes);
+        if constexpr (kModelGpu) overwrite(workspace, workspace_bytes);
         matmul(m);
     });
     return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

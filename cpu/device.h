@@ -3,15 +3,10 @@
 
 #include <cstddef>
 
-#include "cpu/include/cuda_runtime.h"
-
 namespace teon::cpu {
 
 // What is left of a block's shared memory for static arrays where a kernel uses dynamic memory too: the alignment of
 // the dynamic array, which pads the static ones to as much.
 inline constexpr size_t kStaticSharedBytes = 1024;
-
-// Whether the device takes such a launch; counts it.
-cudaError_t check_launch(const void* kernel, size_t smem);
 
 }  // namespace teon::cpu

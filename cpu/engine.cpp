@@ -32,7 +32,7 @@ OperationPtr first_needed(OperationPtr target) {
 }  // namespace
 
 Engine::Engine() {
-    if (const char* order = kUnkind ? std::getenv("CUDA_ORDER") : nullptr) parse_order(*this, order);
+    if (const char* order = kModelGpu ? std::getenv("CUDA_ORDER") : nullptr) parse_order(*this, order);
 }
 
 Engine& engine() {
@@ -69,11 +69,11 @@ OperationPtr Engine::add(std::vector<OperationPtr> after, const char* what, std:
     auto operation = std::make_shared<Operation>(Operation{what, std::move(work), std::move(after)});
     for (const OperationPtr& earlier : operation->after) earlier->before.push_back(operation);
     ++left;
-    if (kUnkind && operation->after.empty()) {
+    if (kModelGpu && operation->after.empty()) {
         operation->place = ready.size();
         ready.push_back(operation);
     }
-    if (kUnkind && !watched) {
+    if (kModelGpu && !watched) {
         watched = true;
         std::thread([this] { watch(); }).detach();
     }
@@ -87,7 +87,7 @@ OperationPtr Engine::append(cudaStream_t stream, const char* what, std::function
         stream->capture->operations.push_back(operation);
     } else {
         operation = add(std::move(stream->after), what, std::move(work));
-        if (!kUnkind) {
+        if (!kModelGpu) {
             ++stream->queued;
             stream->queue.push_back(operation);
             changed.notify_all();
@@ -103,7 +103,7 @@ void Engine::finish(const OperationPtr& operation) {
     operation->work = nullptr;
     for (const OperationPtr& next : operation->before) {
         std::erase(next->after, operation);
-        if (kUnkind && next->after.empty()) {
+        if (kModelGpu && next->after.empty()) {
             next->place = ready.size();
             ready.push_back(next);
         }
@@ -130,7 +130,7 @@ void Engine::run(std::unique_lock<std::mutex>& lock, OperationPtr operation) {
 void Engine::run_until_done(std::unique_lock<std::mutex>& lock, const OperationPtr& target) {
     std::optional<DeviceAccess> access;
     while (!target->done) {
-        if (!kUnkind || running) {
+        if (!kModelGpu || running) {
             access.reset();
             changed.wait(lock);
         } else {
@@ -142,7 +142,7 @@ void Engine::run_until_done(std::unique_lock<std::mutex>& lock, const OperationP
 
 // Not in a thread that only looks (a watchdog): when it does depends on time, and so would the choices.
 void Engine::run_some(std::unique_lock<std::mutex>& lock) {
-    if (!kUnkind || !random || queued_by != std::this_thread::get_id() || splitmix64(state) % 8 != 0) return;
+    if (!kModelGpu || !random || queued_by != std::this_thread::get_id() || splitmix64(state) % 8 != 0) return;
     uint64_t n = splitmix64(state) % 16;
     if (n == 0 || running || ready.empty()) return;
     const DeviceAccess access;
@@ -152,7 +152,7 @@ void Engine::run_some(std::unique_lock<std::mutex>& lock) {
 void Engine::run_all(std::unique_lock<std::mutex>& lock) {
     std::optional<DeviceAccess> access;
     while (left > 0) {
-        if (!kUnkind || running) {
+        if (!kModelGpu || running) {
             access.reset();
             changed.wait(lock);
         } else {

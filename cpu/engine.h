@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "cpu/device_models.h"
+#include "cpu/devices.h"
 #include "cpu/error.h"
 #include "cpu/pages.h"
 
@@ -53,8 +53,8 @@ struct Engine {
     std::unordered_set<const void*> alive;  // streams, events and graphs
     std::vector<std::shared_ptr<Capture>> captures;
     int64_t left = 0;                 // operations that are not done
-    std::vector<OperationPtr> ready;  // test build: of these, the ones that wait for nothing
-    bool running = false;             // test build: one of them is being run
+    std::vector<OperationPtr> ready;  // modelled GPU: of these, the ones that wait for nothing
+    bool running = false;             // modelled GPU: one of them is being run
     bool random = false;
     std::thread::id queued_by;  // the thread that queued last
     uint64_t seed = 0, state = 0;

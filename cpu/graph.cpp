@@ -116,7 +116,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
         call.status = fail(cudaErrorInvalidResourceHandle, "cudaGraphLaunch: a graph that does not exist");
     if (call.status != cudaSuccess) return call.status;
     if (stream->capture) return call.breaks(*stream->capture, cudaErrorStreamCaptureUnsupported);
-    if (!kUnkind) {
+    if (!kModelGpu) {
         call.lock.unlock();
         for (const GraphNode& node : exec->nodes)
             if (const cudaError_t status = node.work ? submit(stream, node.what, node.work) : cudaSuccess)

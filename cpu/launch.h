@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "cpu/counts.h"
 #include "cpu/device.h"
 #include "cpu/simt.h"
 #include "cpu/stream.h"
@@ -13,7 +14,7 @@ namespace teon::cpu {
 template <auto Kernel, typename... P>
 cudaError_t launch(const char* name, dim3 grid, dim3 block, size_t smem, cudaStream_t stream,
                    const std::tuple<P...>& arguments) {
-    if (const cudaError_t status = check_launch(reinterpret_cast<const void*>(Kernel), smem)) return status;
+    ++counters.launches;
     if (const cudaError_t status = check_device(stream, name)) return status;
     return submit(stream, name,
                   [=] { simt::run_grid(name, grid, block, smem, &simt::run_threads<Kernel, P...>, &arguments); });

@@ -14,7 +14,7 @@
 #include "base/integer.h"
 #include "cpu/cgroup.h"
 #include "cpu/counts.h"
-#include "cpu/device_models.h"
+#include "cpu/devices.h"
 #include "cpu/error.h"
 #include "cpu/pages.h"
 #include "cpu/stream.h"
@@ -44,7 +44,7 @@ std::atomic<bool>& strict() {
 
 void* allocate(size_t bytes, Memory kind) {
     if (!is_there(bytes)) return nullptr;
-    if constexpr (kUnkind) return allocate_pages(bytes, kind, current_device());
+    if constexpr (kModelGpu) return allocate_pages(bytes, kind, current_device());
     void* p = std::aligned_alloc(kAlignment, round_up(bytes, kAlignment));
     if (p && kind != Memory::pinned) std::memset(p, kNaN, bytes);  // reading what was never written shows
     return p;
@@ -64,7 +64,7 @@ cudaError_t allocate(const char* what, void** p, size_t bytes, Memory kind) {
 cudaError_t release(const char* what, void* p, bool pinned) {
     if (!p) return cudaSuccess;
     if (const cudaError_t status = refuse_in_capture(what); status != device_error()) return status;
-    if constexpr (!kUnkind) {
+    if constexpr (!kModelGpu) {
         run_everything();
         std::free(p);
         ++counters.frees;
@@ -126,7 +126,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 
 cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream) {
-    if constexpr (kUnkind)
+    if constexpr (kModelGpu)
         if (const cudaError_t status = check("cudaMemsetAsync", to, bytes, true)) return status;
     return submit(stream, "cudaMemsetAsync", [=] { std::memset(to, byte, bytes); });
 }
@@ -135,7 +135,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     const char* const what = kind == cudaMemcpyHostToDevice   ? "cudaMemcpyAsync (host to device)"
                              : kind == cudaMemcpyDeviceToHost ? "cudaMemcpyAsync (device to host)"
                                                               : "cudaMemcpyAsync (device to device)";
-    if constexpr (!kUnkind) return submit(stream, what, [=] { std::memmove(to, from, bytes); });
+    if constexpr (!kModelGpu) return submit(stream, what, [=] { std::memmove(to, from, bytes); });
     const bool to_device = kind != cudaMemcpyDeviceToHost, from_device = kind != cudaMemcpyHostToDevice;
     if (kind == cudaMemcpyHostToHost) return fail(cudaErrorInvalidMemcpyDirection, "a copy from host to host");
     if (const cudaError_t status = check(what, to, bytes, to_device)) return status;

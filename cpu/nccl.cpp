@@ -1,5 +1,5 @@
-// NCCL over MPI. A collective runs on its stream's thread, or in the test build in the thread that waits for it. Before
-// data move, the ranks exchange descriptions of their calls: calls that differ, which on a GPU hang or corrupt
+// NCCL over MPI. A collective runs on its stream's thread, or on the modelled GPU in the thread that waits for it.
+// Before data move, the ranks exchange descriptions of their calls: calls that differ, which on a GPU hang or corrupt
 // memory, are an error that names both. Sums are made here and not by MPI, in the order of the ranks, so that they
 // depend neither on timing nor on the MPI library: each rank sends straight to the root.
 #include <nccl.h>
@@ -428,7 +428,7 @@ ncclResult_t launch() {
 
 ncclResult_t check_memory(const char* name, const void* p, int64_t bytes) {
     std::string why;
-    if (!teon::cpu::kUnkind || bytes == 0 || teon::cpu::memory_kind(p, bytes, why) == teon::cpu::Memory::device)
+    if (!teon::cpu::kModelGpu || bytes == 0 || teon::cpu::memory_kind(p, bytes, why) == teon::cpu::Memory::device)
         return ncclSuccess;
     return fail(ncclInvalidArgument, fmt::format("{}: {} bytes at {} are not device memory{}{}", name, bytes, p,
                                                  why.empty() ? "" : ": ", why));

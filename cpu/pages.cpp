@@ -242,7 +242,7 @@ private:
 void DeviceAccess::open() { Pages::get().open(); }
 void DeviceAccess::close() noexcept { Pages::get().close(); }
 void open_device_memory_to_this_thread() {
-    if (kUnkind) Pages::get().open_to_this_thread();
+    if (kModelGpu) Pages::get().open_to_this_thread();
 }
 
 std::vector<std::pair<uintptr_t, size_t>> device_allocations(int device) {
@@ -253,7 +253,7 @@ void* allocate_pages(size_t bytes, Memory kind, int device) { return Pages::get(
 cudaError_t release_pages(const char* what, void* p, bool pinned) { return Pages::get().release(what, p, pinned); }
 
 Memory memory_kind(const void* p, size_t bytes, std::string& why) {
-    return kUnkind ? Pages::get().kind(p, bytes, why) : Memory::pageable;
+    return kModelGpu ? Pages::get().kind(p, bytes, why) : Memory::pageable;
 }
 
 }  // namespace teon::cpu

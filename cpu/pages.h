@@ -1,6 +1,6 @@
-// Who may touch device memory. In the ordinary build anybody: it is the process's memory. In the test build
-// (TEON_UNKIND), whose allocations are pages of their own: the device's work only, within allocations that are alive;
-// everything else ends the program with a message that names the work and the byte.
+// Who may touch device memory. On a CPU anybody: it is the process's memory. On the modelled GPU (TEON_MODEL_GPU),
+// whose allocations are pages of their own: the device's work only, within allocations that are alive; everything else
+// ends the program with a message that names the work and the byte.
 #pragma once
 
 #include <atomic>
@@ -14,10 +14,10 @@
 
 namespace teon::cpu {
 
-#if defined(TEON_UNKIND)
-inline constexpr bool kUnkind = true;
+#if defined(TEON_MODEL_GPU)
+inline constexpr bool kModelGpu = true;
 #else
-inline constexpr bool kUnkind = false;
+inline constexpr bool kModelGpu = false;
 #endif
 
 inline constexpr size_t kAlignment = 256;  // of cudaMalloc
@@ -28,10 +28,10 @@ inline constexpr int kNaN = 0xff;          // a byte that makes NaN of every sto
 class DeviceAccess {
 public:
     DeviceAccess() {
-        if constexpr (kUnkind) open();
+        if constexpr (kModelGpu) open();
     }
     ~DeviceAccess() {
-        if constexpr (kUnkind) close();
+        if constexpr (kModelGpu) close();
     }
     DeviceAccess(const DeviceAccess&) = delete;
 
@@ -52,12 +52,12 @@ inline std::atomic<const char*> work_in_progress = nullptr;
 // Mapped: the host's, which kernels reach; the host itself may not touch it, as its accesses would be in no order.
 enum class Memory { pageable, pinned, mapped, device };
 
-// Of the test build: the begins and sizes of all live allocations that a device's kernels may touch, in order.
+// Of the modelled GPU: the begins and sizes of all live allocations that a device's kernels may touch, in order.
 std::vector<std::pair<uintptr_t, size_t>> device_allocations(int device);
 
-// Of the test build: memory of a device or of the host, between pages that cannot be touched; null if none is
-// left. Releasing it on behalf of the call `what` fails where it was not allocated so, or something was written outside
-// of it.
+// Of the modelled GPU: memory of a device or of the host, between pages that cannot be touched; null if none is left.
+// Releasing it on behalf of the call `what` fails where it was not allocated so, or something was written outside of
+// it.
 void* allocate_pages(size_t bytes, Memory kind, int device);
 cudaError_t release_pages(const char* what, void* p, bool pinned);
 

@@ -3,10 +3,8 @@
 #include <unistd.h>
 
 #include <boost/context/detail/fcontext.hpp>
-#include <charconv>
 #include <climits>
 #include <cstdlib>
-#include <mutex>
 #include <vector>
 
 #include "base/check.h"
@@ -209,42 +207,9 @@ uint3 thread_index(int t, const dim3& size) {
     return {i % size.x, i / size.x % size.y, i / size.x / size.y};
 }
 
-struct OrderSetting {
-    Order order;
-    uint64_t seed;
-    std::string text;
-};
-
-OrderSetting parse_order(std::string_view text) {
-    if (text == "forward") return {Order::forward, 0, std::string(text)};
-    if (text == "reverse") return {Order::reverse, 0, std::string(text)};
-    uint64_t seed = 0;
-    const char* end = text.data() + text.size();
-    const bool random = text.starts_with("random:") && text.size() > 7;
-    const auto [rest, status] = std::from_chars(random ? text.data() + 7 : end, end, seed);
-    CHECK(random && status == std::errc() && rest == end,
-          "SIMT_ORDER is \"{}\"; it must be forward, reverse or random:SEED, with SEED a non-negative integer", text);
-    return {Order::random, seed, std::string(text)};
-}
-
-std::mutex order_mutex;
-
-OrderSetting& order_setting() {  // under order_mutex
-    static OrderSetting setting = [] {
-        const char* variable = std::getenv("SIMT_ORDER");
-        return parse_order(variable == nullptr ? "forward" : variable);
-    }();
-    return setting;
-}
-
 }  // namespace
 
 // --- the scheduler of one block ---------------------------------------------------------------------------------
-
-int Block::choose_random(uint32_t mask) {
-    for (uint64_t skip = splitmix64(random) % std::popcount(mask); skip > 0; skip--) mask &= mask - 1;
-    return __builtin_ctz(mask);
-}
 
 // Leaves the current thread behind, waiting, and comes back when it is runnable again and its turn.
 void Block::suspend() {
@@ -263,7 +228,6 @@ void Block::release_barrier() {
         if (live != count || count % 32 != 0) throw_incomplete();
         barrier_combine(static_cast<unsigned>(count), data);
     }
-    if constexpr (race::kEnabled) race::barrier();
     arrived = 0;
     warps = 0;
     for (int w = 0; 32 * w < count; w++) {
@@ -271,7 +235,7 @@ void Block::release_barrier() {
         at_barrier[w] = 0;
         if (runnable[w] != 0) warps |= 1u << w;
     }
-    warp = choose(warps);
+    warp = __builtin_ctz(warps);
 }
 
 void Block::wait_barrier(Combine combine, void* deposit, const Site& site) {
@@ -311,11 +275,7 @@ void Block::wait_warp(unsigned mask, Combine combine, void* deposit, const Site&
     g.arrived |= bit;
     if (g.arrived == mask) {
         pending[warp] &= ~(1u << slot);
-        if (combine != nullptr) {
-            combine(mask, data + 32 * warp);
-        } else if constexpr (race::kEnabled) {
-            race::warp_barrier(warp, mask);
-        }
+        if (combine != nullptr) combine(mask, data + 32 * warp);
         runnable[warp] |= mask;
     }
     suspend();
@@ -425,18 +385,14 @@ void Block::throw_incomplete() const {
 namespace {
 
 // Runs one block; returns its error.
-std::exception_ptr run_block(int64_t index, uint64_t seed) {
+std::exception_ptr run_block(int64_t index) {
     Block& b = current_block;
     std::exception_ptr error;
     b.error = &error;
     b.cancelled = false;
-    b.random = mix64(seed ^ mix64(static_cast<uint64_t>(index)));
-    ++b.serial;
-    std::memset(b.dynamic_shared, 0xff, b.smem);
     const uint64_t i = static_cast<uint64_t>(index);
     blockIdx = {static_cast<unsigned>(i % gridDim.x), static_cast<unsigned>(i / gridDim.x % gridDim.y),
                 static_cast<unsigned>(i / gridDim.x / gridDim.y)};
-    if constexpr (race::kEnabled) race::begin_block(&b.thread, b.dynamic_shared, b.smem);
     b.live = b.count;
     b.arrived = 0;
     b.warps = 0;
@@ -445,20 +401,15 @@ std::exception_ptr run_block(int64_t index, uint64_t seed) {
         b.runnable[w] = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
         b.warps |= 1u << w;
     }
-    b.warp = b.choose(b.warps);
+    b.warp = 0;
     b.take_next();
     b.fiber = &main_fiber;
     switch_to(take_idle());
     b.error = nullptr;
-    if constexpr (race::kEnabled) {
-        const std::string race = race::end_block([](int t) { return current_block.where(t); });
-        if (!error && !race.empty()) error = std::make_exception_ptr(Error(b.here() + ": " + race));
-    }
     return error;
 }
 
-void begin_launch(const char* name, dim3 grid, dim3 block, size_t smem, void (*body)(const void*), const void* args,
-                  Order order) {
+void begin_launch(const char* name, dim3 grid, dim3 block, size_t smem, void (*body)(const void*), const void* args) {
     Block& b = current_block;
     const int count = static_cast<int>(block.x * block.y * block.z);
     const bool flat = block.y == 1 && block.z == 1;
@@ -470,9 +421,7 @@ void begin_launch(const char* name, dim3 grid, dim3 block, size_t smem, void (*b
     gridDim = grid;
     b.count = count;
     b.flat = flat;
-    b.order = order;
     b.dynamic_shared = shared_memory.reserve(smem);
-    b.smem = smem;
     b.body = body;
     b.args = args;
     b.name = name;
@@ -482,23 +431,16 @@ void begin_launch(const char* name, dim3 grid, dim3 block, size_t smem, void (*b
 
 void run_grid(const char* name, dim3 grid, dim3 block, size_t smem, void (*body)(const void*), const void* args) {
     CHECK(current_block.error == nullptr, "kernel {}: launched from inside of kernel {}", name, current_block.name);
-    Order order;
-    uint64_t seed;
-    {
-        const std::lock_guard lock(order_mutex);
-        order = order_setting().order;
-        seed = order_setting().seed;
-    }
     const int64_t blocks = int64_t{grid.x} * grid.y * grid.z;
     const int64_t chunk = std::max<int64_t>(1, blocks / (16 * cpu::thread_count()));
     static std::atomic<uint64_t> launches = 0;
     const uint64_t launch = ++launches;
     cpu::parallel_for(blocks, chunk, [&](int64_t i) {
         if (current_block.launch != launch) {
-            begin_launch(name, grid, block, smem, body, args, order);
+            begin_launch(name, grid, block, smem, body, args);
             current_block.launch = launch;
         }
-        if (std::exception_ptr e = run_block(i, seed)) std::rethrow_exception(e);
+        if (std::exception_ptr e = run_block(i)) std::rethrow_exception(e);
     });
 }
 
@@ -507,12 +449,4 @@ void run_grid(const char* name, dim3 grid, dim3 block, size_t smem, void (*body)
 namespace teon {
 
 int set_simt_threads(int threads) { return cpu::set_thread_count(threads); }
-
-std::string set_simt_order(std::string_view order) {
-    simt::OrderSetting parsed = simt::parse_order(order);
-    const std::lock_guard lock(simt::order_mutex);
-    std::swap(parsed, simt::order_setting());
-    return parsed.text;
-}
-
 }  // namespace teon

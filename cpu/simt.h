@@ -20,7 +20,6 @@
 #include <type_traits>
 
 #include "cpu/include/cuda_runtime.h"
-#include "cpu/race.h"
 
 // Kernels are forced into the loop that runs them: see run_threads.
 #define __global__ inline __attribute__((always_inline))
@@ -39,10 +38,8 @@ using Site = std::source_location;  // the line of a barrier or collective, for 
 // What a waiting group runs once all have arrived: data[i] is what lane (or thread) i of the group deposited.
 using Combine = void (*)(unsigned mask_or_count, void* const* data);
 
-using race::kMaxThreads;
+inline constexpr int kMaxThreads = 1024;  // of a block
 inline constexpr int kMaxWarps = kMaxThreads / 32;
-
-enum class Order : uint8_t { forward, reverse, random };
 
 struct Fiber;
 struct Cancelled {};  // thrown through the other threads of a block when one of them has failed
@@ -58,15 +55,10 @@ struct Block {
     uint32_t runnable[kMaxWarps];    // lanes not started or no longer waiting
     uint32_t suspended[kMaxWarps];   // lanes that have a fiber of their own, left in the middle of the kernel
     uint32_t at_barrier[kMaxWarps];  // lanes that wait at the barrier
-    Order order;
-    bool flat;       // blockDim.y == blockDim.z == 1
-    bool cancelled;  // a thread has failed: the suspended ones are unwound, the others never start
-    uint64_t random;
-    // Number of this block among all that this OS thread has run; poisons SHARED arrays once per block.
-    uint64_t serial;
-    uint64_t launch;  // number of the launch that the fields below belong to
-    int count;        // threads of the block
-    size_t smem;
+    bool flat;                       // blockDim.y == blockDim.z == 1
+    bool cancelled;                  // a thread has failed: the suspended ones are unwound, the others never start
+    uint64_t launch;                 // number of the launch that the fields below belong to
+    int count;                       // threads of the block
     unsigned char* dynamic_shared;
     uint3 coordinates[kMaxThreads];  // threadIdx by linear thread, unless flat
 
@@ -92,25 +84,17 @@ struct Block {
     Fiber* fiber;               // the one that runs now
     Fiber* idle;                // list of those that wait for a thread to start
 
-    // The next lane or warp out of a mask that is not 0.
-    int choose(uint32_t mask) {
-        if (order == Order::forward) return __builtin_ctz(mask);
-        if (order == Order::reverse) return 31 - __builtin_clz(mask);
-        return choose_random(mask);
-    }
-
-    // Makes the next runnable thread the current one; false if there is none. A warp runs as long as it can, which
-    // keeps few fibers busy, except in random order: that one is after races between warps, too.
+    // Makes the first thread that can run the current one; false if there is none. A warp runs as long as it can, which
+    // keeps few fibers busy.
     bool take_next() {
-        if (runnable[warp] == 0) warps &= ~(1u << warp);
-        if (runnable[warp] == 0 || order == Order::random) {
+        if (runnable[warp] == 0) {
+            warps &= ~(1u << warp);
             if (warps == 0) return false;
-            warp = choose(warps);
+            warp = __builtin_ctz(warps);
         }
         const uint32_t lanes = runnable[warp];
-        const int lane = choose(lanes);
-        runnable[warp] = lanes & ~(1u << lane);
-        thread = 32 * warp + lane;
+        runnable[warp] = lanes & (lanes - 1);
+        thread = 32 * warp + __builtin_ctz(lanes);
         if (flat) {
             threadIdx.x = static_cast<unsigned>(thread);
         } else {
@@ -138,7 +122,6 @@ struct Block {
     // The current thread has thrown.
     void fail(std::exception_ptr e);
 
-    int choose_random(uint32_t mask);
     bool finish_last();
     bool finish_stuck();
     void release_barrier();
@@ -273,22 +256,14 @@ T shuffle(unsigned mask, T value, int source, const Site& site) {
     return wish.value;
 }
 
-// Storage of SHARED: one per OS thread, filled with NaN bits at a block's first access.
+// Storage of SHARED: one per OS thread.
 template <typename T, int N>
 struct SharedArray {
     static_assert(std::is_trivially_copyable_v<T>, "shared memory is raw memory");
     static_assert(sizeof(T) * N <= 48 * 1024, "a device has 48 KiB of static shared memory");
     alignas(64) unsigned char bytes[sizeof(T) * N];
-    uint64_t serial;
     using Array = T[N];
-    Array& of_this_block() {
-        if (serial != current_block.serial) {
-            std::memset(bytes, 0xff, sizeof(bytes));
-            serial = current_block.serial;
-            if constexpr (race::kEnabled) race::add_memory(bytes, sizeof(bytes));
-        }
-        return reinterpret_cast<Array&>(bytes);
-    }
+    Array& values() { return reinterpret_cast<Array&>(bytes); }
 };
 
 inline int lane_id() { return current_block.thread & 31; }
@@ -297,7 +272,7 @@ inline int lane_id() { return current_block.thread & 31; }
 
 #define SHARED(T, name, count)                                                            \
     static constinit thread_local ::teon::simt::SharedArray<T, (count)> name##_storage{}; \
-    auto& name = name##_storage.of_this_block()
+    auto& name = name##_storage.values()
 #define DYN_SHARED(T, name) T* const name = reinterpret_cast<T*>(::teon::simt::current_block.dynamic_shared)
 
 // CUDA's functions, with the caller's line behind the last argument.
@@ -324,12 +299,6 @@ requires std::is_arithmetic_v<T> T atomicAdd(T* address, std::type_identity_t<T>
 }
 
 namespace teon {
-
-// The order in which the host runs the threads of a warp and the warps of a block, at the start and after every wait:
-// "forward", "reverse" or "random:SEED". Where the result of a kernel depends on it, a barrier is missing. The
-// environment variable SIMT_ORDER sets the first one. Applies to launches from now on, of all OS threads; returns the
-// previous one. Throws Error if the order is none of these.
-std::string set_simt_order(std::string_view order);
 
 // The number of OS threads over which blocks run, and the tiles of products; it may be more than the machine has
 // processors. Returns the previous one. For tests: no result depends on it.

@@ -48,7 +48,7 @@ cudaError_t add(cudaStream_t stream, const char* what, std::function<void()> wor
     Call call(what, stream);
     if (call.status != cudaSuccess) return call.status;
     if (const cudaError_t status = refuse_broken(stream, what)) return status;
-    if (!kUnkind && !stream->capture) {
+    if (!kModelGpu && !stream->capture) {
         if (async && !stream->has_worker) {
             stream->has_worker = true;
             std::thread(drain, stream).detach();
@@ -98,14 +98,14 @@ cudaError_t enqueue_async(cudaStream_t stream, const char* what, std::function<v
 }
 
 cudaError_t check_device(cudaStream_t stream, const char* what) {
-    if constexpr (!kUnkind) return cudaSuccess;
+    if constexpr (!kModelGpu) return cudaSuccess;
     const Call call(what, stream);
     if (call.status != cudaSuccess || stream->device == current_device()) return call.status;
     return fail(cudaErrorInvalidResourceHandle, fmt::format("{}: the stream is of device {}, and the thread's is {}",
                                                             what, stream->device, current_device()));
 }
 
-bool at_once(cudaStream_t stream) { return !kUnkind && stream && stream->queued == 0; }
+bool at_once(cudaStream_t stream) { return !kModelGpu && stream && stream->queued == 0; }
 
 bool is_capturing(cudaStream_t stream) {
     const std::lock_guard lock(engine().mutex);
@@ -201,13 +201,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     }
     if (stream->capture && event->recorded) return call.breaks(*stream->capture, cudaErrorStreamCaptureIsolation);
     if (!event->operation || event->operation->done) return cudaSuccess;
-    if (!kUnkind && !stream->has_worker) {
+    if (!kModelGpu && !stream->has_worker) {
         const OperationPtr target = event->operation;
         call.e.run_until_done(call.lock, target);
         return cudaSuccess;
     }
     stream->after.push_back(event->operation);
-    if (!kUnkind) call.e.append(stream, call.what, nullptr);
+    if (!kModelGpu) call.e.append(stream, call.what, nullptr);
     return cudaSuccess;
 }
 
@@ -246,7 +246,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->capture = stream->capture;
     event->at = Clock::now();
     event->operation =
-        kUnkind || stream->capture || anything_left(stream) ? call.e.append(stream, call.what, nullptr) : nullptr;
+        kModelGpu || stream->capture || anything_left(stream) ? call.e.append(stream, call.what, nullptr) : nullptr;
     return cudaSuccess;
 }
 

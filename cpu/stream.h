@@ -1,7 +1,7 @@
-// Streams, events and graphs: when work is done. See docs/debugging.md for what that means to a program.
+// Streams, events and graphs: when work is done.
 //
-// Ordinary build: work is done inside of the call, except on streams with asynchronous work (communication).
-// Test build (TEON_UNKIND): work runs in the thread that waits for it, one operation at a time:
+// On a CPU: inside of the call, except on streams with asynchronous work (communication).
+// On the modelled GPU (TEON_MODEL_GPU): in the thread that waits for it, one operation at a time:
 //     CUDA_ORDER=late         only what is waited for, and what that needs (the default)
 //     CUDA_ORDER=random:SEED  also others that might run, now and then at any call
 // Work that no thread waits for is done after a while, as on a GPU.

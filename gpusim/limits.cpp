@@ -20,12 +20,12 @@ size_t without_static(const Program& p, size_t bytes) {
 
 }  // namespace
 
-size_t most_dynamic_shared(const Program& program, const cpu::DeviceModel& device) {
+size_t most_dynamic_shared(const Program& program, const DeviceModel& device) {
     return without_static(program, device.block_shared);
 }
-size_t unasked_dynamic_shared(const Program& program) { return without_static(program, cpu::kSharedUnasked); }
+size_t unasked_dynamic_shared(const Program& program) { return without_static(program, kSharedUnasked); }
 
-cudaError_t check_launch(const Program& p, const cpu::DeviceModel& device, size_t granted, const Launch& l) {
+cudaError_t check_launch(const Program& p, const DeviceModel& device, size_t granted, const Launch& l) {
     const uint64_t threads = l.block.count();
     const auto refuse = [&](cudaError_t code, const std::string& why) {
         return cpu::fail(code, fmt::format("launch of {}: {}", p.name, why));
@@ -40,9 +40,9 @@ cudaError_t check_launch(const Program& p, const cpu::DeviceModel& device, size_
     if (p.max_threads && threads > static_cast<uint64_t>(p.max_threads))
         return refuse(cudaErrorLaunchOutOfResources,
                       fmt::format("{} threads; its __launch_bounds__ are {}", threads, p.max_threads));
-    if (p.static_shared > cpu::kSharedUnasked)  // ptxas refuses it
-        return refuse(cudaErrorInvalidValue, fmt::format("{} bytes of static shared memory; at most {}",
-                                                         p.static_shared, cpu::kSharedUnasked));
+    if (p.static_shared > kSharedUnasked)  // ptxas refuses it
+        return refuse(cudaErrorInvalidValue,
+                      fmt::format("{} bytes of static shared memory; at most {}", p.static_shared, kSharedUnasked));
     if (l.dynamic_shared > std::min(granted, most_dynamic_shared(p, device)))
         return refuse(
             cudaErrorInvalidValue,

@@ -19,7 +19,7 @@ Order parse_order(const std::string& text) {
         const auto [rest, error] = std::from_chars(text.data() + 7, end, seed);
         if (rest == end && error == std::errc()) return {Order::Kind::random, seed};
     }
-    throw UsageError(fmt::format("the order is \"{}\"; it must be forward, reverse or random:SEED", text));
+    throw UsageError(fmt::format("SIMT_ORDER is \"{}\"; it must be forward, reverse or random:SEED", text));
 }
 
 void fail(const Warp& w, const Instruction& i, int lane, const std::string& what) {

@@ -160,7 +160,7 @@ struct RowCache {
 // Rows of up to kThreadRow elements that are reduced are one thread's work each, longer ones a warp's or block's: on a
 // CPU a warp-wide reduction costs as much as reading a short row; on a GPU neighbouring threads share every row, so
 // that their loads coalesce.
-inline constexpr int kThreadRow = kGpuShapes ? 0 : 2048;
+inline constexpr int kThreadRow = kGpu ? 0 : 2048;
 inline constexpr bool kRowsByThread = kThreadRow > 0;
 
 // Calls f(shape) with the RowShape of `WIDTH` elements at a time for rows of `row` elements.

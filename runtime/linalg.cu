@@ -32,12 +32,12 @@ constexpr size_t kWorkspaceBytes = 32 << 20;
 constexpr size_t kBiasScratchBytes = 4 << 20;
 constexpr int kAlgorithms = 8;        // that heuristics propose
 constexpr double kSearchGain = 0.98;  // of the first proposal's time, below which another one is faster; more is noise
-// Symmetric products of 16 bits may be our own kernel's. A CPU only imitates tensor cores, so it never takes the
-// kernel, and its test build, which runs what a GPU runs, up to a side of kImitatedSide. The library's are split
+// Symmetric products of 16 bits may be our own kernel's; a CPU, which only imitates tensor cores, never takes it. The
+// library's are split
 // into up to kSymmetricParts block rows where both M and K are at least kSymmetricSplit; 2 save a quarter of the work,
 // 4 save three eighths, which on an H200 pays for smaller products and more launches only when they are large (derived,
 // not measured). On a CPU a launch costs less than the arithmetic.
-constexpr int kSymmetricParts = 4, kImitatedSide = 256;
+constexpr int kSymmetricParts = 4;
 
 cudaStream_t cuda(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
 
@@ -432,13 +432,12 @@ void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend) {
 
 // Decided once per kind of product: by a search or its known result, without one by a rule.
 bool Linalg::Impl::prefers_own_symmetric(const Gemm& g, const Mat& addend) {
-    if (!kGpuShapes || !symmetric_product_supports(g, addend)) return false;
+    if (!kGpu || !symmetric_product_supports(g, addend)) return false;
     const Key key = key_of({g, g.batch_inner, addend});
     auto choice = own_symmetric.find(key);
     if (choice == own_symmetric.end()) {
         const bool own = searching && !capturing() ? search_own_symmetric(g, addend, "symmetric " + text_of(key))
-                         : kTensorCores            ? symmetric_product_pays(g.M, g.batch_inner, multiprocessors)
-                                                   : g.M <= kImitatedSide;
+                                                   : symmetric_product_pays(g.M, g.batch_inner, multiprocessors);
         choice = own_symmetric.emplace(key, own).first;
     }
     return choice->second;

@@ -14,7 +14,7 @@
 namespace teon {
 
 // The library's symmetric products of this size and depth are computed in triangles.
-inline constexpr int kSymmetricSplit = kGpuShapes ? 1024 : 256;
+inline constexpr int kSymmetricSplit = kGpu ? 1024 : 256;
 
 // What a search for algorithms found for one kind of product.
 struct AlgorithmChoice {

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kTile* kTileRows) mirror_kernel(T* C, int64_t 
     if (across > down) return;  // above the diagonal
     T* c = C + blockIdx.z * stride;
     int to_column = down * kTile + static_cast<int>(threadIdx.x);
-    if constexpr (!kGpuShapes) {  // a CPU's threads need no neighbours to read a column
+    if constexpr (!kGpu) {  // a CPU's threads need no neighbours to read a column
         for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
             int to_row = across * kTile + y;
             if (to_row < to_column && to_column < n) c[to_row * ld + to_column] = c[to_column * ld + to_row];

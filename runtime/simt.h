@@ -16,8 +16,8 @@
 // lanes together: lanes of one warp do not leave a branch or loop that holds a barrier at different times, by returning
 // either (nvcc may copy the barrier, and lanes that wait at different copies never meet); masks are explicit and name
 // no lane that has returned; blocks are multiples of 32 threads; blocks never wait for each other; no float atomics
-// into losses or gradients (their order is not fixed); offsets are int64_t. The CPU's runtime turns most violations
-// into errors; the test build also finds races for shared memory (cpu/race.h).
+// into losses or gradients (their order is not fixed); offsets are int64_t. The CPU's runtime turns some violations
+// into errors, the modelled GPU all of them, and it finds races for shared memory (docs/modelled_gpu.md).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -86,6 +86,8 @@ std::string kernel_name() {
     std::string name(text.substr(begin, end == text.npos ? end : end - begin));
     for (const std::string_view scope : {"teon::", "{anonymous}::", "(anonymous namespace)::", "<unnamed>::"})
         for (size_t at; (at = name.find(scope)) != name.npos;) name.erase(at, scope.size());
+    // nvcc's name of an unnamed namespace is made of the file's.
+    for (size_t at; (at = name.find("_GLOBAL__N__")) != name.npos;) name.erase(at, name.find("::", at) + 2 - at);
     return name;
 }
 
@@ -150,7 +152,6 @@ cudaError_t start(const LaunchConfig& c, cudaStream_t stream, P... args) {
 }  // namespace detail
 
 // Only a CPU's threads are scheduled by us; see cpu/simt.h.
-inline std::string set_simt_order(std::string_view) { return "forward"; }
 inline int set_simt_threads(int) { return 1; }
 
 // x[i] = op(x[i], x[i ^ 16]), then ^ 8, ... ^ 1, over the lanes i of a warp.

@@ -1,12 +1,7 @@
 // Tensor-core and asynchronous-copy instructions for kernels, as functions of a warp. nvcc turns each into one PTX
 // instruction (sm_80 and later); the host executes them as the PTX manual describes ("ldmatrix", "Matrix fragments for
-// mma.m16n8k16", "cp.async" in https://docs.nvidia.com/cuda/parallel-thread-execution), as slowly and as unkindly as it
-// can:
-//
-//   - ldmatrix and mma are warp-wide: all 32 lanes must reach the same call.
-//   - A copy's target holds NaN patterns from cp_async until the thread that started the copy has waited for its group.
-//     So a read before the wait, a wait for too few groups, a missing barrier between the wait and another thread's
-//     read, and a copy onto data that are still being read all change the result, in some order of threads.
+// mma.m16n8k16", "cp.async" in https://docs.nvidia.com/cuda/parallel-thread-execution), slowly. There a
+// copy is done at once; the modelled GPU does it as late as it may.
 //
 // Fragments. Lane l of a warp has g = l / 4 and c = 2 (l % 4). An 8 x 8 matrix of bf16 or f16 is spread so that lane l
 // holds its elements (g, c) and (g, c + 1), the first in the lower half of a 32-bit register. Of the operands of mma,
@@ -20,11 +15,6 @@
 #pragma once
 
 #include "runtime/simt.h"
-
-#if !defined(__CUDACC__)
-#include <array>
-#include <vector>
-#endif
 
 namespace teon {
 
@@ -121,51 +111,6 @@ __device__ __forceinline__ void cp_async_wait() {
 
 namespace simt {
 
-// The asynchronous copies that one thread has started and not yet waited for.
-class AsyncCopies {
-public:
-    // Those of the current thread. A new block starts without any.
-    static AsyncCopies& mine() {
-        static thread_local std::array<AsyncCopies, kMaxThreads> of_threads;
-        AsyncCopies& copies = of_threads[static_cast<size_t>(current_block.thread)];
-        if (copies.block_ != current_block.serial) {
-            copies.block_ = current_block.serial;
-            copies.pending_.clear();
-            copies.committed_ = 0;
-        }
-        return copies;
-    }
-    void start(void* to, const void* from, size_t bytes) {
-        if constexpr (race::kEnabled) race::touch(to, bytes, true);
-        std::memset(to, 0xff, bytes);
-        pending_.push_back({to, from, bytes, committed_});
-    }
-    void commit() { ++committed_; }
-    // Lets all but the last `groups` committed groups land.
-    void wait(int groups) {
-        std::erase_if(pending_, [&](const Copy& c) {
-            if (c.group >= committed_ - groups) return false;
-            if constexpr (race::kEnabled) race::touch(c.to, c.bytes, true);
-            if (c.from)
-                std::memcpy(c.to, c.from, c.bytes);
-            else
-                std::memset(c.to, 0, c.bytes);
-            return true;
-        });
-    }
-
-private:
-    struct Copy {
-        void* to;
-        const void* from;  // nullptr: zeros
-        size_t bytes;
-        int group;
-    };
-    uint64_t block_ = 0;
-    int committed_ = 0;
-    std::vector<Copy> pending_;
-};
-
 struct LdmatrixLane {
     const bf16* row;
     uint32_t* r;
@@ -258,15 +203,16 @@ void cp_async(void* shared, const void* global, bool exists) {
     const bool aligned =
         (reinterpret_cast<uintptr_t>(shared) | (exists ? reinterpret_cast<uintptr_t>(global) : 0)) % BYTES == 0;
     CHECK(aligned, "cp_async: {} bytes must come from and go to multiples of {} bytes", BYTES, BYTES);
-    simt::AsyncCopies::mine().start(shared, exists ? global : nullptr, BYTES);
+    if (exists)
+        std::memcpy(shared, global, BYTES);
+    else
+        std::memset(shared, 0, BYTES);
 }
 
-inline void cp_async_commit() { simt::AsyncCopies::mine().commit(); }
+inline void cp_async_commit() {}
 
 template <int N>
-void cp_async_wait() {
-    simt::AsyncCopies::mine().wait(N);
-}
+void cp_async_wait() {}
 
 #endif
 

@@ -9,21 +9,16 @@
 
 namespace teon {
 
-// Whether this is a GPU's build, and whether kernels divide their work as a GPU wants it: so does the CPU's test build.
-// TEON_CUDA is defined for every file of a CUDA build, also those that g++ compiles, so that all agree.
+// Whether this is a GPU's build. TEON_CUDA is defined for every file of a CUDA build, also those that g++ compiles, so
+// that all agree.
 #if defined(TEON_CUDA) || defined(__CUDACC__)
 inline constexpr bool kGpu = true;
 #else
 inline constexpr bool kGpu = false;
 #endif
-#if defined(TEON_UNKIND)
-inline constexpr bool kGpuShapes = true;
-#else
-inline constexpr bool kGpuShapes = kGpu;
-#endif
 
 // The widest access of one thread: 16 bytes on a GPU, a 64-byte vector register's worth on a CPU.
-inline constexpr int kVecBytes = kGpuShapes ? 16 : 64;
+inline constexpr int kVecBytes = kGpu ? 16 : 64;
 template <typename T>
 inline constexpr int kVecWidth = kVecBytes / static_cast<int>(sizeof(T));
 

@@ -40,8 +40,8 @@ SEEN_OF_MODEL = {
     "train": "param_table param_layout param_store model activation_plan decoder family fields",
 }
 BACKEND = re.compile(r"cuda[A-Z]|cublas|cusolver|nccl|MPI_|cblas_|LAPACKE_|<<<")
-CONDITION = re.compile(r"^ *# *(if|elif).*(__CUDACC__|__CUDA_ARCH__|__NVCC__|TEON_CUDA|TEON_UNKIND)")
-KNOWS_BACKEND = re.compile(r"(base|runtime|cpu|gpusim|test/(cpu|gpusim))/|test/runtime/test_cuda_values\.cu")
+CONDITION = re.compile(r"^ *# *(if|elif).*(__CUDACC__|__CUDA_ARCH__|__NVCC__|TEON_CUDA)")
+KNOWS_BACKEND = re.compile(r"(base|runtime|cpu|gpusim|test/(cpu|gpusim|model_gpu))/|test/runtime/test_cuda_values\.cu")
 KERNEL = re.compile(r"__global__ void[^;{]*\{(?!\s*wait_for_earlier_kernels\(\);)")
 INCLUDE = re.compile(r'^ *# *include "([^"]+)"')
 # A function at the left margin, up to its ";" or "{": namespaces are not indented.

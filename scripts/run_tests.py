@@ -57,6 +57,18 @@ def read_log(path):
     return results, running
 
 
+def wait(process, log, timeout):
+    """Returns the process's exit status, or None if it logged nothing for so many seconds and was killed."""
+    while (left := timeout - (time.time() - os.path.getmtime(log))) > 0:
+        try:
+            return process.wait(left)
+        except subprocess.TimeoutExpired:
+            pass
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return None
+
+
 def run_process(command, timeout):
     """Runs one process; returns (results, the test case in which it died or None, output, how it ended)."""
     with tempfile.TemporaryDirectory() as folder:
@@ -66,15 +78,10 @@ def run_process(command, timeout):
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                        env={**os.environ, "TEON_TEST_LOG": log}, start_new_session=True)
             RUNNING.add(process)
-            try:
-                status = process.wait(timeout)
-                end = f"exit status {status}" if status else ""
-                if status < 0:
-                    end = f"killed by {signal.Signals(-status).name}"
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                end = f"no result after {timeout} s"
+            status = wait(process, log, timeout)
+            end = f"no result for {timeout} s" if status is None else f"exit status {status}" if status else ""
+            if status and status < 0:
+                end = f"killed by {signal.Signals(-status).name}"
             RUNNING.discard(process)
             output.seek(0)
             return (*read_log(log), output.read(), end)
@@ -173,7 +180,7 @@ def main():
     parser.add_argument("--wrap", default="", metavar="COMMAND", help="run each program under this command")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel processes (default: one per core)")
     parser.add_argument("--timeout", type=int, default=900, metavar="SECONDS",
-                        help="limit for the tests of one file (default: 900)")
+                        help="limit for one test (default: 900)")
     options = parser.parse_args()
     prefixes = tuple(options.only.split(",")) if options.only else ("",)
 

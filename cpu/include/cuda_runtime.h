@@ -1,7 +1,6 @@
 // The part of the CUDA runtime that runtime/ uses, for CPUs. Names, enumerators, values and meanings are those of
 // NVIDIA's "CUDA Runtime API" (docs.nvidia.com/cuda/cuda-runtime-api); the heading before each group of functions is
-// the module of that document which describes them. What differs, and what the test builds enforce, is in
-// docs/debugging.md.
+// the module of that document which describes them. The modelled GPU enforces more (docs/modelled_gpu.md).
 #pragma once
 
 #include <cstddef>

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "cpu/devices.h"
 #include "cpu/error.h"
 #include "gpusim/abi/layouts.h"
 
@@ -17,9 +18,9 @@ void put(void* structure, size_t offset, const void* value, size_t bytes) {
 
 }  // namespace
 
-const cpu::DeviceModel& device() {
-    static const cpu::DeviceModel& chosen = []() -> const cpu::DeviceModel& {
-        const cpu::DeviceModel& d = *cpu::find_device_model("H200");
+const DeviceModel& device() {
+    static const DeviceModel& chosen = []() -> const DeviceModel& {
+        const DeviceModel& d = find_device_model();
         std::fprintf(stderr,
                      "This is a model of an %s: its kernels run as PTX on the CPU, thousands of times slower.\n",
                      d.title);
@@ -35,10 +36,10 @@ namespace cpu = teon::cpu;
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
     if (!cpu::is_device(index)) return cpu::fail(cudaErrorInvalidDevice, fmt::format("there is no device {}", index));
-    const cpu::DeviceModel& d = device();
+    const DeviceModel& d = device();
     struct {
         char name[256] = {};
-        size_t totalGlobalMem = 0, sharedMemPerBlock = cpu::kSharedUnasked, sharedMemPerMultiprocessor = 0,
+        size_t totalGlobalMem = 0, sharedMemPerBlock = kSharedUnasked, sharedMemPerMultiprocessor = 0,
                sharedMemPerBlockOptin = 0;
         int regsPerBlock = 65536, warpSize = 32, maxThreadsPerBlock = 1024, major = 0, minor = 0,
             multiProcessorCount = 0;

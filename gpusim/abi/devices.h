@@ -1,12 +1,12 @@
 // The device that the model is.
 #pragma once
 
-#include "cpu/device_models.h"
+#include "gpusim/device_models.h"
 
 namespace teon::gpusim {
 
 // The one that CUDA_DEVICE names; H200 unless it is set. Says on stderr, once, that a model runs. Throws UsageError.
-const cpu::DeviceModel& device();
+const DeviceModel& device();
 
 inline constexpr int kVersion = 13000;  // of the driver and of the runtime
 

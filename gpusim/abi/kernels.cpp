@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/integer.h"
 #include "cpu/counts.h"
+#include "cpu/devices.h"
 #include "cpu/error.h"
 #include "cpu/pages.h"
 #include "cpu/stream.h"

@@ -1,4 +1,4 @@
-// The CPU's SIMT runtime where it does more than a device: errors in place of hanging, poison, orders, exceptions.
+// The CPU's SIMT runtime where it does more than a device: errors in place of hanging, exceptions.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,12 +7,11 @@
 #include <thread>
 
 #include "cpu/error.h"
-#include "cpu/pages.h"
 #include "runtime/simt.h"
 #include "test/cpu/device_error.h"
-#include "test/optim/schedule.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
+#include "test/support/os_threads.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -20,8 +19,6 @@ using namespace teon::test;
 namespace {
 
 constexpr unsigned kFull = 0xffffffffu;
-
-const std::vector<std::string> kOrders = {"forward", "reverse", "random:0", "random:1", "random:18446744073709551615"};
 
 std::string line(int n) { return "test_simt_runtime.cpp:" + std::to_string(n); }
 
@@ -124,92 +121,8 @@ std::string launch_error(LaunchConfig config, Args... args) {
     return message;
 }
 
-// --- poison -------------------------------------------------------------------------------------------------------
-
-__global__ void read_static_kernel(float* out, unsigned* bytes) {
-    SHARED(float, values, 64);
-    SHARED(unsigned, raw, 64);
-    const int64_t i = int64_t{blockIdx.x} * 64 + threadIdx.x;
-    out[i] = values[threadIdx.x];
-    bytes[i] = raw[threadIdx.x];
-    __syncthreads();
-    values[threadIdx.x] = 1.0f;  // must not be seen by the next block
-    raw[threadIdx.x] = 1;
-    __syncthreads();
-    if (values[(threadIdx.x + 1) % 64] != 1.0f) out[i] = 2.0f;  // poisoned once only
-}
-
-__global__ void read_dynamic_kernel(float* out) {
-    DYN_SHARED(float, values);
-    const int64_t i = int64_t{blockIdx.x} * 64 + threadIdx.x;
-    out[i] = values[threadIdx.x];
-    __syncthreads();
-    values[threadIdx.x] = 1.0f;
-}
-
 __global__ void read_outside_mask_kernel(float* out) {
     if (threadIdx.x < 16) out[threadIdx.x] = __shfl_xor_sync(0xffffu, 1.0f, threadIdx.x < 8 ? 8 : 16);
-}
-
-// --- races --------------------------------------------------------------------------------------------------------
-
-// Reads its neighbour's value with the barrier in between left out.
-__global__ void missing_barrier_kernel(float* out) {
-    SHARED(float, values, 128);
-    values[thread_id()] = static_cast<float>(thread_id());
-    out[thread_id()] = values[127 - thread_id()];
-}
-
-// The barrier after reading is missing: a fast thread overwrites what a slow one has yet to read.
-__global__ void missing_second_barrier_kernel(float* out) {
-    SHARED(float, values, 128);
-    float x = static_cast<float>(thread_id());
-    for (int round = 0; round < 3; ++round) {
-        values[thread_id()] = x;
-        __syncthreads();
-        x += values[(thread_id() + 37) % 128];
-    }
-    out[thread_id()] = x;
-}
-
-// All threads write one word.
-__global__ void race_kernel(float* out) {
-    SHARED(int, last, 1);
-    last[0] = thread_id();
-    __syncthreads();
-    out[thread_id()] = static_cast<float>(last[0]);
-}
-
-// Warps without a barrier between them.
-__global__ void warp_race_kernel(float* out) {
-    SHARED(float, total, 1);
-    const float x = warp_sum(static_cast<float>(thread_id()));
-    if (thread_id() % 32 == 0) total[0] = x;
-    __syncwarp();
-    out[thread_id()] = total[0];
-}
-
-template <auto Kernel>
-int distinct_results() {
-    Stream stream;
-    std::vector<std::vector<float>> seen;
-    for (const std::string& order : kOrders) {
-        const ScopedOrder scope(order);
-        Guarded<float> out(128, stream);
-        launch<Kernel>({1, 128}, stream, out.data());
-        const std::vector<float> result = out.get();
-        bool known = false;
-        for (const auto& s : seen) known = known || same_bits(s, result);
-        if (!known) seen.push_back(result);
-    }
-    return static_cast<int>(seen.size());
-}
-
-// The order in which threads run first, and after a barrier.
-__global__ void sequence_kernel(int* counter, int* first, int* second) {
-    first[(*counter)++] = thread_id();
-    __syncthreads();
-    second[(*counter)++ - 64] = thread_id();
 }
 
 // Each frame uses the one above it, so that no compiler turns the recursion into a loop.
@@ -229,16 +142,14 @@ __global__ void nested_kernel() { check_usable(); }
 }  // namespace
 
 TEST_CASE("cpu/simt: threads at different barriers are an error that names both lines") {
-    for (const std::string& order : kOrders)
-        for (int where : {1, 31, 32, 50, 63}) {
-            CAPTURE(order, where);
-            const ScopedOrder scope(order);
-            const std::string message = launch_error<divergent_barriers_kernel>({1, 64}, where);
-            CAPTURE(message);
-            REQUIRE(contains(message, "kernel divergent_barriers_kernel, block (0, 0, 0)"));
-            REQUIRE(contains(message, line(kBarrierA)));
-            REQUIRE(contains(message, line(kBarrierB)));
-        }
+    for (int where : {1, 31, 32, 50, 63}) {
+        CAPTURE(where);
+        const std::string message = launch_error<divergent_barriers_kernel>({1, 64}, where);
+        CAPTURE(message);
+        REQUIRE(contains(message, "kernel divergent_barriers_kernel, block (0, 0, 0)"));
+        REQUIRE(contains(message, line(kBarrierA)));
+        REQUIRE(contains(message, line(kBarrierB)));
+    }
 }
 
 TEST_CASE("cpu/simt: lanes in different warp operations are an error that names both lines") {
@@ -256,20 +167,18 @@ TEST_CASE("cpu/simt: lanes in different warp operations are an error that names 
 }
 
 TEST_CASE("cpu/simt: a lane that waits at a barrier or has returned is missed, not waited for") {
-    for (const std::string& order : kOrders)
-        for (int lane : {0, 7, 31, 45}) {
-            CAPTURE(order, lane);
-            const ScopedOrder scope(order);
-            const std::string barrier = launch_error<lane_at_barrier_kernel>({3, 64}, lane);
-            CAPTURE(barrier);
-            REQUIRE(contains(barrier, "thread (" + std::to_string(lane) + ", 0, 0), waits at the barrier"));
-            REQUIRE(contains(barrier, line(kLaneBarrier)));
-            REQUIRE(contains(barrier, line(kLaneShuffle)));
-            const std::string returned = launch_error<returned_lane_kernel>({1, 64}, lane);
-            CAPTURE(returned);
-            REQUIRE(contains(returned, "thread (" + std::to_string(lane) + ", 0, 0), has returned"));
-            REQUIRE(contains(returned, line(kMissing)));
-        }
+    for (int lane : {0, 7, 31, 45}) {
+        CAPTURE(lane);
+        const std::string barrier = launch_error<lane_at_barrier_kernel>({3, 64}, lane);
+        CAPTURE(barrier);
+        REQUIRE(contains(barrier, "thread (" + std::to_string(lane) + ", 0, 0), waits at the barrier"));
+        REQUIRE(contains(barrier, line(kLaneBarrier)));
+        REQUIRE(contains(barrier, line(kLaneShuffle)));
+        const std::string returned = launch_error<returned_lane_kernel>({1, 64}, lane);
+        CAPTURE(returned);
+        REQUIRE(contains(returned, "thread (" + std::to_string(lane) + ", 0, 0), has returned"));
+        REQUIRE(contains(returned, line(kMissing)));
+    }
     const std::string partial = launch_error<returned_lane_kernel>({1, 48}, 1000);
     CAPTURE(partial);
     REQUIRE(contains(partial, "does not exist in a block of 48 threads"));
@@ -296,45 +205,23 @@ TEST_CASE("cpu/simt: a lane outside of its own mask and an incomplete block are 
 
 TEST_CASE("cpu/simt: an exception in a kernel unwinds its block and comes out of launch") {
     Stream stream;
-    for (const std::string& order : kOrders)
-        for (int threads : {1, 4}) {
-            CAPTURE(order, threads);
-            const ScopedOrder scope(order);
-            const ScopedThreads os_threads(threads);
-            for (int thread : {0, 1, 33, 63}) {
-                // Blocks 5 and later throw; the lowest one is reported, whatever ran first.
-                if (!cpu::kUnkind) REQUIRE_THROWS_AS(launch<throwing_kernel>({40, 64}, stream, 5, thread), UsageError);
-                REQUIRE(device_error_of([&] { launch<throwing_kernel>({40, 64}, stream, 5, thread); }) == "block 5");
-                REQUIRE(Counted::alive == 0);
-                check_usable();
-            }
-            if (cpu::kUnkind)
-                REQUIRE(contains(device_error_of([&] {
-                                     launch<foreign_exception_kernel>({4, 32}, stream);
-                                 }),
-                                 "foreign_exception_kernel"));
-            else
-                REQUIRE_THROWS_AS(launch<foreign_exception_kernel>({4, 32}, stream), int);
+    for (int threads : {1, 4}) {
+        CAPTURE(threads);
+        const ScopedThreads os_threads(threads);
+        for (int thread : {0, 1, 33, 63}) {
+            // Blocks 5 and later throw; the lowest one is reported, whatever ran first.
+            REQUIRE_THROWS_AS(launch<throwing_kernel>({40, 64}, stream, 5, thread), UsageError);
+            REQUIRE(device_error_of([&] { launch<throwing_kernel>({40, 64}, stream, 5, thread); }) == "block 5");
+            REQUIRE(Counted::alive == 0);
             check_usable();
         }
+        REQUIRE_THROWS_AS(launch<foreign_exception_kernel>({4, 32}, stream), int);
+        check_usable();
+    }
 }
 
 TEST_CASE("cpu/simt: a launch from inside of a kernel is refused") {
     REQUIRE(contains(launch_error<nested_kernel>({1, 32}), "nested_kernel"));
-}
-
-TEST_CASE("cpu/simt: shared memory is NaN at the beginning of every block") {
-    Stream stream;
-    for (int threads : {1, 3}) {
-        const ScopedThreads os_threads(threads);
-        Guarded<float> out(640, stream), dynamic(640, stream);
-        Guarded<unsigned> bytes(640, stream);
-        launch<read_static_kernel>({10, 64}, stream, out.data(), bytes.data());
-        launch<read_dynamic_kernel>({10, 64, 64 * sizeof(float)}, stream, dynamic.data());
-        for (float x : out.get()) REQUIRE(std::isnan(x));
-        for (float x : dynamic.get()) REQUIRE(std::isnan(x));
-        REQUIRE(same_bits(bytes.get(), std::vector<unsigned>(640, 0xffffffffu)));
-    }
 }
 
 TEST_CASE("cpu/simt: a shuffle from a lane outside of the mask gives NaN") {
@@ -345,62 +232,19 @@ TEST_CASE("cpu/simt: a shuffle from a lane outside of the mask gives NaN") {
     for (int i = 0; i < 16; ++i) REQUIRE((i < 8 ? values[i] == 1.0f : std::isnan(values[i])));
 }
 
-TEST_CASE("cpu/simt: planted races and missing barriers change the result with the order") {
-    REQUIRE(distinct_results<missing_barrier_kernel>() > 1);
-    REQUIRE(distinct_results<missing_second_barrier_kernel>() > 1);
-    REQUIRE(distinct_results<race_kernel>() > 1);
-    REQUIRE(distinct_results<warp_race_kernel>() > 1);
-}
-
-TEST_CASE("cpu/simt: orders are what they say, at the start and after a barrier") {
-    Stream stream;
-    const auto sequences = [&](const std::string& order) {
-        const ScopedOrder scope(order);
-        std::vector<int> counter(1), first(64), second(64);
-        launch<sequence_kernel>({1, 64}, stream, counter.data(), first.data(), second.data());
-        stream.synchronize();
-        return std::pair(first, second);
-    };
-    std::vector<int> up(64), down(64);
-    for (int i = 0; i < 64; ++i) up[i] = i, down[i] = 63 - i;
-    REQUIRE(sequences("forward") == std::pair(up, up));
-    REQUIRE(sequences("reverse") == std::pair(down, down));
-    const auto random = sequences("random:7");
-    REQUIRE(random == sequences("random:7"));
-    REQUIRE(random != sequences("random:8"));
-    REQUIRE(random.first != random.second);
-    for (std::vector<int> order : {random.first, random.second}) {
-        std::sort(order.begin(), order.end());
-        REQUIRE(order == up);
-    }
-}
-
-TEST_CASE("cpu/simt: a malformed order is an error and changes nothing") {
-    const ScopedOrder scope("reverse");
-    for (const char* order :
-         {"", "Forward", "random", "random:", "random:-1", "random:1x", "random:18446744073709551616", "reverse "}) {
-        CAPTURE(order);
-        REQUIRE(
-            contains(device_error_of([&] { set_simt_order(order); }), "SIMT_ORDER is \"" + std::string(order) + "\""));
-    }
-    REQUIRE(set_simt_order("forward") == "reverse");
-}
-
-TEST_CASE("cpu/simt: results do not depend on order or number of OS threads") {
+TEST_CASE("cpu/simt: results do not depend on the number of OS threads") {
     Stream stream;
     const int threads = 256, blocks = 37, n = threads * blocks;
     Guarded<float> in(random_values<float>(n, 5), stream);
     std::vector<float> expected;
-    for (int os_threads : {1, 2, 3, 8})
-        for (const std::string& order : kOrders) {
-            CAPTURE(os_threads, order);
-            const ScopedThreads scoped_threads(os_threads);
-            const ScopedOrder scoped_order(order);
-            Guarded<float> out(n, stream);
-            launch<sum_kernel>({blocks, threads}, stream, out.data(), in.data());
-            if (expected.empty()) expected = out.get();
-            REQUIRE(same_bits(out.get(), expected));
-        }
+    for (int os_threads : {1, 2, 3, 8}) {
+        CAPTURE(os_threads);
+        const ScopedThreads scope(os_threads);
+        Guarded<float> out(n, stream);
+        launch<sum_kernel>({blocks, threads}, stream, out.data(), in.data());
+        if (expected.empty()) expected = out.get();
+        REQUIRE(same_bits(out.get(), expected));
+    }
 }
 
 TEST_CASE("cpu/simt: two OS threads may launch at the same time") {

@@ -1,21 +1,16 @@
-// Streams, events, copies and graphs of cpu/. What only the unkind build does is in test cases that say so.
+// Streams, events and graphs of cpu/. test/model_gpu/test_streams.cu has what the modelled GPU does with them.
 #include "cpu/stream.h"
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "cpu/counts.h"
 #include "cpu/error.h"
-#include "cpu/memory.h"
-#include "cpu/pages.h"
 #include "runtime/device.h"
 #include "test/support/catch.h"
-#include "test/support/skip.h"
 
 using namespace teon;
 using namespace teon::cpu;
@@ -24,19 +19,6 @@ using teon::test::ContainsSubstring;
 namespace {
 
 cudaStream_t cuda(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
-
-// A different order for the life of this object.
-struct ScopedOrder {
-    explicit ScopedOrder(const std::string& order) : before(set_order(order)) {}
-    ~ScopedOrder() { set_order(before); }
-    std::string before;
-};
-
-std::vector<std::string> orders() {
-    std::vector<std::string> all = {"late"};
-    for (int seed = 0; seed < 20; ++seed) all.push_back("random:" + std::to_string(seed));
-    return all;
-}
 
 struct Event_t {
     cudaEvent_t event = nullptr;
@@ -50,68 +32,25 @@ std::string words(cudaError_t status) { return status == cudaSuccess ? "" : cuda
 }  // namespace
 
 TEST_CASE("cpu/stream: a stream keeps its order, and events order streams") {
-    for (const std::string& order : orders()) {
-        const ScopedOrder scope(order);
-        Stream a, b;
-        Event_t after_a, after_b;
-        std::vector<int> log;
-        const auto note = [&](const Stream& stream, int what) {
-            REQUIRE(enqueue(cuda(stream), "note", [&log, what] { log.push_back(what); }) == cudaSuccess);
-        };
-        note(a, 1);
-        note(a, 2);
-        cudaEventRecord(after_a, cuda(a));
-        note(a, 6);  // anywhere from here on
-        cudaStreamWaitEvent(cuda(b), after_a);
-        note(b, 3);
-        cudaEventRecord(after_b, cuda(b));
-        cudaEventRecord(after_a, cuda(a));  // recorded anew: what waits already does not see it
-        cudaStreamWaitEvent(cuda(a), after_b);
-        note(a, 7);
-        REQUIRE(cudaStreamSynchronize(cuda(a)) == cudaSuccess);
-        std::erase(log, 6);
-        REQUIRE(log == std::vector<int>{1, 2, 3, 7});
-    }
-}
-
-TEST_CASE("cpu/stream: random orders differ, and the same seed makes the same choices (unkind)") {
-    if (!kUnkind) SKIP_TEST("kind streams are done at once");
-    const auto run = [](const std::string& order) {
-        const ScopedOrder scope(order);
-        std::vector<Stream> streams(3);
-        std::string log;
-        for (int i = 0; i < 30; ++i)
-            enqueue(cuda(streams[i % 3]), "note", [&log, i] { log += static_cast<char>('a' + i % 3); });
-        cudaDeviceSynchronize();
-        return log;
-    };
-    REQUIRE(run("random:1") == run("random:1"));
-    REQUIRE(run("random:1") != run("random:2"));
-    REQUIRE(run("random:1").size() == 30);
-}
-
-TEST_CASE("cpu/stream: late work runs when somebody waits for it, and no other work does (unkind)") {
-    if (!kUnkind) SKIP_TEST("kind streams are done at once");
-    const ScopedOrder scope("late");
     Stream a, b;
-    Event_t event;
-    int done_a = 0, done_b = 0;
-    enqueue(cuda(a), "a", [&] { ++done_a; });
-    cudaEventRecord(event, cuda(a));
-    enqueue(cuda(a), "a", [&] { ++done_a; });
-    enqueue(cuda(b), "b", [&] { ++done_b; });
-    REQUIRE(cudaEventQuery(event) == cudaErrorNotReady);
-    REQUIRE(cudaStreamQuery(cuda(a)) == cudaErrorNotReady);
-    REQUIRE(done_a == 0);
-    REQUIRE(cudaEventSynchronize(event) == cudaSuccess);
-    REQUIRE(done_a == 1);
-    REQUIRE(done_b == 0);
-    REQUIRE(cudaEventQuery(event) == cudaSuccess);
-    REQUIRE(cudaStreamSynchronize(cuda(b)) == cudaSuccess);
-    REQUIRE(done_a == 1);
-    REQUIRE(done_b == 1);
-    cudaDeviceSynchronize();
-    REQUIRE(done_a == 2);
+    Event_t after_a, after_b;
+    std::vector<int> log;
+    const auto note = [&](const Stream& stream, int what) {
+        REQUIRE(enqueue(cuda(stream), "note", [&log, what] { log.push_back(what); }) == cudaSuccess);
+    };
+    note(a, 1);
+    note(a, 2);
+    cudaEventRecord(after_a, cuda(a));
+    note(a, 6);  // anywhere from here on
+    cudaStreamWaitEvent(cuda(b), after_a);
+    note(b, 3);
+    cudaEventRecord(after_b, cuda(b));
+    cudaEventRecord(after_a, cuda(a));  // recorded anew: what waits already does not see it
+    cudaStreamWaitEvent(cuda(a), after_b);
+    note(a, 7);
+    REQUIRE(cudaStreamSynchronize(cuda(a)) == cudaSuccess);
+    std::erase(log, 6);
+    REQUIRE(log == std::vector<int>{1, 2, 3, 7});
 }
 
 TEST_CASE("cpu/stream: work that nobody waits for is done after a while") {
@@ -125,7 +64,6 @@ TEST_CASE("cpu/stream: work that nobody waits for is done after a while") {
 }
 
 TEST_CASE("cpu/stream: work beside the caller keeps the stream's order, and others wait for it") {
-    const ScopedOrder late("late");  // in a random one work may be done by the time that somebody asks
     Stream beside, stream;
     Event_t event;
     std::vector<int> log;
@@ -194,136 +132,43 @@ TEST_CASE("cpu/stream: work of a stream that is destroyed is still done") {
     REQUIRE(done == 1);
 }
 
-TEST_CASE("cpu/memory: pinned memory is read and written late, pageable memory as documented (unkind)") {
-    if (!kUnkind) SKIP_TEST("kind copies are done at once");
-    const ScopedOrder scope("late");
-    Stream stream;
-    Buffer<float> device(4);
-    PinnedBuffer<float> pinned(4);
-    std::vector<float> pageable(4);
-    const auto fill = [](auto& memory, float value) { std::fill_n(memory.data(), 4, value); };
-
-    fill(pinned, 1);
-    upload(device.data(), pinned.data(), 4, stream);
-    fill(pinned, 2);  // too early
-    download(pageable.data(), device.data(), 4, stream);
-    REQUIRE(pageable == std::vector<float>(4, 2));  // waited for
-
-    fill(pageable, 3);
-    upload(device.data(), pageable.data(), 4, stream);
-    fill(pageable, 4);  // the copy has what it needs
-    download(pinned.data(), device.data(), 4, stream);
-    REQUIRE(std::isnan(pinned[0]));  // not yet
-    stream.synchronize();
-    REQUIRE(pinned[0] == 3);
-
-    const bool before = set_strict(true);
-    upload(device.data(), pageable.data(), 4, stream);
-    fill(pageable, 5);
-    download(pinned.data(), device.data(), 4, stream);
-    fill(pageable, 6);
-    download(pageable.data(), device.data(), 4, stream);
-    REQUIRE(std::isnan(pageable[0]));
-    stream.synchronize();
-    REQUIRE(pinned[0] != 4);
-    set_strict(before);
-}
-
-TEST_CASE("cpu/memory: a copy's memories are of the kinds that it names, and within an allocation (unkind)") {
-    if (!kUnkind) SKIP_TEST("the kind build knows one kind of memory");
-    Stream stream;
-    Buffer<float> a(10), b(10);
-    std::vector<float> host(10);
-    const auto error = [&](void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-        return words(cudaMemcpyAsync(to, from, bytes, kind, cuda(stream)));
+TEST_CASE("cpu/graph: a capture runs nothing, and each launch of its graph runs all of it in order") {
+    Stream a, b;
+    Event_t fork, join;
+    std::vector<int> log;
+    const auto note = [&](const Stream& stream, int what) {
+        return enqueue(cuda(stream), "note", [&log, what] { log.push_back(what); });
     };
-    REQUIRE(error(a.data(), host.data(), 40, cudaMemcpyHostToDevice) == "");
-    REQUIRE_THAT(error(host.data(), a.data(), 40, cudaMemcpyHostToDevice), ContainsSubstring("device memory is due"));
-    REQUIRE_THAT(error(a.data(), host.data(), 40, cudaMemcpyDeviceToDevice), ContainsSubstring("pageable host memory"));
-    REQUIRE_THAT(error(b.data(), a.data(), 40, cudaMemcpyDeviceToHost), ContainsSubstring("host memory is due"));
-    REQUIRE_THAT(error(b.data() + 1, a.data(), 40, cudaMemcpyDeviceToDevice),
-                 ContainsSubstring("40 bytes at byte 4 of an allocation of 40"));
-    REQUIRE_THAT(error(a.data(), a.data() + 4, 20, cudaMemcpyDeviceToDevice), ContainsSubstring("overlap"));
-    REQUIRE_THAT(words(cudaMemsetAsync(host.data(), 0, 40, cuda(stream))), ContainsSubstring("device memory is due"));
-    float* gone = nullptr;
-    {
-        Buffer<float> c(10);
-        gone = c.data();
-    }
-    REQUIRE_THAT(words(cudaMemsetAsync(gone, 0, 40, cuda(stream))), ContainsSubstring("that were freed"));
-    Buffer<float> next(10);
-    REQUIRE(next.data() != gone);
-    (void)cudaGetLastError();
-}
-
-TEST_CASE("cpu/memory: what is written beyond an allocation is found when it is freed (unkind)") {
-    if (!kUnkind) SKIP_TEST("the kind build has no guards");
-    Stream stream;
-    void* p = nullptr;
-    REQUIRE(cudaMalloc(&p, 100) == cudaSuccess);
-    REQUIRE(reinterpret_cast<uintptr_t>(p) % 256 == 0);
-    enqueue(cuda(stream), "a kernel", [&] { static_cast<char*>(p)[100] = 1; });
-    stream.synchronize();
-    REQUIRE(cudaFree(p) == cudaErrorIllegalAddress);
-    REQUIRE_THAT(words(cudaErrorIllegalAddress), ContainsSubstring("behind the end of the 100 bytes"));
-    forget_device_error();
-    REQUIRE(cudaFree(p) == cudaErrorInvalidValue);
-    (void)cudaGetLastError();
-}
-
-TEST_CASE("cpu/memory: freeing waits for what is queued, and is counted (unkind)") {
-    if (!kUnkind) SKIP_TEST("kind streams are done at once");
-    Stream stream;
-    int done = 0;
-    void* p = nullptr;
-    cudaMalloc(&p, 16);
-    enqueue(cuda(stream), "work", [&] { ++done; });
-    const int64_t before = counters.frees_that_wait;
-    REQUIRE(cudaFree(p) == cudaSuccess);
-    REQUIRE(done == 1);
-    REQUIRE(counters.frees_that_wait == before + 1);
-}
-
-TEST_CASE("cpu/graph: a capture runs nothing, and each launch of its graph runs all of it in a legal order") {
-    for (const std::string& order : orders()) {
-        const ScopedOrder scope(order);
-        Stream a, b;
-        Event_t fork, join;
-        std::vector<int> log;
-        const auto note = [&](const Stream& stream, int what) {
-            return enqueue(cuda(stream), "note", [&log, what] { log.push_back(what); });
-        };
-        cudaGraph_t graph = nullptr;
-        cudaGraphExec_t exec = nullptr;
-        REQUIRE(cudaStreamBeginCapture(cuda(a), cudaStreamCaptureModeGlobal) == cudaSuccess);
-        note(a, 1);
-        cudaEventRecord(fork, cuda(a));
-        cudaStreamWaitEvent(cuda(b), fork);
-        cudaStreamCaptureStatus status{};
-        REQUIRE(cudaStreamIsCapturing(cuda(b), &status) == cudaSuccess);
-        REQUIRE(status == cudaStreamCaptureStatusActive);
-        note(b, 2);
-        note(a, 9);
-        cudaEventRecord(join, cuda(b));
-        cudaStreamWaitEvent(cuda(a), join);
-        note(a, 3);
-        REQUIRE(cudaStreamEndCapture(cuda(a), &graph) == cudaSuccess);
-        REQUIRE(cudaStreamIsCapturing(cuda(b), &status) == cudaSuccess);
-        REQUIRE(status == cudaStreamCaptureStatusNone);
-        REQUIRE(cudaGraphInstantiate(&exec, graph) == cudaSuccess);
-        cudaDeviceSynchronize();
-        REQUIRE(log.empty());
-        note(a, 0);
-        for (int i = 0; i < 2; ++i) REQUIRE(cudaGraphLaunch(exec, cuda(a)) == cudaSuccess);
-        note(a, 4);
-        cudaStreamSynchronize(cuda(a));
-        REQUIRE(std::count(log.begin(), log.end(), 9) == 2);
-        std::erase(log, 9);
-        REQUIRE(log == std::vector<int>{0, 1, 2, 3, 1, 2, 3, 4});
-        cudaGraphExecDestroy(exec);
-        cudaGraphDestroy(graph);
-        REQUIRE(cudaGraphLaunch(exec, cuda(a)) == cudaErrorInvalidResourceHandle);
-    }
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    REQUIRE(cudaStreamBeginCapture(cuda(a), cudaStreamCaptureModeGlobal) == cudaSuccess);
+    note(a, 1);
+    cudaEventRecord(fork, cuda(a));
+    cudaStreamWaitEvent(cuda(b), fork);
+    cudaStreamCaptureStatus status{};
+    REQUIRE(cudaStreamIsCapturing(cuda(b), &status) == cudaSuccess);
+    REQUIRE(status == cudaStreamCaptureStatusActive);
+    note(b, 2);
+    note(a, 9);
+    cudaEventRecord(join, cuda(b));
+    cudaStreamWaitEvent(cuda(a), join);
+    note(a, 3);
+    REQUIRE(cudaStreamEndCapture(cuda(a), &graph) == cudaSuccess);
+    REQUIRE(cudaStreamIsCapturing(cuda(b), &status) == cudaSuccess);
+    REQUIRE(status == cudaStreamCaptureStatusNone);
+    REQUIRE(cudaGraphInstantiate(&exec, graph) == cudaSuccess);
+    cudaDeviceSynchronize();
+    REQUIRE(log.empty());
+    note(a, 0);
+    for (int i = 0; i < 2; ++i) REQUIRE(cudaGraphLaunch(exec, cuda(a)) == cudaSuccess);
+    note(a, 4);
+    cudaStreamSynchronize(cuda(a));
+    REQUIRE(std::count(log.begin(), log.end(), 9) == 2);
+    std::erase(log, 9);
+    REQUIRE(log == std::vector<int>{0, 1, 2, 3, 1, 2, 3, 4});
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+    REQUIRE(cudaGraphLaunch(exec, cuda(a)) == cudaErrorInvalidResourceHandle);
 }
 
 TEST_CASE("cpu/graph: what a capture forbids is refused, names itself and ends the capture") {

@@ -7,9 +7,9 @@
 #include "kernels/rotary.h"
 #include "kernels/swiglu.h"
 #include "kernels/teon.h"
-#include "test/optim/schedule.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
+#include "test/support/os_threads.h"
 
 using namespace teon;
 using namespace teon::test;

@@ -1,11 +1,11 @@
 // layernorm and rmsnorm: one family of kernels (kernels/norm.h), centered or not, and one set of tests.
 #include "kernels/layernorm.h"
 #include "kernels/rmsnorm.h"
-#include "test/optim/schedule.h"
 #include "test/oracle/differences.h"
 #include "test/oracle/norm.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
+#include "test/support/os_threads.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -196,11 +196,11 @@ TEST_CASE("kernels/norm: the variance survives a mean much larger than the devia
     REQUIRE(compare(layer.rstd.get(), layer.expected_forward<double>().rstd, 1e-5));
 }
 
-TEMPLATE_TEST_CASE("kernels/norm: the same bits under every schedule", "", EVERY_NORM) {
+TEMPLATE_TEST_CASE("kernels/norm: the same bits on any number of OS threads", "", EVERY_NORM) {
     Stream stream;
     for (auto [N, C] : {Shape{257, 96}, Shape{3, 2049}, Shape{5, 2304}}) {
         TestType layer(N, C, stream);
-        REQUIRE(same_under_all_schedules([&] {
+        REQUIRE(same_with_any_threads([&] {
             const std::string forward = layer.forward() + layer.forward(/*with_residual=*/true);
             const std::string gradients = layer.backward(layer.dx.data(), layer.dresidual_device.data());
             return forward + gradients + bytes_of(layer.dx_sums.get(), layer.dx.get());

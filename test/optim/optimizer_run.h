@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "optim/optimizer.h"
-#include "test/optim/schedule.h"
 #include "test/support/compare.h"
+#include "test/support/os_threads.h"
 
 namespace teon::test {
 

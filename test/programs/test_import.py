@@ -10,7 +10,7 @@ import sys
 import unittest
 
 import testing
-from testing import BUILD, UNKIND, RunCase, change_json, needs, read_json, read_tensors, write_tensors
+from testing import BUILD, MODELLED, RunCase, change_json, needs, read_json, read_tensors, write_tensors
 
 SHAPE = {"--model": "tiny", "--layers": 2, "--channels": 16, "--heads": 2, "--seq-len": 16}
 RUN = {"--batch-tokens": 64, "--micro-batch": 2, "--eval-tokens": 64, "--eval-every": 25, "--dtype": "float"}
@@ -246,7 +246,7 @@ class ImportTest(RunCase):
                              "more than can be counted")):
             self.assertIn(says, self.error_of(BUILD / "train_gpt2", "--plan-only", "--model", "large", *flags))
 
-    @unittest.skipIf("asan" in BUILD.name or UNKIND, "these hold more than the program does")
+    @unittest.skipIf("asan" in BUILD.name or MODELLED, "these hold more than the program does")
     def test_the_plan_is_all_that_the_process_holds(self):
         script = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=2); "
                   "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")

@@ -17,10 +17,10 @@ import unittest
 
 from testing import (
     BUILD,
+    MODELLED,
     ON_GPUS,
     ROOT,
     STATE,
-    UNKIND,
     RunCase,
     as_flags,
     learnable,
@@ -119,7 +119,7 @@ class Ranks(RunCase):
 
 
 class SameResult(Ranks):
-    def same_on(self, ranks, *flags, steps=10 if UNKIND else 50):
+    def same_on(self, ranks, *flags, steps=10 if MODELLED else 50):
         """Ranks sum gradients in another order than one rank does; what that changes grows with the steps."""
         self.train(1, "1", "--dtype", "float", *flags, steps=steps)
         for n in ranks:
@@ -181,7 +181,7 @@ class SameResult(Ranks):
         self.assertEqual(self.losses("off"), self.losses("again"))
 
     def test_weights_agree_on_all_ranks_for_many_steps(self):
-        self.train(4, "4", "--optimizer", "teon", steps=20 if UNKIND else 200)  # SHAPE has --check-ranks
+        self.train(4, "4", "--optimizer", "teon", steps=20 if MODELLED else 200)  # SHAPE has --check-ranks
 
     def test_evaluation_is_that_of_one_rank_to_the_bit(self):
         # 31 windows in batches of two: ranks get different numbers of them, the last is short.
@@ -256,8 +256,8 @@ class Sharding(Ranks):
 
     def setUp(self):
         super().setUp()
-        if UNKIND and self._testMethodName != "test_any_model_and_optimizer":
-            self.skipTest("takes minutes on this build; test_any_model_and_optimizer exchanges in every way")
+        if MODELLED and self._testMethodName != "test_any_model_and_optimizer":
+            self.skipTest("takes minutes on a modelled GPU; test_any_model_and_optimizer exchanges in every way")
 
     def result(self, out, steps):
         """Losses, norms and evaluations, and a checkpoint's content."""
@@ -292,7 +292,7 @@ class Sharding(Ranks):
         return program, as_flags(flags)
 
     def test_any_model_and_optimizer(self):
-        for seed in range(2 if UNKIND else 10):
+        for seed in range(2 if MODELLED else 10):
             draw = random.Random(seed)
             ranks = draw.choice((2, 3, 4))
             self.PROGRAM, flags = self.random_flags(draw, ranks)
@@ -473,7 +473,7 @@ class Failures(Ranks):
         flags = ["--optimizer", "teon", "--checkpoint-every", "5", "--check-ranks", "off"]
         if sharding:
             flags += ["--shard", sharding]
-        steps, rng = 20 if UNKIND else 60, random.Random(seed)
+        steps, rng = 20 if MODELLED else 60, random.Random(seed)
         begin = time.monotonic()
         self.train(ranks, "whole", *flags, steps=steps)
         duration = time.monotonic() - begin
@@ -561,7 +561,7 @@ class Failures(Ranks):
     def test_a_step_that_one_rank_abandons_is_no_step_of_any(self):
         """Whenever the signal comes, the run goes on as if there had been none."""
         flags = ["--optimizer", "muon", "--check-ranks", "off", "--batch-tokens", "6144"]
-        steps, begin = 3 if UNKIND else 30, time.monotonic()
+        steps, begin = 3 if MODELLED else 30, time.monotonic()
         self.train(2, "whole", *flags, steps=steps)
         duration, rng = time.monotonic() - begin, random.Random(3)
         for _ in range(3):

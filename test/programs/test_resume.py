@@ -16,9 +16,9 @@ import time
 import unittest
 
 import testing
-from testing import BUILD, ROOT, STATE, UNKIND, RunCase, needs, read_json, write_shard, write_shards
+from testing import BUILD, MODELLED, ROOT, STATE, RunCase, needs, read_json, write_shard, write_shards
 
-MANY = 200 if UNKIND else 3000  # steps of a run that is to be interrupted
+MANY = 200 if MODELLED else 3000  # steps of a run that is to be interrupted
 TIMES = ("ms", "tokens_per_s", "data_wait_ms", "comm_wait_ms", "optimizer_ms")  # what differs from run to run
 
 
@@ -66,8 +66,8 @@ class ResumeTest(RunCase):
         self.assertEqual(self.trained(a), self.trained(b))
         self.assertEqual([m["step"] for m in self.trained(b) if m["kind"] == "step"], list(range(1, steps + 1)))
 
-    def kill_and_resume(self, optimizer, kills=4 if UNKIND else 10, seed=""):
-        steps, life, rng = 50 if UNKIND else 200, 0, random.Random(optimizer + seed)
+    def kill_and_resume(self, optimizer, kills=4 if MODELLED else 10, seed=""):
+        steps, life, rng = 50 if MODELLED else 200, 0, random.Random(optimizer + seed)
         flags = ["--optimizer", optimizer, "--checkpoint-every", 7, "--keep-last", 3]
         if optimizer in ("muon", "teon"):
             flags += ["--ns-steps", 3]
@@ -264,7 +264,7 @@ class ResumeTest(RunCase):
         self.assertEqual(error, "SIGHUP: saving, then ending; a second signal ends the run at once\n")
         return output
 
-    @unittest.skipIf(UNKIND, "a late CPU has queued a micro-batch, and takes its time")
+    @unittest.skipIf(MODELLED, "a modelled GPU has queued a micro-batch, and takes its time")
     def test_a_signal_is_seen_within_a_step_an_evaluation_and_a_sample(self):
         tokens = [random.Random(2).randrange(64) for _ in range(400000)]
         write_shards(self.data, tokens, tokens)

@@ -7,12 +7,12 @@
 
 #include "base/integer.h"
 #include "runtime/simt.h"
-#include "test/optim/schedule.h"
 #include "test/oracle/activation.h"
 #include "test/oracle/gemm.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/gemm_layout.h"
+#include "test/support/os_threads.h"
 
 using namespace teon;
 using namespace teon::test;

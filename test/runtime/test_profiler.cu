@@ -37,6 +37,7 @@ TEST_CASE("runtime/profiler: kernels and products between start and stop are cou
     REQUIRE(profile.rows.size() == 2);
     const Profile::Row *gelu = find(profile, "activation_forward"), *gemm = find(profile, "gemm 64 x 32 x 64 NN");
     REQUIRE(gelu);
+    REQUIRE(gelu->name.rfind("activation_forward_kernel<", 0) == 0);  // without namespaces
     REQUIRE(gelu->calls == 3);
     REQUIRE(gelu->flops == 0);
     REQUIRE(gemm);

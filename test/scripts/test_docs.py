@@ -21,8 +21,9 @@ COMMAND = re.compile(rf"(\$ )?((?:[A-Z_]+=\S+ +)*(?:{'|'.join(RUNNERS)}).*)")
 
 PROGRAMS = [*(path.stem for path in ROOT.glob("train_*.cu")), "generate"]
 NOT_RUN = {  # the beginning of a command: why
-    "python3 scripts/launch/local.py": "needs GPUs", "build/cpu-unkind/": "make test-unkind builds it",
-    "LD_LIBRARY_PATH=": "needs what nvcc built", "make build/cuda-model": "the same", "make cuda-run": "the same",
+    "python3 scripts/launch/local.py": "needs GPUs", "build/cuda-model/": "needs what nvcc built",
+    "LD_LIBRARY_PATH=": "the same", "SIMT_ORDER=": "the same", "make build/cuda-model": "the same",
+    "make cuda-run": "the same",
     "CUDA_ORDER=": "the same", "CUDA_DEVICE=": "the same", "CUDA_STRICT=": "the same",
     "make soak": "takes half an hour", "MINUTES=": "the same",
     "make demo": "what `make demo` is for", "make test": "this is a part of it",

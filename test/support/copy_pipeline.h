@@ -1,4 +1,4 @@
-// A pipeline of asynchronous copies through shared memory, and ways to get it wrong.
+// A pipeline of asynchronous copies through shared memory.
 #pragma once
 
 #include <vector>
@@ -8,29 +8,22 @@
 
 namespace teon::test {
 
-enum class Misuse { none, no_wait, no_commit, too_few_groups, no_barrier, one_waits, overwritten };
-
 // A ring of two stages through which `steps` tiles of one float4 per thread pass; each thread adds up its neighbour's.
-template <Misuse M>
 __global__ void pipeline_kernel(float* out, const float* in, int steps) {
     wait_for_earlier_kernels();
     SHARED(float, memory, 2 * 64 * 4);
     const int i = static_cast<int>(threadIdx.x), neighbour = (i + 32) % 64;
     auto fetch = [&](int step) {
         cp_async<16>(memory + (step % 2 * 64 + i) * 4, in + (step * 64 + i) * 4, step < steps);
-        if (M != Misuse::no_commit) cp_async_commit();
+        cp_async_commit();
     };
     float sum = 0.0f;
     fetch(0);
     for (int step = 0; step < steps; step++) {
-        if (M != Misuse::overwritten) __syncthreads();  // the stage that is fetched now has been read by all
+        __syncthreads();  // the stage that is fetched now has been read by all
         fetch(step + 1);
-        if (M == Misuse::too_few_groups)
-            cp_async_wait<2>();
-        else if (M == Misuse::one_waits && i % 64 != 0) {
-        } else if (M != Misuse::no_wait)
-            cp_async_wait<1>();
-        if (M != Misuse::no_barrier) __syncthreads();
+        cp_async_wait<1>();
+        __syncthreads();
         for (int j = 0; j < 4; j++) sum += memory[(step % 2 * 64 + neighbour) * 4 + j];
     }
     out[i] = sum;
@@ -44,11 +37,10 @@ inline std::vector<float> pipeline_input() {
     return in;
 }
 
-template <Misuse M>
-std::vector<float> run_pipeline() {
+inline std::vector<float> run_pipeline() {
     Stream stream;
     Guarded<float> in(pipeline_input(), stream), out(64, stream);
-    launch<pipeline_kernel<M>>({1, 64}, stream, out.data(), in.data(), kSteps);
+    launch<pipeline_kernel>({1, 64}, stream, out.data(), in.data(), kSteps);
     return out.get();
 }
 

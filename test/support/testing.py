@@ -17,9 +17,9 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
-MODELLED = BUILD.name == "cuda-model"  # programs for GPUs on docs/modelled_gpu.md's, whose ranks MPI joins
+# Programs for GPUs on docs/modelled_gpu.md's, whose ranks MPI joins; takes ten to fifty times as long.
+MODELLED = BUILD.name == "cuda-model"
 ON_GPUS = BUILD.name.startswith("cuda") and not MODELLED
-UNKIND = MODELLED or "unkind" in BUILD.name  # late streams; takes ten to fifty times as long
 SCRIPTS = ROOT / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 STATE = ("model.safetensors", "optimizer/state.safetensors")  # of a checkpoint: every number that was trained

@@ -1,4 +1,4 @@
-#include "cpu/device_models.h"
+#include "cpu/devices.h"
 
 #include <charconv>
 #include <cstdlib>
@@ -12,17 +12,11 @@ namespace teon::cpu {
 
 namespace {
 
-constexpr DeviceModel kModels[] = {
-    {"H200", "NVIDIA H200", 90, 132, 227 * 1024, 228 * 1024},
-    {"H100", "NVIDIA H100 80GB HBM3", 90, 132, 227 * 1024, 228 * 1024},
-    {"A100", "NVIDIA A100-SXM4-80GB", 80, 108, 163 * 1024, 164 * 1024},
-    {"RTX4090", "NVIDIA GeForce RTX 4090", 89, 128, 99 * 1024, 100 * 1024},
-};
 constexpr int kDevicesOfMachine = 8;
 
 // As the CUDA driver reads it: the list ends at the first entry that names no device.
 int count_visible() {
-    const char* at = kUnkind ? std::getenv("CUDA_VISIBLE_DEVICES") : nullptr;
+    const char* at = kModelGpu ? std::getenv("CUDA_VISIBLE_DEVICES") : nullptr;
     if (!at) return 1;
     int count = 0;
     for (const char* const end = at + std::char_traits<char>::length(at); count < kDevicesOfMachine; ++at) {
@@ -44,18 +38,6 @@ int device_count() {
 thread_local int current = 0;
 
 }  // namespace
-
-const DeviceModel* find_device_model(const char* otherwise) {
-    const char* asked = std::getenv("CUDA_DEVICE");
-    if (!asked || !*asked) asked = otherwise;
-    if (!asked) return nullptr;
-    std::string known;
-    for (const DeviceModel& m : kModels) {
-        if (asked == std::string(m.name)) return &m;
-        known += (known.empty() ? "" : ", ") + std::string(m.name);
-    }
-    throw UsageError(fmt::format("CUDA_DEVICE is \"{}\"; it must be one of {}", asked, known));
-}
 
 int current_device() { return current; }
 bool is_device(int index) { return index >= 0 && index < device_count(); }

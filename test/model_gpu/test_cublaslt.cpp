@@ -1,14 +1,13 @@
-// What cpu/ demands of a product, as the documentation of cuBLASLt does, and what it does to those that ask for less.
+// What the modelled GPU demands of a product, as the documentation of cuBLASLt does.
 #include <cublasLt.h>
 
 #include <cmath>
 #include <vector>
 
-#include "cpu/pages.h"
 #include "runtime/device.h"
 
+#include "test/model_gpu/model_gpu.h"
 #include "test/support/catch.h"
-#include "test/support/skip.h"
 
 using teon::Buffer;
 
@@ -80,7 +79,8 @@ cublasStatus_t gelu(cublasLtEpilogue_t epilogue, void* aux, int64_t ld_aux, int 
 
 }  // namespace
 
-TEST_CASE("cpu/cublaslt: an epilogue with aux demands it, and rows of it that begin at multiples of 8 elements") {
+TEST_CASE("model_gpu/cublaslt: an epilogue with aux demands it, and rows of it that begin at multiples of 8 elements") {
+    NEEDS_MODEL_GPU();
     const Buffer<float> memory(256);
     void* const aux = memory.data();
     for (auto epilogue : {CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_DGELU}) {
@@ -95,7 +95,9 @@ TEST_CASE("cpu/cublaslt: an epilogue with aux demands it, and rows of it that be
     REQUIRE(gelu(CUBLASLT_EPILOGUE_DEFAULT, nullptr, 0) == CUBLAS_STATUS_SUCCESS);
 }
 
-TEST_CASE("cpu/cublaslt: what the heuristic was promised of alignment binds every call and every matrix of a batch") {
+TEST_CASE(
+    "model_gpu/cublaslt: what the heuristic was promised of alignment binds every call and every matrix of a batch") {
+    NEEDS_MODEL_GPU();
     Product one;
     REQUIRE(one.choose(16) == CUBLAS_STATUS_SUCCESS);
     REQUIRE(one.run() == CUBLAS_STATUS_SUCCESS);
@@ -113,8 +115,8 @@ TEST_CASE("cpu/cublaslt: what the heuristic was promised of alignment binds ever
     REQUIRE(biased.run() == CUBLAS_STATUS_INVALID_VALUE);
 }
 
-TEST_CASE("cpu/cublaslt: a product overwrites its workspace (unkind)") {
-    if (!teon::cpu::kUnkind) SKIP_TEST("a kind CPU needs none");
+TEST_CASE("model_gpu/cublaslt: a product overwrites its workspace") {
+    NEEDS_MODEL_GPU();
     const teon::Stream stream;
     Buffer<float> workspace(4096);
     teon::zero(workspace.data(), workspace.size(), stream);

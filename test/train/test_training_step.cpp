@@ -1,16 +1,12 @@
 // What the host may do in a training step: queue. It allocates nothing, frees nothing and waits for nothing but what is
 // two batches or a step old, so that the device never runs dry; and the whole step can be captured as a graph.
-#include <cuda_runtime.h>
-
-#include "cpu/counts.h"
-#include "cpu/memory.h"
-#include "cpu/pages.h"
 #include "kernels/reduce.h"
 #include "kernels/step_control.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "runtime/profiler.h"
+#include "test/model_gpu/model_gpu.h"
 #include "test/support/compare.h"
 #include "test/support/device_batch.h"
 #include "test/support/temp_dir.h"
@@ -116,11 +112,10 @@ private:
     }
 };
 
-void check(cudaError_t status) { CHECK(status == cudaSuccess, "{}", cudaGetErrorString(status)); }
-
 }  // namespace
 
 TEST_CASE("train/trainer: a step allocates nothing, frees nothing and waits for nothing of its own") {
+    if (!counters()) SKIP_TEST("a GPU does not count what it is asked for");
     for (const Method method : {Method::adamw, Method::lion, Method::muon, Method::normuon, Method::teon})
         for (const bool llama : {false, true})
             for (const bool graphs : {false, true}) {
@@ -130,7 +125,7 @@ TEST_CASE("train/trainer: a step allocates nothing, frees nothing and waits for 
                 // later one: there are 4 places, so 4 steps after the first.
                 for (int i = 0; i < 5; ++i) t.trainer.step();
 
-                const cpu::Counters& now = cpu::counters;
+                const cpu::Counters& now = *counters();
                 const int64_t allocations = now.allocations, frees = now.frees, waits = now.waits,
                               pageable = now.pageable_waits, events = now.event_waits, launches = now.launches;
                 constexpr int kSteps = 4;
@@ -167,12 +162,13 @@ TEST_CASE("train/trainer: replayed from graphs, steps give the bits of steps tha
 }
 
 TEST_CASE("train/trainer: a step that is profiled is queued, with graphs too") {
+    if (!counters()) SKIP_TEST("a GPU does not count what it is asked for");
     Training t(false, Method::teon, true);
     for (int i = 0; i < 6; ++i) t.trainer.step();
     Profiler profiler(t.context.stream);
-    const int64_t launches = cpu::counters.launches;
+    const int64_t launches = counters()->launches;
     t.trainer.step();
-    REQUIRE(cpu::counters.launches > launches + 5);
+    REQUIRE(counters()->launches > launches + 5);
     REQUIRE(profiler.result().rows.size() > 5);
     t.trainer.finish();
 }
@@ -182,21 +178,14 @@ TEST_CASE("train/trainer: a captured step gives the bits of a queued one at ever
         for (const bool llama : {false, true}) {
             Step queued(llama, method), captured(llama, method);
             queued.queue();
-            const auto stream = static_cast<cudaStream_t>(captured.context.stream.handle());
-            check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-            captured.queue();
-            cudaGraph_t graph = nullptr;
-            cudaGraphExec_t exec = nullptr;
-            check(cudaStreamEndCapture(stream, &graph));
+            const Stream& stream = captured.context.stream;
+            const Graph graph(stream, [&] { captured.queue(); });
             const std::vector<float> before = captured.weights();
-            check(cudaGraphInstantiate(&exec, graph));
-            check(cudaGraphDestroy(graph));
-            check(cudaGraphLaunch(exec, stream));
+            graph.launch(stream);
             REQUIRE(same_bits(captured.weights(), queued.weights()));
             REQUIRE(!same_bits(captured.weights(), before));
-            check(cudaGraphLaunch(exec, stream));
+            graph.launch(stream);
             queued.queue();
             REQUIRE(same_bits(captured.weights(), queued.weights()));
-            check(cudaGraphExecDestroy(exec));
         }
 }

@@ -1,0 +1,69 @@
+"""What nvcc built, on the modelled GPU, beside the CPU's build:  make cuda-run-tests"""
+
+import shutil
+import unittest
+
+from testing import MODELLED, ROOT, RunCase, learnable, write_shards
+
+OPTIMIZERS = ("adamw", "lion", "muon", "normuon", "teon", "soap")
+MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1", "-np"]
+
+
+@unittest.skipUnless(MODELLED, "runs what nvcc built")
+class ModelGpu(RunCase):
+    SHAPE = {"--model": "tiny", "--layers": 2, "--channels": 64, "--heads": 2, "--vocab-size": 64, "--seq-len": 32,
+             "--batch-tokens": 256, "--micro-batch": 2, "--eval-tokens": 128, "--eval-every": 1000, "--lr": 0.01}
+    STEPS = 3
+
+    def setUp(self):
+        super().setUp()
+        tokens = learnable(3000)
+        write_shards(self.folder, tokens[:2500], tokens[2500:])
+
+    def numbers(self, out):
+        return [(m.get("loss"), m.get("grad_norm"), m.get("val_loss")) for m in self.metrics(out)]
+
+    def on_ranks(self, ranks, out, *flags, program, **how):
+        command = self.command(out, *flags, program=program)
+        launcher = [*MPIRUN, ranks] if ranks > 1 else []
+        self.call(*launcher, *command, OMP_NUM_THREADS=1, **how)
+        return self.losses(out)
+
+    def test_every_optimizer_trains_as_on_a_cpu_on_one_rank_and_two(self):
+        for program in ("train_gpt2", "train_llama"):
+            for optimizer in OPTIMIZERS:
+                # f16's Newton-Schulz errs by 2^-11 of updates that move the loss by hundredths. SOAP's eigenvectors
+                # of zero eigenvalues are any: another order of sums turns them. Lion's steps are signs.
+                tolerance = 0.02 if optimizer == "soap" else 1e-4
+                flags = ["--optimizer", optimizer, "--dtype", "float", *(["--lr", 1e-4] if optimizer == "lion" else [])]
+                with self.subTest(program=program, optimizer=optimizer):
+                    expected = self.on_ranks(1, "cpu", *flags, program=ROOT / "build/cpu" / program)
+                    for ranks in (1, 2) if shutil.which("mpirun") else (1,):
+                        found = self.on_ranks(ranks, f"gpu{ranks}", *flags, program=program)
+                        self.assertEqual(len(found), len(expected))
+                        for a, b in zip(found, expected):
+                            self.assertLess(abs(a - b), tolerance * b)  # NaN is not less
+                for run in self.folder.glob("*pu*"):
+                    shutil.rmtree(run)
+
+    def test_no_order_of_lanes_warps_blocks_and_streams_changes_a_bit(self):
+        for flags in (["--optimizer", "adamw", "--gelu-fusion", "--dtype", "bf16"],
+                      ["--optimizer", "teon", "--dtype", "bf16"]):
+            self.train("first", *flags)
+            for order in ("reverse", "random:1", "random:2"):
+                with self.subTest(flags=flags, order=order):
+                    streams = order if order != "reverse" else "random:0"
+                    self.train("other", *flags, SIMT_ORDER=order, CUDA_ORDER=streams)
+                    self.assertEqual(self.numbers("other"), self.numbers("first"))
+                    shutil.rmtree(self.folder / "other")
+            shutil.rmtree(self.folder / "first")
+
+    def test_what_the_model_is_not_is_refused_by_name(self):
+        error = self.call(*self.command("run"), expect=None, CUDA_DEVICE="B200").stderr
+        self.assertIn('CUDA_DEVICE is "B200"; it must be one of H200, H100, A100, RTX4090', error)
+        for variable, value in (("CUDA_ORDER", "soon"), ("SIMT_ORDER", "sideways")):
+            result = self.call(*self.command("run"), expect=None, **{variable: value})
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(f'{variable} is "{value}"', result.stderr)
+
+
