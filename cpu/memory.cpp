@@ -35,7 +35,7 @@ size_t available_memory() {
 }
 
 // The system grants more than it has and then ends the program, so large requests are compared with what is there.
-bool is_there(size_t bytes) { return bytes <= 64 << 20 || bytes <= available_memory(); }
+bool is_there(size_t bytes) { return bytes <= 64 << 20 || dry_run() || bytes <= available_memory(); }
 
 std::atomic<bool>& strict() {
     static std::atomic<bool> on = std::string(std::getenv("CUDA_STRICT") ? std::getenv("CUDA_STRICT") : "0") != "0";
@@ -120,8 +120,8 @@ cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
 cudaError_t cudaFreeHost(void* p) { return release("cudaFreeHost", p, true); }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-    *total = total_memory();
-    *free = std::min(available_memory(), *total);
+    *total = dry_run() ? size_t{1} << 40 : total_memory();
+    *free = dry_run() ? *total : std::min(available_memory(), *total);
     return device_error();
 }
 

@@ -20,6 +20,8 @@ inline constexpr bool kModelGpu = true;
 inline constexpr bool kModelGpu = false;
 #endif
 
+bool dry_run();  // CUDA_DRY: stream.h
+
 inline constexpr size_t kAlignment = 256;  // of cudaMalloc
 inline constexpr int kNaN = 0xff;          // a byte that makes NaN of every storage type
 

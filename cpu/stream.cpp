@@ -48,6 +48,7 @@ cudaError_t add(cudaStream_t stream, const char* what, std::function<void()> wor
     Call call(what, stream);
     if (call.status != cudaSuccess) return call.status;
     if (const cudaError_t status = refuse_broken(stream, what)) return status;
+    if (dry_run()) work = [] {};
     if (!kModelGpu && !stream->capture) {
         if (async && !stream->has_worker) {
             stream->has_worker = true;

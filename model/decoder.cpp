@@ -85,10 +85,11 @@ AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r) {
     const bool possible = flash_attention_supports({r.B, r.T, c.NH, c.NKV, c.HS()}, r.dtype);
     if (r.attention == AttentionKind::automatic)
         return possible && flash_attention_is_fast() ? AttentionKind::flash : AttentionKind::gemm;
-    CHECK_USAGE(r.attention != AttentionKind::flash || possible,
-                "--attention flash: needs --dtype bf16 and a head size of 64 or 128, but this model has {} and {}; "
-                "use --attention gemm",
-                name_of(r.dtype), c.HS());
+    CHECK_USAGE(
+        r.attention != AttentionKind::flash || possible,
+        "--attention flash: needs --dtype bf16, a head size of 64 or 128 and at most 65535 sequences, but this run "
+        "has {}, {} and {}; use --attention gemm",
+        name_of(r.dtype), c.HS(), r.B);
     return r.attention;
 }
 

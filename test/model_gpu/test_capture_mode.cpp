@@ -8,7 +8,7 @@
 
 using namespace teon;
 
-TEST_CASE("model_gpu/capture: a thread that asks an event breaks another's capture, unless its mode is relaxed") {
+TEST_CASE("model_gpu/capture_mode: a thread that asks an event breaks another's capture, unless its mode is relaxed") {
     const Stream own;
     const auto stream = static_cast<cudaStream_t>(own.handle());
     Event event;

@@ -143,7 +143,7 @@ TEST_CASE("model_gpu/streams: each launch of a graph runs all of it, in a legal 
     }
 }
 
-TEST_CASE("model_gpu/memory: pinned memory is read and written late, pageable memory as documented") {
+TEST_CASE("model_gpu/streams: pinned memory is read and written late, pageable memory as documented") {
     NEEDS_MODEL_GPU();
     const ScopedOrder scope("late");
     Stream stream;
@@ -178,7 +178,7 @@ TEST_CASE("model_gpu/memory: pinned memory is read and written late, pageable me
     model_gpu()->set_strict(before);
 }
 
-TEST_CASE("model_gpu/memory: a copy's memories are of the kinds that it names, and within an allocation") {
+TEST_CASE("model_gpu/streams: a copy's memories are of the kinds that it names, and within an allocation") {
     NEEDS_MODEL_GPU();
     Stream stream;
     Buffer<float> a(10), b(10);
@@ -205,7 +205,7 @@ TEST_CASE("model_gpu/memory: a copy's memories are of the kinds that it names, a
     (void)cudaGetLastError();
 }
 
-TEST_CASE("model_gpu/memory: freeing waits for what is queued, and is counted") {
+TEST_CASE("model_gpu/streams: freeing waits for what is queued, and is counted") {
     NEEDS_MODEL_GPU();
     const ScopedOrder scope("late");
     Stream stream;

@@ -58,6 +58,24 @@ class ModelGpu(RunCase):
                     shutil.rmtree(self.folder / "other")
             shutil.rmtree(self.folder / "first")
 
+    def test_launches_of_large_shapes_are_taken(self):
+        """Each step is queued and not computed, so weights hold no numbers and cannot be saved."""
+        tokens = learnable(70000)
+        write_shards(self.folder, tokens, tokens)
+        shape = {"--eval-every": 0, "--checkpoint-every": 0}
+        for program, *flags in (["train_gpt2", "--model", "large", "--micro-batch", 4, "--optimizer", "teon"],
+                                ["train_gpt2", "--micro-batch", 64],  # more than 2^31 logits
+                                ["train_gpt2", "--micro-batch", 70000, "--seq-len", 16, "--attention", "gemm"],
+                                ["train_llama", "--model", "350m", "--micro-batch", 2, "--seq-len", 65536]):
+            with self.subTest(program=program, flags=flags):
+                values = dict(zip(flags[::2], flags[1::2]))
+                batch = values["--micro-batch"] * values.get("--seq-len", 1024)
+                result = self.train("run", *flags, "--batch-tokens", batch, shape=shape, program=program, steps=1,
+                                    expect=1, CUDA_DRY=1)
+                self.assertIn("step 1/1 | loss -nan", result.stdout)
+                self.assertRegex(result.stderr, "^train_[a-z0-9]+: error: .* not finite.*\n$")
+                shutil.rmtree(self.folder / "run")
+
     def test_what_the_model_is_not_is_refused_by_name(self):
         error = self.call(*self.command("run"), expect=None, CUDA_DEVICE="B200").stderr
         self.assertIn('CUDA_DEVICE is "B200"; it must be one of H200, H100, A100, RTX4090', error)
