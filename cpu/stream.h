@@ -4,8 +4,8 @@
 // On the modelled GPU (TEON_MODEL_GPU): in the thread that waits for it, one operation at a time:
 //     CUDA_ORDER=late         only what is waited for, and what that needs (the default)
 //     CUDA_ORDER=random:SEED  also others that might run, now and then at any call
-// Work that no thread waits for is done after a while, as on a GPU. With CUDA_DRY=1 work is queued and does nothing, and
-// memory is not limited: calls, launches and products of any size are checked.
+// Work that no thread waits for is done after a while, as on a GPU. With CUDA_DRY=1 work is queued and does nothing,
+// and memory is not limited: calls, launches and products of any size are checked.
 #pragma once
 
 #include <cstdint>
