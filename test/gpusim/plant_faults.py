@@ -159,7 +159,7 @@ FAULTS = [
     Fault("min for max", rb"classifier_kernel", 0, "kernels/classifier: logits*", WRONG),
     Fault("a condition's opposite", rb"step_control_kernel", 1, "kernels/step_control: clips*", WRONG),
     Fault("an fma's sum that is lost", rb"rotary_kernel", 0, ROTARY, WRONG),
-    Fault("an atomic add that reads only", rb".", 0, "runtime/simt: atomics*", WRONG),
+    Fault("an atomic add that reads only", rb".", 0, "runtime/simt: atomicAdd*", WRONG),
     Fault("a lost store", rb"scale_rows_columns_kernel", 0, "optim/orthogonalize: AOL*", ""),
     Fault("a lost store", rb"swiglu_backward_kernel", 0, SWIGLU, WRONG),
     Fault("a lost store to shared memory", rb"classifier_kernel", 0, CLASSIFIER, UNWRITTEN),
