@@ -206,12 +206,12 @@ soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kill
 	@TEON_BUILD=build/$(BACKEND) $(PYTHON) test/programs/soak.py --minutes $(MINUTES) --fuzz $(SOAK_FUZZ) $(SOAK_FLAGS)
 
 # The tests of programs run a GPU's default mode, and each of up to eight ranks has a GPU of its own. All of them take
-# an hour; CHOICE=short leaves out those that other builds run as well.
+# half an hour; CHOICE=short leaves out those that other builds run as well, RUN_FLAGS="--only NAME" all of them.
+PROGRAM_TESTS := model_gpu $(if $(filter short,$(CHOICE)),,train generate ranks resume)
 MODELLED := $(addprefix build/cuda-model/,tests $(PROGRAMS)) $(MODEL_GPU) $(addprefix build/cpu/,$(PROGRAMS))
 cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and programs, on a modelled GPU (CHOICE=short)
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 $(PYTHON) scripts/run_tests.py $< \
-	    $(patsubst %,test/programs/test_%.py,model_gpu $(if $(filter short,$(CHOICE)),,train generate ranks resume)) \
-	    $(RUN_FLAGS)
+	    $(or $(RUN_FLAGS),$(PROGRAM_TESTS:%=test/programs/test_%.py))
 	@echo "what is compiled for sm_80:"
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_DEVICE=A100 $(PYTHON) scripts/run_tests.py $< \
 	    $(or $(RUN_FLAGS),$(if $(filter short,$(CHOICE)),--only kernels/attention_flash))

@@ -99,8 +99,8 @@ private:
     bool not_read_by_wgmma(const SyncClock& clock, int warp, uint32_t at, uint32_t bytes);
     bool all_have_read(const SyncClock& clock, int warp, uint32_t g) const;
 
-    static constexpr uint32_t kUnit = 128,
-                              kReading = ~uint32_t{0};  // bytes whose asynchronous readers are noted as one
+    static constexpr uint32_t kUnit = 128;  // bytes whose asynchronous readers are noted as one
+    static constexpr uint32_t kReading = ~uint32_t{0};
     struct Stored {
         uint32_t at, end;
     };

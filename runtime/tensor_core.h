@@ -1,7 +1,7 @@
 // Tensor-core and asynchronous-copy instructions for kernels, as functions of a warp. nvcc turns each into one PTX
 // instruction (sm_80 and later); the host executes them as the PTX manual describes ("ldmatrix", "Matrix fragments for
-// mma.m16n8k16", "cp.async" in https://docs.nvidia.com/cuda/parallel-thread-execution), slowly. There a
-// copy is done at once; the modelled GPU does it as late as it may.
+// mma.m16n8k16", "cp.async" in https://docs.nvidia.com/cuda/parallel-thread-execution), slowly, and copies at once;
+// the modelled GPU copies as late as it may.
 //
 // Fragments. Lane l of a warp has g = l / 4 and c = 2 (l % 4). An 8 x 8 matrix of bf16 or f16 is spread so that lane l
 // holds its elements (g, c) and (g, c + 1), the first in the lower half of a 32-bit register. Of the operands of mma,
