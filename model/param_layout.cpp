@@ -8,12 +8,6 @@
 
 namespace teon {
 
-namespace {
-
-constexpr int64_t kAlignment = 64;  // elements, as ParamTable's
-
-}  // namespace
-
 void ParamLayout::append(const Piece& piece) {
     size_ = std::max(size_, piece.at + piece.size);
     if (!pieces_.empty()) {
@@ -35,8 +29,9 @@ ParamLayout ParamLayout::whole(const ParamTable& table) {
 ParamLayout ParamLayout::of_parts(const std::vector<Part>& parts) {
     ParamLayout layout;
     for (const Part& part : parts)
-        layout.append({part.offset, round_up(layout.size_, kAlignment) + part.offset % kAlignment, part.size});
-    layout.size_ = std::max(layout.size_, kAlignment);  // a rank may own nothing
+        layout.append(
+            {part.offset, round_up(layout.size_, kParamAlignment) + part.offset % kParamAlignment, part.size});
+    layout.size_ = std::max(layout.size_, kParamAlignment);  // a rank may own nothing
     return layout;
 }
 
@@ -54,14 +49,14 @@ ParamLayout ParamLayout::windows(const ParamTable& table) {
     for (const ParamRow& row : table.rows()) {
         Region& region = regions[region_of(row)];
         if (region.layer != window_layer(row)) region = {window_layer(row), 0, region.most};
-        const int64_t at = row.joined ? region.size : round_up(region.size, kAlignment);
+        const int64_t at = row.joined ? region.size : round_up(region.size, kParamAlignment);
         pieces.push_back({row.offset, at, row.size()});
         region.size = at + row.size();
         region.most = std::max(region.most, region.size);
     }
     const std::array<int64_t, 3> begin = {
-        0, round_up(regions[0].most, kAlignment),
-        round_up(regions[0].most, kAlignment) + round_up(regions[1].most, kAlignment)};
+        0, round_up(regions[0].most, kParamAlignment),
+        round_up(regions[0].most, kParamAlignment) + round_up(regions[1].most, kParamAlignment)};
     ParamLayout layout;
     for (int i = 0; i < table.count(); ++i) {
         Piece& piece = pieces[static_cast<size_t>(i)];

@@ -28,8 +28,7 @@ bool is_hidden_matrix(Role role) {
 int ParamTable::add(ParamRow row) {
     for (const ParamRow& other : rows_) CHECK(other.name != row.name, "parameter '{}' is in the table twice", row.name);
     CHECK(row.rows > 0 && row.cols > 0, "parameter '{}' has shape {} x {}", row.name, row.rows, row.cols);
-    constexpr int64_t kAlignment = 64;  // elements: 256 bytes in float, 128 in bf16
-    if (!row.joined) size_ = round_up(size_, kAlignment);
+    if (!row.joined) size_ = round_up(size_, kParamAlignment);
     row.offset = size_;
     size_ += row.size();
     rows_.push_back(std::move(row));

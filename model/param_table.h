@@ -37,6 +37,8 @@ struct CheckpointSlot {
 
 enum class Init { normal, ones, zeros };
 
+constexpr int64_t kParamAlignment = 64;  // elements: 256 bytes in float, 128 in bf16
+
 struct ParamRow {
     std::string name;  // unique: "h.0.attn.q.weight"
     Role role;
@@ -56,7 +58,7 @@ struct ParamRow {
 
 class ParamTable {
 public:
-    // Assigns offsets: every row starts at a multiple of 64 elements unless it is joined to the one before.
+    // Assigns offsets: every row starts at a multiple of kParamAlignment unless it is joined to the one before.
     int add(ParamRow row);  // returns its index; throws Error on a duplicate name
     const std::vector<ParamRow>& rows() const { return rows_; }
     const ParamRow& operator[](int i) const { return rows_[i]; }

@@ -70,11 +70,9 @@ struct Optimizer::Impl {
 
     // own: this rank's elements, numbered over all runs.
     void make_runs(const Part& own, bool offload, const Stream& stream) {
-        int64_t begin = 0;  // of the run
         for (ElementRun& run : element_runs(table, plan, options)) {
-            const int64_t from = std::clamp(own.offset - begin, int64_t{0}, run.size);
-            const int64_t to = std::clamp(own.offset + own.size - begin, from, run.size);
-            begin += run.size;
+            const int64_t from = std::clamp(own.offset - run.begin, int64_t{0}, run.size);
+            const int64_t to = std::clamp(own.offset + own.size - run.begin, from, run.size);
             const int64_t offset = run.offset + from, size = to - from;
             std::vector<OffloadableBuffer<float>> state;
             for (size_t i = 0; i < info.elements->state.size(); i++) state.push_back(zeros(size, offload, stream));

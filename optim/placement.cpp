@@ -35,9 +35,8 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
     for (const Stack& stack : plan.stacks) cost.push_back(stack.flops);
     p.owner = longest_processing_time(cost, ranks);
     const MethodInfo& info = info_of(options.method);
-    int64_t elements = 0;
-    for (const ElementRun& run : element_runs(table, plan, options)) elements += run.size;
-    p.elements = even_parts(elements, ranks);
+    const std::vector<ElementRun> runs = element_runs(table, plan, options);
+    p.elements = even_parts(runs.empty() ? 0 : runs.back().begin + runs.back().size, ranks, kParamAlignment);
 
     if (info.matrices) p.scratch_bytes = info.matrices->scratch_bytes(plan, options, &p);
 
@@ -57,11 +56,8 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
 Ownership::Ownership(const ParamTable& table, const OptimizerPlan& plan, const Placement& placement,
                      const OptimizerOptions& options)
     : table_(table), placement_(placement), rows_(table.count()) {
-    int64_t begin = 0;
-    for (const ElementRun& run : element_runs(table, plan, options)) {
-        for (int row : run.rows) rows_[row].begin = begin + table[row].offset - run.offset;
-        begin += run.size;
-    }
+    for (const ElementRun& run : element_runs(table, plan, options))
+        for (int row : run.rows) rows_[row].begin = run.begin + table[row].offset - run.offset;
     for (size_t i = 0; i < plan.stacks.size(); i++)
         for (int row : plan.stacks[i].rows) rows_[row].owner = placement_.owner[i];
 }

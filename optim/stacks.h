@@ -39,6 +39,7 @@ int64_t scratch_bytes(const StackGroup& group);  // of one chunk: the unfoldings
 struct ElementRun {
     std::vector<int> rows;
     int64_t offset = 0, size = 0;  // in the flat buffers, gaps between the rows included
+    int64_t begin = 0;             // among the elements of all runs, with offset's remainder by kParamAlignment
     float lr_scale = 1;
     bool decay = false;
 };

@@ -58,7 +58,7 @@ TEST_CASE("optim/placement: the longest piece that is left goes to the rank with
 }
 
 TEST_CASE("optim/placement: every element belongs to one rank, and a stack's elements to the same") {
-    const TableShape shapes[] = {{1, 8, 12, 17}, {3, 8, 13, 11, true, 4, 16}};
+    const TableShape shapes[] = {{1, 8, 12, 17}, {3, 8, 13, 11, true, 4, 16}, {5, 10, 45, 77, false, 0, 48}};
     for (const TableShape& shape : shapes)
         for (Method method : {Method::adamw, Method::lion, Method::normuon, Method::teon})
             for (int ranks : {1, 2, 3, 4, 7, 64}) {
@@ -75,6 +75,13 @@ TEST_CASE("optim/placement: every element belongs to one rank, and a stack's ele
                     for (int r : plan.stacks[s].rows)
                         for (int64_t i = table[r].offset; i < table[r].offset + table[r].size(); ++i)
                             REQUIRE(owner[i] == ownership.placement().owner[s]);
+                // What a rank updates of a run begins with a parameter's element, never in a gap, which nobody holds.
+                for (const ElementRun& run : element_runs(table, plan, options))
+                    for (const Part& part : ownership.placement().elements) {
+                        const int64_t from = std::max(part.offset, run.begin);
+                        if (from < std::min(part.offset + part.size, run.begin + run.size))
+                            REQUIRE(owner[run.offset + from - run.begin] == part.root);
+                    }
                 // The rows of one layer alone give the same owners, and nothing beside the layer.
                 for (int layer = -1; layer < shape.L; ++layer) {
                     std::vector<int> rows;
