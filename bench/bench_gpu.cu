@@ -119,7 +119,7 @@ void attention(Bench& b) {
     for (int HS : {64, 128}) {
         for (int length : {256, 1024, 8192}) {
             const AttentionShape s{16384 / length, length, 1024 / HS, 1024 / HS, HS};
-            const int places = HS == 64 ? flash_attention_one_pass_places(device_info()) : 0;
+            const int places = HS == 64 && b.gpu ? device_info().multiprocessors : 0;
             const AttentionTensors t(b.memory, s, places);
             Context& c = b.context;
             const double tensor = attention_rows(s) * s.NH * s.HS * sizeof(T);  // bytes of one of q, k, v, out

@@ -1,8 +1,9 @@
 """Compares measurements with the predictions of gpu_rules.py, and fits the rates to them.
 
 measured_gpu.toml has the points: steps of training programs, attention kernels, and the points of `make bench-gpu`.
-Four figures are fitted, by least squares of log(predicted / measured): the rate of a library's products on each
-architecture, the K at which it is half of that, and the share of overlapped work that adds to a kernel's time. A range
+Five figures are fitted, by least squares of log(predicted / measured): the rate of a library's products on each
+architecture, the K at which it is half of that, and the share of overlapped work that adds to a kernel's time, which
+kernels that multiply by wgmma have one of their own for. A range
 is a prediction divided and multiplied by exp(2 s), where s is the standard deviation of the logs of its kind of point.
 """
 import collections
@@ -20,7 +21,7 @@ OURS = "teon.cu"
 FIGURES = {"step": "tokens_per_s", "attention": "tflops", "kernel": "us"}  # the measured quantity by kind of point
 # kind: step, attention or kernel; measured and predicted are in `unit`; fits: whether the rates are fitted to it.
 Checked = collections.namedtuple("Checked", "kind program gpu what unit measured predicted fits source")
-Fit = collections.namedtuple("Fit", "rates half_k overlap spread checked")
+Fit = collections.namedtuple("Fit", "rates half_k overlap wgmma_overlap spread checked")
 
 
 def load(path=POINTS):
@@ -77,6 +78,12 @@ def attention_rates(points, program, gpu, T, HS):
             loss * published(points, program, gpu, "backward", T, HS, causal=False))
 
 
+def with_mma_sync(table):
+    """The table without the kernels that an architecture has of its own."""
+    return {**table, "kernel": [{key: value for key, value in kernel.items() if not isinstance(value, dict)}
+                                for kernel in table["kernel"]]}
+
+
 def ours_at(table, counts, gpu, which, T, HS):
     """(predicted TFLOP/s of our kernels at the papers' shape, 16384 tokens of 2048 channels; whether they compute as
     many products as FlashAttention-2: our two passes compute 7 instead of 5)."""
@@ -124,11 +131,13 @@ def check(table, counts, points):
                              point["model"] + (f", T = {point['T']}" if point["T"] != 1024 else "")
                              + (f", {W} GPUs" if W > 1 else ""), "tokens/s", point["tokens_per_s"],
                              gpu_rules.tokens_per_second(shape, gpu_rules.total(rows)), True, point["source"]))
+    # Our kernels with the instructions of theirs. FlashAttention-3's backward pass is one, ours with wgmma are two.
+    tables = {"FlashAttention-2": with_mma_sync(table), "FlashAttention-3": table}
     for point in points["attention"]:
-        if point["program"] != "FlashAttention-2" or not point["causal"] or point["HS"] != 64:
+        if point["program"] not in tables or not point["causal"] or point["HS"] != 64:
             continue
         for T, tflops in zip(point["T"], point["tflops"]):
-            predicted, same = ours_at(table, counts, point["gpu"], point["pass"], T, point["HS"])
+            predicted, same = ours_at(tables[point["program"]], counts, point["gpu"], point["pass"], T, point["HS"])
             found.append(Checked("attention", point["program"], point["gpu"], f"{point['pass']}, T = {T}", "TFLOP/s",
                                  tflops, predicted, same, point["source"]))
     rows = {gpu: gpu_rules.predict(table, counts, gpu) for gpu in {point["gpu"] for point in points["kernel"]}}
@@ -146,8 +155,10 @@ def error(point):
 
 # ---- the fit --------------------------------------------------------------------------------------------------------
 
-def with_rates(table, rates, half_k, overlap):
-    machines = {name: {**m, "flops": rates[m["architecture"]], "half_k": half_k, "overlap": overlap}
+def with_rates(table, rates, half_k, overlap, wgmma_overlap=None):
+    """wgmma_overlap: default overlap."""
+    overlaps = {"overlap": overlap, "wgmma_overlap": overlap if wgmma_overlap is None else wgmma_overlap}
+    machines = {name: {**m, "flops": rates[m["architecture"]], "half_k": half_k, **overlaps}
                 for name, m in table["machine"].items()}
     return {**table, "machine": machines}
 
@@ -206,16 +217,15 @@ def fit(table, counts, points):
     peaks = [max(m["peak"] for m in table["machine"].values() if m["architecture"] == name) for name in architectures]
 
     def at(values):
-        *shares, half_k, overlap = values
-        rates = {name: share * peak for name, share, peak in zip(architectures, shares, peaks)}
-        return Fit(rates, 1000 * half_k, overlap, {},
-                   check(with_rates(table, rates, 1000 * half_k, overlap), counts, points))
+        *shares, half_k, overlap, wgmma_overlap = values
+        found = {name: share * peak for name, share, peak in zip(architectures, shares, peaks)}, 1000 * half_k, overlap
+        return Fit(*found, wgmma_overlap, {}, check(with_rates(table, *found, wgmma_overlap), counts, points))
 
     fitted = at(least_squares(lambda values: [error(point) for point in at(values).checked if point.fits],
-                              [*(0.6 for _ in architectures), 0.2, 0.5],
-                              [*((0.05, 1.0) for _ in architectures), (0.0, 2.0), (0.0, 1.0)]))
+                              [*(0.6 for _ in architectures), 0.2, 0.5, 0.5],
+                              [*((0.05, 1.0) for _ in architectures), (0.0, 2.0), (0.0, 1.0), (0.0, 1.0)]))
     fitted.spread.update(step=spread(fitted.checked, "step", len(architectures) + 1),
-                         attention=spread(fitted.checked, "attention", 1))
+                         attention=spread(fitted.checked, "attention", 2))
     return fitted
 
 

@@ -56,12 +56,18 @@ def disassemble(tool, path, architecture):
     return {short(name): lines for name, lines in zip(names.splitlines(), code.values())}
 
 
-def innermost_loops(code):
-    """The bodies of loops without inner loops: from the target of a backward branch to the branch."""
+def innermost(loops):
+    return sorted((a, b) for a, b in loops if not any((c, d) != (a, b) and a <= c and d <= b for c, d in loops))
+
+
+def loops_with(anchor, code):
+    """The bodies of the innermost of the loops that have anchors: from the target of a backward branch to the branch.
+    Branches from behind an EXIT return from rare cases, which ptxas puts there, and are no loops."""
+    body = lambda a, b: [text for address, text in code if a <= address <= b]
     ends = [(int(match[1], 16), address) for address, text in code
             if (match := re.match(r"BRA\b.*?(0x[0-9a-f]+)$", text)) and int(match[1], 16) < address]
-    inner = [(a, b) for a, b in ends if not any((c, d) != (a, b) and a <= c and d <= b for c, d in ends)]
-    return [[text for address, text in code if a <= address <= b] for a, b in inner]
+    is_loop = lambda loop: "EXIT" not in loop and any(anchors(anchor, text) for text in loop)
+    return [body(a, b) for a, b in innermost([end for end in ends if is_loop(body(*end))])]
 
 
 def width(text):
@@ -73,12 +79,17 @@ def width(text):
     return {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}[bits[1]] if bits else 4
 
 
+def anchors(pattern, instruction):
+    """1 of an instruction with this name, or the number in it that the pattern's group finds; else 0."""
+    match = re.fullmatch(pattern, instruction.split()[0])
+    return 0 if match is None else int(match[1]) if match.re.groups else 1
+
+
 def count_kernel(kernel, code):
     """(instructions, bytes accessed) of one thread, per element."""
-    is_anchor = lambda text: re.fullmatch(kernel["anchor"], text.split()[0]) is not None
-    regions = innermost_loops(code) if kernel["loops"] else [[text for _, text in code]]
-    regions = [region for region in regions if any(map(is_anchor, region))]
-    regions = sorted(regions, key=lambda region: -sum(map(is_anchor, region)))[:kernel["loops"] or 1]
+    anchors_in = lambda region: sum(anchors(kernel["anchor"], text) for text in region)
+    regions = loops_with(kernel["anchor"], code) if kernel["loops"] else [[text for _, text in code]]
+    regions = sorted(filter(anchors_in, regions), key=anchors_in, reverse=True)[:kernel["loops"] or 1]
     if len(regions) < max(1, kernel["loops"]):
         sys.exit(f"model_gpu: error: {kernel['function']} has {len(regions)} loops with {kernel['anchor']}, expected "
                  f"{max(1, kernel['loops'])}; see {TABLE.name}")
@@ -86,7 +97,7 @@ def count_kernel(kernel, code):
         regions = [sum(regions, [])]
     instructions = accessed = 0.0
     for region in regions:
-        elements = sum(map(is_anchor, region)) * kernel["per"]
+        elements = anchors_in(region) * kernel["per"]
         instructions += len(region) / elements
         accessed += sum(map(width, region)) / elements
     return instructions, accessed
@@ -112,24 +123,24 @@ def load_executed(paths):
 
 def executed_kernel(kernel, code, executed):
     """(instructions, elements, warps) of a run. Each part of the code - an innermost loop with anchors, or all the
-    rest - has as many instructions as ptxas made of its PTX, as often as that was executed."""
-    is_anchor = lambda text: re.fullmatch(kernel["anchor"], text.split()[0]) is not None
-    is_ptx_anchor = [re.fullmatch(kernel["executed"], opcode) is not None for opcode in executed.opcodes]
-    ends = [(target, at) for at, target in enumerate(executed.targets) if 0 <= target <= at]
-    inner = sorted((a, b) for a, b in ends if any(is_ptx_anchor[a:b + 1])
-                   and not any((c, d) != (a, b) and a <= c and d <= b for c, d in ends))
-    loops = [loop for loop in innermost_loops(code) if any(map(is_anchor, loop))]
+    rest - has as many instructions as ptxas made of its PTX, as often as that was executed. ptxas may unroll a loop:
+    its anchors tell how often."""
+    of_ptx = [anchors(kernel["executed"], opcode) for opcode in executed.opcodes]
+    inner = innermost([(target, at) for at, target in enumerate(executed.targets)
+                       if 0 <= target <= at and any(of_ptx[target:at + 1])])
+    loops = loops_with(kernel["anchor"], code)
     if len(loops) != len(inner):
         sys.exit(f"model_gpu: error: {kernel['function']} has {len(loops)} loops with {kernel['anchor']} in SASS, "
                  f"{len(inner)} with {kernel['executed']} in PTX; see {TABLE.name}")
-    total = lambda begin, end, anchors=False: sum(
-        n for n, anchor in zip(executed.warps[begin:end], is_ptx_anchor[begin:end]) if anchor or not anchors)
-    issued = sum(total(a, b + 1, anchors=True) * len(loop) / sum(map(is_anchor, loop))
-                 for (a, b), loop in zip(inner, loops))
+    total = lambda begin, end: sum(executed.warps[begin:end])
+    per_ptx = lambda a, b, loop: (len(loop) / sum(anchors(kernel["anchor"], text) for text in loop)
+                                  * sum(of_ptx[a:b + 1]) / (b + 1 - a))
+    issued = sum(total(a, b + 1) * per_ptx(a, b, loop) for (a, b), loop in zip(inner, loops))
     n = len(executed.warps)
     rest = total(0, n) - sum(total(a, b + 1) for a, b in inner)
     rest_ptx, rest_sass = n - sum(b + 1 - a for a, b in inner), len(code) - sum(map(len, loops))
-    return issued + rest * rest_sass / rest_ptx, total(0, n, anchors=True) * kernel["per"], executed.warps[0]
+    elements = sum(warps * of for warps, of in zip(executed.warps, of_ptx)) * kernel["per"]
+    return issued + rest * rest_sass / rest_ptx, elements, executed.warps[0]
 
 
 def fit_executed(runs, of_warps):
@@ -144,7 +155,14 @@ def fit_executed(runs, of_warps):
 
 
 def compiled(table):
-    return [kernel for kernel in table["kernel"] + table.get("symmetric", []) if "file" in kernel]
+    """The kernels with code. What takes one's place on an architecture is a further kernel, counted as `like`."""
+    found = [kernel for kernel in table["kernel"] + table.get("symmetric", []) if "file" in kernel]
+    return found + [{**kernel, **kernel[only], "name": kernel[only]["like"], "only": only}
+                    for kernel in found for only in architectures(table) if only in kernel]
+
+
+def architectures(table):
+    return sorted({m["architecture"] for m in table["machine"].values()})
 
 
 def count_all(table, build, tool, executed):
@@ -156,13 +174,18 @@ def count_all(table, build, tool, executed):
         if not path.exists():
             print(f"SKIPPED: {kernel['name']}: {path} is not built", file=sys.stderr)
             continue
-        for architecture in sorted({m["architecture"] for m in table["machine"].values()}):
+        for architecture in architectures(table):
+            if kernel.get("only", architecture) != architecture:
+                continue
             code = cache.setdefault((path, architecture), None) or disassemble(tool, path, architecture)
             cache[path, architecture] = code
             if kernel["function"] not in code:
                 sys.exit(f"model_gpu: error: {path} has no kernel {kernel['function']}; see {TABLE.name}")
             found = list(count_kernel(kernel, code[kernel["function"]]))
-            if "executed" in kernel and (runs := executed.get(architecture, {}).get(kernel["function"])):
+            # What no run of this architecture has executed is taken to be executed as on another.
+            runs = next((of[kernel["function"]] for of in (executed.get(architecture, {}), *executed.values())
+                         if kernel["function"] in of), None)
+            if "executed" in kernel and runs:
                 found += fit_executed([executed_kernel(kernel, code[kernel["function"]], run) for run in runs],
                                       "warps" in kernel)
             counts.setdefault(kernel["name"], {})[architecture] = [round(x, 3) for x in found]

@@ -4,7 +4,8 @@ A product takes its FLOPs at the library's rate for its K (half of the full rate
 the multiprocessors that its last wave of 128 x 128 tiles keeps busy (a search for algorithms splits long sums and
 avoids this), or the time of its operands' bytes if that is longer; and the time of the further bytes of its epilogue:
 the output that it adds to, the residual stream, GELU's input. A kernel takes the longest of memory, instructions and
-tensor cores, and the share m["overlap"] of the others. Every launch adds a constant time.
+tensor cores, and the share m["overlap"] (of one that multiplies by wgmma m["wgmma_overlap"]) of the others. Every
+launch adds a constant time.
 """
 import collections
 import functools
@@ -22,9 +23,11 @@ def evaluate(formula, shape):
     return eval(compiled(formula), {"__builtins__": {}, "min": min, "N": shape["B"] * shape["T"], **shape})
 
 
-def one_pass(shape, m):
+def one_pass(table, shape, m):
     """Whether attention's backward pass is one pass: flash_attention_one_pass_heads() in kernels/attention_flash.h."""
     heads = shape["B"] * shape["NH"]
+    if any(m["architecture"] in kernel for kernel in table["kernel"]):
+        return False  # two passes by wgmma
     return shape["T"] >= 1024 and shape["HS"] == 64 and 8 * heads >= 7 * rounds(heads, m) * m["multiprocessors"]
 
 
@@ -32,9 +35,14 @@ def rounds(tiles, m):
     return -(-tiles // m["multiprocessors"])
 
 
-def overlapped(times, m):
+# By the instruction of a kernel's products, mma.sync or wgmma, as which the library's products count: the rate of the
+# tensor cores, and the overlap.
+INSTRUCTIONS = {"HMMA": ("tensor", "overlap"), "HGMMA": ("peak", "wgmma_overlap")}
+
+
+def overlapped(times, overlap):
     """Seconds of a kernel that keeps memory, instructions and tensor cores busy for `times`."""
-    return max(times) + m["overlap"] * (sum(times) - max(times))
+    return max(times) + overlap * (sum(times) - max(times))
 
 
 def product_seconds(m, flops, K, busy, own, beside=0.0):
@@ -57,7 +65,7 @@ def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False
     shape = shape or table["shape"]
     shape = {"W": 1, "G": 4, **shape, "SM": m["multiprocessors"], "ONE": 0}
     if "NH" in shape:
-        shape["ONE"] = int(one_pass(shape, m))
+        shape["ONE"] = int(one_pass(table, shape, m))
     rows = []
     for linear in table["linear"]:
         for which, M, N, K, size, adds in products(linear, shape):
@@ -73,9 +81,8 @@ def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False
                             1, flops, minimum + adds * output, minimum, 0, seconds,
                             max(flops / m["flops"], minimum / m["bytes"])))
     for kernel in table["kernel"]:
-        if kernel.get("gelu_fusion", gelu_fusion) != gelu_fusion:
-            continue
-        rows.append(kernel_row(kernel, counts, m, shape))
+        if kernel.get("gelu_fusion", gelu_fusion) == gelu_fusion:
+            rows.append(kernel_row({**kernel, **kernel.get(m["architecture"], {})}, counts, m, shape))
     return rows
 
 
@@ -91,10 +98,11 @@ def kernel_row(kernel, counts, m, shape):
     value = lambda key: float(evaluate(kernel.get(key, "0"), shape))
     launches = kernel.get("launches", 1)
     per_element, per_warp = instructions_of(counts, kernel.get("like", kernel["name"]), m)
-    tensor = kernel.get("anchor", "").startswith("HMMA")
+    tensor, overlap = next(((m[rate], m[overlap]) for name, (rate, overlap) in INSTRUCTIONS.items()
+                            if kernel.get("anchor", "").startswith(name)), (None, m["overlap"]))
     instructions = per_element * value("elements") / (1 if tensor else 32) + per_warp * value("warps")
     seconds = overlapped([value("bytes") / m["bytes"], instructions / m["issue"],
-                          4096 * value("elements") / m["tensor"] if tensor else 0.0], m) + launches * m["launch"]
+                          4096 * value("elements") / tensor if tensor else 0.0], overlap) + launches * m["launch"]
     if "rate" in kernel:
         seconds += value("flops") / (1e12 * value("rate"))
     if "sent" in kernel:
@@ -139,7 +147,7 @@ def newton_schulz(table, counts, machine, owned=None):
         def kernel(K, moved):
             mma = rounds(lower, m) * m["multiprocessors"] * 128 * 128 * K / 2048
             return overlapped([moved / m["bytes"], mma * per_mma / m["issue"], 4096 * mma / m["tensor"]],
-                              m) + m["launch"]
+                              m["overlap"]) + m["launch"]
 
         def library(columns, K, moved):
             tiles = count * n * -(-columns // 128)

@@ -35,7 +35,7 @@ def load(path=TABLE, counts=COUNTS, points=None):
         table = tomllib.load(file)
     counts = json.loads(counts.read_text(encoding="utf-8")) if counts.exists() else {}
     fitted = calibration.fit(table, counts, points or calibration.load())
-    return calibration.with_rates(table, fitted.rates, fitted.half_k, fitted.overlap), counts, fitted
+    return calibration.with_rates(table, *fitted[:4]), counts, fitted
 
 
 def ranged(fitted, value, digits=1, unit="", kind="step"):
@@ -63,14 +63,16 @@ def report(table, counts, fitted, searched, markdown, gelu_fusion):
     first = by_machine[machines[0]]
     lines = []
     for i, row in enumerate(first):
-        if not row.times:
+        times = max(rows[i].times for rows in by_machine.values())
+        if not times:
             continue
         low, high = calibration.interval(fitted, 1000 * row.times * row.seconds, kind_of(row))
-        lines.append([row.name, f"{row.times:g}", f"{row.flops / 1e9:.1f}" if row.flops else "-",
+        lines.append([row.name, f"{times:g}", f"{row.flops / 1e9:.1f}" if row.flops else "-",
                       f"{row.bytes / 1e6:.0f}", f"{row.minimum / 1e6:.0f}",
                       f"{row.instructions:.1f}" if row.instructions else "-",
-                      *(f"{1000 * rows[i].times * rows[i].seconds:.2f}" for rows in by_machine.values()),
-                      f"{low:.2f} to {high:.2f}", f"{1000 * row.times * row.limit:.2f}"])
+                      *(f"{1000 * rows[i].times * rows[i].seconds:.2f}" if rows[i].times else "-"
+                        for rows in by_machine.values()),
+                      f"{low:.2f} to {high:.2f}" if row.times else "-", f"{1000 * row.times * row.limit:.2f}"])
     totals = [gpu_rules.total(rows) for rows in by_machine.values()]
     limit = gpu_rules.total(first, "limit")
     speed = lambda seconds: gpu_rules.tokens_per_second(shape, seconds) / 1000
@@ -175,7 +177,8 @@ def report_calibration(table, counts, fitted, points, markdown):
     print_table(["", "GPU", "measured", *(f"error, {name}" for name in sets), "range, fitted", "source"], lines,
                 markdown)
     rates = ", ".join(f"{name} {rate / 1e12:.0f}" for name, rate in fitted.rates.items())
-    print(f"\nFitted: products {rates} TFLOP/s, half of it at K = {fitted.half_k:.0f}; overlap {fitted.overlap:.2f};\n"
+    print(f"\nFitted: products {rates} TFLOP/s, half of it at K = {fitted.half_k:.0f}; overlap {fitted.overlap:.2f}, "
+          f"with wgmma {fitted.wgmma_overlap:.2f};\n"
           f"two standard deviations: {2 * fitted.spread['step']:.3f} of a step's logarithm, "
           f"{2 * fitted.spread['attention']:.3f} of attention's.\n")
     report_attention(table, counts, fitted, points, markdown)

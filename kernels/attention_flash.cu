@@ -26,7 +26,7 @@
 // registers for that, it is 16. Tile sizes are such that two blocks fit on a multiprocessor: 64 KiB of shared memory
 // and 255 registers, see `make check-cuda`.
 //
-// On sm_90a attention_flash_hopper.cu and attention_flash_backward_hopper.cu replace all of this but the one pass.
+// On sm_90a attention_flash_hopper.cu and attention_flash_backward_hopper.cu replace all of this.
 #include "kernels/attention_flash.h"
 #include "kernels/attention_flash_hopper.h"
 #include "kernels/flash_softmax.h"

@@ -17,10 +17,11 @@ namespace teon {
 // changes no bit.
 bool flash_attention_supports(const AttentionShape& s, DType dtype);
 bool flash_attention_is_fast();  // false on the host, which executes tensor-core instructions one by one
-// What one_pass_heads should be on a device with `places` multiprocessors that can hold such a block (0: none can): as
-// many, where one pass pays. By docs/gpu_step.md's count it does from T = 1024 on, unless more than an eighth of their
-// time would be lost because the last heads do not fill them.
+// What one_pass_heads should be on a device with `places` multiprocessors for such blocks: as many, where one pass
+// pays. By docs/gpu_step.md's count it does from T = 1024 on, unless more than an eighth of their time would be lost
+// because the last heads do not fill them.
 int flash_attention_one_pass_heads(const AttentionShape& s, int places);
+// 0 where a block does not fit, and on sm_90, where two passes by wgmma take less time.
 int flash_attention_one_pass_places(const DeviceInfo& device);
 size_t flash_attention_scratch_bytes(const AttentionShape& s, int one_pass_heads = 0);
 void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* doc_start, const AttentionShape& s,

@@ -235,7 +235,8 @@ int flash_attention_one_pass_heads(const AttentionShape& s, int places) {
 }
 
 int flash_attention_one_pass_places(const DeviceInfo& device) {
-    return device.is_gpu && device.block_shared_bytes >= kOnePassShared ? device.multiprocessors : 0;
+    const bool fits = device.is_gpu && device.block_shared_bytes >= kOnePassShared;
+    return fits && device.compute_capability != 90 ? device.multiprocessors : 0;
 }
 
 namespace {

@@ -45,14 +45,13 @@ void resume_as(Options& o, const TrainingState& state, int ranks) {
 
 bool is_cuda() { return std::string_view(backend_name()) == "cuda"; }
 
-// Without --plan-for, of this build's backend: for an H100's memory and multiprocessors, unless --memory says
-// otherwise.
+// Without --plan-for, of this build's backend: for an H100's memory, unless --memory says otherwise.
 void print_plan(const ModelFamily& family, Options options) {
     adopt_model(options, family, "", nullptr);
     const DeviceInfo* gpu = nullptr;
     for (const KnownGpu& known : known_gpus())
         if (known.name == options.plan_for) gpu = &known.device;
-    const int places = gpu ? flash_attention_one_pass_places(*gpu) : is_cuda() ? 132 : 0;
+    const int places = gpu ? flash_attention_one_pass_places(*gpu) : 0;
     const int64_t usable = gpu ? usable_bytes(*gpu, options.ranks, options.ranks) : int64_t{80} << 30;
     RunPlan plan = plan_run(family, options, gpu || is_cuda(), options.ranks);
     plan_memory(plan, options.memory ? options.memory : usable, places);

@@ -1,4 +1,5 @@
 """bench/model_gpu.py and its modules: what is read from compiled code, what is made of it, what it is fitted to."""
+import json
 import math
 import subprocess
 import sys
@@ -31,7 +32,8 @@ CODE = """
 """
 KERNEL = {"name": "copy", "file": "kernels/copy.cu", "function": "copy_kernel<8>", "times": "2", "elements": "N",
           "anchor": "LDG.E.128", "per": 4, "loops": 1, "bytes": "8*N", "minimum": "4*N"}
-MACHINE = {"flops": 100e12, "half_k": 0.0, "overlap": 0.25, "tensor": 100e12, "bytes": 1e12, "link": 1e11,
+MACHINE = {"flops": 100e12, "half_k": 0.0, "overlap": 0.25, "wgmma_overlap": 0.25, "peak": 100e12,
+           "tensor": 100e12, "bytes": 1e12, "link": 1e11,
            "issue": 1e12, "launch": 0.0, "multiprocessors": 100, "architecture": "sm_90a"}
 
 
@@ -86,6 +88,29 @@ class Counting(Case):
         self.assertEqual(compiled_counts.count_kernel(kernel, code)[0], 5 / 3 + 2 / 1)
         self.assertEqual(compiled_counts.count_kernel({**kernel, "share": True}, code)[0], 7 / 4)
 
+    def test_an_anchor_counts_what_its_name_says(self):
+        code = [(0, "HGMMA.64x128x16.F32.BF16 R0"), (16, "HGMMA.64x64x16.F32.BF16 R0"), (32, "FADD R0"),
+                (48, "BRA 0x0")]
+        kernel = {**KERNEL, "anchor": r"HGMMA[.]64x(\d+)x16.*", "per": 0.125}
+        self.assertEqual(compiled_counts.count_kernel(kernel, code)[0], 4 / (16 + 8))
+
+    def test_a_loop_may_have_one_that_waits_in_it_and_code_behind_the_end_is_none(self):
+        code = [(0, "LDG.E.128 R0"), (16, "SYNCS R0"), (32, "@!P0 BRA 0x10"), (48, "BRA 0x0"), (64, "EXIT"),
+                (80, "BRA 0x30")]
+        code = [(address, text.removeprefix("@!P0 ")) for address, text in code]
+        self.assertEqual(compiled_counts.loops_with("LDG.E.128", code), [[text for _, text in code[:4]]])
+
+    def test_a_kernel_of_one_architecture_is_counted_there_as_another(self):
+        (self.folder / "kernels/own.cu.o").touch()
+        one = table(sm_90a={"like": "copy, own", "file": "kernels/own.cu", "per": 8})
+        one["machine"] = {"M": MACHINE, "old": {**MACHINE, "architecture": "sm_80"}}
+        counts = compiled_counts.count_all(one, self.folder, self.tool, {})
+        self.assertEqual(counts, {"copy": {"sm_80": [1.0, 8.0], "sm_90a": [1.0, 8.0]},
+                                  "copy, own": {"sm_90a": [0.5, 4.0]}})
+        rows = [gpu_rules.predict(one, counts, machine)[0] for machine in ("M", "old")]
+        self.assertEqual([row.instructions for row in rows], [0.5, 1.0])
+        self.assertEqual(gpu_rules.predict(calibration.with_mma_sync(one), counts, "M")[0].instructions, 1.0)
+
     def test_executions_are_those_of_the_modelled_gpu(self):
         # PTX: 2 instructions, then an outer loop of 1 around an inner one of 3, which copies, then 1. The inner loop is
         # 4 instructions of SASS, and the other 5 of PTX are the other 7 of SASS.
@@ -94,6 +119,15 @@ class Counting(Case):
         kernel = {**KERNEL, "executed": "ld[.]global[.]v4.*"}
         self.assertEqual(compiled_counts.executed_kernel(kernel, self.code(), executed),
                          (60 * 4 + (2 + 2 + 6 + 6 + 2) * 7 / 5, 60 * 4, 2))
+        rarely = executed._replace(warps=[2, 2, 6, 60, 15, 60, 6, 2])  # what a branch leaves out is not executed
+        self.assertEqual(compiled_counts.executed_kernel(kernel, self.code(), rarely)[0],
+                         (60 + 15 + 60) * 4 / 3 + (2 + 2 + 6 + 6 + 2) * 7 / 5)
+        (self.folder / "runs.json").write_text(json.dumps({"capability": 80, "kernel": [{
+            "name": "copy_kernel<8>", "code": [[opcode, "", warps, 0, 0, 0, target] for opcode, warps, target in
+                                               zip(*executed)]}]}))
+        counted = compiled_counts.count_all({**table(executed="ld[.]global[.]v4.*")}, self.folder, self.tool,
+                                            compiled_counts.load_executed([self.folder / "runs.json"]))
+        self.assertEqual(len(counted["copy"]["sm_90a"]), 4, "as the other architecture executed it")
         known = {"copy": {"sm_90a": [1.0, 2.0, 1.5, 3.0]}, "old": {"sm_90a": [1.0, 2.0]}}
         self.assertEqual([gpu_rules.instructions_of(known, name, MACHINE) for name in ("copy", "old")],
                          [(1.5, 3.0), (1.0, 0.0)])
@@ -176,12 +210,13 @@ class Predicting(unittest.TestCase):
 
     def test_attention_is_one_pass_where_heads_fill_the_device(self):
         committed, counts, _ = COMMITTED
-        backward = lambda **shape: [
-            row.name for row in gpu_rules.predict(committed, counts, "H100", shape={**committed["shape"], **shape})
+        backward = lambda machine, **shape: [
+            row.name for row in gpu_rules.predict(committed, counts, machine, shape={**committed["shape"], **shape})
             if row.times and ("pass" in row.name)]
-        self.assertEqual(backward(), ["attention backward, one pass"])
-        self.assertEqual(len(backward(B=16)), 2)  # 192 heads in two rounds of 132
-        self.assertEqual(len(backward(B=128, T=512)), 2)
+        self.assertEqual(backward("A100"), ["attention backward, one pass"])
+        self.assertEqual(len(backward("A100", B=10)), 2)  # 120 heads in two rounds of 108
+        self.assertEqual(len(backward("A100", B=128, T=512)), 2)
+        self.assertEqual(len(backward("H100")), 2)  # by wgmma
 
     def test_several_gpus_share_the_update_and_send(self):
         committed, counts, _ = COMMITTED
@@ -226,7 +261,8 @@ class Predicting(unittest.TestCase):
             self.assertLess(gpu_rules.total(rows, "limit"), gpu_rules.total(rows))
         for kernel in compiled_counts.compiled(committed):
             self.assertTrue((ROOT / kernel["file"]).exists(), kernel["file"])
-            self.assertEqual(sorted(counts[kernel["name"]]), ["sm_80", "sm_90a"], kernel["name"])
+            self.assertEqual(sorted(counts[kernel["name"]]),
+                             [kernel["only"]] if "only" in kernel else ["sm_80", "sm_90a"], kernel["name"])
 
     def test_gelu_within_the_products_saves_its_passes_but_not_all_that_they_move(self):
         committed, counts, fitted = shown(self)
@@ -321,10 +357,12 @@ class Calibrating(Case):
     def test_the_fit_finds_the_rates_that_made_the_points(self):
         committed, counts, _ = COMMITTED
         made = published_points()
-        true = calibration.with_rates(committed, {"sm_80": 220e12, "sm_90a": 640e12}, 150.0, 0.5)
+        true = calibration.with_rates(committed, {"sm_80": 220e12, "sm_90a": 640e12}, 150.0, 0.5, 0.4)
+        tables = {"FlashAttention-2": calibration.with_mma_sync(true), "FlashAttention-3": true}
         for point in made["attention"]:
-            if (point["program"], point["HS"], point["causal"]) == ("FlashAttention-2", 64, True):
-                point["tflops"] = [calibration.ours_at(true, counts, point["gpu"], point["pass"], T, 64)[0]
+            if point["program"] in tables and (point["HS"], point["causal"]) == (64, True):
+                ours = tables[point["program"]]
+                point["tflops"] = [calibration.ours_at(ours, counts, point["gpu"], point["pass"], T, 64)[0]
                                    for T in point["T"]]
         for point, step in zip(made["step"], calibration.check(true, counts, made)):
             point["tokens_per_s"] = step.predicted
@@ -333,6 +371,7 @@ class Calibrating(Case):
         self.assertAlmostEqual(found.rates["sm_90a"] / 640e12, 1, places=3)
         self.assertAlmostEqual(found.half_k, 150, delta=1)
         self.assertAlmostEqual(found.overlap, 0.5, places=3)
+        self.assertAlmostEqual(found.wgmma_overlap, 0.4, places=3)
         self.assertLess(found.spread["step"], 1e-3)
 
     def test_least_squares_stays_within_its_limits(self):
@@ -356,7 +395,7 @@ class Calibrating(Case):
         for left_out in points["step"]:
             others = [point for point in points["step"] if point is not left_out]
             fitted = calibration.fit(table, counts, {**points, "step": others})
-            rated = calibration.with_rates(table, fitted.rates, fitted.half_k, fitted.overlap)
+            rated = calibration.with_rates(table, *fitted[:4])
             (point, *_) = calibration.check(rated, counts, {**points, "step": [left_out]})
             errors.append(calibration.error(point))
             low, high = calibration.interval(fitted, point.predicted)
@@ -371,7 +410,7 @@ class Calibrating(Case):
             self.assertTrue(stated in page, stated)
 
     def test_a_range_is_two_standard_deviations(self):
-        fitted = calibration.Fit({}, 0, 0, {"step": math.log(1.1) / 2}, [])
+        fitted = calibration.Fit({}, 0, 0, 0, {"step": math.log(1.1) / 2}, [])
         low, high = calibration.interval(fitted, 100)
         self.assertAlmostEqual(high, 110)
         self.assertAlmostEqual(low, 100 / 1.1)
