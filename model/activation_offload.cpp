@@ -34,7 +34,8 @@ void ActivationOffload::before_forward(int block) {
 }
 
 void ActivationOffload::after_forward(int block) {
-    if (block < std::ssize(blocks_)) move(block, [](void* device, void* host, auto bytes, auto& s) { download_bytes(host, device, bytes, s); });
+    if (block < std::ssize(blocks_))
+        move(block, [](void* device, void* host, auto bytes, auto& s) { download_bytes(host, device, bytes, s); });
 }
 
 void ActivationOffload::before_backward(int block) {
