@@ -1,8 +1,8 @@
 // Brings what the first blocks save for their backward pass to pinned memory of the host after their forward pass, and
 // back ahead of their backward pass. The copies run on a stream of their own, beside what the other blocks compute:
 //
-//     compute, 6 blocks of which 2 stay    forward 0   1   2   3   4   5   backward 5   4   3   2   1   0
-//     copies                                           0   1   2   3                   3   2   1   0
+//     compute, 6 blocks of which 2 stay    forward 0  1  2  3  4  5    backward 5  4  3  2  1  0
+//     copies                                          0  1  2  3                   3  2  1  0
 #pragma once
 
 #include <vector>

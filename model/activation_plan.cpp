@@ -61,8 +61,8 @@ Tensor ActivationPlan::add(const std::string& name, int64_t bytes, int copies, L
     return {row, copy};
 }
 
-// A block's output is the input of the next one, which saves it with its own tensors. So there is one copy more: a block
-// writes its output while the input of the block that had these copies before may still be read.
+// A block's output is the input of the next one, which saves it with its own tensors. Of inputs there is one copy more:
+// a block reads its own while it writes the next one's.
 Tensor ActivationPlan::save(const std::string& name, int64_t bytes, Drop drop) {
     if (!keeps(drop)) return add(name, bytes, 1, Lifetime::scratch);
     const int ahead = drop == Drop::never ? 1 : 0;

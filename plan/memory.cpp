@@ -116,13 +116,14 @@ int hidden_blocks(const RunPlan& p, const RecomputePlan& recompute) {
     return static_cast<int>(std::min<double>(p.config.L - 2, flops / kFlopsPerByte / bytes));
 }
 
+// A way to hold fewer activations.
 struct Saving {
     RecomputePlan recompute;
     int offloaded_blocks;
 };
 
-// Ways to hold fewer activations, the cheaper ones first, as far as the flags leave them open: recomputation block by
-// block, with as much offload as is hidden where all blocks recompute the same, and any offload as the last resort.
+// What the flags leave open, the cheaper ways first: recomputation block by block, with as much offload as is hidden
+// where all blocks recompute the same, and last any offload.
 std::vector<Saving> savings(const RunPlan& p) {
     const Options& o = p.options;
     const std::vector<RecomputePlan> plans =

@@ -276,10 +276,9 @@ void add_run_flags(OptionTable& t, Options& o) {
         "--offload", o.offload,
         Choices<Offload>{
             {"none", {}}, {"optimizer", {true, false}}, {"activations", {false, true}}, {"all", {true, true}}},
-        "keep in pinned memory of a GPU's host: the optimizer's state and bf16's float masters, which updates read and "
-        "write over PCIe; what the first blocks save for their backward pass, copied beside what the others compute; "
-        "or "
-        "both; changes no number");
+        "what a GPU keeps in pinned memory of its host: the optimizer's state and bf16's float masters, which updates "
+        "read and write over PCIe; what the first blocks save for their backward pass, copied while other blocks "
+        "compute; or both; changes no number");
     t.integer("--offload-blocks", o.offload_blocks, 1, kMaxInt,
               "of how many blocks the activations are offloaded, at most all but two")
         .default_text = "the fewest that fit, after --recompute";

@@ -58,8 +58,8 @@ RunPlan plan_of(int ranks, const char* sharding, const char* optimizer, const ch
     return plan;
 }
 
-// Bytes of the plan's buffers on the device: an allowance is for other memory, and checkpoints and what is offloaded are
-// in the host's.
+// Bytes of the plan's buffers on the device: an allowance is for other memory, and checkpoints are written from the
+// host's, where also lies what is offloaded.
 int64_t planned_bytes(const RunPlan& plan) {
     int64_t sum = 0;
     for (const auto& [name, bytes] : plan.memory)
