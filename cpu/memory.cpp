@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "base/check.h"
@@ -93,9 +95,30 @@ cudaError_t check(const char* what, const void* p, size_t bytes, bool device) {
                 fmt::format("{}: {} where {} is due", what, name(kind), device ? "device memory" : "host memory"));
 }
 
-bool overlap(const void* a, const void* b, size_t bytes) {
+bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
     const auto *x = static_cast<const char*>(a), *y = static_cast<const char*>(b);
-    return x < y + bytes && y < x + bytes;
+    return x < y + b_bytes && y < x + a_bytes;
+}
+
+// Pinned memory from which copies to the device have been queued, by its begin. They may not have run when a copy to
+// the same memory is queued behind them.
+struct Uploaded {
+    std::mutex mutex;
+    std::map<const void*, size_t> ranges;
+
+    void add(const void* from, size_t bytes) {
+        const std::lock_guard lock(mutex);
+        size_t& known = ranges[from];
+        known = std::max(known, bytes);
+    }
+    bool overlap_with(const void* to, size_t bytes) {
+        const std::lock_guard lock(mutex);
+        return std::ranges::any_of(ranges, [&](const auto& r) { return overlap(r.first, r.second, to, bytes); });
+    }
+};
+Uploaded& uploaded() {
+    static auto* u = new Uploaded;  // never destroyed: threads may outlive main()
+    return *u;
 }
 
 }  // namespace
@@ -140,7 +163,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     if (kind == cudaMemcpyHostToHost) return fail(cudaErrorInvalidMemcpyDirection, "a copy from host to host");
     if (const cudaError_t status = check(what, to, bytes, to_device)) return status;
     if (const cudaError_t status = check(what, from, bytes, from_device)) return status;
-    if (overlap(to, from, bytes)) return fail(cudaErrorInvalidValue, fmt::format("{}: the two overlap", what));
+    if (overlap(to, bytes, from, bytes)) return fail(cudaErrorInvalidValue, fmt::format("{}: the two overlap", what));
     const auto copy = [=] { std::memcpy(to, from, bytes); };
     std::string why;
     const bool pageable = !to_device    ? memory_kind(to, bytes, why) == Memory::pageable
@@ -153,7 +176,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
         const auto staged = std::make_shared<const std::vector<char>>(bytes_now, bytes_now + bytes);
         return enqueue(stream, what, [=] { std::memcpy(to, staged->data(), bytes); });
     }
-    if (!to_device && !is_capturing(stream)) std::memset(to, kNaN, bytes);  // what it holds until the copy is done
+    if (to_device && !from_device && !pageable) uploaded().add(from, bytes);
+    if (!to_device && !is_capturing(stream) && !uploaded().overlap_with(to, bytes))
+        std::memset(to, kNaN, bytes);  // what it holds until the copy is done
     if (const cudaError_t status = enqueue(stream, what, copy)) return status;
     if (!pageable || to_device || strict()) return cudaSuccess;
     ++counters.pageable_waits;

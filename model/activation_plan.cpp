@@ -1,6 +1,7 @@
 #include "model/activation_plan.h"
 
 #include <algorithm>
+#include <climits>
 
 namespace teon {
 
@@ -20,8 +21,14 @@ std::string text(const RecomputePlan& plan) {
                        plan.first_blocks == 1 ? "" : "s");
 }
 
-ActivationPlan::ActivationPlan(const DecoderRun& run, Purpose purpose)
-    : run_(run), purpose_(purpose), policy_(run.recompute.others) {
+ActivationPlan::ActivationPlan(const DecoderRun& run, Purpose purpose, int blocks)
+    : run_(run),
+      purpose_(purpose),
+      policy_(run.recompute.others),
+      device_blocks_(blocks - run.offloaded_blocks),
+      offloaded_(static_cast<size_t>(run.offloaded_blocks)) {
+    CHECK(run.offloaded_blocks == 0 || device_blocks_ >= 2, "{} of {} blocks cannot be offloaded", run.offloaded_blocks,
+          blocks);
     CHECK(run.recompute.others != Recompute::automatic && run.attention != AttentionKind::automatic,
           "recompute policy and attention must be resolved before memory is laid out");
 }
@@ -39,39 +46,59 @@ bool ActivationPlan::keeps(Drop drop) const {
     return true;
 }
 
-Tensor ActivationPlan::add(const std::string& name, int64_t bytes, bool own_copy, Lifetime lifetime) {
+Tensor ActivationPlan::add(const std::string& name, int64_t bytes, int copies, Lifetime lifetime) {
     bytes = aligned(bytes);
     const auto known = std::find_if(rows_.begin(), rows_.end(),
                                     [&](const ActivationRow& r) { return r.name == name && r.lifetime == lifetime; });
     const int row = static_cast<int>(known - rows_.begin());
     if (known == rows_.end()) {
-        rows_.push_back({name, bytes, 1, lifetime, 0});
+        rows_.push_back({.name = name, .bytes = bytes, .lifetime = lifetime});
         return {row, 0};
     }
     known->bytes = std::max(known->bytes, bytes);
-    return {row, own_copy ? known->copies++ : 0};
+    const int copy = known->tensors++ % copies;
+    known->copies = std::max(known->copies, copy + 1);
+    return {row, copy};
+}
+
+// A block's output is the input of the next one, which saves it with its own tensors. Of inputs there is one copy more:
+// a block reads its own while it writes the next one's.
+Tensor ActivationPlan::save(const std::string& name, int64_t bytes, Drop drop) {
+    if (!keeps(drop)) return add(name, bytes, 1, Lifetime::scratch);
+    const int ahead = drop == Drop::never ? 1 : 0;
+    const Tensor s = add(name, bytes, device_blocks_ + ahead, Lifetime::saved);
+    if (const auto block = static_cast<size_t>(block_ + ahead); block < offloaded_.size())
+        offloaded_[block].push_back(s);
+    return s;
 }
 
 Tensor ActivationPlan::saved(const std::string& name, int64_t width, Drop drop) {
-    return add(name, N() * width * size_of(run_.dtype), keeps(drop), keeps(drop) ? Lifetime::saved : Lifetime::scratch);
+    return save(name, N() * width * size_of(run_.dtype), drop);
 }
 Tensor ActivationPlan::saved_floats(const std::string& name, int64_t width, Drop drop) {
-    return add(name, N() * width * size_of(DType::f32), keeps(drop), keeps(drop) ? Lifetime::saved : Lifetime::scratch);
+    return save(name, N() * width * size_of(DType::f32), drop);
 }
 Tensor ActivationPlan::shared(const std::string& name, int64_t width) {
     return shared_bytes(name, N() * width * size_of(run_.dtype));
 }
 Tensor ActivationPlan::shared_bytes(const std::string& name, int64_t bytes) {
-    return add(name, bytes, false, Lifetime::scratch);
+    return add(name, bytes, 1, Lifetime::scratch);
 }
 Tensor ActivationPlan::cache(const std::string& name, int64_t width) {
-    return trains() ? Tensor{} : add(name, N() * width * size_of(run_.dtype), true, Lifetime::scratch);
+    return trains() ? Tensor{} : add(name, N() * width * size_of(run_.dtype), INT_MAX, Lifetime::scratch);
 }
 Tensor ActivationPlan::gradient(const std::string& name, int64_t width) {
     return trains() ? shared(name, width) : Tensor{};
 }
 Tensor ActivationPlan::gradient_bytes(const std::string& name, int64_t bytes) {
     return trains() ? shared_bytes(name, bytes) : Tensor{};
+}
+
+int64_t ActivationPlan::offloaded_bytes() const {
+    int64_t sum = 0;
+    for (const std::vector<Tensor>& block : offloaded_)
+        for (const Tensor s : block) sum += rows_[static_cast<size_t>(s.row)].bytes;
+    return sum;
 }
 
 int64_t ActivationPlan::saved_bytes() const {

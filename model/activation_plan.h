@@ -51,6 +51,7 @@ struct DecoderRun {
     int B = 1, T = 1;  // the largest micro-batch that will be given
     DType dtype = DType::f32;
     RecomputePlan recompute = {};
+    int offloaded_blocks = 0;  // the first ones, whose saved tensors wait in the host's memory; at most all but two
     AttentionKind attention = AttentionKind::automatic;
     // Logits exist of about so many rows at a time, at least, in equal parts; 0: of as many as fit 128 MiB.
     int head_rows = 0;
@@ -62,7 +63,8 @@ struct DecoderRun {
 
 // generate: forward only, T is the capacity of the cache of keys and values.
 enum class Purpose { train, generate };
-// Which policies do without a saved tensor. What cheap drops, block drops too.
+// Which policies do without a saved tensor. What cheap drops, block drops too. never: the output of a block, or of what
+// is outside of the blocks.
 enum class Drop { never, under_block, under_cheap };
 enum class Lifetime { saved, scratch };  // from forward to backward; within a layer's pass
 
@@ -74,21 +76,26 @@ struct Tensor {
 struct ActivationRow {
     std::string name;
     int64_t bytes = 0;  // of one copy
-    int copies = 1;     // L where every layer keeps its own
+    int copies = 1;     // L where every layer keeps its own, fewer where blocks are offloaded
     Lifetime lifetime = Lifetime::scratch;
     int64_t offset = 0;  // of the first copy, in bytes
+    int tensors = 1;     // that the copies are for
     int64_t total() const { return bytes * copies; }
 };
 
 class ActivationPlan {
 public:
     ActivationPlan() = default;
-    ActivationPlan(const DecoderRun& run, Purpose purpose);  // run's choices must be resolved
+    ActivationPlan(const DecoderRun& run, Purpose purpose, int blocks);  // run's choices must be resolved
 
     // The tensors declared from here on belong to this block, and its recompute policy holds for them.
-    void begin_block(int block) { policy_ = run_.recompute.of(block); }
+    void begin_block(int block) {
+        block_ = block;
+        policy_ = run_.recompute.of(block);
+    }
     // N = B * T rows of `width` elements of the storage type, or of floats. A tensor of a name that is there already is
-    // another copy where the policy keeps it, else the memory of all that are not kept, as large as the largest.
+    // another copy where the policy keeps it, else the memory of all that are not kept, as large as the largest. Where
+    // blocks are offloaded there are copies for device_blocks() blocks, which all blocks use in turn.
     Tensor saved(const std::string& name, int64_t width, Drop drop);
     Tensor saved_floats(const std::string& name, int64_t width, Drop drop);
     Tensor shared(const std::string& name, int64_t width);
@@ -102,18 +109,26 @@ public:
     bool trains() const { return purpose_ == Purpose::train; }
     bool keeps(Tensor s) const { return rows_[s.row].lifetime == Lifetime::saved; }  // from forward to backward
     const std::vector<ActivationRow>& rows() const { return rows_; }
+    int device_blocks() const { return device_blocks_; }  // whose saved tensors the device holds at a time
+    // What the backward pass of each offloaded block reads: its input and what it saves.
+    const std::vector<std::vector<Tensor>>& offloaded() const { return offloaded_; }
+    int64_t offloaded_bytes() const;
     int64_t saved_bytes() const;
     int64_t scratch_bytes() const { return total_bytes() - saved_bytes(); }
     int64_t total_bytes() const;
     void set_offsets();  // once every layer has declared its rows
 
 private:
-    Tensor add(const std::string& name, int64_t bytes, bool own_copy, Lifetime lifetime);
+    // Beyond `copies` tensors of a name they use these in turn.
+    Tensor add(const std::string& name, int64_t bytes, int copies, Lifetime lifetime);
+    Tensor save(const std::string& name, int64_t bytes, Drop drop);
     bool keeps(Drop drop) const;
     DecoderRun run_;
     Purpose purpose_ = Purpose::train;
     Recompute policy_ = Recompute::none;
+    int block_ = -1, device_blocks_ = 0;
     std::vector<ActivationRow> rows_;
+    std::vector<std::vector<Tensor>> offloaded_;  // by block
 };
 
 // The memory of a plan.
@@ -121,6 +136,7 @@ class Activations {
 public:
     explicit Activations(const ActivationPlan& plan) : plan_(plan), memory_(plan.total_bytes()) {}
     const ActivationPlan& plan() const { return plan_; }
+    int64_t bytes(Tensor s) const { return plan_.rows()[s.row].bytes; }
     template <typename T>
     T* at(Tensor s) const {
         if (s.row < 0) return nullptr;

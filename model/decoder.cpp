@@ -1,5 +1,7 @@
 #include "model/decoder.h"
 
+#include <optional>
+
 #include "model/layers.h"
 
 namespace teon {
@@ -12,6 +14,7 @@ public:
     Decoder(const DecoderConfig& c, const DecoderRun& r, Context& context, const ParamShard& shard)
         : r_(r), max_T_(c.max_T), ctx_(context), layers_(c), memory_(layers_.plan(r, Purpose::train)) {
         params_ = std::make_unique<ParamStore>(layers_.table(), r.dtype, ctx_.stream, /*gradients=*/true, shard);
+        if (r.offloaded_blocks > 0) offload_.emplace(memory_, ctx_.stream);
         layers_.prepare(pass({}));
     }
 
@@ -25,7 +28,8 @@ public:
 
     void forward_backward(float* losses, const Batch& batch, float grad_scale, bool accumulate,
                           const std::function<void(int)>& on_grads_ready) override {
-        const Pass<T> p = pass(batch, accumulate);
+        Pass<T> p = pass(batch, accumulate);
+        if (offload_) p.offload = &*offload_;
         layers_.forward(p);
         layers_.head().losses(p, losses, grad_scale, true);
         layers_.backward(p, on_grads_ready);
@@ -50,6 +54,7 @@ private:
     Context& ctx_;
     DecoderLayers layers_;
     const Activations memory_;
+    std::optional<ActivationOffload> offload_;
 };
 
 DecoderRun resolved(const DecoderConfig& c, const DecoderRun& r) {

@@ -22,7 +22,7 @@ std::vector<Block> DecoderLayers::make_blocks(ParamBuilder& b, const DecoderConf
 }
 
 ActivationPlan DecoderLayers::plan(const DecoderRun& run, Purpose purpose) {
-    ActivationPlan plan(run, purpose);
+    ActivationPlan plan(run, purpose, static_cast<int>(blocks_.size()));
     ResidualStream stream{plan.saved("residual stream", width_, Drop::never),
                           plan.gradient("gradient of residual stream", width_)};
     embedding_.plan(stream.x, stream.dx);

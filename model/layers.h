@@ -36,8 +36,9 @@ public:
         embedding_.forward(p);
         for (int l = 0; l < L; ++l) {
             p.params.use(l, l + 1 < L ? l + 1 : -1);
-            if (p.context.give_up()) continue;
-            blocks_[static_cast<size_t>(l)].for_each([&](auto& layer) { layer.forward(p); });
+            if (p.offload) p.offload->before_forward(l);
+            if (!p.context.give_up()) blocks_[static_cast<size_t>(l)].for_each([&](auto& layer) { layer.forward(p); });
+            if (p.offload) p.offload->after_forward(l);
         }
         final_norm_.forward(p);
     }
@@ -49,7 +50,9 @@ public:
         final_norm_.backward(p);
         for (int l = static_cast<int>(blocks_.size()) - 1; l >= 0; --l) {
             p.params.use(l, l - 1);
+            if (p.offload) p.offload->before_backward(l);
             if (!p.context.give_up()) backward(p, static_cast<size_t>(l));
+            if (p.offload) p.offload->after_backward(l);
             if (on_grads_ready) on_grads_ready(l);
         }
         embedding_.backward(p);

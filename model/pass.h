@@ -11,7 +11,7 @@
 #pragma once
 
 #include "data/batch.h"
-#include "model/activation_plan.h"
+#include "model/activation_offload.h"
 #include "model/param_store.h"
 #include "runtime/context.h"
 
@@ -30,8 +30,9 @@ struct Pass {
     const ParamStore& params;
     const Activations& memory;
     Batch batch;
-    int cached = 0;           // generation: tokens of each sequence that the cache holds already
-    bool accumulate = false;  // parameter gradients: +=, else =
+    int cached = 0;                        // generation: tokens of each sequence that the cache holds already
+    bool accumulate = false;               // parameter gradients: +=, else =
+    ActivationOffload* offload = nullptr;  // of a pass with a backward pass, where blocks are offloaded
 
     int N() const { return batch.B * batch.T; }
     const Stream& stream() const { return context.stream; }

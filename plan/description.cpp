@@ -161,6 +161,7 @@ ordered_json config_json(const RunPlan& p, const DeviceInfo& device, const json&
               {"sharding", name_of(p.sharding)},
               {"attention", name_of(p.run.attention)},
               {"recompute", text(p.run.recompute)},
+              {"offloaded_blocks", p.run.offloaded_blocks},
               {"eval_windows", p.eval_windows}}},
             {"memory_bytes", memory},
             {"data",

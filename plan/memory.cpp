@@ -37,7 +37,8 @@ int64_t total(const Memory& memory) {
 
 // What a GPU's run with --offload keeps on the host.
 bool is_offloaded(const RunPlan& p, const std::string& name) {
-    return p.options.offload && p.is_gpu && (name == kState || (name == kMasters && p.run.dtype == DType::bf16));
+    return p.options.offload.optimizer && p.is_gpu &&
+           (name == kState || (name == kMasters && p.run.dtype == DType::bf16));
 }
 
 // Parameters, gradients and optimizer state of a rank that owns these parts.
@@ -102,7 +103,51 @@ void plan_fixed_memory(RunPlan& p) {
                                     : std::pair{"MPI, allowance", kMpiAllowance});
 }
 
-// Sizes the micro-batch and the recomputation together: the least recomputation that leaves room for a useful
+// How many blocks' activations go to the host while the forward pass computes. A GPU has done about so many FLOPs when
+// PCIe has moved a byte: 12,000 on an A100, 15,000 on an H100 (plan/gpu_rates.h).
+constexpr double kFlopsPerByte = 15e3;
+
+int hidden_blocks(const RunPlan& p, const RecomputePlan& recompute) {
+    DecoderRun run = p.run;
+    run.recompute = recompute;
+    run.offloaded_blocks = 1;
+    const auto bytes = static_cast<double>(decoder_activations(p.config, run).offloaded_bytes());
+    const double flops = decoder_flops_per_token(p.config, run.T) / 3 * run.B * run.T;
+    return static_cast<int>(std::min<double>(p.config.L - 2, flops / kFlopsPerByte / bytes));
+}
+
+// A way to hold fewer activations.
+struct Saving {
+    RecomputePlan recompute;
+    int offloaded_blocks;
+};
+
+// What the flags leave open, the cheaper ways first: recomputation block by block, with as much offload as is hidden
+// where all blocks recompute the same, and last any offload.
+std::vector<Saving> savings(const RunPlan& p) {
+    const Options& o = p.options;
+    const std::vector<RecomputePlan> plans =
+        o.recompute == Recompute::automatic ? recompute_plans(p.config.L) : std::vector<RecomputePlan>{o.recompute};
+    const bool offloads = o.offload.activations && o.offload_blocks == 0 && p.config.L > 2;
+    std::vector<Saving> all;
+    for (const RecomputePlan& recompute : plans) {
+        int most = o.offload_blocks;
+        if (offloads && &recompute == &plans.back())
+            most = p.config.L - 2;
+        else if (offloads && recompute.first_blocks == 0)
+            most = hidden_blocks(p, recompute);
+        for (int blocks = o.offload_blocks; blocks <= most; ++blocks) all.push_back({recompute, blocks});
+    }
+    return all;
+}
+
+// What activations take of the memory that is planned for: on a CPU, the host's memory is the same.
+int64_t activation_bytes(const RunPlan& p) {
+    const ActivationPlan plan = decoder_activations(p.config, p.run);
+    return plan.total_bytes() + (p.is_gpu ? 0 : plan.offloaded_bytes());
+}
+
+// Sizes the micro-batch together with recomputation and offload: the least of these that leaves room for a useful
 // micro-batch (8192 tokens, or the rank's whole step if that is less; the largest that fits, if that one does not),
 // then the largest divisor of the rank's sequences that fits. Where nothing does, the head computes fewer logits at a
 // time; false: not even then.
@@ -112,13 +157,13 @@ bool fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
     const int64_t most_tokens = p.is_gpu ? 65536 : 4096;  // beyond this, larger products are no faster
     const int64_t useful = std::min<int64_t>(8192, std::min(most_tokens, sequences * o.seq_len));
     const int64_t room = memory_bytes - fixed_bytes;
-    auto fits = [&](int B, const RecomputePlan& recompute) {
+    auto fits = [&](int B, const Saving& saving) {
         p.run.B = B;
-        p.run.recompute = recompute;
-        return decoder_activations(p.config, p.run).total_bytes() <= room;
+        p.run.recompute = saving.recompute;
+        p.run.offloaded_blocks = saving.offloaded_blocks;
+        return activation_bytes(p) <= room;
     };
-    const std::vector<RecomputePlan> plans =
-        o.recompute == Recompute::automatic ? recompute_plans(p.config.L) : std::vector<RecomputePlan>{o.recompute};
+    const std::vector<Saving> all = savings(p);
     std::vector<int> sizes;  // largest first
     if (o.micro_batch > 0) {
         sizes = {o.micro_batch};
@@ -129,10 +174,10 @@ bool fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
     auto smallest_useful = std::find_if(sizes.begin(), sizes.end(), [&](int B) { return B * o.seq_len < useful; });
     if (smallest_useful != sizes.begin()) --smallest_useful;
     for (auto wanted = smallest_useful; wanted != sizes.end(); ++wanted)
-        for (const RecomputePlan& recompute : plans) {
-            if (!fits(*wanted, recompute)) continue;
+        for (const Saving& saving : all) {
+            if (!fits(*wanted, saving)) continue;
             auto largest = sizes.begin();
-            while (!fits(*largest, recompute)) ++largest;  // leaves it in p.run
+            while (!fits(*largest, saving)) ++largest;  // leaves it in p.run
             return true;
         }
     if (p.run.head_rows == 0) return false;
@@ -141,12 +186,13 @@ bool fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
 }
 
 [[noreturn]] void refuse(const RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
-    const int64_t wanted = fixed_bytes + decoder_activations(p.config, p.run).total_bytes();
+    const int64_t wanted = fixed_bytes + activation_bytes(p);
     std::vector<std::string> parts;
     for (const auto& [name, bytes] : p.memory) parts.push_back(name + " " + bytes_text(static_cast<double>(bytes)));
     throw UsageError(
-        fmt::format("{} needs {} at --micro-batch {} --recompute {}, but {} are there ({}, the rest activations); {}",
+        fmt::format("{} needs {} at --micro-batch {} --recompute {}{}, but {} are there ({}, the rest activations); {}",
                     p.options.model, bytes_text(static_cast<double>(wanted)), p.run.B, text(p.run.recompute),
+                    p.run.offloaded_blocks > 0 ? fmt::format(" --offload-blocks {}", p.run.offloaded_blocks) : "",
                     bytes_text(static_cast<double>(memory_bytes)), fmt::join(parts, ", "), memory_advice(p)));
 }
 
@@ -158,8 +204,11 @@ std::string memory_advice(const RunPlan& p) {
     if (p.run.recompute.others != Recompute::block) ways.push_back("give --recompute block");
     if (p.run.T > 1) ways.push_back("lower --seq-len");
     if (p.ranks > 1 && p.sharding != Sharding::all) ways.push_back("give --shard all");
-    if (p.is_gpu && !p.options.offload && p.options.optimizer.method != Method::soap)
-        ways.push_back("give --offload optimizer");
+    const auto [optimizer, activations] = p.options.offload;
+    if (p.is_gpu && !optimizer && p.options.optimizer.method != Method::soap)
+        ways.push_back(activations ? "give --offload all" : "give --offload optimizer");
+    if (p.is_gpu && !activations && p.config.L > 2)
+        ways.push_back(optimizer ? "give --offload all" : "give --offload activations");
     if (p.options.optimizer.method == Method::adamw) ways.push_back("give --optimizer muon (half of AdamW's state)");
     return fmt::format("{} or use a smaller model", fmt::join(ways, ", "));
 }
@@ -191,6 +240,8 @@ void plan_memory(RunPlan& p, int64_t bytes, int one_pass_places) {
     p.activations = decoder_activations(p.config, p.run);
     p.memory.push_back({"activations, saved", p.activations.saved_bytes()});
     p.memory.push_back({"activations, scratch", p.activations.scratch_bytes()});
+    if (p.run.offloaded_blocks > 0)
+        (p.is_gpu ? p.host_memory : p.memory).push_back({"activations, offloaded", p.activations.offloaded_bytes()});
     p.micro_steps = static_cast<int>(p.options.batch_tokens / p.options.seq_len / p.ranks / p.run.B);
     p.options.micro_batch = p.run.B;
 }

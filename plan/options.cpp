@@ -273,9 +273,15 @@ void add_run_flags(OptionTable& t, Options& o) {
              "what several ranks divide: nothing, the optimizer's state and bf16's float masters, gradients too, or "
              "all, weights included; auto: the first from optimizer on that fits the device");
     t.choice(
-        "--offload", o.offload, Choices<bool>{{"none", false}, {"optimizer", true}},
-        "on a GPU, keep the optimizer's state and bf16's float masters in pinned memory of the host, which updates "
-        "read and write over PCIe; changes no number");
+        "--offload", o.offload,
+        Choices<Offload>{
+            {"none", {}}, {"optimizer", {true, false}}, {"activations", {false, true}}, {"all", {true, true}}},
+        "what a GPU keeps in pinned memory of its host: the optimizer's state and bf16's float masters, which updates "
+        "read and write over PCIe; what the first blocks save for their backward pass, copied while other blocks "
+        "compute; or both; changes no number");
+    t.integer("--offload-blocks", o.offload_blocks, 1, kMaxInt,
+              "of how many blocks the activations are offloaded, at most all but two")
+        .default_text = "the fewest that fit, after --recompute";
     t.choice("--grad-comm-dtype", o.grad_comm_dtype, std::vector<DType>{DType::f32, DType::bf16},
              "in what several ranks send and sum gradients; bf16: half of the bytes, and each partial sum is rounded")
         .fixed = true;
@@ -451,8 +457,11 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
                         "{} has no meaning without --optimizer {}", flag, methods_with(flag));
     needs({"--ns-steps", "--ns-form", "--ns-aol"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
     needs({"--neuron-beta2"}, opt.neuron_norm || opt.method == Method::normuon, "--neuron-norm or --optimizer normuon");
-    CHECK_USAGE(!o.offload || opt.method != Method::soap,
-                "--offload optimizer: --optimizer soap multiplies by its state, which PCIe is too slow for");
+    needs({"--offload-blocks"}, o.offload.activations, "--offload activations or all");
+    CHECK_USAGE(!o.offload.optimizer || opt.method != Method::soap,
+                "--offload {}: --optimizer soap multiplies by its state, which PCIe is too slow for",
+                o.offload.activations ? "all" : "optimizer");
+    if (!o.offload.activations) o.offload_blocks = 0;  // which a run's config.json may have
     needs({"--rank-logs"}, !o.out.empty(), "--out");
     needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
     needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");

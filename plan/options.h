@@ -18,6 +18,13 @@
 
 namespace teon {
 
+// What lies in pinned memory of the host: the optimizer's state and bf16's float masters; what blocks save for their
+// backward pass.
+struct Offload {
+    bool optimizer = false, activations = false;
+    bool operator==(const Offload&) const = default;
+};
+
 struct Options {
     std::set<std::string> given;  // flags, on the command line or in the file
     std::string config_fault;     // why the config.json of the run that is resumed could not be used
@@ -51,8 +58,9 @@ struct Options {
     uint64_t seed = 1337;
     int64_t eval_every = 250, eval_tokens = 0, log_every = 1, diagnose_every = 0;
     std::optional<bool> graphs;
-    std::optional<Sharding> shard;       // nullopt: by memory
-    bool offload = false;                // optimizer state and bf16's masters
+    std::optional<Sharding> shard;  // nullopt: by memory
+    Offload offload;
+    int offload_blocks = 0;              // 0: the fewest that fit
     DType grad_comm_dtype = DType::f32;  // or bf16
     int64_t memory = 0;                  // bytes; 0: what the device has
     // checkpoints

@@ -70,6 +70,13 @@ std::string plan_report(const RunPlan& p) {
     line("attention", std::string(name_of(p.run.attention)));
     if (p.run.gelu_fusion) line("GELU", "epilogue of the MLP's products");
     line("recompute", recompute_text(p));
+    if (o.offload.activations)
+        line("offload",
+             p.run.offloaded_blocks == 0
+                 ? "activations of no block, since all fit"
+                 : fmt::format("activations of {} of {} blocks{}, {} to the host and back in each micro-batch",
+                               p.run.offloaded_blocks, c.L, o.offload_blocks ? "" : " (the fewest that fit)",
+                               bytes_text(static_cast<double>(p.activations.offloaded_bytes()))));
     for (const ActivationRow& row : p.activations.rows())
         if (row.name == "logits chunk")
             line("head", fmt::format("{} rows of logits at a time, {}", row.bytes / (c.Vp() * size_of(p.run.dtype)),

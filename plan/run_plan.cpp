@@ -190,6 +190,10 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     o.dtype = p.run.dtype = dtype.dtype;
     if (is_gpu) p.run.head_rows = 8192;  // a CPU's caches are better served by the default
     p.run.gelu_fusion = o.gelu_fusion;
+    CHECK_USAGE(o.offload_blocks <= std::max(0, p.config.L - 2),
+                "--offload-blocks {}: of {} layers the last 2 stay on the device; at most {} can be offloaded",
+                o.offload_blocks, p.config.L, std::max(0, p.config.L - 2));
+    p.run.offloaded_blocks = o.offload_blocks;
     p.run.attention = attention_of(p);
     o.optimizer.ns_dtype = is_gpu ? DType::f16 : DType::f32;
     p.params = decoder_params(p.config);
@@ -200,7 +204,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
 }
 
 ParamShard shard_of(const RunPlan& p, int rank) {
-    ParamShard shard = {.offload = p.options.offload};
+    ParamShard shard = {.offload = p.options.offload.optimizer};
     if (p.ranks == 1) return shard;
     shard.sharding = p.sharding;
     shard.own = Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).of(rank);

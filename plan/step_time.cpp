@@ -79,7 +79,12 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
     const double elements = static_cast<double>(p.params.size()) / (divided ? p.ranks : 1);
     t.update = 34.0 * elements / gpu.memory + flops / (gpu.products * side / (side + kHalfK));
     // Two numbers of state, and the master where it is no weight, each way at once.
-    if (p.options.offload) t.pcie = (p.run.dtype == DType::bf16 ? 12.0 : 8.0) * elements / gpu.pcie;
+    if (p.options.offload.optimizer) t.pcie = (p.run.dtype == DType::bf16 ? 12.0 : 8.0) * elements / gpu.pcie;
+    // A block's activations are copied while other blocks compute; the first and the last of a pass hide nothing.
+    t.copies_each_way = M * static_cast<double>(p.activations.offloaded_bytes()) / gpu.pcie;
+    const double computes = t.products + t.attention + t.passes, hidden = 1 - 2.0 / p.config.L;
+    for (const double pass : {computes / 3, computes * 2 / 3 + t.recomputation})
+        t.copies += std::max(0.0, t.copies_each_way - hidden * pass);
     if (p.ranks == 1) return t;
 
     // What is outside of the layers' windows is sent when nothing is left to compute, and so are new weights that the
@@ -92,10 +97,10 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
     for (const ParamRow& row : p.params.rows())
         if (window_layer(row) < 0) outside += share * static_cast<double>(row.size());
     const double late = outside * size_of(exchange.gradients) * (each ? M : 1) + (all ? outside * s : sent.weights);
-    const double computes = (t.products + t.attention + t.recomputation + t.passes) / (each ? 1 : M);
+    const double hides = (computes + t.recomputation) / (each ? 1 : M);
     const double rate = link_rate(gpu, p.ranks, p.options.bandwidth);
     t.exchange =
-        late / rate + std::max(0.0, (sent.gradients + sent.weights - late) / rate - computes * (all ? 1 : 2.0 / 3));
+        late / rate + std::max(0.0, (sent.gradients + sent.weights - late) / rate - hides * (all ? 1 : 2.0 / 3));
     return t;
 }
 
@@ -104,11 +109,17 @@ std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
     const bool known = p.run.dtype == DType::bf16 && p.run.attention == AttentionKind::flash;
     std::string out = known ? fmt::format("expected time of a step on {}, not measured\n", gpu.name)
                             : "expected time of a step: known of --dtype bf16 with flash attention only\n";
-    const auto line = [&](const std::string& name, double seconds) {
-        if (seconds > 0) out += fmt::format("  {:<30}{:>9.2f} ms\n", name, 1e3 * seconds);
+    const auto line = [&](const std::string& name, double seconds, const std::string& more = "") {
+        if (seconds > 0 || !more.empty()) out += fmt::format("  {:<30}{:>9.2f} ms{}\n", name, 1e3 * seconds, more);
     };
     line("offloaded state over PCIe", t.pcie);
-    if (!known) return out;
+    if (!known) {
+        line("activations over PCIe, each way", t.copies_each_way);
+        const double pcie = t.pcie + 2 * t.copies_each_way, tokens = static_cast<double>(p.options.batch_tokens);
+        return out + (pcie > 0 ? fmt::format("  at most {} tokens/s\n", count_text(tokens / pcie)) : "");
+    }
+    if (t.copies_each_way > 0)
+        line("activations, PCIe, not hidden", t.copies, fmt::format(" of {:.2f} ms each way", 1e3 * t.copies_each_way));
     line("products", t.products);
     line("attention", t.attention);
     line("recomputation", t.recomputation);

@@ -11,9 +11,11 @@ namespace teon {
 
 struct StepTime {  // seconds of a step
     double products = 0, attention = 0, recomputation = 0, passes = 0, update = 0;
-    double pcie = 0;      // for what is offloaded
+    double pcie = 0;      // for the optimizer's offloaded state
     double exchange = 0;  // that neither backward nor forward hides
-    double total() const { return products + attention + recomputation + passes + update + pcie + exchange; }
+    double copies = 0;    // of offloaded activations, that forward and backward do not hide
+    double copies_each_way = 0;
+    double total() const { return products + attention + recomputation + passes + update + pcie + exchange + copies; }
 };
 
 // Two standard deviations of the logarithm of predicted over measured, of the published steps in
@@ -24,7 +26,7 @@ constexpr double kStepTimeSpread = 0.12;
 // each operation then crosses.
 double link_rate(const GpuRates& gpu, int ranks, double gb_per_s);
 
-// Calibrated for bf16 with flash attention; of other runs only `pcie` is known.
+// Calibrated for bf16 with flash attention; of other runs only the times over PCIe are known.
 StepTime step_time(const RunPlan& plan, const GpuRates& gpu);
 
 // The same as text, with its range.

@@ -126,6 +126,37 @@ TEST_CASE("model/decoder: recomputation in any of the blocks gives the bits of k
         }
 }
 
+TEST_CASE("model/decoder: offloaded blocks give the bits of keeping everything") {
+    for (const std::string& family : kModels) {
+        DecoderConfig c = small_config(family);
+        c.L = 6;
+        // Two micro-batches, of which the second is smaller, and an evaluation between them.
+        const auto outcome = [&](const RecomputePlan& recompute, int offloaded) {
+            DecoderRun run = small_run(family, DType::bf16);
+            run.recompute = recompute, run.offloaded_blocks = offloaded;
+            ModelRunner r(c, run);
+            r.model->params().initialize(7, r.context.stream);
+            const DeviceBatch first = random_batch(B, 11, c.V, r.context.stream);
+            const DeviceBatch second = random_batch(1, 12, c.V, r.context.stream);
+            double loss = r.loss(first, true);
+            loss += r.loss(second);
+            loss += r.loss(second, true, 1.0f, true);
+            return Outcome{loss, r.gradients()};
+        };
+        const Outcome kept = outcome({}, 0);
+        for (const RecomputePlan& recompute : {RecomputePlan(),
+                                               {Recompute::none, Recompute::cheap, 2},
+                                               {Recompute::cheap, Recompute::block, 3},
+                                               {Recompute::block}})
+            for (const int offloaded : {1, 3, 4}) {
+                INFO(family << ", " << text(recompute) << ", " << offloaded << " blocks");
+                const Outcome other = outcome(recompute, offloaded);
+                REQUIRE(other.loss == kept.loss);
+                REQUIRE(same_bits(other.gradients, kept.gradients));
+            }
+    }
+}
+
 TEST_CASE("model/decoder: the same bits on repetition, for any number of threads") {
     for (const std::string& family : kModels)
         for (DType dtype : {DType::f32, DType::bf16}) {
@@ -350,19 +381,41 @@ TEST_CASE("model/decoder: FLOPs per token are those of the architecture") {
 
 TEST_CASE("model/decoder: the activation plan is what the model allocates") {
     for (const std::string& name : kModels)
-        for (const RecomputePlan& recompute : recompute_plans(small_config(name).L)) {
-            INFO(name << " " << text(recompute));
-            const DecoderConfig c = small_config(name);
-            DecoderRun run = small_run(name, DType::bf16);
-            run.recompute = recompute;
-            Context context;
-            const size_t before = device_bytes_in_use();
-            const std::unique_ptr<Model> model = make_decoder(c, run, context);
-            const int64_t params = model->table().size();
-            const int64_t held = static_cast<int64_t>(device_bytes_in_use() - before);
-            const int64_t planned = decoder_activations(c, run).total_bytes() + params * (4 + 4 + 2);
-            REQUIRE(std::abs(held - planned) <= planned / 100 + 65536);  // rounding to 256 bytes
+        for (const int offloaded : {0, 1})
+            for (const RecomputePlan& recompute : recompute_plans(small_config(name).L)) {
+                const DecoderConfig c = small_config(name);
+                DecoderRun run = small_run(name, DType::bf16);
+                run.recompute = recompute;
+                run.offloaded_blocks = offloaded;
+                INFO(name << " " << text(recompute) << ", " << offloaded << " blocks offloaded");
+                Context context;
+                const size_t before = device_bytes_in_use();
+                const std::unique_ptr<Model> model = make_decoder(c, run, context);
+                const int64_t params = model->table().size();
+                const int64_t held = static_cast<int64_t>(device_bytes_in_use() - before);
+                const int64_t planned = decoder_activations(c, run).total_bytes() + params * (4 + 4 + 2);
+                REQUIRE(std::abs(held - planned) <= planned / 100 + 65536);  // rounding to 256 bytes
+            }
+}
+
+TEST_CASE("model/decoder: each block that is offloaded leaves the device by what it saves") {
+    const DecoderConfig c = llama_config("1b");
+    for (const Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block}) {
+        DecoderRun run{4, 1024, DType::bf16};
+        run.recompute = policy;
+        const ActivationPlan kept = decoder_activations(c, run);
+        REQUIRE(kept.offloaded_bytes() == 0);
+        run.offloaded_blocks = 1;
+        const int64_t block = decoder_activations(c, run).offloaded_bytes();
+        REQUIRE((block == int64_t{4} * 1024 * c.C * 2) == (policy == Recompute::block));  // its input alone
+        for (run.offloaded_blocks = 1; run.offloaded_blocks <= c.L - 2; ++run.offloaded_blocks) {
+            const ActivationPlan plan = decoder_activations(c, run);
+            REQUIRE(plan.offloaded_bytes() == run.offloaded_blocks * block);
+            REQUIRE(plan.saved_bytes() == kept.saved_bytes() - plan.offloaded_bytes());
+            REQUIRE(plan.scratch_bytes() == kept.scratch_bytes());
         }
+        REQUIRE_THROWS_WITH(decoder_activations(c, run), ContainsSubstring("cannot be offloaded"));
+    }
 }
 
 TEST_CASE("model/decoder: each plan of recomputation holds no more than the one before") {

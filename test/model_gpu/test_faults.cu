@@ -117,6 +117,52 @@ void copy_into_use(bool planted) { load(planted ? Wait::copy_for_use : Wait::non
 void use_before_copy(bool planted) { load(planted ? Wait::use_for_copy : Wait::none); }
 void forgotten_record(bool planted) { load(planted ? Wait::recorded : Wait::none); }
 
+// What blocks save, to the host and back through buffers that they use in turn, as ActivationOffload does it for two
+// micro-batches. The faults leave out one wait each.
+enum class Move { none, computed, stored, fetched, freed };
+void offload(Move missing) {
+    Stream compute, copies;
+    constexpr int kBlocks = 6, kBuffers = 2, kOffloaded = kBlocks - kBuffers, kPasses = 2;
+    Buffer<float> buffers[kBuffers] = {Buffer<float>(kN), Buffer<float>(kN)};
+    std::vector<PinnedBuffer<float>> host;
+    for (int block = 0; block < kOffloaded; ++block) host.emplace_back(kN);
+    Event computed, moved[kOffloaded];
+    const auto wait_for_compute = [&](Move wait) {
+        if (missing == wait) return;
+        computed.record(compute);
+        computed.make_wait(copies);
+    };
+    std::vector<Buffer<float>> results;
+    for (int i = 0; i < kPasses * kBlocks; ++i) results.emplace_back(kN);
+    for (int pass = 0; pass < kPasses; ++pass) {
+        for (int block = 0; block < kBlocks; ++block) {
+            if (block >= kBuffers && missing != Move::stored) moved[block - kBuffers].make_wait(compute);
+            fill(buffers[block % kBuffers].data(), static_cast<float>(10 * pass + block), kN, compute);
+            if (block >= kOffloaded) continue;
+            wait_for_compute(Move::computed);
+            download(host[block].data(), buffers[block % kBuffers].data(), kN, copies);
+            moved[block].record(copies);
+        }
+        for (int block = kBlocks - 1; block >= 0; --block) {
+            if (block < kOffloaded && missing != Move::fetched) moved[block].make_wait(compute);
+            add(results[pass * kBlocks + block].data(), buffers[block % kBuffers].data(), 1.0f, kN, compute);
+            if (block < kBuffers) continue;
+            wait_for_compute(Move::freed);
+            upload(buffers[block % kBuffers].data(), host[block - kBuffers].data(), kN, copies);
+            moved[block - kBuffers].record(copies);
+        }
+    }
+    for (int pass = 0; pass < kPasses; ++pass)
+        for (int block = 0; block < kBlocks; ++block)
+            expect(read(results[pass * kBlocks + block], compute).data(), kN,
+                   static_cast<float>(10 * pass + block + 1));
+    copies.synchronize();
+}
+void stored_before_computed(bool planted) { offload(planted ? Move::computed : Move::none); }
+void overwritten_before_stored(bool planted) { offload(planted ? Move::stored : Move::none); }
+void used_before_fetched(bool planted) { offload(planted ? Move::fetched : Move::none); }
+void fetched_into_use(bool planted) { offload(planted ? Move::freed : Move::none); }
+
 // Gradients that another stream (a communicator's) changes in place between the backward pass and the optimizer.
 void exchange(bool begin, bool join) {
     Stream stream, own;
@@ -322,6 +368,10 @@ constexpr Fault kFaults[] = {
     {"a batch copied over one in use", "wrong result", copy_into_use},
     {"a batch used before it is copied", "wrong result", use_before_copy},
     {"an event waited for but never recorded", "wrong result", forgotten_record},
+    {"activations stored before they are computed", "wrong result", stored_before_computed},
+    {"activations overwritten before they are stored", "wrong result", overwritten_before_stored},
+    {"activations used before they are fetched", "wrong result", used_before_fetched},
+    {"activations fetched over those in use", "wrong result", fetched_into_use},
     {"gradients exchanged before they are ready", "wrong result", exchange_too_early},
     {"gradients used before they are exchanged", "wrong result", exchange_not_joined},
     {"device memory read by the host", "the host touches byte 0 of an allocation of 4000 bytes", host_read, true},

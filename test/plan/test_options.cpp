@@ -16,6 +16,7 @@
 #include "plan/gpus.h"
 #include "plan/memory.h"
 #include "plan/report.h"
+#include "plan/step_time.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
 
@@ -570,6 +571,44 @@ TEST_CASE("plan/run_plan: recomputes in no more blocks than the memory demands")
     REQUIRE(beside + decoder_activations(plan.config, less).total_bytes() > bytes);
 }
 
+TEST_CASE("plan/run_plan: offloads no more blocks than the memory demands, and hidden ones before it recomputes") {
+    const auto plan_of = [](std::vector<std::string> flags, int64_t gib, bool is_gpu = true) {
+        for (const char* word : {"--plan-only", "--model", "1b", "--steps", "10", "--micro-batch", "8"})
+            flags.emplace_back(word);
+        return make_plan(kLlama, *parse(flags, kLlama), is_gpu, gib << 30);
+    };
+    const std::vector<std::string> tight = {"--seq-len", "16384", "--recompute", "block"};
+    REQUIRE_THROWS_WITH(plan_of(tight, 42), ContainsSubstring("give --offload optimizer, give --offload activations,"));
+    std::vector<std::string> offloads = tight;
+    offloads.insert(offloads.end(), {"--offload", "activations"});
+    const RunPlan plan = plan_of(offloads, 42);
+    const int blocks = plan.run.offloaded_blocks;
+    REQUIRE((blocks > 1 && blocks <= plan.config.L - 2));
+    REQUIRE(memory_bytes(plan) <= int64_t{42} << 30);
+    REQUIRE(plan.host_memory.back() ==
+            std::pair{std::string("activations, offloaded"), plan.activations.offloaded_bytes()});
+    REQUIRE(contains(plan_report(plan), fmt::format("offload     activations of {} of 24 blocks (the fewest", blocks)));
+    DecoderRun less = plan.run;
+    --less.offloaded_blocks;
+    const int64_t beside = memory_bytes(plan) - plan.activations.total_bytes();
+    REQUIRE(beside + decoder_activations(plan.config, less).total_bytes() > int64_t{42} << 30);
+    offloads.insert(offloads.end(), {"--offload-blocks", std::to_string(blocks)});
+    REQUIRE(memory_bytes(plan_of(offloads, 42)) == memory_bytes(plan));
+    offloads.back() = "3";
+    REQUIRE_THROWS_WITH(plan_of(offloads, 42), ContainsSubstring("--recompute block --offload-blocks 3, but"));
+    // On a CPU the host's memory is the same memory.
+    const RunPlan cpu = plan_of({"--offload", "activations", "--offload-blocks", "3"}, 200, false);
+    REQUIRE(cpu.host_memory.empty());
+    REQUIRE(memory_bytes(cpu) == memory_bytes(plan_of({}, 200, false)));
+
+    const RunPlan recomputes = plan_of({}, 36), hides = plan_of({"--offload", "activations"}, 36);
+    REQUIRE(recomputes.run.recompute.first != Recompute::none);
+    REQUIRE(hides.run.recompute.first < recomputes.run.recompute.first);
+    REQUIRE(hides.run.offloaded_blocks > 0);
+    for (const KnownGpu& gpu : known_gpus()) REQUIRE(step_time(hides, gpu.rates).copies == 0);
+    REQUIRE(plan_of({"--offload", "activations"}, 80).run.offloaded_blocks == 0);
+}
+
 TEST_CASE("plan/options: durations") {
     const std::pair<const char*, double> good[] = {{"3600", 3600},    {"90s", 90},       {"45m", 2700},
                                                    {"23h50m", 85800}, {"1d12h", 129600}, {"1d1h1m1s", 90061},
@@ -586,9 +625,29 @@ TEST_CASE("plan/options: a run that resumes may change what does not change its 
     };
     REQUIRE(changed({}, {}).empty());
     REQUIRE(changed({"--lr", "0.1"}, {"--lr", "0.1"}).empty());
-    REQUIRE(changed({}, {"--out", "y", "--eval-every", "3", "--log-every", "7", "--checkpoint-every", "5", "--resume",
-                         "--time-limit", "1h", "--max-skipped", "3", "--warn-spikes", "5", "--recompute", "block",
-                         "--memory", "1Gi"})
+    REQUIRE(changed({}, {"--out",
+                         "y",
+                         "--eval-every",
+                         "3",
+                         "--log-every",
+                         "7",
+                         "--checkpoint-every",
+                         "5",
+                         "--resume",
+                         "--time-limit",
+                         "1h",
+                         "--max-skipped",
+                         "3",
+                         "--warn-spikes",
+                         "5",
+                         "--recompute",
+                         "block",
+                         "--memory",
+                         "1Gi",
+                         "--offload",
+                         "all",
+                         "--offload-blocks",
+                         "3"})
                 .empty());
     for (const std::string& flag : commands(
              "--model tiny;--layers 3;--seq-len 512;--dtype bf16;--gelu-fusion on;--shuffle off;--batch-tokens 1024;"

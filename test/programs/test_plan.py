@@ -92,6 +92,28 @@ class ExpectedTime(Case):
                     self.assertRegex(host, r"^.*\n  weights, float masters .*\n  optimizer state ")
                     self.assertRegex(text, r"(?m)^  offloaded state over PCIe +\d+\.\d\d ms$")
 
+    def test_copies_of_activations_are_hidden_but_for_what_takes_longer_than_a_pass(self):
+        flags = {"micro_batch": 8, "batch_tokens": 2**19, "optimizer": "adamw"}
+
+        def step(**more):
+            text = self.plan("train_llama", "h100", model="7b", **flags, **more)
+            times = {name: float(ms) for name, ms in re.findall(r"(?m)^  (\S.*?) +(\S+) ms(?: of .*)?$", text)}
+            each_way = re.search(r"activations, PCIe, not hidden .* ms of (\S+) ms each way", text)
+            return times, each_way and float(each_way[1]), float(re.search(r"\n  step (\S+) ms", text)[1])
+
+        _, none, kept = step(recompute="none")
+        self.assertIsNone(none)
+        for policy, blocks in (("none", 5), ("none", 24), ("block", 30)):
+            times, each_way, total = step(recompute=policy, offload="activations", offload_blocks=blocks)
+            if policy == "block":  # each block's input, of 4096 channels
+                self.assertAlmostEqual(each_way, 1e3 * 2**19 * 2 * 4096 * blocks / 42e9, delta=0.01)
+            computes = sum(times[name] for name in ("products", "attention", "other passes over memory"))
+            forward, backward = computes / 3, 2 * computes / 3 + times.get("recomputation", 0)
+            late = sum(max(0, each_way - pass_ * 30 / 32) for pass_ in (forward, backward))
+            self.assertAlmostEqual(times["activations, PCIe, not hidden"], late, delta=0.1)
+            self.assertAlmostEqual(total, kept + late + times.get("recomputation", 0), delta=0.2)
+            self.assertEqual(late > 0, blocks == 24)
+
     def test_what_a_step_consists_of(self):
         def times(**flags):
             text = self.plan("train_llama", "h200", model="1b", micro_batch=8, batch_tokens=2**18, **flags)

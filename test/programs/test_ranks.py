@@ -272,17 +272,18 @@ class Sharding(Ranks):
                    if m["kind"] != "event"]
         return numbers, [(self.checkpoint(out, steps) / file).read_bytes() for file in STATE]
 
-    def assert_all_the_same(self, ranks, flags, steps, shardings=SHARDINGS):
+    def assert_all_the_same(self, ranks, flags, steps, shardings=SHARDINGS, of_last=()):
         results = {}
         for sharding in shardings:
-            self.train(ranks, sharding, *flags, "--shard", sharding, steps=steps)
+            more = of_last if sharding == shardings[-1] else ()
+            self.train(ranks, sharding, *flags, "--shard", sharding, *more, steps=steps)
             self.assertEqual(self.config(sharding)["run"]["sharding"], sharding if ranks > 1 else "none")
             results[sharding] = self.result(sharding, steps)
             shutil.rmtree(self.folder / sharding)
             self.assertEqual(results[sharding], results[shardings[0]], sharding)
 
     def random_flags(self, draw, ranks):
-        """A small model with odd sizes, and an optimizer."""
+        """A small model with odd sizes and an optimizer; and what to offload."""
         heads, micro = draw.randint(1, 4), draw.choice((1, 2))
         key_heads = draw.choice([k for k in range(1, heads + 1) if heads % k == 0])
         program = draw.choice(("train_gpt2", "train_llama", "train_qwen3"))
@@ -296,16 +297,18 @@ class Sharding(Ranks):
             flags["--kv-heads"] = key_heads
         if flags["--optimizer"] == "teon":
             flags |= {"--teon-k": draw.randint(1, 4), "--teon-mode": draw.randint(1, 3)}
-        return program, as_flags(flags)
+        most = flags["--layers"] - 2
+        blocks = ["all", "--offload-blocks", draw.randint(1, most)] if most > 0 else ["optimizer"]
+        return program, as_flags(flags), ["--offload", *blocks]
 
     def test_any_model_and_optimizer(self):
         """TEON_MODELS=30 draws as many."""
         for seed in range(int(os.environ.get("TEON_MODELS", 2 if MODELLED else 10))):
             draw = random.Random(seed)
             ranks = draw.choice((2, 3, 4))
-            self.PROGRAM, flags = self.random_flags(draw, ranks)
-            with self.subTest(seed=seed, ranks=ranks, program=self.PROGRAM, flags=flags):
-                self.assert_all_the_same(ranks, flags, steps=4)
+            self.PROGRAM, flags, offload = self.random_flags(draw, ranks)
+            with self.subTest(seed=seed, ranks=ranks, program=self.PROGRAM, flags=flags, offload=offload):
+                self.assert_all_the_same(ranks, flags, steps=4, of_last=offload)
 
     def test_soap(self):
         self.assert_all_the_same(3, ["--optimizer", "soap", "--soap-frequency", 2, "--batch-tokens", 96], steps=5)
@@ -327,10 +330,12 @@ class Sharding(Ranks):
         self.assert_close(self.losses("all"), self.losses("optimizer"), 1e-6)
 
     def test_offloading_changes_no_number(self):
-        flags = ["--optimizer", "teon", "--dtype", "bf16", "--batch-tokens", 96]
-        for sharding in ("optimizer", "all"):
-            self.train(3, "off", *flags, "--shard", sharding, steps=4)
-            self.train(3, "on", *flags, "--shard", sharding, "--offload", "optimizer", steps=4)
+        """Of optimizer state and activations; a stack of 2 layers does not divide the 3 there are."""
+        flags = ["--optimizer", "teon", "--dtype", "bf16"]
+        for ranks, sharding, tokens in ((3, "optimizer", 96), (3, "all", 96), (2, "all", 192)):
+            shared = [*flags, "--shard", sharding, "--batch-tokens", tokens]
+            self.train(ranks, "off", *shared, steps=4)
+            self.train(ranks, "on", *shared, "--offload", "all", "--offload-blocks", 1, steps=4)
             self.assertEqual(self.result("on", 4), self.result("off", 4))
             for out in ("on", "off"):
                 shutil.rmtree(self.folder / out)

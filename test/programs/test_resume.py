@@ -195,13 +195,17 @@ class ResumeTest(RunCase):
         self.assert_same_run("whole", "again", 60)
 
     def test_offloading_changes_no_number_and_a_run_may_turn_to_it(self):
-        for optimizer, *more in (["adamw"], ["muon", "--diagnose-every", 10], ["teon", "--neuron-norm"],
-                                 ["lion", "--graphs", "on"]):
+        shape = self.SHAPE | {"--layers": 5}
+        some = ["activations", "--offload-blocks"]
+        for optimizer, offload, *more in (["adamw", ["optimizer"]],
+                                          ["muon", [*some, 2], "--diagnose-every", 10, "--recompute", "block"],
+                                          ["teon", ["all", "--offload-blocks", 3], "--neuron-norm"],
+                                          ["lion", [*some, 1], "--graphs", "on", "--recompute", "cheap"]):
             for dtype in ("bf16", "float"):
                 with self.subTest(optimizer=optimizer, dtype=dtype):
                     flags = ["--optimizer", optimizer, *more, "--dtype", dtype, "--checkpoint-every", 10]
-                    self.train("off", *flags, steps=20)
-                    self.train("on", *flags, "--offload", "optimizer", steps=20)
+                    self.train("off", *flags, steps=20, shape=shape)
+                    self.train("on", *flags, "--offload", *offload, steps=20, shape=shape)
                     shutil.copytree(self.folder / "on", self.folder / "turned")
                     shutil.rmtree(self.checkpoint("turned", 20))
                     self.train("turned", "--offload", "none", "--resume", shape={}, steps=20)
@@ -212,6 +216,8 @@ class ResumeTest(RunCase):
                         shutil.rmtree(self.folder / run)
         self.assertIn("--offload optimizer: --optimizer soap multiplies by its state",
                       self.refused("soap", "--optimizer", "soap", "--offload", "optimizer"))
+        self.assertIn("--offload-blocks 1: of 2 layers the last 2 stay on the device; at most 0 can be offloaded",
+                      self.refused("few", "--offload", "activations", "--offload-blocks", 1))
 
     def test_graphs_change_no_number_and_a_run_may_turn_to_them(self):
         flags = ["--optimizer", "teon", "--checkpoint-every", 15]

@@ -18,49 +18,53 @@ using namespace teon::test;
 
 namespace {
 
-RunPlan plan_of(int ranks, const char* sharding, const char* optimizer, const char* dtype, const char* exchanged) {
+RunPlan plan_of(int ranks, const char* sharding, const char* optimizer, const char* dtype, const char* exchanged,
+                const char* offload_blocks = nullptr) {
     const std::string tokens = std::to_string(ranks * 2 * 2 * 32);
-    const char* const argv[] = {"train_llama",
-                                "--plan-only",
-                                "--model",
-                                "tiny",
-                                "--layers",
-                                "6",
-                                "--channels",
-                                "128",
-                                "--heads",
-                                "4",
-                                "--ffn",
-                                "300",
-                                "--vocab-size",
-                                "512",
-                                "--seq-len",
-                                "32",
-                                "--steps",
-                                "10",
-                                "--micro-batch",
-                                "2",
-                                "--shard",
-                                sharding,
-                                "--dtype",
-                                dtype,
-                                "--batch-tokens",
-                                tokens.c_str(),
-                                "--optimizer",
-                                optimizer,
-                                "--grad-comm-dtype",
-                                exchanged};
-    RunPlan plan = plan_run(llama_family(), *parse_options(llama_family(), std::ssize(argv), argv), false, ranks);
+    std::vector<const char*> argv = {"train_llama",
+                                     "--plan-only",
+                                     "--model",
+                                     "tiny",
+                                     "--layers",
+                                     "6",
+                                     "--channels",
+                                     "128",
+                                     "--heads",
+                                     "4",
+                                     "--ffn",
+                                     "300",
+                                     "--vocab-size",
+                                     "512",
+                                     "--seq-len",
+                                     "32",
+                                     "--steps",
+                                     "10",
+                                     "--micro-batch",
+                                     "2",
+                                     "--shard",
+                                     sharding,
+                                     "--dtype",
+                                     dtype,
+                                     "--batch-tokens",
+                                     tokens.c_str(),
+                                     "--optimizer",
+                                     optimizer,
+                                     "--grad-comm-dtype",
+                                     exchanged};
+    if (offload_blocks) argv.insert(argv.end(), {"--offload", "activations", "--offload-blocks", offload_blocks});
+    const auto count = static_cast<int>(argv.size());
+    RunPlan plan = plan_run(llama_family(), *parse_options(llama_family(), count, argv.data()), false, ranks);
     plan_memory(plan, int64_t{1} << 40);
     return plan;
 }
 
-// Bytes of the plan's buffers on the device: an allowance is for other memory, and a checkpoint is written from the
-// host's.
+// Bytes of the plan's buffers on the device: an allowance is for other memory, and checkpoints are written from the
+// host's, where also lies what is offloaded.
 int64_t planned_bytes(const RunPlan& plan) {
     int64_t sum = 0;
     for (const auto& [name, bytes] : plan.memory)
-        if (!name.ends_with("allowance") && !name.starts_with("checkpoint")) sum += bytes;
+        if (!name.ends_with("allowance") && !name.ends_with("offloaded") && !name.starts_with("checkpoint"))
+            sum += bytes;
     return sum;
 }
 
@@ -85,13 +89,16 @@ void check(const char* sharding) {
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>(i * i % 509);
     write_shard(folder / "t_train_000000.bin", tokens);
     size_t most = device_bytes_peak();
-    for (const auto [optimizer, dtype, exchanged] : {std::array{"adamw", "float", "float"},
-                                                     {"adamw", "bf16", "float"},
-                                                     {"muon", "float", "bf16"},
-                                                     {"muon", "bf16", "float"},
-                                                     {"muon", "bf16", "bf16"}}) {
-        INFO(sharding << ", " << optimizer << ", " << dtype << ", " << exchanged);
-        const RunPlan plan = plan_of(ranks, sharding, optimizer, dtype, exchanged);
+    for (const auto [optimizer, dtype, exchanged, offload_blocks] :
+         {std::array<const char*, 4>{"adamw", "float", "float"},
+          {"adamw", "bf16", "float"},
+          {"muon", "float", "bf16", "1"},
+          {"muon", "bf16", "float"},
+          {"muon", "bf16", "bf16"},
+          {"muon", "bf16", "float", "4"}}) {
+        INFO(sharding << ", " << optimizer << ", " << dtype << ", " << exchanged << ", offload of "
+                      << (offload_blocks ? offload_blocks : "no") << " blocks");
+        const RunPlan plan = plan_of(ranks, sharding, optimizer, dtype, exchanged, offload_blocks);
         const size_t before = device_bytes_in_use();
         std::unique_ptr<Model> model = make_decoder(plan.config, plan.run, ctx, shard_of(plan, rank));
         Optimizer opt(model->params(), plan.optimizer_plan, plan.placement, plan.options.optimizer, ctx);
@@ -147,7 +154,7 @@ TEST_CASE("train/sharding: --offload keeps masters and optimizer state off the d
             INFO(dtype << ", " << optimizer);
             RunPlan plan = plan_of(1, "none", optimizer, dtype, "float");
             const auto used = [&](bool offload) {
-                plan.options.offload = offload;
+                plan.options.offload.optimizer = offload;
                 const size_t before = device_bytes_in_use();
                 const std::unique_ptr<Model> model = make_decoder(plan.config, plan.run, ctx, shard_of(plan, 0));
                 const Optimizer opt(model->params(), plan.optimizer_plan, plan.placement, plan.options.optimizer, ctx);

@@ -22,9 +22,9 @@ namespace {
 
 constexpr int kB = 2, kT = 16, kMicroSteps = 3;
 
-DecoderConfig small_config(bool llama) {
+DecoderConfig small_config(bool llama, int layers = 2) {
     DecoderConfig c = llama ? llama_config("tiny") : gpt2_config("tiny");
-    c.L = 2, c.C = 32, c.NH = c.NKV = 2, c.F = 64, c.V = 50, c.max_T = kT;
+    c.L = layers, c.C = 32, c.NH = c.NKV = 2, c.F = 64, c.V = 50, c.max_T = kT;
     return c;
 }
 
@@ -81,9 +81,11 @@ struct Training {
     Optimizer optimizer;
     Trainer trainer;
 
-    Training(bool llama, Method method, bool graphs, Ortho ortho = Ortho::polar_express)
+    Training(bool llama, Method method, bool graphs, Ortho ortho = Ortho::polar_express, int layers = 2,
+             int offloaded_blocks = 0)
         : loader(open_shards(shards(folder), "train"), loader_options()),
-          model(make_decoder(small_config(llama), {kB, kT}, context)),
+          model(make_decoder(small_config(llama, layers), {.B = kB, .T = kT, .offloaded_blocks = offloaded_blocks},
+                             context)),
           options(trainer_options(method, graphs, ortho)),
           optimizer(model->params(), options.optimizer, context),
           trainer(*model, optimizer, loader, options, context) {
@@ -159,6 +161,25 @@ TEST_CASE("train/trainer: replayed from graphs, steps give the bits of steps tha
                 }
                 REQUIRE(same_bits(replayed.weights(), queued.weights()));
             }
+}
+
+TEST_CASE("train/trainer: with blocks offloaded, steps that are queued or replayed give the same bits") {
+    for (const bool llama : {false, true}) {
+        CAPTURE(llama);
+        Training kept(llama, Method::teon, false, Ortho::polar_express, 5),
+            queued(llama, Method::teon, false, Ortho::polar_express, 5, 3),
+            replayed(llama, Method::teon, true, Ortho::polar_express, 5, 2);
+        for (int i = 0; i < 8; ++i) {
+            const auto expected = kept.trainer.step();
+            for (Training* other : {&queued, &replayed}) {
+                const auto found = other->trainer.step();
+                REQUIRE(found.has_value() == expected.has_value());
+                REQUIRE((!found || (found->loss == expected->loss && found->grad_norm == expected->grad_norm)));
+            }
+        }
+        REQUIRE(same_bits(queued.weights(), kept.weights()));
+        REQUIRE(same_bits(replayed.weights(), kept.weights()));
+    }
 }
 
 TEST_CASE("train/trainer: a step that is profiled is queued, with graphs too") {
