@@ -190,6 +190,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     o.dtype = p.run.dtype = dtype.dtype;
     if (is_gpu) p.run.head_rows = 8192;  // a CPU's caches are better served by the default
     p.run.gelu_fusion = o.gelu_fusion;
+    p.run.matmul_dtype = o.matmul_dtype;
     p.run.attention = attention_of(p);
     o.optimizer.ns_dtype = is_gpu ? DType::f16 : DType::f32;
     p.params = decoder_params(p.config);
