@@ -15,9 +15,9 @@ __global__ void __launch_bounds__(kFlatBlock) activation_forward_kernel(T* out, 
         auto v = load_floats<w>(x + i);
         FOR_VEC(k, w) v[k] = F::forward(v[k]);
         store_floats(out + i, v);
-        if (maximum != nullptr) most = greatest(most, v);
+        if (wants_maximum<T>(maximum)) most = greatest(most, v);
     });
-    if (maximum != nullptr) raise_maximum<T>(maximum, most);
+    if (wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
 }
 
 // out = F::forward(x), n elements. out may alias x. maximum: out's, or nullptr.
@@ -57,14 +57,14 @@ __global__ void __launch_bounds__(kFlatBlock)
             FOR_VEC(k, W) y[k] = F::backward(static_cast<float>(v[r][k]), static_cast<float>(d[r][k]));
             FOR_VEC(k, W) sums[k] += y[k];
             store_floats(dx + int64_t{row + r} * C + j, y);
-            if (maximum != nullptr) most = greatest(most, y);
+            if (wants_maximum<T>(maximum)) most = greatest(most, y);
         }
     };
     int row = first;
     for (; row + kRows <= last; row += kRows) rows(Constant<kRows>{}, row);
     for (; row < last; row++) rows(Constant<1>{}, row);
     if (chunk < chunks.count) store_vec(partial + int64_t{chunk} * C + j, sums);
-    if (maximum != nullptr) raise_maximum<T>(maximum, most);
+    if (wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
 }
 
 inline size_t activation_backward_scratch_bytes(int N, int C) {

@@ -7,18 +7,8 @@
 
 namespace teon {
 
-template <int W>
-__global__ void __launch_bounds__(kFlatBlock) absolute_maximum_kernel(float* maximum, const bf16* x, int64_t n) {
-    wait_for_earlier_kernels();
-    int most = 0;
-    for_each_vec<W>(n, [&]<int w>(Constant<w>, int64_t i) { most = greatest(most, load_floats<w>(x + i)); });
-    raise_maximum<bf16>(maximum, most);
-}
-
 void absolute_maximum(float* maximum, const bf16* x, int64_t n, const Stream& stream) {
-    at_width<kVecWidth<bf16>>(vec_aligned<bf16, kVecWidth<bf16>>(0, x), [&]<int W>(Constant<W>) {
-        launch<absolute_maximum_kernel<W>>({flat_blocks<W>(n), kFlatBlock}, stream, maximum, x, n);
-    });
+    find_maximum(maximum, x, n, stream);
 }
 
 // A block casts a square tile, which goes through shared memory to be transposed. There its rows are longer by a word,

@@ -7,7 +7,7 @@
 namespace teon {
 
 // *maximum = the greater of itself and of the absolute values of x (n elements). NaN is greater than infinity, so that
-// it stays. Writers of tensors do likewise where they take a `maximum`; it begins as 0.
+// it stays. Writers of bf16 tensors do likewise where they take a `maximum`; it begins as 0.
 void absolute_maximum(float* maximum, const bf16* x, int64_t n, const Stream& stream);
 
 // y (rows, cols) = x s and transposed (cols, rows) = x^T s, rounded to F (e4m3, e5m2), either may be nullptr; *scale =

@@ -54,9 +54,9 @@ __global__ void __launch_bounds__(Shape::kBlock)
             FOR_VEC(k, W) v[k] += r[k];
         }
         store_floats(out + j, v);
-        if (maximum != nullptr) most = greatest(most, v);
+        if (wants_maximum<T>(maximum)) most = greatest(most, v);
     });
-    if (maximum != nullptr) raise_maximum<T>(maximum, most);
+    if (wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
     if (Shape::lane() == 0) {
         if constexpr (CENTERED) mean[row] = mu;
         rstd[row] = scale;
@@ -107,6 +107,11 @@ struct NormSums {
         }
     }
 };
+
+// Whether the backward pass finds the maximum of dx as it writes it: of longer rows it would need registers that are not
+// there, and another pass costs little beside products of their width.
+template <typename Shape>
+inline constexpr bool kLeavesMaximum = Shape::kHeld == 4;
 
 // A chunk of rows by each worker (the lanes of a RowShape), one after the other:
 // dx = dresidual + rstd * (g - mean of g - xhat * mean of (g xhat)), where g = weight * dout; rmsnorm has no mean of g.
@@ -164,13 +169,13 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
                 result[k] += scale * (d[k] * w[k] - g_mean - xhat * gx_mean);
             }
             store_floats(dx + begin + j, result);
-            if (maximum != nullptr) most = greatest(most, result);
+            if (kLeavesMaximum<Shape> && wants_maximum<T>(maximum)) most = greatest(most, result);
             sums.add(0, slot, j, of_weight);
             if constexpr (CENTERED) sums.add(1, slot, j, d), sums.add(2, slot, j, result);
         });
     }
     sums.store(partial);
-    if (maximum != nullptr) raise_maximum<T>(maximum, most);
+    if (kLeavesMaximum<Shape> && wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
 }
 
 // ---- launchers ----------------------------------------------------------------------------------
@@ -205,6 +210,7 @@ void norm_backward(T* dx, const ColumnGrads& grads, void* scratch, const T* dout
             launch<norm_backward_kernel<T, Shape, CENTERED>>(
                 {Shape::blocks(chunks.count), Shape::kBlock, in_shared ? bytes : 0}, stream, dx, partial, dout,
                 dresidual, x, mean, rstd, weight, N, C, chunks.rows, in_shared, maximum);
+            if (!kLeavesMaximum<Shape> && wants_maximum<T>(maximum)) find_maximum(maximum, dx, int64_t{N} * C, stream);
         });
     add_column_sums(grads, partial, chunks.count, stream);
 }

@@ -21,9 +21,9 @@ __global__ void __launch_bounds__(Shape::kBlock)
         auto g = load_floats<W>(gate + j), u = load_floats<W>(up + j);
         FOR_VEC(k, W) g[k] = div_fast(g[k], 1.0f + exp_fast(-g[k])) * u[k];
         store_floats(out + j, g);
-        if (maximum != nullptr) most = greatest(most, g);
+        if (wants_maximum<T>(maximum)) most = greatest(most, g);
     });
-    if (maximum != nullptr) raise_maximum<T>(maximum, most);
+    if (wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
 }
 
 template <typename T, typename Shape>
@@ -47,9 +47,9 @@ __global__ void __launch_bounds__(Shape::kBlock)
         }
         store_floats(dgate + j, dg);
         store_floats(dgate + F + j, du);
-        if (maximum != nullptr) most = greatest(greatest(most, dg), du);
+        if (wants_maximum<T>(maximum)) most = greatest(greatest(most, dg), du);
     });
-    if (maximum != nullptr) raise_maximum<T>(maximum, most);
+    if (wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
 }
 
 template <typename T>
