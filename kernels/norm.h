@@ -108,8 +108,8 @@ struct NormSums {
     }
 };
 
-// Whether the backward pass finds the maximum of dx as it writes it: of longer rows it would need registers that are not
-// there, and another pass costs little beside products of their width.
+// Whether the backward pass finds the maximum of dx as it writes it. For longer rows it would need registers that are
+// not there, and another pass costs little beside products of their width.
 template <typename Shape>
 inline constexpr bool kLeavesMaximum = Shape::kHeld == 4;
 
