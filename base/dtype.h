@@ -1,5 +1,5 @@
-// Storage types. Everything is stored as float or bf16 (f16 only inside Gram Newton-Schulz) and accumulated in float.
-// Both backends round alike: to nearest, ties to even, NaN stays NaN.
+// Storage types. Everything is stored as float or bf16 (f16 only inside Gram Newton-Schulz; FP8 only as the operands of
+// products) and accumulated in float. Both backends round alike: to nearest, ties to even, NaN stays NaN.
 #pragma once
 
 #include <bit>
@@ -7,6 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/check.h"
 #include "base/enum_names.h"
 
 #if defined(__CUDACC__)
@@ -22,10 +23,14 @@ namespace teon {
 // The storage types, one row each: value, C++ type, name. What depends on a type either derives from its row or is a
 // switch over DType without a default branch, which does not compile (-Werror=switch) until it has a case for a new
 // row.
-#define TEON_DTYPES(ROW)     \
-    ROW(f32, float, "float") \
-    ROW(bf16, bf16, "bf16")  \
+#define TEON_WIDE_DTYPES(ROW) \
+    ROW(f32, float, "float")  \
+    ROW(bf16, bf16, "bf16")   \
     ROW(f16, f16, "f16")
+#define TEON_FP8_DTYPES(ROW) \
+    ROW(e4m3, e4m3, "e4m3")  \
+    ROW(e5m2, e5m2, "e5m2")
+#define TEON_DTYPES(ROW) TEON_WIDE_DTYPES(ROW) TEON_FP8_DTYPES(ROW)
 
 #define TEON_ROW(value, type, name) value,
 enum class DType : uint8_t { TEON_DTYPES(TEON_ROW) };
@@ -101,6 +106,51 @@ struct f16 {
     }
 };
 
+// FP8 (Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433): a sign, then an exponent of this BIAS,
+// then MANTISSA bits; LARGEST is the code of the largest number. What is larger, infinity too, becomes that, and NaN
+// 0x7f (PTX ISA, "cvt", .satfinite).
+template <int MANTISSA, int BIAS, uint8_t LARGEST>
+struct Fp8 {
+    static constexpr uint8_t kLargest = LARGEST;
+    uint8_t bits;
+    Fp8() = default;
+    TEON_HD explicit Fp8(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+        bits = static_cast<uint8_t>(round_two(x, 0.0f));
+#else
+        constexpr uint32_t drop = 23 - MANTISSA, least_normal = (128u - BIAS) << 23;
+        constexpr uint32_t unit = (127u + drop + 1 - BIAS) << 23;  // a float whose last bit is the least number
+        const uint32_t u = float_bits(x), a = u & 0x7fffffffu;
+        const uint32_t normal = (a - ((127u - BIAS) << 23) + (1u << (drop - 1)) - 1 + ((a >> drop) & 1)) >> drop;
+        const uint32_t subnormal = float_bits(bits_float(a) + bits_float(unit)) - unit;
+        const uint32_t rounded = a < least_normal ? subnormal : normal;
+        const uint32_t finite = (rounded < LARGEST ? rounded : LARGEST) | (u >> 24 & 0x80u);
+        bits = static_cast<uint8_t>(a > 0x7f800000u ? 0x7fu : finite);
+#endif
+    }
+    TEON_HD operator float() const {
+        const uint32_t sign = static_cast<uint32_t>(bits & 0x80u) << 24, a = bits & 0x7fu, e = a >> MANTISSA;
+        constexpr uint32_t infinity = MANTISSA == 2 ? LARGEST + 1u : 0;  // the code of E5M2's; E4M3 has none
+        constexpr uint32_t least = (128u - BIAS - MANTISSA) << 23;       // the least number, as a float
+        if (a > LARGEST) return bits_float(sign | (a == infinity ? 0x7f800000u : 0x7fc00000u));
+        if (e == 0) return bits_float(sign | float_bits(static_cast<float>(a) * bits_float(least)));
+        return bits_float(sign | ((a << (23 - MANTISSA)) + ((127u - BIAS) << 23)));
+    }
+#if defined(__CUDACC__)
+    // Two codes, of `first` in the lower byte.
+    static __device__ __forceinline__ uint16_t round_two(float first, float second) {
+        uint16_t two = 0;
+        if constexpr (MANTISSA == 3)
+            asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(second), "f"(first));
+        else
+            asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(second), "f"(first));
+        return two;
+    }
+#endif
+};
+using e4m3 = Fp8<3, 7, 0x7e>;   // to 448, without infinity
+using e5m2 = Fp8<2, 15, 0x7b>;  // to 57344
+
 // The value of a storage type; of other types none.
 template <typename T>
 inline constexpr auto dtype_of = nullptr;
@@ -119,17 +169,23 @@ constexpr int size_of(DType t) {
     return bytes[static_cast<int>(t)];
 }
 
-// f(x) with a value x of the type that `dtype` names.
+constexpr bool is_fp8(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
+
+// f(x) with a value x of the type that `dtype` names, which is not FP8.
 template <typename F>
 decltype(auto) visit_dtype(DType dtype, F f) {
     switch (dtype) {
 #define TEON_ROW(value, type, name) \
     case DType::value:              \
         return f(type{});
-        TEON_DTYPES(TEON_ROW)
+        TEON_WIDE_DTYPES(TEON_ROW)
 #undef TEON_ROW
+#define TEON_ROW(value, type, name) case DType::value:
+        TEON_FP8_DTYPES(TEON_ROW)
+#undef TEON_ROW
+        break;
     }
-    __builtin_unreachable();
+    throw Error(fmt::format("only products take operands of {}", name_of(dtype)));
 }
 
 }  // namespace teon

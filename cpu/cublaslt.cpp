@@ -13,6 +13,7 @@
 #include <new>
 #include <string_view>
 
+#include "cpu/device.h"
 #include "cpu/include/cublasLt.h"
 #include "cpu/matmul.h"
 #include "cpu/pages.h"
@@ -29,6 +30,7 @@ struct cublasLtMatmulDescOpaque_t {
     int32_t bias_type = -1;  // that of D
     void* aux = nullptr;     // of D's type
     int64_t ld_aux = 0;
+    const float *scale_a = nullptr, *scale_b = nullptr;  // on the device; null: 1
     bool adds_bias() const { return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
     teon::cpu::Activation activation() const {
         using enum teon::cpu::Activation;
@@ -73,9 +75,16 @@ DType dtype(cudaDataType_t t) {
             return DType::f16;
         case CUDA_R_16BF:
             return DType::bf16;
+        case CUDA_R_8F_E4M3:
+            return DType::e4m3;
+        case CUDA_R_8F_E5M2:
+            return DType::e5m2;
     }
     __builtin_unreachable();
 }
+
+int64_t bytes(const Layout& x, int64_t elements) { return elements * size_of(dtype(x.type)); }
+bool is_fp8(const Layout& x) { return teon::is_fp8(dtype(x.type)); }
 
 // Sets an attribute, whose size has to be that of its type.
 template <typename T>
@@ -98,6 +107,20 @@ cublasStatus_t destroy(T* object) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
+// Of FP8 kernels, which are there from sm_89 on, with one scale of a tensor: A is transposed and B is not, at most one
+// is E5M2, and "all matrix dimensions must meet the optimal requirements listed in Tensor Core Usage". D is bf16 or
+// float here; neither GELU nor batches are documented with these.
+cublasStatus_t check_fp8(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const Layout& b, const Layout& d) {
+    const bool formats = is_fp8(a) && is_fp8(b) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3) &&
+                         (d.type == CUDA_R_16BF || d.type == CUDA_R_32F);
+    const bool whole = a.rows % 16 == 0 && a.ld % 16 == 0 && b.ld % 16 == 0 &&
+                       bytes(d, static_cast<int64_t>(d.rows)) % 16 == 0 && bytes(d, d.ld) % 16 == 0;
+    return formats && whole && multiplies_fp8() && o.trans_a == CUBLAS_OP_T && o.trans_b == CUBLAS_OP_N &&
+                   o.activation() == Activation::none && d.batch == 1 && (!o.adds_bias() || d.type == CUDA_R_16BF)
+               ? CUBLAS_STATUS_SUCCESS
+               : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
 // What the documentation says of the four layouts together: "cublasLtMatmul()", for CUBLAS_COMPUTE_32F and a scale of
 // CUDA_R_32F.
 cublasStatus_t check_problem(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const Layout& b, const Layout& c,
@@ -110,9 +133,11 @@ cublasStatus_t check_problem(const cublasLtMatmulDescOpaque_t& o, const Layout& 
     }
     if (k != k_of_b || d.rows != m || d.columns != n || c.rows != m || c.columns != n)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (a.type != b.type || c.type != d.type || (d.type != a.type && d.type != CUDA_R_32F))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (c.type != d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (o.adds_bias() && o.bias_type != -1 && o.bias_type != d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (is_fp8(a) || is_fp8(b)) return check_fp8(o, a, b, d);
+    if (a.type != b.type || (d.type != a.type && d.type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (o.scale_a || o.scale_b) return CUBLAS_STATUS_INVALID_VALUE;
     if (o.activation() != Activation::none) {  // of a batch only with CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE
         if (o.ld_aux < static_cast<int64_t>(d.rows)) return CUBLAS_STATUS_INVALID_VALUE;
         if (o.ld_aux % 8 != 0 || d.batch != 1) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -122,11 +147,11 @@ cublasStatus_t check_problem(const cublasLtMatmulDescOpaque_t& o, const Layout& 
 
 // Whether rows and matrices of a 16-bit layout start at multiples of 16 bytes if its first one does.
 bool strides_aligned(const Layout& x) {
-    return x.type == CUDA_R_32F || (x.ld % 8 == 0 && (x.batch == 1 || x.stride % 8 == 0));
+    return x.type == CUDA_R_32F || (bytes(x, x.ld) % 16 == 0 && (x.batch == 1 || bytes(x, x.stride) % 16 == 0));
 }
 // Whether a promise of `alignment` bytes for the first matrix of a batch holds for all of them.
 bool keeps(const Layout& x, uint64_t alignment) {
-    return x.batch == 1 || static_cast<uint64_t>(x.stride) * size_of(dtype(x.type)) % alignment == 0;
+    return x.batch == 1 || static_cast<uint64_t>(bytes(x, x.stride)) % alignment == 0;
 }
 bool address_aligned(const Layout& x, uint64_t address) { return x.type == CUDA_R_32F || address % 16 == 0; }
 
@@ -208,6 +233,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o, cublasLtMa
             return set(o->aux, value, bytes);
         case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
             return set(o->ld_aux, value, bytes);
+        case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+            return set(o->scale_a, value, bytes);
+        case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+            return set(o->scale_b, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -266,7 +295,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     results[0] = {};
     for (int i = 0; i < layouts.count; i++) {
         const uint64_t promised = i < 4 ? preference->alignment[i] : alignment(operation->aux);
-        if (handle->refuse == Refuse::in_heuristic &&
+        if ((handle->refuse == Refuse::in_heuristic || is_fp8(*A)) &&
             !(strides_aligned(layouts.of[i]) && address_aligned(layouts.of[i], promised))) {
             return CUBLAS_STATUS_NOT_SUPPORTED;
         }
@@ -309,7 +338,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
         const uint64_t promised = algorithm ? algorithm->data[i] : 1;
         if (promised == 0 || address(data[i]) % promised != 0 || !keeps(layouts.of[i], promised))
             return CUBLAS_STATUS_INVALID_VALUE;
-        if (handle->refuse != Refuse::documented &&
+        if ((handle->refuse != Refuse::documented || is_fp8(a)) &&
             !(strides_aligned(layouts.of[i]) && address_aligned(layouts.of[i], address(data[i])))) {
             return CUBLAS_STATUS_NOT_SUPPORTED;
         }
@@ -328,9 +357,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     m.bias = o.adds_bias() ? o.bias : nullptr;
     m.activation = o.activation(), m.aux = o.aux, m.ld_aux = o.ld_aux;
     if (check_device(stream, "cublasLtMatmul") != cudaSuccess) return CUBLAS_STATUS_INVALID_VALUE;
-    const cudaError_t queued = submit(stream, "cublasLtMatmul", [m, workspace, workspace_bytes] {
-        if constexpr (kModelGpu) overwrite(workspace, workspace_bytes);
-        matmul(m);
-    });
+    const cudaError_t queued =
+        submit(stream, "cublasLtMatmul", [m, workspace, workspace_bytes, o = o, type_b = dtype(b.type)] {
+            if constexpr (kModelGpu) overwrite(workspace, workspace_bytes);
+            if (!teon::is_fp8(m.in)) return matmul(m);
+            const auto value = [](const float* scale) { return scale ? *scale : 1.0f; };
+            matmul_fp8(m, type_b, m.in, value(o.scale_a) * value(o.scale_b));
+        });
     return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -27,6 +27,8 @@ std::string processor() {
 
 }  // namespace
 
+bool multiplies_fp8() { return true; }
+
 }  // namespace teon::cpu
 
 using namespace teon::cpu;

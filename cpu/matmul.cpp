@@ -4,6 +4,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -54,6 +55,9 @@ dnnl::memory::data_type dnnl_type(DType t) {
             return Type::bf16;
         case DType::f16:
             return Type::f16;
+        case DType::e4m3:
+        case DType::e5m2:
+            break;  // oneDNN gets bf16
     }
     __builtin_unreachable();
 }
@@ -273,7 +277,8 @@ public:
         // oneDNN 3.7 with AVX-512 takes a single column, of C or of A stored transposed, as if nothing lay between its
         // elements.
         const bool column_of_c = columns == 1 && m.ldc > 1, column_of_a = rows == 1 && m.trans_a && m.A.ld > 1;
-        finished_ = (!m.bias || m.alpha == 1.0f) && m.activation == Activation::none && !column_of_c && !column_of_a;
+        finished_ = (!m.bias || m.alpha == 1.0f) && !m.alpha_varies && m.activation == Activation::none &&
+                    !column_of_c && !column_of_a;
         if (finished_) first_ = primitive(shape(m, m.K, m.beta));
         if (good(first_)) return;
         finished_ = false;
@@ -373,6 +378,42 @@ void matmul(const Matmul& m) {
         plans[down == t.down - 1][across == t.across - 1].run(m, i / (t.across * t.down), down * t.rows,
                                                               across * t.columns);
     });
+}
+
+namespace {
+
+template <typename F>
+void widen_rows(std::vector<bf16>& to, const Matrix& from, int64_t rows, int64_t columns) {
+    static const auto table = [] {
+        std::array<bf16, 256> t;
+        for (unsigned code = 0; code < t.size(); code++) {
+            F x;
+            x.bits = static_cast<uint8_t>(code);
+            t[code] = bf16(static_cast<float>(x));
+        }
+        return t;
+    }();
+    if (std::ssize(to) < rows * columns) to.resize(rows * columns);
+    parallel_for(rows, std::max<int64_t>(1, (1 << 14) / columns), [&](int64_t i) {
+        const auto* row = static_cast<const uint8_t*>(from.data) + i * from.ld;
+        for (int64_t j = 0; j < columns; j++) to[i * columns + j] = table[row[j]];
+    });
+}
+
+}  // namespace
+
+void matmul_fp8(Matmul m, DType a, DType b, float scale) {
+    static thread_local std::vector<bf16> wide_a, wide_b;
+    const auto widen_operand = [&](Matrix& x, DType type, std::vector<bf16>& wide, int64_t rows) {
+        (type == DType::e4m3 ? widen_rows<e4m3> : widen_rows<e5m2>)(wide, x, rows, m.K);
+        x = {wide.data(), m.K, 0};
+    };
+    widen_operand(m.A, a, wide_a, m.M);
+    widen_operand(m.B, b, wide_b, m.N);
+    m.in = DType::bf16;
+    m.alpha *= scale;
+    m.alpha_varies = true;
+    matmul(m);
 }
 
 bool multiplies_bf16() { return uses(dnnl::cpu_isa::avx512_core_bf16); }

@@ -32,11 +32,16 @@ struct Matmul {
     Activation activation = Activation::none;  // others: of a single product
     void* aux = nullptr;                       // (M x N), of C's type
     int64_t ld_aux = 0;
+    bool alpha_varies = false;  // from call to call: it is no part of what is generated for the product
 };
 
 // Does not check its arguments. Works on the threads of parallel_for and returns when all is done. From its second call
 // on with the same shapes, strides, types and factors it allocates nothing.
 void matmul(const Matmul& m);
+
+// The product of e4m3 or e5m2, of which bf16 holds every value: A of type `a`, not transposed, and B of type `b`,
+// transposed, without a batch, times the scales. m.in and m.alpha_varies do not count.
+void matmul_fp8(Matmul m, DType a, DType b, float scale);
 
 // Whether this CPU has instructions that multiply bf16 with sums in float, and oneDNN uses them (ONEDNN_MAX_CPU_ISA
 // limits it). Without them matmul widens 16-bit operands and multiplies floats.

@@ -298,6 +298,15 @@ requires std::is_arithmetic_v<T> T atomicAdd(T* address, std::type_identity_t<T>
     return std::atomic_ref<T>(*address).fetch_add(value, std::memory_order_relaxed);
 }
 
+// Likewise.
+template <typename T>
+requires std::is_integral_v<T> T atomicMax(T* address, std::type_identity_t<T> value) {
+    std::atomic_ref<T> at(*address);
+    T old = at.load(std::memory_order_relaxed);
+    while (old < value && !at.compare_exchange_weak(old, value, std::memory_order_relaxed)) {}
+    return old;
+}
+
 namespace teon {
 
 // The number of OS threads over which blocks run, and the tiles of products; it may be more than the machine has

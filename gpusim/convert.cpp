@@ -8,6 +8,7 @@
 #include <string>
 #include <type_traits>
 
+#include "base/dtype.h"
 #include "gpusim/lanes.h"
 
 namespace teon::gpusim {
@@ -26,6 +27,10 @@ uint32_t to_bf16x2(float upper, float lower) {
     return uint32_t{to_bf16<Nearest>(upper)} << 16 | to_bf16<Nearest>(lower);
 }
 uint16_t to_f16(float x) { return x != x ? uint16_t{0x7fff} : std::bit_cast<uint16_t>(static_cast<_Float16>(x)); }
+template <typename F>
+uint16_t to_fp8x2(float upper, float lower) {
+    return static_cast<uint16_t>(F(upper).bits << 8 | F(lower).bits);
+}
 float from_bf16(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
 float from_f16(uint16_t x) { return static_cast<float>(std::bit_cast<_Float16>(x)); }
 
@@ -115,6 +120,8 @@ void add_conversion_rows(Table& t) {
     // Of two: the first operand goes to the upper half.
     t["cvt.rn.bf16x2.f32"] = each_lane<to_bf16x2<true>>();
     t["cvt.rz.bf16x2.f32"] = each_lane<to_bf16x2<false>>();
+    t["cvt.rn.satfinite.e4m3x2.f32"] = each_lane<to_fp8x2<e4m3>>();
+    t["cvt.rn.satfinite.e5m2x2.f32"] = each_lane<to_fp8x2<e5m2>>();
     t["cvt.rn.f16x2.f32"] = each_lane([](float a, float b) { return uint32_t{to_f16(a)} << 16 | to_f16(b); });
 }
 

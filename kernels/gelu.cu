@@ -11,14 +11,14 @@ struct Gelu {
 };
 
 template <typename T>
-void gelu_forward(T* out, const T* x, int64_t n, const Stream& stream) {
-    activation_forward<Gelu>(out, x, n, stream);
+void gelu_forward(T* out, const T* x, int64_t n, const Stream& stream, float* maximum) {
+    activation_forward<Gelu>(out, x, n, stream, maximum);
 }
 
 template <typename T>
 void gelu_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
-                   const Stream& stream) {
-    activation_backward<Gelu>(dx, dbias, scratch, x, dout, N, C, accumulate, stream);
+                   const Stream& stream, float* maximum) {
+    activation_backward<Gelu>(dx, dbias, scratch, x, dout, N, C, accumulate, stream, maximum);
 }
 
 size_t gelu_backward_scratch_bytes(int N, int C) { return activation_backward_scratch_bytes(N, C); }

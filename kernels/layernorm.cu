@@ -12,8 +12,8 @@ namespace teon {
 
 template <typename T>
 void layernorm_forward(T* out, float* mean, float* rstd, const T* residual, const T* x, const T* weight, const T* bias,
-                       int N, int C, float eps, const Stream& stream) {
-    norm_forward<T, true>(out, mean, rstd, residual, x, weight, bias, N, C, eps, stream);
+                       int N, int C, float eps, const Stream& stream, float* maximum) {
+    norm_forward<T, true>(out, mean, rstd, residual, x, weight, bias, N, C, eps, stream, maximum);
 }
 
 size_t layernorm_backward_scratch_bytes(int N, int C) { return norm_backward_scratch_bytes(N, C, kNormSums<true>); }
@@ -21,9 +21,9 @@ size_t layernorm_backward_scratch_bytes(int N, int C) { return norm_backward_scr
 template <typename T>
 void layernorm_backward(T* dx, float* dweight, float* dbias, float* dx_sums, void* scratch, const T* dout,
                         const T* dresidual, const T* x, const float* mean, const float* rstd, const T* weight, int N,
-                        int C, bool accumulate, const Stream& stream) {
+                        int C, bool accumulate, const Stream& stream, float* maximum) {
     norm_backward<T, true>(dx, {{{dweight, C}, {dbias, C}, {dx_sums, C}}, accumulate}, scratch, dout, dresidual, x,
-                           mean, rstd, weight, N, C, stream);
+                           mean, rstd, weight, N, C, stream, maximum);
 }
 
 FOR_STORAGE_TYPES(layernorm_forward);

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/column_sums.h"
-#include "kernels/common.h"
+#include "kernels/maximum.h"
 
 namespace teon {
 
@@ -12,7 +12,7 @@ namespace teon {
 template <typename T, typename Shape, bool CENTERED>
 __global__ void __launch_bounds__(Shape::kBlock)
     norm_forward_kernel(T* out, float* mean, float* rstd, const T* residual, const T* x, const T* weight, const T* bias,
-                        int N, int C, float eps) {
+                        int N, int C, float eps, float* maximum) {
     wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();
@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(Shape::kBlock)
         variance = Shape::sum(sums) / count;
     }
     const float scale = 1.0f / sqrtf(variance + eps);
+    int most = 0;
     Shape::for_each(C, [&](int slot, int j) {
         auto v = cache.get(slot, x + j);
         const auto w = load_floats<W>(weight + j);
@@ -53,7 +54,9 @@ __global__ void __launch_bounds__(Shape::kBlock)
             FOR_VEC(k, W) v[k] += r[k];
         }
         store_floats(out + j, v);
+        if (wants_maximum<T>(maximum)) most = greatest(most, v);
     });
+    if (wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
     if (Shape::lane() == 0) {
         if constexpr (CENTERED) mean[row] = mu;
         rstd[row] = scale;
@@ -105,6 +108,11 @@ struct NormSums {
     }
 };
 
+// Whether the backward pass finds the maximum of dx as it writes it. For longer rows it would need registers that are
+// not there, and another pass costs little beside products of their width.
+template <typename Shape>
+inline constexpr bool kLeavesMaximum = Shape::kHeld == 4;
+
 // A chunk of rows by each worker (the lanes of a RowShape), one after the other:
 // dx = dresidual + rstd * (g - mean of g - xhat * mean of (g xhat)), where g = weight * dout; rmsnorm has no mean of g.
 // partial (chunks, kNormSums, C): the sums over the rows of the chunk. Each tensor is read once. Unasked, ptxas spills
@@ -112,7 +120,8 @@ struct NormSums {
 template <typename T, typename Shape, bool CENTERED>
 __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
     norm_backward_kernel(T* dx, float* partial, const T* dout, const T* dresidual, const T* x, const float* mean,
-                         const float* rstd, const T* weight, int N, int C, int chunk_rows, bool sums_in_shared) {
+                         const float* rstd, const T* weight, int N, int C, int chunk_rows, bool sums_in_shared,
+                         float* maximum) {
     wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth, KINDS = kNormSums<CENTERED>;
     DYN_SHARED(float, shared);
@@ -123,6 +132,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
     NormSums<Shape, KINDS> sums(sums_in_shared ? shared + worker * KINDS * C : partial, C);
 
     const float count = static_cast<float>(C);
+    int most = 0;
     for (int row = first; row < last; row++) {
         const int64_t begin = int64_t{row} * C;
         const T *x_row = x + begin, *dout_row = dout + begin;
@@ -159,22 +169,24 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
                 result[k] += scale * (d[k] * w[k] - g_mean - xhat * gx_mean);
             }
             store_floats(dx + begin + j, result);
+            if (kLeavesMaximum<Shape> && wants_maximum<T>(maximum)) most = greatest(most, result);
             sums.add(0, slot, j, of_weight);
             if constexpr (CENTERED) sums.add(1, slot, j, d), sums.add(2, slot, j, result);
         });
     }
     sums.store(partial);
+    if (kLeavesMaximum<Shape> && wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
 }
 
 // ---- launchers ----------------------------------------------------------------------------------
 
 template <typename T, bool CENTERED>
 void norm_forward(T* out, float* mean, float* rstd, const T* residual, const T* x, const T* weight, const T* bias,
-                  int N, int C, float eps, const Stream& stream) {
+                  int N, int C, float eps, const Stream& stream, float* maximum) {
     for_row_shape<T, true>(
         vec_aligned<T, kVecWidth<T>>(C, out, residual, x, weight, bias), C, [&]<typename Shape>(Shape) {
             launch<norm_forward_kernel<T, Shape, CENTERED>>({Shape::blocks(N), Shape::kBlock}, stream, out, mean, rstd,
-                                                            residual, x, weight, bias, N, C, eps);
+                                                            residual, x, weight, bias, N, C, eps, maximum);
         });
 }
 
@@ -185,7 +197,8 @@ inline size_t norm_backward_scratch_bytes(int N, int C, int kinds) {
 // grads: kNormSums of them.
 template <typename T, bool CENTERED>
 void norm_backward(T* dx, const ColumnGrads& grads, void* scratch, const T* dout, const T* dresidual, const T* x,
-                   const float* mean, const float* rstd, const T* weight, int N, int C, const Stream& stream) {
+                   const float* mean, const float* rstd, const T* weight, int N, int C, const Stream& stream,
+                   float* maximum) {
     const RowChunks chunks = row_chunks(N, kNormChunks, kNormChunkRows);
     float* partial = static_cast<float*>(scratch);
     for_row_shape<T, true>(
@@ -196,7 +209,8 @@ void norm_backward(T* dx, const ColumnGrads& grads, void* scratch, const T* dout
             const bool in_shared = !Sums::kInRegisters && Shape::kLanes > 1 && bytes <= kMostShared;
             launch<norm_backward_kernel<T, Shape, CENTERED>>(
                 {Shape::blocks(chunks.count), Shape::kBlock, in_shared ? bytes : 0}, stream, dx, partial, dout,
-                dresidual, x, mean, rstd, weight, N, C, chunks.rows, in_shared);
+                dresidual, x, mean, rstd, weight, N, C, chunks.rows, in_shared, maximum);
+            if (!kLeavesMaximum<Shape> && wants_maximum<T>(maximum)) find_maximum(maximum, dx, int64_t{N} * C, stream);
         });
     add_column_sums(grads, partial, chunks.count, stream);
 }

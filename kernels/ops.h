@@ -14,6 +14,7 @@
 #include "kernels/classifier.h"
 #include "kernels/embedding.h"
 #include "kernels/fill.h"
+#include "kernels/fp8.h"
 #include "kernels/gelu.h"
 #include "kernels/layernorm.h"
 #include "kernels/lion.h"

@@ -12,14 +12,14 @@ struct Relu2 {
 };
 
 template <typename T>
-void relu2_forward(T* out, const T* x, int64_t n, const Stream& stream) {
-    activation_forward<Relu2>(out, x, n, stream);
+void relu2_forward(T* out, const T* x, int64_t n, const Stream& stream, float* maximum) {
+    activation_forward<Relu2>(out, x, n, stream, maximum);
 }
 
 template <typename T>
 void relu2_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
-                    const Stream& stream) {
-    activation_backward<Relu2>(dx, dbias, scratch, x, dout, N, C, accumulate, stream);
+                    const Stream& stream, float* maximum) {
+    activation_backward<Relu2>(dx, dbias, scratch, x, dout, N, C, accumulate, stream, maximum);
 }
 
 size_t relu2_backward_scratch_bytes(int N, int C) { return activation_backward_scratch_bytes(N, C); }

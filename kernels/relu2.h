@@ -5,13 +5,13 @@
 
 namespace teon {
 
-// out = max(x, 0)^2, n elements. out may alias x.
+// out = max(x, 0)^2, n elements. out may alias x. maximum: out's (kernels/fp8.h), or nullptr.
 template <typename T>
-void relu2_forward(T* out, const T* x, int64_t n, const Stream& stream);
+void relu2_forward(T* out, const T* x, int64_t n, const Stream& stream, float* maximum = nullptr);
 // dx (N, C) = dout * 2 max(x, 0), otherwise as gelu_backward (kernels/gelu.h).
 size_t relu2_backward_scratch_bytes(int N, int C);
 template <typename T>
 void relu2_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
-                    const Stream& stream);
+                    const Stream& stream, float* maximum = nullptr);
 
 }  // namespace teon

@@ -13,18 +13,19 @@ namespace teon {
 
 template <typename T>
 void rmsnorm_forward(T* out, float* rstd, const T* residual, const T* x, const T* weight, int N, int C, float eps,
-                     const Stream& stream) {
+                     const Stream& stream, float* maximum) {
     const T* no_bias = nullptr;
-    norm_forward<T, false>(out, nullptr, rstd, residual, x, weight, no_bias, N, C, eps, stream);
+    norm_forward<T, false>(out, nullptr, rstd, residual, x, weight, no_bias, N, C, eps, stream, maximum);
 }
 
 size_t rmsnorm_backward_scratch_bytes(int N, int C) { return norm_backward_scratch_bytes(N, C, kNormSums<false>); }
 
 template <typename T>
 void rmsnorm_backward(T* dx, float* dweight, void* scratch, const T* dout, const T* dresidual, const T* x,
-                      const float* rstd, const T* weight, int N, int C, bool accumulate, const Stream& stream) {
+                      const float* rstd, const T* weight, int N, int C, bool accumulate, const Stream& stream,
+                      float* maximum) {
     norm_backward<T, false>(dx, {{{dweight, C}}, accumulate}, scratch, dout, dresidual, x, nullptr, rstd, weight, N, C,
-                            stream);
+                            stream, maximum);
 }
 
 FOR_STORAGE_TYPES(rmsnorm_forward);

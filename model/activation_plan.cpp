@@ -5,6 +5,8 @@
 
 namespace teon {
 
+static constexpr const char* kMaxima = "absolute maxima for FP8";
+
 std::vector<RecomputePlan> recompute_plans(int blocks) {
     std::vector<RecomputePlan> plans = {Recompute::none};
     for (int n = 1; n < blocks; ++n) plans.emplace_back(Recompute::none, Recompute::cheap, n);
@@ -99,6 +101,17 @@ int64_t ActivationPlan::offloaded_bytes() const {
     for (const std::vector<Tensor>& block : offloaded_)
         for (const Tensor s : block) sum += rows_[static_cast<size_t>(s.row)].bytes;
     return sum;
+}
+
+Tensor ActivationPlan::own_bytes(const std::string& name, int64_t bytes) {
+    return add(name, bytes, INT_MAX, Lifetime::saved);
+}
+Tensor ActivationPlan::maximum() {
+    return run_.matmul_dtype == MatmulDType::same ? Tensor{} : own_bytes(kMaxima, size_of(DType::f32));
+}
+Tensor ActivationPlan::maxima() const {
+    const auto row = std::find_if(rows_.begin(), rows_.end(), [](const ActivationRow& r) { return r.name == kMaxima; });
+    return {row == rows_.end() ? -1 : static_cast<int>(row - rows_.begin()), 0};
 }
 
 int64_t ActivationPlan::saved_bytes() const {

@@ -46,10 +46,19 @@ inline constexpr auto kEnumNames<AttentionKind> = enum_names<AttentionKind>({{At
                                                                              {AttentionKind::gemm, "gemm"},
                                                                              {AttentionKind::flash, "flash"}});
 
+// What the products of blocks multiply: their operands as they are stored, or FP8 copies of them (docs/fp8.md).
+enum class MatmulDType { same, fp8, fp8_e4m3 };
+template <>
+inline constexpr auto kEnumNames<MatmulDType> = enum_names<MatmulDType>({{MatmulDType::same, "same"},
+                                                                         {MatmulDType::fp8, "fp8"},
+                                                                         {MatmulDType::fp8_e4m3, "fp8-e4m3"}});
+
 // How one run uses a model.
 struct DecoderRun {
     int B = 1, T = 1;  // the largest micro-batch that will be given
     DType dtype = DType::f32;
+    MatmulDType matmul_dtype = MatmulDType::same;
+    bool keeps_fp8_weights = true;  // from a step's first micro-batch to its last; else they are cast at each use
     RecomputePlan recompute = {};
     int offloaded_blocks = 0;  // the first ones, whose saved tensors wait in the host's memory; at most all but two
     AttentionKind attention = AttentionKind::automatic;
@@ -103,6 +112,12 @@ public:
     Tensor cache(const std::string& name, int64_t width);     // a copy each, for generation alone
     Tensor gradient(const std::string& name, int64_t width);  // shared, for training alone
     Tensor gradient_bytes(const std::string& name, int64_t bytes);
+    Tensor own_bytes(const std::string& name, int64_t bytes);  // a copy each
+    // The absolute maximum of a tensor, a float that a forward pass begins by setting to 0; none unless the run
+    // multiplies FP8.
+    Tensor maximum();
+    // All of them, to their `bytes`; row -1: none.
+    Tensor maxima() const;
 
     const DecoderRun& run() const { return run_; }
     int64_t N() const { return static_cast<int64_t>(run_.B) * run_.T; }

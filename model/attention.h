@@ -42,6 +42,8 @@ public:
 
     void plan(ActivationPlan& plan, const Ports& ports) {
         ports_ = ports;
+        qkv_.plan(plan, ports.in_maximum, {});
+        proj_.plan(plan, {}, ports.dout_maximum);
         const AttentionShape shape{plan.run().B, plan.run().T, NH_, NKV_, HS_};
         flash_ = plan.run().attention == AttentionKind::flash;
         one_pass_heads_ = flash_attention_one_pass_heads(shape, plan.run().one_pass_places);

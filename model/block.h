@@ -13,8 +13,9 @@ namespace teon {
 
 // What the branches of a decoder add to, one after the other, while they plan.
 struct ResidualStream {
-    Tensor x, dx;   // (N, C); its gradient, which has the same memory along the whole stream
-    int bias = -1;  // row of the bias that was added to x last (-1: none): Ports::in_bias of what reads x
+    Tensor x, dx;            // (N, C); its gradient, which has the same memory along the whole stream
+    Tensor dx_maximum = {};  // Ports::din_maximum of what reads x; none where no product reads dx
+    int bias = -1;           // row of the bias that was added to x last (-1: none): Ports::in_bias of what reads x
 };
 
 // y = x + f(x), where f is a layer between the norms that there are.
@@ -40,16 +41,26 @@ public:
                                           kept    ? Drop::never
                                           : post_ ? Drop::under_cheap
                                                   : Drop::under_block),
-                               stream.dx, post_ ? -1 : layer_.out_bias()};
-        Ports ports{.in = stream.x, .din = stream.dx, .dresidual = stream.dx, .in_bias = stream.bias};
+                               stream.dx, post_ ? Tensor{} : plan.maximum(), post_ ? -1 : layer_.out_bias()};
+        Ports ports{.in = stream.x,
+                    .din = stream.dx,
+                    .dresidual = stream.dx,
+                    .din_maximum = stream.dx_maximum,
+                    .in_bias = stream.bias};
         auto plan_inner = [&](auto& layer, const char* suffix, Drop drop, const char* gradient, int out_bias) {
             ports.out = plan.saved(label_ + suffix, C_, drop);
             ports.dout = plan.gradient(gradient, C_);
+            const bool is_norm = std::is_same_v<std::remove_cvref_t<decltype(layer)>, Norm>;
+            (is_norm ? ports.out_maximum : ports.dout_maximum) = plan.maximum();
             layer.plan(plan, ports);
-            ports = {.in = ports.out, .din = ports.dout, .in_bias = out_bias};
+            ports = {.in = ports.out,
+                     .din = ports.dout,
+                     .in_maximum = ports.out_maximum,
+                     .din_maximum = ports.dout_maximum,
+                     .in_bias = out_bias};
         };
         auto plan_last = [&](auto& layer) {
-            ports.out = y.x, ports.dout = y.dx, ports.residual = stream.x;
+            ports.out = y.x, ports.dout = y.dx, ports.residual = stream.x, ports.dout_maximum = y.dx_maximum;
             layer.plan(plan, ports);
         };
         if (pre_) plan_inner(*pre_, " norm", Drop::under_cheap, "gradient of norm output", -1);

@@ -57,10 +57,27 @@ private:
     std::optional<ActivationOffload> offload_;
 };
 
+void check_fp8(const DecoderConfig& c, const DecoderRun& r) {
+    const std::string_view flag = name_of(r.matmul_dtype);
+    CHECK_USAGE(r.dtype == DType::bf16, "--matmul-dtype {}: needs --dtype bf16, but this run has {}", flag,
+                name_of(r.dtype));
+    CHECK_USAGE(!r.gelu_fusion,
+                "--matmul-dtype {}: cuBLASLt has no epilogue with GELU for FP8; leave --gelu-fusion out", flag);
+    const std::pair<const char*, int> multiples[] = {{"--seq-len", r.T},
+                                                     {"--channels", c.C},
+                                                     {"width of the MLP as stored", c.Fp()},
+                                                     {"width of attention", c.attention_width()},
+                                                     {"width of queries, keys and values", c.qkv_width()}};
+    for (const auto& [name, value] : multiples)
+        CHECK_USAGE(value % 16 == 0, "--matmul-dtype {}: {} {} is no multiple of 16, which FP8 products need", flag,
+                    name, value);
+}
+
 DecoderRun resolved(const DecoderConfig& c, const DecoderRun& r) {
     CHECK_USAGE(!r.gelu_fusion || c.mlp == MlpKind::gelu,
                 "--gelu-fusion on: needs an MLP with GELU, but this model's has {}; use --gelu-fusion off",
                 name_of(c.mlp));
+    if (r.matmul_dtype != MatmulDType::same) check_fp8(c, r);
     DecoderRun run = r;
     run.attention = resolve_attention(c, r);
     return run;
@@ -72,6 +89,13 @@ ParamTable decoder_params(const DecoderConfig& c) { return DecoderLayers(c).tabl
 
 ActivationPlan decoder_activations(const DecoderConfig& c, const DecoderRun& r) {
     return DecoderLayers(c).plan(resolved(c, r), Purpose::train);
+}
+
+void check_device(const DecoderRun& r, const DeviceInfo& device) {
+    const int capability = device.compute_capability;
+    CHECK_USAGE(r.matmul_dtype == MatmulDType::same || !device.is_gpu || capability >= 89,
+                "--matmul-dtype {}: needs a GPU of compute capability 8.9 or later, but {} has {}.{}",
+                name_of(r.matmul_dtype), device.name, capability / 10, capability % 10);
 }
 
 double decoder_flops_per_token(const DecoderConfig& c, int T) {

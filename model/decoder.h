@@ -14,6 +14,9 @@ ParamTable decoder_params(const DecoderConfig& c);  // touches no device
 ActivationPlan decoder_activations(const DecoderConfig& c, const DecoderRun& r);
 AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r);  // UsageError if flash is asked in vain
 
+// Throws UsageError where the device cannot do what the run asks for.
+void check_device(const DecoderRun& r, const DeviceInfo& device);
+
 // Training FLOPs of one token in a sequence of T: 6 per weight of every matrix product (head included, embeddings not),
 // and causal attention at half of its full square. Recomputation is not counted.
 double decoder_flops_per_token(const DecoderConfig& c, int T);

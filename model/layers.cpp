@@ -34,6 +34,7 @@ ActivationPlan DecoderLayers::plan(const DecoderRun& run, Purpose purpose) {
                      .out = plan.saved("final norm", width_, Drop::never),
                      .din = stream.dx,
                      .dout = plan.gradient("gradient of norm output", width_),
+                     .din_maximum = stream.dx_maximum,
                      .in_bias = stream.bias};
     final_norm_.plan(plan, ends);
     head_.plan(plan, ends.out, ends.dout);

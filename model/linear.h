@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <type_traits>
 
+#include "kernels/fp8.h"
 #include "model/param_builder.h"
 #include "model/pass.h"
 
@@ -42,11 +43,49 @@ struct Linear {
 
     double flops() const { return 2 * weights; }  // of a token's forward pass
 
+    // Declares the FP8 copies of x, dy and the weight if the run multiplies such. Without this call it does not.
+    // x_maximum, dy_maximum: where the writer of x or dy leaves its absolute maximum (row -1: it does not).
+    void plan(ActivationPlan& plan, Tensor x_maximum = {}, Tensor dy_maximum = {}) {
+        const DecoderRun& run = plan.run();
+        if (run.matmul_dtype == MatmulDType::same) return;
+        fp8_ = run.matmul_dtype;
+        const auto operand = [&](Tensor maximum) {
+            return Fp8Operand{maximum.row < 0,
+                              maximum.row < 0 ? plan.maximum() : maximum,
+                              plan.own_bytes("scales of FP8", size_of(DType::f32)),
+                              {},
+                              {}};
+        };
+        x_ = operand(x_maximum), dy_ = operand(dy_maximum), w_ = operand({});
+        x_.copy = x_.transposed = plan.shared_bytes("FP8 input of a product", plan.N() * in);
+        dy_.copy = plan.gradient_bytes("FP8 gradient", plan.N() * out);
+        dy_.transposed = plan.gradient_bytes("FP8 gradient, transposed", plan.N() * out);
+        const int64_t bytes = int64_t{out} * in;
+        keeps_fp8_weight_ = run.keeps_fp8_weights;
+        if (keeps_fp8_weight_) {
+            const std::string name = fmt::format("FP8 weights of {} x {}", out, in);
+            w_.copy = plan.own_bytes(name, bytes);
+            w_.transposed = plan.own_bytes(name + ", transposed", bytes);
+        } else {
+            w_.copy = w_.transposed = plan.shared_bytes("FP8 weight", bytes);
+        }
+    }
+
     // y (N, out) = x W^T + b + addend (N, out; nullptr: none), of x (N, in), whose rows are ld elements apart (0: in).
     template <typename T>
     void forward(const Pass<T>& p, T* y, const T* x, int N, const Same<T>* addend = nullptr, int64_t ld = 0) const {
         Gemm g = product(p, y, x, N, ld ? ld : in);
         add(g, addend);
+        if constexpr (std::is_same_v<T, bf16>) {
+            if (is_fp8()) {
+                g.A = cast<e4m3>(p, x_, x, N, in, Copies::plain);
+                if (!keeps_fp8_weight_)
+                    cast<e4m3>(p, w_, p.weight(weight), out, in, Copies::plain);
+                else if (!p.accumulate)
+                    cast<e4m3>(p, w_, p.weight(weight), out, in, Copies::both);
+                g.B = fp8_mat<e4m3>(p, w_, w_.copy, in);
+            }
+        }
         if (bias >= 0) g.epilogue = Epilogue::bias;
         p.context.linalg.gemm(g);
     }
@@ -66,6 +105,10 @@ struct Linear {
     template <typename T>
     void backward(const Pass<T>& p, T* dx, const T* dy, const T* x, int N, bool accumulate,
                   const Same<T>* addend = nullptr, const Same<T>* before_gelu = nullptr) const {
+        if constexpr (std::is_same_v<T, bf16>) {
+            if (fp8_ == MatmulDType::fp8) return backward_fp8<e5m2>(p, dx, dy, x, N, accumulate, addend);
+            if (fp8_ == MatmulDType::fp8_e4m3) return backward_fp8<e4m3>(p, dx, dy, x, N, accumulate, addend);
+        }
         Gemm dW;
         dW.M = out;
         dW.N = in;
@@ -97,6 +140,63 @@ struct Linear {
     }
 
 private:
+    // A tensor that products multiply as FP8. transposed may be copy, where they are not needed at once.
+    struct Fp8Operand {
+        bool finds_maximum = false;  // else its writer has left it
+        Tensor maximum, scale, copy, transposed;
+    };
+    enum class Copies { plain, transposed, both };
+
+    bool is_fp8() const { return fp8_ != MatmulDType::same; }
+
+    template <typename F>
+    static Mat fp8_mat(const Pass<bf16>& p, const Fp8Operand& operand, Tensor copy, int64_t ld) {
+        Mat m = mat(p.memory.at<F>(copy), ld);
+        m.scale = p.floats(operand.scale);
+        return m;
+    }
+
+    // Writes copies of x (rows, cols); returns the plain one, or the transposed one if there is no other.
+    template <typename F>
+    static Mat cast(const Pass<bf16>& p, const Fp8Operand& to, const bf16* x, int rows, int cols, Copies copies) {
+        float* maximum = p.floats(to.maximum);
+        if (to.finds_maximum) absolute_maximum(maximum, x, int64_t{rows} * cols, p.stream());
+        const bool plain = copies != Copies::transposed;
+        cast_fp8<F>(plain ? p.memory.at<F>(to.copy) : nullptr,
+                    copies != Copies::plain ? p.memory.at<F>(to.transposed) : nullptr, p.floats(to.scale), x, maximum,
+                    rows, cols, p.stream());
+        return plain ? fp8_mat<F>(p, to, to.copy, cols) : fp8_mat<F>(p, to, to.transposed, rows);
+    }
+
+    // As backward(), whose products take gradients of type F. What they sum over is contiguous in all operands.
+    template <typename F>
+    void backward_fp8(const Pass<bf16>& p, bf16* dx, const bf16* dy, const bf16* x, int N, bool accumulate,
+                      const bf16* addend) const {
+        Gemm g;
+        g.trans_b = true;
+        const Mat plain_dy = cast<F>(p, dy_, dy, N, out, Copies::both);
+        g.M = out, g.N = in, g.K = N;
+        g.A = fp8_mat<F>(p, dy_, dy_.transposed, N);
+        g.B = cast<e4m3>(p, x_, x, N, in, Copies::transposed);
+        g.C = mat(p.grad(weight), in);
+        g.beta = accumulate ? 1.0f : 0.0f;
+        p.context.linalg.gemm(g);
+        if (bias >= 0 && !bias_summed) p.context.linalg.bias_gradient(p.grad(bias), mat(dy, out), N, out, g.beta);
+
+        if (!keeps_fp8_weight_) cast<e4m3>(p, w_, p.weight(weight), out, in, Copies::transposed);
+        g.M = N, g.N = in, g.K = out;
+        g.A = plain_dy;
+        g.B = fp8_mat<e4m3>(p, w_, w_.transposed, out);
+        g.C = mat(dx, in);
+        g.beta = 0.0f;
+        add(g, addend);
+        p.context.linalg.gemm(g);
+    }
+
+    MatmulDType fp8_ = MatmulDType::same;
+    bool keeps_fp8_weight_ = false;
+    Fp8Operand x_, dy_, w_;
+
     template <typename T>
     static void add(Gemm& g, const T* addend) {
         if (addend == nullptr) return;

@@ -30,6 +30,9 @@ public:
 
     void plan(ActivationPlan& plan, const Ports& ports) {
         ports_ = ports;
+        after_maximum_ = plan.maximum(), dbefore_maximum_ = plan.maximum();
+        up_.plan(plan, ports.in_maximum, dbefore_maximum_);
+        down_.plan(plan, after_maximum_, ports.dout_maximum);
         fused_ = plan.run().gelu_fusion;
         before_ = plan.saved("MLP before activation", up_.out, Drop::under_block);
         // An epilogue is computed again only with its product.
@@ -95,29 +98,31 @@ private:
     }
     template <typename T>
     void activate(const Pass<T>& p) const {
+        float* maximum = p.floats(after_maximum_);
         switch (kind_) {
             case MlpKind::gelu:
-                return gelu_forward(p.at(after_), p.at(before_), int64_t{p.N()} * F_, p.stream());
+                return gelu_forward(p.at(after_), p.at(before_), int64_t{p.N()} * F_, p.stream(), maximum);
             case MlpKind::relu2:
-                return relu2_forward(p.at(after_), p.at(before_), int64_t{p.N()} * F_, p.stream());
+                return relu2_forward(p.at(after_), p.at(before_), int64_t{p.N()} * F_, p.stream(), maximum);
             case MlpKind::swiglu:
-                return swiglu_forward(p.at(after_), p.at(before_), p.N(), F_, p.stream());
+                return swiglu_forward(p.at(after_), p.at(before_), p.N(), F_, p.stream(), maximum);
         }
     }
     template <typename T>
     void activate_backward(const Pass<T>& p) const {
         T* dbefore = p.at(dbefore_);
         const T *before = p.at(before_), *dafter = p.at(dafter_);
+        float* maximum = p.floats(dbefore_maximum_);
         float* dbias = up_.bias >= 0 ? p.grad(up_.bias) : nullptr;
         switch (kind_) {
             case MlpKind::gelu:
                 return gelu_backward(dbefore, dbias, p.bytes(scratch_), before, dafter, p.N(), F_, p.accumulate,
-                                     p.stream());
+                                     p.stream(), maximum);
             case MlpKind::relu2:
                 return relu2_backward(dbefore, dbias, p.bytes(scratch_), before, dafter, p.N(), F_, p.accumulate,
-                                      p.stream());
+                                      p.stream(), maximum);
             case MlpKind::swiglu:
-                return swiglu_backward(dbefore, before, dafter, p.N(), F_, p.stream());
+                return swiglu_backward(dbefore, before, dafter, p.N(), F_, p.stream(), maximum);
         }
     }
 
@@ -126,6 +131,7 @@ private:
     bool fused_ = false;  // GELU is the products' epilogue
     Linear up_, down_;
     Ports ports_;
+    Tensor after_maximum_, dbefore_maximum_;              // of FP8: what the activation function writes
     Tensor before_, after_, dafter_, dbefore_, scratch_;  // before: (N, F), or (N, 2 F) where there is a gate
 };
 

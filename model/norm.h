@@ -34,13 +34,14 @@ public:
     template <typename T>
     void forward(const Pass<T>& p) const {
         T* out = p.at(ports_.out);
+        float* maximum = p.floats(ports_.out_maximum);
         const T *residual = p.at(ports_.residual), *x = p.at(ports_.in), *weight = p.weight(weight_);
         switch (kind_) {
             case NormKind::layernorm:
                 return layernorm_forward(out, p.floats(mean_), p.floats(rstd_), residual, x, weight, p.weight(bias_),
-                                         p.N(), C_, eps_, p.stream());
+                                         p.N(), C_, eps_, p.stream(), maximum);
             case NormKind::rmsnorm:
-                return rmsnorm_forward(out, p.floats(rstd_), residual, x, weight, p.N(), C_, eps_, p.stream());
+                return rmsnorm_forward(out, p.floats(rstd_), residual, x, weight, p.N(), C_, eps_, p.stream(), maximum);
         }
     }
 
@@ -55,15 +56,16 @@ public:
         const T *dout = p.at(ports_.dout), *dresidual = p.at(ports_.dresidual), *x = p.at(ports_.in);
         const T* weight = p.weight(weight_);
         void* scratch = p.bytes(scratch_);
+        float* maximum = p.floats(ports_.din_maximum);
         float* in_bias = ports_.in_bias >= 0 ? p.grad(ports_.in_bias) : nullptr;
         switch (kind_) {
             case NormKind::layernorm:
                 return layernorm_backward(dx, p.grad(weight_), p.grad(bias_), in_bias, scratch, dout, dresidual, x,
-                                          p.floats(mean_), p.floats(rstd_), weight, p.N(), C_, p.accumulate,
-                                          p.stream());
+                                          p.floats(mean_), p.floats(rstd_), weight, p.N(), C_, p.accumulate, p.stream(),
+                                          maximum);
             case NormKind::rmsnorm:
                 return rmsnorm_backward(dx, p.grad(weight_), scratch, dout, dresidual, x, p.floats(rstd_), weight,
-                                        p.N(), C_, p.accumulate, p.stream());
+                                        p.N(), C_, p.accumulate, p.stream(), maximum);
         }
     }
 

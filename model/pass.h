@@ -21,6 +21,8 @@ namespace teon {
 struct Ports {
     Tensor in = {}, out = {}, din = {}, dout = {};
     Tensor residual = {}, dresidual = {};  // or none; dresidual may be din
+    // Of FP8: where the writer of the tensor leaves its absolute maximum, or none. Norms write out's and din's.
+    Tensor in_maximum = {}, out_maximum = {}, din_maximum = {}, dout_maximum = {};
     int in_bias = -1;  // row of the bias that was added to `in` last, whose gradient LayerNorm sums (-1: none)
 };
 

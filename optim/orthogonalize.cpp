@@ -217,6 +217,9 @@ bool restarts_after(DType dtype, int step) {
             return step % 3 == 2;
         case DType::bf16:
             return step % 2 == 1;
+        case DType::e4m3:
+        case DType::e5m2:
+            break;
     }
     return true;
 }

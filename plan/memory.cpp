@@ -233,6 +233,7 @@ void plan_memory(RunPlan& p, int64_t bytes, int one_pass_places) {
     for (const Sharding sharding : shardings) {
         p.sharding = sharding;
         p.run = run;
+        p.run.keeps_fp8_weights = sharding != Sharding::all;
         plan_fixed_memory(p);
         if (fit_to_memory(p, bytes, memory_bytes(p))) break;
         if (sharding == shardings.back()) refuse(p, bytes, memory_bytes(p));

@@ -80,6 +80,10 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
         Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
         "storage type of weights and activations (master weights and sums are float); auto: bf16 on a GPU and on a "
         "CPU that multiplies bf16 in hardware, else float");
+    t.choice(
+        "--matmul-dtype", o.matmul_dtype,
+        "what the products of blocks multiply: what is stored (same), or FP8 copies, E4M3 and for gradients E5M2 (fp8) "
+        "or E4M3 too (fp8-e4m3); on a GPU from compute capability 8.9 on, with --dtype bf16");
     OptionRow& recompute = t.choice(
         "--recompute", o.recompute,
         "what the backward pass computes again instead of storing: nothing, norms and activations, or whole blocks; "

@@ -34,6 +34,7 @@ struct Options {
     int seq_len = 1024;
     std::optional<DType> dtype;
     Recompute recompute = Recompute::automatic;
+    MatmulDType matmul_dtype = MatmulDType::same;
     AttentionKind attention = AttentionKind::automatic;
     bool gelu_fusion = false;
     bool autotune = false;

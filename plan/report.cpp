@@ -67,6 +67,9 @@ std::string plan_report(const RunPlan& p) {
                          ? fmt::format(", after {:g} minutes without one (replaced by the next)", o.checkpoint_minutes)
                          : ""));
     line("dtype", fmt::format("{} ({})", name_of(p.run.dtype), p.dtype_reason));
+    if (o.matmul_dtype != MatmulDType::same)
+        line("products",
+             fmt::format("of blocks in FP8: e4m3, gradients {}", o.matmul_dtype == MatmulDType::fp8 ? "e5m2" : "e4m3"));
     line("attention", std::string(name_of(p.run.attention)));
     if (p.run.gelu_fusion) line("GELU", "epilogue of the MLP's products");
     line("recompute", recompute_text(p));

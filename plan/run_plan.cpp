@@ -190,6 +190,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     o.dtype = p.run.dtype = dtype.dtype;
     if (is_gpu) p.run.head_rows = 8192;  // a CPU's caches are better served by the default
     p.run.gelu_fusion = o.gelu_fusion;
+    p.run.matmul_dtype = o.matmul_dtype;
     CHECK_USAGE(o.offload_blocks <= std::max(0, p.config.L - 2),
                 "--offload-blocks {}: of {} layers the last 2 stay on the device; at most {} can be offloaded",
                 o.offload_blocks, p.config.L, std::max(0, p.config.L - 2));

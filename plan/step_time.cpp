@@ -107,7 +107,8 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
 std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
     const StepTime t = step_time(p, gpu.rates);
     const bool known = p.run.dtype == DType::bf16 && p.run.attention == AttentionKind::flash;
-    std::string out = known ? fmt::format("expected time of a step on {}, not measured\n", gpu.name)
+    const char* fp8 = p.run.matmul_dtype == MatmulDType::same ? "" : "; products as in bf16, of FP8 no rate is known";
+    std::string out = known ? fmt::format("expected time of a step on {}, not measured{}\n", gpu.name, fp8)
                             : "expected time of a step: known of --dtype bf16 with flash attention only\n";
     const auto line = [&](const std::string& name, double seconds, const std::string& more = "") {
         if (seconds > 0 || !more.empty()) out += fmt::format("  {:<30}{:>9.2f} ms{}\n", name, 1e3 * seconds, more);

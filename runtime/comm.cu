@@ -167,8 +167,11 @@ ncclDataType_t type_of(DType dtype) {
             return ncclBfloat16;
         case DType::f16:
             return ncclFloat16;
+        case DType::e4m3:
+        case DType::e5m2:
+            break;
     }
-    __builtin_unreachable();
+    throw Error(fmt::format("ranks exchange no {}", name_of(dtype)));
 }
 
 }  // namespace

@@ -17,6 +17,26 @@ void check_dtype(const char* name, DType found, DType wanted) {
     CHECK(found == wanted, "gemm: {} is {}, expected {}", name, name_of(found), name_of(wanted));
 }
 
+// "cublasLtMatmul()": FP8 kernels, and "Tensor Core Usage".
+void check_fp8(const Gemm& g) {
+    CHECK(is_fp8(g.A.dtype) && is_fp8(g.B.dtype) && (g.A.dtype == DType::e4m3 || g.B.dtype == DType::e4m3),
+          "gemm: A is {} and B is {}; both must be FP8, and one of them e4m3", name_of(g.A.dtype), name_of(g.B.dtype));
+    CHECK(g.A.scale && g.B.scale, "gemm: {} is without scale", g.A.scale ? "B" : "A");
+    CHECK(!g.trans_a && g.trans_b, "gemm: of FP8, A must not be transposed and B must be");
+    CHECK(g.C.dtype == DType::bf16 || g.C.dtype == DType::f32, "gemm: C is {}, expected bf16 or float of FP8 operands",
+          name_of(g.C.dtype));
+    CHECK(g.batch_inner == 1 && g.batch_outer == 1 && !g.symmetric &&
+              (g.epilogue == Epilogue::none || (g.epilogue == Epilogue::bias && g.C.dtype == DType::bf16)),
+          "gemm: a batch, a symmetric C or an epilogue beside bias (of bf16) with FP8 operands");
+    const auto whole = [](int64_t elements, const Mat& x) { return elements * size_of(x.dtype) % 16 == 0; };
+    CHECK(whole(g.K, g.A) && whole(g.N, g.C),
+          "gemm: {} x {} x {} (M x N x K) of FP8; K must be a multiple of 16, and rows of C of 16 bytes", g.M, g.N,
+          g.K);
+    for (const Mat* x : {&g.A, &g.B, &g.C, &g.addend})
+        CHECK(whole(x->ld, *x) && reinterpret_cast<uintptr_t>(x->data) % 16 == 0,
+              "gemm: {} whose rows do not begin at multiples of 16 bytes, with FP8 operands", name_of(x->dtype));
+}
+
 }  // namespace
 
 void check_gemm(const Gemm& g) {
@@ -28,6 +48,12 @@ void check_gemm(const Gemm& g) {
     if (g.addend.data) {
         check_operand("addend", g.addend, g.M, g.N);
         check_dtype("addend", g.addend.dtype, g.C.dtype);
+    }
+    if (is_fp8(g.A.dtype) || is_fp8(g.B.dtype)) {
+        check_fp8(g);
+        if (g.epilogue == Epilogue::none) return;
+        check_operand("bias", g.bias, 1, 0);
+        return check_dtype("bias", g.bias.dtype, g.C.dtype);
     }
     check_dtype("B", g.B.dtype, g.A.dtype);
     CHECK(g.C.dtype == DType::f32 || g.C.dtype == g.A.dtype, "gemm: C is {}, expected float or, like A, {}",

@@ -8,13 +8,15 @@
 namespace teon {
 
 // A row-major matrix (or the first of a batch): element (i, j) is data[i * ld + j].
-// batch strides are in elements; outer moves slowest.
+// batch strides are in elements; outer moves slowest. scale: of FP8, a float on the device by which each element is
+// multiplied.
 struct Mat {
     void* data = nullptr;
     DType dtype = DType::f32;
     int64_t ld = 0;
     int64_t stride_inner = 0;
     int64_t stride_outer = 0;
+    const float* scale = nullptr;
 };
 template <typename T>
 Mat mat(const T* data, int64_t ld, int64_t stride_inner = 0, int64_t stride_outer = 0) {
@@ -31,6 +33,10 @@ enum class Epilogue {
 };
 
 // C (M x N) = alpha * op(A) (M x K) * op(B) (K x N) + beta * C, then the epilogue.
+//
+// Of FP8, which GPUs have from sm_89 on: A is not transposed and B is; each is e4m3 or e5m2, not both e5m2; K and the
+// row strides are multiples of 16, rows of C of 16 bytes, and all data are aligned to 16 bytes; C is bf16 or float. One
+// product, whose epilogue is none or bias, the latter with a bf16 C.
 struct Gemm {
     int M = 0, N = 0, K = 0;
     bool trans_a = false, trans_b = false;  // A stored K x M; B stored N x K (a linear layer's weight)

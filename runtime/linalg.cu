@@ -53,6 +53,10 @@ cudaDataType_t cuda_type(DType t) {
             return CUDA_R_16BF;
         case DType::f16:
             return CUDA_R_16F;
+        case DType::e4m3:
+            return CUDA_R_8F_E4M3;
+        case DType::e5m2:
+            return CUDA_R_8F_E5M2;
     }
     __builtin_unreachable();
 }
@@ -149,7 +153,7 @@ Key key_of(const Call& c) {
             g.N,
             g.K,
             g.trans_a * 2 + g.trans_b,
-            static_cast<int>(g.A.dtype) * 4 + static_cast<int>(g.C.dtype),
+            static_cast<int>(g.A.dtype) * 4 + static_cast<int>(g.C.dtype) + (g.A.dtype != g.B.dtype) * 64,
             g.A.ld,
             g.B.ld,
             g.C.ld,
@@ -195,6 +199,9 @@ MatrixLayout describe(const Mat& x, int64_t rows, int64_t columns, int count) {
 void set_pointers(const Operation& o, const Call& c) {
     if (c.bias()) set(o, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c.bias());
     if (c.has_aux()) set(o, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c.g.aux.data);
+    if (!is_fp8(c.g.A.dtype)) return;
+    set(o, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(c.g.B.scale));
+    set(o, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(c.g.A.scale));
 }
 
 // Calls f with x.data as a pointer of its C++ type.
@@ -259,8 +266,10 @@ std::optional<Plan>& Linalg::Impl::plan(const Call& c) {
     return known->second;
 }
 
-// Says so, as a kernel of ours is slower; once per kind of call, as its plan is none from now on.
+// Says so, as a kernel of ours is slower, and of FP8 there is none; once per kind of call, as its plan is none from now
+// on.
 std::nullopt_t Linalg::Impl::refused(const Call& c) {
+    CHECK(!is_fp8(c.g.A.dtype), "gemm: cuBLASLt refuses {}; use --matmul-dtype same", text_of(c));
     refused_kinds++;
     fmt::print(stderr, "warning: cuBLASLt refuses {}: a slower kernel computes them\n", text_of(c));
     return std::nullopt;
@@ -549,6 +558,15 @@ void Linalg::gemm(const Gemm& g) {
     };
     const ProfileScope profile(impl_->stream, name, 2.0 * g.M * g.N * g.K * batch);
     run(g);
+}
+
+void Linalg::bias_gradient(float* db, const Mat& dy, int rows, int columns, float beta) {
+    Gemm g;
+    g.M = columns, g.K = rows, g.trans_a = true;
+    g.A = dy;
+    g.bias = mat(db, columns);
+    g.beta = beta;
+    impl_->reduce_bias(g);
 }
 
 void Linalg::run(const Gemm& g) {

@@ -1,5 +1,5 @@
-// Dense linear algebra on row-major matrices, by cuBLASLt and cuSOLVER. Inputs may be float, bf16 or f16; sums are
-// always taken in float. Results do not depend on a CPU's number of threads.
+// Dense linear algebra on row-major matrices, by cuBLASLt and cuSOLVER. Inputs may be float, bf16, f16 or, of products,
+// FP8; sums are always taken in float. Results do not depend on a CPU's number of threads.
 #pragma once
 
 #include <functional>
@@ -34,6 +34,9 @@ public:
 
     // Throws Error on a shape, dtype or alignment that it cannot do, naming it.
     void gemm(const Gemm& g);
+
+    // db (columns, float) = beta * db + the column sums of dy (rows x columns), as Epilogue::bias_grad leaves them.
+    void bias_gradient(float* db, const Mat& dy, int rows, int columns, float beta);
 
     // From now on the first gemm of a kind (outside graph capture) times the algorithms that cuBLASLt proposes (and, of
     // a symmetric product, our own kernel), keeps the fastest and calls `chosen`, instead of taking the first proposal.

@@ -48,7 +48,7 @@ TEON_HD void store_vec(T* p, const Vec<T, N>& x) {
     *reinterpret_cast<Vec<T, N>*>(p) = x;
 }
 
-// N floats rounded to T; on a GPU two bf16 by one instruction.
+// N floats rounded to T; on a GPU two bf16, or two of FP8 where it has them, by one instruction.
 template <typename T, int N>
 TEON_D Vec<T, N> round_vec(const Vec<float, N>& x) {
     Vec<T, N> y;
@@ -59,6 +59,15 @@ TEON_D Vec<T, N> round_vec(const Vec<float, N>& x) {
             uint32_t two;
             asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(x[k + 1]), "f"(x[k]));
             memcpy(&y[k], &two, 4);
+        }
+    } else
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+        if constexpr (N % 2 == 0 && sizeof(T) == 1) {
+#pragma unroll
+        for (int k = 0; k < N; k += 2) {
+            const uint16_t two = T::round_two(x[k], x[k + 1]);
+            memcpy(&y[k], &two, 2);
         }
     } else
 #endif

@@ -36,7 +36,7 @@ IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only"
            "recompute", "autotune", "algorithms", "graphs", "gelu-fusion", "attention", "micro-batch",
            "steps", "tokens", "epochs"}  # the resulting number of steps is compared
 # Options of later versions, with the value that runs without them had.
-SINCE = {"grad-comm-dtype": "float"}
+SINCE = {"grad-comm-dtype": "float", "matmul-dtype": "same"}
 # If these and the seed are equal, two runs begin with the same weights and see the same batches: they are a pair.
 START = {"program", "model", "layers", "channels", "heads", "kv_heads", "kv-heads", "head_size", "ffn", "mlp",
          "vocab_size", "vocab-size", "context", "tied_head", "init_from", "init-from", "data", "seq-len",

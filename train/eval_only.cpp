@@ -66,6 +66,8 @@ DecoderRun plan_run(const DecoderConfig& c, const Options& o, const DeviceInfo& 
     run.T = std::min(o.seq_len, c.max_T);
     run.dtype = choose_dtype(o.dtype).dtype;
     run.gelu_fusion = o.gelu_fusion;
+    run.matmul_dtype = o.matmul_dtype;
+    check_device(run, device);
     run.recompute = Recompute::block;  // there is no backward pass to keep anything for
     const int64_t weights = decoder_params(c).size() * (run.dtype == DType::bf16 ? 10 : 8);
     const int64_t room = (o.memory ? o.memory : static_cast<int64_t>(device.free_bytes)) - weights;

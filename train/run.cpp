@@ -54,6 +54,7 @@ void print_plan(const ModelFamily& family, Options options) {
     const int places = gpu ? flash_attention_one_pass_places(*gpu) : 0;
     const int64_t usable = gpu ? usable_bytes(*gpu, options.ranks, options.ranks) : int64_t{80} << 30;
     RunPlan plan = plan_run(family, options, gpu || is_cuda(), options.ranks);
+    if (gpu) check_device(plan.run, *gpu);
     plan_memory(plan, options.memory ? options.memory : usable, places);
     if (gpu)
         fmt::print("{:<12}{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16\n", "device", gpu->name,
@@ -85,6 +86,7 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
     CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=cpu to run on the CPU");
     set_device_of(launch);  // usage errors come before any device is touched
     const DeviceInfo device = device_info();
+    check_device(plan.run, device);
     Context context(options.comm_timeout);
     try {
         resume = resume_point_of_rank_0(options.out, std::move(resume), context);

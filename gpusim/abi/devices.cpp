@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "cpu/device.h"
 #include "cpu/devices.h"
 #include "cpu/error.h"
 #include "gpusim/abi/layouts.h"
@@ -30,6 +31,8 @@ const DeviceModel& device() {
 }
 
 }  // namespace teon::gpusim
+
+bool teon::cpu::multiplies_fp8() { return gpusim::device().capability >= 89; }
 
 using namespace teon::gpusim;
 namespace cpu = teon::cpu;

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "runtime/simt.h"
+#include "test/oracle/fp8.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 
@@ -77,7 +78,7 @@ std::vector<float> inputs() {
 }
 
 template <typename T>
-__global__ void convert_kernel(uint16_t* narrow, float* wide, const float* in, int64_t n) {
+__global__ void convert_kernel(decltype(T::bits)* narrow, float* wide, const float* in, int64_t n) {
     wait_for_earlier_kernels();
     const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
     if (i >= n) return;
@@ -115,15 +116,53 @@ void check_from_float() {
     }
 }
 
+// Around every number of FP8, every midpoint of two, and what is beyond; NaN, and random numbers.
+template <typename F>
+std::vector<float> fp8_inputs() {
+    const Fp8Format format = kFp8Format<F>;
+    std::vector<float> x = {bits_float(0x7fc00000u), bits_float(0xffc00000u), bits_float(0x7f800001u), INFINITY, 3e38f};
+    for (int code = 0; code <= format.largest; ++code) {
+        const double v = format.decode(code), next = code < format.largest ? format.decode(code + 1) : 2 * v;
+        for (const double y : {v, v + (next - v) / 2, v + (next - v) / 4}) {
+            const float f = static_cast<float>(y);
+            for (const float z : {f, std::nextafter(f, 0.0f), std::nextafter(f, INFINITY)}) x.push_back(z);
+        }
+    }
+    std::mt19937 engine(7);
+    std::uniform_real_distribution<float> exponent(-20.0f, 18.0f);
+    for (int i = 0; i < 200000; ++i) x.push_back(std::exp2(exponent(engine)));
+    const size_t n = x.size();
+    for (size_t i = 0; i < n; ++i) x.push_back(-x[i]);
+    return x;
+}
+
+template <typename F>
+void check_fp8() {
+    const Fp8Format format = kFp8Format<F>;
+    for (int code = 0; code < 256; ++code) {
+        F x;
+        x.bits = static_cast<uint8_t>(code);
+        const double expected = format.decode(code);
+        const float y = x;
+        CAPTURE(code, y, expected);
+        REQUIRE((std::isnan(expected) ? std::isnan(y) : y == expected && std::signbit(y) == std::signbit(expected)));
+        if (std::isfinite(y)) REQUIRE(F(y).bits == code);
+    }
+    for (const float v : fp8_inputs<F>()) {
+        const int expected = format.round(v);
+        if (F(v).bits != expected)
+            FAIL(v << " becomes code " << static_cast<int>(F(v).bits) << " instead of " << expected);
+    }
+}
+
 template <typename T>
-void check_in_kernel() {
-    const std::vector<float> x = inputs<T>();
+void check_in_kernel(const std::vector<float>& x) {
     const int64_t n = static_cast<int64_t>(x.size());
     Stream stream;
     Guarded<float> in(x, stream), wide(n, stream);
-    Guarded<uint16_t> narrow(n, stream);
+    Guarded<decltype(T::bits)> narrow(n, stream);
     launch<convert_kernel<T>>({ceil_div(n, 256), 256}, stream, narrow.data(), wide.data(), in.data(), n);
-    std::vector<uint16_t> expected(x.size());
+    std::vector<decltype(T::bits)> expected(x.size());
     std::vector<float> expected_wide(x.size());
     for (size_t i = 0; i < x.size(); ++i) {
         const T y(x[i]);
@@ -147,8 +186,27 @@ TEST_CASE("base/dtype: floats are rounded to the nearest bf16 or f16, ties to ev
 }
 
 TEST_CASE("base/dtype: a kernel rounds as the host does") {
-    check_in_kernel<bf16>();
-    check_in_kernel<f16>();
+    check_in_kernel<bf16>(inputs<bf16>());
+    check_in_kernel<f16>(inputs<f16>());
+    check_in_kernel<e4m3>(fp8_inputs<e4m3>());
+    check_in_kernel<e5m2>(fp8_inputs<e5m2>());
+}
+
+TEST_CASE("base/dtype: all 256 FP8 codes, and floats to the nearest, ties to even, beyond the largest to it") {
+    check_fp8<e4m3>();
+    check_fp8<e5m2>();
+}
+
+TEST_CASE("base/dtype: every type has its size, and FP8 is none that kernels store in") {
+    for (const auto& [dtype, name] : kEnumNames<DType>) {
+        CAPTURE(name);
+        if (is_fp8(dtype)) {
+            REQUIRE(size_of(dtype) == 1);
+            REQUIRE_THROWS_AS(visit_dtype(dtype, [](auto) {}), Error);
+        } else {
+            REQUIRE(visit_dtype(dtype, [](auto x) { return static_cast<int>(sizeof x); }) == size_of(dtype));
+        }
+    }
 }
 
 TEST_CASE("base/dtype: vectors move whole and know their alignment") {

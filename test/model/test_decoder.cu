@@ -71,7 +71,121 @@ Outcome run_once(const std::string& family, DType dtype, const RecomputePlan& re
     return {loss, r.gradients()};
 }
 
+// A model whose widths FP8 products take, with one batch.
+struct Fp8Run {
+    DecoderConfig config;
+    ModelRunner runner;
+    DeviceBatch batch;
+    Fp8Run(const std::string& model, MatmulDType dtype, const RecomputePlan& recompute = {}, bool keeps = true)
+        : config(fp8_config(model)), runner(config, fp8_run(dtype, recompute, keeps)), batch(make_batch()) {
+        runner.model->params().initialize(7, runner.context.stream);
+    }
+    Outcome once() {
+        const double loss = runner.loss(batch, true);
+        return {loss, runner.gradients()};
+    }
+
+private:
+    static DecoderConfig fp8_config(const std::string& model) {
+        DecoderConfig c = small_config(model);
+        c.C = 64, c.F = 176, c.max_T = 32, c.head_size = 0, c.init_std = 0.1f;
+        return c;
+    }
+    static DecoderRun fp8_run(MatmulDType dtype, const RecomputePlan& recompute, bool keeps) {
+        DecoderRun run{B, 32, DType::bf16};
+        run.matmul_dtype = dtype;
+        run.recompute = recompute;
+        run.keeps_fp8_weights = keeps;
+        return run;
+    }
+    DeviceBatch make_batch() const {
+        return DeviceBatch(random_ints(B * 32, 11, config.V), random_ints(B * 32, 12, config.V), B, 32,
+                           runner.context.stream);
+    }
+};
+
 }  // namespace
+
+TEST_CASE("model/decoder: FP8 products change the loss and the gradients little") {
+    for (const std::string& model : kModels) {
+        if (model == "gpt2 fused") continue;
+        INFO(model);
+        const Outcome exact = Fp8Run(model, MatmulDType::same).once();
+        for (const MatmulDType dtype : {MatmulDType::fp8, MatmulDType::fp8_e4m3}) {
+            INFO(name_of(dtype));
+            Fp8Run r(model, dtype);
+            const Outcome o = r.once();
+            // Each product errs by 2^-4 / sqrt(3) of either factor's roundings, at random; 4 products a layer and pass
+            // add up to some tenths of a gradient, whose direction stays.
+            REQUIRE(std::abs(o.loss - exact.loss) < 0.01 * exact.loss);
+            REQUIRE(relative_distance(o.gradients, exact.gradients) < 0.35);
+            REQUIRE_FALSE(o.gradients == exact.gradients);
+        }
+    }
+}
+
+// A power of two in a tensor goes into its scale and out again, unless the scale is another tensor's or none.
+TEST_CASE("model/decoder: FP8 scales follow each tensor, so that powers of two change no bit") {
+    for (const std::string& model : kModels) {
+        if (model == "gpt2 fused") continue;
+        INFO(model);
+        Fp8Run r(model, MatmulDType::fp8);
+        const Outcome once = r.once();
+        r.runner.loss(r.batch, true, 0x1p-40f);
+        std::vector<float> small = r.runner.gradients();
+        for (float& g : small) g *= 0x1p40f;
+        REQUIRE(same_bits(small, once.gradients));
+
+        if (model != "gpt2" && model != "gpt2 relu2" && model != "llama") continue;
+        std::vector<float> w = r.runner.masters();
+        const auto scale = [&](auto which, float factor) {
+            for (const ParamRow& row : r.runner.model->table().rows())
+                if (row.layer >= 0 && which(row.role))
+                    for (int64_t i = 0; i < row.size(); ++i) w[static_cast<size_t>(row.offset + i)] *= factor;
+        };
+        scale([](Role role) { return role == Role::norm; }, 0x1p-20f);
+        scale([](Role role) { return role != Role::norm && role != Role::o && role != Role::mlp_down; }, 0x1p20f);
+        if (model == "gpt2 relu2") {
+            scale([](Role role) { return role == Role::mlp_up; }, 0x1p-20f);
+            scale([](Role role) { return role == Role::mlp_down; }, 0x1p40f);
+        }
+        r.runner.set_masters(w);
+        REQUIRE(r.runner.loss(r.batch) == once.loss);
+    }
+}
+
+TEST_CASE("model/decoder: with FP8 products no recomputation and no place of the weights changes a bit") {
+    for (const std::string& model : kModels) {
+        if (model == "gpt2 fused") continue;
+        INFO(model);
+        const Outcome all = Fp8Run(model, MatmulDType::fp8).once();
+        for (const RecomputePlan& recompute : {RecomputePlan(Recompute::cheap), RecomputePlan(Recompute::block),
+                                               RecomputePlan(Recompute::none, Recompute::block, 2)})
+            for (const bool keeps : {true, false}) {
+                const Outcome o = Fp8Run(model, MatmulDType::fp8, recompute, keeps).once();
+                REQUIRE(o.loss == all.loss);
+                REQUIRE(same_bits(o.gradients, all.gradients));
+            }
+    }
+}
+
+TEST_CASE("model/decoder: a step's FP8 weights are those of its first micro-batch, and of each evaluation its own") {
+    for (const bool keeps : {true, false}) {
+        Fp8Run r("llama", MatmulDType::fp8, {}, keeps);
+        const Outcome once = r.once();
+        r.runner.loss(r.batch, true, 1.0f, /*accumulate=*/true);
+        std::vector<float> twice = r.runner.gradients();
+        for (size_t i = 0; i < twice.size(); ++i) REQUIRE(twice[i] == 2 * once.gradients[i]);
+        std::vector<float> w = r.runner.masters();
+        for (float& x : w) x *= 0.5f;
+        r.runner.set_masters(w);
+        Fp8Run other("llama", MatmulDType::fp8);
+        other.runner.set_masters(w);
+        REQUIRE(r.runner.loss(r.batch) == other.runner.loss(other.batch));
+        REQUIRE(r.runner.loss(r.batch, true) == other.runner.loss(other.batch, true));
+        REQUIRE(same_bits(r.runner.gradients(), other.runner.gradients()));
+    }
+}
 
 TEST_CASE("model/decoder: the gradient is the derivative of the loss along random directions") {
     for (const std::string& family : kModels) {

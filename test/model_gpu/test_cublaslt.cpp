@@ -115,6 +115,79 @@ TEST_CASE(
     REQUIRE(biased.run() == CUBLAS_STATUS_INVALID_VALUE);
 }
 
+namespace {
+
+// The heuristic's verdict on D = A^T B of 32 x 32 matrices in FP8, and what is changed of it.
+struct Fp8Problem {
+    cudaDataType_t a = CUDA_R_8F_E4M3, b = CUDA_R_8F_E4M3, c = CUDA_R_16BF, d = CUDA_R_16BF;
+    cublasOperation_t trans_a = CUBLAS_OP_T, trans_b = CUBLAS_OP_N;
+    uint64_t k = 32, m = 32;
+    int64_t ld = 32;
+    uint32_t alignment = 256;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    cudaDataType_t bias_type = CUDA_R_16BF;
+};
+cublasStatus_t verdict(const Fp8Problem& p) {
+    cublasLtHandle_t lt;
+    cublasLtMatmulDesc_t o;
+    cublasLtMatrixLayout_t a, b, c, d;
+    cublasLtMatmulPreference_t preference;
+    const bool ta = p.trans_a == CUBLAS_OP_T, tb = p.trans_b == CUBLAS_OP_T;
+    REQUIRE(cublasLtCreate(&lt) == CUBLAS_STATUS_SUCCESS);
+    cublasLtMatmulDescCreate(&o, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasLtMatrixLayoutCreate(&a, p.a, ta ? p.k : p.m, ta ? p.m : p.k, p.ld);
+    cublasLtMatrixLayoutCreate(&b, p.b, tb ? 32 : p.k, tb ? p.k : 32, p.ld);
+    cublasLtMatrixLayoutCreate(&c, p.c, p.m, 32, p.ld);
+    cublasLtMatrixLayoutCreate(&d, p.d, p.m, 32, p.ld);
+    cublasLtMatmulPreferenceCreate(&preference);
+    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
+        REQUIRE(cublasLtMatmulDescSetAttribute(o, attribute, &value, sizeof value) == CUBLAS_STATUS_SUCCESS);
+    };
+    const Buffer<float> device(256);
+    set(CUBLASLT_MATMUL_DESC_TRANSA, p.trans_a);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, p.trans_b);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(p.bias_type));
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(device.data()));
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{32});
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(device.data()));
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(device.data()));
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &p.alignment,
+                                         sizeof p.alignment);
+    cublasLtMatmulHeuristicResult_t found;
+    int n = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt, o, a, b, c, d, preference, 1, &found, &n);
+    cublasLtMatmulPreferenceDestroy(preference);
+    for (auto layout : {a, b, c, d}) cublasLtMatrixLayoutDestroy(layout);
+    cublasLtMatmulDescDestroy(o);
+    cublasLtDestroy(lt);
+    return status;
+}
+
+}  // namespace
+
+TEST_CASE("model_gpu/cublaslt: FP8 is taken as documented, K-major and in whole 16 bytes, from sm_89 on") {
+    NEEDS_MODEL_GPU();
+    constexpr auto good = CUBLAS_STATUS_SUCCESS, bad = CUBLAS_STATUS_NOT_SUPPORTED;
+    const auto expected = teon::device_info().compute_capability >= 89 ? good : bad;
+    REQUIRE(verdict({}) == expected);
+    REQUIRE(verdict({.a = CUDA_R_8F_E5M2}) == expected);
+    REQUIRE(verdict({.b = CUDA_R_8F_E5M2}) == expected);
+    REQUIRE(verdict({.c = CUDA_R_32F, .d = CUDA_R_32F}) == expected);
+    REQUIRE(verdict({.epilogue = CUBLASLT_EPILOGUE_BIAS}) == expected);
+    REQUIRE(verdict({.a = CUDA_R_8F_E5M2, .b = CUDA_R_8F_E5M2}) == bad);
+    REQUIRE(verdict({.b = CUDA_R_16BF}) == bad);
+    REQUIRE(verdict({.c = CUDA_R_32F}) == bad);
+    REQUIRE(verdict({.trans_a = CUBLAS_OP_N}) == bad);
+    REQUIRE(verdict({.trans_b = CUBLAS_OP_T}) == bad);
+    REQUIRE(verdict({.k = 24}) == bad);
+    REQUIRE(verdict({.m = 28}) == bad);
+    REQUIRE(verdict({.ld = 40}) == bad);
+    REQUIRE(verdict({.alignment = 8}) == bad);
+    REQUIRE(verdict({.epilogue = CUBLASLT_EPILOGUE_GELU_AUX}) == bad);
+    REQUIRE(verdict({.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias_type = CUDA_R_32F}) == bad);
+}
+
 TEST_CASE("model_gpu/cublaslt: a product overwrites its workspace") {
     NEEDS_MODEL_GPU();
     const teon::Stream stream;

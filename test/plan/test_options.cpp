@@ -75,6 +75,12 @@ TEST_CASE("plan/options: bad flags are rejected in one line that names flag, val
         {{"--attention", "flash", "--dtype", "float"}, {"--attention flash", "--dtype bf16", "--attention gemm"}},
         {{"--attention", "flash", "--dtype", "bf16", "--heads", "24"}, {"--attention flash", "head size", "32"}},
         {{"--gelu-fusion", "--mlp", "relu2"}, {"--gelu-fusion on", "relu2", "--gelu-fusion off"}},
+        {{"--matmul-dtype", "fp8", "--dtype", "float"}, {"--matmul-dtype fp8", "--dtype bf16", "float"}},
+        {{"--matmul-dtype", "fp8", "--dtype", "bf16", "--gelu-fusion"}, {"--matmul-dtype fp8", "--gelu-fusion"}},
+        {{"--matmul-dtype", "fp8-e4m3", "--dtype", "bf16", "--seq-len", "1000", "--batch-tokens", "1000"},
+         {"--matmul-dtype fp8-e4m3", "--seq-len 1000", "16"}},
+        {{"--matmul-dtype", "fp8", "--dtype", "bf16", "--ffn", "1000"}, {"--matmul-dtype fp8", "MLP", "1000", "16"}},
+        {{"--matmul-dtype", "e4m3"}, {"--matmul-dtype e4m3", "fp8-e4m3"}},
         {{"--layers", ""}, {"--layers"}},
         {{"--layers"}, {"--layers"}},
         {{"--layers", "2", "--layers", "3"}, {"--layers: given 2 times (2, 3)"}},
@@ -511,6 +517,26 @@ TEST_CASE(
     REQUIRE_THROWS_AS(parse({"--plan-only", "--gelu-fusion"}, kLlama), UsageError);
 }
 
+TEST_CASE("plan/run_plan: FP8 copies are in the plan, of weights once per layer or, where they are divided, once") {
+    auto plan = [](std::vector<std::string> flags, int ranks = 1) {
+        flags.insert(flags.end(), {"--plan-only", "--micro-batch", "16", "--dtype", "bf16", "--recompute", "none",
+                                   "--steps", "10", "--attention", "gemm"});
+        return make_plan(kGpt2, *parse(flags), true, int64_t{1} << 40, ranks);
+    };
+    const int64_t N = 16 * 1024, C = 768, L = 12;
+    const auto extra = [&](std::vector<std::string> flags, int ranks) {
+        const int64_t without = plan(flags, ranks).activations.total_bytes();
+        flags.insert(flags.end(), {"--matmul-dtype", "fp8"});
+        return plan(flags, ranks).activations.total_bytes() - without;
+    };
+    // Twice the weights of a layer, an input of the MLP's width, a gradient twice; and a scale and a maximum per
+    // tensor, 4 x 3 of each, in 256 bytes.
+    REQUIRE(extra({}, 1) == L * 2 * 12 * C * C + 3 * N * 4 * C + L * (12 + 12) * 256);
+    REQUIRE(extra({"--shard", "all"}, 8) == 4 * C * C + 3 * N * 4 * C + L * (12 + 12) * 256);
+    REQUIRE(contains(plan_report(plan({"--matmul-dtype", "fp8"})), "in FP8: e4m3, gradients e5m2"));
+    REQUIRE(plan_report(plan({})).find("FP8") == std::string::npos);
+}
+
 TEST_CASE("plan/run_plan: every preset can be planned, and its report names the memory") {
     const int64_t memory = int64_t{160} << 30;  // AdamW takes 124 GiB for 7 billion parameters
     for (const ModelFamily& family : families())
@@ -653,7 +679,7 @@ TEST_CASE("plan/options: a run that resumes may change what does not change its 
              "--model tiny;--layers 3;--seq-len 512;--dtype bf16;--gelu-fusion on;--shuffle off;--batch-tokens 1024;"
              "--lr 1;--adamw-lr 1;--weight-decay 1;--grad-clip 2;--beta1 0.5;--momentum 0.5;--nesterov on;"
              "--lr-scale q=2;--ortho you;--ns-steps 3;--teon-k 3;--teon-roles q;--schedule linear;--warmup-ratio 0.5;"
-             "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8;--grad-comm-dtype bf16")) {
+             "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8;--grad-comm-dtype bf16;--matmul-dtype fp8")) {
         const std::vector<std::string> flags = words(flag), found = changed({}, flags);
         REQUIRE(found.size() == (flags[0] == "--lr" || flags[0] == "--weight-decay" || flags[0] == "--schedule"
                                      ? 2

@@ -170,6 +170,99 @@ TEST_CASE("runtime/linalg: gemm covers batches in two levels") {
 
 namespace {
 
+// C = 0.5 scales A B^T + beta addend + bias of FP8 operands.
+template <typename FA, typename FB, typename TC>
+void check_fp8(int M, int N, int K, float beta, bool biased, bool search) {
+    CAPTURE(name_of(dtype_of<FA>), name_of(dtype_of<FB>), name_of(dtype_of<TC>), M, N, K, beta, biased, search);
+    Stream stream;
+    Linalg linalg(stream);
+    if (search) linalg.search_algorithms({}, nullptr);
+    const auto a = random_values<FA>(int64_t{M} * K, 1, 50.0), b = random_values<FB>(int64_t{N} * K, 2, 50.0);
+    const auto before = random_values<TC>(int64_t{M} * N, 3), bias = random_values<TC>(N, 4);
+    Guarded<FA> A(a, stream);
+    Guarded<FB> B(b, stream);
+    Guarded<TC> C(before, stream), Bias(bias, stream);
+    const std::vector<float> scales = {0.01f, 0.003f};
+    Guarded<float> scale_a(std::vector{scales[0]}, stream), scale_b(std::vector{scales[1]}, stream);
+    Gemm g{
+        .M = M, .N = N, .K = K, .trans_b = true, .A = mat(A.data(), K), .B = mat(B.data(), K), .C = mat(C.data(), N)};
+    g.alpha = 0.5f, g.beta = beta;
+    g.A.scale = scale_a.data(), g.B.scale = scale_b.data();
+    if (biased) g.epilogue = Epilogue::bias, g.bias = mat(Bias.data(), N);
+    linalg.gemm(g);
+    auto expected = matmul_oracle(widen<Tracked>(a), widen<Tracked>(b), M, N, K, false, true);
+    for (int64_t i = 0; i < std::ssize(expected); i++) {
+        expected[i] *= Tracked(0.5 * double{scales[0]} * double{scales[1]});
+        if (beta != 0.0f) expected[i] += Tracked(beta) * Tracked(static_cast<double>(before[i]));
+        if (biased) expected[i] += Tracked(static_cast<double>(bias[i % N]));
+    }
+    REQUIRE(compare(C.get(), expected, kSumRoundings));
+}
+
+}  // namespace
+
+TEST_CASE("runtime/linalg: products of FP8 agree with the oracle in all documented combinations") {
+    for (const auto& [M, N, K] : {std::array{1, 16, 16}, {33, 48, 32}, {300, 272, 128}, {64, 16, 1200}})
+        for (const float beta : {0.0f, 1.0f})
+            for (const bool search : {false, true}) {
+                check_fp8<e4m3, e4m3, float>(M, N, K, beta, false, search);
+                check_fp8<e5m2, e4m3, float>(M, N, K, beta, false, search);
+                check_fp8<e4m3, e5m2, float>(M, N, K, beta, false, search);
+                check_fp8<e4m3, e4m3, bf16>(M, N, K, beta, true, search);
+                check_fp8<e5m2, e4m3, bf16>(M, N, K, beta, true, search);
+            }
+}
+
+TEST_CASE("runtime/linalg: products of FP8 that cuBLASLt does not document are refused in a sentence") {
+    Stream stream;
+    Linalg linalg(stream);
+    Buffer<float> scale(1), C(64 * 64), bias(64);
+    Buffer<bf16> narrow(64 * 64);
+    Buffer<f16> half(64 * 64);
+    Buffer<e4m3> A(64 * 64), B(64 * 64);
+    Buffer<e5m2> gradient(64 * 64);
+    const Gemm good = [&] {
+        Gemm g{.M = 64, .N = 64, .K = 64, .trans_b = true, .A = mat(A.data(), 64), .B = mat(B.data(), 64)};
+        g.C = mat(C.data(), 64);
+        g.A.scale = g.B.scale = scale.data();
+        return g;
+    }();
+    teon::check_gemm(good);
+    const auto says = [&](const char* what, auto change) {
+        Gemm g = good;
+        change(g);
+        try {
+            linalg.gemm(g);
+        } catch (const Error& e) {
+            CAPTURE(e.what());
+            REQUIRE(std::string(e.what()).find(what) != std::string::npos);
+            return;
+        }
+        FAIL("accepted: " << what);
+    };
+    const auto fp8 = [&](const auto& buffer) {
+        Mat m = mat(buffer.data(), 64);
+        m.scale = scale.data();
+        return m;
+    };
+    says("one of them e4m3", [&](Gemm& g) { g.A = g.B = fp8(gradient); });
+    says("both must be FP8", [&](Gemm& g) { g.B = fp8(narrow); });
+    says("both must be FP8", [&](Gemm& g) { g.A = fp8(narrow); });
+    says("without scale", [](Gemm& g) { g.A.scale = nullptr; });
+    says("A must not be transposed", [](Gemm& g) { g.trans_a = true; });
+    says("B must be", [](Gemm& g) { g.trans_b = false; });
+    says("C is f16", [&](Gemm& g) { g.C = mat(half.data(), 64); });
+    says("K must be a multiple of 16", [](Gemm& g) { g.K = 24; });
+    says("rows of C of 16 bytes", [](Gemm& g) { g.N = 62; });
+    says("do not begin at multiples of 16", [](Gemm& g) { g.A.ld = 72; });
+    says("do not begin at multiples of 16", [&](Gemm& g) { g.B.data = B.data() + 8, g.N = 32; });
+    says("a batch", [](Gemm& g) { g.batch_inner = 2; });
+    says("epilogue beside bias", [&](Gemm& g) { g.epilogue = Epilogue::bias, g.bias = mat(bias.data(), 64); });
+    says("epilogue beside bias", [&](Gemm& g) { g.epilogue = Epilogue::gelu, g.aux = g.C; });
+}
+
+namespace {
+
 // A library that proposes several algorithms, on a CPU too.
 struct Proposals {
     explicit Proposals(const char* count) { ::setenv("CUBLASLT_ALGORITHMS", count, 1); }

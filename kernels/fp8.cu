@@ -1,0 +1,69 @@
+#include "kernels/fp8.h"
+
+#include <cfloat>
+
+#include "base/integer.h"
+#include "kernels/maximum.h"
+
+namespace teon {
+
+void absolute_maximum(float* maximum, const bf16* x, int64_t n, const Stream& stream) {
+    find_maximum(maximum, x, n, stream);
+}
+
+// A block casts a square tile, which goes through shared memory to be transposed. There its rows are longer by a word,
+// so that no more than two lanes of a warp store to words of one bank.
+inline constexpr int kFp8Tile = 64, kFp8Row = kFp8Tile + 4;
+inline constexpr int kFp8Block = kGpu ? 256 : 32;  // a CPU would spend its time on switching between threads
+inline constexpr int kFp8Width = kGpu ? 8 : 32;
+
+template <typename F, int W>
+__global__ void __launch_bounds__(kFp8Block)
+    cast_fp8_kernel(F* y, F* transposed, float* scale, const bf16* x, const float* maximum, int rows, int cols) {
+    wait_for_earlier_kernels();
+    SHARED(F, tile, kFp8Tile * kFp8Row);
+    F largest;
+    largest.bits = F::kLargest;
+    const float most = *maximum, quotient = static_cast<float>(largest) / most;
+    const float s = most == 0.0f ? 1.0f : quotient > FLT_MAX ? FLT_MAX : quotient;  // NaN stays
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *scale = 1.0f / s;
+
+    const int row0 = static_cast<int>(blockIdx.x) * kFp8Tile, col0 = static_cast<int>(blockIdx.y) * kFp8Tile;
+    const int first = static_cast<int>(threadIdx.x) * W;
+    for (int at = first; at < kFp8Tile * kFp8Tile; at += kFp8Block * W) {
+        const int r = at / kFp8Tile, c = at % kFp8Tile;
+        if (row0 + r >= rows || col0 + c >= cols) continue;
+        const int64_t element = int64_t{row0 + r} * cols + col0 + c;
+        auto v = load_floats<W>(x + element);
+        FOR_VEC(k, W) v[k] *= s;
+        const auto rounded = round_vec<F>(v);
+        if (y != nullptr) store_vec(y + element, rounded);
+        if (transposed != nullptr) FOR_VEC(k, W) tile[(c + k) * kFp8Row + r] = rounded[k];
+    }
+    if (transposed == nullptr) return;
+    __syncthreads();
+    for (int at = first; at < kFp8Tile * kFp8Tile; at += kFp8Block * W) {
+        const int c = at / kFp8Tile, r = at % kFp8Tile;
+        if (row0 + r >= rows || col0 + c >= cols) continue;
+        constexpr int w = W < 4 ? W : 4;  // as rows of the tile are aligned
+        Vec<F, W> column;
+#pragma unroll
+        for (int k = 0; k < W; k += w) store_vec(&column[k], load_vec<w>(tile + c * kFp8Row + r + k));
+        store_vec(transposed + int64_t{col0 + c} * rows + row0 + r, column);
+    }
+}
+
+template <typename F>
+void cast_fp8(F* y, F* transposed, float* scale, const bf16* x, const float* maximum, int rows, int cols,
+              const Stream& stream) {
+    constexpr int W = kFp8Width;
+    const dim3 tiles(static_cast<unsigned>(ceil_div(rows, kFp8Tile)), static_cast<unsigned>(ceil_div(cols, kFp8Tile)));
+    at_width<W>(
+        vec_aligned<bf16, W>(cols, x, y) && vec_aligned<F, W>(rows, transposed), [&]<int WIDTH>(Constant<WIDTH>) {
+            launch<cast_fp8_kernel<F, WIDTH>>({tiles, kFp8Block}, stream, y, transposed, scale, x, maximum, rows, cols);
+        });
+}
+template decltype(cast_fp8<e4m3>) cast_fp8<e4m3>;
+template decltype(cast_fp8<e5m2>) cast_fp8<e5m2>;
+
+}  // namespace teon

@@ -1,0 +1,55 @@
+// Absolute maxima of what a kernel writes, for the scales of FP8 (fp8.h). Private to kernels/.
+//
+// They are compared as the bits of floats without sign, which order as the numbers do, with NaN above infinity: a NaN
+// stays, and the result does not depend on any order.
+#pragma once
+
+#include "kernels/common.h"
+
+namespace teon {
+
+// FP8 copies are of bf16: the kernels of float are what they would be without them.
+template <typename T>
+TEON_HD bool wants_maximum(const float* maximum) {
+    return std::is_same_v<T, bf16> && maximum != nullptr;
+}
+
+__device__ __forceinline__ int absolute_bits(float x) { return static_cast<int>(float_bits(x) & 0x7fffffffu); }
+
+// The greater of `most` and of the absolute values of x.
+template <int W>
+__device__ __forceinline__ int greatest(int most, const Vec<float, W>& x) {
+    FOR_VEC(k, W) most = std::max(most, absolute_bits(x[k]));
+    return most;
+}
+
+// *to = the greater of itself and of `most`, rounded to T, of all lanes of a warp, which must all be there. As it only
+// grows, a GPU reads it first, which saves most of the atomics. A CPU's threads need no warp, which would be slower.
+template <typename T>
+__device__ __forceinline__ void raise_maximum(float* to, int most) {
+    if constexpr (kGpu) {
+        most = warp_max(most);
+        if (threadIdx.x % 32 != 0) return;
+    }
+    int* at = reinterpret_cast<int*>(to);
+    const int rounded = absolute_bits(static_cast<float>(T(bits_float(static_cast<uint32_t>(most)))));
+    if (!kGpu || *const_cast<volatile int*>(at) < rounded) atomicMax(at, rounded);
+}
+
+template <typename T, int W>
+__global__ void __launch_bounds__(kFlatBlock) find_maximum_kernel(float* maximum, const T* x, int64_t n) {
+    wait_for_earlier_kernels();
+    int most = 0;
+    for_each_vec<W>(n, [&]<int w>(Constant<w>, int64_t i) { most = greatest(most, load_floats<w>(x + i)); });
+    raise_maximum<T>(maximum, most);
+}
+
+// absolute_maximum() of any storage type.
+template <typename T>
+void find_maximum(float* maximum, const T* x, int64_t n, const Stream& stream) {
+    at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(0, x), [&]<int W>(Constant<W>) {
+        launch<find_maximum_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, maximum, x, n);
+    });
+}
+
+}  // namespace teon

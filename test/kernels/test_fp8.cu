@@ -1,0 +1,172 @@
+#include "kernels/fp8.h"
+
+#include <cfloat>
+#include <cmath>
+
+#include "kernels/gelu.h"
+#include "kernels/layernorm.h"
+#include "kernels/relu2.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/swiglu.h"
+#include "test/oracle/fp8.h"
+#include "test/support/catch.h"
+#include "test/support/compare.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+float found_maximum(const std::vector<bf16>& x) {
+    float most = 0;
+    for (const bf16 v : x) most = std::max(most, std::abs(static_cast<float>(v)));
+    return most;
+}
+
+// The copies of x (rows, cols) against the format's own rounding of each element, at addresses `offset` elements
+// further than aligned ones.
+template <typename F>
+void check_cast(const std::vector<bf16>& x, int rows, int cols, float maximum, bool plain, bool transposed,
+                int offset = 0) {
+    CAPTURE(name_of(dtype_of<F>), rows, cols, maximum, plain, transposed, offset);
+    const Stream stream;
+    const int64_t n = int64_t{rows} * cols;
+    std::vector<bf16> shifted(static_cast<size_t>(offset), bf16(0.0f));
+    shifted.insert(shifted.end(), x.begin(), x.end());
+    Guarded<bf16> X(shifted, stream);
+    Guarded<F> y(n + offset, stream), yt(n + offset, stream);
+    Guarded<float> most(std::vector{maximum}, stream), scale(1, stream);
+    cast_fp8(plain ? y.data() + offset : nullptr, transposed ? yt.data() + offset : nullptr, scale.data(),
+             X.data() + offset, most.data(), rows, cols, stream);
+    const Fp8Format format = kFp8Format<F>;
+    const auto largest = static_cast<float>(format.decode(format.largest));
+    const float s = maximum == 0.0f ? 1.0f : std::min(largest / maximum, FLT_MAX);
+    REQUIRE(scale.get()[0] == 1.0f / s);
+    const std::vector<F> copy = y.get(), other = yt.get();
+    for (int i = 0; i < rows; ++i)
+        for (int j = 0; j < cols; ++j) {
+            const int64_t at = int64_t{i} * cols + j;
+            const int expected = format.round(static_cast<float>(x[static_cast<size_t>(at)]) * s);
+            CAPTURE(i, j);
+            if (plain) REQUIRE(copy[static_cast<size_t>(offset + at)].bits == expected);
+            if (transposed) REQUIRE(other[static_cast<size_t>(offset + int64_t{j} * rows + i)].bits == expected);
+        }
+}
+
+}  // namespace
+
+TEST_CASE("kernels/fp8: the absolute maximum at all sizes and alignments, raised and never lowered, NaN the greatest") {
+    const Stream stream;
+    const auto maximum = [&](const std::vector<bf16>& x, float before, int offset = 0) {
+        Guarded<bf16> X(x, stream);
+        Guarded<float> most(std::vector{before}, stream);
+        absolute_maximum(most.data(), X.data() + offset, std::ssize(x) - offset, stream);
+        return most.get()[0];
+    };
+    for (const int n : {1, 31, 32, 33, 1000, 40000, 100003}) {
+        CAPTURE(n);
+        for (const int at : {0, n / 2, n - 1}) {
+            auto x = random_values<bf16>(n, n);
+            x[at] = bf16(-100.5f);
+            REQUIRE(maximum(x, 0) == 100.5f);
+            REQUIRE(maximum(x, 101) == 101);
+            if (at > 0) REQUIRE(maximum(x, 0, 1) == 100.5f);
+            x[at] = bf16(-INFINITY);
+            REQUIRE(maximum(x, 0) == INFINITY);
+            x[n - 1 - at] = bf16(NAN);
+            REQUIRE(std::isnan(maximum(x, 0)));
+        }
+    }
+    REQUIRE(maximum(std::vector<bf16>(100, bf16(-0.0f)), 0) == 0);
+}
+
+TEMPLATE_TEST_CASE("kernels/fp8: both copies are what the format rounds to, at odd shapes and addresses too", "", e4m3,
+                   e5m2) {
+    const std::pair<int, int> shapes[] = {{1, 1},    {31, 33}, {64, 64}, {65, 130},
+                                          {96, 160}, {48, 80}, {129, 8}, {16, 300}};
+    for (const auto& [rows, cols] : shapes) {
+        const auto x = random_values<bf16>(int64_t{rows} * cols, rows + cols, 0.02);
+        const float most = found_maximum(x);
+        check_cast<TestType>(x, rows, cols, most, true, true);
+        check_cast<TestType>(x, rows, cols, most, true, false);
+        check_cast<TestType>(x, rows, cols, most, false, true);
+        check_cast<TestType>(x, rows, cols, most, true, true, 1);
+    }
+}
+
+TEMPLATE_TEST_CASE("kernels/fp8: zeros, the largest and the least numbers have a finite scale", "", e4m3, e5m2) {
+    check_cast<TestType>(std::vector<bf16>(64, bf16(0.0f)), 8, 8, 0.0f, true, true);
+    check_cast<TestType>(std::vector<bf16>(64, bf16(3e38f)), 8, 8, static_cast<float>(bf16(3e38f)), true, true);
+    check_cast<TestType>(std::vector<bf16>(64, bf16(1e-40f)), 8, 8, static_cast<float>(bf16(1e-40f)), true, true);
+}
+
+TEMPLATE_TEST_CASE("kernels/fp8: infinity and NaN become NaN, and so does the scale's product with anything", "", e4m3,
+                   e5m2) {
+    const Stream stream;
+    for (const float bad : {INFINITY, NAN}) {
+        auto x = random_values<bf16>(256, 3);
+        x[100] = bf16(bad);
+        Guarded<bf16> X(x, stream);
+        Guarded<TestType> y(256, stream), yt(256, stream);
+        Guarded<float> most(std::vector{0.0f}, stream), scale(1, stream);
+        absolute_maximum(most.data(), X.data(), 256, stream);
+        cast_fp8(y.data(), yt.data(), scale.data(), X.data(), most.data(), 16, 16, stream);
+        REQUIRE(std::isnan(static_cast<float>(y.get()[100])));
+        REQUIRE(std::isnan(static_cast<float>(yt.get()[4 * 16 + 6])));
+        REQUIRE(std::isnan(scale.get()[0] * static_cast<float>(y.get()[0])));
+    }
+}
+
+// Rows for a thread, a warp and vectors of one.
+TEST_CASE("kernels/fp8: norms and activation functions leave the maximum of what they write") {
+    using T = bf16;
+    const Stream stream;
+    const std::pair<int, int> shapes[] = {{1, 1}, {37, 33}, {70, 256}, {5, 1024}, {5, 4096}, {3, 8192}};
+    for (const auto& [N, C] : shapes) {
+        CAPTURE(N, C);
+        const int64_t n = int64_t{N} * C;
+        Guarded<T> x(random_values<T>(2 * n, 1, 3.0), stream), dout(random_values<T>(n, 2, 0.01), stream),
+            weight(random_values<T>(C, 3), stream), out(2 * n, stream);
+        Guarded<float> mean(N, stream), rstd(N, stream), dweight(C, stream), dbias(C, stream);
+        const auto check = [&](int64_t written, auto op) {
+            Guarded<float> most(std::vector{0.0f}, stream);
+            op(most.data());
+            std::vector<T> values = out.get();
+            values.resize(static_cast<size_t>(written));
+            float expected = 0;
+            for (const T v : values) expected = std::max(expected, std::abs(static_cast<float>(v)));
+            REQUIRE(most.get()[0] == expected);
+        };
+        const auto scratch = [&](size_t bytes) { return Guarded<std::byte>(static_cast<int64_t>(bytes), stream); };
+        const T* no = nullptr;
+        check(n, [&](float* m) {
+            layernorm_forward(out.data(), mean.data(), rstd.data(), no, x.data(), weight.data(), weight.data(), N, C,
+                              1e-5f, stream, m);
+        });
+        check(n, [&](float* m) {
+            auto s = scratch(layernorm_backward_scratch_bytes(N, C));
+            layernorm_backward(out.data(), dweight.data(), dbias.data(), nullptr, s.data(), dout.data(), no, x.data(),
+                               mean.data(), rstd.data(), weight.data(), N, C, false, stream, m);
+        });
+        check(n, [&](float* m) {
+            rmsnorm_forward(out.data(), rstd.data(), x.data() + n, x.data(), weight.data(), N, C, 1e-5f, stream, m);
+        });
+        check(n, [&](float* m) {
+            auto s = scratch(rmsnorm_backward_scratch_bytes(N, C));
+            rmsnorm_backward(out.data(), dweight.data(), s.data(), dout.data(), dout.data(), x.data(), rstd.data(),
+                             weight.data(), N, C, false, stream, m);
+        });
+        check(n, [&](float* m) { gelu_forward(out.data(), x.data(), n, stream, m); });
+        check(n, [&](float* m) { relu2_forward(out.data(), x.data(), n, stream, m); });
+        check(n, [&](float* m) {
+            auto s = scratch(gelu_backward_scratch_bytes(N, C));
+            gelu_backward(out.data(), dbias.data(), s.data(), x.data(), dout.data(), N, C, false, stream, m);
+        });
+        check(n, [&](float* m) {
+            auto s = scratch(relu2_backward_scratch_bytes(N, C));
+            relu2_backward(out.data(), dbias.data(), s.data(), x.data(), dout.data(), N, C, false, stream, m);
+        });
+        check(n, [&](float* m) { swiglu_forward(out.data(), x.data(), N, C, stream, m); });
+        check(2 * n, [&](float* m) { swiglu_backward(out.data(), x.data(), dout.data(), N, C, stream, m); });
+    }
+}
