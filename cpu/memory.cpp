@@ -100,8 +100,8 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
     return x < y + b_bytes && y < x + a_bytes;
 }
 
-// Pinned memory that queued copies to the device are about to read; that of captured ones for good, because any launch of
-// their graph queues them.
+// Pinned memory that queued copies to the device are about to read. That of captured copies stays here, because any
+// launch of their graph queues them.
 struct QueuedUploads {
     std::mutex mutex;
     std::multiset<std::pair<const void*, size_t>> ranges;
