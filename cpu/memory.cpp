@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "base/check.h"
@@ -100,25 +100,28 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
     return x < y + b_bytes && y < x + a_bytes;
 }
 
-// Pinned memory from which copies to the device have been queued, by its begin. They may not have run when a copy to
-// the same memory is queued behind them.
-struct Uploaded {
+// Pinned memory that queued copies to the device are about to read. That of captured copies stays here, because any
+// launch of their graph queues them.
+struct QueuedUploads {
     std::mutex mutex;
-    std::map<const void*, size_t> ranges;
+    std::multiset<std::pair<const void*, size_t>> ranges;
 
     void add(const void* from, size_t bytes) {
         const std::lock_guard lock(mutex);
-        size_t& known = ranges[from];
-        known = std::max(known, bytes);
+        ranges.emplace(from, bytes);
     }
-    bool overlap_with(const void* to, size_t bytes) {
+    void remove(const void* from, size_t bytes) {
         const std::lock_guard lock(mutex);
-        return std::ranges::any_of(ranges, [&](const auto& r) { return overlap(r.first, r.second, to, bytes); });
+        ranges.erase(ranges.find({from, bytes}));
+    }
+    bool read(const void* p, size_t bytes) {
+        const std::lock_guard lock(mutex);
+        return std::ranges::any_of(ranges, [&](const auto& r) { return overlap(r.first, r.second, p, bytes); });
     }
 };
-Uploaded& uploaded() {
-    static auto* u = new Uploaded;  // never destroyed: threads may outlive main()
-    return *u;
+QueuedUploads& queued_uploads() {
+    static auto* all = new QueuedUploads;  // never destroyed: threads may outlive main()
+    return *all;
 }
 
 }  // namespace
@@ -164,7 +167,6 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     if (const cudaError_t status = check(what, to, bytes, to_device)) return status;
     if (const cudaError_t status = check(what, from, bytes, from_device)) return status;
     if (overlap(to, bytes, from, bytes)) return fail(cudaErrorInvalidValue, fmt::format("{}: the two overlap", what));
-    const auto copy = [=] { std::memcpy(to, from, bytes); };
     std::string why;
     const bool pageable = !to_device    ? memory_kind(to, bytes, why) == Memory::pageable
                           : from_device ? false
@@ -176,9 +178,14 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
         const auto staged = std::make_shared<const std::vector<char>>(bytes_now, bytes_now + bytes);
         return enqueue(stream, what, [=] { std::memcpy(to, staged->data(), bytes); });
     }
-    if (to_device && !from_device && !pageable) uploaded().add(from, bytes);
-    if (!to_device && !is_capturing(stream) && !uploaded().overlap_with(to, bytes))
+    const bool captured = is_capturing(stream), reads_pinned = to_device && !from_device && !pageable;
+    if (reads_pinned) queued_uploads().add(from, bytes);
+    if (!to_device && !captured && !queued_uploads().read(to, bytes))
         std::memset(to, kNaN, bytes);  // what it holds until the copy is done
+    const auto copy = [=] {
+        std::memcpy(to, from, bytes);
+        if (reads_pinned && !captured) queued_uploads().remove(from, bytes);
+    };
     if (const cudaError_t status = enqueue(stream, what, copy)) return status;
     if (!pageable || to_device || strict()) return cudaSuccess;
     ++counters.pageable_waits;
