@@ -10,6 +10,7 @@
 #include "runtime/simt.h"
 #include "test/support/catch.h"
 #include "test/support/model_runner.h"
+#include "test/support/needs_fp8.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -107,6 +108,7 @@ private:
 }  // namespace
 
 TEST_CASE("model/decoder: FP8 products change the loss and the gradients little") {
+    NEEDS_FP8();
     for (const std::string& model : kModels) {
         if (model == "gpt2 fused") continue;
         INFO(model);
@@ -126,6 +128,7 @@ TEST_CASE("model/decoder: FP8 products change the loss and the gradients little"
 
 // A power of two in a tensor goes into its scale and out again, unless the scale is another tensor's or none.
 TEST_CASE("model/decoder: FP8 scales follow each tensor, so that powers of two change no bit") {
+    NEEDS_FP8();
     for (const std::string& model : kModels) {
         if (model == "gpt2 fused") continue;
         INFO(model);
@@ -155,6 +158,7 @@ TEST_CASE("model/decoder: FP8 scales follow each tensor, so that powers of two c
 }
 
 TEST_CASE("model/decoder: with FP8 products no recomputation and no place of the weights changes a bit") {
+    NEEDS_FP8();
     for (const std::string& model : kModels) {
         if (model == "gpt2 fused") continue;
         INFO(model);
@@ -170,6 +174,7 @@ TEST_CASE("model/decoder: with FP8 products no recomputation and no place of the
 }
 
 TEST_CASE("model/decoder: a step's FP8 weights are those of its first micro-batch, and of each evaluation its own") {
+    NEEDS_FP8();
     for (const bool keeps : {true, false}) {
         Fp8Run r("llama", MatmulDType::fp8, {}, keeps);
         const Outcome once = r.once();

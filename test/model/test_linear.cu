@@ -9,6 +9,7 @@
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/gemm_layout.h"
+#include "test/support/needs_fp8.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -150,6 +151,7 @@ void check_against_oracles(MatmulDType dtype) {
 }  // namespace
 
 TEST_CASE("model/linear: FP8 products are those of the rounded operands, and near those of what is stored") {
+    NEEDS_FP8();
     check_against_oracles<e5m2>(MatmulDType::fp8);
     check_against_oracles<e4m3>(MatmulDType::fp8_e4m3);
 }
@@ -163,6 +165,7 @@ TEST_CASE("model/linear: without FP8 the products are those of what is stored") 
 }
 
 TEST_CASE("model/linear: NaN and infinity are not hidden by FP8") {
+    NEEDS_FP8();
     for (const float bad : {NAN, INFINITY}) {
         LinearRun r(MatmulDType::fp8, true, false);
         r.x[5 * LinearRun::kIn + 3] = bf16(bad);

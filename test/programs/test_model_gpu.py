@@ -48,7 +48,8 @@ class ModelGpu(RunCase):
 
     def test_no_order_of_lanes_warps_blocks_and_streams_changes_a_bit(self):
         for flags in (["--optimizer", "adamw", "--gelu-fusion", "--dtype", "bf16"],
-                      ["--optimizer", "teon", "--dtype", "bf16"]):
+                      ["--optimizer", "teon", "--dtype", "bf16"],
+                      ["--optimizer", "adamw", "--matmul-dtype", "fp8", "--dtype", "bf16"]):
             self.train("first", *flags)
             for order in ("reverse", "random:1", "random:2"):
                 with self.subTest(flags=flags, order=order):
@@ -75,6 +76,16 @@ class ModelGpu(RunCase):
                 self.assertIn("step 1/1 | loss -nan", result.stdout)
                 self.assertRegex(result.stderr, "^train_[a-z0-9]+: error: .* not finite.*\n$")
                 shutil.rmtree(self.folder / "run")
+
+    def test_fp8_products_are_a_cpus_and_are_refused_before_sm_89(self):
+        flags = ["--dtype", "bf16", "--attention", "gemm", "--matmul-dtype"]
+        for kind in ("fp8", "fp8-e4m3"):
+            cpu = self.on_ranks(1, f"cpu-{kind}", *flags, kind, program=ROOT / "build/cpu/train_gpt2")
+            gpu = self.on_ranks(1, f"gpu-{kind}", *flags, kind, program="train_gpt2")
+            for a, b in zip(gpu, cpu, strict=True):
+                self.assertLess(abs(a - b), 2e-3 * b)
+        self.assertIn("--matmul-dtype fp8: needs a GPU of compute capability 8.9 or later, but NVIDIA A100",
+                      self.call(*self.command("old", *flags, "fp8"), expect=2, CUDA_DEVICE="A100").stderr)
 
     def test_what_the_model_is_not_is_refused_by_name(self):
         error = self.call(*self.command("run"), expect=None, CUDA_DEVICE="B200").stderr

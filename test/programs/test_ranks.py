@@ -313,6 +313,11 @@ class Sharding(Ranks):
     def test_soap(self):
         self.assert_all_the_same(3, ["--optimizer", "soap", "--soap-frequency", 2, "--batch-tokens", 96], steps=5)
 
+    def test_fp8_products_of_gathered_weights(self):
+        flags = ["--dtype", "bf16", "--matmul-dtype", "fp8", "--channels", 64, "--heads", 2, "--seq-len", 16,
+                 "--micro-batch", 2, "--batch-tokens", 64, "--recompute", "cheap"]
+        self.assert_all_the_same(2, flags, steps=4)
+
     def test_more_ranks_than_anything_to_own(self):
         self.assert_all_the_same(8, ["--optimizer", "muon", "--layers", 1, "--micro-batch", 1, "--batch-tokens", 128],
                                  steps=3)
