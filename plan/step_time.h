@@ -18,9 +18,9 @@ struct StepTime {  // seconds of a step
     double total() const { return products + attention + recomputation + passes + update + pcie + exchange + copies; }
 };
 
-// Two standard deviations of the logarithm of predicted over measured, of the published steps in
-// bench/measured_gpu.toml (test/programs/test_plan.py).
-constexpr double kStepTimeSpread = 0.12;
+// About two standard deviations of the logarithm of predicted over measured, of the published steps in
+// bench/measured_gpu.toml; all of them are within it (test/programs/test_plan.py).
+constexpr double kStepTimeSpread = 0.14;
 
 // Bytes/s that a rank sends: gb_per_s if it is not 0, else over NVLink up to 8 ranks, beyond them the network's, which
 // each operation then crosses.

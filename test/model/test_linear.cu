@@ -59,7 +59,7 @@ struct LinearRun {
         run.matmul_dtype = dtype;
         run.keeps_fp8_weights = keeps;
         run.attention = AttentionKind::gemm;
-        ActivationPlan plan(run, Purpose::train);
+        ActivationPlan plan(run, Purpose::train, 1);
         linear.plan(plan);
         plan.set_offsets();
         params = std::make_unique<ParamStore>(table, DType::bf16, context.stream);
