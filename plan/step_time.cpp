@@ -117,7 +117,7 @@ std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
     if (!known) {
         line("activations over PCIe, each way", t.copies_each_way);
         const double pcie = t.pcie + 2 * t.copies_each_way, tokens = static_cast<double>(p.options.batch_tokens);
-        return out + (pcie > 0 ? fmt::format("  at most {} tokens/s\n", count_text(tokens / pcie)) : "");
+        return out + (pcie > 0 ? fmt::format("  PCIe allows at most {} tokens/s\n", count_text(tokens / pcie)) : "");
     }
     if (t.copies_each_way > 0)
         line("activations, PCIe, not hidden", t.copies, fmt::format(" of {:.2f} ms each way", 1e3 * t.copies_each_way));
