@@ -63,14 +63,17 @@ void check_fp8(const DecoderConfig& c, const DecoderRun& r) {
                 name_of(r.dtype));
     CHECK_USAGE(!r.gelu_fusion,
                 "--matmul-dtype {}: cuBLASLt has no epilogue with GELU for FP8; leave --gelu-fusion out", flag);
-    const std::pair<const char*, int> multiples[] = {{"--seq-len", r.T},
-                                                     {"--channels", c.C},
-                                                     {"width of the MLP as stored", c.Fp()},
-                                                     {"width of attention", c.attention_width()},
-                                                     {"width of queries, keys and values", c.qkv_width()}};
-    for (const auto& [name, value] : multiples)
-        CHECK_USAGE(value % 16 == 0, "--matmul-dtype {}: {} {} is no multiple of 16, which FP8 products need", flag,
-                    name, value);
+    const struct {
+        const char* name;
+        int value, stored;
+    } sizes[] = {{"--seq-len", r.T, r.T},
+                 {"--channels", c.C, c.C},
+                 {"--ffn", c.F, c.Fp()},
+                 {"width of all heads", c.attention_width(), c.attention_width()},
+                 {"width of queries, keys and values", c.qkv_width(), c.qkv_width()}};
+    for (const auto& size : sizes)
+        CHECK_USAGE(size.stored % 16 == 0, "--matmul-dtype {}: {} {} is no multiple of 16, which FP8 products need",
+                    flag, size.name, size.value);
 }
 
 DecoderRun resolved(const DecoderConfig& c, const DecoderRun& r) {

@@ -79,7 +79,7 @@ TEST_CASE("plan/options: bad flags are rejected in one line that names flag, val
         {{"--matmul-dtype", "fp8", "--dtype", "bf16", "--gelu-fusion"}, {"--matmul-dtype fp8", "--gelu-fusion"}},
         {{"--matmul-dtype", "fp8-e4m3", "--dtype", "bf16", "--seq-len", "1000", "--batch-tokens", "1000"},
          {"--matmul-dtype fp8-e4m3", "--seq-len 1000", "16"}},
-        {{"--matmul-dtype", "fp8", "--dtype", "bf16", "--ffn", "1000"}, {"--matmul-dtype fp8", "MLP", "1000", "16"}},
+        {{"--matmul-dtype", "fp8", "--dtype", "bf16", "--ffn", "1000"}, {"--matmul-dtype fp8", "--ffn 1000", "16"}},
         {{"--matmul-dtype", "e4m3"}, {"--matmul-dtype e4m3", "fp8-e4m3"}},
         {{"--layers", ""}, {"--layers"}},
         {{"--layers"}, {"--layers"}},
