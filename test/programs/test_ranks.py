@@ -475,6 +475,21 @@ class Failures(Ranks):
                 self.expect([process], rf"rank {rank}\b.*(Killed|SIGKILL)", None)
                 self.assert_no_rank_left(f"kill{rank}")
 
+    def test_a_rank_dies_in_any_collective(self):
+        """TEON_KILLS: in each of a step's and an evaluation's."""
+        at, after = 1, 1
+        while True:
+            out = f"die{at}"
+            command = self.command(out, "--shard", "all", "--check-ranks", "off", steps=1)
+            process = self.launch(self.ranks(3, for_rank(1, f"export NCCL_DIE_AT={at}", command)))
+            output = process.communicate(timeout=120)[0]
+            self.assert_no_rank_left(out)
+            if process.returncode == 0:
+                break
+            self.assertRegex(output, r"rank 1\b.*(Killed|SIGKILL)")
+            at, after = (at + 1, 1) if "TEON_KILLS" in os.environ else (at + after, at)
+        self.assertGreater(at, 20)
+
     def test_killed_ranks_resume_to_the_same_bits(self):
         self.kill_and_resume(2, 7)
 
