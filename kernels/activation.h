@@ -7,24 +7,27 @@
 
 namespace teon {
 
-template <typename T, int W, typename F>
+template <typename T, int W, typename F, bool MAXIMUM>
 __global__ void __launch_bounds__(kFlatBlock) activation_forward_kernel(T* out, const T* x, int64_t n, float* maximum) {
     wait_for_earlier_kernels();
-    int most = 0;
+    [[maybe_unused]] int most = 0;
     for_each_vec<W>(n, [=, &most]<int w>(Constant<w>, int64_t i) {
         auto v = load_floats<w>(x + i);
         FOR_VEC(k, w) v[k] = F::forward(v[k]);
         store_floats(out + i, v);
-        if (wants_maximum<T>(maximum)) most = greatest(most, v);
+        if constexpr (MAXIMUM) most = greatest(most, v);
     });
-    if (wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
+    if constexpr (MAXIMUM) raise_maximum<T>(maximum, most);
 }
 
 // out = F::forward(x), n elements. out may alias x. maximum: out's, or nullptr.
 template <typename F, typename T>
 void activation_forward(T* out, const T* x, int64_t n, const Stream& stream, float* maximum) {
     at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(0, out, x), [&]<int W>(Constant<W>) {
-        launch<activation_forward_kernel<T, W, F>>({flat_blocks<W>(n), kFlatBlock}, stream, out, x, n, maximum);
+        with_maximum<T>(maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+            launch<activation_forward_kernel<T, W, F, MAXIMUM>>({flat_blocks<W>(n), kFlatBlock}, stream, out, x, n,
+                                                                maximum);
+        });
     });
 }
 
@@ -32,7 +35,7 @@ inline constexpr int kActivationChunks = 1024, kActivationChunkRows = 8;  // at 
 
 // dx = F::backward(x, dout) and partial (chunks, C) = its sums over the rows of each chunk. A thread has W columns of
 // one chunk, and reads kRows rows ahead of what it writes, as dx may be dout.
-template <typename T, int W, typename F>
+template <typename T, int W, typename F, bool MAXIMUM>
 __global__ void __launch_bounds__(kFlatBlock)
     activation_backward_kernel(T* dx, float* partial, const T* x, const T* dout, int N, int C, RowChunks chunks,
                                float* maximum) {
@@ -42,7 +45,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     const int64_t item = int64_t{blockIdx.x} * kFlatBlock + threadIdx.x;
     const int chunk = static_cast<int>(item / vecs), j = static_cast<int>(item % vecs) * W;
     const int first = chunk * chunks.rows, last = std::min(N, first + chunks.rows);  // none behind the last chunk
-    int most = 0;
+    [[maybe_unused]] int most = 0;
     Vec<float, W> sums{};
     auto rows = [&]<int R>(Constant<R>, int row) {
         Vec<T, W> v[R], d[R];
@@ -57,14 +60,14 @@ __global__ void __launch_bounds__(kFlatBlock)
             FOR_VEC(k, W) y[k] = F::backward(static_cast<float>(v[r][k]), static_cast<float>(d[r][k]));
             FOR_VEC(k, W) sums[k] += y[k];
             store_floats(dx + int64_t{row + r} * C + j, y);
-            if (wants_maximum<T>(maximum)) most = greatest(most, y);
+            if constexpr (MAXIMUM) most = greatest(most, y);
         }
     };
     int row = first;
     for (; row + kRows <= last; row += kRows) rows(Constant<kRows>{}, row);
     for (; row < last; row++) rows(Constant<1>{}, row);
     if (chunk < chunks.count) store_vec(partial + int64_t{chunk} * C + j, sums);
-    if (wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
+    if constexpr (MAXIMUM) raise_maximum<T>(maximum, most);
 }
 
 inline size_t activation_backward_scratch_bytes(int N, int C) {
@@ -79,8 +82,11 @@ void activation_backward(T* dx, float* dbias, void* scratch, const T* x, const T
     const RowChunks chunks = row_chunks(N, kActivationChunks, kActivationChunkRows);
     float* partial = static_cast<float*>(scratch);
     at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(C, dx, partial, x, dout), [&]<int W>(Constant<W>) {
-        launch<activation_backward_kernel<T, W, F>>({ceil_div(int64_t{chunks.count} * (C / W), kFlatBlock), kFlatBlock},
-                                                    stream, dx, partial, x, dout, N, C, chunks, maximum);
+        with_maximum<T>(maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+            launch<activation_backward_kernel<T, W, F, MAXIMUM>>(
+                {ceil_div(int64_t{chunks.count} * (C / W), kFlatBlock), kFlatBlock}, stream, dx, partial, x, dout, N, C,
+                chunks, maximum);
+        });
     });
     if (dbias != nullptr) add_column_sums({{{dbias, C}}, accumulate}, partial, chunks.count, stream);
 }

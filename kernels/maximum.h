@@ -8,10 +8,13 @@
 
 namespace teon {
 
-// FP8 copies are of bf16: the kernels of float are what they would be without them.
-template <typename T>
-TEON_HD bool wants_maximum(const float* maximum) {
-    return std::is_same_v<T, bf16> && maximum != nullptr;
+// f(std::true_type) where a writer of T leaves its maximum, else f(std::false_type): kernels that leave none have no
+// code for it, nor have those of float, as FP8 copies are of bf16.
+template <typename T, typename F>
+void with_maximum(const float* maximum, F f) {
+    if constexpr (std::is_same_v<T, bf16>)
+        if (maximum != nullptr) return f(std::true_type());
+    f(std::false_type());
 }
 
 __device__ __forceinline__ int absolute_bits(float x) { return static_cast<int>(float_bits(x) & 0x7fffffffu); }

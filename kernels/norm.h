@@ -9,7 +9,7 @@ namespace teon {
 
 // One row: out = residual + (x - mean) * rstd * weight + bias. Two passes over x for the variance: the sum of squares
 // minus the square of the sum would cancel where |mean| is much larger than the deviation.
-template <typename T, typename Shape, bool CENTERED>
+template <typename T, typename Shape, bool CENTERED, bool MAXIMUM>
 __global__ void __launch_bounds__(Shape::kBlock)
     norm_forward_kernel(T* out, float* mean, float* rstd, const T* residual, const T* x, const T* weight, const T* bias,
                         int N, int C, float eps, float* maximum) {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(Shape::kBlock)
         variance = Shape::sum(sums) / count;
     }
     const float scale = 1.0f / sqrtf(variance + eps);
-    int most = 0;
+    [[maybe_unused]] int most = 0;
     Shape::for_each(C, [&](int slot, int j) {
         auto v = cache.get(slot, x + j);
         const auto w = load_floats<W>(weight + j);
@@ -54,9 +54,9 @@ __global__ void __launch_bounds__(Shape::kBlock)
             FOR_VEC(k, W) v[k] += r[k];
         }
         store_floats(out + j, v);
-        if (wants_maximum<T>(maximum)) most = greatest(most, v);
+        if constexpr (MAXIMUM) most = greatest(most, v);
     });
-    if (wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
+    if constexpr (MAXIMUM) raise_maximum<T>(maximum, most);
     if (Shape::lane() == 0) {
         if constexpr (CENTERED) mean[row] = mu;
         rstd[row] = scale;
@@ -117,7 +117,7 @@ inline constexpr bool kLeavesMaximum = Shape::kHeld == 4;
 // dx = dresidual + rstd * (g - mean of g - xhat * mean of (g xhat)), where g = weight * dout; rmsnorm has no mean of g.
 // partial (chunks, kNormSums, C): the sums over the rows of the chunk. Each tensor is read once. Unasked, ptxas spills
 // registers of the narrowest shape to make room for more blocks.
-template <typename T, typename Shape, bool CENTERED>
+template <typename T, typename Shape, bool CENTERED, bool MAXIMUM>
 __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
     norm_backward_kernel(T* dx, float* partial, const T* dout, const T* dresidual, const T* x, const float* mean,
                          const float* rstd, const T* weight, int N, int C, int chunk_rows, bool sums_in_shared,
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
     NormSums<Shape, KINDS> sums(sums_in_shared ? shared + worker * KINDS * C : partial, C);
 
     const float count = static_cast<float>(C);
-    int most = 0;
+    [[maybe_unused]] int most = 0;
     for (int row = first; row < last; row++) {
         const int64_t begin = int64_t{row} * C;
         const T *x_row = x + begin, *dout_row = dout + begin;
@@ -169,13 +169,13 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
                 result[k] += scale * (d[k] * w[k] - g_mean - xhat * gx_mean);
             }
             store_floats(dx + begin + j, result);
-            if (kLeavesMaximum<Shape> && wants_maximum<T>(maximum)) most = greatest(most, result);
+            if constexpr (MAXIMUM) most = greatest(most, result);
             sums.add(0, slot, j, of_weight);
             if constexpr (CENTERED) sums.add(1, slot, j, d), sums.add(2, slot, j, result);
         });
     }
     sums.store(partial);
-    if (kLeavesMaximum<Shape> && wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
+    if constexpr (MAXIMUM) raise_maximum<T>(maximum, most);
 }
 
 // ---- launchers ----------------------------------------------------------------------------------
@@ -185,8 +185,11 @@ void norm_forward(T* out, float* mean, float* rstd, const T* residual, const T* 
                   int N, int C, float eps, const Stream& stream, float* maximum) {
     for_row_shape<T, true>(
         vec_aligned<T, kVecWidth<T>>(C, out, residual, x, weight, bias), C, [&]<typename Shape>(Shape) {
-            launch<norm_forward_kernel<T, Shape, CENTERED>>({Shape::blocks(N), Shape::kBlock}, stream, out, mean, rstd,
-                                                            residual, x, weight, bias, N, C, eps, maximum);
+            with_maximum<T>(maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+                launch<norm_forward_kernel<T, Shape, CENTERED, MAXIMUM>>({Shape::blocks(N), Shape::kBlock}, stream, out,
+                                                                         mean, rstd, residual, x, weight, bias, N, C,
+                                                                         eps, maximum);
+            });
         });
 }
 
@@ -207,10 +210,12 @@ void norm_backward(T* dx, const ColumnGrads& grads, void* scratch, const T* dout
             constexpr size_t kMostShared = 96 << 10;  // two blocks on a multiprocessor
             const size_t bytes = sizeof(float) * Shape::kRowsPerBlock * kNormSums<CENTERED> * static_cast<size_t>(C);
             const bool in_shared = !Sums::kInRegisters && Shape::kLanes > 1 && bytes <= kMostShared;
-            launch<norm_backward_kernel<T, Shape, CENTERED>>(
-                {Shape::blocks(chunks.count), Shape::kBlock, in_shared ? bytes : 0}, stream, dx, partial, dout,
-                dresidual, x, mean, rstd, weight, N, C, chunks.rows, in_shared, maximum);
-            if (!kLeavesMaximum<Shape> && wants_maximum<T>(maximum)) find_maximum(maximum, dx, int64_t{N} * C, stream);
+            with_maximum<T>(maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+                launch<norm_backward_kernel<T, Shape, CENTERED, MAXIMUM && kLeavesMaximum<Shape>>>(
+                    {Shape::blocks(chunks.count), Shape::kBlock, in_shared ? bytes : 0}, stream, dx, partial, dout,
+                    dresidual, x, mean, rstd, weight, N, C, chunks.rows, in_shared, maximum);
+                if (MAXIMUM && !kLeavesMaximum<Shape>) find_maximum(maximum, dx, int64_t{N} * C, stream);
+            });
         });
     add_column_sums(grads, partial, chunks.count, stream);
 }

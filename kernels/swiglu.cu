@@ -6,7 +6,7 @@
 
 namespace teon {
 
-template <typename T, typename Shape>
+template <typename T, typename Shape, bool MAXIMUM>
 __global__ void __launch_bounds__(Shape::kBlock)
     swiglu_forward_kernel(T* out, const T* gate_up, int N, int F, float* maximum) {
     wait_for_earlier_kernels();
@@ -16,17 +16,17 @@ __global__ void __launch_bounds__(Shape::kBlock)
     out += int64_t{row} * F;
     const T* gate = gate_up + int64_t{row} * 2 * F;
     const T* up = gate + F;
-    int most = 0;
+    [[maybe_unused]] int most = 0;
     Shape::for_each(F, [=, &most](int, int j) {
         auto g = load_floats<W>(gate + j), u = load_floats<W>(up + j);
         FOR_VEC(k, W) g[k] = div_fast(g[k], 1.0f + exp_fast(-g[k])) * u[k];
         store_floats(out + j, g);
-        if (wants_maximum<T>(maximum)) most = greatest(most, g);
+        if constexpr (MAXIMUM) most = greatest(most, g);
     });
-    if (wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
+    if constexpr (MAXIMUM) raise_maximum<T>(maximum, most);
 }
 
-template <typename T, typename Shape>
+template <typename T, typename Shape, bool MAXIMUM>
 __global__ void __launch_bounds__(Shape::kBlock)
     swiglu_backward_kernel(T* dgate_up, const T* gate_up, const T* dout, int N, int F, float* maximum) {
     wait_for_earlier_kernels();
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(Shape::kBlock)
     const T* gate = gate_up + int64_t{row} * 2 * F;
     T* dgate = dgate_up + int64_t{row} * 2 * F;
     dout += int64_t{row} * F;
-    int most = 0;
+    [[maybe_unused]] int most = 0;
     Shape::for_each(F, [=, &most](int, int j) {
         auto g = load_floats<W>(gate + j), u = load_floats<W>(gate + F + j), d = load_floats<W>(dout + j);
         Vec<float, W> dg, du;
@@ -47,23 +47,28 @@ __global__ void __launch_bounds__(Shape::kBlock)
         }
         store_floats(dgate + j, dg);
         store_floats(dgate + F + j, du);
-        if (wants_maximum<T>(maximum)) most = greatest(greatest(most, dg), du);
+        if constexpr (MAXIMUM) most = greatest(greatest(most, dg), du);
     });
-    if (wants_maximum<T>(maximum)) raise_maximum<T>(maximum, most);
+    if constexpr (MAXIMUM) raise_maximum<T>(maximum, most);
 }
 
 template <typename T>
 void swiglu_forward(T* out, const T* gate_up, int N, int F, const Stream& stream, float* maximum) {
     for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(F, out, gate_up), F, [&]<typename Shape>(Shape) {
-        launch<swiglu_forward_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, out, gate_up, N, F, maximum);
+        with_maximum<T>(maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+            launch<swiglu_forward_kernel<T, Shape, MAXIMUM>>({Shape::blocks(N), Shape::kBlock}, stream, out, gate_up, N,
+                                                             F, maximum);
+        });
     });
 }
 
 template <typename T>
 void swiglu_backward(T* dgate_up, const T* gate_up, const T* dout, int N, int F, const Stream& stream, float* maximum) {
     for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(F, dgate_up, gate_up, dout), F, [&]<typename Shape>(Shape) {
-        launch<swiglu_backward_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, dgate_up, gate_up, dout, N,
-                                                 F, maximum);
+        with_maximum<T>(maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+            launch<swiglu_backward_kernel<T, Shape, MAXIMUM>>({Shape::blocks(N), Shape::kBlock}, stream, dgate_up,
+                                                              gate_up, dout, N, F, maximum);
+        });
     });
 }
 

@@ -43,7 +43,7 @@ class TrainTest(RunCase):
         self.assertAlmostEqual(sum(float(share.rstrip("%")) for share, _, _ in rows), 100, delta=0.1 * len(rows))
         # 2 micro-batches a step: backward of the activation of 2 layers; forward of those and, of the same shape, of
         # the logits.
-        self.assertRegex("\n".join(table), r" 4 +activation_backward_kernel<\w+, \d+, Gelu>")
+        self.assertRegex("\n".join(table), r" 4 +activation_backward_kernel<\w+, \d+, Gelu, false>")
         self.assertRegex("\n".join(table), r" 6 +\d+  gemm 64 x 128 x 32 NT")
         self.assertIn("outside of all", table[-1])
         self.assertIn("profile of steps 3 to 4", result.stdout)
