@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/algorithm_search.h"
 #include "runtime/device.h"
 #include "runtime/gemm.h"
 #include "runtime/vec.h"
@@ -15,14 +16,6 @@ namespace teon {
 
 // The library's symmetric products of this size and depth are computed in triangles.
 inline constexpr int kSymmetricSplit = kGpu ? 1024 : 256;
-
-// What a search for algorithms found for one kind of product.
-struct AlgorithmChoice {
-    std::string product;    // all that the choice may depend on: sizes, types, strides, alignments, epilogue
-    std::string algorithm;  // the library's, in hexadecimal digits; of a symmetric product: by whom
-    double ms = 0;          // it took
-    double first_ms = 0;    // the library's first proposal took; of a symmetric product: the library
-};
 
 class Linalg {
 public:

@@ -132,7 +132,7 @@ FAULTS = [
     Fault("a narrower index", rb"classifier_kernel", 0, CLASSIFIER, ""),
     Fault("a wider shared index", rb"embedding_backward_kernel", 0, EMBED_BACK, ""),
     Fault("the wrong dimension", rb"qk_norm_forward_kernel", 0, QK, WRONG),
-    Fault("the wrong dimension", rb"transpose_kernel", 0, "runtime/linalg: svd rec*", ""),
+    Fault("the wrong dimension", rb"transpose_kernel", 0, "runtime/decompositions: svd rec*", ""),
     Fault("the other coordinate", FORWARD, 0, FLASH, ""),
     Fault("a misaligned vector", rb"norm_forward_kernel", 0, NORM, ALIGNED),
     Fault("a misaligned vector", ONE_PASS, 0, PASS, ALIGNED),

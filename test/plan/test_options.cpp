@@ -1,23 +1,11 @@
 #include "plan/options.h"
 
-#include <chrono>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "kernels/ops.h"
-#include "model/decoder.h"
-#include "model/families.h"
-#include "model/gpt2.h"
-#include "model/llama.h"
-#include "options/command_line.h"
-#include "options/config_file.h"
-#include "plan/gpus.h"
-#include "plan/memory.h"
-#include "plan/report.h"
-#include "plan/step_time.h"
 #include "test/support/catch.h"
+#include "test/support/parse.h"
 #include "test/support/temp_dir.h"
 
 using namespace teon;
@@ -25,37 +13,11 @@ using namespace teon::test;
 
 namespace {
 
-const ModelFamily kGpt2 = gpt2_family(), kLlama = llama_family();
-
-std::optional<Options> parse(const std::vector<std::string>& flags, const ModelFamily& family = kGpt2) {
-    const std::string program = family.program();
-    std::vector<const char*> argv = {program.c_str()};
-    for (const std::string& flag : flags) argv.push_back(flag.c_str());
-    return parse_options(family, static_cast<int>(argv.size()), argv.data());
-}
-
-RunPlan make_plan(const ModelFamily& family, const Options& options, bool is_gpu, int64_t memory, int ranks = 1) {
-    RunPlan plan = plan_run(family, options, is_gpu, ranks);
-    plan_memory(plan, memory);
-    return plan;
-}
-
-std::string complaint(const std::vector<std::string>& flags, const ModelFamily& family = kGpt2) {
-    return error_of<UsageError>([&] {
-        if (const std::optional<Options> o = parse(flags, family)) make_plan(family, *o, true, int64_t{80} << 30);
-    });
-}
-
 std::vector<std::string> commands(const std::string& text) {
     std::vector<std::string> parts;
     std::istringstream in(text);
     for (std::string part; std::getline(in, part, ';');) parts.push_back(part);
     return parts;
-}
-
-std::vector<std::string> words(const std::string& text) {
-    std::istringstream in(text);
-    return {std::istream_iterator<std::string>(in), {}};
 }
 
 // A plan needs no data, so that what is wrong with these flags is the flags.
@@ -194,18 +156,6 @@ TEST_CASE("plan/options: bad flags are rejected in one line that names flag, val
     REQUIRE(contains(complaint({"--data", "/no/such/folder"}), "/no/such/folder"));
 }
 
-TEST_CASE("options/command_line: what resembles no flag has no suggestion") {
-    for (const char* flag : {"--frobnicate", "--xy", "-q", "--", "--zzz=3"}) {
-        INFO(flag);
-        const std::string word = std::string(flag).substr(0, std::string(flag).find('='));
-        REQUIRE(complaint({flag}) == word + ": no such flag (--help-all lists all)");
-    }
-    TempDir folder;
-    std::ofstream(folder / "run.toml") << "frobnicate = 3\n";
-    REQUIRE(complaint({"--config", folder / "run.toml"}) ==
-            folder / "run.toml" + ": line 1: there is no flag 'frobnicate'");
-}
-
 TEST_CASE("plan/options: quantities, lists and switches are read as people write them") {
     const auto o = *parse({"--plan-only", "--batch-tokens=512Ki", "--tokens", "1e9", "--optimizer", "teon",
                            "--nesterov", "--teon-roles", "q,mlp-up", "--lr-scale", "q=0.5,o=2", "--shuffle", "off"});
@@ -279,82 +229,6 @@ TEST_CASE("plan/options: a config file sets what the command line does not") {
     REQUIRE(complaint({"--plan-only", "--config", path}) == path + ": is not a text in UTF-8");
     std::ofstream(path).flush();
     REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": is empty") == 0);
-}
-
-TEST_CASE("options/config_file: TOML as its specification has it") {
-    auto value_of = [](const std::string& text) {
-        const std::vector<ConfigEntry> entries = parse_toml(text, "x.toml");
-        REQUIRE(entries.size() == 1);
-        REQUIRE(entries[0].key == "key");
-        return entries[0].value;
-    };
-    const std::pair<const char*, const char*> good[] = {
-        {"key = 3", "3"},
-        {"key=+1_000_000 # a comment", "1000000"},
-        {"\t key\t=\t-2.5e-3\r\n\n", "-2.5e-3"},
-        {"\"key\" = true", "true"},
-        {"'key' = false", "false"},
-        {"key = \"a # b\"", "a # b"},
-        {R"(key = "\t\"\\\u00e9\U0001F600\u20ac")", "\t\"\\\u00e9\U0001F600\u20ac"},
-        {R"(key = 'C:\no\escapes')", R"(C:\no\escapes)"},
-        {"key = \"\"", ""},
-        {"key = []", ""},
-        {"key = [ \"q\", 'k' , ]", "q,k"},
-        {"key = [ # one to a line\n  1,\n\n  2 # two\n]", "1,2"},
-        {"key = { q = 0.5, \"o\" = 2 }", "q=0.5,o=2"},
-    };
-    for (const auto& [text, value] : good) {
-        INFO(text);
-        REQUIRE(value_of(text) == value);
-    }
-    REQUIRE(parse_toml("a = 1\nb = 2\n\nc = [1,\n2]\nd = 3", "x")[3].line == 6);
-    const std::pair<const char*, const char*> bad[] = {
-        {"key", "line 1: a flag is written as name = value"},
-        {"= 3", "line 1: a flag is written as name = value"},
-        {"a = 1\nkey =", "line 2: a value is missing"},
-        {"key = \n3", "line 1: a value is missing"},
-        {"key = teon", "teon is not a number; texts are written in quotes: \"teon\""},
-        {"key = 512Ki", "texts are written in quotes: \"512Ki\""},
-        {"key = nan", "is not a number"},
-        {"key = 3 4", "more follows the value"},
-        {"key = \"a", "a string lacks its closing \""},
-        {"key = \"a\nb\"", "a string lacks its closing \""},
-        {"key = \"\"\"a\"\"\"", "strings of several lines"},
-        {"key = \"\\x\"", "an unknown escape"},
-        {"key = \"\\u12\"", "takes 4 hexadecimal digits"},
-        {"key = \"\\ud800\"", "no character"},
-        {"key = \"a\\u0000b\"", "the character NUL"},
-        {"key = 1__0", "1__0 is not a number"},
-        {"key = 1_", "1_ is not a number"},
-        {"key = 012", "012 is not a number"},
-        {"key = .5", ".5 is not a number"},
-        {"key = 1.", "1. is not a number"},
-        {"key = [1", "a list lacks its closing ]"},
-        {"key = [1 2]", "a comma or ] is missing"},
-        {"key = [[1]]", "a value is missing"},
-        {"key = {q}", "a list in braces"},
-        {"key = 1\nkey = 2", "line 2: key is given twice, also in line 1"},
-        {"[section]\nkey = 1", "line 1: sections"},
-        {"key.sub = 1", "key.sub"},
-    };
-    for (const auto& [text, says] : bad) {
-        INFO(text);
-        std::string key;  // a dotted one is the name of no flag
-        const std::string message = error_of<UsageError>([&] { key = parse_toml(text, "x.toml")[0].key; });
-        REQUIRE(contains(message + key, says));
-    }
-}
-
-TEST_CASE("options/config_file: twice as many lines take about twice as long") {
-    auto time_of = [](int lines) {
-        std::string text;
-        for (int i = 0; i < lines; ++i) text += fmt::format("key-{} = {}\n", i, i);
-        const auto begin = std::chrono::steady_clock::now();
-        REQUIRE(std::ssize(parse_toml(text, "x")) == lines);
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    };
-    time_of(500);
-    REQUIRE(time_of(20'000) < 400 * time_of(500));  // 40 times as many; 1600 times if it were quadratic
 }
 
 TEST_CASE("plan/options: with a damaged config.json a run is resumed by flags, or the damage is what is wrong") {
@@ -443,32 +317,6 @@ TEST_CASE("plan/options: the config.json of a run says how another one is, and w
     REQUIRE(contains(complaint({"--config", path}), "brackets"));
 }
 
-TEST_CASE("options/command_line: an error is one line whatever its message holds") {
-    REQUIRE(error_line("x", "a\nb\x01\xff") == "x: error: a\\nb\\x01\\xff\n");
-    REQUIRE(error_line("x", "\u00e9") == "x: error: \u00e9\n");
-}
-
-TEST_CASE("plan/run_plan: without --batch-tokens a step suits the device") {
-    auto tokens = [](const ModelFamily& family, std::vector<std::string> flags, bool is_gpu, int ranks = 1) {
-        flags.insert(flags.end(), {"--plan-only", "--steps", "10"});
-        const RunPlan s = make_plan(family, *parse(flags, family), is_gpu, int64_t{1} << 40, ranks);
-        REQUIRE(s.options.batch_tokens % (int64_t{s.run.T} * ranks * s.run.B) == 0);
-        return s.options.batch_tokens;
-    };
-    REQUIRE(tokens(kGpt2, {}, true) == 524288);
-    REQUIRE(tokens(kGpt2, {"--seq-len", "1000"}, true) == 524000);
-    REQUIRE(tokens(kGpt2, {}, true, 3) == 523264 - 523264 % 3072);
-    for (const ModelFamily& family : {kGpt2, kLlama})
-        for (const DecoderConfig& preset : family.presets)
-            for (int ranks : {1, 2}) {
-                const int64_t n = tokens(family, {"--model", preset.preset}, false, ranks);
-                const double operations = decoder_flops_per_token(preset, 1024) * static_cast<double>(n);
-                REQUIRE((operations <= 2e12 * ranks || n == 1024 * ranks));
-                REQUIRE((operations >= 1e12 * ranks || n >= 524288 - 1024 * ranks || n == 1024 * ranks));
-            }
-    REQUIRE(tokens(kGpt2, {"--batch-tokens", "4096"}, false) == 4096);
-}
-
 TEST_CASE("plan/options: the resolved configuration names every flag and can be given back") {
     const auto o = *parse({"--plan-only", "--optimizer", "teon", "--lr", "0.01", "--teon-k", "3"});
     const nlohmann::json j = options_json(kGpt2, o);
@@ -482,157 +330,6 @@ TEST_CASE("plan/options: the resolved configuration names every flag and can be 
     REQUIRE(j["adamw-lr"].dump() == "0.01");
     REQUIRE(j["adamw-weight-decay"].dump() == "0.1");
     REQUIRE(j["min-lr-ratio"].dump() == "0.1");
-}
-
-TEST_CASE("plan/run_plan: with flash attention GPT-2 small at a context of 8192 fits 80 GB, without a T x T buffer") {
-    auto plan = [](int T, const char* attention) {
-        const std::string length = std::to_string(T);
-        return make_plan(kGpt2,
-                         *parse({"--plan-only", "--model", "small", "--seq-len", length, "--micro-batch", "8",
-                                 "--batch-tokens", std::to_string(8 * T), "--dtype", "bf16", "--attention", attention,
-                                 "--recompute", "none", "--steps", "10"}),
-                         true, int64_t{1} << 40);
-    };
-    REQUIRE(memory_bytes(plan(8192, "flash")) < 80'000'000'000);
-    // Linear in T: twice the context is twice the activations, but for the logits and what does not depend on T.
-    REQUIRE(plan(8192, "flash").activations.total_bytes() <= 2 * plan(4096, "flash").activations.total_bytes());
-    // Scores of 128 rows at a time, twice in float and twice in bf16.
-    REQUIRE(memory_bytes(plan(8192, "gemm")) > memory_bytes(plan(8192, "flash")) + int64_t{12} * 128 * 8192 * 12);
-    REQUIRE(contains(plan_report(plan(1024, "flash")), "attention   flash"));
-}
-
-TEST_CASE(
-    "plan/run_plan: GELU within the products takes its scratch out of the plan, and is no flag of a model without") {
-    auto plan = [](std::vector<std::string> flags) {
-        flags.insert(flags.end(),
-                     {"--plan-only", "--micro-batch", "64", "--dtype", "bf16", "--recompute", "none", "--steps", "10"});
-        return make_plan(kGpt2, *parse(flags), true, int64_t{1} << 40);
-    };
-    const RunPlan apart = plan({}), within = plan({"--gelu-fusion"});
-    // The gradient of 3072 biases from 1024 chunks of rows.
-    REQUIRE(memory_bytes(apart) - memory_bytes(within) == int64_t{4} * 1024 * 3072);
-    REQUIRE(contains(plan_report(within), "GELU        epilogue"));
-    REQUIRE(plan_report(apart).find("GELU") == std::string::npos);
-    REQUIRE(options_json(kGpt2, within.options)["gelu-fusion"] == true);
-    REQUIRE_THROWS_AS(parse({"--plan-only", "--gelu-fusion"}, kLlama), UsageError);
-}
-
-TEST_CASE("plan/run_plan: FP8 copies are in the plan, of weights once per layer or, where they are divided, once") {
-    auto plan = [](std::vector<std::string> flags, int ranks = 1) {
-        flags.insert(flags.end(), {"--plan-only", "--micro-batch", "16", "--dtype", "bf16", "--recompute", "none",
-                                   "--steps", "10", "--attention", "gemm"});
-        return make_plan(kGpt2, *parse(flags), true, int64_t{1} << 40, ranks);
-    };
-    const int64_t N = 16 * 1024, C = 768, L = 12;
-    const auto extra = [&](std::vector<std::string> flags, int ranks) {
-        const int64_t without = plan(flags, ranks).activations.total_bytes();
-        flags.insert(flags.end(), {"--matmul-dtype", "fp8"});
-        return plan(flags, ranks).activations.total_bytes() - without;
-    };
-    // Twice the weights of a layer, an input of the MLP's width, a gradient twice; and a scale and a maximum per
-    // tensor, 4 x 3 of each, in 256 bytes.
-    REQUIRE(extra({}, 1) == L * 2 * 12 * C * C + 3 * N * 4 * C + L * (12 + 12) * 256);
-    REQUIRE(extra({"--shard", "all"}, 8) == 4 * C * C + 3 * N * 4 * C + L * (12 + 12) * 256);
-    REQUIRE(contains(plan_report(plan({"--matmul-dtype", "fp8"})), "in FP8: e4m3, gradients e5m2"));
-    REQUIRE(plan_report(plan({})).find("FP8") == std::string::npos);
-}
-
-TEST_CASE("plan/run_plan: every preset can be planned, and its report names the memory") {
-    const int64_t memory = int64_t{160} << 30;  // AdamW takes 124 GiB for 7 billion parameters
-    for (const ModelFamily& family : families())
-        for (const DecoderConfig& preset : family.presets)
-            for (const char* optimizer : {"adamw", "muon", "teon"}) {
-                INFO(family.name << " " << preset.preset << " " << optimizer);
-                const auto o =
-                    parse({"--plan-only", "--model", preset.preset, "--optimizer", optimizer, "--steps", "10"}, family);
-                const RunPlan s = make_plan(family, *o, true, memory);
-                REQUIRE(memory_bytes(s) >
-                        14 * s.params.size());  // masters, bf16 weights, gradients and at least one moment
-                REQUIRE(memory_bytes(s) < memory);
-                REQUIRE(int64_t{s.run.B} * s.micro_steps * s.run.T == s.options.batch_tokens);
-                REQUIRE(contains(plan_report(s), "total"));
-            }
-}
-
-TEST_CASE("plan/gpus: --plan-for plans for a GPU as a run there would, whatever this build's backend") {
-    const Options o = *parse({"--plan-for", "h100", "--model", "1b", "--steps", "10"}, kLlama);
-    REQUIRE(o.plan_only);
-    REQUIRE(complaint({"--plan-for", "v100"}).find("--plan-for v100: must be one of h100, h200, a100") == 0);
-    for (const KnownGpu& gpu : known_gpus()) {
-        INFO(gpu.name);
-        RunPlan plan = plan_run(kLlama, o, true, 1);
-        plan_memory(plan, usable_bytes(gpu.device, 1, 1), flash_attention_one_pass_places(gpu.device));
-        REQUIRE(plan.run.dtype == DType::bf16);
-        REQUIRE(plan.run.attention == AttentionKind::flash);
-        REQUIRE(plan.options.batch_tokens == 524288);
-        REQUIRE(memory_bytes(plan) > int64_t{16} << 30);  // masters, gradients and AdamW's moments alone
-        REQUIRE(memory_bytes(plan) < static_cast<int64_t>(gpu.device.total_bytes));
-        REQUIRE(!plan.host_memory.empty());
-    }
-    REQUIRE(plan_run(kLlama, o, false, 1).run.attention == AttentionKind::gemm);
-}
-
-TEST_CASE("plan/run_plan: less memory means recomputation and smaller micro-batches, then one clear line") {
-    const auto o = *parse({"--plan-only", "--model", "1b", "--steps", "10"}, kLlama);
-    const RunPlan roomy = make_plan(kLlama, o, true, int64_t{140} << 30);
-    const RunPlan tight = make_plan(kLlama, o, true, int64_t{40} << 30);
-    REQUIRE(memory_bytes(tight) <= int64_t{40} << 30);
-    REQUIRE(roomy.run.B * roomy.run.T >= 8192);
-    REQUIRE(text(roomy.run.recompute) == "none");
-    REQUIRE((text(tight.run.recompute) != "none" || tight.run.B < roomy.run.B));
-    REQUIRE_THROWS_AS(make_plan(kLlama, o, true, int64_t{16} << 30), UsageError);
-}
-
-TEST_CASE("plan/run_plan: recomputes in no more blocks than the memory demands") {
-    const auto o = *parse({"--plan-only", "--model", "1b", "--steps", "10", "--seq-len", "65536"}, kLlama);
-    const int64_t bytes = int64_t{80} << 30;
-    const RunPlan plan = make_plan(kLlama, o, true, bytes);
-    const RecomputePlan chosen = plan.run.recompute;
-    REQUIRE(chosen.of(0) == Recompute::block);
-    REQUIRE(chosen.of(plan.config.L - 1) == Recompute::cheap);
-    DecoderRun less = plan.run;
-    --less.recompute.first_blocks;
-    const int64_t beside = memory_bytes(plan) - plan.activations.total_bytes();
-    REQUIRE(memory_bytes(plan) <= bytes);
-    REQUIRE(beside + decoder_activations(plan.config, less).total_bytes() > bytes);
-}
-
-TEST_CASE("plan/run_plan: offloads no more blocks than the memory demands, and hidden ones before it recomputes") {
-    const auto plan_of = [](std::vector<std::string> flags, int64_t gib, bool is_gpu = true) {
-        for (const char* word : {"--plan-only", "--model", "1b", "--steps", "10", "--micro-batch", "8"})
-            flags.emplace_back(word);
-        return make_plan(kLlama, *parse(flags, kLlama), is_gpu, gib << 30);
-    };
-    const std::vector<std::string> tight = {"--seq-len", "16384", "--recompute", "block"};
-    REQUIRE_THROWS_WITH(plan_of(tight, 42), ContainsSubstring("give --offload optimizer, give --offload activations,"));
-    std::vector<std::string> offloads = tight;
-    offloads.insert(offloads.end(), {"--offload", "activations"});
-    const RunPlan plan = plan_of(offloads, 42);
-    const int blocks = plan.run.offloaded_blocks;
-    REQUIRE((blocks > 1 && blocks <= plan.config.L - 2));
-    REQUIRE(memory_bytes(plan) <= int64_t{42} << 30);
-    REQUIRE(plan.host_memory.back() ==
-            std::pair{std::string("activations, offloaded"), plan.activations.offloaded_bytes()});
-    REQUIRE(contains(plan_report(plan), fmt::format("offload     activations of {} of 24 blocks (the fewest", blocks)));
-    DecoderRun less = plan.run;
-    --less.offloaded_blocks;
-    const int64_t beside = memory_bytes(plan) - plan.activations.total_bytes();
-    REQUIRE(beside + decoder_activations(plan.config, less).total_bytes() > int64_t{42} << 30);
-    offloads.insert(offloads.end(), {"--offload-blocks", std::to_string(blocks)});
-    REQUIRE(memory_bytes(plan_of(offloads, 42)) == memory_bytes(plan));
-    offloads.back() = "3";
-    REQUIRE_THROWS_WITH(plan_of(offloads, 42), ContainsSubstring("--recompute block --offload-blocks 3, but"));
-    // On a CPU the host's memory is the same memory.
-    const RunPlan cpu = plan_of({"--offload", "activations", "--offload-blocks", "3"}, 200, false);
-    REQUIRE(cpu.host_memory.empty());
-    REQUIRE(memory_bytes(cpu) == memory_bytes(plan_of({}, 200, false)));
-
-    const RunPlan recomputes = plan_of({}, 36), hides = plan_of({"--offload", "activations"}, 36);
-    REQUIRE(recomputes.run.recompute.first != Recompute::none);
-    REQUIRE(hides.run.recompute.first < recomputes.run.recompute.first);
-    REQUIRE(hides.run.offloaded_blocks > 0);
-    for (const KnownGpu& gpu : known_gpus()) REQUIRE(step_time(hides, gpu.rates).copies == 0);
-    REQUIRE(plan_of({"--offload", "activations"}, 80).run.offloaded_blocks == 0);
 }
 
 TEST_CASE("plan/options: durations") {
@@ -651,29 +348,9 @@ TEST_CASE("plan/options: a run that resumes may change what does not change its 
     };
     REQUIRE(changed({}, {}).empty());
     REQUIRE(changed({"--lr", "0.1"}, {"--lr", "0.1"}).empty());
-    REQUIRE(changed({}, {"--out",
-                         "y",
-                         "--eval-every",
-                         "3",
-                         "--log-every",
-                         "7",
-                         "--checkpoint-every",
-                         "5",
-                         "--resume",
-                         "--time-limit",
-                         "1h",
-                         "--max-skipped",
-                         "3",
-                         "--warn-spikes",
-                         "5",
-                         "--recompute",
-                         "block",
-                         "--memory",
-                         "1Gi",
-                         "--offload",
-                         "all",
-                         "--offload-blocks",
-                         "3"})
+    REQUIRE(changed({}, words("--out y --eval-every 3 --log-every 7 --checkpoint-every 5 --resume --time-limit 1h "
+                              "--max-skipped 3 --warn-spikes 5 --recompute block --memory 1Gi --offload all "
+                              "--offload-blocks 3"))
                 .empty());
     for (const std::string& flag : commands(
              "--model tiny;--layers 3;--seq-len 512;--dtype bf16;--gelu-fusion on;--shuffle off;--batch-tokens 1024;"

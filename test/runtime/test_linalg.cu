@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <map>
 
 #include "base/integer.h"
 #include "runtime/simt.h"
@@ -14,6 +13,7 @@
 #include "test/support/gemm_layout.h"
 #include "test/support/needs_fp8.h"
 #include "test/support/os_threads.h"
+#include "test/support/proposals.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -112,24 +112,6 @@ void check_dtypes(const Case& c) {
     check_gemm<bf16, float>(c);
     check_gemm<f16, f16>(c);
     check_gemm<f16, float>(c);
-}
-
-// Runs f with 1, 2 and 3 host threads and demands the same bits.
-template <typename F>
-void check_thread_counts(F f) {
-    const ScopedThreads one(1);
-    auto expected = f();
-    for (int threads : {2, 3}) {
-        const ScopedThreads scope(threads);
-        REQUIRE(same_bits(f(), expected));
-    }
-}
-
-std::vector<float> transposed(const std::vector<float>& x, int rows, int columns) {
-    std::vector<float> t(x.size());
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) t[j * rows + i] = x[i * columns + j];
-    return t;
 }
 
 }  // namespace
@@ -264,70 +246,12 @@ TEST_CASE("runtime/linalg: products of FP8 that cuBLASLt does not document are r
     says("epilogue beside bias", [&](Gemm& g) { g.epilogue = Epilogue::gelu, g.aux = g.C; });
 }
 
-namespace {
-
-// A library that proposes several algorithms, on a CPU too.
-struct Proposals {
-    explicit Proposals(const char* count) { ::setenv("CUBLASLT_ALGORITHMS", count, 1); }
-    ~Proposals() { ::unsetenv("CUBLASLT_ALGORITHMS"); }
-};
-
-// Three products, of which the last two are of one kind, each of the second kind adding to C. The bits of both C.
-std::string multiply_thrice(Linalg& linalg, const Stream& stream) {
-    const int n = 64;
-    Guarded<bf16> A(random_values<bf16>(n * n, 1), stream);
-    Guarded<float> fresh(n * n, stream), sum(random_values<float>(n * n, 2), stream);
-    Gemm g{.M = n,
-           .N = n,
-           .K = n,
-           .trans_a = true,
-           .A = mat(A.data(), n),
-           .B = mat(A.data(), n),
-           .C = mat(fresh.data(), n)};
-    linalg.gemm(g);
-    g.C = mat(sum.data(), n), g.beta = 1.0f;
-    linalg.gemm(g);
-    linalg.gemm(g);
-    return bytes_of(fresh.get(), sum.get());
-}
-
-}  // namespace
-
 TEST_CASE("runtime/linalg: the algorithm that a search takes computes the same, whatever is added") {
     const Proposals several("3");
     check_dtypes({.M = 72, .N = 136, .K = 264, .trans_b = true, .search = true});
     check_dtypes({.M = 72, .N = 136, .K = 264, .beta = 1.0f, .inner = 3, .search = true});
     check_dtypes({.M = 72, .N = 136, .K = 264, .trans_a = true, .beta = 0.5f, .padding = 3, .search = true});
     check_dtypes({.M = 72, .N = 136, .K = 264, .beta = 2.0f, .addend = true, .search = true});
-}
-
-TEST_CASE("runtime/linalg: each kind of product is searched once, and what is known is not searched") {
-    const Proposals several("3");
-    Stream stream;
-    std::map<std::string, std::string> known;
-    auto search = [&](Linalg& linalg, std::map<std::string, std::string> known) {
-        std::vector<AlgorithmChoice> choices;
-        linalg.search_algorithms(std::move(known), [&](const AlgorithmChoice& c) { choices.push_back(c); });
-        const std::string bits = multiply_thrice(linalg, stream);
-        linalg.search_algorithms({}, nullptr);
-        return std::pair{choices, bits};
-    };
-    Linalg first(stream), second(stream), third(stream);
-    const auto [found, bits] = search(first, {});
-    REQUIRE(found.size() == 2);
-    for (const AlgorithmChoice& c : found) {
-        REQUIRE((c.ms > 0 && c.ms <= c.first_ms));
-        REQUIRE(known.emplace(c.product, c.algorithm).second);
-    }
-    const auto [again, same_bits] = search(second, known);
-    REQUIRE(again.empty());
-    REQUIRE((same_bits == bits));
-
-    // An algorithm that the library no longer proposes is searched again.
-    known.begin()->second = "0.0";
-    const auto [lost, _] = search(third, known);
-    REQUIRE(lost.size() == 1);
-    REQUIRE(lost[0].product == known.begin()->first);
 }
 
 TEST_CASE("runtime/linalg: a batch stride of 0 uses one matrix for all") {
@@ -391,36 +315,6 @@ TEST_CASE("runtime/linalg: the bias gradient epilogue accumulates the column sum
             }
 }
 
-TEST_CASE("runtime/linalg: a search decides once who computes a symmetric product, and what is known is not searched") {
-    const Proposals several("3");
-    Stream stream;
-    const int n = 64;
-    Guarded<bf16> X(random_values<bf16>(n * n, 1), stream);
-    auto run = [&](std::map<std::string, std::string> known, bool in_place) {
-        std::vector<AlgorithmChoice> choices;
-        Linalg linalg(stream);
-        linalg.search_algorithms(std::move(known), [&](const AlgorithmChoice& c) { choices.push_back(c); });
-        Guarded<bf16> C(std::vector<bf16>(n * n, bf16(2.0f)), stream);
-        Gemm g{.M = n, .N = n, .K = n, .trans_b = true};
-        g.A = g.B = mat(X.data(), n), g.C = mat(C.data(), n), g.symmetric = true;
-        if (in_place) g.beta = 1.0f;
-        linalg.gemm(g);
-        const size_t first = choices.size();
-        linalg.gemm(g);
-        REQUIRE(choices.size() == first);
-        return std::pair{choices, bytes_of(C.get())};
-    };
-    for (bool in_place : {false, true}) {
-        const auto [found, bits] = run({}, in_place);
-        REQUIRE_FALSE(found.empty());
-        std::map<std::string, std::string> known;
-        for (const AlgorithmChoice& c : found) known[c.product] = c.algorithm;
-        const auto [again, same] = run(known, in_place);
-        REQUIRE(again.empty());
-        REQUIRE((same == bits));
-    }
-}
-
 TEST_CASE("runtime/linalg: gemm gives the same bits for any number of threads") {
     Stream stream;
     auto run = [&]<typename T, typename TC>(Case c, bool symmetric, T, TC) {
@@ -452,13 +346,13 @@ TEST_CASE("runtime/linalg: gemm gives the same bits for any number of threads") 
                    Case{.M = 301, .N = 203, .K = 64, .epilogue = Epilogue::dgelu},
                    Case{.M = 129, .N = 140, .K = 500, .trans_a = true, .epilogue = Epilogue::bias_grad}}) {
         CAPTURE(c.M, c.N, c.K);
-        check_thread_counts([&] { return run(c, false, float{}, float{}); });
-        check_thread_counts([&] { return run(c, false, bf16{}, bf16{}); });
-        check_thread_counts([&] { return run(c, false, bf16{}, float{}); });
+        REQUIRE(same_with_any_threads([&] { return bytes_of(run(c, false, float{}, float{})); }, {1, 2, 3}));
+        REQUIRE(same_with_any_threads([&] { return bytes_of(run(c, false, bf16{}, bf16{})); }, {1, 2, 3}));
+        REQUIRE(same_with_any_threads([&] { return bytes_of(run(c, false, bf16{}, float{})); }, {1, 2, 3}));
     }
     Case square{.M = 300, .N = 300, .K = 100, .trans_b = true};
-    check_thread_counts([&] { return run(square, true, float{}, float{}); });
-    check_thread_counts([&] { return run(square, true, bf16{}, bf16{}); });
+    REQUIRE(same_with_any_threads([&] { return bytes_of(run(square, true, float{}, float{})); }, {1, 2, 3}));
+    REQUIRE(same_with_any_threads([&] { return bytes_of(run(square, true, bf16{}, bf16{})); }, {1, 2, 3}));
 }
 
 TEST_CASE("runtime/linalg: gemm allocates nothing once it has seen a shape") {
@@ -537,107 +431,4 @@ TEST_CASE("runtime/linalg: gemm refuses what it cannot do and names it") {
                      "aux has a row stride (ld) of 12, expected a multiple of 8"));
     REQUIRE(contains(message([&](Gemm& g) { g.addend = mat(half.data(), 8); }), "addend is bf16"));
     REQUIRE(contains(message([&](Gemm& g) { g.C.data = reinterpret_cast<char*>(g.C.data) + 2; }), "aligned"));
-}
-
-namespace {
-
-// A = U diag(S) Vt, U and V with orthonormal columns, S descending and not negative.
-void check_svd(const std::vector<float>& a, int m, int n) {
-    CAPTURE(m, n);
-    Stream stream;
-    Linalg linalg(stream);
-    int r = std::min(m, n);
-    Guarded<float> A(a, stream), U(m * r, stream), S(r, stream), Vt(r * n, stream);
-    linalg.svd(A.data(), m, n, U.data(), S.data(), Vt.data());
-    auto u = U.get(), s = S.get(), vt = Vt.get();
-    A.get();
-    auto scaled = widen<double>(u);
-    double norm = 0.0;
-    for (int i = 0; i < m * r; i++) scaled[i] *= s[i % r];
-    for (float x : a) norm = std::max(norm, std::abs(static_cast<double>(x)));
-    // Backward stability: errors of some roundoffs of the largest singular value (at most norm * sqrt(m n)), growing
-    // with the number of Householder reflections.
-    double tolerance = 4.0 * kUnitRoundoff<float> * r;
-    REQUIRE(compare(transposed(transposed(a, m, n), n, m), matmul_oracle(scaled, widen<double>(vt), m, n, r),
-                    tolerance * norm * std::sqrt(m * n)));
-    std::vector<double> identity(r * r, 0.0);
-    for (int i = 0; i < r; i++) identity[i * r + i] = 1.0;
-    auto gram = [&](const std::vector<float>& rows, int columns) {
-        auto wide = widen<double>(rows);
-        return matmul_oracle(wide, wide, r, r, columns, false, true);
-    };
-    REQUIRE(compare(gram(transposed(u, m, r), m), identity, 8.0 * kUnitRoundoff<float> * (r + 8)));
-    REQUIRE(compare(gram(vt, n), identity, 8.0 * kUnitRoundoff<float> * (r + 8)));
-    for (int i = 0; i < r; i++) REQUIRE((s[i] >= 0.0f && (i == 0 || s[i] <= s[i - 1])));
-}
-
-std::vector<float> low_rank(int m, int n, int rank) {
-    auto x = matmul_oracle(widen<double>(random_values<float>(m * rank, 1)),
-                           widen<double>(random_values<float>(rank * n, 2)), m, n, rank);
-    return {x.begin(), x.end()};
-}
-
-}  // namespace
-
-TEST_CASE("runtime/linalg: svd reconstructs tall, wide, square and rank-deficient matrices") {
-    for (auto [m, n] : {std::pair{1, 1}, {1, 9}, {9, 1}, {33, 33}, {97, 31}, {31, 97}}) {
-        check_svd(random_values<float>(m * n, 3), m, n);
-        check_svd(low_rank(m, n, std::min({m, n, 3})), m, n);
-        check_svd(std::vector<float>(m * n, 0.0f), m, n);
-    }
-}
-
-TEST_CASE("runtime/linalg: eigh gives ascending eigenvalues and orthonormal rows of eigenvectors") {
-    Stream stream;
-    Linalg linalg(stream);
-    for (int n : {1, 2, 33, 97}) {
-        CAPTURE(n);
-        auto half = random_values<float>(n * n, 1), other = transposed(half, n, n), a = half;
-        for (int i = 0; i < n * n; i++) a[i] = 0.5f * (half[i] + other[i]);
-        Guarded<float> A(a, stream), W(n, stream);
-        linalg.eigh(A.data(), n, W.data());
-        auto q = A.get(), w = W.get();
-        auto scaled = widen<double>(q);
-        for (int i = 0; i < n * n; i++) scaled[i] *= w[i / n];
-        // As for the svd; the largest eigenvalue is near sqrt(2 n).
-        double tolerance = 4.0 * kUnitRoundoff<float> * (n + 8);
-        REQUIRE(
-            compare(a, matmul_oracle(widen<double>(q), scaled, n, n, n, true, false), tolerance * std::sqrt(2.0 * n)));
-        std::vector<double> identity(n * n, 0.0);
-        for (int i = 0; i < n; i++) identity[i * n + i] = 1.0;
-        auto gram = matmul_oracle(widen<double>(q), widen<double>(q), n, n, n, false, true);
-        REQUIRE(compare(std::vector<double>(gram), identity, tolerance));
-        REQUIRE(std::is_sorted(w.begin(), w.end()));
-    }
-}
-
-TEST_CASE("runtime/linalg: svd and eigh refuse NaN and infinity") {
-    Stream stream;
-    Linalg linalg(stream);
-    Buffer<float> U(64), S(8), Vt(64);
-    for (float bad : {NAN, INFINITY, -INFINITY}) {
-        auto a = random_values<float>(64, 1);
-        a[37] = bad;
-        Guarded<float> A(a, stream);
-        REQUIRE(contains(error_of([&] { linalg.svd(A.data(), 8, 8, U.data(), S.data(), Vt.data()); }), "svd: "));
-        REQUIRE(contains(error_of([&] { linalg.eigh(A.data(), 8, S.data()); }), "eigh: "));
-        REQUIRE(same_bits(A.get(), a));
-    }
-}
-
-TEST_CASE("runtime/linalg: svd and eigh give the same bits for any number of threads") {
-    Stream stream;
-    auto a = random_values<float>(97 * 97, 1);
-    check_thread_counts([&] {
-        Linalg linalg(stream);
-        Guarded<float> A(a, stream), U(97 * 97, stream), S(97, stream), Vt(97 * 97, stream);
-        linalg.svd(A.data(), 97, 97, U.data(), S.data(), Vt.data());
-        return U.get();
-    });
-    check_thread_counts([&] {
-        Linalg linalg(stream);
-        Guarded<float> A(a, stream), w(97, stream);
-        linalg.eigh(A.data(), 97, w.data());
-        return A.get();
-    });
 }

@@ -6,9 +6,8 @@
 
 #include "data/loader.h"
 #include "model/decoder.h"
-#include "model/llama.h"
-#include "plan/memory.h"
 #include "test/support/catch.h"
+#include "test/support/parse.h"
 #include "test/support/temp_dir.h"
 #include "test/support/write_shard.h"
 #include "train/trainer.h"
@@ -20,42 +19,13 @@ namespace {
 
 RunPlan plan_of(int ranks, const char* sharding, const char* optimizer, const char* dtype, const char* exchanged,
                 const char* offload_blocks = nullptr) {
-    const std::string tokens = std::to_string(ranks * 2 * 2 * 32);
-    std::vector<const char*> argv = {"train_llama",
-                                     "--plan-only",
-                                     "--model",
-                                     "tiny",
-                                     "--layers",
-                                     "6",
-                                     "--channels",
-                                     "128",
-                                     "--heads",
-                                     "4",
-                                     "--ffn",
-                                     "300",
-                                     "--vocab-size",
-                                     "512",
-                                     "--seq-len",
-                                     "32",
-                                     "--steps",
-                                     "10",
-                                     "--micro-batch",
-                                     "2",
-                                     "--shard",
-                                     sharding,
-                                     "--dtype",
-                                     dtype,
-                                     "--batch-tokens",
-                                     tokens.c_str(),
-                                     "--optimizer",
-                                     optimizer,
-                                     "--grad-comm-dtype",
-                                     exchanged};
-    if (offload_blocks) argv.insert(argv.end(), {"--offload", "activations", "--offload-blocks", offload_blocks});
-    const auto count = static_cast<int>(argv.size());
-    RunPlan plan = plan_run(llama_family(), *parse_options(llama_family(), count, argv.data()), false, ranks);
-    plan_memory(plan, int64_t{1} << 40);
-    return plan;
+    std::vector<std::string> flags = words(
+        "--plan-only --model tiny --layers 6 --channels 128 --heads 4 --ffn 300 --vocab-size 512 --seq-len 32 "
+        "--steps 10 --micro-batch 2");
+    flags.insert(flags.end(), {"--batch-tokens", std::to_string(ranks * 2 * 2 * 32), "--shard", sharding, "--dtype",
+                               dtype, "--optimizer", optimizer, "--grad-comm-dtype", exchanged});
+    if (offload_blocks) flags.insert(flags.end(), {"--offload", "activations", "--offload-blocks", offload_blocks});
+    return make_plan(kLlama, *parse(flags, kLlama), false, int64_t{1} << 40, ranks);
 }
 
 // Bytes of the plan's buffers on the device: an allowance is for other memory, and checkpoints are written from the

@@ -1,0 +1,27 @@
+#include "options/command_line.h"
+
+#include <fstream>
+
+#include "test/support/catch.h"
+#include "test/support/parse.h"
+#include "test/support/temp_dir.h"
+
+using namespace teon;
+using namespace teon::test;
+
+TEST_CASE("options/command_line: what resembles no flag has no suggestion") {
+    for (const char* flag : {"--frobnicate", "--xy", "-q", "--", "--zzz=3"}) {
+        INFO(flag);
+        const std::string word = std::string(flag).substr(0, std::string(flag).find('='));
+        REQUIRE(complaint({flag}) == word + ": no such flag (--help-all lists all)");
+    }
+    TempDir folder;
+    std::ofstream(folder / "run.toml") << "frobnicate = 3\n";
+    REQUIRE(complaint({"--config", folder / "run.toml"}) ==
+            folder / "run.toml" + ": line 1: there is no flag 'frobnicate'");
+}
+
+TEST_CASE("options/command_line: an error is one line whatever its message holds") {
+    REQUIRE(error_line("x", "a\nb\x01\xff") == "x: error: a\\nb\\x01\\xff\n");
+    REQUIRE(error_line("x", "\u00e9") == "x: error: \u00e9\n");
+}

@@ -1,0 +1,26 @@
+#include "plan/gpus.h"
+
+#include "kernels/attention_flash.h"
+#include "test/support/catch.h"
+#include "test/support/parse.h"
+
+using namespace teon;
+using namespace teon::test;
+
+TEST_CASE("plan/gpus: --plan-for plans for a GPU as a run there would, whatever this build's backend") {
+    const Options o = *parse({"--plan-for", "h100", "--model", "1b", "--steps", "10"}, kLlama);
+    REQUIRE(o.plan_only);
+    REQUIRE(complaint({"--plan-for", "v100"}).find("--plan-for v100: must be one of h100, h200, a100") == 0);
+    for (const KnownGpu& gpu : known_gpus()) {
+        INFO(gpu.name);
+        RunPlan plan = plan_run(kLlama, o, true, 1);
+        plan_memory(plan, usable_bytes(gpu.device, 1, 1), flash_attention_one_pass_places(gpu.device));
+        REQUIRE(plan.run.dtype == DType::bf16);
+        REQUIRE(plan.run.attention == AttentionKind::flash);
+        REQUIRE(plan.options.batch_tokens == 524288);
+        REQUIRE(memory_bytes(plan) > int64_t{16} << 30);  // masters, gradients and AdamW's moments alone
+        REQUIRE(memory_bytes(plan) < static_cast<int64_t>(gpu.device.total_bytes));
+        REQUIRE(!plan.host_memory.empty());
+    }
+    REQUIRE(plan_run(kLlama, o, false, 1).run.attention == AttentionKind::gemm);
+}

@@ -1,0 +1,96 @@
+#include "runtime/algorithm_search.h"
+
+#include <map>
+
+#include "runtime/linalg.h"
+#include "test/support/catch.h"
+#include "test/support/compare.h"
+#include "test/support/os_threads.h"
+#include "test/support/proposals.h"
+
+using namespace teon;
+using namespace teon::test;
+
+namespace {
+
+// Three products, of which the last two are of one kind, each of the second kind adding to C. The bits of both C.
+std::string multiply_thrice(Linalg& linalg, const Stream& stream) {
+    const int n = 64;
+    Guarded<bf16> A(random_values<bf16>(n * n, 1), stream);
+    Guarded<float> fresh(n * n, stream), sum(random_values<float>(n * n, 2), stream);
+    Gemm g{.M = n,
+           .N = n,
+           .K = n,
+           .trans_a = true,
+           .A = mat(A.data(), n),
+           .B = mat(A.data(), n),
+           .C = mat(fresh.data(), n)};
+    linalg.gemm(g);
+    g.C = mat(sum.data(), n), g.beta = 1.0f;
+    linalg.gemm(g);
+    linalg.gemm(g);
+    return bytes_of(fresh.get(), sum.get());
+}
+
+}  // namespace
+
+TEST_CASE("runtime/algorithm_search: each kind of product is searched once, and what is known is not searched") {
+    const Proposals several("3");
+    Stream stream;
+    std::map<std::string, std::string> known;
+    auto search = [&](Linalg& linalg, std::map<std::string, std::string> known) {
+        std::vector<AlgorithmChoice> choices;
+        linalg.search_algorithms(std::move(known), [&](const AlgorithmChoice& c) { choices.push_back(c); });
+        const std::string bits = multiply_thrice(linalg, stream);
+        linalg.search_algorithms({}, nullptr);
+        return std::pair{choices, bits};
+    };
+    Linalg first(stream), second(stream), third(stream);
+    const auto [found, bits] = search(first, {});
+    REQUIRE(found.size() == 2);
+    for (const AlgorithmChoice& c : found) {
+        REQUIRE((c.ms > 0 && c.ms <= c.first_ms));
+        REQUIRE(known.emplace(c.product, c.algorithm).second);
+    }
+    const auto [again, same_bits] = search(second, known);
+    REQUIRE(again.empty());
+    REQUIRE((same_bits == bits));
+
+    // An algorithm that the library no longer proposes is searched again.
+    known.begin()->second = "0.0";
+    const auto [lost, _] = search(third, known);
+    REQUIRE(lost.size() == 1);
+    REQUIRE(lost[0].product == known.begin()->first);
+}
+
+TEST_CASE(
+    "runtime/algorithm_search: a search decides once who computes a symmetric product, and what is known is not "
+    "searched") {
+    const Proposals several("3");
+    Stream stream;
+    const int n = 64;
+    Guarded<bf16> X(random_values<bf16>(n * n, 1), stream);
+    auto run = [&](std::map<std::string, std::string> known, bool in_place) {
+        std::vector<AlgorithmChoice> choices;
+        Linalg linalg(stream);
+        linalg.search_algorithms(std::move(known), [&](const AlgorithmChoice& c) { choices.push_back(c); });
+        Guarded<bf16> C(std::vector<bf16>(n * n, bf16(2.0f)), stream);
+        Gemm g{.M = n, .N = n, .K = n, .trans_b = true};
+        g.A = g.B = mat(X.data(), n), g.C = mat(C.data(), n), g.symmetric = true;
+        if (in_place) g.beta = 1.0f;
+        linalg.gemm(g);
+        const size_t first = choices.size();
+        linalg.gemm(g);
+        REQUIRE(choices.size() == first);
+        return std::pair{choices, bytes_of(C.get())};
+    };
+    for (bool in_place : {false, true}) {
+        const auto [found, bits] = run({}, in_place);
+        REQUIRE_FALSE(found.empty());
+        std::map<std::string, std::string> known;
+        for (const AlgorithmChoice& c : found) known[c.product] = c.algorithm;
+        const auto [again, same] = run(known, in_place);
+        REQUIRE(again.empty());
+        REQUIRE((same == bits));
+    }
+}

@@ -1,0 +1,47 @@
+// Runs as their flags plan them.
+#pragma once
+
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "model/gpt2.h"
+#include "model/llama.h"
+#include "plan/memory.h"
+#include "plan/options.h"
+#include "plan/run_plan.h"
+#include "test/support/catch.h"
+
+namespace teon::test {
+
+inline const ModelFamily kGpt2 = gpt2_family(), kLlama = llama_family();
+
+inline std::vector<std::string> words(const std::string& text) {
+    std::istringstream in(text);
+    return {std::istream_iterator<std::string>(in), {}};
+}
+
+inline std::optional<Options> parse(const std::vector<std::string>& flags, const ModelFamily& family = kGpt2) {
+    const std::string program = family.program();
+    std::vector<const char*> argv = {program.c_str()};
+    for (const std::string& flag : flags) argv.push_back(flag.c_str());
+    return parse_options(family, static_cast<int>(argv.size()), argv.data());
+}
+
+inline RunPlan make_plan(const ModelFamily& family, const Options& options, bool is_gpu, int64_t memory,
+                         int ranks = 1) {
+    RunPlan plan = plan_run(family, options, is_gpu, ranks);
+    plan_memory(plan, memory);
+    return plan;
+}
+
+// What is wrong with the flags, in the words of the program; empty: nothing.
+inline std::string complaint(const std::vector<std::string>& flags, const ModelFamily& family = kGpt2) {
+    return error_of<UsageError>([&] {
+        if (const std::optional<Options> o = parse(flags, family)) make_plan(family, *o, true, int64_t{80} << 30);
+    });
+}
+
+}  // namespace teon::test
