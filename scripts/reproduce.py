@@ -8,7 +8,7 @@
     python3 scripts/reproduce.py figure gpt validation         or training, rates, alignment, time, forest
     python3 scripts/reproduce.py all --scale tiny              runs every table, then `report`
     python3 scripts/reproduce.py all --estimate --scale full   estimates the time, memory and disk of that
-    python3 scripts/reproduce.py report                        writes docs/REPRODUCTION.md from the finished cells
+    python3 scripts/reproduce.py report                        writes docs/reproduction_tiny.md from the finished cells
 
 Scales: tiny (two CPU cores, three hours for all), small (one GPU, an hour per table), full (the paper). Text comes from
 FineWeb, or from --text and --val-text. After an interruption, run the same command again to continue; finished cells
@@ -87,8 +87,7 @@ def main():
                         help="sustained rate of one device, for --estimate (default 400)")
     parser.add_argument("--experiments", default=os.path.join(plan.ROOT, "experiments"),
                         help="folder of other tables and scales")
-    parser.add_argument("--report", default=os.path.join(plan.ROOT, "docs", "REPRODUCTION.md"),
-                        help="(default docs/REPRODUCTION.md)")
+    parser.add_argument("--report", default="", help="(default docs/reproduction_SCALE.md)")
     args = parser.parse_args()
 
     all_tables, scales = plan.load_tables(args.experiments), plan.load_scales(args.experiments)
@@ -142,8 +141,9 @@ def main():
                  f"At most {total:.0f} hours on one GPU that sustains {args.tflops:g} TFLOP/s "
                  "(6 FLOPs per parameter and token); cells that several tables share are counted in each. "
                  "`reproduce.py all --estimate --scale full` prints it."]
-        report.write(args.report, at_scale, state, lines)
-        print(f"written: {args.report}")
+        page = args.report or os.path.join(plan.ROOT, "docs", f"reproduction_{scale.name}.md")
+        report.write(page, at_scale, state, lines)
+        print(f"written: {page}")
     return 1 if state.failed else 0
 
 

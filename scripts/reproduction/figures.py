@@ -173,20 +173,27 @@ def alignment(table, runs, path, plt):
 
 
 def forest(table, runs, path, plt):
-    """The difference in perplexity between each row and its Muon, each at its best rate, with the 95% interval."""
-    found = {}
-    for m in tables.measure(table, runs):
-        if m.row.against and table.row(m.row.against).flags["optimizer"] == "muon" and m.against_best.n:
-            found.setdefault(m.model.name, []).append(m)
+    return forest_of([table], f"{table.title}: difference to Muon", runs, path, plt)
+
+
+def forest_of(all_tables, title, runs, path, plt):
+    """The difference in perplexity between each row and its Muon, each at its best rate, with the 95% interval. Rows of
+    one name share a line."""
+    found, names = {}, []
+    for table in all_tables:
+        for m in tables.measure(table, runs):
+            if m.row.against and table.row(m.row.against).flags["optimizer"] == "muon" and m.against_best.n:
+                found.setdefault(m.model.name, []).append(m)
+                names += [] if m.row.name in names else [m.row.name]
     if not found:
         return False
-    names = [r.name for r in table.rows if any(r is m.row for rows in found.values() for m in rows)]
+    color_of = {name: color for table in all_tables for name, color in colors(table).items()}
     figure, axes = plt.subplots(1, len(found), figsize=(3 + 4 * len(found), 1.6 + 0.42 * len(names)), squeeze=False,
                                 sharey=True)
     for axis, (model, rows) in zip(axes[0], found.items()):
         axis.axvline(0, color=COLORS["Muon"], lw=1.6)
         for m in rows:
-            place, color, comparison = names.index(m.row.name), colors(table)[m.row.name], m.against_best
+            place, color, comparison = names.index(m.row.name), color_of[m.row.name], m.against_best
             low, middle, high = (100 * tables.relative(x) for x in (comparison.low, comparison.difference,
                                                                     comparison.high))
             known = not math.isnan(low)
@@ -202,7 +209,7 @@ def forest(table, runs, path, plt):
         axis.set_yticks(range(len(names)), names, fontsize=9)
         axis.set_ylim(len(names) - 0.4, -0.7)
         axis.margins(x=0.15)
-    compare.save_figure(figure, f"{table.title}: difference to Muon, mean and 95% interval (left is better)", path, plt)
+    compare.save_figure(figure, f"{title}, mean and 95% interval (left is better)", path, plt)
     return True
 
 
@@ -251,3 +258,9 @@ def draw(name, table, runs, folder):
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"{table.id}-{name}.png")
     return path if FIGURES[name](table, runs, path, plt) else None
+
+
+def draw_controls(controls, runs, folder):
+    """As draw(): the tables of controls in one forest plot."""
+    path = os.path.join(folder, "controls.png")
+    return path if forest_of(controls, "Difference to Muon", runs, path, pyplot()) else None

@@ -1,4 +1,4 @@
-"""Writes docs/REPRODUCTION.md from the finished cells only."""
+"""Writes the page of a scale, docs/reproduction_SCALE.md, from the finished cells only."""
 import collections
 import os
 import statistics
@@ -7,11 +7,12 @@ import compare
 
 from reproduction import figures, tables
 
-INTRODUCTION = """# The paper, reproduced
+INTRODUCTION = """# The paper, reproduced at scale {scale}
 
 Made by `python3 scripts/reproduce.py report --scale {scale} --results {results}{text}`,
 from what that file keeps of finished runs; only what was run stands here, all else says "not run". The paper is
-[arXiv 2601.23261](https://arxiv.org/abs/2601.23261); its tables are `experiments/*.toml`.
+[arXiv 2601.23261](https://arxiv.org/abs/2601.23261); its tables are `experiments/*.toml`. [REPRODUCTION.md](REPRODUCTION.md)
+says what all scales show.
 
 ## What was run
 
@@ -28,7 +29,7 @@ THEORY = """## What theory predicts, and what was measured
 
 - **Size of updates.** For square matrices a slice of a semi-orthogonal stack of K has 1/K of Muon's squared norm:
   at equal learning rate Teon moves Q, K and V sqrt(K) less ([docs/teon.md](teon.md)). The paper has no control for
-  it; the rows "Q K V at lr / sqrt(2)" and "rms-match" of [the controls](#{controls}) are these controls. If size
+  it; the rows "Q K V at lr / sqrt(2)" and "rms-match" of {controls} are these controls. If size
   were all that differs, Teon would equal the first, and with rms-match Muon itself. Measured at Muon's best rate,
   in perplexity: {sizes}.
 - **Alignment.** Mode 1 gains where neighbouring layers' momenta share left singular vectors, mode 2 where they
@@ -62,6 +63,8 @@ def sizes(table, found, scale):
     """Teon, Muon and Muon with smaller updates at one rate, for each model."""
     models, others = collections.defaultdict(list), {"teon-mode", "teon-roles", "teon-normalize-slices"}
     for m in found:
+        if m.row.flags["optimizer"] == "adamw":
+            continue
         if len(m.equal) == table.seeds(scale) and not others & m.row.flags.keys():
             models[m.model.name, m.equal_rate].append(f"{m.row.name} {tables.text_of_perplexity(m.equal)}")
     return "; ".join(f"{name} at {rate:g}: {', '.join(rows)}" for (name, rate), rows in models.items())
@@ -86,15 +89,19 @@ def write(path, all_tables, runs, costs):
     """costs: lines on the cost of the full scale."""
     scale, folder = runs.scale, os.path.splitext(path)[0].lower()
     name = os.path.basename(folder)
-    parts, verdicts, theory = [], [], {"controls": "", "sizes": "", "alignment": ""}
+    controls = [table for table in all_tables if table.id.endswith("controls")]
+    parts, verdicts, theory = [], [], {"controls": [], "sizes": [], "alignment": []}
     for table in all_tables:
         found = tables.measure(table, runs)
-        if table.id == "controls":
-            theory = {"controls": anchor(table.title), "sizes": sizes(table, found, scale),
-                      "alignment": alignment(table, runs)}
+        if table in controls:
+            theory["controls"].append(f"[{table.id}](#{anchor(table.title)})")
+            theory["sizes"].append(sizes(table, found, scale))
+            theory["alignment"].append(alignment(table, runs))
         parts += [f"## {table.title}\n\n{table.place}. The paper: {table.claim}." if table.place != "not in the paper"
                   else f"## {table.title}\n\nNot in the paper. {table.claim}.", tables.render(table, runs)]
         for figure in figures.FIGURES if table.headline and not table.variance else ("rates", "forest"):
+            if table in controls and figure == "forest":
+                continue  # all of them have one
             drawn = figures.draw(figure, table, runs, folder)
             if drawn:
                 parts.append(f"![{table.title}: {figure}]({name}/{os.path.basename(drawn)})")
@@ -104,8 +111,13 @@ def write(path, all_tables, runs, costs):
     text = INTRODUCTION.format(scale=scale.name, results=os.path.relpath(runs.path), text=files,
                                ran=summary(scale, runs), grid=", ".join(f"{g:g}" for g in scale.grid))
     text += "\n## What agrees and what does not\n\n"
+    drawn = figures.draw_controls(controls, runs, folder)
+    if drawn:
+        text += f"![Difference to Muon]({name}/{os.path.basename(drawn)})\n\n"
     text += compare.as_markdown(["table", "comparison", "the paper", "here"], [list(v) for v in verdicts]) + "\n\n"
-    text += THEORY.format(**{k: v or tables.NOT_RUN for k, v in theory.items()}) + "\n" + "\n\n".join(parts)
+    joined = {key: (" and " if key == "controls" else "; ").join(filter(None, found)) or tables.NOT_RUN
+              for key, found in theory.items()}
+    text += THEORY.format(**joined) + "\n" + "\n\n".join(parts)
     text += "\n\n## What it would take to settle the rest\n\n" + "\n".join(costs) + "\n"
     temporary = path + ".part"
     with open(temporary, "w", encoding="utf-8") as file:

@@ -172,22 +172,21 @@ def remarks(table, found, runs):
 
 
 def verdict(table, found):
-    """(comparison, the paper's difference, our answer by pairs of one seed) for each comparison of the paper."""
+    """(comparison, the paper's difference if it has this row, our answer by pairs of one seed) for each comparison."""
     sentences = []
-    for m in found:
-        claimed = m.paper_difference(table)
-        if math.isnan(claimed):
-            continue
-        measured = m.against_best
+    for m in (m for m in found if m.row.against):
+        claimed, measured = m.paper_difference(table), m.against_best
         if math.isnan(measured.difference):
             answer = NOT_RUN
         elif not measured.p < 0.05:
             answer = "not decided"
+        elif math.isnan(claimed):
+            answer = "lower" if measured.difference < 0 else "higher"
         elif (measured.difference < 0) == (claimed < 0):
             answer = "agrees in sign"
         else:
             answer = "the opposite"
         if answer != NOT_RUN:
             answer += f" ({text_of_difference(measured)}, p {text_of_p(measured.p) or 'unknown: one seed'})"
-        sentences.append((f"{m.model.name}: {m.row.name} against {m.row.against}", percent(claimed), answer))
+        sentences.append((f"{m.model.name}: {m.row.name} against {m.row.against}", percent(claimed) or "-", answer))
     return sentences

@@ -1,4 +1,5 @@
 """scripts/reproduce.py on experiments of a few seconds:  scripts/run_tests.py test/scripts/test_reproduce.py"""
+import dataclasses
 import json
 import pathlib
 import random
@@ -66,7 +67,7 @@ class ReproduceTest(Case):
         (cls.folder / "scales.toml").write_text(SCALES + other)
         (cls.folder / "elsewhere.toml").write_text(TABLE.format(order=3, flags="").replace('"a", "b"', '"c"'))
         (cls.folder / "one.toml").write_text(TABLE.format(order=1, flags=""))
-        (cls.folder / "two.toml").write_text(TABLE.format(order=2, flags=", teon-mode = 2"))
+        (cls.folder / "two_controls.toml").write_text(TABLE.format(order=2, flags=", teon-mode = 2"))
         rng = random.Random(3)
         text = "".join(rng.choice("abcdefgh ,.\n") for _ in range(40000))
         (cls.folder / "text.txt").write_text(text)
@@ -96,7 +97,7 @@ class ReproduceTest(Case):
         self.assertRegex(again, r"Teon .* 27\.00 +-10\.0%")
 
         # The other table shares Muon's cells.
-        self.reproduce("run", "two")
+        self.reproduce("run", "two_controls")
         new = [f for f in self.folder.glob("runs/tiny/a/*") if f not in made]
         self.assertTrue(new and all("teon-mode_2" in f.name for f in new), new)
 
@@ -139,6 +140,8 @@ class ReproduceTest(Case):
         self.reproduce("report")
         text = (self.folder / "REPRODUCTION.md").read_text()
         self.assertIn("b: not at this scale", text)
+        self.assertIn("](reproduction/controls.png)", text)
+        self.assertIn("rows \"Q K V at lr / sqrt(2)\" and \"rms-match\" of [two_controls](#title-2)", text)
         for picture in re.findall(r"\]\((reproduction/.*?\.png)\)", text):
             self.assertTrue((self.folder / picture).stat().st_size > 1000, picture)
         self.assertIn("2 of 2 rows", self.reproduce("list").splitlines()[0])
@@ -183,6 +186,15 @@ class ReproduceTest(Case):
         self.assertRegex(tables.render(table, state), r"\| -10\.4%, -21\.1% to \+1\.7% \|")
         path = figures.draw("forest", table, state, self.folder / "pictures")
         self.assertGreater(pathlib.Path(path).stat().st_size, 5000)
+        # Two tables in one picture. A row that the paper lacks is lower, higher or not decided.
+        own = dataclasses.replace(table, rows=[table.rows[0], dataclasses.replace(table.rows[1], paper={})])
+        self.assertGreater(pathlib.Path(figures.draw_controls([table, own], state, self.folder / "pictures"))
+                           .stat().st_size, 5000)
+        found = tables.measure(own, state)
+        for p, difference, said in ((0.01, -0.11, "lower"), (0.01, 0.11, "higher"), (0.5, -0.11, "not decided")):
+            found[1].against_best.p, found[1].against_best.difference = p, difference
+            (_, claimed, answer), = tables.verdict(own, found)
+            self.assertEqual((claimed, answer.split(" (")[0]), ("-", said))
         for other in plan.load_tables(ROOT / "experiments"):
             of = figures.colors(other)
             self.assertEqual(len(set(of.values())), len(of), other.id)
