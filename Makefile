@@ -195,7 +195,8 @@ test-cpus: build/cpu/tests $(VERSIONS:%=build/cpu-%/tests)  ## Run the C++ tests
 	@set -e; for isa in $(ISAS); do echo "oneDNN limited to $$isa:"; \
 	    ONEDNN_MAX_CPU_ISA=$$isa $(PYTHON) scripts/run_tests.py build/cpu/tests; done
 	@set -e; for core in $(CORES); do echo "OpenBLAS for $$core:"; \
-	    OPENBLAS_CORETYPE=$$core $(PYTHON) scripts/run_tests.py build/cpu/tests --only runtime/linalg,runtime/decompositions,optim/; done
+	    OPENBLAS_CORETYPE=$$core $(PYTHON) scripts/run_tests.py build/cpu/tests \
+	        --only runtime/linalg,runtime/decompositions,optim/; done
 	@set -e; for version in $(VERSIONS); do echo "compiled for x86-64-$$version:"; \
 	    $(PYTHON) scripts/run_tests.py build/cpu-$$version/tests; done
 

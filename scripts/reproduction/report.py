@@ -11,8 +11,8 @@ INTRODUCTION = """# The paper, reproduced at scale {scale}
 
 Made by `python3 scripts/reproduce.py report --scale {scale} --results {results}{text}`,
 from what that file keeps of finished runs; only what was run stands here, all else says "not run". The paper is
-[arXiv 2601.23261](https://arxiv.org/abs/2601.23261); its tables are `experiments/*.toml`. [REPRODUCTION.md](REPRODUCTION.md)
-says what all scales show.
+[arXiv 2601.23261](https://arxiv.org/abs/2601.23261); its tables are `experiments/*.toml`.
+[REPRODUCTION.md](REPRODUCTION.md) says what all scales show.
 
 ## What was run
 
