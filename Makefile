@@ -266,7 +266,7 @@ predict:  ## What a GPU would take for a GPT-2 124M step, counted without one an
 # attention, and of one.
 COUNTED_RUNS := $(foreach gpu,H200 A100,$(foreach sequences,1 11,build/counts/$(gpu)-$(sequences).json))
 build/counts/%.json: build/cuda-model/train_gpt2 $(MODEL_GPU) build/corpus/manifest.json
-	@mkdir -p $(@D)
+	@mkdir -p $(@D) && rm -rf $(@D)/run-$*
 	@LD_LIBRARY_PATH=build/model-gpu CUDA_DEVICE=$(firstword $(subst -, ,$*)) CUDA_COUNTS=$@ $< --data build/corpus \
 	    --model small --layers 1 --optimizer muon --dtype bf16 --micro-batch $(lastword $(subst -, ,$*)) \
 	    --batch-tokens $$(($(lastword $(subst -, ,$*)) * 1024)) --steps 1 --eval-tokens 1024 --checkpoint-every 0 \

@@ -104,13 +104,16 @@ struct AttentionTensors {
     T *qkv, *out, *dout, *dqkv;
     float* lse;
     void *scratch, *flash_scratch;
+    float* dbias;
     AttentionTensors(Memory& m, const AttentionShape& s, int one_pass_heads = 0) {
         const int64_t rows = int64_t{s.B} * s.T, C = int64_t{s.NH} * s.HS;
         qkv = m.take<T>(rows * s.qkv_width()), dqkv = m.take<T>(rows * s.qkv_width());
         out = m.take<T>(rows * C), dout = m.take<T>(rows * C);
         lse = m.take<float>(rows * s.NH);
         scratch = m.take<std::byte>(static_cast<int64_t>(attention_scratch_bytes(s, DType::bf16)));
-        flash_scratch = m.take<std::byte>(static_cast<int64_t>(flash_attention_scratch_bytes(s, one_pass_heads)));
+        const size_t flash_bytes = flash_attention_scratch_bytes(s, one_pass_heads, true);
+        flash_scratch = m.take<std::byte>(static_cast<int64_t>(flash_bytes));
+        dbias = m.take<float>(s.qkv_width());
     }
 };
 
@@ -166,13 +169,13 @@ void product(Bench& b, const std::string& name, int count, double bytes, Gemm g)
     b.kernel(name.c_str(), count, 2.0 * g.M * g.N * g.K, bytes, [&] { b.context.linalg.gemm(g); });
 }
 
-// y (N, out) = x (N, in) W^T + bias (+ residual): forward, the gradient of x, the gradient of W (float, +=), and with
-// bias_grad that of the bias. fused is the variant of --gelu-fusion: gelu is an epilogue of the forward product, and
-// the product for W then computes the bias gradient; dgelu is an epilogue of the gradient of x.
+// y (N, out) = x (N, in) W^T + bias (+ residual): forward, the gradient of x, the gradient of W (float, +=). fused is
+// the variant of --gelu-fusion: gelu is an epilogue of the forward product, and the product for W then computes the
+// bias gradient; dgelu is an epilogue of the gradient of x.
 struct LinearBench {
     std::string name;
     int count, N, out, in;
-    bool bias = false, residual = false, bias_grad = false;
+    bool bias = false, residual = false;
     Epilogue fused = Epilogue::none;
 };
 void linear(Bench& b, const LinearBench& l) {
@@ -181,10 +184,9 @@ void linear(Bench& b, const LinearBench& l) {
     Gemm dX{.M = l.N, .N = l.in, .K = l.out};
     Gemm dW{.M = l.out, .N = l.in, .K = l.N, .trans_a = true, .beta = 1.0f};
     if (l.bias) forward.epilogue = Epilogue::bias;
-    if (l.bias_grad) dW.epilogue = Epilogue::bias_grad;
     product<T>(b, l.name + " forward", l.count, x + w + y * (l.residual ? 2 : 1), forward);
     product<T>(b, l.name + " dX", l.count, x + w + y, dX);
-    product<float>(b, l.name + " dW", l.count, x + y * (l.bias_grad ? 2 : 1) + 4 * w, dW);  // read and written
+    product<float>(b, l.name + " dW", l.count, x + y + 4 * w, dW);  // read and written
     if (l.fused == Epilogue::gelu) {
         forward.epilogue = Epilogue::gelu;
         dW.epilogue = Epilogue::bias_grad;
@@ -204,7 +206,7 @@ void step_kernels(Bench& b) {
     const Stream& stream = b.context.stream;
     Memory& m = b.memory;
     const double NC = 2.0 * N * C;  // bytes of the residual stream
-    linear(b, {.name = "qkv", .count = L, .N = N, .out = 3 * C, .in = C, .bias = true, .bias_grad = true});
+    linear(b, {.name = "qkv", .count = L, .N = N, .out = 3 * C, .in = C, .bias = true});
     linear(b, {.name = "attention out", .count = L, .N = N, .out = C, .in = C, .bias = true, .residual = true});
     linear(b, {.name = "MLP up", .count = L, .N = N, .out = F, .in = C, .bias = true, .fused = Epilogue::gelu});
     linear(b, {.name = "MLP down",
@@ -228,7 +230,8 @@ void step_kernels(Bench& b) {
         const AttentionTensors t(m, s, heads);
         if (b.gpu) flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, stream);
         b.kernel("attention backward", L, attention_flops(s, 5), 8 * NC, [&] {
-            flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, stream, heads);
+            flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, stream, heads,
+                                     t.dbias, true);
         });
     }
     auto rows = [&] { return m.take<T>(int64_t{N} * C); };

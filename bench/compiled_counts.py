@@ -121,10 +121,25 @@ def load_executed(paths):
     return found
 
 
+def converged(code):
+    """The code without the ways that BRA.DIV takes, each up to a branch back: shuffles of a warp whose threads have
+    diverged, which no kernel here has."""
+    found, out_of_the_way = [], False
+    ways = {int(match[1], 16) for _, text in code if (match := re.match(r"BRA\.DIV\b.*?(0x[0-9a-f]+)$", text))}
+    for address, text in code:
+        out_of_the_way = out_of_the_way or address in ways
+        if not out_of_the_way:
+            found.append((address, text))
+        elif re.match(r"BRA\s", text):
+            out_of_the_way = False
+    return found
+
+
 def executed_kernel(kernel, code, executed):
     """(instructions, elements, warps) of a run. Each part of the code - an innermost loop with anchors, or all the
     rest - has as many instructions as ptxas made of its PTX, as often as that was executed. ptxas may unroll a loop:
     its anchors tell how often."""
+    code = converged(code)
     of_ptx = [anchors(kernel["executed"], opcode) for opcode in executed.opcodes]
     inner = innermost([(target, at) for at, target in enumerate(executed.targets)
                        if 0 <= target <= at and any(of_ptx[target:at + 1])])

@@ -112,7 +112,7 @@ def kernel_row(kernel, counts, m, shape):
 
 
 # Kernels that bench_gpu.cu times together with a product, but that have their own row in the table.
-BESIDE = {"qkv dW": "bias gradient of qkv", "MLP up dW, bias gradient": "bias gradient of MLP up"}
+BESIDE = {"MLP up dW, bias gradient": "bias gradient of MLP up"}
 
 
 def seconds_of(rows, name):

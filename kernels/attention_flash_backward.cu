@@ -4,6 +4,7 @@
 #include "kernels/attention_flash_backward_hopper.h"
 #include "kernels/attention_flash_backward_one_pass.h"
 #include "kernels/attention_flash_hopper.h"
+#include "kernels/column_sums.h"
 
 namespace teon {
 
@@ -43,8 +44,8 @@ struct QueryGradientTiles {
 
 template <int HS>
 __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
-    flash_attention_query_gradient_kernel(bf16* dqkv, const bf16* dout, const bf16* qkv, const RowStats* stats,
-                                          FlashShape<HS> s) {
+    flash_attention_query_gradient_kernel(bf16* dqkv, float* partial, const bf16* dout, const bf16* qkv,
+                                          const RowStats* stats, FlashShape<HS> s) {
     wait_for_earlier_kernels();
     using Tiles = QueryGradientTiles<HS>;
     constexpr int M = Tiles::M, N = Tiles::N, C = Tiles::C, kKeys = Tiles::kKeys;
@@ -118,6 +119,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     }
 
     flash_scale(dq, s.scale);
+    flash_column_sums(partial, s, b, rows.first, h, dq);
     warp_Q.store(s.packed(dqkv, b, rows.first, h), s.packed_row, s.T - rows.first, dq);
 }
 
@@ -135,8 +137,8 @@ struct KeyGradientTiles {
 
 template <int HS>
 __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
-    flash_attention_key_gradient_kernel(bf16* dqkv, const bf16* dout, const bf16* qkv, const RowStats* stats,
-                                        FlashShape<HS> s) {
+    flash_attention_key_gradient_kernel(bf16* dqkv, float* partial, const bf16* dout, const bf16* qkv,
+                                        const RowStats* stats, FlashShape<HS> s) {
     wait_for_earlier_kernels();
     using Tiles = KeyGradientTiles<HS>;
     constexpr int M = Tiles::M, N = Tiles::N, C = Tiles::C, kQueries = Tiles::kQueries;
@@ -218,6 +220,8 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     }
 
     flash_scale(dk, s.scale);
+    flash_column_sums(partial, s, b, warp_first, s.NH + kv, dk);
+    flash_column_sums(partial, s, b, warp_first, s.NH + s.NKV + kv, dv);
     bf16* dk_rows = s.packed(dqkv, b, warp_first, s.NH + kv);
     warp_K.store(dk_rows, s.packed_row, s.T - warp_first, dk);
     warp_V.store(dk_rows + s.NKV * HS, s.packed_row, s.T - warp_first, dv);
@@ -241,20 +245,29 @@ int flash_attention_one_pass_places(const DeviceInfo& device) {
 
 namespace {
 
-size_t stats_bytes(const AttentionShape& s) {
-    return round_up(static_cast<size_t>(s.B) * s.NH * s.T * sizeof(RowStats), size_t{256});
-}
+constexpr int kWarpRows = 16;  // of which a warp leaves column sums, at least
+
+// Bytes of the parts of scratch, one after the other.
+struct BackwardScratch {
+    size_t stats, column_sums, one_pass;
+    BackwardScratch(const AttentionShape& s, int one_pass_heads, bool sums_columns) {
+        const auto floats = [](int64_t n) { return round_up(static_cast<size_t>(n) * sizeof(float), size_t{256}); };
+        stats = floats(int64_t{2} * s.B * s.NH * s.T);
+        column_sums = sums_columns ? floats(int64_t{s.B} * ceil_div(s.T, kWarpRows) * s.qkv_width()) : 0;
+        one_pass = floats(int64_t{one_pass_heads} * (s.NH / s.NKV) * round_up(s.T, kOnePassRows) * s.HS);
+    }
+};
 
 }  // namespace
 
-size_t flash_attention_scratch_bytes(const AttentionShape& s, int one_pass_heads) {
-    const size_t head = static_cast<size_t>(round_up(s.T, kOnePassRows)) * s.HS * sizeof(float);
-    return stats_bytes(s) + static_cast<size_t>(one_pass_heads) * (s.NH / s.NKV) * head;
+size_t flash_attention_scratch_bytes(const AttentionShape& s, int one_pass_heads, bool sums_columns) {
+    const BackwardScratch parts(s, one_pass_heads, sums_columns);
+    return parts.stats + parts.column_sums + parts.one_pass;
 }
 
 void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const bf16* qkv, const bf16* out,
                               const float* lse, const int* doc_start, const AttentionShape& s, const Stream& stream,
-                              int one_pass_heads) {
+                              int one_pass_heads, float* dbias, bool accumulate) {
     CHECK(one_pass_heads == 0 || (one_pass_heads > 0 && s.HS == kOnePassHeadSize),
           "flash attention: {} heads at a time in one pass, of a size of {}, expected none or a size of {}",
           one_pass_heads, s.HS, kOnePassHeadSize);
@@ -262,22 +275,35 @@ void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const
         using QueryTiles = QueryGradientTiles<HS>;
         using KeyTiles = KeyGradientTiles<HS>;
         const FlashShape<HS> shape(s, doc_start);
-        RowStats* stats = static_cast<RowStats*>(scratch);
+        const BackwardScratch parts(s, one_pass_heads, dbias != nullptr);
+        auto* const stats = static_cast<RowStats*>(scratch);
+        auto* const behind_stats = static_cast<std::byte*>(scratch) + parts.stats;
+        auto* const partial = dbias ? reinterpret_cast<float*>(behind_stats) : nullptr;
+        const auto add_bias = [&](int rows) {
+            if (dbias == nullptr) return;
+            const ColumnGrads grads = {{{dbias, static_cast<int>(s.qkv_width())}}, accumulate};
+            add_column_sums(grads, partial, s.B * ceil_div(s.T, rows), stream);
+        };
         constexpr int kStatsThreads = 256, kRowsPerBlock = kStatsThreads / (HS / 8);
         launch<flash_attention_stats_kernel<HS>>({dim3(flash_tiles(s.T * s.NH, kRowsPerBlock), s.B), kStatsThreads},
                                                  stream, stats, dout, out, lse, shape);
         if (one_pass_heads > 0 && !doc_start) {
-            auto* sums = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + stats_bytes(s));
-            return flash_attention_backward_one_pass(dqkv, sums, dout, qkv, stats, s, one_pass_heads, stream);
+            auto* const sums = reinterpret_cast<float*>(behind_stats + parts.column_sums);
+            flash_attention_backward_one_pass(dqkv, partial, sums, dout, qkv, stats, s, one_pass_heads, stream);
+            return add_bias(kOnePassWarpRows);
         }
-        if (flash_attention_hopper_runs<HS>())
-            return flash_attention_hopper_backward<HS>(dqkv, dout, qkv, stats, shape, s.B, stream);
+        if (flash_attention_hopper_runs<HS>()) {
+            flash_attention_hopper_backward<HS>(dqkv, partial, dout, qkv, stats, shape, s.B, stream);
+            return add_bias(kHopperWarpRows);
+        }
         launch<flash_attention_key_gradient_kernel<HS>>(
-            {dim3(flash_tiles(s.T, KeyTiles::kKeys), s.NKV, s.B), kFlashThreads, KeyTiles::kBytes}, stream, dqkv, dout,
-            qkv, stats, shape);
+            {dim3(flash_tiles(s.T, KeyTiles::kKeys), s.NKV, s.B), kFlashThreads, KeyTiles::kBytes}, stream, dqkv,
+            partial, dout, qkv, stats, shape);
         launch<flash_attention_query_gradient_kernel<HS>>(
             {dim3(flash_tiles(s.T, QueryTiles::kQueries), s.NH, s.B), kFlashThreads, QueryTiles::kBytes}, stream, dqkv,
-            dout, qkv, stats, shape);
+            partial, dout, qkv, stats, shape);
+        static_assert(QueryTiles::M == KeyTiles::M);
+        add_bias(16 * KeyTiles::M);
     });
 }
 

@@ -123,9 +123,11 @@ struct HopperBackward {
         }
         end();
     }
-    // To rows of the packed gradient, by way of the tile that stayed.
-    __device__ __forceinline__ void store(bf16* dqkv, int of_head, int row, int which, const Gradient& x) const {
+    // To rows of the packed gradient, by way of the tile that stayed; and the column sums.
+    __device__ __forceinline__ void store(bf16* dqkv, float* partial, int of_head, int row, int which,
+                                          const Gradient& x) const {
         const int first = row + kRows * hopper_consumer() + 16 * hopper_warp();
+        flash_column_sums(partial, s, b, first, of_head, x);
         hopper_store<kRows, HS>(s.packed(dqkv, b, first, of_head), s.packed_row, s.T - first,
                                 memory(staying(hopper_consumer(), which)), 16 * hopper_warp(), x);
     }
@@ -187,7 +189,7 @@ struct HopperKeyGradient : HopperBackward<HS> {
         }
     }
 
-    __device__ __forceinline__ void consume(bf16* dqkv) const {
+    __device__ __forceinline__ void consume(bf16* dqkv, float* partial) const {
         const int first = key + kRows * hopper_consumer() + 16 * hopper_warp(), last = first + 15;
         int query = key;
         typename Base::Gradient dk = {}, dv = {};
@@ -222,8 +224,8 @@ struct HopperKeyGradient : HopperBackward<HS> {
         this->template run<HS == 64>(s.group * ceil_div(end - key, kRows), p, ds, scores, pack, gradients, await);
         flash_scale(dk, s.scale);
         named_barrier_wait(1 + hopper_consumer(), kWarpgroupThreads);  // all four warps have read what stayed
-        this->store(dqkv, s.NH + head, key, 0, dk);
-        this->store(dqkv, s.NH + s.NKV + head, key, 1, dv);
+        this->store(dqkv, partial, s.NH + head, key, 0, dk);
+        this->store(dqkv, partial, s.NH + s.NKV + head, key, 1, dv);
     }
 };
 
@@ -254,7 +256,7 @@ struct HopperQueryGradient : HopperBackward<HS> {
         }
     }
 
-    __device__ __forceinline__ void consume(bf16* dqkv, const RowStats* stats) const {
+    __device__ __forceinline__ void consume(bf16* dqkv, float* partial, const RowStats* stats) const {
         const FlashRows<1, HS> rows(s, b, query + kRows * hopper_consumer() + 16 * hopper_warp());
         RowStats of_row[2];
 #pragma unroll
@@ -286,13 +288,13 @@ struct HopperQueryGradient : HopperBackward<HS> {
             [&](int stage) { this->multiply_columns(dq, packed, stage, 0); }, [&] { warpgroup_wait<0>(dq[0]); });
         flash_scale(dq, s.scale);
         named_barrier_wait(1 + hopper_consumer(), kWarpgroupThreads);  // all four warps have read what stayed
-        this->store(dqkv, head, query, 0, dq);
+        this->store(dqkv, partial, head, query, 0, dq);
     }
 };
 
 template <int HS>
 __global__ void __launch_bounds__(kHopperThreads, 1)
-    flash_attention_hopper_key_gradient_kernel(bf16* dqkv, const __grid_constant__ TensorMap qkv,
+    flash_attention_hopper_key_gradient_kernel(bf16* dqkv, float* partial, const __grid_constant__ TensorMap qkv,
                                                const __grid_constant__ TensorMap dout, const RowStats* stats,
                                                FlashShape<HS> s) {
     wait_for_earlier_kernels();
@@ -302,13 +304,13 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
         DYN_SHARED(bf16, shared);
         const Pass pass(s, shared, barriers);
         pass.barriers.init(Pass::kFills);
-        hopper_roles<HS>([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv); });
+        hopper_roles<HS>([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv, partial); });
     }
 }
 
 template <int HS>
 __global__ void __launch_bounds__(kHopperThreads, 1)
-    flash_attention_hopper_query_gradient_kernel(bf16* dqkv, const __grid_constant__ TensorMap qkv,
+    flash_attention_hopper_query_gradient_kernel(bf16* dqkv, float* partial, const __grid_constant__ TensorMap qkv,
                                                  const __grid_constant__ TensorMap dout, const RowStats* stats,
                                                  FlashShape<HS> s) {
     wait_for_earlier_kernels();
@@ -318,27 +320,27 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
         DYN_SHARED(bf16, shared);
         const Pass pass(s, shared, barriers);
         pass.barriers.init(Pass::kFills);
-        hopper_roles<HS>([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv, stats); });
+        hopper_roles<HS>([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv, partial, stats); });
     }
 }
 
 }  // namespace
 
 template <int HS>
-void flash_attention_hopper_backward(bf16* dqkv, const bf16* dout, const bf16* qkv, const RowStats* stats,
-                                     const FlashShape<HS>& s, int B, const Stream& stream) {
+void flash_attention_hopper_backward(bf16* dqkv, float* partial, const bf16* dout, const bf16* qkv,
+                                     const RowStats* stats, const FlashShape<HS>& s, int B, const Stream& stream) {
     using Pass = HopperBackward<HS>;
     const TensorMap of_qkv = tensor_map(qkv, B, s.T, s.packed_row, s.T * s.packed_row, s.packed_row, Pass::kRows),
                     of_dout = tensor_map(dout, B, s.T, s.plain_row, s.T * s.plain_row, s.plain_row, Pass::kRows);
     const int tiles = flash_tiles(s.T, Pass::kStay);
     launch<flash_attention_hopper_key_gradient_kernel<HS>>({dim3(tiles, s.NKV, B), kHopperThreads, Pass::kBytes},
-                                                           stream, dqkv, of_qkv, of_dout, stats, s);
+                                                           stream, dqkv, partial, of_qkv, of_dout, stats, s);
     launch<flash_attention_hopper_query_gradient_kernel<HS>>({dim3(tiles, s.NH, B), kHopperThreads, Pass::kBytes},
-                                                             stream, dqkv, of_qkv, of_dout, stats, s);
+                                                             stream, dqkv, partial, of_qkv, of_dout, stats, s);
 }
 
-#define FOR_HEAD_SIZE(HS)                                                                               \
-    template void flash_attention_hopper_backward<HS>(bf16*, const bf16*, const bf16*, const RowStats*, \
+#define FOR_HEAD_SIZE(HS)                                                                                       \
+    template void flash_attention_hopper_backward<HS>(bf16*, float*, const bf16*, const bf16*, const RowStats*, \
                                                       const FlashShape<HS>&, int, const Stream&);
 FOR_HEAD_SIZE(64)
 FOR_HEAD_SIZE(128)

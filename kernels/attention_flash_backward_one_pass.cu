@@ -22,6 +22,7 @@ constexpr int kStep = 16;  // queries whose scores are in registers at a time
 constexpr int M = kKeys / (16 * kWarps), N = kStep / 8, C = kHS / 8;
 constexpr int kSide = 32, kParts = kSide * kSide / 128;  // of dQ, for a warp; of 4 floats, for a thread
 static_assert(kSide * kSide * kWarps == kQueries * kHS);
+static_assert(kSide == kOnePassWarpRows && 16 * M == kOnePassWarpRows);
 using Key = TensorTile<bf16, kKeys, kHS, kThreads, true>;
 using Query = TensorTile<bf16, kQueries, kHS, kThreads, true>;
 using Score = TensorTile<bf16, kKeys, kQueries, kThreads, true>;
@@ -49,8 +50,8 @@ __device__ __forceinline__ Vec<uint32_t, 2> four_columns(uint32_t first, uint32_
 // sums: for each block, dQ of its query heads by tile of queries, then by part and thread. Blocks: as many heads as are
 // in flight, of all `heads`.
 __global__ void __launch_bounds__(kThreads, 1)
-    flash_attention_one_pass_kernel(bf16* dqkv, float* sums, const bf16* dout, const bf16* qkv, const RowStats* stats,
-                                    int heads, int query_tiles, FlashShape<kHS> s) {
+    flash_attention_one_pass_kernel(bf16* dqkv, float* partial, float* sums, const bf16* dout, const bf16* qkv,
+                                    const RowStats* stats, int heads, int query_tiles, FlashShape<kHS> s) {
     wait_for_earlier_kernels();
     DYN_SHARED(bf16, shared);
     const Key K{shared};
@@ -176,11 +177,12 @@ __global__ void __launch_bounds__(kThreads, 1)
                 if (into < kKeys) {
                     const int t = query + dq_row + thread % 32 / 4;
                     bf16* row = s.packed(dqkv, at.b, t, at.kv * s.group + h) + dq_column + thread % 4 * 4;
+                    flash_scale(dq, s.scale);
 #pragma unroll
                     for (int i = 0; i < kSide / 8; i++, row += 8 * s.packed_row) {
                         auto word = [&](int n) {
                             const float* x = dq[i / 2][n] + i % 2 * 2;
-                            return pack<bf16>(x[0] * s.scale, x[1] * s.scale);
+                            return pack<bf16>(x[0], x[1]);
                         };
 #pragma unroll
                         for (int n = 0; n < kSide / 8; n += 2) {
@@ -188,6 +190,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                             if (t + 8 * i < s.T) store_vec(reinterpret_cast<uint32_t*>(row + 8 * n), four);
                         }
                     }
+                    const Place at = pair_place();
+                    flash_column_sums(partial, s, at.b, query + dq_row, at.kv * s.group + h, dq, dq_column);
                 } else {
 #pragma unroll
                     for (int i = 0; i < kParts; i++) {
@@ -200,6 +204,9 @@ __global__ void __launch_bounds__(kThreads, 1)
             }
 
             flash_scale(dk, s.scale);
+            const int first = key + 16 * M * (Key::this_thread() / 32);  // warp_first would take a register
+            flash_column_sums(partial, s, at.b, first, s.NH + at.kv, dk);
+            flash_column_sums(partial, s, at.b, first, s.NH + s.NKV + at.kv, dv);
             bf16* dk_rows = s.packed(dqkv, at.b, warp_first, s.NH + at.kv);
             warp_K.store(dk_rows, s.packed_row, s.T - warp_first, dk);
             warp_V.store(dk_rows + s.NKV * kHS, s.packed_row, s.T - warp_first, dv);
@@ -209,13 +216,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void flash_attention_backward_one_pass(bf16* dqkv, float* sums, const bf16* dout, const bf16* qkv,
+void flash_attention_backward_one_pass(bf16* dqkv, float* partial, float* sums, const bf16* dout, const bf16* qkv,
                                        const RowStats* stats, const AttentionShape& s, int heads_in_flight,
                                        const Stream& stream) {
     const int heads = s.B * s.NKV;
     launch<flash_attention_one_pass_kernel>({heads < heads_in_flight ? heads : heads_in_flight, kThreads, kBytes},
-                                            stream, dqkv, sums, dout, qkv, stats, heads, flash_tiles(s.T, kQueries),
-                                            FlashShape<kHS>(s, nullptr));
+                                            stream, dqkv, partial, sums, dout, qkv, stats, heads,
+                                            flash_tiles(s.T, kQueries), FlashShape<kHS>(s, nullptr));
 }
 
 }  // namespace teon

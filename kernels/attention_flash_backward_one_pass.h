@@ -8,8 +8,9 @@ namespace teon {
 // The gradient in one pass, for head size 64, without documents. sums: heads_in_flight times NH / NKV times T,
 // rounded up to kOnePassRows, times HS.
 inline constexpr int kOnePassHeadSize = 64, kOnePassRows = 128;
+inline constexpr int kOnePassWarpRows = 32;           // of which partial has column sums (flash_column_sums)
 inline constexpr size_t kOnePassShared = 163 * 1024;  // bytes of a block; sm_80 and sm_90 have as much
-void flash_attention_backward_one_pass(bf16* dqkv, float* sums, const bf16* dout, const bf16* qkv,
+void flash_attention_backward_one_pass(bf16* dqkv, float* partial, float* sums, const bf16* dout, const bf16* qkv,
                                        const RowStats* stats, const AttentionShape& s, int heads_in_flight,
                                        const Stream& stream);
 

@@ -66,4 +66,42 @@ __device__ __forceinline__ void mask_transposed(float (&x)[M][N][4], int key, in
     }
 }
 
+// The column sums of a warp's 16 M rows, from row `first` of sequence b on, to their row of partial (B, ceil(T / 16 M),
+// packed_row), from column `column` of a head on; nullptr: not wanted. Rows of x beyond T are 0.
+template <int M, int C, int HS>
+__device__ __forceinline__ void flash_column_sums(float* partial, const FlashShape<HS>& s, int b, int first, int head,
+                                                  const float (&x)[M][C][4], int column = 0) {
+    constexpr int kRows = 16 * M, kFragments = 8;  // as many as lanes have rows of a column
+    if (partial == nullptr || first >= s.T) return;
+    const int lane = fresh(lane_of_thread());
+    const int64_t row = int64_t{b} * ((fresh(s.T) + kRows - 1) / kRows) + first / kRows;
+    float* const to = partial + row * s.packed_row + head * HS + column + 2 * lane;
+#pragma unroll
+    for (int begin = 0; begin < C; begin += kFragments) {
+        Vec<float, 2> sums[kFragments] = {};
+#pragma unroll
+        for (int n = 0; n < kFragments && begin + n < C; n++) {
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) sums[n][i % 2] += x[m][begin + n][i];
+            }
+        }
+        // Lanes exchange halves, of which each adds one: lane l is left with fragment l / 4.
+#pragma unroll
+        for (int half = kFragments / 2; half > 0; half /= 2) {
+            const bool upper = lane & (4 * half);
+#pragma unroll
+            for (int n = 0; n < half; n++) {
+                FOR_VEC(i, 2) {
+                    const float sent = upper ? sums[n][i] : sums[n + half][i];
+                    sums[n][i] =
+                        (upper ? sums[n + half][i] : sums[n][i]) + __shfl_xor_sync(0xffffffffu, sent, 4 * half);
+                }
+            }
+        }
+        if (begin + lane / 4 < C) store_vec(to + 8 * begin, sums[0]);
+    }
+}
+
 }  // namespace teon

@@ -25,10 +25,10 @@ struct HopperTile {
     // Operands of products: rows from `row` (a multiple of 8) on, of them the 16 columns k; and all columns, of them
     // the 16 rows k.
     __device__ __forceinline__ TileOperand rows(int k, int row = 0) const {
-        return TileOperand(begin + (k / 4 * kPart + k % 4 * 32 + row * 2 * kTensorTileColumns));
+        return TileOperand(begin) + (k / 4 * kPart + k % 4 * 32 + row * 2 * kTensorTileColumns);
     }
     __device__ __forceinline__ TileOperand columns(int k) const {
-        return TileOperand(begin + k * 16 * 2 * kTensorTileColumns, kPart);
+        return TileOperand(begin, kPart) + k * 16 * 2 * kTensorTileColumns;
     }
 };
 

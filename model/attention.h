@@ -47,6 +47,7 @@ public:
         const AttentionShape shape{plan.run().B, plan.run().T, NH_, NKV_, HS_};
         flash_ = plan.run().attention == AttentionKind::flash;
         one_pass_heads_ = flash_attention_one_pass_heads(shape, plan.run().one_pass_places);
+        qkv_.bias_summed = flash_ && qkv_.bias >= 0 && positions_ == PositionKind::learned && !normed();
         if (normed()) {
             before_norm_ = plan.saved("queries, keys, values before norm", qkv_.out, Drop::under_block);
             rstd_ = plan.saved_floats("queries, keys 1/std", normed_.normed(), Drop::under_block);
@@ -58,9 +59,10 @@ public:
         if (!normed()) before_norm_ = qkv_rows_;
         lse_ = plan.saved_floats("attention log-sum-exp", NH_, Drop::under_block);
         heads_ = plan.saved("attention heads", proj_.in, Drop::under_block);
-        scratch_ = plan.shared_bytes("attention scratch",
-                                     static_cast<int64_t>(flash_ ? flash_attention_scratch_bytes(shape, one_pass_heads_)
-                                                                 : attention_scratch_bytes(shape, plan.run().dtype)));
+        scratch_ = plan.shared_bytes(
+            "attention scratch",
+            static_cast<int64_t>(flash_ ? flash_attention_scratch_bytes(shape, one_pass_heads_, qkv_.bias_summed)
+                                        : attention_scratch_bytes(shape, plan.run().dtype)));
         if (positions_ == PositionKind::rotary)
             rotary_ = plan.shared_bytes("rotary table", int64_t{max_T_} * HS_ * size_of(DType::f32));
         cache_ = plan.cache("keys and values", 2 * NKV_ * HS_);
@@ -164,7 +166,8 @@ private:
         if constexpr (std::is_same_v<T, bf16>) {
             if (flash_)
                 return flash_attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start,
-                                                shape(p), p.stream(), one_pass_heads_);
+                                                shape(p), p.stream(), one_pass_heads_,
+                                                qkv_.bias_summed ? p.grad(qkv_.bias) : nullptr, p.accumulate);
         }
         attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start, shape(p), p.context);
     }

@@ -42,10 +42,16 @@ bool has_warpgroup_code() {
 // of the tile begin at any multiple of 16 elements in a row. Those whose columns are columns of the tile begin with any
 // multiple of eight rows; columns from 64 on are in a tile that lies `next` bytes behind.
 struct TileOperand {
-    uint64_t bits;
+    uint32_t low, high = 1024 >> 4 | 1u << 30;
     __device__ __forceinline__ explicit TileOperand(SharedAddress begin, int next = 0)
-        : bits((begin.value & 0x3ffffu) >> 4 | static_cast<uint64_t>(next >> 4) << 16 | uint64_t{1024 >> 4} << 32 |
-               uint64_t{1} << 62) {}
+        : low((begin.value & 0x3ffffu) >> 4 | static_cast<uint32_t>(next >> 4) << 16) {}
+    // The one that begins `bytes` behind, a multiple of 16: one addition, as tiles end below 256 KiB.
+    __device__ __forceinline__ TileOperand operator+(int bytes) const {
+        TileOperand behind = *this;
+        behind.low += static_cast<uint32_t>(bytes >> 4);
+        return behind;
+    }
+    __device__ __forceinline__ uint64_t bits() const { return uint64_t{high} << 32 | low; }
 };
 
 #if defined(__CUDACC__)
@@ -124,11 +130,11 @@ __device__ __forceinline__ void warpgroup_multiply(float (&d)[N][4], TileOperand
     if constexpr (N == 8) {
         asm volatile(TEON_PRODUCT("64", TEON_LIST32, "%32", "%33", "%34", "0, 0")
                      : TEON_D32(d, 0)
-                     : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+                     : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)));
     } else {
         asm volatile(TEON_PRODUCT("128", TEON_LIST64, "%64", "%65", "%66", "0, 0")
                      : TEON_D32(d, 0), TEON_D32(d, 8)
-                     : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+                     : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)));
     }
 }
 template <int N>
@@ -138,11 +144,11 @@ __device__ __forceinline__ void warpgroup_multiply_columns(float (&d)[N][4], con
     if constexpr (N == 8) {
         asm volatile(TEON_PRODUCT("64", TEON_LIST32, "{%32, %33, %34, %35}", "%36", "%37", "1")
                      : TEON_D32(d, 0)
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)));
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(static_cast<int>(add)));
     } else {
         asm volatile(TEON_PRODUCT("128", TEON_LIST64, "{%64, %65, %66, %67}", "%68", "%69", "1")
                      : TEON_D32(d, 0), TEON_D32(d, 8)
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)));
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(static_cast<int>(add)));
     }
 }
 

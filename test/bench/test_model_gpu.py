@@ -122,6 +122,11 @@ class Counting(Case):
         rarely = executed._replace(warps=[2, 2, 6, 60, 15, 60, 6, 2])  # what a branch leaves out is not executed
         self.assertEqual(compiled_counts.executed_kernel(kernel, self.code(), rarely)[0],
                          (60 + 15 + 60) * 4 / 3 + (2 + 2 + 6 + 6 + 2) * 7 / 5)
+        end = self.code()[-1][0]  # the way of a warp that has diverged, behind all else, is never taken
+        diverging = [(0, f"BRA.DIV UR4, {end + 16:#x}"), *self.code()[1:],
+                     *((end + 16 * i, text) for i, text in enumerate(("WARPSYNC.COLLECTIVE R1", "BRA 0x10"), 1))]
+        self.assertEqual(compiled_counts.executed_kernel(kernel, diverging, executed),
+                         compiled_counts.executed_kernel(kernel, self.code(), executed))
         (self.folder / "runs.json").write_text(json.dumps({"capability": 80, "kernel": [{
             "name": "copy_kernel<8>", "code": [[opcode, "", warps, 0, 0, 0, target] for opcode, warps, target in
                                                zip(*executed)]}]}))

@@ -10,18 +10,22 @@ using namespace teon::test;
 
 namespace {
 
-AttentionResult<bf16> run_flash(const AttentionShape& s, const AttentionInputs<bf16>& in, int one_pass_heads = 0) {
+// dbias: what it was before and is then; nullptr: not asked for.
+AttentionResult<bf16> run_flash(const AttentionShape& s, const AttentionInputs<bf16>& in, int one_pass_heads = 0,
+                                std::vector<float>* dbias = nullptr, bool accumulate = false) {
     Stream stream;
     Guarded<bf16> qkv(in.qkv, stream), dout(in.dout, stream), out(std::ssize(in.dout), stream),
         dqkv(std::ssize(in.qkv), stream);
-    Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream);
+    Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream), bias(dbias ? *dbias : std::vector<float>(), stream);
     Guarded<int> doc_start(in.doc_start, stream);
     const int* documents = in.doc_start.empty() ? nullptr : doc_start.data();
-    Guarded<std::byte> scratch(static_cast<int64_t>(flash_attention_scratch_bytes(s, one_pass_heads)), stream);
+    const size_t bytes = flash_attention_scratch_bytes(s, one_pass_heads, dbias != nullptr);
+    Guarded<std::byte> scratch(static_cast<int64_t>(bytes), stream);
     flash_attention_forward(out.data(), lse.data(), qkv.data(), documents, s, stream);
     flash_attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), documents, s,
-                             stream, one_pass_heads);
+                             stream, one_pass_heads, dbias ? bias.data() : nullptr, accumulate);
     scratch.get();  // checks the canaries
+    if (dbias) *dbias = bias.get();
     return {out.get(), lse.get(), dqkv.get()};
 }
 
@@ -225,6 +229,36 @@ TEST_CASE("kernels/attention_flash: one backward pass gives the same bits for an
     REQUIRE(bytes(7) == bytes(2));
 }
 
+// Tiles that end inside of a warp's rows, sequences that share none, and every kernel that writes gradients.
+TEST_CASE(
+    "kernels/attention_flash: the bias gradient is the column sums of the gradient, overwriting or accumulating") {
+    int turn = 0;
+    for (int T : {1, 33, 128, 300})
+        for (int HS : {64, 128})
+            for (int one_pass_heads : {0, 2}) {
+                if (one_pass_heads > 0 && HS != 64) continue;
+                const AttentionShape s{2, T, 4, 2, HS};
+                AttentionInputs<bf16> in = random_inputs<bf16>(s, 600 + 10 * turn);
+                if (turn++ % 3 == 1) in.doc_start = random_documents(s.B, s.T, turn);
+                INFO(describe(s) << ", one pass: " << one_pass_heads);
+                const int64_t width = s.qkv_width();
+                std::vector<float> fresh(width, NAN), added = random_values<float>(width, 7), before = added;
+                const AttentionResult<bf16> r = run_flash(s, in, one_pass_heads, &fresh);
+                REQUIRE(same_bits(run_flash(s, in, one_pass_heads, &added, true).dqkv, r.dqkv));
+                REQUIRE(same_bits(run_flash(s, in, one_pass_heads).dqkv, r.dqkv));
+                // Each term was rounded to bf16, all together to float.
+                std::vector<double> sums(width), tolerance(width), sums_added;
+                for (size_t i = 0; i < r.dqkv.size(); i++) {
+                    const double x = static_cast<float>(r.dqkv[i]);
+                    sums[i % width] += x;
+                    tolerance[i % width] += 1.01 * kUnitRoundoff<bf16> * std::abs(x) + 1e-6;
+                }
+                for (int64_t i = 0; i < width; i++) sums_added.push_back(sums[i] + before[i]);
+                REQUIRE(compare(fresh, sums, tolerance));
+                REQUIRE(compare(added, sums_added, tolerance));
+            }
+}
+
 TEST_CASE("kernels/attention_flash: one backward pass is taken where heads fill the device, and never for documents") {
     const int places = 132;
     REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 64}, places) == places);  // 768 heads in 6 rounds
@@ -250,10 +284,12 @@ TEST_CASE("kernels/attention_flash: one backward pass is taken where heads fill 
 }
 
 TEST_CASE(
-    "kernels/attention_flash: scratch is one pair of floats per row, in one pass dQ of what is in flight, and shapes "
-    "it cannot do are refused") {
+    "kernels/attention_flash: scratch is one pair of floats per row, in one pass dQ of what is in flight, for a bias "
+    "gradient sums of 16 rows, and shapes it cannot do are refused") {
     REQUIRE(flash_attention_scratch_bytes({8, 8192, 12, 12, 64}) == size_t{8} * 12 * 8192 * 8);
     REQUIRE(flash_attention_scratch_bytes({8, 1000, 12, 6, 64}, 48) == 8 * 12 * 1000 * 8 + size_t{48} * 2 * 1024 * 256);
+    REQUIRE(flash_attention_scratch_bytes({8, 8192, 12, 12, 64}, 0, true) ==
+            size_t{8} * 12 * 8192 * 8 + size_t{8} * 8192 / 16 * 2304 * 4);
     REQUIRE(flash_attention_supports({1, 5, 4, 2, 64}, DType::bf16));
     REQUIRE(flash_attention_supports({1, 5, 4, 2, 128}, DType::bf16));
     REQUIRE(!flash_attention_supports({1, 5, 4, 2, 64}, DType::f32));
