@@ -104,16 +104,18 @@ __device__ float row_max(Vec<float, W> x) {
 }
 
 // probs = softmax(scores) row by row, 0 for masked columns; probs may be scores. lse (B, NH, T). A NaN among the
-// visible scores makes the row NaN.
+// visible scores makes the row NaN. A thread with a row of its own, whose scores are in its cache, leaves exponentials
+// in their place; others compute them twice rather than write them.
 template <typename T, typename Shape>
-__global__ void attention_softmax_forward_kernel(T* probs, float* lse, const float* scores, const int* doc_start,
+__global__ void attention_softmax_forward_kernel(T* probs, float* lse, float* scores, const int* doc_start,
                                                  RowBlock block) {
     wait_for_earlier_kernels();
     constexpr int kStride = Shape::kLanes * W;
+    constexpr bool kKeep = Shape::kLanes == 1;
     const ScoreRow<Shape> r(block, doc_start);
     if (!r.exists) return;
     const int64_t ld = block.ld();
-    const float* s = scores + r.row * ld;
+    float* s = scores + r.row * ld;
     T* p = probs + r.row * ld;
     const int begin = r.first / W * W + Shape::lane() * W;
 
@@ -129,9 +131,10 @@ __global__ void attention_softmax_forward_kernel(T* probs, float* lse, const flo
     for (int j = begin; j <= r.t; j += kStride) {
         auto x = load_vec<W>(s + j);
         FOR_VEC(i, W) {
-            float e = exp_fast(x[i] - maximum);
-            partial[i] += r.visible(j + i) ? e : 0.0f;
+            x[i] = exp_fast(x[i] - maximum);
+            partial[i] += r.visible(j + i) ? x[i] : 0.0f;
         }
+        if constexpr (kKeep) store_vec(s + j, x);
     }
     const float sum = Shape::sum(partial);
 
@@ -142,7 +145,7 @@ __global__ void attention_softmax_forward_kernel(T* probs, float* lse, const flo
         if (j + W > r.first && j <= r.t) {
             auto x = load_vec<W>(s + j);
             FOR_VEC(i, W) {
-                float e = exp_fast(x[i] - maximum) * normalize;
+                float e = (kKeep ? x[i] : exp_fast(x[i] - maximum)) * normalize;
                 y[i] = r.visible(j + i) ? e : 0.0f;
             }
         }
