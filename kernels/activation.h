@@ -34,13 +34,13 @@ void activation_forward(T* out, const T* x, int64_t n, const Stream& stream, flo
 inline constexpr int kActivationChunks = 1024, kActivationChunkRows = 8;  // at most, at least
 
 // dx = F::backward(x, dout) and partial (chunks, C) = its sums over the rows of each chunk. A thread has W columns of
-// one chunk, and reads kRows rows ahead of what it writes, as dx may be dout.
+// one chunk, and on a GPU reads kRows rows ahead of what it writes, as dx may be dout.
 template <typename T, int W, typename F, bool MAXIMUM>
 __global__ void __launch_bounds__(kFlatBlock)
     activation_backward_kernel(T* dx, float* partial, const T* x, const T* dout, int N, int C, RowChunks chunks,
                                float* maximum) {
     wait_for_earlier_kernels();
-    constexpr int kRows = 4;
+    constexpr int kRows = kRowsByThread ? 1 : 4;
     const int vecs = C / W;
     const int64_t item = int64_t{blockIdx.x} * kFlatBlock + threadIdx.x;
     const int chunk = static_cast<int>(item / vecs), j = static_cast<int>(item % vecs) * W;
