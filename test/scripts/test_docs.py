@@ -36,7 +36,7 @@ NOT_RUN = {  # the beginning of a command: why
     "python3 scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
     "pip install ./scripts": "test_teon_torch.py does it",
     "python3 scripts/teon_torch_example.py": "test_teon_torch.py runs it where torch is",
-    "timeout -s KILL": "test_prepare.py kills it at every moment"}
+    "timeout -s KILL": "test_prepare_killed.py kills it at every moment"}
 SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64",
          "--layers": "2", "--channels": "32", "--heads": "2", "--ffn": "64", "--vocab-size": None, "--tokens": None,
          "--epochs": None, "--sample-tokens": "4", "--sample-every": "2"}

@@ -1,0 +1,407 @@
+"""scripts/prepare.py, what it reads and how it tokenizes:  scripts/run_tests.py test/scripts/test_prepare_inputs.py
+
+Tokens are compared with second implementations: a small byte-pair encoder written here, and the tokenizers library.
+"""
+
+import collections
+import json
+import pathlib
+import random
+import struct
+from unittest import mock
+
+from preparing import (
+    BPE,
+    SHAKESPEARE,
+    WIKITEXT,
+    PrepareCase,
+    bytes_stream,
+    contents,
+    pa,
+    pq,
+    read_shard,
+    run,
+    some_texts,
+    stream,
+    write_lines,
+    write_parquet,
+)
+from teon_data import documents, sources
+from testing import missing, needs, read_json
+
+
+class SmallBpe:
+    """GPT-2's byte-pair encoding, from the two files and its description: slow, and independent of prepare.py."""
+
+    def __init__(self):
+        import regex
+        self.words = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+        self.ids = read_json(BPE / "encoder.json")
+        lines = (BPE / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
+        self.rank = {tuple(line.split(" ")): rank for rank, line in enumerate(lines)}
+        shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        hidden = [byte for byte in range(256) if byte not in shown]
+        self.letter = {byte: chr(byte) for byte in shown} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
+        self.known = {}
+
+    def word(self, word):
+        if word not in self.known:
+            parts = [self.letter[byte] for byte in word.encode()]
+            while len(parts) > 1:
+                rank, first = min((self.rank.get(pair, 1 << 30), i) for i, pair in enumerate(zip(parts, parts[1:])))
+                if rank == 1 << 30:
+                    break
+                parts[first:first + 2] = [parts[first] + parts[first + 1]]
+            self.known[word] = [self.ids[part] for part in parts]
+        return self.known[word]
+
+    def encode(self, text):
+        return [token for word in self.words.findall(text) for token in self.word(word)]
+
+
+class TestTokenizers(PrepareCase):
+
+    @needs("tiktoken", "regex", data=[SHAKESPEARE, BPE])
+    def test_gpt2_gives_tiny_shakespeare_338025_tokens_equal_to_a_second_implementation(self):
+        self.prepare(SHAKESPEARE, "--bpe-dir", BPE, "--out", self.path("whole"), "--workers", 1)
+        tokens = stream(self.path("whole"))
+        self.assertEqual(tokens[0], 50256)
+        self.assertEqual(tokens.size - 1, 338025)
+        self.assertEqual(tokens[1:].tolist(), SmallBpe().encode(SHAKESPEARE.read_text(encoding="utf-8")))
+
+    @needs("tiktoken", "regex", data=[BPE])
+    def test_gpt2_equals_a_second_implementation_on_awkward_text(self):
+        texts = some_texts(40) + ["<|endoftext|>", "it's we'll I'D", "a  \n\n b\t\tc \n",
+                                  "٣٤ Ⅷ ½ é e\u0301 \u00a0 \u2028x", " ", "\r\n\r\n", "\0\x7f", "🙂" * 50, "x" * 3000]
+        write_lines(self.path("a.jsonl"), [json.dumps({"text": text}).encode() for text in texts])
+        self.prepare(self.path("a.jsonl"), "--bpe-dir", BPE, "--out", self.path("out"), "--workers", 1)
+        second = SmallBpe()
+        self.assertEqual(stream(self.path("out")).tolist(),
+                         [token for text in texts for token in (50256, *second.encode(text))])
+
+    @needs("tiktoken", "tokenizers", data=[*WIKITEXT, BPE])
+    def test_gpt2_equals_the_tokenizers_library_on_wikitext(self):
+        import tokenizers
+        second = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(BPE / "encoder.json"),
+                                                                      str(BPE / "vocab.bpe")))
+        second.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        expected = []
+        for path in WIKITEXT:
+            with open(path, encoding="utf-8", newline="") as file:
+                expected += [50256, *second.encode(file.read()).ids]
+        self.prepare(*WIKITEXT, "--bpe-dir", BPE, "--out", self.path("out"), "--unit-bytes", "50000", "--workers", 2)
+        self.assertEqual(stream(self.path("out")).tolist(), expected)
+
+    @needs("tiktoken", data=[SHAKESPEARE, BPE])
+    def test_cutting_a_text_file_into_units_does_not_change_its_tokens(self):
+        text = SHAKESPEARE.read_bytes()[:9000]
+        text += b"no cut\r\n" * 200 + b"\n\n  \n x\ny" + "é\né\n".encode() * 50 + b"end\nend"
+        text += b"".join(b"word\n" + b"\n " [i % 3:] + b"%d\n" % i for i in range(900))  # runs of blanks behind a word
+        self.path("a.txt").write_bytes(text)
+        streams = []
+        for unit_bytes in (1 << 20, 5000, 97):
+            self.prepare(self.path("a.txt"), "--bpe-dir", BPE, "--out", self.path(str(unit_bytes)),
+                         "--unit-bytes", unit_bytes, "--workers", 1)
+            streams.append(stream(self.path(str(unit_bytes))).tolist())
+        self.assertEqual(streams.count(streams[0]), len(streams))
+
+    def test_bytes_gives_each_byte_with_delimiter_256(self):
+        texts = some_texts(50)
+        write_parquet(self.path("a.parquet"), texts)
+        self.make("out", "a.parquet", "--workers", 1)
+        self.assertEqual(stream(self.path("out")).tolist(), bytes_stream(texts))
+        manifest = self.manifest("out")
+        self.assertEqual((manifest["vocab_size"], manifest["delimiter"], manifest["documents"]), (257, 256, 50))
+
+    @needs("tokenizers")
+    def test_trained_tokenizer_is_deterministic_and_its_file_gives_the_same_tokens(self):
+        import tokenizers
+        texts = some_texts(200)
+        write_parquet(self.path("a.parquet"), texts)
+        for out, workers in (("one", 1), ("two", 2)):
+            self.prepare(self.path("a.parquet"), "--tokenizer", "train:300", "--out", self.path(out),
+                         "--workers", workers)
+        self.assertEqual(contents(self.path("one")), contents(self.path("two")))
+        manifest = self.manifest("one")
+        self.assertLessEqual(manifest["vocab_size"], 300)
+        trained = tokenizers.Tokenizer.from_file(str(self.path("one", "tokenizer", "tokenizer.json")))
+        trained.encode_special_tokens = True
+        self.assertEqual(stream(self.path("one")).tolist(),
+                         [token for text in texts for token in (manifest["delimiter"], *trained.encode(text).ids)])
+
+    @needs("tokenizers")
+    def test_a_vocabulary_above_65536_gives_uint32_shards(self):
+        import tokenizers
+        vocabulary = {"[UNK]": 0} | {f"w{i}": i for i in range(1, 70000)}
+        model = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+        model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        model.add_special_tokens(["<s>"])
+        model.save(str(self.path("tokenizer.json")))
+        write_parquet(self.path("a.parquet"), ["w2 w69999", "w65536 <s> w65535"])
+        self.prepare(self.path("a.parquet"), "--tokenizer", self.path("tokenizer.json"), "--out", self.path("out"),
+                     "--workers", 1, "--val-tokens", 2)
+        shard = read_shard(self.path("out", "a_train_000001.bin"))
+        self.assertEqual(shard.dtype.itemsize, 4)
+        self.assertEqual(stream(self.path("out")).tolist(), [70000, 2, 69999, 70000, 65536, 0, 65535])
+        self.assertEqual(run("verify", self.path("out"))[0], 0)
+
+    @needs("sentencepiece")
+    def test_a_sentencepiece_model(self):
+        import sentencepiece
+        texts = ["the cat sat on the mat", "a dog </s> and a cat"] * 20
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts), model_prefix=str(self.path("tokenizer")), vocab_size=40, model_type="bpe",
+            byte_fallback=False, hard_vocab_limit=False, minloglevel=2)
+        write_parquet(self.path("a.parquet"), texts)
+        self.prepare(self.path("a.parquet"), "--tokenizer", self.path("tokenizer.model"), "--out", self.path("out"),
+                     "--workers", 1)
+        model = sentencepiece.SentencePieceProcessor(model_file=str(self.path("tokenizer.model")))
+        self.assertEqual(stream(self.path("out")).tolist(),
+                         [token for text in texts for token in (model.bos_id(), *model.encode(text))])
+
+    @needs("tiktoken", data=[SHAKESPEARE, BPE])
+    def test_tokens_bin_decodes_the_shards(self):
+        self.prepare(SHAKESPEARE, "--bpe-dir", BPE, "--out", self.path("out"), "--workers", 1)
+        data = self.path("out", "tokenizer", "tokens.bin").read_bytes()
+        magic, version, size, delimiter = struct.unpack("<4i", data[:16])
+        self.assertEqual((magic, version, size, delimiter), (20240328, 2, 50257, 50256))
+        table, at = [], 1024
+        for _ in range(size):
+            table.append(data[at + 1:at + 1 + data[at]])
+            at += 1 + data[at]
+        self.assertEqual(at, len(data))
+        self.assertEqual(b"".join(table[token] for token in stream(self.path("out"))[1:]), SHAKESPEARE.read_bytes())
+
+
+class TestInputs(PrepareCase):
+
+    def test_every_kind_of_file_gives_the_same_documents(self):
+        texts = [text for text in some_texts(60) if text.strip()]
+        rows = [json.dumps({"n": 1, "text": text}).encode() for text in texts]
+        write_parquet(self.path("a.parquet"), texts)
+        pq.write_table(pa.table({"text": pa.array(texts).dictionary_encode()}), self.path("dictionary.parquet"))
+        for name in ("a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
+            write_lines(self.path(name), rows)
+        for name in ("a.parquet", "dictionary.parquet", "a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
+            for unit_bytes in (300, 1 << 20):
+                out = self.path(f"{name}-{unit_bytes}")
+                self.make(out, name, "--workers", 2, "--unit-bytes", unit_bytes)
+                self.assertEqual(stream(out).tolist(), bytes_stream(texts), name)
+
+    def test_txt_files_are_documents_whole_or_by_line(self):
+        for name, data in (("1.txt", b"\xef\xbb\xbfone\r\ntwo\n\nthree"), ("2.txt", b""), ("3.txt", b"four\n")):
+            self.path(name).write_bytes(data)
+        self.prepare(self.folder, "--tokenizer", "bytes", "--out", self.path("out"), "--workers", 1)
+        self.assertEqual(stream(self.path("out")).tolist(), bytes_stream(["one\r\ntwo\n\nthree", "four\n"]))
+        self.prepare(self.path("*.txt"), "--tokenizer", "bytes", "--txt-documents", "line", "--out", self.path("lines"),
+                     "--workers", 1, "--unit-bytes", 4)
+        self.assertEqual(stream(self.path("lines")).tolist(), bytes_stream(["one", "two", "three", "four"]))
+
+    def test_units_partition_lines_for_every_unit_size(self):
+        draw = random.Random(3)
+        lines = [b"x" * draw.choice([0, 1, 2, 9, 30]) for _ in range(60)]
+        write_lines(self.path("a.txt"), lines)
+        write_lines(self.path("a.txt.zst"), lines)
+        expected = [line.decode() for line in lines if line]
+        for name in ("a.txt", "a.txt.zst"):
+            file = sources.LocalSource([str(self.path(name))]).files[0]
+            for unit_bytes in (1, 2, 3, 7, 31, 64, 1000):
+                reader = documents.Reader(documents.ReadOptions("text", True, True, unit_bytes))
+                found = []
+                for unit in sources.units(0, file.path, file, reader.options):
+                    found += [text for text, _ in reader.documents(unit, collections.Counter())]
+                    if reader.extent()[1]:
+                        break
+                reader.close()
+                self.assertEqual(found, expected, (name, unit_bytes))
+
+    def test_bad_rows_are_counted_by_reason_and_left_out(self):
+        good = [str(number) for number in range(9)]
+        write_parquet(self.path("a.parquet"), [*good, "one", None, b"\xff\xfe", "two", b"ok\x80", None])
+        write_lines(self.path("b.jsonl"), [b'{"text": "three"}', b'{"text": null}', b'{"other": 1}',
+                                           b'{"text": 7}', b'[1]', b'{"text": "cut',
+                                           b'{"text": "\xff"}', b'{"text": "\\ud800"}', b'', b'  ', b'{"text": ""}'])
+        self.path("c.txt").write_bytes(b"four\n\xff\nfive")
+        _, err = self.prepare(self.path("a.parquet"), self.path("b.jsonl"), self.path("c.txt"), "--tokenizer", "bytes",
+                              "--out", self.path("out"), "--workers", 2)
+        self.assertEqual(stream(self.path("out")).tolist(),
+                         bytes_stream([*good, "one", "two", "three", "", "four\nfive"]))
+        self.assertEqual(self.manifest("out")["good_rows"], 9 + 2 + 2 + 2)
+        self.assertEqual(self.manifest("out")["bad_rows"],
+                         {"null": 4, "not text": 2, "invalid UTF-8": 5, "not JSON": 1, "NUL bytes": 0})
+
+    def test_more_bad_rows_than_good_ones_are_an_error_that_says_what_to_do(self):
+        latin = "für\nschön\nplain\nGrüße\n".encode("latin-1")
+        write_lines(self.path("b.jsonl"), [b'{"body": "x"}'] * 3)
+        for name, data, cure in (("a.txt", latin, "iconv -f LATIN1"), ("b.jsonl", None, "--text-field"),
+                                 ("c.jsonl", b"<html>\n</html>\n", "one JSON object per line"),
+                                 ("d.txt", bytes(5000), "it is not text"),
+                                 ("e.txt", "Some text\nof two lines\n".encode("utf-16"), "iconv -f UTF-16")):
+            if data:
+                self.path(name).write_bytes(data)
+            out = self.path("out-" + name)
+            line = self.fails(1, self.path(name), "--tokenizer", "bytes", "--out", out)
+            for part in (str(self.path(name)), "more bad rows than good ones", cure):
+                self.assertIn(part, line)
+        # The advice works, in the same folder.
+        self.make("out-b.jsonl", "b.jsonl", "--text-field", "body")
+        self.path("a.txt").write_text(latin.decode("latin-1"), encoding="utf-8")
+        self.make("out-a.txt", "a.txt")
+        self.assertEqual(stream(self.path("out-a.txt")).tolist(), bytes_stream([latin.decode("latin-1")]))
+        # A file of bad rows among many good ones only counts.
+        write_lines(self.path("0.jsonl"), [b'{"text": "x"}'] * 4)
+        self.prepare(self.path("0.jsonl"), self.path("b.jsonl"), "--tokenizer", "bytes", "--out", self.path("mixed"))
+        self.assertEqual(self.manifest("mixed")["bad_rows"]["null"], 3)
+
+    def test_a_damaged_file_is_named_and_what_was_done_is_kept(self):
+        texts = some_texts(60)
+        write_parquet(self.path("1.parquet"), texts)
+        # Without compression, so that a page that has been tampered with is found by its checksum alone.
+        write_parquet(self.path("good.parquet"), texts, write_page_checksum=True, compression="none",
+                      use_dictionary=False)
+        rows = [json.dumps({"text": text}).encode() for text in texts]
+        write_lines(self.path("good.jsonl.zst"), rows)
+        write_lines(self.path("good.jsonl.gz"), rows)
+        for kind, damage in (("parquet", "cut"), ("parquet", "empty"), ("parquet", "flip"), ("jsonl.zst", "cut"),
+                             ("jsonl.zst", "garbage"), ("jsonl.gz", "cut"), ("jsonl.gz", "flip")):
+            data = bytearray(self.path(f"good.{kind}").read_bytes())
+            flip = data.rfind(b"naive" if damage != "flip" else "naïve".encode(), 0, len(data) * 3 // 4)
+            data[flip if kind == "parquet" else len(data) // 2] ^= 16
+            data = {"cut": data[:-9], "empty": b"", "garbage": b"not zstd", "flip": data}[damage]
+            bad = self.path(f"2.{kind}")
+            bad.write_bytes(data)
+            out = self.path(f"{kind}-{damage}")
+            arguments = [self.path("1.parquet"), bad, "--tokenizer", "bytes", "--out", out, "--shard-tokens", 5000]
+            line = self.fails(1, *arguments)
+            self.assertIn(str(bad), line)
+            self.assertFalse(out.joinpath("manifest.json").exists())
+            bad.write_bytes(self.path(f"good.{kind}").read_bytes())
+            _, err = self.prepare(*arguments)  # the repaired file continues the run
+            self.assertIn("continuing", err)
+            self.assertEqual(stream(out).tolist(), bytes_stream(texts + texts), (kind, damage))
+
+    def test_a_file_that_changed_after_it_was_begun_is_refused(self):
+        write_parquet(self.path("a.parquet"), some_texts(60))
+        self.path("z.parquet").write_bytes(b"damaged")
+        arguments = [self.path("a.parquet"), self.path("z.parquet"), "--tokenizer", "bytes", "--out", self.path("out"),
+                     "--shard-tokens", 3000, "--unit-bytes", 100]
+        self.fails(1, *arguments)
+        write_parquet(self.path("a.parquet"), some_texts(60, seed=2))
+        self.assertIn("a.parquet has changed", self.fails(1, *arguments))
+
+    def test_input_without_text_fails_with_the_reason(self):
+        write_parquet(self.path("a.parquet"), [None, None])
+        self.assertIn("null 2", self.fails(1, self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("o")))
+        pq.write_table(pa.table({"body": ["x"], "text": [1]}), self.path("b.parquet"))
+        command = [self.path("b.parquet"), "--tokenizer", "bytes", "--out", self.path("p")]
+        self.assertIn("is int64, not text; choose one with --text-field (columns of text: body)",
+                      self.fails(1, *command))
+        self.prepare(*command, "--text-field", "body")
+
+    def test_a_tokenizer_that_gives_its_delimiter_for_text_is_refused(self):
+        if missing("tokenizers"):
+            self.skipTest("without tokenizers")
+        import tokenizers
+        model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<s>": 1}, unk_token="a"))
+        model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        model.save(str(self.path("tokenizer.json")))
+        write_parquet(self.path("a.parquet"), ["a <s>"])
+        self.assertIn("delimiter 1 for text inside", self.fails(
+            1, self.path("a.parquet"), "--tokenizer", self.path("tokenizer.json"), "--out", self.path("out")))
+
+
+class TestHub(PrepareCase):
+    """FineWeb, with the hub's client replaced by one that copies local files."""
+
+    def hub(self, listing_error=None):
+        folder = self.folder
+
+        class Entry:
+            def __init__(self, path):
+                self.path, self.size = path, folder.joinpath(path).stat().st_size
+
+        class Api:
+            def repo_info(self, repository, repo_type=None, revision=None):
+                if listing_error:
+                    raise listing_error
+                self.asked = (repository, repo_type, revision)
+                files = [mock.Mock(rfilename=path.name) for path in folder.iterdir() if path.is_file()]
+                return mock.Mock(sha="c0ffee", siblings=files)
+
+            def list_repo_tree(self, repository, path, recursive, revision, repo_type):
+                assert (repo_type, revision) == ("dataset", "c0ffee")
+                assert self.asked in (("HuggingFaceFW/fineweb", "dataset", None),
+                                      ("a/b", "dataset", "refs/convert/parquet"))
+                files = [file for file in folder.joinpath(path or "").rglob("*") if file.is_file()]
+                return [Entry(str(file.relative_to(folder))) for file in sorted(files, reverse=True)]
+
+        def download(repository, path, repo_type=None, revision=None, local_dir=None):
+            assert revision == "c0ffee"
+            if not local_dir:
+                return str(folder / path)
+            copy = pathlib.Path(local_dir, path)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes((folder / path).read_bytes())
+            return str(copy)
+
+        return mock.patch.multiple("huggingface_hub", HfApi=Api, hf_hub_download=download)
+
+    @needs("huggingface_hub")
+    def test_a_dataset_by_its_name_configuration_and_split(self):
+        for config, split, text in (("default", "train", "1"), ("default", "test", "2"), ("other", "train", "3"),
+                                    ("other", "partial-big", "4")):
+            self.path(config, split).mkdir(parents=True)
+            write_parquet(self.path(config, split, "0000.parquet"), [text])
+        with self.hub():
+            for number, (source, text) in enumerate((("hf:a/b", "1"), ("hf:a/b:test", "2"),
+                                                     ("hf:a/b:other:train", "3"))):
+                out = self.path(f"out{number}")
+                self.prepare(source, "--tokenizer", "bytes", "--val-tokens", 0, "--out", out)
+                self.assertEqual(stream(out).tolist(), bytes_stream([text]))
+                self.assertTrue((out / "b_train_000001.bin").exists())
+            for source, words in (("hf:a/b:dev", "its splits are test, train"), ("hf:a/b:none:train", "default, other"),
+                                  ("hf:a/b:other:big", "only the beginning"), ("hf:a", "hf:OWNER/NAME"),
+                                  ("hf:a/b:c:d:e", "hf:OWNER/NAME")):
+                self.assertIn(words, self.fails(2, source, "--tokenizer", "bytes", "--out", self.path("bad")))
+                self.assertFalse(self.path("bad").exists())
+
+    @needs("huggingface_hub", "tokenizers")
+    def test_tokenizers_by_hub_name_and_by_folder(self):
+        write_parquet(self.path("a.parquet"), ["a b a"])
+        import tokenizers
+        model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "[START]": 2}, unk_token="a"))
+        model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        model.save(str(self.path("tokenizer.json")))
+        self.path("tokenizer_config.json").write_text(json.dumps({"bos_token": "[START]"}), encoding="utf-8")
+        with self.hub():
+            for number, name in enumerate(("hf:a/b", self.folder, self.path("tokenizer.json"))):
+                out = self.path(f"out{number}")
+                self.prepare(self.path("a.parquet"), "--tokenizer", name, "--val-tokens", 0, "--out", out)
+                self.assertEqual(stream(out).tolist(), [2, 0, 1, 0])
+        self.path("tokenizer.json").unlink()
+        with self.hub():
+            for name in ("hf:a/b", self.folder):
+                self.assertIn("no tokenizer.json or tokenizer.model", self.fails(
+                    2, self.path("a.parquet"), "--tokenizer", name, "--out", self.path("bad")))
+
+    @needs("huggingface_hub")
+    def test_fineweb_files_are_read_in_order_from_one_revision(self):
+        self.path("sample", "10BT").mkdir(parents=True)
+        texts = some_texts(60)
+        for i in range(6):
+            write_parquet(self.path("sample", "10BT", f"00{i}.parquet"), texts[10 * i:10 * i + 10])
+        for extra in ([], ["--delete-downloads"]):
+            out = self.path("out" + "".join(extra))
+            with self.hub():
+                self.prepare("fineweb", "--tokenizer", "bytes", "--out", out, *extra)
+            self.assertEqual(stream(out).tolist(), bytes_stream(texts))
+            self.assertTrue((out / "fineweb_val_000000.bin").exists())
+            self.assertEqual(self.manifest(out)["source"]["revision"], "c0ffee")
+
+    @needs("huggingface_hub")
+    def test_without_a_network_one_line_says_what_to_do(self):
+        with self.hub(ConnectionError("no route\nto host")):
+            line = self.fails(1, "fineweb:100BT", "--tokenizer", "bytes", "--out", self.path("out"))
+        for part in ("HuggingFaceFW/fineweb", "sample/100BT", "no route", "prepare.py 'FOLDER/*.parquet' --out"):
+            self.assertIn(part, line)
+        self.assertFalse(self.path("out").exists())

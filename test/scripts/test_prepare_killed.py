@@ -1,0 +1,140 @@
+"""scripts/prepare.py, killed and continued:  scripts/run_tests.py test/scripts/test_prepare_killed.py"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+from preparing import PrepareCase, contents, run, some_texts, write_lines, write_parquet
+from teon_data import documents, sources
+from testing import SCRIPTS, read_json
+
+
+class TestKilled(PrepareCase):
+
+    def make_inputs(self, rows):
+        self.rows = rows
+        write_parquet(self.path("a.parquet"), some_texts(rows) + [None, b"\xff"] + some_texts(rows, seed=2))
+        write_lines(self.path("b.jsonl.gz"), [json.dumps({"text": text}).encode() for text in some_texts(rows, seed=3)])
+
+    def arguments(self, out, workers):
+        """A run of some units and some shards whose boundaries do not meet."""
+        return [self.path("a.parquet"), self.path("b.jsonl.gz"), "--tokenizer", "bytes", "--out", out, "--workers",
+                str(workers), "--shard-tokens", str(250 * self.rows), "--unit-bytes", "3000"]
+
+    def test_killed_at_20_random_moments_the_bytes_are_those_of_an_uninterrupted_run(self):
+        self.make_inputs(150)
+        draw = random.Random(20)
+        command = [sys.executable, SCRIPTS / "prepare.py"]
+        began = time.monotonic()
+        self.call(*command, *self.arguments(self.path("whole"), 2))
+        span = time.monotonic() - began
+        expected = contents(self.path("whole"))
+        kills = folders = 0
+        while kills < 20:
+            folders += 1
+            out = self.path(f"killed{folders}")
+            while True:
+                process = self.start(*command, *self.arguments(out, draw.randint(1, 3)))
+                while kills < 20 and process.poll() is None and not out.joinpath(".prepare").exists():
+                    time.sleep(0.002)  # the packages are being imported: nothing to interrupt yet
+                if kills < 20:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(draw.uniform(0, span * 0.6))
+                    process.kill()  # the main process; its workers have to notice
+                _, err = process.communicate()
+                if process.returncode == 0:
+                    break
+                self.assertEqual(process.returncode, -signal.SIGKILL, err)
+                kills += 1
+            self.assertEqual(contents(out), expected)
+
+    def test_killed_at_every_rename_nothing_finished_is_made_again(self):
+        self.make_inputs(6)
+        printed, _ = self.prepare(*self.arguments(self.path("whole"), 1))
+        units = self.units_made(printed)
+        expected = contents(self.path("whole"))
+        context = multiprocessing.get_context("fork")
+        renames, finished = 0, False
+        while not finished:
+            for after in (False, True):
+                out = self.path(f"{renames}-{after}")
+                process = context.Process(target=run_until, args=(renames, after, self.arguments(out, 1)))
+                process.start()
+                process.join()
+                finished = process.exitcode == 0
+                if not finished:
+                    self.assertEqual(process.exitcode, -signal.SIGKILL)
+                    done = self.units_done(out, units)
+                    printed, _ = self.prepare(*self.arguments(out, 1))
+                    if done is not None:
+                        self.assertEqual(self.units_made(printed), units - done, (renames, after))
+                self.assertEqual(contents(out), expected, (renames, after))
+            renames += 1
+        self.assertGreater(renames, units)
+
+    def test_a_missing_part_is_made_again_and_the_ones_behind_it_are_kept(self):
+        self.make_inputs(60)
+
+        def arguments(out, workers):  # no compressed file, whose end is sought, and no shard before the end
+            return [*self.arguments(out, workers)[:1], *self.arguments(out, workers)[2:], "--shard-tokens", "1M"]
+
+        printed, _ = self.prepare(*arguments(self.path("whole"), 1))
+        units, out = self.units_made(printed), self.path("out")
+        process = multiprocessing.get_context("fork").Process(target=run_until, args=(units, False, arguments(out, 1)))
+        process.start()
+        process.join()
+        self.assertEqual(process.exitcode, -signal.SIGKILL)
+        parts = sorted((out / ".prepare" / "parts").glob("*.part"))
+        self.assertGreater(len(parts), 5)
+        parts[1].unlink()
+        parts[3].write_bytes(parts[3].read_bytes()[:-1])  # and one that is not whole
+        printed, _ = self.prepare(*arguments(out, 2))
+        self.assertEqual(self.units_made(printed), units - len(parts) + 2)
+        self.assertEqual(contents(out), contents(self.path("whole")))
+
+    @staticmethod
+    def units_made(printed):
+        return int(printed.splitlines()[1].split()[0])
+
+    def units_done(self, out, units):
+        """Units that a killed run has finished: before the frontier and parts after it; None once complete."""
+        if out.joinpath("manifest.json").exists():
+            return None
+        work = out / ".prepare"
+        if not work.joinpath("state.json").exists():
+            return 0
+        frontier = tuple(read_json(work / "state.json")["frontier"][:2])
+        if frontier[0] == 2:  # behind both files
+            return units
+        file = sources.LocalSource([str(self.path("a.parquet"))]).files[0]
+        in_first_file = len(list(sources.units(0, file.path, file, documents.ReadOptions("text", False, True, 3000))))
+        names = [path.name[:15].split("_") for path in (work / "parts").glob("*.part")]
+        return (frontier[1] + (in_first_file if frontier[0] else 0) +
+                sum((int(file), int(unit)) >= frontier for file, unit in names))
+
+
+def run_until(moment, after, arguments):
+    """Runs prepare.py in this process, which is killed before or after the moment-th rename of any of its processes."""
+    main, replace = os.getpid(), os.replace
+    renames = multiprocessing.get_context("fork").Value("i", 0)
+
+    def counted(source, target):
+        with renames.get_lock():
+            now = renames.value == moment
+            renames.value += 1
+        if now and not after:
+            os.kill(main, signal.SIGKILL)
+            signal.pause()
+        replace(source, target)
+        if now:
+            os.kill(main, signal.SIGKILL)
+            signal.pause()
+
+    os.replace = counted
+    sys.exit(run(*arguments)[0])

@@ -1,0 +1,116 @@
+"""What the tests of scripts/prepare.py share. Shards are read back by code of this file alone.
+
+Importing it skips a test file where a package that prepare.py needs is not there.
+"""
+
+import contextlib
+import gzip
+import hashlib
+import io
+import random
+import struct
+import unittest
+
+from testing import ROOT, Case, missing, read_json
+
+if absent := missing("numpy", "pyarrow", "tqdm"):
+    raise unittest.SkipTest(f"needs {', '.join(absent)}")
+
+import numpy as np
+import prepare
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+DATA = ROOT.parent / "shared" / "data"
+BPE = DATA / "gpt2_bpe"
+SHAKESPEARE = DATA / "text" / "tinyshakespeare.txt"
+WIKITEXT = [DATA / "text" / name for name in ("wikitext2_test.txt", "wikitext2_valid.txt")]
+
+
+def run(*arguments):
+    """(exit status, standard output, standard error) of prepare.py, run in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = prepare.main([str(argument) for argument in arguments])
+        except SystemExit as exit_call:
+            status = exit_call.code
+    return status, out.getvalue(), err.getvalue()
+
+
+def read_shard(path):
+    """Tokens of a shard, by the layout as documented."""
+    data = path.read_bytes()
+    magic, version, tokens = struct.unpack("<3i", data[:12])
+    dtype = {(20240520, 1): "<u2", (20240801, 7): "<u4"}[magic, version]
+    assert data[12:1024] == bytes(1012)
+    array = np.frombuffer(data[1024:], dtype)
+    assert array.size == tokens
+    return array
+
+
+def stream(folder):
+    """All tokens of a folder, the validation shard first."""
+    shards = sorted(folder.glob("*.bin"), key=lambda path: int(path.stem[-6:]))
+    assert "_val_" in shards[0].name or shards[0].stem.endswith("000001")
+    return np.concatenate([read_shard(path) for path in shards])
+
+
+def contents(folder):
+    """{path: SHA-256} of every file."""
+    return {path.relative_to(folder): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*")
+            if path.is_file()}
+
+
+def bytes_stream(texts):
+    """The tokens of documents under the tokenizer `bytes`."""
+    return [token for text in texts for token in (256, *text.encode())]
+
+
+def some_texts(count, seed=1):
+    """Documents of very different lengths, some empty, some of several bytes a character."""
+    draw = random.Random(seed)
+    words = ["the", "cat", "sat\n", "naïve", "数据", "🙂", "42", "<|endoftext|>", "  "]
+    return [" ".join(draw.choices(words, k=draw.choice([0, 1, 5, 40, 400]))) for _ in range(count)]
+
+
+def write_parquet(path, rows, group=7, **options):
+    """A parquet file with a text column of bytes declared as strings, so that invalid UTF-8 can be planted."""
+    binary = pa.array([row.encode() if isinstance(row, str) else row for row in rows], pa.large_binary())
+    text = pa.Array.from_buffers(pa.large_string(), len(rows), binary.buffers(), binary.null_count)
+    pq.write_table(pa.table({"id": list(range(len(rows))), "text": text}), path, row_group_size=group, **options)
+
+
+def write_lines(path, lines):
+    data = b"".join(line + b"\n" for line in lines)
+    if path.suffix == ".gz":
+        data = gzip.compress(data[:len(data) // 2]) + gzip.compress(data[len(data) // 2:])  # two members
+    elif path.suffix == ".zst":
+        data = pa.compress(data, "zstd", asbytes=True)
+    path.write_bytes(data)
+
+
+class PrepareCase(Case):
+    def path(self, *names):
+        return self.folder.joinpath(*names)
+
+    def prepare(self, *arguments, status=0):
+        found, out, err = run(*arguments)
+        self.assertEqual(found, status, err)
+        return out, err
+
+    def make(self, out, source, *flags):
+        """Prepares what is in the test's folder, with each byte a token."""
+        return self.prepare(self.path(source), "--tokenizer", "bytes", "--out", self.path(out), *flags)
+
+    def fails(self, status, *arguments):
+        """Runs prepare.py, expecting this exit status and one line; returns the line."""
+        found, out, err = run(*arguments)
+        self.assertEqual((found, out), (status, ""), err)
+        lines = [line for line in err.splitlines() if not line.startswith("prepare: continuing")]
+        self.assertEqual(len(lines), 1, err)
+        self.assertTrue(lines[0].startswith("prepare: error: "), err)
+        return lines[0]
+
+    def manifest(self, name):
+        return read_json(self.path(name, "manifest.json"))
