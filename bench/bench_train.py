@@ -53,6 +53,7 @@ def torchs(python, kind, model, dtype, steps):
         command.append("--compile")
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if result.returncode != 0:
+        print(f"{kind} {dtype}: {(result.stderr.splitlines() or ['no message'])[-1]}", file=sys.stderr)
         return None
     figures = json.loads(result.stdout.splitlines()[-1])
     return figures["tokens_per_s"], figures["cpu_s"]

@@ -14,9 +14,6 @@ import json
 import statistics
 import time
 
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
-
 import torch
 import torch.nn.functional as F
 from torch import nn
