@@ -224,7 +224,7 @@ TEST_CASE("checkpoint/checkpoint: model.safetensors holds the weights without pa
     }
 }
 
-TEST_CASE("checkpoint/checkpoint: each weight is in it once, and one of an older version holds all that it needs") {
+TEST_CASE("checkpoint/checkpoint: each weight is stored once, and a checkpoint of an older version is complete") {
     for (DType dtype : {DType::f32, DType::bf16}) {
         TempDir folder;
         FaultyFiles files;
@@ -308,7 +308,7 @@ TEST_CASE("checkpoint/checkpoint: a large model is written in several files, and
     REQUIRE_THROWS_AS(SafetensorsModel(result.folder), Error);
 }
 
-TEST_CASE("checkpoint/checkpoint: a folder that cannot be read is not one without checkpoints") {
+TEST_CASE("checkpoint/checkpoint: an unreadable folder is not taken for an empty one") {
     TempDir folder;
     FaultyFiles files;
     Trained run(1, Method::adamw, false, DType::f32, 1);
@@ -327,7 +327,7 @@ TEST_CASE("checkpoint/checkpoint: a folder that cannot be read is not one withou
     REQUIRE(find_checkpoint(folder.path()).folder == checkpoint);
 }
 
-TEST_CASE("checkpoint/checkpoint: whoever reads a model finds damage to it, and needs no training state") {
+TEST_CASE("checkpoint/checkpoint: reading a model finds damage to it and needs no training state") {
     TempDir folder;
     FaultyFiles files;
     Trained run(1, Method::adamw, false, DType::f32, 1);
@@ -458,8 +458,7 @@ TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the 
     }
 }
 
-TEST_CASE(
-    "checkpoint/checkpoint: a folder under another's name and a manifest that lists too little are no checkpoints") {
+TEST_CASE("checkpoint/checkpoint: a renamed folder or an incomplete manifest is not a checkpoint") {
     Trained run(1, Method::adamw, false, DType::f32, 1);
     TempDir folder;
     FaultyFiles files;
@@ -564,7 +563,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("checkpoint/checkpoint: the last good one is one that was read back whole, not one that says so") {
+TEST_CASE("checkpoint/checkpoint: the last good checkpoint has been read back and verified") {
     TempDir folder;
     FaultyFiles files;
     Trained run(1, Method::adamw, false, DType::f32, 1);
@@ -586,7 +585,7 @@ TEST_CASE("checkpoint/checkpoint: the last good one is one that was read back wh
     REQUIRE(newest_good_checkpoint(folder.path()) == 20);
 }
 
-TEST_CASE("checkpoint/checkpoint: the next one takes the place of an interim one, but for the last good one") {
+TEST_CASE("checkpoint/checkpoint: the next checkpoint replaces an interim one, unless that is the last good one") {
     TempDir folder;
     FaultyFiles files;
     Trained run(1, Method::adamw, false, DType::f32, 1);
@@ -606,7 +605,7 @@ TEST_CASE("checkpoint/checkpoint: the next one takes the place of an interim one
     REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{10, 20, 25, 30});
 }
 
-TEST_CASE("checkpoint/checkpoint: nothing is saved where the log cannot be") {
+TEST_CASE("checkpoint/checkpoint: nothing is saved if the log cannot be written") {
     TempDir folder;
     FaultyFiles files;
     Trained run(1, Method::adamw, false, DType::f32, 1);
@@ -636,7 +635,7 @@ TEST_CASE("checkpoint/checkpoint: state of another run is refused by name") {
     }
 }
 
-TEST_CASE("checkpoint/checkpoint: a folder's name is a checkpoint's or it is not") {
+TEST_CASE("checkpoint/checkpoint: which folder names are those of checkpoints") {
     REQUIRE(checkpoint_name(1000) == "step_00001000");
     REQUIRE(checkpoint_step("step_00001000") == 1000);
     REQUIRE(checkpoint_step(checkpoint_name(123456789012)) == 123456789012);

@@ -101,7 +101,7 @@ TEST_CASE("checkpoint/safetensors: floats of every width, and no others, become 
     REQUIRE_THROWS_WITH(file.read_float(file.at("i")), ContainsSubstring("I64"));
 }
 
-TEST_CASE("checkpoint/safetensors: what Python wrote is read") {
+TEST_CASE("checkpoint/safetensors: files written by Python are read") {
     for (const char* name : {"gpt2", "gpt2_relu2", "llama", "llama_gqa", "qwen3", "olmo2"}) {
         const SafetensorsFile file(std::string("test/golden/") + name + ".safetensors");
         REQUIRE(file.tensors().size() > 20);
@@ -112,7 +112,7 @@ TEST_CASE("checkpoint/safetensors: what Python wrote is read") {
     }
 }
 
-TEST_CASE("checkpoint/safetensors: files that are not what their header says are refused, and say why") {
+TEST_CASE("checkpoint/safetensors: files that contradict their header are refused with the reason") {
     MemoryFile memory;
     const std::string path = memory.path();
     auto entry = [](const std::string& dtype, const std::string& shape, const std::string& offsets) {

@@ -53,7 +53,7 @@ TEST_CASE("cpu/stream: a stream keeps its order, and events order streams") {
     REQUIRE(log == std::vector<int>{1, 2, 3, 7});
 }
 
-TEST_CASE("cpu/stream: work that nobody waits for is done after a while") {
+TEST_CASE("cpu/stream: queued work completes without a wait") {
     Stream stream;
     std::atomic<int> done = 0;
     Event_t event;
@@ -122,7 +122,7 @@ TEST_CASE("cpu/stream: an error of one call is returned once, and says what was 
     (void)cudaGetLastError();
 }
 
-TEST_CASE("cpu/stream: work of a stream that is destroyed is still done") {
+TEST_CASE("cpu/stream: work of a destroyed stream completes") {
     int done = 0;
     {
         Stream stream;

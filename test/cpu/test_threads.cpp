@@ -112,7 +112,7 @@ TEST_CASE("cpu/threads: loops of several threads at once all finish") {
     REQUIRE(sum == 3 * 2000 * 190);
 }
 
-TEST_CASE("cpu/threads: who has nothing to do sleeps") {
+TEST_CASE("cpu/threads: idle threads sleep") {
     const ScopedThreads scope(8);
     REQUIRE(each_once(100, 1));
     double before = cpu_seconds();

@@ -51,7 +51,7 @@ struct Prepared {
 
 }  // namespace
 
-TEST_CASE("data/dataset: what the manifests of all folders say is what is there, or is named") {
+TEST_CASE("data/dataset: shards that differ from their folder's manifest are named") {
     TempDir folder;
     const Prepared a(folder / "a", "one", 1000, {50, 100, 200}), b(folder / "b", "one", 1000, {50, 70});
     const DataSet both = open_dataset(a.path + "," + b.path, "train");

@@ -101,7 +101,7 @@ TEST_CASE("data/loader: without shuffling, windows come in the order of the file
     }
 }
 
-TEST_CASE("data/loader: a short last shard gives what it has") {
+TEST_CASE("data/loader: a short last shard gives its whole windows") {
     Corpus corpus({161, 161, 40}, 1000);
     Loader loader(corpus.open(), {.T = 16, .vocab_size = 1000, .shuffle = false});
     REQUIRE(loader.windows() == 10 + 10 + 2);
@@ -109,7 +109,7 @@ TEST_CASE("data/loader: a short last shard gives what it has") {
     REQUIRE(Loader(shorter.open(), {.T = 16, .vocab_size = 1000}).windows() == 20);
 }
 
-TEST_CASE("data/loader: shuffled, every window comes once an epoch, in an order of its own each epoch and seed") {
+TEST_CASE("data/loader: shuffled, each window comes once an epoch, in an order that depends on epoch and seed") {
     Corpus corpus({3001, 70, 1500, 8, 900}, 60000);
     for (int T : {7, 64}) {
         std::vector<std::vector<int>> all = corpus.windows(T);

@@ -118,7 +118,7 @@ TEST_CASE("data/shards: the last split in a shard's name decides") {
     REQUIRE(paths_of(open_shards(folder.path(), "val")) == std::vector<std::string>{folder / "x_train_val_000000.bin"});
 }
 
-TEST_CASE("data/shards: what cannot be opened is named, with its fault") {
+TEST_CASE("data/shards: a shard that cannot be opened is named with its fault") {
     TempDir folder;
     REQUIRE(contains(usage_error_of_opening(folder.path()), folder.path() + ": no shard *_train_*.bin"));
     REQUIRE(contains(usage_error_of_opening(folder / "none.bin"), folder / "none.bin: no such file"));
@@ -268,7 +268,7 @@ TEST_CASE("data/shards: short reads and interrupted reads are continued") {
     REQUIRE(out[0] == 100);
 }
 
-TEST_CASE("data/shards: a transient failure is tried again, a lasting one is given up and named") {
+TEST_CASE("data/shards: a transient read failure is retried, a lasting one is reported by name") {
     TempDir folder;
     write_shard(folder / "a.bin", counting(300));
     ShardReader reader(open_shards(folder / "a.bin", ""), 300, policy());

@@ -28,7 +28,7 @@ double seconds(const std::chrono::steady_clock::time_point& since) {
 
 }  // namespace
 
-TEST_CASE("files/file: what is no regular file is refused at once, by name, and links are never written through") {
+TEST_CASE("files/file: a path that is not a regular file is refused by name, and links are never written through") {
     TempDir folder;
     const std::string pipe = folder / "pipe", file = folder / "file", link = folder / "link";
     REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
@@ -123,7 +123,7 @@ TEST_CASE("files/file: a sampled hash is of the size, all of a small file, and p
     REQUIRE(hash(small).size() == 16);
 }
 
-TEST_CASE("files/json: what is read is what was written") {
+TEST_CASE("files/json: written values are read back") {
     const json j = {{"a", {1, -2, 2.5, nullptr, true, "t\u00e9xt\n\"quoted\"", json::array(), json::object()}},
                     {"b", {{"c", {{"d", UINT64_MAX}, {"e", INT64_MIN}}}}},
                     {"", ""}};
@@ -136,7 +136,7 @@ TEST_CASE("files/json: what is read is what was written") {
     REQUIRE_THAT(json_error("{\"a\":[" + deep + "]}"), ContainsSubstring("more than 64 nested brackets"));
 }
 
-TEST_CASE("files/json: what is not a JSON object is refused in a line that says where and why") {
+TEST_CASE("files/json: text that is not a JSON object is refused in one line with place and reason") {
     const std::pair<const char*, const char*> cases[] = {
         {"", "is empty"},
         {" \n ", "is empty"},

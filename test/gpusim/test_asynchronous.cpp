@@ -130,7 +130,7 @@ TEST_CASE("gpusim/asynchronous: mbarriers order what was done before an arrival 
           "lacks 0 of 64 arrivals and 1024 bytes"}});
 }
 
-TEST_CASE("gpusim/asynchronous: two phases of an mbarrier, told by parity") {
+TEST_CASE("gpusim/asynchronous: the parity of an mbarrier distinguishes its phases") {
     check({{"", with_mbarrier(64) + kArrive + wait(0) + kArrive + wait(1), ""},
            {"the next one does not end", with_mbarrier(64) + kArrive + wait(0) + wait(1), "phase 1 of the mbarrier"}});
 }

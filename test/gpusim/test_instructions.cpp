@@ -158,7 +158,7 @@ TEST_CASE("gpusim/instructions: mma") {
     }
 }
 
-TEST_CASE("gpusim/instructions: calls are inlined, each with registers of its own") {
+TEST_CASE("gpusim/instructions: each call is inlined with its own registers") {
     const PtxKernel k(R"(
         ld.global.f32 %f1, [%d1];
         { .param .b32 value; st.param.f32 [value], %f1; .param .b32 result;
@@ -179,7 +179,7 @@ TEST_CASE("gpusim/instructions: registers that are not needed at the same time s
     REQUIRE(k.program().register_bytes < 20 * 128);
 }
 
-TEST_CASE("gpusim/instructions: what is not known is named with its place") {
+TEST_CASE("gpusim/instructions: an unknown instruction is named with its place") {
     const auto build = [] { PtxKernel k("tcgen05.fence.sync.aligned;"); };
     REQUIRE_THROWS_WITH(build(), ContainsSubstring("test.cu:8") && ContainsSubstring("\"tcgen05.fence"));
 }

@@ -48,7 +48,7 @@ DecoderConfig changed(const ModelFamily& family) {
 
 }  // namespace
 
-TEST_CASE("model/family: what is written to config.json is read back") {
+TEST_CASE("model/family: the config.json that is written is read back") {
     for (const ModelFamily& family : families()) {
         INFO(family.name);
         const DecoderConfig c = changed(family), back = read(written(c));

@@ -343,7 +343,7 @@ TEST_CASE("optim/orthogonalize: a batch gives the bits of one matrix at a time")
             }
 }
 
-TEST_CASE("optim/orthogonalize: what is not finite spoils its own matrix only") {
+TEST_CASE("optim/orthogonalize: a matrix that is not finite spoils no other") {
     Context context;
     const int side = 24, count = 3;
     const MatrixBatch batch{count, side, side, 32};

@@ -9,7 +9,7 @@
 using namespace teon;
 using namespace teon::test;
 
-TEST_CASE("options/command_line: what resembles no flag has no suggestion") {
+TEST_CASE("options/command_line: a word unlike every flag gets no suggestion") {
     for (const char* flag : {"--frobnicate", "--xy", "-q", "--", "--zzz=3"}) {
         INFO(flag);
         const std::string word = std::string(flag).substr(0, std::string(flag).find('='));

@@ -231,7 +231,7 @@ TEST_CASE("plan/options: a config file sets what the command line does not") {
     REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": is empty") == 0);
 }
 
-TEST_CASE("plan/options: with a damaged config.json a run is resumed by flags, or the damage is what is wrong") {
+TEST_CASE("plan/options: with a damaged config.json a run resumes by its flags; without them the damage is reported") {
     TempDir folder;
     const std::string path = folder / "config.json";
     for (const char* text :
@@ -245,7 +245,7 @@ TEST_CASE("plan/options: with a damaged config.json a run is resumed by flags, o
     }
 }
 
-TEST_CASE("plan/options: the config.json of a run says how another one is, and what a resumed one is") {
+TEST_CASE("plan/options: a run's config.json configures another run or a resumed one") {
     TempDir folder;
     auto save = [&](const std::vector<std::string>& flags, const char* program = "train_gpt2") {
         const nlohmann::json j = {{"program", program}, {"options", options_json(kGpt2, *parse(flags))}};

@@ -53,8 +53,7 @@ TEST_CASE("plan/run_plan: with flash attention GPT-2 small at a context of 8192 
     REQUIRE(contains(plan_report(plan(1024, "flash")), "attention   flash"));
 }
 
-TEST_CASE(
-    "plan/run_plan: GELU within the products takes its scratch out of the plan, and is no flag of a model without") {
+TEST_CASE("plan/run_plan: --gelu-fusion removes GELU's scratch from the plan, and a model without GELU refuses it") {
     auto plan = [](std::vector<std::string> flags) {
         flags.insert(flags.end(),
                      {"--plan-only", "--micro-batch", "64", "--dtype", "bf16", "--recompute", "none", "--steps", "10"});

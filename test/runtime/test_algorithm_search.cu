@@ -34,7 +34,7 @@ std::string multiply_thrice(Linalg& linalg, const Stream& stream) {
 
 }  // namespace
 
-TEST_CASE("runtime/algorithm_search: each kind of product is searched once, and what is known is not searched") {
+TEST_CASE("runtime/algorithm_search: each kind of product is searched once, and known choices are taken") {
     const Proposals several("3");
     Stream stream;
     std::map<std::string, std::string> known;
@@ -64,8 +64,8 @@ TEST_CASE("runtime/algorithm_search: each kind of product is searched once, and 
 }
 
 TEST_CASE(
-    "runtime/algorithm_search: a search decides once who computes a symmetric product, and what is known is not "
-    "searched") {
+    "runtime/algorithm_search: a search chooses library or kernel for a symmetric product once, and known choices are "
+    "taken") {
     const Proposals several("3");
     Stream stream;
     const int n = 64;

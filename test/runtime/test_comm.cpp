@@ -180,7 +180,7 @@ TEST_CASE("runtime/comm: broadcast, gather and all-reduce give every rank the sa
     }
 }
 
-TEST_CASE("runtime/comm: what is sent is counted, one way to each root and from it to each other rank", "[.][ranks]") {
+TEST_CASE("runtime/comm: sent bytes are counted, one way to each root and from it to each other rank", "[.][ranks]") {
     Comm& comm = *context().comm;
     Buffer<float> x(1000);
     zero(x.data(), 1000, context().stream);

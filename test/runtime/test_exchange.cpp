@@ -75,7 +75,7 @@ std::future<std::string> start(const Launch& l, double timeout_s, const std::str
 
 }  // namespace
 
-TEST_CASE("runtime/exchange: every rank gets what rank 0 has, whoever comes first") {
+TEST_CASE("runtime/exchange: every rank gets rank 0's payload, in any order of arrival") {
     for (bool zero_first : {true, false}) {
         const int port = free_port();
         std::vector<std::future<std::string>> ranks;
@@ -87,7 +87,7 @@ TEST_CASE("runtime/exchange: every rank gets what rank 0 has, whoever comes firs
     }
 }
 
-TEST_CASE("runtime/exchange: who has another secret, or belongs to another run, learns nothing and is not counted") {
+TEST_CASE("runtime/exchange: a process with another secret or of another run gets nothing and is not counted") {
     struct Other {
         int size;
         const char* run;
@@ -114,7 +114,7 @@ TEST_CASE("runtime/exchange: two processes that claim one rank are an error at o
     REQUIRE(contains(one.get() + again.get(), "error: "));  // one of them came first
 }
 
-TEST_CASE("runtime/exchange: silent and talkative strangers keep nobody waiting") {
+TEST_CASE("runtime/exchange: silent and talkative strangers delay no rank") {
     const int port = free_port();
     auto zero = start(launch(0, 2, port), 20);
     std::vector<Descriptor> strangers;
@@ -130,7 +130,7 @@ TEST_CASE("runtime/exchange: silent and talkative strangers keep nobody waiting"
     REQUIRE(zero.get() == "the payload");
 }
 
-TEST_CASE("runtime/exchange: an answer without the proof is no payload") {
+TEST_CASE("runtime/exchange: an answer without proof of the secret is discarded") {
     Listener impostor;
     auto one = start(launch(1, 2, impostor.port), 1);
     const Descriptor guest(::accept(impostor.socket, nullptr, nullptr));
@@ -152,7 +152,7 @@ TEST_CASE("runtime/exchange: rank 0 listens at MASTER_ADDR and nowhere else") {
     REQUIRE(contains(zero.get(), "rank 1 did not arrive"));
 }
 
-TEST_CASE("runtime/exchange: what is wrong with MASTER_ADDR and MASTER_PORT is said") {
+TEST_CASE("runtime/exchange: faults of MASTER_ADDR and MASTER_PORT are reported") {
     const Listener taken;
     REQUIRE(contains(start(launch(0, 2, taken.port), 1).get(), "Address already in use; set MASTER_ADDR"));
     Launch l = launch(0, 2, 1234);

@@ -372,7 +372,7 @@ TEST_CASE("runtime/linalg: gemm allocates nothing once it has seen a shape") {
     REQUIRE(&linalg.stream() == &stream);
 }
 
-TEST_CASE("runtime/linalg: what the library refuses is counted by kind, and nothing that is aligned is") {
+TEST_CASE("runtime/linalg: products that the library refuses are counted by kind; it refuses no aligned one") {
     Stream stream;
     const int size = 64;
     Guarded<bf16> memory(random_values<bf16>(3 * size * size, 1), stream);

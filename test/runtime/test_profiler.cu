@@ -48,7 +48,7 @@ TEST_CASE("runtime/profiler: kernels and products between start and stop are cou
     REQUIRE(profile.rows[0].ms >= profile.rows[1].ms);
 }
 
-TEST_CASE("runtime/profiler: of work inside of work only the outer counts") {
+TEST_CASE("runtime/profiler: of nested work only the outermost counts") {
     Context context;
     Buffer<float> x(64);
     zero(x.data(), 64, context.stream);

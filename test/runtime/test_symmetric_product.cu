@@ -136,7 +136,7 @@ TEST_CASE("runtime/symmetric_product: powers of a matrix are exact where integer
     for (int n : {40, 128, 200}) check_powers(n);
 }
 
-TEST_CASE("runtime/symmetric_product: what is not symmetric before it is rounded is so afterwards") {
+TEST_CASE("runtime/symmetric_product: the result is symmetric even where sums differ before rounding") {
     Stream stream;
     const int n = 200, K = 72;
     Guarded<f16> A(random_values<f16>(n * K, 1), stream), B(random_values<f16>(n * K, 2), stream), C(n * n, stream);
@@ -163,7 +163,8 @@ TEST_CASE("runtime/symmetric_product: the same bits on any number of OS threads"
     }));
 }
 
-TEST_CASE("runtime/symmetric_product: what it does not do is left to the library, and where it pays is a rule") {
+TEST_CASE(
+    "runtime/symmetric_product: unsupported products go to the library, and a rule decides where the kernel pays") {
     alignas(16) static bf16 memory[64 * 64];
     Gemm good{.M = 64, .N = 64, .K = 64, .trans_b = true};
     good.A = good.B = good.C = mat(memory, 64), good.symmetric = true;

@@ -8,7 +8,7 @@
 using namespace teon;
 using namespace teon::test;
 
-TEST_CASE("train/algorithms: what was chosen is known to the next run on such a device with such a library") {
+TEST_CASE("train/algorithms: the next run on the same kind of device and library knows the choices") {
     const TempDir dir;
     const std::string path = dir / "algorithms.jsonl";
     {
@@ -30,7 +30,7 @@ TEST_CASE("train/algorithms: what was chosen is known to the next run on such a 
     REQUIRE(AlgorithmFile(path, "H200", "cuBLASLt 1").known().at("a x b") == "78");
 }
 
-TEST_CASE("train/algorithms: a line that is none is refused by its number") {
+TEST_CASE("train/algorithms: an invalid line is refused by its number") {
     const TempDir dir;
     const std::string path = dir / "algorithms.jsonl";
     auto message = [&](const std::string& text) {

@@ -136,7 +136,7 @@ TEST_CASE("train/evaluation: a context that is too long loses its beginning") {
     REQUIRE_THROWS_AS(score_multiple_choice(*g.runner.model, {longer}, {2, kGoldenT}, g.runner.context), Error);
 }
 
-TEST_CASE("data/multiple_choice: what was written is read, and damage is named") {
+TEST_CASE("data/multiple_choice: written questions are read back, and damage is named") {
     TempDir folder;
     const std::string path = folder / "h.bin";
     const std::vector<MultipleChoice> examples = random_examples(5, 61, 7);

@@ -119,7 +119,7 @@ TEST_CASE("train/guard: series that do not vary, explode or vanish keep finite s
     REQUIRE(constant(2.0f, 1.0f).skip == kSkipSpike);
 }
 
-TEST_CASE("train/guard: what is logged names what happened") {
+TEST_CASE("train/guard: log entries name the reason") {
     StepMetrics m;
     m.loss = 3;
     REQUIRE(!guard_event(m, 5));

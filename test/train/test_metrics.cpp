@@ -127,7 +127,7 @@ TEST_CASE("train/metrics: a checkpoint knows how much of the log is its own, wha
     }
 }
 
-TEST_CASE("train/metrics: no line is lost to a full disk, and who syncs is told") {
+TEST_CASE("train/metrics: a full disk loses no line, and sync() reports it") {
     for (size_t room : {size_t{0}, size_t{1}, size_t{23}, size_t{60}}) {
         TempDir folder;
         const std::string path = folder / "metrics.jsonl";
@@ -149,7 +149,7 @@ TEST_CASE("train/metrics: no line is lost to a full disk, and who syncs is told"
     }
 }
 
-TEST_CASE("train/metrics: what is no file is no log") {
+TEST_CASE("train/metrics: a log must be a regular file") {
     TempDir folder;
     MetricsFile log;
     REQUIRE_THROWS_AS(log.open(folder.path(), 0), Error);

@@ -116,7 +116,7 @@ private:
 
 }  // namespace
 
-TEST_CASE("train/trainer: a step allocates nothing, frees nothing and waits for nothing of its own") {
+TEST_CASE("train/trainer: a step allocates nothing, frees nothing and does not wait for the device") {
     if (!counters()) SKIP_TEST("a GPU does not count what it is asked for");
     for (const Method method : {Method::adamw, Method::lion, Method::muon, Method::normuon, Method::teon})
         for (const bool llama : {false, true})
