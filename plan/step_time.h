@@ -20,7 +20,7 @@ struct StepTime {  // seconds of a step
 
 // About two standard deviations of the logarithm of predicted over measured, of the published steps in
 // bench/measured_gpu.toml; all of them are within it (test/programs/test_plan.py).
-constexpr double kStepTimeSpread = 0.14;
+constexpr double kStepTimeSpread = 0.13;
 
 // Bytes/s that a rank sends: gb_per_s if it is not 0, else over NVLink up to 8 ranks, beyond them the network's, which
 // each operation then crosses.
