@@ -10,9 +10,9 @@
     python3 scripts/reproduce.py all --estimate --scale full   estimates the time, memory and disk of that
     python3 scripts/reproduce.py report                        writes docs/reproduction_tiny.md from the finished cells
 
-Scales: tiny (two CPU cores, three hours for all), small (one GPU, an hour per table), full (the paper). Text comes from
-FineWeb, or from --text and --val-text. After an interruption, run the same command again to continue; finished cells
-are kept. Tables are experiments/*.toml.
+Scales: tiny (two CPU cores, three hours for all), cpu (two CPU cores, ten hours per table), small (one GPU, an hour per
+table), full (the paper). Text comes from FineWeb, or from --text and --val-text. After an interruption, run the same
+command again to continue; finished cells are kept. Tables are experiments/*.toml.
 """
 import argparse
 import os
@@ -73,7 +73,7 @@ def main():
     parser.add_argument("command", choices=["list", "show", "run", "table", "figure", "report", "all"])
     parser.add_argument("table", nargs="?", metavar="TABLE", help="a file of experiments/ without .toml")
     parser.add_argument("figure", nargs="?", metavar="FIGURE", help=", ".join(figures.FIGURES))
-    parser.add_argument("--scale", default="tiny", help="tiny (default), small or full")
+    parser.add_argument("--scale", default="tiny", help="tiny (default), cpu, small or full")
     parser.add_argument("--out", default="runs/reproduce", help="folder of the runs (default runs/reproduce)")
     parser.add_argument("--results", default="", metavar="FILE",
                         help="records of the finished cells, one per line (default OUT/SCALE/results.jsonl)")

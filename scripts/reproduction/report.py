@@ -50,10 +50,10 @@ def summary(scale, runs):
     results = list(runs.results.values())
     if not results:
         return "Nothing yet."
-    seconds = sum(r.seconds for r in results)
+    hours = sum(r.ms * r.losses[-1][0] for r in results) / 3.6e6
     devices, types = collections.Counter(r.device for r in results), collections.Counter(r.dtype for r in results)
-    return (f"Scale `{scale.name}` ({scale.about}): {len(results)} runs, {seconds / 3600:.1f} hours of training in "
-            f"all by the clock of each, whatever ran beside it, on {', '.join(devices)} ({', '.join(types)}). "
+    return (f"Scale `{scale.name}` ({scale.about}): {len(results)} runs on {', '.join(devices)} ({', '.join(types)}), "
+            f"{hours:.1f} hours of training by the median step of each, evaluations not counted. "
             f"Text: {names(runs.data.train or scale.source)}"
             f"{'; validation: ' + names(runs.data.val) if runs.data.val else ''}; tokenizers: "
             f"{', '.join(sorted(set(scale.vocabulary.values())))}.")
@@ -98,7 +98,7 @@ def write(path, all_tables, runs, costs):
             theory["sizes"].append(sizes(table, found, scale))
             theory["alignment"].append(alignment(table, runs))
         parts += [f"## {table.title}\n\n{table.place}. The paper: {table.claim}." if table.place != "not in the paper"
-                  else f"## {table.title}\n\nNot in the paper. {table.claim}.", tables.render(table, runs)]
+                  else f"## {table.title}\n\nNot in the paper. To test: {table.claim}.", tables.render(table, runs)]
         for figure in figures.FIGURES if table.headline and not table.variance else ("rates", "forest"):
             if table in controls and figure == "forest":
                 continue  # all of them have one

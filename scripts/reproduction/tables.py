@@ -140,6 +140,11 @@ def describe(model):
                      for flag, value in model.flags.items())
 
 
+def without_empty_columns(header, rows):
+    kept = [i for i in range(len(header)) if i == 0 or any(row[i] not in ("", "-") for row in rows)]
+    return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
 def render(table, runs, formatted=compare.as_markdown):
     """The table as text, one part per model, with remarks."""
     found = measure(table, runs)
@@ -150,7 +155,8 @@ def render(table, runs, formatted=compare.as_markdown):
         if model is None:
             parts.append(f"{name}: not at this scale.")
             continue
-        parts.append(f"{name} ({describe(model)}):\n\n{formatted(header, lines(table, found, model))}")
+        columns = without_empty_columns(header, lines(table, found, model))
+        parts.append(f"{name} ({describe(model)}):\n\n{formatted(*columns)}")
     return "\n\n".join(parts + remarks(table, found, runs))
 
 
