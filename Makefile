@@ -245,7 +245,7 @@ build/tidy/%.ok: %  .clang-tidy
 	    2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
 
-check-seam:  ## Check that backend names stay in runtime/, includes go one way and lines end at column 120
+check-layers:  ## Check that backend names stay in runtime/, includes go one way and lines end at column 120
 	@$(PYTHON) scripts/check_layers.py
 
 BENCH_HERE := $(patsubst %,build/$(BACKEND)/%,$(filter-out bench/bench_gpu,$(BENCHES)))
@@ -311,5 +311,5 @@ help:  ## This list
 
 FORCE:
 .PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults check-cuda gpu-check \
-        check-seam test-docs lint tidy bench bench-gpu predict setup packages check-packages venv deps-headers format \
-        format-check clean help
+        check-layers test-docs lint tidy bench bench-gpu predict setup packages check-packages venv deps-headers \
+        format format-check clean help

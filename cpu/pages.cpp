@@ -64,7 +64,7 @@ public:
         const std::lock_guard lock(mutex_);
         const auto it = live_.find(reinterpret_cast<uintptr_t>(p));
         if (it == live_.end() || (it->second.kind != Memory::device) != pinned) {
-            const std::string words = fmt::format("{}: memory that was not allocated so, or was freed before", what);
+            const std::string words = fmt::format("{}: not allocated by the matching call, or already freed", what);
             std::fprintf(stderr, "%s\n", words.c_str());
             return fail(cudaErrorInvalidValue, words);
         }

@@ -196,9 +196,9 @@ json check_unchanged(const RunPlan& p, const TrainingState& state) {
     if (lengthened && !may_change_length(schedule, state.step, before, p.steps))
         changed.push_back(fmt::format(
             "steps {} (was {}; {} are done, and --schedule {} {})", p.steps, before, state.step, name_of(schedule.kind),
-            schedule.kind == ScheduleKind::constant_linear ? "can be given another length before its decay only"
-            : schedule.kind == ScheduleKind::constant      ? "can be given another length from there on"
-                                                           : "depends on the length from its first step on"));
+            schedule.kind == ScheduleKind::constant_linear ? "can change its length only before the decay"
+            : schedule.kind == ScheduleKind::constant      ? "can change its length"
+                                                           : "depends on the length from its first step"));
     CHECK_USAGE(
         changed.empty(),
         "--resume: these differ from the run that was saved: {}; undo them, or begin another run with --init-from",

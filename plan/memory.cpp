@@ -189,11 +189,11 @@ bool fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
     const int64_t wanted = fixed_bytes + activation_bytes(p);
     std::vector<std::string> parts;
     for (const auto& [name, bytes] : p.memory) parts.push_back(name + " " + bytes_text(static_cast<double>(bytes)));
-    throw UsageError(
-        fmt::format("{} needs {} at --micro-batch {} --recompute {}{}, but {} are there ({}, the rest activations); {}",
-                    p.options.model, bytes_text(static_cast<double>(wanted)), p.run.B, text(p.run.recompute),
-                    p.run.offloaded_blocks > 0 ? fmt::format(" --offload-blocks {}", p.run.offloaded_blocks) : "",
-                    bytes_text(static_cast<double>(memory_bytes)), fmt::join(parts, ", "), memory_advice(p)));
+    throw UsageError(fmt::format(
+        "{} needs {} at --micro-batch {} --recompute {}{}, but only {} are available ({}, the rest activations); {}",
+        p.options.model, bytes_text(static_cast<double>(wanted)), p.run.B, text(p.run.recompute),
+        p.run.offloaded_blocks > 0 ? fmt::format(" --offload-blocks {}", p.run.offloaded_blocks) : "",
+        bytes_text(static_cast<double>(memory_bytes)), fmt::join(parts, ", "), memory_advice(p)));
 }
 
 }  // namespace

@@ -80,10 +80,9 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
         Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
         "storage type of weights and activations (master weights and sums are float); auto: bf16 on a GPU and on a "
         "CPU that multiplies bf16 in hardware, else float");
-    t.choice(
-        "--matmul-dtype", o.matmul_dtype,
-        "what the products of blocks multiply: what is stored (same), or FP8 copies, E4M3 and for gradients E5M2 (fp8) "
-        "or E4M3 too (fp8-e4m3); on a GPU from compute capability 8.9 on, with --dtype bf16");
+    t.choice("--matmul-dtype", o.matmul_dtype,
+             "operands of the blocks' products: as stored (same), or FP8 copies: E4M3 with E5M2 gradients (fp8), or "
+             "all E4M3 (fp8-e4m3); needs --dtype bf16 and, on a GPU, compute capability 8.9");
     OptionRow& recompute = t.choice(
         "--recompute", o.recompute,
         "what the backward pass computes again instead of storing: nothing, norms and activations, or whole blocks; "
@@ -156,24 +155,26 @@ void add_optimizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
     t.choice("--optimizer", opt.method, "what updates the hidden matrices; AdamW updates the rest");
     t.number("--lr", opt.lr, 0, 100, "peak learning rate").default_text =
         by_method([](const MethodInfo& m) { return m.lr; });
-    t.number("--adamw-lr", o.adamw_lr, 0, 100, "peak learning rate of AdamW's share beside another optimizer")
+    t.number("--adamw-lr", o.adamw_lr, 0, 100,
+             "peak learning rate of what AdamW updates beside another optimizer (embeddings and head)")
         .default_text = "= lr";
     t.number("--weight-decay", opt.weight_decay, 0, 10,
              "decoupled weight decay, of matrices and embeddings, never of norms and biases");
     t.number("--adamw-weight-decay", opt.adamw_weight_decay, 0, 10,
-             "that of AdamW's share beside another optimizer (embeddings and head)")
+             "weight decay of what AdamW updates beside another optimizer")
         .default_text = "= weight-decay";
     t.toggle("--cautious-weight-decay", opt.cautious_weight_decay, "decay only weights that the update moves to zero");
     t.number("--grad-clip", o.grad_clip, 0, 1e9, "largest global gradient norm; 0: no clipping");
-    t.number("--beta1", opt.beta1, 0, 0.999999, "AdamW's decay of the first moment; Lion's share of it in the update")
+    t.number("--beta1", opt.beta1, 0, 0.999999,
+             "decay of AdamW's first moment; for Lion, the weight of the momentum in the update")
         .default_text = by_method([](const MethodInfo& m) { return m.beta1; });
-    t.number("--beta2", opt.beta2, 0, 0.999999, "AdamW's decay of the second moment; Lion's of its moment")
+    t.number("--beta2", opt.beta2, 0, 0.999999, "decay of AdamW's second moment; for Lion, of the momentum")
         .default_text = by_method([](const MethodInfo& m) { return m.beta2; });
     t.number("--eps", opt.eps, 0, 1, "AdamW's epsilon").default_text = "1e-8";
     t.number("--momentum", opt.momentum, 0, 0.999999, "momentum of the matrices that are orthogonalized");
     t.number("--update-rms", opt.update_rms, 0, 10,
-             "root mean square that a hidden matrix's update has before the learning rate, as in Moonlight (0.2, which "
-             "is AdamW's size, with AdamW's learning rate): the factor X sqrt(max(rows, columns)); 0: the factor "
+             "root mean square X of a hidden matrix's update before the learning rate, as in Moonlight: scale by "
+             "X sqrt(max(rows, columns)); 0.2 is AdamW's size, with AdamW's learning rate; 0: scale by "
              "sqrt(rows / columns)");
     t.toggle("--nesterov", opt.nesterov, "orthogonalize gradient + momentum * M instead of M");
     t.toggle(
@@ -240,7 +241,7 @@ void add_soap_flags(OptionTable& t, OptimizerOptions& opt) {
     t.integer("--soap-frequency", opt.soap_frequency, 1, 1'000'000,
               "updates from one computation of the eigenvectors to the next");
     t.integer("--soap-max-dim", opt.soap_max_dim, 0, 1 << 24,
-              "sides of a matrix that are longer have no eigenvectors; 0: none have, which is AdamW");
+              "longest side of a matrix for which eigenvectors are computed; 0: none, which is AdamW");
 }
 
 void add_schedule_flags(OptionTable& t, Options& o) {
@@ -250,7 +251,7 @@ void add_schedule_flags(OptionTable& t, Options& o) {
     t.number("--constant-ratio", o.schedule.constant_ratio, 0, 1,
              "constant-linear: share of the steps before the decay");
     t.number("--min-lr-ratio", o.min_lr_ratio, 0, 1,
-             "where the decay ends, as a share of the peak: the rate of the step after the last")
+             "final learning rate as a share of the peak, reached one step after the last")
         .default_text = "0.1 cosine, 0 else";
 }
 
@@ -258,7 +259,7 @@ void add_run_flags(OptionTable& t, Options& o) {
     t.group("Run", FREE);
     t.text("--out", o.out, "FOLDER", "where the run is written").default_text = "runs/<model>-<optimizer>-<time>";
     t.rows.back().this_call = true;
-    t.integer("--seed", o.seed, 0, kMaxCount, "of initialization and data order").fixed = true;
+    t.integer("--seed", o.seed, 0, kMaxCount, "seed of initialization and data order").fixed = true;
     t.integer("--eval-every", o.eval_every, 0, kMaxCount, "steps between evaluations; 0: only at the end");
     t.integer("--eval-tokens", o.eval_tokens, 1, kMaxCount, "validation tokens per evaluation").default_text =
         "all, at most 10485760";
@@ -276,18 +277,17 @@ void add_run_flags(OptionTable& t, Options& o) {
     t.choice("--shard", o.shard, shardings,
              "what several ranks divide: nothing, the optimizer's state and bf16's float masters, gradients too, or "
              "all, weights included; auto: the first from optimizer on that fits the device");
-    t.choice(
-        "--offload", o.offload,
-        Choices<Offload>{
-            {"none", {}}, {"optimizer", {true, false}}, {"activations", {false, true}}, {"all", {true, true}}},
-        "what a GPU keeps in pinned memory of its host: the optimizer's state and bf16's float masters, which updates "
-        "read and write over PCIe; what the first blocks save for their backward pass, copied while other blocks "
-        "compute; or both; changes no number");
+    t.choice("--offload", o.offload,
+             Choices<Offload>{
+                 {"none", {}}, {"optimizer", {true, false}}, {"activations", {false, true}}, {"all", {true, true}}},
+             "what to keep in the host's pinned memory: the optimizer's state and bf16's float masters, which updates "
+             "read and write over PCIe; activations of the first blocks, copied while other blocks compute; or both; "
+             "changes no number");
     t.integer("--offload-blocks", o.offload_blocks, 1, kMaxInt,
-              "of how many blocks the activations are offloaded, at most all but two")
+              "number of blocks whose activations are offloaded, at most all but two")
         .default_text = "the fewest that fit, after --recompute";
     t.choice("--grad-comm-dtype", o.grad_comm_dtype, std::vector<DType>{DType::f32, DType::bf16},
-             "in what several ranks send and sum gradients; bf16: half of the bytes, and each partial sum is rounded")
+             "type in which ranks exchange and sum gradients; bf16 halves the bytes and rounds each partial sum")
         .fixed = true;
     t.integer("--memory", o.memory, 1, kMaxCount, "bytes of device memory to plan for, e.g. 40Gi").default_text =
         "what is free; 80Gi with --plan-only";
@@ -339,9 +339,9 @@ void add_check_flags(OptionTable& t, Options& o) {
     t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; use no device").this_call = true;
     Choices<std::string> gpus;
     for (const KnownGpu& gpu : known_gpus()) gpus.push_back({gpu.name, gpu.name});
-    OptionRow& plan_for = t.choice(
-        "--plan-for", o.plan_for, gpus,
-        "--plan-only for a GPU that is not here: its memory, bf16, its attention kernel, the time expected of a step");
+    OptionRow& plan_for = t.choice("--plan-for", o.plan_for, gpus,
+                                   "--plan-only for this GPU, which need not be present: its memory, its attention "
+                                   "kernel, the expected step time");
     plan_for.this_call = true;
     plan_for.logged = false;
     t.toggle("--eval-only", o.eval_only,
@@ -352,8 +352,7 @@ void add_check_flags(OptionTable& t, Options& o) {
               "with --plan-only: plan for this many devices, and print each rank's share of the update")
         .this_call = true;
     t.number("--bandwidth", o.bandwidth, 0, 1e6,
-             "with --ranks: predict communication time at this many GB/s per rank; 0: only with --plan-for, at its "
-             "GPU's rate")
+             "with --ranks: GB/s per rank, to predict communication; 0: the rate of --plan-for, if given")
         .this_call = true;
     t.range("--profile-steps", o.profile_steps,
             "time every kernel of these steps; the table goes to profile.txt in the run's folder")
@@ -362,7 +361,7 @@ void add_check_flags(OptionTable& t, Options& o) {
     t.toggle("--rank-logs", o.rank_logs,
              "write metrics.rankN.jsonl and rankN.log of the ranks above 0 to the run's folder");
     t.duration("--comm-timeout", o.comm_timeout,
-               "a rank that waits longer for the others reports for what, and ends the run")
+               "how long a rank waits for the others before it reports the operation and ends the run")
         .default_text = "10m";
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/text.h"
 
@@ -66,8 +67,8 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
     t.recomputation = (t.products + t.attention) * recompute_flops_share(p.config, p.run.T, p.run.recompute);
     t.passes = M * passes_seconds(p, gpu);
 
-    // An element's gradient is read for the norm, and read with two numbers of state and the master, which are written,
-    // as is the weight. Newton-Schulz is that of the rank with the most.
+    // The gradient is read for the norm and for the update; masters and state are read and written; bf16 weights are
+    // written. Newton-Schulz is that of the rank with the most.
     const bool divided = p.sharding != Sharding::none && p.ranks > 1;
     double flops = 0, side = 1;
     for (size_t i = 0; i < p.optimizer_plan.stacks.size(); ++i) {
@@ -77,9 +78,13 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
     }
     if (divided) flops = *std::max_element(p.placement.load.begin(), p.placement.load.end());
     const double elements = static_cast<double>(p.params.size()) / (divided ? p.ranks : 1);
-    t.update = 34.0 * elements / gpu.memory + flops / (gpu.products * side / (side + kHalfK));
-    // Two numbers of state, and the master where it is no weight, each way at once.
-    if (p.options.offload.optimizer) t.pcie = (p.run.dtype == DType::bf16 ? 12.0 : 8.0) * elements / gpu.pcie;
+    const std::vector<int64_t>& of_rank = p.placement.state_bytes;
+    const auto state = static_cast<double>(divided ? *std::max_element(of_rank.begin(), of_rank.end())
+                                                   : std::accumulate(of_rank.begin(), of_rank.end(), int64_t{0}));
+    const bool bf16 = p.run.dtype == DType::bf16;
+    t.update = ((bf16 ? 18 : 16) * elements + 2 * state) / gpu.memory + flops / (gpu.products * side / (side + kHalfK));
+    // State, and masters that are not the weights; both directions at once.
+    if (p.options.offload.optimizer) t.pcie = ((bf16 ? 4 : 0) * elements + state) / gpu.pcie;
     // A block's activations are copied while other blocks compute; the first and the last of a pass hide nothing.
     t.copies_each_way = M * static_cast<double>(p.activations.offloaded_bytes()) / gpu.pcie;
     const double computes = t.products + t.attention + t.passes, hidden = 1 - 2.0 / p.config.L;
@@ -107,9 +112,10 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
 std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
     const StepTime t = step_time(p, gpu.rates);
     const bool known = p.run.dtype == DType::bf16 && p.run.attention == AttentionKind::flash;
-    const char* fp8 = p.run.matmul_dtype == MatmulDType::same ? "" : "; products as in bf16, of FP8 no rate is known";
+    const char* fp8 =
+        p.run.matmul_dtype == MatmulDType::same ? "" : "; products at the rate of bf16, as that of FP8 is unknown";
     std::string out = known ? fmt::format("expected time of a step on {}, not measured{}\n", gpu.name, fp8)
-                            : "expected time of a step: known of --dtype bf16 with flash attention only\n";
+                            : "expected time of a step: known only for --dtype bf16 with flash attention\n";
     const auto line = [&](const std::string& name, double seconds, const std::string& more = "") {
         if (seconds > 0 || !more.empty()) out += fmt::format("  {:<30}{:>9.2f} ms{}\n", name, 1e3 * seconds, more);
     };

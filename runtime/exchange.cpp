@@ -210,7 +210,7 @@ std::string exchange_at_master(const Launch& l, std::string payload, double time
         if (answer == with_proof(said, secret, "zero" + own)) return payload = said, true;
         problem +=
             "did not accept this rank: another run listens there, or its secret (TEON_SECRET, ~/.teon_secret) "
-            "is another";
+            "differs";
         return false;
     };
     const auto end = Clock::now() + Seconds(timeout_s);

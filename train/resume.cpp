@@ -66,7 +66,8 @@ void adopt_model(Options& o, const ModelFamily& family, const std::string& check
         const std::string before = saved->run.value("/options/init-from"_json_pointer, "");
         content = saved->run.value("init_from", "");
         if (o.given.count("--init-from") && o.init_from != before) {
-            CHECK_USAGE(!before.empty(), "--init-from {}: this run began with weights of its own; begin another run",
+            CHECK_USAGE(!before.empty(),
+                        "--init-from {}: this run did not begin from a model; leave the flag out, or begin another run",
                         o.init_from);
             const PublishedModel given = open_model(o.init_from, {family});
             CHECK_USAGE(given.folder == before || given.content == content,

@@ -22,7 +22,7 @@ Samples::Samples(const std::string& run_folder, const std::string& tokenizer, co
     if (std::filesystem::is_directory(tokenizer)) tokenizer_ = std::make_unique<Tokenizer>(tokenizer);
     prompt_ = prompt_of(options_, tokenizer_.get(), limits_);
     CHECK_USAGE(static_cast<int>(prompt_.size()) < config.max_T,
-                "--prompt: its {} tokens leave no room in the context of {}", prompt_.size(), config.max_T);
+                "--prompt: its {} tokens fill the context of {}", prompt_.size(), config.max_T);
     generator_ = make_generator(config, params, 1, config.max_T, context);
 }
 

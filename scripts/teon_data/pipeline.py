@@ -158,7 +158,7 @@ class Run:
 
     def _training_texts(self):
         """The first --train-bytes of text of the input, for train:SIZE."""
-        self.notice(f"training a tokenizer on the first {self.job.train_bytes:,} characters of the input")
+        self.notice(f"training a tokenizer on the first {self.job.train_bytes:,} bytes of the input")
         reader = Reader(self.job.read_options(cuttable=True))
         left = self.job.train_bytes
         for index, file in enumerate(self.source.files):
@@ -167,7 +167,7 @@ class Run:
             for unit in units(index, path, file, reader.options):
                 for text, _ in reader.documents(unit, collections.Counter()):
                     yield text
-                    left -= len(text)
+                    left -= len(text.encode())
                     if left <= 0:
                         return
                 if reader.extent()[1]:

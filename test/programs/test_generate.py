@@ -115,7 +115,7 @@ class GenerateTest(Case):
         self.assertIn("neither model.safetensors",
                       self.error_of(BUILD / "generate", "--checkpoint", self.folder / "data"))
         at_run = [BUILD / "generate", "--checkpoint", self.run_folder]
-        self.assertIn("leave no room in the context of 64", self.error_of(*at_run, "--prompt", "x" * 100))
+        self.assertIn("fill the context of 64", self.error_of(*at_run, "--prompt", "x" * 100))
         self.assertIn("give one", self.error_of(*at_run, "--prompt", "x", "--prompt-tokens", "1"))
         self.assertIn("--prompt-tokens 1.5", self.error_of(*at_run, "--prompt-tokens", "1.5"))
         self.assertIn("did you mean --temperature", self.error_of(*at_run, "--temprature", "1"))

@@ -61,7 +61,7 @@ class ImportTest(RunCase):
         other = self.model("other")
         self.assertIn("this run began with another model",
                       self.refused("cut", "--init-from", other, "--resume", shape=RUN))
-        self.assertIn("this run began with weights of its own",
+        self.assertIn("this run did not begin from a model",
                       self.refused("other", "--seed", 5, "--init-from", first, "--resume"))
         shutil.copytree(first, self.folder / "moved")
         shutil.rmtree(first)

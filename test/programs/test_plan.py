@@ -130,4 +130,4 @@ class ExpectedTime(Case):
         self.assertGreater(float(of_block["update"]), float(of_none["update"]))
         self.assertAlmostEqual(float(of_block["recomputation"]) / float(of_block["products"]), 1 / 3, delta=0.1)
         _, text = times(dtype="float")
-        self.assertIn("expected time of a step: known of --dtype bf16 with flash attention only", text)
+        self.assertIn("expected time of a step: known only for --dtype bf16 with flash attention", text)
