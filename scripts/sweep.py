@@ -13,6 +13,7 @@ kills them. At the end scripts/compare.py compares all cells.
 """
 
 import argparse
+import collections
 import glob
 import itertools
 import json
@@ -36,6 +37,7 @@ from live import Live, duration, progress_bar
 from run_folder import BadRun, Metrics, Unfinished, open_run, printable, read_config, read_object
 
 RATE = "lr"  # the flag whose grid --extend-grid extends
+OWN = {"seed": "--seeds", "out": "--out"}  # the flags that every cell gets, and what sets them
 
 
 class Fault(Exception):
@@ -109,6 +111,9 @@ def as_flag_value(value):
 
 def cells_of(grid, cells, seeds):
     """Every combination of the grid, then the named cells, each with every seed: dicts of flag -> text."""
+    for key in (key for flags in (grid, *cells) for key in flags):
+        if key in OWN:
+            raise Fault(f"{key}: cannot be in the grid or a cell; use {OWN[key]} of sweep.py")
     combinations = [dict(zip(grid, values))
                     for values in itertools.product(*grid.values())] if grid or not cells else []
     combinations += cells
@@ -232,7 +237,10 @@ class Sweep:
         return folder_of(self.out, cell)
 
     def check(self, cells):
-        """Refuses cells that ran with other flags."""
+        """Refuses cells that share a folder, and cells that ran with other flags."""
+        twice = [folder for folder, n in collections.Counter(map(self.folder, cells)).items() if n > 1]
+        if twice:
+            raise Fault(f"{twice[0]}: the folder of more than one cell; give each value, seed and cell once")
         for cell in cells:
             change = stale(self.folder(cell), flags_of(self.command) | cell)
             if change:

@@ -97,6 +97,20 @@ class SweepTest(Case):
         self.assertIn("--weight-decay 0.5, now 2", self.sweep(*grid, flags=["--weight-decay", "2"], expect=2).stderr)
         self.assertEqual(len(self.starts()), 2)
 
+    def test_each_cell_has_a_folder_of_its_own(self):
+        toml = self.folder / "s.toml"
+        for arguments, text, said in ((["--grid", "seed=1,2"], "", "seed: cannot be in the grid or a cell; use --seeds"),
+                                      (["--grid", "out=a,b"], "", "use --out of sweep.py"),
+                                      ([], "[[cells]]\nlr = 1\nseed = 2", "use --seeds"),
+                                      (["--grid", "lr=1,1"], "", "runs/sweep/lr_1-seed_1337: the folder of more than"),
+                                      (["--grid", "lr=1", "--seeds", "3,3"], "", "runs/sweep/lr_1-seed_3: the folder"),
+                                      (["--grid", "data=a/b,a_b"], "", "runs/sweep/data_a_b-seed_1337: the folder"),
+                                      (["--grid", "lr=1"], "[[cells]]\nlr = 1", "runs/sweep/lr_1-seed_1337: the")):
+            toml.write_text(text)
+            for more in ([], ["--dry-run"]):
+                self.assertIn(said, self.error_of(*self.command(toml, *arguments, *more), env=self.environment()))
+        self.assertEqual(self.starts(), [])
+
     def test_values_of_config_json_and_of_flags(self):
         for text, value in (("0.02", 0.02), ("2e-2", 0.02), ("512Ki", 524288), ("1M", 10**6), ("on", True), ("", True),
                             ("off", False), ("q,k", ["q", "k"]), ("q=0.5", {"q": 0.5}), ("auto", "bf16"), ("a", "a")):
