@@ -14,6 +14,8 @@ kills them. At the end scripts/compare.py compares all cells.
 
 import argparse
 import collections
+import contextlib
+import fcntl
 import glob
 import itertools
 import json
@@ -158,13 +160,33 @@ def next_rate(losses):
 # ---- cells -----------------------------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def locked(folder):
+    """Holds the locks with which the engine writes a run (train/run_folder.cpp): of the folder and of the file in it. A
+    Fault if another process has one of them, such as an engine that survived the kill of its sweep."""
+    with contextlib.ExitStack() as held:
+        for path, mode in ((folder, os.O_RDONLY), (os.path.join(folder, "lock"), os.O_RDWR)):
+            if not os.path.exists(path):
+                continue
+            held.callback(os.close, descriptor := os.open(path, mode))
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Fault(f"{folder}: another process is writing it; wait for its end or end it") from None
+            except OSError:
+                pass  # a file system without locks
+        yield
+
+
 def words_of(command, cell, folder):
     """The command of a cell. It resumes a run that has a checkpoint; a run without one is removed."""
     words = command + [word for k, v in cell.items() for word in (f"--{k}", v)] + ["--out", folder]
-    if glob.glob(os.path.join(folder, "step_*[0-9]")):
-        words.append("--resume")
-    elif os.path.exists(folder):
-        shutil.rmtree(folder)
+    if os.path.isdir(folder):
+        with locked(folder):
+            if glob.glob(os.path.join(folder, "step_*[0-9]")):
+                words.append("--resume")
+            else:
+                shutil.rmtree(folder)
     return words
 
 

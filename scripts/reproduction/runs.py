@@ -129,9 +129,9 @@ class Runs:
         folder = cell.folder(self.out)
         self.data.prepare(cell.program)
         self.say(f"  {name}", flush=True)
-        made, finished = self._begin(cell, folder), sweep.is_finished(folder)
-        flags = {k: sweep.as_flag_value(v) for k, v in made["options"].items()}
         try:
+            made, finished = self._begin(cell, folder), sweep.is_finished(folder)
+            flags = {k: sweep.as_flag_value(v) for k, v in made["options"].items()}
             status = 0 if finished else sweep.run_cell(self.command(cell), flags, folder)
             if status == 2:
                 raise plan.Fault(f"{folder}: the flags are wrong (exit status 2)")
@@ -161,7 +161,8 @@ class Runs:
         if begun and (begun == today or sweep.is_finished(folder)):
             return begun
         if os.path.exists(folder):
-            shutil.rmtree(folder)
+            with sweep.locked(folder):
+                shutil.rmtree(folder)
         os.makedirs(os.path.dirname(folder), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
             json.dump(today, file, indent=1)

@@ -1,6 +1,8 @@
 """scripts/reproduce.py on experiments of a few seconds:  scripts/run_tests.py test/scripts/test_reproduce.py"""
 import dataclasses
+import fcntl
 import json
+import os
 import pathlib
 import random
 import re
@@ -157,6 +159,22 @@ class ReproduceTest(Case):
             self.error_of(*self.command("report"))
         else:
             self.assertIsNone(figures.draw("training", all_tables[0], state, self.folder / "pictures"))
+
+    def cell(self, state, table, seed=1):
+        return plan.cell_of(table, table.row("Muon"), state.scale.models["a"], 0.02, 0.004, seed)
+
+    def test_a_run_that_another_process_writes_is_not_removed(self):
+        state, all_tables = self.load()
+        cell = self.cell(state, all_tables[0], seed=7)
+        folder = pathlib.Path(cell.folder(state.out))
+        folder.mkdir(parents=True)
+        self.addCleanup(shutil.rmtree, folder)
+        engine = os.open(folder, os.O_RDONLY)
+        self.addCleanup(os.close, engine)
+        fcntl.flock(engine, fcntl.LOCK_EX)
+        state.data.prepare, state.may_run, state.say = lambda program: None, True, lambda *_, **__: None
+        with self.assertRaisesRegex(plan.Fault, "another process is writing it"):
+            state.result(cell)
 
     def test_a_damaged_results_file_is_named(self):
         bad = self.folder / "bad.jsonl"

@@ -1,7 +1,9 @@
 """scripts/sweep.py:  scripts/run_tests.py test/scripts/test_sweep.py"""
 
+import fcntl
 import os
 import pty
+import shutil
 import signal
 import sys
 import time
@@ -110,6 +112,23 @@ class SweepTest(Case):
             for more in ([], ["--dry-run"]):
                 self.assertIn(said, self.error_of(*self.command(toml, *arguments, *more), env=self.environment()))
         self.assertEqual(self.starts(), [])
+
+    def test_a_run_that_another_process_writes_is_not_touched(self):
+        folder = self.folder / "runs/sweep/lr_1-seed_1337"
+        for locked in ("", "lock"):  # an engine has both; NFS locks no folders
+            for saved in (False, True):
+                with self.subTest(locked=locked, saved=saved):
+                    (folder / "step_00000001" if saved else folder).mkdir(parents=True)
+                    (folder / "lock").touch()
+                    engine = os.open(folder / locked, os.O_RDONLY)
+                    fcntl.flock(engine, fcntl.LOCK_EX)
+                    error = self.error_of(*self.command("--grid", "lr=1"), env=self.environment())
+                    os.close(engine)
+                    self.assertIn("runs/sweep/lr_1-seed_1337: another process is writing it", error)
+                    self.assertTrue((folder / "lock").exists())
+                    shutil.rmtree(folder)
+        folder.mkdir()
+        self.sweep("--grid", "lr=1")
 
     def test_values_of_config_json_and_of_flags(self):
         for text, value in (("0.02", 0.02), ("2e-2", 0.02), ("512Ki", 524288), ("1M", 10**6), ("on", True), ("", True),
