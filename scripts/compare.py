@@ -43,6 +43,10 @@ START = {"program", "model", "layers", "channels", "heads", "kv_heads", "kv-head
          "batch-tokens", "shuffle", "document-mask"}
 
 
+class Diverged(BadRun):
+    """A run whose validation loss is not finite."""
+
+
 class Duplicate(BadRun):
     """A second run of the same experiment and seed."""
 
@@ -122,20 +126,30 @@ def perplexity(loss):
     return math.exp(loss) if loss < 700 else math.inf
 
 
+def skipped_updates(metrics):
+    """The steps whose update was skipped. Logs of older versions show it only by a loss that is not finite."""
+    return ({m["step"] for m in metrics.of_kind("event") if m["event"] == "update_skipped"}
+            | {m["step"] for m in metrics.of_kind("step") if not finite(m["loss"])})
+
+
 def read_run(folder):
     """The finished run in this folder. Raises Unfinished or BadRun."""
-    config, metrics = open_run(folder)
+    return checked(folder, *open_run(folder))
+
+
+def checked(folder, config, metrics):
+    """read_run() of an opened run."""
     total = config["run"]["steps"]
     steps, evals = metrics.of_kind("step"), metrics.of_kind("eval")
     if metrics.cut_off or not is_done(config, metrics):
         raise Unfinished(f"{folder}: unfinished: {len(steps)} of {total} steps")
     if [m["step"] for m in steps] != list(range(1, total + 1)):
         raise BadRun(f"{metrics.path}: its {len(steps)} steps are not the steps 1 to {total}")
-    bad = next((m["step"] for m in steps + evals if not finite(m.get("loss", m.get("val_loss")))), None)
-    if bad is not None:
-        raise BadRun(f"{folder}: the loss of step {bad} is not finite")
     if not evals:
         raise BadRun(f"{folder}: has no validation loss; give the run --val-data")
+    bad = next((m["step"] for m in evals if not finite(m["val_loss"])), None)
+    if bad is not None:
+        raise Diverged(f"{folder}: the validation loss of step {bad} is not finite")
     if any(m["step"] > total or m["step"] < 1 for m in evals):
         raise BadRun(f"{metrics.path}: an evaluation at a step that the run does not have")
     if any(not finite(m[key]) for m in steps for key in ("ms", "tokens_per_s", "optimizer_ms")) or any(
@@ -144,6 +158,9 @@ def read_run(folder):
     changes = config.get("changes") or []
     remarks = [f"{folder}: {change['event'].replace('_', ' ')} after step {change['step']}"
                for change in changes]
+    skipped = skipped_updates(metrics)
+    if skipped:
+        remarks.append(f"{folder}: {len(skipped)} update{'s' * (len(skipped) > 1)} skipped")
     changed = max((c["step"] for c in changes if c["event"] == "validation_changed"), default=0)
     evals = [m | {"loss": m["val_loss"]} for m in evals if m["step"] > changed]  # the others are of other data
     if not evals:

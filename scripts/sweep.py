@@ -128,16 +128,20 @@ def folder_of(out, cell):
 
 
 def loss_of(folder):
-    """The final validation loss of a finished run, infinite if it diverged; None if the run is not finished."""
+    """The final validation loss of a finished run, infinite if it diverged; None if the run is not finished. A Fault if
+    it finished without a validation loss."""
     try:
-        return compare.read_run(folder).evals[-1]["val_loss"]
+        opened = open_run(folder)
+    except BadRun:
+        return None  # not begun or damaged: it starts again, or --resume reports the fault
+    try:
+        return compare.checked(folder, *opened).evals[-1]["val_loss"]
     except Unfinished:
         return None
-    except BadRun:
-        try:
-            return math.inf if compare.is_done(*open_run(folder)) else None
-        except BadRun:
-            return None
+    except compare.Diverged:
+        return math.inf
+    except BadRun as fault:
+        raise Fault(str(fault)) from None
 
 
 def is_finished(folder):

@@ -68,7 +68,8 @@ def training_curves(table, runs, path, plt):
     for i, model in enumerate(models):
         for name, results in best_of(table, runs, model, names):
             steps = [step for step, _ in results[0].losses]
-            curve = [statistics.mean(x) for x in zip(*([loss for _, loss in r.losses] for r in results))]
+            curve = [math.nan if None in x else statistics.mean(x)
+                     for x in zip(*([loss for _, loss in r.losses] for r in results))]
             cut, tail = len(steps) // 5, len(steps) // 2
             axes[2 * i].plot(steps[:cut], curve[:cut], label=name, **style(table, name))
             axes[2 * i + 1].plot(steps[tail:], curve[tail:], label=name, **style(table, name))

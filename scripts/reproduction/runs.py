@@ -47,7 +47,7 @@ class Result:
     seconds: float        # of training, without evaluations
     ms: float             # of a step, median
     optimizer_ms: float
-    losses: list          # [[last step, mean training loss], ...] of KEPT_LOSSES equal parts
+    losses: list          # [[last step, mean training loss or None], ...] of KEPT_LOSSES equal parts
     evals: list           # [[step, validation loss], ...]
     alignment: list       # [[step, role, left, right], ...]: means over neighbouring layers, if measured
 
@@ -58,6 +58,12 @@ class Result:
     @property
     def perplexity(self):
         return math.exp(self.loss)
+
+
+def mean_loss(steps):
+    """The mean training loss of the steps whose loss is finite; None if there are none. Other steps made no update."""
+    losses = [m["loss"] for m in steps if compare.finite(m["loss"])]
+    return round(statistics.mean(losses), 4) if losses else None
 
 
 def result_of(name, run, engine_name, options):
@@ -72,8 +78,7 @@ def result_of(name, run, engine_name, options):
         name, engine_name, options, run.config["device"]["name"], run.config["options"].get("dtype", ""),
         round(sum(m["ms"] for m in run.steps) / 1000, 1), round(statistics.median(m["ms"] for m in run.steps), 2),
         round(statistics.median(m["optimizer_ms"] for m in run.steps), 2),
-        [[end, round(statistics.mean(m["loss"] for m in run.steps[begin:end]), 4)]
-         for begin, end in zip(cuts, cuts[1:])],
+        [[end, mean_loss(run.steps[begin:end])] for begin, end in zip(cuts, cuts[1:])],
         [[m["step"], m["val_loss"]] for m in run.evals],
         [[step, role, *(round(statistics.mean(side), 4) for side in zip(*pairs))]
          for (step, role), pairs in measured.items()])

@@ -162,6 +162,20 @@ class CompareTest(Case):
         self.assertEqual([m["step"] for m in run.evals], [15, 20])
         self.assertIn("a: validation changed after step 10.", self.rows(self.folder / "a")[2])
 
+    def test_skipped_updates_are_marked(self):
+        path = write_run(self.folder / "a") / "metrics.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        event = {"kind": "event", "event": "update_skipped", "reason": "non-finite gradient"}
+        lines[6:6] = [event | {"step": 6}]                                   # its loss is finite
+        lines += [event | {"step": 3}]
+        for line in lines:
+            if line["kind"] == "step" and line["step"] in (3, 9):
+                line["loss"] = None
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        _, rows, notes, errors = self.rows(self.folder / "a")
+        self.assertEqual((rows[0][2], errors), ("2.2000", ""))
+        self.assertIn("a: 3 updates skipped.", notes)
+
     def test_runs_of_one_seed_are_pairs(self):
         noise, gain = (0.0, 0.5, 1.0, -0.3), (0.010, 0.012, 0.008, 0.011)
         for seed in range(4):

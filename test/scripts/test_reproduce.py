@@ -176,6 +176,10 @@ class ReproduceTest(Case):
         with self.assertRaisesRegex(plan.Fault, "another process is writing it"):
             state.result(cell)
 
+    def test_the_training_loss_of_skipped_updates_is_not_counted(self):
+        self.assertEqual(runs.mean_loss([{"loss": 2.0}, {"loss": None}, {"loss": 3.0}]), 2.5)
+        self.assertIsNone(runs.mean_loss([{"loss": None}]))
+
     def test_a_damaged_results_file_is_named(self):
         bad = self.folder / "bad.jsonl"
         for text in ("{", "[]", '{"cell":"a"}'):

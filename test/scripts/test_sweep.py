@@ -1,8 +1,10 @@
 """scripts/sweep.py:  scripts/run_tests.py test/scripts/test_sweep.py"""
 
 import fcntl
+import math
 import os
 import pty
+import re
 import shutil
 import signal
 import sys
@@ -10,7 +12,7 @@ import time
 from unittest import mock
 
 import sweep
-from testing import SCRIPTS, Case
+from testing import SCRIPTS, Case, change_json, write_run
 
 # Takes the flags of a training program and writes a run as one would; FAKE is run before its log is there, and LOSS is
 # its final loss.
@@ -276,6 +278,22 @@ open(os.path.join(flags["out"], "given"), "w").write(
         self.assertIn("the best rate, 4, is an end of the grid; 2 would follow", result.stderr)
         endless = self.sweep("--grid", "lr=4,8", "--extend-grid", 2, "--out", "o")  # the loss is the rate
         self.assertIn("the grid: the best rate, 1, is an end of the grid; 0.5 would follow", endless.stderr)
+
+    def test_only_a_validation_loss_that_is_not_finite_is_a_diverged_run(self):
+        def run(name, old, new):
+            path = write_run(self.folder / "runs/sweep" / name, seed=1337) / "metrics.jsonl"
+            path.write_text(re.sub(old, new, path.read_text()))
+            return path.parent
+
+        self.assertEqual(sweep.loss_of(run("skipped", '"step": 7, "tokens": 700, "loss": 4.3', '"step": 7, '
+                                           '"tokens": 700, "loss": null')), 2.2)
+        self.assertEqual(sweep.loss_of(run("diverged", '"val_loss": 2.2', '"val_loss": null')), math.inf)
+        self.assertIsNone(sweep.loss_of(run("damaged", '"kind"', '"king"')))
+        self.assertIsNone(sweep.loss_of(self.folder))
+        path = run("lr_0.01-seed_1337", '.*"eval".*\n', "") / "config.json"
+        change_json(path, data={"train": [{"path": "a", "tokens": 100}], "val": []})
+        self.assertIn("lr_0.01-seed_1337: has no validation loss; give the run --val-data",
+                      self.error_of(*self.command("--grid", "lr=0.01"), env=self.environment()))
 
     def test_toml(self):
         (self.folder / "s.toml").write_text(f"command = ['{sys.executable}', '{self.folder}/fake.py']\nseeds = "
