@@ -168,11 +168,15 @@ def checked(folder, config, metrics):
     return Run(folder, config, steps, evals, metrics.of_kind("diagnose"), remarks)
 
 
+def has_bits_per_byte(run):
+    return all(finite(m.get("val_bits_per_byte")) for m in run.evals)
+
+
 def check_comparable(run, first):
     """Raises BadRun if the validation losses of two runs are not comparable."""
     if run.has_other_tokenizer(first):
         for r in (run, first):
-            if not all(finite(m.get("val_bits_per_byte")) for m in r.evals):
+            if not has_bits_per_byte(r):
                 raise BadRun(f"{run.folder}: has another tokenizer than {first.folder}, and {r.folder} was not "
                              f"evaluated in bits per byte; losses per token cannot be compared")
     elif run.facts["val-data"] != first.facts["val-data"]:
@@ -204,6 +208,9 @@ def read_runs(patterns):
             except BadRun as fault:
                 faults.append(fault)
     if in_bits_per_byte(runs):
+        faults += [BadRun(f"{run.folder}: was not evaluated in bits per byte, which are compared as tokenizers differ")
+                   for run in runs if not has_bits_per_byte(run)]  # and has the first run's tokenizer
+        runs = list(filter(has_bits_per_byte, runs))
         for run in runs:
             run.evals = [m | {"loss": m["val_bits_per_byte"]} for m in run.evals]
     return runs, faults

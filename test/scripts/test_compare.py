@@ -147,6 +147,14 @@ class CompareTest(Case):
         errors = self.rows(self.folder / "bytes*", self.folder / "silent", status=1)[3]
         self.assertRegex(errors, "silent: has another tokenizer than .*; losses per token cannot be compared")
 
+    def test_a_run_without_bits_per_byte_is_left_out_where_they_are_compared(self):
+        write_new_run(self.folder / "a", bits=2.1)
+        write_new_run(self.folder / "b", seed=2)
+        write_new_run(self.folder / "c", bits=1.6, tokenizer="t2", vocabulary=4096, val="other")
+        _, rows, _, errors = self.rows(*(self.folder / name for name in "abc"), status=1)
+        self.assertEqual([row[2] for row in rows], ["2.1000", "1.6000"])
+        self.assertRegex(errors, "left out: .*/b: was not evaluated in bits per byte, .* tokenizers differ")
+
     def test_nothing_where_something_optional_could_be(self):
         for number, keys in enumerate((["experiment"], ["seed", "changes", "model", "storage"],
                                        ["experiment", "model", "storage"])):

@@ -103,7 +103,7 @@ class SweepTest(Case):
 
     def test_each_cell_has_a_folder_of_its_own(self):
         toml = self.folder / "s.toml"
-        for arguments, text, said in ((["--grid", "seed=1,2"], "", "seed: cannot be in the grid or a cell; use --seeds"),
+        for arguments, text, said in ((["--grid", "seed=1,2"], "", "seed: cannot be in the grid or a cell; use --s"),
                                       (["--grid", "out=a,b"], "", "use --out of sweep.py"),
                                       ([], "[[cells]]\nlr = 1\nseed = 2", "use --seeds"),
                                       (["--grid", "lr=1,1"], "", "runs/sweep/lr_1-seed_1337: the folder of more than"),
