@@ -44,7 +44,7 @@ START = {"program", "model", "layers", "channels", "heads", "kv_heads", "kv-head
 
 
 class Diverged(BadRun):
-    """A run whose validation loss is not finite."""
+    """A run whose validation loss is not finite, or that the engine ended because updates were skipped."""
 
 
 class Duplicate(BadRun):
@@ -132,6 +132,17 @@ def skipped_updates(metrics):
             | {m["step"] for m in metrics.of_kind("step") if not finite(m["loss"])})
 
 
+def gave_up(config, metrics):
+    """Whether the engine ended the run because the last --max-skipped updates were skipped."""
+    limit, steps = config["options"].get("max-skipped"), [m["step"] for m in metrics.of_kind("step")]
+    return type(limit) is int and 0 < limit <= len(steps) and skipped_updates(metrics).issuperset(steps[-limit:])
+
+
+def validation_changed_after(config):
+    """The last step after which a resumed run got other validation data; 0 if it never did."""
+    return max((c["step"] for c in config.get("changes") or [] if c["event"] == "validation_changed"), default=0)
+
+
 def read_run(folder):
     """The finished run in this folder. Raises Unfinished or BadRun."""
     return checked(folder, *open_run(folder))
@@ -141,6 +152,8 @@ def checked(folder, config, metrics):
     """read_run() of an opened run."""
     total = config["run"]["steps"]
     steps, evals = metrics.of_kind("step"), metrics.of_kind("eval")
+    if gave_up(config, metrics):
+        raise Diverged(f"{folder}: ended after step {steps[-1]['step']} of {total}: too many updates were skipped")
     if metrics.cut_off or not is_done(config, metrics):
         raise Unfinished(f"{folder}: unfinished: {len(steps)} of {total} steps")
     if [m["step"] for m in steps] != list(range(1, total + 1)):
@@ -155,13 +168,12 @@ def checked(folder, config, metrics):
     if any(not finite(m[key]) for m in steps for key in ("ms", "tokens_per_s", "optimizer_ms")) or any(
             m["ms"] <= 0 for m in steps):
         raise BadRun(f"{metrics.path}: a step without its time")
-    changes = config.get("changes") or []
     remarks = [f"{folder}: {change['event'].replace('_', ' ')} after step {change['step']}"
-               for change in changes]
+               for change in config.get("changes") or []]
     skipped = skipped_updates(metrics)
     if skipped:
         remarks.append(f"{folder}: {len(skipped)} update{'s' * (len(skipped) > 1)} skipped")
-    changed = max((c["step"] for c in changes if c["event"] == "validation_changed"), default=0)
+    changed = validation_changed_after(config)
     evals = [m | {"loss": m["val_loss"]} for m in evals if m["step"] > changed]  # the others are of other data
     if not evals:
         raise BadRun(f"{folder}: was not evaluated since its validation data changed after step {changed}")

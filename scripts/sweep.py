@@ -128,8 +128,8 @@ def folder_of(out, cell):
 
 
 def loss_of(folder):
-    """The final validation loss of a finished run, infinite if it diverged; None if the run is not finished. A Fault if
-    it finished without a validation loss."""
+    """The final validation loss of a finished run; infinite if it diverged, also if the engine ended it for that; None
+    if it is not finished. A Fault if it finished without a validation loss."""
     try:
         opened = open_run(folder)
     except BadRun:
@@ -146,6 +146,11 @@ def loss_of(folder):
 
 def is_finished(folder):
     return loss_of(folder) is not None
+
+
+def state_of(folder):
+    loss = loss_of(folder)
+    return "to run" if loss is None else "finished" if math.isfinite(loss) else "diverged"
 
 
 def next_rate(losses):
@@ -277,11 +282,12 @@ class Sweep:
         """Runs those of the cells that are not finished."""
         self.check(cells)
         self.cells += cells
-        self.waiting = [cell for cell in cells if not is_finished(self.folder(cell))]
+        states = [state_of(self.folder(cell)) for cell in cells]
+        self.waiting = [cell for cell, state in zip(cells, states) if state == "to run"]
         self.finished += len(cells) - len(self.waiting)
-        for cell in cells:
-            if cell not in self.waiting:
-                self.say(cell, "finished")
+        for cell, state in zip(cells, states):
+            if state != "to run":
+                self.say(cell, state)
         wrong = []
 
         def ended(program, status, errors):
@@ -289,10 +295,11 @@ class Sweep:
             self.live.clear()
             print(errors, end="", file=sys.stderr)
             loss, seconds = loss_of(self.folder(cell)), time.monotonic() - program.began
-            if status == 0 and loss is not None:
+            if loss == math.inf or status == 0 and loss is not None:
                 self.took.append(seconds)
                 self.finished += 1
-                self.say(cell, f"done in {duration(seconds)}, validation loss {loss:.4f}")
+                self.say(cell, f"diverged after {duration(seconds)}" if loss == math.inf else
+                         f"done in {duration(seconds)}, validation loss {loss:.4f}")
             elif status == 0 or status in processes.INTERRUPTED:
                 self.say(cell, "stopped before its end; run the same command to continue")
             else:
@@ -377,8 +384,7 @@ class Sweep:
             if flags not in [f for f, _ in found]:
                 found.append((flags, {}))
             rates = next(rates for f, rates in found if f == flags)
-            loss = math.inf if self.folder(cell) in self.failed else loss_of(self.folder(cell))
-            rates.setdefault(float(cell[RATE]), []).append(loss)
+            rates.setdefault(float(cell[RATE]), []).append(loss_of(self.folder(cell)))
         return [(flags, {rate: None if None in losses else statistics.fmean(losses) for rate, losses in rates.items()})
                 for flags, rates in found]
 
@@ -468,8 +474,7 @@ def main():
     if args.dry_run:
         sweep.check(cells)
         for number, cell in enumerate(cells, 1):
-            state = "finished" if is_finished(sweep.folder(cell)) else "to run"
-            print(f"[{number}/{len(cells)}] {name_of(cell)}: {state}")
+            print(f"[{number}/{len(cells)}] {name_of(cell)}: {state_of(sweep.folder(cell))}")
         return 0
     sweep.run(cells)
     for _ in range(args.extend_grid):

@@ -46,7 +46,7 @@ def legend_below(figure, axes):
 def best_of(table, runs, model, names):
     for name in names:
         row = table.row(name)
-        results = runs.seeds(table, row, model, runs.best_rate(table, row, model))
+        results = tables.whole(runs.seeds(table, row, model, runs.best_rate(table, row, model)))
         if results:
             yield name, results
 
@@ -146,9 +146,9 @@ def measured_alignment(table, runs):
     row = next((r for r in table.rows if r.flags.get("optimizer") == "muon"
                 and r.flags.get("ortho", "polar-express") == "polar-express"), None)
     for model in table.models_at(runs.scale) if row else ():
-        results = runs.seeds(table, row, model, runs.best_rate(table, row, model))
-        if results and results[0].alignment:
-            yield model, row, results[0].alignment
+        for _, results in best_of(table, runs, model, [row.name]):
+            if results[0].alignment:
+                yield model, row, results[0].alignment
 
 
 def alignment(table, runs, path, plt):

@@ -50,10 +50,11 @@ class Result:
     losses: list          # [[last step, mean training loss or None], ...] of KEPT_LOSSES equal parts
     evals: list           # [[step, validation loss], ...]
     alignment: list       # [[step, role, left, right], ...]: means over neighbouring layers, if measured
+    diverged: bool = False
 
     @property
     def loss(self):
-        return self.evals[-1][1]
+        return math.inf if self.diverged else self.evals[-1][1]
 
     @property
     def perplexity(self):
@@ -66,22 +67,23 @@ def mean_loss(steps):
     return round(statistics.mean(losses), 4) if losses else None
 
 
-def result_of(name, run, engine_name, options):
-    """The Result of a finished run."""
-    count = len(run.steps)
+def result_of(name, config, metrics, engine_name, options, diverged):
+    """The Result of a run that has finished or diverged."""
+    steps = metrics.of_kind("step")
+    count, changed = len(steps), compare.validation_changed_after(config)
     cuts = sorted({round(count * i / KEPT_LOSSES) for i in range(KEPT_LOSSES + 1)})
     measured = collections.defaultdict(list)
-    for d in run.diagnoses:
+    for d in metrics.of_kind("diagnose"):
         if compare.finite(d["left"]) and compare.finite(d["right"]):
             measured[d["step"], d["role"]].append((d["left"], d["right"]))
     return Result(
-        name, engine_name, options, run.config["device"]["name"], run.config["options"].get("dtype", ""),
-        round(sum(m["ms"] for m in run.steps) / 1000, 1), round(statistics.median(m["ms"] for m in run.steps), 2),
-        round(statistics.median(m["optimizer_ms"] for m in run.steps), 2),
-        [[end, mean_loss(run.steps[begin:end])] for begin, end in zip(cuts, cuts[1:])],
-        [[m["step"], m["val_loss"]] for m in run.evals],
+        name, engine_name, options, config["device"]["name"], config["options"].get("dtype", ""),
+        round(sum(m["ms"] for m in steps) / 1000, 1), round(statistics.median(m["ms"] for m in steps), 2),
+        round(statistics.median(m["optimizer_ms"] for m in steps), 2),
+        [[end, mean_loss(steps[begin:end])] for begin, end in zip(cuts, cuts[1:])],
+        [[m["step"], m["val_loss"]] for m in metrics.of_kind("eval") if m["step"] > changed],
         [[step, role, *(round(statistics.mean(side), 4) for side in zip(*pairs))]
-         for (step, role), pairs in measured.items()])
+         for (step, role), pairs in measured.items()], diverged)
 
 
 class Runs:
@@ -140,9 +142,10 @@ class Runs:
             status = 0 if finished else sweep.run_cell(self.command(cell), flags, folder)
             if status == 2:
                 raise plan.Fault(f"{folder}: the flags are wrong (exit status 2)")
-            if status:
-                raise BadRun(f"{folder}: exit status {status}")
-            result = result_of(name, compare.read_run(folder), made["engine"], made["options"])
+            loss = sweep.loss_of(folder)
+            if loss is None:
+                raise BadRun(f"{folder}: exit status {status}, not finished")
+            result = result_of(name, *open_run(folder), made["engine"], made["options"], loss == math.inf)
         except sweep.Fault as fault:
             raise plan.Fault(str(fault)) from None
         except BadRun as fault:
@@ -200,8 +203,7 @@ class Runs:
         return dict(sorted(cells.items()))
 
     def best_rate(self, table, row, model):
-        """The grid's rate with the lowest validation loss; None before all of them have run. The loss of a diverged run
-        is infinite."""
+        """The grid's rate with the lowest validation loss; None before all of them have run."""
         cells = self.tuning(table, row, model)
         if len(cells) == 1:
             return next(iter(cells))
@@ -211,10 +213,9 @@ class Runs:
         return min(losses, key=losses.get)
 
     def loss(self, cell):
+        """The validation loss of a cell, infinite if it diverged; None if it has not run or failed otherwise."""
         result = self.result(cell)
-        if result is None:
-            return math.inf if self.name(cell) in self.failed else None
-        return result.loss
+        return None if result is None else result.loss
 
     def at_edge(self, table, row, model):
         rates = list(self.tuning(table, row, model))
@@ -234,7 +235,7 @@ class Runs:
                 for rate in rates if rate is not None for seed in range(1, table.seeds(self.scale) + 1)]
 
     def seeds(self, table, row, model, rate):
-        """The existing results of a row's seeds at a rate."""
+        """The existing results of a row's seeds at a rate, with those that diverged."""
         return [r for r in map(self.result, self.cells(table, row, model, [rate])) if r]
 
     def everything(self, table):

@@ -7,7 +7,7 @@ import compare
 import significance
 from significance import Comparison
 
-NOT_RUN = "not run"
+NOT_RUN, DIVERGED = "not run", "diverged"
 
 
 @dataclasses.dataclass
@@ -32,12 +32,17 @@ class Measured:
         return own / rival - 1 if own and rival else math.nan
 
 
+def whole(results):
+    """The results that did not diverge."""
+    return [r for r in results if not r.diverged]
+
+
 def perplexities(results):
-    return [r.perplexity for r in results]
+    return [r.perplexity for r in whole(results)]
 
 
 def compared(own, rival):
-    return significance.compared(*({r.options["seed"]: r.loss for r in results} for results in (own, rival)))
+    return significance.compared(*({r.options["seed"]: r.loss for r in whole(results)} for results in (own, rival)))
 
 
 def relative(difference):
@@ -74,8 +79,10 @@ def measure(table, runs):
 def text_of_perplexity(results):
     values = perplexities(results)
     if not values:
-        return NOT_RUN
-    return f"{statistics.mean(values):.2f}" + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
+        return DIVERGED if results else NOT_RUN
+    diverged = len(results) - len(values)
+    return (f"{statistics.mean(values):.2f}" + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
+            + (f", {diverged} {DIVERGED}" if diverged else ""))
 
 
 def text_of_rate(rate, edge=False):
@@ -108,8 +115,8 @@ def lines_of(table, found, model):
     for m in (m for m in found if m.model is model):
         equal = m.against_equal if not math.isnan(m.against_equal.difference) else None
         paper = m.row.paper.get(model.name)
-        rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(m.best) or ""), text_of_perplexity(m.best),
-                     *texts_of(m.against_best),
+        rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(whole(m.best)) or ""),
+                     text_of_perplexity(m.best), *texts_of(m.against_best),
                      f"{text_of_perplexity(m.equal)} ({text_of_rate(m.equal_rate)})" if equal else "",
                      *(texts_of(equal) if equal else ("", "")),
                      f"{paper:.2f}" if paper else "-", percent(m.paper_difference(table))])
@@ -123,7 +130,7 @@ def variance_lines(table, found, model):
         values = perplexities(m.best)
         paper, variance = m.row.paper.get(model.name), m.row.paper_variance.get(model.name)
         rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(values) or ""),
-                     f"{statistics.mean(values):.3f}" if values else NOT_RUN,
+                     f"{statistics.mean(values):.3f}" if values else text_of_perplexity(m.best),
                      f"{statistics.variance(values):.4f}" if len(values) > 1 else "",
                      *texts_of(m.against_best), f"{paper:.2f}", f"{variance:.4f}",
                      percent(m.paper_difference(table))])
@@ -182,8 +189,9 @@ def verdict(table, found):
     sentences = []
     for m in (m for m in found if m.row.against):
         claimed, measured = m.paper_difference(table), m.against_best
-        if math.isnan(measured.difference):
-            answer = NOT_RUN
+        known = not math.isnan(measured.difference)
+        if not known:
+            answer = DIVERGED if m.best and not whole(m.best) else NOT_RUN
         elif not measured.p < 0.05:
             answer = "not decided"
         elif math.isnan(claimed):
@@ -192,7 +200,7 @@ def verdict(table, found):
             answer = "agrees in sign"
         else:
             answer = "the opposite"
-        if answer != NOT_RUN:
+        if known:
             answer += f" ({text_of_difference(measured)}, p {text_of_p(measured.p) or 'unknown: one seed'})"
         sentences.append((f"{m.model.name}: {m.row.name} against {m.row.against}", percent(claimed) or "-", answer))
     return sentences

@@ -8,9 +8,11 @@ import random
 import re
 import shutil
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
-from testing import ROOT, SCRIPTS, Case, missing, needs, temporary_folder
+from testing import ROOT, SCRIPTS, Case, missing, needs, temporary_folder, write_run
 
 try:
     import tomllib
@@ -175,6 +177,58 @@ class ReproduceTest(Case):
         state.data.prepare, state.may_run, state.say = lambda program: None, True, lambda *_, **__: None
         with self.assertRaisesRegex(plan.Fault, "another process is writing it"):
             state.result(cell)
+
+    @staticmethod
+    def run_cell(command, flags, folder):
+        """Instead of the engine: Teon diverges at every rate and Muon at its first guess, 0.02; at AdamW's lower rate,
+        0.002, the disk is full."""
+        path = write_run(pathlib.Path(folder), flags["optimizer"], int(flags["seed"]), config={"device": {"name": "x"}},
+                         **{"max-skipped": 2}) / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True)
+        if flags["optimizer"] == "teon" or flags["lr"] == "0.02":
+            event = {"kind": "event", "event": "update_skipped", "reason": "-"}
+            path.write_text("".join(lines[:2]) + "".join(json.dumps(event | {"step": step}) + "\n" for step in (1, 2)))
+        elif flags["lr"] == "0.002":
+            path.write_text("".join(lines[:2]))
+        else:
+            return 0
+        return 1
+
+    def test_a_diverged_cell_stays_known_and_a_failed_one_does_not_count(self):
+        out = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+
+        def load():
+            scale = self.load()[0].scale
+            state = runs.Runs(scale, out, runs.Data(scale, out), say=lambda *_, **__: None)
+            state.data.prepare = lambda program: None
+            return state
+
+        table, state = self.load()[1][0], load()
+        state.may_run = True
+        with mock.patch("sweep.run_cell", self.run_cell):
+            state.everything(table)
+            self.assertEqual(len(state.failed), 1)  # without AdamW's rates there are no others
+            self.assertIn("lr_0.002-", state.failed[0])
+            self.assertEqual(load().loss(plan.cell_of(*plan.adamw_row("train_gpt2"), state.scale.models["a"], 0.002,
+                                                      None, 1)), None)
+        path = pathlib.Path(state.path)
+        record = json.loads(path.read_text().splitlines()[0])
+        name = record["cell"].replace("0.004", "0.002")
+        path.write_text(path.read_text() + json.dumps(record | {"cell": name}) + "\n")  # as if the disk had space
+        state = load()
+        state.may_run = True
+        with mock.patch("sweep.run_cell", self.run_cell):
+            state.everything(table)
+        self.assertEqual(state.failed, [])
+        shutil.rmtree(out / "tiny" / "a")  # later commands read the results only
+        for again in (state, load()):
+            muon, teon = tables.measure(table, again)
+            self.assertEqual((muon.rate, tables.text_of_perplexity(muon.best)), (0.01, "9.03 ± 0.00"))
+            self.assertEqual(tables.text_of_perplexity(teon.best), "diverged")
+            self.assertEqual([answer for *_, answer in tables.verdict(table, [muon, teon])], ["diverged"])
+            self.assertRegex(tables.render(table, again), r"\| Teon \| 0\.01 .*\| diverged \|")
+        one = dataclasses.replace(muon.best[0], diverged=True)
+        self.assertEqual(tables.text_of_perplexity([muon.best[1], one]), "9.03, 1 diverged")
 
     def test_the_training_loss_of_skipped_updates_is_not_counted(self):
         self.assertEqual(runs.mean_loss([{"loss": 2.0}, {"loss": None}, {"loss": 3.0}]), 2.5)

@@ -272,10 +272,10 @@ open(os.path.join(flags["out"], "given"), "w").write(
         self.assertEqual(len(self.starts()), 12 + 4)
         self.sweep(*grid, "--extend-grid", LOSS=best_at_8)  # nothing runs twice
         self.assertEqual(len(self.starts()), 16)
-        diverges = "if options['lr'] > 7: sys.exit(1)"
-        result = self.sweep("--grid", "lr=4,8", "--out", "d", FAKE=diverges, expect=1)
+        fails = "if options['lr'] > 7: sys.exit(1)"
+        result = self.sweep("--grid", "lr=4,8", "--out", "d", FAKE=fails, expect=1)
         self.assertIn("failed: d/lr_8-seed_1337 (exit status 1)", result.stderr)
-        self.assertIn("the best rate, 4, is an end of the grid; 2 would follow", result.stderr)
+        self.assertNotIn("the best rate", result.stderr)  # what the other rate gives is not known
         endless = self.sweep("--grid", "lr=4,8", "--extend-grid", 2, "--out", "o")  # the loss is the rate
         self.assertIn("the grid: the best rate, 1, is an end of the grid; 0.5 would follow", endless.stderr)
 
@@ -294,6 +294,28 @@ open(os.path.join(flags["out"], "given"), "w").write(
         change_json(path, data={"train": [{"path": "a", "tokens": 100}], "val": []})
         self.assertIn("lr_0.01-seed_1337: has no validation loss; give the run --val-data",
                       self.error_of(*self.command("--grid", "lr=0.01"), env=self.environment()))
+
+    # Ends as an engine does after --max-skipped updates in a row.
+    DIVERGES = """
+if options["lr"] > 7:
+    config = {"program": "fake", "options": options | {"max-skipped": 2}, "run": {"steps": 9, "eval_windows": 1},
+              "data": {"train": [{"path": "a", "tokens": 100}], "val": [{"path": "b", "tokens": 10}]}}
+    json.dump(config, open(os.path.join(flags["out"], "config.json"), "w"))
+    with open(os.path.join(flags["out"], "metrics.jsonl"), "w") as file:
+        for step in (1, 2, 3):
+            print(json.dumps({"kind": "step", "step": step, "tokens": step, "loss": None, "ms": 1.0, "lr": 1.0,
+                              "tokens_per_s": 1.0, "optimizer_ms": 0.1}), file=file)
+            print(json.dumps({"kind": "event", "event": "update_skipped", "step": step, "reason": "-"}), file=file)
+    sys.exit(1)
+"""
+
+    def test_a_run_that_the_engine_ended_because_of_skipped_updates_has_diverged(self):
+        for state in ("diverged after", "diverged"):  # when it ran, and to a later command
+            result = self.sweep("--grid", "lr=4,8", FAKE=self.DIVERGES, expect=1)  # compare.py's status
+            self.assertIn(f"[2/2] lr=8 seed=1337: {state}", result.stdout)
+            self.assertIn("lr_8-seed_1337: ended after step 3 of 9: too many updates were skipped", result.stderr)
+            self.assertIn("the best rate, 4, is an end of the grid; 2 would follow", result.stderr)
+        self.assertEqual(self.starts(), ["lr_4-seed_1337", "lr_8-seed_1337"])
 
     def test_toml(self):
         (self.folder / "s.toml").write_text(f"command = ['{sys.executable}', '{self.folder}/fake.py']\nseeds = "
