@@ -16,6 +16,7 @@ test/scripts/test_teon_torch.py compares it with the expected steps of the engin
 """
 import math
 import re
+import warnings
 
 import torch
 
@@ -41,16 +42,20 @@ BATCH_BYTES = 256 << 20  # bound of the momentum in one batch, unless a single s
 # (stacks, K, parts, m, n) permuted for an unfolding: its rows, then the two dimensions that form its columns.
 UNFOLDED = {1: (0, 2, 3, 1, 4), 2: (0, 2, 4, 1, 3), 3: (0, 2, 1, 3, 4)}
 
-# Matrices that contain Q, K and V as row blocks (GPT-2, torch.nn.MultiheadAttention), and the matrices that stacks_of()
-# stacks.
-JOINED = {"c_attn", "in_proj_weight"}
-QKV = {"q_proj", "k_proj", "v_proj", *JOINED}
+# Names of matrices that contain Q, K and V, and the classes of transformers in which these are row blocks. None: in all
+# classes (GPT-2, torch.nn.MultiheadAttention) except INTERLEAVED. Others may interleave them by head (GPT-NeoX).
+JOINED = {"c_attn": None, "in_proj_weight": None, "qkv_proj": {"Phi3Attention", "Phi4MultimodalAttention"},
+          "Wqkv": {"DbrxAttention", "ModernBertAttention", "MptAttention"}, "query_key_value": set(), "qkv": set()}
+INTERLEAVED = {"GPTBigCodeAttention"}
+QKV = {"q_proj", "k_proj", "v_proj"}
 
 # Description and test of each option's values.
 RATE = ("a finite number, at least 0", lambda x: 0 <= x < math.inf)
 COUNT = ("an integer, at least 1", lambda x: isinstance(x, int) and x >= 1)
+PARTS = ("an integer, at least 1, or a tuple of them",
+         lambda x: all(map(COUNT[1], x if isinstance(x, (tuple, list)) else [x])))
 LEGAL = {"lr": RATE, "weight_decay": RATE, "momentum": ("at least 0 and less than 1", lambda x: 0 <= x < 1),
-         "k": COUNT, "parts": COUNT, "ns_steps": COUNT, "mode": ("1, 2 or 3", lambda x: x in (1, 2, 3)),
+         "k": COUNT, "parts": PARTS, "ns_steps": COUNT, "mode": ("1, 2 or 3", lambda x: x in (1, 2, 3)),
          "ortho": (f"svd, {', '.join(NEWTON_SCHULZ)}", lambda x: x == "svd" or x in NEWTON_SCHULZ),
          "ns_dtype": ("None or a floating-point type", lambda x: x is None or getattr(x, "is_floating_point", False)),
          "update_rms": ("None or a positive number", lambda x: x is None or 0 < x < math.inf)}
@@ -80,7 +85,8 @@ class Teon(torch.optim.Optimizer):
     stacks_of(). Each k consecutive ones are a stack; the last may be shorter. k = 1 is Muon. A matrix without a
     gradient is skipped, and the others of its stack are orthogonalized without it.
 
-    parts: the number of roles in each matrix, as row blocks (3: a joined QKV), which are stacked separately.
+    parts: the number of roles in each matrix, as row blocks (3: a joined QKV), which are stacked separately. A tuple
+    has the rows of each block, where they differ (grouped-query attention).
     transposed: matrices are stored input x output (transformers' Conv1D), so m and n are exchanged.
     rms_match: scale O_k so that the mean slice has the size of Muon's update (docs/teon.md).
     normalize_slices: divide each M_k by its norm before stacking.
@@ -138,13 +144,17 @@ class Teon(torch.optim.Optimizer):
                 raise ValueError(f"{where}: {name} is {group[name]!r}; expected {legal}")
         if group["capturable"] and group["ortho"] == "svd":
             raise ValueError(f"{where}: svd waits for the GPU, so it cannot be captured; choose another ortho")
+        parts = group["parts"]
         for p in group["params"]:
+            if type(p).__name__ == "DTensor":
+                raise ValueError(f"{where}: a DTensor of shape {tuple(p.shape)} is refused, because Teon needs whole "
+                                 "matrices; replace FSDP by DistributedDataParallel, or give it to AdamW")
             if p.ndim != 2 or not p.numel() or not p.is_floating_point():
                 raise ValueError(f"{where}: a tensor of shape {tuple(p.shape)} and {p.dtype} is not a matrix of "
                                  "floats; give it to AdamW")
             outputs = p.shape[1 if group["transposed"] else 0]
-            if outputs % group["parts"]:
-                raise ValueError(f"{where}: {outputs} outputs cannot be cut into {group['parts']} parts")
+            if outputs % parts if isinstance(parts, int) else outputs != sum(parts):
+                raise ValueError(f"{where}: {outputs} outputs cannot be cut into {parts} parts")
         kinds = {(tuple(p.shape), p.dtype, str(p.device)) for p in group["params"]}
         if group["k"] > 1 and len(kinds) > 1:
             raise ValueError(f"{where}: stacked matrices have one shape, type and device; found "
@@ -197,9 +207,21 @@ class Teon(torch.optim.Optimizer):
         torch._foreach_copy_(momenta, momentum.unbind())
         direction = grads.add_(momentum, alpha=group["momentum"]) if group["nesterov"] else momentum
 
+        # Keep a tensor on its device: reading it would wait for the device, and a captured step would fix its value.
+        lr = group["lr"].to(momentum.device).squeeze() if torch.is_tensor(group["lr"]) else group["lr"]
         x = direction.mT if group["transposed"] else direction
-        x = x.unflatten(0, (len(stacks), K)).unflatten(2, (group["parts"], -1))  # stacks, K, parts, m, n
-        m, n = x.shape[-2:]
+        count, rows = (group["parts"], x.shape[1]) if isinstance(group["parts"], int) else (1, group["parts"])
+        updates = [self._orthogonalized(block.unflatten(0, (len(stacks), K)).unflatten(2, (count, -1)), group, lr)
+                   for block in x.split(rows, 1)]
+        weights = torch.stack(params).to(dtype).mul_(1 - lr * group["weight_decay"])
+        for w, update in zip((weights.mT if group["transposed"] else weights).split(rows, 1), updates):
+            w.sub_(update)
+        torch._foreach_copy_(params, weights.to(params[0].dtype).unbind())
+
+    @staticmethod
+    def _orthogonalized(x, group, lr):
+        """lr sqrt(m / n) O_k of M_k, for x (stacks, K, parts, m, n); the result is (stacks * K, parts * m, n)."""
+        K, (m, n) = x.shape[1], x.shape[-2:]
         if group["normalize_slices"]:
             x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
         # With k = 1 every mode is Muon. A last stack of one keeps its role's mode, as in the engine, so that in mode 3
@@ -212,34 +234,60 @@ class Teon(torch.optim.Optimizer):
             factor *= math.sqrt(min(m, n) / (min(z.shape[-2:]) / K))
         o = orthogonalize(z, group["ortho"], group["ns_steps"], group["ns_dtype"])
         o = o.unflatten(-1, x.shape[-2:]).permute([order.index(i) for i in range(5)]).flatten(2, 3).flatten(0, 1)
-        o = o.mT if group["transposed"] else o
-
-        # Keep a tensor on its device: reading it would wait for the device, and a captured step would fix its value.
-        lr = group["lr"].to(o.device).squeeze() if torch.is_tensor(group["lr"]) else group["lr"]
-        weights = torch.stack(params).to(dtype).mul_(1 - lr * group["weight_decay"]).sub_(o * (lr * factor))
-        torch._foreach_copy_(params, weights.to(params[0].dtype).unbind())
+        return o * (lr * factor)
 
 
 def _momentum_type(p):
     return torch.promote_types(p.dtype, torch.float32)
 
 
+def _unwrapped(model):
+    """The model inside DistributedDataParallel, DataParallel and torch.compile, which hold nothing else."""
+    while ([name for name, _ in model.named_children()] in (["module"], ["_orig_mod"])
+           and not list(model.parameters(recurse=False))):
+        model, = model.children()
+    return model
+
+
+def _parts_of(model, name, m, n):
+    """The row blocks of the matrix `name` (Teon's parts); None for a joined QKV that is interleaved or unknown."""
+    words = name.split(".")
+    at = next((i for i, word in enumerate(words) if word in JOINED), None)
+    if at is None:
+        return 1
+    attention = model.get_submodule(".".join(words[:at]))
+    kinds, known = {kind.__name__ for kind in type(attention).__mro__}, JOINED[words[at]]
+    if known is None and not kinds & INTERLEAVED:
+        if m not in (2 * n, 3 * n):
+            raise ValueError(f"{name}: {m} x {n} does not consist of 2 or 3 matrices of {n} x {n}; give it to AdamW "
+                             "(adamw=...)")
+        return m // n
+    if not kinds & (known or set()):
+        return None
+    kv = attention.num_key_value_heads * attention.head_dim if hasattr(attention, "num_key_value_heads") else m // 3
+    return 3 if m == 3 * kv else (m - 2 * kv, kv, kv)
+
+
 def stacks_of(model, stacked=None, k=2, adamw=()):
     """Divides the parameters of an nn.Module: (groups for Teon, groups for AdamW).
 
-    Teon gets the matrices of numbered layers, such as layers.3.up_proj.weight, except embeddings and the last matrix of
-    an nn.Sequential, its head. Matrices of one shape whose names differ only in the layer's number are one role and one
-    group; "role" is the name with * for the number. AdamW gets two groups: all other parameters with two or more
-    dimensions, and vectors (norms and biases) with weight_decay 0.
+    Teon gets the matrices of numbered layers, such as layers.3.up_proj.weight, except embeddings, LoRA's factors and
+    the last matrix of an nn.Sequential, its head. Matrices of one shape whose names differ only in the layer's number
+    are one role and one group; "role" is the name with * for the number. AdamW gets two groups: all other parameters
+    with two or more dimensions, and vectors (norms and biases) with weight_decay 0. DistributedDataParallel,
+    DataParallel and torch.compile may be around the model.
 
     stacked: the roles that are stacked k by k, by a part of their names ("q_proj", not "proj"); Muon updates the
-    others. Default: Q, K and V if the model has them. Joined matrices are split into their parts; those of a Conv1D are
-    transposed.
+    others. Default: Q, K and V if the model has them; otherwise it warns. Joined matrices are split into their parts if
+    these are known to be row blocks; those of a Conv1D are transposed.
     adamw: further matrices for AdamW, by a part of their names.
-    Raises ValueError for a name that matches nothing, and for a model without matrices for Teon."""
+    Raises ValueError for a name that matches nothing, for FSDP, and for a model without matrices for Teon."""
     def has(name, words):
         return not set(words).isdisjoint(name.split("."))
 
+    model = _unwrapped(model)
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise ValueError("FSDP flattens and shards matrices, and Teon needs whole ones; use DistributedDataParallel")
     outer = {id(p) for module in model.modules() if isinstance(module, torch.nn.Embedding) for p in module.parameters()}
     if isinstance(model, torch.nn.Sequential):
         matrices = [p for _, p in model.named_parameters(remove_duplicate=False) if p.ndim == 2]
@@ -250,11 +298,13 @@ def stacks_of(model, stacked=None, k=2, adamw=()):
         role = re.sub(r"(^|\.)\d+\.", r"\1*.", name, count=1)
         if p.ndim < 2:
             vectors.append(p)
-        elif p.ndim > 2 or role == name or id(p) in outer or has(name, adamw):
+        # LoRA's factors too: the weight moves by their product, which is not orthogonal if each factor's update is.
+        elif p.ndim > 2 or role == name or id(p) in outer or has(name, adamw) or re.search(r"(^|\.)lora_", name):
             decayed[name] = p
         else:
-            roles.setdefault((role, p.shape, name in conv1d), []).append(p)
-    found = {"stacked": [role for role, _, _ in roles], "adamw": list(decayed)}
+            m, n = reversed(p.shape) if name in conv1d else p.shape
+            roles.setdefault((role, p.shape, name in conv1d, _parts_of(model, name, m, n)), []).append(p)
+    found = {"stacked": [role for role, *_ in roles], "adamw": list(decayed)}
     for option, words in (("stacked", stacked or ()), ("adamw", adamw)):
         for word in words:
             if not any(has(name, [word]) for name in found[option]):
@@ -265,12 +315,14 @@ def stacks_of(model, stacked=None, k=2, adamw=()):
                          "its groups yourself")
 
     hidden = []
-    for (role, (rows, columns), transposed), params in roles.items():
-        m, n = (columns, rows) if transposed else (rows, columns)
-        parts = m // n if has(role, JOINED) else 1
-        if has(role, JOINED) and parts * n != m:
-            raise ValueError(f"{role}: {m} x {n} does not consist of matrices of {n} x {n}; give it to AdamW "
-                             "(adamw=...)")
-        hidden.append({"params": params, "role": role, "parts": parts, "transposed": transposed,
-                       "k": k if has(role, QKV if stacked is None else stacked) else 1})
+    for (role, _, transposed, parts), params in roles.items():
+        chosen = has(role, QKV) or parts not in (1, None) if stacked is None else has(role, stacked)
+        hidden.append({"params": params, "role": role, "parts": parts or 1, "transposed": transposed,
+                       "k": k if chosen else 1})
+    if stacked is None and k > 1 and not any(group["k"] > 1 for group in hidden):
+        uncut = [role for role, _, _, parts in roles if parts is None]
+        words = sorted({word for role in uncut for word in role.split(".") if word in JOINED})
+        warnings.warn(f"nothing is stacked, so Teon is Muon: found no separate Q, K and V in "
+                      f"{', '.join(uncut or dict.fromkeys(found['stacked']))}; stack whole matrices with "
+                      f"stacked={words or '[...]'}, or choose Muon with k=1", stacklevel=2)
     return hidden, [{"params": list(decayed.values())}, {"params": vectors, "weight_decay": 0.0}]

@@ -4,6 +4,7 @@ scripts/run_tests.py test/scripts/test_teon_torch.py
 
 Skipped where torch or transformers is missing (scripts/requirements-dev.txt), or pip and what builds a wheel.
 """
+import contextlib
 import copy
 import io
 import itertools
@@ -13,6 +14,7 @@ import re
 import sys
 import unittest
 import unittest.mock
+import warnings
 import zipfile
 
 from testing import BUILD, ROOT, Case, needs, write_shards
@@ -66,6 +68,16 @@ def gpt2(layers=4, **options):
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(
         n_layer=layers, **(options or dict(n_embd=32, n_head=2, vocab_size=64, n_positions=16)), bos_token_id=0,
         eos_token_id=0))
+
+
+@contextlib.contextmanager
+def one_rank():
+    """torch.distributed with this process alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 class Operations(TorchDispatchMode):
@@ -128,6 +140,26 @@ class TeonTorchTest(unittest.TestCase):
                       [w[56:] for w in train(self.golden, "up", joined=3, transposed=True, k=2, mode=2)]):
             for a, b in zip(found, plain):
                 self.assertTrue(((a - b).norm() / b.norm()).item() < 1e-5)  # the same sums in another order of memory
+
+    def test_parts_of_different_rows(self):
+        # Two parts move as two groups of matrices do.
+        def moved(rows, **options):
+            def stored(x):
+                return (x[rows].mT if options.get("transposed") else x[rows]).clone()
+
+            params = [torch.nn.Parameter(stored(self.golden[f"up.{layer}"])) for layer in range(LAYERS)]
+            for layer, p in enumerate(params):
+                p.grad = stored(self.golden[f"up.{layer}.grads"][0])
+            teon_torch.Teon(params, lr=LR, k=2, **options).step()
+            return [(p.mT if options.get("transposed") else p).detach() for p in params]
+
+        rows = self.golden["up.0"].shape[0]
+        first, last = slice(0, rows - rows // 3), slice(rows - rows // 3, rows)
+        for options in ({}, {"mode": 2}, {"mode": 3, "rms_match": True}, {"transposed": True}, {"update_rms": .2}):
+            whole = moved(slice(0, rows), parts=(rows - rows // 3, rows // 3), **options)
+            for w, *parts in zip(whole, moved(first, **options), moved(last, **options)):
+                wanted = torch.cat(parts)
+                self.assertTrue((w - wanted).norm().item() < 1e-5 * wanted.norm().item(), options)
 
     def test_batches_of_any_size_give_the_same(self):
         whole = train(self.golden, "up", k=2)
@@ -321,10 +353,12 @@ class TorchOptimizerTest(unittest.TestCase):
         nan, inf = math.nan, math.inf
         wrong = {"lr": (nan, -1, inf, torch.tensor(nan), torch.tensor([1., 2.])), "momentum": (nan, -.1, 1, 2),
                  "weight_decay": (nan, -1, inf), "k": (0, 1.5, nan), "mode": (0, 4, 7, nan), "ns_steps": (0, 2.5),
-                 "parts": (0, 2.5), "ortho": ("polar", None), "update_rms": (nan, -1, 0), "ns_dtype": (torch.int8, "f")}
+                 "parts": (0, 2.5, (6, 0)), "ortho": ("polar", None), "update_rms": (nan, -1, 0),
+                 "ns_dtype": (torch.int8, "f")}
         cases = [({name: value}, name) for name, values in wrong.items() for value in values]
         for options, words in [*cases, ({"parts": 5}, "6 outputs cannot be cut into 5"),
                                ({"parts": 3, "transposed": True}, "4 outputs cannot be cut into 3"),
+                               ({"parts": (4, 1)}, r"6 outputs cannot be cut into \(4, 1\)"),
                                ({"capturable": True, "ortho": "svd"}, "cannot be captured")]:
             with self.subTest(options):
                 with self.assertRaisesRegex(ValueError, words):
@@ -343,6 +377,17 @@ class TorchOptimizerTest(unittest.TestCase):
             with self.assertRaises(ValueError):
                 teon_torch.Teon(params, **options)
         teon_torch.Teon([matrix(6, 4), matrix(4, 6), matrix(dtype=torch.bfloat16)]).step()  # Muon's may differ
+
+    @unittest.skipUnless(torch and torch.distributed.is_available(), "needs torch.distributed")
+    def test_distributed_tensors_are_refused(self):
+        from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+        with one_rank():
+            p = torch.nn.Parameter(distribute_tensor(torch.zeros(6, 4), init_device_mesh("cpu", (1,)), [Shard(0)]))
+            optimizer = teon_torch.Teon([matrix()])
+            for refused in (lambda: teon_torch.Teon([p]), lambda: optimizer.add_param_group({"params": [p]})):
+                with self.assertRaisesRegex(ValueError, r"a DTensor of shape \(6, 4\)"):
+                    refused()
+            self.assertEqual(len(optimizer.param_groups), 1)
 
     def test_errors_are_torchs(self):
         p = matrix()
@@ -501,7 +546,8 @@ class ModelsTest(Case):
         layer = torch.nn.Linear
         model = torch.nn.Sequential(layer(8, 16), torch.nn.ReLU(), layer(16, 16), torch.nn.LayerNorm(16), layer(16, 16),
                                     layer(16, 4), torch.nn.LogSoftmax(-1))
-        hidden, rest = teon_torch.stacks_of(model)
+        with self.assertWarnsRegex(UserWarning, "nothing is stacked"):
+            hidden, rest = teon_torch.stacks_of(model)
         self.assert_split(model, hidden, rest)
         self.assertEqual([(g["role"], g["k"], [tuple(p.shape) for p in g["params"]]) for g in hidden],
                          [("*.weight", 1, [(16, 8)]), ("*.weight", 1, [(16, 16), (16, 16)])])
@@ -513,7 +559,7 @@ class ModelsTest(Case):
         head.weight = embedding.weight
         block = torch.nn.Sequential(layer(16, 16, bias=False), torch.nn.ReLU())
         tied = torch.nn.Sequential(embedding, block, copy.deepcopy(block), head)
-        hidden, rest = teon_torch.stacks_of(tied)
+        hidden, rest = teon_torch.stacks_of(tied, k=1)
         self.assert_split(tied, hidden, rest)
         self.assertEqual([(g["role"], len(g["params"])) for g in hidden], [("*.0.weight", 2)])
 
@@ -522,6 +568,112 @@ class ModelsTest(Case):
         hidden, rest = teon_torch.stacks_of(model)
         self.assert_split(model, hidden, rest)
         self.assertEqual([(g["k"], g["parts"]) for g in hidden], [(2, 3), (1, 1), (1, 1), (1, 1)])
+
+    def test_wrapped_models(self):
+        layer = torch.nn.Linear
+        model = torch.nn.Sequential(layer(8, 16), layer(16, 16), layer(16, 16), layer(16, 4))
+
+        def divided(model):
+            hidden, rest = teon_torch.stacks_of(model, stacked=["weight"])
+            return [(g["role"], [id(p) for p in g["params"]]) for g in hidden], [id(p) for p in rest[0]["params"]]
+
+        wanted = divided(model)
+        self.assertEqual(wanted[1], [id(model[3].weight)])
+        wrapped = [torch.compile(model), torch.nn.DataParallel(model), torch.nn.DataParallel(torch.compile(model))]
+        if torch.distributed.is_available():
+            with one_rank():
+                wrapped += [torch.compile(torch.nn.parallel.DistributedDataParallel(model))]
+        for outer in wrapped:
+            self.assertEqual(divided(outer), wanted)
+
+        class Tagger(torch.nn.Module):  # a model of its own
+            def __init__(self):
+                super().__init__()
+                self.module, self.tags = model, layer(16, 3)
+        self.assertEqual({role for role, _ in divided(Tagger())[0]}, {"module.*.weight"})
+
+        sharded = type("FullyShardedDataParallel", (torch.nn.Sequential,), {})(model)
+        with self.assertRaisesRegex(ValueError, "FSDP flattens and shards"):
+            teon_torch.stacks_of(torch.nn.ModuleDict({"layers": sharded}))
+
+    @needs("torch", "safetensors", "transformers")
+    def test_lora_goes_to_adamw(self):
+        class Adapted(torch.nn.Module):  # as by peft
+            def __init__(self, base_layer, m, n, rank=8):
+                super().__init__()
+                self.base_layer = base_layer
+                self.lora_A = torch.nn.ModuleDict({"default": torch.nn.Linear(n, rank, bias=False)})
+                self.lora_B = torch.nn.ModuleDict({"default": torch.nn.Linear(rank, m, bias=False)})
+
+        model = gpt2()
+        for block in model.transformer.h:
+            block.attn.c_attn = Adapted(block.attn.c_attn, 96, 32)
+        for options in ({}, {"adamw": ["lora_A"]}, {"adamw": ["lora_B"]}):
+            hidden, rest = teon_torch.stacks_of(model, **options)
+            self.assert_split(model, hidden, rest)
+            self.assertEqual([(g["role"], g["k"], g["parts"], g["transposed"]) for g in hidden][0],
+                             ("transformer.h.*.attn.c_attn.base_layer.weight", 2, 3, True))
+            self.assertEqual(len(hidden), 4)
+            self.assertEqual(len(rest[0]["params"]), 2 + 2 * 4)  # embeddings and each layer's factors
+
+    @needs("torch", "safetensors", "transformers")
+    def test_joined_row_blocks(self):
+        torch.manual_seed(1)
+        sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=64,
+                     bos_token_id=0, eos_token_id=0, pad_token_id=0)
+        def phi3(**options):
+            return transformers.Phi3ForCausalLM(transformers.Phi3Config(**sizes, **options))
+
+        other = dict(d_model=32, n_heads=4, n_layers=2, vocab_size=64)
+        models = {
+            "phi3": (phi3(), 3), "phi3, grouped": (phi3(num_key_value_heads=2), (32, 16, 16)),
+            "modernbert": (transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(
+                **sizes, cls_token_id=0, sep_token_id=0)), 3),
+            "mpt": (transformers.MptForCausalLM(transformers.MptConfig(**other)), 3),
+            "dbrx": (transformers.DbrxForCausalLM(transformers.DbrxConfig(
+                **other, pad_token_id=0, attn_config={"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 1e4},
+                ffn_config={"ffn_hidden_size": 48, "moe_num_experts": 2, "moe_top_k": 1})), (32, 16, 16))}
+        tokens = torch.arange(2, 12)[None]
+        for name, (model, parts) in models.items():
+            with self.subTest(name), torch.no_grad():
+                hidden, rest = teon_torch.stacks_of(model.eval())
+                self.assert_split(model, hidden, rest)
+                joined, = (g for g in hidden if g["k"] == 2)
+                self.assertEqual(joined["parts"], parts)
+
+                # The blocks are Q, K and V: with Q = 0 nothing depends on K, but the output does on V.
+                found = []
+                for changed in (0, 1, 2):
+                    for p in joined["params"]:
+                        rows = [p.shape[0] // parts] * parts if isinstance(parts, int) else parts
+                        block = p.split(rows)[changed]
+                        block.zero_() if changed == 0 else block.normal_()
+                    found.append(model(input_ids=tokens).logits)
+                self.assertTrue(torch.allclose(found[0], found[1], atol=1e-6))
+                self.assertFalse(torch.allclose(found[0], found[2], atol=1e-3))
+
+    @needs("torch", "safetensors", "transformers")
+    def test_joined_by_head_is_not_cut(self):
+        sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=64,
+                     bos_token_id=0, eos_token_id=0)
+        bigcode = dict(n_embd=32, n_layer=2, n_head=4, vocab_size=64, bos_token_id=0, eos_token_id=0)
+        for word, model in (
+                ("query_key_value", transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**sizes))),
+                ("c_attn", transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(
+                    **bigcode, multi_query=False))),
+                ("c_attn", transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(**bigcode))),
+                ("qkv_proj", transformers.CodeGenForCausalLM(transformers.CodeGenConfig(**bigcode, rotary_dim=4)))):
+            with self.subTest(type(model).__name__):
+                with self.assertWarnsRegex(UserWarning, rf"Teon is Muon: .* in \S*{word}\.weight; stack whole matrices "
+                                                        rf"with stacked=\['{word}'\]"):
+                    hidden, rest = teon_torch.stacks_of(model)
+                self.assert_split(model, hidden, rest)
+                self.assertEqual({(g["k"], g["parts"]) for g in hidden}, {(1, 1)})
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    teon_torch.stacks_of(model, k=1)
+                    hidden, _ = teon_torch.stacks_of(model, stacked=[word])
+                self.assertEqual([(g["parts"], g["role"].split(".")[-2]) for g in hidden if g["k"] == 2], [(1, word)])
 
     def test_names_that_match_nothing_are_refused(self):
         layer = torch.nn.Linear
@@ -532,8 +684,11 @@ class ModelsTest(Case):
         with self.assertRaisesRegex(ValueError, "numbered layers"):
             teon_torch.stacks_of(torch.nn.ModuleDict({"up": layer(4, 4)}))
         odd = torch.nn.ModuleDict({"h": torch.nn.ModuleList([torch.nn.ModuleDict({"c_attn": layer(4, 6)})])})
-        with self.assertRaisesRegex(ValueError, "c_attn.weight: 6 x 4 does not consist of matrices of 4 x 4"):
+        with self.assertRaisesRegex(ValueError, "c_attn.weight: 6 x 4 does not consist of 2 or 3 matrices of 4 x 4"):
             teon_torch.stacks_of(odd)
+        for outputs in (4, 48):
+            with self.assertRaisesRegex(ValueError, f"{outputs} x 4 does not consist of 2 or 3 matrices"):
+                teon_torch.stacks_of(torch.nn.ModuleList([torch.nn.ModuleDict({"c_attn": layer(4, outputs)})]))
 
     @needs("torch", "safetensors", "transformers")
     def test_no_matrix_of_gpt2_124m_is_launched_alone(self):
