@@ -9,6 +9,7 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 
 import compare
@@ -251,6 +252,7 @@ class Data:
 
     def __init__(self, scale, folder, train=(), validation=(), say=print):
         self.scale, self.root, self.train, self.val, self.say = scale, folder, list(train), list(validation), say
+        self.checked = set()  # folders
 
     def _kind(self, program):
         return self.scale.vocabulary[program].replace(":", "")
@@ -266,18 +268,27 @@ class Data:
         return ["--data", self.folder(program), *(["--val-data", validation] if validation else [])]
 
     def prepare(self, program):
-        train = self.folder(program)
-        self._run(train, [*(self.train or self.scale.source), "--tokenizer", self.scale.vocabulary[program],
+        train, tokenizer = self.folder(program), self.scale.vocabulary[program]
+        self._run(train, [*(self.train or self.scale.source), "--tokenizer", tokenizer,
                           *(["--max-tokens", str(self.scale.max_tokens)] if self.scale.max_tokens else []),
                           *(["--val-tokens", "0"] if self.val else [])])
         if self.val:
-            self._run(self.validation(program), [*self.val, "--val-tokens", "100M", "--tokenizer",
-                                                 os.path.join(train, "tokenizer", "tokenizer.json")])
+            if tokenizer.startswith("train:"):
+                tokenizer = os.path.join(train, "tokenizer", "tokenizer.json")
+            self._run(self.validation(program), [*self.val, "--val-tokens", "100M", "--tokenizer", tokenizer])
 
     def _run(self, folder, words):
-        if os.path.exists(os.path.join(folder, "manifest.json")):
+        """Makes the folder. One that is complete is checked: prepare.py refuses other texts and options."""
+        if folder in self.checked:
             return
-        self.say(f"data: {folder}", flush=True)
+        complete = os.path.exists(os.path.join(folder, "manifest.json"))
+        if not complete:
+            self.say(f"data: {folder}", flush=True)
         prepare = os.path.join(plan.ROOT, "scripts", "prepare.py")
-        if subprocess.run([os.sys.executable, prepare, *words, "--out", folder]).returncode:
+        done = subprocess.run([sys.executable, prepare, *words, "--out", folder], capture_output=complete, text=True)
+        if done.returncode and complete:
+            reason = done.stderr.strip().removeprefix("prepare: error: ")
+            raise plan.Fault(f"{folder}: not the data of this command; choose another --datasets ({reason})")
+        if done.returncode:
             raise plan.Fault(f"{folder}: no data (scripts/prepare.py failed)")
+        self.checked.add(folder)

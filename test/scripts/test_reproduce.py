@@ -234,6 +234,34 @@ class ReproduceTest(Case):
         self.assertEqual(runs.mean_loss([{"loss": 2.0}, {"loss": None}, {"loss": 3.0}]), 2.5)
         self.assertIsNone(runs.mean_loss([{"loss": None}]))
 
+    @needs("numpy", "pyarrow", "tqdm")
+    def test_data_of_other_texts_are_refused(self):
+        scale, folder = self.load()[0].scale, pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        a, b = folder / "a.txt", folder / "b.txt"
+        a.write_text("some text " * 50)
+        b.write_text("other text " * 50)
+
+        def data(*texts):
+            return runs.Data(scale, str(folder / "data"), *([str(path)] for path in texts), say=lambda *_, **__: None)
+
+        data(a).prepare("train_gpt2")
+        data(a).prepare("train_gpt2")
+        for other, key in ((data(b), "inputs"), (data(a, b), "val_tokens")):
+            with self.assertRaisesRegex(plan.Fault, f"data/tiny-bytes: not the data of this command; .*{key}: "):
+                other.prepare("train_gpt2")
+        a.unlink()
+        data(a).prepare("train_gpt2")  # it is still complete
+
+    def test_validation_texts_get_the_tokenizer_of_the_training_texts(self):
+        for name, tokenizer in (("gpt2", "gpt2"), ("llama2", "llama2"), ("bytes", "bytes"),
+                                ("train:300", "d/tiny-train300/tokenizer/tokenizer.json")):
+            scale = dataclasses.replace(self.load()[0].scale, vocabulary={"train_gpt2": name})
+            with mock.patch("subprocess.run") as prepare:
+                prepare.return_value.returncode = 0
+                runs.Data(scale, "d", ["a.txt"], ["b.txt"], say=lambda *_, **__: None).prepare("train_gpt2")
+            words = [call.args[0] for call in prepare.call_args_list]
+            self.assertEqual([w[w.index("--tokenizer") + 1] for w in words], [name, tokenizer])
+
     def test_a_damaged_results_file_is_named(self):
         bad = self.folder / "bad.jsonl"
         for text in ("{", "[]", '{"cell":"a"}'):
