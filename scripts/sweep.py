@@ -17,6 +17,7 @@ import collections
 import contextlib
 import fcntl
 import glob
+import hashlib
 import itertools
 import json
 import math
@@ -226,6 +227,18 @@ def flags_of(words):
     return flags
 
 
+def record_of(command, cell):
+    """What a cell is a run of, as kept beside its folder: the program, its flags and the hash of --config's file."""
+    begin = next((i for i, word in enumerate(command) if word.startswith("--")), len(command))
+    flags = flags_of(command) | cell
+    try:
+        with open(flags.get("config", ""), "rb") as file:
+            config = hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        config = ""  # none, or the program names the fault
+    return {"program": os.path.basename(command[max(0, begin - 1)]), "flags": flags, "config": config}
+
+
 def is_value(text, value):
     """Whether a flag's text can mean a value of config.json."""
     if isinstance(value, bool):
@@ -237,20 +250,25 @@ def is_value(text, value):
     return text == "auto" or text == compare.text_of(value)
 
 
-def stale(folder, flags):
-    """The flags that differ between the cell in the folder and the command, as "--steps 10, now 20"; "" if none."""
+def stale(folder, now):
+    """What differs between the cell in the folder and record_of() now, as "--steps 10, now 20"; "" if nothing does."""
     try:
         options = read_config(folder)["options"]
     except BadRun:
         return ""  # not begun or damaged: it starts again, or --resume reports the fault
     try:
-        begun = read_object(folder + ".json", [("flags", dict)])["flags"]
+        record = read_object(folder + ".json", [("flags", dict)], [("program", str), ("config", str)])
     except BadRun:
-        begun = {}  # made by an earlier version
+        record = {"flags": {}}  # made by an earlier version
+    begun, flags = record["flags"], now["flags"]
     unrelated = compare.IGNORED - {"data", "val-data", "seed", "steps", "tokens", "epochs"}
     changes = [f"--{k} {begun.get(k) or compare.text_of(options[k])}, now {v or 'on'}" for k, v in flags.items()
                if k in options and k not in unrelated and begun.get(k) != v and not is_value(v, options[k])]
     changes += [f"--{k} {v}, now without" for k, v in begun.items() if k not in flags and k not in unrelated]
+    if "config" in flags and record.get("config", now["config"]) != now["config"]:
+        changes.append(f"--config {flags['config']} has other content")
+    if record.get("program", now["program"]) != now["program"]:
+        changes.append(f"{record['program']}, now {now['program']}")
     return "; ".join(changes)
 
 
@@ -273,7 +291,7 @@ class Sweep:
         if twice:
             raise Fault(f"{twice[0]}: the folder of more than one cell; give each value, seed and cell once")
         for cell in cells:
-            change = stale(self.folder(cell), flags_of(self.command) | cell)
+            change = stale(self.folder(cell), record_of(self.command, cell))
             if change:
                 raise Fault(f"{self.folder(cell)} is a run with other flags ({change}); use the same flags, remove the "
                             f"folder or choose another --out")
@@ -326,7 +344,7 @@ class Sweep:
             os.makedirs(self.out, exist_ok=True)
             if not os.path.exists(folder):
                 with open(folder + ".json", "w", encoding="utf-8") as file:
-                    json.dump({"flags": flags_of(self.command) | cell}, file)
+                    json.dump(record_of(self.command, cell), file)
             self.say(cell, f"runs\n$ {shlex.join(words)}")
             yield cell, words
 

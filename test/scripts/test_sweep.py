@@ -101,6 +101,23 @@ class SweepTest(Case):
         self.assertIn("--weight-decay 0.5, now 2", self.sweep(*grid, flags=["--weight-decay", "2"], expect=2).stderr)
         self.assertEqual(len(self.starts()), 2)
 
+    def test_cells_of_another_program_or_config_file_are_refused(self):
+        first, same, other = (self.folder / name for name in ("first.toml", "same.toml", "other.toml"))
+        for path, text in ((first, "steps = 2"), (same, "steps = 2"), (other, "steps = 3")):
+            path.write_text(text)
+        self.sweep("--grid", "lr=1", flags=["--config", first])
+        self.sweep("--grid", "lr=1", flags=["--config", same])
+        self.assertIn("lr_1-seed_1337 is a run with other flags (--config other.toml has other content)",
+                      self.sweep("--grid", "lr=1", flags=["--config", "other.toml"], expect=2).stderr)
+        self.assertIn("first.toml, now without", self.sweep("--grid", "lr=1", expect=2).stderr)
+        first.write_text("steps = 4")
+        self.assertIn("other content", self.sweep("--grid", "lr=1", flags=["--config", first], expect=2).stderr)
+        (self.folder / "fake.py").rename(self.folder / "fake2.py")
+        command = self.command("--grid", "lr=1", command=False)
+        command += ["--", sys.executable, self.folder / "fake2.py", "--config", same]
+        self.assertIn("(fake.py, now fake2.py)", self.error_of(*command, env=self.environment()))
+        self.assertEqual(self.starts(), ["lr_1-seed_1337"])
+
     def test_each_cell_has_a_folder_of_its_own(self):
         toml = self.folder / "s.toml"
         for arguments, text, said in ((["--grid", "seed=1,2"], "", "seed: cannot be in the grid or a cell; use --s"),
