@@ -107,9 +107,13 @@ def run_group(program, wrap, names, timeout):
 
 
 def run_python(path, word, timeout):
+    if not os.path.isfile(path):
+        return [Result(path, "failed", "no such file")], ""
     done, running, output, end = run_process([sys.executable, __file__, "--unittest", path, word], timeout)
     if running or (end and not any(r.outcome == "failed" for r in done)):
         done.append(Result(running or path, "failed", end))
+    if not done and not word:
+        done.append(Result(path, "failed", "no test in it"))
     return done, output
 
 

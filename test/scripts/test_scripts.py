@@ -54,6 +54,21 @@ class ScriptsTest(Case):
                       self.error_of(SCRIPTS / "demo.sh", MODEL="bert"))
 
 
+class RunTestsTest(Case):
+    def test_a_file_without_a_test_that_ran_has_failed(self):
+        (self.folder / "test_good.py").write_text("import unittest\nclass A(unittest.TestCase):\n"
+                                                  "    def test_a(self): pass\n")
+        (self.folder / "test_empty.py").write_text("")
+        (self.folder / "test_bad.py").write_text("import unittest\nclass A(unittest.TestCase):\n"
+                                                 "    @classmethod\n    def setUpClass(cls): raise ValueError('why')\n"
+                                                 "    def test_a(self): pass\n")
+        for name, said in (("missing", "no such file"), ("empty", "no test in it"), ("bad", "why")):
+            done = self.run_script("run_tests.py", "test_good.py", f"test_{name}.py", expect=1)
+            self.assertRegex(done.stdout, f"FAILED: test_{name}.py.*{said}\n(.*\n)*1 passed, 1 failed, 0 skipped\n$")
+        self.run_script("run_tests.py", "test_good.py", "test_empty.py", "-k", "test_a")  # it has none of this name
+        self.run_script("run_tests.py", "test_good.py", "no/test_missing.py", "-k", "test_a", expect=1)
+
+
 class TestNamesTest(Case):
     def test_a_test_case_is_named_after_the_file_that_it_tests_or_its_own(self):
         for file in [*ROOT.glob("test/*/*.cpp"), *ROOT.glob("test/*/*.cu")]:
