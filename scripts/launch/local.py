@@ -3,8 +3,9 @@
 
     python3 scripts/launch/local.py -n 8 ./train_gpt2 --data datasets/fineweb10B --optimizer teon ...
 
-Ranks connect at a free port of this machine. SIGTERM and SIGINT are sent to all of them. If one fails, the others are
-killed after a few seconds unless they have ended. The exit status is that of the rank that failed first, or 0.
+Ranks connect at a free port of this machine. SIGTERM, SIGINT and SIGHUP (a closed terminal) are sent to all of them,
+unless they are ignored (nohup). If one rank fails, the others are killed after a few seconds unless they have ended.
+The exit status is that of the rank that failed first, or 0.
 """
 import argparse
 import os
@@ -36,12 +37,13 @@ def main():
     common = {"WORLD_SIZE": options.ranks, "LOCAL_WORLD_SIZE": options.ranks, "MASTER_ADDR": "127.0.0.1",
               "MASTER_PORT": port, "TEON_SECRET": secrets.token_hex(16)}
     ranks = []
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, lambda signum, _: [r.send_signal(signum) for r in ranks if r.poll() is None])
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, lambda signum, _: [r.send_signal(signum) for r in ranks if r.poll() is None])
     for rank in range(options.ranks):
         variables = {**common, "RANK": rank, "LOCAL_RANK": rank}
         ranks.append(subprocess.Popen(options.command, env={**os.environ, **{k: str(v) for k, v in variables.items()}},
-                                      start_new_session=True))  # so that a terminal's Ctrl-C arrives once
+                                      start_new_session=True))  # so that a terminal's signals arrive once
 
     failed, deadline = None, None
     while any(r.poll() is None for r in ranks):

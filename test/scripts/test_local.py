@@ -1,0 +1,49 @@
+"""scripts/launch/local.py:  scripts/run_tests.py test/scripts/test_local.py"""
+
+import signal
+import sys
+import time
+
+from testing import SCRIPTS, Case
+
+# Notes that it runs and which signal it got, and ends once the file "end" is there or its launcher has ended.
+RANK = """
+import os, signal, sys, time
+rank, launcher = os.environ["RANK"], os.getppid()
+def note(number, _):
+    open("got" + rank, "w").write(str(number))
+    sys.exit(3)
+for number in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) != signal.SIG_IGN: signal.signal(number, note)
+open("ready" + rank, "w").close()
+while not os.path.exists("end") and os.getppid() == launcher: time.sleep(0.02)
+"""
+
+
+class LocalTest(Case):
+    def launch(self, *before):
+        process = self.start(*before, sys.executable, SCRIPTS / "launch" / "local.py", "-n", 2, sys.executable, "-c",
+                             RANK, start_new_session=True)
+        while not all((self.folder / f"ready{rank}").exists() for rank in (0, 1)):
+            time.sleep(0.02)
+        return process
+
+    def test_signals_reach_every_rank(self):
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(signal=number.name):
+                process = self.launch()
+                process.send_signal(number)
+                errors = process.communicate()[1]
+                self.assertEqual(process.returncode, 3, errors)
+                for rank in (0, 1):
+                    self.assertEqual((self.folder / f"got{rank}").read_text(), str(number.value))
+                    (self.folder / f"ready{rank}").unlink()
+
+    def test_a_hangup_that_is_ignored_stays_ignored(self):
+        process = self.launch("nohup")
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        self.assertIsNone(process.poll())
+        (self.folder / "end").touch()
+        self.assertEqual(process.wait(), 0)
+        self.assertFalse(list(self.folder.glob("got*")))
