@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxConfig = int64_t{1} << 20;
+constexpr int64_t kMaxToml = int64_t{1} << 20;
 constexpr size_t kMaxNumber = 64;  // characters
 
 bool is_decimal(const std::string& word) {  // as TOML has it
@@ -251,10 +251,11 @@ void take_over(const json& file, const std::string& path, const OptionTable& tab
     for (const auto& [key, value] : file["options"].items()) {
         const std::string where = path + ": " + key;
         const OptionRow& row = row_of(table, key, all);
-        if (row.this_call || given.count(row.flag) || value.is_null()) continue;
+        if (row.this_call || value.is_null()) continue;
+        given.by_run[row.flag] = value;
+        if (given.count(row.flag)) continue;
         // What is the default already may have no spelling: 0 layers are the preset's.
         if (value != row.get()) set_row(row, kind_of(value), as_word(value, where), path);
-        given.by_run.insert(row.flag);
     }
 }
 
@@ -265,11 +266,13 @@ std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& na
 }
 
 void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& given) {
-    const std::string text = read_text(path, kMaxConfig);
+    const std::string text = read_text(path, JsonLimits().bytes);  // a run's names each of its shards
     const size_t first = text.find_first_not_of(" \t\r\n");
     CHECK_USAGE(first != std::string::npos, "{}: is empty; it holds lines like lr = 0.02, or is a run's config.json",
                 path);
     if (text[first] == '{') return take_over(parse_json(text, path), path, table, program, given);
+    CHECK_USAGE(static_cast<int64_t>(text.size()) <= kMaxToml, "{}: {} bytes, more than the {} of a TOML file", path,
+                text.size(), kMaxToml);
     CHECK_USAGE(is_utf8(text), "{}: is not a text in UTF-8", path);
     const std::set<std::string> on_command_line = given.by_user;
     for (const ConfigEntry& entry : parse_toml(text, path)) {

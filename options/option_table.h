@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -193,8 +194,8 @@ private:
 
 // The flags that were set; the others have their defaults.
 struct FlagsGiven {
-    std::set<std::string> by_user;  // on the command line or in a TOML file
-    std::set<std::string> by_run;   // taken over from another run's config.json
+    std::set<std::string> by_user;                 // on the command line or in a TOML file
+    std::map<std::string, nlohmann::json> by_run;  // the values in another run's config.json, also of by_user's flags
     bool count(const std::string& flag) const { return by_user.count(flag) > 0; }
 };
 

@@ -170,7 +170,7 @@ void add_optimizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
         .default_text = by_method([](const MethodInfo& m) { return m.beta1; });
     t.number("--beta2", opt.beta2, 0, 0.999999, "decay of AdamW's second moment; for Lion, of the momentum")
         .default_text = by_method([](const MethodInfo& m) { return m.beta2; });
-    t.number("--eps", opt.eps, 0, 1, "AdamW's epsilon").default_text = "1e-8";
+    t.number("--eps", opt.eps, 1e-30, 1, "AdamW's epsilon").default_text = "1e-8";
     t.number("--momentum", opt.momentum, 0, 0.999999, "momentum of the matrices that are orthogonalized");
     t.number("--update-rms", opt.update_rms, 0, 10,
              "root mean square X of a hidden matrix's update before the learning rate, as in Moonlight: scale by "
@@ -413,21 +413,41 @@ std::string methods_with(std::string_view flag) {
     return names.empty() ? std::string(last) : fmt::format("{} or {}", fmt::join(names, ", "), last);
 }
 
+// Defaults that follow other flags. A run's config.json has every value, so one that followed there follows here too,
+// where the flag that it follows may be given anew.
+void set_defaults(Options& o, const FlagsGiven& given) {
+    OptimizerOptions& opt = o.optimizer;
+    const auto of_run = [&](const char* flag, auto now) {
+        const auto found = given.by_run.find(flag);
+        if (found == given.by_run.end()) return now;
+        return json_value<decltype(now)>(found->second, fmt::format("{} in a run's config.json", flag));
+    };
+    const auto follows = [&](const char* flag, auto default_in_run) {
+        return !given.count(flag) && of_run(flag, default_in_run) == default_in_run;
+    };
+    const auto was = [&](const char* flag, auto now) {
+        return value_named<decltype(now)>(of_run(flag, std::string(name_of(now)))).value_or(now);
+    };
+    const MethodInfo &method = info_of(opt.method), &before = info_of(was("--optimizer", opt.method));
+    if (follows("--lr", before.lr)) opt.lr = method.lr;
+    if (follows("--beta1", before.beta1)) opt.beta1 = method.beta1;
+    if (follows("--beta2", before.beta2)) opt.beta2 = method.beta2;
+    const auto ns_steps = [](bool aol) { return aol ? 4 : OptimizerOptions().ns_steps; };
+    if (follows("--ns-steps", ns_steps(of_run("--ns-aol", opt.ns_aol)))) opt.ns_steps = ns_steps(opt.ns_aol);
+    if (follows("--adamw-lr", of_run("--lr", opt.lr)) || !has_flag(method, "--adamw-lr")) o.adamw_lr = opt.lr;
+    if (follows("--adamw-weight-decay", of_run("--weight-decay", opt.weight_decay)) ||
+        !has_flag(method, "--adamw-weight-decay"))
+        opt.adamw_weight_decay = opt.weight_decay;
+    if (follows("--min-lr-ratio", default_min_lr_ratio(was("--schedule", o.schedule.kind))))
+        o.min_lr_ratio = default_min_lr_ratio(o.schedule.kind);
+    opt.adamw_lr = *o.adamw_lr;
+    o.schedule.min_lr_ratio = *o.min_lr_ratio;
+}
+
 // Rules between flags.
 void check_conflicts(Options& o, const FlagsGiven& given) {
     OptimizerOptions& opt = o.optimizer;
     const MethodInfo& method = info_of(opt.method);
-    auto is_default = [&](const char* flag) { return !given.count(flag) && !given.by_run.count(flag); };
-    if (is_default("--lr")) opt.lr = method.lr;
-    if (is_default("--beta1")) opt.beta1 = method.beta1;
-    if (is_default("--beta2")) opt.beta2 = method.beta2;
-    if (is_default("--ns-steps") && opt.ns_aol) opt.ns_steps = 4;
-    if (!o.adamw_lr) o.adamw_lr = opt.lr;
-    if (!o.min_lr_ratio) o.min_lr_ratio = default_min_lr_ratio(o.schedule.kind);
-    opt.adamw_lr = *o.adamw_lr;
-    if (!opt.adamw_weight_decay) opt.adamw_weight_decay = opt.weight_decay;
-    o.schedule.min_lr_ratio = *o.min_lr_ratio;
-
     std::vector<std::string> lengths;
     for (const char* flag : {"--steps", "--tokens", "--epochs"})
         if (given.count(flag)) lengths.push_back(flag);
@@ -523,7 +543,10 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
         take_over_config(o, table, family, *given);
     }
     o.given = given->by_user;
+    // Only a run that goes on compares its flags with the checkpoint.
+    CHECK_USAGE(o.config_fault.empty() || !(o.plan_only || o.eval_only), "{}", o.config_fault);
     try {
+        set_defaults(o, *given);
         check_conflicts(o, *given);
     } catch (const UsageError&) {
         CHECK_USAGE(o.config_fault.empty(), "{}", o.config_fault);  // the reason why flags are missing

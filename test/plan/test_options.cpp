@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "optim/methods.h"
 #include "test/support/catch.h"
 #include "test/support/parse.h"
 #include "test/support/temp_dir.h"
@@ -242,7 +243,21 @@ TEST_CASE("plan/options: with a damaged config.json a run resumes by its flags; 
         REQUIRE(o.optimizer.lr == 3e-4f);
         REQUIRE(o.steps == 3);
         REQUIRE(complaint({"--resume", "--out", folder.path()}) == o.config_fault);
+        REQUIRE(complaint({"--resume", "--out", folder.path(), "--data", "x", "--plan-only"}) == o.config_fault);
     }
+}
+
+TEST_CASE("plan/options: the config.json of a run on many shards can be used") {
+    TempDir folder;
+    nlohmann::json shards = nlohmann::json::array();
+    for (int i = 0; i < 10'000; ++i)
+        shards.push_back({{"file", fmt::format("/data/fineweb/{}_{:06}.bin", std::string(80, 'x'), i)}, {"tokens", i}});
+    const nlohmann::json j = {{"program", "train_gpt2"},
+                              {"options", options_json(kGpt2, *parse({"--data", "x", "--lr", "0.02"}))},
+                              {"data", {{"train", shards}}}};
+    REQUIRE(j.dump().size() > 1 << 20);
+    std::ofstream(folder / "config.json") << j;
+    REQUIRE(parse({"--resume", "--out", folder.path()})->optimizer.lr == 0.02f);
 }
 
 TEST_CASE("plan/options: a run's config.json configures another run or a resumed one") {
@@ -285,6 +300,18 @@ TEST_CASE("plan/options: a run's config.json configures another run or a resumed
     const Options shorter = *parse({"--resume", "--out", folder.path(), "--tokens", "1e6"});
     REQUIRE(shorter.tokens == 1'000'000);
     REQUIRE(shorter.steps == 0);
+    // What followed another flag in the run follows it here.
+    save({"--data", "x", "--schedule", "cosine"});
+    REQUIRE(parse({"--config", path, "--lr", "0.1"})->optimizer.adamw_lr == 0.1f);
+    REQUIRE(parse({"--config", path, "--weight-decay", "3"})->optimizer.adamw_weight_decay == 3.0f);
+    REQUIRE(parse({"--config", path, "--schedule", "linear"})->schedule.min_lr_ratio == 0.0);
+    REQUIRE(parse({"--config", path, "--optimizer", "muon"})->optimizer.lr == info_of(Method::muon).lr);
+    REQUIRE(parse({"--config", path, "--optimizer", "muon"})->optimizer.adamw_lr == info_of(Method::muon).lr);
+    save({"--data", "x", "--optimizer", "muon", "--adamw-lr", "0.004", "--lr", "0.02", "--ns-aol"});
+    REQUIRE(parse({"--config", path, "--lr", "0.1"})->optimizer.adamw_lr == 0.004f);
+    REQUIRE(parse({"--config", path, "--ns-aol", "off"})->optimizer.ns_steps == 5);
+    REQUIRE(parse({"--config", path, "--optimizer", "teon"})->optimizer.lr == 0.02f);
+    REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->optimizer.adamw_lr == 0.02f);
     // A learning rate that happens to be another optimizer's default is kept.
     save({"--data", "x", "--optimizer", "teon", "--lr", "3e-4"});
     REQUIRE(parse({"--config", path})->optimizer.lr == 3e-4f);
