@@ -74,7 +74,7 @@ CXX_asan    = $(subst -O3,-O1,$(CXX_cpu)) -g -fno-omit-frame-pointer -fsanitize=
 FMT_cuda   := -DFMT_HEADER_ONLY -DFMT_USE_CONSTEXPR=1
 FMT_nvcc   := -diag-suppress 20208
 CXX_cuda    = $(CXX) -std=c++20 $(OPT) $(WARN) $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
-NVCC_cuda   = $(NVCC) -std=c++20 $(OPT) --expt-relaxed-constexpr -lineinfo -Werror all-warnings $(FMT_nvcc) \
+NVCC_cuda   = $(NVCC) -std=c++20 $(OPT) --expt-relaxed-constexpr -lineinfo $(WERROR:%=% all-warnings) $(FMT_nvcc) \
               -Xcompiler -Wall,-Wextra,-Werror=switch,-Wno-stringop-overflow $(INCLUDES) -DTEON_CUDA $(FMT_cuda) \
               $(CUDA_INCLUDE)
 LIBS_cpu    = -llapacke -ldnnl -lgomp -lboost_context -lfmt $(MPI_LIBS)

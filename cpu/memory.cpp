@@ -84,13 +84,24 @@ const char* name(Memory kind) {
                                     : "pageable host memory";
 }
 
-// Refuses memory that is not what the call says, as a GPU's unified addressing finds out or goes wrong. Mapped memory
-// is the device's: its address is a device pointer.
+// Mapped memory is the device's: its address is a device pointer.
+bool is_device(Memory kind) { return kind == Memory::device || kind == Memory::mapped; }
+
+// The kind of a copy between these addresses.
+cudaMemcpyKind kind_of(const void* to, const void* from, size_t bytes) {
+    std::string why;
+    const bool to_device = is_device(memory_kind(to, bytes, why)),
+               from_device = is_device(memory_kind(from, bytes, why));
+    return to_device ? (from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
+                     : (from_device ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
+}
+
+// Refuses memory that is not what the call says, as a GPU's unified addressing finds out or goes wrong.
 cudaError_t check(const char* what, const void* p, size_t bytes, bool device) {
     std::string why;
     const Memory kind = memory_kind(p, bytes, why);
     if (!why.empty()) return fail(cudaErrorInvalidValue, fmt::format("{}: {}", what, why));
-    if ((kind == Memory::device || kind == Memory::mapped) == device) return cudaSuccess;
+    if (is_device(kind) == device) return cudaSuccess;
     return fail(cudaErrorInvalidValue,
                 fmt::format("{}: {} where {} is due", what, name(kind), device ? "device memory" : "host memory"));
 }
@@ -158,8 +169,10 @@ cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t strea
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+    if (kModelGpu && kind == cudaMemcpyDefault) kind = kind_of(to, from, bytes);
     const char* const what = kind == cudaMemcpyHostToDevice   ? "cudaMemcpyAsync (host to device)"
                              : kind == cudaMemcpyDeviceToHost ? "cudaMemcpyAsync (device to host)"
+                             : kind == cudaMemcpyDefault      ? "cudaMemcpyAsync"
                                                               : "cudaMemcpyAsync (device to device)";
     if constexpr (!kModelGpu) return submit(stream, what, [=] { std::memmove(to, from, bytes); });
     const bool to_device = kind != cudaMemcpyDeviceToHost, from_device = kind != cudaMemcpyHostToDevice;

@@ -79,7 +79,7 @@ public:
     void host_waits(std::string what) {
         std::lock_guard lock(mutex_);
         host_waits_ = std::move(what);
-        ++turn_;
+        if (queued_.empty()) ++turn_;  // else an operation is waited for
     }
     void watch_errors_of(ncclComm_t comm) {
         std::lock_guard lock(mutex_);
@@ -253,10 +253,12 @@ private:
         }
         Watchdog::Operation o = watchdog_.operation(fmt::format("{} of {} elements", name, elements));
         o.begin.record(stream_);
+        watchdog_.host_waits(o.name);  // NCCL connects to a rank when it first needs it
         check_nccl(ncclGroupStart(), name, comm_);
         for (const Part& part : parts)
             if (part.size > 0) check_nccl(call(part), o.name, comm_);
         check_nccl(ncclGroupEnd(), o.name, comm_);
+        watchdog_.host_waits("");
         o.end.record(stream_);
         watchdog_.add(std::move(o));
     }

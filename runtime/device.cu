@@ -40,7 +40,7 @@ std::atomic<size_t> bytes_in_use = 0, bytes_peak = 0;  // of live Buffers
 
 }  // namespace
 
-// 0 as well where the driver is missing or too old: the program then says that there is no device.
+// 0 as well where the driver is missing or too old, as require_device() says.
 int device_count() {
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess) {
@@ -48,6 +48,14 @@ int device_count() {
         return 0;
     }
     return count;
+}
+
+void require_device() {
+    int count = 0;
+    const cudaError_t status = cudaGetDeviceCount(&count);
+    (void)cudaGetLastError();
+    CHECK(count > 0, "no usable GPU was found{}; build with BACKEND=cpu to run on the CPU",
+          status == cudaSuccess ? "" : fmt::format(" ({})", cudaGetErrorString(status)));
 }
 
 void set_device(int index) {
@@ -148,14 +156,15 @@ void destroy_graph(void* graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec
 
 void* device_allocate(size_t bytes) {
     void* p = nullptr;  // cudaMalloc aligns to 256 bytes
-    cudaError_t status = cudaMalloc(&p, bytes);
-    if (status != cudaSuccess) {
+    const cudaError_t status = cudaMalloc(&p, bytes);
+    if (status != cudaErrorMemoryAllocation) {
+        check_cuda(status, "allocating device memory");  // where earlier work has failed
+    } else {
         (void)cudaGetLastError();
         size_t free_bytes = 0, total = 0;
         (void)cudaMemGetInfo(&free_bytes, &total);
-        throw OutOfMemory(
-            fmt::format("out of device memory: {} bytes wanted, {} of {} free, {} in use by this program ({})", bytes,
-                        free_bytes, total, bytes_in_use.load(), cudaGetErrorString(status)));
+        throw OutOfMemory(fmt::format("out of device memory: {} bytes wanted, {} of {} free, {} in use by this program",
+                                      bytes, free_bytes, total, bytes_in_use.load()));
     }
     const size_t now = bytes_in_use += bytes;
     for (size_t peak = bytes_peak; peak < now && !bytes_peak.compare_exchange_weak(peak, now);) {}
@@ -171,10 +180,9 @@ void device_free(void* p, size_t bytes) noexcept {
 void mark_profiled_range(bool on) { (void)(on ? cudaProfilerStart() : cudaProfilerStop()); }
 
 static void check_pinned(cudaError_t status, size_t bytes) {
-    if (status == cudaSuccess) return;
+    if (status != cudaErrorMemoryAllocation) return check_cuda(status, "allocating pinned memory");
     (void)cudaGetLastError();
-    throw OutOfMemory(
-        fmt::format("out of pinned host memory: {} bytes wanted ({})", bytes, cudaGetErrorString(status)));
+    throw OutOfMemory(fmt::format("out of pinned host memory: {} bytes wanted", bytes));
 }
 
 void* pinned_allocate(size_t bytes) {
@@ -198,20 +206,19 @@ void mapped_free(void* p, size_t) noexcept { cudaFreeHost(p); }
 
 namespace {
 
-void copy_async(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind, const Stream& stream) {
-    if (bytes) check_cuda(cudaMemcpyAsync(dst, src, bytes, kind, cuda(stream)), "copying");
+// The addresses say which memories these are: "the device's" may be mapped memory of the host.
+void copy_async(void* dst, const void* src, size_t bytes, const Stream& stream) {
+    if (bytes) check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cuda(stream)), "copying");
 }
 
 }  // namespace
 
-void copy_bytes(void* dst, const void* src, size_t bytes, const Stream& stream) {
-    copy_async(dst, src, bytes, cudaMemcpyDeviceToDevice, stream);
-}
+void copy_bytes(void* dst, const void* src, size_t bytes, const Stream& stream) { copy_async(dst, src, bytes, stream); }
 void upload_bytes(void* dst, const void* src, size_t bytes, const Stream& stream) {
-    copy_async(dst, src, bytes, cudaMemcpyHostToDevice, stream);
+    copy_async(dst, src, bytes, stream);
 }
 void download_bytes(void* dst, const void* src, size_t bytes, const Stream& stream) {
-    copy_async(dst, src, bytes, cudaMemcpyDeviceToHost, stream);
+    copy_async(dst, src, bytes, stream);
 }
 void fill_bytes(void* dst, int byte, size_t bytes, const Stream& stream) {
     if (bytes) check_cuda(cudaMemsetAsync(dst, byte, bytes, cuda(stream)), "filling memory");

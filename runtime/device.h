@@ -27,7 +27,8 @@ struct DeviceInfo {
     double peak_bf16_flops = 0;     // dense tensor-core peak; 0 when unknown (then no MFU is printed)
 };
 
-int device_count();  // 0 on a machine without a usable device; 1 on a CPU
+int device_count();     // 0 on a machine without a usable device; 1 on a CPU
+void require_device();  // throws Error that says why there is none
 void set_device(int index);
 DeviceInfo device_info();
 const char* backend_name();    // "cuda" or "cpu"

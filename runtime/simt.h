@@ -215,7 +215,8 @@ void launch(void (*)(P...), const LaunchConfig& c, const Stream& stream, Args&&.
     check_launch(c);
     if (c.empty()) return;
     cudaError_t status = cudaSuccess;
-    if (c.smem > 48 * 1024)  // more than every device grants unasked
+    static const size_t granted = 48 * 1024 - static_shared_bytes<Kernel>();  // by every device, unasked
+    if (c.smem > granted)
         status = cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(c.smem));
     if (status == cudaSuccess)
         status = start<Kernel, P...>(c, static_cast<cudaStream_t>(stream.handle()), static_cast<P>(args)...);

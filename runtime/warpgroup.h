@@ -32,7 +32,8 @@ template <auto Kernel>
 bool has_warpgroup_code() {
 #if defined(__CUDACC__)
     cudaFuncAttributes attributes = {};
-    return cudaFuncGetAttributes(&attributes, Kernel) == cudaSuccess && attributes.sharedSizeBytes > 0;
+    return cudaFuncGetAttributes(&attributes, Kernel) == cudaSuccess && attributes.binaryVersion == 90 &&
+           attributes.sharedSizeBytes > 0;
 #else
     return false;
 #endif

@@ -39,9 +39,10 @@ sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$nvcc")"/compute-sani
 
 # pretrain NAME PROGRAM FLAGS...: runs 20 steps and samples the GPU's used memory, in MiB, before and during them.
 pretrain() {
-    local name=$1 program=$2 sampler status=0
+    local name=$1 program=$2 gpu=${CUDA_VISIBLE_DEVICES:-0} sampler status=0
     shift 2
-    nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 200 >$logs/"$name".memory &
+    [ -e build/corpus/manifest.json ] || python3 scripts/make_corpus.py build/corpus
+    nvidia-smi --id="${gpu%%,*}" --query-gpu=memory.used --format=csv,noheader,nounits -lms 200 >$logs/"$name".memory &
     sampler=$!
     sleep 0.5
     rm -rf $logs/"$name"

@@ -26,11 +26,12 @@
     X(cudaErrorCapturedEvent, 907)            \
     X(cudaErrorStreamCaptureWrongThread, 908) \
     X(cudaErrorUnknown, 999)
-#define CUDA_COPY_KINDS(X)       \
-    X(cudaMemcpyHostToHost, 0)   \
-    X(cudaMemcpyHostToDevice, 1) \
-    X(cudaMemcpyDeviceToHost, 2) \
-    X(cudaMemcpyDeviceToDevice, 3)
+#define CUDA_COPY_KINDS(X)         \
+    X(cudaMemcpyHostToHost, 0)     \
+    X(cudaMemcpyHostToDevice, 1)   \
+    X(cudaMemcpyDeviceToHost, 2)   \
+    X(cudaMemcpyDeviceToDevice, 3) \
+    X(cudaMemcpyDefault, 4)
 #define CUDA_FUNCTION_ATTRIBUTES(X) X(cudaFuncAttributeMaxDynamicSharedMemorySize, 8)
 #define CUDA_CAPTURE_STATES(X)          \
     X(cudaStreamCaptureStatusNone, 0)   \

@@ -380,7 +380,7 @@ constexpr Fault kFaults[] = {
     {"memory freed twice", "was freed before", freed_twice},
     {"a kernel beyond the end", "byte 4096 of an allocation of 4096", beyond_the_end},
     {"a kernel beyond the end, within the alignment", "byte 4000 of an allocation of 4000", into_the_padding},
-    {"a copy in the wrong direction", "where device memory is due", wrong_direction},
+    {"a copy in the wrong direction", "a copy from host to host", wrong_direction},
     {"a pageable download not waited for", "wrong result", pageable_download},
     {"a wait during capture", "cudaStreamSynchronize is not allowed", wait_in_capture},
     {"an allocation during capture", "cudaMalloc is not allowed", allocate_in_capture},
