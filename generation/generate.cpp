@@ -77,13 +77,12 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     const std::vector<int> prompt = prompt_of(o->sampling, tokenizer.get(), model.limits);
     const SafetensorsModel weights(model.folder);
 
-    CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=cpu to run on the CPU");
+    require_device();
     Context context;
     const DType dtype = choose_dtype(o->dtype).dtype;
     ParamStore params(decoder_params(model.config), dtype, context.stream, false);
     load_weights(params, weights, context.stream);
-    const int64_t wanted = static_cast<int64_t>(prompt.size()) + o->sampling.sample_tokens;
-    const int capacity = static_cast<int>(std::min<int64_t>(model.config.max_T, wanted));
+    const int capacity = sample_capacity(o->sampling, prompt.size(), model.config.max_T);
     const std::unique_ptr<Generator> generator = make_generator(model.config, params, 1, capacity, context);
 
     // Without a tokenizer there are only numbers to show.

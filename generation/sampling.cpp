@@ -75,8 +75,7 @@ std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer,
 std::vector<int> sample(Generator& generator, const std::vector<int>& prompt, const SamplingOptions& o,
                         const TextLimits& limits, uint64_t seed, const std::function<bool(int)>& on_token) {
     const int room = generator.capacity() - static_cast<int>(prompt.size());
-    CHECK_USAGE(room > 0, "--prompt: its {} tokens fill the context of {}", prompt.size(),
-                generator.capacity());
+    CHECK_USAGE(room > 0, "--prompt: its {} tokens fill the context of {}", prompt.size(), generator.capacity());
     Sampler sampler(o.temperature, o.top_k, seed);
     std::vector<int> tokens;
     const std::vector<float>* logits = &generator.start(prompt);

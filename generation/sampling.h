@@ -26,6 +26,12 @@ struct SamplingOptions {
 // The rows --prompt, --prompt-tokens, --sample-tokens, --temperature and --top-k.
 void add_sampling_flags(OptionTable& table, SamplingOptions& options);
 
+// Tokens of a sample and its prompt, at most.
+inline int sample_capacity(const SamplingOptions& o, size_t prompt, int context) {
+    const size_t wanted = std::max(prompt, o.prompt_tokens.size()) + static_cast<size_t>(o.sample_tokens);
+    return static_cast<int>(std::min(wanted, static_cast<size_t>(context)));
+}
+
 // Draws tokens from softmax(logits / temperature) over the top_k largest logits (of equal ones the lower tokens). The
 // same seed gives the same tokens on every machine.
 class Sampler {

@@ -1,6 +1,7 @@
 #include "optim/diagnostics.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <span>
 
@@ -28,21 +29,20 @@ double dot(std::span<const float> a, std::span<const float> b) {
     return sum;
 }
 
-// The spectrum of slices of one shape, unfolded into one float matrix, from the eigenvectors of the short side's Gram
-// matrix G: the top one is u or v, and one product gives the other.
-Spectrum spectrum_of(std::span<const MomentumSlice> slices, int mode, bool vectors, Context& context) {
+// The spectrum of slices of m x n, unfolded into one float matrix, by eigenvectors of the short side's Gram matrix
+// G: the top one is u or v, and one product gives the other.
+Spectrum spectrum_of(std::span<const float* const> slices, int m, int n, int mode, bool vectors, Context& context) {
     const Stream& stream = context.stream;
     const int K = static_cast<int>(slices.size());
-    const Unfolding u(mode, slices[0].m, slices[0].n, K, 1);
+    const Unfolding u(mode, m, n, K, 1);
     const int s = std::min(u.rows(), u.cols()), l = std::max(u.rows(), u.cols());
     const bool wide = u.rows() <= u.cols();
     Buffer<float> Z(u.size()), G(int64_t{s} * s), w(s), other(l);
     Buffer<Slice> table(K);
     std::vector<Slice> infos;
-    for (const MomentumSlice& slice : slices) infos.push_back({0, 0, 0, slice.data - slices[0].data, 0, 0});
+    for (const float* slice : slices) infos.push_back({0, 0, 0, slice - slices[0], 0, 0});
     upload(table.data(), infos.data(), K, stream);
-    unfold(Z.data(), slices[0].data, nullptr, nullptr, nullptr, {table.data(), K, u.m, u.n, false}, u.layout(), 0,
-           stream);
+    unfold(Z.data(), slices[0], nullptr, nullptr, nullptr, {table.data(), K, u.m, u.n, false}, u.layout(), 0, stream);
     const Mat z = mat(Z.data(), u.ld);
     context.linalg.gemm({.M = s,
                          .N = s,
@@ -70,16 +70,20 @@ Spectrum spectrum_of(std::span<const MomentumSlice> slices, int mode, bool vecto
 
 }  // namespace
 
-std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slices, int mode, Context& context) {
+std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slices,
+                                         const std::function<const float*(size_t)>& data_of, int mode,
+                                         Context& context) {
     std::vector<Alignment> result;
-    Spectrum before;  // of slice i - 1
+    Spectrum before;                        // of slice i - 1
+    std::array<const float*, 2> data = {};  // of slices i - 1 and i
     for (size_t i = 0; i < slices.size(); i++) {
         const MomentumSlice& slice = slices[i];
-        Spectrum own = spectrum_of({&slice, 1}, 1, true, context);
+        data = {data[1], data_of(i)};
+        Spectrum own = spectrum_of({&data[1], 1}, slice.m, slice.n, 1, true, context);
         const bool pair =
             i > 0 && slices[i - 1].role == slice.role && slices[i - 1].m == slice.m && slices[i - 1].n == slice.n;
         if (pair && own.nuclear > 0 && before.nuclear > 0) {
-            const double joint = spectrum_of({&slices[i - 1], 2}, mode, false, context).nuclear;
+            const double joint = spectrum_of(data, slice.m, slice.n, mode, false, context).nuclear;
             result.push_back({slice.role, slices[i - 1].layer, slice.layer,
                               static_cast<float>(std::abs(dot(before.left, own.left))),
                               static_cast<float>(std::abs(dot(before.right, own.right))),
@@ -88,6 +92,18 @@ std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slice
         before = std::move(own);
     }
     return result;
+}
+
+int64_t diagnostics_bytes(const ParamTable& params, int ranks) {
+    int64_t size = 0, side = 0;
+    for (const ParamRow& row : params.rows())
+        if (is_hidden_matrix(row.role)) {
+            size = std::max(size, row.size());
+            side = std::max<int64_t>(side, std::min(row.rows, row.cols));
+        }
+    const int64_t gram =
+        4 * side * side;  // of an unfolding whose short side is twice a slice's, and as much for eigh()
+    return 4 * ((ranks > 1 ? 4 : 2) * size + 2 * gram);
 }
 
 }  // namespace teon

@@ -1,6 +1,7 @@
 // The alignment of neighbouring layers, as in the paper's figures (arXiv 2601.23261, appendix).
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "model/param_table.h"
@@ -19,12 +20,17 @@ struct Alignment {
 struct MomentumSlice {
     Role role;
     int layer;
-    const float* data;  // m x n, dense, on the device; not written
     int m, n;
 };
 
-// slices: grouped by role, in layer order. Compares neighbours of one role and shape; a pair is unfolded by `mode`.
+// slices: grouped by role, in layer order. data_of(i): slice i, m x n, dense, on the device, valid until
+// data_of(i + 2); called once for each i, in order. Compares neighbours of one role and shape; a pair is unfolded by `mode`.
 // Synchronizes; throws Error if a momentum is not finite.
-std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slices, int mode, Context& context);
+std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slices,
+                                         const std::function<const float*(size_t)>& data_of, int mode,
+                                         Context& context);
+
+// The device memory that Optimizer::diagnose() takes meanwhile.
+int64_t diagnostics_bytes(const ParamTable& params, int ranks);
 
 }  // namespace teon

@@ -142,21 +142,28 @@ std::vector<Alignment> Optimizer::diagnose(Context& context) {
     check_finite(context);
     std::vector<StateTensor> momenta = state();
     std::erase_if(momenta, [](const StateTensor& t) { return !t.name.ends_with(".momentum"); });
-    Buffer<float> flat;  // of all ranks' momenta
-    if (context.comm->size() > 1) {
-        flat = Buffer<float>(elements_of(momenta));
-        collect_state(momenta, 0, flat.size(), flat.data(), context);
-    }
+    const auto place = [&](const StateTensor& t) {
+        return std::pair(impl_->table[t.param].role, impl_->table[t.param].layer);
+    };
+    std::stable_sort(momenta.begin(), momenta.end(),
+                     [&](const StateTensor& a, const StateTensor& b) { return place(a) < place(b); });
     std::vector<MomentumSlice> slices;
-    int64_t at = 0;
+    std::vector<int64_t> begins = {0};
+    int64_t largest = 0;
     for (const StateTensor& t : momenta) {
-        const ParamRow& row = impl_->table[t.param];
-        slices.push_back({row.role, row.layer, flat.size() > 0 ? flat.data() + at : t.data, t.rows, t.cols});
-        at += t.size();
+        slices.push_back({place(t).first, place(t).second, t.rows, t.cols});
+        begins.push_back(begins.back() + t.size());
+        largest = std::max(largest, t.size());
     }
-    std::stable_sort(slices.begin(), slices.end(),
-                     [](auto& a, auto& b) { return std::pair(a.role, a.layer) < std::pair(b.role, b.layer); });
-    return measure_alignment(slices, impl_->info.stacks ? impl_->options.teon_mode : 1, context);
+    Buffer<float> two;  // slices of any rank
+    if (context.comm->size() > 1) two = Buffer<float>(2 * largest);
+    const auto data_of = [&](size_t i) -> const float* {
+        if (two.size() == 0) return momenta[i].data;
+        float* slice = two.data() + static_cast<int64_t>(i % 2) * largest;
+        collect_state(momenta, begins[i], begins[i + 1], slice, context);
+        return slice;
+    };
+    return measure_alignment(slices, data_of, impl_->info.stacks ? impl_->options.teon_mode : 1, context);
 }
 
 int64_t elements_of(const std::vector<StateTensor>& tensors) {

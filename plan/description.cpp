@@ -100,6 +100,7 @@ json run_json(const RunPlan& p) {
             {"model", model_json(p.family->fields, p.config)},
             {"ranks", p.ranks},
             {"micro_batch", p.run.B},
+            {"head_rows", p.is_gpu ? json(p.run.head_rows) : json()},
             {"sharding", name_of(p.sharding)},
             {"steps", p.steps},
             {"warmup_steps", warmup_steps(p.options.schedule, p.steps)},

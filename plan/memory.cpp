@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "model/decoder.h"
+#include "optim/diagnostics.h"
 
 namespace teon {
 
@@ -90,7 +91,13 @@ void plan_fixed_memory(RunPlan& p) {
     const bool divided = p.sharding != Sharding::none;
     p.memory.push_back({"optimizer scratch", divided ? p.placement.scratch_bytes : p.optimizer_plan.scratch_bytes});
     if (o.autotune) p.memory.push_back({"algorithm search, for a moment", 4 * largest_gradient(p.params)});
-    if (o.sample_every) p.memory.push_back({"samples", generator_bytes(p.config, 1, p.config.max_T, p.run.dtype)});
+    if (o.diagnose_every)
+        p.memory.push_back({"alignment of layers, for a moment", diagnostics_bytes(p.params, p.ranks)});
+    if (o.sample_every)
+        p.memory.push_back(
+            {"samples",
+             generator_bytes(p.config, 1, sample_capacity(o.sampling, o.sampling.prompt.size() + 2, p.config.max_T),
+                             p.run.dtype)});
     // Rank 0's, of all ranks' state; and the largest tensor once more, in its file's order. On a CPU it is the same
     // memory.
     const int64_t all_state = std::accumulate(state.begin(), state.end(), int64_t{0});
@@ -180,7 +187,7 @@ bool fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
             while (!fits(*largest, saving)) ++largest;  // leaves it in p.run
             return true;
         }
-    if (p.run.head_rows == 0) return false;
+    if (p.run.head_rows == 0 || o.head_rows) return false;
     p.run.head_rows = 0;
     return fit_to_memory(p, memory_bytes, fixed_bytes);
 }

@@ -43,8 +43,9 @@ struct Options {
     std::string data, val_data;
     bool shuffle = true, document_mask = false, verify_data = false;
     // batch
-    int64_t batch_tokens = 0;  // 0: by the device and the model (plan/run_plan.h)
-    int micro_batch = 0;       // 0: automatic
+    int64_t batch_tokens = 0;      // 0: by the device and the model (plan/run_plan.h)
+    int micro_batch = 0;           // 0: automatic
+    std::optional<int> head_rows;  // of the run that is resumed: they decide the order of the head's sums
     int64_t steps = 0, tokens = 0;
     double epochs = 0;
     // optimizer, orthogonalizer, teon

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "kernels/attention_flash.h"
+#include "optim/methods.h"
 #include "runtime/linalg_library.h"
 
 namespace teon {
@@ -13,6 +14,8 @@ namespace teon {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int kHeadRows = 8192;  // whose logits a GPU computes at a time
 
 // Flags may repeat what the model of --init-from is.
 void check_agrees(const ModelFamily& family, const Options& o, const DecoderConfig& model) {
@@ -113,6 +116,10 @@ void check_sharding(const Options& o, int ranks) {
     CHECK_USAGE(ranks == 1 || o.shard != Sharding::all || !needs_whole_weights(o),
                 "{}: needs all weights on each rank, but --shard all divides them; use --shard gradients",
                 o.check_ranks ? "--check-ranks" : "--sample-every");
+    // Algorithms are chosen on each rank by its own times, and others sum in another order.
+    CHECK_USAGE(ranks == 1 || o.shard != Sharding::none || !o.autotune || !info_of(o.optimizer.method).matrices,
+                "--autotune: with --shard none each rank updates all matrices, and its own choice of algorithms would "
+                "change their last bits; use --shard optimizer");
 }
 
 void plan_length(RunPlan& p) {
@@ -173,10 +180,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     check_batch(o);
     open_data(p);
     p.config = make_config(family, o, p.train);
-    CHECK_USAGE(
-        !o.document_mask || p.train.delimiter >= 0 || o.data.empty(),
-        "--document-mask: {} has no manifest.json that names the delimiter; make the shards with scripts/prepare.py",
-        o.data);
+    if (!o.data.empty()) check_document_mask(o, p.train);
     if (o.batch_tokens == 0) o.batch_tokens = default_batch_tokens(p);
     check_shares(o, ranks);
     check_sharding(o, ranks);
@@ -188,7 +192,8 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     const DTypeChoice dtype = storage_of(p);
     p.dtype_reason = dtype.reason;
     o.dtype = p.run.dtype = dtype.dtype;
-    if (is_gpu) p.run.head_rows = 8192;  // a CPU's caches are better served by the default
+    // A CPU's caches are better served by the default.
+    if (is_gpu) p.run.head_rows = o.head_rows.value_or(kHeadRows);
     p.run.gelu_fusion = o.gelu_fusion;
     p.run.matmul_dtype = o.matmul_dtype;
     CHECK_USAGE(o.offload_blocks <= std::max(0, p.config.L - 2),
@@ -202,6 +207,13 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     p.placement = place(p.params, p.optimizer_plan, o.optimizer, ranks);
     p.activations = decoder_activations(p.config, p.run);  // throws where the flags exclude one another
     return p;
+}
+
+void check_document_mask(const Options& o, const DataSet& data) {
+    CHECK_USAGE(!o.document_mask || data.delimiter >= 0,
+                "--document-mask: the folder of {} has no manifest.json that names the delimiter; make the shards with "
+                "scripts/prepare.py",
+                data.shards.front().path);
 }
 
 ParamShard shard_of(const RunPlan& p, int rank) {

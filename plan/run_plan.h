@@ -45,6 +45,8 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
 
 // Whether the flags exclude Sharding::all.
 inline bool needs_whole_weights(const Options& o) { return o.sample_every > 0 || o.check_ranks; }
+// Throws UsageError if --document-mask is given for data whose delimiter is not known.
+void check_document_mask(const Options& o, const DataSet& data);
 // What a rank keeps of the parameters under the plan's sharding.
 ParamShard shard_of(const RunPlan& plan, int rank);
 Exchange exchange_of(const RunPlan& plan);

@@ -8,6 +8,7 @@
 #include "data/loader.h"
 #include "generation/published_model.h"
 #include "model/decoder.h"
+#include "plan/run_plan.h"
 #include "runtime/linalg_library.h"
 #include "train/evaluation.h"
 
@@ -65,6 +66,7 @@ DecoderRun plan_run(const DecoderConfig& c, const Options& o, const DeviceInfo& 
     DecoderRun run;
     run.T = std::min(o.seq_len, c.max_T);
     run.dtype = choose_dtype(o.dtype).dtype;
+    run.attention = o.attention;
     run.gelu_fusion = o.gelu_fusion;
     run.matmul_dtype = o.matmul_dtype;
     check_device(run, device);
@@ -83,6 +85,8 @@ nlohmann::ordered_json evaluate_shards(Model& model, const DecoderConfig& c, con
     l.T = run.T;
     l.vocab_size = c.V;
     l.shuffle = false;
+    l.document_mask = o.document_mask;
+    l.delimiter = data.delimiter;
     Loader loader(data.shards, l);
     const int64_t limit = o.eval_tokens ? std::max<int64_t>(1, o.eval_tokens / run.T) : loader.windows();
     const int64_t windows = std::min(limit, loader.windows());
@@ -145,12 +149,13 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
         CHECK_USAGE(data.mixture.empty(),
                     "--val-data: a mixture cannot be evaluated; name the sources without weights");
         check_model_tokenizer(data, published.folder, c.V);  // else losses mean nothing
+        check_document_mask(o, data);
         if (o.verify_data) verify_content(data);
     }
     std::vector<MultipleChoice> examples;
     if (!o.hellaswag.empty()) examples = read_multiple_choice(o.hellaswag, c.V);
 
-    CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=cpu to run on the CPU");
+    require_device();
     Context context;
     CHECK_USAGE(context.comm->size() == 1, "--eval-only: runs on one rank, not {}", context.comm->size());
     const DecoderRun run = plan_run(c, o, device_info());

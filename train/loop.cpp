@@ -176,7 +176,7 @@ public:
             if (trainer_.steps_done() + 1 == o_.profile_steps.first) begin_profile();
             step();
             if (trainer_.steps_done() == o_.profile_steps.second) end_profile();
-            saver_.report(false, trainer_.steps_done());
+            saver_.report(trainer_.steps_done());
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
             const bool kept = step == plan_.steps || due(o_.checkpoint_every, step),
@@ -186,14 +186,14 @@ public:
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
             stop = skipped_too_often_ ? "skipped updates" : stop_reason();
             if (trainer_.aborted()) break;
+            if (save) save_now(o_.checkpoint_sync, interim);  // before what may fail or be killed
             if (diagnose) report_alignment();
-            if (save) save_now(o_.checkpoint_sync, interim);  // before the evaluation, which may be killed
             if (evaluate && stop.empty()) stop = evaluate_now();
             if (sample && samples_ && stop.empty()) stop = sample_now();
         }
         log(trainer_.finish());
         if (trainer_.steps_done() > saved_step_) save_now(true);
-        saver_.report(true, trainer_.steps_done());
+        saver_.wait(trainer_.steps_done());
         CHECK(!skipped_too_often_, "the last {} updates were skipped (--max-skipped {}); {}",
               trainer_.control().skipped_in_row, o_.max_skipped, last_good_state());
         CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
@@ -278,7 +278,7 @@ private:
     void save_before_failing() {
         try {
             log(trainer_.finish());
-            saver_.report(true, trainer_.steps_done());
+            saver_.wait(trainer_.steps_done());
             if (trainer_.steps_done() > saved_step_) save_now(true);
         } catch (const Error& error) {  // the run ends with the first error
             console_.note(fmt::format("nor could step {} be saved: {}", trainer_.steps_done(), error.what()));

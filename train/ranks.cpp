@@ -1,6 +1,9 @@
 #include "train/ranks.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <vector>
 
 #include "base/hash.h"
@@ -34,6 +37,17 @@ std::string broadcast_from_rank_0(const std::string& text, Context& context) {
     return size == 0 ? "" : broadcast(comm.rank() == 0 ? text : std::string(size, '\0'));
 }
 
+void on_rank_0(Context& context, const std::function<void()>& work) {
+    if (context.comm->size() == 1) return work();
+    std::future<void> working;
+    if (context.comm->rank() == 0) working = std::async(std::launch::async, work);
+    const auto done = [&] {
+        return working.valid() && working.wait_for(std::chrono::seconds(1)) == std::future_status::ready;
+    };
+    while (broadcast_from_rank_0(done() ? "done" : "", context).empty()) {}
+    if (working.valid()) working.get();
+}
+
 namespace {
 
 void check_hash(uint64_t hash, const std::string& what, Context& context) {
@@ -54,11 +68,15 @@ void check_hash(uint64_t hash, const std::string& what, Context& context) {
 void check_same_on_all_ranks(const ParamStore& params, Context& context) {
     if (params.has_weight_windows()) return;
     const size_t bytes = static_cast<size_t>(params.table().size()) * size_of(params.dtype());
-    std::vector<std::byte> weights(bytes);
-    download_bytes(weights.data(), params.work_all(), bytes, context.stream);
-    context.stream.synchronize();
+    const auto* weights = static_cast<const std::byte*>(params.work_all());
+    std::vector<std::byte> window(std::min(bytes, size_t{64} << 20));
     Hash hash;
-    hash.update(weights.data(), bytes);
+    for (size_t begin = 0; begin < bytes; begin += window.size()) {
+        const size_t size = std::min(window.size(), bytes - begin);
+        download_bytes(window.data(), weights + begin, size, context.stream);
+        context.stream.synchronize();
+        hash.update(window.data(), size);
+    }
     check_hash(hash.digest(), "weights", context);
 }
 

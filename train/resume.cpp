@@ -82,6 +82,18 @@ void adopt_model(Options& o, const ModelFamily& family, const std::string& check
     o.adopted->content = content;
 }
 
+void adopt_newest_model(Options& o, const ModelFamily& family) {
+    const std::vector<int64_t> steps = list_checkpoints(o.out);
+    if (steps.empty()) return adopt_model(o, family, "", nullptr);
+    for (size_t i = steps.size(); i-- > 0;) {
+        try {
+            return adopt_model(o, family, o.out + "/" + checkpoint_name(steps[i]), nullptr);
+        } catch (const Error&) {
+            if (i == 0) throw;
+        }
+    }
+}
+
 void clear_remains(const std::string& run_folder, const std::optional<ResumePoint>& point) {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(run_folder, error)) {

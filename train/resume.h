@@ -29,6 +29,10 @@ std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder,
 void adopt_model(Options& options, const ModelFamily& family, const std::string& checkpoint,
                  const TrainingState* saved);
 
+// The same for a rank that resumes and does not know yet where from: the newest checkpoint whose model can be read has
+// that of all.
+void adopt_newest_model(Options& options, const ModelFamily& family);
+
 // Removes incomplete checkpoints that a kill left, and renames damaged ones to step_X.damaged, because the run will
 // reach their steps again.
 void clear_remains(const std::string& run_folder, const std::optional<ResumePoint>& point);

@@ -37,7 +37,11 @@ std::optional<DType> storage_named(std::string_view name) {
 
 // What a run that resumes takes from its checkpoint, as far as the flags leave it open.
 void resume_as(Options& o, const TrainingState& state, int ranks) {
-    if (o.micro_batch == 0 && state.run.value("ranks", 1) == ranks) o.micro_batch = state.run.value("micro_batch", 0);
+    if (state.run.value("ranks", 1) == ranks) {
+        if (o.micro_batch == 0) o.micro_batch = state.run.value("micro_batch", 0);
+        if (const auto rows = state.run.find("head_rows"); rows != state.run.end() && rows->is_number_integer())
+            o.head_rows = rows->get<int>();
+    }
     o.schedule.warmup_steps = state.run.value("warmup_steps", int64_t{-1});
     if (o.adopted) o.adopted->content = state.run.value("init_from", "");
     if (!o.dtype) o.dtype = storage_named(state.run.value("/options/dtype"_json_pointer, ""));
@@ -73,17 +77,16 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         if (!folder) folder.emplace(options.out);
         if (options.resume) resume = find_resume_point(options.out);
     }
-    std::string checkpoint = resume ? resume->found.folder : "";
-    if (launch.rank > 0 && options.resume)  // as far as this rank sees them now
-        if (const std::vector<int64_t> steps = list_checkpoints(options.out); !steps.empty())
-            checkpoint = options.out + "/" + checkpoint_name(steps.back());
-    adopt_model(options, family, checkpoint, resume ? &resume->state : nullptr);
+    if (launch.rank > 0 && options.resume)
+        adopt_newest_model(options, family);
+    else
+        adopt_model(options, family, resume ? resume->found.folder : "", resume ? &resume->state : nullptr);
     TrainingStart start;
     start.changes = nlohmann::json::array();
     if (resume) resume_as(options, resume->state, launch.size);
     RunPlan plan = plan_run(family, options, is_cuda(), launch.size);
     if (resume) start.changes = check_unchanged(plan, resume->state);
-    CHECK(device_count() > 0, "no usable GPU was found; build with BACKEND=cpu to run on the CPU");
+    require_device();
     set_device_of(launch);  // usage errors come before any device is touched
     const DeviceInfo device = device_info();
     check_device(plan.run, device);
@@ -101,9 +104,11 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         }
         plan_memory(plan, options.memory ? options.memory : usable_bytes(device, launch.size, launch.local_size),
                     flash_attention_one_pass_places(device));
-        if (options.verify_data && launch.rank == 0)
-            for (const DataSet* data : {&plan.train, &plan.val})
-                if (!data->shards.empty()) verify_content(*data);
+        if (options.verify_data)
+            on_rank_0(context, [&] {
+                for (const DataSet* data : {&plan.train, &plan.val})
+                    if (!data->shards.empty()) verify_content(*data);
+            });
         start.resume = resume;
         start.open_folder = [&] {
             if (folder) {

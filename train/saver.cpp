@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "checkpoint/tokenizer_files.h"
 #include "model/family.h"
+#include "train/ranks.h"
 
 namespace teon {
 
@@ -38,7 +39,7 @@ Saver::Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& co
 }
 
 void Saver::save(const TrainingState& state, bool wait) {
-    report(true, state.step);
+    this->wait(state.step);
     // Weights and state come together where the gradients were, which the next step overwrites.
     const ParamStore& params = model_.params();
     float* gradients = params.gradients().data<float>();
@@ -58,7 +59,11 @@ void Saver::save(const TrainingState& state, bool wait) {
     }
     // Gaps between gradients count in their norm, and no step writes them.
     if (collected) zero(gradients, window, ctx_.stream);
-    if (wait) report(true, state.step);
+    if (wait) this->wait(state.step);
+}
+
+void Saver::wait(int64_t step) {
+    on_rank_0(ctx_, [&] { report(true, step); });
 }
 
 void Saver::remove_old(int64_t step) {

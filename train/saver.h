@@ -21,15 +21,18 @@ public:
     // Begins a checkpoint (checkpoint/checkpoint_writer.h) and, if `wait`, ends it. Called on all ranks. The gradients
     // are lost.
     void save(const TrainingState& state, bool wait);
-    // Reports the save that finished since the last call, or waits for the one in flight if `wait`; `step` is the
-    // run's. Throws Error if it failed and --on-save-error is stop.
-    void report(bool wait, int64_t step);
+    // Reports the save that finished since the last call; `step` is the run's. Throws Error if it failed and
+    // --on-save-error is stop. wait(): waits for the one in flight, on all ranks.
+    void report(int64_t step) { report(false, step); }
+    void wait(int64_t step);
 
     // Removes checkpoints that are not to be kept beside that of `step`, from which the run resumes.
     void remove_old(int64_t step);
     const std::string& fault() const { return fault_; }  // of the last save; empty if it succeeded
 
 private:
+    void report(bool wait, int64_t step);
+
     const Options& o_;
     Model& model_;
     Optimizer& optimizer_;

@@ -116,6 +116,31 @@ TEST_CASE("plan/run_plan: less memory means recomputation and smaller micro-batc
     REQUIRE_THROWS_AS(make_plan(kLlama, o, true, int64_t{16} << 30), UsageError);
 }
 
+TEST_CASE("plan/run_plan: a run that resumes keeps the rows of the head that are computed at a time, or is refused") {
+    auto o = *parse(words("--plan-only --model small --steps 10 --seq-len 1024 --micro-batch 16"), kGpt2);
+    const RunPlan roomy = make_plan(kGpt2, o, true, int64_t{80} << 30);
+    REQUIRE(roomy.run.head_rows > 0);
+    o.recompute = Recompute::block;  // so that nothing else can be saved
+    const int64_t bytes = memory_bytes(make_plan(kGpt2, o, true, int64_t{80} << 30)) - (int64_t{1} << 20);
+    REQUIRE(make_plan(kGpt2, o, true, bytes).run.head_rows == 0);
+    o.head_rows = roomy.run.head_rows;
+    REQUIRE_THROWS_AS(make_plan(kGpt2, o, true, bytes), UsageError);
+    o.head_rows = 0;
+    REQUIRE(make_plan(kGpt2, o, true, int64_t{80} << 30).run.head_rows == 0);
+}
+
+TEST_CASE("plan/run_plan: samples take the memory of their length, not of the model's context") {
+    const auto samples = [](const char* flags) {
+        const RunPlan p = make_plan(kLlama, *parse(words(flags), kLlama), true, int64_t{80} << 30);
+        for (const auto& [name, bytes] : p.memory)
+            if (name == "samples") return bytes;
+        return int64_t{0};
+    };
+    REQUIRE(samples("--plan-only --steps 9 --seq-len 1024 --sample-every 5") > 0);
+    REQUIRE(samples("--plan-only --steps 9 --seq-len 1024 --sample-every 5") ==
+            samples("--plan-only --steps 9 --seq-len 32768 --sample-every 5"));
+}
+
 TEST_CASE("plan/run_plan: recomputes in no more blocks than the memory demands") {
     const auto o = *parse({"--plan-only", "--model", "1b", "--steps", "10", "--seq-len", "65536"}, kLlama);
     const int64_t bytes = int64_t{80} << 30;

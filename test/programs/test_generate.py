@@ -139,6 +139,22 @@ class GenerateTest(Case):
             self.assertEqual({key: digits[key] for key in ("val_loss", "val_ppl", "val_tokens")},
                              {key: last[key] for key in ("val_loss", "val_ppl", "val_tokens")})
 
+    def test_evaluation_alone_masks_documents_as_the_run_did(self):
+        run, data = self.folder / "masked", self.folder / "data"
+        masked = ["--document-mask", "on"]
+        self.run_program("--data", data, *self.shape, *masked, "--steps", 2, "--out", run)
+        trained = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["val_loss"]
+        batch = read_json(run / "config.json")["options"]["micro-batch"]
+        losses = [json.loads(self.run_program("--eval-only", *source, "--val-data", data, "--micro-batch",
+                                              batch).stdout.splitlines()[-1])["val_loss"]
+                  for source in (["--resume", "--out", run], ["--init-from", run, *masked], ["--init-from", run])]
+        self.assertEqual(losses[:2], [trained, trained])
+        self.assertNotEqual(losses[2], trained)
+        bare = self.folder / "bare_val_000000.bin"
+        shutil.copy(next(data.glob("*val*.bin")), bare)
+        self.assertIn("names the delimiter", self.error_of(BUILD / "train_gpt2", "--eval-only", "--init-from", run,
+                                                           *masked, "--val-data", bare))
+
     def test_evaluation_with_another_tokenizers_data_is_refused(self):
         checkpoint, data = self.folder / "described", self.folder / "otherwise"
         shutil.copytree(next(self.run_folder.glob("step_*")), checkpoint)

@@ -263,8 +263,8 @@ class ImportTest(RunCase):
 
     def test_a_model_that_does_not_fit_is_refused_with_numbers_and_flags(self):
         error = self.error_of(BUILD / "train_gpt2", "--plan-only", "--model", "large", "--memory", "20Gi")
-        self.assertRegex(error, r"large needs 2\d\.\d+ GiB at .*, but 20.00 GiB are there \(.*checkpoint being "
-                                r"written \d+\.\d+ GiB.*\); .*--optimizer muon")
+        self.assertRegex(error, r"large needs 2\d\.\d+ GiB at .*, but only 20.00 GiB are available \(.*checkpoint "
+                                r"being written \d+\.\d+ GiB.*\); .*--optimizer muon")
 
     def test_an_allocation_that_fails_says_for_what_and_which_flags_help(self):
         limit = 1 << 30

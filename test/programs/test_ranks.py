@@ -23,6 +23,7 @@ from testing import (
     STATE,
     RunCase,
     as_flags,
+    failing_files,
     learnable,
     read_tensors,
     write_shard,
@@ -413,6 +414,10 @@ class Sharding(Ranks):
             self.assertEqual(process.returncode, 2, output)
             self.assertRegex(output, f"{flag}: needs all weights on each rank, but --shard all divides them; use "
                                      "--shard gradients")
+        process = self.launch(self.ranks(2, self.command("x", "--shard", "none", "--autotune", "--optimizer", "muon")))
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 2, output)
+        self.assertIn("--autotune: with --shard none each rank updates all matrices", output)
         for sharding in ("none", "gradients"):
             self.train(2, sharding, "--shard", sharding, "--check-ranks", "on", "--sample-every", 5,
                        "--prompt-tokens", 1, "--diagnose-every", 5, "--optimizer", "teon", "--batch-tokens", 64)
@@ -475,6 +480,7 @@ class Failures(Ranks):
                 self.expect([process], rf"rank {rank}\b.*(Killed|SIGKILL)", None)
                 self.assert_no_rank_left(f"kill{rank}")
 
+    @unittest.skipIf(ON_GPUS, "NVIDIA's NCCL has no NCCL_DIE_AT")
     def test_a_rank_dies_in_any_collective(self):
         """TEON_KILLS: in each of a step's and an evaluation's."""
         at, after = 1, 1
@@ -557,6 +563,21 @@ class Failures(Ranks):
                 self.expect([process], rf"(reduce_sum|broadcast) of .*: waited 6 s \(--comm-timeout\) for the other "
                                        rf"ranks{late}")
                 self.assert_no_rank_left(f"stop{rank}")
+
+    def test_a_checkpoint_may_take_longer_than_the_timeout(self):
+        """Rank 0's file operations in the checkpoint take 3 s in all."""
+        library = failing_files(self.folder)
+        slow = (f"export LD_PRELOAD={library} FAIL_UNDER={self.folder}/long/step_ FAIL_AT=3 FAIL_HOW=slow")
+        self.train(2, "long", command=for_rank(0, slow, self.command("long", "--comm-timeout", 2, steps=2)))
+        self.assertTrue((self.folder / "long/step_00000002/manifest.json").exists())
+
+    def test_ranks_pass_over_a_damaged_checkpoint_of_a_run_that_began_with_a_model(self):
+        flags = ["--init-from", self.folder / "begin", "--checkpoint-every", 1, "--schedule", "constant"]
+        self.train(1, "begin", steps=1)
+        self.train(2, "run", *flags, steps=2)
+        (self.folder / "run/step_00000002/config.json").write_text("")
+        self.train(2, "run", *flags, "--resume", steps=3)
+        self.assertEqual(len(self.losses("run")), 3)
 
     def test_a_rank_that_is_merely_slow_is_waited_for(self):
         self.train(2, "slow", command=for_rank(1, "sleep 1.5", self.command("slow", "--comm-timeout", "20")))

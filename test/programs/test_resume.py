@@ -16,7 +16,7 @@ import time
 import unittest
 
 import testing
-from testing import BUILD, MODELLED, ROOT, STATE, RunCase, needs, read_json, write_shard, write_shards
+from testing import BUILD, MODELLED, STATE, RunCase, failing_files, needs, read_json, write_shard, write_shards
 
 MANY = 200 if MODELLED else 3000  # steps of a run that is to be interrupted
 TIMES = ("ms", "tokens_per_s", "data_wait_ms", "comm_wait_ms", "optimizer_ms")  # what differs from run to run
@@ -602,11 +602,7 @@ class ResumeTest(RunCase):
     def prepare_faults(self):
         """Trains what each faulty run ends with, and the half of it that one resumes; the number of file operations of
         either, by whether it resumes."""
-        compiler = shutil.which("gcc") or shutil.which("cc")
-        if not compiler:
-            self.skipTest("needs a C compiler")
-        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", self.folder / "failing_files.so",
-                        ROOT / "test/support/failing_files.c", "-ldl"], check=True)
+        failing_files(self.folder)
         self.run_with_fault("whole")
         self.run_with_fault("half")
         shutil.rmtree(self.checkpoint("half", 9))

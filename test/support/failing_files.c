@@ -3,7 +3,8 @@
  *   FAIL_UNDER=FOLDER   operations on files there are counted
  *   FAIL_AT=N           the N-th of them fails, from 0; -1: none
  *   FAIL_HOW=HOW        error (once); forever: that one and all after it, as on a full disk; short: half of what it is to
- *                       read or write is, and it succeeds; kill: so is half, and the process is killed
+ *                       read or write is, and it succeeds; kill: so is half, and the process is killed; slow: none
+ *                       fails, and that one takes 3 seconds
  *   FAIL_ERRNO=E        with this error
  *   FAIL_READS=1        reading counts, too
  *   FAIL_COUNT=FILE     where the number of operations is written at the end
@@ -49,6 +50,8 @@ static int how(const char* name) {
 /* Whether the next operation is to fail, of those that are counted. */
 static int chosen(void) {
     const long call = calls++, at = number("FAIL_AT", -1);
+    if (call == at && how("slow")) sleep(3);
+    if (how("slow")) return 0;
     return at >= 0 && (call == at || (call > at && how("forever")));
 }
 

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -153,6 +154,17 @@ class RunCase(Case):
 
 
 # ---- files
+
+
+def failing_files(folder):
+    """failing_files.c as a library in the folder, for LD_PRELOAD."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if not compiler:
+        raise unittest.SkipTest("needs a C compiler")
+    library = folder / "failing_files.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, ROOT / "test/support/failing_files.c", "-ldl"],
+                   check=True)
+    return library
 
 
 def read_json(path):
