@@ -23,7 +23,7 @@ from .documents import Reader
 from .files import Failure, UsageError, WrongOption, check_shape, read_json, sync_folder, write_json
 from .progress import Progress
 from .shards import ROW_COUNTS, SHARD, Part, read_manifest, token_dtype
-from .sources import open_source, units
+from .sources import LocalSource, open_source, units
 from .workers import Advance, Join, Pool, Tokenize
 
 STATE_VERSION = 3
@@ -37,6 +37,7 @@ CURES = {  # reason of bad rows: advice
 # The shape of state.json in this version (check_shape).
 STATE = {"options": dict, "source": dict, "files": [list], "next_shard": int, "frontier": [int], "shards": [SHARD],
          "consumed": int, "rows": {str: int}, "tokenizer": {"vocab_size": int, "delimiter": int}}
+SOURCE = {"kind": str, "files": [{"file": str, "bytes": int}]}  # of a manifest in this version
 
 
 class Run:
@@ -94,6 +95,9 @@ class Run:
             return None
         manifest = read_manifest(self.job.out)
         self._compare_options(manifest.get("options"), "shards")
+        check_shape(manifest["source"], SOURCE, self.manifest_path, "source")
+        if manifest["source"]["kind"] == "local":
+            self._compare_files(manifest["source"]["files"])
         shutil.rmtree(self.folder, ignore_errors=True)
         return manifest
 
@@ -106,6 +110,25 @@ class Run:
             key = changed[0]
             raise UsageError(f"{self.job.out} contains {what} made with other options ({key}: {recorded.get(key)}, now "
                              f"{wanted[key]}); use the same options, remove the folder or choose another --out")
+
+    def _compare_files(self, recorded):
+        """Refuses local files that have changed since the folder was completed. They may be gone."""
+        try:
+            found = [(file.path, file.size) for file in LocalSource(self.job.inputs).files]
+        except UsageError:
+            return
+        self._compare_list([file["file"] for file in recorded], [path for path, _ in found])
+        for file, (path, size) in zip(recorded, found):
+            if file["bytes"] != size:
+                raise self._changed(path)
+
+    def _compare_list(self, recorded, paths):
+        if recorded != paths:
+            raise UsageError(f"the list of input files has changed since {self.job.out} was begun; give the same "
+                             "files, remove the folder or choose another --out")
+
+    def _changed(self, path):
+        return Failure(f"{path} has changed since its first part was tokenized; remove {self.job.out} to start again")
 
     def _check_folder(self):
         if os.path.exists(self.job.out) and not os.path.isdir(self.job.out):
@@ -176,15 +199,12 @@ class Run:
     def _accept_inputs(self, files):
         """Accepts changes since the last run in files of which no token was used, and refuses all others."""
         recorded = self.state["files"]
-        if [file[0] for file in recorded] != [file[0] for file in files]:
-            raise UsageError(f"the list of input files has changed since {self.job.out} was begun; give the same "
-                             "files, remove the folder or choose another --out")
+        self._compare_list([file[0] for file in recorded], [file[0] for file in files])
         file, unit, skip = self.state["frontier"]
         begun = file + 1 if unit or skip else file
         for index, (old, new) in enumerate(zip(recorded, files)):
             if old != new and index < begun:
-                raise Failure(f"{new[0]} has changed since its first part was tokenized; remove {self.job.out} "
-                              "to start again")
+                raise self._changed(new[0])
             if old != new:
                 for name in os.listdir(self.parts_folder):
                     if name.startswith(f"{index:06d}_"):

@@ -289,6 +289,24 @@ class TestInputs(PrepareCase):
         write_parquet(self.path("a.parquet"), some_texts(60, seed=2))
         self.assertIn("a.parquet has changed", self.fails(1, *arguments))
 
+    def test_a_complete_folder_whose_files_changed_is_refused(self):
+        (self.path("d")).mkdir()
+        for name in "ab":
+            self.path("d", f"{name}.txt").write_text(f"text of {name}\n" * 20)
+        arguments = [self.path("d"), "--tokenizer", "bytes", "--out", self.path("out")]
+        self.prepare(*arguments)
+        before = contents(self.path("out"))
+        self.path("d", "b.txt").touch()
+        self.assertIn("already complete", self.prepare(*arguments)[0])
+        self.path("d", "b.txt").write_text("longer than it was\n" * 20)
+        self.assertIn("b.txt has changed since its first part was tokenized", self.fails(1, *arguments))
+        self.path("d", "c.txt").write_text("new")
+        self.assertIn("the list of input files has changed", self.fails(2, *arguments))
+        for path in self.path("d").iterdir():  # the source need not be kept
+            path.unlink()
+        self.assertIn("already complete", self.prepare(*arguments)[0])
+        self.assertEqual(contents(self.path("out")), before)
+
     def test_input_without_text_fails_with_the_reason(self):
         write_parquet(self.path("a.parquet"), [None, None])
         self.assertIn("null 2", self.fails(1, self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("o")))
