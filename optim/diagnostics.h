@@ -24,8 +24,8 @@ struct MomentumSlice {
 };
 
 // slices: grouped by role, in layer order. data_of(i): slice i, m x n, dense, on the device, valid until
-// data_of(i + 2); called once for each i, in order. Compares neighbours of one role and shape; a pair is unfolded by `mode`.
-// Synchronizes; throws Error if a momentum is not finite.
+// data_of(i + 2); called once for each i, in order. Compares neighbours of one role and shape; a pair is unfolded by
+// `mode`. Synchronizes; throws Error if a momentum is not finite.
 std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slices,
                                          const std::function<const float*(size_t)>& data_of, int mode,
                                          Context& context);
