@@ -1,5 +1,6 @@
 """The documents in a unit of work: parquet row groups, the lines that begin in a byte range, or text files."""
 
+import collections
 import io
 import json
 from dataclasses import dataclass
@@ -201,7 +202,8 @@ class Reader:
                 yield text, True
 
     def _txt(self, unit, rows):
-        """A file that is one document, or its part between the first possible cuts at or after `begin` and `end`.
+        """A file that is one document, or its part between the first possible cuts behind a line that begins at or after
+        `begin`, and at or after `end`.
 
         A part of the unit size without a possible cut belongs to the previous unit.
         """
@@ -220,20 +222,21 @@ class Reader:
 
     @staticmethod
     def _between_cuts(stream, unit):
-        previous = b""
-        if unit.begin:  # cut_before needs only the last two bytes of the previous line
-            stream.advance(max(unit.begin - 2, 0))
-            previous = stream.line()
-        lines = []
+        # Bad lines are skipped, so a cut is between two valid lines. The units on both sides read both of them whole.
+        if unit.begin:
+            stream.advance(unit.begin - 1)
+            stream.line()
+        lines, previous, previous_begin = [], b"", -1
         while True:
             begin = stream.position
             line = stream.line()
-            cut = cut_before(previous, line)
-            previous = line
-            if not line or begin >= unit.end and (cut or not lines):
+            ends = previous_begin >= unit.end
+            cut = (ends or not lines) and cut_before(previous, line) and is_valid(previous) and is_valid(line)
+            if not line or ends and (cut or not lines):
                 return lines
-            if lines or unit.begin == 0 or begin >= unit.begin and cut:
+            if lines or unit.begin == 0 or cut:
                 lines.append(line)
+            previous, previous_begin = line, begin
 
     def _lines(self, unit):
         if self.open_path != unit.path or (unit.compression and self.resume_at > unit.begin):
@@ -274,6 +277,10 @@ def decode_line(line, rows):
         rows["NUL bytes"] += 1
         return None
     return decode(line, rows)
+
+
+def is_valid(line):
+    return decode_line(line, collections.Counter()) is not None
 
 
 def is_unicode(text):

@@ -26,7 +26,7 @@ from .shards import ROW_COUNTS, SHARD, Part, read_manifest, token_dtype
 from .sources import LocalSource, open_source, units
 from .workers import Advance, Join, Pool, Tokenize
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 AHEAD = 64          # units begun, per worker, before the earliest unfinished one
 LOCK_PATIENCE = 10  # seconds until the workers of a killed run must have ended
 CURES = {  # reason of bad rows: advice

@@ -183,7 +183,7 @@ class TestShards(PrepareCase):
         for shard in out.glob("*.bin"):
             shard.unlink()
         state = out / ".prepare" / "state.json"
-        for damage in ("[]", "{}", '{"version": 3}', '{"version": 3, "options": []}'):
+        for damage in ("[]", "{}", '{"version": 4}', '{"version": 4, "options": []}'):
             state.write_text(damage, encoding="utf-8")
             self.assertIn(str(state), self.fails(1, *command))
 

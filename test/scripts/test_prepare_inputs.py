@@ -97,6 +97,9 @@ class TestTokenizers(PrepareCase):
         text = SHAKESPEARE.read_bytes()[:9000]
         text += b"no cut\r\n" * 200 + b"\n\n  \n x\ny" + "é\né\n".encode() * 50 + b"end\nend"
         text += b"".join(b"word\n" + b"\n " [i % 3:] + b"%d\n" % i for i in range(900))  # runs of blanks behind a word
+        # Lines that are skipped: what comes to stand beside each other is a run of blanks, or a word and the next.
+        text += b"".join(b"word\n" + b"\n " [i % 3:] + (b"\xff bad\n", b"bad\0\n")[i % 2] + b"next\n%d\n" % i
+                         for i in range(300))
         self.path("a.txt").write_bytes(text)
         streams = []
         for unit_bytes in (1 << 20, 5000, 97):
