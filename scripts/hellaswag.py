@@ -6,7 +6,7 @@
 hellaswag_val.jsonl (10,042 questions) is at https://github.com/rowanz/hellaswag, in data/. The tokenizer is that of a
 folder made by prepare.py. The layout is llm.c's: 256 int32 (20240522, 1, questions, zeros), then uint16 for each
 question: 65535, its bytes, its number, the number of the right ending, of endings and of tokens in the context, the
-context, and for each ending its length and tokens. As in llm.c, a blank begins each ending.
+context, and for each ending its length and tokens. As in llm.c, a blank is between the context and each ending.
 """
 
 import argparse
@@ -43,11 +43,20 @@ def read_questions(path):
             yield context, endings, label
 
 
+def tokens_of(context, endings, encode):
+    """The tokens of the context, and those of each ending behind it. By itself an ending would begin with the blank
+    that SentencePiece adds; this is done only where the ending changes the tokens of the context."""
+    start, *whole = encode([context, *(f"{context} {ending}" for ending in endings)])
+    cut = len(start)
+    return start, [tokens[cut:] if list(tokens[:cut]) == list(start) else encode([" " + ending])[0]
+                   for tokens, ending in zip(whole, endings)]
+
+
 def write_questions(path, questions, encode):
     """Writes llm.c's layout; returns the number of questions."""
     count, stream = 0, []
     for count, (context, endings, label) in enumerate(questions, 1):
-        context, *endings = encode([context, *(" " + ending for ending in endings)])
+        context, endings = tokens_of(context, endings, encode)
         example = [BEGINS, 0, (count - 1) % BEGINS, label, len(endings), len(context), *context]
         for ending in endings:
             example += [len(ending), *ending]
