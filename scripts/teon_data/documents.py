@@ -202,8 +202,8 @@ class Reader:
                 yield text, True
 
     def _txt(self, unit, rows):
-        """A file that is one document, or its part between the first possible cuts behind a line that begins at or after
-        `begin`, and at or after `end`.
+        """A file that is one document, or its part between the first possible cuts behind a line that begins at or
+        after `begin`, and at or after `end`.
 
         A part of the unit size without a possible cut belongs to the previous unit.
         """

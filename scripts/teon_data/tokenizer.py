@@ -163,11 +163,15 @@ class HuggingFace:
 
     def token_bytes(self):
         byte_of = {character: byte for byte, character in byte_alphabet().items()}
-        byte_level = "ByteLevel" in json.dumps(json.loads(self.model.to_str()).get("decoder"))
+        decoder = json.dumps(json.loads(self.model.to_str()).get("decoder"), ensure_ascii=False)
+        if lossy := re.search('"type": "(WordPiece|BPEDecoder|CTC)"', decoder):
+            raise UsageError(f"--tokenizer: the decoder {lossy[1]} of this tokenizer.json joins tokens to words, so a "
+                             "token has no bytes of its own; use a byte-level or a SentencePiece tokenizer")
+        byte_level, blanks = "ByteLevel" in decoder, "\u2581" in decoder
         added = self.model.get_added_tokens_decoder()
         table = [b""] * self.vocab_size
         for text, token in self.ids.items():
-            if token in added:
+            if token in added and (added[token].special or not blanks):
                 table[token] = text.encode()
             elif byte_level and all(character in byte_of for character in text):
                 table[token] = bytes(byte_of[character] for character in text)

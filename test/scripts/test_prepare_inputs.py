@@ -162,18 +162,42 @@ class TestTokenizers(PrepareCase):
         self.assertEqual(stream(self.path("out")).tolist(),
                          [token for text in texts for token in (model.bos_id(), *model.encode(text))])
 
-    @needs("tiktoken", data=[SHAKESPEARE, BPE])
-    def test_tokens_bin_decodes_the_shards(self):
-        self.prepare(SHAKESPEARE, "--bpe-dir", BPE, "--out", self.path("out"), "--workers", 1)
+    def decoded(self, size, delimiter):
+        """The text of all tokens but the first, by tokens.bin alone."""
         data = self.path("out", "tokenizer", "tokens.bin").read_bytes()
-        magic, version, size, delimiter = struct.unpack("<4i", data[:16])
-        self.assertEqual((magic, version, size, delimiter), (20240328, 2, 50257, 50256))
+        self.assertEqual(struct.unpack("<4i", data[:16]), (20240328, 2, size, delimiter))
         table, at = [], 1024
         for _ in range(size):
             table.append(data[at + 1:at + 1 + data[at]])
             at += 1 + data[at]
         self.assertEqual(at, len(data))
-        self.assertEqual(b"".join(table[token] for token in stream(self.path("out"))[1:]), SHAKESPEARE.read_bytes())
+        return b"".join(table[token] for token in stream(self.path("out"))[1:])
+
+    @needs("tiktoken", data=[SHAKESPEARE, BPE])
+    def test_tokens_bin_decodes_the_shards(self):
+        self.prepare(SHAKESPEARE, "--bpe-dir", BPE, "--out", self.path("out"), "--workers", 1)
+        self.assertEqual(self.decoded(50257, 50256), SHAKESPEARE.read_bytes())
+
+    @needs("tokenizers")
+    def test_tokens_bin_has_blanks_for_added_tokens_of_them(self):
+        import tokenizers
+        words = ["<bos>", "<unk>", "\u2581\u2581", "\u2581", *"abc"]  # Gemma's form
+        model = tokenizers.Tokenizer(tokenizers.models.BPE({word: i for i, word in enumerate(words)}, [],
+                                                           unk_token="<unk>"))
+        model.normalizer = tokenizers.normalizers.Replace(" ", "\u2581")
+        model.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.Replace("\u2581", " "),
+                                                      tokenizers.decoders.Fuse()])
+        model.add_special_tokens(["<bos>", "<unk>"])
+        model.add_tokens([tokenizers.AddedToken("\u2581\u2581", normalized=True)])
+        model.save(str(self.path("tokenizer.json")))
+        self.path("a.txt").write_text("a  b c")
+        self.prepare(self.path("a.txt"), "--tokenizer", self.path("tokenizer.json"), "--out", self.path("out"))
+        self.assertIn(2, stream(self.path("out")))
+        self.assertEqual(self.decoded(len(words), 0), b"a  b c")
+        model.decoder = tokenizers.decoders.WordPiece()
+        model.save(str(self.path("tokenizer.json")))
+        self.assertIn("the decoder WordPiece of this tokenizer.json", self.fails(
+            2, self.path("a.txt"), "--tokenizer", self.path("tokenizer.json"), "--out", self.path("two")))
 
 
 class TestInputs(PrepareCase):
