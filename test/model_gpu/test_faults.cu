@@ -377,7 +377,7 @@ constexpr Fault kFaults[] = {
     {"device memory read by the host", "the host touches byte 0 of an allocation of 4000 bytes", host_read, true},
     {"device memory written by the host", "the host touches byte 0 of an allocation of 4000 bytes", host_write, true},
     {"scratch freed while a kernel needs it", "which is in no allocation", freed_early},
-    {"memory freed twice", "was freed before", freed_twice},
+    {"memory freed twice", "already freed", freed_twice},
     {"a kernel beyond the end", "byte 4096 of an allocation of 4096", beyond_the_end},
     {"a kernel beyond the end, within the alignment", "byte 4000 of an allocation of 4000", into_the_padding},
     {"a copy in the wrong direction", "a copy from host to host", wrong_direction},

@@ -137,8 +137,9 @@ TEST_CASE("plan/run_plan: samples take the memory of their length, not of the mo
         return int64_t{0};
     };
     REQUIRE(samples("--plan-only --steps 9 --seq-len 1024 --sample-every 5") > 0);
-    REQUIRE(samples("--plan-only --steps 9 --seq-len 1024 --sample-every 5") ==
-            samples("--plan-only --steps 9 --seq-len 32768 --sample-every 5"));
+    // Only RoPE's table grows with the context; caches of 32768 tokens would take 0.5 GiB.
+    REQUIRE(samples("--plan-only --steps 9 --seq-len 32768 --sample-every 5") <
+            2 * samples("--plan-only --steps 9 --seq-len 1024 --sample-every 5"));
 }
 
 TEST_CASE("plan/run_plan: recomputes in no more blocks than the memory demands") {
