@@ -586,7 +586,7 @@ class ResumeTest(RunCase):
         flags[1:2] = ["constant-linear", "--constant-ratio", 0.5]
         self.train("b", *flags, steps=40)
         shutil.copytree(self.folder / "b", self.folder / "c")
-        self.assertIn("before its decay only", self.refused("b", *flags, "--resume", steps=80))
+        self.assertIn("only before the decay", self.refused("b", *flags, "--resume", steps=80))
         for step in (30, 40):
             shutil.rmtree(self.checkpoint("c", step))
         result = self.train("c", *flags, "--resume", steps=80)
