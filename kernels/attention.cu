@@ -52,14 +52,17 @@ int block_rows(const AttentionShape& s) { return std::min(s.T, s.T <= 512 ? 64 :
 // and results would depend on B. A GPU takes all, which fill it.
 constexpr int64_t kScoreBytes = 1 << 20;
 constexpr int kHeadsTogether = 8;
+int64_t fewest_together(const AttentionShape& s) {
+    if constexpr (!kRowsByThread) return s.B;
+    const int64_t bytes = static_cast<int64_t>(s.NH) * block_rows(s) * s.T * static_cast<int64_t>(sizeof(float));
+    return std::max<int64_t>(kScoreBytes / bytes, ceil_div(kHeadsTogether, s.NKV));
+}
 int groups_of_sequences(const AttentionShape& s) {
-    if constexpr (!kRowsByThread) {
-        return 1;
-    } else {
-        const int64_t bytes = static_cast<int64_t>(s.NH) * block_rows(s) * s.T * static_cast<int64_t>(sizeof(float));
-        const int64_t together = std::max<int64_t>(kScoreBytes / bytes, ceil_div(kHeadsTogether, s.NKV));
-        return static_cast<int>(std::max<int64_t>(1, s.B / together));
-    }
+    return static_cast<int>(std::max<int64_t>(1, s.B / fewest_together(s)));
+}
+// What a group has at most, for any number of sequences up to s.B.
+int largest_group(const AttentionShape& s) {
+    return static_cast<int>(std::min<int64_t>(s.B, 2 * fewest_together(s) - 1));
 }
 
 // Calls f(first sequence, shape) for each group of sequences; the largest comes first.
@@ -296,9 +299,15 @@ size_t attention_scratch_bytes(const AttentionShape& s, DType dtype) {
     check_shape(s);
     CHECK(dtype == DType::f32 || dtype == DType::bf16, "attention: storage type {}, expected float or bf16",
           name_of(dtype));
+    size_t most = 0;
     AttentionShape group = s;
-    group.B = ceil_div(s.B, groups_of_sequences(s));
-    return dtype == DType::f32 ? Scratch<float>(nullptr, group).bytes : Scratch<bf16>(nullptr, group).bytes;
+    for (group.T = 1; group.T <= s.T; group.T++) {  // shorter sequences form larger groups
+        group.B = s.B;
+        group.B = largest_group(group);
+        most = std::max(
+            most, dtype == DType::f32 ? Scratch<float>(nullptr, group).bytes : Scratch<bf16>(nullptr, group).bytes);
+    }
+    return most;
 }
 
 namespace {

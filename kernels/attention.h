@@ -18,7 +18,8 @@ struct AttentionShape {
 
 // out (B, T, NH * HS); lse (B, NH, T): natural logarithm of the sum of exp of the scaled visible scores.
 // qkv (B, T, (NH + 2 NKV) * HS): query heads, then key heads, then value heads.
-// Scratch grows linearly with T: scores exist for one block of query rows at a time.
+// Scratch grows linearly with T: scores exist for one block of query rows at a time. It suffices for fewer and for
+// shorter sequences, too.
 size_t attention_scratch_bytes(const AttentionShape& s, DType dtype);
 template <typename T>
 void attention_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start, const AttentionShape& s,

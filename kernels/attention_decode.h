@@ -12,7 +12,7 @@ namespace teon {
 template <typename T>
 void cache_append(T* cache, const T* qkv, const AttentionShape& s, int begin, int capacity, const Stream& stream);
 // out (B, NH * HS) = attention of one query row per sequence, of packed qkv (B, (NH + 2 NKV) * HS), to the first `keys`
-// rows of the cache, its own included. s.T must be 1. Scores lie in shared memory, which 40000 keys fit.
+// rows of the cache, its own included. s.T must be 1.
 template <typename T>
 void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape& s, int keys, int capacity,
                       const Stream& stream);

@@ -219,6 +219,27 @@ TEST_CASE("kernels/attention: impossible shapes are refused") {
     REQUIRE_THROWS_AS(attention_scratch_bytes({1, 8, 2, 2, 4}, DType::f16), Error);
 }
 
+TEST_CASE("kernels/attention: scratch suffices for fewer and for shorter sequences") {
+    Context context;
+    const Stream& stream = context.stream;
+    auto check = [&]<typename E>(E, const AttentionShape& s, int B, int T) {
+        INFO(describe(s) << ", run with B " << B << ", T " << T);
+        const AttentionShape part{B, T, s.NH, s.NKV, s.HS};
+        const int64_t packed = int64_t{B} * T * s.qkv_width(), plain = int64_t{B} * T * s.NH * s.HS;
+        Guarded<E> qkv(random_values<E>(packed, 1), stream), dout(random_values<E>(plain, 2), stream),
+            out(plain, stream), dqkv(packed, stream);
+        Guarded<float> lse(int64_t{B} * s.NH * T, stream);
+        Guarded<std::byte> scratch(static_cast<int64_t>(attention_scratch_bytes(s, dtype_of<E>)), stream);
+        attention_forward(out.data(), lse.data(), scratch.data(), qkv.data(), nullptr, part, context);
+        attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), nullptr, part,
+                           context);
+        scratch.get();  // checks the canaries
+    };
+    check(bf16{}, {8, 256, 4, 4, 32}, 7, 256);
+    check(bf16{}, {8, 256, 4, 2, 64}, 7, 256);
+    for (int T : {45, 49, 70}) check(float{}, {16, 256, 12, 12, 64}, 16, T);
+    for (int B : {13, 15}) check(float{}, {32, 128, 4, 4, 32}, B, 128);
+}
 TEST_CASE("kernels/attention: a sequence's results do not depend on how many there are") {
     if (!kRowsByThread) SKIP_TEST("only CPUs take sequences in groups");
     Context context;
