@@ -173,6 +173,7 @@ std::optional<std::string> checkpoint_fault(const std::string& folder) {
 void verify_model(const std::string& path) {
     std::error_code error;
     const bool whole = fs::is_directory(path, error);
+    const bool many = whole || path.ends_with(".index.json");
     const std::string folder = whole ? path : fs::path(path).parent_path().string();
     const std::string manifest = (fs::path(folder) / "manifest.json").string();
     if (!fs::exists(manifest, error)) return;
@@ -180,7 +181,7 @@ void verify_model(const std::string& path) {
     if (!parsed.contains("xxh3") || !parsed.contains("files")) return;  // another program's
     for (const ManifestEntry& entry : verified_manifest(folder.empty() ? "." : folder)) {
         const bool of_training = entry.path.starts_with("optimizer/") || entry.path == "trainer.json";
-        if (whole ? !of_training : entry.path == fs::path(path).filename())
+        if (many ? !of_training : entry.path == fs::path(path).filename() || entry.path == "config.json")
             verify_file(folder.empty() ? "." : folder, entry);
     }
 }

@@ -14,14 +14,25 @@
 
 namespace teon {
 
+namespace {
+
+// Whether the path is wrong, and not the system unable to open what is there.
+bool names_no_file(int error) {
+    return error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG || error == ENXIO ||
+           error == ENODEV;
+}
+
+}  // namespace
+
 // Without O_NONBLOCK, opening a pipe would wait for its other end.
 InputFile::InputFile(const std::string& path)
     : path_(path), file_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)) {
-    if (file_ < 0 && (errno == EIO || errno == ENOMEM || errno == EMFILE || errno == ENFILE || errno == ESTALE))
+    if (file_ < 0 && !names_no_file(errno))
         throw ReadError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
     CHECK_USAGE(file_ >= 0, "{}: cannot be opened: {}", path, std::strerror(errno));
     struct stat status;
-    CHECK_USAGE(::fstat(file_, &status) == 0, "{}: cannot be examined: {}", path, std::strerror(errno));
+    if (::fstat(file_, &status) != 0)
+        throw ReadError(fmt::format("{}: cannot be examined: {}", path, std::strerror(errno)));
     CHECK_USAGE(!S_ISDIR(status.st_mode), "{}: is a directory, expected a file", path);
     CHECK_USAGE(S_ISREG(status.st_mode), "{}: is not a regular file", path);
     bytes_ = status.st_size;

@@ -10,7 +10,7 @@
 
 namespace teon {
 
-// The system could not read a file (an I/O error, no free descriptors). Its content may be right.
+// The system could not read a file (an I/O error, no free descriptors, no permission). Its content may be right.
 struct ReadError : Error {
     using Error::Error;
 };

@@ -254,6 +254,15 @@ TEST_CASE("checkpoint/checkpoint: each weight is stored once, and a checkpoint o
     }
 }
 
+TEST_CASE("checkpoint/checkpoint: a matrix of one row is written as a matrix") {
+    DecoderConfig c = small_config(false);
+    c.max_T = 1;
+    for (const CheckpointTensor& t : checkpoint_tensors(decoder_params(c))) {
+        if (contains(t.name, "wpe")) REQUIRE(t.shape == std::vector<int64_t>{1, c.C});
+        if (contains(t.name, "ln_f")) REQUIRE(t.shape == std::vector<int64_t>{c.C});
+    }
+}
+
 TEST_CASE("checkpoint/checkpoint: a large model is written in several files, and read back from them") {
     TempDir folder;
     FaultyFiles files;
@@ -280,6 +289,7 @@ TEST_CASE("checkpoint/checkpoint: a large model is written in several files, and
     REQUIRE(*shards.begin() == fmt::format("model-00001-of-{:05}.safetensors", shards.size()));
     REQUIRE_FALSE(fs::exists(result.folder + "/model.safetensors"));
     verify_model(result.folder);
+    verify_model(index);
     load_weights(loaded.model->params(), SafetensorsModel(result.folder), loaded.ctx.stream);
     for (int r = 0; r < saved.model->table().count(); ++r) {
         const ParamRow& row = saved.model->table()[r];
@@ -293,6 +303,10 @@ TEST_CASE("checkpoint/checkpoint: a large model is written in several files, and
                 if (a[at] != b[at]) FAIL(row.name << " " << i << " " << k);
             }
     }
+    const std::string last = result.folder + "/" + *shards.rbegin(), weights = read_file(last);
+    write_file(last, weights.substr(0, weights.size() - 1) + "\x01");
+    REQUIRE_THROWS_AS(verify_model(index), Error);
+    write_file(last, weights);
     const std::string bad[][2] = {{"missing shard", "../model.safetensors"},
                                   {"absolute", "/etc/passwd"},
                                   {"not that shard", *shards.rbegin()},
@@ -327,6 +341,24 @@ TEST_CASE("checkpoint/checkpoint: an unreadable folder is not taken for an empty
     REQUIRE(find_checkpoint(folder.path()).folder == checkpoint);
 }
 
+TEST_CASE("checkpoint/checkpoint: what may not be read is not taken for damaged") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    const std::string checkpoint = run.save(folder.path(), 7, files).folder;
+    fs::permissions(folder.path(), fs::perms(0755));
+    for (const char* file : {"model.safetensors", "manifest.json", "trainer.json"}) {
+        std::string said;
+        {
+            const Unreadable denied(checkpoint + "/" + file);
+            said = error_of<ReadError>([&] { find_checkpoint(folder.path()); });
+        }
+        CAPTURE(said);
+        REQUIRE(contains(
+            said, fmt::format("{}/{}: cannot be opened: Permission denied; nothing was changed", checkpoint, file)));
+    }
+}
+
 TEST_CASE("checkpoint/checkpoint: reading a model finds damage to it and needs no training state") {
     TempDir folder;
     FaultyFiles files;
@@ -338,7 +370,7 @@ TEST_CASE("checkpoint/checkpoint: reading a model finds damage to it and needs n
     const std::string config = read_file(checkpoint + "/config.json"), weights = read_file(model);
     write_file(checkpoint + "/config.json", config + " ");
     REQUIRE_THROWS_AS(verify_model(checkpoint), Error);
-    verify_model(model);
+    REQUIRE_THROWS_AS(verify_model(model), Error);
     write_file(checkpoint + "/config.json", config);
     write_file(model, weights.substr(0, weights.size() - 1) + "\x01");
     REQUIRE_THROWS_AS(verify_model(checkpoint), Error);
@@ -521,7 +553,9 @@ TEST_CASE("checkpoint/checkpoint: old ones are removed but for the last few and 
         writer.save(Trained::state(step), run.ctx.stream);
         return *writer.result(true);
     };
-    for (int64_t step = 10; step <= 100; step += 10) REQUIRE(save(step).fault == "");
+    for (int64_t step = 10; step <= 90; step += 10) REQUIRE(save(step).fault == "");
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{40, 80, 90});
+    REQUIRE(save(100).fault == "");
     REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{40, 80, 90, 100});
     // A save whose removal fails is a save nevertheless. The first operation after those of a save:
     FaultyFiles counting;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -28,6 +30,23 @@ public:
 
 private:
     std::string path_;
+};
+
+// While it lives, this process may not read the file; root gives up its rights.
+class Unreadable {
+public:
+    explicit Unreadable(std::string path) : path_(std::move(path)), user_(::geteuid()) {
+        if (::chmod(path_.c_str(), 0) != 0 || (user_ == 0 && ::seteuid(65534) != 0))
+            throw Error(path_ + " stays readable");
+    }
+    ~Unreadable() {
+        if (::seteuid(user_) != 0 || ::chmod(path_.c_str(), 0644) != 0) std::abort();
+    }
+    Unreadable(Unreadable&&) = delete;
+
+private:
+    std::string path_;
+    uid_t user_;
 };
 
 inline void write_file(const std::string& path, const std::string& bytes) {
