@@ -226,12 +226,11 @@ std::string CheckpointWriter::remove_old(int64_t newest) {
     try {
         std::vector<int64_t> steps = list_checkpoints(plan_.run_folder);
         int64_t kept = 1;
-        std::erase_if(steps, [&](int64_t step) {
-            return step >= newest || (plan_.keep_every > 0 && step % plan_.keep_every == 0);
-        });
         std::reverse(steps.begin(), steps.end());
         std::erase_if(steps, [&](int64_t step) {
-            return plan_.keep_last > 0 ? ++kept <= plan_.keep_last : !is_interim(folder_of(step));
+            if (step >= newest) return true;
+            if (plan_.keep_last > 0 ? ++kept <= plan_.keep_last : !is_interim(folder_of(step))) return true;
+            return plan_.keep_every > 0 && step % plan_.keep_every == 0;
         });
         if (steps.empty()) return "";
         const std::optional<int64_t> good = newest_good_checkpoint(plan_.run_folder);
