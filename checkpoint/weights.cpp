@@ -68,7 +68,7 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParamTable& table) {
         }
         const int64_t m = r.logical_rows, n = r.logical_cols, parts = r.slot.parts;
         std::vector<int64_t> shape = {m * parts, n};
-        if (r.rows == 1)
+        if (r.role == Role::norm || r.role == Role::bias)
             shape = {n * parts};
         else if (r.slot.transposed)
             shape = {n, m * parts};
