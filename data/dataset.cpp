@@ -237,10 +237,13 @@ void check_disjoint(const DataSet& train, const DataSet& val) {
 }
 
 void verify_content(const DataSet& data) {
-    CHECK_USAGE(!data.sha256.empty(),
-                "--verify-data: {} has no manifest.json with hashes to compare with; make the shards with "
-                "scripts/prepare.py",
-                data.shards.at(0).path);
+    std::set<std::string> hashed;
+    for (const auto& [path, expected] : data.sha256) hashed.insert(path);
+    for (const ShardInfo& shard : data.shards)
+        CHECK_USAGE(hashed.count(shard.path),
+                    "--verify-data: {} has no manifest.json with hashes to compare with; make the shards with "
+                    "scripts/prepare.py",
+                    shard.path);
     for (const auto& [path, expected] : data.sha256) {
         const std::string found = sha256_of_file(path);
         CHECK(found == expected,

@@ -133,7 +133,10 @@ std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string
     }
 
     std::vector<ShardInfo> shards;
+    std::set<fs::path> seen;
     for (const std::string& path : paths) {
+        std::error_code unreadable;  // reported when the file is opened
+        if (!seen.insert(fs::weakly_canonical(path, unreadable)).second && !unreadable) continue;
         shards.push_back(open_shard(path));
         CHECK_USAGE(shards.back().bytes_per_token == shards[0].bytes_per_token,
                     "{}: {} bytes per token, but {} has {}; name shards of one tokenizer only", path,

@@ -126,6 +126,10 @@ TEST_CASE("data/dataset: without a manifest there is nothing to compare, and a d
     REQUIRE(data.vocab_size == 0);
     REQUIRE(data.delimiter == -1);
     REQUIRE(error_of([&] { verify_content(data); }).find("--verify-data") == 0);
+    const Prepared other(folder / "other", "one", 9, {50, 100});
+    const std::string shard = folder / "x_train_000000.bin";
+    for (const std::string& both : {other.path + "," + shard, other.path + ":1," + shard + ":1"})
+        REQUIRE(contains(error_of([&] { verify_content(open_dataset(both, "train")); }), shard + " has no manifest"));
     for (const char* text : {"{", "[]", "{\"shards\": 1}", "{\"shards\": [1]}", "{\"vocab_size\": \"x\"}",
                              "{\"tokenizer\": {\"files\": 3}}"}) {
         write_file(folder / "manifest.json", text);
