@@ -135,7 +135,10 @@ private:
                        lr * x.step, 1.0f - lr * decay, o.cautious_weight_decay, stream);
         }
         const bool refresh = updates % o.soap_frequency == 0;
-        const float weight = (1.0f - o.beta2) * now.scale * now.scale;
+        // The scale is not a factor of the products below: CPUs generate code for each factor, and this one changes.
+        float* scaled = scratch_[0].data();
+        zero(scaled, int64_t{m} * n, stream);
+        soap_momentum(scaled, grad, m, n, row.cols, now.scale, 0.0f, stream);
         for (const bool left : {true, false}) {
             const Side& side = left ? x.left : x.right;
             if (side.factor == nullptr) continue;
@@ -144,10 +147,10 @@ private:
                                  .K = left ? n : m,
                                  .trans_a = !left,
                                  .trans_b = left,
-                                 .A = mat(grad, row.cols),
-                                 .B = mat(grad, row.cols),
+                                 .A = mat(scaled, n),
+                                 .B = mat(scaled, n),
                                  .C = mat(side.factor, side.size),
-                                 .alpha = weight,
+                                 .alpha = 1.0f - o.beta2,
                                  .beta = updates > 0 ? o.beta2 : 0.0f,
                                  .symmetric = true});
             if (!refresh) continue;
