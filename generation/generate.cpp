@@ -1,8 +1,10 @@
 #include "generation/generate.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 
 #include "checkpoint/weights.h"
 #include "generation/published_model.h"
@@ -59,8 +61,8 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
 }
 
 void print(std::string_view text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    CHECK(std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0,
+          "standard output: {}", std::strerror(errno));
 }
 
 int run(const std::vector<ModelFamily>& families, int argc, const char* const* argv) {

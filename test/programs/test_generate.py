@@ -5,6 +5,7 @@ import random
 import re
 import shutil
 import struct
+import subprocess
 
 import testing
 from testing import BUILD, ROOT, Case, needs, read_json, write_shard, write_shards, write_tokenizer
@@ -108,6 +109,18 @@ class GenerateTest(Case):
         step = next(self.run_folder.glob("step_*"))
         self.assertEqual(self.generate("--prompt", "the q", "--temperature", 0, "--sample-tokens", 4, "--dtype", "bf16",
                                        checkpoint=step), "the quick\n")
+
+    def test_a_file_of_weights_has_the_tokenizer_beside_it(self):
+        file = next(self.run_folder.glob("step_*")) / "model.safetensors"
+        self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0, checkpoint=file),
+                         "the quick brown fox. \n")
+
+    def test_output_that_cannot_be_written_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([BUILD / "generate", "--checkpoint", self.run_folder, "--prompt", "the"], stdout=full,
+                                  stderr=subprocess.PIPE, text=True)
+        self.assertEqual((done.returncode, done.stderr),
+                         (1, "generate: error: standard output: No space left on device\n"))
 
     def test_wrong_usage_is_one_line(self):
         self.assertIn("--checkpoint: missing", self.error_of(BUILD / "generate"))
