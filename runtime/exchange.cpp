@@ -99,7 +99,10 @@ Descriptor at_master(const Launch& l, timeval patience, std::string& problem, au
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(status == 0 ? found : nullptr, ::freeaddrinfo);
     for (const addrinfo* a = owner.get(); a; a = a->ai_next) {
         Descriptor s(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
-        CHECK(s >= 0, "no socket: {}", std::strerror(errno));
+        if (s < 0) {  // the kernel lacks this family of addresses
+            problem = fmt::format("no socket: {}", std::strerror(errno));
+            continue;
+        }
         for (int way : {SO_RCVTIMEO, SO_SNDTIMEO}) ::setsockopt(s, SOL_SOCKET, way, &patience, sizeof patience);
         if (talk(s, *a)) return s;
     }
