@@ -26,7 +26,7 @@ find_nvcc() {
     local candidate
     while read -r candidate; do
         [ -x "$candidate" ] && { readlink -f "$candidate"; return; }
-    done < <(printf '%s\n' "${CUDA_HOME:-}/bin/nvcc" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc
+    done < <(printf '%s\n' "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc
         pip_files 'cu*/bin/nvcc' cuda_nvcc/bin/nvcc)
     return 1
 }
@@ -42,6 +42,7 @@ refuse_gpu() {
     IFS=, read -r name capability < <(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null) ||
         return 0
     capability=${capability// /}
+    [[ $capability =~ ^[0-9]+\.[0-9]+$ ]] || return 0  # without a GPU nvidia-smi prints its error here
     [ "${capability%%.*}" -ge 8 ] ||
         echo "the $name here has compute capability $capability: 8.0 (A100) or later is needed"
 }

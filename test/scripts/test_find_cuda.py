@@ -47,6 +47,15 @@ class FindCuda(Case):
         self.assertIn("the Tesla T4 here has compute capability 7.5: 8.0 (A100) or later is needed", error)
         self.assertEqual(self.find("arch")[0], 1)
 
+    def test_without_a_gpu_what_nvidia_smi_prints_is_no_name_of_one(self):
+        self.nvcc("12.4")
+        for text in ("No devices were found", "NVIDIA-SMI has failed because it couldn't communicate with the driver"):
+            self.program("bin/nvidia-smi", f'[ "$1" = -L ] && exit 9; echo "{text}"; exit 9')
+            status, out, error = self.find("arch")
+            self.assertEqual((status, error), (0, ""))
+            self.assertIn("arch=compute_80", out)
+            self.assertIn("arch=compute_90a", out)
+
     def test_pips_layouts(self):
         for layout in ("cu13", "cuda_nvcc"):
             with self.subTest(layout):
