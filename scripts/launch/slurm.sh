@@ -28,7 +28,7 @@ export TEON_SECRET=${TEON_SECRET:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 
 # --resume continues from the newest checkpoint in --out, if there is one.
 status=0
-srun --kill-on-bad-exit=1 "$program" "$@" --out "$out" --resume || status=$?
+srun --mpi=none --kill-on-bad-exit=1 "$program" "$@" --out "$out" --resume || status=$?
 
 # Stopped by the signal after saving, but not finished: run again.
 if [ $status = 0 ] && tail -n 20 "$SLURM_JOB_NAME-$SLURM_JOB_ID.log" | grep -q '^stopped by '; then
