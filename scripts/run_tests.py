@@ -35,6 +35,9 @@ RUNNING = set()  # each in its own session, so that all of its child processes c
 def list_tests(program):
     """The names of a Catch2 program's test cases, for versions 2 and 3."""
 
+    if not os.path.isfile(program):
+        sys.exit(f"run_tests: error: {program}: no such program; build it with make {program}")
+
     def output(*arguments):
         return subprocess.run([program, *arguments], stdout=subprocess.PIPE, text=True, timeout=60).stdout
 

@@ -108,7 +108,12 @@ install_packages() {
 packages() {
     local wanted
     mapfile -t wanted < <(missing_packages)
+    [ ${#wanted[@]} -gt 0 ] || return 0
     install_packages "${wanted[@]}"
+    [ "${SETUP:-1}" != 0 ] || return 0
+    mapfile -t wanted < <(missing_packages)
+    [ ${#wanted[@]} = 0 ] || { say "this system's ${wanted[*]} is not usable, perhaps too old:" \
+        "Debian 12 or 13 or Ubuntu 24.04 is needed" >&2; return 1; }
 }
 
 venv() {
@@ -135,9 +140,12 @@ packages) packages ;;
 venv) venv ;;
 mpi) { command -v mpicxx && command -v mpirun; } >/dev/null || install_packages libopenmpi-dev openmpi-bin ;;
 dev)
-    command -v clang-format-14 >/dev/null || install_packages clang-format-14
-    [ -x .venv/bin/ruff ] || .venv/bin/python -m pip install -q --disable-pip-version-check ruff==0.17.6
-    command -v clang-tidy-16 >/dev/null || install_packages clang-tidy-16 libomp-16-dev ;;
+    status=0
+    venv
+    [ -x .venv/bin/ruff ] || .venv/bin/python -m pip install -q --disable-pip-version-check ruff==0.17.6 || status=1
+    command -v clang-format-14 >/dev/null || install_packages clang-format-14 || status=1
+    command -v clang-tidy-16 >/dev/null || install_packages clang-tidy-16 libomp-16-dev || status=1
+    exit $status ;;
 check)
     mapfile -t wanted < <(missing_packages)
     [ ${#wanted[@]} = 0 ] || { say "missing: ${wanted[*]} ('make setup' installs them)" >&2; exit 1; } ;;
