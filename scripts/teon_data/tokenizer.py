@@ -341,7 +341,7 @@ def train(path, size, texts):
     model.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size, special_tokens=[GPT2_DELIMITER], show_progress=False,
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), max_token_length=MAX_TOKEN_BYTES)
     model.train_from_iterator(texts, trainer)
     model.save(path)
 
@@ -350,6 +350,8 @@ def write_tokens(path, table, delimiter):
     header = np.array([20240328, 2, len(table), delimiter], "<i4").tobytes().ljust(1024, b"\0")
     with open(path, "wb") as file:
         file.write(header)
-        for token in table:
-            token = token[:MAX_TOKEN_BYTES]
+        for number, token in enumerate(table):
+            if len(token) > MAX_TOKEN_BYTES:
+                raise UsageError(f"--tokenizer: token {number} has {len(token)} bytes, more than the {MAX_TOKEN_BYTES} "
+                                 "that tokens.bin can hold; choose another tokenizer")
             file.write(bytes([len(token)]) + token)

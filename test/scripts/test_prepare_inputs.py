@@ -117,6 +117,21 @@ class TestTokenizers(PrepareCase):
         self.assertEqual((manifest["vocab_size"], manifest["delimiter"], manifest["documents"]), (257, 256, 50))
 
     @needs("tokenizers")
+    def test_no_token_is_longer_than_its_file_can_hold(self):
+        import tokenizers
+        self.path("lines.txt").write_text(f"{'=' * 512}\ntext\n" * 200)
+        self.prepare(self.path("lines.txt"), "--tokenizer", "train:300", "--out", self.path("out"))
+        trained = tokenizers.Tokenizer.from_file(str(self.path("out", "tokenizer", "tokenizer.json")))
+        self.assertEqual(max(map(len, trained.get_vocab())), 128)  # a merge doubles
+        long = "=" * 256
+        model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, long: 1, "<|endoftext|>": 2}, unk_token="a"))
+        model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        model.save(str(self.path("long.json")))
+        line = self.fails(2, self.path("lines.txt"), "--tokenizer", self.path("long.json"), "--delimiter", 2, "--out",
+                          self.path("two"))
+        self.assertIn("token 1 has 256 bytes, more than the 255", line)
+
+    @needs("tokenizers")
     def test_trained_tokenizer_is_deterministic_and_its_file_gives_the_same_tokens(self):
         import tokenizers
         texts = some_texts(200)
