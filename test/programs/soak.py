@@ -79,7 +79,7 @@ def kills_of_ranks(_):
       0.2)
 def signals(_):
     case, rng = prepared(test_signals.Signals, "stop_by_signal"), random.Random(1)
-    several = test_ranks.what_is_missing() is None
+    several = testing.missing_for_ranks() is None
     for i in range(10**9):
         number = rng.choice(list(test_signals.ENDINGS))
         attempt = case.stop_one_of_two_ranks if several and i % 4 == 3 else case.stop_by_signal

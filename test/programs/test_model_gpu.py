@@ -3,7 +3,7 @@
 import shutil
 import unittest
 
-from testing import MODELLED, ROOT, RunCase, learnable, write_shards
+from testing import MODELLED, ROOT, RunCase, learnable, missing_for_ranks, write_shards
 
 OPTIMIZERS = ("adamw", "lion", "muon", "normuon", "teon", "soap")
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1", "-np"]
@@ -38,7 +38,7 @@ class ModelGpu(RunCase):
                 flags = ["--optimizer", optimizer, "--dtype", "float", *(["--lr", 1e-4] if optimizer == "lion" else [])]
                 with self.subTest(program=program, optimizer=optimizer):
                     expected = self.on_ranks(1, "cpu", *flags, program=ROOT / "build/cpu" / program)
-                    for ranks in (1, 2) if shutil.which("mpirun") else (1,):
+                    for ranks in (1,) if missing_for_ranks() else (1, 2):
                         found = self.on_ranks(ranks, f"gpu{ranks}", *flags, program=program)
                         self.assertEqual(len(found), len(expected))
                         for a, b in zip(found, expected):

@@ -24,7 +24,9 @@ from testing import (
     RunCase,
     as_flags,
     failing_files,
+    gpus,
     learnable,
+    missing_for_ranks,
     read_tensors,
     write_shard,
     write_shards,
@@ -38,22 +40,6 @@ if ON_GPUS:
 else:
     LAUNCHER = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1"]
     RANK = "OMPI_COMM_WORLD_RANK"
-
-
-def gpus():
-    try:
-        return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
-    except OSError:
-        return 0
-
-
-def what_is_missing():
-    if ON_GPUS:
-        return "needs two GPUs" if gpus() < 2 else None
-    libraries = subprocess.run(["ldd", PROGRAM], capture_output=True, text=True).stdout
-    if shutil.which("mpirun") and "libmpi" in libraries:
-        return None
-    return "needs a program built with MPI, and mpirun (libopenmpi-dev, openmpi-bin)"
 
 
 def environment(**more):
@@ -76,7 +62,7 @@ class Ranks(RunCase):
 
     @classmethod
     def setUpClass(cls):
-        if reason := what_is_missing():
+        if reason := missing_for_ranks():
             raise unittest.SkipTest(reason)
 
     def setUp(self):

@@ -13,7 +13,7 @@ import subprocess
 import unittest
 
 import test_ranks
-from testing import ON_GPUS, ROOT, RunCase, temporary_folder, write_shards
+from testing import ON_GPUS, ROOT, RunCase, missing_for_ranks, temporary_folder, write_shards
 
 ENDINGS = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: -signal.SIGINT}  # exit status after saving
 
@@ -97,7 +97,7 @@ class Signals(RunCase):
         self.assertEqual((self.checkpoint(out, step) / "manifest.json").exists(), step > 0)
 
     def test_a_signal_to_one_of_two_ranks(self):
-        if reason := test_ranks.what_is_missing():
+        if reason := missing_for_ranks():
             self.skipTest(reason)
         for number in (signal.SIGTERM, signal.SIGINT):
             with self.subTest(number):

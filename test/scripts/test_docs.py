@@ -7,11 +7,20 @@ targets exist.
 
 import re
 import shlex
-import shutil
 import struct
 import sys
 
-from testing import BUILD, ROOT, Case, header, missing, temporary_folder, write_shard, write_tokenizer
+from testing import (
+    BUILD,
+    ROOT,
+    Case,
+    header,
+    missing,
+    missing_for_ranks,
+    temporary_folder,
+    write_shard,
+    write_tokenizer,
+)
 
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
          *sorted((ROOT / "docs").glob("*.md"))]
@@ -27,11 +36,11 @@ NOT_RUN = {  # the beginning of a command: why
     "CUDA_ORDER=": "the same", "CUDA_DEVICE=": "the same", "CUDA_STRICT=": "the same",
     "make soak": "takes half an hour", "MINUTES=": "the same",
     "make demo": "what `make demo` is for", "make test": "this is a part of it",
-    "make -j all": "the tests were built so",
+    "make -j all": "the tests were built so", "make -j build/cpu/tests": "the same",
     "make setup": "installs", "scripts/setup.sh dev": "installs", "make lint": "clang-format and ruff may not be here",
     "python3 scripts/prepare.py fineweb": "needs a network", "sbatch": "needs a Slurm cluster",
     "torchrun": "needs GPUs", "python3 scripts/reproduce.py": "test_reproduce.py runs it",
-    "transformers serve": "a server", "vllm serve": "a server on a GPU", "curl": "needs the server",
+    "transformers serve": "a server", "vllm serve": "a server on a GPU", "curl": "needs a network or the server",
     "lm_eval": "test_lm_eval.py runs it",
     "python3 scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
     "pip install ./scripts": "test_teon_torch.py does it",
@@ -159,7 +168,7 @@ class CommandsTest(Case):
                             or "wandb" in words or absent & set(words):
                         absent.update(words[words.index("--out") + 1:][:1] if "--out" in words else ())
                         continue
-                    if words[0] == "mpirun" and not shutil.which("mpirun"):
+                    if words[0] == "mpirun" and missing_for_ranks():
                         continue
                     if words[0].startswith("build/"):
                         words[0] = str(ROOT / words[0])

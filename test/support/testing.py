@@ -36,6 +36,24 @@ def needs(*packages, data=()):
     return unittest.skipIf(absent, f"needs {', '.join(absent)}")
 
 
+def gpus():
+    """How many GPUs are here."""
+    try:
+        return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
+    except OSError:
+        return 0
+
+
+def missing_for_ranks():
+    """What this machine or build lacks for two ranks, or None."""
+    if ON_GPUS:
+        return "needs two GPUs" if gpus() < 2 else None
+    libraries = subprocess.run(["ldd", BUILD / "train_gpt2"], capture_output=True, text=True).stdout
+    if shutil.which("mpirun") and "libmpi" in libraries:
+        return None
+    return "needs a program built with MPI, and mpirun (libopenmpi-dev, openmpi-bin)"
+
+
 def of_program(errors):
     """What a program wrote to standard error, without the line with which the modelled GPU begins."""
     return re.sub(r"(?m)^This is a model of .*\n", "", errors)
