@@ -37,7 +37,7 @@ STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))
 LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
 # The modelled GPU: an interpreter of PTX, and cpu/'s libraries under NVIDIA's names (docs/modelled_gpu.md)
 GPUSIM    := $(wildcard gpusim/*.cpp)
-MODEL     := $(filter-out cpu/device.cpp cpu/simt.cpp,$(wildcard base/*.cpp cpu/*.cpp)) $(GPUSIM) \
+SIMULATOR := $(filter-out cpu/device.cpp cpu/simt.cpp,$(wildcard base/*.cpp cpu/*.cpp)) $(GPUSIM) \
              $(wildcard gpusim/abi/*.cpp)
 MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublasLt.so.13 libcusolver.so.12 libnccl.so.2)
 TESTS     := $(wildcard test/*/*.cu test/*/*.cpp)
@@ -150,9 +150,9 @@ build/cuda-check/% build/cuda-model/%: private OPT := -O0
 build/cuda-model/test/%: private OPT := -O1
 ALL := $(TESTS) $(LIBRARY) $(GPUSIM) $(addsuffix .cu,$(PROGRAMS) $(BENCHES))
 -include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(ALL))))
--include $(patsubst %.o,%.d,$(call objects,cpu-model,$(MODEL)))
+-include $(patsubst %.o,%.d,$(call objects,cpu-model,$(SIMULATOR)))
 
-build/model-gpu/libmodel_gpu.so: $(call objects,cpu-model,$(MODEL)) gpusim/abi/versions.map
+build/model-gpu/libmodel_gpu.so: $(call objects,cpu-model,$(SIMULATOR)) gpusim/abi/versions.map
 	@mkdir -p $(@D)
 	@echo "  model-gpu"
 	@$(CPP_cpu-model) -shared -Wl,--version-script=gpusim/abi/versions.map -Wl,-z,defs $(filter %.o,$^) -o $@ $(LIBS_cpu)
@@ -249,6 +249,7 @@ check-layers:  ## Check that backend names stay in runtime/, includes go one way
 	@$(PYTHON) scripts/check_layers.py
 
 BENCH_HERE := $(patsubst %,build/$(BACKEND)/%,$(filter-out bench/bench_gpu,$(BENCHES)))
+bench: build/corpus/manifest.json
 bench: $(PROGRAMS) $(BENCH_HERE) | venv  ## Measure this machine: each program in bench/, and training beside PyTorch
 	@set -e; for b in $(BENCH_HERE); do echo "$$b"; $$b; done
 	@$(PYTHON) bench/bench_optimizers.py
@@ -257,7 +258,7 @@ bench: $(PROGRAMS) $(BENCH_HERE) | venv  ## Measure this machine: each program i
 	@$(PYTHON) bench/bench_checkpoint.py
 
 bench-gpu: build/$(BACKEND)/bench/bench_gpu  ## Attention, kernels and steps beside PyTorch's (9 minutes)
-	@python3 bench/bench_gpu.py $< --python $$(command -v $(PYTHON))
+	@$(PYTHON) bench/bench_gpu.py $<
 
 predict:  ## What a GPU would take for a GPT-2 124M step, counted without one and fitted to published measurements
 	@$(PYTHON) bench/model_gpu.py
@@ -274,11 +275,14 @@ build/counts/%.json: build/cuda-model/train_gpt2 $(MODEL_GPU) build/corpus/manif
 counts: $(COUNTED_RUNS) $(CHECK_CUDA)  ## Count instructions for predict: compiled ones, run on the modelled GPU
 	@$(PYTHON) bench/model_gpu.py count build/cuda-check $(COUNTED_RUNS)
 
+# These goals build cpu/ on every machine and need its libraries.
+SETUP_BACKEND := $(if $(filter test-cpus test-sanitize soak cuda-run-tests test-faults counts build/model-gpu/%,\
+    $(MAKECMDGOALS)),cpu,$(BACKEND))
 setup: packages venv  ## Install what is missing: packages, and .venv for plots and tokenizers
 packages:
-	@BACKEND=$(BACKEND) INCLUDES='$(INCLUDES)' scripts/setup.sh packages
+	@BACKEND=$(SETUP_BACKEND) INCLUDES='$(INCLUDES)' scripts/setup.sh packages
 check-packages:
-	@BACKEND=$(BACKEND) INCLUDES='$(INCLUDES)' scripts/setup.sh check
+	@BACKEND=$(SETUP_BACKEND) INCLUDES='$(INCLUDES)' scripts/setup.sh check
 venv: | packages
 	@scripts/setup.sh venv
 

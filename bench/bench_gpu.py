@@ -23,6 +23,7 @@ import time
 import calibration
 import gpu_rules
 import model_gpu
+from bench_train import find_torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 H200 = {"name": "H200 (data sheet)", "flops": 989e12, "bytes": 4.8e12}
@@ -168,11 +169,11 @@ def train_table(ours, torchs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="build/<backend>/bench/bench_gpu")
-    parser.add_argument("--python", default=sys.executable, help="interpreter with PyTorch (default: this one)")
+    parser.add_argument("--python", help="interpreter with PyTorch (default: this one or python3)")
     parser.add_argument("--seconds", type=float, default=500, help="time limit (default 500)")
     args = parser.parse_args()
     deadline = Deadline(args.seconds)
-    pytorch = [args.python, ROOT / "scripts" / "bench_torch.py"]
+    pytorch = [find_torch(args.python) or sys.executable, ROOT / "scripts" / "bench_torch.py"]
     attention, kernels, ours, torchs, device = [], [], [], [], None
     for start in range(STARTS):
         rows = deadline.run(args.program)

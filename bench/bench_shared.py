@@ -23,6 +23,9 @@ def main():
     parser.add_argument("--steps", type=int, default=16, help="per start (default 16)")
     parser.add_argument("--repeats", type=int, default=2, help="rounds (default 2)")
     args = parser.parse_args()
+    if starts.on_gpu():
+        print("SKIPPED: bench_shared measures how trainings share a CPU")
+        return
     model = bench_train.MODELS["3M"]
     print(f"GPT-2 3M on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"{'dtype':<8}{'at once':>8}{'ms/step':>10}{'x alone':>9}")

@@ -74,6 +74,9 @@ def main():
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="(default: both)")
     parser.add_argument("--python", help="interpreter with PyTorch (default: this one or python3)")
     args = parser.parse_args()
+    if starts.on_gpu():
+        print("SKIPPED: bench_train compares CPUs; for a GPU: make bench-gpu")
+        return
     python = find_torch(args.python)
     if not python:
         print("PyTorch is not installed: no ratios", flush=True)
