@@ -37,6 +37,17 @@ class RecipesTest(Case):
                     shown = re.search(r"^ +total +([\d.]+) GiB$", done.stdout, re.MULTILINE).group(1)
                     self.assertEqual(f"{float(shown):.1f}", total)
 
+    def test_the_time_is_that_of_the_prediction(self):
+        text = (ROOT / "experiments/recipes/gpt2_124m.toml").read_text()
+        recipe = tomllib.loads(text)
+        *hours, speed = re.search(r"# Time: (\S+) hours \((\S+) to (\S+)\) on one H200 at the (\d+)k", text).groups()
+        page = (ROOT / "docs/gpu_step.md").read_text()
+        expected, least, most = map(int, re.search(r"step is (\d+)k \((\d+) to (\d+)k\) tokens/s on an H200",
+                                                   page).groups())
+        self.assertEqual(int(speed), expected)
+        for said, rate in zip(hours, (expected, most, least)):
+            self.assertEqual(said, f"{recipe['steps'] * recipe['batch-tokens'] / rate / 3.6e6:.1f}")
+
     def test_the_papers_are_those_that_reproduce_runs(self):
         models = plan.load_scales(ROOT / "experiments")["full"].models
         tables = {table.id: table.row("Teon, PolarExpress") for table in plan.load_tables(ROOT / "experiments")
