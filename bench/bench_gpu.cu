@@ -122,8 +122,8 @@ void attention(Bench& b) {
     for (int HS : {64, 128}) {
         for (int length : {256, 1024, 8192}) {
             const AttentionShape s{16384 / length, length, 1024 / HS, 1024 / HS, HS};
-            const int places = HS == 64 && b.gpu ? device_info().multiprocessors : 0;
-            const AttentionTensors t(b.memory, s, places);
+            const int multiprocessors = HS == 64 && b.gpu ? device_info().multiprocessors : 0;
+            const AttentionTensors t(b.memory, s, multiprocessors);
             Context& c = b.context;
             const double tensor = attention_rows(s) * s.NH * s.HS * sizeof(T);  // bytes of one of q, k, v, out
             auto print = [&](const char* method, const char* pass, int products, int tensors,
@@ -140,10 +140,10 @@ void attention(Bench& b) {
             print("flash", "backward", 5, 8, [&] {
                 flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, c.stream);
             });
-            if (places > 0) {
+            if (multiprocessors > 0) {
                 print("flash in one pass", "backward", 5, 8, [&] {
                     flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, c.stream,
-                                             places);
+                                             multiprocessors);
                 });
             }
             print("gemm", "forward", 2, 4, [&] { attention_forward(t.out, t.lse, t.scratch, t.qkv, nullptr, s, c); });
@@ -226,7 +226,7 @@ void step_kernels(Bench& b) {
     }
     {
         const AttentionShape s{B, length, c.NH, c.NKV, c.HS()};
-        const int heads = flash_attention_one_pass_heads(s, flash_attention_one_pass_places(device_info()));
+        const int heads = flash_attention_one_pass_heads(s, flash_attention_one_pass_multiprocessors(device_info()));
         const AttentionTensors t(m, s, heads);
         if (b.gpu) flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, stream);
         b.kernel("attention backward", L, attention_flops(s, 5), 8 * NC, [&] {

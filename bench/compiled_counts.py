@@ -213,7 +213,7 @@ def updated(known, found):
                         for architecture, numbers in found.items()}}
 
 
-def grown(known, found):
+def increases(known, found):
     """One line for each count that grew by more than GROWTH."""
     lines = []
     for name, architectures in found.items():

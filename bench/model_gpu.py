@@ -237,7 +237,7 @@ def report_counts(command, build, executed, table, counts):
                                                           found.get(kernel["name"], {}))
                   for kernel in compiled_counts.compiled(table)}
         return COUNTS.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
-    lines = compiled_counts.grown(counts, found)
+    lines = compiled_counts.increases(counts, found)
     print("\n".join(lines) or f"{len(found)} kernels have no more instructions and accesses than {COUNTS.name} says")
     if lines:
         sys.exit(f"model_gpu: more than {compiled_counts.GROWTH - 1:.0%} above the committed counts; if this is "

@@ -373,7 +373,7 @@ private:
         emit();
     }
 
-    // Without the state that an arrival returns: its operand is "_", and phases are told by their parity.
+    // Without the state that an arrival returns: its operand is "_", and the parity identifies a phase.
     void mbarrier() {
         Instruction& i = instruction_;
         const std::string_view what = parts_[1];

@@ -45,7 +45,7 @@ struct Instruction {
     int32_t line = 0;
 };
 
-// A kernel or shared variable of a module once it has memory; set by whoever loads the module.
+// A kernel or shared variable of a module once it has memory; set by the loader of the module.
 struct Symbols {
     std::unordered_map<std::string_view, uint64_t> global;  // addresses of .global and .const variables
 };

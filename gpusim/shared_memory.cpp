@@ -96,7 +96,7 @@ void SharedMemory::advance(SyncClock& clock, int warp) {
         clock.now = clock.last_full = 0;
         clock.any_partial = false;
         clock.partial = {};
-        ended[0] = 0;  // whoever has waited for the warp since the barrier counts as behind them
+        ended[0] = 0;  // warps that waited for this one since the barrier are ordered after them
     }
     ended[++clock.now] = kReading;
 }

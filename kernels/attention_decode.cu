@@ -34,7 +34,7 @@ struct ValueThreads {
         : vectors(HS / W), splits(kDecodeBlock / vectors > 0 ? kDecodeBlock / vectors : 1) {}
 };
 
-// Two blocks on a multiprocessor: unasked, ptxas makes room for four on sm_80 and spills registers.
+// Two blocks on a multiprocessor: by default, ptxas limits registers to fit four on sm_80, and spills.
 template <typename T, int W>
 __global__ void __launch_bounds__(kDecodeBlock, 2)
     attention_decode_kernel(T* out, const T* qkv, const T* cache, DecodeShape s, float scale) {

@@ -19,12 +19,12 @@ namespace teon {
 // dbias (qkv_width()), or nullptr: the column sums of dqkv before it is rounded, += if accumulate, else =.
 bool flash_attention_supports(const AttentionShape& s, DType dtype);
 bool flash_attention_is_fast();  // false on the host, which executes tensor-core instructions one by one
-// What one_pass_heads should be on a device with `places` multiprocessors for such blocks: as many, where one pass
-// pays. By docs/gpu_step.md's count it does from T = 1024 on, unless more than an eighth of their time would be lost
-// because the last heads do not fill them.
-int flash_attention_one_pass_heads(const AttentionShape& s, int places);
+// What one_pass_heads should be on a device with so many multiprocessors for such blocks: as many, where one pass pays.
+// By docs/gpu_step.md's count it does from T = 1024 on, unless more than an eighth of their time would be lost because
+// the last heads do not fill them.
+int flash_attention_one_pass_heads(const AttentionShape& s, int multiprocessors);
 // 0 where a block does not fit, and on sm_90, where two passes by wgmma take less time.
-int flash_attention_one_pass_places(const DeviceInfo& device);
+int flash_attention_one_pass_multiprocessors(const DeviceInfo& device);
 // sums_columns: for a dbias.
 size_t flash_attention_scratch_bytes(const AttentionShape& s, int one_pass_heads = 0, bool sums_columns = false);
 void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* doc_start, const AttentionShape& s,

@@ -232,13 +232,13 @@ static_assert(
 
 }  // namespace
 
-int flash_attention_one_pass_heads(const AttentionShape& s, int places) {
+int flash_attention_one_pass_heads(const AttentionShape& s, int multiprocessors) {
     const int64_t heads = int64_t{s.B} * s.NKV;
-    if (places == 0 || s.HS != kOnePassHeadSize || s.T < 1024) return 0;
-    return 8 * heads >= 7 * ceil_div(heads, int64_t{places}) * places ? places : 0;
+    if (multiprocessors == 0 || s.HS != kOnePassHeadSize || s.T < 1024) return 0;
+    return 8 * heads >= 7 * ceil_div(heads, int64_t{multiprocessors}) * multiprocessors ? multiprocessors : 0;
 }
 
-int flash_attention_one_pass_places(const DeviceInfo& device) {
+int flash_attention_one_pass_multiprocessors(const DeviceInfo& device) {
     const bool fits = device.is_gpu && device.block_shared_bytes >= kOnePassShared;
     return fits && device.compute_capability != 90 ? device.multiprocessors : 0;
 }

@@ -116,7 +116,7 @@ inline constexpr bool kLeavesMaximum = Shape::kHeld == 4;
 // A chunk of rows by each worker (the lanes of a RowShape), one after the other:
 // dx = dresidual + rstd * (g - mean of g - xhat * mean of (g xhat)), where g = weight * dout; rmsnorm has no mean of g.
 // partial (chunks, kNormSums, C): the sums over the rows of the chunk. Each tensor is read once. Unasked, ptxas spills
-// registers of the narrowest shape to make room for more blocks.
+// registers of the narrowest shape so that more blocks fit.
 template <typename T, typename Shape, bool CENTERED, bool MAXIMUM>
 __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
     norm_backward_kernel(T* dx, float* partial, const T* dout, const T* dresidual, const T* x, const float* mean,

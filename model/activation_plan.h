@@ -66,8 +66,8 @@ struct DecoderRun {
     int head_rows = 0;
     bool gelu_fusion = false;  // the MLP's products take GELU and its derivative as epilogues
     // Multiprocessors of a device on which flash attention's backward could go in one pass
-    // (flash_attention_one_pass_places).
-    int one_pass_places = 0;
+    // (flash_attention_one_pass_multiprocessors).
+    int one_pass_multiprocessors = 0;
 };
 
 // generate: forward only, T is the capacity of the cache of keys and values.

@@ -46,7 +46,7 @@ public:
         proj_.plan(plan, {}, ports.dout_maximum);
         const AttentionShape shape{plan.run().B, plan.run().T, NH_, NKV_, HS_};
         flash_ = plan.run().attention == AttentionKind::flash;
-        one_pass_heads_ = flash_attention_one_pass_heads(shape, plan.run().one_pass_places);
+        one_pass_heads_ = flash_attention_one_pass_heads(shape, plan.run().one_pass_multiprocessors);
         qkv_.bias_summed = flash_ && qkv_.bias >= 0 && positions_ == PositionKind::learned && !normed();
         if (normed()) {
             before_norm_ = plan.saved("queries, keys, values before norm", qkv_.out, Drop::under_block);

@@ -9,9 +9,9 @@
 
 namespace teon {
 
-// Plans for `bytes` of device memory. one_pass_places: DecoderRun's. Throws UsageError that says what is needed, for
-// what, and which flags make it less.
-void plan_memory(RunPlan& plan, int64_t bytes, int one_pass_places = 0);
+// Plans for `bytes` of device memory. one_pass_multiprocessors: DecoderRun's. Throws UsageError that says what
+// is needed, for what, and which flags make it less.
+void plan_memory(RunPlan& plan, int64_t bytes, int one_pass_multiprocessors = 0);
 
 // Bytes of the device that a run may use. Several ranks must make the same plan, so theirs is a share of the total, not
 // of what happens to be free; local ranks on a CPU share their machine's memory.

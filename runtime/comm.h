@@ -38,8 +38,7 @@ public:
     // Waits until all ranks are here. Throws Error where they cannot meet (runtime/exchange.h), where the program was
     // built without NCCL or MPI, or where NCCL cannot be started.
     explicit Comm(double timeout_s = kCommTimeout);
-    // Waits until all ranks have come to their end; while an error is on its way up, it does not and gives up what is
-    // under way.
+    // Waits for all ranks; while an exception propagates, aborts what is under way instead.
     ~Comm();
 
     int rank() const { return launch_.rank; }

@@ -17,7 +17,7 @@ struct TrainingStart {
     std::function<void()> open_folder;  // called on every rank once nothing is left that could not work
 };
 
-// Trains to plan.steps, or until it is told to stop: then all ranks have saved, and the signal that stopped this one is
+// Trains to plan.steps, or until a signal arrives: then all ranks have saved, and the signal that stopped this one is
 // returned, else 0. Throws Error where the run cannot continue.
 int run_training(const RunPlan& plan, const DeviceInfo& device, Context& context, const TrainingStart& start,
                  StopRequest& stop);

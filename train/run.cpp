@@ -55,11 +55,11 @@ void print_plan(const ModelFamily& family, Options options) {
     const DeviceInfo* gpu = nullptr;
     for (const KnownGpu& known : known_gpus())
         if (known.name == options.plan_for) gpu = &known.device;
-    const int places = gpu ? flash_attention_one_pass_places(*gpu) : 0;
+    const int multiprocessors = gpu ? flash_attention_one_pass_multiprocessors(*gpu) : 0;
     const int64_t usable = gpu ? usable_bytes(*gpu, options.ranks, options.ranks) : int64_t{80} << 30;
     RunPlan plan = plan_run(family, options, gpu || is_cuda(), options.ranks);
     if (gpu) check_device(plan.run, *gpu);
-    plan_memory(plan, options.memory ? options.memory : usable, places);
+    plan_memory(plan, options.memory ? options.memory : usable, multiprocessors);
     if (gpu)
         fmt::print("{:<12}{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16\n", "device", gpu->name,
                    gpu->multiprocessors, bytes_text(static_cast<double>(gpu->total_bytes)),
@@ -103,7 +103,7 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
             if (resume) start.changes = check_unchanged(plan, resume->state);
         }
         plan_memory(plan, options.memory ? options.memory : usable_bytes(device, launch.size, launch.local_size),
-                    flash_attention_one_pass_places(device));
+                    flash_attention_one_pass_multiprocessors(device));
         if (options.verify_data)
             on_rank_0(context, [&] {
                 for (const DataSet* data : {&plan.train, &plan.val})

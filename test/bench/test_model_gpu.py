@@ -159,11 +159,11 @@ class Counting(Case):
 
     def test_growth_above_five_percent_is_reported_by_name(self):
         known = {"copy": {"sm_90a": [1.0, 8.0]}}
-        self.assertEqual(compiled_counts.grown(known, {"copy": {"sm_90a": [1.04, 8.0]}}), [])
-        grown = lambda known, *found: compiled_counts.grown(known, {"copy": {"sm_90a": list(found)}})[0]
-        self.assertIn("copy, sm_90a: 1.06 instructions", grown(known, 1.06, 8.0))
-        self.assertIn("12.00 bytes accessed", grown(known, 1.0, 12.0))
-        self.assertIn("not in", grown({}, 1.0, 8.0))
+        self.assertEqual(compiled_counts.increases(known, {"copy": {"sm_90a": [1.04, 8.0]}}), [])
+        increases = lambda known, *found: compiled_counts.increases(known, {"copy": {"sm_90a": list(found)}})[0]
+        self.assertIn("copy, sm_90a: 1.06 instructions", increases(known, 1.06, 8.0))
+        self.assertIn("12.00 bytes accessed", increases(known, 1.0, 12.0))
+        self.assertIn("not in", increases({}, 1.0, 8.0))
 
 
 class Predicting(unittest.TestCase):

@@ -260,22 +260,23 @@ TEST_CASE(
 }
 
 TEST_CASE("kernels/attention_flash: one backward pass is taken where heads fill the device, and never for documents") {
-    const int places = 132;
-    REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 64}, places) == places);  // 768 heads in 6 rounds
+    const int multiprocessors = 132;
+    REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 64}, multiprocessors) ==
+            multiprocessors);  // 768 heads in 6 rounds
     REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 64}, 0) == 0);
-    REQUIRE(flash_attention_one_pass_heads({64, 1000, 12, 12, 64}, places) == 0);
-    REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 128}, places) == 0);
-    REQUIRE(flash_attention_one_pass_heads({12, 1024, 12, 12, 64}, places) == 0);  // 144: a second round of 12
-    REQUIRE(flash_attention_one_pass_heads({10, 1024, 24, 12, 64}, places) == places);
+    REQUIRE(flash_attention_one_pass_heads({64, 1000, 12, 12, 64}, multiprocessors) == 0);
+    REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 128}, multiprocessors) == 0);
+    REQUIRE(flash_attention_one_pass_heads({12, 1024, 12, 12, 64}, multiprocessors) == 0);  // 144: a second round of 12
+    REQUIRE(flash_attention_one_pass_heads({10, 1024, 24, 12, 64}, multiprocessors) == multiprocessors);
     DeviceInfo device;
     device.is_gpu = true, device.multiprocessors = 108;
-    const auto places_of = [&](int capability, size_t shared) {
+    const auto multiprocessors_of = [&](int capability, size_t shared) {
         device.compute_capability = capability, device.block_shared_bytes = shared;
-        return flash_attention_one_pass_places(device);
+        return flash_attention_one_pass_multiprocessors(device);
     };
-    REQUIRE(places_of(80, 163 << 10) == 108);
-    REQUIRE(places_of(89, 99 << 10) == 0);
-    REQUIRE(places_of(90, 227 << 10) == 0);  // two passes by wgmma
+    REQUIRE(multiprocessors_of(80, 163 << 10) == 108);
+    REQUIRE(multiprocessors_of(89, 99 << 10) == 0);
+    REQUIRE(multiprocessors_of(90, 227 << 10) == 0);  // two passes by wgmma
     const AttentionShape s{1, 300, 2, 1, 64};
     AttentionInputs<bf16> in = random_inputs<bf16>(s, 550);
     in.doc_start = documents_at({10, 64, 120}, s.B, s.T);

@@ -452,7 +452,7 @@ TEST_CASE("model/decoder: the plan has room for what one backward pass of attent
     DecoderRun run{64, 1024, DType::bf16};
     run.attention = AttentionKind::flash;
     const int64_t two_passes = decoder_activations(c, run).scratch_bytes();
-    run.one_pass_places = 132;
+    run.one_pass_multiprocessors = 132;
     REQUIRE(decoder_activations(c, run).scratch_bytes() - two_passes == int64_t{132} * 1024 * c.HS() * 4);
 }
 

@@ -14,7 +14,7 @@ TEST_CASE("plan/gpus: --plan-for plans for a GPU as a run there would, whatever 
     for (const KnownGpu& gpu : known_gpus()) {
         INFO(gpu.name);
         RunPlan plan = plan_run(kLlama, o, true, 1);
-        plan_memory(plan, usable_bytes(gpu.device, 1, 1), flash_attention_one_pass_places(gpu.device));
+        plan_memory(plan, usable_bytes(gpu.device, 1, 1), flash_attention_one_pass_multiprocessors(gpu.device));
         REQUIRE(plan.run.dtype == DType::bf16);
         REQUIRE(plan.run.attention == AttentionKind::flash);
         REQUIRE(plan.options.batch_tokens == 524288);
