@@ -10,9 +10,9 @@
     python3 scripts/reproduce.py all --estimate --scale full   estimates the time, memory and disk of that
     python3 scripts/reproduce.py report                        writes docs/reproduction_tiny.md from the finished cells
 
-Scales: tiny (two CPU cores, three hours for all), cpu (one CPU core, 2.5 hours per table), small (one GPU, an hour per
-table), full (the paper). Text comes from FineWeb, or from --text and --val-text. After an interruption, run the same
-command again to continue; finished cells are kept. Tables are experiments/*.toml.
+Scales: tiny (two CPU cores, three hours for all), cpu (one CPU core, three hours per table), small (one GPU, an hour
+per table), full (the paper). Text comes from FineWeb, or from --text and --val-text. After an interruption, run the
+same command again to continue; finished cells are kept. Tables are experiments/*.toml.
 """
 import argparse
 import os
