@@ -79,7 +79,7 @@ __device__ SoftmaxSum softmax_sum(const T* x, T* held, int V, int thread, int th
     SoftmaxSum all{maximum[0], 0.0f};
     for (int i = 1; i < W; i++) all.maximum = fmaxf(all.maximum, maximum[i]);
     if constexpr (!ALONE) all.maximum = block_max(all.maximum);
-    for (int i = 0; i < W; i++) sum[i] *= exp_fast(shift_of(maximum[i]) - shift_of(all.maximum));
+    for (int i = 0; i < W; i++) sum[i] *= exp_fast(maximum[i] - shift_of(all.maximum));
     for (int i = 0; i < W; i++) all.sum += sum[i];
     if constexpr (!ALONE) all.sum = block_sum(all.sum);
     return all;
