@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kFlatBlock)
 }
 
 inline size_t activation_backward_scratch_bytes(int N, int C) {
-    return row_chunks(N, kActivationChunks, kActivationChunkRows).partial_bytes(C);
+    return chunk_sums_bytes(N, kActivationChunks, kActivationChunkRows, C);
 }
 
 // dbias (C): the column sums of dx, += or =; or nullptr. scratch: activation_backward_scratch_bytes(N, C).

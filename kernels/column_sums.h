@@ -12,14 +12,17 @@ namespace teon {
 // N rows in `count` chunks of `rows` (the last one smaller); depends on N alone.
 struct RowChunks {
     int rows, count;
-    // Of what the first stage leaves: `columns` floats of each chunk.
-    size_t partial_bytes(int columns) const {
-        return sizeof(float) * static_cast<size_t>(count) * static_cast<size_t>(columns);
-    }
 };
 inline RowChunks row_chunks(int N, int most_chunks, int least_rows) {
     const int rows = std::max(least_rows, ceil_div(N, most_chunks));
     return {rows, ceil_div(N, rows)};
+}
+
+// Bytes for `columns` floats of each chunk, of N rows or fewer: fewer rows may have more chunks, as 16,384 rows have
+// 2,048 of 8, but 16,385 rows 1,821 of 9.
+inline size_t chunk_sums_bytes(int N, int most_chunks, int least_rows, int columns) {
+    const int chunks = std::min(most_chunks, ceil_div(N, least_rows));
+    return sizeof(float) * static_cast<size_t>(chunks) * static_cast<size_t>(columns);
 }
 
 // Where sums of up to three kinds go, by += or =. A kind has `width` columns; to = nullptr:

@@ -194,7 +194,7 @@ void norm_forward(T* out, float* mean, float* rstd, const T* residual, const T* 
 }
 
 inline size_t norm_backward_scratch_bytes(int N, int C, int kinds) {
-    return row_chunks(N, kNormChunks, kNormChunkRows).partial_bytes(kinds * C);
+    return chunk_sums_bytes(N, kNormChunks, kNormChunkRows, kinds * C);
 }
 
 // grads: kNormSums of them.

@@ -4,7 +4,7 @@
 // and dense. Outputs are written with `=` unless `+=` is said. Pointers come from Buffer, or are a piece of one
 // (256-byte aligned); any dimension >= 1 is allowed unless said otherwise. Argument order: outputs, saved state,
 // scratch, inputs, dimensions, scalars, stream. The same inputs give the same bits: no float atomics, two-stage
-// reductions of fixed shape.
+// reductions of fixed shape. Scratch for N rows suffices for fewer.
 #pragma once
 
 #include "kernels/adamw.h"

@@ -127,10 +127,10 @@ void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T
                            });
 }
 
-static RowChunks chunks_of(int N) { return row_chunks(N, 256, 32); }
+static constexpr int kQkNormChunks = 256, kQkNormChunkRows = 32;  // at most, at least
 
 size_t qk_norm_backward_scratch_bytes(int N, const QkVectors& vectors) {
-    return chunks_of(N).partial_bytes(vectors.weights());
+    return chunk_sums_bytes(N, kQkNormChunks, kQkNormChunkRows, vectors.weights());
 }
 
 template <typename T>
@@ -138,7 +138,7 @@ void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch
                       const T* q_weight, const T* k_weight, int N, const QkVectors& vectors, bool accumulate,
                       const Stream& stream) {
     float* partial = static_cast<float*>(scratch);
-    const RowChunks chunks = chunks_of(N);
+    const RowChunks chunks = row_chunks(N, kQkNormChunks, kQkNormChunkRows);
     // First what reads dqkv as a whole.
     at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(vectors.k_width, partial, dqkv, x), [&]<int W>(Constant<W>) {
         const int64_t items = int64_t{chunks.count} * (vectors.weights() / W);
