@@ -46,10 +46,10 @@ std::vector<T> row_of(const std::vector<T>& x, int row, int width) {
 constexpr double kRoundings = 8;
 
 template <typename T>
-void agrees_with_oracle(int N, int V, int Vp, double std, uint64_t seed) {
-    INFO(fmt::format("{} N={} V={} Vp={} std={}", name_of(dtype_of<T>), N, V, Vp, std));
+void agrees_with_oracle(int N, int V, int Vp, double std, uint64_t seed, double mean = 0.0) {
+    INFO(fmt::format("{} N={} V={} Vp={} std={} mean={}", name_of(dtype_of<T>), N, V, Vp, std, mean));
     const float grad_scale = 0.25f;
-    std::vector<T> logits = random_values<T>(int64_t{N} * Vp, seed, std);
+    std::vector<T> logits = random_values<T>(int64_t{N} * Vp, seed, std, mean);
     for (int n = 0; n < N; n++)
         for (int j = V; j < Vp; j++) logits[int64_t{n} * Vp + j] = T(j % 2 ? kNaN : kInfinity);
     std::vector<int> targets = random_ints(N, seed + 1, V);
@@ -111,6 +111,19 @@ TEST_CASE("kernels/classifier: logits far beyond the range of exp") {
     for (int V : {33, 257, 3000}) {
         agrees_with_oracle<float>(5, V, V + 63, 1e4, 77);
         agrees_with_oracle<bf16>(5, V, V + 63, 1e4, 78);
+    }
+}
+
+// So few columns that some parts of a row's sum have none, or none but -infinity.
+TEST_CASE("kernels/classifier: all logits of a row may be far below zero") {
+    for (int V : {1, 2, 15, 33, 100, 257}) {
+        agrees_with_oracle<float>(5, V, round_up(V, 64), 2.0, 79, -200.0);
+        agrees_with_oracle<bf16>(5, V, round_up(V, 64), 2.0, 80, -200.0);
+        std::vector<float> logits(V, -kInfinity);
+        logits[V / 2] = -200.0f;
+        const Result<float> r = run(logits, {V / 2}, V, V);
+        REQUIRE(r.losses[0] == 0.0f);
+        REQUIRE(same_bits(r.logits, std::vector<float>(V, 0.0f)));
     }
 }
 
