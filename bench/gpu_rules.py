@@ -130,40 +130,52 @@ FORMS = {"standard": (5, 5, 0, 5), "gram": (2, 5, 9, 2)}
 Product = collections.namedtuple("Product", "name times flops tiles kernel library pays")
 
 
-def newton_schulz(table, counts, machine, owned=None):
-    """The products of an update: FLOPs of one launch (symmetric products counted once), its seconds with our kernel
+def newton_schulz(table, counts, machine, owned=None, batch=None):
+    """The products of an update: launches, FLOPs of one (symmetric products counted once), its seconds with our kernel
     (None if that does not apply) and with the library, and whether symmetric_product_pays() selects the kernel. owned:
-    a rank's number of stacks by name; default all."""
-    m, found = table["machine"][machine], []
+    a rank's number of stacks by name (default: all); batch: the most stacks in a launch by name (default: all)."""
+    found = []
     for stack in table["stack"]:
-        count, side, long = (int(evaluate(stack[key], table["shape"])) for key in ("count", "side", "long"))
-        count = count if owned is None else owned.get(stack["name"], 0)
-        if not count:
-            continue
-        n = -(-side // 128)
-        lower, square, whole = count * n * (n + 1) // 2, 2.0 * count * side * side, 2.0 * count * side * long
-        per_mma, _ = instructions_of(counts, stack["kernel"], m)
-
-        def kernel(K, moved):
-            mma = rounds(lower, m) * m["multiprocessors"] * 128 * 128 * K / 2048
-            return overlapped([moved / m["bytes"], mma * per_mma / m["issue"], 4096 * mma / m["tensor"]],
-                              m["overlap"]) + m["launch"]
-
-        def library(columns, K, moved):
-            tiles = count * n * -(-columns // 128)
-            busy = tiles / (rounds(tiles, m) * m["multiprocessors"])
-            return product_seconds(m, 2.0 * 128 * 128 * K * tiles, K, busy, moved)
-
-        mirror = square / m["bytes"] + m["launch"]
-        pays = 4 * rounds(lower, m) <= 3 * rounds(count * n * n, m)
-        for name, times, K, moved in zip(("X X^T", "squares, of one", "squares, of two"), FORMS[stack["form"]],
-                                         (long, side, side), (whole + square, 2 * square, 3 * square)):
-            if times:
-                found.append(Product(f"{stack['name']}: {name}", times, 1.0 * count * side * side * K, lower,
-                                     kernel(K, moved), library(side, K, moved) + mirror, pays))
-        found.append(Product(f"{stack['name']}: Z X", FORMS[stack["form"]][3], 2.0 * count * side * side * long,
-                             count * n * -(-long // 128), None, library(long, side, square + 3 * whole), False))
+        count = stack_size(table, stack)[0] if owned is None else owned[stack["name"]]
+        most = batch[stack["name"]] if batch else max(count, 1)
+        launches = collections.Counter(min(most, count - begin) for begin in range(0, count, most))
+        for stacks, times in launches.items():
+            found += [product._replace(times=times * product.times)
+                      for product in stack_products(table, counts, table["machine"][machine], stack, stacks)]
     return found
+
+
+def stack_size(table, stack):
+    """(number of stacks, short side, long side)"""
+    return tuple(int(evaluate(stack[key], table["shape"])) for key in ("count", "side", "long"))
+
+
+def stack_products(table, counts, m, stack, count):
+    """The products of `count` stacks that share their launches."""
+    _, side, long = stack_size(table, stack)
+    n = -(-side // 128)
+    lower, square, whole = count * n * (n + 1) // 2, 2.0 * count * side * side, 2.0 * count * side * long
+    per_mma, _ = instructions_of(counts, stack["kernel"], m)
+
+    def kernel(K, moved):
+        mma = rounds(lower, m) * m["multiprocessors"] * 128 * 128 * K / 2048
+        return overlapped([moved / m["bytes"], mma * per_mma / m["issue"], 4096 * mma / m["tensor"]],
+                          m["overlap"]) + m["launch"]
+
+    def library(columns, K, moved):
+        tiles = count * n * -(-columns // 128)
+        busy = tiles / (rounds(tiles, m) * m["multiprocessors"])
+        return product_seconds(m, 2.0 * 128 * 128 * K * tiles, K, busy, moved)
+
+    mirror = square / m["bytes"] + m["launch"]
+    pays = 4 * rounds(lower, m) <= 3 * rounds(count * n * n, m)
+    *symmetric, last = FORMS[stack["form"]]
+    found = [Product(f"{stack['name']}: {name}", times, 1.0 * count * side * side * K, lower, kernel(K, moved),
+                     library(side, K, moved) + mirror, pays)
+             for name, times, K, moved in zip(("X X^T", "squares, of one", "squares, of two"), symmetric,
+                                              (long, side, side), (whole + square, 2 * square, 3 * square)) if times]
+    return [*found, Product(f"{stack['name']}: Z X", last, 2.0 * count * side * side * long,
+                            count * n * -(-long // 128), None, library(long, side, square + 3 * whole), False)]
 
 
 def chosen(product, searched=True):
@@ -179,11 +191,15 @@ def update_seconds(products, searched=True):
     return sum(product.times * chosen(product, searched) for product in products)
 
 
+ROUNDS = 4  # in which several ranks update their stacks of a shape (kRounds in optim/stacks.cpp)
+
+
 def placed(table, ranks):
-    """Number of stacks of each rank by name: the longest first goes to the least loaded rank, as in optim/."""
+    """(number of stacks of each rank by name, the most stacks in a launch by name). The longest stack goes first, to the
+    least loaded rank, as in optim/."""
     stacks = []
     for stack in table["stack"]:
-        count, side, long = (int(evaluate(stack[key], table["shape"])) for key in ("count", "side", "long"))
+        count, side, long = stack_size(table, stack)
         grams, one, two, last = FORMS[stack["form"]]
         flops = side * side * (grams * long + (one + two) * side + 2 * last * long)
         stacks += [(flops, stack["name"])] * count
@@ -192,7 +208,9 @@ def placed(table, ranks):
         load, rank, owned = min(loads, key=lambda item: item[:2])
         owned[name] += 1
         loads[rank] = load + flops, rank, owned
-    return [owned for _, _, owned in loads]
+    owners = [owned for _, _, owned in loads]
+    most = {stack["name"]: max(owned[stack["name"]] for owned in owners) for stack in table["stack"]}
+    return owners, {name: -(-count // ROUNDS) if ranks > 1 else count for name, count in most.items()}
 
 
 def total(rows, field="seconds"):

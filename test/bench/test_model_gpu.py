@@ -1,6 +1,7 @@
 """bench/model_gpu.py and its modules: what is read from compiled code, what is made of it, what it is fitted to."""
 import json
 import math
+import re
 import subprocess
 import sys
 import unittest
@@ -238,11 +239,27 @@ class Predicting(unittest.TestCase):
 
     def test_every_stack_has_one_owner(self):
         committed, _, _ = COMMITTED
-        owners = gpu_rules.placed(committed, 8)
+        owners, _ = gpu_rules.placed(committed, 8)
         counts = {stack["name"]: int(gpu_rules.evaluate(stack["count"], committed["shape"]))
                   for stack in committed["stack"]}
         self.assertEqual({name: sum(owned[name] for owned in owners) for name in counts}, counts)
         self.assertLessEqual(max(owned.total() for owned in owners), 8)
+
+    def test_ranks_launch_a_quarter_of_their_stacks_at_a_time(self):
+        committed, counts, _ = COMMITTED
+        rounds = re.search(r"kRounds = (\d+);", (ROOT / "optim/stacks.cpp").read_text(encoding="utf-8"))[1]
+        self.assertEqual(int(rounds), gpu_rules.ROUNDS)
+        most = lambda ranks: list(gpu_rules.placed(committed, ranks)[1].values())
+        self.assertEqual((most(1), most(2), most(8)), ([18, 12, 12, 12], [3, 2, 2, 2], [1, 1, 1, 1]))
+        owned = {stack["name"]: 0 for stack in committed["stack"]} | {"attention out": 5}
+        at_once, split = (gpu_rules.newton_schulz(committed, counts, "H200", owned, batch)
+                          for batch in (None, dict.fromkeys(owned, 2)))
+        self.assertEqual([(row.times, row.tiles) for row in at_once], [(5, 5 * 21), (5, 5 * 21), (5, 5 * 36)])
+        self.assertEqual([(row.times, row.tiles) for row in split],
+                         [(10, 42), (10, 42), (10, 72), (5, 21), (5, 21), (5, 36)])
+        flops = lambda rows: sum(row.times * row.flops for row in rows)
+        self.assertEqual(flops(split), flops(at_once))
+        self.assertGreater(gpu_rules.update_seconds(split), gpu_rules.update_seconds(at_once))
 
     def test_a_symmetric_product_goes_to_whoever_is_faster_or_by_the_rule(self):
         # 100 matrices of 3 x 3 tiles on 100 multiprocessors: 6 rounds of ours, 9 of the library's, and a mirror image.
