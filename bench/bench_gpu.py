@@ -38,7 +38,8 @@ class Deadline:
         return self.end - time.monotonic()
 
     def run(self, *command):
-        """The JSON objects that a program prints; none if it fails, does not exist or would end too late."""
+        """Returns the JSON objects that a program prints. Names a program that fails; returns nothing if it does not
+        exist or does not end in time."""
         if self.left() < 20:
             return []
         try:
@@ -60,22 +61,20 @@ def table(head, rows):
 
 def attention_table(rows):
     """TFLOP/s of the causal half: 2 products forward, 5 backward."""
-    flops, ms = {}, collections.defaultdict(list)
+    ms = collections.defaultdict(list)
     for row in rows:
-        shape = row["T"], row["HS"], row["pass"]
-        flops.setdefault(shape, row.get("flops"))
         if row["ms"]:
-            ms[(*shape, row["method"])].append(row["ms"])
+            ms[row["T"], row["HS"], row["pass"], row["method"]].append(row["ms"])
     methods = ["flash", "gemm"] + sorted({key[3] for key in ms} - {"flash", "gemm"})
     lines = []
     for HS in HEAD_SIZES:
         for T in LENGTHS:
-            for which in ("forward", "backward"):
-                shape = T, HS, which
-                speed = {m: flops[shape] / statistics.median(ms[(*shape, m)]) / 1e9 for m in methods
-                         if (*shape, m) in ms}
+            for which, products in (("forward", 2), ("backward", 5)):
+                flops = products * 16384 * 1024 * (T + 1)
+                speed = {m: flops / statistics.median(ms[T, HS, which, m]) / 1e9 for m in methods
+                         if (T, HS, which, m) in ms}
                 best = max((s for m, s in speed.items() if m.startswith("PyTorch")), default=None)
-                lines.append([which, T, HS, f"{flops[shape] / 1e9:.1f}"]
+                lines.append([which, T, HS, f"{flops / 1e9:.1f}"]
                              + [f"{speed[m]:.0f}" if m in speed else "not run" for m in methods]
                              + [f"{speed['flash'] / best:.2f}" if best and "flash" in speed else "not run"])
     return table(["pass", "T", "HS", "GFLOP"] + [f"{m}, TFLOP/s" for m in methods] + ["flash / best of PyTorch"], lines)
@@ -85,12 +84,12 @@ FUSED = ("MLP up forward, GELU", "MLP up dW, bias gradient", "MLP down dX, GELU"
 
 
 class Prediction:
-    """model_gpu.py's predictions for the kernels of a step, on the machine of model_gpu.toml whose name is in the
-    device's name, otherwise on an H200."""
+    """model_gpu.py's predictions for the kernels of a step on a device of model_gpu.toml, or on an H200 if it has no
+    such device."""
 
     def __init__(self, device):
         table, counts, self.fitted = model_gpu.load()
-        self.known = next((name for name in table["machine"] if name in device), None)
+        self.known = next((name for name, m in table["machine"].items() if m["device"] == device), None)
         self.machine = self.known or "H200"
         self.rows = [gpu_rules.predict(table, counts, self.machine, gelu_fusion=fused) for fused in (False, True)]
 
@@ -124,6 +123,17 @@ def measured_points(kernels, ours, prediction, date):
             points.append(("step", {**both, "model": "GPT-2 124M", "B": 16384 // T, "T": T, "S": 4, "W": 1,
                                     "tokens_per_s": statistics.median(speed), **source}))
     return points
+
+
+def limits_of(device, kernels):
+    """FLOP/s by the data sheet and bytes/s as copied. An H200's if no GPU is here or the program failed before it
+    copied."""
+    copies = [row["bytes"] / row["ms"] * 1000 for row in kernels if row["name"] == "copy" and row["ms"]]
+    if not copies:
+        return H200
+    peak = device["peak_bf16_flops"]
+    return {"name": ("data sheet" if peak else "an H200's arithmetic") + " and measured copy",
+            "flops": peak or H200["flops"], "bytes": statistics.median(copies)}
 
 
 def kernel_table(rows, limits, prediction):
@@ -192,18 +202,14 @@ def main():
                        for r in deadline.run(*pytorch, "--seq-len", T, "--batch", 16384 // T, "--micro-steps", 4)]
         print(f"start {start + 1} of {STARTS} done, {deadline.left():.0f} s left", file=sys.stderr)
 
-    limits, prediction, today = H200, Prediction(device["name"]), datetime.date.today()
-    if device["gpu"]:
-        copies = [r["bytes"] / r["ms"] * 1000 for r in kernels if r["name"] == "copy"]
-        limits = {"name": "data sheet and measured copy", "flops": device["peak_bf16_flops"] or H200["flops"],
-                  "bytes": statistics.median(copies)}
+    prediction, today = Prediction(device["name"]), datetime.date.today()
     text = (f"## GPU: {device['name'] if device['gpu'] else 'not run'}, {today}\n\n"
             "Causal attention alone, bf16, 16384 tokens of 1024 channels:\n\n" + attention_table(attention)
             + "\nThe kernels of one micro-batch of GPT-2 124M, 64 x 1024 tokens, bf16 (bytes: each operand moved "
               "once):\n\n"
-            + kernel_table(kernels, limits, prediction)
-            + "\nTraining GPT-2 124M, 65536 tokens a step, AdamW, clipping, bf16 with float master weights, no "
-              "recomputation:\n\n"
+            + kernel_table(kernels, limits_of(device, kernels), prediction)
+            + "\nTraining GPT-2 124M, 65536 tokens a step, AdamW, clipping, bf16 with float master weights, "
+              "algorithms as by `--autotune`, no recomputation, no CUDA graphs:\n\n"
             + train_table(ours, torchs))
     print(text)
     if device["gpu"]:

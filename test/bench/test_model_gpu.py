@@ -1,10 +1,13 @@
 """bench/model_gpu.py and its modules: what is read from compiled code, what is made of it, what it is fitted to."""
+import contextlib
+import io
 import json
 import math
 import re
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 from testing import ROOT, Case
 
@@ -328,11 +331,10 @@ class Predicting(unittest.TestCase):
         self.assertTrue(stated in readme, stated)
 
     def test_without_a_disassembler_the_check_is_skipped_by_name(self):
-        result = subprocess.run([sys.executable, ROOT / "bench/model_gpu.py", "check", "build"], capture_output=True,
-                                text=True, env={"PATH": "/nowhere", "HOME": "/nowhere"}, check=False)
-        if "SKIPPED" not in result.stdout:
-            self.skipTest("this machine has cuobjdump in a place that is looked at")
-        self.assertEqual(result.returncode, 0)
+        printed = io.StringIO()
+        with mock.patch.object(compiled_counts, "find_tool", return_value=None), contextlib.redirect_stdout(printed):
+            model_gpu.report_counts("check", "build", [], {}, {})
+        self.assertTrue(printed.getvalue().startswith("SKIPPED: "), printed.getvalue())
 
 
 def points(**more):
@@ -472,8 +474,24 @@ class Calibrating(Case):
         self.assertGreater(after.spread["step"], 0)
 
     def test_a_gpu_that_the_table_lacks_is_predicted_as_an_h200_but_adds_nothing(self):
-        prediction = bench_gpu.Prediction("NVIDIA GeForce RTX 4090")
-        self.assertEqual((prediction.known, prediction.machine), (None, "H200"))
+        self.assertEqual(bench_gpu.Prediction("NVIDIA H100 80GB HBM3").known, "H100")
+        for device in ("NVIDIA GeForce RTX 4090", "NVIDIA GH200 480GB", "NVIDIA H100 PCIe", "NVIDIA H200 NVL",
+                       "NVIDIA H100 80GB HBM3 MIG 3g.40gb"):
+            prediction = bench_gpu.Prediction(device)
+            self.assertEqual((prediction.known, prediction.machine), (None, "H200"), device)
+
+    def test_tables_of_a_program_that_failed_have_what_it_measured(self):
+        device = {"name": "NVIDIA H200", "gpu": True, "peak_bf16_flops": 989e12}
+        forward = {"method": "PyTorch cudnn", "pass": "forward", "T": 1024, "HS": 64, "ms": 0.1}
+        found = bench_gpu.attention_table([forward])
+        self.assertIn("| forward | 1024 | 64 | 34.4 | not run | not run | 344 | not run |", found)
+        self.assertEqual(bench_gpu.limits_of(device, []), bench_gpu.H200)
+        copied = {"name": "copy", "count": 0, "flops": 0, "bytes": 2 << 30, "ms": 0.5}
+        self.assertEqual(bench_gpu.limits_of(device, [copied])["bytes"], (2 << 30) / 0.5e-3)
+        kernel = {"name": "norm forward", "count": 25, "flops": 0, "bytes": 201e6, "ms": 0.1}
+        table_of = lambda rows: bench_gpu.kernel_table(rows, bench_gpu.limits_of(device, rows),
+                                                       bench_gpu.Prediction("NVIDIA H200"))
+        self.assertIn("| 100 | 42% | 100.0% |", table_of([kernel]))
 
     def test_a_gpu_of_a_point_that_the_table_lacks_is_named(self):
         one = points()
