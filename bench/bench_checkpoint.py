@@ -45,6 +45,8 @@ def main():
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--repeat", type=int, default=5)
     options = parser.parse_args()
+    if options.every < 1 or options.steps < max(3, options.every):
+        parser.error("--every must be at least 1, --steps at least 3 and --every")
     times = {0: [], options.every: []}
     with tempfile.TemporaryDirectory() as folder:
         for i in range(options.repeat):

@@ -61,7 +61,7 @@ def torchs(python, kind, model, dtype, steps):
 
 def find_torch(asked):
     """An interpreter that has PyTorch, or None."""
-    for python in [asked] if asked else [sys.executable, *filter(None, map(shutil.which, ("python3", "python")))]:
+    for python in filter(None, map(shutil.which, [asked] if asked else [sys.executable, "python3", "python"])):
         if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
             return python
     return None
@@ -91,19 +91,18 @@ def main():
                         figures = ours(MODELS[name], dtype, shard, args.steps)
                     else:
                         figures = torchs(python, kind, MODELS[name], dtype, args.steps) if python else None
-                    if figures:
-                        measured[engine].append(figures)
+                    measured[engine].append(figures)
         print(f"\nGPT-2 {name} on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
         print(f"{'':<16}{'tokens/s':>10}{'cpu s/step':>12}{'x eager float':>15}{'by cpu':>8}")
-        base = measured["eager float"]
-        for engine, figures in measured.items():
-            if not figures:
+        for engine, rounds in measured.items():
+            ran = [figures for figures in rounds if figures]
+            if not ran:
                 continue
-            speed, cpu = (statistics.median(f[i] for f in figures) for i in (0, 1))
+            speed, cpu = (statistics.median(f[i] for f in ran) for i in (0, 1))
             line = f"{engine:<16}{speed:>10.0f}{cpu:>12.3f}"
-            if base:
-                line += f"{statistics.median(f[0] / b[0] for f, b in zip(figures, base)):>15.2f}"
-                line += f"{statistics.median(b[1] / f[1] for f, b in zip(figures, base)):>8.2f}"
+            if pairs := [(f, base) for f, base in zip(rounds, measured["eager float"]) if f and base]:
+                line += f"{statistics.median(f[0] / base[0] for f, base in pairs):>15.2f}"
+                line += f"{statistics.median(base[1] / f[1] for f, base in pairs):>8.2f}"
             print(line, flush=True)
 
 
