@@ -209,7 +209,7 @@ def main():
               "once):\n\n"
             + kernel_table(kernels, limits_of(device, kernels), prediction)
             + "\nTraining GPT-2 124M, 65536 tokens a step, AdamW, clipping, bf16 with float master weights, "
-              "algorithms as by `--autotune`, no recomputation, no CUDA graphs:\n\n"
+              "the products of `--autotune`, no recomputation, no CUDA graphs:\n\n"
             + train_table(ours, torchs))
     print(text)
     if device["gpu"]:

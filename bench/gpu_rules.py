@@ -1,11 +1,12 @@
 """Predicts the seconds of the products and kernels of a table such as model_gpu.toml from counts and rates.
 
-A product takes its FLOPs at the library's rate for its K (half of the full rate at K = m["half_k"]), over the share of
-the multiprocessors that its last wave of 128 x 128 tiles keeps busy (a search for algorithms splits long sums and
-avoids this), or the time of its operands' bytes if that is longer; and the time of the further bytes of its epilogue:
-the output that it adds to, the residual stream, GELU's input. A kernel takes the longest of memory, instructions and
-tensor cores, and the share m["overlap"] (of one that multiplies by wgmma m["wgmma_overlap"]) of the others. Every
-launch adds a constant time.
+A product takes the time of its FLOPs or of its operands' bytes, whichever is longer. The FLOPs run at the library's
+rate for its K (half of the full rate at K = m["half_k"]), on the share of the multiprocessors that its 128 x 128 tiles
+keep busy on average over the waves. A search for algorithms splits sums of K >= 4096, and then all multiprocessors are
+busy. The time of the epilogue's other bytes is added: the output that it adds to, the residual stream, GELU's input.
+
+A kernel takes the longest of memory, instructions and tensor cores, plus a share of the other two: m["overlap"], or
+m["wgmma_overlap"] if it multiplies by wgmma. Every launch adds a constant time.
 """
 import collections
 import functools
@@ -24,7 +25,8 @@ def evaluate(formula, shape):
 
 
 def one_pass(table, shape, m):
-    """Whether attention's backward pass is one pass: flash_attention_one_pass_heads() in kernels/attention_flash.h."""
+    """Whether attention's backward pass is one pass, as flash_attention_one_pass_heads() in kernels/attention_flash.h
+    decides."""
     heads = shape["B"] * shape["NH"]
     if any(m["architecture"] in kernel for kernel in table["kernel"]):
         return False  # two passes by wgmma
@@ -35,13 +37,12 @@ def rounds(tiles, m):
     return -(-tiles // m["multiprocessors"])
 
 
-# By the instruction of a kernel's products, mma.sync or wgmma, as which the library's products count: the rate of the
-# tensor cores, and the overlap.
+# By the instruction that multiplies (mma.sync, wgmma): the machine's rate of the tensor cores and the overlap.
 INSTRUCTIONS = {"HMMA": ("tensor", "overlap"), "HGMMA": ("peak", "wgmma_overlap")}
 
 
 def overlapped(times, overlap):
-    """Seconds of a kernel that keeps memory, instructions and tensor cores busy for `times`."""
+    """Seconds of a kernel that needs `times` of memory, instructions and tensor cores."""
     return max(times) + overlap * (sum(times) - max(times))
 
 
@@ -53,14 +54,15 @@ def product_seconds(m, flops, K, busy, own, beside=0.0):
 
 
 def products(linear, shape):
-    """(pass, M, N, K, bytes per element of the output, share of launches that add to the output) of a linear layer."""
+    """The products of a linear layer: (pass, M, N, K, bytes per element of the output, share of launches that add to
+    the output)."""
     rows, out, width_in = (int(evaluate(linear[key], shape)) for key in ("rows", "out", "in"))
     return (("forward", rows, out, width_in, 2, 0.0), ("dX", rows, width_in, out, 2, 0.0),
             ("dW", out, width_in, rows, shape["G"], 1 - rows / evaluate("N*S", shape)))
 
 
 def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False):
-    """Rows of a micro-step, including its share of work that runs once per step."""
+    """The rows of a micro-step, including its share of the work that runs once per step. searched: with --autotune."""
     m = table["machine"][machine]
     shape = shape or table["shape"]
     shape = {"W": 1, "G": 4, **shape, "SM": m["multiprocessors"], "ONE": 0}
@@ -87,14 +89,14 @@ def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False
 
 
 def instructions_of(counts, kernel, m):
-    """Of a kernel, per element and per warp: those executed where they are known, else those of its loops."""
+    """A kernel's instructions per element and per warp: those executed if they are known, else those of its loops."""
     known = counts.get(kernel, {}).get(m["architecture"], [0.0])
     return tuple(known[2:4]) if len(known) > 2 else (known[0], 0.0)
 
 
 def kernel_row(kernel, counts, m, shape):
-    """The row of a kernel that computes (elements, bytes), runs at a published rate (flops, rate in TFLOP/s) or sends
-    (sent)."""
+    """The row of a kernel, which computes (elements, bytes), runs at a published rate (flops, rate in TFLOP/s), or
+    sends (sent)."""
     value = lambda key: float(evaluate(kernel.get(key, "0"), shape))
     launches = kernel.get("launches", 1)
     per_element, per_warp = instructions_of(counts, kernel.get("like", kernel["name"]), m)
@@ -111,21 +113,21 @@ def kernel_row(kernel, counts, m, shape):
                seconds, max(value("flops") / m["flops"], value("minimum") / m["bytes"]))
 
 
-# Kernels that bench_gpu.cu times together with a product, but that have their own row in the table.
+# Kernels that have a row of their own, but that bench_gpu.cu times together with a product.
 BESIDE = {"MLP up dW, bias gradient": "bias gradient of MLP up"}
 
 
 def seconds_of(rows, name):
-    """Seconds of one launch of a kernel of bench_gpu.cu, from its row or all rows that begin with its name; None if the
-    table has none."""
+    """Seconds of one launch of a kernel of bench_gpu.cu: of its row, or of all rows whose names begin with its name.
+    None if there is no such row."""
     product = name.removesuffix(", bias gradient")
     found = [row for row in rows if row.times
              and (row.name in (product, BESIDE.get(name)) or row.name.startswith((f"{product},", f"{product} in ")))]
     return sum(row.seconds for row in found) if found else None
 
 
-# The number of products of five steps in f16: X X^T, of two squares that reads one matrix, of two squares that reads
-# two, and of a square and X (optim/orthogonalize.cpp).
+# Products of five steps in f16 (optim/orthogonalize.cpp): X X^T, a product of squares that reads one matrix, one that
+# reads two, and a square times X.
 FORMS = {"standard": (5, 5, 0, 5), "gram": (2, 5, 9, 2)}
 Product = collections.namedtuple("Product", "name times flops tiles kernel library pays")
 
@@ -179,7 +181,7 @@ def stack_products(table, counts, m, stack, count):
 
 
 def chosen(product, searched=True):
-    """Seconds of a product with the method that the engine selects."""
+    """Seconds of a product by our kernel or the library, whichever the engine selects."""
     if product.kernel is None:
         return product.library
     if searched:
@@ -195,8 +197,8 @@ ROUNDS = 4  # in which several ranks update their stacks of a shape (kRounds in 
 
 
 def placed(table, ranks):
-    """(number of stacks of each rank by name, the most stacks in a launch by name). The longest stack goes first, to the
-    least loaded rank, as in optim/."""
+    """(number of stacks of each rank by name, the most stacks in a launch by name). The longest stack goes first, to
+    the least loaded rank, as in optim/."""
     stacks = []
     for stack in table["stack"]:
         count, side, long = stack_size(table, stack)

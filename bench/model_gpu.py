@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Predicts a GPU step of GPT-2 124M from counts, without a GPU:  make predict
 
-    bench/model_gpu.py                        the table, predicted for each machine of model_gpu.toml
+    bench/model_gpu.py                        the step on each machine of model_gpu.toml
     bench/model_gpu.py --markdown             the same for docs/gpu_step.md (ranks, calibrate: for their pages)
-    bench/model_gpu.py --gelu-fusion          for a run with this flag
-    bench/model_gpu.py ranks                  the same step on 8 GPUs: exchange over NVLink, Newton-Schulz of a rank
+    bench/model_gpu.py --gelu-fusion          the step of a run with this flag
+    bench/model_gpu.py ranks                  the step on 8 GPUs: exchange over NVLink, Newton-Schulz of a rank
     bench/model_gpu.py rates                  the fitted rates for --plan-for: > plan/gpu_rates.h
     bench/model_gpu.py calibrate              published measurements, the predictions for them, and the fitted rates
     bench/model_gpu.py check build/cuda-check    fail if a kernel exceeds the counts of model_gpu_counts.json
@@ -13,8 +13,8 @@
 
 gpu_rules.py converts counts to times, compiled_counts.py counts instructions in the compiled code, and calibration.py
 fits the rates to measured_gpu.toml and determines the error there: a range is two standard deviations to either side.
---first-proposals predicts a run without --autotune: no product splits its sum, and symmetric_product_pays() selects our
-kernel or the library for a symmetric product.
+--first-proposals predicts a run without --autotune: no product splits its sum, and symmetric_product_pays() chooses
+between our kernel and the library for a symmetric product.
 """
 import argparse
 import json
