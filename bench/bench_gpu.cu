@@ -1,5 +1,5 @@
 // Measures this engine for `make bench-gpu` (bench/bench_gpu.py compares it with PyTorch) and prints one JSON object
-// per line. Every operation has its counted FLOPs and the minimum of bytes that it must move. Products use the
+// per line. Each operation states its FLOPs and the least number of bytes that it must move. Products use the
 // algorithms that --autotune would select. Without a GPU nothing runs, and "ms" is null.
 //
 //   bench_gpu                      attention at several T and HS, each kernel of a GPT-2 124M step, copy bandwidth
@@ -29,8 +29,8 @@ namespace {
 
 using T = bf16;
 
-// Memory for the tensors of one operation at a time. Each operation finds normal numbers of standard deviation 1 in it,
-// because products of zeros or NaN run faster. Allocates nothing without a GPU.
+// Memory for the tensors of one operation at a time, filled with normal numbers of standard deviation 1 because
+// products of zeros or NaN run faster. Allocates nothing without a GPU.
 class Memory {
 public:
     Memory(bool gpu, int64_t bytes, const Stream& stream) : gpu_(gpu), bytes_(bytes), stream_(stream) {
@@ -40,7 +40,7 @@ public:
         fill_normal(normal_.data(), kRows, kCols, kRows, kCols, 1.0f, 1, 1, stream);
         fill(bytes);
     }
-    // Frees the operation's tensors and overwrites them with normal numbers.
+    // Frees the operation's tensors and fills their memory with normal numbers again.
     void reset() {
         if (gpu_) fill(used_);
         used_ = 0;
@@ -81,7 +81,7 @@ struct Bench {
     std::string measure(const std::function<void()>& run) {
         return gpu ? fmt::format("{:.6f}", bench::measure(context.stream, run).median) : "null";
     }
-    // Prints an operation that a step runs `count` times, and releases its memory.
+    // Measures and prints an operation that a step runs `count` times, and frees its tensors.
     void kernel(const char* name, int count, double flops, double bytes, const std::function<void()>& run) {
         fmt::print(R"({{"kind": "kernel", "name": "{}", "count": {}, "flops": {:.0f}, "bytes": {:.0f}, "ms": {}}})"
                    "\n",
@@ -91,7 +91,7 @@ struct Bench {
     }
 };
 
-// FLOPs below the causal mask: two products forward, five backward.
+// FLOPs of the causal half. The forward pass has two products, the backward pass five.
 double attention_flops(const AttentionShape& s, int products) {
     return products * 2.0 * s.B * s.NH * s.HS * (0.5 * s.T * (s.T + 1.0));
 }
@@ -166,9 +166,10 @@ void product(Bench& b, const std::string& name, int count, double bytes, Gemm g)
     b.kernel(name.c_str(), count, 2.0 * g.M * g.N * g.K, bytes, [&] { b.context.linalg.gemm(g); });
 }
 
-// y (N, out) = x (N, in) W^T + bias (+ residual): forward, the gradient of x, the gradient of W (float, +=). fused is
-// the variant of --gelu-fusion: gelu is an epilogue of the forward product, and the product for W then computes the
-// bias gradient; dgelu is an epilogue of the gradient of x.
+// The products of a linear layer y (N, out) = x (N, in) W^T + bias (+ residual): forward, the gradient of x, and the
+// gradient of W (float, +=). `fused` also measures the products of --gelu-fusion. With gelu, the forward product has
+// GELU as its epilogue, and the product for the gradient of W computes the bias gradient. With dgelu, the product for
+// the gradient of x has GELU's derivative as its epilogue.
 struct LinearBench {
     std::string name;
     int count, N, out, in;
@@ -195,8 +196,8 @@ void linear(Bench& b, const LinearBench& l) {
     }
 }
 
-// The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens. A name is that of a row of model_gpu.toml,
-// or the common beginning of several rows.
+// The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens. Each has the name of a row of
+// model_gpu.toml, or the common beginning of the names of several rows.
 void step_kernels(Bench& b) {
     const DecoderConfig c = gpt2_config("small");
     const int L = c.L, C = c.C, F = c.Fp(), Vp = c.Vp(), V = c.V, length = 1024, B = 64, N = B * length, chunk = 8192;

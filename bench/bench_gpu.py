@@ -2,12 +2,13 @@
 """Measures attention, every kernel of a GPT-2 124M step and whole steps on this machine's GPU, and PyTorch:  make
 bench-gpu
 
-The table has each kernel's time, model_gpu.py's prediction and its range, and names kernels that are more than 20% off.
-
 Runs the program (build/cuda/bench/bench_gpu) and scripts/bench_torch.py in turn, up to three times within the time
-limit, and prints medians. On a GPU it appends the tables to bench/RESULTS.md and, if model_gpu.toml has this GPU, the
-measurements to bench/measured_gpu.toml, to which predictions are fitted. Without a GPU it prints the FLOPs and bytes of
-every kernel with an H200's limit, and "not run" for the rest.
+limit, and prints tables of medians. The table of kernels also has model_gpu.py's predictions with their ranges, and
+lists the kernels that are more than 20% off.
+
+On a GPU it appends the tables to bench/RESULTS.md and, if model_gpu.toml has this GPU, the measurements to
+bench/measured_gpu.toml, to which predictions are fitted. Without a GPU it prints the FLOPs and bytes of every kernel
+with an H200's limit, and "not run" for the rest.
 """
 
 import argparse
@@ -38,8 +39,8 @@ class Deadline:
         return self.end - time.monotonic()
 
     def run(self, *command):
-        """Returns the JSON objects that a program prints. Names a program that fails; returns nothing if it does not
-        exist or does not end in time."""
+        """Returns the JSON objects that a program prints, and reports a program that fails. Returns nothing if the
+        program does not exist or does not end in time."""
         if self.left() < 20:
             return []
         try:
@@ -60,7 +61,7 @@ def table(head, rows):
 
 
 def attention_table(rows):
-    """TFLOP/s of the causal half: 2 products forward, 5 backward."""
+    """The table of TFLOP/s, for the FLOPs of the causal half: 2 products forward, 5 backward."""
     ms = collections.defaultdict(list)
     for row in rows:
         if row["ms"]:
@@ -84,8 +85,8 @@ FUSED = ("MLP up forward, GELU", "MLP up dW, bias gradient", "MLP down dX, GELU"
 
 
 class Prediction:
-    """model_gpu.py's predictions for the kernels of a step on a device of model_gpu.toml, or on an H200 if it has no
-    such device."""
+    """model_gpu.py's predictions for the kernels of a step on `device`, or on an H200 if model_gpu.toml lacks the
+    device."""
 
     def __init__(self, device):
         table, counts, self.fitted = model_gpu.load()
@@ -94,7 +95,7 @@ class Prediction:
         self.rows = [gpu_rules.predict(table, counts, self.machine, gelu_fusion=fused) for fused in (False, True)]
 
     def us(self, name):
-        """(microseconds, their range) of a kernel of bench_gpu.cu; None if the table has none."""
+        """(microseconds, their range) of a kernel of bench_gpu.cu; None if the table lacks the kernel."""
         seconds = gpu_rules.seconds_of(self.rows[name in FUSED], name)
         if seconds is None:
             return None
@@ -103,7 +104,7 @@ class Prediction:
 
 
 def median_ms(rows):
-    """(rows, median ms) of each kernel by name, over all starts."""
+    """({name: rows}, {name: median ms}) of the kernels, over all starts."""
     kernels = collections.OrderedDict()
     for row in rows:
         kernels.setdefault(row["name"], []).append(row)
@@ -126,8 +127,8 @@ def measured_points(kernels, ours, prediction, date):
 
 
 def limits_of(device, kernels):
-    """FLOP/s by the data sheet and bytes/s as copied. An H200's if no GPU is here or the program failed before it
-    copied."""
+    """The GPU's limits: FLOP/s by the data sheet, bytes/s as copied. Those of an H200 if there is no GPU, or if the
+    program failed before it copied."""
     copies = [row["bytes"] / row["ms"] * 1000 for row in kernels if row["name"] == "copy" and row["ms"]]
     if not copies:
         return H200
@@ -137,9 +138,9 @@ def limits_of(device, kernels):
 
 
 def kernel_table(rows, limits, prediction):
-    """Each kernel of one micro-batch of 64 x 1024 tokens: its share and its distance to the machine's limit and to the
-    prediction, and the names of those that are more than 20% off. Kernels of --gelu-fusion, which is off by default,
-    have no share."""
+    """The table of the kernels of one micro-batch of 64 x 1024 tokens: time, limit, prediction and share of all
+    kernels' time. Kernels of --gelu-fusion, which is off by default, have no share. Lists the kernels that are more
+    than 20% off the prediction."""
     off = []
     kernels, medians = median_ms(rows)
     total = sum(medians[name] * kernels[name][0]["count"] for name in medians if name not in FUSED) or None

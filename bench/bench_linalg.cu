@@ -1,5 +1,5 @@
-// Measures the GEMM throughput of this machine's backend at the shapes of a small GPT-2 (C = 256, 8 sequences of 256
-// tokens), of Newton-Schulz iterations and of a GPT-2 124M output layer. Prints the median and the best rate of each
+// Measures the GEMM throughput of this machine's backend for the shapes of a small GPT-2 (C = 256, 8 sequences of 256
+// tokens), of Newton-Schulz iterations and of GPT-2 124M's output layer. Prints the median and the best rate for each
 // shape (bench/benchmark.h).
 #include <fmt/core.h>
 

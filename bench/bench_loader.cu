@@ -1,5 +1,5 @@
-// Measures how many tokens per second one core converts from shards (in the page cache) to batches, and the share of its
-// time for which a consumer of 8 x 1024 tokens per millisecond waits for the loader's thread. `make bench` runs it.
+// Measures how many tokens per second one core converts from shards in the page cache to batches. Also measures the
+// share of its time for which a consumer of 8 x 1024 tokens per millisecond waits for the loader. `make bench` runs it.
 #include <time.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 constexpr int V = 50257, DELIMITER = V - 1, T = 1024, SHARDS = 4;
 constexpr int64_t TOKENS_PER_SHARD = 8 << 20;
 
-// Tokens with frequencies like those of text, about 1 / rank, and a document every 500 tokens.
+// Random tokens with frequencies as in text, about 1 / rank, and a delimiter every 500 tokens on average.
 std::vector<uint32_t> text_like(int64_t n, std::mt19937_64& random) {
     std::vector<uint32_t> tokens(n);
     for (uint32_t& token : tokens) {
@@ -31,7 +31,7 @@ std::vector<uint32_t> text_like(int64_t n, std::mt19937_64& random) {
     return tokens;
 }
 
-// Processor time of this thread, which excludes other work on the machine.
+// Processor time of this thread; other work on the machine does not add to it.
 double cpu_seconds() {
     timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -40,7 +40,7 @@ double cpu_seconds() {
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Tokens per second of one core, in the best of three epochs.
+// Tokens per second of one core: the best of three epochs.
 double throughput(const std::vector<ShardInfo>& shards, LoaderOptions options) {
     options.prefetch = false;
     Loader loader(shards, options);

@@ -1,7 +1,7 @@
-// Measures orthogonalization alone: five steps on batches of Gaussian matrices, per method and form, with the error
-// against float64 and the predicted FLOPs. On the host a tenth of each batch, in float.
-//   make bench, or build/cpu/bench/bench_ortho [ROWS]   leaves out matrices of more rows (default 1280 on the host:
-//                                                       2048 takes minutes)
+// Measures orthogonalization alone: five steps on batches of Gaussian matrices for each method and form. Prints the
+// time, the predicted FLOPs and the error against float64. On the host it runs a tenth of each batch, in float.
+//   make bench, or build/cpu/bench/bench_ortho [ROWS]   skips matrices with more than ROWS rows (default 1280 on the
+//                                                       host, where 2048 takes minutes)
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{48, 768, 768}, {18, 768, 1536}, {24, 768, 3072}, {144, 1280, 1280}, {96, 2048, 2048}};
 
-// Rows x columns, of Frobenius norm 1.
+// A matrix of Frobenius norm 1.
 std::vector<double> gaussian(const Shape& s) {
     std::mt19937_64 engine(1);
     std::normal_distribution<double> normal;
@@ -75,7 +75,8 @@ struct Result {
     double ms, error;
 };
 
-// Median time of one call on the batch, and the distance of its first matrix to `expected` over that one's norm.
+// Returns the median time of one call on the batch, and the relative Frobenius distance of the first matrix to
+// `expected`.
 template <typename T>
 Result measure(const Shape& s, const OrthoMethod& method, const std::vector<double>& x,
                const std::vector<double>& expected, Context& context) {

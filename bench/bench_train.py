@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Compares tokens/s of ./train_gpt2 and PyTorch on the same CPU cores:  python3 bench/bench_train.py
 
-Two GPT-2s (3M: C=256 L=4 T=256, 8 sequences per step; 10M: C=384 L=6 T=512, 4 sequences), vocabulary 256, AdamW,
-gradient clipping, random tokens; in float and bf16. PyTorch runs eager in float, with bf16 autocast, and both compiled
-if torch.compile works. All are started in turn, --repeats times; a figure is the median step after the warm-up, a ratio
-the median over the rounds. "cpu" is the processor time per step of all threads, which other programs on the machine
-distort less than the clock (ours includes the start, PyTorch's does not). PyTorch is that of --python, this
-interpreter, or python3 (scripts/requirements-dev.txt).
+Trains two GPT-2s (3M: C=256 L=4 T=256, 8 sequences per step; 10M: C=384 L=6 T=512, 4 sequences) with vocabulary 256,
+AdamW, gradient clipping and random tokens, in float and in bf16. PyTorch runs in float and with bf16 autocast, both
+eager and, if torch.compile works, compiled. All programs are started in turn, --repeats times. A figure is the median
+step after the warm-up, a ratio the median over the rounds. "cpu" is the processor time per step of all threads, which
+other programs on the machine distort less than the clock. (Ours includes the start, PyTorch's does not.) PyTorch
+is imported by --python, this interpreter or python3, the first that has it (scripts/requirements-dev.txt).
 """
 
 import argparse

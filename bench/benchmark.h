@@ -17,9 +17,10 @@ struct Times {
     double median, best;
 };
 
-// Milliseconds of one run: the median and the best of 7 means of consecutive runs. `run` queues work on `stream`. The
-// runs of a mean take at least 10 ms, so that the host's time to launch the first one does not count. Two runs before
-// them load the kernels and select algorithms. Runs use the same memory, so what fits the caches stays there.
+// Returns the milliseconds of one run: the median and the best of 7 means over consecutive runs. `run` queues work on
+// `stream`. The runs of a mean take at least 10 ms together, so that the time to launch the first one is negligible.
+// Two runs before them load the kernels and select algorithms. All runs use the same memory, so data that fits the
+// caches stays there.
 inline Times measure(const Stream& stream, const std::function<void()>& run) {
     constexpr int kMeans = 7;
     constexpr double kLeastMs = 10;
@@ -40,8 +41,8 @@ inline Times measure(const Stream& stream, const std::function<void()>& run) {
     return {means[kMeans / 2], means[0]};
 }
 
-// The body of a benchmark's main: calls `benchmark` on the first device. If it throws, prints the message and returns
-// exit status 2 for wrong usage, else 1.
+// The body of a benchmark's main(). Runs `benchmark` on the first device and returns the exit status. If `benchmark`
+// throws, prints the message and returns 2 for wrong usage, else 1.
 inline int run_main(const std::function<void()>& benchmark) {
     try {
         require_device();

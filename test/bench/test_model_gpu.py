@@ -1,4 +1,4 @@
-"""bench/model_gpu.py and its modules: what is read from compiled code, what is made of it, what it is fitted to."""
+"""bench/model_gpu.py and its modules: the counts from compiled code, the predictions, and the fit to measurements."""
 import contextlib
 import io
 import json
@@ -18,7 +18,7 @@ import compiled_counts
 import gpu_rules
 import model_gpu
 
-# A loop of 4 instructions that copies 16 bytes, inside of one that does nothing else but go round; then a tail.
+# An inner loop of 4 instructions that copies 16 bytes, an outer loop that only repeats it, and a tail.
 CODE = """
 		Function : _ZN4teon11copy_kernelILi8EEEvPfPKf
         /*0000*/                   LDC R1, c[0x0][0x28] ;          /* 0x00000a00ff017b82 */
@@ -47,7 +47,7 @@ def table(**changes):
 
 
 def published_points():
-    """Those of measured_gpu.toml that `make bench-gpu` did not add."""
+    """The points of measured_gpu.toml that `make bench-gpu` did not add."""
     points = calibration.load()
     return {**points, **{kind: [point for point in points[kind] if point["program"] != calibration.OURS]
                          for kind in calibration.FIGURES}}
@@ -57,7 +57,8 @@ COMMITTED = model_gpu.load(points=published_points())
 
 
 def shown(test):
-    """What pages and README state: the fit to all points, unless this machine has just added its own."""
+    """The fit to all points, which the pages and the README state. Skips the test if this machine has just added
+    points."""
     changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", calibration.POINTS], cwd=ROOT, check=False,
                              capture_output=True)
     if changed.returncode == 1:
@@ -92,19 +93,19 @@ class Counting(Case):
         self.assertEqual(compiled_counts.count_kernel(kernel, code)[0], 5 / 3 + 2 / 1)
         self.assertEqual(compiled_counts.count_kernel({**kernel, "share": True}, code)[0], 7 / 4)
 
-    def test_an_anchor_counts_what_its_name_says(self):
+    def test_an_anchor_counts_the_number_in_its_name(self):
         code = [(0, "HGMMA.64x128x16.F32.BF16 R0"), (16, "HGMMA.64x64x16.F32.BF16 R0"), (32, "FADD R0"),
                 (48, "BRA 0x0")]
         kernel = {**KERNEL, "anchor": r"HGMMA[.]64x(\d+)x16.*", "per": 0.125}
         self.assertEqual(compiled_counts.count_kernel(kernel, code)[0], 4 / (16 + 8))
 
-    def test_a_loop_may_have_one_that_waits_in_it_and_code_behind_the_end_is_none(self):
+    def test_a_loop_may_contain_a_loop_that_waits_and_a_branch_after_exit_is_no_loop(self):
         code = [(0, "LDG.E.128 R0"), (16, "SYNCS R0"), (32, "@!P0 BRA 0x10"), (48, "BRA 0x0"), (64, "EXIT"),
                 (80, "BRA 0x30")]
         code = [(address, text.removeprefix("@!P0 ")) for address, text in code]
         self.assertEqual(compiled_counts.loops_with("LDG.E.128", code), [[text for _, text in code[:4]]])
 
-    def test_a_kernel_of_one_architecture_is_counted_there_as_another(self):
+    def test_a_kernel_of_one_architecture_is_counted_under_its_own_name(self):
         (self.folder / "kernels/own.cu.o").touch()
         one = table(sm_90a={"like": "copy, own", "file": "kernels/own.cu", "per": 8})
         one["machine"] = {"M": MACHINE, "old": {**MACHINE, "architecture": "sm_80"}}
@@ -115,18 +116,18 @@ class Counting(Case):
         self.assertEqual([row.instructions for row in rows], [0.5, 1.0])
         self.assertEqual(gpu_rules.predict(calibration.with_mma_sync(one), counts, "M")[0].instructions, 1.0)
 
-    def test_executions_are_those_of_the_modelled_gpu(self):
-        # PTX: 2 instructions, then an outer loop of 1 around an inner one of 3, which copies, then 1. The inner loop is
-        # 4 instructions of SASS, and the other 5 of PTX are the other 7 of SASS.
+    def test_executed_instructions_follow_from_runs_on_the_modelled_gpu(self):
+        # PTX: 2 instructions, an inner loop of 3 that copies, the branch of the outer loop, and 1 more. The inner loop
+        # has 4 instructions of SASS. The other 5 of PTX are the other 7 of SASS.
         opcodes = ["mov", "mov", "add", "ld.global.v4.f32", "st.global.v4.f32", "bra", "bra", "ret"]
         executed = compiled_counts.Executed(opcodes, [2, 2, 6, 60, 60, 60, 6, 2], [-1, -1, -1, -1, -1, 3, 2, -1])
         kernel = {**KERNEL, "executed": "ld[.]global[.]v4.*"}
         self.assertEqual(compiled_counts.executed_kernel(kernel, self.code(), executed),
                          (60 * 4 + (2 + 2 + 6 + 6 + 2) * 7 / 5, 60 * 4, 2))
-        rarely = executed._replace(warps=[2, 2, 6, 60, 15, 60, 6, 2])  # what a branch leaves out is not executed
+        rarely = executed._replace(warps=[2, 2, 6, 60, 15, 60, 6, 2])  # a branch skips the store
         self.assertEqual(compiled_counts.executed_kernel(kernel, self.code(), rarely)[0],
                          (60 + 15 + 60) * 4 / 3 + (2 + 2 + 6 + 6 + 2) * 7 / 5)
-        end = self.code()[-1][0]  # the way of a warp that has diverged, behind all else, is never taken
+        end = self.code()[-1][0]  # code for diverged warps, at the end, is never executed
         diverging = [(0, f"BRA.DIV UR4, {end + 16:#x}"), *self.code()[1:],
                      *((end + 16 * i, text) for i, text in enumerate(("WARPSYNC.COLLECTIVE R1", "BRA 0x10"), 1))]
         self.assertEqual(compiled_counts.executed_kernel(kernel, diverging, executed),
@@ -136,26 +137,26 @@ class Counting(Case):
                                                zip(*executed)]}]}))
         counted = compiled_counts.count_all({**table(executed="ld[.]global[.]v4.*")}, self.folder, self.tool,
                                             compiled_counts.load_executed([self.folder / "runs.json"]))
-        self.assertEqual(len(counted["copy"]["sm_90a"]), 4, "as the other architecture executed it")
+        self.assertEqual(len(counted["copy"]["sm_90a"]), 4, "the runs on the other architecture count")
         known = {"copy": {"sm_90a": [1.0, 2.0, 1.5, 3.0]}, "old": {"sm_90a": [1.0, 2.0]}}
         self.assertEqual([gpu_rules.instructions_of(known, name, MACHINE) for name in ("copy", "old")],
                          [(1.5, 3.0), (1.0, 0.0)])
         with self.assertRaisesRegex(SystemExit, "1 loops with LDG.E.128 in SASS, 0 with mma in PTX"):
             compiled_counts.executed_kernel({**kernel, "executed": "mma"}, self.code(), executed)
 
-    def test_runs_of_several_sizes_tell_elements_from_warps(self):
+    def test_runs_of_several_sizes_separate_elements_from_warps(self):
         runs = [(1.5 * elements + 100 * warps, elements, warps) for elements, warps in ((640, 8), (4096, 16))]
         for found, true in zip(compiled_counts.fit_executed(runs, True), (1.5, 100)):
             self.assertAlmostEqual(found, true)
         self.assertEqual(compiled_counts.fit_executed(runs[:1], True), (runs[0][0] / 640, 0.0))
 
-    def test_a_kernel_or_loop_that_is_not_there_is_named(self):
+    def test_a_missing_kernel_or_loop_is_named(self):
         with self.assertRaisesRegex(SystemExit, "no kernel other"):
             compiled_counts.count_all(table(function="other"), self.folder, self.tool, {})
         with self.assertRaisesRegex(SystemExit, "1 loops with LDG.E.128, expected 2"):
             compiled_counts.count_all(table(loops=2), self.folder, self.tool, {})
 
-    def test_counts_of_executed_instructions_are_kept_where_no_run_has_executed_the_kernel(self):
+    def test_counts_of_executed_instructions_are_kept_if_no_run_executed_the_kernel(self):
         known = {"sm_80": [1.0, 8.0, 1.5, 3.0], "sm_90a": [1.0, 8.0, 1.5, 3.0]}
         self.assertEqual(compiled_counts.updated(known, {"sm_80": [2.0, 8.0], "sm_90a": [2.0, 8.0, 2.5, 4.0]}),
                          {"sm_80": [2.0, 8.0, 1.5, 3.0], "sm_90a": [2.0, 8.0, 2.5, 4.0]})
@@ -171,8 +172,8 @@ class Counting(Case):
 
 
 class Predicting(unittest.TestCase):
-    def test_a_kernel_takes_the_longest_and_its_overlap_of_the_other(self):
-        # 1024 elements: 8 KiB at 1 TB/s are 8.192 ns; 64 instructions of each by 1024 / 32 warps' lanes 2.048 ns.
+    def test_a_kernel_takes_the_longest_time_and_a_share_of_the_others(self):
+        # 1024 elements: 8 KiB at 1 TB/s take 8.192 ns, and 64 instructions of each of 1024 / 32 warps take 2.048 ns.
         row = gpu_rules.predict(table(), {"copy": {"sm_90a": [64.0, 8.0]}}, "M")[0]
         self.assertAlmostEqual(row.seconds * 1e9, 8.192 + 2.048 / 4)
         self.assertAlmostEqual(row.limit * 1e9, 4.096)
@@ -190,7 +191,7 @@ class Predicting(unittest.TestCase):
         arithmetic = 2 * 8192 * 1280 * 640 / 100e12
         self.assertAlmostEqual((first.seconds - found.seconds) / arithmetic, 1)
 
-    def test_a_weight_gradient_is_added_to_but_in_the_first_rows_of_a_step(self):
+    def test_a_weight_gradient_accumulates_except_in_the_first_rows_of_a_step(self):
         one = table()
         one["kernel"] = []
         one["linear"] = [{"name": "x", "times": "1", "rows": "N/2", "out": "64", "in": "32"}]
@@ -217,7 +218,7 @@ class Predicting(unittest.TestCase):
         saved = gpu_rules.total(rows) - gpu_rules.total(gpu_rules.predict(without, counts, "H200"))
         self.assertAlmostEqual(1e3 * saved, 1e3 * read / committed["machine"]["H200"]["bytes"])
 
-    def test_attention_is_one_pass_where_heads_fill_the_device(self):
+    def test_attention_backward_is_one_pass_if_the_heads_fill_the_device(self):
         committed, counts, _ = COMMITTED
         backward = lambda machine, **shape: [
             row.name for row in gpu_rules.predict(committed, counts, machine, shape={**committed["shape"], **shape})
@@ -264,8 +265,9 @@ class Predicting(unittest.TestCase):
         self.assertEqual(flops(split), flops(at_once))
         self.assertGreater(gpu_rules.update_seconds(split), gpu_rules.update_seconds(at_once))
 
-    def test_a_symmetric_product_goes_to_whoever_is_faster_or_by_the_rule(self):
-        # 100 matrices of 3 x 3 tiles on 100 multiprocessors: 6 rounds of ours, 9 of the library's, and a mirror image.
+    def test_a_symmetric_product_uses_the_faster_method_or_follows_the_rule(self):
+        # 100 matrices of 3 x 3 tiles on 100 multiprocessors: 6 rounds of our kernel, or 9 of the library's and a
+        # copy of one triangle to the other.
         one = {**table(), "stack": [{"name": "x", "count": "100", "side": "384", "long": "384", "form": "standard",
                                      "kernel": "ours"}]}
         gram, squares, apply = gpu_rules.newton_schulz(one, {"ours": {"sm_90a": [0.0, 0.0]}}, "M")
@@ -279,7 +281,7 @@ class Predicting(unittest.TestCase):
         self.assertEqual(gpu_rules.chosen(slower), squares.library)
         self.assertEqual(gpu_rules.chosen(slower, searched=False), slower.kernel)
 
-    def test_the_committed_table_is_whole(self):
+    def test_the_committed_table_is_complete(self):
         committed, counts, _ = COMMITTED
         for machine in committed["machine"]:
             rows = gpu_rules.predict(committed, counts, machine)
@@ -289,13 +291,14 @@ class Predicting(unittest.TestCase):
             self.assertEqual(sorted(counts[kernel["name"]]),
                              [kernel["only"]] if "only" in kernel else ["sm_80", "sm_90a"], kernel["name"])
 
-    def test_gelu_within_the_products_saves_its_passes_but_not_all_that_they_move(self):
+    def test_gelu_in_epilogues_saves_its_passes_but_not_all_of_their_bytes(self):
         committed, counts, fitted = shown(self)
         apart, within = (gpu_rules.predict(committed, counts, "H200", gelu_fusion=fused) for fused in (False, True))
         s = committed["shape"]
         moved = lambda rows: sum(row.times * row.bytes for row in rows)
-        # A pass reads two and writes one tensor of the MLP's width or one of each; now GELU's input is written beside
-        # its output, read with the derivative, and what the derivative gives is read for the bias's gradient.
+        # GELU forward reads and writes a tensor of the MLP's width, GELU backward reads two and writes one: 5 in all.
+        # With epilogues 3 remain: GELU's input is written and read again, and the bias gradient reads the derivative's
+        # output.
         width, sums = 2 * s["B"] * s["T"] * s["F"], 4 * s["F"] * (2 * 1024 - 2 * 256)
         self.assertAlmostEqual((moved(apart) - moved(within)) / s["L"], 5 * width - 3 * width + sums, delta=1)
         page = " ".join((ROOT / "docs/gpu_step.md").read_text(encoding="utf-8").split())
@@ -338,7 +341,7 @@ class Predicting(unittest.TestCase):
 
 
 def points(**more):
-    """One step of a program that moves 8 bytes a token, and its model."""
+    """Points with one step of a program that moves 8 bytes per token, and its model."""
     step = {"program": "p", "gpu": "M", "model": "m", "B": 2, "T": 512, "S": 1, "W": 1, "tokens_per_s": 1e11,
             "source": "here"}
     return {"model": {"m": {}}, "program": {"p": {"linear": [], "kernel": [
@@ -357,17 +360,17 @@ class Calibrating(Case):
         self.published = calibration.POINTS.read_text(encoding="utf-8").split("# ---- added by make bench-gpu")[0]
         self.path.write_text(self.published, encoding="utf-8")
 
-    def test_the_error_of_a_step_is_that_of_its_tokens_per_second(self):
-        # 1024 tokens of 8 bytes at 1 TB/s are 8.192 ns: 1.25e11 tokens/s, where 1e11 were measured.
+    def test_the_error_of_a_step_is_the_error_of_its_tokens_per_second(self):
+        # 1024 tokens of 8 bytes at 1 TB/s take 8.192 ns: 1.25e11 tokens/s are predicted, 1e11 were measured.
         (checked,) = calibration.check(table(), {}, points())
         self.assertAlmostEqual(checked.predicted, 1.25e11)
         self.assertAlmostEqual(calibration.error(checked), math.log(1.25))
 
     def test_the_rate_of_a_backward_pass_follows_from_both_passes(self):
-        # 2 products in 2/200 and 5 in 5/100 of a second: 7 in 0.06, 116.7 of them a second.
+        # 2 products in 2/200 s and 5 in 5/100 s: 7 in 0.06 s, or 116.7 per second.
         self.assertAlmostEqual(calibration.backward_of(200, 7 / 0.06), 100)
 
-    def test_attention_of_a_program_takes_the_published_rate(self):
+    def test_attention_of_a_program_runs_at_the_published_rate(self):
         reference = "FlashAttention-2"
         tables = [published("a", "both", 119), published(reference, "forward", 200),
                   published(reference, "both", 7 / 0.06), published(reference, "backward", 125, False),
@@ -378,7 +381,7 @@ class Calibrating(Case):
         self.assertEqual(forward, 300)
         self.assertAlmostEqual(backward, 250 * 100 / 125)  # FlashAttention-2 loses a fifth by the mask
 
-    def test_the_fit_finds_the_rates_that_made_the_points(self):
+    def test_the_fit_recovers_the_rates_that_generated_the_points(self):
         committed, counts, _ = COMMITTED
         made = published_points()
         true = calibration.with_rates(committed, {"sm_80": 220e12, "sm_90a": 640e12}, 150.0, 0.5, 0.4)
@@ -404,7 +407,7 @@ class Calibrating(Case):
         self.assertEqual(found((-9, 9), (-9, 9)), [3, 1])
         self.assertEqual(found((-9, 2), (0, 1)), [2, 1])
 
-    def test_ranges_hold_nineteen_of_twenty_published_points(self):
+    def test_ranges_contain_19_of_20_published_points(self):
         _, _, fitted = COMMITTED
         for kind in ("step", "attention"):
             group = [point for point in fitted.checked if point.kind == kind and point.fits]
@@ -413,7 +416,7 @@ class Calibrating(Case):
             self.assertGreaterEqual(len(group), 8)
             self.assertGreaterEqual(sum(inside), 0.95 * len(inside), kind)
 
-    def test_a_step_that_the_fit_lacks_is_predicted_as_well_as_the_page_says(self):
+    def test_a_step_left_out_of_the_fit_is_predicted_as_well_as_the_page_says(self):
         table, counts, _ = shown(self)
         points, errors, inside, speeds = calibration.load(), [], 0, []
         for left_out in points["step"]:
@@ -439,7 +442,7 @@ class Calibrating(Case):
         self.assertAlmostEqual(high, 110)
         self.assertAlmostEqual(low, 100 / 1.1)
 
-    def test_the_first_rates_were_too_kind(self):
+    def test_the_first_rates_were_too_optimistic(self):
         committed, counts, fitted = COMMITTED
         first = calibration.load()["rules"]["first rates"]
         errors = [calibration.error(point) for point in calibration.check(
@@ -449,7 +452,7 @@ class Calibrating(Case):
         mean = sum(calibration.error(point) for point in fitted.checked if point.kind == "step") / len(errors)
         self.assertLess(abs(mean), 0.02)
 
-    def test_what_bench_gpu_measures_is_added_and_changes_the_fit(self):
+    def test_measurements_of_bench_gpu_are_added_and_change_the_fit(self):
         committed, counts, before = COMMITTED
         prediction = bench_gpu.Prediction("NVIDIA H200")
         self.assertEqual(prediction.known, "H200")
@@ -480,7 +483,7 @@ class Calibrating(Case):
             prediction = bench_gpu.Prediction(device)
             self.assertEqual((prediction.known, prediction.machine), (None, "H200"), device)
 
-    def test_tables_of_a_program_that_failed_have_what_it_measured(self):
+    def test_tables_contain_the_measurements_of_a_program_that_failed(self):
         device = {"name": "NVIDIA H200", "gpu": True, "peak_bf16_flops": 989e12}
         forward = {"method": "PyTorch cudnn", "pass": "forward", "T": 1024, "HS": 64, "ms": 0.1}
         found = bench_gpu.attention_table([forward])
@@ -499,7 +502,7 @@ class Calibrating(Case):
         with self.assertRaisesRegex(SystemExit, "step 1 is of N, which model_gpu.toml lacks; it has M"):
             calibration.check(table(), {}, one)
 
-    def test_a_figure_that_is_no_number_is_named(self):
+    def test_a_figure_that_is_not_a_positive_number_is_named(self):
         for bad in ("nan", "0", "-1", "inf"):
             self.path.write_text(f'[[kernel]]\nprogram = "teon.cu"\ngpu = "H100"\nname = "x"\nus = {bad}\n')
             with self.assertRaisesRegex(SystemExit, "us of kernel 1 is .*; it must be above 0"):
