@@ -124,7 +124,7 @@ def rank_figures(table, counts, fitted, machine, shape, owners, batch):
     ms = lambda value, digits=1: ranged(fitted, 1000 * value, digits)
     speed = lambda value: ranged(fitted, shape["B"] * shape["T"] * shape["S"] * ranks / value / 1e6, 2)
     return {"a rank's micro-steps and update, without exchange": ms(step - exchanged),
-            "gradients of layers, behind the backward pass": f"{1000 * layers * (ranks - 1) / ranks / link:.2f}",
+            "gradients of layers, during the backward pass": f"{1000 * layers * (ranks - 1) / ranks / link:.2f}",
             "gradients of embeddings": f"{1000 * seconds('to their owners'):.2f}",
             "weights": f"{1000 * seconds('from their owners'):.2f}",
             "step, AdamW": ms(step),
