@@ -24,11 +24,16 @@ def evaluate(formula, shape):
     return eval(compiled(formula), {"__builtins__": {}, "min": min, "N": shape["B"] * shape["T"], **shape})
 
 
+def has_wgmma(table, m):
+    """Whether the table has attention kernels with wgmma for the machine's architecture."""
+    return any(m["architecture"] in kernel for kernel in table["kernel"])
+
+
 def one_pass(table, shape, m):
     """Whether attention's backward pass is one pass, as flash_attention_one_pass_heads() in kernels/attention_flash.h
     decides."""
     heads = shape["B"] * shape["NH"]
-    if any(m["architecture"] in kernel for kernel in table["kernel"]):
+    if has_wgmma(table, m):
         return False  # two passes by wgmma
     return shape["T"] >= 1024 and shape["HS"] == 64 and 8 * heads >= 7 * rounds(heads, m) * m["multiprocessors"]
 
@@ -67,7 +72,7 @@ def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False
     shape = shape or table["shape"]
     shape = {"W": 1, "G": 4, **shape, "SM": m["multiprocessors"], "ONE": 0}
     if "NH" in shape:
-        shape["ONE"] = int(one_pass(table, shape, m))
+        shape.update(ONE=int(one_pass(table, shape, m)), WARP=16 if has_wgmma(table, m) else 32)
     rows = []
     for linear in table["linear"]:
         for which, M, N, K, size, adds in products(linear, shape):

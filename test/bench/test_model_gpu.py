@@ -228,6 +228,16 @@ class Predicting(unittest.TestCase):
         self.assertEqual(len(backward("A100", B=128, T=512)), 2)
         self.assertEqual(len(backward("H100")), 2)  # by wgmma
 
+    def test_a_warp_of_attention_backward_sums_16_rows_with_wgmma_else_32(self):
+        committed, counts, _ = COMMITTED
+        rows_of_warp = lambda machine, **shape: [
+            4 * 3 * committed["shape"]["C"] * committed["shape"]["T"] * shape.get("B", 64) / row.bytes
+            for row in gpu_rules.predict(committed, counts, machine, shape={**committed["shape"], **shape})
+            if row.name == "attention backward, sums of warps"]
+        self.assertEqual(rows_of_warp("A100"), [32])
+        self.assertEqual(rows_of_warp("A100", B=10), [32])  # two passes with mma.sync
+        self.assertEqual(rows_of_warp("H100"), [16])
+
     def test_several_gpus_share_the_update_and_send(self):
         committed, counts, _ = COMMITTED
         shape = model_gpu.rank_shape(committed, 8)
