@@ -76,7 +76,7 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
         CHECK_USAGE(tokenizer->vocab_size() <= model.config.V, "--tokenizer {}: has {} tokens, the model only {}",
                     o->tokenizer, tokenizer->vocab_size(), model.config.V);
     }
-    const std::vector<int> prompt = prompt_of(o->sampling, tokenizer.get(), model.limits);
+    const std::vector<int> prompt = prompt_of(o->sampling, tokenizer.get(), model.limits, model.config.V);
     const SafetensorsModel weights(model.folder);
 
     require_device();

@@ -53,11 +53,11 @@ int Sampler::next(std::span<const float> logits) {
     return top;  // rounding left a remainder
 }
 
-std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer, const TextLimits& limits) {
+std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer, const TextLimits& limits,
+                           int vocab_size) {
     CHECK_USAGE(o.prompt.empty() || o.prompt_tokens.empty(), "--prompt and --prompt-tokens: give one of them");
-    if (!o.prompt_tokens.empty()) return o.prompt_tokens;
-    std::vector<int> tokens;
-    if (limits.begin >= 0) tokens.push_back(limits.begin);
+    std::vector<int> tokens = o.prompt_tokens;
+    if (tokens.empty() && limits.begin >= 0) tokens.push_back(limits.begin);
     if (!o.prompt.empty()) {
         CHECK_USAGE(tokenizer,
                     "--prompt: there is no tokenizer with the weights or data; give --prompt-tokens 1,2,3 "
@@ -69,6 +69,9 @@ std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer,
         tokens.insert(tokens.end(), encoded.begin(), encoded.end());
     }
     CHECK_USAGE(!tokens.empty(), "--prompt: no token is known to begin texts, so the prompt cannot be empty");
+    const int largest = *std::max_element(tokens.begin(), tokens.end());
+    CHECK_USAGE(largest < vocab_size, "--prompt: token {} is outside the model's vocabulary of {}", largest,
+                vocab_size);
     return tokens;
 }
 

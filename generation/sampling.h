@@ -56,8 +56,10 @@ struct TextLimits {
 };
 
 // The prompt's tokens: prompt_tokens, or the token that begins texts and the encoded prompt. Throws UsageError that
-// says what to give if the tokenizer (nullptr: none) cannot encode the prompt, or if there would be no token.
-std::vector<int> prompt_of(const SamplingOptions& options, const Tokenizer* tokenizer, const TextLimits& limits);
+// says what to give if the tokenizer (nullptr: none) cannot encode the prompt, if there would be no token, or if a
+// token is not below vocab_size.
+std::vector<int> prompt_of(const SamplingOptions& options, const Tokenizer* tokenizer, const TextLimits& limits,
+                           int vocab_size);
 
 // Samples the tokens that follow the prompt, up to sample_tokens or the generator's capacity (of one sequence), or up
 // to and with a token that ends texts. Calls on_token with each; sampling ends if it returns false. Throws UsageError

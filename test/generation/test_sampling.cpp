@@ -7,6 +7,7 @@
 #include "test/support/catch.h"
 
 using namespace teon;
+using namespace teon::test;
 
 namespace {
 
@@ -120,12 +121,15 @@ TEST_CASE("generation/sampling: a text ends at the limit of tokens, of the conte
 
 TEST_CASE("generation/sampling: prompts") {
     SamplingOptions o;
-    REQUIRE(prompt_of(o, nullptr, {9, {9}}) == std::vector<int>{9});
-    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {}), UsageError);
+    REQUIRE(prompt_of(o, nullptr, {9, {9}}, 10) == std::vector<int>{9});
+    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {}, 10), UsageError);
     o.prompt_tokens = {1, 2};
-    REQUIRE(prompt_of(o, nullptr, {9, {9}}) == std::vector<int>{1, 2});
+    REQUIRE(prompt_of(o, nullptr, {9, {9}}, 10) == std::vector<int>{1, 2});
+    REQUIRE(prompt_of(o, nullptr, {}, 3) == std::vector<int>{1, 2});
+    REQUIRE(error_of<UsageError>([&] { prompt_of(o, nullptr, {}, 2); }) ==
+            "--prompt: token 2 is outside the model's vocabulary of 2");
     o.prompt.push_back('a');
-    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, {9}}), UsageError);
+    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, {9}}, 10), UsageError);
     o.prompt_tokens.clear();
-    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, {9}}), UsageError);
+    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, {9}}, 10), UsageError);
 }
