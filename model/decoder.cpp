@@ -43,8 +43,7 @@ public:
 
 private:
     Pass<T> pass(const Batch& batch, bool accumulate = false) const {
-        CHECK(batch.T <= r_.T && static_cast<int64_t>(batch.B) * batch.T <= static_cast<int64_t>(r_.B) * r_.T &&
-                  batch.T <= max_T_,
+        CHECK(batch.B <= r_.B && batch.T <= r_.T && batch.T <= max_T_,
               "a batch of {} x {} tokens does not fit a model planned for {} x {}", batch.B, batch.T, r_.B, r_.T);
         return {ctx_, *params_, memory_, batch, /*cached=*/0, accumulate};
     }

@@ -346,6 +346,17 @@ TEST_CASE("model/decoder: gradients are written over what was there, or added to
         }
 }
 
+TEST_CASE("model/decoder: a batch of more or longer sequences than planned is refused, even if its tokens are fewer") {
+    ModelRunner r(small_config("gpt2"), small_run("gpt2", DType::f32));
+    const Stream& stream = r.context.stream;
+    r.model->params().initialize(7, stream);
+    const int more = 2 * B;  // scratch of attention grows with the sequences, not only with the tokens
+    const DeviceBatch sequences(std::vector<int>(more * 3), std::vector<int>(more * 3), more, 3, stream),
+        tokens(std::vector<int>(T + 1), std::vector<int>(T + 1), 1, T + 1, stream);
+    REQUIRE(contains(error_of([&] { r.loss(sequences); }), "a batch of 4 x 3 tokens"));
+    REQUIRE(contains(error_of([&] { r.loss(tokens, true); }), "a batch of 1 x 34 tokens"));
+}
+
 TEST_CASE("model/decoder: masked documents are the documents run one by one") {
     for (const std::string& family : kModels) {
         INFO(family);
