@@ -142,10 +142,12 @@ DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const json
 
 void validate(const DecoderConfig& c) {
     for (const ModelField& f : model_fields()) {
-        const auto* member = std::get_if<int DecoderConfig::*>(&f.member);
-        if (!member || (f.otherwise && c.**member == 0)) continue;
-        CHECK_USAGE(f.least <= c.**member && c.**member <= f.most, "{} {}: must be between {} and {}", f.name(),
-                    c.**member, f.least, f.most);
+        const auto check = [&]<typename T>(T DecoderConfig::*m) {
+            if constexpr (std::is_same_v<T, int> || std::is_same_v<T, float>)
+                CHECK_USAGE((f.otherwise && c.*m == 0) || (f.least <= c.*m && c.*m <= f.most),
+                            "{} {}: must be between {} and {}", f.name(), c.*m, f.least, f.most);
+        };
+        std::visit(check, f.member);
     }
     CHECK_USAGE(c.head_size > 0 || c.C % c.NH == 0, "--channels {} is not a multiple of --heads {}", c.C, c.NH);
     CHECK_USAGE(c.NH % c.NKV == 0, "--heads {} is not a multiple of --kv-heads {}", c.NH, c.NKV);

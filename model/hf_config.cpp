@@ -43,8 +43,6 @@ void read_rope(DecoderConfig& c, HfReader& r) {
     c.rope_scaling = factor.value_or(1.0f);
     CHECK_USAGE((type == "linear") == factor.has_value(), "{}: rope_type is {}, but its factor is {}", r.path(),
                 type.value_or("default"), factor ? fmt::format("{}", *factor) : "missing");
-    CHECK_USAGE(c.rope_base > 0 && c.rope_scaling > 0, "{}: rope_theta is {} and factor {}; both must be above 0",
-                r.path(), c.rope_base, c.rope_scaling);
 }
 
 nlohmann::ordered_json rope_base_json(const DecoderConfig& c) { return as_written(c.rope_base); }

@@ -132,6 +132,9 @@ TEST_CASE("model/family: published forms of LLaMA's rotary base are understood")
     REQUIRE(read(j).rope_scaling == 4.0f);
     j["rope_parameters"].erase("factor");
     REQUIRE_THROWS_AS(read(j), UsageError);
+    // Beyond the limits of --rope-base and --rope-scaling; 1e-40 as a float would give NaN.
+    REQUIRE(contains(complaint(j, "rope_parameters", {{"rope_theta", 0.5}}), "--rope-base 0.5"));
+    REQUIRE(contains(complaint(j, "rope_parameters", {{"rope_type", "linear"}, {"factor", 1e-40}}), "--rope-scaling"));
     j["rope_parameters"] = {{"rope_theta", 500000.0}, {"rope_type", "llama3"}};
     REQUIRE_THROWS_AS(read(j), UsageError);
 }
