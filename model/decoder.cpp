@@ -101,7 +101,7 @@ void check_device(const DecoderRun& r, const DeviceInfo& device) {
 }
 
 double decoder_flops_per_token(const DecoderConfig& c, int T) {
-    return 3 * DecoderLayers(c).flops(T);  // the backward pass has two products for each of the forward pass
+    return 3 * DecoderLayers(c).flops(T);  // the backward pass has two products for each product of the forward pass
 }
 
 double recompute_flops_share(const DecoderConfig& c, int T, const RecomputePlan& recompute) {

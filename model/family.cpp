@@ -25,7 +25,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// Of every family, behind its own.
+// The keys of every family. They follow the family's own.
 std::vector<HfKey> shared_keys(const ModelFamily& family) {
     return {{"vocab_size", "vocab_size"},
             {"initializer_range", "init_std", always(0.02)},
@@ -88,7 +88,7 @@ DecoderConfig decoder_config(const json& j, const std::vector<ModelFamily>& amon
     for (const std::vector<HfKey>& keys : {family->hf_keys, shared_keys(*family)})
         for (const HfKey& k : keys) read(c, *family, k, r);
     family->read_hf(c, r);
-    // What names, stores, starts, stops or regularizes; and what heads for other tasks than language modeling have.
+    // Names, storage, generation and regularization, and the options of heads for other tasks than language modeling.
     r.ignore({"architectures", "transformers_version", "_name_or_path", "torch_dtype", "dtype", "use_cache",
               "bos_token_id", "eos_token_id", "pad_token_id", "task_specific_params", "id2label", "label2id",
               "problem_type", "output_attentions", "output_hidden_states", "return_dict", "gradient_checkpointing"});

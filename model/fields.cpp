@@ -8,7 +8,7 @@ namespace teon {
 
 using nlohmann::json;
 
-// The largest sizes are such that no count of elements or bytes overflows where a few of them are multiplied.
+// The upper limits keep products of a few sizes, which count elements or bytes, from overflowing.
 const ModelFields& model_fields() {
     using C = DecoderConfig;
     const std::string preset = "preset's";
@@ -68,7 +68,7 @@ const ModelFields& model_fields() {
          .help = "positions are divided by this (linear scaling)",
          .rotary = true,
          .in_preset = false},
-        // Those below have no flag: the family decides them, or the model of --init-from.
+        // The fields below have no flag: the family or the model of --init-from decides them.
         {"tied_head", &C::tied_head},
         {.key = "init_std", .member = &C::init_std, .most = 1e3, .logged = false},
         {.key = "biases", .member = &C::biases, .logged = false},
