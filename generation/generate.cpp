@@ -87,9 +87,9 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     const int capacity = sample_capacity(o->sampling, prompt.size(), model.config.max_T);
     const std::unique_ptr<Generator> generator = make_generator(model.config, params, 1, capacity, context);
 
-    // Without a tokenizer there are only numbers to show.
+    // Without a tokenizer, only numbers can be shown.
     const bool numbers = o->as_tokens || !tokenizer;
-    auto show = [&](int token) {  // what ends a text is a number, but no text
+    auto show = [&](int token) {  // a token that ends texts is shown as a number, but not as text
         if (numbers)
             print(fmt::format("{} ", token));
         else if (!model.limits.ends(token))

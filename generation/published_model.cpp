@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// bos_token_id is a token or null, eos_token_id may be a list as well. What generation_config.json says goes before
-// what config.json says, as in transformers.
+// bos_token_id is a token or null; eos_token_id may also be a list. As in transformers, generation_config.json takes
+// precedence over config.json.
 TextLimits text_limits(const nlohmann::json& config, const fs::path& folder) {
     const std::string path = (folder / "config.json").string(), other = (folder / "generation_config.json").string();
     std::error_code error;
