@@ -31,8 +31,8 @@ struct Optimizer::Impl {
     const MethodInfo& info;
     OptimizerPlan plan;
     bool divided;                     // among ranks; else every rank updates everything
-    Ownership reduction;              // of the gradients
-    Ownership ownership;              // of state and updates
+    Ownership reduction;              // owners of the gradients' sums
+    Ownership ownership;              // owners of state and updates
     int rank;                         // of this process in `ownership`
     std::vector<Part> element_parts;  // on all ranks
     std::vector<RunState> runs;

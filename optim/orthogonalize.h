@@ -39,7 +39,7 @@ struct MatrixBatch {
     int short_side() const { return rows < cols ? rows : cols; }
 };
 
-// Whether the Gram form restarts after `step` (counted from 1): it computes X from the accumulated Q, and R from X.
+// Returns whether the Gram form restarts after `step` (counted from 1): it then computes X from Q, and R from X.
 bool restarts_after(DType dtype, int step);
 
 // FLOPs of one matrix. Symmetric products count half (X X^T: s^2 l instead of 2 s^2 l). For svd: thin SVD by QR and

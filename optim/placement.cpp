@@ -140,8 +140,8 @@ StepTraffic step_traffic(const ParamTable& table, int ranks, const Exchange& e) 
         case Sharding::all:
             break;
     }
-    // A layer is sent for each pass unless the previous pass has left it in its window: until the update, forward passes
-    // leave the last two layers there, backward passes the first two.
+    // A layer is sent for each pass unless the previous pass has left it in its window. Until the update, forward
+    // passes leave the last two layers in the windows, backward passes the first two.
     const int L = static_cast<int>(rows_by_window(table).size()) - 1;
     double sent = 0;
     for (const ParamRow& row : table.rows()) {
