@@ -24,7 +24,7 @@ inline constexpr auto kEnumNames<Recompute> = enum_names<Recompute>({{Recompute:
                                                                      {Recompute::block, "block"},
                                                                      {Recompute::automatic, "auto"}});
 
-// What each block recomputes: `first` in the first `first_blocks` blocks, `others` in the others.
+// The recomputation of each block: `first` in the first `first_blocks` blocks, `others` in the others.
 struct RecomputePlan {
     Recompute others = Recompute::none, first = Recompute::none;
     int first_blocks = 0;
@@ -126,7 +126,7 @@ public:
     bool trains() const { return purpose_ == Purpose::train; }
     bool keeps(Tensor s) const { return rows_[s.row].lifetime == Lifetime::saved; }  // from forward to backward
     const std::vector<ActivationRow>& rows() const { return rows_; }
-    int device_blocks() const { return device_blocks_; }  // blocks whose saved tensors fit the device at a time
+    int device_blocks() const { return device_blocks_; }  // blocks whose saved tensors fit on the device at once
     // The tensors that the backward pass of each offloaded block reads: its input and its saved tensors.
     const std::vector<std::vector<Tensor>>& offloaded() const { return offloaded_; }
     int64_t offloaded_bytes() const;

@@ -71,7 +71,7 @@ void check_fp8(const DecoderConfig& c, const DecoderRun& r) {
                  {"width of all heads", c.attention_width(), c.attention_width()},
                  {"width of queries, keys and values", c.qkv_width(), c.qkv_width()}};
     for (const auto& size : sizes)
-        CHECK_USAGE(size.stored % 16 == 0, "--matmul-dtype {}: {} {} is no multiple of 16, which FP8 products need",
+        CHECK_USAGE(size.stored % 16 == 0, "--matmul-dtype {}: {} {} is not a multiple of 16, as FP8 products need",
                     flag, size.name, size.value);
 }
 

@@ -37,7 +37,7 @@ ordered_json written(const ModelFamily& family, const HfKey& k, const DecoderCon
     const json value = field_of(family.fields, k.field).get(c);
     for (const auto& [theirs, ours] : k.values)
         if (ours == value) return theirs;
-    CHECK_USAGE(k.values.empty(), "{} {}: {} has none", k.field, shown(value), family.title);
+    CHECK_USAGE(k.values.empty(), "{} {}: {} does not support it", k.field, shown(value), family.title);
     return value;
 }
 
@@ -51,7 +51,7 @@ void read(DecoderConfig& c, const ModelFamily& family, const HfKey& k, HfReader&
         json all = json::array();
         for (const auto& [theirs, _] : k.values) all.push_back(theirs);
         const auto known = std::find(all.begin(), all.end(), value);
-        CHECK_USAGE(known != all.end(), "{}: {} is {}; only {} is computed here", r.path(), k.key, shown(value),
+        CHECK_USAGE(known != all.end(), "{}: {} is {}; only {} is supported", r.path(), k.key, shown(value),
                     shown(all));
         value = k.values[static_cast<size_t>(known - all.begin())].second;
     }
@@ -82,7 +82,7 @@ DecoderConfig decoder_config(const json& j, const std::vector<ModelFamily>& amon
     std::vector<std::string> names;
     for (const ModelFamily& f : among) names.push_back(f.name);
     const auto family = std::find_if(among.begin(), among.end(), [&](const ModelFamily& f) { return f.name == type; });
-    CHECK_USAGE(family != among.end(), "{}: model_type is '{}'; only {} can be read here", path, type,
+    CHECK_USAGE(family != among.end(), "{}: model_type is '{}'; only {} is supported", path, type,
                 fmt::join(names, ", "));
     DecoderConfig c = family->config(family->default_preset);
     for (const std::vector<HfKey>& keys : {family->hf_keys, shared_keys(*family)})

@@ -46,7 +46,7 @@ const ModelFields& model_fields() {
          .help = "tokens in the vocabulary",
          .default_text = "the data's manifest.json, or the preset's",
          .in_preset = false},
-        {"context", &C::max_T, 1, kMaxContext},  // of a run, --seq-len
+        {"context", &C::max_T, 1, kMaxContext},  // --seq-len limits a run's context
         {.key = "norm_eps",
          .member = &C::norm_eps,
          .most = 1,

@@ -13,7 +13,7 @@ HfReader HfReader::object(const std::string& key) {
 void HfReader::finish() const {
     for (const auto& [key, value] : j_.items())
         CHECK_USAGE(known_.count(key) || value.is_null(),
-                    "{}: {} is {}, which is not understood here; remove it if logits do not depend on it", path_, key,
+                    "{}: {} is {}, which is unknown; remove it if logits do not depend on it", path_, key,
                     shown(value));
 }
 
@@ -36,7 +36,7 @@ void read_rope(DecoderConfig& c, HfReader& r) {
         take(type, rope, "type");
         take(factor, rope, "factor");
         CHECK_USAGE(!type || *type == "default" || *type == "linear",
-                    "{}: rope_type is {}; only default and linear are computed here", rope.path(), *type);
+                    "{}: rope_type is {}; only default and linear are supported", rope.path(), *type);
         rope.finish();
     }
     c.rope_base = base.value_or(10000.0f);

@@ -29,8 +29,7 @@ public:
     template <typename T>
     void require(const std::string& key, T computed, T otherwise) {
         const T value = get(key, otherwise);
-        CHECK_USAGE(value == computed, "{}: {} is {}; only {} is computed here", path_, key, shown(value),
-                    shown(computed));
+        CHECK_USAGE(value == computed, "{}: {} is {}; only {} is supported", path_, key, shown(value), shown(computed));
     }
     // Accepts fields that do not change logits or loss.
     void ignore(std::initializer_list<const char*> keys) { known_.insert(keys.begin(), keys.end()); }

@@ -11,7 +11,7 @@
 
 namespace teon {
 
-// What is sharded across ranks (docs/distributed.md). Each value includes the values before it.
+// The tensors that are sharded across ranks (docs/distributed.md). Each value includes the values before it.
 enum class Sharding { none, optimizer, gradients, all };
 template <>
 inline constexpr auto kEnumNames<Sharding> = enum_names<Sharding>({{Sharding::none, "none"},
