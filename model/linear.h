@@ -100,8 +100,8 @@ struct Linear {
     }
 
     // dx (N, in) = dy (N, out) W + addend (N, in; nullptr: none; may be dx). dW = dy^T x and, unless bias_summed, db =
-    // column sums of dy; both += if accumulate. If before_gelu (N, in) is given, x is its GELU and dx is its gradient;
-    // in must be a multiple of 8.
+    // column sums of dy; both += if accumulate. With before_gelu (N, in; in a multiple of 8), x = GELU(before_gelu) and
+    // dx is the gradient of before_gelu.
     template <typename T>
     void backward(const Pass<T>& p, T* dx, const T* dy, const T* x, int N, bool accumulate,
                   const Same<T>* addend = nullptr, const Same<T>* before_gelu = nullptr) const {

@@ -1,14 +1,13 @@
 // SOAP (Vyas et al., "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv 2409.11321, algorithm 3) for the
-// hidden matrices: Adam in the eigenbases of L, the running mean of G G^T, and R, that of G^T G.
+// hidden matrices: Adam in the eigenbases of L and R, the running means of G G^T and of G^T G.
 //
 //   G' = B_L G B_R^T;  M = beta1 M + (1-beta1) G;  M' = B_L M B_R^T;  V = beta2 V + (1-beta2) G'^2
 //   W  = (1 - r wd) W - r B_L^T (M' / (sqrt(V) + eps)) B_R;  L = beta2 L + (1-beta2) G G^T, R likewise
 //
 // The rows of B_L and B_R are the eigenvectors of L and R by ascending eigenvalue, recomputed every soap_frequency
-// updates (algorithm 4 of the paper uses QR instead, to save time). As in the authors' program the first update only
+// updates (algorithm 4 of the paper uses QR instead, to save time). As in the authors' program, the first update only
 // initializes L and R: a gradient is diagonal in its own bases, and Adam would amplify the rounding errors off the
-// diagonal.
-// Sides longer than soap_max_dim keep the standard basis, without a factor or eigenvectors.
+// diagonal. Sides longer than soap_max_dim keep the standard basis, without a factor or eigenvectors.
 #include <algorithm>
 #include <cmath>
 

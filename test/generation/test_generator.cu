@@ -43,8 +43,8 @@ TEST_CASE("generation/generator: greedy continuations match transformers' genera
         auto generator = make_generator(c, g.runner.model->params(), kGoldenB, kGoldenT, g.runner.context);
         REQUIRE(continue_greedily(*generator, expected, kGoldenT, {3, 3, 3}, c.V) == expected);
         REQUIRE(generator->length() == kGoldenT - 1);
-        REQUIRE(continue_greedily(*generator, expected, kGoldenT, {5, 3, 8}, c.V) ==
-                expected);  // longer prompts are passed token by token
+        // Longer prompts are passed token by token.
+        REQUIRE(continue_greedily(*generator, expected, kGoldenT, {5, 3, 8}, c.V) == expected);
 
         auto single = make_generator(c, g.runner.model->params(), 1, kGoldenT, g.runner.context);
         for (int b = 0; b < kGoldenB; ++b) {

@@ -311,8 +311,8 @@ TEST_CASE("optim/teon: a momentum that is not finite is reported by name and doe
     grad[7] = 1e30f;
     run.set(run.params.grad(bad), grad);
     run.step(), clean.step();
-    REQUIRE(contains(error_of([&] { run.optimizer.check_finite(run.context); }),
-                     "h.2.k"));  // first in the stack
+    // The error names the first matrix of the stack.
+    REQUIRE(contains(error_of([&] { run.optimizer.check_finite(run.context); }), "h.2.k"));
     clean.optimizer.check_finite(clean.context);
     for (int row = 0; row < table.count(); row++) {
         const ParamRow& r = table[row];
@@ -559,9 +559,8 @@ TEST_CASE("optim/teon: no feasible direction beats the exact step in the paper's
         REQUIRE(operator_norm(matricize(step, mode)) <= eta * (1 + 1e-5));
         for (int trial = 0; trial < 200; trial++) {
             Matrix x = gaussian(z.rows, z.cols, 1000 + trial);
-            if (trial % 2)
-                x = combination(-1, polar_factor(z), 0.1 * (trial % 20) / 20,
-                                x);  // also directions near the optimum
+            // Every second direction is near the optimum.
+            if (trial % 2) x = combination(-1, polar_factor(z), 0.1 * (trial % 20) / 20, x);
             x = combination(eta / operator_norm(x), x, 0, x);
             REQUIRE(inner(z, x) >= attained - 1e-5 * eta * nuclear_norm(z));
         }
