@@ -194,22 +194,23 @@ def main():
     os.environ.setdefault("TEON_BUILD",
                           next((os.path.dirname(t) for t in options.tests if not t.endswith(".py")), "build/cpu"))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.jobs)))
-    groups = {}  # file of the test cases -> how to run them
+    groups, results = {}, []  # groups: (program, file of the test cases) -> how to run them
     for tests in options.tests:
         if tests.endswith(".py"):
-            groups[tests] = (run_python, tests, options.word, options.timeout)
+            groups[tests, tests] = (run_python, tests, options.word, options.timeout)
             continue
-        by_file = collections.defaultdict(list)
-        for name in list_tests(tests):
+        by_file, listed = collections.defaultdict(list), list_tests(tests)
+        if not listed:
+            results.append(Result(tests, "failed", "lists no test case; it cannot run here, or has none"))
+        for name in listed:
             if name.startswith(prefixes):
                 by_file[name.split(":")[0]].append(name)
         for file, names in by_file.items():
-            groups[file] = (run_group, tests, shlex.split(options.wrap), names, options.timeout)
+            groups[tests, file] = (run_group, tests, shlex.split(options.wrap), names, options.timeout)
 
-    results = []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         start = time.monotonic()
-        futures = {pool.submit(*how): file for file, how in groups.items()}
+        futures = {pool.submit(*how): file for (_, file), how in groups.items()}
         for future in concurrent.futures.as_completed(futures):
             done, output = future.result()
             results += done

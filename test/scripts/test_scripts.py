@@ -68,6 +68,34 @@ class RunTestsTest(Case):
         self.run_script("run_tests.py", "test_good.py", "test_empty.py", "-k", "test_a")  # it has none of this name
         self.run_script("run_tests.py", "test_good.py", "no/test_missing.py", "-k", "test_a", expect=1)
 
+    # A Catch2 program with one test case, which fails in `bad`.
+    PROGRAM = f"""#!{sys.executable}
+import os, sys
+if "--list-tests" in sys.argv:
+    print("base/x: one")
+elif "--input-file" in sys.argv:
+    outcome = "failed" if sys.argv[0].endswith("bad") else "passed"
+    open(os.environ["TEON_TEST_LOG"], "w").write(f"started\\tbase/x: one\\n{{outcome}}\\tbase/x: one\\t0.1\\n")
+"""
+
+    def program(self, name, text):
+        (self.folder / name).write_text(text)
+        (self.folder / name).chmod(0o755)
+        return f"./{name}"
+
+    def test_a_program_that_cannot_run_has_failed(self):
+        good = self.program("good", self.PROGRAM)
+        broken = self.program("broken", "#!/bin/sh\nexit 127\n")
+        for programs in ([broken], [good, broken]):
+            done = self.run_script("run_tests.py", *programs, "--only", "base/", expect=1)
+            self.assertIn("FAILED: ./broken: lists no test case", done.stdout)
+        self.assertIn("1 passed, 1 failed, 0 skipped", done.stdout)
+
+    def test_programs_with_the_same_test_cases_run_both(self):
+        done = self.run_script("run_tests.py", self.program("bad", self.PROGRAM), self.program("good", self.PROGRAM),
+                               expect=1)
+        self.assertIn("1 passed, 1 failed, 0 skipped", done.stdout)
+
 
 class TestNamesTest(Case):
     def test_a_test_case_is_named_after_the_file_that_it_tests_or_its_own(self):
