@@ -17,16 +17,18 @@ class Comparison:
 
 
 def student_p(t, freedom):
-    """Two-sided p value of Student's distribution."""
-    # With t = sqrt(freedom) tan(x) its density is cos(x)^(freedom - 1) up to a constant: Simpson's rule on [0, pi/2].
-    limit, n = math.atan(abs(t) / math.sqrt(freedom)), 2000
+    """Two-sided p value of Student's distribution with 1 to 1000 degrees of freedom, which need not be whole."""
+    # With t = sqrt(freedom) / tan(x) the density is sin(x)^(freedom - 1) up to a constant, and p is the share of it at
+    # small x. Simpson's rule on s with x = s^3, because sin(x)^(freedom - 1) is not smooth at 0.
+    n = 2000
 
     def integral(to):
-        h = to / n
+        h = to ** (1 / 3) / n
         weights = (1 if i in (0, n) else 4 if i % 2 else 2 for i in range(n + 1))
-        return h / 3 * sum(w * max(math.cos(i * h), 0.0) ** (freedom - 1) for i, w in enumerate(weights))
+        return h / 3 * sum(w * 3 * (i * h) ** 2 * math.sin((i * h) ** 3) ** (freedom - 1)
+                           for i, w in enumerate(weights))
 
-    return max(0.0, 1 - integral(limit) / integral(math.pi / 2))
+    return integral(math.atan2(math.sqrt(freedom), abs(t))) / integral(math.pi / 2)
 
 
 def student_t(p, freedom):
@@ -63,7 +65,8 @@ def welch(a, b):
     if len(a) < 2 or len(b) < 2:
         return Comparison("Welch", n, difference)
     va, vb = statistics.variance(a) / len(a), statistics.variance(b) / len(b)
-    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1)) if va + vb else 1
+    share = va / (va + vb) if va + vb else 0.5
+    freedom = 1 / (share**2 / (len(a) - 1) + (1 - share) ** 2 / (len(b) - 1))
     return judged("Welch", n, difference, math.sqrt(va + vb), freedom)
 
 

@@ -223,6 +223,14 @@ class CompareTest(Case):
         self.assertAlmostEqual(found.high, 6, places=4)
         for freedom, t in ((1, 12.7062), (4, 2.776445), (30, 2.042272)):
             self.assertAlmostEqual(significance.student_t(0.05, freedom), t, places=3)
+        for t in (0.0, 0.5, 3.0, 200.0):  # closed forms for 1 and 2 degrees of freedom
+            self.assertAlmostEqual(significance.student_p(t, 1), 1 - 2 / math.pi * math.atan(t), delta=1e-9)
+            self.assertAlmostEqual(significance.student_p(t, 2), 1 - t / math.sqrt(2 + t**2), delta=1e-9)
+        # Welch's degrees of freedom lie between whole numbers. scipy 1.17: 2 * stats.t.sf(t, freedom), stats.t.ppf(.975).
+        for t, freedom, p in ((2, 1.2, 0.261334601373813), (20, 1.5, 0.008414988662220927), (12, 8.5, 1.2754376519e-6)):
+            self.assertAlmostEqual(significance.student_p(t, freedom) / p, 1, delta=1e-5)
+        self.assertAlmostEqual(significance.student_t(0.05, 1.2), 8.648826510748867, places=6)
+        self.assertEqual(significance.welch([1e-170, 2e-170], [1e-170, 3e-170]).method, "Welch")  # squares underflow
         self.assertEqual([significance.paired(x).p for x in ([1.0, 1.0], [0.0, 0.0])], [0.0, 1.0])
         for found in (significance.paired([1.0]), significance.welch([1.0], [2.0, 3.0])):
             self.assertTrue(math.isnan(found.p) and math.isnan(found.low))
