@@ -19,6 +19,7 @@ import json
 import math
 import os
 import re
+import shutil
 import statistics
 import sys
 import textwrap
@@ -27,7 +28,7 @@ if __name__ == "__main__":
     import use_venv  # noqa: F401
 
 import significance
-from run_folder import BadRun, Unfinished, exit_code, find_runs, is_done, open_run, printable
+from run_folder import BadRun, Unfinished, exit_code, find_runs, finite_number, is_done, open_run, printable
 
 # Options that do not define the experiment: paths, when something is written, and what changes only the last digits.
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync",
@@ -155,7 +156,8 @@ def checked(folder, config, metrics):
     if gave_up(config, metrics):
         raise Diverged(f"{folder}: ended after step {steps[-1]['step']} of {total}: too many updates were skipped")
     if metrics.cut_off or not is_done(config, metrics):
-        raise Unfinished(f"{folder}: unfinished: {len(steps)} of {total} steps")
+        raise Unfinished(f"{folder}: unfinished: {len(steps)} of {total} steps"
+                         + (", without the evaluation after them" if len(steps) == total else ""))
     if [m["step"] for m in steps] != list(range(1, total + 1)):
         raise BadRun(f"{metrics.path}: its {len(steps)} steps are not the steps 1 to {total}")
     if not evals:
@@ -314,10 +316,6 @@ def comparisons(groups):
     return [None, *found]
 
 
-def spread(values):
-    return statistics.stdev(values) if len(values) > 1 else float("nan")
-
-
 def reach(run, target):
     """(step, tokens, seconds) at which the validation loss first reaches the target, by linear interpolation between
     evaluations; or None."""
@@ -342,9 +340,9 @@ def reach(run, target):
 
 
 def mean_spread(values, digits=4):
-    if len(values) == 1:
-        return f"{values[0]:.{digits}f}"
-    return f"{statistics.mean(values):.{digits}f} ± {spread(values):.{digits}f}"
+    """The mean, and the standard deviation if it exists: a perplexity may be infinite."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 and all(map(finite, values)) else mean
 
 
 def short(n):
@@ -408,9 +406,10 @@ def notes(groups, target, bits):
     return lines + [printable(f"{remark}.") for g in groups for r in g.runs for remark in r.remarks]
 
 
-def as_text(header, rows, most=128):
-    """The table in lines of at most `most` characters if possible. Columns that do not fit follow below, with the first
-    column repeated."""
+def as_text(header, rows):
+    """The table in lines as wide as the terminal, otherwise of at most 128 characters, if possible. Columns that do not
+    fit follow below, with the first column repeated."""
+    most = shutil.get_terminal_size((128, 24)).columns
     widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
     parts = [[0]]
     for i in range(1, len(header)):
@@ -551,7 +550,8 @@ def plot_alignment(groups, path, plt):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of several runs, or a glob")
-    parser.add_argument("--target", type=float, help="validation loss to reach (default: the first row's final one)")
+    parser.add_argument("--target", type=finite_number,
+                        help="validation loss to reach (default: the first row's final one)")
     parser.add_argument("--out", default="compare", help="folder for compare.md and the plots (default compare)")
     args = parser.parse_args()
     runs, faults = read_runs(args.runs)

@@ -53,8 +53,8 @@ def read_text(path):
 
 def whole_number(text):
     """A 64-bit integer, as the engine writes them."""
-    value = int(text) if len(text) < 20 else None
-    if value is None or not -2**63 <= value < 2**63:
+    value = int(text)
+    if not -2**63 <= value < 2**63:
         raise ValueError("out of range")
     return value
 
@@ -190,11 +190,11 @@ def find_checkpoint(folder):
     """The folder itself if it is a checkpoint, otherwise the newest checkpoint of the run."""
     if os.path.isfile(os.path.join(folder, "trainer.json")):
         return str(folder)
-    found = sorted(path for path in glob.glob(os.path.join(glob.escape(str(folder)), "step_*"))
-                   if re.fullmatch(r"step_\d{8,}", os.path.basename(path)))
+    found = [path for path in glob.glob(os.path.join(glob.escape(str(folder)), "step_*"))
+             if re.fullmatch(r"step_\d{8,}", os.path.basename(path))]
     if not found:
         raise BadRun(f"{folder}: no checkpoint, and no run with one")
-    return found[-1]
+    return max(found, key=lambda path: int(path.rpartition("_")[2]))
 
 
 def printable(text):
@@ -202,13 +202,18 @@ def printable(text):
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def text_of_error(error):
+    """An OSError in one line: the file and the reason."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
 def program():
     return os.path.basename(sys.argv[0])
 
 
 def exit_code(main):
-    """Runs a script's main() and returns its exit status; 1 after a line for a BadRun; 130 after Ctrl-C; 0 if the
-    output was closed (`| head`)."""
+    """Runs a script's main() and returns its exit status; 1 after a line for a BadRun or an OSError; 130 after Ctrl-C;
+    0 if the output was closed (`| head`)."""
     try:
         return main()
     except BadRun as fault:
@@ -220,3 +225,6 @@ def exit_code(main):
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(printable(f"{program()}: error: {text_of_error(error)}"), file=sys.stderr)
+        return 1

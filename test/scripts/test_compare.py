@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import re
 import shutil
+from unittest import mock
 
 import compare
 import significance
@@ -226,7 +228,7 @@ class CompareTest(Case):
         for t in (0.0, 0.5, 3.0, 200.0):  # closed forms for 1 and 2 degrees of freedom
             self.assertAlmostEqual(significance.student_p(t, 1), 1 - 2 / math.pi * math.atan(t), delta=1e-9)
             self.assertAlmostEqual(significance.student_p(t, 2), 1 - t / math.sqrt(2 + t**2), delta=1e-9)
-        # Welch's degrees of freedom lie between whole numbers. scipy 1.17: 2 * stats.t.sf(t, freedom), stats.t.ppf(.975).
+        # Welch's degrees of freedom lie between whole numbers. scipy 1.17: 2 * stats.t.sf and stats.t.ppf.
         for t, freedom, p in ((2, 1.2, 0.261334601373813), (20, 1.5, 0.008414988662220927), (12, 8.5, 1.2754376519e-6)):
             self.assertAlmostEqual(significance.student_p(t, freedom) / p, 1, delta=1e-5)
         self.assertAlmostEqual(significance.student_t(0.05, 1.2), 8.648826510748867, places=6)
@@ -281,6 +283,19 @@ class CompareTest(Case):
         self.assertEqual(result.stderr, "")
         self.assertEqual([line.split()[0] for line in result.stdout.splitlines()[1:4]], ["adamw", "muon", "teon"])
 
+    def test_a_loss_whose_perplexity_is_infinite_is_shown(self):
+        for seed in (1, 2):
+            write_run(self.folder / f"a{seed}", seed=seed, losses=(4, 3, 2.5, 800 + seed))
+        _, rows, _, _ = self.rows(self.folder / "a*")
+        self.assertEqual((rows[0][2], rows[0][4]), ("801.5000 ± 0.7071", "inf"))
+
+    def test_wrong_calls_are_named(self):
+        run = write_run(self.folder / "a")
+        self.assertIn("--target: invalid", self.compare(run, "--target", "nan", expect=2).stderr)
+        (self.folder / "file").touch()
+        done = self.compare(run, "--out", self.folder / "file" / "out", expect=1)
+        self.assertIn(f"compare.py: error: {self.folder}/file/out: Not a directory\n", done.stderr)
+
     def test_a_wide_table_is_printed_in_parts(self):
         header, rows = ["run", *(f"column {i}" for i in range(20))], [["a", *"12345678901234567890"]]
         text = compare.as_text(header, rows)
@@ -288,6 +303,8 @@ class CompareTest(Case):
         self.assertEqual(re.findall(r"column \d+", text), header[1:])
         self.assertEqual([line.split()[0] for line in text.splitlines() if line], ["run", "a"] * 2)
         self.assertEqual(compare.as_text(["a", "b"], [["x" * 200, "y"]]).count("\n"), 1)
+        with mock.patch.dict(os.environ, COLUMNS="80"):
+            self.assertLessEqual(max(map(len, compare.as_text(header, rows).splitlines())), 80)
 
     @needs("matplotlib")
     def test_last_points_and_those_above_a_picture_are_marked(self):

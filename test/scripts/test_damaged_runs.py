@@ -12,6 +12,7 @@ import struct
 import sys
 from unittest import mock
 
+import run_folder
 from testing import SCRIPTS, Case, needs, write_run, write_tensors
 
 DEEP = b"[" * 200_000  # deeper than any parser's stack
@@ -165,6 +166,17 @@ class DamagedTest(Case):
         self.each(write_checkpoint, "config.json", ANY_JSON, ["inspect_checkpoint.py", "--state-only"])
         self.each(write_checkpoint, "manifest.json", MANIFEST, ["inspect_checkpoint.py", "--state-only"])
         self.each(write_checkpoint, "model.safetensors", TENSORS, ["inspect_checkpoint.py"])
+
+    def test_the_newest_checkpoint_has_the_highest_step(self):
+        for name in ("step_00000007", "step_99999999", "step_100000000", "step_200000000.staged"):
+            (self.folder / name).mkdir()
+        self.assertEqual(run_folder.find_checkpoint(self.folder), str(self.folder / "step_100000000"))
+
+    def test_integers_have_64_bits(self):
+        for text in (str(-2**63), str(2**63 - 1)):
+            self.assertEqual(run_folder.whole_number(text), int(text))
+        for text in (str(-2**63 - 1), str(2**63), "1" * 5000):
+            self.assertRaises(ValueError, run_folder.whole_number, text)
 
     def refuses_what_is_no_file(self, *scripts):
         os.mkfifo(self.folder / "pipe")
