@@ -111,6 +111,7 @@ def run_all(todo, jobs, ended, show=lambda running: None, environments=({},)):
         finally:
             for program in running:  # after an exception
                 program.send(signal.SIGINT)
+            for program in running:
                 program.process.wait()
         if stops.count:
             raise KeyboardInterrupt

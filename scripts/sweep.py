@@ -37,7 +37,7 @@ if __name__ == "__main__":
 import compare
 import processes
 from live import Live, duration, progress_bar
-from run_folder import BadRun, Metrics, Unfinished, open_run, printable, read_config, read_object
+from run_folder import BadRun, Metrics, Unfinished, open_run, printable, read_config, read_object, text_of_error
 
 RATE = "lr"  # the flag whose grid --extend-grid extends
 OWN = {"seed": "--seeds", "out": "--out"}  # the flags that every cell gets, and what sets them
@@ -164,7 +164,7 @@ def next_rate(losses):
     if best not in (rates[0], rates[-1]):
         return None
     inner = rates[1] if best == rates[0] else rates[-2]
-    return float(f"{best * best / inner:.4g}")
+    return float(f"{best * best / inner:.4g}") if best and inner else None  # no factor leads to or from 0
 
 
 # ---- cells -----------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def words_of(command, cell, folder):
     words = command + [word for k, v in cell.items() for word in (f"--{k}", v)] + ["--out", folder]
     if os.path.isdir(folder):
         with locked(folder):
-            if glob.glob(os.path.join(folder, "step_*[0-9]")):
+            if glob.glob(os.path.join(glob.escape(folder), "step_*[0-9]")):
                 words.append("--resume")
             else:
                 shutil.rmtree(folder)
@@ -340,6 +340,10 @@ class Sweep:
         while self.waiting:
             cell = self.waiting.pop(0)
             folder = self.folder(cell)
+            if is_finished(folder):  # by another sweep, since this one looked
+                self.finished += 1
+                self.say(cell, state_of(folder))
+                continue
             words = words_of(self.command, cell, folder)
             os.makedirs(self.out, exist_ok=True)
             if not os.path.exists(folder):
@@ -472,8 +476,8 @@ def main():
     plan = read_plan(args.plan) if args.plan else {}
     grid = {k: v if isinstance(v, list) else [v] for k, v in plan.get("grid", {}).items()} | parse_grid(args.grid)
     seeds = args.seeds.split(",") if args.seeds else plan.get("seeds", [1337])
-    if not all(str(seed).isdigit() for seed in seeds):
-        raise Fault(f"--seeds {args.seeds}: write whole numbers, as in 1,2,3")
+    if not all(str(seed).isdecimal() for seed in seeds):
+        raise Fault(f"seeds {','.join(map(str, seeds))}: write whole numbers, as in 1,2,3")
     out = args.out or plan.get("out", "runs/sweep")
     if not command:
         command = plan.get("command", [])
@@ -486,7 +490,7 @@ def main():
         raise Fault(f"{where}no command to run; write one after -- or as 'command' in the file")
 
     cells = cells_of(grid, plan.get("cells", []), seeds)
-    if any(not re.fullmatch(r"[\d.]+(e[+-]?\d+)?", cell.get(RATE, "0")) for cell in cells):
+    if any(not re.fullmatch(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", cell.get(RATE, "0")) for cell in cells):
         raise Fault(f"--grid {RATE}: write numbers, as in {RATE}=0.01,0.02")
     sweep = Sweep(command, out, args.jobs)
     if args.dry_run:
@@ -517,6 +521,9 @@ if __name__ == "__main__":
     except Fault as fault:
         print(printable(f"sweep.py: error: {fault}"), file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        print(printable(f"sweep.py: error: {text_of_error(error)}"), file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("sweep.py: stopped; run the same command to continue", file=sys.stderr)
         sys.exit(130)

@@ -149,6 +149,25 @@ class SweepTest(Case):
         folder.mkdir()
         self.sweep("--grid", "lr=1")
 
+    def test_a_checkpoint_below_any_folder_name_is_resumed(self):
+        step = self.folder / "out[1]*" / "lr_1-seed_1337" / "step_00000001"
+        step.mkdir(parents=True)
+        result = self.sweep("--grid", "lr=1", "--out", "out[1]*")
+        self.assertTrue(step.exists())
+        self.assertIn("--resume", result.stdout)
+
+    def test_a_cell_that_another_sweep_has_finished_is_kept(self):
+        cells = self.folder / "runs/sweep"
+        wait = f"\nwhile not os.path.exists('{self.folder}/go'): time.sleep(0.02)"
+        process = self.start(*self.command("--grid", "lr=1,2"), env=self.environment(FAKE=wait))
+        self.wait_for((cells / "lr_1-seed_1337/started").exists)
+        self.sweep("--grid", "lr=2")
+        (self.folder / "go").touch()
+        output, errors = process.communicate()
+        self.assertEqual(process.returncode, 0, errors)
+        self.assertIn("[2/2] lr=2 seed=1337: finished\n", output)
+        self.assertEqual(self.starts(), ["lr_1-seed_1337", "lr_2-seed_1337"])
+
     def test_values_of_config_json_and_of_flags(self):
         for text, value in (("0.02", 0.02), ("2e-2", 0.02), ("512Ki", 524288), ("1M", 10**6), ("on", True), ("", True),
                             ("off", False), ("q,k", ["q", "k"]), ("q=0.5", {"q": 0.5}), ("auto", "bf16"), ("a", "a")):
@@ -273,7 +292,7 @@ open(os.path.join(flags["out"], "given"), "w").write(
         self.assertEqual(sweep.next_rate({1: 3.0, 2: 2.0, 4: 1.0}), 8)
         self.assertEqual(sweep.next_rate({0.01: 1.0, 0.02: 2.0}), 0.005)
         self.assertEqual(sweep.next_rate({1: float("inf"), 2: float("inf")}), 0.5)  # all have diverged
-        for losses in ({1: 3.0, 2: 1.0, 4: 2.0}, {1: 3.0, 2: None}, {1: 1.0}, {}):
+        for losses in ({1: 3.0, 2: 1.0, 4: 2.0}, {1: 3.0, 2: None}, {1: 1.0}, {}, {0: 2.0, 1: 1.0}, {0: 1.0, 1: 2.0}):
             self.assertIsNone(sweep.next_rate(losses))
         best_at_8 = "abs(math.log2(options['lr']) - {'teon': 3}.get(options['optimizer'], 1)) + options['seed'] / 100"
         grid = ["--grid", "optimizer=muon,teon", "--grid", "lr=1,2,4", "--seeds", "1,2"]
@@ -346,5 +365,13 @@ if options["lr"] > 7:
                                  (["--grid", "lr=1", "--grid", "lr=2"], "given twice"),
                                  (["missing.toml"], "missing.toml")):
             self.assertIn(words, self.error_of(*self.command(*arguments), env=self.environment()))
+        for value in ("1.2.3", ".", "x", ""):
+            self.assertIn("write numbers", self.error_of(*self.command("--grid", f"lr=1,{value}"),
+                                                         env=self.environment()))
+        (self.folder / "s.toml").write_text("seeds = [-1]")
+        self.assertIn("seeds -1: write whole numbers", self.error_of(*self.command("s.toml"), env=self.environment()))
+        (self.folder / "file").touch()
+        for out, said in (("file/out", "file/out: Not a directory"), ("x" * 300, "File name too long")):
+            self.assertIn(said, self.sweep("--grid", "lr=1", "--out", out, expect=1).stderr)
         self.sweep("--grid", "lr=9,1", expect=2)
         self.assertEqual(self.starts(), ["lr_9-seed_1337"])
