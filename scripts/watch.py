@@ -48,7 +48,7 @@ def view(run, config, metrics, width):
     out = [f"run    {run}"]
     if not steps:
         return [*map(printable, out), "step   none yet"]
-    last, free = steps[-1], max(10, width - 30)
+    last, free = steps[-1], max(10, width - 42)
     ms, rate = (median([step[key] for step in steps[-50:] if step[key] is not None] or [0])
                 for key in ("ms", "tokens_per_s"))
     left = "done" if last["step"] >= total else f"{duration((total - last['step']) * ms / 1000)} left"
@@ -59,7 +59,7 @@ def view(run, config, metrics, width):
         out.append(f"val    {number(evals[-1]['val_loss'], '.4f')} (perplexity {number(evals[-1]['val_ppl'], '.2f')}) "
                    f"at step {evals[-1]['step']}")
     out.append(f"speed  {ms:.0f} ms/step, {rate:,.0f} tokens/s, {last['tokens']:,} tokens, "
-               f"learning rate {number(last['lr'], '.2e')}")
+               f"lr {number(last['lr'], '.2e')}")
     for event in events[-3:]:
         out.append(f"event  step {event['step']}: {event['event']}: {event['reason']}")
     return list(map(printable, out))

@@ -7,13 +7,15 @@ import contextlib
 import io
 import json
 import os
+import re
 import runpy
 import struct
 import sys
 from unittest import mock
 
+import live
 import run_folder
-from testing import SCRIPTS, Case, needs, write_run, write_tensors
+from testing import SCRIPTS, Case, change_json, needs, write_run, write_tensors
 
 DEEP = b"[" * 200_000  # deeper than any parser's stack
 
@@ -152,6 +154,29 @@ class DamagedTest(Case):
                 text = self.output + errors
                 self.assertNotRegex(text, "[\x00-\x09\x0b-\x1f\x7f\u202e]")
                 self.assertIn(r"\x1b", text)
+
+    def test_the_state_of_a_long_run_fits_80_columns(self):
+        run = write_run(self.folder / "run")
+        change_json(run / "config.json", run={"steps": 10**6})
+        path = run / "metrics.jsonl"
+        lines = [json.loads(text) for text in path.read_text().splitlines()]
+        for number, step in enumerate(lines):
+            if step["kind"] == "step":
+                lines[number] |= {"ms": 12970.0, "tokens_per_s": 4.3e6, "tokens": 15 * 10**12}
+        path.write_text("".join(json.dumps(step) + "\n" for step in lines))
+        with mock.patch.dict(os.environ, COLUMNS="80"):
+            self.run_here("watch.py", run, "--once")
+        self.assertRegex(self.output, "h.*m left\n")
+        self.assertIn("12970 ms/step, 4,300,000 tokens/s, 15,000,000,000,000 tokens, lr 1.00e-02\n", self.output)
+
+    def test_lines_fit_a_low_terminal(self):
+        stream = io.StringIO()
+        with mock.patch.dict(os.environ, COLUMNS="80", LINES="5"):
+            shown = live.Live(stream, on=True)
+            for _ in range(2):
+                shown.draw([f"line {i}" for i in range(9)])
+        self.assertEqual(shown.drawn, 4)
+        self.assertEqual(re.findall(r"line \d", stream.getvalue()), 2 * [f"line {i}" for i in (5, 6, 7, 8)])
 
     def test_baselines(self):
         run = write_run(self.folder / "run")
