@@ -91,7 +91,7 @@ def parse(arguments):
              "of a text that does not fill two)")
     add("--max-tokens", type=positive, metavar="N", help="stop after exactly N tokens")
     add("--train-bytes", type=positive, default=2**28, metavar="N",
-        help="train:SIZE learns from the first N characters of the input (default 256Mi)")
+        help="train:SIZE learns from the first N bytes of the input's text (default 256Mi)")
     add("--unit-bytes", type=positive, default=2**23, metavar="N",
         help="text per unit of work (default 8Mi); does not change the shards")
     add("--workers", type=positive, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")

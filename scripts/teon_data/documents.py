@@ -13,6 +13,7 @@ from .files import Failure, WrongOption, first_line
 BATCH_ROWS = 256      # parquet rows decoded at a time
 READ_BYTES = 1 << 20  # buffer of every file
 PIECE_BYTES = 1 << 20  # of a long text are tokenized at a time, to update the progress bar
+TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 BOM = b"\xef\xbb\xbf"
 
 
@@ -54,7 +55,7 @@ def parquet_text_sizes(path, field):
 
     def holds_text(column):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+        return str(kind) in TEXT_TYPES
 
     if field not in schema.names or not holds_text(schema.field(field)):
         fault = f"is {schema.field(field).type}, not text" if field in schema.names else "does not exist"

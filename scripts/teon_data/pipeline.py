@@ -398,8 +398,7 @@ class Run:
         write_json(self.state_path, state)
         for part in used:
             os.remove(part.path)
-        if used and used[-1].last:
-            self.source.release(used[-1].file)
+        self.source.release(state["frontier"][0])
 
     def _count_part(self, part):
         for name, count in zip(ROW_COUNTS, part.rows):

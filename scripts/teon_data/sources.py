@@ -5,9 +5,11 @@ in a byte range of a text file, or a whole text file. Units depend only on the i
 number of workers. The documents of all units in order are the documents of the input.
 """
 
+import contextlib
 import glob
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from .documents import Unit, parquet_text_sizes
@@ -39,6 +41,10 @@ def kind_of(path):
     return (kind, compression) if kind and not (kind == "parquet" and compression) else None
 
 
+def unreadable(error):
+    raise error
+
+
 class LocalSource:
     """Files, folders (every file of a known kind below them, sorted) and globs (sorted), in the given order."""
 
@@ -46,7 +52,7 @@ class LocalSource:
         paths = []
         for item in inputs:
             if os.path.isdir(item):
-                found = sorted(os.path.join(folder, name) for folder, _, names in os.walk(item)
+                found = sorted(os.path.join(folder, name) for folder, _, names in os.walk(item, onerror=unreadable)
                                for name in names if kind_of(name))
                 if not found:
                     raise UsageError(f"{item}: no .parquet, .jsonl or .txt file in this folder")
@@ -77,7 +83,7 @@ class LocalSource:
     def local_path(self, index):
         return self.files[index].path
 
-    def release(self, index):
+    def release(self, count):
         pass
 
 
@@ -145,36 +151,35 @@ class HubSource:
         self.description = str(data)
         self.facts = {"kind": "hub", "description": self.description, "repository": data.repository,
                       "revision": revision}
-        self.pool = None
         self.downloads = {}
 
     def local_path(self, index):
         """The local path of a file, or None during its download. Starts the download of the next files."""
-        self.pool = self.pool or ThreadPoolExecutor(PARALLEL_DOWNLOADS)
         for ahead in range(index, min(index + PARALLEL_DOWNLOADS, len(self.files))):
             if ahead not in self.downloads:
-                self.downloads[ahead] = self.pool.submit(self._download, self.files[ahead].path)
+                self.downloads[ahead] = Future()
+                # The process ends without waiting for daemon threads; the next run continues their downloads.
+                threading.Thread(target=self._download, args=(self.files[ahead].path, self.downloads[ahead]),
+                                 daemon=True).start()
         return self.downloads[index].result() if self.downloads[index].done() else None
 
-    def _download(self, path):
+    def _download(self, path, future):
         attempts = 3
         for attempt in range(1, attempts + 1):  # the client continues a partial download
             try:
-                return self.hub.hf_hub_download(self.repository, path, repo_type="dataset", revision=self.revision,
-                                                local_dir=self.download_folder)
+                return future.set_result(self.hub.hf_hub_download(
+                    self.repository, path, repo_type="dataset", revision=self.revision, local_dir=self.download_folder))
             except Exception as error:
                 if attempt == attempts:
-                    raise Failure(f"cannot download {path} of {self.repository} in {attempts} attempts "
-                                  f"({type(error).__name__}: {first_line(error)}); run the same command to continue"
-                                  f"{self.hint}") from error
+                    future.set_exception(Failure(
+                        f"cannot download {path} of {self.repository} in {attempts} attempts ({type(error).__name__}: "
+                        f"{first_line(error)}); run the same command to continue{self.hint}"))
 
-    def release(self, index):
-        """Called when every token of a file is in a finished shard."""
-        if self.download_folder:
-            for used in [i for i in self.downloads if i <= index]:
-                path = self.downloads.pop(used).result()
-                if os.path.exists(path):
-                    os.remove(path)
+    def release(self, count):
+        """Called when every token of the first `count` files is in a finished shard."""
+        for file in self.files[:count] if self.download_folder else ():
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(os.path.join(self.download_folder, file.path))
 
 
 def hub_data(name):

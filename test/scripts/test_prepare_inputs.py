@@ -5,9 +5,13 @@ Tokens are compared with second implementations: a small byte-pair encoder writt
 
 import collections
 import json
+import os
 import pathlib
 import random
+import signal
 import struct
+import sys
+import time
 from unittest import mock
 
 from preparing import (
@@ -26,8 +30,8 @@ from preparing import (
     write_lines,
     write_parquet,
 )
-from teon_data import documents, sources
-from testing import missing, needs, read_json
+from teon_data import documents, pipeline, sources
+from testing import SCRIPTS, missing, needs, read_json
 
 
 class SmallBpe:
@@ -222,9 +226,10 @@ class TestInputs(PrepareCase):
         rows = [json.dumps({"n": 1, "text": text}).encode() for text in texts]
         write_parquet(self.path("a.parquet"), texts)
         pq.write_table(pa.table({"text": pa.array(texts).dictionary_encode()}), self.path("dictionary.parquet"))
+        pq.write_table(pa.table({"text": pa.array(texts, pa.string_view())}), self.path("view.parquet"))
         for name in ("a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
             write_lines(self.path(name), rows)
-        for name in ("a.parquet", "dictionary.parquet", "a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
+        for name in ("a.parquet", "dictionary.parquet", "view.parquet", "a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
             for unit_bytes in (300, 1 << 20):
                 out = self.path(f"{name}-{unit_bytes}")
                 self.make(out, name, "--workers", 2, "--unit-bytes", unit_bytes)
@@ -349,6 +354,20 @@ class TestInputs(PrepareCase):
         self.assertIn("already complete", self.prepare(*arguments)[0])
         self.assertEqual(contents(self.path("out")), before)
 
+    def test_a_folder_that_cannot_be_read_is_an_error(self):
+        self.path("d", "below").mkdir(parents=True)
+        self.path("d", "a.txt").write_text("text")
+        scan = os.scandir
+
+        def scandir(path):
+            if str(path).endswith("below"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return scan(path)
+
+        with mock.patch("os.scandir", scandir):
+            self.assertIn("d/below: Permission denied", self.fails(1, self.path("d"), "--tokenizer", "bytes", "--out",
+                                                                   self.path("out")))
+
     def test_input_without_text_fails_with_the_reason(self):
         write_parquet(self.path("a.parquet"), [None, None])
         self.assertIn("null 2", self.fails(1, self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("o")))
@@ -457,6 +476,47 @@ class TestHub(PrepareCase):
             self.assertEqual(stream(out).tolist(), bytes_stream(texts))
             self.assertTrue((out / "fineweb_val_000000.bin").exists())
             self.assertEqual(self.manifest(out)["source"]["revision"], "c0ffee")
+
+    @needs("huggingface_hub")
+    def test_a_download_is_deleted_once_its_tokens_are_in_shards(self):
+        self.path("sample", "10BT").mkdir(parents=True)
+        for i in range(8):
+            write_parquet(self.path("sample", "10BT", f"{i}.parquet"), some_texts(40, seed=i))
+        kept, record = [], pipeline.Run._record_shard
+
+        def note(run, shard):
+            record(run, shard)
+            files = self.path("out", ".prepare", "downloads").rglob("*.parquet")
+            kept.append((run.state["frontier"][0], min((int(path.stem) for path in files), default=8)))
+
+        with self.hub(), mock.patch.object(pipeline.Run, "_record_shard", note):
+            self.prepare("fineweb", "--tokenizer", "bytes", "--out", self.path("out"), "--delete-downloads",
+                         "--shard-tokens", 9000, "--unit-bytes", 500, "--workers", 1)
+        self.assertGreater(len(kept), 8)
+        self.assertEqual([oldest for _, oldest in kept], [frontier for frontier, _ in kept])
+
+    @needs("huggingface_hub")
+    def test_ctrl_c_does_not_wait_for_a_download(self):
+        program = """
+import pathlib, sys, time
+from unittest import mock
+import huggingface_hub, prepare
+def download(*_, **__):
+    pathlib.Path("downloading").touch()
+    time.sleep(600)
+huggingface_hub.hf_hub_download = download
+files = [mock.Mock(path="sample/10BT/a.parquet", size=1)]
+huggingface_hub.HfApi = lambda: mock.Mock(repo_info=lambda *_, **__: mock.Mock(sha="c0ffee"),
+                                          list_repo_tree=lambda *_, **__: files)
+sys.exit(prepare.main(["fineweb", "--tokenizer", "bytes", "--out", "out"]))
+"""
+        process = self.start(sys.executable, "-c", program, PYTHONPATH=SCRIPTS)
+        while process.poll() is None and not self.path("downloading").exists():
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertEqual(errors, "prepare: interrupted; run the same command to continue\n")
 
     @needs("huggingface_hub")
     def test_without_a_network_one_line_says_what_to_do(self):
