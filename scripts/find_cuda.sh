@@ -3,6 +3,8 @@
 #
 # Supports GPUs of compute capability 8.0 (A100) or later and CUDA 12 or later, and refuses others by name.
 #
+# Prints paths as words of a shell command, with blanks escaped.
+#
 #   scripts/find_cuda.sh backend   "cuda" if a supported nvcc and NVIDIA GPU exist, otherwise "cpu"
 #   scripts/find_cuda.sh nvcc      the compiler
 #   scripts/find_cuda.sh arch      nvcc flags for this machine's GPU, or for all supported ones
@@ -34,8 +36,12 @@ find_nvcc() {
 # Prints why this compiler, or this machine's GPU, is not supported.
 refuse_nvcc() {
     local release
-    release=$("$1" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
-    [ "${release%%.*}" -ge 12 ] || echo "$1 is CUDA $release: 12.0 or later is needed"
+    release=$("$1" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p') || true
+    if [ -z "$release" ]; then
+        echo "$1 --version does not print CUDA's release"
+    elif [ "${release%%.*}" -lt 12 ]; then
+        echo "$1 is CUDA $release: 12.0 or later is needed"
+    fi
 }
 refuse_gpu() {
     local name capability
@@ -85,7 +91,7 @@ nvcc)
     nvcc=$(find_nvcc) || fail "nvcc was not found; put it on the PATH or set CUDA_HOME"
     refused=$(refuse_nvcc "$nvcc")
     [ -z "$refused" ] || fail "$refused"
-    echo "$nvcc" ;;
+    printf '%q\n' "$nvcc" ;;
 arch)
     refused=$(refuse_gpu)
     [ -z "$refused" ] || fail "$refused"
@@ -98,16 +104,19 @@ arch)
 include)
     for header in cuda_runtime.h crt/host_config.h cublasLt.h cusolverDn.h nccl.h; do
         folder=$(folder_with include $header) || { [ $header = nccl.h ] && continue; fail "$header was not found"; }
-        [ "$folder" = /usr/include ] || echo "-isystem $folder"
+        [ "$folder" = /usr/include ] || printf -- '-isystem %q\n' "$folder"
     done | awk '!seen[$0]++' ;;
 libs)
     for name in cublasLt cusolver nccl cudart; do
-        files=()
-        for folder in $(folders lib); do files+=("$folder/lib$name.so" "$folder/lib$name.so".[0-9]*); done
         found=
-        for file in "${files[@]}"; do [ -e "$file" ] && { found=$file; break; }; done
+        while read -r folder; do
+            for file in "$folder/lib$name.so" "$folder/lib$name.so".[0-9]*; do
+                [ -e "$file" ] && { found=$file; break 2; }
+            done
+        done < <(folders lib)
         [ -n "$found" ] || { [ $name = nccl ] && continue; fail "lib$name.so was not found"; }
-        echo "-L$(dirname "$found") -Wl,-rpath,$(dirname "$found") -l:$(basename "$found")"
+        folder=$(printf '%q' "$(dirname "$found")")
+        echo "-L$folder -Wl,-rpath,$folder -l:$(basename "$found")"
     done ;;
 *)
     fail "usage: find_cuda.sh backend|nvcc|arch|include|libs" ;;

@@ -34,7 +34,7 @@ check() {
 
 skip() { rows+=("$1|skipped|0|$2"); }
 
-nvcc=$(scripts/find_cuda.sh nvcc) || true
+eval "nvcc=$(scripts/find_cuda.sh nvcc)"
 sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$nvcc")"/compute-sanitizer 2>/dev/null)
 
 # pretrain NAME PROGRAM FLAGS...: runs 20 steps and samples the GPU's used memory, in MiB, before and during them.

@@ -1,5 +1,6 @@
 """scripts/find_cuda.sh, with compilers, GPUs and pip's folders that only look like them."""
 import os
+import shlex
 
 from testing import SCRIPTS, Case
 
@@ -65,6 +66,25 @@ class FindCuda(Case):
                 if os.path.exists("/usr/local/cuda/bin/nvcc"):
                     self.skipTest("a toolkit is installed, and comes first")
                 self.assertEqual((status, out, error), (0, str(nvcc), ""))
+
+    def test_a_compiler_that_does_not_run_is_refused(self):
+        self.program("toolkit/bin/nvcc", "exit 127")
+        self.gpu("NVIDIA A100-SXM4-80GB", "8.0")
+        status, out, error = self.find("backend")
+        self.assertEqual((status, out), (0, "cpu"))
+        self.assertRegex(error, "^find_cuda: .*/nvcc --version does not print CUDA's release; building for the CPU$")
+
+    def test_paths_with_blanks_are_words_of_a_command(self):
+        toolkit = self.folder / "my toolkit"
+        self.nvcc("12.4", "my toolkit/bin/nvcc")
+        for name in ("include/cuda_runtime.h", "include/crt/host_config.h", "include/cublasLt.h", "include/cusolverDn.h",
+                     "lib64/libcublasLt.so.12", "lib64/libcusolver.so", "lib64/libcudart.so"):
+            (toolkit / name).parent.mkdir(parents=True, exist_ok=True)
+            (toolkit / name).touch()
+        found = {what: shlex.split(self.find(what, CUDA_HOME=toolkit)[1]) for what in ("nvcc", "include", "libs")}
+        self.assertEqual(found["nvcc"], [str(toolkit / "bin/nvcc")])
+        self.assertEqual(found["include"][:2], ["-isystem", str(toolkit / "include")])
+        self.assertEqual(found["libs"][:3], [f"-L{toolkit}/lib64", f"-Wl,-rpath,{toolkit}/lib64", "-l:libcublasLt.so.12"])
 
     def test_cuda_12_packages_have_a_folder_each(self):
         site = self.folder / "site-packages"
