@@ -36,18 +36,25 @@ def main():
         port = s.getsockname()[1]
     common = {"WORLD_SIZE": options.ranks, "LOCAL_WORLD_SIZE": options.ranks, "MASTER_ADDR": "127.0.0.1",
               "MASTER_PORT": port, "TEON_SECRET": secrets.token_hex(16)}
-    ranks = []
+    ranks, signals = [], []  # signals: received, not yet sent to the ranks
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, lambda signum, _: [r.send_signal(signum) for r in ranks if r.poll() is None])
+            signal.signal(signum, lambda signum, _: signals.append(signum))
     for rank in range(options.ranks):
         variables = {**common, "RANK": rank, "LOCAL_RANK": rank}
-        ranks.append(subprocess.Popen(options.command, env={**os.environ, **{k: str(v) for k, v in variables.items()}},
-                                      start_new_session=True))  # so that a terminal's signals arrive once
+        try:
+            ranks.append(subprocess.Popen(options.command, start_new_session=True,  # a terminal's signals arrive once
+                                          env={**os.environ, **{k: str(v) for k, v in variables.items()}}))
+        except OSError as error:
+            parser.error(f"cannot run {options.command[0]}: {error.strerror}")
 
     failed, deadline = None, None
     while any(r.poll() is None for r in ranks):
         time.sleep(0.05)
+        while signals:
+            signum = signals.pop(0)
+            for r in ranks:
+                r.send_signal(signum)
         if failed is None:
             failed = next((i for i, r in enumerate(ranks) if r.returncode), None)
             if failed is not None:

@@ -77,14 +77,15 @@ class FindCuda(Case):
     def test_paths_with_blanks_are_words_of_a_command(self):
         toolkit = self.folder / "my toolkit"
         self.nvcc("12.4", "my toolkit/bin/nvcc")
-        for name in ("include/cuda_runtime.h", "include/crt/host_config.h", "include/cublasLt.h", "include/cusolverDn.h",
-                     "lib64/libcublasLt.so.12", "lib64/libcusolver.so", "lib64/libcudart.so"):
+        for name in ("include/cuda_runtime.h", "include/crt/host_config.h", "include/cublasLt.h",
+                     "include/cusolverDn.h", "lib64/libcublasLt.so.12", "lib64/libcusolver.so", "lib64/libcudart.so"):
             (toolkit / name).parent.mkdir(parents=True, exist_ok=True)
             (toolkit / name).touch()
         found = {what: shlex.split(self.find(what, CUDA_HOME=toolkit)[1]) for what in ("nvcc", "include", "libs")}
         self.assertEqual(found["nvcc"], [str(toolkit / "bin/nvcc")])
         self.assertEqual(found["include"][:2], ["-isystem", str(toolkit / "include")])
-        self.assertEqual(found["libs"][:3], [f"-L{toolkit}/lib64", f"-Wl,-rpath,{toolkit}/lib64", "-l:libcublasLt.so.12"])
+        self.assertEqual(found["libs"][:3],
+                         [f"-L{toolkit}/lib64", f"-Wl,-rpath,{toolkit}/lib64", "-l:libcublasLt.so.12"])
 
     def test_cuda_12_packages_have_a_folder_each(self):
         site = self.folder / "site-packages"
