@@ -20,6 +20,7 @@ if __name__ == "__main__":
 try:
     import numpy as np
     from teon_data import tokenizer
+    from teon_data.documents import is_unicode
     from teon_data.files import Failure, sync_and_rename
 except ImportError as missing:
     sys.exit(f"hellaswag.py: error: {missing}; `make setup` installs it into .venv")
@@ -37,7 +38,8 @@ def read_questions(path):
             except (ValueError, KeyError, TypeError, RecursionError):
                 raise Failure(f"{path}: line {number} is not a question with ctx, endings and label") from None
             texts = [context, *endings] if isinstance(endings, list) else [None]
-            if not all(isinstance(text, str) and text for text in texts) or not 0 <= label < len(endings):
+            if not all(isinstance(text, str) and text and is_unicode(text) for text in texts) or not (
+                    0 <= label < len(endings)):
                 raise Failure(f"{path}: line {number}: ctx or an ending is not a text, or label {label} is not the "
                               f"number of an ending")
             yield context, endings, label

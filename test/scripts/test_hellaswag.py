@@ -2,6 +2,7 @@
 
 import hellaswag
 from preparing import PrepareCase, np
+from teon_data import files
 from testing import needs
 
 
@@ -25,6 +26,15 @@ class HellaSwagTest(PrepareCase):
             self.assertEqual(found[6:6 + found[5]] + found[cut + 1:cut + 1 + count], model.encode(text))
             cut += 1 + count
         self.assertEqual(cut, len(found))
+
+    def test_a_line_that_is_no_question_is_named(self):
+        good = '{"ctx": "a", "endings": ["b", "c"], "label": 1}'
+        for bad in ("", "{", "[]", '{"ctx": "a"}', good.replace("1", "2"), good.replace("1", "-1"),
+                    good.replace("1", '"x"'), good.replace('"c"', "7"), good.replace('"c"', '""'),
+                    good.replace('"c"', r'"\ud800"')):
+            self.path("q.jsonl").write_text(f"{good}\n{bad}\n")
+            with self.assertRaisesRegex(files.Failure, "q.jsonl: line 2"):
+                list(hellaswag.read_questions(str(self.path("q.jsonl"))))
 
     def test_an_ending_that_changes_the_tokens_of_its_context_is_encoded_alone(self):
         def encode(texts):  # words, and "new york" in one
