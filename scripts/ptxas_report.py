@@ -52,12 +52,12 @@ def short_names(mangled):
     names = {}
     for name, full in zip(mangled, text.splitlines()):
         full = re.sub(r"\(anonymous namespace\)::|_INTERNAL_\w+::|\bteon::|^void ", "", full)
-        depth = cut = 0
-        for cut, letter in enumerate(full):  # up to the argument list, which is the first "(" outside <...>
+        depth = 0
+        for cut, letter in enumerate(full + "("):  # up to the argument list, which is the first "(" outside <...>
             depth += (letter == "<") - (letter == ">")
             if letter == "(" and depth == 0:
                 break
-        names[name] = re.sub(r"\((\w+)\)", "", full[:cut]) if cut else full
+        names[name] = re.sub(r"\((\w+)\)", "", full[:cut])
     return names
 
 

@@ -186,6 +186,15 @@ class DamagedTest(Case):
                                                    "--must-beat", "bigram", run))
 
     @needs("numpy")
+    def test_a_terminal_is_not_steered_by_a_checkpoint(self):
+        checkpoint = write_checkpoint(self.folder / "run\x1b[31m")
+        (checkpoint / "config.json").write_text(r'{"architectures": ["\u001b]0;title\u0007"]}')
+        write_tensors(checkpoint / "model.safetensors", {"w\x1b[31m": ("F32", [2], struct.pack("<2f", 1, 2))})
+        self.run_here("inspect_checkpoint.py", checkpoint)
+        self.assertNotRegex(self.output, "[\x00-\x09\x0b-\x1f\x7f]")
+        self.assertEqual(self.output.count(r"w\x1b[31m"), 1)
+
+    @needs("numpy")
     def test_checkpoints(self):
         self.each(write_checkpoint, "trainer.json", TRAINER, ["inspect_checkpoint.py", "--state-only"])
         self.each(write_checkpoint, "config.json", ANY_JSON, ["inspect_checkpoint.py", "--state-only"])

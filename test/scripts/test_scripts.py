@@ -7,6 +7,7 @@ import os
 import re
 import sys
 
+import ptxas_report
 from testing import ROOT, SCRIPTS, Case
 
 
@@ -52,6 +53,12 @@ class ScriptsTest(Case):
     def test_a_demo_of_a_model_that_is_not_there_is_one_line(self):
         self.assertIn("MODEL=bert: no such model; the models are gpt2 llama",
                       self.error_of(SCRIPTS / "demo.sh", MODEL="bert"))
+
+
+class PtxasReportTest(Case):
+    def test_names_of_kernels_are_short_and_whole(self):
+        names = {"plain": "plain", "_Z3foov": "foo", "_ZN4teon12_GLOBAL__N_13barIfEEvPT_": "bar<float>"}
+        self.assertEqual(ptxas_report.short_names(names), names)
 
 
 class RunTestsTest(Case):
