@@ -1,6 +1,8 @@
 """Runs cells and reads their results. A finished cell is not run again; an interrupted one is resumed."""
 import collections
+import contextlib
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import json
@@ -99,7 +101,7 @@ class Runs:
     def _load(self):
         try:
             with open(self.path, encoding="utf-8") as file:
-                lines = file.read().splitlines()
+                lines = file.read().split("\n")[:-1]  # without a line whose writing was interrupted
         except FileNotFoundError:
             return {}
         results = {}
@@ -154,8 +156,12 @@ class Runs:
             self.failed.append(name)
             return
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(dataclasses.asdict(result), separators=(",", ":")) + "\n")
+        with open(self.path, "ab+") as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            file.write((json.dumps(dataclasses.asdict(result), separators=(",", ":")) + "\n").encode())
         self.results[name] = result
 
     def _begin(self, cell, folder):

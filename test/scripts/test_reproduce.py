@@ -214,7 +214,8 @@ class ReproduceTest(Case):
         path = pathlib.Path(state.path)
         record = json.loads(path.read_text().splitlines()[0])
         name = record["cell"].replace("0.004", "0.002")
-        path.write_text(path.read_text() + json.dumps(record | {"cell": name}) + "\n")  # as if the disk had space
+        path.write_text(path.read_text() + json.dumps(record | {"cell": name}) + "\n"  # as if the disk had space
+                        + '{"cell":"a/')  # and then had none
         state = load()
         state.may_run = True
         with mock.patch("sweep.run_cell", self.run_cell):
@@ -267,6 +268,8 @@ class ReproduceTest(Case):
         for text in ("{", "[]", '{"cell":"a"}'):
             bad.write_text(text + "\n")
             self.assertIn("bad.jsonl:1: not a result", self.error_of(*self.command("list", "--results", bad)))
+        bad.write_text("{")  # its writing was interrupted: the cell counts as not run
+        self.assertIn("0 of 2 rows", self.reproduce("list", "--results", bad))
 
     @needs("matplotlib")
     def test_differences_to_muon_and_colours(self):
