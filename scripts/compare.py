@@ -483,6 +483,7 @@ def prepare_axis(axis, title, xlabel, ylabel):
     axis.set_ylabel(ylabel)
     axis.xaxis.set_major_formatter(lambda value, _: short(value))
     axis.grid(alpha=0.25)
+    axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
 
 

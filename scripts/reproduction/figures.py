@@ -59,11 +59,11 @@ def begun(table, runs):
 
 def training_curves(table, runs, path, plt):
     """Training loss in the first fifth and in the last half of the steps, at each method's best rate, one row per
-    model."""
-    models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, [r.name for r in table.rows]))]
+    model. Of several orthogonalizers only PolarExpress."""
+    names = [r.name for r in table.rows if (table.flags | r.flags).get("ortho", "polar-express") == "polar-express"]
+    models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, names))]
     if not models:
         return False
-    names = [r.name for r in table.rows if r.name == "AdamW" or "PolarExpress" in r.name]
     figure, axes = axes_of(2 * len(models), plt)
     for i, model in enumerate(models):
         for name, results in best_of(table, runs, model, names):
@@ -91,13 +91,13 @@ def validation_curves(table, runs, path, plt):
         last = []
         for name, results in best_of(table, runs, model, [r.name for r in table.rows]):
             steps = [step for step, _ in results[0].evals]
-            values = list(zip(*([math.exp(loss) for _, loss in r.evals] for r in results)))
-            mean = [statistics.mean(v) for v in values]
-            spread = [statistics.stdev(v) if len(v) > 1 else 0 for v in values]
+            values = list(zip(*([compare.perplexity(loss) for _, loss in r.evals] for r in results)))
+            mean = [statistics.fmean(v) for v in values]
+            spread = [statistics.stdev(v) if len(v) > 1 and math.isfinite(m) else 0 for v, m in zip(values, mean)]
             (line,) = axis.plot(steps, mean, label=name, marker="o", ms=2.5, **style(table, name))
             axis.fill_between(steps, [m - s for m, s in zip(mean, spread)], [m + s for m, s in zip(mean, spread)],
                               color=line.get_color(), alpha=0.2, lw=0)
-            last += mean[len(mean) // 3:]
+            last += filter(math.isfinite, mean[len(mean) // 3:])
             drawn = True
         if last:
             axis.set_ylim(0.97 * min(last), 1.03 * max(last))
@@ -116,13 +116,14 @@ def rates(table, runs, path, plt):
     figure, axes = axes_of(len(models), plt)
     drawn = False
     for axis, model in zip(axes, models):
-        worst = []
+        worst, tried = [], set()
         for row in table.rows:
             points = [(rate, runs.loss(cell)) for rate, cell in runs.tuning(table, row, model).items()]
             points = [(x, y) for x, y in points if y is not None and math.isfinite(y)]
             if len(points) > 1:
                 axis.plot(*zip(*points), marker="o", ms=4, label=row.name, **style(table, row.name))
                 worst.append(sorted(y for _, y in points))
+                tried.update(x for x, _ in points)
                 drawn = True
         if worst:
             low, high = min(w[0] for w in worst), max(w[len(w) // 2] for w in worst)
@@ -130,9 +131,8 @@ def rates(table, runs, path, plt):
             compare.mark_cut_off(axis)
         axis.set_xscale("log")
         compare.prepare_axis(axis, model.name, "learning rate", "validation loss, nats per token")
-        axis.xaxis.set_major_locator(plt.matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-        axis.xaxis.set_minor_locator(plt.NullLocator())
+        axis.set_xticks(sorted(tried), [f"{x:g}" for x in sorted(tried)], rotation=45, fontsize=8)
+        axis.set_xticks([], minor=True)
     legend_below(figure, axes)
     compare.save_figure(figure, f"{table.title}: loss against learning rate (one seed)", path, plt)
     return drawn

@@ -61,7 +61,7 @@ class Result:
 
     @property
     def perplexity(self):
-        return math.exp(self.loss)
+        return compare.perplexity(self.loss)
 
 
 def mean_loss(steps):

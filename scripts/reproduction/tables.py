@@ -47,7 +47,7 @@ def compared(own, rival):
 
 def relative(difference):
     """A difference of losses as a relative difference of perplexities: -.03 is three per cent lower."""
-    return math.expm1(difference)
+    return math.inf if difference > 700 else math.expm1(difference)
 
 
 def measure(table, runs):
@@ -81,8 +81,7 @@ def text_of_perplexity(results):
     if not values:
         return DIVERGED if results else NOT_RUN
     diverged = len(results) - len(values)
-    return (f"{statistics.mean(values):.2f}" + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
-            + (f", {diverged} {DIVERGED}" if diverged else ""))
+    return compare.mean_spread(values, 2) + (f", {diverged} {DIVERGED}" if diverged else "")
 
 
 def text_of_rate(rate, edge=False):
@@ -131,7 +130,7 @@ def variance_lines(table, found, model):
         paper, variance = m.row.paper.get(model.name), m.row.paper_variance.get(model.name)
         rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(values) or ""),
                      f"{statistics.mean(values):.3f}" if values else text_of_perplexity(m.best),
-                     f"{statistics.variance(values):.4f}" if len(values) > 1 else "",
+                     f"{statistics.variance(values):.4f}" if len(values) > 1 and max(values) < math.inf else "",
                      *texts_of(m.against_best), f"{paper:.2f}", f"{variance:.4f}",
                      percent(m.paper_difference(table))])
     return rows

@@ -271,22 +271,53 @@ class ReproduceTest(Case):
         bad.write_text("{")  # its writing was interrupted: the cell counts as not run
         self.assertIn("0 of 2 rows", self.reproduce("list", "--results", bad))
 
-    @needs("matplotlib")
-    def test_differences_to_muon_and_colours(self):
+    def load_with_losses(self, muon, teon):
+        """Runs and tables in which every cell of the first table has finished, with these losses at the grid's best
+        rate, one per seed."""
         state, all_tables = self.load()
         table, model = all_tables[0], state.scale.models["a"]
-        drawn = {}
-        for name, losses in (("Muon", (2.0, 2.5)), ("Teon", (1.9, 2.38))):
-            for rate in state.scale.grid:
+        state.results = {}
+
+        def finish(cell, loss):
+            name = state.name(cell)
+            state.results[name] = runs.Result(name, "", {"seed": cell.seed}, "", "", 1, 1, 0.5,
+                                              [[i, loss] for i in range(1, 11)], [[10, loss]], [])
+
+        for factor in state.scale.grid:
+            for name, losses in (("Muon", muon), ("Teon", teon)):
                 for seed, loss in enumerate(losses, 1):
-                    cell = plan.cell_of(table, table.row(name), model, model.rates["muon"] * rate, 0.004, seed)
-                    drawn[state.name(cell)] = runs.Result(state.name(cell), "", {"seed": seed}, "", "", 1, 1, 1, [],
-                                                          [[10, loss + (rate != 1)]], [])
-        for rate in state.scale.grid:  # AdamW's, for the rate of what is not a matrix
-            cell = plan.cell_of(*plan.adamw_row("train_gpt2"), model, model.rates["adamw"] * rate, None, 1)
-            drawn[state.name(cell)] = runs.Result(state.name(cell), "", {"seed": 1}, "", "", 1, 1, 1, [],
-                                                  [[10, 3.0 + (rate != 1)]], [])
-        state.results = drawn
+                    finish(plan.cell_of(table, table.row(name), model, model.rates["muon"] * factor, 0.004, seed),
+                           loss + (factor != 1))
+            adamw = plan.cell_of(*plan.adamw_row("train_gpt2"), model, model.rates["adamw"] * factor, None, 1)
+            finish(adamw, 3.0 + (factor != 1))  # sets the rate of the parameters that are not matrices
+        return state, all_tables
+
+    @needs("matplotlib")
+    def test_an_infinite_perplexity_is_shown(self):
+        state, (table, *_) = self.load_with_losses((2.0, 2.5), (800.0, 800.4))
+        _, teon = tables.measure(table, state)
+        self.assertEqual(tables.text_of_perplexity(teon.best), "inf")
+        self.assertRegex(tables.render(table, state), r"\| inf \| \+inf%, \+inf% to \+inf% \|")
+        row = dataclasses.replace(table.rows[1], paper_variance={"a": 1.0})
+        muon = dataclasses.replace(table.rows[0], paper_variance={"a": 1.0})
+        self.assertRegex(tables.render(dataclasses.replace(table, variance=True, rows=[muon, row]), state),
+                         r"\| inf \|  \|")
+        for name in ("training", "validation", "rates", "time", "forest"):
+            self.assertTrue(figures.draw(name, table, state, self.folder / "pictures"), name)
+
+    @needs("matplotlib")
+    def test_training_curves_show_every_method_with_the_default_orthogonalizer(self):
+        state, (table, *_) = self.load_with_losses((2.0, 2.5), (1.9, 2.38))
+        svd = dataclasses.replace(table.row("Muon"), name="SVD", flags={"optimizer": "muon", "ortho": "svd"})
+        shown = []
+        with mock.patch("compare.save_figure", lambda figure, *_: shown.append(figure)):
+            figures.draw("training", dataclasses.replace(table, rows=[*table.rows, svd]), state, self.folder)
+        self.assertEqual([[line.get_label() for line in axis.lines] for axis in shown[0].axes], [["Muon", "Teon"]] * 2)
+
+    @needs("matplotlib")
+    def test_differences_to_muon_and_colours(self):
+        state, all_tables = self.load_with_losses((2.0, 2.5), (1.9, 2.38))
+        table = all_tables[0]
         teon = tables.measure(table, state)[1]
         self.assertEqual((teon.against_best.method, teon.against_best.n), ("pairs", 2))
         self.assertAlmostEqual(teon.against_best.difference, -0.11)
