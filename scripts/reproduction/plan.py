@@ -134,7 +134,7 @@ def load_scales(folder):
 
 def load_tables(folder):
     tables = []
-    for path in glob.glob(os.path.join(folder, "*.toml")):
+    for path in glob.glob(os.path.join(glob.escape(folder), "*.toml")):
         name = os.path.splitext(os.path.basename(path))[0]
         if name == "scales":
             continue

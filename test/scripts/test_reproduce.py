@@ -360,11 +360,17 @@ class ReproduceTest(Case):
     def test_bad_calls_are_one_line(self):
         for words, part in ((["run"], "name a table"), (["table", "three"], "no such table"),
                             (["list", "--scale", "huge"], "--scale huge"),
-                            (["run", "elsewhere"], "at scale tiny; it has some at other")):
+                            (["run", "elsewhere"], "at scale tiny; it has some at other"),
+                            (["all", "--estimate", "--tflops", "0"], "--tflops 0: must be above 0"),
+                            (["all", "--estimate", "--tflops", "nan"], "--tflops nan: must be above 0")):
             self.assertIn(part, self.error_of(*self.command(*words)))
-        bad = self.folder / "bad"
+        self.assertIn(f"{self.folder}: Is a directory",
+                      self.error_of(*self.command("list", "--results", self.folder), expect=1))
+        bad = self.folder / "[bad]"
         bad.mkdir()
         (bad / "scales.toml").write_text(SCALES)
+        self.assertIn("[bad]: no table has a model at scale tiny",
+                      self.run_script("reproduce.py", "list", "--experiments", bad, expect=2).stderr)
         (bad / "one.toml").write_text(TABLE.format(order=1, flags="").replace("claim", "clam"))
         self.assertIn("clam: not known; claim: missing",
                       self.run_script("reproduce.py", "list", "--experiments", bad, expect=2).stderr)
