@@ -1,9 +1,7 @@
 #!/bin/bash
-# Finds CUDA on this machine: in a toolkit or in pip's nvidia packages, which name their libraries libX.so.N.
-#
-# Supports GPUs of compute capability 8.0 (A100) or later and CUDA 12 or later, and refuses others by name.
-#
-# Prints paths as words of a shell command, with blanks escaped.
+# Finds CUDA on this machine: in a toolkit or in pip's nvidia packages, which name their libraries libX.so.N. Requires
+# CUDA 12 or later and a GPU of compute capability 8.0 (A100) or later; names an unsupported one. Prints paths as words
+# of a shell command, with blanks escaped.
 #
 #   scripts/find_cuda.sh backend   "cuda" if a supported nvcc and NVIDIA GPU exist, otherwise "cpu"
 #   scripts/find_cuda.sh nvcc      the compiler
@@ -13,7 +11,7 @@
 set -euo pipefail
 shopt -s nullglob
 
-# Files in pip's nvidia folders that match the patterns: nvidia/cu13/... or, for CUDA 12, nvidia/PACKAGE/...
+# Prints the files in pip's nvidia folders that match the patterns: nvidia/cu13/... or, for CUDA 12, nvidia/PACKAGE/...
 pip_files() {
     python3 - "$@" <<'PYTHON' 2>/dev/null || true
 import glob, sys, sysconfig
@@ -33,7 +31,7 @@ find_nvcc() {
     return 1
 }
 
-# Prints why this compiler, or this machine's GPU, is not supported.
+# Print the reason why this compiler, or this machine's GPU, is not supported.
 refuse_nvcc() {
     local release
     release=$("$1" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p') || true
@@ -55,7 +53,7 @@ refuse_gpu() {
 
 have_gpu() { [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; }
 
-# Folders named $1 (include or lib) of the toolkit and of the pip packages, in search order.
+# Prints the folders named $1 (include or lib) of the toolkit and of the pip packages, in search order.
 folders() {
     local kind=$1 nvcc root
     if nvcc=$(find_nvcc); then
@@ -66,7 +64,7 @@ folders() {
     printf '%s\n' "/usr/$kind" "/usr/$kind/$(uname -m)-linux-gnu"
 }
 
-# The first folder of kind $1 that contains one of the files $2...
+# Prints the first folder of kind $1 that contains one of the files $2...
 folder_with() {
     local kind=$1 folder file
     shift

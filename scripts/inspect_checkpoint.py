@@ -2,7 +2,7 @@
 """Prints a checkpoint's training state and its tensors with their norms:
 
     python3 scripts/inspect_checkpoint.py runs/demo                        the newest checkpoint of a run
-    python3 scripts/inspect_checkpoint.py runs/demo/step_00001000          this one
+    python3 scripts/inspect_checkpoint.py runs/demo/step_00001000          this checkpoint
     python3 scripts/inspect_checkpoint.py step_00001000/model.safetensors  one file of tensors
 
 Compares every file with the manifest: sizes, and hashes if the library xxhash is installed. Exit status: 0 no fault, 1
@@ -37,7 +37,7 @@ def is_count(x):
 
 
 def tensors(path):
-    """Name, dtype, shape and memory-mapped elements of each tensor, in the order of the file."""
+    """Yields name, dtype, shape and memory-mapped elements of each tensor, in the order of the file."""
     if not path.is_file():
         raise BadRun(f"{path}: missing")
     size = path.stat().st_size
@@ -68,7 +68,7 @@ def tensors(path):
 
 
 def statistics(dtype, data):
-    """Norm, root mean square, largest magnitude and number of elements that are not finite."""
+    """Returns the norm, root mean square, largest magnitude and number of elements that are not finite."""
     squares, largest, bad = 0.0, 0.0, 0
     for i in range(0, len(data), BLOCK):
         x = np.asarray(data[i:i + BLOCK])
@@ -82,7 +82,7 @@ def statistics(dtype, data):
 
 
 def show(text):
-    """Prints a line without the control characters that names in a file may have."""
+    """Prints a line with escapes for control characters, which names in a damaged file may have."""
     print(printable(text))
 
 
@@ -105,7 +105,7 @@ def print_tensors(path):
 
 
 def verify(folder):
-    """Compares the files with manifest.json, prints and counts the faults."""
+    """Compares the files with manifest.json, prints the faults and returns their number."""
     path = folder / "manifest.json"
     manifest = read_object(path, [("files", list)])
     for entry in manifest["files"]:

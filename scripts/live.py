@@ -14,7 +14,7 @@ class Live:
         return shutil.get_terminal_size().columns
 
     def draw(self, lines):
-        """Draws the lines; the last ones, if the terminal is too low for all."""
+        """Draws the lines, or only the last ones if the terminal has too few rows."""
         if not self.on:
             return
         lines = lines[-max(1, shutil.get_terminal_size().lines - 1):]

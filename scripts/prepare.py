@@ -68,7 +68,7 @@ def positive(text):
 
 
 def parse(arguments):
-    """The Job of a command line."""
+    """Returns the Job of a command line."""
     parser = Parser("prepare.py", description="Turn text into token shards.", epilog=EXAMPLES,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -165,7 +165,7 @@ def info(arguments):
 
 
 def main(arguments):
-    """Exit status: 0 done, 1 failed, 2 usage, 130 or 143 interrupted."""
+    """Returns the exit status: 0 done, 1 failed, 2 usage, 130 or 143 interrupted."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         command = {"verify": verify, "info": info}.get(arguments[0] if arguments else "")

@@ -53,7 +53,8 @@ def progress(table, found):
 
 
 def costs(all_tables, scale, tflops):
-    """(header, rows, total hours) of a scale's cost by table. Tables share cells, so the sum is an upper bound."""
+    """Returns (header, rows, total hours) of a scale's cost by table. Tables share cells, so the total is an upper
+    bound."""
     header, rows, total, known = ["table", "model", "cells", "parameters", "tokens", "GiB on the device", "GiB of disk",
                                   "hours"], [], 0, {}
     for table in all_tables:

@@ -18,7 +18,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values, width):
-    """Means of `width` consecutive parts of the values, as bars scaled between the smallest and the largest mean."""
+    """Draws the means of `width` consecutive parts of the values as bars, scaled from the smallest to the largest."""
     values = [value for value in values if value is not None]
     count = min(width, len(values))
     if not count:
@@ -42,7 +42,7 @@ def number(value, form):
 
 
 def view(run, config, metrics, width):
-    """The state as lines of text."""
+    """Returns the state as lines of text."""
     total = config["run"]["steps"]
     steps, evals, events = map(metrics.of_kind, ("step", "eval", "event"))
     out = [f"run    {run}"]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Starts ranks on this machine, one per GPU, like torchrun, but needs only Python.
+"""Starts ranks on this machine, one per GPU. Like torchrun, but needs only Python.
 
     python3 scripts/launch/local.py -n 8 ./train_gpt2 --data datasets/fineweb10B --optimizer teon ...
 
-Ranks connect at a free port of this machine. SIGTERM, SIGINT and SIGHUP (a closed terminal) are sent to all of them,
-unless they are ignored (nohup). If one rank fails, the others are killed after a few seconds unless they have ended.
-The exit status is that of the rank that failed first, or 0.
+Ranks connect at a free port of this machine. The script forwards SIGTERM, SIGINT and SIGHUP (a closed terminal) to all
+ranks, except signals that it was started to ignore (nohup). If a rank fails, ranks that are still running after a few
+seconds are killed. The exit status is that of the first rank that failed, or 0.
 """
 import argparse
 import os

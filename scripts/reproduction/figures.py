@@ -1,5 +1,5 @@
-"""The paper's figures and additional ones, from the cells of a scale. Each function returns whether it drew
-anything."""
+"""Draws the paper's figures and additional ones from the cells of a scale. Each figure's function returns whether it
+drew anything."""
 import math
 import os
 import statistics
@@ -10,7 +10,7 @@ from reproduction import plan, tables
 
 
 def axes_of(count, plt, columns=2):
-    """Axes in rows of `columns`."""
+    """Returns a figure and `count` axes in rows of `columns`."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure, axes = plt.subplots(rows, columns, figsize=(5.2 * columns, 4.2 * rows), squeeze=False)
@@ -37,7 +37,7 @@ def style(table, name):
 
 
 def legend_below(figure, axes):
-    """One legend for all panels, below them."""
+    """Draws one legend for all panels, below them."""
     lines = {line.get_label(): line for axis in axes for line in axis.lines if line.get_label()[0] != "_"}
     figure.legend(lines.values(), lines.keys(), loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=8,
                   frameon=False, ncol=max(1, int(figure.get_figwidth() / 3.5)))
@@ -59,7 +59,7 @@ def begun(table, runs):
 
 def training_curves(table, runs, path, plt):
     """Training loss in the first fifth and in the last half of the steps, at each method's best rate, one row per
-    model. Of several orthogonalizers only PolarExpress."""
+    model. Omits methods with another orthogonalizer than PolarExpress."""
     names = [r.name for r in table.rows if (table.flags | r.flags).get("ortho", "polar-express") == "polar-express"]
     models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, names))]
     if not models:
@@ -109,7 +109,7 @@ def validation_curves(table, runs, path, plt):
 
 
 def rates(table, runs, path, plt):
-    """Loss against learning rate: the grid of each row."""
+    """Validation loss against learning rate, over the grid of each row."""
     models = begun(table, runs)
     if not models:
         return False
@@ -142,7 +142,7 @@ ROLES = ("q", "k", "v", "o", "mlp-up", "mlp-down")
 
 
 def measured_alignment(table, runs):
-    """(model, row, [[step, role, left, right], ...]) of Muon's training, if measured."""
+    """Yields (model, row, [[step, role, left, right], ...]) of Muon's training, if measured."""
     row = next((r for r in table.rows if r.flags.get("optimizer") == "muon"
                 and r.flags.get("ortho", "polar-express") == "polar-express"), None)
     for model in table.models_at(runs.scale) if row else ():
@@ -215,8 +215,8 @@ def forest_of(all_tables, title, runs, path, plt):
 
 
 def step_times(table, runs, path, plt):
-    """Median time of the optimizer, relative to forward and backward of the same run: other work on the machine slows
-    both equally."""
+    """Median time of the optimizer relative to forward and backward of the same run, because other work on the machine
+    slows both equally."""
     models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, [r.name for r in table.rows]))]
     if not models:
         return False
@@ -242,7 +242,7 @@ FIGURES = {"training": training_curves, "validation": validation_curves, "rates"
 
 
 def pyplot():
-    """matplotlib's pyplot, or a Fault that states how to install it."""
+    """Returns matplotlib's pyplot. Raises a Fault that states how to install it if it is missing."""
     try:
         import matplotlib
     except ImportError:
@@ -254,7 +254,7 @@ def pyplot():
 
 
 def draw(name, table, runs, folder):
-    """The path of the figure, or None if none of its cells has run."""
+    """Draws the figure and returns its path, or None if none of its cells has run."""
     plt = pyplot()
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"{table.id}-{name}.png")
@@ -262,6 +262,6 @@ def draw(name, table, runs, folder):
 
 
 def draw_controls(controls, runs, folder):
-    """As draw(): the tables of controls in one forest plot."""
+    """Draws one forest plot of all tables of controls; returns as draw()."""
     path = os.path.join(folder, "controls.png")
     return path if forest_of(controls, "Difference to Muon", runs, path, pyplot()) else None
