@@ -1,4 +1,4 @@
-"""Every script that reads a run or a checkpoint, on damaged ones: one line that names the file, no traceback.
+"""Every script that reads runs or checkpoints names a damaged file in one line, without a traceback.
 
     scripts/run_tests.py test/scripts/test_damaged_runs.py
 """
@@ -21,7 +21,7 @@ DEEP = b"[" * 200_000  # deeper than any parser's stack
 
 
 def write_checkpoint(folder):
-    """The files of a checkpoint with one tensor."""
+    """Writes the files of a checkpoint with one tensor."""
     (folder / "optimizer").mkdir(parents=True)
     names = ("model.safetensors", "optimizer/master.safetensors", "optimizer/state.safetensors")
     for name in names:
@@ -82,8 +82,7 @@ TENSORS = {"empty": lambda _: b"", "cut in its length": lambda data: data[:5],
 
 class DamagedTest(Case):
     def run_here(self, script, *arguments):
-        """(exit status, standard error) of a script run in this process, which is twenty times as fast as in its
-        own."""
+        """Runs a script in this process, twenty times as fast as in its own; returns (exit status, standard error)."""
         output, errors = io.StringIO(), io.StringIO()
         words = [str(SCRIPTS / script), *map(str, arguments)]
         status = 0
@@ -97,7 +96,7 @@ class DamagedTest(Case):
         return status, errors.getvalue()
 
     def refusal(self, *command, status=(1, 2)):
-        """The one line on standard error that a script ends with."""
+        """Returns the one line on standard error with which a script ends."""
         found, errors = self.run_here(*command)
         self.assertIn(found, status, (command, errors))
         self.assertEqual(len(errors.splitlines()), 1, errors)
@@ -123,7 +122,7 @@ class DamagedTest(Case):
         self.each(write_run, "config.json", CONFIG, *readers)
         self.each(write_run, "metrics.jsonl", METRICS, *readers)
 
-    def test_compare_goes_on_without_them(self):
+    def test_compare_continues_without_damaged_runs(self):
         for file, damages in (("config.json", CONFIG), ("metrics.jsonl", METRICS)):
             for number, (name, damage) in enumerate(damages.items()):
                 with self.subTest(file=file, damage=name):
@@ -131,14 +130,14 @@ class DamagedTest(Case):
                     write_run(runs / "good")
                     path = write_run(runs / "bad") / file
                     path.write_bytes(damage(path.read_bytes()))
-                    with mock.patch.dict(sys.modules, matplotlib=None):  # plots take their time
+                    with mock.patch.dict(sys.modules, matplotlib=None):  # plots are slow
                         status, errors = self.run_here("compare.py", runs, "--out", runs / "out")
                     self.assertEqual(status, 1)
                     self.assertEqual([e.startswith(f"compare.py: left out: {path}") for e in errors.splitlines()],
                                      [True, False])
                     self.assertIn("| adamw | 1 |", (runs / "out" / "compare.md").read_text())
 
-    def test_a_terminal_is_not_steered(self):
+    def test_a_run_cannot_control_the_terminal(self):
         escape = "\\u001b]0;title\\u0007\\u202e"
         run = write_run(self.folder / "run\x1b[31m")
         event = f'{{"kind": "event", "step": 20, "event": "spike", "reason": "{escape}"}}\n'
@@ -186,7 +185,7 @@ class DamagedTest(Case):
                                                    "--must-beat", "bigram", run))
 
     @needs("numpy")
-    def test_a_terminal_is_not_steered_by_a_checkpoint(self):
+    def test_a_checkpoint_cannot_control_the_terminal(self):
         checkpoint = write_checkpoint(self.folder / "run\x1b[31m")
         (checkpoint / "config.json").write_text(r'{"architectures": ["\u001b]0;title\u0007"]}')
         write_tensors(checkpoint / "model.safetensors", {"w\x1b[31m": ("F32", [2], struct.pack("<2f", 1, 2))})
@@ -224,11 +223,11 @@ class DamagedTest(Case):
                     self.assertIn(status, (1, 2))
                     self.assertIn(path, errors)
 
-    def test_runs_that_are_no_files_or_not_there(self):
+    def test_runs_whose_files_are_missing_or_not_regular(self):
         self.refuses_what_is_no_file(["watch.py"], ["compare.py"], ["follow.py", "--once", "--to", "wandb"])
 
     @needs("numpy")
-    def test_checkpoints_that_are_no_files_or_not_there(self):
+    def test_checkpoints_whose_files_are_missing_or_not_regular(self):
         self.refuses_what_is_no_file(["inspect_checkpoint.py"])
 
     def test_plans_of_a_sweep(self):

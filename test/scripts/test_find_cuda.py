@@ -1,4 +1,4 @@
-"""scripts/find_cuda.sh, with compilers, GPUs and pip's folders that only look like them."""
+"""scripts/find_cuda.sh, with imitations of compilers, GPUs and pip's folders."""
 import os
 import shlex
 
@@ -24,7 +24,7 @@ class FindCuda(Case):
             "PATH": f"{self.folder}/bin:/usr/bin:/bin", "CUDA_HOME": self.folder / "toolkit", **environment})
         return result.returncode, result.stdout.strip(), result.stderr.strip()
 
-    def test_a_gpu_and_a_compiler_that_can_be_used(self):
+    def test_a_supported_gpu_and_compiler_are_used(self):
         self.nvcc("12.4")
         self.gpu("NVIDIA A100-SXM4-80GB", "8.0")
         self.assertEqual(self.find("backend"), (0, "cuda", ""))
@@ -48,7 +48,7 @@ class FindCuda(Case):
         self.assertIn("the Tesla T4 here has compute capability 7.5: 8.0 (A100) or later is needed", error)
         self.assertEqual(self.find("arch")[0], 1)
 
-    def test_without_a_gpu_what_nvidia_smi_prints_is_no_name_of_one(self):
+    def test_an_error_of_nvidia_smi_is_not_taken_for_a_gpu(self):
         self.nvcc("12.4")
         for text in ("No devices were found", "NVIDIA-SMI has failed because it couldn't communicate with the driver"):
             self.program("bin/nvidia-smi", f'[ "$1" = -L ] && exit 9; echo "{text}"; exit 9')
@@ -57,7 +57,7 @@ class FindCuda(Case):
             self.assertIn("arch=compute_80", out)
             self.assertIn("arch=compute_90a", out)
 
-    def test_pips_layouts(self):
+    def test_layouts_of_pip_packages(self):
         for layout in ("cu13", "cuda_nvcc"):
             with self.subTest(layout):
                 site = self.folder / layout / "site-packages"
