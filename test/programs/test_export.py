@@ -54,6 +54,7 @@ class ExportTest(RunCase):
         model.save(str(folder / "tokenizer.json"))
         (folder / "description.json").write_text(json.dumps({"kind": "huggingface", "delimiter": 0,
                                                              "delimiter_text": "<end>"}))
+        (cls.folder / "manifest.json").write_text(json.dumps({"vocab_size": VOCABULARY, "delimiter": 0}))
 
     def train(self, program, out, *flags, steps=30, lr=1e-2):
         super().train(out, "--lr", lr, *flags, program=program, steps=steps)
@@ -111,7 +112,8 @@ class ExportTest(RunCase):
             shutil.copy(self.folder / name, data)
         (data / "tokenizer" / "description.json").write_text(
             json.dumps({"kind": "gpt2", "delimiter": 50256, "delimiter_text": "<|endoftext|>"}))
-        folder, _ = self.train("train_gpt2", "gpt2 tokenizer run", "--data", data, steps=1)
+        (data / "manifest.json").write_text(json.dumps({"vocab_size": 50257, "delimiter": 50256}))
+        folder, _ = self.train("train_gpt2", "gpt2 tokenizer run", "--data", data, "--vocab-size", 50257, steps=1)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         self.assertEqual(tokenizer("Hello world<|endoftext|>")["input_ids"], [50256, 15496, 995, 50256])
         self.assertEqual(tokenizer.eos_token_id, 50256)
