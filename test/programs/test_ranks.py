@@ -203,7 +203,7 @@ class SameResult(Ranks):
                 if before == 4:
                     self.compare_checkpoints(out)
 
-    def test_all_ranks_save_by_rank_0s_clock_which_changes_no_result(self):
+    def test_ranks_save_by_the_clock_of_rank_0_and_it_changes_nothing(self):
         flags = ["--optimizer", "teon", "--checkpoint-every", 6]
         self.train(2, "steps", *flags, "--checkpoint-minutes", 0, steps=12)
         result = self.train(2, "clock", *flags, "--checkpoint-minutes", 1e-6, steps=12)

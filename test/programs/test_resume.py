@@ -517,7 +517,7 @@ class ResumeTest(RunCase):
         # Its weights are finite.
         self.train("again", "--init-from", self.folder / "bad" / good, "--max-skipped", 3, expect=1)
 
-    def test_initial_weights_that_are_not_finite_are_refused(self):
+    def test_weights_that_are_not_finite_are_not_begun_with(self):
         self.train("run")
         last = self.checkpoint("run", 40)
         weights = bytearray((last / "model.safetensors").read_bytes())
