@@ -60,7 +60,7 @@ def summary(scale, runs):
 
 
 def sizes(table, found, scale):
-    """Teon, Muon and Muon with smaller updates at one rate, for each model."""
+    """Describes Teon, Muon and Muon with smaller updates at one rate, for each model."""
     models, others = collections.defaultdict(list), {"teon-mode", "teon-roles", "teon-normalize-slices"}
     for m in found:
         if m.row.flags["optimizer"] == "adamw":
@@ -71,7 +71,7 @@ def sizes(table, found, scale):
 
 
 def alignment(table, runs):
-    """The alignment of left and right singular vectors, for each role."""
+    """Describes the alignment of left and right singular vectors, for each role."""
     models = []
     for model, _, measured in figures.measured_alignment(table, runs):
         half = max(step for step, *_ in measured) / 2
@@ -86,7 +86,7 @@ def alignment(table, runs):
 
 
 def write(path, all_tables, runs, costs):
-    """costs: lines on the cost of the full scale."""
+    """Writes the page. `costs` are lines about the cost of the full scale."""
     scale, folder = runs.scale, os.path.splitext(path)[0].lower()
     name = os.path.basename(folder)
     controls = [table for table in all_tables if table.id.endswith("controls")]
@@ -101,7 +101,7 @@ def write(path, all_tables, runs, costs):
                   else f"## {table.title}\n\nNot in the paper. To test: {table.claim}.", tables.render(table, runs)]
         for figure in figures.FIGURES if table.headline and not table.variance else ("rates", "forest"):
             if table in controls and figure == "forest":
-                continue  # all of them have one
+                continue  # one plot shows all controls
             drawn = figures.draw(figure, table, runs, folder)
             if drawn:
                 parts.append(f"![{table.title}: {figure}]({name}/{os.path.basename(drawn)})")
