@@ -152,7 +152,11 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     Call call("cudaStreamDestroy", stream);
     if (!call.e.alive.erase(stream)) return call.status;
-    if (stream->capture && !stream->capture->broken_by) stream->capture->broken_by = call.what;
+    if (const std::shared_ptr<Capture> capture = stream->capture) {
+        if (!capture->broken_by) capture->broken_by = call.what;
+        if (capture->origin == stream) call.e.end(capture);  // nobody else can
+        std::erase(capture->streams, stream);
+    }
     if (stream->has_worker) {
         stream->destroyed = true;
         call.e.changed.notify_all();
@@ -191,6 +195,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (event->capture) {  // the stream becomes part of the event's capture
         if (stream->capture && stream->capture != event->capture)
             return call.breaks(*stream->capture, cudaErrorStreamCaptureIsolation);
+        if (event->capture->ended)
+            return fail(cudaErrorCapturedEvent, "cudaStreamWaitEvent: the event was recorded in a capture that has ended");
         if (!stream->capture) {
             stream->capture = event->capture;
             stream->after_capture = std::exchange(stream->after, {});
