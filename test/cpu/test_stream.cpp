@@ -82,7 +82,7 @@ TEST_CASE("cpu/stream: work beside the caller keeps the stream's order, and othe
 }
 
 TEST_CASE("cpu/stream: a failure stays with the device, and every later call returns it with its words") {
-    Stream stream;
+    Stream stream, idle;
     Event_t event;
     int later = 0;
     enqueue_async(cuda(stream), "bad", [] { throw Error("kernel bad, block (0, 0, 0): broken"); });
@@ -95,6 +95,11 @@ TEST_CASE("cpu/stream: a failure stays with the device, and every later call ret
     REQUIRE(cudaEventRecord(event, cuda(stream)) == cudaErrorLaunchFailure);
     void* p = nullptr;
     REQUIRE(cudaMalloc(&p, 16) == cudaErrorLaunchFailure);
+    cudaStream_t unmade = nullptr;
+    REQUIRE(cudaStreamCreateWithFlags(&unmade, cudaStreamNonBlocking) == cudaErrorLaunchFailure);
+    REQUIRE(unmade == nullptr);
+    REQUIRE(submit(cuda(idle), "later", [&] { ++later; }) == cudaErrorLaunchFailure);
+    REQUIRE(later == 0);
     REQUIRE_THROWS_WITH(stream.synchronize(), ContainsSubstring("kernel bad"));
     forget_device_error();
     (void)cudaGetLastError();
