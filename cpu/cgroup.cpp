@@ -28,8 +28,9 @@ std::optional<double> cpu_quota(const fs::path& group) {
 std::optional<int64_t> memory_left(const fs::path& group) {
     const std::optional<int64_t> most = number(group / "memory.max"), used = number(group / "memory.current");
     if (!most || !used) return std::nullopt;
-    const int64_t cached = number(group / "memory.stat", "file").value_or(0);
-    return std::clamp<int64_t>(*most - *used + cached, 0, *most);
+    // "file" includes shared memory (/dev/shm), which the system cannot drop.
+    const auto stat = [&](const char* key) { return number(group / "memory.stat", key).value_or(0); };
+    return std::clamp<int64_t>(*most - *used + stat("file") - stat("shmem"), 0, *most);
 }
 
 template <typename T>

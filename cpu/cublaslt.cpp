@@ -129,6 +129,7 @@ cublasStatus_t check_problem(const cublasLtMatmulDescOpaque_t& o, const Layout& 
     const uint64_t m = ta ? a.columns : a.rows, k = ta ? a.rows : a.columns;
     const uint64_t k_of_b = tb ? b.columns : b.rows, n = tb ? b.rows : b.columns;
     for (const Layout* x : {&a, &b, &c, &d}) {
+        if (x->rows == 0 || x->columns == 0 || x->batch < 1) return CUBLAS_STATUS_INVALID_VALUE;
         if (x->ld < static_cast<int64_t>(x->rows) || x->batch != d.batch) return CUBLAS_STATUS_INVALID_VALUE;
     }
     if (k != k_of_b || d.rows != m || d.columns != n || c.rows != m || c.columns != n)

@@ -113,6 +113,16 @@ void Engine::finish(const OperationPtr& operation) {
     changed.notify_all();
 }
 
+void Engine::end(const std::shared_ptr<Capture>& capture) {
+    for (const cudaStream_t stream : capture->streams) {
+        stream->capture = nullptr;
+        stream->after = std::move(stream->after_capture);
+        --stream->queued;
+    }
+    capture->ended = true;
+    std::erase(captures, capture);
+}
+
 void Engine::run(std::unique_lock<std::mutex>& lock, OperationPtr operation) {
     std::swap(ready[operation->place], ready.back());
     ready[operation->place]->place = operation->place;

@@ -39,12 +39,21 @@ struct Operation {
 
 // What a capture has recorded so far: operations that are copied by each launch of the graph, and never run.
 struct Capture {
-    cudaStream_t origin;
-    cudaStreamCaptureMode mode;
-    std::thread::id thread;
+    const cudaStream_t origin;
+    const cudaStreamCaptureMode mode;
+    const std::thread::id thread = std::this_thread::get_id();
     std::vector<OperationPtr> operations;  // each behind those that it waits for
     std::vector<cudaStream_t> streams;     // that take part
     const char* broken_by = nullptr;       // the call that has invalidated it
+    bool ended = false;
+
+    Capture(cudaStream_t origin, cudaStreamCaptureMode mode) : origin(origin), mode(mode), streams{origin} {}
+    Capture(const Capture&) = delete;
+    // Releases one operation at a time. Otherwise the last operation would release its predecessor, and so on, in a
+    // recursion as deep as the capture is long.
+    ~Capture() {
+        for (const OperationPtr& operation : operations) operation->after.clear();
+    }
 };
 
 struct Engine {
@@ -68,6 +77,8 @@ struct Engine {
     // Adds an operation behind others.
     OperationPtr add(std::vector<OperationPtr> after, const char* what, std::function<void()> work);
     void finish(const OperationPtr& operation);
+    // Ends a capture: its streams are as before it began.
+    void end(const std::shared_ptr<Capture>& capture);
     // The caller holds the mutex, which is released meanwhile.
     void run_until_done(std::unique_lock<std::mutex>& lock, const OperationPtr& target);
     void run_some(std::unique_lock<std::mutex>& lock);

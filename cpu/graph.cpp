@@ -23,16 +23,6 @@ struct CUgraphExec_st {
 
 namespace {
 
-void stop_capturing(Engine& e, const std::shared_ptr<Capture>& capture) {
-    for (const cudaStream_t stream : capture->streams) {
-        if (!e.alive.contains(stream)) continue;
-        stream->capture = nullptr;
-        stream->after = std::move(stream->after_capture);
-        --stream->queued;
-    }
-    std::erase(e.captures, capture);
-}
-
 // The capture's operations that `from` waits for, and it.
 std::unordered_map<const Operation*, size_t> reachable(const Capture& capture, std::vector<OperationPtr> from) {
     std::unordered_map<const Operation*, size_t> found;
@@ -63,7 +53,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
     Call call("cudaStreamBeginCapture", stream);
     if (call.status != cudaSuccess) return call.status;
     if (stream->capture) return fail(cudaErrorInvalidValue, "cudaStreamBeginCapture: the stream is captured already");
-    stream->capture = std::make_shared<Capture>(Capture{stream, mode, std::this_thread::get_id(), {}, {stream}});
+    stream->capture = std::make_shared<Capture>(stream, mode);
     stream->after_capture = std::exchange(stream->after, {});
     ++stream->queued;
     call.e.captures.push_back(stream->capture);
@@ -80,7 +70,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     if (capture->mode != cudaStreamCaptureModeRelaxed && capture->thread != std::this_thread::get_id())
         return fail(cudaErrorStreamCaptureWrongThread, "cudaStreamEndCapture: another thread began this capture");
     const auto found = reachable(*capture, stream->after);
-    stop_capturing(call.e, capture);
+    call.e.end(capture);
     if (capture->broken_by)
         return fail(cudaErrorStreamCaptureInvalidated,
                     fmt::format("cudaStreamEndCapture: the capture was broken by {}", capture->broken_by));

@@ -277,8 +277,9 @@ public:
         // oneDNN 3.7 with AVX-512 takes a single column, of C or of A stored transposed, as if nothing lay between its
         // elements.
         const bool column_of_c = columns == 1 && m.ldc > 1, column_of_a = rows == 1 && m.trans_a && m.A.ld > 1;
+        // A factor of NaN has no place in the order of Shapes: another factor's primitive would be found.
         finished_ = (!m.bias || m.alpha == 1.0f) && !m.alpha_varies && m.activation == Activation::none &&
-                    !column_of_c && !column_of_a;
+                    !column_of_c && !column_of_a && !std::isnan(m.alpha) && !std::isnan(m.beta);
         if (finished_) first_ = primitive(shape(m, m.K, m.beta));
         if (good(first_)) return;
         finished_ = false;

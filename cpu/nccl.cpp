@@ -372,10 +372,9 @@ void Communicator::move(Operation& o) {
 void Communicator::add_up(Operation& o) {
     const std::byte* terms = staging_.data();
     for (const Call& call : o.calls) {
-        if (const int64_t bytes = staged_bytes(call)) {
-            call.is.type == ncclFloat32 ? add_in_order<float>(call, terms) : add_in_order<teon::bf16>(call, terms);
-            terms += bytes;
-        }
+        if (call.is.kind != Kind::reduce || call.is.root != rank) continue;
+        call.is.type == ncclFloat32 ? add_in_order<float>(call, terms) : add_in_order<teon::bf16>(call, terms);
+        terms += staged_bytes(call);
     }
 }
 

@@ -38,11 +38,14 @@ constexpr size_t kStackBytes = 512 * 1024;
 constexpr size_t kStackBytes = 64 * 1024;
 #endif
 
-// Stacks of one OS thread, made as they are needed and kept until the OS thread ends. Below each is a page that cannot
-// be touched, so that an overflow ends the program instead of overwriting a neighbour.
+// The stacks of one OS thread, made as they are needed and kept until the OS thread ends. Below each is a page that
+// cannot be touched, so that an overflow ends the program instead of overwriting a neighbour. Each such page makes two
+// mappings, of which Linux allows a process 65530 unless vm.max_map_count says otherwise: once 16384 stacks have a page
+// of their own, only the lowest stack of a slab gets one.
 class FiberPool {
 public:
     ~FiberPool() {
+        slabs_in_use -= static_cast<int>(slabs_.size());
         for (char* slab : slabs_) {
 #if defined(__SANITIZE_ADDRESS__)
             __asan_unpoison_memory_region(slab, kFibersPerSlab * stride_);
@@ -58,10 +61,11 @@ public:
         CHECK(memory != MAP_FAILED, "simt: no memory for {} fiber stacks of {} bytes", kFibersPerSlab, kStackBytes);
         char* slab = static_cast<char*>(memory);
         slabs_.push_back(slab);
+        const bool guard_each = ++slabs_in_use <= kGuardedSlabs;
         Fiber* list = nullptr;
         for (int i = kFibersPerSlab - 1; i >= 0; i--) {
             char* bottom = slab + i * stride_ + page_;
-            CHECK(mprotect(bottom - page_, page_, PROT_NONE) == 0,
+            CHECK((!guard_each && i > 0) || mprotect(bottom - page_, page_, PROT_NONE) == 0,
                   "simt: no guard page for a fiber stack; raise vm.max_map_count or lower TEON_THREADS");
             // The Fiber lives at the top of its stack. Stacks begin at different cache sets: the ends of equally
             // aligned stacks would push each other out of the first-level cache.
@@ -79,7 +83,8 @@ public:
     }
 
 private:
-    static constexpr int kFibersPerSlab = 32;
+    static constexpr int kFibersPerSlab = 32, kGuardedSlabs = 16384 / kFibersPerSlab;
+    static inline std::atomic<int> slabs_in_use = 0;  // of all OS threads
     const size_t page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     const size_t stride_ = kStackBytes + page_;
     std::vector<char*> slabs_;
@@ -387,6 +392,8 @@ namespace {
 // Runs one block; returns its error.
 std::exception_ptr run_block(int64_t index) {
     Block& b = current_block;
+    b.fiber = &main_fiber;
+    Fiber* const first = take_idle();  // throws if there is no memory, before the block has begun
     std::exception_ptr error;
     b.error = &error;
     b.cancelled = false;
@@ -403,8 +410,7 @@ std::exception_ptr run_block(int64_t index) {
     }
     b.warp = 0;
     b.take_next();
-    b.fiber = &main_fiber;
-    switch_to(take_idle());
+    switch_to(first);
     b.error = nullptr;
     return error;
 }

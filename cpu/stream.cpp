@@ -51,8 +51,8 @@ cudaError_t add(cudaStream_t stream, const char* what, std::function<void()> wor
     if (dry_run()) work = [] {};
     if (!kModelGpu && !stream->capture) {
         if (async && !stream->has_worker) {
-            stream->has_worker = true;
             std::thread(drain, stream).detach();
+            stream->has_worker = true;
         }
         if (!async && !anything_left(stream)) {
             call.lock.unlock();
@@ -72,10 +72,9 @@ void wait_for_all_of(Call& call, cudaStream_t stream) {
 }
 
 template <typename T>
-cudaError_t make(const char* what, T** handle, T* object) {
+cudaError_t make(const char* what, T** handle) {
     const Call call(what);
-    call.e.alive.insert(object);
-    *handle = object;
+    if (call.status == cudaSuccess) call.e.alive.insert(*handle = new T);
     return call.status;
 }
 
@@ -106,11 +105,13 @@ cudaError_t check_device(cudaStream_t stream, const char* what) {
                                                             what, stream->device, current_device()));
 }
 
-bool at_once(cudaStream_t stream) { return !kModelGpu && stream && stream->queued == 0; }
+bool at_once(cudaStream_t stream) {
+    return !kModelGpu && stream && stream->queued == 0 && device_error() == cudaSuccess;
+}
 
 bool is_capturing(cudaStream_t stream) {
     const std::lock_guard lock(engine().mutex);
-    return stream->capture != nullptr;
+    return engine().alive.contains(stream) && stream->capture;
 }
 
 cudaError_t wait_for(cudaStream_t stream, const char* what) {
@@ -141,7 +142,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
     if (flags != cudaStreamNonBlocking)
         return fail(cudaErrorInvalidValue,
                     "a stream that waits for the default stream: only cudaStreamNonBlocking is known here");
-    return make("cudaStreamCreate", stream, new CUstream_st);
+    return make("cudaStreamCreate", stream);
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
@@ -152,7 +153,11 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     Call call("cudaStreamDestroy", stream);
     if (!call.e.alive.erase(stream)) return call.status;
-    if (stream->capture && !stream->capture->broken_by) stream->capture->broken_by = call.what;
+    if (const std::shared_ptr<Capture> capture = stream->capture) {
+        if (!capture->broken_by) capture->broken_by = call.what;
+        if (capture->origin == stream) call.e.end(capture);  // nobody else can
+        std::erase(capture->streams, stream);
+    }
     if (stream->has_worker) {
         stream->destroyed = true;
         call.e.changed.notify_all();
@@ -191,6 +196,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (event->capture) {  // the stream becomes part of the event's capture
         if (stream->capture && stream->capture != event->capture)
             return call.breaks(*stream->capture, cudaErrorStreamCaptureIsolation);
+        if (event->capture->ended)
+            return fail(cudaErrorCapturedEvent, "cudaStreamWaitEvent: the event was recorded in a capture that has ended");
         if (!stream->capture) {
             stream->capture = event->capture;
             stream->after_capture = std::exchange(stream->after, {});
@@ -221,8 +228,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 // ---- events ------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-    const cudaError_t status = make("cudaEventCreate", event, new CUevent_st);
-    (*event)->timing = !(flags & cudaEventDisableTiming);
+    const cudaError_t status = make("cudaEventCreate", event);
+    if (status == cudaSuccess) (*event)->timing = !(flags & cudaEventDisableTiming);
     return status;
 }
 

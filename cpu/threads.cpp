@@ -16,6 +16,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -159,10 +160,15 @@ private:
     void grow(int helpers) {
         if (workers_ >= static_cast<uint32_t>(helpers)) return;
         const HeldSignals held;
-        for (; workers_ < static_cast<uint32_t>(helpers); workers_++) {
-            std::thread worker([this] { serve(); });
-            pthread_setname_np(worker.native_handle(), "teon-worker");
-            worker.detach();
+        try {
+            for (; workers_ < static_cast<uint32_t>(helpers); workers_++) {
+                std::thread worker([this] { serve(); });
+                pthread_setname_np(worker.native_handle(), "teon-worker");
+                worker.detach();
+            }
+        } catch (const std::system_error& error) {
+            throw Error(fmt::format("the system refuses worker thread {}: {}; lower TEON_THREADS", workers_ + 1,
+                                    error.code().message()));
         }
     }
 

@@ -27,12 +27,12 @@ TEST_CASE("cpu/cgroup: the tightest limit between the process's group and the ro
     write(mount + "/batch/job/cpu.max", "max 100000\n");
     write(mount + "/batch/memory.max", "8000\n");
     write(mount + "/batch/memory.current", "3000\n");
-    write(mount + "/batch/memory.stat", "anon 500\nfile 2000\nfile_mapped 77\n");
+    write(mount + "/batch/memory.stat", "anon 500\nfile 2000\nshmem 600\nfile_mapped 77\n");
     write(mount + "/batch/job/memory.max", "max\n");
     write(mount + "/batch/job/memory.current", "3000\n");
     const CgroupLimits limits = cgroup_limits(mount, self);
     REQUIRE(limits.cpus == 2.5);
-    REQUIRE(limits.memory_left == 7000);
+    REQUIRE(limits.memory_left == 8000 - 3000 + (2000 - 600));
 }
 
 TEST_CASE("cpu/cgroup: in a container the root's limit holds, whatever the group is called") {

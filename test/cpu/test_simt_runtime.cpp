@@ -1,7 +1,9 @@
 // The CPU's SIMT runtime where it does more than a device: errors in place of hanging, exceptions.
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <thread>
@@ -12,6 +14,7 @@
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/os_threads.h"
+#include "test/support/skip.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -135,6 +138,13 @@ __global__ void read_outside_mask_kernel(float* out) {
 __global__ void deep_kernel(int* out, int depth) {
     volatile char frame[512] = {};
     *out = recurse(depth, frame);
+}
+
+// Slow enough that no OS thread runs two blocks while another has none.
+__global__ void slow_kernel(int* out) {
+    if (thread_id() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    __syncthreads();
+    if (thread_id() == 0) out[blockIdx.x] = 1;
 }
 
 __global__ void nested_kernel() { check_usable(); }
@@ -263,6 +273,38 @@ TEST_CASE("cpu/simt: two OS threads may launch at the same time") {
         }
     }
     for (const auto& result : results) REQUIRE(same_bits(result, results[0]));
+}
+
+TEST_CASE("cpu/simt: many OS threads with large blocks stay below the system's limit of mappings") {
+    Stream stream;
+    constexpr int kThreads = 70, kBlocks = 3 * kThreads;  // 2 x 70 x 512 mappings if each stack had a guard page
+    const ScopedThreads os_threads(kThreads);
+    std::vector<int> out(kBlocks);
+    launch<slow_kernel>({kBlocks, 512}, stream, out.data());
+    REQUIRE(out == std::vector<int>(kBlocks, 1));
+    check_usable();
+}
+
+TEST_CASE("cpu/simt: a launch without memory for stacks fails, and the next one works") {
+#if defined(__SANITIZE_ADDRESS__)
+    SKIP_TEST("the address sanitizer does not survive a limit of memory");
+#endif
+    std::string without, with = "not run";
+    const ScopedThreads os_threads(1);
+    std::thread([&] {  // which has no stacks yet
+        Stream stream;
+        std::vector<int> out(1);
+        const auto run = [&] { return error_of([&] { launch<slow_kernel>({1, 64}, stream, out.data()); }); };
+        rlimit before{};
+        getrlimit(RLIMIT_AS, &before);
+        const rlimit none{1, before.rlim_max};
+        setrlimit(RLIMIT_AS, &none);
+        without = run();
+        setrlimit(RLIMIT_AS, &before);
+        with = run();
+    }).join();
+    REQUIRE(contains(without, "no memory for 32 fiber stacks"));
+    REQUIRE(with == "");
 }
 
 TEST_CASE("cpu/simt: a stack overflow ends the program") {

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -81,7 +82,7 @@ TEST_CASE("cpu/stream: work beside the caller keeps the stream's order, and othe
 }
 
 TEST_CASE("cpu/stream: a failure stays with the device, and every later call returns it with its words") {
-    Stream stream;
+    Stream stream, idle;
     Event_t event;
     int later = 0;
     enqueue_async(cuda(stream), "bad", [] { throw Error("kernel bad, block (0, 0, 0): broken"); });
@@ -94,6 +95,11 @@ TEST_CASE("cpu/stream: a failure stays with the device, and every later call ret
     REQUIRE(cudaEventRecord(event, cuda(stream)) == cudaErrorLaunchFailure);
     void* p = nullptr;
     REQUIRE(cudaMalloc(&p, 16) == cudaErrorLaunchFailure);
+    cudaStream_t unmade = nullptr;
+    REQUIRE(cudaStreamCreateWithFlags(&unmade, cudaStreamNonBlocking) == cudaErrorLaunchFailure);
+    REQUIRE(unmade == nullptr);
+    REQUIRE(submit(cuda(idle), "later", [&] { ++later; }) == cudaErrorLaunchFailure);
+    REQUIRE(later == 0);
     REQUIRE_THROWS_WITH(stream.synchronize(), ContainsSubstring("kernel bad"));
     forget_device_error();
     (void)cudaGetLastError();
@@ -222,6 +228,69 @@ TEST_CASE("cpu/graph: what a capture forbids is refused, names itself and ends t
         REQUIRE_THAT(words(cudaErrorStreamCaptureInvalidated), ContainsSubstring(row.what));
         REQUIRE(cudaStreamSynchronize(cuda(stream)) == cudaSuccess);
     }
+    (void)cudaGetLastError();
+}
+
+TEST_CASE("cpu/graph: the stack does not limit the length of a capture") {
+    Stream stream;
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    int64_t runs = 0;
+    constexpr int kOperations = 300000;
+    REQUIRE(cudaStreamBeginCapture(cuda(stream), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    for (int i = 0; i < kOperations; ++i) enqueue(cuda(stream), "work", [&] { ++runs; });
+    REQUIRE(cudaStreamEndCapture(cuda(stream), &graph) == cudaSuccess);
+    REQUIRE(cudaGraphInstantiate(&exec, graph) == cudaSuccess);
+    REQUIRE(cudaGraphLaunch(exec, cuda(stream)) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(cuda(stream)) == cudaSuccess);
+    REQUIRE(runs == kOperations);
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+}
+
+TEST_CASE("cpu/graph: an event of a capture that has ended cannot be waited for, and the stream still runs work") {
+    Stream captured, other;
+    Event_t event;
+    cudaGraph_t graph = nullptr;
+    REQUIRE(cudaStreamBeginCapture(cuda(captured), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    cudaEventRecord(event, cuda(captured));
+    REQUIRE(cudaStreamEndCapture(cuda(captured), &graph) == cudaSuccess);
+    cudaGraphDestroy(graph);
+    REQUIRE(cudaStreamWaitEvent(cuda(other), event) == cudaErrorCapturedEvent);
+    REQUIRE_THAT(words(cudaErrorCapturedEvent), ContainsSubstring("cudaStreamWaitEvent"));
+    int done = 0;
+    REQUIRE(enqueue(cuda(other), "work", [&] { ++done; }) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(cuda(other)) == cudaSuccess);
+    REQUIRE(done == 1);
+    REQUIRE(cudaEventRecord(event, cuda(captured)) == cudaSuccess);
+    REQUIRE(cudaStreamWaitEvent(cuda(other), event) == cudaSuccess);
+}
+
+TEST_CASE("cpu/graph: a capture whose streams are destroyed forbids nothing afterwards") {
+    Event_t fork;
+    cudaGraph_t graph = nullptr;
+    void* p = nullptr;
+    auto* origin = new Stream;
+    REQUIRE(cudaStreamBeginCapture(cuda(*origin), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    Stream forked;
+    cudaEventRecord(fork, cuda(*origin));
+    REQUIRE(cudaStreamWaitEvent(cuda(forked), fork) == cudaSuccess);
+    delete origin;
+    REQUIRE(cudaStreamSynchronize(cuda(forked)) == cudaSuccess);
+    REQUIRE(cudaMalloc(&p, 16) == cudaSuccess);
+    REQUIRE(cudaFree(p) == cudaSuccess);
+
+    Stream next;
+    REQUIRE(cudaStreamBeginCapture(cuda(next), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    {
+        Stream gone;
+        cudaEventRecord(fork, cuda(next));
+        REQUIRE(cudaStreamWaitEvent(cuda(gone), fork) == cudaSuccess);
+    }
+    Stream successor;  // may have the address of the one that is gone
+    REQUIRE(cudaStreamEndCapture(cuda(next), &graph) == cudaErrorStreamCaptureInvalidated);
+    REQUIRE_THAT(words(cudaErrorStreamCaptureInvalidated), ContainsSubstring("cudaStreamDestroy"));
+    REQUIRE(at_once(cuda(successor)));
     (void)cudaGetLastError();
 }
 

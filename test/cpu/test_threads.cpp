@@ -1,6 +1,7 @@
 #include "cpu/threads.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include "base/check.h"
 
 #include "test/support/catch.h"
+#include "test/support/skip.h"
 
 using namespace teon;
 using cpu::parallel_for;
@@ -110,6 +112,24 @@ TEST_CASE("cpu/threads: loops of several threads at once all finish") {
     loops();
     a.join(), b.join();
     REQUIRE(sum == 3 * 2000 * 190);
+}
+
+TEST_CASE("cpu/threads: a thread that the system refuses is an error that names the remedy, and later loops run") {
+#if defined(__SANITIZE_ADDRESS__)
+    SKIP_TEST("the address sanitizer does not survive a limit of memory");
+#endif
+    {
+        const ScopedThreads scope(100);
+        rlimit before{};
+        getrlimit(RLIMIT_AS, &before);
+        const rlimit none{1, before.rlim_max};  // no memory for another stack
+        setrlimit(RLIMIT_AS, &none);
+        const std::string message = test::error_of([] { each_once(100, 1); });
+        setrlimit(RLIMIT_AS, &before);
+        REQUIRE(test::contains(message, "lower TEON_THREADS"));
+    }
+    const ScopedThreads scope(4);
+    REQUIRE(each_once(100, 1));
 }
 
 TEST_CASE("cpu/threads: idle threads sleep") {
