@@ -189,11 +189,10 @@ void verify_model(const std::string& path) {
 std::vector<int64_t> list_checkpoints(const std::string& run_folder) {
     std::vector<int64_t> steps;
     std::error_code error, ignored;
-    for (const auto& entry : fs::directory_iterator(run_folder, error))
-        if (auto step = checkpoint_step(entry.path().filename().string()); step && entry.is_directory(ignored))
+    for (const std::string& name : names_in(run_folder, error))
+        if (auto step = checkpoint_step(name); step && fs::is_directory(fs::path(run_folder) / name, ignored))
             steps.push_back(*step);
-    if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
-        throw ReadError(fmt::format("{}: cannot be listed: {}", run_folder, error.message()));
+    if (error) throw ReadError(fmt::format("{}: cannot be listed: {}", run_folder, error.message()));
     std::sort(steps.begin(), steps.end());
     return steps;
 }

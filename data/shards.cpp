@@ -41,9 +41,8 @@ std::vector<std::string> list_folder(const std::string& folder, const std::strin
                                      const std::function<std::string(const std::string&)>& split_of) {
     std::error_code error;
     std::vector<std::string> paths;
-    fs::directory_iterator entry(folder, error);
-    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-        const std::string path = entry->path().string();
+    for (const std::string& name : names_in(folder, error)) {
+        const std::string path = (fs::path(folder) / name).string();
         if (path.ends_with(".bin") && split_of(path) == split) paths.push_back(path);
     }
     CHECK_USAGE(!error, "{}: the folder cannot be read: {}; check its permissions", folder, error.message());
