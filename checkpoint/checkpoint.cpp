@@ -236,10 +236,11 @@ void read_tensors(const std::string& folder, ParamStore& params, const std::vect
     std::error_code error;
     if (const std::string path = folder + "/optimizer/master.safetensors"; fs::exists(path, error))
         stored.emplace(path);
-    if (!stored || std::ssize(stored->tensors()) < table.count())
+    const auto is_stored = [&](const ParamRow& row) { return stored && stored->find(row.name); };
+    if (!std::all_of(table.rows().begin(), table.rows().end(), is_stored))
         load_weights(params, SafetensorsModel(folder), stream);
-    for (int i = 0; stored && i < table.count(); ++i)
-        if (const ParamRow& row = table[i]; stored->find(row.name)) {
+    for (int i = 0; i < table.count(); ++i)
+        if (const ParamRow& row = table[i]; is_stored(row)) {
             upload_tensor(params.staging(i), *stored, row.name, row.rows, row.cols, 0, row.size(), stream);
             params.place(i, stream);
         }
