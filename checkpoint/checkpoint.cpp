@@ -167,7 +167,7 @@ std::optional<std::string> checkpoint_fault(const std::string& folder) {
     } catch (const ReadError& error) {
         throw ReadError(fmt::format("{}; nothing was changed: try again, or move {} away to go on without it",
                                     error.what(), folder));
-    } catch (const std::exception& fault) { return fault.what(); }
+    } catch (const Error& fault) { return fault.what(); }
 }
 
 void verify_model(const std::string& path) {

@@ -1,16 +1,19 @@
 #include "checkpoint/checkpoint.h"
 
+#include <pthread.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/safetensors.h"
@@ -346,6 +349,30 @@ TEST_CASE("checkpoint/checkpoint: an unreadable folder is not taken for an empty
     REQUIRE(found == folder.path() + ": cannot be listed: Too many open files");
     REQUIRE(good == found);
     REQUIRE(find_checkpoint(folder.path()).folder == checkpoint);
+}
+
+TEST_CASE("checkpoint/checkpoint: a checkpoint for which there is too little memory is not taken for damaged") {
+#if defined(__SANITIZE_ADDRESS__)
+    SKIP_TEST("the address sanitizer has memory of its own");
+#endif
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    const std::string checkpoint = run.save(folder.path(), 7, files).folder;
+    write_file(checkpoint + "/manifest.json", std::string(size_t{60} << 20, ' '));
+    rlimit before;
+    REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
+    const rlimit none = {size_t{1} << 20, before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_AS, &none) == 0);
+    std::vector<std::unique_ptr<char[]>> taken;  // free memory that the heap already holds
+    while (taken.size() < 100 && (taken.empty() || taken.back()))
+        taken.emplace_back(new (std::nothrow) char[size_t{16} << 20]);
+    bool thrown = false;
+    try {
+        find_checkpoint(folder.path());
+    } catch (const std::bad_alloc&) { thrown = true; }
+    REQUIRE(::setrlimit(RLIMIT_AS, &before) == 0);
+    REQUIRE(thrown);
 }
 
 TEST_CASE("checkpoint/checkpoint: what may not be read is not taken for damaged") {
