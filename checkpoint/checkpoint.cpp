@@ -197,17 +197,30 @@ std::vector<int64_t> list_checkpoints(const std::string& run_folder) {
     return steps;
 }
 
+// A run may save and remove checkpoints at the same time. It removes one only after it saved a newer one.
 FoundCheckpoint find_checkpoint(const std::string& run_folder) {
+    const auto list = [&] {
+        const std::vector<int64_t> steps = list_checkpoints(run_folder);
+        // A listing may miss both the removed checkpoint and the newer one.
+        return steps.empty() ? list_checkpoints(run_folder) : steps;
+    };
     FoundCheckpoint found;
-    const std::vector<int64_t> steps = list_checkpoints(run_folder);
-    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-        const std::string folder = run_folder + "/" + checkpoint_name(*step);
+    std::vector<int64_t> steps = list();
+    while (!steps.empty()) {
+        const std::string folder = run_folder + "/" + checkpoint_name(steps.back());
         const std::optional<std::string> fault = checkpoint_fault(folder);
         if (!fault) {
             found.folder = folder;
             break;
         }
+        std::error_code error;
+        if (!fs::exists(folder, error) && !error) {
+            found = {};
+            steps = list();
+            continue;
+        }
         found.passed_over.push_back({folder, *fault});
+        steps.pop_back();
     }
     return found;
 }

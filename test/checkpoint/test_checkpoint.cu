@@ -375,6 +375,28 @@ TEST_CASE("checkpoint/checkpoint: a checkpoint for which there is too little mem
     REQUIRE(thrown);
 }
 
+TEST_CASE("checkpoint/checkpoint: a reader finds a checkpoint while the run replaces them") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointPlan plan = run.plan(folder.path());
+    plan.keep_last = 1;
+    CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
+    REQUIRE(run.save(writer, 1, 0) == "");
+    for (int64_t step = 2; step < 40; ++step) {
+        std::atomic<bool> saved = false;
+        const std::jthread saving([&] {
+            run.save(writer, step, 0);
+            saved = true;
+        });
+        while (!saved) {
+            const FoundCheckpoint found = find_checkpoint(folder.path());
+            REQUIRE(!found.folder.empty());
+            REQUIRE(found.passed_over.empty());
+        }
+    }
+}
+
 TEST_CASE("checkpoint/checkpoint: what may not be read is not taken for damaged") {
     TempDir folder;
     FaultyFiles files;
