@@ -675,6 +675,23 @@ TEST_CASE("checkpoint/checkpoint: the last good checkpoint has been read back an
     REQUIRE(newest_good_checkpoint(folder.path()) == 20);
 }
 
+TEST_CASE("checkpoint/checkpoint: a save whose thread cannot be created is not reported as saved") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointWriter writer(run.plan(folder.path()), run.model->params(), run.optimizer->state(), files);
+    REQUIRE(run.save(writer, 1) == "");
+    pthread_attr_t before, huge;  // no address space has room for a stack of 2^60 bytes
+    REQUIRE((pthread_getattr_default_np(&before) == 0 && pthread_getattr_default_np(&huge) == 0));
+    REQUIRE((pthread_attr_setstacksize(&huge, size_t{1} << 60) == 0 && pthread_setattr_default_np(&huge) == 0));
+    const auto save = [&] { writer.save(Trained::state(2), run.ctx.stream); };
+    REQUIRE_THROWS_AS(save(), std::system_error);
+    REQUIRE(pthread_setattr_default_np(&before) == 0);
+    REQUIRE(!writer.result(true));
+    REQUIRE(run.save(writer, 2) == "");
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{1, 2});
+}
+
 TEST_CASE("checkpoint/checkpoint: the next checkpoint replaces an interim one, unless that is the last good one") {
     TempDir folder;
     FaultyFiles files;
