@@ -675,6 +675,31 @@ TEST_CASE("checkpoint/checkpoint: the last good checkpoint has been read back an
     REQUIRE(newest_good_checkpoint(folder.path()) == 20);
 }
 
+TEST_CASE("checkpoint/checkpoint: a fault at any file operation of a removal leaves whole checkpoints") {
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    for (FaultyFiles::Kind kind : {FaultyFiles::error, FaultyFiles::crash})
+        for (int64_t at = 0;; ++at) {
+            TempDir folder;
+            FaultyFiles files, good;
+            for (int64_t step = 1; step <= 4; ++step) REQUIRE(run.save(folder.path(), step, good).fault == "");
+            CheckpointPlan plan = run.plan(folder.path());
+            plan.keep_last = 2;
+            files.kind = kind;
+            files.fault_at = at;
+            const std::string fault =
+                CheckpointWriter(plan, run.model->params(), run.optimizer->state(), files).remove_old(4);
+            INFO("fault at operation " << at << " of kind " << kind << ": " << fault);
+            REQUIRE(fault.empty() == !files.happened);
+            for (int64_t step : list_checkpoints(folder.path()))
+                REQUIRE(!checkpoint_fault(folder / checkpoint_name(step)));
+            REQUIRE(find_checkpoint(folder.path()).folder == folder / "step_00000004");
+            if (files.happened) continue;
+            REQUIRE(at == 4);  // two of two checkpoints
+            REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{3, 4});
+            break;
+        }
+}
+
 TEST_CASE("checkpoint/checkpoint: a save whose thread cannot be created is not reported as saved") {
     TempDir folder;
     FaultyFiles files;
