@@ -44,6 +44,11 @@ Manifest read_manifest(const std::string& path) {
     const JsonObject j(parsed, path);
     m.vocab_size = j.get("vocab_size", 0);
     m.delimiter = j.get("delimiter", -1);
+    constexpr int kMaxVocab = 1 << 24;  // as for --vocab-size
+    CHECK_USAGE(m.vocab_size >= 0 && m.vocab_size <= kMaxVocab, "{}: vocab_size is {}, expected 0 to {}", path,
+                m.vocab_size, kMaxVocab);
+    CHECK_USAGE(m.delimiter >= -1 && (m.vocab_size == 0 || m.delimiter < m.vocab_size),
+                "{}: delimiter is {}, expected a token below vocab_size, {}, or -1", path, m.delimiter, m.vocab_size);
     const auto tokenizer = j.get<json>("tokenizer", json());
     if (tokenizer.is_object()) m.tokenizer = identity(tokenizer, path + ": tokenizer");
     m.lists = j.has("shards");
