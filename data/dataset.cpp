@@ -89,10 +89,10 @@ void compare(const Manifest& m, const std::vector<ShardInfo>& found, DataSet& ou
 // found: all shards of the folder.
 void check_none_missing(const Manifest& m, const std::string& folder, const std::vector<ShardInfo>& found,
                         const std::string& split) {
+    std::set<std::string> names;
+    for (const ShardInfo& shard : found) names.insert(fs::path(shard.path).filename().string());
     for (const auto& [file, shard] : m.shards)
-        CHECK_USAGE(shard.split != split ||
-                        std::any_of(found.begin(), found.end(),
-                                    [&](const ShardInfo& s) { return fs::path(s.path).filename() == file; }),
+        CHECK_USAGE(shard.split != split || names.count(file),
                     "{}: {} lists it, but it is missing; prepare or copy it again, or name the files to use",
                     (fs::path(folder) / file).string(), m.described_by);
 }
