@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "files/json.h"
 
 namespace teon {
 
@@ -134,6 +135,8 @@ std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string
     std::vector<ShardInfo> shards;
     std::set<fs::path> seen;
     for (const std::string& path : paths) {
+        CHECK_USAGE(is_utf8(path), "{}: the name is not UTF-8, in which a run's files describe its data; rename it",
+                    path);
         std::error_code unreadable;  // reported when the file is opened
         if (!seen.insert(fs::weakly_canonical(path, unreadable)).second && !unreadable) continue;
         shards.push_back(open_shard(path));
