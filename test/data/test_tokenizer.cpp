@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/words.h"
+#include "files/file.h"
 #include "test/support/catch.h"
 #include "test/support/skip.h"
 #include "test/support/temp_dir.h"
@@ -143,6 +144,17 @@ TEST_CASE("data/tokenizer: a damaged folder is named") {
     write_file(folder / "description.json", R"({"kind": "gpt2", "delimiter": 300})");
     write_file(folder / "vocab.bpe", "#version\na bb\n");
     REQUIRE(contains(complaint(folder.path()), "'a bb' is not a merge"));
+}
+
+TEST_CASE("data/tokenizer: a folder without permission is named") {
+    TempDir folder;
+    write_file(folder / "tokenizer.json", "{}");
+    std::string said;
+    {
+        const Unreadable denied(folder.path());
+        said = error_of<ReadError>([&] { Tokenizer t(folder.path()); });
+    }
+    REQUIRE(said == folder / "description.json: cannot be opened: Permission denied");
 }
 
 TEST_CASE("data/tokenizer: a tokenizer.json that is not what it should be is named, however deep or odd it is") {
