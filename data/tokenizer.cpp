@@ -126,6 +126,7 @@ void Tokenizer::read_token_bytes(const std::string& path) {
                 header[0], header[1]);
     size_t at = 1024;
     while (at < file.size()) {
+        CHECK_USAGE(vocab_size() < kMaxTokens, "{}: more than {} tokens", path, kMaxTokens);
         const auto length = static_cast<unsigned char>(file[at++]);
         CHECK_USAGE(at + length <= file.size(), "{}: ends within token {}", path, bytes_.size());
         bytes_.push_back(file.substr(at, length));

@@ -138,6 +138,9 @@ TEST_CASE("data/tokenizer: a damaged folder is named") {
     REQUIRE(contains(complaint(folder.path()), "ends within token 1"));
     std::filesystem::resize_file(folder / "tokens.bin", 1024 + 2);
     REQUIRE(contains(complaint(folder.path()), "1 tokens, its header says 2"));
+    write_tokens(folder / "tokens.bin", {}, 0);
+    std::filesystem::resize_file(folder / "tokens.bin", 1024 + (1 << 22) + 1);  // a zero is an empty token
+    REQUIRE(contains(complaint(folder.path()), "more than 4194304 tokens"));
     write_tokens(folder / "tokens.bin", single_bytes(), 0);
     write_file(folder / "description.json", R"({"kind": "gpt2", "delimiter": "x"})");
     REQUIRE(contains(complaint(folder.path()), folder.path()));
