@@ -61,6 +61,9 @@ TEST_CASE("data/words: text is cut as GPT-2's pattern cuts it") {
     REQUIRE(words("é東京 ½٣ 🙂🙂x") == Words{"é東京", " ½٣", " 🙂🙂", "x"});
     REQUIRE(words("a\u00a0b\u3000\u3000c") == Words{"a", "\u00a0", "b", "\u3000", "\u3000", "c"});
     REQUIRE(words("a\xff\xc3") == Words{"a", "\xff\xc3"});  // not UTF-8: symbols
+    // UTF-8 forbids encodings longer than necessary: "a" in two, three and four bytes.
+    for (const char* bytes : {"\xc1\xa1", "\xe0\x81\xa1", "\xf0\x80\x81\xa1"})
+        REQUIRE(words(std::string("b") + bytes + "c") == Words{"b", bytes, "c"});
 }
 
 TEST_CASE("data/tokenizer: bytes are their own tokens") {
