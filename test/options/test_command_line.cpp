@@ -21,6 +21,14 @@ TEST_CASE("options/command_line: a word unlike every flag gets no suggestion") {
             folder / "run.toml" + ": line 1: there is no flag 'frobnicate'");
 }
 
+TEST_CASE("options/command_line: an empty value sets no switch") {
+    for (const char* flag : {"--shuffle=", "--nesterov="}) {
+        INFO(flag);
+        REQUIRE(contains(complaint({"--plan-only", "--optimizer", "teon", flag}), "must be on or off"));
+    }
+    REQUIRE(contains(complaint({"--plan-only", "--shuffle", ""}), "must be on or off"));
+}
+
 TEST_CASE("options/option_table: a number is finite") {
     for (const char* text : {"1e308Gi", "-1e308Gi", "1e309", "1e300G", "inf", "nan", ""}) {
         INFO(text);
