@@ -167,7 +167,7 @@ std::optional<std::string> checkpoint_fault(const std::string& folder) {
     } catch (const ReadError& error) {
         throw ReadError(fmt::format("{}; nothing was changed: try again, or move {} away to go on without it",
                                     error.what(), folder));
-    } catch (const std::exception& fault) { return fault.what(); }
+    } catch (const Error& fault) { return fault.what(); }
 }
 
 void verify_model(const std::string& path) {
@@ -189,26 +189,38 @@ void verify_model(const std::string& path) {
 std::vector<int64_t> list_checkpoints(const std::string& run_folder) {
     std::vector<int64_t> steps;
     std::error_code error, ignored;
-    for (const auto& entry : fs::directory_iterator(run_folder, error))
-        if (auto step = checkpoint_step(entry.path().filename().string()); step && entry.is_directory(ignored))
+    for (const std::string& name : names_in(run_folder, error))
+        if (auto step = checkpoint_step(name); step && fs::is_directory(fs::path(run_folder) / name, ignored))
             steps.push_back(*step);
-    if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
-        throw ReadError(fmt::format("{}: cannot be listed: {}", run_folder, error.message()));
+    if (error) throw ReadError(fmt::format("{}: cannot be listed: {}", run_folder, error.message()));
     std::sort(steps.begin(), steps.end());
     return steps;
 }
 
+// A run may save and remove checkpoints at the same time. It removes one only after it saved a newer one.
 FoundCheckpoint find_checkpoint(const std::string& run_folder) {
+    const auto list = [&] {
+        const std::vector<int64_t> steps = list_checkpoints(run_folder);
+        // A listing may miss both the removed checkpoint and the newer one.
+        return steps.empty() ? list_checkpoints(run_folder) : steps;
+    };
     FoundCheckpoint found;
-    const std::vector<int64_t> steps = list_checkpoints(run_folder);
-    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-        const std::string folder = run_folder + "/" + checkpoint_name(*step);
+    std::vector<int64_t> steps = list();
+    while (!steps.empty()) {
+        const std::string folder = run_folder + "/" + checkpoint_name(steps.back());
         const std::optional<std::string> fault = checkpoint_fault(folder);
         if (!fault) {
             found.folder = folder;
             break;
         }
+        std::error_code error;
+        if (!fs::exists(folder, error) && !error) {
+            found = {};
+            steps = list();
+            continue;
+        }
         found.passed_over.push_back({folder, *fault});
+        steps.pop_back();
     }
     return found;
 }
@@ -237,10 +249,11 @@ void read_tensors(const std::string& folder, ParamStore& params, const std::vect
     std::error_code error;
     if (const std::string path = folder + "/optimizer/master.safetensors"; fs::exists(path, error))
         stored.emplace(path);
-    if (!stored || std::ssize(stored->tensors()) < table.count())
+    const auto is_stored = [&](const ParamRow& row) { return stored && stored->find(row.name); };
+    if (!std::all_of(table.rows().begin(), table.rows().end(), is_stored))
         load_weights(params, SafetensorsModel(folder), stream);
-    for (int i = 0; stored && i < table.count(); ++i)
-        if (const ParamRow& row = table[i]; stored->find(row.name)) {
+    for (int i = 0; i < table.count(); ++i)
+        if (const ParamRow& row = table[i]; is_stored(row)) {
             upload_tensor(params.staging(i), *stored, row.name, row.rows, row.cols, 0, row.size(), stream);
             params.place(i, stream);
         }

@@ -98,12 +98,12 @@ void CheckpointWriter::save(const TrainingState& state, const Stream& stream,
         for (const StateTensor& t : state_) save(t.data, t.size());
     }
     copied_.record(stream);
-    reported_ = false;
     running_ = true;
     thread_ = std::thread([this, state] {
         save_copy(state);
         running_ = false;
     });
+    reported_ = false;  // last: without a thread there is no result
 }
 
 std::optional<SaveResult> CheckpointWriter::result(bool wait) {

@@ -44,6 +44,11 @@ Manifest read_manifest(const std::string& path) {
     const JsonObject j(parsed, path);
     m.vocab_size = j.get("vocab_size", 0);
     m.delimiter = j.get("delimiter", -1);
+    constexpr int kMaxVocab = 1 << 24;  // as for --vocab-size
+    CHECK_USAGE(m.vocab_size >= 0 && m.vocab_size <= kMaxVocab, "{}: vocab_size is {}, expected 0 to {}", path,
+                m.vocab_size, kMaxVocab);
+    CHECK_USAGE(m.delimiter >= -1 && (m.vocab_size == 0 || m.delimiter < m.vocab_size),
+                "{}: delimiter is {}, expected a token below vocab_size, {}, or -1", path, m.delimiter, m.vocab_size);
     const auto tokenizer = j.get<json>("tokenizer", json());
     if (tokenizer.is_object()) m.tokenizer = identity(tokenizer, path + ": tokenizer");
     m.lists = j.has("shards");
@@ -84,10 +89,10 @@ void compare(const Manifest& m, const std::vector<ShardInfo>& found, DataSet& ou
 // found: all shards of the folder.
 void check_none_missing(const Manifest& m, const std::string& folder, const std::vector<ShardInfo>& found,
                         const std::string& split) {
+    std::set<std::string> names;
+    for (const ShardInfo& shard : found) names.insert(fs::path(shard.path).filename().string());
     for (const auto& [file, shard] : m.shards)
-        CHECK_USAGE(shard.split != split ||
-                        std::any_of(found.begin(), found.end(),
-                                    [&](const ShardInfo& s) { return fs::path(s.path).filename() == file; }),
+        CHECK_USAGE(shard.split != split || names.count(file),
                     "{}: {} lists it, but it is missing; prepare or copy it again, or name the files to use",
                     (fs::path(folder) / file).string(), m.described_by);
 }

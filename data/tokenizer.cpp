@@ -90,7 +90,8 @@ uint64_t pair_key(int left, int right) {
 
 Tokenizer::Tokenizer(const std::string& folder) {
     const std::string description_path = folder + "/description.json", json_path = folder + "/tokenizer.json";
-    if (std::filesystem::exists(description_path)) {
+    std::error_code unreadable;  // reported when the file is opened
+    if (std::filesystem::exists(description_path, unreadable) || unreadable) {
         const json parsed = read_json(description_path);
         const JsonObject description(parsed, description_path);
         const auto kind = description.get<std::string>("kind", "");
@@ -107,7 +108,8 @@ Tokenizer::Tokenizer(const std::string& folder) {
             cannot_encode_ = fmt::format("its kind is '{}'", kind);
         }
     } else {
-        CHECK_USAGE(std::filesystem::exists(json_path), "{}: has neither description.json nor tokenizer.json", folder);
+        CHECK_USAGE(std::filesystem::exists(json_path, unreadable) || unreadable,
+                    "{}: has neither description.json nor tokenizer.json", folder);
         read_tokenizer_json(json_path, true);
     }
     token_of_ = {};
@@ -124,6 +126,7 @@ void Tokenizer::read_token_bytes(const std::string& path) {
                 header[0], header[1]);
     size_t at = 1024;
     while (at < file.size()) {
+        CHECK_USAGE(vocab_size() < kMaxTokens, "{}: more than {} tokens", path, kMaxTokens);
         const auto length = static_cast<unsigned char>(file[at++]);
         CHECK_USAGE(at + length <= file.size(), "{}: ends within token {}", path, bytes_.size());
         bytes_.push_back(file.substr(at, length));

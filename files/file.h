@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include "base/check.h"
 #include "base/descriptor.h"
@@ -49,6 +51,9 @@ std::string sha256_of_file(const std::string& path);  // in hexadecimal; throws 
 // 16 hexadecimal digits that identify a file's content and cost reading at most 1 MiB: XXH3 of the size and of 16
 // evenly spread pieces, beginning and end included. A file of at most 1 MiB is read whole. Throws as InputFile.
 std::string sampled_hash(const std::string& path);
+
+// Returns the sorted names of a folder's entries, none if the folder does not exist. Sets `error` if it cannot be read.
+std::vector<std::string> names_in(const std::string& folder, std::error_code& error);
 
 // A regular file to append to, created if it is missing; a symbolic link is refused. Throws Error naming the path.
 Descriptor open_for_append(const std::string& path);

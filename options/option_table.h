@@ -101,7 +101,7 @@ public:
         OptionRow& row = add(
             flag, "on|off", help, field ? "on" : "off",
             [=, &field](const std::string& text) {
-                CHECK_USAGE(text == "on" || text == "off" || text == "true" || text == "false" || text.empty(),
+                CHECK_USAGE(text == "on" || text == "off" || text == "true" || text == "false",
                             "{} {}: must be on or off", flag, text);
                 field = text != "off" && text != "false";
             },
