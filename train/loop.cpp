@@ -184,7 +184,7 @@ public:
                        diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
                        sample = due(o_.sample_every, step);
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
-            stop = skipped_too_often_ ? "skipped updates" : stop_reason();
+            stop = skipped_in_row_ > 0 ? "skipped updates" : stop_reason();
             if (trainer_.aborted()) break;
             if (save) save_now(o_.checkpoint_sync, interim);  // before what may fail or be killed
             if (diagnose) report_alignment();
@@ -194,8 +194,8 @@ public:
         log(trainer_.finish());
         if (trainer_.steps_done() > saved_step_) save_now(true);
         saver_.wait(trainer_.steps_done());
-        CHECK(!skipped_too_often_, "the last {} updates were skipped (--max-skipped {}); {}",
-              trainer_.control().skipped_in_row, o_.max_skipped, last_good_state());
+        CHECK(skipped_in_row_ == 0, "{} updates in a row were skipped (--max-skipped {}); {}", skipped_in_row_,
+              o_.max_skipped, last_good_state());
         CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
         metrics_.sync();
         if (stop.empty()) return 0;
@@ -295,7 +295,7 @@ private:
         }
         stop_agreed_ |= m->stop;
         save_agreed_ |= m->save;
-        skipped_too_often_ = o_.max_skipped > 0 && m->skipped_in_row >= o_.max_skipped;
+        if (o_.max_skipped > 0 && m->skipped_in_row >= o_.max_skipped) skipped_in_row_ = m->skipped_in_row;
     }
 
     // Evaluates. If the evaluation was aborted, returns why the run is to stop; a resumed run then evaluates first.
@@ -407,8 +407,8 @@ private:
     Saver saver_;
     int64_t saved_step_ = 0;                                               // of the last save that was begun
     StopRequest::Clock::time_point saved_at_ = StopRequest::Clock::now();  // then, or when training began
-    bool skipped_too_often_ = false, stop_agreed_ = false, save_agreed_ = false, save_requested_ = false,
-         evaluation_missing_ = false;
+    int skipped_in_row_ = 0;  // updates, --max-skipped of them or more; 0: fewer
+    bool stop_agreed_ = false, save_agreed_ = false, save_requested_ = false, evaluation_missing_ = false;
     std::optional<Profiler> profiler_;  // between --profile-steps
 };
 
