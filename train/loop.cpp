@@ -176,7 +176,7 @@ public:
             if (trainer_.steps_done() + 1 == o_.profile_steps.first) begin_profile();
             step();
             if (trainer_.steps_done() == o_.profile_steps.second) end_profile();
-            saver_.report(trainer_.steps_done());
+            saver_.report();
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
             const bool kept = step == plan_.steps || due(o_.checkpoint_every, step),
@@ -193,7 +193,7 @@ public:
         }
         log(trainer_.finish());
         if (trainer_.steps_done() > saved_step_) save_now(true);
-        saver_.wait(trainer_.steps_done());
+        saver_.wait();
         CHECK(skipped_in_row_ == 0, "{} updates in a row were skipped (--max-skipped {}); {}", skipped_in_row_,
               o_.max_skipped, last_good_state());
         CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
@@ -278,7 +278,7 @@ private:
     void save_before_failing() {
         try {
             log(trainer_.finish());
-            saver_.wait(trainer_.steps_done());
+            saver_.wait();
             if (trainer_.steps_done() > saved_step_) save_now(true);
         } catch (const Error& error) {  // the run ends with the first error
             console_.note(fmt::format("nor could step {} be saved: {}", trainer_.steps_done(), error.what()));

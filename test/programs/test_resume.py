@@ -385,6 +385,7 @@ class ResumeTest(RunCase):
         self.assertIn("checkpoint of step 20 failed", result.stdout)
         [event] = self.events("on", "checkpoint_failed")
         self.assertIn("step_00000020", event["reason"])
+        self.assertEqual(event["step"], 20)
         result = self.train("stop", *flags, "--on-save-error", "stop", expect=1)
         self.assertIn("step_00000020", result.stderr)
         self.train("stop", "--resume", "--on-save-error", "continue")
