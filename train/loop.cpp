@@ -180,7 +180,7 @@ public:
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
             const bool kept = step == plan_.steps || due(o_.checkpoint_every, step),
-                       interim = clock_says_save() && !kept, save = kept || interim,
+                       interim = !kept && clock_says_save(), save = kept || interim,
                        diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
                        sample = due(o_.sample_every, step);
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
@@ -381,7 +381,7 @@ private:
         const int64_t step = trainer_.steps_done();
         saved_step_ = step;
         saved_at_ = StopRequest::Clock::now();
-        save_requested_ = false;
+        save_requested_ = save_agreed_ = false;  // this save answers a request under way
         saver_.save({step, step * o_.batch_tokens, trainer_.next_sample(), trainer_.control(), interim,
                      metrics_.position(), run_},
                     wait);
