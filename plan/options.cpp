@@ -459,6 +459,9 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
         if (lengths[0] != "--epochs") o.epochs = 0;
     }
 
+    if (given.count("--prompt") && !given.count("--prompt-tokens")) o.sampling.prompt_tokens.clear();
+    if (given.count("--prompt-tokens") && !given.count("--prompt")) o.sampling.prompt.clear();
+
     if (!o.plan_for.empty()) o.plan_only = true;
     auto needs = [&](std::initializer_list<const char*> flags, bool allowed, const char* what) {
         for (const char* flag : flags)

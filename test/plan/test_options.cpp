@@ -300,6 +300,12 @@ TEST_CASE("plan/options: a run's config.json configures another run or a resumed
     const Options shorter = *parse({"--resume", "--out", folder.path(), "--tokens", "1e6"});
     REQUIRE(shorter.tokens == 1'000'000);
     REQUIRE(shorter.steps == 0);
+    // A prompt of one kind replaces the run's of the other.
+    save({"--data", "x", "--sample-every", "5", "--prompt-tokens", "1,2"});
+    REQUIRE(parse({"--config", path})->sampling.prompt_tokens == std::vector<int>{1, 2});
+    REQUIRE(parse({"--config", path, "--prompt", "text"})->sampling.prompt_tokens.empty());
+    save({"--data", "x", "--sample-every", "5", "--prompt", "text"});
+    REQUIRE(parse({"--config", path, "--prompt-tokens", "1,2"})->sampling.prompt.empty());
     // What followed another flag in the run follows it here.
     save({"--data", "x", "--schedule", "cosine"});
     REQUIRE(parse({"--config", path, "--lr", "0.1"})->optimizer.adamw_lr == 0.1f);
