@@ -157,6 +157,7 @@ public:
         const std::optional<LogPosition> saved = resume && rank == 0 ? resume->state.log : std::nullopt;
         const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step, saved);
         record(step, "log_damaged", log.damage);
+        diagnosis_missing_ = resume && !agree(log.diagnosed) && due(o_.diagnose_every, step);
         evaluation_missing_ = resume && !agree(log.evaluated) && evaluation_due(step);
         record(step, "config_replaced", o_.config_fault);
         if (!resume) return;
@@ -171,6 +172,7 @@ public:
     // Returns the signal that ended the run before its last step, else 0.
     int run() {
         std::string stop = ctx_.comm->size() == 1 ? stop_.reason() : "";
+        if (diagnosis_missing_ && stop.empty()) report_alignment();
         if (evaluation_missing_ && stop.empty()) stop = evaluate_now();
         while (trainer_.steps_done() < plan_.steps && stop.empty()) {
             if (trainer_.steps_done() + 1 == o_.profile_steps.first) begin_profile();
@@ -364,14 +366,16 @@ private:
     bool agree(bool own) { return !broadcast_from_rank_0(own ? "yes" : "", ctx_).empty(); }
 
     void report_alignment() {
+        std::vector<nlohmann::json> lines;
         for (const Alignment& a : optimizer_.diagnose(ctx_))
-            metrics_.write(json{{"kind", "diagnose"},
-                                {"step", trainer_.steps_done()},
-                                {"role", name_of(a.role)},
-                                {"layers", {a.layer_a, a.layer_b}},
-                                {"left", a.left},
-                                {"right", a.right},
-                                {"norm_ratio", a.norm_ratio}});
+            lines.push_back({{"kind", "diagnose"},
+                             {"step", trainer_.steps_done()},
+                             {"role", name_of(a.role)},
+                             {"layers", {a.layer_a, a.layer_b}},
+                             {"left", a.left},
+                             {"right", a.right},
+                             {"norm_ratio", a.norm_ratio}});
+        metrics_.write_lines(lines);  // all or, after a kill, none
     }
 
     // Saves the state after the last step. Its metrics are logged before, so that a checkpoint never precedes the lines
@@ -408,7 +412,8 @@ private:
     int64_t saved_step_ = 0;                                               // of the last save that was begun
     StopRequest::Clock::time_point saved_at_ = StopRequest::Clock::now();  // then, or when training began
     int skipped_in_row_ = 0;  // updates, --max-skipped of them or more; 0: fewer
-    bool stop_agreed_ = false, save_agreed_ = false, save_requested_ = false, evaluation_missing_ = false;
+    bool stop_agreed_ = false, save_agreed_ = false, save_requested_ = false, diagnosis_missing_ = false,
+         evaluation_missing_ = false;
     std::optional<Profiler> profiler_;  // between --profile-steps
 };
 

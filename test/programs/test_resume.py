@@ -154,6 +154,20 @@ class ResumeTest(RunCase):
         self.assertTrue(text.endswith(cut))
         self.assertEqual(json.loads(cut.splitlines()[0])["step"], 31)
 
+    def test_a_measurement_that_a_kill_prevented_is_made_after_resuming(self):
+        flags = ["--optimizer", "muon", "--checkpoint-every", 10, "--diagnose-every", 10, "--eval-every", 20]
+        self.train("whole", *flags)
+        shutil.copytree(self.folder / "whole", self.folder / "cut")
+        for step in (30, 40):
+            shutil.rmtree(self.checkpoint("cut", step))
+        log = self.folder / "cut" / "metrics.jsonl"
+        lines = log.read_text().splitlines(keepends=True)
+        last = next(i for i, line in enumerate(lines) if '"kind":"step"' in line and '"step":20,' in line)
+        log.write_text("".join(lines[:last + 1]))  # the checkpoint was written, and nothing after it
+        self.train("cut", *flags, "--resume")
+        self.assertEqual(self.trained("cut"), self.trained("whole"))
+        self.assertEqual(len(self.metrics("cut", "diagnose")), 4 * 6)  # a pair of layers of each role, four times
+
     @needs("xxhash")
     def test_the_last_good_checkpoint_is_a_whole_one(self):
         self.train("a", "--checkpoint-every", 10)
