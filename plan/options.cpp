@@ -459,6 +459,9 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
         if (lengths[0] != "--epochs") o.epochs = 0;
     }
 
+    if (given.count("--prompt") && !given.count("--prompt-tokens")) o.sampling.prompt_tokens.clear();
+    if (given.count("--prompt-tokens") && !given.count("--prompt")) o.sampling.prompt.clear();
+
     if (!o.plan_for.empty()) o.plan_only = true;
     auto needs = [&](std::initializer_list<const char*> flags, bool allowed, const char* what) {
         for (const char* flag : flags)
@@ -513,15 +516,41 @@ ProgramText program_text(const ModelFamily& family) {
          "--resume", "--init-from", "--sample-every", "--plan-only", "--config", "--help",         "--help-all"}};
 }
 
+Options defaults_of(const ModelFamily& family) {
+    Options o;
+    o.model = family.default_preset;
+    return o;
+}
+
+// The words of a command line without --config and its file.
+std::vector<const char*> without_config(int argc, const char* const* argv) {
+    std::vector<const char*> words;
+    for (int i = 0; i < argc; ++i) {
+        const std::string_view word = argv[i];
+        if (word == "--config")
+            ++i;
+        else if (!word.starts_with("--config="))
+            words.push_back(argv[i]);
+    }
+    return words;
+}
+
 // Takes the flags that are not given from the config.json of the run in --out. If that is damaged, flags alone must
 // describe the run, and its checkpoint is compared with them.
-void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given) {
+void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given, int argc,
+                      const char* const* argv) {
     const std::string path = o.out + "/config.json";
     if (std::error_code none; !std::filesystem::exists(path, none)) return;
     const Options before = o;
     try {
+        if (!given.by_run.empty()) {  // --config names another run's config.json; this run's has every flag
+            o = defaults_of(family);
+            const std::vector<const char*> words = without_config(argc, argv);
+            given = *parse_flags(table, program_text(family), static_cast<int>(words.size()), words.data());
+        }
+        const int micro_batch = o.micro_batch;
         read_config(path, table, family.program(), given);
-        o.micro_batch = before.micro_batch;  // the checkpoint has it, with the number of ranks
+        o.micro_batch = micro_batch;  // the checkpoint has it, with the number of ranks
     } catch (const Error& error) {
         o = before;
         o.config_fault = error.what();
@@ -533,14 +562,13 @@ void take_over_config(Options& o, const OptionTable& table, const ModelFamily& f
 
 std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv,
                                      const std::function<void(const Options&)>& before_resume) {
-    Options o;
-    o.model = family.default_preset;
+    Options o = defaults_of(family);
     const OptionTable table = make_table(family, o);
     std::optional<FlagsGiven> given = parse_flags(table, program_text(family), argc, argv);
     if (!given) return std::nullopt;
     if (o.resume && !o.out.empty()) {
         if (before_resume) before_resume(o);
-        take_over_config(o, table, family, *given);
+        take_over_config(o, table, family, *given, argc, argv);
     }
     o.given = given->by_user;
     // Only a run that goes on compares its flags with the checkpoint.

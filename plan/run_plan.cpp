@@ -77,13 +77,16 @@ int64_t windows_of(const std::vector<ShardInfo>& shards, int T) {
     return n;
 }
 
-// Products of flags must fit: tokens and bytes in 64 bits, rows in 32.
+// Products of flags must fit: tokens and bytes in 64 bits, rows and a step's sequences in 32.
 void check_countable(const RunPlan& p) {
     const Options& o = p.options;
     int64_t tokens = 0;
     CHECK_USAGE(!__builtin_mul_overflow(p.steps, o.batch_tokens, &tokens) && tokens <= INT64_MAX / 8,
                 "--steps {} x --batch-tokens {}: more tokens than can be counted ({:.1e})", p.steps, o.batch_tokens,
                 static_cast<double>(p.steps) * static_cast<double>(o.batch_tokens));
+    const int64_t sequences = o.batch_tokens / o.seq_len;
+    CHECK_USAGE(sequences <= INT_MAX, "--batch-tokens {}: its {} sequences of --seq-len {} are more than can be counted",
+                o.batch_tokens, sequences, o.seq_len);
     const DecoderConfig& c = p.config;
     const double rows = static_cast<double>(std::max(1, o.micro_batch)) * o.seq_len;
     const double width = static_cast<double>(c.NH) * o.seq_len + 8.0 * (c.C + c.Fp() + c.qkv_width());

@@ -87,7 +87,7 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
     if (p.options.offload.optimizer) t.pcie = ((bf16 ? 4 : 0) * elements + state) / gpu.pcie;
     // A block's activations are copied while other blocks compute; the first and the last of a pass hide nothing.
     t.copies_each_way = M * static_cast<double>(p.activations.offloaded_bytes()) / gpu.pcie;
-    const double computes = t.products + t.attention + t.passes, hidden = 1 - 2.0 / p.config.L;
+    const double computes = t.products + t.attention + t.passes, hidden = std::max(0.0, 1 - 2.0 / p.config.L);
     for (const double pass : {computes / 3, computes * 2 / 3 + t.recomputation})
         t.copies += std::max(0.0, t.copies_each_way - hidden * pass);
     if (p.ranks == 1) return t;

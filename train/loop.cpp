@@ -157,6 +157,7 @@ public:
         const std::optional<LogPosition> saved = resume && rank == 0 ? resume->state.log : std::nullopt;
         const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step, saved);
         record(step, "log_damaged", log.damage);
+        diagnosis_missing_ = resume && !agree(log.diagnosed) && due(o_.diagnose_every, step);
         evaluation_missing_ = resume && !agree(log.evaluated) && evaluation_due(step);
         record(step, "config_replaced", o_.config_fault);
         if (!resume) return;
@@ -171,20 +172,21 @@ public:
     // Returns the signal that ended the run before its last step, else 0.
     int run() {
         std::string stop = ctx_.comm->size() == 1 ? stop_.reason() : "";
+        if (diagnosis_missing_ && stop.empty()) report_alignment();
         if (evaluation_missing_ && stop.empty()) stop = evaluate_now();
         while (trainer_.steps_done() < plan_.steps && stop.empty()) {
             if (trainer_.steps_done() + 1 == o_.profile_steps.first) begin_profile();
             step();
             if (trainer_.steps_done() == o_.profile_steps.second) end_profile();
-            saver_.report(trainer_.steps_done());
+            saver_.report();
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
             const bool kept = step == plan_.steps || due(o_.checkpoint_every, step),
-                       interim = clock_says_save() && !kept, save = kept || interim,
+                       interim = !kept && clock_says_save(), save = kept || interim,
                        diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
                        sample = due(o_.sample_every, step);
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
-            stop = skipped_too_often_ ? "skipped updates" : stop_reason();
+            stop = skipped_in_row_ > 0 ? "skipped updates" : stop_reason();
             if (trainer_.aborted()) break;
             if (save) save_now(o_.checkpoint_sync, interim);  // before what may fail or be killed
             if (diagnose) report_alignment();
@@ -193,9 +195,9 @@ public:
         }
         log(trainer_.finish());
         if (trainer_.steps_done() > saved_step_) save_now(true);
-        saver_.wait(trainer_.steps_done());
-        CHECK(!skipped_too_often_, "the last {} updates were skipped (--max-skipped {}); {}",
-              trainer_.control().skipped_in_row, o_.max_skipped, last_good_state());
+        saver_.wait();
+        CHECK(skipped_in_row_ == 0, "{} updates in a row were skipped (--max-skipped {}); {}", skipped_in_row_,
+              o_.max_skipped, last_good_state());
         CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
         metrics_.sync();
         if (stop.empty()) return 0;
@@ -278,7 +280,7 @@ private:
     void save_before_failing() {
         try {
             log(trainer_.finish());
-            saver_.wait(trainer_.steps_done());
+            saver_.wait();
             if (trainer_.steps_done() > saved_step_) save_now(true);
         } catch (const Error& error) {  // the run ends with the first error
             console_.note(fmt::format("nor could step {} be saved: {}", trainer_.steps_done(), error.what()));
@@ -295,7 +297,7 @@ private:
         }
         stop_agreed_ |= m->stop;
         save_agreed_ |= m->save;
-        skipped_too_often_ = o_.max_skipped > 0 && m->skipped_in_row >= o_.max_skipped;
+        if (o_.max_skipped > 0 && m->skipped_in_row >= o_.max_skipped) skipped_in_row_ = m->skipped_in_row;
     }
 
     // Evaluates. If the evaluation was aborted, returns why the run is to stop; a resumed run then evaluates first.
@@ -364,14 +366,16 @@ private:
     bool agree(bool own) { return !broadcast_from_rank_0(own ? "yes" : "", ctx_).empty(); }
 
     void report_alignment() {
+        std::vector<nlohmann::json> lines;
         for (const Alignment& a : optimizer_.diagnose(ctx_))
-            metrics_.write(json{{"kind", "diagnose"},
-                                {"step", trainer_.steps_done()},
-                                {"role", name_of(a.role)},
-                                {"layers", {a.layer_a, a.layer_b}},
-                                {"left", a.left},
-                                {"right", a.right},
-                                {"norm_ratio", a.norm_ratio}});
+            lines.push_back({{"kind", "diagnose"},
+                             {"step", trainer_.steps_done()},
+                             {"role", name_of(a.role)},
+                             {"layers", {a.layer_a, a.layer_b}},
+                             {"left", a.left},
+                             {"right", a.right},
+                             {"norm_ratio", a.norm_ratio}});
+        metrics_.write_lines(lines);  // all or, after a kill, none
     }
 
     // Saves the state after the last step. Its metrics are logged before, so that a checkpoint never precedes the lines
@@ -381,7 +385,7 @@ private:
         const int64_t step = trainer_.steps_done();
         saved_step_ = step;
         saved_at_ = StopRequest::Clock::now();
-        save_requested_ = false;
+        save_requested_ = save_agreed_ = false;  // this save answers a request under way
         saver_.save({step, step * o_.batch_tokens, trainer_.next_sample(), trainer_.control(), interim,
                      metrics_.position(), run_},
                     wait);
@@ -407,7 +411,8 @@ private:
     Saver saver_;
     int64_t saved_step_ = 0;                                               // of the last save that was begun
     StopRequest::Clock::time_point saved_at_ = StopRequest::Clock::now();  // then, or when training began
-    bool skipped_too_often_ = false, stop_agreed_ = false, save_agreed_ = false, save_requested_ = false,
+    int skipped_in_row_ = 0;  // updates, --max-skipped of them or more; 0: fewer
+    bool stop_agreed_ = false, save_agreed_ = false, save_requested_ = false, diagnosis_missing_ = false,
          evaluation_missing_ = false;
     std::optional<Profiler> profiler_;  // between --profile-steps
 };

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "base/hash.h"
 #include "checkpoint/checkpoint.h"
@@ -39,7 +40,8 @@ class MetricsFile {
 public:
     explicit MetricsFile(FileOps& files = system_files()) : files_(files) {}
     struct Opened {
-        bool evaluated = false;  // a line of an evaluation of `step` itself is there
+        bool evaluated = false;  // there is a line of an evaluation after `step`
+        bool diagnosed = false;  // there are lines of --diagnose-every after `step`
         std::string damage;      // empty: none; else what is wrong, and where the whole log was kept
         std::string cut;         // empty: nothing; else how much was cut, and where it was kept
     };
@@ -51,6 +53,7 @@ public:
     // The end of the log, for a checkpoint; nullopt if the log is not open.
     std::optional<LogPosition> position();
     void write(const nlohmann::json& line);
+    void write_lines(const std::vector<nlohmann::json>& lines);  // by one write call
     void write(const StepMetrics& m);
     void event(int64_t step, const std::string& name, const std::string& reason);
     // Makes every line so far durable. Throws Error naming the path and how many lines cannot be written. From any

@@ -11,7 +11,7 @@ namespace teon {
 class Samples {
 public:
     // tokenizer: the folder beside the data; if it is not there, samples are token numbers. params must outlive it.
-    // Throws UsageError where the prompt cannot be encoded or does not fit.
+    // Throws UsageError if the prompt cannot be encoded, does not fit or has a token that the model does not know.
     Samples(const std::string& run_folder, const std::string& tokenizer, const DecoderConfig& config,
             const ParamStore& params, const SamplingOptions& options, int delimiter, uint64_t seed, Context& context);
 

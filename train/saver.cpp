@@ -39,7 +39,7 @@ Saver::Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& co
 }
 
 void Saver::save(const TrainingState& state, bool wait) {
-    this->wait(state.step);
+    this->wait();
     // Weights and state come together where the gradients were, which the next step overwrites.
     const ParamStore& params = model_.params();
     float* gradients = params.gradients().data<float>();
@@ -59,11 +59,11 @@ void Saver::save(const TrainingState& state, bool wait) {
     }
     // Gaps between gradients count in their norm, and no step writes them.
     if (collected) zero(gradients, window, ctx_.stream);
-    if (wait) this->wait(state.step);
+    if (wait) this->wait();
 }
 
-void Saver::wait(int64_t step) {
-    on_rank_0(ctx_, [&] { report(true, step); });
+void Saver::wait() {
+    on_rank_0(ctx_, [&] { report(true); });
 }
 
 void Saver::remove_old(int64_t step) {
@@ -71,12 +71,13 @@ void Saver::remove_old(int64_t step) {
     if (!fault.empty()) console_.note(fault);
 }
 
-void Saver::report(bool wait, int64_t step) {
+void Saver::report(bool wait) {
     const std::optional<SaveResult> saved = writer_ ? writer_->result(wait) : std::nullopt;
     if (!saved) return;
     fault_ = saved->fault;
     if (!fault_.empty()) {
-        metrics_.event(step, "checkpoint_failed", fault_);
+        // Of the checkpoint's step, not of the step that is queued, which ranks may yet abort.
+        metrics_.event(saved->step, "checkpoint_failed", fault_);
         console_.note(fmt::format("checkpoint of step {} failed: {}", saved->step, fault_));
         CHECK(!o_.stop_on_save_error, "{}; the checkpoints before it are whole (--on-save-error stop)", fault_);
         return;

@@ -21,17 +21,17 @@ public:
     // Begins a checkpoint (checkpoint/checkpoint_writer.h) and, if `wait`, ends it. Called on all ranks. The gradients
     // are lost.
     void save(const TrainingState& state, bool wait);
-    // Reports the save that finished since the last call; `step` is the run's. Throws Error if it failed and
-    // --on-save-error is stop. wait(): waits for the one in flight, on all ranks.
-    void report(int64_t step) { report(false, step); }
-    void wait(int64_t step);
+    // Reports the save that finished since the last call. Throws Error if it failed and --on-save-error is stop.
+    void report() { report(false); }
+    // The same, after waiting for the save in flight. Called on all ranks.
+    void wait();
 
     // Removes checkpoints that are not to be kept beside that of `step`, from which the run resumes.
     void remove_old(int64_t step);
     const std::string& fault() const { return fault_; }  // of the last save; empty if it succeeded
 
 private:
-    void report(bool wait, int64_t step);
+    void report(bool wait);
 
     const Options& o_;
     Model& model_;

@@ -132,6 +132,11 @@ class GenerateTest(Case):
         self.assertIn("give one", self.error_of(*at_run, "--prompt", "x", "--prompt-tokens", "1"))
         self.assertIn("--prompt-tokens 1.5", self.error_of(*at_run, "--prompt-tokens", "1.5"))
         self.assertIn("did you mean --temperature", self.error_of(*at_run, "--temprature", "1"))
+        never = self.folder / "never"
+        self.assertIn("--prompt: token 257 is outside the model's vocabulary of 257",
+                      self.error_of(BUILD / "train_gpt2", "--data", self.folder / "data", *self.shape, "--steps", 1,
+                                    "--sample-every", 1, "--prompt-tokens", "5,257", "--out", never))
+        self.assertFalse(never.exists())
         self.assertIn("of what?", self.error_of(BUILD / "train_gpt2", "--eval-only", "--val-data", "x"))
         self.assertIn("model_type is 'gpt2'",
                       self.error_of(BUILD / "train_llama", "--eval-only", "--init-from", self.run_folder,

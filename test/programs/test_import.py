@@ -243,7 +243,9 @@ class ImportTest(RunCase):
     def test_counts_that_overflow_are_refused(self):
         for flags, says in ((["--steps", "1e15", "--batch-tokens", 524288], "more tokens than can be counted (5.2e+20"),
                             (["--steps", 1, "--seq-len", 1 << 20, "--micro-batch", 1 << 20, "--batch-tokens", 1 << 40],
-                             "more than can be counted")):
+                             "more than can be counted"),
+                            (["--steps", 1, "--seq-len", 1, "--batch-tokens", "1e12"],
+                             "--batch-tokens 1000000000000: its 1000000000000 sequences of --seq-len 1 are more")):
             self.assertIn(says, self.error_of(BUILD / "train_gpt2", "--plan-only", "--model", "large", *flags))
 
     @unittest.skipIf("asan" in BUILD.name or MODELLED, "these hold more than the program does")

@@ -154,6 +154,20 @@ class ResumeTest(RunCase):
         self.assertTrue(text.endswith(cut))
         self.assertEqual(json.loads(cut.splitlines()[0])["step"], 31)
 
+    def test_a_measurement_that_a_kill_prevented_is_made_after_resuming(self):
+        flags = ["--optimizer", "muon", "--checkpoint-every", 10, "--diagnose-every", 10, "--eval-every", 20]
+        self.train("whole", *flags)
+        shutil.copytree(self.folder / "whole", self.folder / "cut")
+        for step in (30, 40):
+            shutil.rmtree(self.checkpoint("cut", step))
+        log = self.folder / "cut" / "metrics.jsonl"
+        lines = log.read_text().splitlines(keepends=True)
+        last = next(i for i, line in enumerate(lines) if '"kind":"step"' in line and '"step":20,' in line)
+        log.write_text("".join(lines[:last + 1]))  # the checkpoint was written, and nothing after it
+        self.train("cut", *flags, "--resume")
+        self.assertEqual(self.trained("cut"), self.trained("whole"))
+        self.assertEqual(len(self.metrics("cut", "diagnose")), 4 * 6)  # a pair of layers of each role, four times
+
     @needs("xxhash")
     def test_the_last_good_checkpoint_is_complete(self):
         self.train("a", "--checkpoint-every", 10)
@@ -385,6 +399,7 @@ class ResumeTest(RunCase):
         self.assertIn("checkpoint of step 20 failed", result.stdout)
         [event] = self.events("on", "checkpoint_failed")
         self.assertIn("step_00000020", event["reason"])
+        self.assertEqual(event["step"], 20)
         result = self.train("stop", *flags, "--on-save-error", "stop", expect=1)
         self.assertIn("step_00000020", result.stderr)
         self.train("stop", "--resume", "--on-save-error", "continue")
@@ -510,12 +525,24 @@ class ResumeTest(RunCase):
         skipped = [m["step"] for m in self.events("bad", "update_skipped")]
         self.assertIn(len(skipped), (8, 9))  # a step is queued before the one before it is known
         good = f"step_{skipped[0] - 1:08}"
-        self.assertIn(f"the last {len(skipped)} updates were skipped (--max-skipped 8); the last good state is in "
+        self.assertIn(f"{len(skipped)} updates in a row were skipped (--max-skipped 8); the last good state is in "
                       f"{self.folder / 'bad' / good}", error)
         self.assertEqual(len(self.checkpoints("bad")), 3)
         self.assertEqual(self.checkpoints("bad")[0], good)
         # Its weights are finite.
         self.train("again", "--init-from", self.folder / "bad" / good, "--max-skipped", 3, expect=1)
+
+    def test_too_many_skipped_updates_end_the_run_although_the_next_one_is_not_skipped(self):
+        """A GPU has queued the next step before it knows."""
+        steps, rng = 120, random.Random(4)  # of 64 tokens, without shuffling
+        tokens = [i % 2 for i in range(64 * steps + 1)]
+        tokens[64 * 99:64 * 101] = [rng.randrange(2, 64) for _ in range(2 * 64)]  # steps 100 and 101
+        write_shards(self.data, tokens, [0, 1] * 100)
+        result = self.train("run", "--lr", 0.003, "--shuffle", "off", "--skip-spikes", 8, "--max-skipped", 2,
+                            steps=steps, expect=1)
+        self.assertEqual([m["step"] for m in self.events("run", "update_skipped")], [100, 101])
+        self.assertIn("2 updates in a row were skipped (--max-skipped 2)", result.stderr)
+        self.assertLess(self.metrics("run", "step")[-1]["step"], 103)
 
     def test_weights_that_are_not_finite_are_not_begun_with(self):
         self.train("run")
