@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// A tokenizer.json (https://huggingface.co/docs/tokenizers) of GPT-2's encoder.json and vocab.bpe.
+// Returns a tokenizer.json (https://huggingface.co/docs/tokenizers) made from GPT-2's encoder.json and vocab.bpe.
 json gpt2_tokenizer_json(const json& vocab, const std::string& merges, const std::string& delimiter) {
     json pairs = json::array();
     std::istringstream lines(merges);
@@ -57,7 +57,7 @@ std::string text_of(const json& file, int token, const std::string& path) {
     return "";
 }
 
-// Makes the library put the token before each text, unless the tokenizer has a template.
+// Makes Hugging Face's library put the token before each text, unless the tokenizer has a template.
 void begin_texts_with(json& file, int token, const std::string& path) {
     const std::string text = text_of(file, token, path);
     const json before = file.value("post_processor", json());
@@ -100,7 +100,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
     const json parsed = parse_json(files["description.json"], path);
     const JsonObject description(parsed, path);
     const auto kind = description.get<std::string>("kind", "");
-    // What Hugging Face calls each file, and the class that reads them.
+    // Hugging Face's name of each file, and its class of each kind of tokenizer.
     const std::map<std::string, std::string> names = {{"tokenizer.json", "tokenizer.json"},
                                                       {"tokenizer.model", "tokenizer.model"},
                                                       {"encoder.json", "vocab.json"},

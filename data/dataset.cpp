@@ -31,7 +31,7 @@ struct Manifest : TokenInfo {
     std::map<std::string, ListedShard> shards;
 };
 
-// TokenInfo::tokenizer from the description of a tokenizer, in its folder or in a manifest.
+// Returns TokenInfo::tokenizer from the description of a tokenizer, in its folder or in a manifest.
 std::string identity(const json& description, const std::string& name) {
     const auto files = JsonObject(description, name).get<json>("files", json::object());
     return JsonObject(files, name + ": files").get<std::string>("tokens.bin", "");
@@ -86,7 +86,7 @@ void compare(const Manifest& m, const std::vector<ShardInfo>& found, DataSet& ou
     }
 }
 
-// found: all shards of the folder.
+// Throws UsageError if a shard of the split is in the manifest but not among `found`, all shards of the folder.
 void check_none_missing(const Manifest& m, const std::string& folder, const std::vector<ShardInfo>& found,
                         const std::string& split) {
     std::set<std::string> names;
@@ -102,7 +102,7 @@ void add_description(DataSet& data, const TokenInfo& info) {
     if (data.described_by.empty()) static_cast<TokenInfo&>(data) = info;
 }
 
-// One source without its weight.
+// Opens one source, without its weight.
 DataSet open_source(const std::string& pattern, const std::string& split) {
     DataSet data;
     std::error_code error;
@@ -136,7 +136,7 @@ DataSet open_source(const std::string& pattern, const std::string& split) {
     return data;
 }
 
-// "A:0.7": the item and its weight; without a weight 0. The name of an existing path has no weight.
+// Splits "A:0.7" into item and weight, 0 if there is none. The name of an existing path has no weight.
 std::pair<std::string, double> weighted(const std::string& item) {
     const size_t colon = item.rfind(':');
     std::error_code error;

@@ -65,7 +65,7 @@ std::vector<std::string> expand_glob(const std::string& pattern) {
 
 bool transient(int error) { return error == EIO || error == ESTALE || error == EAGAIN || error == ETIMEDOUT; }
 
-// out (n) = in (n); returns the largest.
+// out (n) = in (n). Returns the largest token.
 template <typename Token>
 uint32_t widen(int* out, const std::byte* in, int64_t n) {
     const Token* tokens = reinterpret_cast<const Token*>(in);

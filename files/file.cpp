@@ -16,7 +16,7 @@ namespace teon {
 
 namespace {
 
-// Whether the path is wrong, and not the system unable to open what is there.
+// Returns whether the path is wrong. Otherwise a file may be there that the system cannot open.
 bool names_no_file(int error) {
     return error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG || error == ENXIO ||
            error == ENODEV;
