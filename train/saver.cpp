@@ -15,7 +15,7 @@ CheckpointPlan checkpoint_plan(const RunPlan& p, MetricsFile& metrics) {
     plan.run_folder = o.out;
     plan.sync_log = [&metrics] { metrics.sync(); };
     plan.hf_config = hf_config(*p.family, p.config, p.train.delimiter);
-    if (o.adopted) {  // its users know it by these
+    if (o.adopted) {  // the adopted model keeps its begin and end tokens
         const TextLimits& limits = o.adopted->limits;
         if (limits.begin >= 0) plan.hf_config["bos_token_id"] = limits.begin;
         if (limits.end.size() == 1) plan.hf_config["eos_token_id"] = limits.end[0];
@@ -40,11 +40,11 @@ Saver::Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& co
 
 void Saver::save(const TrainingState& state, bool wait) {
     this->wait();
-    // Weights and state come together where the gradients were, which the next step overwrites.
+    // Weights and state are collected in the memory of the gradients, which the next step overwrites.
     const ParamStore& params = model_.params();
     float* gradients = params.gradients().data<float>();
     const int64_t window = params.gradients().layout().size();
-    std::function<const float*(int64_t, int64_t)> collected;  // one rank has it all
+    std::function<const float*(int64_t, int64_t)> collected;  // empty: one rank has everything
     std::vector<StateTensor> tensors = optimizer_.masters(params);
     for (StateTensor& t : optimizer_.state()) tensors.push_back(std::move(t));
     if (ctx_.comm->size() > 1)
@@ -57,7 +57,7 @@ void Saver::save(const TrainingState& state, bool wait) {
     } else {
         for_each_window(elements_of(tensors), window, collected);
     }
-    // Gaps between gradients count in their norm, and no step writes them.
+    // The gaps between gradients count in the norm, and no step writes them.
     if (collected) zero(gradients, window, ctx_.stream);
     if (wait) this->wait();
 }

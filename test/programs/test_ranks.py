@@ -659,7 +659,7 @@ class Failures(Ranks):
 
     def test_ranks_with_different_options_do_not_start(self):
         process = self.launch(self.ranks(2, for_rank(1, 'exec "$@" --seed 1', self.command("seeds"))))
-        self.expect([process], "rank 1 has other options or data than rank 0")
+        self.expect([process], "rank 1 has different options or data than rank 0")
 
     def test_usage_errors_are_printed_once(self):
         process = self.launch(self.ranks(4, self.command("x", "--no-such-flag")))
