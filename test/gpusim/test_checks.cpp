@@ -127,6 +127,10 @@ TEST_CASE("gpusim/checks: dynamic shared memory ends with its last byte") {
     Launch launch;
     launch.dynamic_shared = 128;
     REQUIRE(PtxKernel("mov.u32 %r9, before;" + kOwn + "st.shared.u32 [%r2], 0;", dynamic).error(32, launch) == "");
+    REQUIRE(PtxKernel("st.shared.u32 [buffer+124], 0; mov.u32 %r1, buffer+124; ld.shared.u32 %r2, [%r1];", dynamic)
+                .error(1, launch) == "");
+    REQUIRE_THAT(PtxKernel("st.shared.u32 [buffer+128], 0;", dynamic).error(1, launch),
+                 ContainsSubstring("4 bytes at byte 128 of shared memory, of which the block has 128"));
     REQUIRE_THAT(PtxKernel("mov.u32 %r9, before;" + kOwn + "st.shared.u32 [%r2+4], 0;", dynamic).error(32, launch),
                  ContainsSubstring("4 bytes at byte 144 of shared memory, of which the block has 144"));
 }
