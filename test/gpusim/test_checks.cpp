@@ -89,6 +89,12 @@ TEST_CASE("gpusim/checks: races within a warp") {
                 "bar.warp.sync -1; st.shared.u32 [%r2], %r4; add.u32 %r10, %r10, 1;"
                 "setp.lt.u32 %p1, %r10, 600; @%p1 bra $more;",
             ""},
+           {"a sync of all lanes, then many of halves",
+            kOwn + "st.shared.u32 [%r2], 1; setp.lt.u32 %p1, %r0, 16; selp.b32 %r5, 0xffff, 0xffff0000, %p1;"
+                   "bar.warp.sync -1; mov.u32 %r10, 0; $more: st.shared.u32 [%r2+2048], %r10; bar.warp.sync %r5;"
+                   "add.u32 %r10, %r10, 1; setp.lt.u32 %p2, %r10, 600; @%p2 bra $more;"
+                   "xor.b32 %r3, %r2, 64; ld.shared.u32 %r4, [%r3];",
+            ""},
            {"halves",
             kStore + "setp.lt.u32 %p1, %r0, 16; selp.b32 %r5, 0xffff, 0xffff0000, %p1; bar.warp.sync %r5;" + kLoadLane,
             ""},
