@@ -587,6 +587,7 @@ private:
         i.variant = static_cast<uint8_t>(variant(kAtomics));
         const std::string_view type = parts_.back();
         i.bytes = static_cast<uint8_t>(bytes_of_type(type));
+        if ((i.bytes != 4 && i.bytes != 8) || type.ends_with("x2")) refuse("the type");
         i.sign = type[0] == 's';
         i.width = type[0] == 'f';  // a float
         i.run = &atomic;
