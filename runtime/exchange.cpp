@@ -114,11 +114,12 @@ void wait_for_ranks(const Launch& l, const std::string& payload, double timeout_
     const Descriptor door = at_master(l, {.tv_sec = 0, .tv_usec = 10000}, problem, [&](int s, const addrinfo& a) {
         const int on = 1;
         ::setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        CHECK(::bind(s, a.ai_addr, a.ai_addrlen) == 0 && ::listen(s, 1024) == 0,
-              "rank 0 cannot listen at {}:{}: {}; set MASTER_ADDR to an address of its machine and MASTER_PORT to a "
-              "free port",
-              l.host, l.port, std::strerror(errno));
-        return true;
+        if (::bind(s, a.ai_addr, a.ai_addrlen) == 0 && ::listen(s, 1024) == 0) return true;
+        problem = fmt::format(
+            "rank 0 cannot listen at {}:{}: {}; set MASTER_ADDR to an address of its machine and MASTER_PORT to a "
+            "free port",
+            l.host, l.port, std::strerror(errno));
+        return false;
     });
     CHECK(door >= 0, "{}", problem);
     const std::string zero = random_digits();
