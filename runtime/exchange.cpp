@@ -206,7 +206,8 @@ std::string exchange_at_master(const Launch& l, std::string payload, double time
     std::string problem;
     const auto asked = [&](int s, const addrinfo& a) {
         problem = fmt::format("{}:{}: ", l.host, l.port);
-        if (::connect(s, a.ai_addr, a.ai_addrlen) != 0) return problem += std::strerror(errno), false;
+        if (::connect(s, a.ai_addr, a.ai_addrlen) != 0)  // EINPROGRESS: SO_SNDTIMEO expired
+            return problem += std::strerror(errno == EINPROGRESS ? ETIMEDOUT : errno), false;
         const std::string zero = receive(s, kNumber);
         if (zero.size() < kNumber) return problem += "something else listens there", false;
         send(s, with_proof(claim(zero, own, l.rank, l), secret, "rank" + l.run));
