@@ -181,7 +181,8 @@ ncclDataType_t type_of(DType dtype) {
 class Comm::Nccl {
 public:
     Nccl(const Launch& launch, double timeout_s) : launch_(launch), watchdog_(launch, timeout_s), tokens_(launch.size) {
-        watchdog_.host_waits("meeting the other ranks");
+        // At MASTER_ADDR, exchange() has this timeout itself and names the missing ranks.
+        if (meets_through_mpi(launch)) watchdog_.host_waits("meeting the other ranks");
         ncclUniqueId id{};
         if (launch.rank == 0) check_nccl(ncclGetUniqueId(&id), "making NCCL's id");
         const std::string payload = exchange(launch, std::string(id.internal, sizeof id.internal), timeout_s);

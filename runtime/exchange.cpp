@@ -156,8 +156,6 @@ bool on_cpus() { return std::string_view(backend_name()) != "cuda"; }
 
 #if __has_include(<mpi.h>)
 
-bool through_mpi(const Launch& l) { return l.mpi || on_cpus(); }
-
 std::string exchange_over_mpi(const Launch& l, std::string payload) {
     CHECK_USAGE(l.mpi, "{} started {} ranks, but ranks on CPUs are MPI's: start them with mpirun, or srun --mpi=pmix",
                 l.by, l.size);
@@ -175,8 +173,6 @@ std::string exchange_over_mpi(const Launch& l, std::string payload) {
 }
 
 #else
-
-bool through_mpi(const Launch& l) { return on_cpus() || (l.mpi && l.host.empty()); }
 
 std::string exchange_over_mpi(const Launch& l, const std::string&) {
     throw UsageError(fmt::format(
@@ -226,14 +222,22 @@ std::string exchange_at_master(const Launch& l, std::string payload, double time
     return payload;
 }
 
+bool meets_through_mpi(const Launch& l) {
+#if __has_include(<mpi.h>)
+    return l.mpi || on_cpus();
+#else
+    return on_cpus() || (l.mpi && l.host.empty());
+#endif
+}
+
 std::string exchange(const Launch& l, std::string payload, double timeout_s) {
-    if (through_mpi(l)) return exchange_over_mpi(l, std::move(payload));
+    if (meets_through_mpi(l)) return exchange_over_mpi(l, std::move(payload));
     return exchange_at_master(l, std::move(payload), timeout_s, find_secret());
 }
 
 void leave([[maybe_unused]] const Launch& l) noexcept {
 #if __has_include(<mpi.h>)
-    if (through_mpi(l)) MPI_Finalize();
+    if (meets_through_mpi(l)) MPI_Finalize();
 #endif
 }
 
