@@ -12,6 +12,7 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/integer.h"
@@ -126,14 +127,16 @@ private:
         return static_cast<int>(registers_.size()) - 1;
     }
 
-    int constant(int bytes, uint64_t bits) {
+    // The register of a constant. With from_dynamic, the launch adds the address of dynamic shared memory to `bits`.
+    int constant(int bytes, uint64_t bits, bool from_dynamic = false) {
         if (bytes == 0) bits = bits != 0;
         if (bytes > 0 && bytes < 8) bits &= (uint64_t{1} << 8 * bytes) - 1;
-        const auto [it, fresh] = constants_.try_emplace({bytes, bits}, 0);
+        const auto [it, fresh] = constants_.try_emplace({bytes, bits, from_dynamic}, 0);
         if (fresh) {
             it->second = new_register(bytes);
             registers_.back().is_constant = true;
             registers_.back().bits = bits;
+            registers_.back().from_dynamic = from_dynamic;
         }
         return it->second;
     }
@@ -249,35 +252,38 @@ private:
         ++instruction_.count;
     }
 
-    // The address or offset that a name stands for; none: it is no variable.
-    bool find_symbol(std::string_view name, uint64_t& value) {
-        if (const auto it = scope_->local.find(name); it != scope_->local.end()) return value = it->second, true;
-        if (const auto it = shared_.find(name); it != shared_.end()) return value = it->second, true;
+    // Returns the address or offset of a variable. Sets from_dynamic for dynamic shared memory: only the launch knows
+    // its address.
+    uint64_t symbol(std::string_view name, bool& from_dynamic) {
+        if (const auto it = scope_->local.find(name); it != scope_->local.end()) return it->second;
+        if (const auto it = shared_.find(name); it != shared_.end()) return it->second;
         for (const Parameter& p : program_.parameters)
-            if (p.name == name) return value = p.offset, true;
-        if (const auto it = symbols_.global.find(name); it != symbols_.global.end()) return value = it->second, true;
+            if (p.name == name) return p.offset;
+        if (const auto it = symbols_.global.find(name); it != symbols_.global.end()) return it->second;
         for (const Variable& v : module_.variables) {
             if (v.name != name || v.space != Space::shared) continue;
-            if (v.bytes > 0) return value = shared_[name] = new_shared(v), true;
+            if (v.bytes > 0) return shared_[name] = new_shared(v);
             program_.dynamic_align = std::max(program_.dynamic_align, v.align);
-            return value = kDynamicShared, true;
+            from_dynamic = true;
+            return 0;
         }
-        return false;
+        refuse(fmt::format("'{}' is no variable", name));
     }
 
-    uint64_t immediate(std::string_view text) {
-        if (text == "WARP_SZ") return 32;
-        if (std::isdigit(static_cast<unsigned char>(text[0])) || text[0] == '-') return parse_number(text);
-        uint64_t value = 0;
+    int immediate(std::string_view text, int bytes) {
+        if (text == "WARP_SZ") return constant(bytes, 32);
+        if (std::isdigit(static_cast<unsigned char>(text[0])) || text[0] == '-')
+            return constant(bytes, parse_number(text));
         const size_t plus = text.find('+');
-        if (!find_symbol(text.substr(0, plus), value)) refuse(fmt::format("'{}' is no variable", text));
-        return plus == text.npos ? value : value + parse_number(text.substr(plus + 1));
+        bool from_dynamic = false;
+        const uint64_t begin = symbol(text.substr(0, plus), from_dynamic);
+        return constant(bytes, plus == text.npos ? begin : begin + parse_number(text.substr(plus + 1)), from_dynamic);
     }
 
     // A register, or an immediate of that many bytes; returns the register's bytes.
     int operand(std::string_view text, int bytes) {
         int index = index_of(text);
-        if (index == kNone) index = constant(bytes, immediate(text));
+        if (index == kNone) index = immediate(text, bytes);
         add(index);
         return registers_[index].bytes;
     }
@@ -581,6 +587,7 @@ private:
         i.variant = static_cast<uint8_t>(variant(kAtomics));
         const std::string_view type = parts_.back();
         i.bytes = static_cast<uint8_t>(bytes_of_type(type));
+        if ((i.bytes != 4 && i.bytes != 8) || type.ends_with("x2")) refuse("the type");
         i.sign = type[0] == 's';
         i.width = type[0] == 'f';  // a float
         i.run = &atomic;
@@ -677,7 +684,7 @@ private:
     const Symbols& symbols_;
     Program& program_;
     std::vector<Virtual> registers_;
-    std::map<std::pair<int, uint64_t>, int> constants_;
+    std::map<std::tuple<int, uint64_t, bool>, int> constants_;
     Names<size_t> shared_;
     Scope* scope_ = nullptr;
     const Statement* statement_ = nullptr;

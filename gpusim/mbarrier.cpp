@@ -46,7 +46,12 @@ void add_transactions(Warp& w, const Instruction& i, int lane, Mbarrier& m, int6
              fmt::format("{} bytes outstanding at an mbarrier; at most {}", m.transactions, kMostTransactions));
 }
 
-bool has_ended(const Mbarrier& m, uint32_t parity) { return (m.phase & 1) != parity; }
+// Whether the phase that a wait names by its parity (operand 2), the current phase or the previous one, has ended.
+bool has_ended(Warp& w, const Instruction& i, int lane, const Mbarrier& m) {
+    const uint32_t parity = w.operand<uint32_t>(i, 2)[lane];
+    if (parity > 1) fail(w, i, lane, fmt::format("the parity {} is neither 0 nor 1", parity));
+    return (m.phase & 1) != parity;
+}
 
 int register_pool(const Warp& w) { return w.program->registers * static_cast<int>(w.block->launch->block.count()); }
 
@@ -93,7 +98,7 @@ void mbarrier_wait(Warp& w, const Instruction& i, Lanes lanes) {  // p, [a], par
     Lanes ended = 0;
     for_lanes(lanes, [&](int l) {
         const Mbarrier& m = find(w, i, l, address_of(w, i, 1, l));
-        if (!has_ended(m, w.operand<uint32_t>(i, 2)[l])) return;
+        if (!has_ended(w, i, l, m)) return;
         merge(w.clock.seen, m.released);
         ended |= Lanes{1} << l;
     });
@@ -108,8 +113,7 @@ bool is_ready(Warp& w, const Instruction& i, Lanes lanes) {
         return others + 32 * static_cast<int>(i.offset) <= register_pool(w);
     }
     bool ready = true;
-    for_lanes(lanes,
-              [&](int l) { ready &= has_ended(find(w, i, l, address_of(w, i, 1, l)), w.operand<uint32_t>(i, 2)[l]); });
+    for_lanes(lanes, [&](int l) { ready &= has_ended(w, i, l, find(w, i, l, address_of(w, i, 1, l))); });
     return ready;
 }
 

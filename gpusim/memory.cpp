@@ -13,11 +13,16 @@ namespace teon::gpusim {
 
 namespace {
 
+// Whether the range contains [address, address + bytes). The sum may exceed 2^64.
+bool holds(const Range& r, uint64_t address, uint64_t bytes) {
+    return address >= r.begin && address < r.end && r.end - address >= bytes;
+}
+
 // The allocation that holds [address, address + bytes); null: none.
 const Range* find_range(const std::vector<Range>& memory, uintptr_t address, size_t bytes) {
     const auto after = std::upper_bound(memory.begin(), memory.end(), address,
                                         [](uintptr_t a, const Range& r) { return a < r.begin; });
-    if (after == memory.begin() || address + bytes > (after - 1)->end) return nullptr;
+    if (after == memory.begin() || !holds(*(after - 1), address, bytes)) return nullptr;
     return &*(after - 1);
 }
 
@@ -65,8 +70,8 @@ bool all_in_one_allocation(Warp& w, const Addresses& a, Lanes lanes, uint32_t by
         any |= on ? a.of[l] : 0;
     }
     if (any % bytes != 0) return false;
-    if (least >= w.near.begin && most + bytes <= w.near.end) return true;
-    const Range* range = find_range(*w.block->memory, least, most + bytes - least);
+    if (holds(w.near, least, most - least + bytes)) return true;
+    const Range* range = find_range(*w.block->memory, least, most - least + bytes);
     if (range) w.near = *range;
     return range != nullptr;
 }
@@ -254,7 +259,7 @@ void atomic_of(Warp& w, const Instruction& i, Lanes lanes) {
 
 uint8_t* device_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
     check_waited(w, i, lane);
-    if (address < w.near.begin || address + bytes > w.near.end) {
+    if (!holds(w.near, address, bytes)) {
         const Range* range = find_range(*w.block->memory, address, bytes);
         if (!range)
             fail(w, i, lane,

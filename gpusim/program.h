@@ -50,13 +50,12 @@ struct Symbols {
     std::unordered_map<std::string_view, uint64_t> global;  // addresses of .global and .const variables
 };
 
-// Where dynamic shared memory begins is known at the launch: such constants hold kDynamicShared until then.
 struct Constant {
     uint32_t place;
     int bytes;  // 0: a predicate
     uint64_t bits;
+    bool from_dynamic;  // the launch adds the address of dynamic shared memory to `bits`
 };
-inline constexpr uint64_t kDynamicShared = 0x7d7d7d00;
 
 struct Program {
     std::string name;  // demangled, without namespaces

@@ -173,7 +173,9 @@ Space space_of(std::string_view directive) {
 
 void parse_registers(Body& body, std::string_view text) {  // ".b32 %r<5>" or ".b32 a, b"
     const size_t blank = text.find_first_of(kBlank);
-    const int bytes = bytes_of_type(text.substr(1, blank - 1));
+    const std::string_view type = text.substr(1, blank - 1);
+    const int bytes = bytes_of_type(type);
+    CHECK(bytes <= 8, "PTX: registers of type '{}' are not modelled", type);
     for (const std::string_view one : split_operands(text.substr(blank))) {
         const size_t open = one.find('<');
         body.registers.push_back({one.substr(0, open),

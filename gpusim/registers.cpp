@@ -139,7 +139,7 @@ void place_registers(Program& program, const std::vector<Virtual>& registers) {
         const Virtual& v = registers[r];
         if (v.is_constant) {
             places[r] = new_place(v);
-            program.constants.push_back({places[r], v.bytes, v.bits});
+            program.constants.push_back({places[r], v.bytes, v.bits, v.from_dynamic});
             continue;
         }
         auto& same = slots[v.bytes];

@@ -10,6 +10,7 @@ struct Virtual {
     int bytes = 0;  // of a lane; 0: a predicate
     bool is_constant = false;
     uint64_t bits = 0;
+    bool from_dynamic = false;  // of a constant, see Constant
 };
 
 // Gives registers that are needed at the same time places of their own, in few bytes: the program's operands and

@@ -316,7 +316,7 @@ public:
             w.registers = storage_.get() + k * program.register_bytes;
             w.local = local_.data() + k * local;
             for (const Constant& c : program.constants) {
-                const uint64_t bits = c.bits == kDynamicShared ? dynamic : c.bits;
+                const uint64_t bits = c.from_dynamic ? dynamic + c.bits : c.bits;
                 if (c.bytes == 0) *w.at<Lanes>(c.place) = bits ? kAllLanes : 0;
                 for (int l = 0; l < 32 && c.bytes; ++l)
                     std::memcpy(w.at<uint8_t>(c.place) + l * c.bytes, &bits, static_cast<size_t>(c.bytes));

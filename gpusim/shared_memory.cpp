@@ -88,17 +88,31 @@ void SharedMemory::sync_warp(SyncClock& clock, uint32_t lanes, bool all, int war
 void SharedMemory::advance(SyncClock& clock, int warp) {
     auto& ended = ended_[static_cast<size_t>(warp)];
     ended[clock.now] = clock.time;
-    if (clock.now == kLastClock) {  // count again from 0; the warp's accesses of this epoch then count as the oldest
-        const Stamp mine = static_cast<Stamp>(warp) << 5;
-        for (auto* stamps : {&writer_, &reader_})
-            for (Stamp& s : *stamps)
-                if (s >= barrier_ && s != kCopying && (s & kOfWarp) == mine) s &= ~(255u << kClockShift);
-        clock.now = clock.last_full = 0;
-        clock.any_partial = false;
-        clock.partial = {};
-        ended[0] = 0;  // warps that waited for this one since the barrier are ordered after them
-    }
+    if (clock.now == kLastClock) renumber(clock, warp);
     ended[++clock.now] = kReading;
+}
+
+// Renumbers the warp's clock from 0. Merges consecutive values unless a synchronization that still matters separates
+// them; a merged value ends when the oldest of its values ended. A race with another warp may then be missed, but no
+// false one is reported.
+void SharedMemory::renumber(SyncClock& clock, int warp) {
+    std::array<bool, kLastClock + 1> begins{true};
+    begins[clock.last_full] = true;
+    for (const SyncClock::Partial& p : clock.partial) begins[p.at] = true;
+    auto& ended = ended_[static_cast<size_t>(warp)];
+    std::array<uint32_t, kLastClock + 1> renamed;
+    clock.now = 0;
+    for (uint32_t old = 0; old <= kLastClock; ++old) {
+        if (begins[old] && old > 0) ended[++clock.now] = ended[old];
+        renamed[old] = clock.now;
+    }
+    const Stamp mine = static_cast<Stamp>(warp) << 5;
+    for (auto* stamps : {&writer_, &reader_})
+        for (Stamp& s : *stamps)
+            if (s >= barrier_ && s != kCopying && (s & kOfWarp) == mine)
+                s = (s & ~(kLastClock << kClockShift)) | renamed[s >> kClockShift & kLastClock] << kClockShift;
+    clock.last_full = renamed[clock.last_full];
+    for (SyncClock::Partial& p : clock.partial) p.at = renamed[p.at];
 }
 
 View SharedMemory::release(SyncClock& clock, int warp, uint32_t lanes) {

@@ -96,6 +96,7 @@ private:
     bool write_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last, const void* value);
     void restart_epochs();
     void advance(SyncClock& clock, int warp);
+    void renumber(SyncClock& clock, int warp);
     bool not_read_by_wgmma(const SyncClock& clock, int warp, uint32_t at, uint32_t bytes);
     bool all_have_read(const SyncClock& clock, int warp, uint32_t g) const;
 

@@ -181,7 +181,8 @@ ncclDataType_t type_of(DType dtype) {
 class Comm::Nccl {
 public:
     Nccl(const Launch& launch, double timeout_s) : launch_(launch), watchdog_(launch, timeout_s), tokens_(launch.size) {
-        watchdog_.host_waits("meeting the other ranks");
+        // At MASTER_ADDR, exchange() has this timeout itself and names the missing ranks.
+        if (meets_through_mpi(launch)) watchdog_.host_waits("meeting the other ranks");
         ncclUniqueId id{};
         if (launch.rank == 0) check_nccl(ncclGetUniqueId(&id), "making NCCL's id");
         const std::string payload = exchange(launch, std::string(id.internal, sizeof id.internal), timeout_s);
@@ -208,16 +209,16 @@ public:
     }
 
     void reduce(void* data, DType dtype, const std::vector<Part>& parts, const Stream& after) {
-        queue("reduce_sum", parts, after, [&](const Part& part) {
+        queue("reduce_sum", parts, after, [&, type = type_of(dtype)](const Part& part) {
             std::byte* at = address(data, dtype, part);
-            return ncclReduce(at, at, static_cast<size_t>(part.size), type_of(dtype), ncclSum, part.root, comm_, own());
+            return ncclReduce(at, at, static_cast<size_t>(part.size), type, ncclSum, part.root, comm_, own());
         });
     }
 
     void broadcast(void* data, DType dtype, const std::vector<Part>& parts, const Stream& after) {
-        queue("broadcast", parts, after, [&](const Part& part) {
+        queue("broadcast", parts, after, [&, type = type_of(dtype)](const Part& part) {
             std::byte* at = address(data, dtype, part);
-            return ncclBroadcast(at, at, static_cast<size_t>(part.size), type_of(dtype), part.root, comm_, own());
+            return ncclBroadcast(at, at, static_cast<size_t>(part.size), type, part.root, comm_, own());
         });
     }
 
@@ -254,10 +255,13 @@ private:
         Watchdog::Operation o = watchdog_.operation(fmt::format("{} of {} elements", name, elements));
         o.begin.record(stream_);
         watchdog_.host_waits(o.name);  // NCCL connects to a rank when it first needs it
-        check_nccl(ncclGroupStart(), name, comm_);
+        check_nccl(ncclGroupStart(), o.name, comm_);
+        ncclResult_t status = ncclSuccess;
         for (const Part& part : parts)
-            if (part.size > 0) check_nccl(call(part), o.name, comm_);
-        check_nccl(ncclGroupEnd(), o.name, comm_);
+            if (part.size > 0 && status == ncclSuccess) status = call(part);
+        const ncclResult_t ended = ncclGroupEnd();  // after an error too: ncclCommAbort would join an open group
+        check_nccl(status, o.name, comm_);
+        check_nccl(ended, o.name, comm_);
         watchdog_.host_waits("");
         o.end.record(stream_);
         watchdog_.add(std::move(o));

@@ -74,10 +74,8 @@ void Decompositions::check_finite(const char* operation, const float* A, int64_t
 }
 
 cusolverDnHandle_t Decompositions::handle(const char* operation) {
-    if (!handle_) {
-        check_solver(cusolverDnCreate(&handle_), operation);
-        check_solver(cusolverDnSetStream(handle_, static_cast<cudaStream_t>(stream_.handle())), operation);
-    }
+    if (!handle_) check_solver(cusolverDnCreate(&handle_), operation);
+    check_solver(cusolverDnSetStream(handle_, static_cast<cudaStream_t>(stream_.handle())), operation);
     return handle_;
 }
 

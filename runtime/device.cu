@@ -196,9 +196,11 @@ void pinned_free(void* p, size_t) noexcept { cudaFreeHost(p); }
 void* mapped_allocate(size_t bytes) {
     void *p = nullptr, *device = nullptr;
     check_pinned(cudaHostAlloc(&p, bytes, cudaHostAllocMapped), bytes);
-    check_cuda(cudaHostGetDevicePointer(&device, p, 0), "mapping host memory");
-    CHECK(device == p, "host memory has another address on the device: it has no unified addressing");
-    return p;
+    const cudaError_t status = cudaHostGetDevicePointer(&device, p, 0);
+    if (status == cudaSuccess && device == p) return p;
+    cudaFreeHost(p);
+    check_cuda(status, "mapping host memory");
+    throw Error("host memory has another address on the device: it has no unified addressing");
 }
 void mapped_free(void* p, size_t) noexcept { cudaFreeHost(p); }
 

@@ -114,11 +114,12 @@ void wait_for_ranks(const Launch& l, const std::string& payload, double timeout_
     const Descriptor door = at_master(l, {.tv_sec = 0, .tv_usec = 10000}, problem, [&](int s, const addrinfo& a) {
         const int on = 1;
         ::setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        CHECK(::bind(s, a.ai_addr, a.ai_addrlen) == 0 && ::listen(s, 1024) == 0,
-              "rank 0 cannot listen at {}:{}: {}; set MASTER_ADDR to an address of its machine and MASTER_PORT to a "
-              "free port",
-              l.host, l.port, std::strerror(errno));
-        return true;
+        if (::bind(s, a.ai_addr, a.ai_addrlen) == 0 && ::listen(s, 1024) == 0) return true;
+        problem = fmt::format(
+            "rank 0 cannot listen at {}:{}: {}; set MASTER_ADDR to an address of its machine and MASTER_PORT to a "
+            "free port",
+            l.host, l.port, std::strerror(errno));
+        return false;
     });
     CHECK(door >= 0, "{}", problem);
     const std::string zero = random_digits();
@@ -155,8 +156,6 @@ bool on_cpus() { return std::string_view(backend_name()) != "cuda"; }
 
 #if __has_include(<mpi.h>)
 
-bool through_mpi(const Launch& l) { return l.mpi || on_cpus(); }
-
 std::string exchange_over_mpi(const Launch& l, std::string payload) {
     CHECK_USAGE(l.mpi, "{} started {} ranks, but ranks on CPUs are MPI's: start them with mpirun, or srun --mpi=pmix",
                 l.by, l.size);
@@ -174,8 +173,6 @@ std::string exchange_over_mpi(const Launch& l, std::string payload) {
 }
 
 #else
-
-bool through_mpi(const Launch& l) { return on_cpus() || (l.mpi && l.host.empty()); }
 
 std::string exchange_over_mpi(const Launch& l, const std::string&) {
     throw UsageError(fmt::format(
@@ -205,7 +202,8 @@ std::string exchange_at_master(const Launch& l, std::string payload, double time
     std::string problem;
     const auto asked = [&](int s, const addrinfo& a) {
         problem = fmt::format("{}:{}: ", l.host, l.port);
-        if (::connect(s, a.ai_addr, a.ai_addrlen) != 0) return problem += std::strerror(errno), false;
+        if (::connect(s, a.ai_addr, a.ai_addrlen) != 0)  // EINPROGRESS: SO_SNDTIMEO expired
+            return problem += std::strerror(errno == EINPROGRESS ? ETIMEDOUT : errno), false;
         const std::string zero = receive(s, kNumber);
         if (zero.size() < kNumber) return problem += "something else listens there", false;
         send(s, with_proof(claim(zero, own, l.rank, l), secret, "rank" + l.run));
@@ -224,14 +222,22 @@ std::string exchange_at_master(const Launch& l, std::string payload, double time
     return payload;
 }
 
+bool meets_through_mpi(const Launch& l) {
+#if __has_include(<mpi.h>)
+    return l.mpi || on_cpus();
+#else
+    return on_cpus() || (l.mpi && l.host.empty());
+#endif
+}
+
 std::string exchange(const Launch& l, std::string payload, double timeout_s) {
-    if (through_mpi(l)) return exchange_over_mpi(l, std::move(payload));
+    if (meets_through_mpi(l)) return exchange_over_mpi(l, std::move(payload));
     return exchange_at_master(l, std::move(payload), timeout_s, find_secret());
 }
 
 void leave([[maybe_unused]] const Launch& l) noexcept {
 #if __has_include(<mpi.h>)
-    if (through_mpi(l)) MPI_Finalize();
+    if (meets_through_mpi(l)) MPI_Finalize();
 #endif
 }
 

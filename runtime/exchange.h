@@ -16,6 +16,8 @@ namespace teon {
 // that are missing, or what rank 0's address answered; at once where rank 0 cannot listen, two processes claim one rank
 // or the secret cannot be read. Through MPI it waits for ever: the caller's watchdog ends that.
 std::string exchange(const Launch& launch, std::string payload, double timeout_s);
+// Whether exchange() goes through MPI.
+bool meets_through_mpi(const Launch& launch);
 // The last call of a rank, once all have finished: finalizes MPI.
 void leave(const Launch& launch) noexcept;
 

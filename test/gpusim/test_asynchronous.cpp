@@ -132,6 +132,7 @@ TEST_CASE("gpusim/asynchronous: mbarriers order what was done before an arrival 
 
 TEST_CASE("gpusim/asynchronous: the parity of an mbarrier distinguishes its phases") {
     check({{"", with_mbarrier(64) + kArrive + wait(0) + kArrive + wait(1), ""},
+           {"a parity of 2", with_mbarrier(64) + kArrive + wait(2), "the parity 2 is neither 0 nor 1"},
            {"the next one does not end", with_mbarrier(64) + kArrive + wait(0) + wait(1), "phase 1 of the mbarrier"}});
 }
 

@@ -48,6 +48,10 @@ TEST_CASE("gpusim/checks: bounds and alignment") {
         {{"global", "ld.global.u32 %r1, [%d1+128];", "of an allocation of 128 bytes"},
          {"global, within", "ld.global.u32 %r1, [%d1];", ""},
          {"null", "mov.u64 %d5, 0; ld.global.u32 %r1, [%d5];", "in no allocation"},
+         {"before null", "mov.u64 %d5, 0; ld.global.u32 %r1, [%d5+-4];", "4 bytes at 0xfffffffffffffffc"},
+         {"before null, one lane of several",
+          "setp.eq.u32 %p1, %r0, 5; selp.b64 %d5, -4, %d1, %p1; ld.global.u32 %r1, [%d5];",
+          "4 bytes at 0xfffffffffffffffc"},
          {"alignment", "ld.global.u64 %d5, [%d1];", "not a multiple of 8 bytes"},
          {"shared", kOwn + "st.shared.u32 [%r1+4096], 0;", "of shared memory, of which the block has 4096"},
          {"shared alignment", kOwn + "st.shared.u32 [%r2+2], 0;", "not a multiple of 4 bytes"},
@@ -84,6 +88,12 @@ TEST_CASE("gpusim/checks: races within a warp") {
             kStore + "mov.u32 %r10, 0; $more: bar.warp.sync -1;" + kLoadLane +
                 "bar.warp.sync -1; st.shared.u32 [%r2], %r4; add.u32 %r10, %r10, 1;"
                 "setp.lt.u32 %p1, %r10, 600; @%p1 bra $more;",
+            ""},
+           {"a sync of all lanes, then many of halves",
+            kOwn + "st.shared.u32 [%r2], 1; setp.lt.u32 %p1, %r0, 16; selp.b32 %r5, 0xffff, 0xffff0000, %p1;"
+                   "bar.warp.sync -1; mov.u32 %r10, 0; $more: st.shared.u32 [%r2+2048], %r10; bar.warp.sync %r5;"
+                   "add.u32 %r10, %r10, 1; setp.lt.u32 %p2, %r10, 600; @%p2 bra $more;"
+                   "xor.b32 %r3, %r2, 64; ld.shared.u32 %r4, [%r3];",
             ""},
            {"halves",
             kStore + "setp.lt.u32 %p1, %r0, 16; selp.b32 %r5, 0xffff, 0xffff0000, %p1; bar.warp.sync %r5;" + kLoadLane,
@@ -127,6 +137,10 @@ TEST_CASE("gpusim/checks: dynamic shared memory ends with its last byte") {
     Launch launch;
     launch.dynamic_shared = 128;
     REQUIRE(PtxKernel("mov.u32 %r9, before;" + kOwn + "st.shared.u32 [%r2], 0;", dynamic).error(32, launch) == "");
+    REQUIRE(PtxKernel("st.shared.u32 [buffer+124], 0; mov.u32 %r1, buffer+124; ld.shared.u32 %r2, [%r1];", dynamic)
+                .error(1, launch) == "");
+    REQUIRE_THAT(PtxKernel("st.shared.u32 [buffer+128], 0;", dynamic).error(1, launch),
+                 ContainsSubstring("4 bytes at byte 128 of shared memory, of which the block has 128"));
     REQUIRE_THAT(PtxKernel("mov.u32 %r9, before;" + kOwn + "st.shared.u32 [%r2+4], 0;", dynamic).error(32, launch),
                  ContainsSubstring("4 bytes at byte 144 of shared memory, of which the block has 144"));
 }

@@ -180,6 +180,15 @@ TEST_CASE("gpusim/instructions: registers that are not needed at the same time s
 }
 
 TEST_CASE("gpusim/instructions: an unknown instruction is named with its place") {
-    const auto build = [] { PtxKernel k("tcgen05.fence.sync.aligned;"); };
-    REQUIRE_THROWS_WITH(build(), ContainsSubstring("test.cu:8") && ContainsSubstring("\"tcgen05.fence"));
+    for (const std::string instruction :
+         {"tcgen05.fence.sync.aligned;", "atom.global.add.noftz.f16x2 %r1, [%d1], %r1;",
+          "red.global.add.noftz.bf16x2 [%d1], %r1;", "atom.global.cas.b16 %h1, [%d1], %h1, %h1;",
+          "atom.global.add.noftz.f16 %h1, [%d1], %h1;"}) {
+        INFO(instruction);
+        const auto build = [&] { PtxKernel k(instruction); };
+        const std::string opcode = instruction.substr(0, instruction.find_first_of(" ;"));
+        REQUIRE_THROWS_WITH(build(), ContainsSubstring("test.cu:8") && ContainsSubstring("\"" + opcode));
+    }
+    const auto wide = [] { PtxKernel k(".reg .b128 %q1;"); };
+    REQUIRE_THROWS_WITH(wide(), ContainsSubstring("registers of type 'b128' are not modelled"));
 }

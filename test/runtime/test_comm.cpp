@@ -196,6 +196,20 @@ TEST_CASE("runtime/comm: sent bytes are counted, one way to each root and from i
     REQUIRE_THROWS_AS(comm.broadcast(x.data(), DType::f32, {{0, 1, comm.size()}}, context().stream), Error);
 }
 
+TEST_CASE("runtime/comm: a type that ranks cannot exchange is refused, and the next operation works", "[.][ranks]") {
+    Comm& comm = *context().comm;
+    const Stream& stream = context().stream;
+    Guarded<float> x(std::vector<float>(10, 1.0f), stream);
+    const std::vector<Part> parts = {{0, 10, 0}};
+    if (comm.size() > 1) {
+        REQUIRE_THROWS_AS(comm.broadcast(x.data(), DType::e4m3, parts, stream), Error);
+        REQUIRE_THROWS_AS(comm.reduce_sum(x.data(), DType::e5m2, parts, stream), Error);
+    }
+    comm.all_reduce_sum(x.data(), 10, stream);
+    comm.join(stream);
+    REQUIRE(x.get() == std::vector<float>(10, static_cast<float>(comm.size())));
+}
+
 namespace {
 
 DecoderConfig tiny() {

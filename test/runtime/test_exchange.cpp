@@ -165,6 +165,15 @@ TEST_CASE("runtime/exchange: faults of MASTER_ADDR and MASTER_PORT are reported"
     l.host = "";
     REQUIRE(contains(start(l, 1).get(), "torchrun does not say where rank 0 is: set MASTER_ADDR"));
     REQUIRE(contains(start(launch(1, 2, free_port()), 0.2).get(), "Connection refused"));
+    Listener full;  // its queue of connections: it answers no more
+    ::listen(full.socket, 0);
+    std::vector<Descriptor> waiting;
+    for (int i = 0; i < 8; ++i) {
+        waiting.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        const sockaddr_in a = address("127.0.0.1", full.port);
+        (void)::connect(waiting.back(), reinterpret_cast<const sockaddr*>(&a), sizeof a);
+    }
+    REQUIRE(contains(start(launch(1, 2, full.port), 0.2).get(), "Connection timed out"));
 }
 
 TEST_CASE("runtime/exchange: the secret is made once, and read only from a file that nobody else can read") {

@@ -399,6 +399,15 @@ TEST_CASE("runtime/linalg: products that the library refuses are counted by kind
     before ? setenv("CUBLASLT_REFUSE", restored.c_str(), 1) : unsetenv("CUBLASLT_REFUSE");
 }
 
+TEST_CASE("runtime/linalg: a bias gradient of no rows or columns is refused") {
+    Stream stream;
+    Linalg linalg(stream);
+    Buffer<float> db(8), dy(64);
+    for (const auto& [rows, columns] : {std::pair{0, 8}, {8, 0}})
+        REQUIRE(contains(error_of([&] { linalg.bias_gradient(db.data(), mat(dy.data(), 8), rows, columns, 0.0f); }),
+                         fmt::format("bias gradient: empty dy of {} x {}", rows, columns)));
+}
+
 TEST_CASE("runtime/linalg: gemm refuses what it cannot do and names it") {
     Stream stream;
     Linalg linalg(stream);
