@@ -10,19 +10,19 @@ from reproduction import figures, tables
 INTRODUCTION = """# The paper, reproduced at scale {scale}
 
 Made by `python3 scripts/reproduce.py report --scale {scale} --results {results}{text}`,
-from what that file keeps of finished runs; only what was run stands here, all else says "not run". The paper is
+from the finished runs in that file; a row without a finished run says "not run". The paper is
 [arXiv 2601.23261](https://arxiv.org/abs/2601.23261); its tables are `experiments/*.toml`.
-[REPRODUCTION.md](REPRODUCTION.md) says what all scales show.
+[REPRODUCTION.md](REPRODUCTION.md) summarizes all scales.
 
 ## What was run
 
 {ran}
 
-A scale changes model and tokens, never the method. Each row's learning rate is the best of the same grid with one
-seed (factors {grid} of a first guess); then all its seeds run at that rate, and at the best rate of the Muon that
-it is compared with (the paper compares at equal rates). The seed sets both the initial weights and the order of the
-data, so runs of one seed are pairs: differences of perplexity, their 95% intervals and p are those of Student's t test
-on the differences of their losses. p is corrected over all comparisons of a table (Holm), the intervals are not.
+A scale changes model and tokens, never the method. Each row tries the same grid of learning rates with one seed
+(factors {grid} of a first guess). All its seeds then run at the best rate, and at the best rate of the Muon row that it
+is compared with (the paper compares at equal rates). The seed sets both the initial weights and the order of the data,
+so runs of one seed are pairs: Student's t test on the differences of their losses gives the differences of perplexity,
+their 95% intervals and p. Holm's method corrects p over all comparisons of a table, but not the intervals.
 """
 
 THEORY = """## What theory predicts, and what was measured
