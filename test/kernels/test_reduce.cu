@@ -54,6 +54,18 @@ TEST_CASE("kernels/reduce: every element counts, at any alignment") {
     REQUIRE(out.get()[0] == 0.0f);
 }
 
+TEST_CASE("kernels/reduce: an array that needs more than 4096 blocks is summed in longer runs") {
+    Stream stream;
+    Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
+    const int64_t run = (1 << 14) + 32, n = 4096 * int64_t{1 << 14} + 77;
+    std::vector<float> ends(n);  // the first and the last element of each run is 1
+    for (int64_t begin = 0; begin < n; begin += run) ends[begin] = ends[std::min(n, begin + run) - 1] = 1.0f;
+    Guarded<float> x(ends, stream), out(1, stream);
+    reduce_sum(out.data(), scratch.data(), x.data(), n, false, stream);
+    REQUIRE(out.get()[0] == static_cast<float>(2 * ((n + run - 1) / run)));
+    scratch.get();  // checks the canaries
+}
+
 TEST_CASE("kernels/reduce: float and bf16 are added to a float sum, at any alignment") {
     Stream stream;
     for (int64_t n : {1, 31, 97, 4099})
