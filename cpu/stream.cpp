@@ -197,7 +197,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         if (stream->capture && stream->capture != event->capture)
             return call.breaks(*stream->capture, cudaErrorStreamCaptureIsolation);
         if (event->capture->ended)
-            return fail(cudaErrorCapturedEvent, "cudaStreamWaitEvent: the event was recorded in a capture that has ended");
+            return fail(cudaErrorCapturedEvent,
+                        "cudaStreamWaitEvent: the event was recorded in a capture that has ended");
         if (!stream->capture) {
             stream->capture = event->capture;
             stream->after_capture = std::exchange(stream->after, {});

@@ -302,7 +302,8 @@ TEST_CASE("cpu/simt: a launch without memory for stacks fails, and the next one 
         without = run();
         setrlimit(RLIMIT_AS, &before);
         with = run();
-    }).join();
+    })
+        .join();
     REQUIRE(contains(without, "no memory for 32 fiber stacks"));
     REQUIRE(with == "");
 }
