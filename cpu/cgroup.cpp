@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number behind `key` (or the first one of the file, if it is empty); nothing if it says "max" or is not there.
+// Returns the number after `key`, or the file's first number if `key` is empty; nothing if it is missing or "max".
 std::optional<int64_t> number(const fs::path& path, const std::string& key = "") {
     std::ifstream in(path);
     std::string word;
@@ -44,7 +44,7 @@ CgroupLimits cgroup_limits(const std::string& mount, const std::string& self) {
     CgroupLimits limits;
     std::ifstream in(self);
     for (std::string line; std::getline(in, line);) {
-        if (!line.starts_with("0::/")) continue;  // version 2's line; in a container it may name a group outside
+        if (!line.starts_with("0::/")) continue;  // version 2; in a container it may name a group outside
         for (fs::path group = fs::path(line.substr(4));; group = group.parent_path()) {
             tighten(limits.cpus, cpu_quota(mount / group));
             tighten(limits.memory_left, memory_left(mount / group));

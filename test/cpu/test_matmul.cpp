@@ -1,4 +1,5 @@
-// What the CPU's products do beyond test/runtime/test_linalg.cu: arguments that linalg never passes on.
+// Tests products on the CPU with arguments that runtime/linalg never passes; test/runtime/test_linalg.cu has the
+// others.
 #include "cpu/matmul.h"
 
 #include <cublasLt.h>
@@ -12,7 +13,7 @@
 using namespace teon;
 using namespace teon::cpu;
 
-TEST_CASE("cpu/matmul: a factor of NaN makes NaN of the result, also beside the same product with other factors") {
+TEST_CASE("cpu/matmul: a factor of NaN gives NaN, also among calls of the same product with other factors") {
     constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
     const std::vector<float> ones(16, 1.0f);
     std::vector<float> c;

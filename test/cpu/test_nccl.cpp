@@ -1,4 +1,4 @@
-// NCCL on one rank, which the engine itself never asks for; test/runtime/test_comm.cpp has several ranks.
+// Tests NCCL on a single rank, which the engine itself never uses; test/runtime/test_comm.cpp tests several ranks.
 #include <nccl.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// Streams, events and graphs of cpu/. test/model_gpu/test_streams.cu has what the modelled GPU does with them.
+// Tests streams, events and graphs of cpu/; test/model_gpu/test_streams.cu tests those of the modelled GPU.
 #include "cpu/stream.h"
 
 #include <cuda_runtime.h>
@@ -42,11 +42,11 @@ TEST_CASE("cpu/stream: a stream keeps its order, and events order streams") {
     note(a, 1);
     note(a, 2);
     cudaEventRecord(after_a, cuda(a));
-    note(a, 6);  // anywhere from here on
+    note(a, 6);  // may run at any time from here on
     cudaStreamWaitEvent(cuda(b), after_a);
     note(b, 3);
     cudaEventRecord(after_b, cuda(b));
-    cudaEventRecord(after_a, cuda(a));  // recorded anew: what waits already does not see it
+    cudaEventRecord(after_a, cuda(a));  // recorded again: does not affect earlier waits
     cudaStreamWaitEvent(cuda(a), after_b);
     note(a, 7);
     REQUIRE(cudaStreamSynchronize(cuda(a)) == cudaSuccess);
@@ -64,7 +64,7 @@ TEST_CASE("cpu/stream: queued work completes without a wait") {
     REQUIRE(done == 1);
 }
 
-TEST_CASE("cpu/stream: work beside the caller keeps the stream's order, and others wait for it") {
+TEST_CASE("cpu/stream: asynchronous work keeps the stream's order, and other streams wait for it") {
     Stream beside, stream;
     Event_t event;
     std::vector<int> log;
@@ -81,7 +81,7 @@ TEST_CASE("cpu/stream: work beside the caller keeps the stream's order, and othe
     REQUIRE(log == std::vector<int>{1, 2, 3});
 }
 
-TEST_CASE("cpu/stream: a failure stays with the device, and every later call returns it with its words") {
+TEST_CASE("cpu/stream: after a failure of the device every call returns it with its message") {
     Stream stream, idle;
     Event_t event;
     int later = 0;
@@ -106,7 +106,7 @@ TEST_CASE("cpu/stream: a failure stays with the device, and every later call ret
     REQUIRE(cudaStreamSynchronize(cuda(stream)) == cudaSuccess);
 }
 
-TEST_CASE("cpu/stream: an error of one call is returned once, and says what was wrong") {
+TEST_CASE("cpu/stream: the error of a call is returned once, and its message says what was wrong") {
     Stream stream;
     REQUIRE(cudaEventRecord(nullptr, cuda(stream)) == cudaErrorInvalidResourceHandle);
     REQUIRE(cudaPeekAtLastError() == cudaErrorInvalidResourceHandle);
@@ -177,7 +177,7 @@ TEST_CASE("cpu/graph: a capture runs nothing, and each launch of its graph runs 
     REQUIRE(cudaGraphLaunch(exec, cuda(a)) == cudaErrorInvalidResourceHandle);
 }
 
-TEST_CASE("cpu/graph: what a capture forbids is refused, names itself and ends the capture") {
+TEST_CASE("cpu/graph: a call that a capture forbids fails with its name in the message, and invalidates the capture") {
     struct Row {
         const char* what;
         cudaError_t error;
@@ -266,7 +266,7 @@ TEST_CASE("cpu/graph: an event of a capture that has ended cannot be waited for,
     REQUIRE(cudaStreamWaitEvent(cuda(other), event) == cudaSuccess);
 }
 
-TEST_CASE("cpu/graph: a capture whose streams are destroyed forbids nothing afterwards") {
+TEST_CASE("cpu/graph: destroying a capture's streams ends or invalidates the capture") {
     Event_t fork;
     cudaGraph_t graph = nullptr;
     void* p = nullptr;
@@ -287,7 +287,7 @@ TEST_CASE("cpu/graph: a capture whose streams are destroyed forbids nothing afte
         cudaEventRecord(fork, cuda(next));
         REQUIRE(cudaStreamWaitEvent(cuda(gone), fork) == cudaSuccess);
     }
-    Stream successor;  // may have the address of the one that is gone
+    Stream successor;  // may have the address of the destroyed stream
     REQUIRE(cudaStreamEndCapture(cuda(next), &graph) == cudaErrorStreamCaptureInvalidated);
     REQUIRE_THAT(words(cudaErrorStreamCaptureInvalidated), ContainsSubstring("cudaStreamDestroy"));
     REQUIRE(at_once(cuda(successor)));
