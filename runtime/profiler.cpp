@@ -7,8 +7,8 @@ namespace teon {
 
 Profiler::Profiler(Stream& stream) : stream_(stream) {
     CHECK(!stream.profiler(), "the stream has a profiler already");
-    detail::mark_profiled_range(true);
     begin_.record(stream);
+    detail::mark_profiled_range(true);
     stream.set_profiler(this);
 }
 
@@ -42,9 +42,12 @@ void ProfileScope::begin(Profiler& profiler, const std::string& name, double flo
     profiler_ = &profiler;
 }
 
-void ProfileScope::end() {
-    profiler_->spans_.back().end.record(profiler_->stream_);
+// Recording fails only if the device has failed. The call that found this has thrown, or the next call will.
+void ProfileScope::end() noexcept {
     profiler_->inside_ = false;
+    try {
+        profiler_->spans_.back().end.record(profiler_->stream_);
+    } catch (const Error&) {}
 }
 
 }  // namespace teon
