@@ -7,8 +7,8 @@ namespace teon {
 
 Profiler::Profiler(Stream& stream) : stream_(stream) {
     CHECK(!stream.profiler(), "the stream has a profiler already");
-    detail::mark_profiled_range(true);
     begin_.record(stream);
+    detail::mark_profiled_range(true);
     stream.set_profiler(this);
 }
 
