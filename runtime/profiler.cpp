@@ -42,9 +42,12 @@ void ProfileScope::begin(Profiler& profiler, const std::string& name, double flo
     profiler_ = &profiler;
 }
 
-void ProfileScope::end() {
-    profiler_->spans_.back().end.record(profiler_->stream_);
+// Recording fails only if the device has failed. The call that found this has thrown, or the next call will.
+void ProfileScope::end() noexcept {
     profiler_->inside_ = false;
+    try {
+        profiler_->spans_.back().end.record(profiler_->stream_);
+    } catch (const Error&) {}
 }
 
 }  // namespace teon

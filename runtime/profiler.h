@@ -59,7 +59,7 @@ public:
 
 private:
     void begin(Profiler& profiler, const std::string& name, double flops);
-    void end();
+    void end() noexcept;
     Profiler* profiler_ = nullptr;  // null without one, and inside of another scope
 };
 

@@ -426,6 +426,24 @@ TEST_CASE("model_gpu/faults: planted ones are found by name, and without them ev
     }
 }
 
+TEST_CASE("model_gpu/faults: a device error within a profiled scope is thrown") {
+    NEEDS_MODEL_GPU();
+    {
+        Stream stream;
+        Buffer<float> a(kN);
+        Profiler profiler(stream);
+        REQUIRE_THAT(test::error_of([&] {
+                         const ProfileScope scope(stream, [] { return "fails"; });  // its end cannot be recorded
+                         fill(a.data(), 1.0f, 2 * kN, stream);
+                         stream.synchronize();
+                     }),
+                     test::ContainsSubstring("of an allocation of 4000"));
+        REQUIRE_THROWS_AS(profiler.result(), Error);
+    }
+    test::model_gpu()->forget_device_error();
+    (void)cudaGetLastError();
+}
+
 TEST_CASE("model_gpu/faults: the one that TEON_FAULT names", "[.]") {
     const char* name = std::getenv("TEON_FAULT");
     for (const Fault& fault : kFaults)
