@@ -1,8 +1,8 @@
-# Every command a person types here; `make help` lists them.
+# Builds, tests and measures the project; `make help` lists the goals.
 #
-#   BACKEND=cuda|cpu    NVIDIA's libraries, or cpu/'s (default: cuda where nvcc and an NVIDIA GPU are there, else cpu)
+#   BACKEND=cuda|cpu    NVIDIA's libraries, or cpu/'s (default: cuda if this machine has nvcc and an NVIDIA GPU)
 #   MARCH=...           the CPU's instruction set (default -march=native)
-#   CUDA_ARCH=...       nvcc -gencode flags (default: those of the GPU here, or all)
+#   CUDA_ARCH=...       nvcc -gencode flags (default: for this machine's GPU, or for all architectures)
 #   DEPS_INCLUDE=DIR    extra folder of header-only dependencies (`make deps-headers` fills build/deps/include)
 #   CATCH2_INCLUDE=DIR  extra folder with Catch2's header
 #   JOBS=N              compile N files at a time (default: one per core)
@@ -15,8 +15,8 @@ MAKEFLAGS += -rR -j$(JOBS)
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-# $(call once,NAME,COMMAND) defines NAME as what COMMAND prints. COMMAND runs at the first use of NAME, not here (so
-# after `setup`, and not at all for `make help`), and not again: NAME = $(eval NAME := $(shell COMMAND))$(NAME).
+# $(call once,NAME,COMMAND) defines NAME as the output of COMMAND. COMMAND runs once, at the first use of NAME: after
+# `setup`, and never for `make help`. It expands to NAME = $(eval NAME := $(shell COMMAND))$(NAME).
 once = $(eval $1 = $$(eval $1 := $$(shell $2))$$($1))
 
 ifndef BACKEND
@@ -29,13 +29,14 @@ endif
 PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)
 
 # ---- sources -------------------------------------------------------------------------------------------------------
-# All are found: a program is NAME.cu here. A file belongs to both backends unless its folder names one.
+# Wildcards find all sources. Each *.cu in this folder is a program. A file belongs to both backends unless ONLY_cpu or
+# ONLY_cuda matches it.
 ONLY_cpu  := cpu/% gpusim/% test/cpu/% test/gpusim/%
 ONLY_cuda := test/model_gpu/%
 SOURCES   := base cpu runtime files kernels model optim data options checkpoint generation plan train
 STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))
 LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
-# The modelled GPU: an interpreter of PTX, and cpu/'s libraries under NVIDIA's names (docs/modelled_gpu.md)
+# The modelled GPU: a PTX interpreter, and the libraries of cpu/ under NVIDIA's names (docs/modelled_gpu.md)
 GPUSIM    := $(wildcard gpusim/*.cpp)
 SIMULATOR := $(filter-out cpu/device.cpp cpu/simt.cpp,$(wildcard base/*.cpp cpu/*.cpp)) $(GPUSIM) \
              $(wildcard gpusim/abi/*.cpp)
@@ -52,15 +53,15 @@ $(call once,CUDA_ARCH,scripts/find_cuda.sh arch)
 $(call once,CUDA_INCLUDE,scripts/find_cuda.sh include)
 $(call once,CUDA_LIBS,scripts/find_cuda.sh libs)
 $(call once,CATCH2_LIBS,scripts/find_catch2.sh "$(CATCH2_INCLUDE) $(DEPS_INCLUDE)")
-# Without MPI a CPU's programs run as one rank, and mpirun cannot start a GPU's.
+# Without MPI, programs for the CPU run as a single rank, and mpirun cannot start programs for the GPU.
 $(call once,MPI_INCLUDE,mpicxx --showme:incdirs 2>/dev/null | sed 's/[^ ]\+/-isystem &/g')
 $(call once,MPI_LIBS,mpicxx --showme:libdirs 2>/dev/null | sed 's/[^ ]\+/-L&/g; s/.*/& -lmpi/')
 ARCH_all   := -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
 PTX_both   := -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90a,code=compute_90a
 
 INCLUDES   := -I. $(patsubst %,-isystem %,$(DEPS_INCLUDE) $(CATCH2_INCLUDE))
-# nvcc's "pragma unroll" is unknown to g++. Warnings are errors for the compiler that CI has, as others suspect other
-# things; a switch without a case of its enum is one for all.
+# g++ does not know nvcc's "pragma unroll". Warnings are errors only with the compiler of CI, because others warn about
+# other code; a switch that lacks a case of its enum is an error with every compiler.
 $(call once,WERROR,$(CXX) -dumpversion 2>/dev/null | grep -q '^12' && echo -Werror)
 WARN        = -Wall -Wextra -Werror=switch $(WERROR) -Wno-unknown-pragmas -Wno-stringop-overflow
 VERSION     = -DTEON_SOURCE_VERSION='"$(shell cat build/version)"'
@@ -69,8 +70,9 @@ CXX_cpu     = $(CXX) -std=c++20 $(OPT) $(MARCH) -ffp-contract=fast -fno-math-err
               $(INCLUDES) -isystem cpu/include
 CXX_asan    = $(subst -O3,-O1,$(CXX_cpu)) -g -fno-omit-frame-pointer -fsanitize=address,undefined \
               -fno-sanitize-recover=all
-# fmt inside its headers, so that a GPU machine needs no library. Under nvcc fmt turns constexpr off, which fails to
-# compile; turned on, nvcc looks at fmt's functions of long double as device code, though no kernel calls them.
+# fmt is used header-only, so that a GPU machine needs no library. Under nvcc, fmt turns constexpr off by default, which
+# fails to compile. With constexpr on, nvcc warns about fmt's long double functions in device code (20208), although no
+# kernel calls them.
 FMT_cuda   := -DFMT_HEADER_ONLY -DFMT_USE_CONSTEXPR=1
 FMT_nvcc   := -diag-suppress 20208
 CXX_cuda    = $(CXX) -std=c++20 $(OPT) $(WARN) $(INCLUDES) -DTEON_CUDA $(FMT_cuda) $(CUDA_INCLUDE)
@@ -81,8 +83,8 @@ LIBS_cpu    = -llapacke -ldnnl -lgomp -lboost_context -lfmt $(MPI_LIBS)
 LIBS_cuda   = $(CUDA_LIBS) $(MPI_LIBS)
 
 # ---- build folders -------------------------------------------------------------------------------------------------
-# One per way of building: how it compiles a .cpp (and links) and a .cu. The name begins with the backend.
-#   cuda-model: programs for the modelled GPU, by nvcc; cpu-model: the libraries that are this GPU
+# One folder per kind of build. CPP_NAME compiles .cpp files and links, CU_NAME compiles .cu files. The name begins with
+# the backend. cuda-model: programs that nvcc compiles for the modelled GPU; cpu-model: the modelled GPU's libraries.
 FOLDERS := cpu cpu-asan cpu-model cpu-v2 cpu-v3 cuda cuda-check cuda-model
 CPP_cpu        = $(CXX_cpu)
 CPP_cpu-asan   = $(CXX_asan)
@@ -105,8 +107,8 @@ backend = $(firstword $(subst -, ,$1))
 objects = $(patsubst %,build/$1/%.o,$(filter-out $(ONLY_$(if $(filter cuda,$(call backend,$1)),cpu,cuda)),$2))
 
 # The rules of folder $1. Each $$ is the $ of an ordinary rule: $(call folder,cpu) replaces $1 in this text and turns $$
-# into $, and $(eval) reads the result as if it stood here. So build/cpu/data/loader.cpp.o is made of data/loader.cpp by
-# CPP_cpu.
+# into $, and $(eval) reads the result as part of this file. For example, CPP_cpu compiles data/loader.cpp to
+# build/cpu/data/loader.cpp.o.
 define folder
 build/$1/%.cpp.o: %.cpp build/$1/flags
 	@mkdir -p $$(@D)
@@ -126,7 +128,8 @@ build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY) $(GPUSIM))
 	@echo "  $1  tests"
 	@$$(CPP_$1) $$^ -o $$@ $$(CATCH2_LIBS) $$(LIBS_$(call backend,$1))
 
-# Slow to compile, and their speed does not matter: tests, and what steers kernels, where a step's time is.
+# These files compile slowly and their speed does not matter: tests, and the host code around the kernels, which take
+# almost all of a step's time.
 build/$1/test/support/main.cpp.o: private OPT := -O0
 $(if $(filter cuda-check cuda-model,$1),,build/$1/test/%.o \
     $(addprefix build/$1/,$(STEERING:%=%/%.cpp.o)): private OPT := -O1)
@@ -135,17 +138,17 @@ build/$1/options/version.cpp.o: build/version
 $(addprefix build/$1/,runtime/exchange.cpp.o cpu/nccl.cpp.o): private EXTRA = $$(MPI_INCLUDE)
 $(addprefix build/$1/,runtime/exchange.cpp.o cpu/nccl.cpp.o): build/mpi
 
-# Everything is built again when the commands change.
+# A change of the compile commands rebuilds everything.
 build/$1/flags: FORCE | $(SETUP_FIRST)
 	@mkdir -p $$(@D)
 	@echo '$$(CPP_$1)' '$$(CU_$1)' | cmp -s - $$@ || echo '$$(CPP_$1)' '$$(CU_$1)' > $$@
 endef
 
-# These commands install what is missing before they build; the others only say what it is.
+# These goals install missing packages before they build; the others only name them.
 SETUP_FIRST := $(if $(filter demo test test-cpus test-sanitize soak bench,$(MAKECMDGOALS)),packages,\
     $(if $(filter 0,$(SETUP)),,check-packages))
 $(foreach f,$(FOLDERS),$(eval $(call folder,$f)))
-# What only has to compile and link: nvcc optimizes kernels all the same.
+# These builds only have to compile and link. nvcc optimizes kernels regardless of -O.
 build/cuda-check/% build/cuda-model/%: private OPT := -O0
 build/cuda-model/test/%: private OPT := -O1
 ALL := $(TESTS) $(LIBRARY) $(GPUSIM) $(addsuffix .cu,$(PROGRAMS) $(BENCHES))
@@ -156,10 +159,10 @@ build/model-gpu/libmodel_gpu.so: $(call objects,cpu-model,$(SIMULATOR)) gpusim/a
 	@mkdir -p $(@D)
 	@echo "  model-gpu"
 	@$(CPP_cpu-model) -shared -Wl,--version-script=gpusim/abi/versions.map -Wl,-z,defs $(filter %.o,$^) -o $@ $(LIBS_cpu)
-$(MODEL_GPU) &: build/model-gpu/libmodel_gpu.so  # all of them: a program must not mix them with NVIDIA's
+$(MODEL_GPU) &: build/model-gpu/libmodel_gpu.so  # all of them: a program must not mix them with NVIDIA's libraries
 	@for link in $(MODEL_GPU); do ln -sf $(<F) $$link; done
 
-# The source version, for --version and each run's config.json: CHANGELOG.md's newest, and the commit.
+# The source version, for --version and each run's config.json: the newest version in CHANGELOG.md, and the commit.
 build/version: FORCE
 	@mkdir -p build
 	@v="$$(sed -n "s/^## \([0-9][0-9.]*\).*/\1/p" CHANGELOG.md | head -1)"; \
@@ -171,7 +174,7 @@ build/mpi: FORCE
 	@mkdir -p build
 	@echo '$(MPI_INCLUDE)' | cmp -s - $@ || echo '$(MPI_INCLUDE)' > $@
 
-# ---- what a person types -------------------------------------------------------------------------------------------
+# ---- goals ---------------------------------------------------------------------------------------------------------
 all: $(PROGRAMS)  ## Build ./train_gpt2 and the other programs for this machine
 
 $(PROGRAMS): %: build/$(BACKEND)/% FORCE
@@ -180,14 +183,14 @@ $(PROGRAMS): %: build/$(BACKEND)/% FORCE
 demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train a small GPT-2 on Python's own sources
 	@scripts/demo.sh
 
-test: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## Run every test; what cannot run here is skipped by name
+test: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## Run every test; tests that cannot run here are skipped by name
 	@$(PYTHON) scripts/run_tests.py $< $(wildcard test/*/test_*.py)
 
 test-sanitize: build/cpu-asan/tests  ## Run the C++ tests under the address and undefined behaviour sanitizers
 	@$(PYTHON) scripts/run_tests.py $<
 
-# As CPUs without the newest instructions run them. ISAS: what oneDNN may use at most (DEFAULT: all that there is);
-# CORES: the kernels of an OpenBLAS, where LAPACK is one; VERSIONS: what the compiler may use.
+# Runs the tests as on CPUs without the newest instructions. ISAS: the limit for oneDNN (DEFAULT: no limit). CORES: the
+# kernels that OpenBLAS uses, if LAPACK is OpenBLAS. VERSIONS: the x86-64 levels for the compiler.
 ISAS     ?= AVX2 AVX512_CORE AVX512_CORE_BF16 DEFAULT
 CORES    ?= $(shell ldconfig -p | grep -q 'libopenblas' && echo Haswell Zen SkylakeX)
 VERSIONS ?= v2 v3
@@ -200,28 +203,28 @@ test-cpus: build/cpu/tests $(VERSIONS:%=build/cpu-%/tests)  ## Run the C++ tests
 	@set -e; for version in $(VERSIONS); do echo "compiled for x86-64-$$version:"; \
 	    $(PYTHON) scripts/run_tests.py build/cpu-$$version/tests; done
 
-# Damaged files are read under the sanitizers where the CPU's build can be made.
+# With BACKEND=cpu, the soak reads damaged files under the sanitizers.
 MINUTES   ?= 30
 SOAK_FUZZ := build/$(if $(filter cpu,$(BACKEND)),cpu-asan,$(BACKEND))/tests
 soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kills, signals, damaged files
 	@TEON_BUILD=build/$(BACKEND) $(PYTHON) test/programs/soak.py --minutes $(MINUTES) --fuzz $(SOAK_FUZZ) $(SOAK_FLAGS)
 
-# The tests of programs run a GPU's default mode, and each of up to eight ranks has a GPU of its own. All of them take
-# half an hour; CHOICE=short leaves out those that other builds run as well, RUN_FLAGS="--only NAME" all of them.
+# The program tests use the GPU's default options, with one GPU for each of up to eight ranks. They take half an hour.
+# CHOICE=short omits the tests that other builds run as well; RUN_FLAGS="--only NAME" omits all program tests.
 PROGRAM_TESTS := model_gpu $(if $(filter short,$(CHOICE)),,train generate ranks resume)
 MODELLED := $(addprefix build/cuda-model/,tests $(PROGRAMS)) $(MODEL_GPU) $(addprefix build/cpu/,$(PROGRAMS))
 cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and programs, on a modelled GPU (CHOICE=short)
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 $(PYTHON) scripts/run_tests.py $< \
 	    $(or $(RUN_FLAGS),$(PROGRAM_TESTS:%=test/programs/test_%.py))
-	@echo "what is compiled for sm_80:"
+	@echo "code compiled for sm_80:"
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_DEVICE=A100 $(PYTHON) scripts/run_tests.py $< \
 	    $(or $(RUN_FLAGS),$(if $(filter short,$(CHOICE)),--only kernels/attention_flash))
 
-test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in what nvcc built; the modelled GPU must find them
+test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in nvcc's output; the modelled GPU must find them
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) test/gpusim/plant_faults.py $<
 
 CHECK_CUDA := $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))
-check-cuda: $(CHECK_CUDA)  ## Compile and link all with nvcc for every architecture; registers, spills, instructions
+check-cuda: $(CHECK_CUDA)  ## Compile for every architecture with nvcc; report registers, spills and instructions
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
 	@$(PYTHON) bench/model_gpu.py check build/cuda-check
 
@@ -234,7 +237,7 @@ test-docs: $(PROGRAMS) build/$(BACKEND)/tests | venv  ## Run the commands of REA
 lint:  ## Check the Python code (ruff)
 	@command -v $(RUFF) >/dev/null || { echo "SKIPPED: lint: needs ruff (scripts/setup.sh dev)"; exit 0; }; $(RUFF) check .
 
-# What a rule depends on is known when make reads it, so this stands before.
+# Defined before the rule that uses it, because make expands prerequisites when it reads a rule.
 TIDIED := $(if $(filter tidy,$(MAKECMDGOALS)),$(if $(shell command -v clang-tidy-16),$(filter %.cpp,$(LIBRARY))))
 tidy: $(TIDIED:%=build/tidy/%.ok)  ## Check C++ for faults that compilers do not report (clang-tidy 16); slow
 	@echo $(if $(TIDIED),"tidy: clean","SKIPPED: tidy: needs clang-tidy 16 (scripts/setup.sh dev)")
@@ -260,11 +263,11 @@ bench: $(PROGRAMS) $(BENCH_HERE) | venv  ## Measure this machine: each program i
 bench-gpu: build/$(BACKEND)/bench/bench_gpu  ## Attention, kernels and steps beside PyTorch's (9 minutes)
 	@$(PYTHON) bench/bench_gpu.py $<
 
-predict:  ## What a GPU would take for a GPT-2 124M step, counted without one and fitted to published measurements
+predict:  ## Predict a GPU's time for a GPT-2 124M step, from instruction counts and published measurements
 	@$(PYTHON) bench/model_gpu.py
 
-# A layer of GPT-2 124M at its true width and length, of as many sequences as fill an H200 in one backward pass of
-# attention, and of one.
+# A layer of GPT-2 124M at its full width and sequence length, for 1 sequence and for the 11 sequences that fill an H200
+# in one backward pass of attention.
 COUNTED_RUNS := $(foreach gpu,H200 A100,$(foreach sequences,1 11,build/counts/$(gpu)-$(sequences).json))
 build/counts/%.json: build/cuda-model/train_gpt2 $(MODEL_GPU) build/corpus/manifest.json
 	@mkdir -p $(@D) && rm -rf $(@D)/run-$*
@@ -272,10 +275,10 @@ build/counts/%.json: build/cuda-model/train_gpt2 $(MODEL_GPU) build/corpus/manif
 	    --model small --layers 1 --optimizer muon --dtype bf16 --micro-batch $(lastword $(subst -, ,$*)) \
 	    --batch-tokens $$(($(lastword $(subst -, ,$*)) * 1024)) --steps 1 --eval-tokens 1024 --checkpoint-every 0 \
 	    --out build/counts/run-$* > $@.log
-counts: $(COUNTED_RUNS) $(CHECK_CUDA)  ## Count instructions for predict: compiled ones, run on the modelled GPU
+counts: $(COUNTED_RUNS) $(CHECK_CUDA)  ## Count the instructions that predict uses, on the modelled GPU
 	@$(PYTHON) bench/model_gpu.py count build/cuda-check $(COUNTED_RUNS)
 
-# These goals build cpu/ on every machine and need its libraries.
+# These goals build cpu/ with either backend and need its libraries.
 SETUP_BACKEND := $(if $(filter test-cpus test-sanitize soak cuda-run-tests test-faults counts build/model-gpu/%,\
     $(MAKECMDGOALS)),cpu,$(BACKEND))
 setup: packages venv  ## Install what is missing: packages, and .venv for plots and tokenizers
@@ -286,7 +289,7 @@ check-packages:
 venv: | packages
 	@scripts/setup.sh venv
 
-# The headers that a GPU machine without packages needs: there, make DEPS_INCLUDE=build/deps/include.
+# For a GPU machine without packages, which then builds with make DEPS_INCLUDE=build/deps/include.
 deps-headers:  ## Copy header-only dependencies to build/deps/include, to carry to another machine
 	@mkdir -p build/deps/include
 	@cp -rL $(wildcard $(addprefix /usr/include/,fmt nlohmann catch2 xxhash.h)) build/deps/include
@@ -308,7 +311,7 @@ build/corpus/manifest.json: scripts/make_corpus.py | $(SETUP_FIRST)
 clean:  ## Remove everything that was built
 	rm -rf build $(PROGRAMS)
 
-help:  ## This list
+help:  ## Print this list
 	@sed -n 's/^#   \([A-Z0-9_]*=.*\)/  \1/p' Makefile
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24

@@ -1,5 +1,6 @@
-// Errors: CHECK is always on, also in release builds, and throws one sentence that says what was expected, what was
-// found and what to change. Mains catch Error, print one line and exit (1), or UsageError (2).
+// Errors. CHECK is always on, also in release builds. Its message is one sentence that says what was expected, what was
+// found and what to change. A main function catches Error, prints one line and exits with status 1, or 2 for a
+// UsageError.
 #pragma once
 
 #include <fmt/format.h>
@@ -27,7 +28,7 @@ struct UsageError : Error {
         if (!(cond)) throw ::teon::Error(::fmt::format(__VA_ARGS__)); \
     } while (0)
 
-// The same for wrong usage (flags, presets, files named on the command line).
+// Throws teon::UsageError likewise, for wrong usage (flags, presets, files named on the command line).
 #define CHECK_USAGE(cond, ...)                                             \
     do {                                                                   \
         if (!(cond)) throw ::teon::UsageError(::fmt::format(__VA_ARGS__)); \

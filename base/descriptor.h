@@ -7,7 +7,7 @@
 
 namespace teon {
 
-// Closed with its owner. Move-only; as an int it is the descriptor, -1 where there is none.
+// Owns a file descriptor and closes it. Move-only. Converts to the descriptor as an int, -1 if there is none.
 class Descriptor {
 public:
     Descriptor() = default;

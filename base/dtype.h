@@ -20,9 +20,9 @@
 
 namespace teon {
 
-// The storage types, one row each: value, C++ type, name. What depends on a type either derives from its row or is a
-// switch over DType without a default branch, which does not compile (-Werror=switch) until it has a case for a new
-// row.
+// The storage types, one row each: value, C++ type, name. Code that depends on a type either derives from its row or is
+// a switch over DType without a default branch. After a new row, such a switch does not compile (-Werror=switch) until
+// it has a case for the row.
 #define TEON_WIDE_DTYPES(ROW) \
     ROW(f32, float, "float")  \
     ROW(bf16, bf16, "bf16")   \
@@ -51,7 +51,7 @@ TEON_HD float bits_float(uint32_t u) {
     return x;
 }
 
-// What the GPU's cvt makes of every NaN, in bf16 and in f16 (PTX ISA, "cvt").
+// The result of the GPU's cvt for every NaN, in bf16 and in f16 (PTX ISA, "cvt").
 inline constexpr uint32_t kNarrowNaN = 0x7fffu;
 
 // bfloat16: the upper half of a float.
@@ -106,9 +106,9 @@ struct f16 {
     }
 };
 
-// FP8 (Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433): a sign, then an exponent of this BIAS,
-// then MANTISSA bits; LARGEST is the code of the largest number. What is larger, infinity too, becomes that, and NaN
-// 0x7f (PTX ISA, "cvt", .satfinite).
+// FP8 (Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433): a sign bit, an exponent with the bias
+// BIAS, and MANTISSA bits. LARGEST is the code of the largest number. Larger numbers and infinity are converted to the
+// largest number, and NaN to 0x7f (PTX ISA, "cvt", .satfinite).
 template <int MANTISSA, int BIAS, uint8_t LARGEST>
 struct Fp8 {
     static constexpr uint8_t kLargest = LARGEST;
@@ -130,14 +130,14 @@ struct Fp8 {
     }
     TEON_HD operator float() const {
         const uint32_t sign = static_cast<uint32_t>(bits & 0x80u) << 24, a = bits & 0x7fu, e = a >> MANTISSA;
-        constexpr uint32_t infinity = MANTISSA == 2 ? LARGEST + 1u : 0;  // the code of E5M2's; E4M3 has none
+        constexpr uint32_t infinity = MANTISSA == 2 ? LARGEST + 1u : 0;  // E5M2's code of it; E4M3 has none
         constexpr uint32_t least = (128u - BIAS - MANTISSA) << 23;       // the least number, as a float
         if (a > LARGEST) return bits_float(sign | (a == infinity ? 0x7f800000u : 0x7fc00000u));
         if (e == 0) return bits_float(sign | float_bits(static_cast<float>(a) * bits_float(least)));
         return bits_float(sign | ((a << (23 - MANTISSA)) + ((127u - BIAS) << 23)));
     }
 #if defined(__CUDACC__)
-    // Two codes, of `first` in the lower byte.
+    // Returns two codes, that of `first` in the lower byte.
     static __device__ __forceinline__ uint16_t round_two(float first, float second) {
         uint16_t two = 0;
         if constexpr (MANTISSA == 3)
@@ -151,7 +151,7 @@ struct Fp8 {
 using e4m3 = Fp8<3, 7, 0x7e>;   // to 448, without infinity
 using e5m2 = Fp8<2, 15, 0x7b>;  // to 57344
 
-// The value of a storage type; of other types none.
+// The DType of a storage type; nullptr for any other type.
 template <typename T>
 inline constexpr auto dtype_of = nullptr;
 #define TEON_ROW(value, type, name)                      \
@@ -171,7 +171,7 @@ constexpr int size_of(DType t) {
 
 constexpr bool is_fp8(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
 
-// f(x) with a value x of the type that `dtype` names, which is not FP8.
+// Returns f(x), where x is a value of the type `dtype`. Throws Error if the type is FP8.
 template <typename F>
 decltype(auto) visit_dtype(DType dtype, F f) {
     switch (dtype) {

@@ -1,5 +1,5 @@
-// One table per enum: its values and what they are called, on the command line as in messages. It stands beside the
-// enum:
+// One table per enum: its values and their names, for the command line and for messages. The table is defined beside
+// the enum:
 //   template <>
 //   inline constexpr auto kEnumNames<Color> = enum_names<Color>({{Color::red, "red"}, {Color::blue, "blue"}});
 #pragma once
@@ -23,7 +23,7 @@ constexpr std::array<EnumName<E>, n> enum_names(const EnumName<E> (&table)[n]) {
 }
 
 template <typename E>
-inline constexpr std::nullptr_t kEnumNames = nullptr;  // has no names
+inline constexpr std::nullptr_t kEnumNames = nullptr;  // the enum has no names
 
 template <typename E>
 requires(!std::is_same_v<decltype(kEnumNames<E>), const std::nullptr_t>) constexpr std::string_view name_of(E value) {
@@ -32,7 +32,7 @@ requires(!std::is_same_v<decltype(kEnumNames<E>), const std::nullptr_t>) constex
     return "?";
 }
 
-// The value of that name, if there is one.
+// Returns the value with this name, if there is one.
 template <typename E>
 constexpr std::optional<E> value_named(std::string_view name) {
     for (const EnumName<E>& row : kEnumNames<E>)

@@ -9,7 +9,7 @@
 namespace teon {
 
 struct Hash::State {
-    XXH3_state_t xxh3;  // aligned to 64 bytes, as new then aligns the whole
+    XXH3_state_t xxh3;  // aligned to 64 bytes, and so State is, also by new
 };
 
 void Hash::Free::operator()(State* state) const { delete state; }

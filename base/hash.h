@@ -1,4 +1,4 @@
-// XXH3 (https://xxhash.com), 64 bits: finds damage, not forgery.
+// The 64-bit hash XXH3 (https://xxhash.com). It detects damage, not forgery.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@ class Hash {
 public:
     Hash();
     void update(const void* data, size_t bytes);
-    uint64_t digest() const;  // of what was given so far
+    uint64_t digest() const;  // of all data so far
 
 private:
-    struct State;  // the library's
+    struct State;  // xxHash's
     struct Free {
         void operator()(State* state) const;
     };

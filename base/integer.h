@@ -7,7 +7,7 @@
 
 namespace teon {
 
-// n / d and the next multiple of `to`, rounded up. n >= 0, d and to > 0.
+// Return n / d rounded up, and n rounded up to a multiple of `to`. n >= 0, d > 0, to > 0.
 template <typename N, typename D>
 TEON_HD constexpr auto ceil_div(N n, D d) {
     return (n + d - 1) / d;
@@ -17,8 +17,8 @@ TEON_HD constexpr auto round_up(N n, M to) {
     return ceil_div(n, to) * to;
 }
 
-// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): its finalizer, by which every input bit changes every output bit,
-// and the next number of a stream.
+// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). mix64() is its finalizer, in which every input bit affects every
+// output bit. splitmix64() advances the state and returns the next random number.
 constexpr uint64_t mix64(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

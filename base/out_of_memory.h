@@ -1,11 +1,11 @@
-// The error of an allocation that fails: of device memory, or of pinned host memory.
+// The error of a failed allocation of device memory or pinned host memory.
 #pragma once
 
 #include "base/check.h"
 
 namespace teon {
 
-// The message gives the bytes requested and available; callers add what they were for.
+// The message gives the bytes requested and available; callers add the purpose.
 struct OutOfMemory : Error {
     using Error::Error;
 };

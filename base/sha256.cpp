@@ -77,7 +77,7 @@ std::array<uint8_t, 32> Sha256::digest() {
 std::string Sha256::hex_digest() { return fmt::format("{:02x}", fmt::join(digest(), "")); }
 
 std::string hmac_sha256(const std::string& key, const std::string& text) {
-    CHECK(key.size() <= 64, "a key of {} bytes", key.size());
+    CHECK(key.size() <= 64, "an HMAC key has at most 64 bytes, not {}", key.size());
     std::array<char, 64> inner_key, outer_key;
     for (size_t i = 0; i < 64; i++) {
         const char c = i < key.size() ? key[i] : '\0';

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4): the digests of files that scripts/prepare.py writes, and the proofs that ranks exchange.
+// SHA-256 (FIPS 180-4), for the digests of files that scripts/prepare.py writes and the proofs that ranks exchange.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@ namespace teon {
 class Sha256 {
 public:
     void update(const void* data, size_t bytes);
-    std::array<uint8_t, 32> digest();  // of all that was given; ends this object's use
-    std::string hex_digest();          // the same in hexadecimal
+    std::array<uint8_t, 32> digest();  // of all data; the object cannot be used afterwards
+    std::string hex_digest();          // likewise, in hexadecimal
 
 private:
     void compress(const uint8_t* block);
@@ -22,7 +22,8 @@ private:
     uint64_t bytes_ = 0;
 };
 
-// HMAC (RFC 2104), in hexadecimal: who does not know the key, of 64 bytes at most, cannot make it.
+// Returns the HMAC (RFC 2104) of a text in hexadecimal, which nobody can compute without the key. Throws Error if the
+// key has more than 64 bytes.
 std::string hmac_sha256(const std::string& key, const std::string& text);
 
 }  // namespace teon

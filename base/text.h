@@ -1,4 +1,4 @@
-// Quantities as people read them, and lists as they write them.
+// Formats quantities for people to read, and splits lists.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ std::string bytes_text(double bytes);       // "1.50 GiB", "12 B"
 std::string count_text(double n);           // "12.30M", "7"
 std::string duration_text(double seconds);  // "1h02m", "3m12s", "45s"
 
-// The parts of text between commas; one part if it has none.
+// Returns the parts of the text between commas; one part if there is no comma.
 std::vector<std::string> split(const std::string& text);
 
 }  // namespace teon

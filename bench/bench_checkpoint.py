@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measures the cost of saving:  python3 bench/bench_checkpoint.py [--data FOLDER] [--every 20] [--steps 100]
 
-Trains a small GPT-2 with and without an asynchronous checkpoint every 20 steps, in turn, and compares the time from the
-first to the last step on the terminal. Prints the median of each, and of the ratios of consecutive runs, which other
-work on the machine disturbs least.
+Trains a small GPT-2 with and without an asynchronous checkpoint every 20 steps, in turn, and compares the time between
+the first and the last step that the terminal shows. Prints the median time of either, and the median ratio of
+consecutive runs, which other work on the machine disturbs least.
 """
 
 import argparse
@@ -19,7 +19,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def milliseconds_per_step(options, out, every):
-    """From the end of step 1 to the end of the last step but one, including the saves between them."""
+    """Returns (milliseconds per step, size of a checkpoint, seconds of each save). The time is from the end of step 1
+    to the end of the last step but one, including the saves between them."""
     command = [ROOT / "train_gpt2", "--data", options.data, "--model", "tiny", "--seq-len", "64", "--batch-tokens",
                options.batch_tokens, "--steps", options.steps, "--eval-every", "0", "--eval-tokens", "64", "--out", out,
                *(["--checkpoint-every", every] if every else [])]
@@ -45,6 +46,8 @@ def main():
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--repeat", type=int, default=5)
     options = parser.parse_args()
+    if options.every < 1 or options.steps < max(3, options.every):
+        parser.error("--every must be at least 1, --steps at least 3 and --every")
     times = {0: [], options.every: []}
     with tempfile.TemporaryDirectory() as folder:
         for i in range(options.repeat):

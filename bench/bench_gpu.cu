@@ -1,6 +1,6 @@
 // Measures this engine for `make bench-gpu` (bench/bench_gpu.py compares it with PyTorch) and prints one JSON object
-// per line. Every operation has its counted FLOPs and the minimum of bytes that it must move. Without a GPU nothing
-// runs, and "ms" is null.
+// per line. Each operation states its FLOPs and the least number of bytes that it must move. Products use the
+// algorithms that --autotune would select. Without a GPU nothing runs, and "ms" is null.
 //
 //   bench_gpu                      attention at several T and HS, each kernel of a GPT-2 124M step, copy bandwidth
 //   bench_gpu train T gemm|flash   median milliseconds of a GPT-2 124M training step of 65536 tokens
@@ -9,9 +9,9 @@
 #include <functional>
 #include <string>
 #include <type_traits>
-#include <vector>
 
 #include "base/integer.h"
+#include "bench/benchmark.h"
 #include "bench/training_step.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
@@ -29,36 +29,45 @@ namespace {
 
 using T = bf16;
 
-// Memory for the tensors of one operation at a time, filled with normal numbers of standard deviation 1, because
-// products of zeros run faster. Empty without a GPU.
+// Memory for the tensors of one operation at a time, filled with normal numbers of standard deviation 1 because
+// products of zeros or NaN run faster. Allocates nothing without a GPU.
 class Memory {
 public:
-    Memory(bool gpu, int64_t bytes, const Stream& stream) : gpu_(gpu) {
+    Memory(bool gpu, int64_t bytes, const Stream& stream) : gpu_(gpu), bytes_(bytes), stream_(stream) {
         if (!gpu) return;
         memory_ = Buffer<std::byte>(bytes);
-        constexpr int kRows = 1024, kCols = 4096;
-        Buffer<float> normal(kRows * kCols);
-        fill_normal(normal.data(), kRows, kCols, kRows, kCols, 1.0f, 1, 1, stream);
-        const int64_t n = bytes / static_cast<int64_t>(sizeof(T));
-        for (int64_t i = 0; i < n; i += normal.size())
-            cast(reinterpret_cast<T*>(memory_.data()) + i, normal.data(), std::min<int64_t>(normal.size(), n - i),
-                 stream);
-        stream.synchronize();
+        normal_ = Buffer<float>(int64_t{kRows} * kCols);
+        fill_normal(normal_.data(), kRows, kCols, kRows, kCols, 1.0f, 1, 1, stream);
+        fill(bytes);
     }
-    void reset() { used_ = 0; }
+    // Frees the operation's tensors and fills their memory with normal numbers again.
+    void reset() {
+        if (gpu_) fill(used_);
+        used_ = 0;
+    }
     template <typename E>
     E* take(int64_t n) {
         const int64_t bytes = aligned(n * int64_t{sizeof(E)});
-        if (!gpu_) return nullptr;
-        CHECK(used_ + bytes <= memory_.size(), "bench_gpu: an operation needs more than {} bytes", memory_.size());
+        CHECK(used_ + bytes <= bytes_, "bench_gpu: an operation needs more than {} bytes", bytes_);
         used_ += bytes;
-        return reinterpret_cast<E*>(memory_.data() + used_ - bytes);
+        return gpu_ ? reinterpret_cast<E*>(memory_.data() + used_ - bytes) : nullptr;
     }
 
 private:
+    static constexpr int kRows = 1024, kCols = 4096;
+
+    void fill(int64_t bytes) {
+        const int64_t n = bytes / static_cast<int64_t>(sizeof(T));
+        for (int64_t i = 0; i < n; i += normal_.size())
+            cast(reinterpret_cast<T*>(memory_.data()) + i, normal_.data(), std::min<int64_t>(normal_.size(), n - i),
+                 stream_);
+    }
+
     bool gpu_;
+    int64_t bytes_, used_ = 0;
+    const Stream& stream_;
     Buffer<std::byte> memory_;
-    int64_t used_ = 0;
+    Buffer<float> normal_;
 };
 
 struct Bench {
@@ -68,23 +77,11 @@ struct Bench {
 
     Bench() { context.linalg.search_algorithms({}, nullptr); }
 
-    // Milliseconds per run: the median of 7 means of 5 consecutive runs, after 2 warm-up runs; null without a GPU.
+    // Milliseconds per run; null without a GPU.
     std::string measure(const std::function<void()>& run) {
-        if (!gpu) return "null";
-        std::vector<double> ms;
-        for (int i = 0; i < 2; i++) run();
-        for (int i = 0; i < 7; i++) {
-            Event from, to;
-            from.record(context.stream);
-            for (int k = 0; k < 5; k++) run();
-            to.record(context.stream);
-            to.synchronize();
-            ms.push_back(Event::milliseconds(from, to) / 5);
-        }
-        std::sort(ms.begin(), ms.end());
-        return fmt::format("{:.6f}", ms[ms.size() / 2]);
+        return gpu ? fmt::format("{:.6f}", bench::measure(context.stream, run).median) : "null";
     }
-    // One operation that a step runs `count` times.
+    // Measures and prints an operation that a step runs `count` times, and frees its tensors.
     void kernel(const char* name, int count, double flops, double bytes, const std::function<void()>& run) {
         fmt::print(R"({{"kind": "kernel", "name": "{}", "count": {}, "flops": {:.0f}, "bytes": {:.0f}, "ms": {}}})"
                    "\n",
@@ -94,7 +91,7 @@ struct Bench {
     }
 };
 
-// FLOPs below the causal mask: two products forward, five backward.
+// FLOPs of the causal half. The forward pass has two products, the backward pass five.
 double attention_flops(const AttentionShape& s, int products) {
     return products * 2.0 * s.B * s.NH * s.HS * (0.5 * s.T * (s.T + 1.0));
 }
@@ -169,9 +166,10 @@ void product(Bench& b, const std::string& name, int count, double bytes, Gemm g)
     b.kernel(name.c_str(), count, 2.0 * g.M * g.N * g.K, bytes, [&] { b.context.linalg.gemm(g); });
 }
 
-// y (N, out) = x (N, in) W^T + bias (+ residual): forward, the gradient of x, the gradient of W (float, +=). fused is
-// the variant of --gelu-fusion: gelu is an epilogue of the forward product, and the product for W then computes the
-// bias gradient; dgelu is an epilogue of the gradient of x.
+// The products of a linear layer y (N, out) = x (N, in) W^T + bias (+ residual): forward, the gradient of x, and the
+// gradient of W (float, +=). `fused` also measures the products of --gelu-fusion. With gelu, the forward product has
+// GELU as its epilogue, and the product for the gradient of W computes the bias gradient. With dgelu, the product for
+// the gradient of x has GELU's derivative as its epilogue.
 struct LinearBench {
     std::string name;
     int count, N, out, in;
@@ -198,8 +196,8 @@ void linear(Bench& b, const LinearBench& l) {
     }
 }
 
-// The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens. A name is that of a row of model_gpu.toml,
-// or the common beginning of several rows.
+// The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens. Each has the name of a row of
+// model_gpu.toml, or the common beginning of the names of several rows.
 void step_kernels(Bench& b) {
     const DecoderConfig c = gpt2_config("small");
     const int L = c.L, C = c.C, F = c.Fp(), Vp = c.Vp(), V = c.V, length = 1024, B = 64, N = B * length, chunk = 8192;
@@ -276,7 +274,10 @@ void step_kernels(Bench& b) {
         Buffer<StepControl> control(b.gpu ? 1 : 0);
         const StepControl tenth{
             .grad_norm = 1.0f, .scale = 1.0f, .updates = 10, .bias_correction1 = 0.65f, .bias_correction2 = 0.4f};
-        if (b.gpu) upload(control.data(), &tenth, 1, stream);
+        if (b.gpu) {
+            upload(control.data(), &tenth, 1, stream);
+            zero(second, P, stream);  // the root of a negative number takes another path through the kernel
+        }
         b.kernel("AdamW", 1, 0, 30.0 * static_cast<double>(P), [&] {
             adamw_update(master, work, first, second, grad, control.data(), P, {3e-4f, 1.0f, 0.1f}, 0.9f, 0.95f, 1e-8f,
                          stream);
@@ -292,13 +293,14 @@ void step_kernels(Bench& b) {
     b.kernel("copy", 0, 0, 2.0 * static_cast<double>(n), [&] { copy_bytes(to, from, static_cast<size_t>(n), stream); });
 }
 
-// Micro-batches of 16384 random tokens, 65536 tokens per step, AdamW and clipping.
+// Measures steps of 65536 random tokens in micro-batches of 16384, with AdamW and clipping, without CUDA graphs.
 void train(int length, AttentionKind attention) {
     DecoderConfig c = gpt2_config("small");
     c.max_T = length;
     DecoderRun run{16384 / length, length, DType::bf16};
     run.attention = attention;
     bench::TrainingStep step(c, run, 4);
+    step.context.linalg.search_algorithms({}, nullptr);
     step.median_ms(10);  // warm-up
     fmt::print(R"({{"kind": "train", "T": {}, "attention": "{}", "ms": {:.4f}, "tokens": {}}})"
                "\n",
@@ -308,9 +310,7 @@ void train(int length, AttentionKind attention) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    try {
-        CHECK_USAGE(device_count() > 0, "no device: this benchmark was built for {} but finds none", backend_name());
-        set_device(0);
+    return bench::run_main([&] {
         const DeviceInfo info = device_info();
         fmt::print(R"({{"kind": "device", "name": "{}", "gpu": {}, "peak_bf16_flops": {:.0f}}})"
                    "\n",
@@ -328,8 +328,5 @@ int main(int argc, char** argv) {
             attention(bench);
             step_kernels(bench);
         }
-    } catch (const std::exception& e) {
-        fmt::print(stderr, "{}\n", e.what());
-        return 1;
-    }
+    });
 }

@@ -2,12 +2,13 @@
 """Measures attention, every kernel of a GPT-2 124M step and whole steps on this machine's GPU, and PyTorch:  make
 bench-gpu
 
-The table has each kernel's time, model_gpu.py's prediction and its range, and names kernels that are more than 20% off.
-
 Runs the program (build/cuda/bench/bench_gpu) and scripts/bench_torch.py in turn, up to three times within the time
-limit, and prints medians. On a GPU it appends the tables to bench/RESULTS.md and, if model_gpu.toml has this GPU, the
-measurements to bench/measured_gpu.toml, to which predictions are fitted. Without a GPU it prints the FLOPs and bytes of
-every kernel with an H200's limit, and "not run" for the rest.
+limit, and prints tables of medians. The table of kernels also has model_gpu.py's predictions with their ranges, and
+lists the kernels that are more than 20% off.
+
+On a GPU it appends the tables to bench/RESULTS.md and, if model_gpu.toml has this GPU, the measurements to
+bench/measured_gpu.toml, to which predictions are fitted. Without a GPU it prints the FLOPs and bytes of every kernel
+with an H200's limit, and "not run" for the rest.
 """
 
 import argparse
@@ -38,7 +39,8 @@ class Deadline:
         return self.end - time.monotonic()
 
     def run(self, *command):
-        """The JSON objects that a program prints; none if it fails, does not exist or would end too late."""
+        """Returns the JSON objects that a program prints, and reports a program that fails. Returns nothing if the
+        program does not exist or does not end in time."""
         if self.left() < 20:
             return []
         try:
@@ -59,23 +61,21 @@ def table(head, rows):
 
 
 def attention_table(rows):
-    """TFLOP/s of the causal half: 2 products forward, 5 backward."""
-    flops, ms = {}, collections.defaultdict(list)
+    """The table of TFLOP/s, for the FLOPs of the causal half: 2 products forward, 5 backward."""
+    ms = collections.defaultdict(list)
     for row in rows:
-        shape = row["T"], row["HS"], row["pass"]
-        flops.setdefault(shape, row.get("flops"))
         if row["ms"]:
-            ms[(*shape, row["method"])].append(row["ms"])
+            ms[row["T"], row["HS"], row["pass"], row["method"]].append(row["ms"])
     methods = ["flash", "gemm"] + sorted({key[3] for key in ms} - {"flash", "gemm"})
     lines = []
     for HS in HEAD_SIZES:
         for T in LENGTHS:
-            for which in ("forward", "backward"):
-                shape = T, HS, which
-                speed = {m: flops[shape] / statistics.median(ms[(*shape, m)]) / 1e9 for m in methods
-                         if (*shape, m) in ms}
+            for which, products in (("forward", 2), ("backward", 5)):
+                flops = products * 16384 * 1024 * (T + 1)
+                speed = {m: flops / statistics.median(ms[T, HS, which, m]) / 1e9 for m in methods
+                         if (T, HS, which, m) in ms}
                 best = max((s for m, s in speed.items() if m.startswith("PyTorch")), default=None)
-                lines.append([which, T, HS, f"{flops[shape] / 1e9:.1f}"]
+                lines.append([which, T, HS, f"{flops / 1e9:.1f}"]
                              + [f"{speed[m]:.0f}" if m in speed else "not run" for m in methods]
                              + [f"{speed['flash'] / best:.2f}" if best and "flash" in speed else "not run"])
     return table(["pass", "T", "HS", "GFLOP"] + [f"{m}, TFLOP/s" for m in methods] + ["flash / best of PyTorch"], lines)
@@ -85,17 +85,17 @@ FUSED = ("MLP up forward, GELU", "MLP up dW, bias gradient", "MLP down dX, GELU"
 
 
 class Prediction:
-    """model_gpu.py's predictions for the kernels of a step, on the machine of model_gpu.toml whose name is in the
-    device's name, otherwise on an H200."""
+    """model_gpu.py's predictions for the kernels of a step on `device`, or on an H200 if model_gpu.toml lacks the
+    device."""
 
     def __init__(self, device):
         table, counts, self.fitted = model_gpu.load()
-        self.known = next((name for name in table["machine"] if name in device), None)
+        self.known = next((name for name, m in table["machine"].items() if m["device"] == device), None)
         self.machine = self.known or "H200"
         self.rows = [gpu_rules.predict(table, counts, self.machine, gelu_fusion=fused) for fused in (False, True)]
 
     def us(self, name):
-        """(microseconds, their range) of a kernel of bench_gpu.cu; None if the table has none."""
+        """(microseconds, their range) of a kernel of bench_gpu.cu; None if the table lacks the kernel."""
         seconds = gpu_rules.seconds_of(self.rows[name in FUSED], name)
         if seconds is None:
             return None
@@ -104,7 +104,7 @@ class Prediction:
 
 
 def median_ms(rows):
-    """(rows, median ms) of each kernel by name, over all starts."""
+    """({name: rows}, {name: median ms}) of the kernels, over all starts."""
     kernels = collections.OrderedDict()
     for row in rows:
         kernels.setdefault(row["name"], []).append(row)
@@ -126,10 +126,21 @@ def measured_points(kernels, ours, prediction, date):
     return points
 
 
+def limits_of(device, kernels):
+    """The GPU's limits: FLOP/s by the data sheet, bytes/s as copied. Those of an H200 if there is no GPU, or if the
+    program failed before it copied."""
+    copies = [row["bytes"] / row["ms"] * 1000 for row in kernels if row["name"] == "copy" and row["ms"]]
+    if not copies:
+        return H200
+    peak = device["peak_bf16_flops"]
+    return {"name": ("data sheet" if peak else "an H200's arithmetic") + " and measured copy",
+            "flops": peak or H200["flops"], "bytes": statistics.median(copies)}
+
+
 def kernel_table(rows, limits, prediction):
-    """Each kernel of one micro-batch of 64 x 1024 tokens: its share and its distance to the machine's limit and to the
-    prediction, and the names of those that are more than 20% off. Kernels of --gelu-fusion, which is off by default,
-    have no share."""
+    """The table of the kernels of one micro-batch of 64 x 1024 tokens: time, limit, prediction and share of all
+    kernels' time. Kernels of --gelu-fusion, which is off by default, have no share. Lists the kernels that are more
+    than 20% off the prediction."""
     off = []
     kernels, medians = median_ms(rows)
     total = sum(medians[name] * kernels[name][0]["count"] for name in medians if name not in FUSED) or None
@@ -192,18 +203,14 @@ def main():
                        for r in deadline.run(*pytorch, "--seq-len", T, "--batch", 16384 // T, "--micro-steps", 4)]
         print(f"start {start + 1} of {STARTS} done, {deadline.left():.0f} s left", file=sys.stderr)
 
-    limits, prediction, today = H200, Prediction(device["name"]), datetime.date.today()
-    if device["gpu"]:
-        copies = [r["bytes"] / r["ms"] * 1000 for r in kernels if r["name"] == "copy"]
-        limits = {"name": "data sheet and measured copy", "flops": device["peak_bf16_flops"] or H200["flops"],
-                  "bytes": statistics.median(copies)}
+    prediction, today = Prediction(device["name"]), datetime.date.today()
     text = (f"## GPU: {device['name'] if device['gpu'] else 'not run'}, {today}\n\n"
             "Causal attention alone, bf16, 16384 tokens of 1024 channels:\n\n" + attention_table(attention)
             + "\nThe kernels of one micro-batch of GPT-2 124M, 64 x 1024 tokens, bf16 (bytes: each operand moved "
               "once):\n\n"
-            + kernel_table(kernels, limits, prediction)
-            + "\nTraining GPT-2 124M, 65536 tokens a step, AdamW, clipping, bf16 with float master weights, no "
-              "recomputation:\n\n"
+            + kernel_table(kernels, limits_of(device, kernels), prediction)
+            + "\nTraining GPT-2 124M, 65536 tokens a step, AdamW, clipping, bf16 with float master weights, "
+              "the products of `--autotune`, no recomputation, no CUDA graphs:\n\n"
             + train_table(ours, torchs))
     print(text)
     if device["gpu"]:

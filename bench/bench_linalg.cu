@@ -1,11 +1,11 @@
-// Measures the GEMM throughput of this machine's backend at the shapes of a small GPT-2 (C = 256, 8 sequences of 256
-// tokens), of Newton-Schulz iterations and of a GPT-2 124M output layer. Prints median and best run of each shape.
+// Measures the GEMM throughput of this machine's backend for the shapes of a small GPT-2 (C = 256, 8 sequences of 256
+// tokens), of Newton-Schulz iterations and of GPT-2 124M's output layer. Prints the median and the best rate for each
+// shape (bench/benchmark.h).
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <vector>
 
-#include "runtime/device.h"
+#include "bench/benchmark.h"
 #include "runtime/linalg.h"
 
 using namespace teon;
@@ -81,30 +81,18 @@ void measure(const Shape& s, Linalg& linalg) {
     g.bias = s.epilogue == Epilogue::bias_grad ? mat(bias_grad.data(), s.M) : mat(bias.data(), s.N);
     g.symmetric = s.symmetric;
 
-    double flops = 2.0 * s.batch * s.M * s.N * s.K;
-    int runs = static_cast<int>(std::clamp(1e10 / flops, 5.0, 100.0));
-    std::vector<double> seconds;
-    Event from, to;
-    for (int i = 0; i < runs; ++i) {
-        from.record(stream);
-        linalg.gemm(g);
-        to.record(stream);
-        to.synchronize();
-        seconds.push_back(Event::milliseconds(from, to) / 1e3);
-    }
-    std::sort(seconds.begin(), seconds.end());
+    const double flops = 2.0 * s.batch * s.M * s.N * s.K;
+    const bench::Times ms = bench::measure(stream, [&] { linalg.gemm(g); });
     fmt::print("{:<22} {:>5} {:>6} {:>5} {:>4}{:>2} {:>6} {:>6} {:>10.1f} {:>10.1f} {:>10.1f}\n", s.name, s.M, s.N, s.K,
-               s.trans_a ? 'T' : 'N', s.trans_b ? 'T' : 'N', s.batch, name_of(dtype_of<T>), seconds[runs / 2] * 1e6,
-               flops / seconds[runs / 2] / 1e9, flops / seconds[0] / 1e9);
+               s.trans_a ? 'T' : 'N', s.trans_b ? 'T' : 'N', s.batch, name_of(dtype_of<T>), ms.median * 1e3,
+               flops / ms.median / 1e6, flops / ms.best / 1e6);
 }
 
 }  // namespace
 
 int main() {
-    try {
-        CHECK_USAGE(device_count() > 0, "no device: this benchmark was built for {} but finds none", backend_name());
-        set_device(0);
-        DeviceInfo info = device_info();
+    return bench::run_main([] {
+        const DeviceInfo info = device_info();
         fmt::print("{} backend, {}, {} {}\n", backend_name(), info.name, info.multiprocessors,
                    info.is_gpu ? "multiprocessors" : "threads");
         fmt::print("{:<22} {:>5} {:>6} {:>5} {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}\n", "", "M", "N", "K", "op",
@@ -113,8 +101,5 @@ int main() {
         Linalg linalg(stream);
         for (const Shape& s : kShapes) measure<float>(s, linalg);
         for (const Shape& s : kShapes) measure<bf16>(s, linalg);
-    } catch (const std::exception& e) {
-        fmt::print(stderr, "{}\n", e.what());
-        return 1;
-    }
+    });
 }

@@ -1,5 +1,5 @@
-// Measures the tokens per second that one core converts from shards (in the page cache) to batches, and the time that a
-// consumer of one batch per millisecond waits for the loader's thread. `make bench` runs it.
+// Measures how many tokens per second one core converts from shards in the page cache to batches. Also measures the
+// share of its time for which a consumer of 8 x 1024 tokens per millisecond waits for the loader. `make bench` runs it.
 #include <time.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "bench/benchmark.h"
 #include "data/loader.h"
 #include "test/support/temp_dir.h"
 #include "test/support/write_shard.h"
@@ -20,7 +21,7 @@ namespace {
 constexpr int V = 50257, DELIMITER = V - 1, T = 1024, SHARDS = 4;
 constexpr int64_t TOKENS_PER_SHARD = 8 << 20;
 
-// Frequencies like those of text, about 1 / rank, with a document every 500 tokens.
+// Random tokens with frequencies as in text, about 1 / rank, and a delimiter every 500 tokens on average.
 std::vector<uint32_t> text_like(int64_t n, std::mt19937_64& random) {
     std::vector<uint32_t> tokens(n);
     for (uint32_t& token : tokens) {
@@ -30,7 +31,7 @@ std::vector<uint32_t> text_like(int64_t n, std::mt19937_64& random) {
     return tokens;
 }
 
-// Time of this thread alone, which excludes other work on the machine.
+// Processor time of this thread; other work on the machine does not add to it.
 double cpu_seconds() {
     timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -39,7 +40,7 @@ double cpu_seconds() {
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The best of three epochs, in tokens per second of one core.
+// Tokens per second of one core: the best of three epochs.
 double throughput(const std::vector<ShardInfo>& shards, LoaderOptions options) {
     options.prefetch = false;
     Loader loader(shards, options);
@@ -54,7 +55,7 @@ double throughput(const std::vector<ShardInfo>& shards, LoaderOptions options) {
     return best;
 }
 
-// The share of its time for which a consumer of one batch per millisecond waits.
+// The share of its time for which a consumer of one batch per millisecond waits for the loader.
 double waiting(const std::vector<ShardInfo>& shards, const LoaderOptions& options) {
     Loader loader(shards, options);
     Stream stream;
@@ -70,9 +71,7 @@ double waiting(const std::vector<ShardInfo>& shards, const LoaderOptions& option
     return waited / 1000 / seconds_since(start);
 }
 
-}  // namespace
-
-int main() {
+void run() {
     std::mt19937_64 random(1);
     fmt::print("{:<10} {:<6} {:>10} {:>16} {:>9}\n", "tokens", "mask", "B", "Mtokens/s/core", "waiting");
     for (int width : {2, 4}) {
@@ -84,12 +83,16 @@ int main() {
         std::vector<ShardInfo> shards = open_shards(folder.path(), "train");
         for (bool mask : {false, true}) {
             for (int B : {8, 64}) {
-                LoaderOptions o{.B = B, .T = T, .vocab_size = V, .document_mask = mask, .delimiter = DELIMITER};
-                double rate = throughput(shards, o);
-                o.B = 8;
-                fmt::print("{:<10} {:<6} {:>10} {:>16.0f} {:>8.2f}%\n", width == 2 ? "uint16" : "uint32",
-                           mask ? "on" : "off", fmt::format("{} x {}", B, T), rate / 1e6, 100 * waiting(shards, o));
+                const LoaderOptions o{.B = B, .T = T, .vocab_size = V, .document_mask = mask, .delimiter = DELIMITER};
+                const double rate = throughput(shards, o);
+                const std::string waits = B == 8 ? fmt::format("{:.2f}%", 100 * waiting(shards, o)) : "-";
+                fmt::print("{:<10} {:<6} {:>10} {:>16.0f} {:>9}\n", width == 2 ? "uint16" : "uint32",
+                           mask ? "on" : "off", fmt::format("{} x {}", B, T), rate / 1e6, waits);
             }
         }
     }
 }
+
+}  // namespace
+
+int main() { return bench::run_main(run); }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Measures the step time of Muon and Teon relative to AdamW:  python3 bench/bench_optimizers.py
 
-The demo's model (on a GPU also GPT-2 124M in bf16 with 524288 tokens per step) on random tokens. The three optimizers
-are started in turn, --repeats times each; the figure of a start is its median step without the first quarter. The ratio
-is the median over consecutive starts, which other work on the machine disturbs least, with its smallest and largest
-value in brackets.
+Trains the demo's model, and on a GPU also GPT-2 124M in bf16 with 524288 tokens per step, on random tokens. The three
+optimizers are started in turn, --repeats times each. The figure of a start is its median step without the first
+quarter. The ratio is the median over consecutive starts, which other work on the machine disturbs least; the smallest
+and the largest ratio follow in brackets.
 """
 
 import argparse

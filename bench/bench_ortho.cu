@@ -1,6 +1,7 @@
-// Measures orthogonalization alone: five steps on batches of Gaussian matrices, per method and form, with the error
-// against float64 and the predicted FLOPs. On the host a tenth of each batch, in float.
-//   make bench, or build/cpu/bench/bench_ortho [LARGEST_SIDE]   (default 1280 on the host: 2048 takes minutes)
+// Measures orthogonalization alone: five steps on batches of Gaussian matrices for each method and form. Prints the
+// time, the predicted FLOPs and the error against float64. On the host it runs a tenth of each batch, in float.
+//   make bench, or build/cpu/bench/bench_ortho [ROWS]   skips matrices with more than ROWS rows (default 1280 on the
+//                                                       host, where 2048 takes minutes)
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/integer.h"
+#include "bench/benchmark.h"
 #include "optim/ns_coefficients.h"
 #include "optim/orthogonalize.h"
 
@@ -22,7 +24,7 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{48, 768, 768}, {18, 768, 1536}, {24, 768, 3072}, {144, 1280, 1280}, {96, 2048, 2048}};
 
-// Rows x columns, of Frobenius norm 1.
+// A matrix of Frobenius norm 1.
 std::vector<double> gaussian(const Shape& s) {
     std::mt19937_64 engine(1);
     std::normal_distribution<double> normal;
@@ -73,7 +75,8 @@ struct Result {
     double ms, error;
 };
 
-// Median time of one call on the batch, and the distance of its first matrix to `expected` over that one's norm.
+// Returns the median time of one call on the batch, and the relative Frobenius distance of the first matrix to
+// `expected`.
 template <typename T>
 Result measure(const Shape& s, const OrthoMethod& method, const std::vector<double>& x,
                const std::vector<double>& expected, Context& context) {
@@ -124,7 +127,7 @@ void report(const Shape& s, const OrthoMethod& method, const std::vector<double>
     std::fflush(stdout);
 }
 
-void run(int largest) {
+void run(int rows) {
     Context context;
     const bool gpu = device_info().is_gpu;
     fmt::print("{} backend, {}; five steps; error: Frobenius distance to float64, relative\n", backend_name(),
@@ -133,7 +136,7 @@ void run(int largest) {
                "GFLOP/s", "error");
     const std::vector<DType> dtypes = gpu ? std::vector{DType::bf16, DType::f16} : std::vector{DType::f32};
     for (Shape s : kShapes) {
-        if (s.rows > largest) continue;
+        if (s.rows > rows) continue;
         if (!gpu) s.batch = ceil_div(s.batch, 10);
         const std::vector<double> x = gaussian(s);
         for (Ortho ortho : {Ortho::jordan, Ortho::you, Ortho::you6, Ortho::polar_express}) {
@@ -151,12 +154,9 @@ void run(int largest) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    try {
-        CHECK_USAGE(device_count() > 0, "no device: this benchmark was built for {} but finds none", backend_name());
-        set_device(0);
-        run(argc > 1 ? std::atoi(argv[1]) : device_info().is_gpu ? 2048 : 1280);
-    } catch (const std::exception& e) {
-        fmt::print(stderr, "{}\n", e.what());
-        return 1;
-    }
+    return bench::run_main([&] {
+        const int rows = argc > 1 ? std::atoi(argv[1]) : device_info().is_gpu ? 2048 : 1280;
+        CHECK_USAGE(argc <= 2 && rows >= kShapes[0].rows, "bench_ortho [ROWS]: must be at least {}", kShapes[0].rows);
+        run(rows);
+    });
 }

@@ -3,11 +3,11 @@
 
     python bench/bench_prepare.py [--text FILE.jsonl] [--bpe-dir FOLDER] [--megabytes 100] [--workers 1,2]
 
-Plain is a loop over texts in memory that calls tiktoken's encode_ordinary and keeps a uint16 array of each. Prepare
-reads parquet, tokenizes, writes shards and hashes them; its time is that of the whole command minus that of the same
-command on one document, the cost of starting. Plain and prepare alternate; figures are medians. Prints one line of JSON
-per number of workers: tokens/s, tokens/s per worker relative to plain (target 0.9), the same per second of processor
-time, which other work on the machine does not distort, and the peak memory of a process.
+Plain calls tiktoken's encode_ordinary for each text in memory and keeps a uint16 array of its tokens. Prepare reads
+parquet, tokenizes, writes shards and hashes them. Its time is that of the whole command minus that of the same command
+on one document, which is the cost of starting. Plain and prepare alternate; figures are medians. Prints one line of
+JSON per number of workers: tokens/s, tokens/s per worker relative to plain (target 0.9), the same per second of
+processor time, which other work on the machine does not distort, and the peak memory of a process.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measures the step time of several simultaneous trainings, relative to one:  python3 bench/bench_shared.py
 
-GPT-2 3M of bench_train.py on the CPU. If k trainings share all cores fairly, each takes k times as long; with threads
-that busy-wait for each other it took ten times that. Rounds of 1, 2 and 4 trainings alternate. A figure is the median
-step of all runs of a round without the first quarter, a ratio is the median over the rounds.
+Trains bench_train.py's GPT-2 3M on the CPU. If k trainings share all cores fairly, each takes k times as long; with
+threads that busy-wait for each other, each took ten times that. Rounds of 1, 2 and 4 trainings alternate. A figure is
+the median step of all runs, without the first quarter of each. A ratio is the median over the rounds.
 """
 
 import argparse

@@ -1,9 +1,14 @@
 // Profiles a training step on this machine:  build/cpu/bench/bench_train
-// GPT-2 with 256 channels, 4 layers, 8 sequences of 256 tokens, vocabulary 256 (bench/bench_train.py compares its
-// tokens/s with PyTorch's), float and bf16. Prints the share and the rate of matrix products, and the other time by
-// kernel.
-#include <map>
+// Trains a GPT-2 with 256 channels, 4 layers and vocabulary 256 on 8 sequences of 256 tokens, in float and in bf16
+// (bench/bench_train.py compares its tokens/s with PyTorch's). Prints the share and the rate of matrix products, and
+// the time of every other kernel that takes at least 1% of a step.
+#include <fmt/core.h>
 
+#include <map>
+#include <string>
+#include <utility>
+
+#include "bench/benchmark.h"
 #include "bench/training_step.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
@@ -13,7 +18,7 @@ using namespace teon;
 
 namespace {
 
-// The name of a row's kernel without template arguments.
+// Returns a kernel's name without its template arguments.
 std::string family(const std::string& name) { return name.substr(0, name.find('<')); }
 
 void report(const DecoderConfig& c, DType dtype) {
@@ -52,11 +57,13 @@ void report(const DecoderConfig& c, DType dtype) {
 }  // namespace
 
 int main() {
-    DecoderConfig c = gpt2_config("tiny");
-    c.C = 256;
-    c.F = 4 * c.C;
-    c.NH = c.NKV = 8;
-    c.V = 256;
-    c.max_T = 256;
-    for (const DType dtype : {DType::f32, DType::bf16}) report(c, dtype);
+    return bench::run_main([] {
+        DecoderConfig c = gpt2_config("tiny");
+        c.C = 256;
+        c.F = 4 * c.C;
+        c.NH = c.NKV = 8;
+        c.V = 256;
+        c.max_T = 256;
+        for (const DType dtype : {DType::f32, DType::bf16}) report(c, dtype);
+    });
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Compares tokens/s of ./train_gpt2 and PyTorch on the same CPU cores:  python3 bench/bench_train.py
 
-Two GPT-2s (3M: C=256 L=4 T=256, 8 sequences per step; 10M: C=384 L=6 T=512, 4 sequences), vocabulary 256, AdamW,
-gradient clipping, random tokens; in float and bf16. PyTorch runs eager in float, with bf16 autocast, and both compiled
-if torch.compile works. All are started in turn, --repeats times; a figure is the median step after the warm-up, a ratio
-the median over the rounds. "cpu" is the processor time per step of all threads, which other programs on the machine
-distort less than the clock (ours includes the start, PyTorch's does not). PyTorch is that of --python, this
-interpreter, or python3 (scripts/requirements-dev.txt).
+Trains two GPT-2s (3M: C=256 L=4 T=256, 8 sequences per step; 10M: C=384 L=6 T=512, 4 sequences) with vocabulary 256,
+AdamW, gradient clipping and random tokens, in float and in bf16. PyTorch runs in float and with bf16 autocast, both
+eager and, if torch.compile works, compiled. All programs are started in turn, --repeats times. A figure is the median
+step after the warm-up, a ratio the median over the rounds. "cpu" is the processor time per step of all threads, which
+other programs on the machine distort less than the clock. (Ours includes the start, PyTorch's does not.) PyTorch
+is imported by --python, this interpreter or python3, the first that has it (scripts/requirements-dev.txt).
 """
 
 import argparse
@@ -61,7 +61,7 @@ def torchs(python, kind, model, dtype, steps):
 
 def find_torch(asked):
     """An interpreter that has PyTorch, or None."""
-    for python in [asked] if asked else [sys.executable, *filter(None, map(shutil.which, ("python3", "python")))]:
+    for python in filter(None, map(shutil.which, [asked] if asked else [sys.executable, "python3", "python"])):
         if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
             return python
     return None
@@ -91,19 +91,18 @@ def main():
                         figures = ours(MODELS[name], dtype, shard, args.steps)
                     else:
                         figures = torchs(python, kind, MODELS[name], dtype, args.steps) if python else None
-                    if figures:
-                        measured[engine].append(figures)
+                    measured[engine].append(figures)
         print(f"\nGPT-2 {name} on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
         print(f"{'':<16}{'tokens/s':>10}{'cpu s/step':>12}{'x eager float':>15}{'by cpu':>8}")
-        base = measured["eager float"]
-        for engine, figures in measured.items():
-            if not figures:
+        for engine, rounds in measured.items():
+            ran = [figures for figures in rounds if figures]
+            if not ran:
                 continue
-            speed, cpu = (statistics.median(f[i] for f in figures) for i in (0, 1))
+            speed, cpu = (statistics.median(f[i] for f in ran) for i in (0, 1))
             line = f"{engine:<16}{speed:>10.0f}{cpu:>12.3f}"
-            if base:
-                line += f"{statistics.median(f[0] / b[0] for f, b in zip(figures, base)):>15.2f}"
-                line += f"{statistics.median(b[1] / f[1] for f, b in zip(figures, base)):>8.2f}"
+            if pairs := [(f, base) for f, base in zip(rounds, measured["eager float"]) if f and base]:
+                line += f"{statistics.median(f[0] / base[0] for f, base in pairs):>15.2f}"
+                line += f"{statistics.median(base[1] / f[1] for f, base in pairs):>8.2f}"
             print(line, flush=True)
 
 

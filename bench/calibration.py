@@ -1,10 +1,10 @@
 """Compares measurements with the predictions of gpu_rules.py, and fits the rates to them.
 
 measured_gpu.toml has the points: steps of training programs, attention kernels, and the points of `make bench-gpu`.
-Five figures are fitted, by least squares of log(predicted / measured): the rate of a library's products on each
-architecture, the K at which it is half of that, and the share of overlapped work that adds to a kernel's time, which
-kernels that multiply by wgmma have one of their own for. A range
-is a prediction divided and multiplied by exp(2 s), where s is the standard deviation of the logs of its kind of point.
+Five figures are fitted, by least squares of log(predicted / measured): the rate of a library's products on each of two
+architectures, the K at which a product has half of this rate, and the share of overlapped work that adds to a kernel's
+time, one for kernels that multiply by wgmma and one for all others. A range is a prediction divided and multiplied by
+exp(2 s), where s is the standard deviation of the logs of its kind of point.
 """
 import collections
 import functools
@@ -19,14 +19,14 @@ import gpu_rules
 POINTS = pathlib.Path(__file__).resolve().parent / "measured_gpu.toml"
 OURS = "teon.cu"
 FIGURES = {"step": "tokens_per_s", "attention": "tflops", "kernel": "us"}  # the measured quantity by kind of point
-# kind: step, attention or kernel; measured and predicted are in `unit`; fits: whether the rates are fitted to it.
+# kind: step, attention or kernel. measured and predicted are in `unit`. fits: whether the rates are fitted to it.
 Checked = collections.namedtuple("Checked", "kind program gpu what unit measured predicted fits source")
 Fit = collections.namedtuple("Fit", "rates half_k overlap wgmma_overlap spread checked")
 
 
 def load(path=POINTS):
-    """The points; of our own only the newest of each GPU and kernel, since older ones measured other code. Exits if a
-    figure is not above 0."""
+    """Returns the points. Of our own it keeps only the newest of each GPU and kernel, because older ones measured other
+    code. Exits if a figure is not a finite number above 0."""
     points = tomllib.loads(path.read_text(encoding="utf-8"))
     for kind, figure in FIGURES.items():
         newest = {}
@@ -52,7 +52,7 @@ def append(points, path=POINTS):
 # ---- attention ------------------------------------------------------------------------------------------------------
 
 def published(points, program, gpu, which, T, HS, causal=True):
-    """TFLOP/s of an attention kernel; None if it is not in the table."""
+    """The published TFLOP/s of an attention kernel; None if there is no such point."""
     wanted = {"program": program, "gpu": gpu, "pass": which, "HS": HS, "causal": causal}
     for point in points["attention"]:
         if all(point.get(key) == value for key, value in wanted.items()) and T in point["T"]:
@@ -66,9 +66,9 @@ def backward_of(forward, both):
 
 
 def attention_rates(points, program, gpu, T, HS):
-    """(forward, backward) TFLOP/s of causal attention. If only the rate of both together is published, it applies to
-    each. If the backward pass is published only without a mask, it is reduced by FlashAttention-2's loss from the
-    mask."""
+    """(forward, backward) TFLOP/s of causal attention. If only the rate of both passes together is published, it
+    applies to each of them. A backward rate that is published only without a mask is reduced by the share that
+    FlashAttention-2 loses to the mask."""
     if both := published(points, program, gpu, "both", T, HS):
         return both, both
     reference = functools.partial(published, points, "FlashAttention-2", gpu, T=T, HS=HS)
@@ -79,14 +79,14 @@ def attention_rates(points, program, gpu, T, HS):
 
 
 def with_mma_sync(table):
-    """The table without the kernels that an architecture has of its own."""
+    """The table without the kernels of single architectures."""
     return {**table, "kernel": [{key: value for key, value in kernel.items() if not isinstance(value, dict)}
                                 for kernel in table["kernel"]]}
 
 
 def ours_at(table, counts, gpu, which, T, HS):
     """(predicted TFLOP/s of our kernels at the papers' shape, 16384 tokens of 2048 channels; whether they compute as
-    many products as FlashAttention-2: our two passes compute 7 instead of 5)."""
+    many products as FlashAttention-2, whose backward pass has 5 where our two passes have 7)."""
     shape = {**table["shape"], "B": 16384 // T, "T": T, "C": 2048, "NH": 2048 // HS, "HS": HS}
     rows = [row for row in gpu_rules.predict({**table, "linear": []}, counts, gpu, shape=shape)
             if row.name.startswith("attention") and row.times]
@@ -101,7 +101,7 @@ def ours_at(table, counts, gpu, which, T, HS):
 # ---- the rules applied ----------------------------------------------------------------------------------------------
 
 def program_of(table, points, name):
-    """A table for gpu_rules.predict() of another program, or ours."""
+    """The table of a program, ours or another, for gpu_rules.predict()."""
     return table if name == OURS else {**table, **points["program"][name]}
 
 
@@ -116,7 +116,7 @@ def step_shape(table, points, point):
 
 
 def check(table, counts, points):
-    """Every point with its prediction. Exits if the table lacks a GPU."""
+    """Returns every point with its prediction. Exits if the table lacks a point's GPU."""
     for kind in FIGURES:
         for i, point in enumerate(points[kind]):
             if point["gpu"] not in table["machine"]:
@@ -131,7 +131,7 @@ def check(table, counts, points):
                              point["model"] + (f", T = {point['T']}" if point["T"] != 1024 else "")
                              + (f", {W} GPUs" if W > 1 else ""), "tokens/s", point["tokens_per_s"],
                              gpu_rules.tokens_per_second(shape, gpu_rules.total(rows)), True, point["source"]))
-    # Our kernels with the instructions of theirs. FlashAttention-3's backward pass is one, ours with wgmma are two.
+    # Our kernels with mma.sync are compared with FlashAttention-2, those with wgmma with FlashAttention-3.
     tables = {"FlashAttention-2": with_mma_sync(table), "FlashAttention-3": table}
     for point in points["attention"]:
         if point["program"] not in tables or not point["causal"] or point["HS"] != 64:
@@ -156,7 +156,7 @@ def error(point):
 # ---- the fit --------------------------------------------------------------------------------------------------------
 
 def with_rates(table, rates, half_k, overlap, wgmma_overlap=None):
-    """wgmma_overlap: default overlap."""
+    """The table with these rates. wgmma_overlap: default overlap."""
     overlaps = {"overlap": overlap, "wgmma_overlap": overlap if wgmma_overlap is None else wgmma_overlap}
     machines = {name: {**m, "flops": rates[m["architecture"]], "half_k": half_k, **overlaps}
                 for name, m in table["machine"].items()}
@@ -164,7 +164,7 @@ def with_rates(table, rates, half_k, overlap, wgmma_overlap=None):
 
 
 def solve(matrix, right):
-    """x of matrix x = right, by Gaussian elimination; matrix is positive definite."""
+    """Solves matrix x = right for x by Gaussian elimination. matrix is positive definite."""
     rows = [[*row, value] for row, value in zip(matrix, right)]
     for i, pivot in enumerate(rows):
         for row in rows[i + 1:]:
@@ -177,8 +177,9 @@ def solve(matrix, right):
 
 
 def least_squares(errors, values, limits, steps=20):
-    """Minimizes the sum of squares of errors(values) within limits by Gauss-Newton: a value at its limit that would
-    leave it is excluded from a step, and a step without a gain is halved. Values must be of the order of 1."""
+    """Minimizes the sum of squares of errors(values) within limits by Gauss-Newton. A step excludes a value
+    that is at a limit and would move beyond it. A step without a gain is halved, up to three times. Values must be of
+    the order of 1."""
     at = errors(values)
     for _ in range(steps):
         shifted = [errors([*values[:i], value + 1e-4, *values[i + 1:]]) for i, value in enumerate(values)]
@@ -205,14 +206,14 @@ def least_squares(errors, values, limits, steps=20):
 
 
 def spread(checked, kind, parameters):
-    """Standard deviation of the logs of a kind of points, to which `parameters` figures were fitted."""
+    """The standard deviation of the errors of a kind of points to which `parameters` figures were fitted."""
     errors = [error(point) for point in checked if point.kind == kind and point.fits]
     return math.sqrt(sum(e * e for e in errors) / max(1, len(errors) - parameters)) if errors else math.inf
 
 
 def fit(table, counts, points):
-    """The Fit: rates, at most those of the data sheets, the points checked with them, and the spread of steps and of
-    attention."""
+    """Returns the Fit: the rates (of products at most the data sheets'), the points checked with them, and the spread
+    of steps and of attention."""
     architectures = sorted({m["architecture"] for m in table["machine"].values()})
     peaks = [max(m["peak"] for m in table["machine"].values() if m["architecture"] == name) for name in architectures]
 
@@ -230,6 +231,6 @@ def fit(table, counts, points):
 
 
 def interval(fitted, predicted, kind="step"):
-    """The range (low, high) of a prediction for this kind of point."""
+    """The range (low, high) of a prediction of this kind."""
     factor = math.exp(2 * fitted.spread[kind])
     return predicted / factor, predicted * factor

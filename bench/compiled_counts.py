@@ -1,8 +1,9 @@
 """Counts instructions and bytes accessed per element in the compiled kernels of bench/model_gpu.toml, from SASS.
 
 Uses cuobjdump of the CUDA toolkit, or of the triton package that PyTorch installs for this Python or TRITON_PYTHON.
-count_kernel counts the loops of each thread or warp, not the code before and after them. executed_kernel counts all
-that a run on the modelled GPU executed (CUDA_COUNTS, docs/modelled_gpu.md): its PTX says how often, the SASS how much.
+count_kernel counts the loops of each thread or warp, but not the code before and after them. executed_kernel counts
+everything that a run on the modelled GPU executed (CUDA_COUNTS, docs/modelled_gpu.md): the PTX tells how often a part
+of the code runs, the SASS how many instructions it has.
 """
 import collections
 import json
@@ -19,8 +20,8 @@ GROWTH = 1.05  # permitted growth of a count
 
 
 def find_tool(name="cuobjdump"):
-    """The path of a program of the CUDA toolkit: on the PATH, beside nvcc, or in triton's package; None if not
-    found."""
+    """Finds a program of the CUDA toolkit on the PATH, beside nvcc or in triton's package. Returns its path, or
+    None."""
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     places = [shutil.which(name), os.path.join(os.path.dirname(os.path.realpath(nvcc)), name)]
     for python in (sys.executable, os.environ.get("TRITON_PYTHON", sys.executable)):
@@ -61,8 +62,9 @@ def innermost(loops):
 
 
 def loops_with(anchor, code):
-    """The bodies of the innermost of the loops that have anchors: from the target of a backward branch to the branch.
-    Branches from behind an EXIT return from rare cases, which ptxas puts there, and are no loops."""
+    """The bodies of the innermost loops with anchors. A loop is the code from the target of a backward branch to the
+    branch. If an EXIT lies between them, it is not a loop: ptxas places rare cases behind the EXIT, and the branch
+    returns from one."""
     body = lambda a, b: [text for address, text in code if a <= address <= b]
     ends = [(int(match[1], 16), address) for address, text in code
             if (match := re.match(r"BRA\b.*?(0x[0-9a-f]+)$", text)) and int(match[1], 16) < address]
@@ -80,7 +82,8 @@ def width(text):
 
 
 def anchors(pattern, instruction):
-    """1 of an instruction with this name, or the number in it that the pattern's group finds; else 0."""
+    """The anchors that an instruction counts as: 1 if its name matches, or the number that the pattern's group finds in
+    it; else 0."""
     match = re.fullmatch(pattern, instruction.split()[0])
     return 0 if match is None else int(match[1]) if match.re.groups else 1
 
@@ -103,13 +106,13 @@ def count_kernel(kernel, code):
     return instructions, accessed
 
 
-# A kernel that the modelled GPU executed: of each PTX instruction the opcode, the executions by warps, and the
+# A kernel that the modelled GPU executed: for each PTX instruction the opcode, how often warps executed it, and the
 # instruction to which it branches (-1: none).
 Executed = collections.namedtuple("Executed", "opcodes warps targets")
 
 
 def load_executed(paths):
-    """{architecture: {kernel: [Executed of each file that has it]}} of files of CUDA_COUNTS."""
+    """Reads files of CUDA_COUNTS: {architecture: {kernel: [one Executed for each file with the kernel]}}"""
     found = {}
     for path in paths:
         with open(path, encoding="utf-8") as file:
@@ -122,23 +125,23 @@ def load_executed(paths):
 
 
 def converged(code):
-    """The code without the ways that BRA.DIV takes, each up to a branch back: shuffles of a warp whose threads have
-    diverged, which no kernel here has."""
-    found, out_of_the_way = [], False
-    ways = {int(match[1], 16) for _, text in code if (match := re.match(r"BRA\.DIV\b.*?(0x[0-9a-f]+)$", text))}
+    """The code without the targets of BRA.DIV, each up to the branch back. They shuffle in warps whose threads have
+    diverged, which never happens in our kernels."""
+    found, diverged = [], False
+    targets = {int(match[1], 16) for _, text in code if (match := re.match(r"BRA\.DIV\b.*?(0x[0-9a-f]+)$", text))}
     for address, text in code:
-        out_of_the_way = out_of_the_way or address in ways
-        if not out_of_the_way:
+        diverged = diverged or address in targets
+        if not diverged:
             found.append((address, text))
         elif re.match(r"BRA\s", text):
-            out_of_the_way = False
+            diverged = False
     return found
 
 
 def executed_kernel(kernel, code, executed):
-    """(instructions, elements, warps) of a run. Each part of the code - an innermost loop with anchors, or all the
-    rest - has as many instructions as ptxas made of its PTX, as often as that was executed. ptxas may unroll a loop:
-    its anchors tell how often."""
+    """(instructions, elements, warps) of a run. The parts of the code are the innermost loops with anchors, and the
+    rest. A part counts the SASS that ptxas made of its PTX, as often as that PTX was executed. If ptxas unrolled a
+    loop, the anchors tell how often."""
     code = converged(code)
     of_ptx = [anchors(kernel["executed"], opcode) for opcode in executed.opcodes]
     inner = innermost([(target, at) for at, target in enumerate(executed.targets)
@@ -159,8 +162,8 @@ def executed_kernel(kernel, code, executed):
 
 
 def fit_executed(runs, of_warps):
-    """(instructions per element, per warp) that give the runs of executed_kernel(), by least squares; per warp: 0
-    unless of_warps and runs differ in their elements per warp."""
+    """Fits (instructions per element, per warp) to runs of executed_kernel() by least squares. Per warp is 0 unless
+    of_warps and the runs differ in their elements per warp."""
     ii, iw, ww = (sum(run[a] * run[b] for run in runs) for a, b in ((1, 1), (1, 2), (2, 2)))
     yi, yw = (sum(run[0] * run[k] for run in runs) for k in (1, 2))
     determinant = ii * ww - iw * iw
@@ -170,7 +173,7 @@ def fit_executed(runs, of_warps):
 
 
 def compiled(table):
-    """The kernels with code. What takes one's place on an architecture is a further kernel, counted as `like`."""
+    """The kernels with code. A table for one architecture is a kernel of its own, with the name `like`."""
     found = [kernel for kernel in table["kernel"] + table.get("symmetric", []) if "file" in kernel]
     return found + [{**kernel, **kernel[only], "name": kernel[only]["like"], "only": only}
                     for kernel in found for only in architectures(table) if only in kernel]
@@ -181,8 +184,8 @@ def architectures(table):
 
 
 def count_all(table, build, tool, executed):
-    """{kernel: {architecture: [instructions, bytes accessed, and, of those in executed (load_executed()), instructions
-    executed per element and per warp]}} of the kernels with object files."""
+    """{kernel: {architecture: [instructions, bytes accessed]}} per element, of the kernels with object files. If
+    `executed` (load_executed()) has a kernel, its executed instructions per element and per warp follow."""
     counts, cache = {}, {}
     for kernel in compiled(table):
         path = pathlib.Path(build) / (kernel["file"] + ".o")
@@ -197,7 +200,7 @@ def count_all(table, build, tool, executed):
             if kernel["function"] not in code:
                 sys.exit(f"model_gpu: error: {path} has no kernel {kernel['function']}; see {TABLE.name}")
             found = list(count_kernel(kernel, code[kernel["function"]]))
-            # What no run of this architecture has executed is taken to be executed as on another.
+            # If no run on this architecture executed the kernel, the runs on another one count.
             runs = next((of[kernel["function"]] for of in (executed.get(architecture, {}), *executed.values())
                          if kernel["function"] in of), None)
             if "executed" in kernel and runs:
@@ -208,7 +211,7 @@ def count_all(table, build, tool, executed):
 
 
 def updated(known, found):
-    """A kernel's counts by architecture; those of executed instructions are kept if no run has executed it."""
+    """A kernel's new counts by architecture. Keeps the known executed instructions if no run executed the kernel."""
     return {**known, **{architecture: numbers + known.get(architecture, [])[len(numbers):]
                         for architecture, numbers in found.items()}}
 

@@ -1,11 +1,12 @@
 """Predicts the seconds of the products and kernels of a table such as model_gpu.toml from counts and rates.
 
-A product takes its FLOPs at the library's rate for its K (half of the full rate at K = m["half_k"]), over the share of
-the multiprocessors that its last wave of 128 x 128 tiles keeps busy (a search for algorithms splits long sums and
-avoids this), or the time of its operands' bytes if that is longer; and the time of the further bytes of its epilogue:
-the output that it adds to, the residual stream, GELU's input. A kernel takes the longest of memory, instructions and
-tensor cores, and the share m["overlap"] (of one that multiplies by wgmma m["wgmma_overlap"]) of the others. Every
-launch adds a constant time.
+A product takes the time of its FLOPs or of its operands' bytes, whichever is longer. The FLOPs run at the library's
+rate for its K (half of the full rate at K = m["half_k"]), on the share of the multiprocessors that its 128 x 128 tiles
+keep busy on average over the waves. A search for algorithms splits sums of K >= 4096, and then all multiprocessors are
+busy. The time of the epilogue's other bytes is added: the output that it adds to, the residual stream, GELU's input.
+
+A kernel takes the longest of memory, instructions and tensor cores, plus a share of the other two: m["overlap"], or
+m["wgmma_overlap"] if it multiplies by wgmma. Every launch adds a constant time.
 """
 import collections
 import functools
@@ -23,10 +24,16 @@ def evaluate(formula, shape):
     return eval(compiled(formula), {"__builtins__": {}, "min": min, "N": shape["B"] * shape["T"], **shape})
 
 
+def has_wgmma(table, m):
+    """Whether the table has attention kernels with wgmma for the machine's architecture."""
+    return any(m["architecture"] in kernel for kernel in table["kernel"])
+
+
 def one_pass(table, shape, m):
-    """Whether attention's backward pass is one pass: flash_attention_one_pass_heads() in kernels/attention_flash.h."""
+    """Whether attention's backward pass is one pass, as flash_attention_one_pass_heads() in kernels/attention_flash.h
+    decides."""
     heads = shape["B"] * shape["NH"]
-    if any(m["architecture"] in kernel for kernel in table["kernel"]):
+    if has_wgmma(table, m):
         return False  # two passes by wgmma
     return shape["T"] >= 1024 and shape["HS"] == 64 and 8 * heads >= 7 * rounds(heads, m) * m["multiprocessors"]
 
@@ -35,13 +42,12 @@ def rounds(tiles, m):
     return -(-tiles // m["multiprocessors"])
 
 
-# By the instruction of a kernel's products, mma.sync or wgmma, as which the library's products count: the rate of the
-# tensor cores, and the overlap.
+# By the instruction that multiplies (mma.sync, wgmma): the machine's rate of the tensor cores and the overlap.
 INSTRUCTIONS = {"HMMA": ("tensor", "overlap"), "HGMMA": ("peak", "wgmma_overlap")}
 
 
 def overlapped(times, overlap):
-    """Seconds of a kernel that keeps memory, instructions and tensor cores busy for `times`."""
+    """Seconds of a kernel that needs `times` of memory, instructions and tensor cores."""
     return max(times) + overlap * (sum(times) - max(times))
 
 
@@ -53,19 +59,20 @@ def product_seconds(m, flops, K, busy, own, beside=0.0):
 
 
 def products(linear, shape):
-    """(pass, M, N, K, bytes per element of the output, share of launches that add to the output) of a linear layer."""
+    """The products of a linear layer: (pass, M, N, K, bytes per element of the output, share of launches that add to
+    the output)."""
     rows, out, width_in = (int(evaluate(linear[key], shape)) for key in ("rows", "out", "in"))
     return (("forward", rows, out, width_in, 2, 0.0), ("dX", rows, width_in, out, 2, 0.0),
             ("dW", out, width_in, rows, shape["G"], 1 - rows / evaluate("N*S", shape)))
 
 
 def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False):
-    """Rows of a micro-step, including its share of work that runs once per step."""
+    """The rows of a micro-step, including its share of the work that runs once per step. searched: with --autotune."""
     m = table["machine"][machine]
     shape = shape or table["shape"]
     shape = {"W": 1, "G": 4, **shape, "SM": m["multiprocessors"], "ONE": 0}
     if "NH" in shape:
-        shape["ONE"] = int(one_pass(table, shape, m))
+        shape.update(ONE=int(one_pass(table, shape, m)), WARP=16 if has_wgmma(table, m) else 32)
     rows = []
     for linear in table["linear"]:
         for which, M, N, K, size, adds in products(linear, shape):
@@ -87,14 +94,14 @@ def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False
 
 
 def instructions_of(counts, kernel, m):
-    """Of a kernel, per element and per warp: those executed where they are known, else those of its loops."""
+    """A kernel's instructions per element and per warp: those executed if they are known, else those of its loops."""
     known = counts.get(kernel, {}).get(m["architecture"], [0.0])
     return tuple(known[2:4]) if len(known) > 2 else (known[0], 0.0)
 
 
 def kernel_row(kernel, counts, m, shape):
-    """The row of a kernel that computes (elements, bytes), runs at a published rate (flops, rate in TFLOP/s) or sends
-    (sent)."""
+    """The row of a kernel, which computes (elements, bytes), runs at a published rate (flops, rate in TFLOP/s), or
+    sends (sent)."""
     value = lambda key: float(evaluate(kernel.get(key, "0"), shape))
     launches = kernel.get("launches", 1)
     per_element, per_warp = instructions_of(counts, kernel.get("like", kernel["name"]), m)
@@ -111,63 +118,75 @@ def kernel_row(kernel, counts, m, shape):
                seconds, max(value("flops") / m["flops"], value("minimum") / m["bytes"]))
 
 
-# Kernels that bench_gpu.cu times together with a product, but that have their own row in the table.
+# Kernels that have a row of their own, but that bench_gpu.cu times together with a product.
 BESIDE = {"MLP up dW, bias gradient": "bias gradient of MLP up"}
 
 
 def seconds_of(rows, name):
-    """Seconds of one launch of a kernel of bench_gpu.cu, from its row or all rows that begin with its name; None if the
-    table has none."""
+    """Seconds of one launch of a kernel of bench_gpu.cu: of its row, or of all rows whose names begin with its name.
+    None if there is no such row."""
     product = name.removesuffix(", bias gradient")
     found = [row for row in rows if row.times
              and (row.name in (product, BESIDE.get(name)) or row.name.startswith((f"{product},", f"{product} in ")))]
     return sum(row.seconds for row in found) if found else None
 
 
-# The number of products of five steps in f16: X X^T, of two squares that reads one matrix, of two squares that reads
-# two, and of a square and X (optim/orthogonalize.cpp).
+# Products of five steps in f16 (optim/orthogonalize.cpp): X X^T, a product of squares that reads one matrix, one that
+# reads two, and a square times X.
 FORMS = {"standard": (5, 5, 0, 5), "gram": (2, 5, 9, 2)}
 Product = collections.namedtuple("Product", "name times flops tiles kernel library pays")
 
 
-def newton_schulz(table, counts, machine, owned=None):
-    """The products of an update: FLOPs of one launch (symmetric products counted once), its seconds with our kernel
+def newton_schulz(table, counts, machine, owned=None, batch=None):
+    """The products of an update: launches, FLOPs of one (symmetric products counted once), its seconds with our kernel
     (None if that does not apply) and with the library, and whether symmetric_product_pays() selects the kernel. owned:
-    a rank's number of stacks by name; default all."""
-    m, found = table["machine"][machine], []
+    a rank's number of stacks by name (default: all); batch: the most stacks in a launch by name (default: all)."""
+    found = []
     for stack in table["stack"]:
-        count, side, long = (int(evaluate(stack[key], table["shape"])) for key in ("count", "side", "long"))
-        count = count if owned is None else owned.get(stack["name"], 0)
-        if not count:
-            continue
-        n = -(-side // 128)
-        lower, square, whole = count * n * (n + 1) // 2, 2.0 * count * side * side, 2.0 * count * side * long
-        per_mma, _ = instructions_of(counts, stack["kernel"], m)
-
-        def kernel(K, moved):
-            mma = rounds(lower, m) * m["multiprocessors"] * 128 * 128 * K / 2048
-            return overlapped([moved / m["bytes"], mma * per_mma / m["issue"], 4096 * mma / m["tensor"]],
-                              m["overlap"]) + m["launch"]
-
-        def library(columns, K, moved):
-            tiles = count * n * -(-columns // 128)
-            busy = tiles / (rounds(tiles, m) * m["multiprocessors"])
-            return product_seconds(m, 2.0 * 128 * 128 * K * tiles, K, busy, moved)
-
-        mirror = square / m["bytes"] + m["launch"]
-        pays = 4 * rounds(lower, m) <= 3 * rounds(count * n * n, m)
-        for name, times, K, moved in zip(("X X^T", "squares, of one", "squares, of two"), FORMS[stack["form"]],
-                                         (long, side, side), (whole + square, 2 * square, 3 * square)):
-            if times:
-                found.append(Product(f"{stack['name']}: {name}", times, 1.0 * count * side * side * K, lower,
-                                     kernel(K, moved), library(side, K, moved) + mirror, pays))
-        found.append(Product(f"{stack['name']}: Z X", FORMS[stack["form"]][3], 2.0 * count * side * side * long,
-                             count * n * -(-long // 128), None, library(long, side, square + 3 * whole), False))
+        count = stack_size(table, stack)[0] if owned is None else owned[stack["name"]]
+        most = batch[stack["name"]] if batch else max(count, 1)
+        launches = collections.Counter(min(most, count - begin) for begin in range(0, count, most))
+        for stacks, times in launches.items():
+            found += [product._replace(times=times * product.times)
+                      for product in stack_products(table, counts, table["machine"][machine], stack, stacks)]
     return found
 
 
+def stack_size(table, stack):
+    """(number of stacks, short side, long side)"""
+    return tuple(int(evaluate(stack[key], table["shape"])) for key in ("count", "side", "long"))
+
+
+def stack_products(table, counts, m, stack, count):
+    """The products of `count` stacks that share their launches."""
+    _, side, long = stack_size(table, stack)
+    n = -(-side // 128)
+    lower, square, whole = count * n * (n + 1) // 2, 2.0 * count * side * side, 2.0 * count * side * long
+    per_mma, _ = instructions_of(counts, stack["kernel"], m)
+
+    def kernel(K, moved):
+        mma = rounds(lower, m) * m["multiprocessors"] * 128 * 128 * K / 2048
+        return overlapped([moved / m["bytes"], mma * per_mma / m["issue"], 4096 * mma / m["tensor"]],
+                          m["overlap"]) + m["launch"]
+
+    def library(columns, K, moved):
+        tiles = count * n * -(-columns // 128)
+        busy = tiles / (rounds(tiles, m) * m["multiprocessors"])
+        return product_seconds(m, 2.0 * 128 * 128 * K * tiles, K, busy, moved)
+
+    mirror = square / m["bytes"] + m["launch"]
+    pays = 4 * rounds(lower, m) <= 3 * rounds(count * n * n, m)
+    *symmetric, last = FORMS[stack["form"]]
+    found = [Product(f"{stack['name']}: {name}", times, 1.0 * count * side * side * K, lower, kernel(K, moved),
+                     library(side, K, moved) + mirror, pays)
+             for name, times, K, moved in zip(("X X^T", "squares, of one", "squares, of two"), symmetric,
+                                              (long, side, side), (whole + square, 2 * square, 3 * square)) if times]
+    return [*found, Product(f"{stack['name']}: Z X", last, 2.0 * count * side * side * long,
+                            count * n * -(-long // 128), None, library(long, side, square + 3 * whole), False)]
+
+
 def chosen(product, searched=True):
-    """Seconds of a product with the method that the engine selects."""
+    """Seconds of a product by our kernel or the library, whichever the engine selects."""
     if product.kernel is None:
         return product.library
     if searched:
@@ -179,11 +198,15 @@ def update_seconds(products, searched=True):
     return sum(product.times * chosen(product, searched) for product in products)
 
 
+ROUNDS = 4  # in which several ranks update their stacks of a shape (kRounds in optim/stacks.cpp)
+
+
 def placed(table, ranks):
-    """Number of stacks of each rank by name: the longest first goes to the least loaded rank, as in optim/."""
+    """(number of stacks of each rank by name, the most stacks in a launch by name). The longest stack goes first, to
+    the least loaded rank, as in optim/."""
     stacks = []
     for stack in table["stack"]:
-        count, side, long = (int(evaluate(stack[key], table["shape"])) for key in ("count", "side", "long"))
+        count, side, long = stack_size(table, stack)
         grams, one, two, last = FORMS[stack["form"]]
         flops = side * side * (grams * long + (one + two) * side + 2 * last * long)
         stacks += [(flops, stack["name"])] * count
@@ -192,7 +215,9 @@ def placed(table, ranks):
         load, rank, owned = min(loads, key=lambda item: item[:2])
         owned[name] += 1
         loads[rank] = load + flops, rank, owned
-    return [owned for _, _, owned in loads]
+    owners = [owned for _, _, owned in loads]
+    most = {stack["name"]: max(owned[stack["name"]] for owned in owners) for stack in table["stack"]}
+    return owners, {name: -(-count // ROUNDS) if ranks > 1 else count for name, count in most.items()}
 
 
 def total(rows, field="seconds"):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Lists the accesses of kernels that cost the most transactions, counted on the modelled GPU.
+"""Lists the memory accesses of kernels that cost the most transactions, counted on the modelled GPU.
 
     CUDA_COUNTS=counts.json LD_LIBRARY_PATH=build/model-gpu build/cuda-model/train_gpt2 ...
     bench/memory_accesses.py counts.json [--lines 20]
 
 A transaction is a sector of 32 bytes of device memory, or a wavefront of shared memory, which serves one word of each
-of its 32 banks. An access is a line of a kernel and its instruction, over all launches. Lines are in the order of the
-transactions beyond the least that hold the same words.
+of the 32 banks. An access is an instruction of a line of a kernel, over all launches. Accesses are sorted by their
+transactions above the least number that can move the same words.
 """
 import argparse
 import collections
@@ -14,7 +14,7 @@ import json
 
 
 def accesses(path):
-    """{(kernel, place, opcode): [requests, transactions, least]} of a file of CUDA_COUNTS."""
+    """Reads a file of CUDA_COUNTS: {(kernel, place, opcode): [requests, transactions, least]}"""
     with open(path, encoding="utf-8") as file:
         kernels = json.load(file)["kernel"]
     found = collections.defaultdict(lambda: [0, 0, 0])

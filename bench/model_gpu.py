@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Predicts a GPU step of GPT-2 124M from counts, without a GPU:  make predict
 
-    bench/model_gpu.py                        the table, predicted for each machine of model_gpu.toml
+    bench/model_gpu.py                        the step on each machine of model_gpu.toml
     bench/model_gpu.py --markdown             the same for docs/gpu_step.md (ranks, calibrate: for their pages)
-    bench/model_gpu.py --gelu-fusion          for a run with this flag
-    bench/model_gpu.py ranks                  the same step on 8 GPUs: exchange over NVLink, Newton-Schulz of a rank
+    bench/model_gpu.py --gelu-fusion          the step of a run with this flag
+    bench/model_gpu.py ranks                  the step on 8 GPUs: exchange over NVLink, Newton-Schulz of a rank
     bench/model_gpu.py rates                  the fitted rates for --plan-for: > plan/gpu_rates.h
     bench/model_gpu.py calibrate              published measurements, the predictions for them, and the fitted rates
     bench/model_gpu.py check build/cuda-check    fail if a kernel exceeds the counts of model_gpu_counts.json
@@ -13,8 +13,8 @@
 
 gpu_rules.py converts counts to times, compiled_counts.py counts instructions in the compiled code, and calibration.py
 fits the rates to measured_gpu.toml and determines the error there: a range is two standard deviations to either side.
---first-proposals predicts a run without --autotune: no product splits its sum, and symmetric_product_pays() selects our
-kernel or the library for a symmetric product.
+--first-proposals predicts a run without --autotune: no product splits its sum, and symmetric_product_pays() chooses
+between our kernel and the library for a symmetric product.
 """
 import argparse
 import json
@@ -109,7 +109,7 @@ def rank_shape(table, ranks):
     return {**shape, "W": ranks, "S": shape["S"] // ranks}
 
 
-def rank_figures(table, counts, fitted, machine, shape, owners):
+def rank_figures(table, counts, fitted, machine, shape, owners, batch):
     """{description: figure as text} of a step on several GPUs."""
     ranks, link = shape["W"], table["machine"][machine]["link"]
     rows = gpu_rules.predict(table, counts, machine, shape=shape)
@@ -119,11 +119,12 @@ def rank_figures(table, counts, fitted, machine, shape, owners):
         gpu_rules.predict(table, counts, machine))
     layers = 4 * (shape["P"] - (shape["Vp"] + shape["T"]) * shape["C"])
     update = gpu_rules.update_seconds(gpu_rules.newton_schulz(table, counts, machine))
-    longest = max(gpu_rules.update_seconds(gpu_rules.newton_schulz(table, counts, machine, owned)) for owned in owners)
+    longest = max(gpu_rules.update_seconds(gpu_rules.newton_schulz(table, counts, machine, owned, batch))
+                  for owned in owners)
     ms = lambda value, digits=1: ranged(fitted, 1000 * value, digits)
     speed = lambda value: ranged(fitted, shape["B"] * shape["T"] * shape["S"] * ranks / value / 1e6, 2)
     return {"a rank's micro-steps and update, without exchange": ms(step - exchanged),
-            "gradients of layers, behind the backward pass": f"{1000 * layers * (ranks - 1) / ranks / link:.2f}",
+            "gradients of layers, during the backward pass": f"{1000 * layers * (ranks - 1) / ranks / link:.2f}",
             "gradients of embeddings": f"{1000 * seconds('to their owners'):.2f}",
             "weights": f"{1000 * seconds('from their owners'):.2f}",
             "step, AdamW": ms(step),
@@ -137,23 +138,25 @@ def rank_figures(table, counts, fitted, machine, shape, owners):
 
 
 def report_ranks(table, counts, fitted, ranks, markdown):
-    machines, shape, owners = list(table["machine"]), rank_shape(table, ranks), gpu_rules.placed(table, ranks)
-    figures = [rank_figures(table, counts, fitted, name, shape, owners) for name in machines]
+    machines, shape, (owners, batch) = list(table["machine"]), rank_shape(table, ranks), gpu_rules.placed(table, ranks)
+    figures = [rank_figures(table, counts, fitted, name, shape, owners, batch) for name in machines]
     print_table([f"ms, {ranks} GPUs", *machines], [[what, *(of[what] for of in figures)] for what in figures[0]],
                 markdown)
     print(f"\n{shape['B'] * shape['T'] * shape['S'] * ranks} tokens a step. Not measured.\n")
     m = table["machine"][machines[0]]
     busy = lambda tiles: f"{tiles}, {tiles / (gpu_rules.rounds(tiles, m) * m['multiprocessors']):.0%}"
-    products = lambda owned=None: gpu_rules.newton_schulz(table, counts, machines[0], owned)
-    longest = max(owners, key=lambda owned: gpu_rules.update_seconds(products(owned)))
-    of_rank = {row.name: row for row in products(longest)}
+    products = lambda *of_rank: gpu_rules.newton_schulz(table, counts, machines[0], *of_rank)
+    longest = max(owners, key=lambda owned: gpu_rules.update_seconds(products(owned, batch)))
+    of_rank = {}
+    for row in products(longest, batch):
+        of_rank.setdefault(row.name, row)  # a last launch may have fewer stacks
     lines = []
     for row in products():
         stack = row.name.split(":")[0]
         lines.append([row.name, str(sum(owned[stack] for owned in owners)), busy(row.tiles), str(longest[stack]),
-                      busy(of_rank[row.name].tiles) if row.name in of_rank else "-"])
+                      str(batch[stack]), busy(of_rank[row.name].tiles) if row.name in of_rank else "-"])
     print_table([f"tiles of a launch, share of {m['multiprocessors']} multiprocessors that they keep busy", "stacks",
-                 "one GPU", "stacks of the rank that takes longest", "that rank"], lines, markdown)
+                 "one GPU", "stacks of the rank that takes longest", "in a launch", "that rank"], lines, markdown)
 
 
 def report_calibration(table, counts, fitted, points, markdown):

@@ -20,7 +20,7 @@ def random_shard(folder, vocabulary, count):
 
 
 def train(shard, *flags, steps):
-    """Trains and returns the metrics of the last three quarters of the steps."""
+    """Trains and returns the metrics of the steps after the first quarter."""
     with tempfile.TemporaryDirectory(dir=shard.parent) as folder:
         command = [ROOT / "train_gpt2", "--data", shard, "--steps", steps, "--out", f"{folder}/run", *flags]
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)

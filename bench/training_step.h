@@ -1,5 +1,5 @@
-// One training step on a constant batch, for benchmarks: Trainer's step (train/trainer.cpp) without loader, log and
-// other ranks.
+// A training step on a constant batch, for benchmarks. It does the work of Trainer's step (train/trainer.cpp) on one
+// rank, without a loader or a log.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ public:
     int64_t tokens() const { return micro_steps_ * losses_.size(); }
     const ParamTable& table() const { return model_->params().table(); }
 
-    // Median milliseconds of `steps` steps.
+    // Runs `steps` steps and returns their median milliseconds.
     double median_ms(int steps) {
         std::vector<double> ms;
         for (int i = 0; i < steps; ++i) {

@@ -21,7 +21,7 @@ using json = nlohmann::json;
 constexpr int kFormat = 1;
 constexpr std::string_view kPrefix = "step_";
 
-// What resuming reads; a manifest that does not list one of these is not of a whole checkpoint.
+// Files that resuming needs. A checkpoint is not whole if its manifest lacks one of them.
 constexpr const char* kNeeded[] = {"config.json", "optimizer/state.safetensors", "trainer.json"};
 
 std::string hex(uint64_t x) { return fmt::format("{:016x}", x); }
@@ -36,7 +36,7 @@ uint64_t parse_hex(const std::string& text, const std::string& path) {
 json stats_json(const SeriesStats& s) { return {{"mean", s.mean}, {"variance", s.variance}, {"count", s.count}}; }
 SeriesStats stats_of(const JsonObject& j) { return {j.at<float>("mean"), j.at<float>("variance"), j.at<int>("count")}; }
 
-// Throws Error unless the file has this size and hash.
+// Throws Error unless the file has the size and hash of its manifest entry.
 void verify_file(const std::string& folder, const ManifestEntry& entry) {
     const std::string path = folder + "/" + entry.path;
     const InputFile file(path);
@@ -52,7 +52,7 @@ void verify_file(const std::string& folder, const ManifestEntry& entry) {
     CHECK(found == entry.xxh3, "{}: its content changed: hash {}, {} was written", path, hex(found), hex(entry.xxh3));
 }
 
-// The manifest's entries. Throws Error unless it is as it was written, of this folder.
+// Returns the manifest's entries. Throws Error unless the manifest is unchanged and belongs to this folder.
 std::vector<ManifestEntry> verified_manifest(const std::string& folder) {
     const std::string path = folder + "/manifest.json";
     const std::string text = read_text(path, JsonLimits().bytes);
@@ -92,7 +92,7 @@ void upload_tensor(float* out, const SafetensorsFile& file, const std::string& n
           fmt::join(t.shape, ", "), rows, cols);
     const std::vector<std::byte> data = file.read(t);
     upload(out, reinterpret_cast<const float*>(data.data()) + begin, end - begin, stream);
-    stream.synchronize();  // data ends here
+    stream.synchronize();  // before `data` is freed
 }
 
 }  // namespace
@@ -167,7 +167,7 @@ std::optional<std::string> checkpoint_fault(const std::string& folder) {
     } catch (const ReadError& error) {
         throw ReadError(fmt::format("{}; nothing was changed: try again, or move {} away to go on without it",
                                     error.what(), folder));
-    } catch (const std::exception& fault) { return fault.what(); }
+    } catch (const Error& fault) { return fault.what(); }
 }
 
 void verify_model(const std::string& path) {
@@ -178,7 +178,7 @@ void verify_model(const std::string& path) {
     const std::string manifest = (fs::path(folder) / "manifest.json").string();
     if (!fs::exists(manifest, error)) return;
     const json parsed = read_json(manifest);
-    if (!parsed.contains("xxh3") || !parsed.contains("files")) return;  // another program's
+    if (!parsed.contains("xxh3") || !parsed.contains("files")) return;  // written by another program
     for (const ManifestEntry& entry : verified_manifest(folder.empty() ? "." : folder)) {
         const bool of_training = entry.path.starts_with("optimizer/") || entry.path == "trainer.json";
         if (many ? !of_training : entry.path == fs::path(path).filename() || entry.path == "config.json")
@@ -189,26 +189,38 @@ void verify_model(const std::string& path) {
 std::vector<int64_t> list_checkpoints(const std::string& run_folder) {
     std::vector<int64_t> steps;
     std::error_code error, ignored;
-    for (const auto& entry : fs::directory_iterator(run_folder, error))
-        if (auto step = checkpoint_step(entry.path().filename().string()); step && entry.is_directory(ignored))
+    for (const std::string& name : names_in(run_folder, error))
+        if (auto step = checkpoint_step(name); step && fs::is_directory(fs::path(run_folder) / name, ignored))
             steps.push_back(*step);
-    if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
-        throw ReadError(fmt::format("{}: cannot be listed: {}", run_folder, error.message()));
+    if (error) throw ReadError(fmt::format("{}: cannot be listed: {}", run_folder, error.message()));
     std::sort(steps.begin(), steps.end());
     return steps;
 }
 
+// A run may save and remove checkpoints at the same time. It removes one only after it saved a newer one.
 FoundCheckpoint find_checkpoint(const std::string& run_folder) {
+    const auto list = [&] {
+        const std::vector<int64_t> steps = list_checkpoints(run_folder);
+        // A listing during a removal may miss both the removed checkpoint and the newer one.
+        return steps.empty() ? list_checkpoints(run_folder) : steps;
+    };
     FoundCheckpoint found;
-    const std::vector<int64_t> steps = list_checkpoints(run_folder);
-    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-        const std::string folder = run_folder + "/" + checkpoint_name(*step);
+    std::vector<int64_t> steps = list();
+    while (!steps.empty()) {
+        const std::string folder = run_folder + "/" + checkpoint_name(steps.back());
         const std::optional<std::string> fault = checkpoint_fault(folder);
         if (!fault) {
             found.folder = folder;
             break;
         }
+        std::error_code error;
+        if (!fs::exists(folder, error) && !error) {
+            found = {};
+            steps = list();
+            continue;
+        }
         found.passed_over.push_back({folder, *fault});
+        steps.pop_back();
     }
     return found;
 }
@@ -219,7 +231,7 @@ std::optional<int64_t> newest_good_checkpoint(const std::string& run_folder) {
         const std::string folder = run_folder + "/" + checkpoint_name(*step);
         try {
             if (read_training_state(folder).control.skipped_in_row == 0 && !checkpoint_fault(folder)) return *step;
-        } catch (const ReadError&) { throw; } catch (const Error&) {  // one that is damaged is not good
+        } catch (const ReadError&) { throw; } catch (const Error&) {  // a damaged checkpoint is not good
         }
     }
     return std::nullopt;
@@ -237,10 +249,11 @@ void read_tensors(const std::string& folder, ParamStore& params, const std::vect
     std::error_code error;
     if (const std::string path = folder + "/optimizer/master.safetensors"; fs::exists(path, error))
         stored.emplace(path);
-    if (!stored || std::ssize(stored->tensors()) < table.count())
+    const auto is_stored = [&](const ParamRow& row) { return stored && stored->find(row.name); };
+    if (!std::all_of(table.rows().begin(), table.rows().end(), is_stored))
         load_weights(params, SafetensorsModel(folder), stream);
-    for (int i = 0; stored && i < table.count(); ++i)
-        if (const ParamRow& row = table[i]; stored->find(row.name)) {
+    for (int i = 0; i < table.count(); ++i)
+        if (const ParamRow& row = table[i]; is_stored(row)) {
             upload_tensor(params.staging(i), *stored, row.name, row.rows, row.cols, 0, row.size(), stream);
             params.place(i, stream);
         }

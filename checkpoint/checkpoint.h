@@ -5,12 +5,12 @@
 //                                      masters: there is no other copy of them
 //   tokenizer/                         the data's tokenizer folder as it is
 //   optimizer/state.safetensors        momentum and AdamW moments as stored
-//   optimizer/master.safetensors       master weights as stored, with padding: of the parameters whose padding is not
-//                                      zero, which is none but after numerical accidents (versions before 0.2: of all)
+//   optimizer/master.safetensors       master weights as stored, with padding, of parameters with padding that is not
+//                                      zero. Only numerical accidents cause this (versions before 0.2: all parameters)
 //   trainer.json                       TrainingState
-//   manifest.json                      size and XXH3 of each file above and of itself; written last
+//   manifest.json                      size and XXH3 of each file above, and a hash of itself; written last
 //
-// checkpoint/checkpoint_writer.h writes it; this file finds, verifies and reads it.
+// checkpoint/checkpoint_writer.h writes checkpoints; this file finds, verifies and reads them.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ struct LogPosition {
     uint64_t xxh3 = 0;
 };
 
-// What a run needs, beside weights and optimizer state, to continue as if it had not stopped.
+// The state, besides weights and optimizer state, that a run needs to continue as if it had not stopped.
 struct TrainingState {
     int64_t step = 0;  // optimizer steps done, skipped ones included
     int64_t tokens = 0;
     int64_t next_sample = 0;         // the loader's position: a global sample index
-    StepControl control;             // updates applied and what the guard knows
-    bool interim = false;            // due by the clock alone: the next checkpoint replaces it
+    StepControl control;             // updates applied and the guard's statistics
+    bool interim = false;            // due by time, not by step: the next checkpoint replaces it
     std::optional<LogPosition> log;  // the end of metrics.jsonl; none in checkpoints of versions before 0.2
     nlohmann::json run;              // options, model and data, which --resume compares (plan/description.h)
 };
@@ -44,7 +44,7 @@ nlohmann::json to_json(const TrainingState& state);
 TrainingState training_state(const nlohmann::json& j, const std::string& path);  // throws Error naming path and key
 
 std::string checkpoint_name(int64_t step);                        // "step_00001000"
-std::optional<int64_t> checkpoint_step(const std::string& name);  // of such a name; nullopt for any other
+std::optional<int64_t> checkpoint_step(const std::string& name);  // step of such a name; nullopt for any other name
 
 // ---- manifest -----------------------------------------------------------------------------------
 
@@ -53,37 +53,38 @@ struct ManifestEntry {
     int64_t bytes = 0;
     uint64_t xxh3 = 0;
 };
-// The text of manifest.json. It ends in a hash of itself, which detects any change.
+// Returns the text of manifest.json. It ends in a hash of itself, which detects any change.
 std::string manifest_text(int64_t step, const std::vector<ManifestEntry>& files);
 
-// Why the folder is not a whole checkpoint: the file at fault and what was expected of it; nullopt if it is whole.
-// Reads and hashes everything. Throws only ReadError, because a checkpoint that the system cannot read may be whole.
+// Returns why the folder is not a whole checkpoint (the file at fault and what was expected of it), or nullopt if it is
+// whole. Reads and hashes every file. Throws ReadError if the system cannot read a file, because the checkpoint may be
+// whole; a fault of the content is returned.
 std::optional<std::string> checkpoint_fault(const std::string& folder);
 
-// For readers of a model without its training state: throws Error unless the files of `path`, a folder or a single
-// file, are those that the manifest.json beside them lists. Without a manifest.json, there is nothing to compare.
+// For programs that read a model without its training state. Throws Error if the files of `path`, a folder or a single
+// file, differ from the manifest.json beside them. Does nothing if there is no manifest.json.
 void verify_model(const std::string& path);
 
 // ---- finding and reading ------------------------------------------------------------------------
 
 struct FoundCheckpoint {
     std::string folder;                                            // empty: there is none
-    std::vector<std::pair<std::string, std::string>> passed_over;  // newer ones: folder, fault
+    std::vector<std::pair<std::string, std::string>> passed_over;  // newer, damaged checkpoints: folder, fault
 };
-// The newest whole checkpoint of a run's folder.
+// Returns the newest whole checkpoint of a run's folder. The run may save and remove checkpoints at the same time.
 FoundCheckpoint find_checkpoint(const std::string& run_folder);
-// Steps of the checkpoints in a run's folder, whole or not, ascending. None where there is no such folder; ReadError
-// where it cannot be read.
+// Returns the steps of the checkpoints in a run's folder, whole or not, in ascending order; none if there is no such
+// folder. Throws ReadError if the folder cannot be read.
 std::vector<int64_t> list_checkpoints(const std::string& run_folder);
 
-// Step of the newest whole checkpoint of a run's folder before which no update was skipped: the last good state
-// (weights that are not finite are never saved). Reads and hashes all of it, and of those newer ones that turn out
-// damaged. nullopt: there is none.
+// Returns the step of the newest whole checkpoint before which no update was skipped: the last good state (weights that
+// are not finite are never saved). nullopt: there is none. Reads and hashes that checkpoint, and newer ones that are
+// damaged.
 std::optional<int64_t> newest_good_checkpoint(const std::string& run_folder);
 
 TrainingState read_training_state(const std::string& folder);
-// Sets master weights, working weights and optimizer state to the saved bits. Throws Error naming file and tensor if
-// one is absent or has another shape.
+// Sets master weights, working weights and optimizer state to the saved bits. Throws Error naming file and tensor if a
+// tensor is absent or has another shape.
 void read_tensors(const std::string& folder, ParamStore& params, const std::vector<StateTensor>& state,
                   const Stream& stream);
 

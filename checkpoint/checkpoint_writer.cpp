@@ -14,13 +14,13 @@ namespace teon {
 
 namespace {
 
-constexpr size_t kBlock = size_t{8} << 20;  // of one write
+constexpr size_t kBlock = size_t{8} << 20;  // most bytes of one write
 
 void require(int status, const char* what, const std::string& path) {
     CHECK(status >= 0, "{}: cannot {}: {}", path, what, std::strerror(errno));
 }
 
-// A file of a checkpoint, hashed as it is written. close() makes it durable; without it the file is abandoned.
+// A file of a checkpoint, hashed while it is written. close() makes it durable; without close() it is abandoned.
 class OutputFile {
 public:
     OutputFile(FileOps& files, const std::string& folder, const std::string& path)
@@ -63,7 +63,7 @@ private:
     int file_ = -1;
 };
 
-// False for a checkpoint that cannot be read, so that it is not removed.
+// Returns false for a checkpoint that cannot be read, so that it is not removed.
 bool is_interim(const std::string& folder) {
     try {
         return read_training_state(folder).interim;
@@ -98,12 +98,12 @@ void CheckpointWriter::save(const TrainingState& state, const Stream& stream,
         for (const StateTensor& t : state_) save(t.data, t.size());
     }
     copied_.record(stream);
-    reported_ = false;
     running_ = true;
     thread_ = std::thread([this, state] {
         save_copy(state);
         running_ = false;
     });
+    reported_ = false;  // last: without a thread there is no result
 }
 
 std::optional<SaveResult> CheckpointWriter::result(bool wait) {
@@ -122,14 +122,14 @@ void CheckpointWriter::save_copy(const TrainingState& state) {
         copied_.synchronize();
         check_finite();
         const auto start = std::chrono::steady_clock::now();
-        require(files_.remove_folder(staged), "remove", staged);  // of a run that was killed
+        require(files_.remove_folder(staged), "remove", staged);  // left by a killed run
         write(state, staged);
         require(files_.rename(staged, folder), "rename", staged);
         require(files_.sync_path(plan_.run_folder), "sync", plan_.run_folder);
         result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     } catch (const std::exception& fault) {
         result_.fault = fault.what();
-        files_.remove_folder(staged);  // to give back the space; the next save of this step tries again if this fails
+        files_.remove_folder(staged);  // frees the space; if this fails, the next save of this step tries again
         return;
     }
     result_.warning = remove_old(state.step);
@@ -162,7 +162,7 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
         const std::vector<CheckpointTensor> tensors = checkpoint_tensors(table);
         std::vector<TensorData> described;
         for (const CheckpointTensor& t : tensors) described.push_back({t.name, "F32", t.shape, nullptr});
-        const std::vector<ModelShard> shards = share_out(described, plan_.shard_bytes);
+        const std::vector<ModelShard> shards = divide_model(described, plan_.shard_bytes);
         std::vector<float> values;
         for (const ModelShard& shard : shards) {
             OutputFile file(files_, staged, shard.file);
@@ -188,7 +188,7 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
             file.write(t.data, static_cast<size_t>(t.shape[0] * t.shape[1]) * sizeof(float));
         close(file);
     };
-    std::vector<TensorData> padded, moments;  // model.safetensors has no padding; where that is zero, it needs none
+    std::vector<TensorData> padded, moments;  // model.safetensors has no padding; zero padding is not saved
     for (int i = 0; i < table.count(); ++i)
         if (const ParamRow& row = table[i]; !padding_is_zero(row, weights(i)))
             padded.push_back({row.name, "F32", {row.rows, row.cols}, weights(i)});
@@ -237,7 +237,7 @@ std::string CheckpointWriter::remove_old(int64_t newest) {
         for (const int64_t step : steps) {
             if (step == good) continue;
             const std::string folder = folder_of(step);
-            require(files_.rename(folder, folder + ".tmp"), "rename", folder);  // so that a kill leaves no half one
+            require(files_.rename(folder, folder + ".tmp"), "rename", folder);  // so that a kill leaves no partial one
             require(files_.remove_folder(folder + ".tmp"), "remove", folder);
         }
     } catch (const std::exception& fault) { return fault.what(); }

@@ -30,19 +30,19 @@ struct SaveResult {
 
 struct CheckpointPlan {
     std::string run_folder;
-    // Makes the log so far durable before the checkpoint is: resuming cuts the log at the checkpoint's step. If it
-    // throws, nothing is saved. Called from the writer's thread; may be empty.
+    // Makes the log so far durable before the checkpoint is durable, because resuming cuts the log at the checkpoint's
+    // step. If it throws, nothing is saved. Called from the writer's thread; may be empty.
     std::function<void()> sync_log;
     nlohmann::ordered_json hf_config;     // config.json
-    int64_t shard_bytes = 5'000'000'000;  // of a model file at most, as transformers' save_pretrained divides models
-    // The tokenizer: path within the folder (at most one folder deep), content.
+    int64_t shard_bytes = 5'000'000'000;  // most bytes of a model file: the default of transformers' save_pretrained
+    // The tokenizer's files: path within the checkpoint (at most one folder deep), content.
     std::vector<std::pair<std::string, std::string>> extra_files;
-    // After a save, older ones beyond this many are removed; 0: only interim ones are. The last good one never is.
+    // Each save removes all but the newest `keep_last` checkpoints; 0: only interim ones. The last good one stays.
     int64_t keep_last = 0;
-    int64_t keep_every = 0;  // steps that are multiples of this are kept too
+    int64_t keep_every = 0;  // multiples of this step are kept too; 0: none
 };
 
-// Calls f(begin, end) for [0, n) in pieces of at most `most`.
+// Calls f(begin, end) for consecutive pieces of [0, n) of at most `most` elements.
 template <typename F>
 void for_each_window(int64_t n, int64_t most, F f) {
     for (int64_t begin = 0; begin < n; begin += most) f(begin, std::min(n, begin + most));
@@ -50,30 +50,30 @@ void for_each_window(int64_t n, int64_t most, F f) {
 
 class CheckpointWriter {
 public:
-    // Allocates the pinned copy: as much as master weights and optimizer state. `params` and what `state` points at
-    // outlive this.
+    // Allocates pinned memory for a copy of the master weights and the optimizer state. `params` and the memory that
+    // `state` points to must outlive this object.
     CheckpointWriter(CheckpointPlan plan, const ParamStore& params, std::vector<StateTensor> state,
                      FileOps& files = system_files());
     ~CheckpointWriter();  // waits for the save in flight
 
-    // Begins a save of the state after the work queued on the stream. It waits for an earlier save, never for this one.
-    // Weights that are not finite are not saved, and the result names them. collected(begin, end), if several ranks
-    // share what is saved, returns elements [begin, end), at most `window` of them, of the master weights and then the
-    // state, tensor after tensor.
+    // Begins to save the state that results from the work queued on the stream. Waits for an earlier save, never for
+    // this one. Weights that are not finite are not saved, and the result names them. If several ranks share the saved
+    // state, collected(begin, end) returns elements [begin, end), at most `window` of them, of the master weights
+    // followed by the state, tensor after tensor.
     void save(const TrainingState& state, const Stream& stream,
               const std::function<const float*(int64_t begin, int64_t end)>& collected = nullptr, int64_t window = 0);
-    // The result of a save that finished since the last call, or of the one in flight if `wait`; nullopt if there is
-    // none.
+    // Returns the result of a save that finished since the last call; if `wait`, waits for the save in flight. nullopt:
+    // there is none.
     std::optional<SaveResult> result(bool wait);
-    // Removes the checkpoints before step `newest` that keep_last and keep_every do not keep, after reading back the
-    // last good one, which stays. Every save does this; call it on resuming after a kill that came between the two.
-    // Returns the fault, if there was one.
+    // Removes the checkpoints before step `newest` that keep_last and keep_every do not keep. First reads back the last
+    // good checkpoint, which stays. Every save does this; call it on resuming because a kill may come between a save
+    // and its removals. Returns the fault, or "".
     std::string remove_old(int64_t newest);
 
 private:
     std::string folder_of(int64_t step) const;
     const float* weights(int row) const { return copy_.data() + weights_at_[static_cast<size_t>(row)]; }
-    void check_finite() const;  // of the copy's weights; throws Error
+    void check_finite() const;  // throws Error if a weight of the copy is not finite
     void write(const TrainingState& state, const std::string& staged);
     void save_copy(const TrainingState& state);
 
@@ -81,12 +81,12 @@ private:
     const ParamStore& params_;
     std::vector<StateTensor> state_;
     FileOps& files_;
-    std::vector<int64_t> weights_at_;  // where each parameter's master weights lie in copy_; last, where the state does
+    std::vector<int64_t> weights_at_;  // offset in copy_ of each parameter's master weights, then of the state
     PinnedBuffer<float> copy_;         // master weights, then each state tensor
     Event copied_;
     std::thread thread_;
     std::atomic<bool> running_ = false;
-    SaveResult result_;  // the thread's while running_, then this object's
+    SaveResult result_;  // used by the thread while running_, then by this object
     bool reported_ = true;
 };
 

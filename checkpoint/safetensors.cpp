@@ -86,7 +86,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
     std::sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
         return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
     });
-    int64_t at = data_begin;  // the data must be covered once, without holes
+    int64_t at = data_begin;  // tensors must cover the data without gaps or overlaps
     for (const TensorInfo& t : tensors_) {
         CHECK(t.offset == at, "{}: tensor '{}' begins at byte {}, expected {}", path, t.name, t.offset, at);
         at += t.bytes;
@@ -143,7 +143,7 @@ bool SafetensorsModel::in(const std::string& folder) {
 SafetensorsModel::SafetensorsModel(const std::string& path) : path_(path) {
     std::error_code error;
     if (fs::is_directory(path, error)) {
-        CHECK_USAGE(in(path), "{}: holds neither {} nor {}", path, kSingle, kIndex);
+        CHECK_USAGE(in(path), "{}: contains neither {} nor {}", path, kSingle, kIndex);
         path_ = (fs::path(path) / (fs::exists(fs::path(path) / kSingle, error) ? kSingle : kIndex)).string();
     }
     if (!path_.ends_with(".json")) {
@@ -164,7 +164,7 @@ SafetensorsModel::SafetensorsModel(const std::string& path) : path_(path) {
             files_.push_back(std::make_unique<SafetensorsFile>((fs::path(path_).parent_path() / name).string()));
             file = files_.back().get();
         }
-        CHECK(file->find(tensor), "{}: has no tensor '{}', which {} says is there", file->path(), tensor, path_);
+        CHECK(file->find(tensor), "{}: has no tensor '{}', which {} places there", file->path(), tensor, path_);
         place_[tensor] = file;
     }
 }
@@ -192,7 +192,7 @@ int64_t bytes_of(const TensorData& t) {
     return bytes;
 }
 
-std::vector<ModelShard> share_out(const std::vector<TensorData>& tensors, int64_t most) {
+std::vector<ModelShard> divide_model(const std::vector<TensorData>& tensors, int64_t most) {
     std::vector<ModelShard> shards = {{kSingle, 0, 0}};
     int64_t bytes = 0;
     for (size_t i = 0; i < tensors.size(); ++i) {

@@ -41,32 +41,32 @@ private:
     std::map<std::string, std::string> metadata_;
 };
 
-// The tensors of a model: of one file, or of the files that a model.safetensors.index.json shares them out to.
+// The tensors of a model in one file, or in the files that a model.safetensors.index.json lists.
 class SafetensorsModel {
 public:
-    // A .safetensors file, an index, or a folder with model.safetensors or model.safetensors.index.json. Throws Error
-    // (UsageError where nothing is there) naming the file and the fault; an index that names a file outside its folder
-    // or a tensor that is not where it says is one.
+    // Opens a .safetensors file, an index, or a folder that contains model.safetensors or model.safetensors.index.json.
+    // Throws Error naming the file and the fault (UsageError if nothing is there). It is a fault if an index names a
+    // file outside its folder, or a file that lacks the tensor.
     explicit SafetensorsModel(const std::string& path);
     struct Found {
         const SafetensorsFile* file = nullptr;
         const TensorInfo* tensor = nullptr;
         explicit operator bool() const { return tensor; }
     };
-    Found find(const std::string& name) const;  // where there is an index, in the file that it names
+    Found find(const std::string& name) const;  // in the file that the index names, if there is one
     std::vector<std::string> names() const;     // of all tensors, sorted
-    std::string content() const;                // the same for equal files: a sampled hash (files/file.h)
+    std::string content() const;                // equal for equal files: a sampled hash (files/file.h)
     const std::string& path() const { return path_; }
-    // Whether `folder` holds such a model.
+    // Returns whether `folder` contains such a model.
     static bool in(const std::string& folder);
 
 private:
     std::string path_;
     std::vector<std::unique_ptr<SafetensorsFile>> files_;
-    std::map<std::string, const SafetensorsFile*> place_;  // of each tensor
+    std::map<std::string, const SafetensorsFile*> place_;  // file of each tensor
 };
 
-// A tensor to write; data holds elements() * bytes of dtype.
+// A tensor to write. `data` points to all elements of `shape`.
 struct TensorData {
     std::string name, dtype;
     std::vector<int64_t> shape;
@@ -82,14 +82,14 @@ struct ModelShard {
     std::string file;
     size_t begin = 0, end = 0;
 };
-// A model in files of at most `most` bytes of data each, but for a single tensor that has more: model.safetensors, or
-// model-00001-of-00003.safetensors and so on, as Hugging Face names them.
-std::vector<ModelShard> share_out(const std::vector<TensorData>& tensors, int64_t most);
-// Name and content of the index that belongs to several shards.
+// Divides a model into files of at most `most` bytes of data each; a larger tensor gets a file of its own. As by
+// Hugging Face, the names are model.safetensors, or model-00001-of-00003.safetensors and so on.
+std::vector<ModelShard> divide_model(const std::vector<TensorData>& tensors, int64_t most);
+// Returns name and content of the index of several shards.
 std::pair<std::string, std::string> model_index(const std::vector<TensorData>& tensors,
                                                 const std::vector<ModelShard>& shards);
 
-// The header of a file with these tensors one behind the other; their data follow it in order.
+// Returns the header of a file with these tensors. Their data follow the header without gaps, in this order.
 std::string safetensors_header(const std::vector<TensorData>& tensors,
                                const std::map<std::string, std::string>& metadata);
 

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// A tokenizer.json (https://huggingface.co/docs/tokenizers) of GPT-2's encoder.json and vocab.bpe.
+// Returns a tokenizer.json (https://huggingface.co/docs/tokenizers) made from GPT-2's encoder.json and vocab.bpe.
 json gpt2_tokenizer_json(const json& vocab, const std::string& merges, const std::string& delimiter) {
     json pairs = json::array();
     std::istringstream lines(merges);
@@ -42,11 +42,14 @@ json gpt2_tokenizer_json(const json& vocab, const std::string& merges, const std
     return file;
 }
 
-// The text of a token; empty if it has none.
-std::string text_of(const json& file, int token) {
-    if (const auto added = file.find("added_tokens"); added != file.end() && added->is_array())
-        for (const json& item : *added)
-            if (item.is_object() && item.value("id", json()) == token) return item.value("content", "");
+// Returns the text of a token, empty if it has none. Throws UsageError naming `path`, the file.
+std::string text_of(const json& file, int token, const std::string& path) {
+    const auto added = JsonObject(file, path).get<json>("added_tokens", json::array());
+    CHECK_USAGE(added.is_array(), "{}: added_tokens is not a list", path);
+    for (const json& item : added) {
+        const JsonObject entry(item, path + ": added_tokens");
+        if (entry.at<int>("id") == token) return entry.at<std::string>("content");
+    }
     const auto model = file.find("model");
     if (model != file.end() && model->is_object() && model->contains("vocab"))
         for (const auto& [text, id] : (*model)["vocab"].items())
@@ -54,9 +57,9 @@ std::string text_of(const json& file, int token) {
     return "";
 }
 
-// Makes the library put the token before each text, unless the tokenizer has a template.
-void begin_texts_with(json& file, int token) {
-    const std::string text = text_of(file, token);
+// Makes Hugging Face's library put the token before each text, unless the tokenizer has a template.
+void begin_texts_with(json& file, int token, const std::string& path) {
+    const std::string text = text_of(file, token, path);
     const json before = file.value("post_processor", json());
     const bool byte_level = before.is_object() && before.value("type", json()) == "ByteLevel";
     if (text.empty() || (!before.is_null() && !byte_level)) return;
@@ -78,12 +81,17 @@ void begin_texts_with(json& file, int token) {
 std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::string& folder, int max_length, int begin) {
     namespace fs = std::filesystem;
     std::map<std::string, std::string> files;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder, error)) {
-        if (!entry.is_regular_file()) continue;
+    std::error_code error, unreadable;
+    for (const std::string& name : names_in(folder, error)) {
+        const fs::path path = fs::path(folder) / name;
+        const fs::file_status status = fs::status(path, unreadable);
+        if (fs::status_known(status) && !fs::is_regular_file(status)) continue;
+        CHECK_USAGE(is_utf8(name), "{}: the name is not UTF-8, in which a checkpoint lists its files; rename it",
+                    path.string());
         constexpr int64_t kMaxFile = int64_t{256} << 20;
-        files[entry.path().filename().string()] = read_text(entry.path().string(), kMaxFile);
+        files[name] = read_text(path.string(), kMaxFile);
     }
+    if (error) throw ReadError(fmt::format("{}: cannot be listed: {}", folder, error.message()));
     std::vector<std::pair<std::string, std::string>> result;
     for (const auto& [name, content] : files) result.push_back({"tokenizer/" + name, content});
 
@@ -92,7 +100,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
     const json parsed = parse_json(files["description.json"], path);
     const JsonObject description(parsed, path);
     const auto kind = description.get<std::string>("kind", "");
-    // What Hugging Face calls each file, and the class that reads them.
+    // Hugging Face's name of each file, and its class of each kind of tokenizer.
     const std::map<std::string, std::string> names = {{"tokenizer.json", "tokenizer.json"},
                                                       {"tokenizer.model", "tokenizer.model"},
                                                       {"encoder.json", "vocab.json"},
@@ -106,11 +114,13 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
     const auto read = [&](const char* name) { return parse_json(files[name], folder + "/" + name); };
     std::string& library_file = files["tokenizer.json"];
     json library;
-    if (!library_file.empty())
+    if (!library_file.empty()) {
         library = read("tokenizer.json");
-    else if (files.count("encoder.json") && files.count("vocab.bpe"))
+    } else if (files.count("encoder.json") && files.count("vocab.bpe")) {
+        CHECK_USAGE(is_utf8(files["vocab.bpe"]), "{}/vocab.bpe: not a text in UTF-8", folder);
         library = gpt2_tokenizer_json(read("encoder.json"), files["vocab.bpe"], delimiter);
-    if (begin >= 0 && library.is_object()) begin_texts_with(library, begin);
+    }
+    if (begin >= 0 && library.is_object()) begin_texts_with(library, begin, folder + "/tokenizer.json");
     library_file = library.is_null() ? "" : library.dump() + "\n";
     for (const auto& [ours, theirs] : names)
         if (!files[ours].empty()) result.push_back({theirs, files[ours]});

@@ -10,7 +10,7 @@ namespace teon {
 
 namespace {
 
-// Where element (i, j) of a parameter lies in its checkpoint tensor.
+// Element (i, j) of a parameter is element base + i * row_stride + j * col_stride of its checkpoint tensor.
 struct Place {
     int64_t base, row_stride, col_stride;
 };
@@ -38,7 +38,7 @@ SafetensorsModel::Found find(const CheckpointTensor& t, const SafetensorsModel& 
     return found;
 }
 
-// "model.layers.7.mlp.up_proj.weight" as "model.layers.0.mlp.up_proj.weight"; another name as it is.
+// Returns "model.layers.0.mlp.up_proj.weight" for "model.layers.7.mlp.up_proj.weight"; other names unchanged.
 std::string in_first_layer(const std::string& name) {
     for (const std::string_view layers : {"h.", "layers."})
         for (size_t at = name.find(layers); at != name.npos; at = name.find(layers, at + 1)) {
@@ -112,7 +112,8 @@ std::vector<std::string> check_weights(const ParamTable& table, const Safetensor
         CHECK_USAGE(!used.count(in_first_layer(name)),
                     "{}: has a tensor '{}', but its config.json says that there are {} layers", model.path(), name,
                     layers);
-        if (name != "lm_head.weight" || embedding == tensors.end()) continue;  // here it is no parameter of its own
+        // The model ties a head that it does not use to the embedding.
+        if (name != "lm_head.weight" || embedding == tensors.end()) continue;
         const auto head = model.find(name), token = find(*embedding, model);
         CHECK_USAGE(head.tensor->shape == token.tensor->shape && head.tensor->dtype == token.tensor->dtype &&
                         head.file->read(*head.tensor) == token.file->read(*token.tensor),
@@ -132,8 +133,7 @@ void load_weights(ParamStore& params, const SafetensorsModel& model, const Strea
             const std::string& path = found.file->path();
             const std::vector<float> values = found.file->read_float(*found.tensor);
             const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
-            CHECK(bad == values.end(),
-                  "{}: tensor '{}' is not finite at element {}; the model that was saved was broken", path,
+            CHECK(bad == values.end(), "{}: tensor '{}' is not finite at element {}; the saved model was broken", path,
                   found.tensor->name, bad - values.begin());
             for (int i : t.params) {
                 storage.resize(static_cast<size_t>(table[i].size()));

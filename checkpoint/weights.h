@@ -1,4 +1,4 @@
-// Between the parameter table and Hugging Face's tensors: names, joined blocks, orientation and padding.
+// Conversion between the parameter table and Hugging Face's tensors: names, joined blocks, orientation and padding.
 #pragma once
 
 #include <string>
@@ -23,16 +23,16 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParamTable& table);
 void gather_param(const ParamRow& row, const float* storage, float* tensor);   // storage -> tensor
 void scatter_param(const ParamRow& row, const float* tensor, float* storage);  // tensor -> storage
 
-// Whether every element of a parameter's storage that is no weight has the bits of zero.
+// Returns whether all padding in a parameter's storage has the bits of zero.
 bool padding_is_zero(const ParamRow& row, const float* storage);
 
-// Whether these are the weights of this model, before any memory is spent on them. Throws UsageError naming file and
-// tensor if one is absent, has another shape, is of a layer that the model lacks, or is a head unlike the embedding to
-// which the model ties it. Returns the names of the tensors that are not used.
+// Checks that these are the weights of this model, before any memory is allocated for them. Throws UsageError naming
+// file and tensor if a tensor is absent, has another shape, belongs to a layer that the model lacks, or is a head that
+// differs from the embedding to which the model ties it. Returns the names of the tensors that are not used.
 std::vector<std::string> check_weights(const ParamTable& table, const SafetensorsModel& model);
 
-// Sets all master and working weights from the model. Names may lack the "transformer." or "model." prefix, as
-// published ones do. Throws Error naming file and tensor if one is absent, has another shape or is not finite.
+// Sets all master and working weights from the model. Names may lack the prefix "transformer." or "model.", as some
+// published ones do. Throws Error naming file and tensor if a tensor is absent, has another shape or is not finite.
 void load_weights(ParamStore& params, const SafetensorsModel& model, const Stream& stream);
 
 }  // namespace teon

@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number behind `key` (or the first one of the file, if it is empty); nothing if it says "max" or is not there.
+// Returns the number after `key`, or the file's first number if `key` is empty; nothing if it is missing or "max".
 std::optional<int64_t> number(const fs::path& path, const std::string& key = "") {
     std::ifstream in(path);
     std::string word;
@@ -28,8 +28,9 @@ std::optional<double> cpu_quota(const fs::path& group) {
 std::optional<int64_t> memory_left(const fs::path& group) {
     const std::optional<int64_t> most = number(group / "memory.max"), used = number(group / "memory.current");
     if (!most || !used) return std::nullopt;
-    const int64_t cached = number(group / "memory.stat", "file").value_or(0);
-    return std::clamp<int64_t>(*most - *used + cached, 0, *most);
+    // "file" includes shared memory (/dev/shm), which the system cannot drop.
+    const auto stat = [&](const char* key) { return number(group / "memory.stat", key).value_or(0); };
+    return std::clamp<int64_t>(*most - *used + stat("file") - stat("shmem"), 0, *most);
 }
 
 template <typename T>
@@ -43,7 +44,7 @@ CgroupLimits cgroup_limits(const std::string& mount, const std::string& self) {
     CgroupLimits limits;
     std::ifstream in(self);
     for (std::string line; std::getline(in, line);) {
-        if (!line.starts_with("0::/")) continue;  // version 2's line; in a container it may name a group outside
+        if (!line.starts_with("0::/")) continue;  // version 2; in a container it may name a group outside
         for (fs::path group = fs::path(line.substr(4));; group = group.parent_path()) {
             tighten(limits.cpus, cpu_quota(mount / group));
             tighten(limits.memory_left, memory_left(mount / group));

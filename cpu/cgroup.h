@@ -1,4 +1,4 @@
-// What a container or batch system lets this process have of the machine: limits of Linux control groups (version 2).
+// The limits that a container or batch system sets for this process with Linux control groups (version 2).
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,12 @@ namespace teon::cpu {
 
 struct CgroupLimits {
     std::optional<double> cpus = {};          // processor seconds per second
-    std::optional<int64_t> memory_left = {};  // bytes; files that the system only caches count as left
+    std::optional<int64_t> memory_left = {};  // bytes; memory that only caches files counts as left
 };
 
-// The tightest limits on the way from the process's group, as `self` names it, to the root of the file system that is
-// mounted at `mount`. Nothing where there is no limit, no version 2 or something unreadable.
+// Returns the tightest limits of the process's group, which the file `self` names, and of the groups above it, up to
+// the root of the file system mounted at `mount`. A limit is empty if none is set, version 2 is not in use or a file
+// cannot be read.
 CgroupLimits cgroup_limits(const std::string& mount = "/sys/fs/cgroup", const std::string& self = "/proc/self/cgroup");
 
 }  // namespace teon::cpu

@@ -1,12 +1,12 @@
-// cuBLASLt on the CPU: what its documentation demands of a call is checked here, and cpu/matmul computes it.
+// cuBLASLt on the CPU. This file checks the requirements in cuBLASLt's documentation, and cpu/matmul computes products.
 //
-// CUBLASLT_REFUSE=heuristic|call: also refuse 16-bit matrices whose leading dimension, batch stride or address is not a
-// multiple of 16 bytes, as GPUs' libraries have done for some shapes: the heuristic proposes nothing, or it does and
-// the call itself fails. So the callers' ways around such refusals get tested. The modelled GPU does so in the
-// heuristic by default.
+// CUBLASLT_REFUSE=heuristic|call also refuses 16-bit matrices whose leading dimension, batch stride or address is not a
+// multiple of 16 bytes, as GPUs' libraries have done for some shapes. With `heuristic` the heuristic proposes nothing;
+// with `call` it proposes an algorithm, but the call fails. This tests how callers work around such refusals. The
+// default on the modelled GPU is `heuristic`.
 //
-// CUBLASLT_ALGORITHMS=N: the heuristic proposes N algorithms, which do the same, so that searching among them gets
-// tested. 3 by default on the modelled GPU, else 1.
+// CUBLASLT_ALGORITHMS=N makes the heuristic propose N algorithms, all of which do the same. This tests the search for
+// the fastest. The default is 3 on the modelled GPU and 1 otherwise.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -27,7 +27,7 @@ struct cublasLtMatmulDescOpaque_t {
     cublasOperation_t trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     const void* bias = nullptr;
-    int32_t bias_type = -1;  // that of D
+    int32_t bias_type = -1;  // -1: D's type
     void* aux = nullptr;     // of D's type
     int64_t ld_aux = 0;
     const float *scale_a = nullptr, *scale_b = nullptr;  // on the device; null: 1
@@ -86,7 +86,7 @@ DType dtype(cudaDataType_t t) {
 int64_t bytes(const Layout& x, int64_t elements) { return elements * size_of(dtype(x.type)); }
 bool is_fp8(const Layout& x) { return teon::is_fp8(dtype(x.type)); }
 
-// Sets an attribute, whose size has to be that of its type.
+// Sets an attribute. `bytes` must be the size of its type.
 template <typename T>
 cublasStatus_t set(T& attribute, const void* value, size_t bytes) {
     if (!value || bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
@@ -107,9 +107,9 @@ cublasStatus_t destroy(T* object) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// Of FP8 kernels, which are there from sm_89 on, with one scale of a tensor: A is transposed and B is not, at most one
-// is E5M2, and "all matrix dimensions must meet the optimal requirements listed in Tensor Core Usage". D is bf16 or
-// float here; neither GELU nor batches are documented with these.
+// Checks the requirements of FP8 kernels, which exist from sm_89 on and have one scale per tensor: A is transposed and
+// B is not, at most one of them is E5M2, and "all matrix dimensions must meet the optimal requirements listed in Tensor
+// Core Usage". Here D must be bf16 or float, and GELU and batches, for which nothing is documented, are refused.
 cublasStatus_t check_fp8(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const Layout& b, const Layout& d) {
     const bool formats = is_fp8(a) && is_fp8(b) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3) &&
                          (d.type == CUDA_R_16BF || d.type == CUDA_R_32F);
@@ -121,14 +121,15 @@ cublasStatus_t check_fp8(const cublasLtMatmulDescOpaque_t& o, const Layout& a, c
                : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-// What the documentation says of the four layouts together: "cublasLtMatmul()", for CUBLAS_COMPUTE_32F and a scale of
-// CUDA_R_32F.
+// Checks the requirements on the four layouts together in the documentation of cublasLtMatmul(), for CUBLAS_COMPUTE_32F
+// and a scale of type CUDA_R_32F.
 cublasStatus_t check_problem(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const Layout& b, const Layout& c,
                              const Layout& d) {
     const bool ta = o.trans_a == CUBLAS_OP_T, tb = o.trans_b == CUBLAS_OP_T;
     const uint64_t m = ta ? a.columns : a.rows, k = ta ? a.rows : a.columns;
     const uint64_t k_of_b = tb ? b.columns : b.rows, n = tb ? b.rows : b.columns;
     for (const Layout* x : {&a, &b, &c, &d}) {
+        if (x->rows == 0 || x->columns == 0 || x->batch < 1) return CUBLAS_STATUS_INVALID_VALUE;
         if (x->ld < static_cast<int64_t>(x->rows) || x->batch != d.batch) return CUBLAS_STATUS_INVALID_VALUE;
     }
     if (k != k_of_b || d.rows != m || d.columns != n || c.rows != m || c.columns != n)
@@ -138,18 +139,18 @@ cublasStatus_t check_problem(const cublasLtMatmulDescOpaque_t& o, const Layout& 
     if (is_fp8(a) || is_fp8(b)) return check_fp8(o, a, b, d);
     if (a.type != b.type || (d.type != a.type && d.type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (o.scale_a || o.scale_b) return CUBLAS_STATUS_INVALID_VALUE;
-    if (o.activation() != Activation::none) {  // of a batch only with CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE
+    if (o.activation() != Activation::none) {  // a batch would need CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE
         if (o.ld_aux < static_cast<int64_t>(d.rows)) return CUBLAS_STATUS_INVALID_VALUE;
         if (o.ld_aux % 8 != 0 || d.batch != 1) return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// Whether rows and matrices of a 16-bit layout start at multiples of 16 bytes if its first one does.
+// Returns whether all columns and matrices of a 16-bit layout are aligned to 16 bytes if the first one is.
 bool strides_aligned(const Layout& x) {
     return x.type == CUDA_R_32F || (bytes(x, x.ld) % 16 == 0 && (x.batch == 1 || bytes(x, x.stride) % 16 == 0));
 }
-// Whether a promise of `alignment` bytes for the first matrix of a batch holds for all of them.
+// Returns whether all matrices of a batch are aligned to `alignment` bytes if the first one is.
 bool keeps(const Layout& x, uint64_t alignment) {
     return x.batch == 1 || static_cast<uint64_t>(bytes(x, x.stride)) % alignment == 0;
 }
@@ -157,21 +158,22 @@ bool address_aligned(const Layout& x, uint64_t address) { return x.type == CUDA_
 
 uint64_t address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 
-// The largest power of two, at most 256, that divides it.
+// Returns the largest power of two, at most 256, that divides the address.
 uint64_t alignment(const void* p) { return (address(p) | 256) & -(address(p) | 256); }
 
-// A, B, C, D and, where there is one, aux.
+// The layouts of A, B, C, D and aux, if there is one.
 struct Layouts {
     Layout of[5];
     int count;
 };
-constexpr int kBias = 5;  // in an algorithm's promises, behind them
+constexpr int kBias = 5;  // index of the bias in an algorithm's promised alignments, after all layouts
 Layouts all_layouts(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const Layout& b, const Layout& c,
                     const Layout& d) {
     return {{a, b, c, d, {d.type, d.rows, d.columns, o.ld_aux}}, o.activation() == Activation::none ? 4 : 5};
 }
 
-// As an algorithm may. Of each page only the begin, which is enough to find who else keeps anything there.
+// Overwrites the workspace, as an algorithm may. The first bytes of each page are enough to find data that others keep
+// there.
 void overwrite(void* workspace, size_t bytes) {
     constexpr size_t page = 4096, part = 64;
     for (size_t at = 0; at < bytes; at += page)
@@ -278,8 +280,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-// There is one algorithm, by whatever number; it holds every call to the alignments that it was promised, of aux and
-// bias by the addresses that the operation has.
+// All proposed algorithms are the same one. It requires each call to keep the alignments promised here; those of aux
+// and bias are given by their addresses in the operation.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
@@ -312,7 +314,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// The column-major D = op(A) op(B) is the row-major D^T = op(B)^T op(A)^T: their B is our A, their columns our rows.
+// The column-major D = op(A) op(B) is the row-major D^T = op(B)^T op(A)^T: cuBLASLt's B is A of Matmul, and its columns
+// are rows.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* A,
                               cublasLtMatrixLayout_t layout_a, const void* B, cublasLtMatrixLayout_t layout_b,
                               const void* beta, const void* C, cublasLtMatrixLayout_t layout_c, void* D,

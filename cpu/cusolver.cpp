@@ -1,4 +1,4 @@
-// cuSOLVER on the CPU: LAPACK, through the C interface that every LAPACK has (LAPACKE), on one thread.
+// cuSOLVER on the CPU, by LAPACK on one thread, through the C interface that every LAPACK has (LAPACKE).
 #include <dlfcn.h>
 #include <lapacke.h>
 
@@ -16,7 +16,8 @@ struct cusolverDnContext {
 namespace teon::cpu {
 namespace {
 
-// Some LAPACKs have threads of their own that OpenMP's setting does not reach; results would depend on their number.
+// Limits LAPACKs with threads of their own, which ignore OpenMP's setting, to one thread. Otherwise results would
+// depend on the number of threads.
 void limit_threads() {
     static const bool done = [] {
         for (const char* name : {"openblas_set_num_threads", "MKL_Set_Num_Threads", "bli_thread_set_num_threads"}) {
@@ -27,11 +28,11 @@ void limit_threads() {
     (void)done;
 }
 
-// Integers that LAPACK needs in addition to the floats of work; they follow those.
+// Numbers of integers that LAPACK needs in addition to the floats. They follow the floats in the workspace.
 int integers_of_svd(int columns) { return 8 * columns; }
 int integers_of_eigen(int n) { return 3 + 5 * n; }
 
-lapack_int* behind(float* work, int floats) { return reinterpret_cast<lapack_int*>(work + floats); }
+lapack_int* integers_after(float* work, int floats) { return reinterpret_cast<lapack_int*>(work + floats); }
 
 template <typename Work>
 cusolverStatus_t queue(cusolverDnHandle_t handle, const char* what, Work work) {
@@ -39,8 +40,7 @@ cusolverStatus_t queue(cusolverDnHandle_t handle, const char* what, Work work) {
                                                               : CUSOLVER_STATUS_EXECUTION_FAILED;
 }
 
-static_assert(sizeof(lapack_int) == sizeof(int) && sizeof(int) == sizeof(float),
-              "a LAPACK with 32-bit integers is needed");
+static_assert(sizeof(lapack_int) == sizeof(int) && sizeof(int) == sizeof(float), "LAPACK must have 32-bit integers");
 
 }  // namespace
 }  // namespace teon::cpu
@@ -62,7 +62,7 @@ cusolverStatus_t cusolverDnSetStream(cusolverDnHandle_t handle, cudaStream_t str
     return CUSOLVER_STATUS_SUCCESS;
 }
 
-// sgesdd: the same decomposition as sgesvd's, several times faster.
+// Uses sgesdd, which computes the same decomposition as sgesvd several times faster.
 cusolverStatus_t cusolverDnSgesvd_bufferSize(cusolverDnHandle_t handle, int m, int n, int* floats) {
     if (!handle) return CUSOLVER_STATUS_NOT_INITIALIZED;
     if (m < n || n < 0) return CUSOLVER_STATUS_INVALID_VALUE;
@@ -70,7 +70,7 @@ cusolverStatus_t cusolverDnSgesvd_bufferSize(cusolverDnHandle_t handle, int m, i
     lapack_int integer = 0;
     const lapack_int info = LAPACKE_sgesdd_work(LAPACK_COL_MAJOR, 'S', m, n, &unused, std::max(m, 1), &unused, &unused,
                                                 std::max(m, 1), &unused, std::max(n, 1), &size, -1, &integer);
-    // The size comes as a float, which may have been rounded down.
+    // LAPACK returns the size as a float, which may have been rounded down.
     *floats = static_cast<int>(size * (1 + 0x1p-23f)) + 1 + integers_of_svd(n);
     return info == 0 ? CUSOLVER_STATUS_SUCCESS : CUSOLVER_STATUS_INTERNAL_ERROR;
 }
@@ -86,8 +86,8 @@ cusolverStatus_t cusolverDnSgesvd(cusolverDnHandle_t handle, signed char jobu, s
     return queue(handle, "cusolverDnSgesvd", [=] {
         const OneThread one;
         const int own = floats - integers_of_svd(n);
-        *info =
-            LAPACKE_sgesdd_work(LAPACK_COL_MAJOR, 'S', m, n, A, lda, S, U, ldu, VT, ldvt, work, own, behind(work, own));
+        *info = LAPACKE_sgesdd_work(LAPACK_COL_MAJOR, 'S', m, n, A, lda, S, U, ldu, VT, ldvt, work, own,
+                                    integers_after(work, own));
     });
 }
 
@@ -110,7 +110,7 @@ cusolverStatus_t cusolverDnSsyevd(cusolverDnHandle_t handle, cusolverEigMode_t, 
     return queue(handle, "cusolverDnSsyevd", [=] {
         const OneThread one;
         const int own = floats - integers_of_eigen(n);
-        *info = LAPACKE_ssyevd_work(LAPACK_COL_MAJOR, 'V', 'L', n, A, lda, W, work, own, behind(work, own),
+        *info = LAPACKE_ssyevd_work(LAPACK_COL_MAJOR, 'V', 'L', n, A, lda, W, work, own, integers_after(work, own),
                                     integers_of_eigen(n));
     });
 }

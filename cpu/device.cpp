@@ -1,4 +1,4 @@
-// The device's properties, kernels' limits, and the profiler that is not there.
+// The device's properties, the limits of kernels, and the missing profiler.
 #include "cpu/device.h"
 
 #include <fstream>

@@ -1,15 +1,15 @@
-// What a launch may ask of the device.
+// Limits and abilities of the device.
 #pragma once
 
 #include <cstddef>
 
 namespace teon::cpu {
 
-// What is left of a block's shared memory for static arrays where a kernel uses dynamic memory too: the alignment of
-// the dynamic array, which pads the static ones to as much.
+// Bytes of a block's shared memory that are reserved for static arrays if a kernel also uses dynamic shared memory. It
+// is the alignment of the dynamic array, to which the static arrays are padded.
 inline constexpr size_t kStaticSharedBytes = 1024;
 
-// Whether the device's library multiplies FP8: a CPU's does, NVIDIA's from compute capability 8.9 on.
+// Returns whether the device's library multiplies FP8: always on a CPU, from compute capability 8.9 on with NVIDIA's.
 bool multiplies_fp8();
 
 }  // namespace teon::cpu

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kDevicesOfMachine = 8;
 
-// As the CUDA driver reads it: the list ends at the first entry that names no device.
+// Reads the list like the CUDA driver: it ends at the first entry that is not the number of a device.
 int count_visible() {
     const char* at = kModelGpu ? std::getenv("CUDA_VISIBLE_DEVICES") : nullptr;
     if (!at) return 1;
@@ -57,7 +57,8 @@ cudaError_t cudaGetDevice(int* index) {
 }
 
 cudaError_t cudaSetDevice(int index) {
-    if (!is_device(index)) return fail(cudaErrorInvalidDevice, fmt::format("device {} of {}", index, device_count()));
+    if (!is_device(index))
+        return fail(cudaErrorInvalidDevice, fmt::format("there is no device {}; there are {}", index, device_count()));
     current = index;
     return device_error();
 }

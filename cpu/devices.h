@@ -1,12 +1,12 @@
-// Which of a machine's devices a thread uses. A CPU is one; the modelled GPU may be several.
+// The machine's devices. A CPU is one device; there may be several modelled GPUs.
 #pragma once
 
 namespace teon::cpu {
 
-// The calling thread's device. CUDA_VISIBLE_DEVICES lists those modelled GPUs that the process has; they are of one
-// model, and one machine has 8. Without the variable there is one.
+// Returns the calling thread's device. A machine has 8 modelled GPUs of one model. CUDA_VISIBLE_DEVICES lists those
+// that the process may use; without the variable it uses one.
 int current_device();
-// Whether there is a device of this number.
+// Returns whether there is a device with this number.
 bool is_device(int index);
 
 }  // namespace teon::cpu

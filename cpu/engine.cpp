@@ -10,7 +10,7 @@ namespace teon::cpu {
 
 namespace {
 
-thread_local const char* on_this_thread = nullptr;  // work_in_progress, if it is this thread's
+thread_local const char* on_this_thread = nullptr;  // work_in_progress, if this thread runs it
 
 void parse_order(Engine& e, const std::string& order) {
     uint64_t seed = 0;
@@ -23,9 +23,10 @@ void parse_order(Engine& e, const std::string& order) {
     e.seed = e.state = seed;
 }
 
-// The operation that `target` needs first: it, or one that waits for nothing. What its own stream holds comes last.
+// Returns an operation without predecessors that must run first for `target`, which may be target itself. Follows the
+// predecessor added last, so that work of target's own stream comes last.
 OperationPtr first_needed(OperationPtr target) {
-    while (!target->after.empty()) target = OperationPtr(target->after.back());
+    while (!target->predecessors.empty()) target = OperationPtr(target->predecessors.back());
     return target;
 }
 
@@ -47,7 +48,7 @@ std::string Engine::set_order(const std::string& order) {
     return before;
 }
 
-// After a failure nothing runs any more.
+// Runs the operation's work, unless device work has failed before.
 void execute(const Operation& operation) noexcept {
     if (!operation.work || device_error() != cudaSuccess) return;
     const DeviceAccess access;
@@ -61,15 +62,15 @@ void execute(const Operation& operation) noexcept {
     work_in_progress = on_this_thread = nullptr;
 }
 
-OperationPtr Engine::add(std::vector<OperationPtr> after, const char* what, std::function<void()> work) {
+OperationPtr Engine::add(std::vector<OperationPtr> predecessors, const char* what, std::function<void()> work) {
     std::unordered_set<const Operation*> seen;
-    std::erase_if(after, [&](auto& earlier) { return earlier->done || !seen.insert(earlier.get()).second; });
+    std::erase_if(predecessors, [&](auto& earlier) { return earlier->done || !seen.insert(earlier.get()).second; });
     last_call = Clock::now();
     queued_by = std::this_thread::get_id();
-    auto operation = std::make_shared<Operation>(Operation{what, std::move(work), std::move(after)});
-    for (const OperationPtr& earlier : operation->after) earlier->before.push_back(operation);
+    auto operation = std::make_shared<Operation>(Operation{what, std::move(work), std::move(predecessors)});
+    for (const OperationPtr& earlier : operation->predecessors) earlier->successors.push_back(operation);
     ++left;
-    if (kModelGpu && operation->after.empty()) {
+    if (kModelGpu && operation->predecessors.empty()) {
         operation->place = ready.size();
         ready.push_back(operation);
     }
@@ -83,17 +84,17 @@ OperationPtr Engine::add(std::vector<OperationPtr> after, const char* what, std:
 OperationPtr Engine::append(cudaStream_t stream, const char* what, std::function<void()> work) {
     OperationPtr operation;
     if (stream->capture) {
-        operation = std::make_shared<Operation>(Operation{what, std::move(work), std::move(stream->after)});
+        operation = std::make_shared<Operation>(Operation{what, std::move(work), std::move(stream->predecessors)});
         stream->capture->operations.push_back(operation);
     } else {
-        operation = add(std::move(stream->after), what, std::move(work));
+        operation = add(std::move(stream->predecessors), what, std::move(work));
         if (!kModelGpu) {
             ++stream->queued;
             stream->queue.push_back(operation);
             changed.notify_all();
         }
     }
-    stream->after = {operation};
+    stream->predecessors = {operation};
     return operation;
 }
 
@@ -101,16 +102,26 @@ void Engine::finish(const OperationPtr& operation) {
     operation->done = true;
     operation->at = Clock::now();
     operation->work = nullptr;
-    for (const OperationPtr& next : operation->before) {
-        std::erase(next->after, operation);
-        if (kModelGpu && next->after.empty()) {
+    for (const OperationPtr& next : operation->successors) {
+        std::erase(next->predecessors, operation);
+        if (kModelGpu && next->predecessors.empty()) {
             next->place = ready.size();
             ready.push_back(next);
         }
     }
-    operation->before.clear();
+    operation->successors.clear();
     --left;
     changed.notify_all();
+}
+
+void Engine::end(const std::shared_ptr<Capture>& capture) {
+    for (const cudaStream_t stream : capture->streams) {
+        stream->capture = nullptr;
+        stream->predecessors = std::move(stream->predecessors_before_capture);
+        --stream->queued;
+    }
+    capture->ended = true;
+    std::erase(captures, capture);
 }
 
 void Engine::run(std::unique_lock<std::mutex>& lock, OperationPtr operation) {
@@ -126,7 +137,7 @@ void Engine::run(std::unique_lock<std::mutex>& lock, OperationPtr operation) {
     finish(operation);
 }
 
-// Device memory is opened once for all operations that a call runs: it takes system calls.
+// Opens device memory once for all operations that a call runs, because opening it takes system calls.
 void Engine::run_until_done(std::unique_lock<std::mutex>& lock, const OperationPtr& target) {
     std::optional<DeviceAccess> access;
     while (!target->done) {
@@ -140,7 +151,7 @@ void Engine::run_until_done(std::unique_lock<std::mutex>& lock, const OperationP
     }
 }
 
-// Not in a thread that only looks (a watchdog): when it does depends on time, and so would the choices.
+// Runs nothing in a thread that only polls (a watchdog): the time of its calls varies, and so would the order.
 void Engine::run_some(std::unique_lock<std::mutex>& lock) {
     if (!kModelGpu || !random || queued_by != std::this_thread::get_id() || splitmix64(state) % 8 != 0) return;
     uint64_t n = splitmix64(state) % 16;

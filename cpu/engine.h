@@ -1,7 +1,7 @@
-// Private to cpu/: operations, the order between them, and who runs them.
+// Private to cpu/: operations, the order between them, and the threads that run them.
 //
-// Every piece of work is an operation with others that must be done before it. A stream is no more than the operations
-// that its next one waits for; an event is an operation without work. A graph is a list of operations to be copied.
+// Every piece of work is an operation with a list of predecessors. A stream is the list of predecessors of its next
+// operation; an event is an operation without work. A graph is a list of operations that each launch copies.
 #pragma once
 
 #include <atomic>
@@ -29,32 +29,41 @@ using OperationPtr = std::shared_ptr<Operation>;
 
 struct Operation {
     const char* what;
-    std::function<void()> work;             // none: a point in the order
-    std::vector<OperationPtr> after;        // what must be done first, and is not
-    std::vector<OperationPtr> before = {};  // what waits for this one
+    std::function<void()> work;                 // empty: only a point in the order
+    std::vector<OperationPtr> predecessors;     // that are not done
+    std::vector<OperationPtr> successors = {};  // that wait for this operation
     bool done = false;
-    Clock::time_point at = {};  // when it was done
-    size_t place = 0;           // in Engine::ready
+    Clock::time_point at = {};  // the time when it was done
+    size_t place = 0;           // index in Engine::ready
 };
 
-// What a capture has recorded so far: operations that are copied by each launch of the graph, and never run.
+// The operations that a capture has recorded so far. They never run; each launch of the graph runs copies of them.
 struct Capture {
-    cudaStream_t origin;
-    cudaStreamCaptureMode mode;
-    std::thread::id thread;
-    std::vector<OperationPtr> operations;  // each behind those that it waits for
-    std::vector<cudaStream_t> streams;     // that take part
-    const char* broken_by = nullptr;       // the call that has invalidated it
+    const cudaStream_t origin;
+    const cudaStreamCaptureMode mode;
+    const std::thread::id thread = std::this_thread::get_id();
+    std::vector<OperationPtr> operations;  // each after its predecessors
+    std::vector<cudaStream_t> streams;     // that are part of the capture
+    const char* broken_by = nullptr;       // the call that invalidated the capture
+    bool ended = false;
+
+    Capture(cudaStream_t origin, cudaStreamCaptureMode mode) : origin(origin), mode(mode), streams{origin} {}
+    Capture(const Capture&) = delete;
+    // Releases one operation at a time. Otherwise the last operation would release its predecessor, and so on, in a
+    // recursion as deep as the capture is long.
+    ~Capture() {
+        for (const OperationPtr& operation : operations) operation->predecessors.clear();
+    }
 };
 
 struct Engine {
-    std::mutex mutex;  // of everything here and of all streams and events
+    std::mutex mutex;  // guards all members and all streams and events
     std::condition_variable changed;
     std::unordered_set<const void*> alive;  // streams, events and graphs
     std::vector<std::shared_ptr<Capture>> captures;
     int64_t left = 0;                 // operations that are not done
-    std::vector<OperationPtr> ready;  // modelled GPU: of these, the ones that wait for nothing
-    bool running = false;             // modelled GPU: one of them is being run
+    std::vector<OperationPtr> ready;  // modelled GPU: operations without predecessors
+    bool running = false;             // modelled GPU: an operation is running
     bool random = false;
     std::thread::id queued_by;  // the thread that queued last
     uint64_t seed = 0, state = 0;
@@ -63,12 +72,14 @@ struct Engine {
 
     Engine();
     std::string set_order(const std::string& order);
-    // Adds an operation behind what the stream holds, which may be a capture's.
+    // Adds an operation to the end of the stream or, during capture, to the stream's capture.
     OperationPtr append(cudaStream_t stream, const char* what, std::function<void()> work);
-    // Adds an operation behind others.
-    OperationPtr add(std::vector<OperationPtr> after, const char* what, std::function<void()> work);
+    // Adds an operation with these predecessors.
+    OperationPtr add(std::vector<OperationPtr> predecessors, const char* what, std::function<void()> work);
     void finish(const OperationPtr& operation);
-    // The caller holds the mutex, which is released meanwhile.
+    // Ends a capture, and returns its streams to their state before it.
+    void end(const std::shared_ptr<Capture>& capture);
+    // The caller holds the mutex, which is released while operations run.
     void run_until_done(std::unique_lock<std::mutex>& lock, const OperationPtr& target);
     void run_some(std::unique_lock<std::mutex>& lock);
     void run_all(std::unique_lock<std::mutex>& lock);
@@ -83,16 +94,16 @@ Engine& engine();
 
 void execute(const Operation& operation) noexcept;
 
-// What every call that takes a stream, event or graph begins with.
+// Begins every call that takes a stream, event or graph: locks the engine and checks the device and the handle.
 struct Call {
     Engine& e = engine();
     std::unique_lock<std::mutex> lock{e.mutex};
     const char* what;
-    cudaError_t status;  // of the device, or why the handle is refused
+    cudaError_t status;  // the device's error, or the reason to refuse the handle
 
     explicit Call(const char* what);
     Call(const char* what, const void* handle);
-    // The call breaks this capture.
+    // Fails with `code` because of this capture, and invalidates it.
     cudaError_t breaks(Capture& capture, cudaError_t code);
 };
 
@@ -100,11 +111,11 @@ struct Call {
 
 struct CUstream_st {
     const int device = teon::cpu::current_device();
-    std::vector<teon::cpu::OperationPtr> after;  // what the next operation waits for
+    std::vector<teon::cpu::OperationPtr> predecessors;  // of the next operation
     std::shared_ptr<teon::cpu::Capture> capture;
-    std::vector<teon::cpu::OperationPtr> after_capture;  // `after` of before it began
-    std::atomic<int> queued = 0;  // ordinary build: operations that are not done, and 1 more during capture
-    // Ordinary streams with asynchronous work: a thread that takes the operations in order.
+    std::vector<teon::cpu::OperationPtr> predecessors_before_capture;
+    std::atomic<int> queued = 0;  // CPU build: operations that are not done, and 1 more during capture
+    // CPU build: a stream with asynchronous work has a worker thread that runs its operations in order.
     bool has_worker = false, destroyed = false;
     std::deque<teon::cpu::OperationPtr> queue;
 };
@@ -112,7 +123,7 @@ struct CUstream_st {
 struct CUevent_st {
     const int device = teon::cpu::current_device();
     bool timing = true, recorded = false;
-    teon::cpu::OperationPtr operation;  // none: done at `at`
+    teon::cpu::OperationPtr operation;  // null: done at `at`
     teon::cpu::Clock::time_point at = {};
-    std::shared_ptr<teon::cpu::Capture> capture;  // that it was recorded in
+    std::shared_ptr<teon::cpu::Capture> capture;  // in which it was recorded
 };

@@ -12,10 +12,10 @@ struct Failure {
     std::string words;
 };
 
-thread_local Failure last;   // of this thread's calls
-thread_local bool peeked{};  // whether cudaGetLastError has returned it already
+thread_local Failure last;     // the last failure of this thread's calls
+thread_local bool returned{};  // whether cudaGetLastError has returned it
 std::mutex mutex;
-Failure& device_failure() {  // under the mutex; never destroyed, so that threads may still ask while the process ends
+Failure& device_failure() {  // guarded by the mutex; never destroyed, because threads may ask until the process ends
     static auto* failure = new Failure;
     return *failure;
 }
@@ -25,7 +25,7 @@ std::atomic<cudaError_t> device_code = cudaSuccess;
 
 cudaError_t fail(cudaError_t code, const std::string& words) {
     last = {code, words};
-    peeked = false;
+    returned = false;
     return code;
 }
 
@@ -50,12 +50,12 @@ using namespace teon::cpu;
 
 cudaError_t cudaPeekAtLastError() {
     if (device_error() != cudaSuccess) return device_error();
-    return peeked ? cudaSuccess : last.code;
+    return returned ? cudaSuccess : last.code;
 }
 
 cudaError_t cudaGetLastError() {
     const cudaError_t code = cudaPeekAtLastError();
-    peeked = true;
+    returned = true;
     return code;
 }
 

@@ -1,5 +1,5 @@
-// Errors of the CUDA functions. Each function that fails says in words what was wrong with this call;
-// cudaGetErrorString gives those words in place of the code's general ones, to the thread that made the call.
+// Errors of the CUDA functions. Each function that fails has a message about this call, which cudaGetErrorString
+// returns to the thread that made the call in place of the code's general message.
 #pragma once
 
 #include <string>
@@ -8,12 +8,13 @@
 
 namespace teon::cpu {
 
-// Notes the error for cudaGetLastError and its words, and returns the code.
+// Records the error and its message for cudaGetLastError and cudaGetErrorString. Returns the code.
 cudaError_t fail(cudaError_t code, const std::string& words);
 
-// Device work has failed: from now on every call returns this error, as on a GPU, whose context is lost.
+// Records that device work failed. From the first failure on every call returns its error, as on a GPU, whose context
+// is then lost.
 void fail_device(cudaError_t code, const std::string& words) noexcept;
-cudaError_t device_error();  // cudaSuccess, or what fail_device noted
+cudaError_t device_error();  // cudaSuccess, or the error of the first failure
 void forget_device_error();  // for tests: a GPU would need a new process
 
 }  // namespace teon::cpu

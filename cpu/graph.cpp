@@ -8,11 +8,11 @@
 
 using namespace teon::cpu;
 
-// Operations by index, each behind those that it waits for.
+// An operation of a graph. Predecessors are given by their index, which is lower than its own.
 struct GraphNode {
     const char* what;
     std::function<void()> work;
-    std::vector<size_t> after;
+    std::vector<size_t> predecessors;
 };
 struct CUgraph_st {
     std::vector<GraphNode> nodes;
@@ -23,24 +23,15 @@ struct CUgraphExec_st {
 
 namespace {
 
-void stop_capturing(Engine& e, const std::shared_ptr<Capture>& capture) {
-    for (const cudaStream_t stream : capture->streams) {
-        if (!e.alive.contains(stream)) continue;
-        stream->capture = nullptr;
-        stream->after = std::move(stream->after_capture);
-        --stream->queued;
-    }
-    std::erase(e.captures, capture);
-}
-
-// The capture's operations that `from` waits for, and it.
+// Returns the operations `from` of a capture and their direct and indirect predecessors, each with its index in a graph
+// of these operations.
 std::unordered_map<const Operation*, size_t> reachable(const Capture& capture, std::vector<OperationPtr> from) {
     std::unordered_map<const Operation*, size_t> found;
     while (!from.empty()) {
         const OperationPtr operation = std::move(from.back());
         from.pop_back();
         if (found.emplace(operation.get(), 0).second)
-            from.insert(from.end(), operation->after.begin(), operation->after.end());
+            from.insert(from.end(), operation->predecessors.begin(), operation->predecessors.end());
     }
     size_t index = 0;
     for (const OperationPtr& operation : capture.operations)
@@ -63,8 +54,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
     Call call("cudaStreamBeginCapture", stream);
     if (call.status != cudaSuccess) return call.status;
     if (stream->capture) return fail(cudaErrorInvalidValue, "cudaStreamBeginCapture: the stream is captured already");
-    stream->capture = std::make_shared<Capture>(Capture{stream, mode, std::this_thread::get_id(), {}, {stream}});
-    stream->after_capture = std::exchange(stream->after, {});
+    stream->capture = std::make_shared<Capture>(stream, mode);
+    stream->predecessors_before_capture = std::exchange(stream->predecessors, {});
     ++stream->queued;
     call.e.captures.push_back(stream->capture);
     return cudaSuccess;
@@ -76,11 +67,11 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     if (call.status != cudaSuccess) return call.status;
     const std::shared_ptr<Capture> capture = stream->capture;
     if (!capture || capture->origin != stream)
-        return fail(cudaErrorStreamCaptureUnmatched, "cudaStreamEndCapture: this stream's capture was not begun");
+        return fail(cudaErrorStreamCaptureUnmatched, "cudaStreamEndCapture: no capture was begun on this stream");
     if (capture->mode != cudaStreamCaptureModeRelaxed && capture->thread != std::this_thread::get_id())
         return fail(cudaErrorStreamCaptureWrongThread, "cudaStreamEndCapture: another thread began this capture");
-    const auto found = reachable(*capture, stream->after);
-    stop_capturing(call.e, capture);
+    const auto found = reachable(*capture, stream->predecessors);
+    call.e.end(capture);
     if (capture->broken_by)
         return fail(cudaErrorStreamCaptureInvalidated,
                     fmt::format("cudaStreamEndCapture: the capture was broken by {}", capture->broken_by));
@@ -94,8 +85,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
                                     operation->what));
         }
         made->nodes.push_back({operation->what, operation->work, {}});
-        for (const OperationPtr& earlier : operation->after)
-            made->nodes.back().after.push_back(found.at(earlier.get()));
+        for (const OperationPtr& earlier : operation->predecessors)
+            made->nodes.back().predecessors.push_back(found.at(earlier.get()));
     }
     *graph = made.release();
     call.e.alive.insert(*graph);
@@ -123,14 +114,14 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
                 return status;
         return cudaSuccess;
     }
-    const std::vector<OperationPtr> before = stream->after;
+    const std::vector<OperationPtr> of_stream = stream->predecessors;
     std::vector<OperationPtr> added;
     for (const GraphNode& node : exec->nodes) {
-        std::vector<OperationPtr> after;
-        for (const size_t i : node.after) after.push_back(added[i]);
-        added.push_back(call.e.add(node.after.empty() ? before : after, node.what, node.work));
+        std::vector<OperationPtr> predecessors;
+        for (const size_t i : node.predecessors) predecessors.push_back(added[i]);
+        added.push_back(call.e.add(node.predecessors.empty() ? of_stream : predecessors, node.what, node.work));
     }
-    stream->after.insert(stream->after.end(), added.begin(), added.end());
+    stream->predecessors.insert(stream->predecessors.end(), added.begin(), added.end());
     call.e.append(stream, call.what, nullptr);
     return cudaSuccess;
 }

@@ -1,4 +1,4 @@
-// How runtime/simt.h starts a kernel on a CPU.
+// Launches kernels on a CPU, for runtime/simt.h.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,8 @@
 
 namespace teon::cpu {
 
-// Kernel(arguments...) by every thread of grid x block, with smem bytes of dynamic shared memory. `name` stays.
+// Runs Kernel(arguments...) in every thread of grid x block, with smem bytes of dynamic shared memory. `name` must
+// never be freed.
 template <auto Kernel, typename... P>
 cudaError_t launch(const char* name, dim3 grid, dim3 block, size_t smem, cudaStream_t stream,
                    const std::tuple<P...>& arguments) {

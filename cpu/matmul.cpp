@@ -21,23 +21,24 @@
 #include "cpu/threads.h"
 
 #if DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_OMP && DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_SEQ
-#error "this oneDNN brings threads of its own; one built with OpenMP or for one thread is needed (Debian's libdnnl-dev)"
+#error "this oneDNN has threads of its own; one built with OpenMP or for one thread is needed (Debian's libdnnl-dev)"
 #endif
 
 namespace teon::cpu {
 
 namespace {
 
-// Depth of the slices in which 16-bit operands are widened; bounds the scratch of a thread whatever K is.
+// The part of K for which 16-bit operands are widened at a time. It bounds a thread's scratch memory for any K.
 constexpr int64_t kSlice = 512;
-// No tile is larger, so that its operands stay near the second-level cache. Up to kMaxColumns a tile has whole rows:
-// oneDNN's best kernels want the output, and B, to be dense.
+// The size of the largest tile, whose operands stay close to the second-level cache. An output of at most kMaxColumns
+// columns is not divided for its width, because oneDNN's best kernels need a dense output and a dense B; a wider one is
+// divided into tiles of at most kColumns.
 constexpr int64_t kMaxRows = 256, kMaxColumns = 1536, kColumns = 1024;
-// Products are cut into at least this many tiles while they do not get tiny, for as many threads.
+// Products are divided into at least this many tiles, for as many threads, unless the tiles would get tiny.
 constexpr int64_t kTiles = 8;
-// Multiplications that a thread takes at a time, at least: some microseconds.
+// The least number of multiplications that a thread takes at a time, for some microseconds.
 constexpr int64_t kChunk = 1 << 19;
-// Primitives that are kept; a program uses some hundred.
+// The largest number of primitives kept. A program uses some hundred.
 constexpr size_t kMaxPrimitives = 4096;
 
 // Never destroyed: threads may outlive main's statics.
@@ -62,7 +63,8 @@ dnnl::memory::data_type dnnl_type(DType t) {
     __builtin_unreachable();
 }
 
-// The instruction sets are bit masks, each with all bits of those that it includes.
+// Returns whether oneDNN uses an instruction set. The sets are bit masks, which contain all bits of the sets they
+// include.
 bool uses(dnnl::cpu_isa isa) {
     const int wanted = static_cast<int>(isa);
     return (static_cast<int>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
@@ -70,13 +72,13 @@ bool uses(dnnl::cpu_isa isa) {
 
 // ---- one product on one thread --------------------------------------------------------------------------------------
 
-// What oneDNN generates code for.
+// The parameters for which oneDNN generates code.
 struct Shape {
     int64_t M, N, K;
     bool trans_a, trans_b;
     DType in, out;
     int64_t lda, ldb, ldc;
-    float alpha, beta;  // beta: of what is in C
+    float alpha, beta;  // beta: factor of C's previous content
     bool bias;          // only with alpha = 1
     auto operator<=>(const Shape&) const = default;
 };
@@ -85,10 +87,10 @@ struct Primitive {
     dnnl::matmul::primitive_desc description;
     dnnl::matmul product;
     bool bias;
-    bool reference;  // oneDNN has nothing better than its reference code, a hundred times slower
+    bool reference;  // oneDNN has only its reference code, which is a hundred times slower
 };
 
-// bias: null without one.
+// bias: null if there is none.
 dnnl::matmul::primitive_desc describe(const dnnl::memory::desc& a, const dnnl::memory::desc& b,
                                       const dnnl::memory::desc* bias, const dnnl::memory::desc& c,
                                       const dnnl::primitive_attr& attributes) {
@@ -101,10 +103,10 @@ dnnl::matmul::primitive_desc describe(const dnnl::memory::desc& a, const dnnl::m
 #endif
 }
 
-// Null if oneDNN cannot multiply the 16-bit operands.
+// Returns null if oneDNN cannot multiply the 16-bit operands.
 std::shared_ptr<const Primitive> make_primitive(const Shape& s) {
     using dnnl::memory;
-    // bf16 without the instructions is emulated by oneDNN, which is slower than widening once.
+    // Without bf16 instructions oneDNN emulates them, which is slower than widening once.
     if (s.in == DType::bf16 && !multiplies_bf16()) return nullptr;
     const memory::desc a({s.M, s.K}, dnnl_type(s.in), s.trans_a ? memory::dims{1, s.lda} : memory::dims{s.lda, 1});
     const memory::desc b({s.K, s.N}, dnnl_type(s.in), s.trans_b ? memory::dims{1, s.ldb} : memory::dims{s.ldb, 1});
@@ -121,8 +123,8 @@ std::shared_ptr<const Primitive> make_primitive(const Shape& s) {
     if (s.beta != 0.0f) after.append_sum(s.beta);
     dnnl::primitive_attr attributes;
     attributes.set_post_ops(after);
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // the library's own would be shared by threads
-    attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);        // floats are never rounded on the way in
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // threads would share the library's own
+    attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);        // never rounds float operands
     try {
         auto description = describe(a, b, s.bias ? &bias : nullptr, c, attributes);
         const bool reference = std::string_view(description.impl_info_str()).find("ref") != std::string_view::npos;
@@ -144,7 +146,7 @@ std::shared_ptr<const Primitive> primitive(const Shape& s) {
     return known[s] = make_primitive(s);
 }
 
-// A thread's memory: the arguments of the primitive that it ran last, and scratch, resized on demand.
+// A thread's memory: the arguments of the primitive that it ran last, and scratch memory, which grows on demand.
 class Worker {
 public:
     static Worker& mine() {
@@ -153,7 +155,7 @@ public:
     }
 
     void run(const std::shared_ptr<const Primitive>& p, const void* a, const void* b, void* c, const void* bias) {
-        const OneThread one;  // oneDNN asks OpenMP for its number of threads at every call
+        const OneThread one;  // oneDNN asks OpenMP for the number of threads at every call
         if (p != last_) prepare(p);
         const void* data[] = {a, b, c, bias};
         for (int i = 0; i < (bias ? 4 : 3); i++) memories_[i].set_data_handle(const_cast<void*>(data[i]));
@@ -189,7 +191,7 @@ private:
     }
 
     std::shared_ptr<const Primitive> last_;
-    std::vector<dnnl::memory> memories_;  // A, B, C, bias if there is one, scratchpad
+    std::vector<dnnl::memory> memories_;  // A, B, C, the bias if there is one, scratchpad
     std::vector<dnnl_exec_arg_t> arguments_;
     std::vector<Line> scratchpad_;
     dnnl::stream stream_{engine()};
@@ -197,13 +199,13 @@ private:
 
 // ---- tiles ----------------------------------------------------------------------------------------------------------
 
-// The output as a grid of tiles of rows x columns (the last ones smaller).
+// The output as a grid of tiles of rows x columns; the last ones may be smaller.
 struct Tiling {
     int64_t rows, columns;  // of a tile
     int64_t down, across;   // tiles per matrix
 };
 
-// The batch counts, the machine does not.
+// Divides the output into tiles, depending on the shape and the batch, but not on the machine.
 Tiling tile_output(const Matmul& m) {
     int64_t down = ceil_div(m.M, kMaxRows), across = m.N <= kMaxColumns ? 1 : ceil_div(m.N, kColumns);
     Tiling t{};
@@ -230,7 +232,7 @@ float* resized(std::vector<float>& v, int64_t n) {
     return v.data();
 }
 
-// A rows x columns block as packed floats.
+// Converts a block of rows x columns to packed floats.
 const float* widen(std::vector<float>& scratch, DType type, const void* block, int64_t ld, int64_t rows,
                    int64_t columns) {
     float* to = resized(scratch, rows * columns);
@@ -242,7 +244,7 @@ const float* widen(std::vector<float>& scratch, DType type, const void* block, i
     return to;
 }
 
-// c = alpha product + beta addend + bias for one row, rounded once. bias may be null; c may be the product.
+// Computes a row c = alpha product + beta addend + bias, rounded once. bias may be null; c may be product.
 template <typename TC, typename T>
 void finish_row(TC* c, const float* product, const T* addend, float alpha, float beta, const T* bias, int64_t n) {
 #pragma GCC ivdep
@@ -254,7 +256,7 @@ void finish_row(TC* c, const float* product, const T* addend, float alpha, float
     }
 }
 
-// The activation of a row of sums.
+// Applies the activation to a row of sums.
 template <typename T>
 void activate_row(T* c, T* aux, const float* sums, Activation activation, int64_t n) {
     if (activation == Activation::gelu) {
@@ -266,19 +268,20 @@ void activate_row(T* c, T* aux, const float* sums, Activation activation, int64_
     }
 }
 
-// How the tiles of one size are computed. Mostly one primitive does everything. Where oneDNN has only its reference
-// code for that, a plain product leaves packed floats, which are finished here; and where it has nothing better for
-// 16-bit operands either, they are widened, a slice of K at a time.
+// Computes the tiles of one size. Usually one primitive does everything. If oneDNN has only reference code for that, a
+// primitive computes the plain product in packed floats, and this class does the rest. If it has only reference code
+// for a plain product of 16-bit operands, too, they are widened, for a slice of K at a time.
 class TilePlan {
 public:
     TilePlan() = default;
     TilePlan(const Matmul& m, int64_t rows, int64_t columns) : rows_(rows), columns_(columns), depth_(m.K) {
         auto good = [](const auto& p) { return p && !p->reference; };
-        // oneDNN 3.7 with AVX-512 takes a single column, of C or of A stored transposed, as if nothing lay between its
-        // elements.
+        // oneDNN 3.7 with AVX-512 treats a single column, of C or of a transposed A, as if its elements were
+        // contiguous.
         const bool column_of_c = columns == 1 && m.ldc > 1, column_of_a = rows == 1 && m.trans_a && m.A.ld > 1;
+        // A factor of NaN has no place in the order of Shapes: the map would return another factor's primitive.
         finished_ = (!m.bias || m.alpha == 1.0f) && !m.alpha_varies && m.activation == Activation::none &&
-                    !column_of_c && !column_of_a;
+                    !column_of_c && !column_of_a && !std::isnan(m.alpha) && !std::isnan(m.beta);
         if (finished_) first_ = primitive(shape(m, m.K, m.beta));
         if (good(first_)) return;
         finished_ = false;
@@ -335,7 +338,8 @@ public:
     }
 
 private:
-    // Of a slice of K. beta: what it does to what is there; packed floats begin with the first slice.
+    // Returns the shape for a slice of K. beta is the factor of the output's previous content, such as the sum of
+    // earlier slices.
     Shape shape(const Matmul& m, int64_t depth, float beta) const {
         Shape s{rows_,  columns_, depth,   m.trans_a, m.trans_b,        m.in, m.out, m.A.ld,
                 m.B.ld, m.ldc,    m.alpha, beta,      m.bias != nullptr};
@@ -354,7 +358,7 @@ private:
 
     int64_t rows_ = 0, columns_ = 0, depth_ = 0;
     bool widened_ = false;
-    bool finished_ = true;  // by the primitives, in C
+    bool finished_ = true;  // the primitive writes the final result to C
     std::shared_ptr<const Primitive> first_, middle_, last_;
 };
 
@@ -372,7 +376,7 @@ void matmul(const Matmul& m) {
     }
     const int64_t tiles = m.batch * t.down * t.across;
     const int64_t chunk = std::max<int64_t>(1, kChunk / (t.rows * t.columns * m.K));
-    const HeldSignals held;  // once for all tiles, because it takes two system calls
+    const HeldSignals held;  // for all tiles together, because it takes two system calls
     parallel_for(tiles, chunk, [&](int64_t i) {
         const int64_t across = i % t.across, down = i / t.across % t.down;
         plans[down == t.down - 1][across == t.across - 1].run(m, i / (t.across * t.down), down * t.rows,

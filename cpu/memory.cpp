@@ -27,7 +27,7 @@ namespace {
 
 size_t total_memory() { return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE); }
 
-// What the system could still give without swapping, and a container's limit allows.
+// Returns the bytes that the system can provide without swapping and a container's limit allows.
 size_t available_memory() {
     size_t system = total_memory();
     std::ifstream in("/proc/meminfo");
@@ -36,8 +36,9 @@ size_t available_memory() {
     return std::min<size_t>(system, cgroup_limits().memory_left.value_or(system));
 }
 
-// The system grants more than it has and then ends the program, so large requests are compared with what is there.
-bool is_there(size_t bytes) { return bytes <= 64 << 20 || dry_run() || bytes <= available_memory(); }
+// Returns whether the system has the memory for a request. Checks only large requests: the system would grant more than
+// it has, and end the program later.
+bool is_available(size_t bytes) { return bytes <= 64 << 20 || dry_run() || bytes <= available_memory(); }
 
 std::atomic<bool>& strict() {
     static std::atomic<bool> on = std::string(std::getenv("CUDA_STRICT") ? std::getenv("CUDA_STRICT") : "0") != "0";
@@ -45,10 +46,10 @@ std::atomic<bool>& strict() {
 }
 
 void* allocate(size_t bytes, Memory kind) {
-    if (!is_there(bytes)) return nullptr;
+    if (!is_available(bytes)) return nullptr;
     if constexpr (kModelGpu) return allocate_pages(bytes, kind, current_device());
     void* p = std::aligned_alloc(kAlignment, round_up(bytes, kAlignment));
-    if (p && kind != Memory::pinned) std::memset(p, kNaN, bytes);  // reading what was never written shows
+    if (p && kind != Memory::pinned) std::memset(p, kNaN, bytes);  // exposes reads of uninitialized memory
     return p;
 }
 
@@ -62,7 +63,7 @@ cudaError_t allocate(const char* what, void** p, size_t bytes, Memory kind) {
     return cudaSuccess;
 }
 
-// Waits for the device, as cudaFree does; in strict mode not, so that work which still uses the memory is found.
+// Waits for the device, like cudaFree, except in strict mode, which finds work that still uses the memory.
 cudaError_t release(const char* what, void* p, bool pinned) {
     if (!p) return cudaSuccess;
     if (const cudaError_t status = refuse_in_capture(what); status != device_error()) return status;
@@ -84,10 +85,10 @@ const char* name(Memory kind) {
                                     : "pageable host memory";
 }
 
-// Mapped memory is the device's: its address is a device pointer.
+// Mapped memory counts as device memory, because its address is a device pointer.
 bool is_device(Memory kind) { return kind == Memory::device || kind == Memory::mapped; }
 
-// The kind of a copy between these addresses.
+// Returns the kind of a copy between these addresses.
 cudaMemcpyKind kind_of(const void* to, const void* from, size_t bytes) {
     std::string why;
     const bool to_device = is_device(memory_kind(to, bytes, why)),
@@ -96,7 +97,7 @@ cudaMemcpyKind kind_of(const void* to, const void* from, size_t bytes) {
                      : (from_device ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
 }
 
-// Refuses memory that is not what the call says, as a GPU's unified addressing finds out or goes wrong.
+// Fails unless the memory is of the kind that the call requires. A GPU detects such a mistake or misbehaves.
 cudaError_t check(const char* what, const void* p, size_t bytes, bool device) {
     std::string why;
     const Memory kind = memory_kind(p, bytes, why);
@@ -111,8 +112,8 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
     return x < y + b_bytes && y < x + a_bytes;
 }
 
-// Pinned memory that queued copies to the device are about to read. That of captured copies stays here, because any
-// launch of their graph queues them.
+// Ranges of pinned memory that queued copies to the device will read. The ranges of captured copies are never removed,
+// because any launch of their graph queues the copies again.
 struct QueuedUploads {
     std::mutex mutex;
     std::multiset<std::pair<const void*, size_t>> ranges;
@@ -186,7 +187,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                                         : memory_kind(from, bytes, why) == Memory::pageable;
     if (pageable && is_capturing(stream))
         return fail(cudaErrorStreamCaptureUnsupported, fmt::format("{}: pageable memory during capture", what));
-    if (pageable && to_device && !strict()) {  // it is staged before the call returns
+    if (pageable && to_device && !strict()) {  // staged before the call returns
         const auto* bytes_now = static_cast<const char*>(from);
         const auto staged = std::make_shared<const std::vector<char>>(bytes_now, bytes_now + bytes);
         return enqueue(stream, what, [=] { std::memcpy(to, staged->data(), bytes); });
@@ -194,7 +195,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     const bool captured = is_capturing(stream), reads_pinned = to_device && !from_device && !pageable;
     if (reads_pinned) queued_uploads().add(from, bytes);
     if (!to_device && !captured && !queued_uploads().read(to, bytes))
-        std::memset(to, kNaN, bytes);  // what it holds until the copy is done
+        std::memset(to, kNaN, bytes);  // undefined until the copy is done
     const auto copy = [=] {
         std::memcpy(to, from, bytes);
         if (reads_pinned && !captured) queued_uploads().remove(from, bytes);

@@ -1,7 +1,7 @@
 // NCCL over MPI. A collective runs on its stream's thread, or on the modelled GPU in the thread that waits for it.
-// Before data move, the ranks exchange descriptions of their calls: calls that differ, which on a GPU hang or corrupt
-// memory, are an error that names both. Sums are made here and not by MPI, in the order of the ranks, so that they
-// depend neither on timing nor on the MPI library: each rank sends straight to the root.
+// Before they transfer data, the ranks exchange descriptions of their calls. Calls that differ, which hang or corrupt
+// memory on a GPU, are an error that names both. Each rank sends its data straight to the root, which adds in the order
+// of the ranks. MPI does not add, so that sums depend neither on timing nor on the MPI library.
 #include <nccl.h>
 
 #include <random>
@@ -37,7 +37,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
 
 #if __has_include(<mpi.h>)
 
-#define OMPI_SKIP_MPICXX  // the C++ bindings of old would need a library of their own
+#define OMPI_SKIP_MPICXX  // the old C++ bindings would need another library
 #define MPICH_SKIP_MPICXX
 #include <fmt/format.h>
 #include <mpi.h>
@@ -62,11 +62,11 @@ const char* ncclGetErrorString(ncclResult_t result) {
 
 namespace {
 
-constexpr int64_t kLongest = int64_t{1} << 28;  // MPI counts in int; longer messages go in pieces
+constexpr int64_t kLongest = int64_t{1} << 28;  // MPI counts in int; longer messages are sent in pieces
 
 enum class Kind : int64_t { init, reduce, broadcast };
 
-// A call as it is described to the other ranks.
+// The description of a call that the other ranks receive.
 struct Description {
     Kind kind{};
     int64_t type = 0, root = 0, count = 0;
@@ -79,7 +79,7 @@ struct Call {
     std::byte* to = nullptr;
 };
 
-// What is exchanged of a group of calls first: enough to see whether all ranks mean the same.
+// Exchanged first for a group of calls: enough to see whether all ranks made the same calls.
 struct Digest {
     int64_t calls = 0;
     uint64_t hash = 0;
@@ -99,22 +99,22 @@ std::string text_of(const Description& d) {
                        type, d.root);
 }
 
-// MPI is called by one thread at a time.
+// Guards calls of MPI.
 std::mutex mpi_mutex;
 
-// A group of calls on its way.
+// A group of calls in flight.
 struct Operation {
     enum class Stage { opening, agreeing, explaining, moving };
     std::vector<Call> calls;
     Stage stage{};
     std::vector<Description> own;
     std::vector<Digest> digests;                   // by rank
-    std::vector<std::vector<Description>> theirs;  // by rank: the first calls of those that differ
+    std::vector<std::vector<Description>> theirs;  // by rank: the first calls of ranks whose digests differ
     std::vector<MPI_Request> requests;
-    std::vector<int> peers;  // of the requests
+    std::vector<int> peers;  // ranks of the requests
 };
 
-// Two calls that do not agree, or a failure of MPI.
+// A difference between two ranks' calls, or a failure of MPI.
 struct Failure {
     ncclResult_t result;
     std::string words;
@@ -138,8 +138,8 @@ public:
         if (mpi_ != MPI_COMM_NULL && !aborted_ && error_ == ncclSuccess) MPI_Comm_free(&mpi_);
     }
 
-    // Returns when the calls are done, or the communicator is aborted. After an error that is the only way out, as with
-    // NCCL, whose kernel then waits for ever; but an initialization returns.
+    // Returns when the calls are done or the communicator is aborted. After an error only an abort ends the wait, as
+    // with NCCL, whose kernel then waits forever. An initialization also returns after an error.
     void run(std::vector<Call> calls);
 
     void abort() {
@@ -169,16 +169,16 @@ private:
     void note_missing(const Operation& o);
 
     MPI_Comm mpi_ = MPI_COMM_NULL;
-    std::vector<std::byte> staging_;  // what the other ranks sent of the parts that this one sums up
-    int64_t number_ = 0;              // of the operation
+    std::vector<std::byte> staging_;  // the other ranks' terms of the sums that this rank computes
+    int64_t number_ = 0;              // of the current operation
 
-    mutable std::mutex mutex_;  // guards what follows
+    mutable std::mutex mutex_;  // guards the following members
     bool aborted_ = false;
     ncclResult_t error_ = ncclSuccess;
-    std::string words_;  // of the error, or who is waited for
+    std::string words_;  // the error's message, or the missing ranks
 };
 
-// NCCL_DIE_AT=N: for tests, the process dies when it begins its N-th collective.
+// For tests: with NCCL_DIE_AT=N the process kills itself when it begins its N-th collective.
 void die_if_asked() {
     static const char* const at = std::getenv("NCCL_DIE_AT");
     static std::atomic<int> begun = 0;
@@ -190,9 +190,9 @@ void Communicator::run(std::vector<Call> calls) {
     Operation o;
     o.calls = std::move(calls);
     const bool opening = o.calls[0].is.kind == Kind::init;
-    // Between its steps, too: other ranks read and write what MPI was given at any time.
+    // Held between steps too, because other ranks may access the memory given to MPI at any time.
     const teon::cpu::DeviceAccess access;
-    // Without occupying a core: ranks on CPUs share theirs with the kernels.
+    // Polls with pauses, because the ranks share the processors with kernels.
     for (int pause = 10;; pause = std::min(2 * pause, 200)) {
         {
             std::lock_guard lock(mutex_);
@@ -220,7 +220,7 @@ void Communicator::run(std::vector<Call> calls) {
     words_.clear();
 }
 
-// Moves the operation on, as far as it goes without waiting; true once it is done.
+// Advances the operation as far as possible without waiting. Returns true when it is done.
 bool Communicator::advance(Operation& o) {
     using Stage = Operation::Stage;
     if (o.own.empty()) {
@@ -251,7 +251,7 @@ bool Communicator::advance(Operation& o) {
     return true;
 }
 
-// Which ranks keep this one waiting: for messages.
+// Records which ranks this one waits for, for messages.
 void Communicator::note_missing(const Operation& o) {
     std::string ranks;
     for (int r = 0; r < size; r++) {
@@ -310,7 +310,8 @@ void Communicator::agree(Operation& o) {
     o.stage = Operation::Stage::agreeing;
 }
 
-// Ranks that do not agree exchange the calls that both have. All of them see it, as all have all digests.
+// Starts the transfer if all digests are equal. Otherwise ranks whose digests differ exchange their calls, as many as
+// both have. Every rank comes to the same result, because each has all digests.
 void Communicator::compare(Operation& o) {
     if (std::all_of(o.digests.begin(), o.digests.end(), [&](const Digest& d) { return d == o.digests[rank]; }))
         return move(o);
@@ -372,21 +373,20 @@ void Communicator::move(Operation& o) {
 void Communicator::add_up(Operation& o) {
     const std::byte* terms = staging_.data();
     for (const Call& call : o.calls) {
-        if (const int64_t bytes = staged_bytes(call)) {
-            call.is.type == ncclFloat32 ? add_in_order<float>(call, terms) : add_in_order<teon::bf16>(call, terms);
-            terms += bytes;
-        }
+        if (call.is.kind != Kind::reduce || call.is.root != rank) continue;
+        call.is.type == ncclFloat32 ? add_in_order<float>(call, terms) : add_in_order<teon::bf16>(call, terms);
+        terms += staged_bytes(call);
     }
 }
 
-// Of what the other ranks send for a sum of this rank; a sum of another type may follow.
+// Returns the bytes for the other ranks' terms of a sum that this rank computes, aligned for any type that follows.
 int64_t Communicator::staged_bytes(const Call& call) const {
     if (call.is.kind != Kind::reduce || call.is.root != rank) return 0;
     return teon::round_up(call.is.count * (size - 1) * size_of(call.is.type), int64_t{sizeof(float)});
 }
 
-// ((x_0 + x_1) + x_2) + .., rounded to T after each addition, as NCCL's ranks do that pass a sum on: the own x at its
-// place among the others, which lie in terms one after the other.
+// Computes ((x_0 + x_1) + x_2) + .., rounded to T after each addition, like NCCL, where each rank passes a sum on.
+// `terms` holds the x of the other ranks, one after the other.
 template <typename T>
 void Communicator::add_in_order(const Call& call, const std::byte* terms) const {
     const int64_t n = call.is.count;
@@ -411,15 +411,15 @@ void Communicator::add_in_order(const Call& call, const std::byte* terms) const 
 
 }  // namespace
 
-// Queued calls keep the communicator.
+// Queued calls keep the communicator alive.
 struct ncclComm {
     std::shared_ptr<Communicator> shared;
-    cudaStream_t stream = nullptr;  // that was used last
+    cudaStream_t stream = nullptr;  // the last one used
 };
 
 namespace {
 
-// The group that this thread is in.
+// The calling thread's group.
 struct Group {
     int depth = 0;
     ncclComm* comm = nullptr;
@@ -457,7 +457,8 @@ ncclResult_t call(const char* name, Call c, ncclComm_t comm, cudaStream_t stream
     if (is_root && c.from != c.to && c.from < c.to + bytes && c.to < c.from + bytes)
         return fail(ncclInvalidArgument, fmt::format("{}: sendbuff and recvbuff overlap, but are not the same", name));
     if (!group.calls.empty() && (group.comm != comm || group.stream != stream))
-        return fail(ncclInvalidUsage, fmt::format("{}: a group has one communicator and one stream here", name));
+        return fail(ncclInvalidUsage,
+                    fmt::format("{}: all calls of a group must use the same communicator and stream", name));
     group.comm = comm;
     group.stream = stream;
     group.calls.push_back(c);

@@ -1,11 +1,11 @@
-// Libraries that would use threads of their own stay on the calling one.
+// Keeps libraries that would use threads of their own on the calling thread.
 #pragma once
 
 #include <omp.h>
 
 namespace teon::cpu {
 
-// While it lives, OpenMP gives the calling thread no others. Other threads' settings do not change.
+// While an object lives, OpenMP gives the calling thread no other threads. The settings of other threads do not change.
 class OneThread {
 public:
     OneThread() { omp_set_num_threads(1); }

@@ -23,14 +23,15 @@ namespace teon::cpu {
 
 namespace {
 
-// An allocation ends (rounded up to its alignment) at a page that cannot be touched, and one such page is before it.
+// An allocation. A guard page, which cannot be touched, follows its end (rounded up to the alignment), and another one
+// precedes its first page.
 struct Block {
     size_t bytes;
-    char* mapping;  // the first page that can be touched
+    char* mapping;  // its first page
     size_t mapped;
     Memory kind;
     int device;
-    bool open = true;  // its pages can be touched, as far as keys are not asked
+    bool open = true;  // all threads can touch its pages
     bool has(uintptr_t at) const { return at - reinterpret_cast<uintptr_t>(mapping) < mapped; }
     bool contains(uintptr_t begin, uintptr_t at, size_t size) const {
         return at >= begin && at - begin <= bytes && size <= bytes - (at - begin);
@@ -78,7 +79,7 @@ public:
         };
         if (!untouched(reinterpret_cast<unsigned char*>(block.mapping), begin)) wrong = "before the begin";
         if (!untouched(end, block.mapping + block.mapped)) wrong = "behind the end";
-        // Never given out again: what still touches it is found.
+        // These addresses are never reused, so that later accesses to them are found.
         if (mmap(block.mapping, block.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
                  0) == MAP_FAILED)
             fail_device(cudaErrorMemoryAllocation, fmt::format("{}: {}", what, std::strerror(errno)));
@@ -123,7 +124,7 @@ public:
         if (has_keys_) return set_key(0);
         give_stack();
         const std::lock_guard lock(mutex_);
-        if (++open_ == 1) watch_faults();  // test programs put their own handler in its place
+        if (++open_ == 1) watch_faults();  // test programs may have replaced the handler
     }
 
     void close() noexcept {
@@ -168,7 +169,7 @@ private:
 
     using Blocks = std::map<uintptr_t, Block>;
 
-    // The allocation that [at, at + bytes) touches, or whose guards it does.
+    // Returns the allocation that [at, at + bytes) touches, itself or its guard pages; null if there is none.
     template <typename Some>  // Blocks, const or not
     auto find(Some& blocks, uintptr_t at, size_t bytes) const -> decltype(&*blocks.begin()) {
         auto it = blocks.upper_bound(at + bytes + page_);
@@ -191,7 +192,7 @@ private:
         sigaction(SIGSEGV, &mine, nullptr);
     }
 
-    // Faults are handled on a stack of their own: oneDNN's generated code uses the stack pointer for other things.
+    // Gives the thread a separate stack for faults, because oneDNN's generated code uses the stack pointer otherwise.
     void give_stack() {
         stack_t now;
         if (sigaltstack(nullptr, &now) != 0 || !(now.ss_flags & SS_DISABLE)) return;
@@ -200,13 +201,13 @@ private:
         sigaltstack(&now, nullptr);
     }
 
-    // Without keys a block is opened when a thread that may touch it does so first, and closed with the last access:
-    // opening all of them for every operation costs more than the operations.
+    // Without keys, the first access of a thread that may touch a block opens it, and the end of the last DeviceAccess
+    // closes it. Opening all blocks for every operation would cost more than the operations.
     static void on_fault(int signal, siginfo_t* info, void*) {
         Pages& m = get();
         const uintptr_t at = reinterpret_cast<uintptr_t>(info->si_addr);
         std::unique_lock lock(m.mutex_, std::try_to_lock);
-        if (!lock && depth_ > 0) lock.lock();  // such threads do not hold it where they touch device memory
+        if (!lock && depth_ > 0) lock.lock();  // such threads do not hold it while they touch device memory
         auto* live = m.find(m.live_, at, 1);
         auto* block = live ? live : m.find(m.freed_, at, 1);
         if (live && !m.has_keys_ && depth_ > 0 && m.open_ > 0 && live->second.has(at)) {
@@ -225,7 +226,7 @@ private:
             void* frames[32];
             backtrace_symbols_fd(frames, backtrace(frames, 32), STDERR_FILENO);
         }
-        sigaction(signal, &m.before_, nullptr);  // the access is repeated, and ends the program
+        sigaction(signal, &m.before_, nullptr);  // the access is repeated and ends the program
     }
 
     const size_t page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -233,7 +234,7 @@ private:
     const bool has_keys_;
     std::mutex mutex_;
     Blocks live_, freed_;
-    int open_ = 0;                              // without keys: threads that hold a DeviceAccess
+    int open_ = 0;                              // without keys: number of threads that hold a DeviceAccess
     static inline thread_local int depth_ = 0;  // above 0: this thread may touch device memory
     struct sigaction before_ = {};
 };

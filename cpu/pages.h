@@ -1,6 +1,6 @@
-// Who may touch device memory. On a CPU anybody: it is the process's memory. On the modelled GPU (TEON_MODEL_GPU),
-// whose allocations are pages of their own: the device's work only, within allocations that are alive; everything else
-// ends the program with a message that names the work and the byte.
+// Access to device memory. On a CPU it is ordinary memory of the process. On the modelled GPU (TEON_MODEL_GPU), whose
+// allocations have pages of their own, only the device's work may access it, and only within live allocations. Any
+// other access ends the program with a message that names the work and the byte.
 #pragma once
 
 #include <atomic>
@@ -20,13 +20,14 @@ inline constexpr bool kModelGpu = true;
 inline constexpr bool kModelGpu = false;
 #endif
 
-bool dry_run();  // CUDA_DRY: stream.h
+bool dry_run();  // whether CUDA_DRY is set (stream.h)
 
 inline constexpr size_t kAlignment = 256;  // of cudaMalloc
-inline constexpr int kNaN = 0xff;          // a byte that makes NaN of every storage type
+inline constexpr int kNaN = 0xff;          // a byte that, repeated, is NaN in every storage type
 
-// While one of these lives, the calling thread may touch device memory. What runs on streams and in the thread pool has
-// one already. Where the CPU has no protection keys, other threads may meanwhile touch what such a thread has touched.
+// While an object lives, the calling thread may touch device memory. Work on streams and in the thread pool has this
+// access already. If the CPU has no protection keys, other threads may meanwhile touch memory that this one has
+// touched.
 class DeviceAccess {
 public:
     DeviceAccess() {
@@ -42,27 +43,29 @@ private:
     static void close() noexcept;
 };
 
-// For the threads that do the device's work and nothing else: they may touch it whenever another thread may.
+// For threads that do only the device's work: lets the calling thread touch device memory whenever another thread may.
 void open_device_memory_to_this_thread();
 
-// Before memory is given to a system call or to another process, whose first touch is refused where there are no keys.
+// Touches memory before a system call or another process does: without protection keys, their first access would fail.
 inline void fault_in(const void* p) { (void)*static_cast<const volatile char*>(p); }
 
-// The operation that runs now, for messages; null: none.
+// The name of the running operation, for messages; null if none runs.
 inline std::atomic<const char*> work_in_progress = nullptr;
 
-// Mapped: the host's, which kernels reach; the host itself may not touch it, as its accesses would be in no order.
+// mapped: host memory for kernels. The host itself may not touch it, because nothing would order its accesses.
 enum class Memory { pageable, pinned, mapped, device };
 
-// Of the modelled GPU: the begins and sizes of all live allocations that a device's kernels may touch, in order.
+// Modelled GPU: returns the addresses and sizes of all live allocations that a device's kernels may touch, by address.
 std::vector<std::pair<uintptr_t, size_t>> device_allocations(int device);
 
-// Of the modelled GPU: memory of a device or of the host, between pages that cannot be touched; null if none is left.
-// Releasing it on behalf of the call `what` fails where it was not allocated so, or something was written beyond it.
+// Modelled GPU: allocates memory of a device or of the host between pages that cannot be touched; null if none is left.
+// Releasing it, on behalf of the call `what`, fails if the matching call did not allocate it, or if something was
+// written outside of it.
 void* allocate_pages(size_t bytes, Memory kind, int device);
 cudaError_t release_pages(const char* what, void* p, bool pinned);
 
-// What [p, p + bytes) is, all of it; with a reason in `why` if it is neither, so partly or no longer memory.
+// Returns the kind of the memory [p, p + bytes). If only part of it is in an allocation, or it was freed, `why` says
+// so.
 Memory memory_kind(const void* p, size_t bytes, std::string& why);
 
 }  // namespace teon::cpu

@@ -1,4 +1,4 @@
-// Code that signals must not interrupt.
+// Holds back signals from code that they must not interrupt.
 #pragma once
 
 #include <pthread.h>
@@ -8,9 +8,9 @@
 
 namespace teon::cpu {
 
-// While it lives, the calling thread takes no signal, and threads made meanwhile begin so; signals that report a
-// thread's own fault are never held back. For oneDNN, whose generated code uses the stack pointer as an ordinary
-// register: a signal's frame, and the handler of a profiler, would overwrite whatever it points at.
+// While an object lives, signals are blocked for the calling thread, and for threads created meanwhile, except signals
+// that report a thread's own fault. oneDNN's generated code uses the stack pointer as an ordinary register: the frame
+// of a signal or of a profiler's handler would overwrite the memory that it points at.
 class HeldSignals {
 public:
     HeldSignals() {

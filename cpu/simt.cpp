@@ -21,7 +21,7 @@ namespace teon::simt {
 
 namespace bc = boost::context::detail;
 
-// A stack and where it was left. The OS thread's own stack is one, too: `main`.
+// A stack and the context in which it was suspended. The OS thread's own stack is the fiber main_fiber.
 struct Fiber {
     bc::fcontext_t context = nullptr;
     Fiber* next_idle = nullptr;
@@ -38,11 +38,14 @@ constexpr size_t kStackBytes = 512 * 1024;
 constexpr size_t kStackBytes = 64 * 1024;
 #endif
 
-// Stacks of one OS thread, made as they are needed and kept until the OS thread ends. Below each is a page that cannot
-// be touched, so that an overflow ends the program instead of overwriting a neighbour.
+// The stacks of one OS thread, allocated on demand and kept until the thread ends. Below each stack is a guard page, so
+// that an overflow ends the program instead of overwriting the next stack. Each guard page costs two mappings, of which
+// Linux allows a process 65530 unless vm.max_map_count says otherwise. Therefore, once 16384 stacks have a guard page,
+// only the lowest stack of each further slab gets one.
 class FiberPool {
 public:
     ~FiberPool() {
+        slabs_in_use -= static_cast<int>(slabs_.size());
         for (char* slab : slabs_) {
 #if defined(__SANITIZE_ADDRESS__)
             __asan_unpoison_memory_region(slab, kFibersPerSlab * stride_);
@@ -51,20 +54,21 @@ public:
         }
     }
 
-    // A list of fibers that have never run.
+    // Allocates a slab and returns a list of its fibers, which have never run.
     Fiber* grow(void (*entry)(bc::transfer_t)) {
         void* memory = mmap(nullptr, kFibersPerSlab * stride_, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         CHECK(memory != MAP_FAILED, "simt: no memory for {} fiber stacks of {} bytes", kFibersPerSlab, kStackBytes);
         char* slab = static_cast<char*>(memory);
         slabs_.push_back(slab);
+        const bool guard_each = ++slabs_in_use <= kGuardedSlabs;
         Fiber* list = nullptr;
         for (int i = kFibersPerSlab - 1; i >= 0; i--) {
             char* bottom = slab + i * stride_ + page_;
-            CHECK(mprotect(bottom - page_, page_, PROT_NONE) == 0,
+            CHECK((!guard_each && i > 0) || mprotect(bottom - page_, page_, PROT_NONE) == 0,
                   "simt: no guard page for a fiber stack; raise vm.max_map_count or lower TEON_THREADS");
-            // The Fiber lives at the top of its stack. Stacks begin at different cache sets: the ends of equally
-            // aligned stacks would push each other out of the first-level cache.
+            // The Fiber is at the top of its stack. Stacks begin at different cache sets, because the tops of equally
+            // aligned stacks would evict each other from the first-level cache.
             const size_t colour = static_cast<size_t>(i % 16) * 256;
             char* top = bottom + kStackBytes - colour - sizeof(Fiber);
             top -= reinterpret_cast<uintptr_t>(top) % 64;
@@ -79,7 +83,8 @@ public:
     }
 
 private:
-    static constexpr int kFibersPerSlab = 32;
+    static constexpr int kFibersPerSlab = 32, kGuardedSlabs = 16384 / kFibersPerSlab;
+    static inline std::atomic<int> slabs_in_use = 0;  // of all OS threads
     const size_t page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     const size_t stride_ = kStackBytes + page_;
     std::vector<char*> slabs_;
@@ -122,7 +127,7 @@ thread_local FiberPool fiber_pool;
 thread_local SharedMemory shared_memory;
 constinit thread_local Fiber main_fiber;
 
-// Runs first on the side that was switched to: `data` is the fiber that has just been left.
+// Runs first after a switch, on the new stack. `data` is the fiber that has just been left.
 bc::transfer_t note_left(bc::transfer_t from) {
     static_cast<Fiber*>(from.data)->context = from.fctx;
     return from;
@@ -140,9 +145,9 @@ void arrive([[maybe_unused]] Fiber* left, [[maybe_unused]] void* fake_stack) {
 #endif
 }
 
-// Goes to a fiber that has run before. ontop_fcontext, because it comes out of note_left by a `ret` that matches the
-// call here: after jump_fcontext, which comes out by a jump, the processor mispredicts every `ret` up to the kernel
-// (14 ns of 23 ns per switch). For the same reason there is just one copy of this call.
+// Switches to a fiber that has run before. Uses ontop_fcontext, which returns from note_left with a `ret` that matches
+// the call here. jump_fcontext arrives with a jump, after which the processor mispredicts every `ret` up to the kernel
+// (14 ns of 23 ns per switch). For the same reason there is only one copy of this call.
 [[gnu::noinline]] void switch_to(Fiber* to) {
     Block& b = current_block;
     Fiber* from = b.fiber;
@@ -152,7 +157,7 @@ void arrive([[maybe_unused]] Fiber* left, [[maybe_unused]] void* fake_stack) {
     arrive(static_cast<Fiber*>(back.data), from->fake_stack);
 }
 
-// The fiber of the current, suspended thread, which thereby is no longer suspended.
+// Marks the current thread as no longer suspended and returns its fiber.
 Fiber* resumed() {
     Block& b = current_block;
     b.suspended[b.warp] &= ~(1u << (b.thread & 31));
@@ -172,7 +177,7 @@ void fiber_entry(bc::transfer_t from) {
     }
 }
 
-// Runs a new fiber up to its loop, and comes back.
+// Runs a new fiber up to its loop and returns.
 void start(Fiber* fiber) {
     Block& b = current_block;
     Fiber* from = b.fiber;
@@ -211,7 +216,7 @@ uint3 thread_index(int t, const dim3& size) {
 
 // --- the scheduler of one block ---------------------------------------------------------------------------------
 
-// Leaves the current thread behind, waiting, and comes back when it is runnable again and its turn.
+// Suspends the current thread, and returns when it is current again.
 void Block::suspend() {
     const int me = thread;
     if (!take_next()) throw_stuck();
@@ -251,7 +256,7 @@ void Block::wait_barrier(Combine combine, void* deposit, const Site& site) {
     suspend();
 }
 
-// The current warp's group with this mask, or the slot for a new one.
+// Returns the slot of the current warp's group with this mask, or a free slot.
 int Block::find_group(uint32_t mask) const {
     for (uint32_t left = pending[warp]; left != 0; left &= left - 1) {
         const int slot = __builtin_ctz(left);
@@ -284,7 +289,7 @@ void Block::wait_warp(unsigned mask, Combine combine, void* deposit, const Site&
 bool Block::finish_last() {
     if (live == 0) {
         thread = -1;
-    } else {  // the others have been waiting for this thread's barrier or return
+    } else {  // the others wait at the barrier, for this thread to arrive or return
         try {
             release_barrier();
             take_next();
@@ -300,8 +305,8 @@ bool Block::finish_stuck() {
     return false;
 }
 
-// The first failure is the block's. The current thread has been unwound; what is suspended goes the same way, one after
-// the other, so that what the kernel's frames own is released.
+// The block's error is that of its first failure. The current thread has been unwound. All suspended threads are
+// unwound too, one after the other, which destroys the objects of the kernel's frames.
 void Block::fail(std::exception_ptr e) {
     if (!cancelled) {
         cancelled = true;
@@ -337,8 +342,8 @@ std::string Block::state_of(int t) const {
     return "has returned";
 }
 
-// Nothing can run, but threads wait. A barrier that all live threads have reached is released at once, so that some
-// warp operation waits for a lane that never comes.
+// No thread can run, but some wait. A barrier is released as soon as all live threads have reached it, so a warp
+// operation must wait for a lane that never arrives.
 void Block::throw_stuck() const {
     int w = 0;
     while (pending[w] == 0) ++w;
@@ -384,9 +389,11 @@ void Block::throw_incomplete() const {
 
 namespace {
 
-// Runs one block; returns its error.
+// Runs one block and returns its error.
 std::exception_ptr run_block(int64_t index) {
     Block& b = current_block;
+    b.fiber = &main_fiber;
+    Fiber* const first = take_idle();  // throws if there is no memory, before the block begins
     std::exception_ptr error;
     b.error = &error;
     b.cancelled = false;
@@ -403,8 +410,7 @@ std::exception_ptr run_block(int64_t index) {
     }
     b.warp = 0;
     b.take_next();
-    b.fiber = &main_fiber;
-    switch_to(take_idle());
+    switch_to(first);
     b.error = nullptr;
     return error;
 }

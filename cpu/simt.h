@@ -1,8 +1,8 @@
-// The kernel language on a CPU: blocks run over OS threads (cpu/threads.h), the threads of a block are fibers of one OS
-// thread. A fiber runs the block's threads one after the other in a plain loop, with the kernel inlined in it; only
-// when a thread has to wait (barrier or warp collective) does the fiber stay behind as that thread and another one
-// takes over the loop. So a kernel that never waits pays no switch, and a kernel of warp collectives keeps 32 fibers
-// busy. Included by simt.h alone; kernels and runtime files include that.
+// The kernel language on a CPU. OS threads (cpu/threads.h) run the blocks; the threads of a block are fibers of one OS
+// thread. A fiber runs the block's threads one after the other in a plain loop, into which the kernel is inlined. Only
+// if a thread has to wait (at a barrier or warp collective) is the fiber suspended with that thread, and another fiber
+// continues the loop. A kernel that never waits needs no switch, and a kernel of warp collectives keeps 32 fibers busy.
+// Only runtime/simt.h includes this file; kernels and runtime files include that one.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 
 #include "cpu/include/cuda_runtime.h"
 
-// Kernels are forced into the loop that runs them: see run_threads.
+// Kernels are inlined into the loop that runs them: run_threads.
 #define __global__ inline __attribute__((always_inline))
 #define __device__
 #define __host__
@@ -35,41 +35,41 @@ namespace teon::simt {
 
 using Site = std::source_location;  // the line of a barrier or collective, for error messages
 
-// What a waiting group runs once all have arrived: data[i] is what lane (or thread) i of the group deposited.
+// Called once when all lanes (or threads) of a group have arrived; data[i] is the deposit of lane (or thread) i.
 using Combine = void (*)(unsigned mask_or_count, void* const* data);
 
 inline constexpr int kMaxThreads = 1024;  // of a block
 inline constexpr int kMaxWarps = kMaxThreads / 32;
 
 struct Fiber;
-struct Cancelled {};  // thrown through the other threads of a block when one of them has failed
+struct Cancelled {};  // unwinds the other threads of a block after one of them has failed
 
-// The block that this OS thread runs. Bit i of a lane mask is lane i of that warp.
+// The block that this OS thread runs. Bit i of a lane mask is lane i of the warp.
 struct Block {
-    // The thread that runs now; -1 when no thread can.
+    // The running thread; -1 if no thread can run.
     int thread;
     int warp;
     int live;                        // threads that have not returned
-    int arrived;                     // of these, how many wait at the barrier
-    uint32_t warps;                  // those with a bit in runnable (the current warp's bit may be stale)
-    uint32_t runnable[kMaxWarps];    // lanes not started or no longer waiting
-    uint32_t suspended[kMaxWarps];   // lanes that have a fiber of their own, left in the middle of the kernel
+    int arrived;                     // live threads that wait at the barrier
+    uint32_t warps;                  // warps with runnable lanes (the current warp's bit may be stale)
+    uint32_t runnable[kMaxWarps];    // lanes that have not started or no longer wait
+    uint32_t suspended[kMaxWarps];   // lanes whose fiber is suspended inside the kernel
     uint32_t at_barrier[kMaxWarps];  // lanes that wait at the barrier
     bool flat;                       // blockDim.y == blockDim.z == 1
-    bool cancelled;                  // a thread has failed: the suspended ones are unwound, the others never start
+    bool cancelled;                  // a thread has failed: suspended threads are unwound, others never start
     uint64_t launch;                 // number of the launch that the fields below belong to
     int count;                       // threads of the block
     unsigned char* dynamic_shared;
     uint3 coordinates[kMaxThreads];  // threadIdx by linear thread, unless flat
 
-    // What to run, and the error that ended it.
+    // The function to run, and the error that ended it.
     void (*body)(const void* args);
     const void* args;
     const char* name;
     std::exception_ptr* error;  // null between blocks
 
-    // Warp collectives that wait for some of their lanes: bit i of pending[w] stands for group[32 * w + i]. Each holds
-    // at least one lane, and a lane waits in one only, so that 32 per warp are enough.
+    // Warp collectives that wait for some of their lanes: bit i of pending[w] means that group[32 * w + i] is in use.
+    // In each at least one lane waits, and a lane waits in only one, so 32 per warp are enough.
     struct Group {
         uint32_t mask, arrived;
         Combine combine;
@@ -79,13 +79,13 @@ struct Block {
     Group group[kMaxThreads];
     Combine barrier_combine;
     Site barrier_site;
-    void* data[kMaxThreads];    // what waiting threads deposited
+    void* data[kMaxThreads];    // deposits of waiting threads
     Fiber* owner[kMaxThreads];  // fibers of suspended threads
-    Fiber* fiber;               // the one that runs now
-    Fiber* idle;                // list of those that wait for a thread to start
+    Fiber* fiber;               // the running fiber
+    Fiber* idle;                // list of fibers without a thread
 
-    // Makes the first thread that can run the current one; false if there is none. A warp runs as long as it can, which
-    // keeps few fibers busy.
+    // Makes the first runnable thread the current one; returns false if there is none. A warp runs as long as it can,
+    // so that few fibers are in use.
     bool take_next() {
         if (runnable[warp] == 0) {
             warps &= ~(1u << warp);
@@ -105,8 +105,8 @@ struct Block {
 
     bool is_suspended() const { return suspended[warp] >> (thread & 31) & 1; }
 
-    // The current thread has returned. True if the next one starts on the same fiber; otherwise the fiber goes to the
-    // thread that is current then.
+    // Ends the current thread, which has returned from the kernel. Returns true if the next thread starts on the same
+    // fiber; otherwise the fiber becomes idle and the suspended fiber of the new current thread, if any, resumes.
     bool finish_thread() {
         if (--live == arrived) [[unlikely]]
             return finish_last();
@@ -115,11 +115,11 @@ struct Block {
         return !is_suspended();
     }
 
-    // The current thread waits at the barrier / for the lanes of mask. Throws Error when the threads of the group came
-    // to different places, or can never all come.
+    // Make the current thread wait at the barrier, or for the lanes of mask. Throw Error if the threads of the group
+    // are in different places or cannot all arrive.
     void wait_barrier(Combine combine, void* deposit, const Site& site);
     void wait_warp(unsigned mask, Combine combine, void* deposit, const Site& site);
-    // The current thread has thrown.
+    // Ends the current thread, which has thrown.
     void fail(std::exception_ptr e);
 
     bool finish_last();
@@ -139,11 +139,11 @@ struct Block {
     [[noreturn, gnu::cold]] void throw_incomplete() const;
 };
 
-// Not extern: the linker turns the address of an extern thread_local into code that does not set the flags which g++
-// 12's null check of the undefined-behaviour sanitizer then reads.
+// Not extern: for the address of an extern thread_local the linker emits code that does not set the processor's flags,
+// which the null check of g++ 12's undefined-behaviour sanitizer then reads.
 inline constinit thread_local Block current_block{};
 
-// Runs threads of the current block, beginning with the current one, until the next one to run is suspended elsewhere.
+// Runs threads of the current block, from the current one on, until the next thread is suspended in another fiber.
 template <auto Kernel, typename... P>
 void run_threads(const void* args) {
     const std::tuple<P...> local = *static_cast<const std::tuple<P...>*>(args);
@@ -157,19 +157,19 @@ void run_threads(const void* args) {
     }
 }
 
-// Runs body for all blocks of the grid, and rethrows the error of the first block (lowest index) that failed.
+// Runs body for all blocks of the grid. Rethrows the error of the failed block with the lowest index.
 void run_grid(const char* name, dim3 grid, dim3 block, size_t smem, void (*body)(const void*), const void* args);
 
-// The deposits of a group: lanes[i] is lane (or thread) i's.
+// The deposits of a group: element i belongs to lane (or thread) i.
 template <typename Data>
 struct Deposits {
     void* const* data;
     Data& operator[](int i) const { return *static_cast<Data*>(data[i]); }
 };
 
-// The one mechanism under all warp-wide operations. Each lane of mask brings its Data; the last one to arrive runs
-// combine(mask, lanes), a captureless lambda that reads the deposits and leaves each lane's result in its own. Lanes
-// outside of mask have no deposit.
+// Implements all warp-wide operations. Each lane of mask deposits its Data. The last lane to arrive runs combine(mask,
+// lanes), a captureless lambda that reads the deposits and replaces each by the lane's result. Lanes outside of mask
+// have no deposit.
 template <typename Data, typename F>
 void warp_collective(unsigned mask, Data& mine, F, const Site& site) {
     static_assert(std::is_empty_v<F>);
@@ -177,7 +177,7 @@ void warp_collective(unsigned mask, Data& mine, F, const Site& site) {
         mask, [](unsigned m, void* const* p) { F{}(m, Deposits<Data>{p}); }, &mine, site);
 }
 
-// The same for all threads of the block, as one barrier: combine(count, threads).
+// Likewise for all threads of the block, as a barrier: combine(count, threads).
 template <typename Data, typename F>
 void block_collective(Data& mine, F, const Site& site) {
     static_assert(std::is_empty_v<F>);
@@ -185,8 +185,8 @@ void block_collective(Data& mine, F, const Site& site) {
                                &mine, site);
 }
 
-// The butterfly x[i] = op(x[i], x[i ^ 16]), ^ 8, ... ^ 1: with a commutative op every lane ends with the same bits, so
-// half of the lanes of each step are enough.
+// The butterfly x[i] = op(x[i], x[i ^ 16]), ^ 8, ... ^ 1. With a commutative op every lane ends with the same bits, so
+// computing half of the lanes in each step is enough.
 template <typename T, typename Op>
 T butterfly(T (&x)[32], Op op) {
     for (int half = 16; half > 0; half /= 2) {
@@ -209,7 +209,7 @@ T warp_reduce(T x, Op, const Site& site) {
     return x;
 }
 
-// Warps first, then the warps' results, padded to 32 with the identity: the tree of the device's block_reduce.
+// Reduces each warp, then the warps' results, padded to 32 with the identity: the tree of the device's block_reduce.
 template <typename T, typename Op>
 T block_reduce(T x, Op, const Site& site) {
     block_collective(
@@ -230,7 +230,7 @@ T block_reduce(T x, Op, const Site& site) {
     return x;
 }
 
-// A shuffle: every lane deposits a value and the lane that it wants to read; a lane outside of mask gives NaN bits.
+// A shuffle: every lane deposits a value and the index of the lane to read. A lane outside of mask reads as NaN bits.
 template <typename T>
 T shuffle(unsigned mask, T value, int source, const Site& site) {
     static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8), "shuffles move 4 or 8 bytes");
@@ -256,7 +256,7 @@ T shuffle(unsigned mask, T value, int source, const Site& site) {
     return wish.value;
 }
 
-// Storage of SHARED: one per OS thread.
+// The storage of SHARED, one per OS thread.
 template <typename T, int N>
 struct SharedArray {
     static_assert(std::is_trivially_copyable_v<T>, "shared memory is raw memory");
@@ -275,7 +275,7 @@ inline int lane_id() { return current_block.thread & 31; }
     auto& name = name##_storage.values()
 #define DYN_SHARED(T, name) T* const name = reinterpret_cast<T*>(::teon::simt::current_block.dynamic_shared)
 
-// CUDA's functions, with the caller's line behind the last argument.
+// CUDA's functions, with the caller's line as an additional last argument.
 
 inline void __syncthreads(const teon::simt::Site& site = teon::simt::Site::current()) {
     teon::simt::current_block.wait_barrier(nullptr, nullptr, site);
@@ -292,7 +292,7 @@ T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32,
     return teon::simt::shuffle(mask, value, source < end ? source : lane, site);
 }
 
-// Returns the old value and orders nothing else.
+// Returns the old value. Does not order other memory accesses.
 template <typename T>
 requires std::is_arithmetic_v<T> T atomicAdd(T* address, std::type_identity_t<T> value) {
     return std::atomic_ref<T>(*address).fetch_add(value, std::memory_order_relaxed);
@@ -309,8 +309,8 @@ requires std::is_integral_v<T> T atomicMax(T* address, std::type_identity_t<T> v
 
 namespace teon {
 
-// The number of OS threads over which blocks run, and the tiles of products; it may be more than the machine has
-// processors. Returns the previous one. For tests: no result depends on it.
+// Sets the number of OS threads that run blocks and the tiles of products, which may exceed the number of processors.
+// Returns the previous number. For tests: results do not depend on it.
 int set_simt_threads(int threads);
 
 }  // namespace teon

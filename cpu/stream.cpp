@@ -11,19 +11,20 @@ namespace teon::cpu {
 
 namespace {
 
-thread_local cudaStreamCaptureMode thread_mode =
-    cudaStreamCaptureModeGlobal;  // what others' captures forbid this thread
+// Decides which calls of this thread captures forbid.
+thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 
 bool anything_left(cudaStream_t stream) {
-    return std::any_of(stream->after.begin(), stream->after.end(), [](auto& operation) { return !operation->done; });
+    return std::any_of(stream->predecessors.begin(), stream->predecessors.end(),
+                       [](auto& operation) { return !operation->done; });
 }
 
-// The thread of a stream with asynchronous work, which destroys the stream in the end.
+// Runs in the thread of a stream with asynchronous work. Deletes the stream at the end.
 void drain(cudaStream_t stream) {
     Engine& e = engine();
     for (std::unique_lock lock(e.mutex);;) {
         const auto due = [&] {
-            return stream->queue.empty() ? stream->destroyed : stream->queue.front()->after.empty();
+            return stream->queue.empty() ? stream->destroyed : stream->queue.front()->predecessors.empty();
         };
         e.changed.wait(lock, due);
         if (stream->queue.empty()) break;
@@ -51,8 +52,8 @@ cudaError_t add(cudaStream_t stream, const char* what, std::function<void()> wor
     if (dry_run()) work = [] {};
     if (!kModelGpu && !stream->capture) {
         if (async && !stream->has_worker) {
-            stream->has_worker = true;
             std::thread(drain, stream).detach();
+            stream->has_worker = true;
         }
         if (!async && !anything_left(stream)) {
             call.lock.unlock();
@@ -67,15 +68,14 @@ cudaError_t add(cudaStream_t stream, const char* what, std::function<void()> wor
 void wait_for_all_of(Call& call, cudaStream_t stream) {
     if (!anything_left(stream)) return;
     ++counters.waits;
-    const std::vector<OperationPtr> targets = stream->after;
+    const std::vector<OperationPtr> targets = stream->predecessors;
     for (const OperationPtr& target : targets) call.e.run_until_done(call.lock, target);
 }
 
 template <typename T>
-cudaError_t make(const char* what, T** handle, T* object) {
+cudaError_t make(const char* what, T** handle) {
     const Call call(what);
-    call.e.alive.insert(object);
-    *handle = object;
+    if (call.status == cudaSuccess) call.e.alive.insert(*handle = new T);
     return call.status;
 }
 
@@ -106,11 +106,13 @@ cudaError_t check_device(cudaStream_t stream, const char* what) {
                                                             what, stream->device, current_device()));
 }
 
-bool at_once(cudaStream_t stream) { return !kModelGpu && stream && stream->queued == 0; }
+bool at_once(cudaStream_t stream) {
+    return !kModelGpu && stream && stream->queued == 0 && device_error() == cudaSuccess;
+}
 
 bool is_capturing(cudaStream_t stream) {
     const std::lock_guard lock(engine().mutex);
-    return stream->capture != nullptr;
+    return engine().alive.contains(stream) && stream->capture;
 }
 
 cudaError_t wait_for(cudaStream_t stream, const char* what) {
@@ -140,19 +142,23 @@ cudaError_t refuse_in_capture(const char* what) {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
     if (flags != cudaStreamNonBlocking)
         return fail(cudaErrorInvalidValue,
-                    "a stream that waits for the default stream: only cudaStreamNonBlocking is known here");
-    return make("cudaStreamCreate", stream, new CUstream_st);
+                    "only streams with cudaStreamNonBlocking are supported, which do not wait for the default stream");
+    return make("cudaStreamCreate", stream);
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 
-// What it holds is still done.
+// Work that the stream still has is run nevertheless.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     Call call("cudaStreamDestroy", stream);
     if (!call.e.alive.erase(stream)) return call.status;
-    if (stream->capture && !stream->capture->broken_by) stream->capture->broken_by = call.what;
+    if (const std::shared_ptr<Capture> capture = stream->capture) {
+        if (!capture->broken_by) capture->broken_by = call.what;
+        if (capture->origin == stream) call.e.end(capture);  // only this stream could end it
+        std::erase(capture->streams, stream);
+    }
     if (stream->has_worker) {
         stream->destroyed = true;
         call.e.changed.notify_all();
@@ -191,13 +197,16 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (event->capture) {  // the stream becomes part of the event's capture
         if (stream->capture && stream->capture != event->capture)
             return call.breaks(*stream->capture, cudaErrorStreamCaptureIsolation);
+        if (event->capture->ended)
+            return fail(cudaErrorCapturedEvent,
+                        "cudaStreamWaitEvent: the event was recorded in a capture that has ended");
         if (!stream->capture) {
             stream->capture = event->capture;
-            stream->after_capture = std::exchange(stream->after, {});
+            stream->predecessors_before_capture = std::exchange(stream->predecessors, {});
             stream->capture->streams.push_back(stream);
             ++stream->queued;
         }
-        stream->after.push_back(event->operation);
+        stream->predecessors.push_back(event->operation);
         return cudaSuccess;
     }
     if (stream->capture && event->recorded) return call.breaks(*stream->capture, cudaErrorStreamCaptureIsolation);
@@ -207,7 +216,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         call.e.run_until_done(call.lock, target);
         return cudaSuccess;
     }
-    stream->after.push_back(event->operation);
+    stream->predecessors.push_back(event->operation);
     if (!kModelGpu) call.e.append(stream, call.what, nullptr);
     return cudaSuccess;
 }
@@ -221,8 +230,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 // ---- events ------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-    const cudaError_t status = make("cudaEventCreate", event, new CUevent_st);
-    (*event)->timing = !(flags & cudaEventDisableTiming);
+    const cudaError_t status = make("cudaEventCreate", event);
+    if (status == cudaSuccess) (*event)->timing = !(flags & cudaEventDisableTiming);
     return status;
 }
 
@@ -253,7 +262,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 namespace {
 
-// Of a call that asks about an event: what an event in a capture answers.
+// For calls that query an event: fails if the event was recorded in a capture, and invalidates the capture.
 cudaError_t refuse_captured(Call& call, cudaEvent_t event) {
     if (call.status != cudaSuccess || !event->capture) return call.status;
     if (!event->capture->broken_by) event->capture->broken_by = call.what;
@@ -287,7 +296,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
         if (call.status != cudaSuccess) return call.status;
         if (!call.e.alive.contains(event) || !event->recorded || !event->timing || event->capture)
             return fail(cudaErrorInvalidResourceHandle,
-                        "cudaEventElapsedTime: an event that was not recorded, or has no clock");
+                        "cudaEventElapsedTime: an event that was not recorded, or without timing");
         if (event->operation && !event->operation->done)
             return fail(cudaErrorNotReady, "cudaEventElapsedTime: not ready");
     }

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -30,14 +31,14 @@ namespace {
 
 constexpr int kMostThreads = 1024;
 
-// How long a thread spins before it sleeps. Waking one takes some microseconds, on a virtual
-// machine tens of them, and the kernels of a training step follow each other faster than that.
+// The time for which a thread spins before it sleeps. Waking a thread takes some microseconds, on a virtual machine
+// tens of them, and the kernels of a training step follow each other faster than that.
 constexpr std::chrono::microseconds kSpin{30};
 
 using Word = std::atomic<uint32_t>;
 static_assert(sizeof(Word) == sizeof(uint32_t) && Word::is_always_lock_free, "futexes are plain words");
 
-// Sleeps as long as the word has this value and no thread wakes it; may return early.
+// If the word has this value, sleeps until a thread wakes it. May return early.
 void futex_wait(Word& word, uint32_t value) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
 }
@@ -54,8 +55,8 @@ void pause() {
 #endif
 }
 
-// Spins for a short time until done() holds. It does not call sched_yield: from 6.18 on Linux moves a thread that calls
-// it back by a whole time slice each time, which in a loop also delays other threads.
+// Spins for a short time until done() holds, and returns whether it does. Does not call sched_yield: from 6.18 on,
+// Linux moves its caller back by a whole time slice each time, which in a loop also delays other threads.
 template <typename F>
 bool spin_until(F done) {
     const auto end = std::chrono::steady_clock::now() + kSpin;
@@ -91,12 +92,12 @@ std::atomic<int>& count() {
 // Whether this thread is inside of a body.
 constinit thread_local bool busy = false;
 
-// One parallel_for: the chunks that are left, and the first error.
+// One parallel_for: the remaining chunks, and the error of the lowest index.
 class Loop {
 public:
     Loop(int64_t n, int64_t chunk, const std::function<void(int64_t)>& body) : n_(n), chunk_(chunk), body_(body) {}
 
-    // Takes chunks until none is left.
+    // Takes and runs chunks until none is left.
     void work() {
         busy = true;
         for (int64_t begin; (begin = next_.fetch_add(chunk_, std::memory_order_relaxed)) < n_;) {
@@ -130,9 +131,9 @@ private:
     std::exception_ptr error_;
 };
 
-// The workers, which live as long as the process. A loop offers a number of places; workers that take one join the
-// loop, which ends when no chunk is left and every worker that joined has left. So the caller never waits for a worker
-// that has not joined: on a busy machine it does the work itself.
+// The workers, which live as long as the process. A loop offers a number of places, and a worker that takes a place
+// joins the loop. The loop ends when no chunk is left and every worker that joined has left. The caller never waits for
+// a worker that has not joined: on a busy machine it does the work itself.
 class Pool {
 public:
     void run(Loop& loop, int helpers) {
@@ -155,14 +156,19 @@ public:
     std::mutex mutex;  // held by the thread that runs a loop
 
 private:
-    // Signals are for the program's other threads.
+    // Starts workers up to this number. They block signals, which other threads of the program handle.
     void grow(int helpers) {
         if (workers_ >= static_cast<uint32_t>(helpers)) return;
         const HeldSignals held;
-        for (; workers_ < static_cast<uint32_t>(helpers); workers_++) {
-            std::thread worker([this] { serve(); });
-            pthread_setname_np(worker.native_handle(), "teon-worker");
-            worker.detach();
+        try {
+            for (; workers_ < static_cast<uint32_t>(helpers); workers_++) {
+                std::thread worker([this] { serve(); });
+                pthread_setname_np(worker.native_handle(), "teon-worker");
+                worker.detach();
+            }
+        } catch (const std::system_error& error) {
+            throw Error(fmt::format("the system refuses worker thread {}: {}; lower TEON_THREADS", workers_ + 1,
+                                    error.code().message()));
         }
     }
 
@@ -177,7 +183,7 @@ private:
             seen = round_.load();
             if (!join()) continue;
             loop_->work();
-            // The last worker to leave: the caller may be asleep.
+            // The last worker to leave wakes the caller, which may be asleep.
             if (places_.fetch_sub(1) == 1 && waiting_.load()) futex_wake(places_, 1);
         }
     }
@@ -197,7 +203,7 @@ private:
     uint32_t workers_ = 0;               // under mutex
     alignas(64) Word places_ = 0;        // free places in the upper half, workers that joined in the lower one
     alignas(64) Word round_ = 0;         // number of loops so far
-    alignas(64) Word sleeping_ = 0;      // workers that sleep until the next one
+    alignas(64) Word sleeping_ = 0;      // workers that sleep until the next loop
     std::atomic<bool> waiting_ = false;  // the caller sleeps until places_ is 0
 };
 
@@ -217,7 +223,7 @@ int set_thread_count(int threads) {
 }
 
 void detail::parallel_for(int64_t n, int64_t chunk, const std::function<void(int64_t)>& body) {
-    CHECK(chunk >= 1, "parallel_for: chunks of {}; at least 1", chunk);
+    CHECK(chunk >= 1, "parallel_for: a chunk of {}; it must be at least 1", chunk);
     const int64_t chunks = n / chunk + (n % chunk != 0);
     const int helpers = static_cast<int>(std::min<int64_t>(chunks, thread_count())) - 1;
     if (helpers > 0 && !busy) {

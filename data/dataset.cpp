@@ -31,7 +31,7 @@ struct Manifest : TokenInfo {
     std::map<std::string, ListedShard> shards;
 };
 
-// TokenInfo::tokenizer from the description of a tokenizer, in its folder or in a manifest.
+// Returns TokenInfo::tokenizer from the description of a tokenizer, in its folder or in a manifest.
 std::string identity(const json& description, const std::string& name) {
     const auto files = JsonObject(description, name).get<json>("files", json::object());
     return JsonObject(files, name + ": files").get<std::string>("tokens.bin", "");
@@ -44,6 +44,11 @@ Manifest read_manifest(const std::string& path) {
     const JsonObject j(parsed, path);
     m.vocab_size = j.get("vocab_size", 0);
     m.delimiter = j.get("delimiter", -1);
+    constexpr int kMaxVocab = 1 << 24;  // as for --vocab-size
+    CHECK_USAGE(m.vocab_size >= 0 && m.vocab_size <= kMaxVocab, "{}: vocab_size is {}, expected 0 to {}", path,
+                m.vocab_size, kMaxVocab);
+    CHECK_USAGE(m.delimiter >= -1 && (m.vocab_size == 0 || m.delimiter < m.vocab_size),
+                "{}: delimiter is {}, expected a token below vocab_size, {}, or -1", path, m.delimiter, m.vocab_size);
     const auto tokenizer = j.get<json>("tokenizer", json());
     if (tokenizer.is_object()) m.tokenizer = identity(tokenizer, path + ": tokenizer");
     m.lists = j.has("shards");
@@ -81,13 +86,13 @@ void compare(const Manifest& m, const std::vector<ShardInfo>& found, DataSet& ou
     }
 }
 
-// found: all shards of the folder.
+// Throws UsageError if a shard of the split is in the manifest but not among `found`, all shards of the folder.
 void check_none_missing(const Manifest& m, const std::string& folder, const std::vector<ShardInfo>& found,
                         const std::string& split) {
+    std::set<std::string> names;
+    for (const ShardInfo& shard : found) names.insert(fs::path(shard.path).filename().string());
     for (const auto& [file, shard] : m.shards)
-        CHECK_USAGE(shard.split != split ||
-                        std::any_of(found.begin(), found.end(),
-                                    [&](const ShardInfo& s) { return fs::path(s.path).filename() == file; }),
+        CHECK_USAGE(shard.split != split || names.count(file),
                     "{}: {} lists it, but it is missing; prepare or copy it again, or name the files to use",
                     (fs::path(folder) / file).string(), m.described_by);
 }
@@ -97,7 +102,7 @@ void add_description(DataSet& data, const TokenInfo& info) {
     if (data.described_by.empty()) static_cast<TokenInfo&>(data) = info;
 }
 
-// One source without its weight.
+// Opens one source, without its weight.
 DataSet open_source(const std::string& pattern, const std::string& split) {
     DataSet data;
     std::error_code error;
@@ -131,7 +136,7 @@ DataSet open_source(const std::string& pattern, const std::string& split) {
     return data;
 }
 
-// "A:0.7": the item and its weight; without a weight 0. The name of an existing path has no weight.
+// Splits "A:0.7" into item and weight, 0 if there is none. The name of an existing path has no weight.
 std::pair<std::string, double> weighted(const std::string& item) {
     const size_t colon = item.rfind(':');
     std::error_code error;

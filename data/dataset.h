@@ -1,5 +1,4 @@
-// The data of a run: its shards, what scripts/prepare.py recorded of them in manifest.json, and the shares of a
-// mixture.
+// The data of a run: its shards, their description in scripts/prepare.py's manifest.json, the shares of a mixture.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +10,11 @@
 
 namespace teon {
 
-// What a manifest states of its tokens; the defaults if there is no manifest.
+// A manifest's description of its tokens. Without a manifest the members keep their defaults.
 struct TokenInfo {
     int vocab_size = 0;
     int delimiter = -1;
-    std::string tokenizer;     // equal for equal tokenizers: SHA-256 of the bytes of the tokens
+    std::string tokenizer;     // SHA-256 of the tokens' bytes: equal for equal tokenizers
     std::string described_by;  // path of the manifest, for messages
 };
 
@@ -23,21 +22,21 @@ struct DataSet : TokenInfo {
     std::vector<ShardInfo> shards;     // by source, then by path
     std::vector<double> mixture;       // share of each source in the training windows; empty: one source
     std::vector<std::string> sources;  // as named by the user
-    std::vector<std::pair<std::string, std::string>> sha256;  // of shards: path, digest
+    std::vector<std::pair<std::string, std::string>> sha256;  // path and digest of shards
 };
 
-// The shards that `pattern` names (open_shards): a folder, a file, a glob or a list with commas. If each item has a
-// weight, A:0.7,B:0.3, the items are the sources of a mixture in these shares (of any positive sum). In a folder with a
-// manifest.json the "split" of each shard decides, elsewhere its name. Shards are compared with the manifests beside
-// them: throws UsageError naming a file that is missing from a folder, is not listed, is listed twice or has another
-// size, and naming two manifests of different tokenizers.
+// Opens the shards that `pattern` names (open_shards): a folder, a file, a glob or a comma-separated list. If each item
+// has a weight, as in A:0.7,B:0.3, the items are the sources of a mixture with these shares (of any positive sum). In a
+// folder with a manifest.json the manifest's "split" of each shard decides, elsewhere the shard's name. Compares shards
+// with the manifests beside them. Throws UsageError naming a file that is missing from a folder, is not listed, is
+// listed twice or has another size, or naming two manifests of different tokenizers.
 DataSet open_dataset(const std::string& pattern, const std::string& split);
 
-// Throws UsageError naming both if they are known to be of different tokenizers.
+// Throws UsageError naming both manifests if they are known to describe different tokenizers.
 void check_same_tokenizer(const TokenInfo& a, const TokenInfo& b);
 
-// Throws UsageError naming both if the data are not of the model's tokenizer: `model` is its folder or file, V its
-// vocabulary.
+// Throws UsageError naming data and model if the data's tokenizer is not the model's. `model` is the model's folder or
+// file, V its vocabulary size.
 void check_model_tokenizer(const DataSet& data, const std::string& model, int V);
 
 // Throws UsageError naming the first shard that both contain.
@@ -46,18 +45,19 @@ void check_disjoint(const DataSet& train, const DataSet& val);
 // Reads all shards and throws Error naming the first whose SHA-256 differs from its manifest's.
 void verify_content(const DataSet& data);
 
-// Sets ShardInfo::content.
+// Sets ShardInfo::content of every shard.
 void identify(DataSet& data);
 
-// A hash of the content and order of the shards of one source of a mixture, or of all (-1); their names do not matter.
-// Call identify() first.
+// Returns a hash of the content and order of the shards of one source of a mixture, or of all sources (-1). Their names
+// do not matter. Call identify() first.
 std::string content_of(const DataSet& data, int source = -1);
 
-// Bytes of text of the targets of the first `windows` windows of T tokens (data/loader.h, unshuffled), 0 for
-// delimiters. Reads tokens.bin in the folder `tokenizer`; nullopt if there is none.
+// Returns the number of bytes of text in the targets of the first `windows` windows of T tokens (data/loader.h,
+// unshuffled). Delimiters count as 0 bytes. Reads tokens.bin in the folder `tokenizer`; returns nullopt if there is
+// none.
 std::optional<int64_t> text_bytes(const DataSet& data, const std::string& tokenizer, int T, int64_t windows);
 
-// TokenInfo::tokenizer of a tokenizer's folder; empty if unknown.
+// Returns the TokenInfo::tokenizer of a tokenizer's folder; empty if it is unknown.
 std::string tokenizer_identity(const std::string& folder);
 
 }  // namespace teon

@@ -21,7 +21,7 @@ namespace teon {
 
 namespace {
 
-// The index i of the part that contains `at`, of parts that end at `ends` and begin at 0, and where that part begins.
+// Parts of [0, ends.back()) end at `ends`. Returns the index of the part that contains `at`, and where it begins.
 std::pair<size_t, int64_t> part_of(const std::vector<int64_t>& ends, int64_t at) {
     const auto i = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), at) - ends.begin());
     return {i, i == 0 ? 0 : ends[i - 1]};
@@ -103,7 +103,7 @@ public:
 private:
     static constexpr int64_t MIX = 10000;
 
-    // Integers with the sum MIX: the shares rounded down, then those with the largest remainders rounded up.
+    // Divides MIX samples: rounds every share down to an integer, then the shares with the largest remainders up.
     void set_quotas(const std::vector<double>& mixture) {
         std::vector<int64_t> quotas;
         std::vector<size_t> order(mixture.size());
@@ -125,7 +125,7 @@ private:
 
     uint64_t seed_;
     std::vector<SourceOrder> sources_;
-    std::vector<int64_t> quota_end_;  // of MIX samples, up to and including each source; empty: one source
+    std::vector<int64_t> quota_end_;  // cumulative samples of the sources in MIX samples; empty: one source
     int64_t block_ = -1;
     std::optional<Permutation> mixing_;
 };
@@ -174,7 +174,7 @@ public:
     int64_t windows() const { return order_.windows(); }
     const std::vector<ShardInfo>& shards() const { return reader_.shards(); }
 
-    // Elements from one array of a batch to the next, which aligns each to 256 bytes, like a Buffer.
+    // Distance between the arrays of a batch in elements. It aligns each array to 256 bytes, like a Buffer.
     int64_t stride() const { return round_up(int64_t{o_.B} * o_.T, 64); }
 
     void read_first_windows() {
@@ -256,7 +256,7 @@ const LoaderOptions& checked(const LoaderOptions& o) {
 // Two events per slot order the copies while the host runs ahead of the device:
 //   copied   on the loader's stream, after the upload. The batch's stream waits for it, and so does call c + 2
 //            before the thread fills the pinned buffer again.
-//   passed   on the batch's stream, at call c: all work queued before. Later work does not read the batch of
+//   passed   on the batch's stream, at call c, after all work queued before. Later work does not read the batch of
 //            call c - 2, so the upload of call c + 2 to the same slot waits for this event.
 //
 // The thread makes no CUDA calls; next() starts the uploads. So the thread cannot disturb the capture of a graph and
@@ -273,18 +273,18 @@ struct Loader::Impl {
     BatchReader reader;
     Stream copies;
     Slot slots[SLOTS];
-    Buffer<int> fixed_positions;  // positions and their order where no mask changes them
+    Buffer<int> fixed_positions;  // positions and their order, constant without a document mask
     double wait_ms = 0;
 
     // Shared with the thread, under `mutex`.
     std::mutex mutex;
-    std::condition_variable_any work;  // the thread waits for it until a slot is free or it has to stop
+    std::condition_variable_any work;  // wakes the thread when a slot is free or it must stop
     std::condition_variable filled;
     int64_t calls = 0;           // completed calls of next()
-    int64_t sample = 0;          // the global index of the next batch
+    int64_t sample = 0;          // global index of the next step's first sample
     int ready = 0;               // slots filled beyond `calls`
-    uint64_t seeks = 0;          // calls of seek(): the thread discards what it was reading during one
-    std::exception_ptr failure;  // of the batch after the `ready` ones
+    uint64_t seeks = 0;          // calls of seek(): the thread discards a batch that it reads during one
+    std::exception_ptr failure;  // error of the batch after the `ready` batches
 
     std::jthread thread;  // the last member, so that it stops before the others are destroyed
 
@@ -342,7 +342,7 @@ struct Loader::Impl {
         }
     }
 
-    // Returns once the slot of this call holds its batch.
+    // Waits until the slot of this call contains its batch.
     void await() {
         auto start = std::chrono::steady_clock::now();
         if (o.prefetch) {

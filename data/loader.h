@@ -31,10 +31,10 @@ struct LoaderOptions {
     bool prefetch = true;        // a thread reads up to two batches ahead; does not change the batches
 };
 
-// Used from one thread, and with one stream.
+// Not thread-safe: to be used from one thread and with one stream.
 class Loader {
 public:
-    // Reads the first window of every shard, so that shards of another tokenizer are an Error here. Throws UsageError
+    // Reads the first window of every shard, so that shards of another tokenizer cause an Error here. Throws UsageError
     // if the options contradict each other or the shards contain no window.
     Loader(std::vector<ShardInfo> shards, const LoaderOptions& options);
     ~Loader();
@@ -51,7 +51,7 @@ public:
     // with document_mask: this teaches a model to end a text. With document_mask a document begins at a delimiter and
     // at the start of each row.
     Batch next(const Stream& stream);
-    int64_t next_sample() const;  // the global index of the next batch: the position to save
+    int64_t next_sample() const;  // global index of the next step's first sample: the position to save
     void seek(int64_t sample);    // continue from this global index, in O(1)
 
     double wait_ms() const;  // host time that the last next() waited for its tokens

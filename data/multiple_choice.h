@@ -17,7 +17,8 @@ struct MultipleChoice {
     std::vector<std::vector<int>> endings;  // at least one token each
 };
 
-// Throws UsageError naming file, example and fault, such as a token outside [0, vocab_size).
+// Reads all questions of a file. Throws UsageError naming file, example and fault, such as a token outside
+// [0, vocab_size).
 std::vector<MultipleChoice> read_multiple_choice(const std::string& path, int vocab_size);
 
 }  // namespace teon

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "files/json.h"
 
 namespace teon {
 
@@ -41,9 +42,8 @@ std::vector<std::string> list_folder(const std::string& folder, const std::strin
                                      const std::function<std::string(const std::string&)>& split_of) {
     std::error_code error;
     std::vector<std::string> paths;
-    fs::directory_iterator entry(folder, error);
-    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-        const std::string path = entry->path().string();
+    for (const std::string& name : names_in(folder, error)) {
+        const std::string path = (fs::path(folder) / name).string();
         if (path.ends_with(".bin") && split_of(path) == split) paths.push_back(path);
     }
     CHECK_USAGE(!error, "{}: the folder cannot be read: {}; check its permissions", folder, error.message());
@@ -65,7 +65,7 @@ std::vector<std::string> expand_glob(const std::string& pattern) {
 
 bool transient(int error) { return error == EIO || error == ESTALE || error == EAGAIN || error == ETIMEDOUT; }
 
-// out (n) = in (n); returns the largest.
+// out (n) = in (n). Returns the largest token.
 template <typename Token>
 uint32_t widen(int* out, const std::byte* in, int64_t n) {
     const Token* tokens = reinterpret_cast<const Token*>(in);
@@ -135,6 +135,8 @@ std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string
     std::vector<ShardInfo> shards;
     std::set<fs::path> seen;
     for (const std::string& path : paths) {
+        CHECK_USAGE(is_utf8(path), "{}: the name is not UTF-8, in which a run's files describe its data; rename it",
+                    path);
         std::error_code unreadable;  // reported when the file is opened
         if (!seen.insert(fs::weakly_canonical(path, unreadable)).second && !unreadable) continue;
         shards.push_back(open_shard(path));

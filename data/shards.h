@@ -1,8 +1,8 @@
 // Token shards on disk: finding them, checking them, reading tokens from them.
 //
-// A shard is a header of 256 little-endian int32 (magic, version, number of tokens, the rest unused) and then the
-// tokens: uint16 where the magic is 20240520 and the version 1, uint32 where they are 20240801 and 7. This is llm.c's
-// layout (https://github.com/karpathy/llm.c, dev/data), in which pre-tokenized FineWeb is distributed.
+// A shard is a header of 256 little-endian int32 (magic, version, number of tokens, the rest unused) followed by the
+// tokens: uint16 with magic 20240520 and version 1, uint32 with magic 20240801 and version 7. This is llm.c's layout
+// (https://github.com/karpathy/llm.c, dev/data), in which pre-tokenized FineWeb is distributed.
 #pragma once
 
 #include <sys/types.h>
@@ -22,13 +22,13 @@ namespace teon {
 
 constexpr int SHARD_HEADER_BYTES = 1024;
 
-// One shard file: its header agrees with its size (CHECKed on opening, before any token is read).
+// One shard file. Its header agrees with its size, which is checked on opening, before any token is read.
 struct ShardInfo {
     std::string path;
     int64_t tokens = 0;
     int bytes_per_token = 2;   // 2: magic 20240520 version 1; 4: magic 20240801 version 7
-    int source = 0;            // of a mixture (data/dataset.h), from 0
-    std::string content = {};  // sampled_hash (files/file.h), once identify() was called
+    int source = 0;            // index of its source in a mixture (data/dataset.h)
+    std::string content = {};  // sampled_hash (files/file.h), set by identify()
 };
 
 // Parses the first min(file_bytes, SHARD_HEADER_BYTES) bytes of a file of `file_bytes` bytes. Throws UsageError naming
@@ -36,29 +36,29 @@ struct ShardInfo {
 // the number of tokens.
 ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte> header, int64_t file_bytes);
 
-// "train" or "val" by the last "_train_" or "_val_" in a shard's file name, so that x_train_val_000000.bin, the
-// validation shard of a text x_train, is "val". Empty if the name has neither.
+// Returns "train" or "val" according to the last "_train_" or "_val_" in a shard's file name: x_train_val_000000.bin,
+// the validation shard of a text x_train, is "val". Returns "" if the name has neither.
 std::string split_in_name(const std::string& path);
 
-// The shards of a folder, file, glob or comma-separated list of these, each once, sorted by path. A folder contributes
-// its files *.bin for which split_of(path) is `split`, "train" or "val"; a named file is used for any split. Throws
-// UsageError naming the file and the fault: those of parse_shard_header, and not found, no shard, a directory, not
-// readable, mixed token sizes.
+// Returns the shards of a folder, file, glob or comma-separated list of these, each once, sorted by path. A folder
+// contributes its files *.bin for which split_of(path) is `split`, "train" or "val"; a named file is used for any
+// split. Throws UsageError naming the file and the fault: those of parse_shard_header, not found, no shard, a
+// directory, a name that is not UTF-8, or mixed token sizes. Throws ReadError if the system cannot read a file.
 std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split,
                                    const std::function<std::string(const std::string&)>& split_of = split_in_name);
 
 // How a ShardReader reads. Tests inject a failing pread.
 struct ReadPolicy {
     ssize_t (*pread)(int file, void* out, size_t bytes, off_t offset) = ::pread;
-    int attempts = 5;                            // for errors that may pass: EIO, ESTALE, EAGAIN, ETIMEDOUT
+    int attempts = 5;                            // for transient errors: EIO, ESTALE, EAGAIN, ETIMEDOUT
     std::chrono::milliseconds first_pause{100};  // doubled after each attempt: 1.5 s in all
 };
 
 // Reads tokens at any position of any shard, from one thread at a time.
 //
 // It uses pread rather than a mapping. With a mapping, a file that shrinks or a disk that fails kills the process by
-// SIGBUS; with pread it is an error with a name, and a checkpoint can still be written. Each window costs one system
-// call and one copy within the cache, which is negligible (bench/bench_loader.cu).
+// SIGBUS; with pread this is an Error that names the file, and a checkpoint can still be written. Each window costs one
+// system call and one copy from the page cache, which is negligible (bench/bench_loader.cu).
 class ShardReader {
 public:
     ShardReader(std::vector<ShardInfo> shards, int vocab_size, ReadPolicy policy = {});
@@ -83,13 +83,13 @@ private:
 
     void read_with_retries(int shard, int64_t offset);  // fills raw_
     int try_read(int shard, int64_t offset);            // 0, or the errno of a failure
-    int reopen(OpenShard& slot, int shard);             // the same
+    int reopen(OpenShard& slot, int shard);             // 0, or the errno of a failure
     int64_t file_bytes(int shard) const;
 
     std::vector<ShardInfo> shards_;
     int vocab_size_;
     ReadPolicy policy_;
-    std::vector<OpenShard> open_;  // shard s is at s mod MAX_OPEN; the last one used there stays open
+    std::vector<OpenShard> open_;  // shard s uses slot s mod MAX_OPEN; the slot's last shard stays open
     std::vector<std::byte> raw_;
 };
 

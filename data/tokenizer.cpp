@@ -21,7 +21,7 @@ using nlohmann::json;
 constexpr int64_t kMaxFile = int64_t{256} << 20;
 constexpr int kMaxTokens = 1 << 22;  // ids; the largest vocabularies in use have 300 thousand
 
-// GPT-2 spells bytes as printable characters: the byte of a code point, -1 if it is not such a character.
+// GPT-2 spells bytes as printable characters. Returns the byte of a code point, -1 if it is not such a character.
 int byte_of(char32_t c) {
     static const std::array<int, 512> table = [] {
         std::array<int, 512> t;
@@ -36,8 +36,8 @@ int byte_of(char32_t c) {
     return c < table.size() ? table[c] : -1;
 }
 
-// The bytes that `word` spells in these characters; nothing if it has another one. All of them are below U+0200, so
-// each takes one or two bytes of UTF-8.
+// Returns the bytes that `word` spells in these characters, nullopt if it contains another character. They are below
+// U+0200, so each takes one or two bytes of UTF-8.
 std::optional<std::string> spelled_bytes(std::string_view word) {
     std::string bytes;
     for (size_t i = 0; i < word.size(); ++i) {
@@ -53,7 +53,7 @@ std::optional<std::string> spelled_bytes(std::string_view word) {
     return bytes;
 }
 
-// The bytes of a SentencePiece piece: <0x0A> is a byte, U+2581 a blank.
+// Returns the bytes of a SentencePiece piece. <0x0A> is a byte, U+2581 a blank.
 std::string piece_bytes(const std::string& piece) {
     auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; };
     if (piece.size() == 6 && piece.starts_with("<0x") && piece[5] == '>' && digit(piece[3]) >= 0 &&
@@ -68,7 +68,7 @@ std::string piece_bytes(const std::string& piece) {
     return bytes;
 }
 
-// Why a tokenizer.json is not GPT-2's scheme with another vocabulary; empty if it is.
+// Returns why a tokenizer.json is not GPT-2's scheme with another vocabulary; empty if it is.
 std::string not_like_gpt2(const JsonObject& j, const JsonObject& model) {
     if (model.get<std::string>("type", "") != "BPE" || model.get("byte_fallback", false)) return "not a byte-level BPE";
     const json splitter = j.get("pre_tokenizer", json::object());
@@ -90,7 +90,8 @@ uint64_t pair_key(int left, int right) {
 
 Tokenizer::Tokenizer(const std::string& folder) {
     const std::string description_path = folder + "/description.json", json_path = folder + "/tokenizer.json";
-    if (std::filesystem::exists(description_path)) {
+    std::error_code unreadable;  // reported when the file is opened
+    if (std::filesystem::exists(description_path, unreadable) || unreadable) {
         const json parsed = read_json(description_path);
         const JsonObject description(parsed, description_path);
         const auto kind = description.get<std::string>("kind", "");
@@ -107,14 +108,15 @@ Tokenizer::Tokenizer(const std::string& folder) {
             cannot_encode_ = fmt::format("its kind is '{}'", kind);
         }
     } else {
-        CHECK_USAGE(std::filesystem::exists(json_path), "{}: has neither description.json nor tokenizer.json", folder);
+        CHECK_USAGE(std::filesystem::exists(json_path, unreadable) || unreadable,
+                    "{}: has neither description.json nor tokenizer.json", folder);
         read_tokenizer_json(json_path, true);
     }
     token_of_ = {};
 }
 
-// llm.c's layout: 256 int32 (magic 20240328, version 2, vocabulary size, delimiter), then a length byte and the bytes
-// per id.
+// llm.c's layout: 256 int32 (magic 20240328, version 2, vocabulary size, delimiter), then for each id a length byte and
+// the bytes.
 void Tokenizer::read_token_bytes(const std::string& path) {
     const std::string file = read_text(path, kMaxFile);
     int32_t header[4];
@@ -124,6 +126,7 @@ void Tokenizer::read_token_bytes(const std::string& path) {
                 header[0], header[1]);
     size_t at = 1024;
     while (at < file.size()) {
+        CHECK_USAGE(vocab_size() < kMaxTokens, "{}: more than {} tokens", path, kMaxTokens);
         const auto length = static_cast<unsigned char>(file[at++]);
         CHECK_USAGE(at + length <= file.size(), "{}: ends within token {}", path, bytes_.size());
         bytes_.push_back(file.substr(at, length));

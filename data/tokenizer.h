@@ -1,8 +1,9 @@
 // Text to tokens and back, from the tokenizer folder that scripts/prepare.py writes beside shards or from a Hugging
 // Face tokenizer.json.
 //
-// Any tokenizer can be decoded: tokens.bin holds the bytes of every id. Encoding supports bytes and GPT-2's byte-level
-// byte-pair encoding (its own tokens, and those that prepare.py trains); for others can_encode() is false.
+// Decoding supports every tokenizer: tokens.bin contains the bytes of every id. Encoding supports bytes and GPT-2's
+// byte-level byte-pair encoding (with its own vocabulary or with one that prepare.py trains). For other tokenizers
+// can_encode() is false.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ public:
     int vocab_size() const { return static_cast<int>(bytes_.size()); }
     int delimiter() const { return delimiter_; }  // the token between documents; -1: not known
     bool can_encode() const { return cannot_encode_.empty(); }
-    const std::string& cannot_encode() const { return cannot_encode_; }  // why, in a few words
+    const std::string& cannot_encode() const { return cannot_encode_; }  // the reason, in a few words
 
     // Adds no delimiter; text that spells a special token stays text. Throws UsageError unless can_encode().
     std::vector<int> encode(std::string_view text) const;

@@ -55,7 +55,8 @@ Character character_at(std::string_view text, size_t at) {
         if ((next & 0xc0) != 0x80) return {Kind::symbol, 1};
         c = c << 6 | (next & 0x3f);
     }
-    return {kind_of(c), bytes};
+    constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};  // smaller code points have a shorter encoding
+    return c < kLeast[bytes] ? Character{Kind::symbol, 1} : Character{kind_of(c), bytes};
 }
 
 }  // namespace

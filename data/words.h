@@ -9,7 +9,7 @@
 
 namespace teon {
 
-// Length in bytes of the first word of `text`, which is UTF-8 and not empty. A byte that is not UTF-8 is a symbol.
+// Returns the length in bytes of the first word of `text`, which is not empty. A byte that is not UTF-8 is a symbol.
 size_t first_word(std::string_view text);
 
 }  // namespace teon

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <vector>
+#include <filesystem>
 
 #include "base/hash.h"
 #include "base/sha256.h"
@@ -16,7 +16,7 @@ namespace teon {
 
 namespace {
 
-// Whether the path is wrong, and not the system unable to open what is there.
+// Returns whether the path is wrong. Otherwise a file may be there that the system cannot open.
 bool names_no_file(int error) {
     return error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG || error == ENXIO ||
            error == ENODEV;
@@ -87,6 +87,16 @@ std::string sampled_hash(const std::string& path) {
         hash.update(piece.data(), piece.size());
     }
     return fmt::format("{:016x}", hash.digest());
+}
+
+std::vector<std::string> names_in(const std::string& folder, std::error_code& error) {
+    std::vector<std::string> names;
+    std::filesystem::directory_iterator entry(folder, error);
+    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error))
+        names.push_back(entry->path().filename().string());
+    if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) error.clear();
+    std::sort(names.begin(), names.end());
+    return names;
 }
 
 Descriptor open_for_append(const std::string& path) {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include "base/check.h"
 #include "base/descriptor.h"
@@ -15,7 +17,7 @@ struct ReadError : Error {
     using Error::Error;
 };
 
-// f(), for files that a flag names: faults of their content become UsageError.
+// Returns f(), which reads files that a flag names. An Error about their content becomes a UsageError.
 template <typename F>
 auto refusing_as_usage(F f) {
     try {
@@ -25,14 +27,15 @@ auto refusing_as_usage(F f) {
     }
 }
 
-// A regular file that is read. Symbolic links are followed: published checkpoints are often links into a cache.
+// A regular file opened for reading. Symbolic links are followed because published checkpoints are often links into a
+// cache.
 class InputFile {
 public:
     explicit InputFile(const std::string& path);  // throws UsageError naming the path and the fault, or ReadError
     const std::string& path() const { return path_; }
     int64_t bytes() const { return bytes_; }  // size when it was opened
     // out (bytes) = bytes [offset, offset + bytes). Throws ReadError naming the path if the system cannot read them,
-    // Error if the file ends before.
+    // Error if the file ends earlier.
     void read(void* out, int64_t bytes, int64_t offset) const;
 
 private:
@@ -41,23 +44,28 @@ private:
     int64_t bytes_ = 0;
 };
 
-// The whole file. Throws UsageError naming the path, also if it has more than max_bytes; Error if reading it fails.
+// Returns the content of a file. Throws as InputFile, and UsageError if the file has more than max_bytes.
 std::string read_text(const std::string& path, int64_t max_bytes);
 
 std::string sha256_of_file(const std::string& path);  // in hexadecimal; throws as InputFile
 
-// 16 hexadecimal digits that identify a file's content and cost reading at most 1 MiB: XXH3 of the size and of 16
-// evenly spread pieces, beginning and end included. A file of at most 1 MiB is read whole. Throws as InputFile.
+// Returns 16 hexadecimal digits that identify a file's content but cost reading only about 1 MiB: XXH3 of the size and
+// of 16 evenly spread pieces, including the beginning and the end. A file of at most 1 MiB is read whole. Throws as
+// InputFile.
 std::string sampled_hash(const std::string& path);
 
-// A regular file to append to, created if it is missing; a symbolic link is refused. Throws Error naming the path.
+// Returns the sorted names of a folder's entries, none if the folder does not exist. Sets `error` if it cannot be read.
+std::vector<std::string> names_in(const std::string& folder, std::error_code& error);
+
+// Opens a regular file for appending; creates it if it is missing. Refuses a symbolic link. Throws Error naming the
+// path.
 Descriptor open_for_append(const std::string& path);
 
-// Throws Error naming the path unless all of data was written.
+// Writes all of `data`, or throws Error naming the path.
 void write_all(const Descriptor& file, const void* data, size_t bytes, const std::string& path);
 
-// Writes the whole file or leaves it unchanged: a temporary file beside it, fsync, rename. Throws Error naming the
-// path.
+// Replaces the whole file or leaves it unchanged: writes a temporary file beside it, syncs it and renames it. Throws
+// Error naming the path.
 void write_file_atomically(const std::string& path, const std::string& content);
 
 }  // namespace teon

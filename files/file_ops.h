@@ -7,16 +7,16 @@
 
 namespace teon {
 
-// As the system calls of the same name: -1 and errno on failure. The default implementation calls them.
+// Each function returns -1 and sets errno on failure, as a system call does. The base class calls the system.
 class FileOps {
 public:
     virtual ~FileOps() = default;
     virtual int make_folder(const std::string& path);
-    virtual int create(const std::string& path);                      // for writing; the file must not exist
-    virtual ssize_t write(int file, const void* data, size_t bytes);  // may write less, as write(2)
+    virtual int create(const std::string& path);                      // opens a new file for writing
+    virtual ssize_t write(int file, const void* data, size_t bytes);  // may write less, like write(2)
     virtual int sync(int file);
     virtual int close(int file);
-    virtual int sync_path(const std::string& path);  // of a folder or file that exists
+    virtual int sync_path(const std::string& path);  // of an existing folder or file
     virtual int rename(const std::string& from, const std::string& to);
     virtual int remove_folder(const std::string& path);  // with its contents; 0 if it does not exist
 };

@@ -20,7 +20,7 @@ public:
 
     json root;
     std::string fault;    // why the parse ended early
-    size_t position = 0;  // bytes read until then; 0: not a syntax error
+    size_t position = 0;  // bytes read when it ended; 0: not a syntax error
 
     bool null() override { return put(nullptr); }
     bool boolean(bool value) override { return put(value); }
@@ -75,7 +75,7 @@ private:
 
     const JsonLimits& limits_;
     std::vector<json*> open_;  // the containers around the next value
-    json* member_ = nullptr;   // where it goes, within an object
+    json* member_ = nullptr;   // its place, if it is a member of an object
     int64_t values_ = 0;
 };
 
@@ -115,7 +115,7 @@ std::string shown(const json& value) {
 
 bool is_utf8(std::string_view text) {
     try {
-        json(text).dump();  // throws on anything else
+        json(text).dump();  // throws unless it is UTF-8
         return true;
     } catch (const json::type_error&) { return false; }
 }

@@ -1,5 +1,5 @@
-// Reads all JSON files: config.json, tokenizer.json, trainer.json, manifest.json, the safetensors header,
-// metrics.jsonl. Size, depth and number of values are limited while it reads, so that a hostile file takes at most a
+// All JSON files are read by this code: config.json, tokenizer.json, trainer.json, manifest.json, the safetensors
+// header, metrics.jsonl. Size, depth and number of values are limited during parsing, so a hostile file takes at most a
 // fixed multiple of its allowed size in memory, and time proportional to its length.
 #pragma once
 
@@ -21,22 +21,22 @@ struct JsonLimits {
     int64_t values = 4'000'000;  // a tokenizer of 256k tokens and merges has 1.5 million
 };
 
-// Parses a JSON object. Throws UsageError that begins with `name`: not valid JSON (line and column), not an object, a
-// key twice in one object, beyond the limits.
+// Parses a JSON object. Throws UsageError that begins with `name` if the text is not valid JSON (line and column), is
+// not an object, repeats a key within an object, or exceeds the limits.
 nlohmann::json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits = {});
 nlohmann::json read_json(const std::string& path, const JsonLimits& limits = {});
 
-// The value as JSON in ASCII, shortened, for messages. Invalid UTF-8 becomes U+FFFD.
+// Returns the value as JSON in ASCII, shortened, for messages. Invalid UTF-8 becomes U+FFFD.
 std::string shown(const nlohmann::json& value);
 
 bool is_utf8(std::string_view text);
 
-// The shortest decimal number that is this one: 1e-05, not 9.999999747378752e-06.
+// Returns the shortest decimal number that rounds to x: 1e-05, not 9.999999747378752e-06.
 double as_written(float x);
 inline double as_written(double x) { return x; }
 
-// The value as a T: bool, a whole number within T's range, a finite float or double, std::string, or any json. Does not
-// convert. Throws UsageError "WHERE is 3.5, expected a whole number".
+// Returns the value as a T without conversion: bool, a whole number within T's range, a finite float or double,
+// std::string, or any json. Throws UsageError "WHERE is 3.5, expected a whole number".
 template <typename T>
 T json_value(const nlohmann::json& value, const std::string& where) {
     const auto expect = [&](bool ok, const char* what) {
@@ -64,7 +64,7 @@ T json_value(const nlohmann::json& value, const std::string& where) {
     }
 }
 
-// A JSON object, with the name of its file for messages. A view: the object outlives it.
+// A view of a JSON object, with the name of its file for messages. The object must outlive it.
 class JsonObject {
 public:
     // Throws UsageError if it is not an object.
@@ -79,7 +79,7 @@ public:
         CHECK_USAGE(object_.contains(key), "{}: {} is missing", name_, key);
         return json_value<T>(object_[key], name_ + ": " + key);
     }
-    // `otherwise` if the key is absent or null.
+    // Returns `otherwise` if the key is absent or null.
     template <typename T>
     T get(const std::string& key, T otherwise) const {
         return has(key) ? at<T>(key) : otherwise;

@@ -32,7 +32,7 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     OptionTable t;
     t.group("Model");
     t.text("--checkpoint", o.checkpoint, "FOLDER",
-           fmt::format("config.json and model.safetensors of a model ({}), or a run, whose newest checkpoint is taken",
+           fmt::format("config.json and model.safetensors of a model ({}), or a run, for its newest checkpoint",
                        fmt::join(titles, ", ")));
     t.text("--tokenizer", o.tokenizer, "FOLDER",
            "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "
@@ -44,7 +44,7 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
              "else float");
     t.group("Text");
     add_sampling_flags(t, o.sampling);
-    t.toggle("--as-tokens", o.as_tokens, "print numbers of tokens, the first included, instead of text");
+    t.toggle("--as-tokens", o.as_tokens, "print token numbers, including the first, instead of text");
     t.integer("--seed", o.seed, 0, 1'000'000'000'000'000, "of sampling");
     const ProgramText program = {
         "generate",
@@ -56,7 +56,7 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
         {"--checkpoint", "--prompt", "--sample-tokens", "--temperature", "--top-k", "--seed", "--dtype", "--help",
          "--help-all"}};
     if (!parse_flags(t, program, argc, argv)) return std::nullopt;
-    CHECK_USAGE(!o.checkpoint.empty(), "--checkpoint: missing; name a checkpoint's folder, or a run's");
+    CHECK_USAGE(!o.checkpoint.empty(), "--checkpoint: missing; give the folder of a checkpoint or a run");
     return o;
 }
 
@@ -76,7 +76,7 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
         CHECK_USAGE(tokenizer->vocab_size() <= model.config.V, "--tokenizer {}: has {} tokens, the model only {}",
                     o->tokenizer, tokenizer->vocab_size(), model.config.V);
     }
-    const std::vector<int> prompt = prompt_of(o->sampling, tokenizer.get(), model.limits);
+    const std::vector<int> prompt = prompt_of(o->sampling, tokenizer.get(), model.limits, model.config.V);
     const SafetensorsModel weights(model.folder);
 
     require_device();
@@ -87,9 +87,9 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     const int capacity = sample_capacity(o->sampling, prompt.size(), model.config.max_T);
     const std::unique_ptr<Generator> generator = make_generator(model.config, params, 1, capacity, context);
 
-    // Without a tokenizer there are only numbers to show.
+    // Without a tokenizer, only numbers can be shown.
     const bool numbers = o->as_tokens || !tokenizer;
-    auto show = [&](int token) {  // what ends a text is a number, but no text
+    auto show = [&](int token) {  // a token that ends texts is shown as a number, but not as text
         if (numbers)
             print(fmt::format("{} ", token));
         else if (!model.limits.ends(token))

@@ -1,4 +1,4 @@
-// Text from a checkpoint, from the command line to the exit status.
+// The program ./generate: samples text from a checkpoint.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,8 @@
 
 namespace teon {
 
-// 0: done; 1: failed; 2: usage. Errors are one line on standard error, beginning "generate: error:".
+// Returns the exit status: 0 for success, 1 for a failure, 2 for wrong usage. An error is one line on standard error
+// that begins with "generate: error:".
 int generate_main(const std::vector<ModelFamily>& families, int argc, const char* const* argv);
 
 }  // namespace teon

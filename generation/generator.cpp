@@ -6,7 +6,7 @@ namespace teon {
 
 namespace {
 
-// The plan of generation, and the rows that are the generator's own.
+// The activation plan of generation, with additional rows for the generator.
 struct GeneratorPlan {
     ActivationPlan plan;
     Tensor tokens, positions, logits;  // (B * capacity) int; (B, V) float
@@ -51,8 +51,7 @@ public:
 
     const std::vector<float>& step(const std::vector<int>& tokens) override {
         CHECK(static_cast<int>(tokens.size()) == B_, "{} tokens for {} sequences", tokens.size(), B_);
-        CHECK(length_ < capacity_, "the sequences have {} tokens, which is all that the generator was made for",
-              length_);
+        CHECK(length_ < capacity_, "the sequences have {} tokens, the generator's capacity", length_);
         return extend(tokens, 1);
     }
 

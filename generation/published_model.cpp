@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// bos_token_id is a token or null, eos_token_id may be a list as well. What generation_config.json says goes before
-// what config.json says, as in transformers.
+// bos_token_id is a token or null; eos_token_id may also be a list. As in transformers, generation_config.json takes
+// precedence over config.json.
 TextLimits text_limits(const nlohmann::json& config, const fs::path& folder) {
     const std::string path = (folder / "config.json").string(), other = (folder / "generation_config.json").string();
     std::error_code error;
@@ -45,7 +45,7 @@ PublishedModel describe_model(const std::string& folder, const std::vector<Model
     const fs::path beside = fs::is_directory(folder, error) ? fs::path(folder) : fs::path(folder).parent_path();
     const std::string path = (beside / "config.json").string();
     CHECK_USAGE(fs::exists(path, error),
-                "{}: there is no config.json beside these weights, which says what model they are of", path);
+                "{}: there is no config.json beside these weights to say which model they belong to", path);
     const nlohmann::json j = read_json(path);
     return {folder, decoder_config(j, families, path), text_limits(j, beside), {}, ""};
 }
@@ -64,12 +64,12 @@ PublishedModel open_model(const std::string& folder, const std::vector<ModelFami
         std::error_code error;
         std::string found = folder;
         const bool file = fs::is_regular_file(folder, error);
-        CHECK_USAGE(file || fs::is_directory(folder, error), "{}: no such folder, nor a file of weights", folder);
+        CHECK_USAGE(file || fs::is_directory(folder, error), "{}: no such folder or file of weights", folder);
         if (file || SafetensorsModel::in(folder)) {
             verify_model(folder);
         } else {
             found = find_checkpoint(folder).folder;
-            CHECK_USAGE(!found.empty(), "{}: holds neither model.safetensors nor a whole checkpoint", folder);
+            CHECK_USAGE(!found.empty(), "{}: has neither model.safetensors nor a complete checkpoint", folder);
         }
         PublishedModel m = describe_model(found, families);
         const SafetensorsModel weights(found);

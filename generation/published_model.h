@@ -1,4 +1,4 @@
-// Models in checkpoints and published ones: config.json, weights and tokenizer in a folder.
+// Models in folders, checkpoints or published ones: config.json, weights and tokenizer.
 #pragma once
 
 #include <memory>
@@ -10,28 +10,28 @@
 
 namespace teon {
 
-// A folder with config.json and model.safetensors, or its index and shards: a checkpoint of ours, or a published GPT-2,
-// LLaMA or Qwen3.
+// A model in a folder with config.json and model.safetensors, or an index and shards: a checkpoint of a training run,
+// or a published model of one of the families.
 struct PublishedModel {
-    std::string folder;  // or the file
+    std::string folder;  // or the file of weights
     DecoderConfig config;
-    TextLimits limits;                // of config.json, and of generation_config.json where that says more
-    std::vector<std::string> unused;  // names of tensors
+    TextLimits limits;                // from generation_config.json, else from config.json
+    std::vector<std::string> unused;  // names of tensors that the model does not use
     std::string content;              // a sampled hash of the weights (files/file.h)
 };
 
-// Folder, config and limits, from the files beside the weights, which are not read. Throws as open_model() does.
+// Returns folder, config and limits without reading the weights. Throws like open_model().
 PublishedModel describe_model(const std::string& folder, const std::vector<ModelFamily>& families);
 
-// "MODEL: not used: A, B, C and 9 others"; empty if everything is.
+// "MODEL: not used: A, B, C and 9 others"; empty if every tensor is used.
 std::string unused_text(const PublishedModel& model);
 
-// The model in `folder`, or in its newest whole checkpoint if it is a run's. The files that a checkpoint's manifest
-// lists are verified. Throws Error naming the file and the fault, which may be a config.json that asks for what is not
-// computed here or weights of another model.
+// Opens the model in `folder` or, if it is a run's folder, in the run's newest complete checkpoint. Verifies the files
+// that a checkpoint's manifest lists. Throws Error naming the file and the fault, for example a config.json that asks
+// for something that is not implemented here, or weights of another model.
 PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families);
 
-// The tokenizer of a checkpoint folder (in tokenizer/ or beside the weights), or nullptr if it has none.
+// Returns the tokenizer of a checkpoint folder (in tokenizer/ or beside the weights), or nullptr if it has none.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder);
 
 }  // namespace teon

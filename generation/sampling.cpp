@@ -41,23 +41,23 @@ int Sampler::next(std::span<const float> logits) {
     if (top_k_ > 0 && top_k_ < static_cast<int>(order_.size())) {
         std::nth_element(order_.begin(), order_.begin() + (top_k_ - 1), order_.end(), likelier);
         order_.resize(static_cast<size_t>(top_k_));
-        std::sort(order_.begin(), order_.end());  // nth_element leaves any order, which would differ between libraries
+        std::sort(order_.begin(), order_.end());  // the order after nth_element differs between libraries
     }
     weights_.clear();
     for (int token : order_) weights_.push_back(std::exp((double{logit(token)} - logit(top)) / temperature_));
     const double uniform =
-        static_cast<double>(engine_() >> 11) * 0x1p-53;  // the library's distributions differ, this does not
+        static_cast<double>(engine_() >> 11) * 0x1p-53;  // the distributions of standard libraries differ
     double left = uniform * std::accumulate(weights_.begin(), weights_.end(), 0.0);
     for (size_t i = 0; i < order_.size(); ++i)
         if ((left -= weights_[i]) < 0) return order_[i];
-    return top;  // rounding left a remainder
+    return top;  // only if rounding leaves a remainder
 }
 
-std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer, const TextLimits& limits) {
+std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer, const TextLimits& limits,
+                           int vocab_size) {
     CHECK_USAGE(o.prompt.empty() || o.prompt_tokens.empty(), "--prompt and --prompt-tokens: give one of them");
-    if (!o.prompt_tokens.empty()) return o.prompt_tokens;
-    std::vector<int> tokens;
-    if (limits.begin >= 0) tokens.push_back(limits.begin);
+    std::vector<int> tokens = o.prompt_tokens;
+    if (tokens.empty() && limits.begin >= 0) tokens.push_back(limits.begin);
     if (!o.prompt.empty()) {
         CHECK_USAGE(tokenizer,
                     "--prompt: there is no tokenizer with the weights or data; give --prompt-tokens 1,2,3 "
@@ -69,6 +69,9 @@ std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer,
         tokens.insert(tokens.end(), encoded.begin(), encoded.end());
     }
     CHECK_USAGE(!tokens.empty(), "--prompt: no token is known to begin texts, so the prompt cannot be empty");
+    const int largest = *std::max_element(tokens.begin(), tokens.end());
+    CHECK_USAGE(largest < vocab_size, "--prompt: token {} is outside the model's vocabulary of {}", largest,
+                vocab_size);
     return tokens;
 }
 

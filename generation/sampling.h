@@ -18,22 +18,22 @@ namespace teon {
 struct SamplingOptions {
     std::string prompt;
     std::vector<int> prompt_tokens;  // instead of prompt; empty: not given
-    int sample_tokens = 256;         // at most; the context and a token that ends texts may end it before
-    float temperature = 1.0f;        // logits are divided by it; 0: the likeliest token
-    int top_k = 50;                  // only among the k likeliest; 0: all
+    int sample_tokens = 256;         // maximum; the end of the context or a token that ends texts stops earlier
+    float temperature = 1.0f;        // divides logits; 0: always take the likeliest token
+    int top_k = 50;                  // sample among the k likeliest tokens; 0: all
 };
 
-// The rows --prompt, --prompt-tokens, --sample-tokens, --temperature and --top-k.
+// Adds --prompt, --prompt-tokens, --sample-tokens, --temperature and --top-k to the table.
 void add_sampling_flags(OptionTable& table, SamplingOptions& options);
 
-// Tokens of a sample and its prompt, at most.
+// Returns the maximum number of tokens of the prompt and its sample.
 inline int sample_capacity(const SamplingOptions& o, size_t prompt, int context) {
     const size_t wanted = std::max(prompt, o.prompt_tokens.size()) + static_cast<size_t>(o.sample_tokens);
     return static_cast<int>(std::min(wanted, static_cast<size_t>(context)));
 }
 
-// Draws tokens from softmax(logits / temperature) over the top_k largest logits (of equal ones the lower tokens). The
-// same seed gives the same tokens on every machine.
+// Draws tokens from softmax(logits / temperature) over the top_k largest logits (of equal logits, the lower tokens
+// first). The same seed gives the same tokens on every machine.
 class Sampler {
 public:
     Sampler(float temperature, int top_k, uint64_t seed) : temperature_(temperature), top_k_(top_k), engine_(seed) {}
@@ -50,18 +50,20 @@ private:
 
 // The tokens that begin and end a text. In training data both are the delimiter.
 struct TextLimits {
-    int begin = -1;        // -1: none is known
+    int begin = -1;        // -1: unknown
     std::vector<int> end;  // any of these ends a text
     bool ends(int token) const { return std::find(end.begin(), end.end(), token) != end.end(); }
 };
 
-// The prompt's tokens: prompt_tokens, or the token that begins texts and the encoded prompt. Throws UsageError that
-// says what to give if the tokenizer (nullptr: none) cannot encode the prompt, or if there would be no token.
-std::vector<int> prompt_of(const SamplingOptions& options, const Tokenizer* tokenizer, const TextLimits& limits);
+// Returns the prompt's tokens: prompt_tokens, or the token that begins texts followed by the encoded prompt. Throws
+// UsageError if the tokenizer (nullptr: none) cannot encode the prompt, if there would be no token, or if a token is
+// outside the vocabulary.
+std::vector<int> prompt_of(const SamplingOptions& options, const Tokenizer* tokenizer, const TextLimits& limits,
+                           int vocab_size);
 
-// Samples the tokens that follow the prompt, up to sample_tokens or the generator's capacity (of one sequence), or up
-// to and with a token that ends texts. Calls on_token with each; sampling ends if it returns false. Throws UsageError
-// if the prompt leaves no room in the generator.
+// Samples the tokens that follow the prompt, up to sample_tokens or the capacity of the generator (which must have one
+// sequence), or up to and including a token that ends texts. Calls on_token with each token and stops if it returns
+// false. Throws UsageError if the prompt fills the generator.
 std::vector<int> sample(Generator& generator, const std::vector<int>& prompt, const SamplingOptions& options,
                         const TextLimits& limits, uint64_t seed, const std::function<bool(int)>& on_token = nullptr);
 

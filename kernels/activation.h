@@ -1,5 +1,5 @@
-// An activation function F between two products, which has F::forward(x) and F::backward(x, dout). The backward pass
-// also sums the gradient of the bias before it: the tensor is passed over once for both. Private to kernels/.
+// Kernels for an activation function F with F::forward(x) and F::backward(x, dout). The backward pass also computes the
+// gradient of the bias that was added to x, so that the tensor is read once for both. Private to kernels/.
 #pragma once
 
 #include "kernels/column_sums.h"
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kFlatBlock) activation_forward_kernel(T* out, 
     if constexpr (MAXIMUM) raise_maximum<T>(maximum, most);
 }
 
-// out = F::forward(x), n elements. out may alias x. maximum: out's, or nullptr.
+// out = F::forward(x), n elements. out may alias x. maximum: of out (kernels/fp8.h), or nullptr.
 template <typename F, typename T>
 void activation_forward(T* out, const T* x, int64_t n, const Stream& stream, float* maximum) {
     at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(0, out, x), [&]<int W>(Constant<W>) {
@@ -33,8 +33,8 @@ void activation_forward(T* out, const T* x, int64_t n, const Stream& stream, flo
 
 inline constexpr int kActivationChunks = 1024, kActivationChunkRows = 8;  // at most, at least
 
-// dx = F::backward(x, dout) and partial (chunks, C) = its sums over the rows of each chunk. A thread has W columns of
-// one chunk, and on a GPU reads kRows rows ahead of what it writes, as dx may be dout.
+// dx = F::backward(x, dout); partial (chunks, C) = the sums of dx over the rows of each chunk. A thread processes W
+// columns of one chunk. On a GPU it reads kRows rows before it writes the first, because dx may alias dout.
 template <typename T, int W, typename F, bool MAXIMUM>
 __global__ void __launch_bounds__(kFlatBlock)
     activation_backward_kernel(T* dx, float* partial, const T* x, const T* dout, int N, int C, RowChunks chunks,
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     const int vecs = C / W;
     const int64_t item = int64_t{blockIdx.x} * kFlatBlock + threadIdx.x;
     const int chunk = static_cast<int>(item / vecs), j = static_cast<int>(item % vecs) * W;
-    const int first = chunk * chunks.rows, last = std::min(N, first + chunks.rows);  // none behind the last chunk
+    const int first = chunk * chunks.rows, last = std::min(N, first + chunks.rows);  // empty beyond the last chunk
     [[maybe_unused]] int most = 0;
     Vec<float, W> sums{};
     auto rows = [&]<int R>(Constant<R>, int row) {
@@ -71,11 +71,11 @@ __global__ void __launch_bounds__(kFlatBlock)
 }
 
 inline size_t activation_backward_scratch_bytes(int N, int C) {
-    return row_chunks(N, kActivationChunks, kActivationChunkRows).partial_bytes(C);
+    return chunk_sums_bytes(N, kActivationChunks, kActivationChunkRows, C);
 }
 
-// dbias (C): the column sums of dx, += or =; or nullptr. scratch: activation_backward_scratch_bytes(N, C).
-// maximum: dx's, or nullptr.
+// dx = F::backward(x, dout), (N, C). dbias (C): the column sums of dx, += if accumulate, else =; or nullptr. scratch:
+// activation_backward_scratch_bytes(N, C). maximum: of dx, or nullptr.
 template <typename F, typename T>
 void activation_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
                          const Stream& stream, float* maximum) {

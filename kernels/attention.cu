@@ -12,7 +12,7 @@
 // Nothing is permuted: gemm reads Q, K, V and writes O, dQ, dK, dV in the packed layout. A batch runs over sequences
 // and key/value heads; the query heads of a group take turns, which also fixes the order in which they add to dK, dV.
 //
-// S and dP are float also for bf16 storage; P and dS, which are operands again, are rounded to T. Scores rounded to
+// S and dP are float for bf16 storage, too; P and dS, which are operands again, are rounded to T. Scores rounded to
 // bf16 would save half of the scratch, but an error of 2^-9 |S| in the exponent grows with the scores: at standard
 // deviations of 1, 4 and 16 it makes the error of O 1.5, 3.6 and 8 times larger, that of dQ and dK 1.6, 2.4 and 6 times
 // (T = 256, HS = 64, against float64).
@@ -31,7 +31,7 @@ namespace teon {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int W = kVecWidth<float>;  // columns of a score row move W at a time
+constexpr int W = kVecWidth<float>;  // kernels access W columns of a score row at a time
 
 // Query rows [begin, end) of all heads. Their scores are (B, NH, rows, ld); every row starts at a multiple of W.
 struct RowBlock {
@@ -43,13 +43,13 @@ struct RowBlock {
 
 RowBlock row_block(const AttentionShape& s, int begin, int end) { return {s.B, s.NH, s.T, begin, end}; }
 
-// 64 rows compute at most 64 / T of the scores in vain; more give larger products and fewer of them, which is what long
-// rows, whose scratch is the larger, can afford.
+// Blocks of 64 rows waste at most 64 / T of the scores that they compute. Blocks of 128 rows make fewer and larger
+// products, but waste twice as much and take twice the scratch, which only long sequences can afford.
 int block_rows(const AttentionShape& s) { return std::min(s.T, s.T <= 512 ? 64 : 128); }
 
-// A CPU takes so many sequences at a time that their scores stay in its caches from one product to the next, but no
-// fewer than kHeadsTogether heads, which its threads share: products of fewer would be cut otherwise (cpu/matmul.cpp),
-// and results would depend on B. A GPU takes all, which fill it.
+// A GPU processes all sequences at once, which fill it. A CPU processes groups of sequences, so small that their scores
+// stay in its caches from one product to the next, but with at least kHeadsTogether heads for its threads to share:
+// products of fewer heads would be divided in another way (cpu/matmul.cpp), and results would depend on B.
 constexpr int64_t kScoreBytes = 1 << 20;
 constexpr int kHeadsTogether = 8;
 int64_t fewest_together(const AttentionShape& s) {
@@ -60,7 +60,7 @@ int64_t fewest_together(const AttentionShape& s) {
 int groups_of_sequences(const AttentionShape& s) {
     return static_cast<int>(std::max<int64_t>(1, s.B / fewest_together(s)));
 }
-// What a group has at most, for any number of sequences up to s.B.
+// The most sequences that a group has, for any number of sequences up to s.B.
 int largest_group(const AttentionShape& s) {
     return static_cast<int>(std::min<int64_t>(s.B, 2 * fewest_together(s) - 1));
 }
@@ -77,10 +77,10 @@ void for_each_group(const AttentionShape& s, F f) {
     }
 }
 
-// Which row of a block a thread works on. Its columns are dealt to the row's lanes, W at a time.
+// The row of a block that a thread works on. The row's lanes take its columns in turn, W at a time.
 template <typename Shape>
 struct ScoreRow {
-    int64_t row, head;  // of the block's B * NH * rows; b * NH + h
+    int64_t row, head;  // among the block's B * NH * rows; b * NH + h
     int first, t;       // visible columns: first <= column <= t
     bool exists;
     __device__ bool visible(int column) const { return first <= column && column <= t; }
@@ -93,7 +93,7 @@ struct ScoreRow {
     }
 };
 
-// The largest of the W numbers of each lane of a row.
+// The maximum over the lanes of a row, each of which has W numbers.
 template <typename Shape>
 __device__ float row_max(Vec<float, W> x) {
     for (int half = W / 2; half > 0; half /= 2) {
@@ -106,9 +106,9 @@ __device__ float row_max(Vec<float, W> x) {
     }
 }
 
-// probs = softmax(scores) row by row, 0 for masked columns; probs may be scores. lse (B, NH, T). A NaN among the
-// visible scores makes the row NaN. A thread with a row of its own, whose scores are in its cache, leaves exponentials
-// in their place; others compute them twice rather than write them.
+// probs = softmax(scores) row by row, 0 for masked columns; probs may alias scores. lse (B, NH, T). A NaN among the
+// visible scores makes the row NaN. A thread that processes a whole row, whose scores are in its cache, stores the
+// exponentials over them; lanes that share a row compute exponentials twice instead.
 template <typename T, typename Shape>
 __global__ void attention_softmax_forward_kernel(T* probs, float* lse, float* scores, const int* doc_start,
                                                  RowBlock block) {
@@ -156,8 +156,8 @@ __global__ void attention_softmax_forward_kernel(T* probs, float* lse, float* sc
     }
 }
 
-// probs = exp(scores - lse) and dscores = probs * (dprobs - scale * D), row by row, 0 for masked columns, where dprobs
-// comes multiplied by scale. probs may be scores, dscores may be dprobs.
+// probs = exp(scores - lse) and dscores = probs * (dprobs - scale * D), row by row, 0 for masked columns. dprobs is
+// dP * scale. probs may alias scores, and dscores may alias dprobs.
 template <typename T, typename Shape>
 __global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const float* scores, const float* dprobs,
                                                   const T* dout, const T* out, const float* lse, const int* doc_start,
@@ -184,7 +184,7 @@ __global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const fl
     const int64_t ld = block.ld(), start = r.row * ld;
     const float row_lse = lse[r.head * block.T + r.t];
     for (int j = Shape::lane() * W; j < ld; j += kStride) {
-        // Rounded by store_floats: rounding both in the loop over exp keeps g++ from turning it into vector code.
+        // store_floats rounds them: rounding in the loop over exp would keep g++ from vectorizing it.
         Vec<float, W> p{}, ds{};
         if (j + W > r.first && j <= r.t) {
             auto s = load_vec<W>(scores + start + j);
@@ -200,8 +200,8 @@ __global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const fl
     }
 }
 
-// The last columns of dqkv (rows, width) = dkv (rows, columns), rounded. Each thread moves N of them; columns is a
-// multiple of N.
+// The last `columns` columns of dqkv (rows, width) = dkv (rows, columns), rounded. Each thread processes N columns;
+// `columns` is a multiple of N.
 template <typename T, int N>
 __global__ void attention_round_kernel(T* dqkv, const float* dkv, int64_t rows, int columns, int64_t width) {
     wait_for_earlier_kernels();
@@ -218,17 +218,17 @@ void round_dkv(T* dqkv, const float* dkv, int64_t rows, int columns, int64_t wid
     });
 }
 
-// Scratch: scores of one row block, and what the backward pass adds up in float before it rounds to T.
+// The pieces of scratch: the scores of one row block, and dK and dV in float before they are rounded to T.
 template <typename T>
 struct Scratch {
     float* scores = nullptr;
-    T* probs = nullptr;  // are the scores themselves if T is float
+    T* probs = nullptr;  // scores if T is float
     float* dprobs = nullptr;
-    T* dscores = nullptr;  // likewise dprobs
+    T* dscores = nullptr;  // dprobs if T is float
     float* dkv = nullptr;  // (B, T, 2 NKV HS), keys then values; bf16 only
     size_t bytes = 0;
 
-    // Of one group of sequences.
+    // For one group of sequences.
     Scratch(void* base, const AttentionShape& s) {
         const int64_t n = static_cast<int64_t>(s.B) * s.NH * block_rows(s) * row_block(s, 0, s.T).ld();
         auto take = [&]<typename E>(E*& p, int64_t elements) {
@@ -254,22 +254,22 @@ void check_shape(const AttentionShape& s) {
     CHECK(s.NH % s.NKV == 0, "attention: {} query heads cannot share {} key/value heads evenly", s.NH, s.NKV);
 }
 
-// Where gemm finds the heads: the first matrix of a batch over key/value heads (inner) and sequences (outer).
+// Describes heads to gemm as batches of matrices over key/value heads (inner) and sequences (outer).
 struct Heads {
     const AttentionShape& s;
     int group = s.NH / s.NKV;
 
-    // Query head g of every group, from row t on, in a tensor (B, T, width) that begins with NH heads.
+    // Query head g of every group, from row t on, in a tensor (B, T, width) whose rows begin with NH heads.
     template <typename T>
     Mat query(const T* x, int64_t width, int g, int t) const {
         return mat(x + t * width + g * s.HS, width, group * s.HS, s.T * width);
     }
-    // Every key/value head of a tensor (B, T, width), of which `skip` heads come before.
+    // Every key/value head of a tensor (B, T, width), after the first `skip` heads of each row.
     template <typename T>
     Mat key_value(const T* x, int64_t width, int skip) const {
         return mat(x + static_cast<int64_t>(skip) * s.HS, width, s.HS, s.T * width);
     }
-    // Query head g of every group among the scores (B, NH, rows, ld) of a row block.
+    // Query head g of every group in the scores (B, NH, rows, ld) of a row block.
     template <typename T>
     Mat scores(const T* x, RowBlock block, int g) const {
         const int64_t head = block.rows() * block.ld();
@@ -277,7 +277,7 @@ struct Heads {
     }
 };
 
-// C (M x N) = alpha op(A) (M x K) op(B) (K x N) + beta C for all sequences and key/value heads.
+// C (M x N) = alpha op(A) (M x K) op(B) (K x N) + beta C, for all sequences and key/value heads.
 struct BatchedGemm {
     Linalg& linalg;
     const AttentionShape& s;
@@ -301,7 +301,7 @@ size_t attention_scratch_bytes(const AttentionShape& s, DType dtype) {
           name_of(dtype));
     size_t most = 0;
     AttentionShape group = s;
-    for (group.T = 1; group.T <= s.T; group.T++) {  // shorter sequences form larger groups
+    for (group.T = 1; group.T <= s.T; group.T++) {  // because shorter sequences form larger groups
         group.B = s.B;
         group.B = largest_group(group);
         most = std::max(
@@ -351,7 +351,7 @@ void backward_group(T* dqkv, void* scratch, const T* dout, const T* qkv, const T
     const Mat K = heads.key_value(qkv, width, s.NH), V = heads.key_value(qkv, width, s.NH + s.NKV);
     const float scale = 1.0f / std::sqrt(static_cast<float>(s.HS));
 
-    // Float gradients are added up where they belong, bf16 ones in scratch, to be rounded once.
+    // Float gradients accumulate in place, bf16 ones in scratch, so that they are rounded once.
     Mat dK, dV;
     const int dkv_columns = 2 * s.NKV * s.HS;
     if constexpr (std::is_same_v<T, float>) {
@@ -360,7 +360,7 @@ void backward_group(T* dqkv, void* scratch, const T* dout, const T* qkv, const T
         dK = heads.key_value(work.dkv, dkv_columns, 0), dV = heads.key_value(work.dkv, dkv_columns, s.NKV);
     }
 
-    // From the last block, which sees all keys and so writes all of dK and dV, to the first; the others add.
+    // Starts with the last block, which sees all keys and so writes all of dK and dV; the others add to them.
     const int step = block_rows(s);
     for (int begin = (s.T - 1) / step * step; begin >= 0; begin -= step) {
         const RowBlock block = row_block(s, begin, std::min(begin + step, s.T));

@@ -1,10 +1,11 @@
-// Attention of one query row per sequence against a cache of keys and values: what a token costs when a text is
-// generated.
+// Attention of one query row per sequence to a cache of keys and values, which is computed for each token of a
+// generated text.
 //
-// One block per sequence and query head. A thread takes whole keys, so that a score is one thread's dot product and
-// nothing is reduced until the softmax; the scores then lie in shared memory, and the block is dealt again over the
-// columns of the values and, as often as it is larger than a row, over the keys. A long cache is taken in tiles of
-// kTileKeys; where a tile raises the maximum, the sums before it are scaled down (as in flash attention).
+// One block per sequence and query head. A thread processes whole keys, so that a score is one thread's dot product and
+// nothing is reduced before the softmax. The scores are then in shared memory, and the threads are assigned to the
+// columns of the values and, if there are more threads than vectors in a row, also to parts of the keys. A long cache
+// is processed in tiles of kTileKeys; if a tile raises the maximum, the earlier sums are scaled down (as in flash
+// attention).
 #include <algorithm>
 #include <cmath>
 
@@ -21,12 +22,12 @@ constexpr int kDecodeBlock = kRowsByThread ? 32 : 256;
 constexpr int kTileKeys = 8192;  // their scores are 32 KiB of shared memory
 
 struct DecodeShape {
-    int64_t query_row, cache_row, cache_sequence;  // elements from one to the next
+    int64_t query_row, cache_row, cache_sequence;  // strides in elements
     int NH, NKV, HS, keys;
 };
 
-// The block's threads over the value columns: splits * vectors of them work, each on the keys split, split + splits,
-// ...
+// The assignment of the block's threads to the columns of the values: splits * vectors threads work, each on the keys
+// split, split + splits, ...
 template <int W>
 struct ValueThreads {
     int vectors, splits;
@@ -39,7 +40,7 @@ template <typename T, int W>
 __global__ void __launch_bounds__(kDecodeBlock, 2)
     attention_decode_kernel(T* out, const T* qkv, const T* cache, DecodeShape s, float scale) {
     wait_for_earlier_kernels();
-    DYN_SHARED(float, probs);                                                       // of a tile's keys
+    DYN_SHARED(float, probs);                                                       // one tile of keys
     float* partial = probs + round_up(s.keys < kTileKeys ? s.keys : kTileKeys, W);  // splits x HS
     const int b = static_cast<int>(blockIdx.x) / s.NH, h = static_cast<int>(blockIdx.x) % s.NH;
     const int thread = static_cast<int>(threadIdx.x);
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(kDecodeBlock, 2)
         maximum = larger;
         float tile_sum = 0.0f;
         for (int j = thread; j < keys; j += kDecodeBlock) tile_sum += probs[j] = exp_fast(probs[j] - maximum);
-        sum = sum * correction + block_sum(tile_sum);  // its barriers also make the others' probs visible
+        sum = sum * correction + block_sum(tile_sum);  // whose barriers also make other threads' probs visible
 
         for (int item = thread; item < threads.splits * threads.vectors; item += kDecodeBlock) {
             const int split = item / threads.vectors, c = item % threads.vectors * W;
@@ -76,14 +77,14 @@ __global__ void __launch_bounds__(kDecodeBlock, 2)
                 const auto v = load_floats<W>(value + (begin + j) * s.cache_row + c);
                 FOR_VEC(i, W) total[i] += probs[j] * v[i];
             }
-            float* const before = partial + split * s.HS + c;  // written by this thread alone
+            float* const before = partial + split * s.HS + c;  // only this thread accesses it in the loop
             if (begin > 0) {
                 const auto earlier = load_vec<W>(before);
                 FOR_VEC(i, W) total[i] += earlier[i] * correction;
             }
             store_vec(before, total);
         }
-        __syncthreads();  // before the next tile's probs, and before partial is read
+        __syncthreads();  // before the next tile's probs are written and before `partial` is read
     }
     const float normalize = 1.0f / sum;
     for (int c = thread; c < s.HS; c += kDecodeBlock) {
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kDecodeBlock, 2)
     }
 }
 
-// Elements [0, row) of cache row begin + t of each sequence = those that end row t of qkv.
+// Row begin + t of each sequence in the cache (`row` elements) = the last `row` elements of row t of qkv.
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock) cache_append_kernel(T* cache, const T* qkv, int64_t n, int row, int T_new,
                                                                   int64_t width, int64_t begin, int64_t capacity) {
@@ -131,7 +132,7 @@ void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape
     CHECK(s.T == 1, "attention_decode: {} query rows per sequence; it takes one", s.T);
     const int64_t cache_row = int64_t{2} * s.NKV * s.HS;
     const DecodeShape shape{s.qkv_width(), cache_row, capacity * cache_row, s.NH, s.NKV, s.HS, keys};
-    // Partial sums are float vectors of as many elements, so W is also bounded by theirs.
+    // Partial sums are vectors of W floats, so that W is at most kVecWidth<float>.
     constexpr int W = kVecWidth<float> < kVecWidth<T> ? kVecWidth<float> : kVecWidth<T>;
     at_width<W>(vec_aligned<T, W>(s.HS, qkv, cache), [&]<int W>(Constant<W>) {
         const size_t shared =

@@ -1,4 +1,4 @@
-// Causal self-attention on tensor cores, tile by tile, so that scores never leave registers (Dao et al. 2022,
+// Causal self-attention on tensor cores, tile by tile, so that scores stay in registers (Dao et al. 2022,
 // https://arxiv.org/abs/2205.14135; Dao 2023, https://arxiv.org/abs/2307.08691). With c = log2(e) / sqrt(HS), S = Q K^T
 // and lse2 = log2(e) lse:
 //
@@ -9,22 +9,21 @@
 //              dV = P^T dO,  dK = dS^T Q / sqrt(HS)   one block per tile of keys, over the queries that see it
 //              dQ = dS K / sqrt(HS)                   one block per tile of queries
 //
-// S and dP are computed twice in the backward pass, unless there are so many heads that each multiprocessor can walk
-// one by itself (attention_flash_backward_one_pass.cu). Several blocks that add to one dQ would need either float
-// atomics, whose order is not fixed, or have to wait for each other. The pass for dK and dV computes the transposed S^T
-// = K Q^T, so that P^T and dS^T are left in registers in the very places where the products dV and dK want their left
-// operand.
+// The backward pass computes S and dP twice, unless there are so many heads that each multiprocessor can process one by
+// itself (attention_flash_backward_one_pass.cu). Several blocks that add to one dQ would need float atomics, whose
+// order is not fixed, or would have to wait for each other. The pass for dK and dV computes the transposed S^T = K Q^T,
+// so that P^T and dS^T are in the registers in which the products dV and dK expect their left operand.
 //
-// Q, K and V are read from the packed layout and O, dQ, dK, dV written to theirs; query heads that share a key/value
-// head are added up inside of one block, in order. While one tile is multiplied, cp_async fetches the next; one barrier
-// per tile both publishes the next tile and frees the one before. Tiles that no row sees are never read: keys beyond
-// the diagonal, and documents that ended before or begin after (doc_start does not decrease, so that the first row of a
-// tile has the smallest one).
+// Q, K and V are read from the packed layout, and O, dQ, dK and dV are written in theirs. One block adds up the query
+// heads that share a key/value head, in order. While one tile is multiplied, cp_async fetches the next; one barrier per
+// tile both publishes the next tile and frees the previous one. Tiles that no row sees are never read: keys beyond the
+// diagonal, and documents that end before or begin after the tile (doc_start does not decrease, so that the first row
+// of a tile has the smallest value).
 //
-// Four warps per block, each with 16 or 32 rows of the tile that stays. 32 rows use every fragment of the passing tiles
-// twice, which halves the traffic from shared memory, the narrower road on sm_80 and sm_90; where HS = 128 leaves no
-// registers for that, it is 16. Tile sizes are such that two blocks fit on a multiprocessor: 64 KiB of shared memory
-// and 255 registers, see `make check-cuda`.
+// A block has four warps, each with 16 or 32 rows of the resident tile. 32 rows use every fragment of the streamed
+// tiles twice, which halves the traffic from shared memory, the tighter limit on sm_80 and sm_90. HS = 128 leaves
+// registers for only 16 rows in the backward pass. Tile sizes are such that two blocks fit on a multiprocessor: 64 KiB
+// of shared memory and 255 registers, see `make check-cuda`.
 //
 // On sm_90a attention_flash_hopper.cu and attention_flash_backward_hopper.cu replace all of this.
 #include "kernels/attention_flash.h"
@@ -59,7 +58,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     auto values = [&](int stage) { return typename Tiles::Key{keys(stage).memory + Tiles::Key::kElements}; };
 
     const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y);
-    const int query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tiles::kQueries;  // those that see most come first
+    const int query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tiles::kQueries;  // the longest blocks start first
     const int end = query + Tiles::kQueries < s.T ? query + Tiles::kQueries : s.T;
     const int begin = s.first_key(b, query) / kKeys * kKeys;
     const FlashRows<M, HS> rows(s, b, query + 16 * M * warp_of_thread());

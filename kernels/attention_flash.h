@@ -7,25 +7,26 @@
 
 namespace teon {
 
-// The same functions of the same tensors, on tensor cores: bf16, head sizes 64 and 128 only, tensors 16-byte aligned,
-// and doc_start must not decrease along T. Scratch is what the backward pass notes of each row; no T x T scores exist.
-// lse is that of attention_forward to rounding, so that either backward pass may follow either forward pass.
+// The functions of kernels/attention.h on tensor cores, with the same tensors. Only for bf16 and head sizes 64 and 128;
+// tensors must be 16-byte aligned (both else Error), and doc_start must not decrease along T. No T x T scores exist:
+// scratch holds statistics of each row. lse equals that of attention_forward to rounding, so that either backward pass
+// may follow either forward pass.
 //
-// one_pass_heads = 0: the backward pass takes two passes of seven products together. More: one pass of five products,
-// in so many blocks, each of which walks one key/value head after the other and adds dQ in float in scratch of its own;
-// only for a head size of 64 (else Error), and where there are documents it is two passes all the same. The number
-// changes no bit.
+// The backward pass with one_pass_heads = 0 makes two passes with seven products in total. With one_pass_heads > 0 it
+// makes one pass of five products in that many blocks. Each block processes one key/value head after the other and
+// accumulates dQ in float in its own part of scratch. One pass needs a head size of 64 (else Error), and two passes are
+// made all the same if there are documents. Any number of blocks gives the same bits.
 //
-// dbias (qkv_width()), or nullptr: the column sums of dqkv before it is rounded, += if accumulate, else =.
+// dbias (qkv_width()), or nullptr: the column sums of dqkv before rounding; += if accumulate, else =. Scratch for a
+// dbias has sums_columns = true.
 bool flash_attention_supports(const AttentionShape& s, DType dtype);
-bool flash_attention_is_fast();  // false on the host, which executes tensor-core instructions one by one
-// What one_pass_heads should be on a device with so many multiprocessors for such blocks: as many, where one pass pays.
-// By docs/gpu_step.md's count it does from T = 1024 on, unless more than an eighth of their time would be lost because
-// the last heads do not fill them.
+bool flash_attention_is_fast();  // false on the host, which emulates tensor-core instructions
+// Returns one_pass_heads for a device with `multiprocessors` (flash_attention_one_pass_multiprocessors): that number if
+// one pass takes less time, else 0. By docs/gpu_step.md's count it does from T = 1024 on, unless the multiprocessors
+// would be idle for more than an eighth of the time because the last heads do not fill them.
 int flash_attention_one_pass_heads(const AttentionShape& s, int multiprocessors);
-// 0 where a block does not fit, and on sm_90, where two passes by wgmma take less time.
+// Returns 0 if a block of the one pass does not fit, and on sm_90, where two passes by wgmma take less time.
 int flash_attention_one_pass_multiprocessors(const DeviceInfo& device);
-// sums_columns: for a dbias.
 size_t flash_attention_scratch_bytes(const AttentionShape& s, int one_pass_heads = 0, bool sums_columns = false);
 void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* doc_start, const AttentionShape& s,
                              const Stream& stream);

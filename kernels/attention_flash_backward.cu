@@ -1,4 +1,4 @@
-// The backward pass of attention_flash.cu, where the method is described.
+// The backward pass of flash attention. attention_flash.cu describes the method.
 #include "base/integer.h"
 #include "kernels/attention_flash.h"
 #include "kernels/attention_flash_backward_hopper.h"
@@ -10,8 +10,8 @@ namespace teon {
 
 namespace {
 
-// stats (B, NH, T): each row's log2(e) lse and D. HS / 8 threads share a row; blocks: x along the rows of a sequence, y
-// sequences.
+// stats (B, NH, T): log2(e) lse and D of each row. HS / 8 threads share a row. The grid is (rows of a sequence,
+// sequences).
 template <int HS>
 __global__ void flash_attention_stats_kernel(RowStats* stats, const bf16* dout, const bf16* out, const float* lse,
                                              FlashShape<HS> s) {
@@ -129,7 +129,7 @@ struct KeyGradientTiles {
     static constexpr int M = kKeys / (16 * kFlashWarps), N = kQueries / 8, C = HS / 8;
     using Key = FlashTile<kKeys, HS>;
     using Query = FlashTile<kQueries, HS>;
-    // Per stage, behind the tiles: statistics and first keys of the queries.
+    // After the tiles, per stage: statistics and first keys of the queries.
     static constexpr size_t kRowBytes = kQueries * (sizeof(RowStats) + sizeof(int));
     static constexpr size_t kTileBytes = (2 * Key::kElements + 4 * Query::kElements) * sizeof(bf16);
     static constexpr size_t kBytes = kTileBytes + 2 * kRowBytes;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     auto first_keys = [&](int stage) { return reinterpret_cast<int*>(row_stats(2)) + stage * kQueries; };
 
     const int b = static_cast<int>(blockIdx.z), kv = static_cast<int>(blockIdx.y);
-    const int key = static_cast<int>(blockIdx.x) * Tiles::kKeys;  // in order: the first are seen by most
+    const int key = static_cast<int>(blockIdx.x) * Tiles::kKeys;  // in order: the longest blocks start first
     const int* documents = s.doc_start ? s.doc_start + static_cast<int64_t>(b) * s.T : nullptr;
     const int last_key = key + Tiles::kKeys < s.T ? key + Tiles::kKeys - 1 : s.T - 1;
     const int begin = key / kQueries * kQueries;
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     fetch(kv * s.group, begin, 0);
     finish_copies();
 
-    // Rows beyond T have 0 for Q, dO, D and lse2, and add 0 * P and Q * 0.
+    // Q, dO, D and lse2 are 0 in rows beyond T, which therefore add 0 to dK and dV.
     float dk[M][C][4] = {}, dv[M][C][4] = {};
     for (int head = kv * s.group, query = begin, stage = 0; head < (kv + 1) * s.group; stage ^= 1) {
         const bool last_of_head = query + kQueries >= end;
@@ -245,9 +245,9 @@ int flash_attention_one_pass_multiprocessors(const DeviceInfo& device) {
 
 namespace {
 
-constexpr int kWarpRows = 16;  // of which a warp leaves column sums, at least
+constexpr int kWarpRows = 16;  // the fewest rows for which a warp writes column sums
 
-// Bytes of the parts of scratch, one after the other.
+// Bytes of the parts of scratch, in their order.
 struct BackwardScratch {
     size_t stats, column_sums, one_pass;
     BackwardScratch(const AttentionShape& s, int one_pass_heads, bool sums_columns) {

@@ -1,11 +1,11 @@
-// The backward pass of attention_flash.cu in two passes with the instructions of sm_90a; blocks are those of
-// attention_flash_hopper.cu. What stays has 128 rows, 64 of each consumer, what passes has 64. The scores are left in
-// registers where the next product wants its left operand:
+// The backward pass of flash attention in two passes with the instructions of sm_90a. Blocks are organized as in
+// attention_flash_hopper.cu. The resident tiles have 128 rows, 64 for each consumer; the streamed tiles have 64. The
+// scores are in the registers in which the next product expects its left operand:
 //
 //     dK, dV    S^T = K Q^T, dP^T = V dO^T; dV += P^T dO, dK += dS^T Q    one block per tile of keys
 //     dQ        S = Q K^T, dP = dO V^T; dQ += dS K                        one block per tile of queries
 //
-// Products with the scores of one tile run together with those that make the scores of the next.
+// The products with the scores of one tile run together with those that compute the scores of the next.
 #include "kernels/attention_flash_backward_hopper.h"
 
 #include "kernels/flash_hopper.h"
@@ -14,7 +14,7 @@ namespace teon {
 
 namespace {
 
-// What both passes have: two tiles of each consumer stay, two pass in stages.
+// Shared by both passes: two resident tiles for each consumer, and two streamed tiles per stage.
 template <int HS>
 struct HopperBackward {
     static constexpr int kRows = 64, kStay = kRows * kHopperConsumers, kStages = HS == 64 ? 6 : 3;
@@ -26,7 +26,7 @@ struct HopperBackward {
     using Packed = uint32_t[kRows / 16][4];
     using Gradient = float[1][HS / 8][4];
     static constexpr int kTiles = 2 * kHopperConsumers + 2 * kStages;
-    // Per stage, behind the tiles: statistics and first keys of queries that pass.
+    // After the tiles, per stage: statistics and first keys of the streamed queries.
     static constexpr size_t kTileBytes = static_cast<size_t>(kTiles) * Tile::kBytes;
     static constexpr size_t kBytes = kTileBytes + kStages * kRows * (sizeof(RowStats) + sizeof(int));
 
@@ -38,7 +38,7 @@ struct HopperBackward {
     __device__ __forceinline__ bf16* memory(int tile) const {
         return shared + tile * (Tile::kBytes / static_cast<int>(sizeof(bf16)));
     }
-    // Of consumer 0 or 1, or in a stage: keys or queries (0), values or dO (1).
+    // The index of a consumer's resident tile or a stage's streamed tile: keys or queries (0), values or dO (1).
     static __device__ __forceinline__ int staying(int consumer, int which) { return 2 * consumer + which; }
     static __device__ __forceinline__ int passing(int stage, int which) {
         return 2 * (kHopperConsumers + stage) + which;
@@ -66,14 +66,14 @@ struct HopperBackward {
         bring(index + 1, dout, h, row, barrier);
     }
 
-    // x = A B^T of a tile that stays and one that passes.
+    // x = A B^T of a resident tile A and a streamed tile B.
     __device__ __forceinline__ void multiply_rows(Scores& x, int stage, int which) const {
         const Tile a = tile(staying(hopper_consumer(), which)), b = tile(passing(stage, which));
 #pragma unroll
         for (int k = 0; k < HS / 16; k++) warpgroup_multiply(x[0], a.rows(k), b.rows(k), k > 0);
         warpgroup_commit();
     }
-    // sum += packed scores times a tile that passes.
+    // sum += packed scores times a streamed tile.
     __device__ __forceinline__ void multiply_columns(Gradient& sum, const Packed& packed, int stage, int which) const {
         const Tile b = tile(passing(stage, which));
 #pragma unroll
@@ -83,10 +83,10 @@ struct HopperBackward {
 #pragma unroll
         for (int k = 0; k < kRows / 16; k++) tile_pack_a(packed[k], x[0], k);
     }
-    // A consumer's way through the tiles that pass. Of each, P and dP begin; scores(groups, stage, i) waits for them,
-    // while so many further groups may run; pack() makes operands of the scores, which gradients(stage) multiplies, and
-    // await() waits for these products. OVERLAP: only when the next tile's have run as well, which takes registers for
-    // both.
+    // A consumer's loop over the streamed tiles. For tile i it starts P and dP; scores(groups, stage, i) waits for them
+    // while up to `groups` later groups run; pack() converts the scores to operands; gradients(stage) multiplies them;
+    // await() waits for these products. OVERLAP: the products of a tile run together with the next tile's P and dP,
+    // which takes registers for both.
     template <bool OVERLAP, typename Score, typename Pack, typename Multiply, typename Await>
     __device__ __forceinline__ void run(int tiles, Scores& p, Scores& dp, Score scores, Pack pack, Multiply gradients,
                                         Await await) const {
@@ -123,7 +123,7 @@ struct HopperBackward {
         }
         end();
     }
-    // To rows of the packed gradient, by way of the tile that stayed; and the column sums.
+    // Writes rows of the packed gradient, through the memory of resident tile `which`, and their column sums.
     __device__ __forceinline__ void store(bf16* dqkv, float* partial, int of_head, int row, int which,
                                           const Gradient& x) const {
         const int first = row + kRows * hopper_consumer() + 16 * hopper_warp();
@@ -137,19 +137,19 @@ template <int HS>
 struct HopperKeyGradient : HopperBackward<HS> {
     using Base = HopperBackward<HS>;
     using Base::b, Base::s, Base::barriers, Base::kRows, Base::kStages, Base::head;
-    static constexpr int kFills = 2;  // arrivals that fill a stage: of the copies, and of the statistics
+    static constexpr int kFills = 2;  // arrivals that fill a stage: for the copies and for the statistics
     const int* documents;
     int key, end;  // queries [key, end) see a key of the block
 
     __device__ __forceinline__ HopperKeyGradient(const FlashShape<HS>& s, bf16* shared, uint64_t* barriers)
         : Base{s, shared, {barriers}} {
         documents = s.doc_start ? s.doc_start + static_cast<int64_t>(b) * s.T : nullptr;
-        key = static_cast<int>(blockIdx.x) * Base::kStay;  // in order: the first are seen by most
+        key = static_cast<int>(blockIdx.x) * Base::kStay;  // in order: the longest blocks start first
         const int last = key + Base::kStay < s.T ? key + Base::kStay - 1 : s.T - 1;
         end = documents ? document_end(documents, last, s.T) : s.T;
     }
 
-    // Calls f(query head, query) for each tile that passes.
+    // Calls f(query head, query) for each streamed tile.
     template <typename F>
     __device__ __forceinline__ void for_tiles(F f) const {
 #pragma unroll 1
@@ -172,7 +172,7 @@ struct HopperKeyGradient : HopperBackward<HS> {
                 this->bring_queries(this->passing(stage.index, 0), qkv, dout, h, query, full);
                 stage.advance();
             });
-        } else if (warp_of_thread() == 1) {  // rows beyond T have 0
+        } else if (warp_of_thread() == 1) {  // statistics are 0 in rows beyond T
             for_tiles([&](int h, int query) {
                 mbarrier_wait(barriers.empty(stage.index), stage.parity ^ 1);
                 const int64_t begin = s.row(b, h, 0);
@@ -223,7 +223,7 @@ struct HopperKeyGradient : HopperBackward<HS> {
         };
         this->template run<HS == 64>(s.group * ceil_div(end - key, kRows), p, ds, scores, pack, gradients, await);
         flash_scale(dk, s.scale);
-        named_barrier_wait(1 + hopper_consumer(), kWarpgroupThreads);  // all four warps have read what stayed
+        named_barrier_wait(1 + hopper_consumer(), kWarpgroupThreads);  // all four warps have read the resident tiles
         this->store(dqkv, partial, s.NH + head, key, 0, dk);
         this->store(dqkv, partial, s.NH + s.NKV + head, key, 1, dv);
     }
@@ -238,7 +238,7 @@ struct HopperQueryGradient : HopperBackward<HS> {
 
     __device__ __forceinline__ HopperQueryGradient(const FlashShape<HS>& s, bf16* shared, uint64_t* barriers)
         : Base{s, shared, {barriers}} {
-        query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Base::kStay;  // those that see most come first
+        query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Base::kStay;  // the longest blocks start first
         end = query + Base::kStay < s.T ? query + Base::kStay : s.T;
         begin = s.first_key(b, query) / kRows * kRows;
     }
@@ -287,7 +287,7 @@ struct HopperQueryGradient : HopperBackward<HS> {
             ceil_div(end - begin, kRows), p, ds, scores, [&] { this->pack_scores(packed, ds); },
             [&](int stage) { this->multiply_columns(dq, packed, stage, 0); }, [&] { warpgroup_wait<0>(dq[0]); });
         flash_scale(dq, s.scale);
-        named_barrier_wait(1 + hopper_consumer(), kWarpgroupThreads);  // all four warps have read what stayed
+        named_barrier_wait(1 + hopper_consumer(), kWarpgroupThreads);  // all four warps have read the resident tiles
         this->store(dqkv, partial, head, query, 0, dq);
     }
 };

@@ -1,13 +1,13 @@
-// The backward pass of attention_flash.cu in one pass, which computes S and dP once. A block has a key/value head to
-// itself and walks its tiles of keys in order, and for each the tiles of queries that see it. dK and dV stay in
-// registers; dQ is added up in float in global memory, where no other block writes, so that no atomics are needed and
-// the bits are always the same. The last tile of keys that a query sees is the diagonal's: then its dQ is rounded and
-// written.
+// The backward pass of flash attention in one pass, which computes S and dP once. A block processes a whole key/value
+// head: it loops over the tiles of keys in order and, for each, over the tiles of queries that see it. dK and dV stay
+// in registers. dQ accumulates in float in global memory that no other block writes, so that no atomics are needed and
+// the bits are always the same. The last tile of keys that a query sees is that of the diagonal; then its dQ is rounded
+// and written.
 //
-// Eight warps of 32 keys each. V stays in registers; of shared memory the products read K, and fragments of Q and dO,
-// each for 32 keys. All warps leave their dS, transposed, in shared memory; then each multiplies 32 x 32 elements of dQ
-// = dS K, while what earlier tiles of keys have added is on its way to the place of Q and dO. Two barriers per 128
-// queries.
+// Eight warps have 32 keys each. V stays in registers; the products read K and fragments of Q and dO, each used for 32
+// keys, from shared memory. All warps store their dS, transposed, to shared memory. Then each computes 32 x 32 elements
+// of dQ = dS K, while the sum over earlier tiles of keys is copied to the memory of Q and dO. There are two barriers
+// per 128 queries.
 //
 // A block takes all registers of a multiprocessor and 162 KiB of shared memory.
 #include "kernels/attention_flash_backward_one_pass.h"
@@ -20,7 +20,7 @@ constexpr int kHS = kOnePassHeadSize, kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kKeys = 256, kQueries = kOnePassRows;
 constexpr int kStep = 16;  // queries whose scores are in registers at a time
 constexpr int M = kKeys / (16 * kWarps), N = kStep / 8, C = kHS / 8;
-constexpr int kSide = 32, kParts = kSide * kSide / 128;  // of dQ, for a warp; of 4 floats, for a thread
+constexpr int kSide = 32, kParts = kSide * kSide / 128;  // of dQ: a warp has kSide x kSide, a thread kParts x 4
 static_assert(kSide * kSide * kWarps == kQueries * kHS);
 static_assert(kSide == kOnePassWarpRows && 16 * M == kOnePassWarpRows);
 using Key = TensorTile<bf16, kKeys, kHS, kThreads, true>;
@@ -29,15 +29,15 @@ using Score = TensorTile<bf16, kKeys, kQueries, kThreads, true>;
 constexpr size_t kTileBytes = (Key::kElements + Score::kElements + 4 * Query::kElements) * sizeof(bf16);
 constexpr size_t kBytes = kTileBytes + 2 * kQueries * sizeof(RowStats);
 static_assert(kBytes <= kOnePassShared);
-static_assert(Key::kElements == 2 * Query::kElements);  // V passes through the place of Q and dO
+static_assert(Key::kElements == 2 * Query::kElements);  // V is loaded through the memory of one stage of Q and dO
 
 // A sequence and a key/value head.
 struct Place {
     int b, kv;
 };
 
-// Lane l has word l % 4 (two columns) of two neighbouring blocks of 8 columns, of a row of a fragment. It gets words
-// 2 (l % 4) and the next of all eight, so that four lanes store a whole sector.
+// Lane l passes word l % 4 (two columns) of two adjacent blocks of 8 columns of a row. It gets words 2 (l % 4) and
+// 2 (l % 4) + 1 of the eight words of both blocks, so that four lanes store a whole sector.
 __device__ __forceinline__ Vec<uint32_t, 2> four_columns(uint32_t first, uint32_t second) {
     const bool later = lane_of_thread() & 2, odd = lane_of_thread() & 1;
     const uint32_t kept = later ? second : first;
@@ -47,8 +47,8 @@ __device__ __forceinline__ Vec<uint32_t, 2> four_columns(uint32_t first, uint32_
     return odd ? Vec<uint32_t, 2>{{next, high}} : Vec<uint32_t, 2>{{low, next}};
 }
 
-// sums: for each block, dQ of its query heads by tile of queries, then by part and thread. Blocks: as many heads as are
-// in flight, of all `heads`.
+// sums: for each block, dQ of its query heads by tile of queries, then by part and thread. heads: all key/value heads,
+// of which as many are in flight as the grid has blocks.
 __global__ void __launch_bounds__(kThreads, 1)
     flash_attention_one_pass_kernel(bf16* dqkv, float* partial, float* sums, const bf16* dout, const bf16* qkv,
                                     const RowStats* stats, int heads, int query_tiles, FlashShape<kHS> s) {
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         };
         const Place at = pair_place();
         for (int key = 0; key < s.T; key += kKeys) {
-            // Tiles of the queries that see these keys: those of the first query head, then those of the next.
+            // The tiles of queries that see these keys: those of the first query head, then those of the next.
             const int per_head = query_tiles - key / kQueries, tiles = per_head * s.group;
             auto fetch = [&](int tile) {
                 const Place at = pair_place();
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             v.hold(warp_V);
             __syncthreads();
 
-            // Rows beyond T have 0 for Q, dO, D and lse2, and add 0 * P and Q * 0.
+            // Q, dO, D and lse2 are 0 in rows beyond T, which therefore add 0 to dK and dV.
             float dk[M][C][4] = {}, dv[M][C][4] = {};
             for (int tile = 0; tile < tiles; tile++) {
                 if (tile + 1 < tiles) fetch(tile + 1);
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             }
 
             flash_scale(dk, s.scale);
-            const int first = key + 16 * M * (Key::this_thread() / 32);  // warp_first would take a register
+            const int first = key + 16 * M * (Key::this_thread() / 32);  // warp_first would occupy a register
             flash_column_sums(partial, s, at.b, first, s.NH + at.kv, dk);
             flash_column_sums(partial, s, at.b, first, s.NH + s.NKV + at.kv, dv);
             bf16* dk_rows = s.packed(dqkv, at.b, warp_first, s.NH + at.kv);

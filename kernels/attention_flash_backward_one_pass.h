@@ -5,11 +5,11 @@
 
 namespace teon {
 
-// The gradient in one pass, for head size 64, without documents. sums: heads_in_flight times NH / NKV times T,
-// rounded up to kOnePassRows, times HS.
+// The gradient in one pass, for head size 64 and without documents. sums (heads_in_flight, NH / NKV, T rounded up to
+// kOnePassRows, HS) is scratch.
 inline constexpr int kOnePassHeadSize = 64, kOnePassRows = 128;
-inline constexpr int kOnePassWarpRows = 32;           // of which partial has column sums (flash_column_sums)
-inline constexpr size_t kOnePassShared = 163 * 1024;  // bytes of a block; sm_80 and sm_90 have as much
+inline constexpr int kOnePassWarpRows = 32;           // rows of a row of `partial` (flash_column_sums)
+inline constexpr size_t kOnePassShared = 163 * 1024;  // bytes for a block; the limit of sm_80
 void flash_attention_backward_one_pass(bf16* dqkv, float* partial, float* sums, const bf16* dout, const bf16* qkv,
                                        const RowStats* stats, const AttentionShape& s, int heads_in_flight,
                                        const Stream& stream);

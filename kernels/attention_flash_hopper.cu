@@ -1,12 +1,12 @@
-// The forward pass of attention_flash.cu with the instructions of sm_90a (runtime/warpgroup.h), as FlashAttention-3
+// The forward pass of flash attention with the instructions of sm_90a (runtime/warpgroup.h), as FlashAttention-3
 // describes it (Shah et al. 2024, https://arxiv.org/abs/2407.08608). A block has 128 queries of one head and three
-// warpgroups. One brings tiles of keys and values, one thread of it, ahead of the two others by as many stages as
-// shared memory has; it gives them its registers. Those have 64 queries each, and per tile of keys
+// warpgroups. One thread of the producer copies tiles of keys and values into a ring of stages, ahead of the two
+// consumers. Each consumer has 64 queries and computes per tile of keys
 //
-//     S = Q K^T of this tile, O += P V of the one before    products, which run while
-//     P, and by what O shrinks, of S                        the other warpgroup computes these: they take turns
+//     S = Q K^T of this tile, O += P V of the previous tile    with wgmma, asynchronously
+//     P and the factor of O, from S                            while the other consumer's products run
 //
-// Barriers 1 and 2 are the turns of the two warpgroups, 3 and 4 join the warps of each at the end.
+// Named barriers 1 and 2 are the turns of the two consumers; 3 and 4 join the warps of each at the end.
 #include "kernels/attention_flash_hopper.h"
 
 #include "kernels/flash_hopper.h"
@@ -18,7 +18,7 @@ namespace {
 
 template <int HS>
 struct HopperForward {
-    static constexpr int kRows = 128, kStages = HS == 64 ? 4 : 2;  // of a tile: queries or keys
+    static constexpr int kRows = 128, kStages = HS == 64 ? 4 : 2;  // kRows: of a tile of queries or keys
     using Tile = HopperTile<kRows, HS>;
     using Barriers = HopperBarriers<kStages, 2>;  // rings of keys and of values
     using Stage = HopperStage<kStages>;
@@ -28,12 +28,12 @@ struct HopperForward {
     const FlashShape<HS>& s;
     bf16* shared;
     Barriers barriers;
-    int b, h, query, begin, end;  // keys [begin, end) are those that any query sees, from the first of a tile on
+    int b, h, query, begin, end;  // the queries see only keys in [begin, end); begin is the first key of a tile
 
     __device__ __forceinline__ HopperForward(const FlashShape<HS>& s, bf16* shared, uint64_t* barriers)
         : s(s), shared(shared), barriers{barriers} {
         b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y);
-        query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;  // those that see most come first
+        query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;  // the longest blocks start first
         end = query + kRows < s.T ? query + kRows : s.T;
         begin = s.first_key(b, query) / kRows * kRows;
     }
@@ -81,14 +81,14 @@ struct HopperForward {
             for (int k = 0; k < N / 2; k++) tile_pack_a(P[k], scores[0], k);
         };
         const auto await_turn = [&] { named_barrier_wait(1 + consumer, kHopperConsumers * kWarpgroupThreads); };
-        // The turn after the last tile of the second is nobody's.
+        // After the last tile of consumer 1 there is no turn left.
         const auto end_turn = [&](int key) {
             if (consumer == 0 || key + kRows < end)
                 named_barrier_arrive(2 - consumer, kHopperConsumers * kWarpgroupThreads);
         };
 
         Stage now, before;
-        if (consumer == 1) named_barrier_arrive(1, kHopperConsumers * kWarpgroupThreads);  // the first is the other's
+        if (consumer == 1) named_barrier_arrive(1, kHopperConsumers * kWarpgroupThreads);  // consumer 0 has turn one
         mbarrier_wait(barriers.stay(), 0);
         mbarrier_wait(barriers.full(now.index, 0), now.parity);
         await_turn();

@@ -6,8 +6,8 @@
 
 namespace teon {
 
-// For head sizes of 64 and 128: whether this device and program have it, and with it the backward pass; then what
-// flash_attention_forward does of B sequences, equal to rounding.
+// For head sizes 64 and 128: whether this device and program have the passes for sm_90a, forward and backward; and
+// flash_attention_forward for B sequences, equal to rounding.
 template <int HS>
 bool flash_attention_hopper_runs();
 template <int HS>

@@ -3,8 +3,8 @@
 //   loss = log sum exp x - x_y,   d loss / d x = softmax(x) - onehot(y)
 //
 // One pass finds maximum and sum together (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867), a second one
-// writes the gradient. On a GPU a row that fits waits for it in shared memory, so that the logits, the largest tensor
-// of a small model, are read once and written once.
+// writes the gradient. On a GPU shared memory holds the row between the passes if it fits, so that the logits, the
+// largest tensor of a small model, are read once and written once.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -24,7 +24,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kMostThreads = 512;
 constexpr size_t kMostHeld = 99 << 10;  // bytes; two such blocks fit on a multiprocessor of an H100
 
-// What to subtract from x before exp(x): the maximum, or nothing as long as there was nothing but -inf, whose exp is 0.
+// The number to subtract from x before exp(x): the maximum, but 0 if all values so far are -inf, so that their exp is 0
+// and not NaN.
 __device__ inline float shift_of(float maximum) { return maximum == -kInfinity ? 0.0f : maximum; }
 
 // The maximum of x[0..V) and the sum of exp(x - maximum).
@@ -32,10 +33,10 @@ struct SoftmaxSum {
     float maximum, sum;
 };
 
-// Each of `threads` threads reads every threads-th vector of W columns, and keeps W maxima, each with the sum of what
-// it has seen relative to it. A chunk of kChunk vectors is read for its maxima, and again, from the nearest cache, for
-// its sums; so there is one correction of a sum per chunk, and one exp per logit. HELD: what is read is kept in `held`,
-// by the thread that reads it, for that thread to read again. Columns that make no whole vector are one thread's.
+// Each of `threads` threads reads every threads-th vector of W columns and keeps W maxima, each with the sum of
+// exp(x - maximum) over its columns so far. The thread reads a chunk of kChunk vectors for the maxima, and again, from
+// the nearest cache, for the sums. So a sum is corrected once per chunk, and each logit takes one exp. HELD: the
+// threads also copy the columns to `held`. One thread processes the columns that make no whole vector.
 template <typename T, int W, bool ALONE, bool HELD>
 __device__ SoftmaxSum softmax_sum(const T* x, T* held, int V, int thread, int threads) {
     constexpr int kChunk = 8;
@@ -79,7 +80,7 @@ __device__ SoftmaxSum softmax_sum(const T* x, T* held, int V, int thread, int th
     SoftmaxSum all{maximum[0], 0.0f};
     for (int i = 1; i < W; i++) all.maximum = fmaxf(all.maximum, maximum[i]);
     if constexpr (!ALONE) all.maximum = block_max(all.maximum);
-    for (int i = 0; i < W; i++) sum[i] *= exp_fast(shift_of(maximum[i]) - shift_of(all.maximum));
+    for (int i = 0; i < W; i++) sum[i] *= exp_fast(maximum[i] - shift_of(all.maximum));
     for (int i = 0; i < W; i++) all.sum += sum[i];
     if constexpr (!ALONE) all.sum = block_sum(all.sum);
     return all;
@@ -103,8 +104,8 @@ __global__ void __launch_bounds__(kMostThreads) classifier_kernel(T* logits, flo
         for (int j = thread * W; j < Vp; j += threads * W) store_vec(x + j, Vec<T, W>{});
         return;
     }
-    // A target outside of the vocabulary poisons the loss and the gradient, so that no step is made of it. x[target] is
-    // read before the threads meet in softmax_sum, and overwritten after that.
+    // A target outside of the vocabulary makes loss and gradient NaN, so that the step is skipped. All threads read
+    // x[target] before the barriers of softmax_sum and overwrite it after them.
     const float nan = std::numeric_limits<float>::quiet_NaN();
     const float target_logit = target < V ? static_cast<float>(x[target]) : nan;
     const SoftmaxSum s = softmax_sum<T, W, ALONE, HELD>(x, held, V, thread, threads);
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(kMostThreads) classifier_kernel(T* logits, flo
     if (!with_gradient) return;
 
     const float normalize = target < V ? 1.0f / s.sum : nan, factor = grad_scale * normalize;
-    // The gradient of a vector's first `columns` columns, 0 for the others.
+    // Writes the gradient of the vector at column j: 0 beyond its first `columns` columns.
     auto write = [&](int j, int columns) {
         auto vec = load_vec<W>((HELD ? held : x) + j);
         Vec<float, W> y;
@@ -153,17 +154,17 @@ void classifier(T* logits, float* losses, const int* targets, int N, int V, int 
         };
         constexpr std::true_type yes;
         constexpr std::false_type no;
-        if constexpr (kRowsByThread) {  // on a CPU sharing a row costs more than reading it, however long it is
+        if constexpr (kRowsByThread) {  // on a CPU, sharing a row costs more than reading it, however long it is
             return run(yes, no, ceil_div(N, 32), 32, 0);
         } else {
-            // With so many threads two rows at a time keep a multiprocessor's memory busy.
+            // With this many threads, two rows at a time keep a multiprocessor's memory busy.
             const size_t bytes = sizeof(T) * static_cast<size_t>(Vp);
             const size_t most = std::min(kMostHeld, most_dynamic_shared<classifier_kernel<T, W, false, true>>());
             const auto threads = [&](int vectors) {
                 return std::clamp(round_up(V / (vectors * W), 32), 32, kMostThreads);
             };
             if (bytes <= most) return run(no, yes, N, threads(8), bytes);
-            // Some 32 vectors per thread hide the cost of the reductions.
+            // About 32 vectors per thread hide the cost of the reductions.
             run(no, no, N, threads(32), 0);
         }
     });

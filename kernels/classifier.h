@@ -5,9 +5,10 @@
 
 namespace teon {
 
-// Softmax cross-entropy, fused. logits (N, Vp), columns V..Vp-1 are padding: outside the softmax, and their gradient is
-// 0. losses (N) = -log softmax(logits)[target], 0 where target < 0, NaN (with its row's gradient) where target >= V. If
-// with_gradient, logits are overwritten by grad_scale * (softmax - onehot) (0 where target < 0).
+// Softmax cross-entropy, forward and backward. logits (N, Vp): columns V..Vp-1 are padding, which the softmax leaves
+// out and whose gradient is 0. losses (N) = -log softmax(logits)[target]. If with_gradient, grad_scale * (softmax -
+// onehot) overwrites the logits. A target < 0 gives a loss and a gradient of 0; a target >= V makes its row's loss and
+// gradient NaN. Throws Error unless N >= 1 and Vp >= V >= 1.
 template <typename T>
 void classifier(T* logits, float* losses, const int* targets, int N, int V, int Vp, float grad_scale,
                 bool with_gradient, const Stream& stream);

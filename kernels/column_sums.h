@@ -1,5 +1,5 @@
-// Sums over the rows of a tensor, as the gradients of biases and of norms' weights are: in two stages, chunks of rows
-// and then the chunks, so that nothing depends on scheduling. Private to kernels/.
+// Sums over the rows of a tensor, which the gradients of biases and of norms' weights are. There are two stages, first
+// within chunks of rows and then over the chunks, so that nothing depends on scheduling. Private to kernels/.
 #pragma once
 
 #include <algorithm>
@@ -9,21 +9,24 @@
 
 namespace teon {
 
-// N rows in `count` chunks of `rows` (the last one smaller); depends on N alone.
+// N rows in `count` chunks of `rows` rows (the last one may have fewer). Depends on N alone.
 struct RowChunks {
     int rows, count;
-    // Of what the first stage leaves: `columns` floats of each chunk.
-    size_t partial_bytes(int columns) const {
-        return sizeof(float) * static_cast<size_t>(count) * static_cast<size_t>(columns);
-    }
 };
 inline RowChunks row_chunks(int N, int most_chunks, int least_rows) {
     const int rows = std::max(least_rows, ceil_div(N, most_chunks));
     return {rows, ceil_div(N, rows)};
 }
 
-// Where sums of up to three kinds go, by += or =. A kind has `width` columns; to = nullptr:
-// its sums are not wanted.
+// Bytes for `columns` floats of each chunk of N or fewer rows. Fewer rows may have more chunks: 16,384 rows have 2,048
+// chunks of 8, but 16,385 rows have 1,821 of 9.
+inline size_t chunk_sums_bytes(int N, int most_chunks, int least_rows, int columns) {
+    const int chunks = std::min(most_chunks, ceil_div(N, least_rows));
+    return sizeof(float) * static_cast<size_t>(chunks) * static_cast<size_t>(columns);
+}
+
+// The destinations of up to three kinds of sums: += if accumulate, else =. A kind has `width` columns. to = nullptr
+// discards its sums.
 struct ColumnGrads {
     struct Kind {
         float* to;
@@ -33,8 +36,9 @@ struct ColumnGrads {
     constexpr int columns() const { return kinds[0].width + kinds[1].width + kinds[2].width; }
 };
 
-// grads: the sums of partial (chunks, columns), kind after kind, over the chunks. A thread has W columns; PARTS
-// warps share the chunks and are added in their order. Widths are multiples of W.
+// Adds partial (chunks, columns), whose columns are kind after kind, over the chunks, and stores the sums to grads. A
+// thread processes W columns. PARTS warps share the chunks, and their sums are added in the order of the warps. Widths
+// are multiples of W.
 template <int W, int PARTS>
 __global__ void __launch_bounds__(32 * PARTS) column_sums_kernel(ColumnGrads grads, const float* partial, int chunks) {
     wait_for_earlier_kernels();

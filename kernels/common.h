@@ -1,10 +1,9 @@
-// What kernels share: how flat arrays and rows are divided among threads, and at which vector width. Private to
-// kernels/.
+// How kernels divide flat arrays and rows among threads, and the vector width of their accesses. Private to kernels/.
 //
-// Widths are decided here alone: kVecWidth elements where all rows start aligned, else 1. The elements of a row are
-// always summed in the same order for a given C, whatever the grid. What is computed of an element alone has the same
-// bits at every width: products that are added to something are explicit fmaf, as compilers contract a vector body and
-// its tail differently.
+// Only this file chooses widths: kVecWidth elements if all rows start aligned, else 1. For a given C, the elements of a
+// row are always summed in the same order, whatever the grid. A result that depends on one element alone has the same
+// bits at every width; therefore products that are added to something are explicit fmaf, because compilers contract a
+// vector body and its tail differently.
 #pragma once
 
 #include <algorithm>
@@ -15,18 +14,18 @@
 
 namespace teon {
 
-// Compiles operation<T> for the types that models are stored in.
+// Instantiates operation<T> for the types that models are stored in.
 #define FOR_STORAGE_TYPES(operation)                      \
     template decltype(operation<float>) operation<float>; \
     template decltype(operation<bf16>) operation<bf16>
 
 // ---- vectors ------------------------------------------------------------------------------------
 
-// An integer that an argument's type holds: f(Constant<4>{}) calls [&]<int N>(Constant<N>) { ... } with N = 4.
+// Passes an integer as a type: f(Constant<4>{}) calls [&]<int N>(Constant<N>) { ... } with N = 4.
 template <int N>
 using Constant = std::integral_constant<int, N>;
 
-// Calls f(W), or f(1) where accesses of W elements are not possible, with the width as a constant.
+// Calls f(Constant<W>{}) if accesses of W elements are possible, else f(Constant<1>{}).
 template <int W, typename F>
 void at_width(bool possible, F f) {
     if (possible) {
@@ -36,7 +35,7 @@ void at_width(bool possible, F f) {
     }
 }
 
-// W elements of T as floats, and back (rounded).
+// Loads W elements of T as floats; store_floats rounds them back.
 template <int W, typename T>
 __device__ __forceinline__ Vec<float, W> load_floats(const T* p) {
     Vec<T, W> x = load_vec<W>(p);
@@ -49,7 +48,7 @@ __device__ __forceinline__ void store_floats(T* p, const Vec<float, W>& x) {
     store_vec(p, round_vec<T>(x));
 }
 
-// Sum of the elements by halves.
+// The sum of the elements, by halves.
 template <int W>
 __device__ __forceinline__ float sum_of(const Vec<float, W>& x) {
     if constexpr (W == 1) {
@@ -66,14 +65,14 @@ __device__ __forceinline__ float sum_of(const Vec<float, W>& x) {
 inline constexpr int kFlatBlock = 256;
 inline constexpr int kFlatVecsPerThread = 4;
 
-// The grid for which for_each_vec<W> covers n elements.
+// The number of blocks with which for_each_vec<W> covers n elements.
 template <int W>
 int64_t flat_blocks(int64_t n) {
     int64_t per_block = int64_t{kFlatBlock} * kFlatVecsPerThread * W;
     return ceil_div(n, per_block);
 }
 
-// Calls f(width, i) for the elements [i, i + width) that are this thread's: width is W, or 1 in the tail of n.
+// Calls f(width, i) for each piece [i, i + width) of this thread: width is W, or 1 in the tail of n.
 template <int W, typename F>
 __device__ __forceinline__ void for_each_vec(int64_t n, F f) {
     for (int k = 0; k < kFlatVecsPerThread; k++) {
@@ -89,22 +88,22 @@ __device__ __forceinline__ void for_each_vec(int64_t n, F f) {
 
 // ---- weight decay -------------------------------------------------------------------------------
 
-// What weight decay multiplies the weight x by that loses delta: keep, or `against` where the update moves it away from
-// zero. Cautious decay (Chen et al., arXiv 2510.12402) has 1 there.
+// The factor by which weight decay multiplies weight x, from which the update subtracts delta: `keep`, but `against` if
+// the update moves x away from zero. Cautious decay (Chen et al., arXiv 2510.12402) sets `against` to 1.
 __device__ __forceinline__ float kept(float x, float delta, float keep, float against) {
     return delta * x < 0.0f ? against : keep;
 }
 
 // ---- rows ---------------------------------------------------------------------------------------
 
-// A row is done by kLanes threads (a warp, or one), kWidth elements at a time. If kHeld > 0 each lane can keep its
-// part, at most kHeld vectors, in registers.
+// kLanes threads (a warp, or one thread) process a row, kWidth elements at a time. If kHeld > 0, each lane can hold its
+// part of the row, at most kHeld vectors, in registers.
 template <int WIDTH, int LANES, int HELD>
 struct RowShape {
     static constexpr int kWidth = WIDTH, kLanes = LANES, kHeld = HELD;
     static constexpr int kBlock = LANES == 1 ? 32 : 128;
     static constexpr int kRowsPerBlock = kBlock / LANES;
-    static constexpr int kUnroll = WIDTH == 1 ? 1 : 4;  // rows without alignment are rare: their code stays small
+    static constexpr int kUnroll = WIDTH == 1 ? 1 : 4;  // unaligned rows are rare: their code stays small
 
     static int64_t blocks(int64_t rows) { return ceil_div(rows, kRowsPerBlock); }
 
@@ -113,7 +112,7 @@ struct RowShape {
     }
     static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % LANES; }
 
-    // The sum over the lanes of a row, in all of them.
+    // The sum over the lanes of a row; every lane gets it.
     static __device__ __forceinline__ float sum(const Vec<float, WIDTH>& x) {
         if constexpr (LANES == 1) {
             return sum_of(x);
@@ -122,7 +121,7 @@ struct RowShape {
         }
     }
 
-    // Calls f(slot, j) for the vectors [j, j + WIDTH) of a row of C elements that are this lane's.
+    // Calls f(slot, j) for each of this lane's vectors [j, j + WIDTH) of a row of C elements.
     template <typename F>
     static __device__ __forceinline__ void for_each(int C, F f) {
         if constexpr (HELD > 0) {
@@ -138,8 +137,7 @@ struct RowShape {
     }
 };
 
-// This lane's part of a row that is passed over several times: in registers where it fits, else read again (from
-// cache).
+// This lane's part of a row that is read several times: held in registers if it fits, else read again (from cache).
 template <typename T, typename Shape>
 struct RowCache {
     Vec<T, Shape::kWidth> held[Shape::kHeld > 0 ? Shape::kHeld : 1];
@@ -147,7 +145,7 @@ struct RowCache {
     __device__ __forceinline__ void keep(int slot, const Vec<T, Shape::kWidth>& x) {
         if constexpr (Shape::kHeld > 0) held[slot] = x;
     }
-    // Vector `slot`, which stands at p.
+    // Vector `slot`, whose memory is p.
     __device__ __forceinline__ Vec<float, Shape::kWidth> get(int slot, const T* p) const {
         if constexpr (Shape::kHeld > 0) {
             return load_floats<Shape::kWidth>(held[slot].v);
@@ -157,13 +155,13 @@ struct RowCache {
     }
 };
 
-// Rows of up to kThreadRow elements that are reduced are one thread's work each, longer ones a warp's or block's: on a
-// CPU a warp-wide reduction costs as much as reading a short row; on a GPU neighbouring threads share every row, so
-// that their loads coalesce.
+// One thread reduces a row of up to kThreadRow elements; a warp or block reduces a longer one. On a CPU a warp-wide
+// reduction costs as much as reading a short row. On a GPU neighbouring threads share every row, so that their loads
+// coalesce.
 inline constexpr int kThreadRow = kGpu ? 0 : 2048;
 inline constexpr bool kRowsByThread = kThreadRow > 0;
 
-// Calls f(shape) with the RowShape of `WIDTH` elements at a time for rows of `row` elements.
+// Calls f(shape) with the RowShape that processes rows of `row` elements WIDTH elements at a time.
 template <int WIDTH, typename F>
 void for_row_lanes(int64_t row, F f) {
     if constexpr (kRowsByThread)
@@ -171,8 +169,8 @@ void for_row_lanes(int64_t row, F f) {
     f(RowShape<WIDTH, 32, 0>{});
 }
 
-// Calls f(shape) with the RowShape for rows of `row` elements of T, in vectors if they are aligned. HOLD: rows that fit
-// are held in registers.
+// Calls f(shape) with the RowShape for rows of `row` elements of T, which uses vectors if the rows are aligned. HOLD:
+// rows that fit are held in registers.
 template <typename T, bool HOLD, typename F>
 void for_row_shape(bool aligned, int64_t row, F f) {
     constexpr int W = kVecWidth<T>;

@@ -1,8 +1,9 @@
-// What the optimizers share that update each element by itself: the walk over the flat arrays, weight decay and the
-// rounded working weights. A rule holds its constants and has
-//   kStates                      arrays of state
-//   begin(lr, control)           what is the same for all elements of a launch
-//   delta(launch, state, g)      updates state[kStates] with the clipped gradient g and returns what the weight loses
+// The kernel of optimizers that update each element by itself (ElementStep in step_control.h): the loop over the flat
+// arrays, weight decay and the rounded working weights. A rule holds its constants and has
+//   kStates                      the number of state arrays
+//   begin(lr, control)           returns what is the same for all elements of a launch
+//   delta(launch, state, g)      updates state[kStates] with the clipped gradient g and returns what to subtract from
+//                                the weight
 // Private to kernels/.
 #pragma once
 
@@ -16,7 +17,7 @@ struct StateArrays {
     float* at[N];
 };
 
-// CAUTIOUS as a constant: the decision costs instructions where it is not wanted.
+// CAUTIOUS is a template argument because plain weight decay should not pay for the comparison.
 template <typename Rule, typename T, int W, bool CAUTIOUS>
 __global__ void __launch_bounds__(kFlatBlock)
     element_update_kernel(float* master, T* work, StateArrays<Rule::kStates> states, const float* grad,

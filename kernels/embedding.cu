@@ -1,5 +1,5 @@
 // Token and position embedding: a gather, and its transpose, a sum over the rows that share an id. The sum needs no
-// atomics: `order` lists the rows sorted by id, so each id's rows are one segment of it.
+// atomics because the rows of an id are one segment of `order`.
 #include "kernels/common.h"
 #include "kernels/embedding.h"
 
@@ -27,9 +27,9 @@ __global__ void __launch_bounds__(Shape::kBlock)
     });
 }
 
-// A segment is shared by PARTS workers of kLanes threads; worker p takes the rows p, p + PARTS, ... of it, a tile of
-// columns at a time. The parts are then added in the order of p. The workers of a position that begins no segment have
-// nothing to do.
+// PARTS workers of kLanes threads share a segment. Worker p sums the rows p, p + PARTS, ... of it, a tile of columns at
+// a time, and the partial sums are then added in the order of p. Workers whose position of `order` begins no segment
+// return at once.
 inline constexpr int kSegmentVecs = 4;  // vectors of a lane in a tile
 
 template <typename T, typename Shape, int PARTS>
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
                 FOR_VEC(k, W) sums[v][k] += d[k];
             }
         };
-        // Four rows at a time, so that their loads overlap. The ids are sorted: the last row of the four decides.
+        // Four rows at a time, so that their loads overlap. As ids are sorted, checking the last of the four suffices.
         int i = begin + part;
         for (; i + 3 * PARTS < N && ids[order[i + 3 * PARTS]] == id; i += 4 * PARTS) {
 #pragma unroll
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
             }
         } else {
             DYN_SHARED(float, partial);  // (PARTS, TILE)
-            __syncthreads();             // the tile before has been added up
+            __syncthreads();             // the previous tile's sums have been read
 #pragma unroll
             for (int v = 0; v < kSegmentVecs; v++)
                 store_vec(partial + part * TILE + (v * LANES + Shape::lane()) * W, sums[v]);

@@ -10,8 +10,9 @@ template <typename T>
 void embedding_forward(T* out, const int* tokens, const int* positions, const T* wte, const T* wpe, int N, int C,
                        const Stream& stream);
 
-// dtable (rows, C) += sum of dout (N, C) over the rows i with ids[i] = row, in the order of `order` (see Batch). Serves
-// tokens and positions alike. Rows of dtable that no id names are not touched.
+// dtable (rows, C) += the sum of dout (N, C) over the rows i with ids[i] = row. order (N) lists the rows i sorted by
+// ids[i] (see Batch) and is the order of summation. For tokens and positions alike. Rows of dtable that are not in ids
+// are not touched.
 template <typename T>
 void embedding_backward(float* dtable, const T* dout, const int* ids, const int* order, int N, int C,
                         const Stream& stream);

@@ -6,8 +6,8 @@
 
 namespace teon {
 
-// One thread makes the four numbers of elements [4q, 4q + 4) in the order without padding: counter (q, tensor), key
-// seed.
+// Thread q generates the numbers of elements [4q, 4q + 4), counted without padding, from the counter (q, tensor) and
+// the key seed.
 __global__ void __launch_bounds__(kFlatBlock)
     fill_normal_kernel(float* x, int64_t n, int cols, int logical_cols, float std, uint64_t seed, uint64_t tensor) {
     wait_for_earlier_kernels();
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     const PhiloxKey key = {{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}};
     const PhiloxCounter bits = philox4x32_10(counter, key);
 #pragma unroll
-    for (int k = 0; k < 4; k += 2) {  // Box-Muller: two uniform numbers give two normal ones
+    for (int k = 0; k < 4; k += 2) {  // Box-Muller: two uniform numbers become two normal ones
         const float radius = std * sqrtf(-2.0f * logf(uniform_of(bits.v[k])));
         const float angle = 6.283185307f * uniform_of(bits.v[k + 1]);
         const float pair[2] = {radius * cosf(angle), radius * sinf(angle)};

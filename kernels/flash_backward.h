@@ -1,14 +1,14 @@
-// What the passes of flash attention's backward share. Private to kernels/attention_flash_backward*.cu.
+// Shared by the backward passes of flash attention. Private to kernels/attention_flash_backward*.cu.
 #pragma once
 
 #include "kernels/flash_shape.h"
 
 namespace teon {
 
-// What the backward passes need of a query row: log2(e) lse and D.
+// The statistics of a query row that the backward passes need: log2(e) lse and D.
 using RowStats = Vec<float, 2>;
 
-// One past the last row that belongs to the document of row t: where doc_start first exceeds t.
+// One past the last row of the document of row t: the first row whose doc_start exceeds t.
 __device__ inline int document_end(const int* documents, int t, int T) {
     int low = t + 1, high = T;
     while (low < high) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ void for_columns(float (&x)[M][N][4], const RowStats*
     }
 }
 
-// dS of 16 keys, in the place of P: P (dP - D), of which dp is the second factor.
+// dS = P (dP - D) for 16 keys, in place of P. dp is dP - D.
 template <int N>
 __device__ __forceinline__ void multiply_scores(float (&p)[N][4], const float (&dp)[N][4]) {
 #pragma unroll
@@ -46,7 +46,8 @@ __device__ __forceinline__ void multiply_scores(float (&p)[N][4], const float (&
     }
 }
 
-// 0 for the keys, from `key` on, that a query, from `query` on, does not see; first: the first key that each sees.
+// Sets the elements of x for keys that a query does not see to 0. The first row is key `key`, the first column query
+// `query`. first: the first key that each query sees, or nullptr for 0.
 template <int M, int N>
 __device__ __forceinline__ void mask_transposed(float (&x)[M][N][4], int key, int query, const int* first) {
 #pragma unroll
@@ -66,12 +67,12 @@ __device__ __forceinline__ void mask_transposed(float (&x)[M][N][4], int key, in
     }
 }
 
-// The column sums of a warp's 16 M rows, from row `first` of sequence b on, to their row of partial (B, ceil(T / 16 M),
-// packed_row), from column `column` of a head on; nullptr: not wanted. Rows of x beyond T are 0.
+// Writes the column sums of a warp's 16 M rows, from row `first` of sequence b on, to their row of partial (B, ceil(T /
+// 16 M), packed_row), from column `column` of a head on. partial may be nullptr. Rows of x beyond T are 0.
 template <int M, int C, int HS>
 __device__ __forceinline__ void flash_column_sums(float* partial, const FlashShape<HS>& s, int b, int first, int head,
                                                   const float (&x)[M][C][4], int column = 0) {
-    constexpr int kRows = 16 * M, kFragments = 8;  // as many as lanes have rows of a column
+    constexpr int kRows = 16 * M, kFragments = 8;  // 8 lanes share a column and end with a fragment each
     if (partial == nullptr || first >= s.T) return;
     const int lane = fresh(lane_of_thread());
     const int64_t row = int64_t{b} * ((fresh(s.T) + kRows - 1) / kRows) + first / kRows;
@@ -87,7 +88,7 @@ __device__ __forceinline__ void flash_column_sums(float* partial, const FlashSha
                 for (int i = 0; i < 4; i++) sums[n][i % 2] += x[m][begin + n][i];
             }
         }
-        // Lanes exchange halves, of which each adds one: lane l is left with fragment l / 4.
+        // Lanes exchange halves and each adds up one half: lane l ends with the sums of fragment l / 4.
 #pragma unroll
         for (int half = kFragments / 2; half > 0; half /= 2) {
             const bool upper = lane & (4 * half);

@@ -1,5 +1,5 @@
-// What the passes of flash attention on sm_90a share: the parts of their blocks and of shared memory. Private to
-// kernels/attention_flash*_hopper.cu; the method is described in attention_flash_hopper.cu.
+// Shared by the passes of flash attention on sm_90a: the roles of warpgroups, and the tiles and barriers in shared
+// memory. Private to kernels/attention_flash*_hopper.cu; attention_flash_hopper.cu describes the method.
 #pragma once
 
 #include "kernels/flash_shape.h"
@@ -7,7 +7,7 @@
 
 namespace teon {
 
-// Warpgroup 0 brings tiles, the others compute.
+// Warpgroup 0 copies tiles (the producer), the others compute (the consumers).
 inline constexpr int kHopperConsumers = 2, kHopperConsumerWarps = 4 * kHopperConsumers;
 inline constexpr int kHopperThreads = (1 + kHopperConsumers) * kWarpgroupThreads;
 
@@ -17,13 +17,14 @@ struct HopperTile {
     static constexpr int kPart = ROWS * kTensorTileColumns * static_cast<int>(sizeof(bf16)), kBytes = HS / 64 * kPart;
     SharedAddress begin;
 
-    // One thread: columns of head `head`, rows from `row` on of sequence b. The map's tiles have ROWS rows.
+    // Called by one thread. Copies the columns of head `head` in the rows of sequence b from `row` on. The map's tiles
+    // have ROWS rows.
     __device__ __forceinline__ void bring(const TensorMap& map, int head, int row, int b, uint64_t* barrier) const {
         for (int part = 0; part < HS / 64; part++)
             tensor_copy(begin + part * kPart, map, head * HS + part * kTensorTileColumns, row, b, barrier);
     }
-    // Operands of products: rows from `row` (a multiple of 8) on, of them the 16 columns k; and all columns, of them
-    // the 16 rows k.
+    // Operands of products: columns [16 k, 16 k + 16) of the rows from `row` (a multiple of 8) on; and rows
+    // [16 k, 16 k + 16) of all columns.
     __device__ __forceinline__ TileOperand rows(int k, int row = 0) const {
         return TileOperand(begin) + (k / 4 * kPart + k % 4 * 32 + row * 2 * kTensorTileColumns);
     }
@@ -32,8 +33,8 @@ struct HopperTile {
     }
 };
 
-// A consumer warp writes its 16 rows x HS of `x` to global memory by way of a tile of ROWS rows, from row `row` of it
-// on, which nobody uses any more.
+// Writes the 16 rows x HS of `x` of a consumer warp to global memory: the first `rows` of them, `stride` elements
+// apart. They pass through rows [row, row + 16) of a tile of ROWS rows, which must no longer be in use.
 template <int ROWS, int HS>
 __device__ __forceinline__ void hopper_store(bf16* global, int64_t stride, int rows, bf16* tile, int row,
                                              const float (&x)[1][HS / 8][4]) {
@@ -46,7 +47,7 @@ __device__ __forceinline__ void hopper_store(bf16* global, int64_t stride, int r
     }
 }
 
-// Where a warp is in a ring of stages.
+// The position of a warp in a ring of stages, and the parity of its round.
 template <int STAGES>
 struct HopperStage {
     int index = 0, parity = 0;
@@ -55,8 +56,8 @@ struct HopperStage {
     }
 };
 
-// mbarriers: one for what stays, and of each stage RINGS that its bytes fill (`full`) and RINGS on which the consumers'
-// warps arrive that have read it (`empty`).
+// The mbarriers: one for the resident tiles (`stay`); and for each stage of each of RINGS rings one that completes when
+// the stage's data have arrived (`full`) and one that completes when all warps of the consumers have read it (`empty`).
 template <int STAGES, int RINGS>
 struct HopperBarriers {
     static constexpr int kCount = 1 + 2 * RINGS * STAGES;
@@ -71,7 +72,7 @@ struct HopperBarriers {
         if (lane_of_thread() == 0) mbarrier_arrive(empty(stage, ring));
     }
 
-    // By all threads; fills: arrivals at each `full`.
+    // Called by all threads. fills: the arrivals at each `full`.
     __device__ __forceinline__ void init(int fills) const {
         if (threadIdx.x == 0) {
             mbarrier_init(stay(), 1);
@@ -87,12 +88,12 @@ struct HopperBarriers {
     }
 };
 
-// Of consumers.
+// The number of a consumer, and of a warp in it.
 __device__ __forceinline__ int hopper_consumer() { return warp_of_thread() / 4 - 1; }
 __device__ __forceinline__ int hopper_warp() { return warp_of_thread() % 4; }
 
-// produce() is called by the warps of the first warpgroup, consume() by the others. Each thread begins with 168
-// registers, of which the former give to the latter what they can do without.
+// The warps of the first warpgroup call produce(), the others consume(). Each thread begins with 168 registers; the
+// producer gives those that it does not need to the consumers.
 template <int HS, typename Produce, typename Consume>
 __device__ __forceinline__ void hopper_roles(Produce produce, Consume consume) {
     constexpr int kProducer = HS == 64 ? 40 : 24, kConsumer = 168 + (168 - kProducer) / kHopperConsumers;

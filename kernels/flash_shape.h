@@ -1,5 +1,5 @@
-// What the two passes of flash attention share: which keys a query sees, where the heads lie, how the kernels are
-// launched. Private to kernels/attention_flash*.cu; the method is described in attention_flash.cu.
+// Shared by the passes of flash attention: the visible keys, the layout of heads, the checks before a launch. Private
+// to kernels/attention_flash*.cu; attention_flash.cu describes the method.
 #pragma once
 
 #include <cmath>
@@ -15,18 +15,18 @@ namespace teon {
 
 inline constexpr float kLog2E = 1.44269504f;
 
-// Tiles are of such sizes that two blocks of 4 warps fit on a multiprocessor. sm_80 has 164 KiB of shared memory there,
-// of which the system takes 1 KiB per block; later ones have more.
+// Tile sizes are such that two blocks of 4 warps fit on a multiprocessor. sm_80 has 164 KiB of shared memory there, of
+// which the system takes 1 KiB per block; later architectures have more.
 inline constexpr int kFlashBlocks = 2;
 template <typename... Tiles>
 inline constexpr bool kFlashBlocksFit = ((kFlashBlocks * (Tiles::kBytes + 1024) <= 164 * 1024) && ...);
 
-// The shape, as every kernel takes it.
+// The shape, as a kernel argument.
 template <int HS>
 struct FlashShape {
-    int T, NH, NKV, group;          // query heads that share a key/value head
-    float scale, scale_log2;        // 1 / sqrt(HS), and times log2(e)
-    int64_t packed_row, plain_row;  // elements of a row of (NH + 2 NKV) and of NH heads
+    int T, NH, NKV, group;          // group: query heads that share a key/value head
+    float scale, scale_log2;        // 1 / sqrt(HS), and log2(e) times that
+    int64_t packed_row, plain_row;  // elements of a row of NH + 2 NKV heads, and of one of NH heads
     const int* doc_start;           // (B, T) or nullptr
 
     FlashShape(const AttentionShape& s, const int* doc_start)
@@ -40,7 +40,7 @@ struct FlashShape {
           plain_row(static_cast<int64_t>(s.NH) * HS),
           doc_start(doc_start) {}
 
-    // Row t of one head of sequence b in a tensor like qkv, and in one like out.
+    // Row t of one head of sequence b in a tensor with the layout of qkv (packed) or of out (plain).
     template <typename E>
     __device__ __forceinline__ E* packed(E* x, int b, int t, int head) const {
         return x + (static_cast<int64_t>(b) * T + t) * packed_row + head * HS;
@@ -49,7 +49,7 @@ struct FlashShape {
     __device__ __forceinline__ E* plain(E* x, int b, int t, int head) const {
         return x + (static_cast<int64_t>(b) * T + t) * plain_row + head * HS;
     }
-    // Row t of one head in lse or in the rows' statistics.
+    // The index of row t of one head in lse and in the rows' statistics.
     __device__ __forceinline__ int64_t row(int b, int head, int t) const {
         return (static_cast<int64_t>(b) * NH + head) * T + t;
     }
@@ -59,13 +59,13 @@ struct FlashShape {
     }
 };
 
-// The 16 M query rows of one warp, beginning with row `first` of sequence b. Lane l holds parts of the rows
+// The 16 M query rows of one warp, from row `first` of sequence b on. Lane l holds parts of the rows
 // first + 16 m + 8 half + l / 4.
 template <int M, int HS>
 struct FlashRows {
     const FlashShape<HS>& s;
     int b, first, last;
-    int first_key, last_first_key;  // of the first and the last row
+    int first_key, last_first_key;  // the first keys that the first and the last row see
 
     __device__ __forceinline__ FlashRows(const FlashShape<HS>& s, int b, int first)
         : s(s), b(b), first(first), last(first + 16 * M - 1) {
@@ -75,7 +75,7 @@ struct FlashRows {
     __device__ __forceinline__ int row(int m, int half) const {
         return first + 16 * m + 8 * half + lane_of_thread() / 4;
     }
-    // Whether any row sees any of the keys [begin, end), and whether all see all.
+    // Whether any row may see any of the keys [begin, end), and whether all rows see all of them.
     __device__ __forceinline__ bool see_any(int begin, int end) const { return begin <= last && end > first_key; }
     __device__ __forceinline__ bool see_all(int begin, int end) const {
         return end - 1 <= first && begin >= last_first_key;
@@ -85,7 +85,7 @@ struct FlashRows {
 // The column of element i of the n-th fragment of a product.
 __device__ __forceinline__ int flash_column(int n, int i) { return 8 * n + lane_of_thread() % 4 * 2 + i % 2; }
 
-// Sets to `value` what stands for a key that its row does not see. Columns begin with `key`.
+// Sets the elements of x for keys that their row does not see to `value`. The first column is key `key`.
 template <int M, int N, typename Rows>
 __device__ __forceinline__ void flash_mask(float (&x)[M][N][4], const Rows& rows, int key, float value) {
 #pragma unroll
@@ -113,7 +113,8 @@ inline bool flash_supports(const AttentionShape& s) {
            s.NH <= kMaxGrid && s.NH % s.NKV == 0;
 }
 
-// Calls f(HS) with the head size as a constant, after it has been found that the kernels can work.
+// Calls f(Constant<HS>{}) with the head size. Throws Error if the kernels do not support the shape or a pointer's
+// alignment.
 template <typename F>
 void for_flash_head_size(const AttentionShape& s, std::initializer_list<const void*> pointers, F f) {
     CHECK(flash_supports(s),

@@ -9,7 +9,7 @@ namespace teon {
 
 inline constexpr float kFlashInfinity = std::numeric_limits<float>::infinity();
 
-// Of 16 M rows, as a warp holds them: the running maximum (times scale_log2) and this lane's part of the running sum.
+// The running maximum (times scale_log2) and this lane's part of the running sum of the 16 M rows of a warp.
 template <int M>
 struct FlashSoftmax {
     float top[M][2], sum[M][2];
@@ -22,7 +22,7 @@ struct FlashSoftmax {
         }
     }
 
-    // Scores of one tile of keys become P; `shrink` is what sums over earlier keys are to be multiplied by.
+    // Replaces the scores of one tile of keys by P. `shrink` = the factors of the sums over earlier keys.
     template <int N, typename Rows>
     __device__ __forceinline__ void step(float (&s)[M][N][4], float (&shrink)[M][2], const Rows& rows, int key,
                                          float scale_log2) {
@@ -35,7 +35,7 @@ struct FlashSoftmax {
 #pragma unroll
                 for (int n = 0; n < N; n++) largest = fmaxf(largest, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
                 const float before = top[m][half], after = fmaxf(before, flash_row_max(largest) * scale_log2);
-                const float base = after == -kFlashInfinity ? 0.0f : after;  // a row that has not seen a key yet
+                const float base = after == -kFlashInfinity ? 0.0f : after;  // -infinity: the row has seen no key yet
                 shrink[m][half] = exp2_fast(before - base);
                 top[m][half] = after;
                 float total = 0.0f;
@@ -52,7 +52,7 @@ struct FlashSoftmax {
         }
     }
 
-    // In the end: writes log-sum-exp of the rows of query head h, and makes an average of the sum O of P V.
+    // At the end: writes the log-sum-exp of the rows of query head h, and divides o, the sum of P V, by the sum of P.
     template <int C, typename Rows>
     __device__ __forceinline__ void finish(float (&o)[M][C][4], float* lse, const Rows& rows, int h) const {
         constexpr float kLn2 = 0.693147181f;

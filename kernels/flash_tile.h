@@ -1,4 +1,4 @@
-// What the passes of attention_flash.cu add to tiles in shared memory (runtime/tensor_tile.h). Private to kernels/.
+// Flash attention's operations on fragments and on tiles in shared memory (runtime/tensor_tile.h). Private to kernels/.
 #pragma once
 
 #include "runtime/tensor_tile.h"
@@ -36,8 +36,8 @@ __device__ __forceinline__ void flash_scale_rows(float (&x)[M][N][4], const floa
     }
 }
 
-// An operand A of 16 M rows and 16 K columns that does not change while a kernel loops: in registers if HELD, which
-// saves reading it from shared memory for every product, else read again.
+// An operand A of 16 M rows and 16 K columns that is constant in a kernel's loop. If HELD it stays in registers, else
+// every product reads it from shared memory again.
 template <int M, int K, bool HELD>
 struct FlashOperand {
     uint32_t held[HELD ? M : 1][HELD ? K : 1][4];

@@ -11,10 +11,10 @@ void absolute_maximum(float* maximum, const bf16* x, int64_t n, const Stream& st
     find_maximum(maximum, x, n, stream);
 }
 
-// A block casts a square tile, which goes through shared memory to be transposed. There its rows are longer by a word,
-// so that no more than two lanes of a warp store to words of one bank.
+// A block casts a square tile and transposes it in shared memory. Rows of the tile are padded by a word, so that at
+// most two lanes of a warp store to words of one bank.
 inline constexpr int kFp8Tile = 64, kFp8Row = kFp8Tile + 4;
-inline constexpr int kFp8Block = kGpu ? 256 : 32;  // a CPU would spend its time on switching between threads
+inline constexpr int kFp8Block = kGpu ? 256 : 32;  // a CPU would spend its time switching between more threads
 inline constexpr int kFp8Width = kGpu ? 8 : 32;
 
 template <typename F, int W>
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kFp8Block)
     for (int at = first; at < kFp8Tile * kFp8Tile; at += kFp8Block * W) {
         const int c = at / kFp8Tile, r = at % kFp8Tile;
         if (row0 + r >= rows || col0 + c >= cols) continue;
-        constexpr int w = W < 4 ? W : 4;  // as rows of the tile are aligned
+        constexpr int w = W < 4 ? W : 4;  // the alignment of the tile's rows
         Vec<F, W> column;
 #pragma unroll
         for (int k = 0; k < W; k += w) store_vec(&column[k], load_vec<w>(tile + c * kFp8Row + r + k));

@@ -1,15 +1,15 @@
-// Absolute maxima of what a kernel writes, for the scales of FP8 (fp8.h). Private to kernels/.
+// The absolute maximum of the tensor that a kernel writes, for the scales of FP8 (fp8.h). Private to kernels/.
 //
-// They are compared as the bits of floats without sign, which order as the numbers do, with NaN above infinity: a NaN
-// stays, and the result does not depend on any order.
+// Absolute values are compared as the bits of floats, which order as the numbers do, with NaN above infinity. A NaN
+// therefore stays, and the result does not depend on the order of comparisons.
 #pragma once
 
 #include "kernels/common.h"
 
 namespace teon {
 
-// f(std::true_type) where a writer of T leaves its maximum, else f(std::false_type): kernels that leave none have no
-// code for it, nor have those of float, as FP8 copies are of bf16.
+// Calls f(std::true_type) if a kernel that writes T is to record the maximum, else f(std::false_type), for which the
+// kernel has no code for it. Float kernels never record it: FP8 copies are made of bf16 tensors.
 template <typename T, typename F>
 void with_maximum(const float* maximum, F f) {
     if constexpr (std::is_same_v<T, bf16>)
@@ -19,15 +19,16 @@ void with_maximum(const float* maximum, F f) {
 
 __device__ __forceinline__ int absolute_bits(float x) { return static_cast<int>(float_bits(x) & 0x7fffffffu); }
 
-// The greater of `most` and of the absolute values of x.
+// The greatest of `most` and the absolute values of x, as bits.
 template <int W>
 __device__ __forceinline__ int greatest(int most, const Vec<float, W>& x) {
     FOR_VEC(k, W) most = std::max(most, absolute_bits(x[k]));
     return most;
 }
 
-// *to = the greater of itself and of `most`, rounded to T, of all lanes of a warp, which must all be there. As it only
-// grows, a GPU reads it first, which saves most of the atomics. A CPU's threads need no warp, which would be slower.
+// Raises *to to `most`, rounded to T, of each lane. On a GPU all lanes of the warp must call it: one lane acts for all,
+// and it reads *to first, which saves most of the atomics because *to only grows. On a CPU each thread acts for itself,
+// because a warp-wide maximum would be slower.
 template <typename T>
 __device__ __forceinline__ void raise_maximum(float* to, int most) {
     if constexpr (kGpu) {
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(kFlatBlock) find_maximum_kernel(float* maximum
     raise_maximum<T>(maximum, most);
 }
 
-// absolute_maximum() of any storage type.
+// absolute_maximum() (fp8.h) for any storage type.
 template <typename T>
 void find_maximum(float* maximum, const T* x, int64_t n, const Stream& stream) {
     at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(0, x), [&]<int W>(Constant<W>) {

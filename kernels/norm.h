@@ -1,5 +1,5 @@
-// The kernels of layernorm (CENTERED) and rmsnorm, which is layernorm without mean and bias. Private to kernels/; the
-// derivations are in layernorm.cu and rmsnorm.cu.
+// The kernels of layernorm (CENTERED) and of rmsnorm, which is layernorm without mean and bias. The derivations are in
+// layernorm.cu and rmsnorm.cu. Private to kernels/.
 #pragma once
 
 #include "kernels/column_sums.h"
@@ -7,8 +7,8 @@
 
 namespace teon {
 
-// One row: out = residual + (x - mean) * rstd * weight + bias. Two passes over x for the variance: the sum of squares
-// minus the square of the sum would cancel where |mean| is much larger than the deviation.
+// out = residual + (x - mean) * rstd * weight + bias, for one row. The variance takes a second pass over x, because the
+// mean of squares minus the square of the mean cancels if |mean| is much larger than the deviation.
 template <typename T, typename Shape, bool CENTERED, bool MAXIMUM>
 __global__ void __launch_bounds__(Shape::kBlock)
     norm_forward_kernel(T* out, float* mean, float* rstd, const T* residual, const T* x, const T* weight, const T* bias,
@@ -63,14 +63,14 @@ __global__ void __launch_bounds__(Shape::kBlock)
     }
 }
 
-// What the backward pass sums over rows, in this order: dout * xhat for the weight's gradient; and if CENTERED dout for
-// the bias's and dx for that of a bias that was added to the norm's input.
+// The number of quantities that the backward pass sums over rows: dout * xhat, for the weight's gradient; and if
+// CENTERED also dout, for the bias's gradient, and dx, for the gradient of a bias that was added to x.
 template <bool CENTERED>
 inline constexpr int kNormSums = CENTERED ? 3 : 1;
 inline constexpr int kNormChunks = 2048, kNormChunkRows = 8;  // at most, at least
 
-// The sums of one worker, by kind and column: in registers where they fit beside the held row, else in `memory`, of
-// which every lane uses its own columns alone.
+// The sums of one worker (the lanes of a RowShape), by kind and column: in registers if they fit beside the held row,
+// else in `memory`, where each lane accesses only its own columns.
 template <typename Shape, int KINDS>
 struct NormSums {
     static constexpr int W = Shape::kWidth;
@@ -94,7 +94,7 @@ struct NormSums {
             store_vec(memory + kind * C + j, sum);
         }
     }
-    // To where they are wanted, which may be `memory`.
+    // Stores the sums to `to`, which may be `memory`.
     __device__ __forceinline__ void store(float* to) const {
         if constexpr (kInRegisters) {
 #pragma unroll
@@ -108,15 +108,15 @@ struct NormSums {
     }
 };
 
-// Whether the backward pass finds the maximum of dx as it writes it. For longer rows it would need registers that are
-// not there, and another pass costs little beside products of their width.
+// Whether the backward kernel finds the maximum of dx as it writes dx. For longer rows this would take more registers
+// than there are, and a separate pass costs little beside products of that width.
 template <typename Shape>
 inline constexpr bool kLeavesMaximum = Shape::kHeld == 4;
 
-// A chunk of rows by each worker (the lanes of a RowShape), one after the other:
+// Each worker processes the rows of a chunk one after the other:
 // dx = dresidual + rstd * (g - mean of g - xhat * mean of (g xhat)), where g = weight * dout; rmsnorm has no mean of g.
-// partial (chunks, kNormSums, C): the sums over the rows of the chunk. Each tensor is read once. Unasked, ptxas spills
-// registers of the narrowest shape so that more blocks fit.
+// partial (chunks, kNormSums, C): the sums over the rows of each chunk. Each tensor is read once. The bound of one
+// block keeps ptxas from spilling registers of the narrowest shape to make more blocks fit.
 template <typename T, typename Shape, bool CENTERED, bool MAXIMUM>
 __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
     norm_backward_kernel(T* dx, float* partial, const T* dout, const T* dresidual, const T* x, const float* mean,
@@ -194,10 +194,10 @@ void norm_forward(T* out, float* mean, float* rstd, const T* residual, const T* 
 }
 
 inline size_t norm_backward_scratch_bytes(int N, int C, int kinds) {
-    return row_chunks(N, kNormChunks, kNormChunkRows).partial_bytes(kinds * C);
+    return chunk_sums_bytes(N, kNormChunks, kNormChunkRows, kinds * C);
 }
 
-// grads: kNormSums of them.
+// grads has kNormSums kinds.
 template <typename T, bool CENTERED>
 void norm_backward(T* dx, const ColumnGrads& grads, void* scratch, const T* dout, const T* dresidual, const T* x,
                    const float* mean, const float* rstd, const T* weight, int N, int C, const Stream& stream,

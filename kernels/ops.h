@@ -1,10 +1,12 @@
-// Every operation, documented once. op_forward / op_backward launch kernels on the given stream and return.
+// All operations, and the conventions that they share. op_forward and op_backward launch kernels on the given stream
+// and return.
 //
 // T is float or bf16; sums, statistics and parameter gradients are float. N = B * T rows. All matrices are row-major
-// and dense. Outputs are written with `=` unless `+=` is said. Pointers come from Buffer, or are a piece of one
-// (256-byte aligned); any dimension >= 1 is allowed unless said otherwise. Argument order: outputs, saved state,
-// scratch, inputs, dimensions, scalars, stream. The same inputs give the same bits: no float atomics, two-stage
-// reductions of fixed shape.
+// and dense. Outputs are overwritten (`=`) unless the comment says `+=`. Pointers are those of a Buffer or of a
+// 256-byte aligned piece of one. Any dimension >= 1 is allowed unless the comment says otherwise. The order of
+// arguments is outputs, saved state, scratch, inputs, dimensions, scalars, stream. The same inputs give the same bits:
+// there are no float atomics, and reductions have two stages of fixed shape. Scratch for N rows suffices for fewer
+// rows.
 #pragma once
 
 #include "kernels/adamw.h"

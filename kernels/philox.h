@@ -1,6 +1,6 @@
 // Philox4x32-10, a counter-based random number generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-// SC 2011): 128 random bits as a function of a 128-bit counter and a 64-bit key. It has no state, so any thread can
-// make any number.
+// SC 2011): 128 random bits as a function of a 128-bit counter and a 64-bit key. It has no state, so that any thread
+// can generate any number.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ TEON_HD PhiloxCounter philox4x32_10(PhiloxCounter c, PhiloxKey key) {
     return c;
 }
 
-// The middle of one of 2^23 equal parts of (0, 1), exactly representable: never 0, whose logarithm is infinite, nor 1.
+// The midpoint of one of 2^23 equal parts of (0, 1), which is exactly representable: never 0, whose logarithm is
+// infinite, nor 1.
 TEON_HD float uniform_of(uint32_t bits) { return (static_cast<float>(bits >> 9) + 0.5f) * 0x1p-23f; }
 
 }  // namespace teon

@@ -1,7 +1,7 @@
 // RMSNorm of queries and keys ("QK-norm": Dehghani et al., arXiv 2302.05442; as RMSNorm of each head in the Qwen3
-// technical report, arXiv 2505.09388, and of all heads in OLMo 2's, arXiv 2501.00656). A packed row of queries, keys
-// and values is the vectors of QkVectors one after the other, so that the derivation is rmsnorm.cu's for those of
-// queries and keys, with a weight for each kind.
+// technical report, arXiv 2505.09388, and of all heads in OLMo 2's, arXiv 2501.00656). A packed row is a sequence of
+// the vectors of QkVectors. The derivation in rmsnorm.cu holds for each query and key, with one weight for all queries
+// and one for all keys.
 #include "kernels/norm.h"
 #include "kernels/qk_norm.h"
 
@@ -9,7 +9,7 @@ namespace teon {
 
 namespace {
 
-// Vector i of row n of a packed tensor: where it begins, and its elements.
+// Vector i of row n of a packed tensor: its first element and its number of elements.
 struct QkVector {
     int64_t begin;
     int width;
@@ -56,14 +56,14 @@ __global__ void __launch_bounds__(Shape::kBlock)
     if (Shape::lane() == 0) rstd[int64_t{n} * vectors.normed() + i] = scale;
 }
 
-// One vector of dqkv = rstd * (g - xhat * mean of (g xhat)), where g = weight * dqkv.
+// dqkv = rstd * (g - xhat * mean of (g xhat)), where g = weight * dqkv, for one vector.
 template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kBlock)
     qk_norm_backward_kernel(T* dqkv, const T* x, const float* rstd, const T* q_weight, const T* k_weight, int rows,
                             QkVectors vectors) {
     wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
-    const int row = Shape::row();  // of the vectors that are normalized
+    const int row = Shape::row();  // among the vectors that are normalized
     if (row >= rows) return;
     const int n = row / vectors.normed(), i = row % vectors.normed();
     const auto [begin, width] = vector_at(vectors, n, i);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Shape::kBlock)
     const float scale = rstd[row];
     const T* weight = i < vectors.queries ? q_weight : k_weight;
 
-    // A vector is short: what is read twice comes from cache the second time.
+    // A vector is short: the second read comes from cache.
     Vec<float, W> sums{};
     Shape::for_each(width, [&](int, int j) {
         const auto v = load_floats<W>(x + j), d = load_floats<W>(dqkv + j), w = load_floats<W>(weight + j);
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(Shape::kBlock)
     });
 }
 
-// partial (chunks, q_width + k_width): dqkv * xhat of the queries, then of the keys, each summed over the vectors of
-// the chunk's rows. One thread has W columns of one kind.
+// partial (chunks, q_width + k_width): dqkv * xhat, summed over the queries of the chunk's rows, then the same for the
+// keys. A thread processes W columns of one kind.
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     qk_norm_partial_weight_grad_kernel(float* partial, const T* dqkv, const T* x, const float* rstd, int N,
@@ -127,10 +127,10 @@ void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T
                            });
 }
 
-static RowChunks chunks_of(int N) { return row_chunks(N, 256, 32); }
+static constexpr int kQkNormChunks = 256, kQkNormChunkRows = 32;  // at most, at least
 
 size_t qk_norm_backward_scratch_bytes(int N, const QkVectors& vectors) {
-    return chunks_of(N).partial_bytes(vectors.weights());
+    return chunk_sums_bytes(N, kQkNormChunks, kQkNormChunkRows, vectors.weights());
 }
 
 template <typename T>
@@ -138,8 +138,8 @@ void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch
                       const T* q_weight, const T* k_weight, int N, const QkVectors& vectors, bool accumulate,
                       const Stream& stream) {
     float* partial = static_cast<float*>(scratch);
-    const RowChunks chunks = chunks_of(N);
-    // First what reads dqkv as a whole.
+    const RowChunks chunks = row_chunks(N, kQkNormChunks, kQkNormChunkRows);
+    // The weights' gradients come first, because they read the gradient that the last kernel overwrites.
     at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(vectors.k_width, partial, dqkv, x), [&]<int W>(Constant<W>) {
         const int64_t items = int64_t{chunks.count} * (vectors.weights() / W);
         launch<qk_norm_partial_weight_grad_kernel<T, W>>({ceil_div(items, kFlatBlock), kFlatBlock}, stream, partial,

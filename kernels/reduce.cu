@@ -1,11 +1,13 @@
-// Sums of long arrays in two stages: blocks, whose number depends on the length alone, then the blocks' sums.
+// Sums of long arrays in two stages: the sum of each block, then the sum over the blocks, whose number depends on the
+// length alone.
 #include "base/integer.h"
 #include "kernels/common.h"
 #include "kernels/reduce.h"
 
 namespace teon {
 
-// A block is one warp and has a run of elements of its own: at least kReduceRun, more once there are kMaxReduceBlocks.
+// A block is one warp and sums a run of elements of its own: kReduceRun elements, or more if there would be more than
+// kMaxReduceBlocks blocks.
 inline constexpr int kMaxReduceBlocks = 4096;
 inline constexpr int64_t kReduceRun = 32 * 512;
 
@@ -22,7 +24,7 @@ __global__ void __launch_bounds__(32) reduce_partial_kernel(float* partial, cons
         FOR_VEC(k, W) sums[k] += term(v[k]);
     }
     float sum = sum_of(sums);
-    for (; i < end; i++) sum += term(x[i]);  // the tail of n, in one lane
+    for (; i < end; i++) sum += term(x[i]);  // the tail of n, by one lane
     sum = warp_sum(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
@@ -62,8 +64,7 @@ template <bool SQUARE>
 static void reduce(float* out, void* scratch, const float* x, int64_t n, bool accumulate, const Stream& stream) {
     float* partial = static_cast<float*>(scratch);
     // A multiple of every width, so that all runs start aligned.
-    const int64_t even = ceil_div(n, kMaxReduceBlocks);
-    const int64_t run = std::max(kReduceRun, round_up(even, 32));
+    const int64_t run = std::max(kReduceRun, round_up(ceil_div(n, kMaxReduceBlocks), 32));
     const int blocks = static_cast<int>(std::max<int64_t>(1, ceil_div(n, run)));
     at_width<kVecWidth<float>>(vec_aligned<float, kVecWidth<float>>(0, x), [&]<int W>(Constant<W>) {
         launch<reduce_partial_kernel<W, SQUARE>>({blocks, 32}, stream, partial, x, n, run);

@@ -5,7 +5,7 @@
 namespace teon {
 
 struct Relu2 {
-    // x, or 0 where it is negative; NaN stays NaN.
+    // x, or 0 if x is negative. NaN stays NaN.
     static __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
     static __device__ __forceinline__ float forward(float x) { return relu(x) * relu(x); }
     static __device__ __forceinline__ float backward(float x, float dout) { return dout * 2.0f * relu(x); }

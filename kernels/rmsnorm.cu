@@ -1,5 +1,4 @@
-// Root-mean-square normalization (Zhang & Sennrich, arXiv 1910.07467), fused with the residual addition before or after
-// it.
+// Root-mean-square normalization (Zhang & Sennrich, arXiv 1910.07467), fused with the addition of a residual.
 //
 // Forward, for each row x of C elements: rstd = 1 / sqrt(mean x^2 + eps), xhat = x rstd, out = residual + xhat *
 // weight.

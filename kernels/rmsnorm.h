@@ -5,7 +5,8 @@
 
 namespace teon {
 
-// As layernorm without mean and biases: out = residual + x * rstd * weight, rstd = 1 / sqrt(mean of squares + eps).
+// Layernorm (kernels/layernorm.h) without mean and bias: out = residual + x * rstd * weight, where
+// rstd = 1 / sqrt(mean of squares + eps). The arguments are those of layernorm.
 template <typename T>
 void rmsnorm_forward(T* out, float* rstd, const T* residual, const T* x, const T* weight, int N, int C, float eps,
                      const Stream& stream, float* maximum = nullptr);

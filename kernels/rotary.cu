@@ -17,7 +17,8 @@ __global__ void __launch_bounds__(kFlatBlock)
     });
 }
 
-// heads = NH + NKV: the query and key heads lie next to each other. width = elements of a row of x.
+// heads = NH + NKV: query and key heads are adjacent. width: the elements of a row of x. direction: 1, or -1 to rotate
+// back.
 template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kBlock) rotary_kernel(T* x, const float* cos_sin, const int* positions, int N,
                                                                int heads, int half, int64_t width, float direction) {

@@ -5,12 +5,13 @@
 
 namespace teon {
 
-// cos_sin (positions, HS) float: columns [0, HS/2) the cosines, the others the sines of position * inv_freq[j], where
-// inv_freq (HS/2) is on the device. HS even.
+// cos_sin (positions, HS), float: the cosines of position * inv_freq[j] in columns [0, HS/2), the sines in the others.
+// inv_freq (HS/2) is on the device. Throws Error if HS is odd.
 void rotary_table(float* cos_sin, const float* inv_freq, int positions, int HS, const Stream& stream);
 
-// Rotates, in place, the NH query and NKV key heads of packed qkv (N, (NH + 2 NKV) * HS); values are left alone.
-// Rotate-half convention (Hugging Face's): element j pairs with j + HS/2.
+// Rotates the NH query and NKV key heads of packed qkv (N, (NH + 2 NKV) * HS) in place and leaves the values unchanged.
+// positions (N). Element j of a head pairs with j + HS/2 ("rotate half", Hugging Face's convention). Throws Error if HS
+// is odd.
 template <typename T>
 void rotary_forward(T* qkv, const float* cos_sin, const int* positions, int N, int NH, int NKV, int HS,
                     const Stream& stream);

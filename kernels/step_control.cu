@@ -1,5 +1,5 @@
-// The decision, taken on the device, whether and how strongly a step is applied; and the statistics of loss and
-// gradient norm by which spikes are known.
+// Decides on the device whether a step is applied and how its gradient is clipped, and keeps the statistics of loss and
+// gradient norm that detect spikes.
 #include <cmath>
 
 #include "kernels/step_control.h"
@@ -7,11 +7,11 @@
 
 namespace teon {
 
-// Counts x in and returns its distance from the mean of the values before it, in their standard deviations.
+// Adds x to the series and returns its distance from the mean of the values before it, in their standard deviations.
 __device__ float count_in(SeriesStats& s, float x) {
     constexpr int FIRST = 16, MEMORY = 128;             // no judgement before FIRST values
     constexpr float OUTLIER = 4.0f, HUGE_STEP = 1e15f;  // its square is still a float
-    // A series may be constant: then a thousandth of it counts as one deviation.
+    // A thousandth of the mean is the smallest deviation, because a series may be constant.
     const float deviation = fmaxf(fmaxf(sqrtf(s.variance), 1e-3f * fabsf(s.mean)), 1e-30f);
     const bool judged = s.count >= FIRST;
     const float limit = judged ? OUTLIER * deviation : HUGE_STEP;
@@ -44,7 +44,7 @@ __global__ void step_control_kernel(StepControl* control, const float* norm_squa
     c.scale = c.skip != 0 ? 0.0f : clip > 0.0f && c.grad_norm > clip ? clip / c.grad_norm : 1.0f;
     if (c.skip == 0) {
         const int t = ++c.updates;
-        // In double: 1 - beta^t cancels while t is small.
+        // In double, because 1 - beta^t cancels while t is small.
         c.bias_correction1 = static_cast<float>(1.0 - pow(static_cast<double>(beta1), t));
         c.bias_correction2 = static_cast<float>(1.0 - pow(static_cast<double>(beta2), t));
     }

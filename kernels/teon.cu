@@ -1,7 +1,7 @@
-// What Muon and Teon need beside matrix products: momentum with the Frobenius norms that Newton-Schulz starts from, the
-// unfolding of a stack's slices, and the update that folds the result back into the weights (Zhang et al., arXiv
-// 2601.23261, algorithm 1). Everything is memory-bound; each kernel reads and writes a slice once. Blocks are (part of
-// a slice, slice).
+// The parts of Muon and Teon other than matrix products: momentum with the Frobenius norms that Newton-Schulz starts
+// from, the unfolding of a stack's slices, and the update that folds the result back into the weights (Zhang et al.,
+// arXiv 2601.23261, algorithm 1). All kernels are memory-bound and read and write a slice once. Their grids are
+// (parts of a slice, slices).
 #include <limits>
 
 #include "kernels/common.h"
@@ -11,14 +11,15 @@ namespace teon {
 
 namespace {
 
-constexpr float kEpsilon = 1e-7f;  // keeps 0 / 0 away; as in Keller Jordan's Muon
+constexpr float kEpsilon = 1e-7f;  // avoids 0 / 0; as in Keller Jordan's Muon
 constexpr float kNeuronEpsilon = 1e-8f;
-constexpr int kRowsBlock = 128;  // of kernels with a warp per row
+constexpr int kRowsBlock = 128;  // threads of kernels with a warp per row
 
 __device__ __forceinline__ bool skips(const StepControl* control) { return control && control->skip; }
 __device__ __forceinline__ float grad_scale(const StepControl* control) { return control ? control->scale : 1.0f; }
 
-// Calls f(W) for the widest access of slices whose rows (of `run` elements, or whole slices) start aligned.
+// Calls f(Constant<W>{}) with the widest access for which runs of `run` elements of a slice start aligned; run = 0 if
+// accesses may cross the ends of rows.
 template <typename F>
 void for_slice_width(const SliceBatch& s, int64_t run, F f) {
     constexpr int W = kVecWidth<float>;
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(32)
     if (!finite) nonfinite[matrix] = 1;
 }
 
-// Where element e of slice `index` lies in the unfoldings.
+// The offset of element e of slice `index` in the unfoldings.
 __device__ __forceinline__ int64_t place_of(const SliceLayout& layout, int index, int64_t e, int n) {
     const unsigned i = static_cast<unsigned>(e) / static_cast<unsigned>(n);
     const unsigned j = static_cast<unsigned>(e) - i * static_cast<unsigned>(n);
@@ -134,8 +135,8 @@ __global__ void __launch_bounds__(kFlatBlock)
     });
 }
 
-// One warp per row of a slice. rows (count, m): 1 / (sqrt(v) + epsilon), the sum of the row's squares, and that after
-// the factor.
+// One warp per row of a slice. scales (3, count, m): the factor 1 / (sqrt(v) + epsilon), the sum of the row's squares,
+// and that sum after the row is multiplied by the factor.
 template <typename T>
 __global__ void __launch_bounds__(kRowsBlock)
     neuron_rows_kernel(float* scales, float* state, const T* Z, const StepControl* control, SliceBatch s,
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(kRowsBlock)
     scales[2 * all + at] = sum * factor * factor;
 }
 
-// One block per slice: from the rows' factors to those that keep its norm.
+// One block per slice. Scales the rows' factors to keep the norm of the slice, or to make its root mean square 1.
 __global__ void __launch_bounds__(kFlatBlock)
     neuron_scales_kernel(float* scales, const StepControl* control, SliceBatch s, bool unit_rms) {
     wait_for_earlier_kernels();
@@ -231,7 +232,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     });
 }
 
-// Slices are indexed with 32 bits inside, and their number is a grid's second extent.
+// Indices within a slice have 32 bits, and the number of slices is the grid's second extent.
 void check_slices(const SliceBatch& s) {
     CHECK(s.m > 0 && s.n > 0 && s.size() <= 0x7fffffff, "a slice of {} x {} has more than 2^31 - 1 elements", s.m, s.n);
     CHECK(s.count >= 0 && s.count <= 65535, "a batch of {} slices; the most is 65535", s.count);
@@ -310,7 +311,7 @@ void fold_update(float* master, WorkT* work, const T* Z, const StepControl* cont
 template <typename T>
 void add_identity(T* out, const T* x, float a, int count, int side, int64_t ld, const Stream& stream) {
     const int64_t n = int64_t{count} * side * ld;
-    constexpr int W = kVecWidth<float>;  // of T: half a vector, which rows of 16 elements hold whole
+    constexpr int W = kVecWidth<float>;  // for 16-bit T half a vector, which divides rows of 16 elements on a CPU, too
     at_width<W>(vec_aligned<T, W>(ld, out, x), [&]<int W>(Constant<W>) {
         launch<add_identity_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, out, x, a, side, ld, n);
     });

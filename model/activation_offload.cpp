@@ -14,7 +14,7 @@ ActivationOffload::ActivationOffload(const Activations& memory, const Stream& co
     }
 }
 
-// copy(device, host, bytes, stream) of each tensor, once the compute stream has done what it has so far.
+// Queues copy(device, host, bytes, stream) for each tensor, after the work that the compute stream has so far.
 template <typename Copy>
 void ActivationOffload::move(int block, Copy copy) {
     Block& b = blocks_[static_cast<size_t>(block)];
@@ -28,7 +28,7 @@ void ActivationOffload::move(int block, Copy copy) {
     b.moved.record(stream_);
 }
 
-// It writes over the block that had its memory before.
+// The block overwrites the saved tensors of the block that used the same memory before.
 void ActivationOffload::before_forward(int block) {
     if (block >= device_blocks_) blocks_[static_cast<size_t>(block - device_blocks_)].moved.make_wait(compute_);
 }
@@ -42,7 +42,7 @@ void ActivationOffload::before_backward(int block) {
     if (block < std::ssize(blocks_)) blocks_[static_cast<size_t>(block)].moved.make_wait(compute_);
 }
 
-// Its memory is free for the block that comes next there.
+// The block's memory is free: the next block that uses it is uploaded.
 void ActivationOffload::after_backward(int block) {
     if (block >= device_blocks_) move(block - device_blocks_, upload_bytes);
 }

@@ -1,5 +1,5 @@
-// Brings what the first blocks save for their backward pass to pinned memory of the host after their forward pass, and
-// back ahead of their backward pass. The copies run on a stream of their own, beside what the other blocks compute:
+// Moves the saved tensors of the first blocks to pinned host memory after the blocks' forward pass, and back to the
+// device before their backward pass. The copies run on a separate stream and overlap the other blocks' computation:
 //
 //     compute, 6 blocks of which 2 stay    forward 0  1  2  3  4  5    backward 5  4  3  2  1  0
 //     copies                                          0  1  2  3                   3  2  1  0
@@ -13,9 +13,10 @@ namespace teon {
 
 class ActivationOffload {
 public:
-    ActivationOffload(const Activations& memory, const Stream& compute);  // outlive this
+    ActivationOffload(const Activations& memory, const Stream& compute);  // both must outlive this
 
-    // The passes of a block, of which a forward pass is followed by a backward pass, are queued between these calls.
+    // Call these before and after the forward and the backward pass of a block are queued. Every forward pass must be
+    // followed by a backward pass.
     void before_forward(int block);
     void after_forward(int block);
     void before_backward(int block);
@@ -35,7 +36,7 @@ private:
         std::byte* host;
         Event moved;
     };
-    std::vector<Block> blocks_;  // that are offloaded
+    std::vector<Block> blocks_;  // the offloaded blocks
 };
 
 }  // namespace teon

@@ -63,8 +63,8 @@ Tensor ActivationPlan::add(const std::string& name, int64_t bytes, int copies, L
     return {row, copy};
 }
 
-// A block's output is the input of the next one, which saves it with its own tensors. Of inputs there is one copy more:
-// a block reads its own while it writes the next one's.
+// A block's output is the input of the next block, which saves it with its own tensors. Inputs have one copy more,
+// because a block reads its input while it writes the next block's.
 Tensor ActivationPlan::save(const std::string& name, int64_t bytes, Drop drop) {
     if (!keeps(drop)) return add(name, bytes, 1, Lifetime::scratch);
     const int ahead = drop == Drop::never ? 1 : 0;

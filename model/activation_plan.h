@@ -1,6 +1,6 @@
-// What the forward pass keeps for the backward pass, and what both need for a moment: one row per tensor. The layers
-// declare their rows (their plan()); totals come from here before anything is allocated (--plan-only), and a model
-// takes its memory by the same rows.
+// The tensors that the forward pass saves for the backward pass, and the scratch of both: one row per tensor. Layers
+// declare their rows in plan(). The rows give the totals before anything is allocated (--plan-only), and a model
+// allocates its memory from the same rows.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@
 namespace teon {
 
 // none: keep everything. cheap: recompute norm outputs and activations (elementwise) in the backward pass. block: keep
-// only a block's input and run its forward again. automatic: the least of these that fits the memory, block by block.
+// only a block's input and run its forward pass again. automatic: the least recomputation that fits the memory, decided
+// block by block.
 enum class Recompute { none, cheap, block, automatic };
 template <>
 inline constexpr auto kEnumNames<Recompute> = enum_names<Recompute>({{Recompute::none, "none"},
@@ -23,7 +24,7 @@ inline constexpr auto kEnumNames<Recompute> = enum_names<Recompute>({{Recompute:
                                                                      {Recompute::block, "block"},
                                                                      {Recompute::automatic, "auto"}});
 
-// What each block recomputes: `first` in the first `first_blocks` blocks, `others` in the others.
+// The recomputation of each block: `first` in the first `first_blocks` blocks, `others` in the others.
 struct RecomputePlan {
     Recompute others = Recompute::none, first = Recompute::none;
     int first_blocks = 0;
@@ -31,22 +32,22 @@ struct RecomputePlan {
     RecomputePlan(Recompute all = Recompute::none) : others(all), first(all) {}
     RecomputePlan(Recompute o, Recompute f, int blocks) : others(o), first(f), first_blocks(blocks) {}
     Recompute of(int block) const { return block < first_blocks ? first : others; }
-    // The last of `blocks` blocks that drops tensors, which its backward pass still finds in place; -1: none does.
+    // The last of `blocks` blocks that drops tensors; -1: none. Its backward pass still finds them in memory.
     int last_dropping(int blocks) const { return (others == Recompute::none ? first_blocks : blocks) - 1; }
 };
-// From no recomputation to the most, block by block.
+// All plans, from no recomputation to the most, one block at a time.
 std::vector<RecomputePlan> recompute_plans(int blocks);
 std::string text(const RecomputePlan& plan);  // "cheap", "none, cheap in the first 3 blocks"
 
-// flash: on tensor cores, without scores in memory; bf16 and head sizes 64 and 128. automatic: flash where it is
-// possible and the machine has tensor cores, else gemm.
+// flash: on tensor cores, without scores in memory; only bf16 and head sizes 64 and 128. automatic: flash if it is
+// supported and the machine has tensor cores, else gemm.
 enum class AttentionKind { automatic, gemm, flash };
 template <>
 inline constexpr auto kEnumNames<AttentionKind> = enum_names<AttentionKind>({{AttentionKind::automatic, "auto"},
                                                                              {AttentionKind::gemm, "gemm"},
                                                                              {AttentionKind::flash, "flash"}});
 
-// What the products of blocks multiply: their operands as they are stored, or FP8 copies of them (docs/fp8.md).
+// The operands of the products in blocks: as they are stored, or FP8 copies of them (docs/fp8.md).
 enum class MatmulDType { same, fp8, fp8_e4m3 };
 template <>
 inline constexpr auto kEnumNames<MatmulDType> = enum_names<MatmulDType>({{MatmulDType::same, "same"},
@@ -55,29 +56,29 @@ inline constexpr auto kEnumNames<MatmulDType> = enum_names<MatmulDType>({{Matmul
 
 // How one run uses a model.
 struct DecoderRun {
-    int B = 1, T = 1;  // the largest micro-batch that will be given
+    int B = 1, T = 1;  // the largest micro-batch
     DType dtype = DType::f32;
     MatmulDType matmul_dtype = MatmulDType::same;
-    bool keeps_fp8_weights = true;  // from a step's first micro-batch to its last; else they are cast at each use
+    bool keeps_fp8_weights = true;  // for all micro-batches of a step; else they are cast at each use
     RecomputePlan recompute = {};
-    int offloaded_blocks = 0;  // the first ones, whose saved tensors wait in the host's memory; at most all but two
+    int offloaded_blocks = 0;  // the first blocks move their saved tensors to host memory; at most L - 2
     AttentionKind attention = AttentionKind::automatic;
-    // Logits exist of about so many rows at a time, at least, in equal parts; 0: of as many as fit 128 MiB.
+    // Minimum rows of a chunk of logits; chunks are about equal. 0: chunks as large as fit 128 MiB.
     int head_rows = 0;
-    bool gelu_fusion = false;  // the MLP's products take GELU and its derivative as epilogues
-    // Multiprocessors of a device on which flash attention's backward could go in one pass
+    bool gelu_fusion = false;  // the MLP's products compute GELU and its derivative in epilogues
+    // Multiprocessors of the device if it can run flash attention's backward in one pass, else 0
     // (flash_attention_one_pass_multiprocessors).
     int one_pass_multiprocessors = 0;
 };
 
-// generate: forward only, T is the capacity of the cache of keys and values.
+// generate: forward only; T is the capacity of the key/value cache.
 enum class Purpose { train, generate };
-// Which policies do without a saved tensor. What cheap drops, block drops too. never: the output of a block, or of what
-// is outside of the blocks.
+// The policies that drop a saved tensor and recompute it. block also drops everything that cheap drops. never: for the
+// outputs of blocks and for tensors outside of the blocks.
 enum class Drop { never, under_block, under_cheap };
-enum class Lifetime { saved, scratch };  // from forward to backward; within a layer's pass
+enum class Lifetime { saved, scratch };  // saved: from forward to backward; scratch: within a layer's pass
 
-// A tensor of the plan, as the layer that declared it knows it; row -1: none.
+// A handle to a tensor of the plan. row -1: none.
 struct Tensor {
     int row = -1, copy = 0;
 };
@@ -85,38 +86,39 @@ struct Tensor {
 struct ActivationRow {
     std::string name;
     int64_t bytes = 0;  // of one copy
-    int copies = 1;     // L where every layer keeps its own, fewer where blocks are offloaded
+    int copies = 1;     // L if every layer keeps its own, fewer if blocks are offloaded
     Lifetime lifetime = Lifetime::scratch;
     int64_t offset = 0;  // of the first copy, in bytes
-    int tensors = 1;     // that the copies are for
+    int tensors = 1;     // tensors that share the copies
     int64_t total() const { return bytes * copies; }
 };
 
 class ActivationPlan {
 public:
     ActivationPlan() = default;
-    ActivationPlan(const DecoderRun& run, Purpose purpose, int blocks);  // run's choices must be resolved
+    ActivationPlan(const DecoderRun& run, Purpose purpose, int blocks);  // run must not contain `automatic`
 
-    // The tensors declared from here on belong to this block, and its recompute policy holds for them.
+    // The tensors declared after this call belong to this block and follow its recompute policy.
     void begin_block(int block) {
         block_ = block;
         policy_ = run_.recompute.of(block);
     }
-    // N = B * T rows of `width` elements of the storage type, or of floats. A tensor of a name that is there already is
-    // another copy where the policy keeps it, else the memory of all that are not kept, as large as the largest. Where
-    // blocks are offloaded there are copies for device_blocks() blocks, which all blocks use in turn.
+    // Each declares a tensor: N = B * T rows of `width` elements of the storage type (_floats: of float), or `bytes`
+    // bytes. If the name is already declared, a tensor that the policy saves gets another copy; all others of the name
+    // share one memory, as large as the largest of them. If blocks are offloaded, there are copies for device_blocks()
+    // blocks, which all blocks use in turn.
     Tensor saved(const std::string& name, int64_t width, Drop drop);
     Tensor saved_floats(const std::string& name, int64_t width, Drop drop);
     Tensor shared(const std::string& name, int64_t width);
     Tensor shared_bytes(const std::string& name, int64_t bytes);
-    Tensor cache(const std::string& name, int64_t width);     // a copy each, for generation alone
-    Tensor gradient(const std::string& name, int64_t width);  // shared, for training alone
+    Tensor cache(const std::string& name, int64_t width);     // one copy each, only for generation
+    Tensor gradient(const std::string& name, int64_t width);  // shared, only for training
     Tensor gradient_bytes(const std::string& name, int64_t bytes);
-    Tensor own_bytes(const std::string& name, int64_t bytes);  // a copy each
-    // The absolute maximum of a tensor, a float that a forward pass begins by setting to 0; none unless the run
+    Tensor own_bytes(const std::string& name, int64_t bytes);  // one copy each
+    // One float for the absolute maximum of a tensor. Every forward pass first sets it to 0. None unless the run
     // multiplies FP8.
     Tensor maximum();
-    // All of them, to their `bytes`; row -1: none.
+    // The row of all maxima; row -1: none.
     Tensor maxima() const;
 
     const DecoderRun& run() const { return run_; }
@@ -124,17 +126,17 @@ public:
     bool trains() const { return purpose_ == Purpose::train; }
     bool keeps(Tensor s) const { return rows_[s.row].lifetime == Lifetime::saved; }  // from forward to backward
     const std::vector<ActivationRow>& rows() const { return rows_; }
-    int device_blocks() const { return device_blocks_; }  // whose saved tensors the device holds at a time
-    // What the backward pass of each offloaded block reads: its input and what it saves.
+    int device_blocks() const { return device_blocks_; }  // blocks whose saved tensors fit on the device at once
+    // The tensors that the backward pass of each offloaded block reads: its input and its saved tensors.
     const std::vector<std::vector<Tensor>>& offloaded() const { return offloaded_; }
     int64_t offloaded_bytes() const;
     int64_t saved_bytes() const;
     int64_t scratch_bytes() const { return total_bytes() - saved_bytes(); }
     int64_t total_bytes() const;
-    void set_offsets();  // once every layer has declared its rows
+    void set_offsets();  // call it after every layer has declared its rows
 
 private:
-    // Beyond `copies` tensors of a name they use these in turn.
+    // If a name has more than `copies` tensors, they use the copies in turn.
     Tensor add(const std::string& name, int64_t bytes, int copies, Lifetime lifetime);
     Tensor save(const std::string& name, int64_t bytes, Drop drop);
     bool keeps(Drop drop) const;
@@ -146,7 +148,7 @@ private:
     std::vector<std::vector<Tensor>> offloaded_;  // by block
 };
 
-// The memory of a plan.
+// Owns the memory of a plan.
 class Activations {
 public:
     explicit Activations(const ActivationPlan& plan) : plan_(plan), memory_(plan.total_bytes()) {}

@@ -1,4 +1,4 @@
-// Causal self-attention between its two products: queries, keys and values from one, the heads through the other.
+// Causal self-attention with its two products: one computes queries, keys and values, the other projects the heads.
 #pragma once
 
 #include <cmath>
@@ -68,14 +68,14 @@ public:
         cache_ = plan.cache("keys and values", 2 * NKV_ * HS_);
         capacity_ = plan.run().T;
         dqkv_ = plan.gradient("gradient of queries, keys, values", qkv_.out);
-        dheads_ = plan.gradient("gradient of norm output", proj_.in);  // dead until then
+        dheads_ = plan.gradient("gradient of norm output", proj_.in);  // not yet in use then
     }
 
-    // What one token of T sees costs half of what it would without the causal mask.
+    // The causal mask halves the products of queries with keys and of probabilities with values.
     double flops(int T) const { return qkv_.flops() + proj_.flops() + 2.0 * proj_.in * T; }
     double recompute_flops(const ActivationPlan& plan, int T) const { return plan.keeps(before_norm_) ? 0 : flops(T); }
 
-    // Fills the tensors that never change. Synchronizes. One layer does it for all.
+    // Computes the rotary table, which all layers share. Synchronizes.
     template <typename T>
     void prepare(const Pass<T>& p) const {
         if (positions_ != PositionKind::rotary) return;
@@ -92,7 +92,7 @@ public:
     template <typename T>
     void forward(const Pass<T>& p) const {
         qkv_.forward(p, p.at(before_norm_), p.at(ports_.in), p.N());
-        arrange(p);
+        norm_and_rotate(p);
         attend(p);
         proj_.forward(p, p.at(ports_.out), p.at(heads_), p.N(), p.at(ports_.residual));
     }
@@ -100,7 +100,7 @@ public:
     template <typename T>
     void recompute(const Pass<T>& p) const {
         if (!p.keeps(before_norm_)) return forward(p);
-        if (!p.keeps(qkv_rows_)) arrange(p);
+        if (!p.keeps(qkv_rows_)) norm_and_rotate(p);
     }
 
     template <typename T>
@@ -129,9 +129,9 @@ private:
         return {c.NH, c.NKV, c.HS(), c.HS()};
     }
 
-    // Norm and rotation of queries and keys.
+    // Normalizes and rotates queries and keys, if the model does.
     template <typename T>
-    void arrange(const Pass<T>& p) const {
+    void norm_and_rotate(const Pass<T>& p) const {
         if (normed())
             qk_norm_forward(p.at(qkv_rows_), p.floats(rstd_), p.at(before_norm_), p.weight(q_norm_), p.weight(k_norm_),
                             p.N(), normed_, norm_eps_, p.stream());
@@ -144,7 +144,7 @@ private:
         }
     }
 
-    // A whole batch or prompt to itself; in generation, a token to the cache.
+    // Attention within a batch or a prompt or, during generation, of one new token to the cache.
     template <typename T>
     void attend(const Pass<T>& p) const {
         T* heads = p.at(heads_);
@@ -182,13 +182,12 @@ private:
     QkVectors normed_;
     int max_T_;
     float norm_eps_, rope_base_, rope_scaling_;
-    int q_norm_ = -1, k_norm_ = -1;  // rows of the parameter table, or none
+    int q_norm_ = -1, k_norm_ = -1;  // rows of the parameter table; -1: none
     Linear qkv_, proj_;
-    bool flash_ = false;  // then T is bf16
+    bool flash_ = false;  // only in bf16
     int one_pass_heads_ = 0;
     int capacity_ = 0;  // of the cache
-    // Queries and keys are rotated where they stand; before_norm is the same tensor where there is no norm. heads: (N,
-    // NH * HS), concatenated.
+    // Queries and keys are rotated in place. before_norm is qkv_rows if there is no norm. heads: (N, NH * HS).
     Ports ports_;
     Tensor before_norm_, rstd_, norm_scratch_, qkv_rows_, lse_, heads_, scratch_, rotary_, cache_, dqkv_, dheads_;
 };

@@ -1,5 +1,5 @@
-// A block of a decoder: an attention and an MLP, each a branch that adds to the residual stream, with a norm before it,
-// after it or both (NormPlacement).
+// A block of a decoder: attention and MLP. Each is a branch that adds to the residual stream, with a norm before it,
+// after it, or both (NormPlacement).
 #pragma once
 
 #include <optional>
@@ -11,18 +11,18 @@
 
 namespace teon {
 
-// What the branches of a decoder add to, one after the other, while they plan.
+// The residual stream at one point of the decoder. Branches advance it while they plan.
 struct ResidualStream {
-    Tensor x, dx;            // (N, C); its gradient, which has the same memory along the whole stream
-    Tensor dx_maximum = {};  // Ports::din_maximum of what reads x; none where no product reads dx
-    int bias = -1;           // row of the bias that was added to x last (-1: none): Ports::in_bias of what reads x
+    Tensor x, dx;            // (N, C) and its gradient, which uses the same memory along the whole stream
+    Tensor dx_maximum = {};  // Ports::din_maximum of the layer that reads x; none if no product reads dx
+    int bias = -1;           // Ports::in_bias of the layer that reads x: row of the last bias added to x; -1: none
 };
 
-// y = x + f(x), where f is a layer between the norms that there are.
+// y = x + f(x), where f is a layer with an optional norm before and after it.
 template <typename Layer>
 class Branch {
 public:
-    // label: of the branch's rows in the activation plan.
+    // label: the name of the branch in the activation plan's rows.
     Branch(ParamBuilder& b, const DecoderConfig& c, float out_std, const char* label, const ParamName& pre,
            const ParamName& post)
         : C_(c.C),
@@ -33,9 +33,9 @@ public:
 
     const Layer& layer() const { return layer_; }
 
-    // Adds the branch to the stream: y is a tensor of the name `out`, which no recompute policy drops if `kept`. The
-    // last layer adds x to its output; in the backward pass the first layer adds the gradient of y to its own. The
-    // policy cheap drops what norms write, block also what products write.
+    // Adds the branch to the stream. y is a tensor named `out`; if `kept`, no recompute policy drops it. The last layer
+    // adds x to its output; in the backward pass, the first layer adds the gradient of y to the gradient of x. The
+    // policy cheap drops the outputs of norms, block also the outputs of products.
     void plan(ActivationPlan& plan, ResidualStream& stream, const char* out, bool kept) {
         const ResidualStream y{plan.saved(out, C_,
                                           kept    ? Drop::never
@@ -73,7 +73,7 @@ public:
         stream = y;
     }
 
-    // Calls f with each layer, in the order of the forward pass.
+    // Calls f(layer) for each layer, in the order of the forward pass.
     template <typename F>
     void for_each(F f) const {
         if (pre_) f(*pre_);

@@ -43,8 +43,7 @@ public:
 
 private:
     Pass<T> pass(const Batch& batch, bool accumulate = false) const {
-        CHECK(batch.T <= r_.T && static_cast<int64_t>(batch.B) * batch.T <= static_cast<int64_t>(r_.B) * r_.T &&
-                  batch.T <= max_T_,
+        CHECK(batch.B <= r_.B && batch.T <= r_.T && batch.T <= max_T_,
               "a batch of {} x {} tokens does not fit a model planned for {} x {}", batch.B, batch.T, r_.B, r_.T);
         return {ctx_, *params_, memory_, batch, /*cached=*/0, accumulate};
     }
@@ -72,7 +71,7 @@ void check_fp8(const DecoderConfig& c, const DecoderRun& r) {
                  {"width of all heads", c.attention_width(), c.attention_width()},
                  {"width of queries, keys and values", c.qkv_width(), c.qkv_width()}};
     for (const auto& size : sizes)
-        CHECK_USAGE(size.stored % 16 == 0, "--matmul-dtype {}: {} {} is no multiple of 16, which FP8 products need",
+        CHECK_USAGE(size.stored % 16 == 0, "--matmul-dtype {}: {} {} is not a multiple of 16, as FP8 products need",
                     flag, size.name, size.value);
 }
 
@@ -102,7 +101,7 @@ void check_device(const DecoderRun& r, const DeviceInfo& device) {
 }
 
 double decoder_flops_per_token(const DecoderConfig& c, int T) {
-    return 3 * DecoderLayers(c).flops(T);  // the backward pass has two products for each of the forward pass
+    return 3 * DecoderLayers(c).flops(T);  // the backward pass has two products for each product of the forward pass
 }
 
 double recompute_flops_share(const DecoderConfig& c, int T, const RecomputePlan& recompute) {

@@ -10,22 +10,22 @@
 namespace teon {
 
 ParamTable decoder_params(const DecoderConfig& c);  // touches no device
-// Touches no device. Resolves automatic attention.
+// Touches no device. Resolves AttentionKind::automatic.
 ActivationPlan decoder_activations(const DecoderConfig& c, const DecoderRun& r);
-AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r);  // UsageError if flash is asked in vain
+// The attention that the run uses. Throws UsageError if flash is asked for but not supported.
+AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r);
 
-// Throws UsageError where the device cannot do what the run asks for.
+// Throws UsageError if the device does not support the run's matmul_dtype.
 void check_device(const DecoderRun& r, const DeviceInfo& device);
 
-// Training FLOPs of one token in a sequence of T: 6 per weight of every matrix product (head included, embeddings not),
-// and causal attention at half of its full square. Recomputation is not counted.
+// Training FLOPs of one token in a sequence of T: 6 per weight of every matrix product (including the head, excluding
+// embeddings), and half of full attention, because it is causal. Recomputation is not counted.
 double decoder_flops_per_token(const DecoderConfig& c, int T);
 
-// The arithmetic that recomputation adds to a step, as a share of decoder_flops_per_token. Elementwise work is not
-// counted.
+// FLOPs that recomputation adds to a step, as a fraction of decoder_flops_per_token. Elementwise work is not counted.
 double recompute_flops_share(const DecoderConfig& c, int T, const RecomputePlan& recompute);
 
-// Parameters are allocated but not initialized (ParamStore::initialize, or loaded).
+// Parameters are allocated and zero: the caller initializes (ParamStore::initialize) or loads them.
 std::unique_ptr<Model> make_decoder(const DecoderConfig& c, const DecoderRun& r, Context& context,
                                     const ParamShard& shard = {});
 

@@ -1,4 +1,4 @@
-// What a decoder-only transformer is made of. A family (gpt2.h, llama.h) fills it in; nothing here touches a device.
+// Describes a decoder-only transformer. A family (gpt2.h, llama.h, ...) fills it in. Nothing here touches a device.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 namespace teon {
 
 enum class NormKind { layernorm, rmsnorm };
-// Where a block normalizes around a branch f (attention, MLP) of the residual stream x. pre: x + f(norm(x)). post:
+// Where a block normalizes. f is a branch (attention, MLP) of the residual stream x. pre: x + f(norm(x)). post:
 // x + norm(f(x)). sandwich: x + norm(f(norm(x))).
 enum class NormPlacement { pre, post, sandwich };
 template <>
 inline constexpr auto kEnumNames<NormPlacement> = enum_names<NormPlacement>({{NormPlacement::pre, "pre"},
                                                                              {NormPlacement::post, "post"},
                                                                              {NormPlacement::sandwich, "sandwich"}});
-// RMSNorm of queries and of keys, before rotation: of each head, or of all heads of a token together.
+// RMSNorm of queries and of keys before rotation, over each head or over all heads of a token together.
 enum class QkNorm { none, per_head, all_heads };
 template <>
 inline constexpr auto kEnumNames<QkNorm> =
@@ -27,8 +27,8 @@ template <>
 inline constexpr auto kEnumNames<MlpKind> =
     enum_names<MlpKind>({{MlpKind::gelu, "gelu"}, {MlpKind::relu2, "relu2"}, {MlpKind::swiglu, "swiglu"}});
 
-// What a parameter is called here and in a Hugging Face checkpoint; {} stands for the layer; ".weight" or ".bias"
-// follows.
+// The name of a parameter here and in a Hugging Face checkpoint. {} stands for the layer; ".weight" or ".bias" is
+// appended.
 struct ParamName {
     std::string name, checkpoint;
     int part = 0, parts = 1;  // block `part` of `parts` of the checkpoint's tensor
@@ -45,7 +45,7 @@ struct DecoderConfig {
     std::string family;  // "gpt2": ModelFamily::name
     std::string preset;
     int L = 0, C = 0, NH = 0, NKV = 0, F = 0, V = 0;
-    int head_size = 0;  // elements of a head; 0: C / NH
+    int head_size = 0;  // elements per head; 0: C / NH
     int max_T = 1024;   // rows of the learned position table; longest sequence
     NormKind norm = NormKind::layernorm;
     PositionKind positions = PositionKind::learned;
@@ -56,9 +56,9 @@ struct DecoderConfig {
     bool tied_head = true;
     float norm_eps = 1e-5f;
     float rope_base = 10000.0f;
-    float rope_scaling = 1.0f;  // positions are divided by it (linear scaling)
+    float rope_scaling = 1.0f;  // divides positions (linear scaling)
     float init_std = 0.02f;
-    bool scaled_residual_init = true;  // attention output and mlp-down start at init_std / sqrt(2 L), as GPT-2's do
+    bool scaled_residual_init = true;  // initialize attention output and mlp-down with init_std / sqrt(2 L), as GPT-2
     DecoderNames names;
 
     int HS() const { return head_size > 0 ? head_size : C / NH; }

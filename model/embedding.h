@@ -1,4 +1,4 @@
-// Tokens, and learned positions where a model has them, as the beginning of the residual stream.
+// Embeds tokens and, if the model has them, learned positions: the input of the residual stream.
 #pragma once
 
 #include "kernels/embedding.h"
@@ -16,11 +16,11 @@ public:
                 position_ = b.matrix(c.names.position, Role::position_embedding, c.max_T, C_, c.max_T, C_, c.init_std);
                 break;
             case PositionKind::rotary:
-                break;  // the attention's
+                break;  // the attention rotates
         }
     }
 
-    int token_row() const { return token_; }  // of the parameter table: a tied head's weight
+    int token_row() const { return token_; }  // row of the parameter table; the weight of a tied head
 
     // out, dout (N, C): the residual stream and its gradient.
     void plan(Tensor out, Tensor dout) { out_ = out, dout_ = dout; }
@@ -34,7 +34,7 @@ public:
     template <typename T>
     void backward(const Pass<T>& p) const {
         const Batch& b = p.batch;
-        if (!p.accumulate && !tied_) clear(p, token_);  // a tied head has written all of it
+        if (!p.accumulate && !tied_) clear(p, token_);  // a tied head has overwritten all of it
         embedding_backward(p.grad(token_), p.at(dout_), b.tokens, b.token_order, p.N(), C_, p.stream());
         if (position_ < 0) return;
         if (!p.accumulate) clear(p, position_);
@@ -42,7 +42,7 @@ public:
     }
 
 private:
-    // Only these gradients are set to zero first: embedding_backward leaves rows alone that no id of the batch names.
+    // Only these gradients are zeroed first: embedding_backward does not write rows whose id is not in the batch.
     template <typename T>
     void clear(const Pass<T>& p, int row) const {
         zero(p.grad(row), p.params.table()[row].size(), p.stream());

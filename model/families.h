@@ -4,6 +4,6 @@
 
 namespace teon {
 
-const std::vector<ModelFamily>& families();  // all that there are
+const std::vector<ModelFamily>& families();  // all families
 
 }  // namespace teon

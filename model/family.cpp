@@ -25,7 +25,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// Of every family, behind its own.
+// The keys of every family. They follow the family's own.
 std::vector<HfKey> shared_keys(const ModelFamily& family) {
     return {{"vocab_size", "vocab_size"},
             {"initializer_range", "init_std", always(0.02)},
@@ -37,7 +37,7 @@ ordered_json written(const ModelFamily& family, const HfKey& k, const DecoderCon
     const json value = field_of(family.fields, k.field).get(c);
     for (const auto& [theirs, ours] : k.values)
         if (ours == value) return theirs;
-    CHECK_USAGE(k.values.empty(), "{} {}: {} has none", k.field, shown(value), family.title);
+    CHECK_USAGE(k.values.empty(), "{} {}: {} does not support it", k.field, shown(value), family.title);
     return value;
 }
 
@@ -51,7 +51,7 @@ void read(DecoderConfig& c, const ModelFamily& family, const HfKey& k, HfReader&
         json all = json::array();
         for (const auto& [theirs, _] : k.values) all.push_back(theirs);
         const auto known = std::find(all.begin(), all.end(), value);
-        CHECK_USAGE(known != all.end(), "{}: {} is {}; only {} is computed here", r.path(), k.key, shown(value),
+        CHECK_USAGE(known != all.end(), "{}: {} is {}; only {} is supported", r.path(), k.key, shown(value),
                     shown(all));
         value = k.values[static_cast<size_t>(known - all.begin())].second;
     }
@@ -82,13 +82,13 @@ DecoderConfig decoder_config(const json& j, const std::vector<ModelFamily>& amon
     std::vector<std::string> names;
     for (const ModelFamily& f : among) names.push_back(f.name);
     const auto family = std::find_if(among.begin(), among.end(), [&](const ModelFamily& f) { return f.name == type; });
-    CHECK_USAGE(family != among.end(), "{}: model_type is '{}'; only {} can be read here", path, type,
+    CHECK_USAGE(family != among.end(), "{}: model_type is '{}'; only {} is supported", path, type,
                 fmt::join(names, ", "));
     DecoderConfig c = family->config(family->default_preset);
     for (const std::vector<HfKey>& keys : {family->hf_keys, shared_keys(*family)})
         for (const HfKey& k : keys) read(c, *family, k, r);
     family->read_hf(c, r);
-    // What names, stores, starts, stops or regularizes; and what heads for other tasks than language modeling have.
+    // Names, storage, generation and regularization, and the options of heads for other tasks than language modeling.
     r.ignore({"architectures", "transformers_version", "_name_or_path", "torch_dtype", "dtype", "use_cache",
               "bos_token_id", "eos_token_id", "pad_token_id", "task_specific_params", "id2label", "label2id",
               "problem_type", "output_attentions", "output_hidden_states", "return_dict", "gradient_checkpointing"});

@@ -1,5 +1,5 @@
-// A model family: everything that distinguishes GPT-2 from LLaMA. Each is one file (gpt2.cpp, llama.cpp, ...); the
-// decoder knows only DecoderConfig.
+// A model family: everything that distinguishes GPT-2 from LLaMA. Each family is one file (gpt2.cpp, llama.cpp, ...).
+// The decoder itself depends only on DecoderConfig.
 #pragma once
 
 #include <functional>
@@ -13,17 +13,18 @@ namespace teon {
 
 class HfReader;
 
-// A key of the family's config.json of Hugging Face: a field's, or one with write() that the family's read_hf reads.
+// A key of the family's Hugging Face config.json. It either belongs to a field, or has write() and is read by the
+// family's read_hf.
 struct HfKey {
     std::string key, field = {};
-    // What a file without the key means, from the fields before it. Empty: every file has it.
+    // The value if the file lacks the key, computed from the fields read before it. Empty: the key is required.
     std::function<nlohmann::json(const DecoderConfig&)> otherwise = nullptr;
-    // transformers' value and the field's; the first of a field's value is written. Empty: they are the same.
+    // Pairs of transformers' value and the field's value. Writing uses the first match. Empty: the values are equal.
     std::vector<std::pair<std::string, std::string>> values = {};
     std::function<nlohmann::ordered_json(const DecoderConfig&)> write = nullptr;
 };
 
-// For HfKey: one value, whatever the model.
+// For HfKey: a function that returns `value` for every model.
 template <typename T>
 auto always(T value) {
     return [value](const DecoderConfig&) { return value; };
@@ -34,29 +35,30 @@ struct ModelFamily {
     std::string title;  // "GPT-2"
     std::string default_preset;
     std::vector<DecoderConfig> presets;
-    std::vector<MlpKind> mlps;  // what --mlp may choose from
+    std::vector<MlpKind> mlps;  // the choices of --mlp
 
     std::string hf_class;        // "GPT2LMHeadModel"
-    std::vector<HfKey> hf_keys;  // in the order of the file; those that all families share are not among them
-    bool hf_tied_head = false;   // what a config.json without tie_word_embeddings means
-    // Reads the keys that are no field's: requires what is computed here, ignores what changes no logits.
+    std::vector<HfKey> hf_keys;  // in the order of the file, without the keys that all families share
+    bool hf_tied_head = false;   // the default of tie_word_embeddings
+    // Reads the keys without a field: requires the values that are implemented here and ignores keys that do not
+    // change logits.
     void (*read_hf)(DecoderConfig& c, HfReader& r);
 
     ModelFields fields = model_fields();
 
     std::string program() const { return "train_" + name; }
-    DecoderConfig config(const std::string& preset) const;  // throws UsageError on an unknown preset
+    DecoderConfig config(const std::string& preset) const;  // throws UsageError if the preset is unknown
     bool has_flag(const ModelField& field) const;
 };
 
-// config.json of this model for AutoModelForCausalLM.from_pretrained. delimiter: the token that begins and ends
-// documents, -1 for none. Throws UsageError naming a field that reading the file back would not give, because the
+// Returns the model's config.json for AutoModelForCausalLM.from_pretrained. delimiter: the token that begins and ends
+// documents; -1: none. Throws UsageError naming a field that reading the file back would not restore, because the
 // family's config.json has no key for it.
 nlohmann::ordered_json hf_config(const ModelFamily& family, const DecoderConfig& c, int delimiter = -1);
 
-// The model that a config.json describes, of the family among `among` that its model_type names: sizes, norm epsilon,
-// activation, rotary base and scaling, tied or untied head. `path` is for messages. Throws UsageError naming what is
-// missing, contradicts itself, is not understood or is not computed here.
+// Returns the model that a config.json describes: sizes, norm epsilon, activation, rotary base and scaling, tied or
+// untied head. Its model_type must name a family of `among`. `path` is for messages. Throws UsageError naming a key
+// that is missing, contradictory, unknown or asks for something that is not implemented here.
 DecoderConfig decoder_config(const nlohmann::json& j, const std::vector<ModelFamily>& among, const std::string& path);
 
 }  // namespace teon

@@ -8,7 +8,7 @@ namespace teon {
 
 using nlohmann::json;
 
-// The largest sizes are such that no count of elements or bytes overflows where a few of them are multiplied.
+// The upper limits keep products of a few sizes, which count elements or bytes, from overflowing.
 const ModelFields& model_fields() {
     using C = DecoderConfig;
     const std::string preset = "preset's";
@@ -46,7 +46,7 @@ const ModelFields& model_fields() {
          .help = "tokens in the vocabulary",
          .default_text = "the data's manifest.json, or the preset's",
          .in_preset = false},
-        {"context", &C::max_T, 1, kMaxContext},  // of a run, --seq-len
+        {"context", &C::max_T, 1, kMaxContext},  // --seq-len limits a run's context
         {.key = "norm_eps",
          .member = &C::norm_eps,
          .most = 1,
@@ -68,7 +68,7 @@ const ModelFields& model_fields() {
          .help = "positions are divided by this (linear scaling)",
          .rotary = true,
          .in_preset = false},
-        // Those below have no flag: the family decides them, or the model of --init-from.
+        // The fields below have no flag: the family or the model of --init-from decides them.
         {"tied_head", &C::tied_head},
         {.key = "init_std", .member = &C::init_std, .most = 1e3, .logged = false},
         {.key = "biases", .member = &C::biases, .logged = false},
@@ -142,10 +142,12 @@ DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const json
 
 void validate(const DecoderConfig& c) {
     for (const ModelField& f : model_fields()) {
-        const auto* member = std::get_if<int DecoderConfig::*>(&f.member);
-        if (!member || (f.otherwise && c.**member == 0)) continue;
-        CHECK_USAGE(f.least <= c.**member && c.**member <= f.most, "{} {}: must be between {} and {}", f.name(),
-                    c.**member, f.least, f.most);
+        const auto check = [&]<typename T>(T DecoderConfig::*m) {
+            if constexpr (std::is_same_v<T, int> || std::is_same_v<T, float>)
+                CHECK_USAGE((f.otherwise && c.*m == 0) || (f.least <= c.*m && c.*m <= f.most),
+                            "{} {}: must be between {} and {}", f.name(), c.*m, f.least, f.most);
+        };
+        std::visit(check, f.member);
     }
     CHECK_USAGE(c.head_size > 0 || c.C % c.NH == 0, "--channels {} is not a multiple of --heads {}", c.C, c.NH);
     CHECK_USAGE(c.NH % c.NKV == 0, "--heads {} is not a multiple of --kv-heads {}", c.NH, c.NKV);

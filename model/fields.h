@@ -1,6 +1,7 @@
-// The fields of a model, one row each. From the rows come the model flags of the training programs, their agreement
-// with the model of --init-from, the model in a run's config.json and checkpoints, what --resume compares, and, by the
-// names that a family gives (family.h), Hugging Face's config.json. A new field is a row here, and where it is used.
+// The fields of a model, one row each. The rows define the model flags of the training programs, their comparison with
+// the model of --init-from, the model in a run's config.json and in checkpoints, the comparison by --resume and, under
+// the keys that a family gives (family.h), Hugging Face's config.json. A new field needs a row here and the code that
+// uses it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,44 +18,45 @@ struct ModelField {
     std::variant<int DecoderConfig::*, float DecoderConfig::*, bool DecoderConfig::*, MlpKind DecoderConfig::*,
                  NormPlacement DecoderConfig::*, QkNorm DecoderConfig::*>
         member;
-    double least = 0, most = 0;  // of a number
+    double least = 0, most = 0;  // the range of a number
 
-    std::string help = {};  // of the flag; empty: the field has none
-    // What --help says of a model without the flag. Empty: all presets have DecoderConfig's default, which --help shows
-    // and a run's config.json holds.
+    std::string help = {};  // of the flag; empty: the field has no flag
+    // The default that --help shows. Empty: all presets have DecoderConfig's default, which --help and a run's
+    // config.json show.
     std::string default_text = {};
     bool rotary = false;    // only families with rotary positions have the flag
-    bool in_preset = true;  // --model stands for a value of this field, with which a model of --init-from must agree
-    bool logged = true;     // in the model of a run's config.json
+    bool in_preset = true;  // --model implies a value, which the model of --init-from must match
+    bool logged = true;     // written to the model in a run's config.json
 
-    int (*otherwise)(const DecoderConfig& c) = nullptr;  // what 0 stands for
-    // Sets the fields that follow this one unless they are given themselves; `before` is the model without the change.
+    int (*otherwise)(const DecoderConfig& c) = nullptr;  // the value that 0 stands for
+    // Adjusts the fields that depend on this one; values given for those fields override it. `before` is the model
+    // before the change.
     void (*follow)(DecoderConfig& c, const DecoderConfig& before) = nullptr;
 
     bool has_flag() const { return !help.empty(); }
     std::string flag() const;
     std::string name() const { return has_flag() ? flag() : key; }  // for messages
 
-    // As JSON: a number, a boolean, or an enum's name.
+    // The value as JSON: a number, a boolean, or the name of an enum's value.
     nlohmann::json get(const DecoderConfig& c) const;
-    std::string text(const DecoderConfig& c) const;  // the same for messages
-    // Throws UsageError that begins with `where` if the value has another type or is outside the range.
+    std::string text(const DecoderConfig& c) const;  // the same value for messages
+    // Throws UsageError that begins with `where` if the value has the wrong type or is outside the range.
     void set(DecoderConfig& c, const nlohmann::json& value, const std::string& where) const;
 };
 
 using ModelFields = std::vector<ModelField>;
 
-const ModelFields& model_fields();                                              // all that there are
+const ModelFields& model_fields();                                              // all fields
 const ModelField& field_of(const ModelFields& fields, const std::string& key);  // throws Error if there is none
 
-// The logged fields by key.
+// Returns the logged fields by key.
 nlohmann::json model_json(const ModelFields& fields, const DecoderConfig& c);
 
-// `c` with the values of `given`, by key.
+// Returns `c` with the values that `given` has by key.
 DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const nlohmann::json& given);
 
-// Throws UsageError unless the sizes are within their limits (model/fields.cpp) and fit together: NH a multiple of NKV,
-// C of NH where heads have no size of their own, HS even for rotary.
+// Throws UsageError unless all numbers are within their limits (model/fields.cpp) and consistent: NH is a multiple of
+// NKV, C of NH if head_size is 0, and HS is even for rotary positions.
 void validate(const DecoderConfig& c);
 
 }  // namespace teon

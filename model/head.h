@@ -1,5 +1,5 @@
-// The product with the token table (tied) or with a matrix of its own, and the loss: some rows at a time, so that no
-// N x V logits are ever whole.
+// The language-model head: the product with the token table (tied) or with a separate matrix, and the loss. It works on
+// chunks of rows, so that the N x V logits never exist as a whole.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,8 @@ public:
 
     double flops() const { return linear_.flops(); }
 
-    // losses (N). With gradient, also that of the final norm's output and of the weight, of grad_scale times their sum.
+    // Computes losses (N) and, if with_gradient, the gradients of grad_scale * sum(losses) with respect to the final
+    // norm's output and the weight.
     template <typename T>
     void losses(const Pass<T>& p, float* losses, float grad_scale, bool with_gradient) const {
         for (int begin = 0; begin < p.N(); begin += chunk_) {
@@ -46,7 +47,7 @@ public:
         }
     }
 
-    // out (rows, V) float, without padding: the logits of `rows` rows, the first `first`, each `step` after the last.
+    // out (rows, V) float, without padding: the logits of the rows first, first + step, first + 2 step, ...
     template <typename T>
     void logits(const Pass<T>& p, float* out, int first, int rows, int step = 1) const {
         for (int begin = 0; begin < rows; begin += chunk_) {
@@ -59,8 +60,8 @@ public:
     }
 
 private:
-    // Chunks of `least` rows or more (0: what fits 128 MiB), equal where N has such a divisor, else up to multiples of
-    // 128 rows. Each chunk costs a pass over the gradient of the whole weight.
+    // Returns the rows of a chunk: at least `least` (0: as many as fit 128 MiB). Chunks are equal if N has a suitable
+    // divisor; otherwise their size is a multiple of 128. Each chunk costs a pass over the whole weight's gradient.
     static int chunk_rows(int64_t N, int64_t least, int64_t row_bytes) {
         if (least == 0) {
             const int64_t most = std::max<int64_t>(128, (128 << 20) / row_bytes / 128 * 128);

@@ -13,7 +13,7 @@ HfReader HfReader::object(const std::string& key) {
 void HfReader::finish() const {
     for (const auto& [key, value] : j_.items())
         CHECK_USAGE(known_.count(key) || value.is_null(),
-                    "{}: {} is {}, which is not understood here; remove it if logits do not depend on it", path_, key,
+                    "{}: {} is {}, which is unknown; remove it if logits do not depend on it", path_, key,
                     shown(value));
 }
 
@@ -36,15 +36,13 @@ void read_rope(DecoderConfig& c, HfReader& r) {
         take(type, rope, "type");
         take(factor, rope, "factor");
         CHECK_USAGE(!type || *type == "default" || *type == "linear",
-                    "{}: rope_type is {}; only default and linear are computed here", rope.path(), *type);
+                    "{}: rope_type is {}; only default and linear are supported", rope.path(), *type);
         rope.finish();
     }
     c.rope_base = base.value_or(10000.0f);
     c.rope_scaling = factor.value_or(1.0f);
     CHECK_USAGE((type == "linear") == factor.has_value(), "{}: rope_type is {}, but its factor is {}", r.path(),
                 type.value_or("default"), factor ? fmt::format("{}", *factor) : "missing");
-    CHECK_USAGE(c.rope_base > 0 && c.rope_scaling > 0, "{}: rope_theta is {} and factor {}; both must be above 0",
-                r.path(), c.rope_base, c.rope_scaling);
 }
 
 nlohmann::ordered_json rope_base_json(const DecoderConfig& c) { return as_written(c.rope_base); }

@@ -1,4 +1,4 @@
-// Reading and writing Hugging Face's config.json: what the families (gpt2.cpp, llama.cpp) do it with.
+// Tools with which the families (gpt2.cpp, llama.cpp, ...) read and write Hugging Face's config.json.
 #pragma once
 
 #include <initializer_list>
@@ -10,9 +10,9 @@
 
 namespace teon {
 
-// The fields of one config.json (or of an object in it). Absent and null ones are the default; every field must have
-// been asked for or ignored by the time of finish(), so that nothing that changes the computation goes unnoticed.
-// Everything throws UsageError naming file and field.
+// Reads the fields of a config.json, or of an object in it. An absent or null field has its default. finish() throws if
+// a field was neither read nor ignored, so that no field that changes the computation goes unnoticed. All functions
+// throw UsageError naming the file and the field.
 class HfReader {
 public:
     HfReader(nlohmann::json j, std::string path) : j_(std::move(j)), path_(std::move(path)) {}
@@ -25,14 +25,13 @@ public:
         known_.insert(key);
         return JsonObject(j_, path_).get(key, std::move(otherwise));
     }
-    // Only this value of a field is computed here; where it is absent, `otherwise` is meant.
+    // Throws unless the field has the value `computed`, the only one implemented here. An absent field is `otherwise`.
     template <typename T>
     void require(const std::string& key, T computed, T otherwise) {
         const T value = get(key, otherwise);
-        CHECK_USAGE(value == computed, "{}: {} is {}; only {} is computed here", path_, key, shown(value),
-                    shown(computed));
+        CHECK_USAGE(value == computed, "{}: {} is {}; only {} is supported", path_, key, shown(value), shown(computed));
     }
-    // Fields without influence on logits and loss.
+    // Accepts fields that do not change logits or loss.
     void ignore(std::initializer_list<const char*> keys) { known_.insert(keys.begin(), keys.end()); }
     HfReader object(const std::string& key);
     void finish() const;
@@ -43,7 +42,8 @@ private:
     std::set<std::string> known_;
 };
 
-// Rotary base and linear scaling, in the one or two places where versions of transformers put them.
+// Reads rotary base and linear scaling from the places where versions of transformers write them. Throws UsageError if
+// the places contradict each other.
 void read_rope(DecoderConfig& c, HfReader& r);
 nlohmann::ordered_json rope_base_json(const DecoderConfig& c);
 nlohmann::ordered_json rope_scaling_json(const DecoderConfig& c);

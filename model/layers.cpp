@@ -13,7 +13,7 @@ DecoderLayers::DecoderLayers(const DecoderConfig& c)
       head_(builder_, c, embedding_.token_row()) {}
 
 std::vector<Block> DecoderLayers::make_blocks(ParamBuilder& b, const DecoderConfig& c) {
-    // GPT-2 divides by the square root of the number of branches that add up.
+    // GPT-2 divides by the square root of the number of branches on the residual stream.
     const float out_std = c.scaled_residual_init ? c.init_std / std::sqrt(2.0f * static_cast<float>(c.L)) : c.init_std;
     std::vector<Block> blocks;
     for (b.layer = 0; b.layer < c.L; ++b.layer) blocks.emplace_back(b, c, out_std);

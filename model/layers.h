@@ -1,4 +1,4 @@
-// A decoder as the list of its layers, in the order in which data flow. Parameters, activation plan, forward pass,
+// A decoder as the list of its layers, in the order of the forward pass. Parameters, activation plan, forward pass,
 // recomputation, backward pass, generation and FLOPs all walk this list.
 #pragma once
 
@@ -16,19 +16,19 @@ public:
     explicit DecoderLayers(const DecoderConfig& c);
 
     const ParamTable& table() const { return table_; }
-    // Must come before the passes below, which run within the memory that it describes. Touches no device.
+    // Call it before the passes below: they use the memory that the plan describes. Touches no device.
     ActivationPlan plan(const DecoderRun& run, Purpose purpose);
-    double flops(int T) const;                                        // of the forward pass of a token
-    double recompute_flops(const ActivationPlan& plan, int T) const;  // of what its backward pass does again
+    double flops(int T) const;                                        // forward pass, per token
+    double recompute_flops(const ActivationPlan& plan, int T) const;  // recomputation, per token
     const Head& head() const { return head_; }
 
-    // Fills what never changes. Synchronizes.
+    // Computes the tensors that are constant. Synchronizes.
     template <typename T>
     void prepare(const Pass<T>& p) const {
         blocks_.front().attention().prepare(p);
     }
 
-    // From tokens to the final norm's output, which the head reads.
+    // Runs the layers from the tokens to the final norm, whose output the head reads.
     template <typename T>
     void forward(const Pass<T>& p) const {
         const int L = static_cast<int>(blocks_.size());
@@ -45,8 +45,8 @@ public:
         final_norm_.forward(p);
     }
 
-    // From the gradient of the final norm's output, which the head left, to those of all parameters but the head's.
-    // on_grads_ready (may be empty): as Model::forward_backward has it.
+    // Computes the gradients of all parameters except the head's, from the gradient of the final norm's output, which
+    // the head has written. on_grads_ready (may be empty): see Model::forward_backward.
     template <typename T>
     void backward(const Pass<T>& p, const std::function<void(int)>& on_grads_ready) const {
         final_norm_.backward(p);
@@ -67,7 +67,7 @@ private:
         if (!in_place(p.memory.plan(), l)) blocks_[l].for_each([&](auto& layer) { layer.recompute(p); });
         blocks_[l].for_each_reversed([&](auto& layer) { layer.backward(p); });
     }
-    // Whether no block after l has overwritten what l did not keep.
+    // Returns whether the tensors that block l dropped are still intact, because no later block has overwritten them.
     bool in_place(const ActivationPlan& plan, size_t l) const {
         return static_cast<int>(l) == plan.run().recompute.last_dropping(static_cast<int>(blocks_.size()));
     }

@@ -1,4 +1,4 @@
-// y = x W^T + b, of one weight or of several that read the same input and are joined into one product.
+// y = x W^T + b, with one weight or with several that read the same input and are joined into one product.
 #pragma once
 
 #include <initializer_list>
@@ -11,10 +11,10 @@
 namespace teon {
 
 struct Linear {
-    int weight = -1, bias = -1;  // rows of the table: the first of the joined weights, and of their biases; -1: none
+    int weight = -1, bias = -1;  // rows of the table (of the first joined weight and bias); -1: none
     int out = 0, in = 0;         // as stored
     double weights = 0;          // without padding
-    bool bias_summed = false;    // what computes dy also sums the bias's gradient, which backward() then leaves alone
+    bool bias_summed = false;    // the kernel that computes dy also sums the bias's gradient; backward() does not
 
     struct Part {
         const ParamName& name;
@@ -41,10 +41,10 @@ struct Linear {
     template <typename T>
     using Same = std::type_identity_t<T>;  // nullptr may be given
 
-    double flops() const { return 2 * weights; }  // of a token's forward pass
+    double flops() const { return 2 * weights; }  // forward pass, per token
 
-    // Declares the FP8 copies of x, dy and the weight if the run multiplies such. Without this call it does not.
-    // x_maximum, dy_maximum: where the writer of x or dy leaves its absolute maximum (row -1: it does not).
+    // Declares the FP8 copies of x, dy and the weight if the run multiplies FP8. Without this call, no product is FP8.
+    // x_maximum, dy_maximum: where the writer of x or dy stores its absolute maximum; row -1: it does not.
     void plan(ActivationPlan& plan, Tensor x_maximum = {}, Tensor dy_maximum = {}) {
         const DecoderRun& run = plan.run();
         if (run.matmul_dtype == MatmulDType::same) return;
@@ -71,7 +71,7 @@ struct Linear {
         }
     }
 
-    // y (N, out) = x W^T + b + addend (N, out; nullptr: none), of x (N, in), whose rows are ld elements apart (0: in).
+    // y (N, out) = x W^T + b + addend (N, out; nullptr: none). Rows of x (N, in) are ld elements apart (0: in).
     template <typename T>
     void forward(const Pass<T>& p, T* y, const T* x, int N, const Same<T>* addend = nullptr, int64_t ld = 0) const {
         Gemm g = product(p, y, x, N, ld ? ld : in);
@@ -90,7 +90,7 @@ struct Linear {
         p.context.linalg.gemm(g);
     }
 
-    // y = GELU of that, which is left in before (N, out). A multiple of 8 outputs.
+    // before (N, out) = x W^T + b and y = GELU(before). out must be a multiple of 8.
     template <typename T>
     void forward_gelu(const Pass<T>& p, T* y, T* before, const T* x, int N) const {
         Gemm g = product(p, y, x, N, in);
@@ -99,9 +99,9 @@ struct Linear {
         p.context.linalg.gemm(g);
     }
 
-    // dx (N, in) = dy (N, out) W + addend (N, in; nullptr: none; may be dx); dW = dy^T x; db = column sums of dy,
-    // unless bias_summed; both += if accumulate. Where x is GELU of before_gelu (N, in), a multiple of 8 inputs, dx is
-    // the gradient of before_gelu.
+    // dx (N, in) = dy (N, out) W + addend (N, in; nullptr: none; may be dx). dW = dy^T x and, unless bias_summed, db =
+    // column sums of dy; both += if accumulate. With before_gelu (N, in; in a multiple of 8), x = GELU(before_gelu) and
+    // dx is the gradient of before_gelu.
     template <typename T>
     void backward(const Pass<T>& p, T* dx, const T* dy, const T* x, int N, bool accumulate,
                   const Same<T>* addend = nullptr, const Same<T>* before_gelu = nullptr) const {
@@ -140,9 +140,9 @@ struct Linear {
     }
 
 private:
-    // A tensor that products multiply as FP8. transposed may be copy, where they are not needed at once.
+    // A tensor that products multiply as FP8. transposed may be the memory of copy if both are never needed at once.
     struct Fp8Operand {
-        bool finds_maximum = false;  // else its writer has left it
+        bool computes_maximum = false;  // else the tensor's writer has stored it
         Tensor maximum, scale, copy, transposed;
     };
     enum class Copies { plain, transposed, both };
@@ -156,11 +156,11 @@ private:
         return m;
     }
 
-    // Writes copies of x (rows, cols); returns the plain one, or the transposed one if there is no other.
+    // Writes FP8 copies of x (rows, cols). Returns the plain copy, or the transposed one if it is the only one.
     template <typename F>
     static Mat cast(const Pass<bf16>& p, const Fp8Operand& to, const bf16* x, int rows, int cols, Copies copies) {
         float* maximum = p.floats(to.maximum);
-        if (to.finds_maximum) absolute_maximum(maximum, x, int64_t{rows} * cols, p.stream());
+        if (to.computes_maximum) absolute_maximum(maximum, x, int64_t{rows} * cols, p.stream());
         const bool plain = copies != Copies::transposed;
         cast_fp8<F>(plain ? p.memory.at<F>(to.copy) : nullptr,
                     copies != Copies::plain ? p.memory.at<F>(to.transposed) : nullptr, p.floats(to.scale), x, maximum,
@@ -168,7 +168,7 @@ private:
         return plain ? fp8_mat<F>(p, to, to.copy, cols) : fp8_mat<F>(p, to, to.transposed, rows);
     }
 
-    // As backward(), whose products take gradients of type F. What they sum over is contiguous in all operands.
+    // backward() with gradients of type F. In all operands, the dimension that products sum over is contiguous.
     template <typename F>
     void backward_fp8(const Pass<bf16>& p, bf16* dx, const bf16* dy, const bf16* x, int N, bool accumulate,
                       const bf16* addend) const {
@@ -204,7 +204,7 @@ private:
         if (addend != g.C.data) g.addend = mat(addend, g.N);
     }
 
-    // Of forward passes, with the bias where it may be added.
+    // The product of a forward pass. The bias is set, but only an epilogue adds it.
     template <typename T>
     Gemm product(const Pass<T>& p, T* y, const T* x, int N, int64_t ld) const {
         Gemm g;

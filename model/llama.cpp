@@ -47,14 +47,15 @@ void read_hf(DecoderConfig& c, HfReader& r) {
     r.require("attention_bias", false, false);
     r.require("mlp_bias", false, false);
     read_rope(c, r);
-    r.ignore({"attention_dropout", "pretraining_tp"});  // the latter splits products without changing them
+    r.ignore({"attention_dropout", "pretraining_tp"});  // pretraining_tp splits products without changing them
 }
 
 }  // namespace
 
 ModelFamily llama_family() {
-    // To 1b the paper's sizes (Table 5 of arXiv 2601.23261), with vocabulary 32000 and an untied head; 3b and 7b as in
-    // GaLore (arXiv 2403.03507: configs/llama_3b.json and llama_7b.json), 7b being LLaMA's (arXiv 2302.13971, Table 2).
+    // Up to 1b, the sizes of the Teon paper (Table 5 of arXiv 2601.23261), with vocabulary 32000 and an untied head. 3b
+    // and 7b as in GaLore (arXiv 2403.03507: configs/llama_3b.json and llama_7b.json); 7b is LLaMA's 7B (arXiv
+    // 2302.13971, Table 2).
     return {.name = "llama",
             .title = "LLaMA",
             .default_preset = "60m",

@@ -1,4 +1,4 @@
-// The MLP: a product to its width, an activation function, a product back.
+// The MLP: a product to width F, the activation function, and a product back to width C.
 #pragma once
 
 #include "kernels/gelu.h"
@@ -35,7 +35,7 @@ public:
         down_.plan(plan, after_maximum_, ports.dout_maximum);
         fused_ = plan.run().gelu_fusion;
         before_ = plan.saved("MLP before activation", up_.out, Drop::under_block);
-        // An epilogue is computed again only with its product.
+        // An epilogue can be recomputed only with its product.
         after_ = plan.saved("MLP after activation", F_, fused_ ? Drop::under_block : Drop::under_cheap);
         dafter_ = dbefore_ = plan.gradient("gradient of MLP activation", F_);
         if (up_.out != F_) dbefore_ = plan.gradient("gradient before activation", up_.out);
@@ -85,7 +85,7 @@ public:
     }
 
 private:
-    // To the width, and through the activation function.
+    // The product to width F and the activation function.
     template <typename T>
     void up(const Pass<T>& p) const {
         if (fused_) return up_.forward_gelu(p, p.at(after_), p.at(before_), p.at(ports_.in), p.N());
@@ -127,12 +127,12 @@ private:
     }
 
     MlpKind kind_;
-    int F_;               // as stored
-    bool fused_ = false;  // GELU is the products' epilogue
+    int F_;               // stored width
+    bool fused_ = false;  // the products compute GELU in their epilogues
     Linear up_, down_;
     Ports ports_;
-    Tensor after_maximum_, dbefore_maximum_;              // of FP8: what the activation function writes
-    Tensor before_, after_, dafter_, dbefore_, scratch_;  // before: (N, F), or (N, 2 F) where there is a gate
+    Tensor after_maximum_, dbefore_maximum_;              // FP8: the activation function writes them
+    Tensor before_, after_, dafter_, dbefore_, scratch_;  // before: (N, F), or (N, 2 F) with a gate
 };
 
 }  // namespace teon

@@ -1,4 +1,4 @@
-// A language model as training sees it.
+// The interface of a language model for training.
 #pragma once
 
 #include <functional>
@@ -17,19 +17,19 @@ public:
     ParamStore& params() { return *params_; }
     const ParamTable& table() const { return params_->table(); }
 
-    // Forward and backward of one micro-batch. losses (B * T, device) = per-token losses in nats. Parameter gradients
-    // = grad_scale * d(sum of losses)/dw, whatever they were; += if accumulate. on_grads_ready(layer), if given, is
-    // called on the host once the gradients of that layer are queued, from L - 1 down to 0, and with -1 for everything
-    // outside the layers. Where the context's give_up says so, layers are left out and the results mean nothing, but
-    // on_grads_ready is called all the same.
+    // Runs the forward and the backward pass of one micro-batch. losses (B * T, device) = per-token losses in nats.
+    // Parameter gradients = grad_scale * d(sum of losses)/dw; += if accumulate. on_grads_ready(layer), if given, is
+    // called on the host as soon as the gradients of that layer are queued, from L - 1 down to 0, and with -1 for
+    // everything outside of the layers. Once the context's give_up() is true, layers are skipped and the results are
+    // meaningless, but on_grads_ready is still called.
     virtual void forward_backward(float* losses, const Batch& batch, float grad_scale, bool accumulate,
                                   const std::function<void(int)>& on_grads_ready = nullptr) = 0;
 
-    // Forward only: losses (B * T, device).
+    // Runs only the forward pass. losses: (B * T, device).
     virtual void forward(float* losses, const Batch& batch) = 0;
 
-    // Forward only: logits (row_end - row_begin, V) float, without padding, of those rows of the batch. For tests and
-    // sampling.
+    // Runs only the forward pass. logits (row_end - row_begin, V) float, without padding, of the batch's rows from
+    // row_begin to row_end - 1. For tests and sampling.
     virtual void logits(float* logits, const Batch& batch, int row_begin, int row_end) = 0;
 
     virtual const ActivationPlan& activation_plan() const = 0;

@@ -1,4 +1,4 @@
-// LayerNorm or RMSNorm, of what a branch reads or of what it adds to the residual stream.
+// LayerNorm or RMSNorm of the input of a branch or of the output that it adds to the residual stream.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace teon {
 
 class Norm {
 public:
-    // label: of its rows in the activation plan.
+    // label: the name of the norm in the activation plan's rows.
     Norm(ParamBuilder& b, const DecoderConfig& c, const ParamName& name, std::string label)
         : kind_(c.norm), C_(c.C), eps_(c.norm_eps), label_(std::move(label)) {
         weight_ = b.vector(name, "weight", Role::norm, C_, C_, Init::ones);

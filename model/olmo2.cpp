@@ -25,7 +25,7 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
     return c;
 }
 
-// As LlamaConfig's, but for the differences that follow.
+// LlamaConfig's keys with these differences.
 std::vector<HfKey> hf_keys() {
     std::vector<HfKey> keys = llama_family().hf_keys;
     std::erase_if(keys, [](const HfKey& k) { return k.key == "mlp_bias"; });

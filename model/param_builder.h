@@ -1,4 +1,4 @@
-// Adds a decoder's rows to the parameter table, in the order in which data pass them.
+// Adds a decoder's rows to the parameter table, in the order of the forward pass.
 #pragma once
 
 #include "model/decoder_config.h"
@@ -9,9 +9,9 @@ namespace teon {
 struct ParamBuilder {
     ParamTable& table;
     bool transposed;  // checkpoints store linear weights (in, out)
-    int layer = -1;   // of the rows that follow; -1: none
+    int layer = -1;   // the layer of the rows added next; -1: none
 
-    // Both return the row's index. Logical sizes are those without padding.
+    // Both add a row and return its index. Logical sizes exclude padding.
     int matrix(const ParamName& name, Role role, int rows, int cols, int logical_rows, int logical_cols, float std,
                bool joined = false, int heads = 1) {
         ParamRow row = make(name, "weight", role, rows, cols, logical_rows, logical_cols);

@@ -40,7 +40,7 @@ ParamLayout ParamLayout::windows(const ParamTable& table) {
         int layer = -1;
         int64_t size = 0, most = 0;
     };
-    std::array<Region, 3> regions;  // of even layers, of odd layers, of everything else
+    std::array<Region, 3> regions;  // even layers, odd layers, everything else
     std::vector<Piece> pieces;
     const auto region_of = [](const ParamRow& row) {
         const int layer = window_layer(row);

@@ -9,18 +9,18 @@
 
 namespace teon {
 
-// A buffer and its layout. Copies are the same memory.
+// A buffer and its layout. Copies share the memory.
 class ParamBuffer {
 public:
     ParamBuffer() = default;                                                                   // no memory
-    ParamBuffer(ParamLayout layout, DType dtype, const Stream& stream, bool offload = false);  // zeros
+    ParamBuffer(ParamLayout layout, DType dtype, const Stream& stream, bool offload = false);  // zeroed
     const ParamLayout& layout() const { return layout_; }
     template <typename T>
     T* data() const {
         return reinterpret_cast<T*>(memory_ ? memory_->data() : nullptr);
     }
     template <typename T>
-    T* at(int64_t element) const {  // of the table
+    T* at(int64_t element) const {  // number in the table
         return data<T>() + layout_.at(element);
     }
 
@@ -31,8 +31,8 @@ private:
 
 class ParamStore {
 public:
-    // Everything is zero, the gaps between parameters included. Without gradients there is no memory for them: for what
-    // only runs forward.
+    // Zeroes all buffers, including the gaps between parameters. Models that only run forward pass gradients = false,
+    // which allocates no memory for gradients.
     ParamStore(const ParamTable& table, DType dtype, const Stream& stream, bool gradients = true,
                const ParamShard& shard = {});
     const ParamTable& table() const { return table_; }
@@ -40,42 +40,42 @@ public:
     Sharding sharding() const { return sharding_; }
     bool offloads() const { return offloads_; }
 
-    // ParamLayouts' buffers. Where one is left out, what stands in for it.
+    // The buffers of ParamLayouts. If one does not exist, the buffer that replaces it.
     const ParamBuffer& masters() const { return masters_; }
-    const ParamBuffer& weights() const { return weights_; }      // that updates write: copy, or masters in float
-    const ParamBuffer& read_weights() const { return read_; }    // that passes read: weight_windows, or weights
-    const ParamBuffer& gradients() const { return gradients_; }  // that the backward pass writes
-    const ParamBuffer& sums() const { return sums_; }            // that updates read: sums, or gradients
+    const ParamBuffer& weights() const { return weights_; }      // updates write them: copy, or masters in float
+    const ParamBuffer& read_weights() const { return read_; }    // passes read them: weight_windows, or weights
+    const ParamBuffer& gradients() const { return gradients_; }  // the backward pass writes them
+    const ParamBuffer& sums() const { return sums_; }            // updates read them: sums, or gradients
     bool has_weight_windows() const { return read_.data<void>() != weights_.data<void>(); }
     bool has_gradient_windows() const { return sums_.data<void>() != gradients_.data<void>(); }
 
-    // A whole parameter, for passes. What they read of a layer, use() has brought.
+    // A whole parameter, for passes. With weight windows, valid only for the layer that use() has made available.
     template <typename T>
     T* work(int row) const {
         return read_.at<T>(table_[row].offset);
     }
     float* grad(int row) const { return gradients_.at<float>(table_[row].offset); }
-    // A pass is about to read the weights of `layer` (-1: what is outside of the layers' windows), and afterwards those
-    // of the layer `next` (-1: of none).
+    // Announces that a pass is about to read the weights of `layer` (-1: the weights outside of the windows), and then
+    // the weights of the layer `next` (-1: none).
     void use(int layer, int next) const {
         if (on_use) on_use(layer, next);
     }
-    std::function<void(int layer, int next)> on_use;  // brings them, where weights have windows
+    std::function<void(int layer, int next)> on_use;  // gathers the weights if they have windows
 
-    // Sets a parameter: write it to staging(row), whole, then call place(row). The gradient of the row is lost.
+    // To set a parameter, write all of it to staging(row), then call place(row). This may overwrite its gradient.
     float* staging(int row) const;
     void place(int row, const Stream& stream);
-    void initialize(uint64_t seed, const Stream& stream);  // by the table's Init
+    void initialize(uint64_t seed, const Stream& stream);  // as the table's Init says
 
-    // Where nothing is divided: whole buffers.
+    // Only without sharding: whole buffers.
     float* master(int row) const { return masters_.at<float>(table_[row].offset); }
     float* master_all() const { return masters_.data<float>(); }
     float* grad_all() const { return gradients_.data<float>(); }
     void* work_all() const { return weights_.data<void>(); }
-    // The working weights where they are a copy; nullptr in float, where the master weights are the working weights.
+    // The working weights in bf16; nullptr in float, where the master weights are the working weights.
     bf16* work_copy() const { return dtype_ == DType::f32 ? nullptr : weights_.data<bf16>(); }
     bf16* work_copy_at(int64_t element) const { return dtype_ == DType::f32 ? nullptr : weights_.at<bf16>(element); }
-    void sync_work(const Stream& stream);  // work = master, rounded
+    void sync_work(const Stream& stream);  // working weights = master weights, rounded
 
 private:
     const ParamTable table_;

@@ -1,5 +1,5 @@
 // One row per parameter. Buffer sizes, initialization, optimizer assignment, weight decay, checkpoint layout, sharding
-// and test names all derive from this table; optim/ and train/ see of a model only this header, param_layout.h,
+// and test names all derive from this table. Of model/, optim/ and train/ see only this header, param_layout.h,
 // param_store.h and model.h.
 #pragma once
 
@@ -26,9 +26,9 @@ inline constexpr auto kEnumNames<Role> = enum_names<Role>({{Role::token_embeddin
                                                            {Role::mlp_gate, "mlp-gate"},
                                                            {Role::mlp_down, "mlp-down"},
                                                            {Role::head, "head"}});
-bool is_hidden_matrix(Role role);  // q, k, v, o and the mlp matrices: what Muon and Teon may take
+bool is_hidden_matrix(Role role);  // q, k, v, o and the MLP's matrices, which Muon and Teon may update
 
-// Where a parameter is found in a Hugging Face checkpoint: rows of `tensor`, or columns where it is stored transposed.
+// The location of a parameter in a Hugging Face checkpoint: rows of `tensor`, or columns if it is stored transposed.
 struct CheckpointSlot {
     std::string tensor;       // "transformer.h.0.attn.c_attn.weight"
     int part = 0, parts = 1;  // this parameter is block `part` of `parts` equal blocks along the output dimension
@@ -44,28 +44,29 @@ struct ParamRow {
     Role role;
     int layer = -1;          // -1: not in a layer
     int rows = 1, cols = 1;  // as stored, in y = x W^T: rows = outputs m, cols = inputs n; a vector is 1 x n
-    int logical_rows = 1, logical_cols = 1;  // without padding; what is counted, initialized and exported
+    int logical_rows = 1, logical_cols = 1;  // without padding; counted, initialized and exported
     Init init = Init::normal;
     float init_std = 0;
     bool decay = false;   // weight decay applies (matrices and embeddings; never vectors)
-    int heads = 1;        // attention heads whose outputs the rows are, as many rows each (q, k, v)
-    bool joined = false;  // begins where the row before it ends, so that one GEMM may use both (q, k, v; gate, up)
+    int heads = 1;        // attention heads among which the rows are divided equally (q, k, v)
+    bool joined = false;  // starts where the previous row ends, so that one GEMM can use both (q, k, v; gate, up)
     CheckpointSlot slot;
-    int64_t offset = 0;  // its first element in the table's numbering; set by ParamTable
+    int64_t offset = 0;  // index of its first element in the table; set by ParamTable
     int64_t size() const { return static_cast<int64_t>(rows) * cols; }
     int64_t logical_size() const { return static_cast<int64_t>(logical_rows) * logical_cols; }
 };
 
 class ParamTable {
 public:
-    // Assigns offsets: every row starts at a multiple of kParamAlignment unless it is joined to the one before.
-    int add(ParamRow row);  // returns its index; throws Error on a duplicate name
+    // Adds a row, assigns its offset and returns its index. Rows start at multiples of kParamAlignment unless they are
+    // joined to the previous row. Throws Error on a duplicate name.
+    int add(ParamRow row);
     const std::vector<ParamRow>& rows() const { return rows_; }
     const ParamRow& operator[](int i) const { return rows_[i]; }
     int count() const { return static_cast<int>(rows_.size()); }
-    int find(std::string_view name) const;  // throws Error naming it when absent
-    int64_t size() const { return size_; }  // elements of a buffer of all rows, gaps and padding included
-    int64_t logical_size() const;           // the number of parameters people quote
+    int find(std::string_view name) const;  // throws Error naming it if there is none
+    int64_t size() const { return size_; }  // elements of a buffer of all rows, including gaps and padding
+    int64_t logical_size() const;           // the number of parameters, without padding
 private:
     std::vector<ParamRow> rows_;
     int64_t size_ = 0;

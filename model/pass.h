@@ -1,13 +1,12 @@
-// How layers are connected, and what a pass over a batch gives each of them.
+// How layers are connected, and the arguments that a pass over a batch gives to each of them.
 //
 // Every layer of a block (norm.h, attention.h, mlp.h) has the same interface, so that training, recomputation,
 // planning and generation walk one list:
 //   constructor(ParamBuilder&, ...)     declares its parameters
-//   plan(ActivationPlan&, const Ports&) declares its own tensors; the block (block.h) has declared those of the ports
+//   plan(ActivationPlan&, const Ports&) declares its internal tensors; the block (block.h) has declared the ports'
 //   forward(pass), recompute(pass), backward(pass)
-//   flops(T)                          of its forward pass, for one token in a sequence of T; elementwise work is not
-//                                     counted
-//   recompute_flops(plan, T)          of what recompute does again
+//   flops(T)                          FLOPs of forward for one token in a sequence of T, without elementwise work
+//   recompute_flops(plan, T)          FLOPs of recompute, likewise
 #pragma once
 
 #include "data/batch.h"
@@ -17,13 +16,13 @@
 
 namespace teon {
 
-// What a layer f reads and writes, each (N, C): out = f(in) + residual, and din = dout f'(in) + dresidual.
+// The inputs and outputs of a layer f, each (N, C): out = f(in) + residual, and din = dout f'(in) + dresidual.
 struct Ports {
     Tensor in = {}, out = {}, din = {}, dout = {};
-    Tensor residual = {}, dresidual = {};  // or none; dresidual may be din
-    // Of FP8: where the writer of the tensor leaves its absolute maximum, or none. Norms write out's and din's.
+    Tensor residual = {}, dresidual = {};  // may be none; dresidual may be din
+    // FP8: where the writer of the tensor stores its absolute maximum; may be none. Norms write out's and din's.
     Tensor in_maximum = {}, out_maximum = {}, din_maximum = {}, dout_maximum = {};
-    int in_bias = -1;  // row of the bias that was added to `in` last, whose gradient LayerNorm sums (-1: none)
+    int in_bias = -1;  // row of the last bias added to `in`; LayerNorm sums its gradient; -1: none
 };
 
 template <typename T>
@@ -32,9 +31,9 @@ struct Pass {
     const ParamStore& params;
     const Activations& memory;
     Batch batch;
-    int cached = 0;                        // generation: tokens of each sequence that the cache holds already
+    int cached = 0;                        // generation: tokens of each sequence in the cache
     bool accumulate = false;               // parameter gradients: +=, else =
-    ActivationOffload* offload = nullptr;  // of a pass with a backward pass, where blocks are offloaded
+    ActivationOffload* offload = nullptr;  // set for passes with a backward pass if blocks are offloaded
 
     int N() const { return batch.B * batch.T; }
     const Stream& stream() const { return context.stream; }

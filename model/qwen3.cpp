@@ -26,7 +26,7 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int NKV, int HS, in
     return c;
 }
 
-// As LlamaConfig's, but for the differences that follow.
+// LlamaConfig's keys with these differences.
 std::vector<HfKey> hf_keys() {
     std::vector<HfKey> keys = llama_family().hf_keys;
     for (HfKey& k : keys) {
@@ -41,7 +41,7 @@ void read_hf(DecoderConfig& c, HfReader& r) {
     r.require("use_sliding_window", false, false);
     const nlohmann::json all(static_cast<size_t>(c.L), "full_attention");
     r.require("layer_types", all, all);
-    r.ignore({"max_window_layers", "sliding_window"});  // of sliding windows only
+    r.ignore({"max_window_layers", "sliding_window"});  // only for sliding windows
 }
 
 }  // namespace

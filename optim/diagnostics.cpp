@@ -29,8 +29,8 @@ double dot(std::span<const float> a, std::span<const float> b) {
     return sum;
 }
 
-// The spectrum of slices of m x n, unfolded into one float matrix, by eigenvectors of the short side's Gram matrix
-// G: the top one is u or v, and one product gives the other.
+// Returns the spectrum of m x n slices, unfolded into one float matrix, from the eigenvectors of the short side's Gram
+// matrix G: the top eigenvector is u or v, and one product gives the other.
 Spectrum spectrum_of(std::span<const float* const> slices, int m, int n, int mode, bool vectors, Context& context) {
     const Stream& stream = context.stream;
     const int K = static_cast<int>(slices.size());
@@ -101,8 +101,7 @@ int64_t diagnostics_bytes(const ParamTable& params, int ranks) {
             size = std::max(size, row.size());
             side = std::max<int64_t>(side, std::min(row.rows, row.cols));
         }
-    const int64_t gram =
-        4 * side * side;  // of an unfolding whose short side is twice a slice's, and as much for eigh()
+    const int64_t gram = 4 * side * side;  // a pair's unfolding has up to twice a slice's short side; eigh() doubles it
     return 4 * ((ranks > 1 ? 4 : 2) * size + 2 * gram);
 }
 

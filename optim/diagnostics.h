@@ -1,4 +1,4 @@
-// The alignment of neighbouring layers, as in the paper's figures (arXiv 2601.23261, appendix).
+// Measures the alignment of adjacent layers, as in the Teon paper's figures (arXiv 2601.23261, appendix).
 #pragma once
 
 #include <functional>
@@ -24,13 +24,13 @@ struct MomentumSlice {
 };
 
 // slices: grouped by role, in layer order. data_of(i): slice i, m x n, dense, on the device, valid until
-// data_of(i + 2); called once for each i, in order. Compares neighbours of one role and shape; a pair is unfolded by
-// `mode`. Synchronizes; throws Error if a momentum is not finite.
+// data_of(i + 2); called once for each i, in order. Compares adjacent slices of the same role and shape; a pair is
+// unfolded by `mode`. Synchronizes. Throws Error if a momentum is not finite.
 std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slices,
                                          const std::function<const float*(size_t)>& data_of, int mode,
                                          Context& context);
 
-// The device memory that Optimizer::diagnose() takes meanwhile.
+// Device memory that Optimizer::diagnose() needs temporarily, in bytes.
 int64_t diagnostics_bytes(const ParamTable& params, int ranks);
 
 }  // namespace teon

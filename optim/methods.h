@@ -1,7 +1,6 @@
-// The description of an optimizer: its rules, for single elements and for whole matrices, the state of each parameter
-// by name and shape, the defaults and the flags. Plans, memory, placement on ranks, checkpoints, --help and the checks
-// of flags are derived from its row in methods.cpp. A new optimizer is a rule, an enumerator (optimizer_options.h) and
-// a row.
+// The description of an optimizer: its rules for single elements and for whole matrices, the name and shape of each
+// state tensor, defaults and flags. Plans, memory, placement on ranks, checkpoints, --help and the checks of flags
+// derive from its row in methods.cpp. A new optimizer needs a rule, an enumerator (optimizer_options.h) and a row.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@ namespace teon {
 
 // ---- element by element -------------------------------------------------------------------------
 
-// One launch: n consecutive elements of all arrays.
+// The arguments of one launch, which updates n consecutive elements of all arrays.
 struct ElementUpdate {
     float* master;
     bf16* work;  // ParamStore::work_copy_at
@@ -30,7 +29,7 @@ struct ElementUpdate {
     int64_t n;
     ElementStep step;
 };
-// Updates each element independently, so the parameters can be divided between ranks at any element.
+// Updates each element independently, so that parameters can be divided among ranks at any element.
 struct ElementRule {
     std::string_view name;
     std::vector<std::string_view> state;  // names of the tensors, each of the parameter's shape
@@ -43,22 +42,22 @@ struct ElementRule {
 struct StateShape {
     std::string_view name;
     int rows, cols;
-    int64_t stride() const;  // elements from it to the next tensor, which aligns each
+    int64_t stride() const;  // elements from this tensor to the next, which is aligned
 };
 
 // Updates the stacks of the plan that this rank owns.
 class MatrixUpdater {
 public:
     virtual ~MatrixUpdater() = default;
-    // Collective. Calls exchange(parts) whenever the working weights of `parts`, of all ranks, are updated: with the
-    // same parts in the same order on every rank.
+    // Collective. Calls exchange(parts) whenever the working weights of `parts` are updated on their ranks. All ranks
+    // pass the same parts in the same order.
     virtual void step(ParamStore& params, const StepControl* control,
                       const std::function<void(const std::vector<Part>&)>& exchange, Context& context) = 0;
     virtual bool step_waits() const = 0;          // Optimizer::step_waits
     virtual void check_finite(Context&) const {}  // Optimizer::check_finite
 };
 class Ownership;
-// Arguments of MatrixRule::make. All of them outlive the updater.
+// Arguments of MatrixRule::make. All must outlive the updater.
 struct MatrixSetup {
     const ParamTable& table;
     const OptimizerPlan& plan;
@@ -66,13 +65,13 @@ struct MatrixSetup {
     const Ownership& ownership;
     const ParamStore& params;
     int rank;      // in the placement
-    float* state;  // of all matrices of this rank, zero
-    // By row of the table: the offsets of its tensors in state; empty if this rank is not its owner.
+    float* state;  // state of all matrices of this rank, zeroed
+    // By row of the table: the offsets of the row's tensors in state; empty if this rank does not own the row.
     const std::vector<std::vector<int64_t>>& at;
     Context& context;
 };
 struct MatrixRule {
-    const char *what, *work;  // for tables: the method and the work, "orthogonalizer", "orthogonalization"
+    const char *what, *work;  // names of the method and of its work in tables: "orthogonalizer", "orthogonalization"
     std::vector<StateShape> (*state)(const OptimizerOptions& options, const ParamRow& row);
     void (*plan)(Stack& stack, const OptimizerOptions& options);  // sets form and flops
     int64_t (*scratch_bytes)(const OptimizerPlan& plan, const OptimizerOptions& options, const Placement* placement);
@@ -89,7 +88,7 @@ struct MethodInfo {
     const MatrixRule* matrices;           // updates the hidden matrices; nullptr: `elements` does
     bool stacks;                          // whether the --teon flags stack matrices; otherwise K = 1
     float lr, beta1, beta2;               // defaults
-    std::vector<std::string_view> flags;  // those that only some methods have
+    std::vector<std::string_view> flags;  // the flags that only some methods have
 };
 const std::vector<MethodInfo>& methods();
 const MethodInfo& info_of(Method method);

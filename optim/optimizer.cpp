@@ -30,13 +30,13 @@ struct Optimizer::Impl {
     ParamTable table;
     const MethodInfo& info;
     OptimizerPlan plan;
-    bool divided;                     // between ranks; else each of them updates everything
-    Ownership reduction;              // of the gradients
-    Ownership ownership;              // of state and updates
-    int rank;                         // of this process in it
-    std::vector<Part> element_parts;  // of all ranks
+    bool divided;                     // among ranks; else every rank updates everything
+    Ownership reduction;              // owners of the gradients' sums
+    Ownership ownership;              // owners of state and updates
+    int rank;                         // of this process in `ownership`
+    std::vector<Part> element_parts;  // on all ranks
     std::vector<RunState> runs;
-    OffloadableBuffer<float> matrix_state;              // of this rank's stacks
+    OffloadableBuffer<float> matrix_state;              // state of this rank's stacks
     std::vector<std::vector<int64_t>> matrix_state_at;  // MatrixSetup::at
     std::unique_ptr<MatrixUpdater> matrices;
 
@@ -155,11 +155,11 @@ std::vector<Alignment> Optimizer::diagnose(Context& context) {
         begins.push_back(begins.back() + t.size());
         largest = std::max(largest, t.size());
     }
-    Buffer<float> two;  // slices of any rank
-    if (context.comm->size() > 1) two = Buffer<float>(2 * largest);
+    Buffer<float> gathered;  // the last two slices, with several ranks
+    if (context.comm->size() > 1) gathered = Buffer<float>(2 * largest);
     const auto data_of = [&](size_t i) -> const float* {
-        if (two.size() == 0) return momenta[i].data;
-        float* slice = two.data() + static_cast<int64_t>(i % 2) * largest;
+        if (gathered.size() == 0) return momenta[i].data;
+        float* slice = gathered.data() + static_cast<int64_t>(i % 2) * largest;
         collect_state(momenta, begins[i], begins[i + 1], slice, context);
         return slice;
     };
@@ -215,7 +215,7 @@ void Optimizer::collect_state(const std::vector<StateTensor>& tensors, int64_t b
     std::vector<Part> parts;
     int64_t first = 0;  // element of the tensor
     for (const StateTensor& t : tensors) {
-        // Where elements [from, to) of the tensor lie in [begin, end).
+        // The overlap of elements [from, to) of the tensor with [begin, end).
         auto within = [&](int64_t from, int64_t to) {
             return std::pair(std::clamp(first + from, begin, end), std::clamp(first + to, begin, end));
         };

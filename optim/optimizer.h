@@ -1,6 +1,6 @@
-// The optimizer's interface for training: a plan that depends only on the ParamTable and the options, and the state and
-// step that follow from the plan. Every method is this class with another plan: rows that are updated element by
-// element, and stacks of K matrices of one role that are updated together. methods.h describes the methods.
+// The optimizer's interface for training: a plan, which depends only on the ParamTable and the options, and the state
+// and step that follow from the plan. All methods use this class and differ in their plans: rows that are updated
+// element by element, and stacks of K matrices of one role that are updated together. methods.h describes the methods.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 
 namespace teon {
 
-// A named tensor of optimizer state, for checkpoints. With several ranks each holds some elements of some tensors.
+// A named tensor of optimizer state, for checkpoints. With several ranks, each holds some elements of some tensors.
 struct StateTensor {
     std::string name;  // "h.0.attn.q.weight.momentum", "wte.weight.m"
     float* data;       // this rank's elements [begin, end); all elements if there is one rank
     int rows, cols;    // as stored
     int param;         // row of the ParamTable
     int64_t begin, end;
-    std::vector<Part> parts;  // of all ranks, in elements of this tensor
+    std::vector<Part> parts;  // the elements of each rank
     int64_t size() const { return static_cast<int64_t>(rows) * cols; }
 };
 int64_t elements_of(const std::vector<StateTensor>& tensors);
@@ -32,33 +32,34 @@ class Ownership;
 
 class Optimizer {
 public:
-    // The plan of these options for these parameters. The ranks of context.comm divide state and work by the placement.
+    // plan must be made for these parameters and options. The ranks of context.comm divide state and work by the
+    // placement.
     Optimizer(const ParamStore& params, const OptimizerPlan& plan, const Placement& placement,
               const OptimizerOptions& options, Context& context);
-    Optimizer(const ParamStore& params, const OptimizerOptions& options, Context& context);  // makes both
+    Optimizer(const ParamStore& params, const OptimizerOptions& options, Context& context);  // makes plan and placement
     ~Optimizer();
     const OptimizerPlan& plan() const;
-    const Ownership& ownership() const;  // of the gradients' sums; but for Sharding::none, also of state and updates
+    const Ownership& ownership() const;  // of the gradients' sums and, except for Sharding::none, of state and updates
 
-    // One update from the elements of params.sums() that this rank owns. Unless weights have windows, the working
-    // weights are equal on all ranks afterwards. In bf16 only the owner updates a master weight. control (device) has
-    // the schedule's factor, the clip scale and skip. The work queued on context.stream is the same at every step, so a
-    // graph can hold it.
+    // Performs one update from the elements of params.sums() that this rank owns. Unless weights have windows, the
+    // working weights are equal on all ranks afterwards. In bf16, only the owner updates a master weight. control
+    // (device) has the schedule's factor, the clip scale and skip. The work queued on context.stream is the same at
+    // every step, so that a graph can capture it.
     void step(ParamStore& params, const StepControl* control, Context& context);
-    // Whether step() waits for the device, as Ortho::svd does, so that no graph can hold it.
+    // Returns whether step() waits for the device, as with Ortho::svd, so that a graph cannot capture it.
     bool step_waits() const;
 
-    // The following functions wait for the device. Throws Error naming the stack if a momentum was ever not finite.
-    // Such a stack is not updated (its weights only decay) and does not affect the others. Gradients that are not
-    // finite never get here (StepControl::skip).
+    // This and the following functions wait for the device. Throws Error naming the stack if a momentum was ever not
+    // finite. Such a stack is not updated (its weights only decay) and does not affect other stacks. Gradients that are
+    // not finite do not reach the optimizer (StepControl::skip).
     void check_finite(Context& context);
-    // One entry per role and pair of consecutive layers with nonzero momenta. Uses the eigenvalues of M M^T in float,
-    // so singular values below 3e-4 of the largest are known only to that order.
+    // Returns one entry per role and pair of consecutive layers with nonzero momenta. Uses the eigenvalues of M M^T in
+    // float, so that singular values below 3e-4 of the largest are accurate only to that order.
     std::vector<Alignment> diagnose(Context& context);
     // The list of tensors is the same on every rank.
     std::vector<StateTensor> state();
-    // Collective: flat (end - begin) = elements [begin, end) of these tensors of state(), of all ranks, one tensor
-    // after the other.
+    // Collective. flat (end - begin) = elements [begin, end) of the concatenation of these tensors of state(), from all
+    // ranks.
     void collect_state(const std::vector<StateTensor>& tensors, int64_t begin, int64_t end, float* flat,
                        Context& context);
     // The master weights, one tensor per parameter, for collect_state().

@@ -36,18 +36,18 @@ inline constexpr auto kEnumNames<NsForm> =
 
 struct OptimizerOptions {
     Method method = Method::adamw;
-    float lr = 3e-4f;        // peak, of the stacks
-    float adamw_lr = 3e-4f;  // peak, of the rows that are updated element by element
+    float lr = 3e-4f;        // peak, for the stacks
+    float adamw_lr = 3e-4f;  // peak, for the rows that are updated element by element
     float weight_decay = 0.1f;
-    std::optional<float> adamw_weight_decay;  // of these rows; weight_decay if absent
+    std::optional<float> adamw_weight_decay;  // for these rows; weight_decay if absent
     // Decay only where the update does not move the weight away from zero (Chen et al., arXiv 2510.12402).
     bool cautious_weight_decay = false;
     float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
     float momentum = 0.95f;
     bool nesterov = false;
     bool shape_scale = true;  // the factor sqrt(m / n) of the slice
-    // If not 0, replaces it by update_rms sqrt(max(m, n)): the update of a matrix that is orthogonalized alone then has
-    // this root mean square (Moonlight, https://arxiv.org/abs/2502.16982, section 2.2).
+    // If not 0, replaces shape_scale's factor by update_rms sqrt(max(m, n)): the update of a matrix that is
+    // orthogonalized alone then has this root mean square (Moonlight, https://arxiv.org/abs/2502.16982, section 2.2).
     float update_rms = 0;
     // NorMuon's normalization (Li et al., arXiv 2510.05491), always on for Method::normuon: divide each row of O_k by
     // the root of the running mean of its squares, with the decay neuron_beta2, then restore the norm of O_k.
@@ -71,7 +71,7 @@ struct OptimizerOptions {
     int soap_max_dim = 10000;  // longer sides have no basis of eigenvectors
 };
 
-// K rows of the table, matrices of one role in consecutive layers, that are unfolded and orthogonalized as one matrix.
+// K matrices (rows of the table) of one role in consecutive layers that are unfolded and orthogonalized as one matrix.
 struct Stack {
     Role role;
     std::vector<int> rows;  // indices into ParamTable, in layer order
@@ -92,11 +92,11 @@ struct OptimizerPlan {
 
 struct Placement {
     int ranks = 1;
-    std::vector<int> owner;            // of each stack of the plan
+    std::vector<int> owner;            // rank of each stack of the plan
     std::vector<double> load;          // FLOPs of the stacks' update per step, by rank
-    std::vector<Part> elements;        // of the elements of all runs in order, one part per rank
+    std::vector<Part> elements;        // the elements of all runs in order, divided into one part per rank
     std::vector<int64_t> state_bytes;  // by rank
-    int64_t scratch_bytes = 0;         // of the rank with the most: OptimizerPlan's is that of one rank for all
+    int64_t scratch_bytes = 0;         // of the rank that needs most; OptimizerPlan's is for a single rank
 };
 
 }  // namespace teon

@@ -1,5 +1,5 @@
 // Muon, Teon (Zhang et al., arXiv 2601.23261, algorithm 1) and NorMuon (Li et al., arXiv 2510.05491, algorithm 1):
-// momentum, unfolding, orthogonalization and update, which NorMuon scales by row.
+// momentum, unfolding, orthogonalization and update. NorMuon scales the update by row.
 #include <algorithm>
 
 #include "base/integer.h"
@@ -46,7 +46,7 @@ std::string describe(const Stack& stack, const OptimizerOptions& options) {
 // the next round is computed.
 struct Round {
     int first = 0, count = 0;
-    std::vector<Part> updated;  // of all ranks
+    std::vector<Part> updated;  // on all ranks
 };
 
 // This rank's stacks of a group and the kernels' description of each slice.
@@ -54,7 +54,7 @@ struct GroupState {
     StackGroup group;
     std::vector<Round> rounds;
     Buffer<Slice> slices;
-    Buffer<int> nonfinite;  // per unfolding: 1 once its momentum was not finite
+    Buffer<int> nonfinite;  // per unfolding: 1 if its momentum was ever not finite
     bool aligned = false;
     SliceBatch batch(int first_stack, int count) const {
         const Unfolding& u = group.unfolding;
@@ -93,8 +93,8 @@ std::vector<Round> divide_group(StackGroup& group, const MatrixSetup& setup, int
     return rounds;
 }
 
-// Whether all slices of a group, of all ranks, begin at a full vector: the width decides the order of sums, so that of
-// a slice must not depend on what else its rank owns.
+// Returns whether all slices of a group, on all ranks, start at full vectors. The vector width decides the order of
+// sums, so it must not depend on which other slices a rank owns.
 bool all_aligned(const StackGroup& group, const MatrixSetup& setup) {
     const int64_t size = int64_t{group.unfolding.m} * group.unfolding.n;
     if (group.heads > 1 && size % kVecWidth<float> != 0) return false;

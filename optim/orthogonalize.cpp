@@ -13,9 +13,9 @@ namespace teon {
 
 namespace {
 
-// The aligned arrays of orthogonalize()'s scratch. Without memory only `bytes` is of use.
+// The aligned arrays of orthogonalize()'s scratch. Without memory, only `bytes` is valid.
 struct Scratch {
-    void* Y = nullptr;                                // a second X
+    void* Y = nullptr;                                // second buffer for X
     std::array<void*, 4> square{};                    // (count, short side, short side)
     float* scales = nullptr;                          // with AOL: (count, short side)
     float *U = nullptr, *S = nullptr, *Vt = nullptr;  // svd: rows x r, r, r x cols, of one matrix
@@ -239,8 +239,8 @@ double ortho_flops(const OrthoMethod& method, int rows, int cols) {
     return flops;
 }
 
-NsForm resolve_form(NsForm asked, const OrthoMethod& method, int rows, int cols) {
-    if (asked != NsForm::automatic) return asked;
+NsForm resolve_form(NsForm requested, const OrthoMethod& method, int rows, int cols) {
+    if (requested != NsForm::automatic) return requested;
     if (method.ortho == Ortho::svd) return NsForm::standard;
     OrthoMethod standard = method, gram = method;
     standard.form = NsForm::standard;

@@ -1,6 +1,6 @@
 // Orthogonalization of batches of matrices: X = U Sigma V^T becomes U f(Sigma) V^T, where f maps every singular value
-// near 1 (Newton-Schulz polynomials, ns_coefficients.h) or to 1 (svd). A batch takes one strided-batched product of
-// Linalg per operation. Tall matrices are processed from their short side by transposition flags.
+// near 1 (Newton-Schulz polynomials, ns_coefficients.h) or to 1 (svd). Each operation on a batch is one strided-batched
+// product of Linalg. Transposition flags let tall matrices be processed from their short side.
 //
 //   standard   R = X X^T;  X <- a X + (b R + c R^2) X, step after step
 //   gram       steps on R alone: with q_t(R) = a I + b R + c R^2 the result is Q X, Q = q_T .. q_1, R <- R q_t^2.
@@ -39,16 +39,16 @@ struct MatrixBatch {
     int short_side() const { return rows < cols ? rows : cols; }
 };
 
-// Whether the Gram form restarts after `step` (counted from 1): it computes X from the accumulated Q, and R from X.
+// Returns whether the Gram form restarts after `step` (counted from 1): it then computes X from Q, and R from X.
 bool restarts_after(DType dtype, int step);
 
-// FLOPs of one matrix, symmetric products counted once (2 s^2 l for X X^T counts s^2 l). For svd: thin SVD by QR and
+// FLOPs of one matrix. Symmetric products count half (X X^T: s^2 l instead of 2 s^2 l). For svd: thin SVD by QR and
 // bidiagonalization (Golub & Van Loan, Matrix Computations, section 8.6) and the product U V^T.
 double ortho_flops(const OrthoMethod& method, int rows, int cols);
 
-// For `automatic` the Gram form if it saves at least a tenth of the FLOPs, since its products are smaller; else
-// `asked`.
-NsForm resolve_form(NsForm asked, const OrthoMethod& method, int rows, int cols);
+// Returns `requested` unless it is `automatic`; then returns the Gram form if that saves at least a tenth of the FLOPs
+// (its products are smaller), else the standard form.
+NsForm resolve_form(NsForm requested, const OrthoMethod& method, int rows, int cols);
 
 int64_t ortho_scratch_bytes(const OrthoMethod& method, const MatrixBatch& batch);
 

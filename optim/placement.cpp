@@ -64,10 +64,10 @@ Ownership::Ownership(const ParamTable& table, const OptimizerPlan& plan, const P
 
 std::vector<Part> Ownership::parts(const std::vector<int>& rows) const {
     std::vector<Part> parts;
-    int before = -2;  // the row that the last part ends with
+    int before = -2;  // the last row of the last part
     auto add = [&](int row, int64_t offset, int64_t size, int owner) {
-        const bool neighbours = !parts.empty() && parts.back().root == owner && row <= before + 1;
-        if (neighbours) {
+        const bool adjacent = !parts.empty() && parts.back().root == owner && row <= before + 1;
+        if (adjacent) {
             parts.back().size = offset + size - parts.back().offset;
         } else {
             parts.push_back({offset, size, owner});
@@ -127,7 +127,7 @@ int64_t exchange_elements(const std::vector<std::vector<Part>>& buckets) {
 }
 
 StepTraffic step_traffic(const ParamTable& table, int ranks, const Exchange& e) {
-    // All other ranks send each element's gradient to its owner, and the owner sends the new weight to all others.
+    // All other ranks send each element's gradient to its owner. The owner sends the new weight to all others.
     const double share = static_cast<double>(ranks - 1) / ranks, all = share * static_cast<double>(table.size());
     const double gradients = all * size_of(e.gradients), updated = all * size_of(e.weights);
     switch (e.sharding) {
@@ -140,8 +140,8 @@ StepTraffic step_traffic(const ParamTable& table, int ranks, const Exchange& e) 
         case Sharding::all:
             break;
     }
-    // A layer is sent for each pass, unless the pass before has left it in its window: forward passes leave the last
-    // two layers, backward passes the first two, until the update.
+    // A layer is sent for each pass unless the previous pass has left it in its window. Until the update, forward
+    // passes leave the last two layers in the windows, backward passes the first two.
     const int L = static_cast<int>(rows_by_window(table).size()) - 1;
     double sent = 0;
     for (const ParamRow& row : table.rows()) {

@@ -1,6 +1,6 @@
-// The division of the optimizer between ranks. One rank owns a whole stack, holds its state and updates it, because the
-// orthogonalization needs all of it. Elementwise updates are divided evenly, at any element. The placement depends only
-// on the table, the plan and the number of ranks: every rank computes the same one, and so does --plan-only.
+// The division of the optimizer among ranks. One rank owns a stack, holds its state and updates it, because the
+// orthogonalization needs the whole stack. Elementwise updates are divided evenly, at any element. The placement
+// depends only on the table, the plan and the number of ranks: every rank and --plan-only compute the same one.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@
 
 namespace teon {
 
-// Owner of each piece of work by longest processing time: the most expensive remaining piece goes to the least loaded
-// rank; ties go to the earlier piece and the lower rank. The largest load is at most 4/3 of the optimum (Graham, 1969).
+// Returns the owner of each piece of work by longest processing time: the most expensive remaining piece goes to the
+// least loaded rank; ties go to the earlier piece and the lower rank. The largest load is at most 4/3 of the optimum
+// (Graham, 1969).
 std::vector<int> longest_processing_time(const std::vector<double>& cost, int ranks);
 
 Placement place(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks);
@@ -26,44 +27,44 @@ public:
     Ownership(const ParamTable& table, const OptimizerPlan& plan, const Placement& placement,
               const OptimizerOptions& options);
     const Placement& placement() const { return placement_; }
-    // The parts of the flat buffers that hold the parameters of `rows` (ascending), with their owners, ascending.
-    // Neighbours of one owner are one part, with the alignment gaps between them.
+    // Returns the parts of the flat buffers that hold the parameters of `rows` (ascending), with their owners, in
+    // ascending order. Adjacent parameters of one owner form one part, which includes the gaps between them.
     std::vector<Part> parts(const std::vector<int>& rows) const;
     std::vector<Part> all() const;
-    std::vector<Part> of(int rank) const;  // of all, those that it owns
+    std::vector<Part> of(int rank) const;  // the parts that `rank` owns
 
 private:
     struct Row {
-        int owner = -1;     // of a row in a stack; -1: updated element by element
-        int64_t begin = 0;  // among the elements of all runs
+        int owner = -1;     // rank, if the row is in a stack; -1: updated element by element
+        int64_t begin = 0;  // position among the elements of all runs
     };
     ParamTable table_;
     Placement placement_;
     std::vector<Row> rows_;
 };
 
-// Gradients that are reduced together, ascending: at l + 1 those that follow when backward has left the window_layer l.
-// A layer's parts wait for those of the layers below until all have bucket_bytes as float (0: none waits).
 constexpr int64_t kBucketBytes = int64_t{4} << 20;
+// Returns the gradients that are reduced together, in ascending order: the bucket at l + 1 is reduced when the backward
+// pass has finished the window_layer l. A bucket collects layers until it has bucket_bytes as float (0: one layer).
 std::vector<std::vector<Part>> gradient_buckets(const ParamTable& table, const Ownership& ownership,
                                                 int64_t bucket_bytes);
-// Elements of a buffer for any one of them, with ParamLayout::of_parts().
+// Elements of a buffer that fits any of the buckets, laid out by ParamLayout::of_parts().
 int64_t exchange_elements(const std::vector<std::vector<Part>>& buckets);
 
-// What ranks exchange in a step.
+// The exchange of weights and gradients in a step.
 struct Exchange {
     Sharding sharding = Sharding::optimizer;
     DType weights = DType::f32, gradients = DType::f32;
     int micro_steps = 1;
 };
-// Bytes that a rank sends in a step, on average over the ranks. Beside them there are a few numbers, such as losses.
+// Bytes that a rank sends in a step, averaged over the ranks, without a few numbers such as losses.
 struct StepTraffic {
     double gradients, weights;
 };
 StepTraffic step_traffic(const ParamTable& table, int ranks, const Exchange& exchange);
 
-// As text: the load and the memory of each rank by kind, the traffic, and its time at `gb_per_s` GB/s per rank (0:
-// without it).
+// Returns a table of each rank's load and memory by kind, followed by the traffic and its time at `gb_per_s` GB/s per
+// rank (0: no time).
 std::string placement_table(const ParamTable& table, const Ownership& ownership, const Exchange& exchange,
                             double gb_per_s);
 

@@ -1,13 +1,13 @@
 // SOAP (Vyas et al., "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv 2409.11321, algorithm 3) for the
-// hidden matrices: Adam in the eigenbases of L, the running mean of G G^T, and R, that of G^T G.
+// hidden matrices: Adam in the eigenbases of L and R, the running means of G G^T and of G^T G.
 //
 //   G' = B_L G B_R^T;  M = beta1 M + (1-beta1) G;  M' = B_L M B_R^T;  V = beta2 V + (1-beta2) G'^2
 //   W  = (1 - r wd) W - r B_L^T (M' / (sqrt(V) + eps)) B_R;  L = beta2 L + (1-beta2) G G^T, R likewise
 //
 // The rows of B_L and B_R are the eigenvectors of L and R by ascending eigenvalue, recomputed every soap_frequency
-// updates (algorithm 4 of the paper uses QR instead, to save time). As in the authors' program the first update only
-// starts L and R: in its own bases a gradient is diagonal, and Adam would amplify the rounding beside the diagonal.
-// Sides longer than soap_max_dim keep the standard basis, without a factor or eigenvectors.
+// updates (algorithm 4 of the paper uses QR instead, to save time). As in the authors' program, the first update only
+// initializes L and R: a gradient is diagonal in its own bases, and Adam would amplify the rounding errors off the
+// diagonal. Sides longer than soap_max_dim keep the standard basis, without a factor or eigenvectors.
 #include <algorithm>
 #include <cmath>
 
@@ -119,7 +119,7 @@ private:
     void step(const SoapMatrix& x, ParamStore& params, const StepControl& now, Context& context) {
         const ParamRow& row = *x.row;
         const OptimizerOptions& o = options_;
-        const int m = x.left.size, n = x.right.size, updates = now.updates - 1;  // without the first
+        const int m = x.left.size, n = x.right.size, updates = now.updates - 1;  // not counting the first
         const float* grad = params.sums().at<float>(row.offset);
         const Stream& stream = context.stream;
         if (updates > 0) {
@@ -135,7 +135,7 @@ private:
                        lr * x.step, 1.0f - lr * decay, o.cautious_weight_decay, stream);
         }
         const bool refresh = updates % o.soap_frequency == 0;
-        // The scale is not a factor of the products below: CPUs generate code for each factor, and this one changes.
+        // The products below do not take the scale as a factor: CPUs generate code per factor, and the scale changes.
         float* scaled = scratch_[0].data();
         zero(scaled, int64_t{m} * n, stream);
         soap_momentum(scaled, grad, m, n, row.cols, now.scale, 0.0f, stream);
@@ -186,14 +186,14 @@ private:
             context.linalg.gemm(
                 {.M = m, .N = n, .K = n, .trans_b = forward, .A = half, .B = mat(x.right.basis, n), .C = mat(out, n)});
         } else if (!x.left.basis) {
-            for (int i = 0; i < m; i++)  // no basis at all: copy the rows of X, whose stride differs
+            for (int i = 0; i < m; i++)  // no basis: copy the rows of X, which has another stride
                 copy(out + int64_t{i} * n, static_cast<const float*>(X.data) + i * X.ld, n, context.stream);
         }
     }
 
     const OptimizerOptions& options_;
-    std::vector<SoapMatrix> matrices_;  // of this rank
-    std::vector<Part> updated_;         // of all ranks
+    std::vector<SoapMatrix> matrices_;  // on this rank
+    std::vector<Part> updated_;         // on all ranks
     Buffer<float> scratch_[kScratchMatrices], eigenvalues_;
 };
 

@@ -129,9 +129,9 @@ std::vector<ElementRun> element_runs(const ParamTable& table, const OptimizerPla
     for (int i : plan.element_rows) {
         const ParamRow& row = table[i];
         const float scale = lr_scale_of(row.role, options);
-        const bool joins = !runs.empty() && runs.back().rows.back() + 1 == i && runs.back().decay == row.decay &&
-                           runs.back().lr_scale == scale;
-        if (!joins) {
+        const bool extends = !runs.empty() && runs.back().rows.back() + 1 == i && runs.back().decay == row.decay &&
+                             runs.back().lr_scale == scale;
+        if (!extends) {
             const int64_t end = runs.empty() ? 0 : runs.back().begin + runs.back().size;
             const int64_t begin = round_up(end, kParamAlignment) + row.offset % kParamAlignment;
             runs.push_back({{}, row.offset, 0, begin, scale, row.decay});

@@ -14,12 +14,12 @@ namespace teon {
 
 // Throws UsageError on invalid options (mode outside 1..3, K < 1, a role without matrices, a factor <= 0).
 OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& options);
-std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options);  // as text
+std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options);
 
 // Bound of the Newton-Schulz workspace, unless a single stack needs more. Larger groups are processed in chunks.
 inline constexpr int64_t kScratchBound = int64_t{256} << 20;
 
-// Stacks of one shape, K, mode, number of heads and form, whatever their role.
+// Stacks of equal shape, K, mode, number of heads and form, of any role.
 struct StackGroup {
     std::vector<int> stacks;  // indices into OptimizerPlan::stacks, in order
     Unfolding unfolding;
@@ -29,8 +29,8 @@ struct StackGroup {
     int slices(int count) const { return count * heads * unfolding.K; }  // of `count` stacks
     MatrixBatch batch(int count) const { return {count * heads, unfolding.rows(), unfolding.cols(), unfolding.ld}; }
 };
-// placement: of several ranks (nullptr: one), which update a group in a few rounds, to overlap the exchange of weights
-// with computation.
+// placement: for several ranks (nullptr: one rank). They update a group in a few rounds, to overlap the exchange of
+// weights with computation.
 std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerOptions& options,
                                      const Placement* placement = nullptr);
 int64_t scratch_bytes(const StackGroup& group);  // of one chunk: the unfoldings and orthogonalize()'s scratch
@@ -38,15 +38,15 @@ int64_t scratch_bytes(const StackGroup& group);  // of one chunk: the unfoldings
 // Consecutive rows of the flat buffers with the same update.
 struct ElementRun {
     std::vector<int> rows;
-    int64_t offset = 0, size = 0;  // in the flat buffers, gaps between the rows included
-    int64_t begin = 0;             // among the elements of all runs, with offset's remainder by kParamAlignment
+    int64_t offset = 0, size = 0;  // in the flat buffers, including gaps between the rows
+    int64_t begin = 0;             // among the elements of all runs; equal to offset modulo kParamAlignment
     float lr_scale = 1;
     bool decay = false;
 };
 std::vector<ElementRun> element_runs(const ParamTable& table, const OptimizerPlan& plan,
                                      const OptimizerOptions& options);
 
-// Elements of a stack's state, alignment gaps included.
+// Elements of a stack's state, including alignment gaps.
 int64_t state_elements(const ParamTable& table, const Stack& stack, const OptimizerOptions& options);
 
 float lr_scale_of(Role role, const OptimizerOptions& options);

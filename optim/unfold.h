@@ -18,12 +18,12 @@ struct Unfolding {
     int64_t ld;  // elements from row to row of the unfolded matrix, >= cols()
 
     // ld is a multiple of `align`. Throws Error unless mode is 1, 2 or 3, the sizes are positive, and rows and columns
-    // fit into int.
+    // fit in an int.
     Unfolding(int mode, int m, int n, int K, int align);
 
     int rows() const { return mode == 1 ? m : mode == 2 ? m * K : K; }
     int cols() const { return mode == 1 ? n * K : mode == 2 ? n : m * n; }
-    int64_t size() const { return rows() * ld; }  // elements of one matrix, gaps included
+    int64_t size() const { return rows() * ld; }  // elements of one matrix, including gaps
     SliceLayout layout() const;
 };
 

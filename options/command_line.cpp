@@ -24,7 +24,7 @@ namespace {
                                  is_utf8(flag) && flag.size() < 40 ? flag : shown(flag), suggestion(table, flag)));
 }
 
-// The words of each row, in the order of the table.
+// Returns the words given for each row, in the order of the table.
 std::vector<std::vector<std::string>> words_of(const OptionTable& table, int argc, const char* const* argv) {
     std::vector<std::vector<std::string>> words(table.rows.size());
     for (int i = 1; i < argc;) {
@@ -52,7 +52,7 @@ std::vector<std::vector<std::string>> words_of(const OptionTable& table, int arg
     return words;
 }
 
-// Words of the text, wrapped to `width` columns, each line but the first behind `indent` blanks.
+// Wraps the text to `width` columns. Each line but the first begins with `indent` blanks.
 std::string wrapped(const std::string& text, size_t indent, size_t width) {
     std::string out;
     size_t column = indent;
@@ -72,7 +72,7 @@ std::string wrapped(const std::string& text, size_t indent, size_t width) {
     return out;
 }
 
-// The table and the flags of every program.
+// Flags that every program has.
 struct Builtin {
     bool help = false, help_all = false, version = false;
     std::string config, completion;

@@ -20,7 +20,7 @@ using nlohmann::json;
 constexpr int64_t kMaxToml = int64_t{1} << 20;
 constexpr size_t kMaxNumber = 64;  // characters
 
-bool is_decimal(const std::string& word) {  // as TOML has it
+bool is_decimal(const std::string& word) {  // in TOML's notation
     static const std::regex number(R"([+-]?(0|[1-9](_?\d)*)(\.\d(_?\d)*)?([eE][+-]?\d(_?\d)*)?)");
     return word.size() <= kMaxNumber && std::regex_match(word, number);
 }
@@ -62,7 +62,7 @@ private:
         line_ += c == '\n';
         return c;
     }
-    // Blanks and a comment; with line ends too.
+    // Skips blanks and a comment; with `lines` also line ends and further comments.
     void skip(bool lines) {
         while (!done() &&
                (peek() == ' ' || peek() == '\t' || peek() == '\r' || peek() == '#' || (lines && peek() == '\n')))
@@ -122,7 +122,7 @@ private:
     static std::string utf8(uint32_t code) {
         if (code < 0x80) return {static_cast<char>(code)};
         std::string tail;
-        uint32_t first_limit = 0x40;  // what the first byte can hold, halved with each byte after it
+        uint32_t first_limit = 0x40;  // limit of the first byte's bits, halved with each byte after it
         do {
             tail.insert(tail.begin(), static_cast<char>(0x80 | (code & 0x3f)));
             code >>= 6;
@@ -140,7 +140,7 @@ private:
         if (word.starts_with('+')) word.erase(0, 1);
         return word;
     }
-    // Items up to `end`, as flags take them: with commas.
+    // Reads items up to `end` and joins them with commas, as flags take them.
     template <typename Item>
     std::string list(char end, Item item) {
         std::string joined;
@@ -186,8 +186,8 @@ const OptionRow& row_of(const OptionTable& table, const std::string& key, const 
     throw UsageError(fmt::format("{}: there is no flag '{}'{}", where, key, suggestion(table, "--" + key)));
 }
 
-// The type of a row's value in a file, for a message. Sizes may be texts, because 512Ki and 100M are no numbers in
-// TOML.
+// Returns the type of a row's value in a file, for a message. Sizes may be texts, because 512Ki and 100M are not
+// numbers in TOML.
 std::string wanted_by(const OptionRow& row) {
     if (row.is_list) return "a text, a number or a list";
     if (row.is_switch) return "true or false";
@@ -222,7 +222,7 @@ ValueKind kind_of(const json& value) {
     return value.is_string() ? ValueKind::text : ValueKind::list;
 }
 
-// A logged value as on the command line.
+// Returns a logged value as written on the command line.
 std::string as_word(const json& value, const std::string& where) {
     if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
     if (value.is_number_float()) return fmt::format("{}", value.get<double>());  // 3600, not 3600.0
@@ -254,7 +254,7 @@ void take_over(const json& file, const std::string& path, const OptionTable& tab
         if (row.this_call || value.is_null()) continue;
         given.by_run[row.flag] = value;
         if (given.count(row.flag)) continue;
-        // What is the default already may have no spelling: 0 layers are the preset's.
+        // A default may have no spelling on the command line: 0 layers means the preset's number.
         if (value != row.get()) set_row(row, kind_of(value), as_word(value, where), path);
     }
 }
@@ -266,7 +266,7 @@ std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& na
 }
 
 void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& given) {
-    const std::string text = read_text(path, JsonLimits().bytes);  // a run's names each of its shards
+    const std::string text = read_text(path, JsonLimits().bytes);  // a run's config.json names each of its shards
     const size_t first = text.find_first_not_of(" \t\r\n");
     CHECK_USAGE(first != std::string::npos, "{}: is empty; it holds lines like lr = 0.02, or is a run's config.json",
                 path);

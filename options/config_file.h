@@ -18,14 +18,14 @@ struct ConfigEntry {
     ValueKind kind = ValueKind::text;
 };
 
-// The entries of a TOML file (https://toml.io) that holds what flags need: keys with strings, decimal numbers,
-// booleans, arrays and inline tables of these; no sections. Takes time linear in the length of the text. Throws
-// UsageError that begins with `name` and the line.
+// Returns the entries of a TOML file (https://toml.io). Supports the part of TOML that flags need: keys with strings,
+// decimal numbers, booleans, arrays and inline tables of these; no sections. Takes time linear in the length of the
+// text. Throws UsageError that begins with `name` and the line.
 std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& name);
 
-// Sets the rows that are not in `given` from the file and adds them to it. JSON must be the config.json of a run of
-// `program`. A value must have its flag's type: "5" is no number. Throws UsageError naming file, line and key, with
-// suggestion() for an unknown one.
+// Sets the rows that are not in `given` from the file and adds them to `given`. A JSON file must be the config.json of
+// a run of `program`. A value must have its flag's type: "5" is not a number. Throws UsageError naming file, line and
+// key, with suggestion() for an unknown key.
 void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& given);
 
 }  // namespace teon

@@ -17,8 +17,9 @@ std::optional<double> parse_number(std::string_view text) {
     double value = 0;
     const char* const last = digits.data() + digits.size();
     auto [end, error] = std::from_chars(digits.data(), last, value);
+    value *= factor;
     if (error != std::errc() || end != last || !std::isfinite(value)) return std::nullopt;
-    return value * factor;
+    return value;
 }
 
 std::optional<double> parse_duration(std::string_view text) {

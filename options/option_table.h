@@ -23,7 +23,7 @@ namespace teon {
 // A finite decimal number: 5, 1e9, 0.02; with a suffix: 100k, 0.5M, 40G (or 40B), 512Ki, 2Mi, 1Gi.
 std::optional<double> parse_number(std::string_view text);
 
-// Seconds of 3600, 90s, 45m, 23h50m, 1d12h: whole numbers, units from large to small, each at most once.
+// The seconds in 3600, 90s, 45m, 23h50m or 1d12h: whole numbers, units from large to small, each at most once.
 std::optional<double> parse_duration(std::string_view text);
 
 struct OptionRow {
@@ -32,8 +32,8 @@ struct OptionRow {
     std::function<nlohmann::json()> get;
     bool is_switch = false;
     bool is_list = false;    // several words may follow the flag; they become one with commas
-    bool fixed = true;       // a run that resumes must have the value that it began with
-    bool this_call = false;  // of this call, not of the run: never taken over from a run's config.json
+    bool fixed = true;       // a resumed run must have the value that it began with
+    bool this_call = false;  // applies to this call, not to the run: never taken from a run's config.json
     bool logged = true;      // in a run's config.json
 };
 
@@ -44,7 +44,7 @@ class OptionTable {
 public:
     std::vector<OptionRow> rows;
 
-    // The group of the rows that follow, and their default for `fixed`.
+    // Sets the group of the rows that follow, and their default for `fixed`.
     void group(std::string name, bool fixed = true) {
         group_ = std::move(name);
         fixed_ = fixed;
@@ -101,7 +101,7 @@ public:
         OptionRow& row = add(
             flag, "on|off", help, field ? "on" : "off",
             [=, &field](const std::string& text) {
-                CHECK_USAGE(text == "on" || text == "off" || text == "true" || text == "false" || text.empty(),
+                CHECK_USAGE(text == "on" || text == "off" || text == "true" || text == "false",
                             "{} {}: must be on or off", flag, text);
                 field = text != "off" && text != "false";
             },
@@ -166,7 +166,7 @@ public:
                     return field ? nlohmann::json(name(*field)) : nlohmann::json();
             });
     }
-    // One of an enum's names (base/enum_names.h): of all, or of these values.
+    // One of an enum's names (base/enum_names.h): the names of `values`, or all.
     template <typename F, typename E>
     OptionRow& choice(std::string flag, F& field, const std::vector<E>& values, std::string help) {
         Choices<E> choices;
@@ -195,7 +195,7 @@ private:
 // The flags that were set; the others have their defaults.
 struct FlagsGiven {
     std::set<std::string> by_user;                 // on the command line or in a TOML file
-    std::map<std::string, nlohmann::json> by_run;  // the values in another run's config.json, also of by_user's flags
+    std::map<std::string, nlohmann::json> by_run;  // values in another run's config.json, also of flags in by_user
     bool count(const std::string& flag) const { return by_user.count(flag) > 0; }
 };
 

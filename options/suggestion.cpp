@@ -8,7 +8,7 @@ namespace teon {
 
 namespace {
 
-// Insertions, deletions, replacements and swaps of neighbours that make one text of the other.
+// Returns how many insertions, deletions, replacements and swaps of neighbours turn one text into the other.
 size_t edit_distance(std::string_view a, std::string_view b) {
     std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
     for (size_t i = 0; i <= a.size(); ++i)
@@ -24,7 +24,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     return d[a.size()][b.size()];
 }
 
-// Flags of other programs, and what they are called here.
+// Flags of other programs and their equivalents here.
 struct Alias {
     std::string_view name, flag;   // the alias is for programs that have this flag
     std::string_view advice = "";  // empty: write the flag
@@ -81,7 +81,7 @@ constexpr Alias kAliases[] = {
 }  // namespace
 
 std::string suggestion(const OptionTable& table, std::string_view word) {
-    std::string flag(word.substr(0, 64));  // longer ones are like none
+    std::string flag(word.substr(0, 64));  // longer words resemble no flag
     std::replace(flag.begin(), flag.end(), '_', '-');
     for (const Alias& alias : kAliases)
         for (const OptionRow& row : table.rows)

@@ -6,7 +6,7 @@ std::string_view source_version() {
 #ifdef TEON_SOURCE_VERSION  // set by the Makefile from git, for this file alone
     return TEON_SOURCE_VERSION;
 #else
-    return "0.1.0";
+    return "unknown";
 #endif
 }
 

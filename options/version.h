@@ -1,4 +1,4 @@
-// The source that this program was built from.
+// The version of the source from which this program was built.
 #pragma once
 
 #include <string_view>

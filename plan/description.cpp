@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// Without folders: data may be moved.
+// Leaves out folders, because data may be moved.
 json shards_json(const DataSet& data) {
     json list = json::array();
     for (const ShardInfo& s : data.shards) {
@@ -54,7 +54,7 @@ ordered_json stacks_json(const RunPlan& p) {
     return stacks;
 }
 
-// The first of the shards that is not what it was; empty if all are. A shard may have another name.
+// Describes the first difference between the shards; empty if there is none. A shard may have another name.
 std::string changed_shard(const json& before, const json& now) {
     if (before.size() != now.size()) return fmt::format("{} shards (was {})", now.size(), before.size());
     for (size_t i = 0; i < now.size(); ++i)
@@ -64,10 +64,10 @@ std::string changed_shard(const json& before, const json& now) {
     return "";
 }
 
-// Properties of the data that must not change and did, by name.
+// Returns the names of the data's properties that must not change but did.
 std::vector<std::string> changed_data(const json& before, const json& now) {
     std::vector<std::string> changed;
-    const bool old_version = before.is_array();  // before 0.2: names and sizes of the training shards
+    const bool old_version = before.is_array();  // before 0.2: only names and sizes of the training shards
     if (old_version) {
         json names = now["train"];
         for (json& shard : names) shard.erase("content");
@@ -180,11 +180,11 @@ json check_unchanged(const RunPlan& p, const TrainingState& state) {
     CHECK_USAGE(saved.value("program", "") == now.at("program").get<std::string>(),
                 "--resume: the run in --out is one of {}", saved.value("program", "?"));
     std::vector<std::string> changed = changed_options(*p.family, saved.value("options", json::object()), p.options);
-    const bool same_ranks = saved.value("ranks", 1) == p.ranks;  // others may need another micro-batch
+    const bool same_ranks = saved.value("ranks", 1) == p.ranks;  // other numbers may need another micro-batch
     const auto compare = [&](const std::string& key, const json& is, const json& was) {
         if (is != was) changed.push_back(fmt::format("{} {} (was {})", key, is.dump(), was.dump()));
     };
-    // A field that was added since has its preset's value in older checkpoints.
+    // A field added since an older checkpoint has the default preset's value in it.
     json model = model_json(p.family->fields, p.family->config(p.family->default_preset));
     model.update(saved.value("model", json::object()));
     for (const auto& [key, value] : now["model"].items()) compare(key, value, model[key]);

@@ -1,4 +1,4 @@
-// What a run is, as JSON: in config.json of its folder, in its checkpoints, and for --resume to compare.
+// The description of a run as JSON: for config.json in its folder, for its checkpoints, and for --resume to compare.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,19 +9,19 @@
 
 namespace teon {
 
-// For checkpoints: options, model, data, resolved micro-batch and steps.
+// Returns the description for checkpoints: options, model, data, resolved micro-batch and steps.
 nlohmann::json run_json(const RunPlan& plan);
 
-// All that identifies the experiment that a run is, but its seed: runs of which this is equal may be compared as seeds.
-// It names no files: data and weights are known by their content.
+// Returns everything that identifies the run's experiment except the seed: runs with equal results may be compared as
+// seeds of one experiment. Identifies data and weights by their content and names no files.
 nlohmann::json experiment_json(const RunPlan& plan);
 
-// config.json of the run's folder. changes: check_unchanged()'s.
+// Returns the content of config.json in the run's folder. changes: the result of check_unchanged().
 nlohmann::ordered_json config_json(const RunPlan& plan, const DeviceInfo& device, const nlohmann::json& changes);
 
-// Throws UsageError that lists what differs from the run that was saved. The validation data may differ, and the length
-// where the learning rate so far does not depend on it: returns a list of {"step", "event", "reason"}, those of earlier
-// resumes first.
+// Compares the plan with the saved run. Throws UsageError that lists the differences. Two differences are allowed:
+// other validation data, and another length if the learning rate so far does not depend on it. Returns these as a list
+// of {"step", "event", "reason"}, changes of earlier resumes first.
 nlohmann::json check_unchanged(const RunPlan& plan, const TrainingState& saved);
 
 }  // namespace teon

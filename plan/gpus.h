@@ -1,4 +1,4 @@
-// GPUs that --plan-for plans for on a machine without one.
+// The GPUs of --plan-for, which need not be present.
 #pragma once
 
 #include <string>

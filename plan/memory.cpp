@@ -11,7 +11,7 @@ namespace teon {
 
 namespace {
 
-// Elements of what one product writes: a matrix, or several that are joined.
+// Returns the elements of the largest gradient that one product writes: of a matrix, or of several joined ones.
 int64_t largest_gradient(const ParamTable& params) {
     int64_t largest = 0, joined = 0;
     for (const ParamRow& row : params.rows()) {
@@ -21,8 +21,8 @@ int64_t largest_gradient(const ParamTable& params) {
     return largest;
 }
 
-// For a GPU's context, kernel code, cuBLASLt and cuSOLVER with their workspaces, and NCCL's buffers, from what NVIDIA's
-// libraries are known to take; for the program, its libraries and MPI on a CPU, as measured.
+// Allowances. On a GPU: for its context, kernel code, cuBLASLt and cuSOLVER with their workspaces, and NCCL's buffers,
+// from the known sizes of NVIDIA's libraries. On a CPU: for the program, its libraries and MPI, as measured.
 constexpr int64_t kGpuAllowance = int64_t{1} << 30, kNcclAllowance = int64_t{512} << 20,
                   kCpuAllowance = int64_t{128} << 20, kMpiAllowance = int64_t{64} << 20;
 
@@ -36,13 +36,13 @@ int64_t total(const Memory& memory) {
     return sum;
 }
 
-// What a GPU's run with --offload keeps on the host.
+// Whether --offload keeps this category in the host's memory; on a CPU nothing moves.
 bool is_offloaded(const RunPlan& p, const std::string& name) {
     return p.options.offload.optimizer && p.is_gpu &&
            (name == kState || (name == kMasters && p.run.dtype == DType::bf16));
 }
 
-// Parameters, gradients and optimizer state of a rank that owns these parts.
+// Returns the memory of parameters, gradients and optimizer state of a rank with this shard.
 Memory parameter_memory(const RunPlan& p, const ParamShard& shard, int64_t state_bytes) {
     const ParamLayouts held(p.params, p.run.dtype, shard);
     const auto weight_bytes = static_cast<int64_t>(size_of(p.run.dtype));
@@ -56,7 +56,7 @@ Memory parameter_memory(const RunPlan& p, const ParamShard& shard, int64_t state
     return memory;
 }
 
-// That of the rank with the most.
+// Returns parameter_memory() of the rank with the most.
 Memory largest_parameter_memory(const RunPlan& p) {
     const std::vector<int64_t>& state = p.placement.state_bytes;
     if (p.sharding == Sharding::none)
@@ -72,7 +72,7 @@ Memory largest_parameter_memory(const RunPlan& p) {
     return largest;
 }
 
-// Memory beside activations.
+// Plans all memory except activations.
 void plan_fixed_memory(RunPlan& p) {
     const Options& o = p.options;
     const int64_t P = p.params.size();
@@ -98,8 +98,8 @@ void plan_fixed_memory(RunPlan& p) {
             {"samples",
              generator_bytes(p.config, 1, sample_capacity(o.sampling, o.sampling.prompt.size() + 2, p.config.max_T),
                              p.run.dtype)});
-    // Rank 0's, of all ranks' state; and the largest tensor once more, in its file's order. On a CPU it is the same
-    // memory.
+    // Rank 0's copy of the masters and of all ranks' state, and the largest tensor once more, in its file's order. On a
+    // CPU the host's memory is the device's.
     const int64_t all_state = std::accumulate(state.begin(), state.end(), int64_t{0});
     (p.is_gpu ? p.host_memory : p.memory)
         .push_back({"checkpoint being written", 4 * P + all_state + 4 * largest_gradient(p.params)});
@@ -110,10 +110,10 @@ void plan_fixed_memory(RunPlan& p) {
                                     : std::pair{"MPI, allowance", kMpiAllowance});
 }
 
-// How many blocks' activations go to the host while the forward pass computes. A GPU has done about so many FLOPs when
-// PCIe has moved a byte: 12,000 on an A100, 15,000 on an H100 (plan/gpu_rates.h).
+// FLOPs that a GPU computes while PCIe moves a byte: about 12,000 on an A100, 15,000 on an H100 (plan/gpu_rates.h).
 constexpr double kFlopsPerByte = 15e3;
 
+// Returns how many blocks' activations can be copied to the host while the forward pass computes.
 int hidden_blocks(const RunPlan& p, const RecomputePlan& recompute) {
     DecoderRun run = p.run;
     run.recompute = recompute;
@@ -129,8 +129,8 @@ struct Saving {
     int offloaded_blocks;
 };
 
-// What the flags leave open, the cheaper ways first: recomputation block by block, with as much offload as is hidden
-// where all blocks recompute the same, and last any offload.
+// Returns the ways that the flags leave open, the cheaper ones first: recomputation block by block, plus as much
+// offload as computation hides if all blocks recompute the same, and last any amount of offload.
 std::vector<Saving> savings(const RunPlan& p) {
     const Options& o = p.options;
     const std::vector<RecomputePlan> plans =
@@ -148,16 +148,16 @@ std::vector<Saving> savings(const RunPlan& p) {
     return all;
 }
 
-// What activations take of the memory that is planned for: on a CPU, the host's memory is the same.
+// Returns the activations' bytes in the memory that is planned for. On a CPU that includes offloaded ones.
 int64_t activation_bytes(const RunPlan& p) {
     const ActivationPlan plan = decoder_activations(p.config, p.run);
     return plan.total_bytes() + (p.is_gpu ? 0 : plan.offloaded_bytes());
 }
 
-// Sizes the micro-batch together with recomputation and offload: the least of these that leaves room for a useful
-// micro-batch (8192 tokens, or the rank's whole step if that is less; the largest that fits, if that one does not),
-// then the largest divisor of the rank's sequences that fits. Where nothing does, the head computes fewer logits at a
-// time; false: not even then.
+// Chooses the micro-batch together with recomputation and offload. Takes the cheapest saving that leaves room for a
+// useful micro-batch (8192 tokens, or the rank's whole step if that is less; if no saving does, for the largest
+// micro-batch that fits), then the largest divisor of the rank's sequences that fits. If nothing fits, tries again with
+// a head that computes fewer logits at a time. Returns false if that does not fit either.
 bool fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
     const Options& o = p.options;
     const int64_t sequences = o.batch_tokens / o.seq_len / p.ranks;

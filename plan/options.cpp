@@ -31,13 +31,13 @@ Role parse_role(const std::string& flag, const std::string& text, bool (*which)(
     throw UsageError(fmt::format("{} {}: not a role; there are {}", flag, text, role_names(which)));
 }
 
-// Norms and biases have no factor.
+// Whether --lr-scale accepts the role.
 bool has_lr_scale(Role role) { return role != Role::norm && role != Role::bias; }
 
 constexpr bool FREE = false;  // may differ when a run resumes
 
-// The flag of a field, which it sets in `given`. Where it is not given, a run's config.json has 0 of a whole number and
-// null of others, or the default that all presets share.
+// Adds the flag of a model field. The flag sets the field in `given`. If it is not given, a run's config.json has the
+// default that all presets share or, if they differ, 0 for an integer and null for other types.
 void add_field_flag(OptionTable& t, json& given, const ModelField& f, const ModelFamily& family) {
     const auto add = [&]<typename T>(T DecoderConfig::*member) {
         const auto value = std::make_shared<T>(DecoderConfig().*member);
@@ -95,8 +95,7 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     if (family.config(family.default_preset).mlp == MlpKind::gelu)
         t.toggle("--gelu-fusion", o.gelu_fusion,
                  "fuse GELU and its derivative into the library's matrix products (last bits differ); --recompute "
-                 "cheap then "
-                 "keeps the output of GELU");
+                 "cheap then keeps the output of GELU");
     t.toggle("--autotune", o.autotune,
              "on a GPU, time the library's algorithms for each matrix product and use the fastest; the choice changes "
              "the last "
@@ -139,7 +138,7 @@ void add_length_flags(OptionTable& t, Options& o) {
     t.number("--epochs", o.epochs, 1e-6, 1e6, "passes over the data, instead of --steps").default_text = "1";
 }
 
-// A default that differs by method: "5e-3 muon, ...".
+// Returns the text of a default that depends on the method: "5e-3 muon, ...".
 template <typename F>
 std::string by_method(F value) {
     std::map<float, std::vector<std::string_view>> names;
@@ -365,7 +364,7 @@ void add_check_flags(OptionTable& t, Options& o) {
         .default_text = "10m";
 }
 
-// One row per flag; what a row sets is in `o`, whose present values are the defaults.
+// Returns a table with a row per flag. Rows set fields of `o`, whose present values are the defaults.
 OptionTable make_table(const ModelFamily& family, Options& o) {
     OptionTable t;
     add_model_flags(t, o, family);
@@ -413,8 +412,8 @@ std::string methods_with(std::string_view flag) {
     return names.empty() ? std::string(last) : fmt::format("{} or {}", fmt::join(names, ", "), last);
 }
 
-// Defaults that follow other flags. A run's config.json has every value, so one that followed there follows here too,
-// where the flag that it follows may be given anew.
+// Sets defaults that depend on other flags. A run's config.json has a value for every flag. If that value is the
+// default that followed from another flag there, it follows that flag again, which may now have another value.
 void set_defaults(Options& o, const FlagsGiven& given) {
     OptimizerOptions& opt = o.optimizer;
     const auto of_run = [&](const char* flag, auto now) {
@@ -444,7 +443,7 @@ void set_defaults(Options& o, const FlagsGiven& given) {
     o.schedule.min_lr_ratio = *o.min_lr_ratio;
 }
 
-// Rules between flags.
+// Throws UsageError if flags exclude or need one another, and clears values that given flags replace.
 void check_conflicts(Options& o, const FlagsGiven& given) {
     OptimizerOptions& opt = o.optimizer;
     const MethodInfo& method = info_of(opt.method);
@@ -453,11 +452,14 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
         if (given.count(flag)) lengths.push_back(flag);
     CHECK_USAGE(lengths.size() <= 1, "{}: give one of them", fmt::join(lengths, " and "));
     if (lengths.empty() && !o.steps && !o.tokens && o.epochs == 0) o.epochs = 1;
-    if (!lengths.empty()) {  // and not what a run's config.json says
+    if (!lengths.empty()) {  // replaces the length in a run's config.json
         if (lengths[0] != "--steps") o.steps = 0;
         if (lengths[0] != "--tokens") o.tokens = 0;
         if (lengths[0] != "--epochs") o.epochs = 0;
     }
+
+    if (given.count("--prompt") && !given.count("--prompt-tokens")) o.sampling.prompt_tokens.clear();
+    if (given.count("--prompt-tokens") && !given.count("--prompt")) o.sampling.prompt.clear();
 
     if (!o.plan_for.empty()) o.plan_only = true;
     auto needs = [&](std::initializer_list<const char*> flags, bool allowed, const char* what) {
@@ -473,7 +475,7 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
                     "--eval-only: on what? Give --val-data or --hellaswag");
         return;
     }
-    if (o.init_from.empty()) check_batch(o);  // else its model decides the length, where no flag does
+    if (o.init_from.empty()) check_batch(o);  // otherwise the model decides the sequence length unless a flag does
     for (const MethodInfo& other : methods())
         for (const std::string_view flag : other.flags)
             CHECK_USAGE(!given.count(std::string(flag)) || has_flag(method, flag),
@@ -484,7 +486,7 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
     CHECK_USAGE(!o.offload.optimizer || opt.method != Method::soap,
                 "--offload {}: --optimizer soap multiplies by its state, which PCIe is too slow for",
                 o.offload.activations ? "all" : "optimizer");
-    if (!o.offload.activations) o.offload_blocks = 0;  // which a run's config.json may have
+    if (!o.offload.activations) o.offload_blocks = 0;  // a run's config.json may have a number
     needs({"--rank-logs"}, !o.out.empty(), "--out");
     needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
     needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");
@@ -513,15 +515,41 @@ ProgramText program_text(const ModelFamily& family) {
          "--resume", "--init-from", "--sample-every", "--plan-only", "--config", "--help",         "--help-all"}};
 }
 
-// Takes the flags that are not given from the config.json of the run in --out. If that is damaged, flags alone must
-// describe the run, and its checkpoint is compared with them.
-void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given) {
+Options defaults_of(const ModelFamily& family) {
+    Options o;
+    o.model = family.default_preset;
+    return o;
+}
+
+// Returns the words of a command line without --config and its file.
+std::vector<const char*> without_config(int argc, const char* const* argv) {
+    std::vector<const char*> words;
+    for (int i = 0; i < argc; ++i) {
+        const std::string_view word = argv[i];
+        if (word == "--config")
+            ++i;
+        else if (!word.starts_with("--config="))
+            words.push_back(argv[i]);
+    }
+    return words;
+}
+
+// Takes the flags that are not given from the config.json of the run in --out. If that file is damaged, flags alone
+// must describe the run, and they are compared with its checkpoint.
+void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given, int argc,
+                      const char* const* argv) {
     const std::string path = o.out + "/config.json";
     if (std::error_code none; !std::filesystem::exists(path, none)) return;
     const Options before = o;
     try {
+        if (!given.by_run.empty()) {  // --config names another run's config.json; this run's own file has every flag
+            o = defaults_of(family);
+            const std::vector<const char*> words = without_config(argc, argv);
+            given = *parse_flags(table, program_text(family), static_cast<int>(words.size()), words.data());
+        }
+        const int micro_batch = o.micro_batch;
         read_config(path, table, family.program(), given);
-        o.micro_batch = before.micro_batch;  // the checkpoint has it, with the number of ranks
+        o.micro_batch = micro_batch;  // taken from the checkpoint, if the number of ranks is the same
     } catch (const Error& error) {
         o = before;
         o.config_fault = error.what();
@@ -533,17 +561,16 @@ void take_over_config(Options& o, const OptionTable& table, const ModelFamily& f
 
 std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv,
                                      const std::function<void(const Options&)>& before_resume) {
-    Options o;
-    o.model = family.default_preset;
+    Options o = defaults_of(family);
     const OptionTable table = make_table(family, o);
     std::optional<FlagsGiven> given = parse_flags(table, program_text(family), argc, argv);
     if (!given) return std::nullopt;
     if (o.resume && !o.out.empty()) {
         if (before_resume) before_resume(o);
-        take_over_config(o, table, family, *given);
+        take_over_config(o, table, family, *given, argc, argv);
     }
     o.given = given->by_user;
-    // Only a run that goes on compares its flags with the checkpoint.
+    // Only a run that continues compares its flags with the checkpoint.
     CHECK_USAGE(o.config_fault.empty() || !(o.plan_only || o.eval_only), "{}", o.config_fault);
     try {
         set_defaults(o, *given);

@@ -18,19 +18,19 @@
 
 namespace teon {
 
-// What lies in pinned memory of the host: the optimizer's state and bf16's float masters; what blocks save for their
-// backward pass.
+// Which data are kept in the host's pinned memory. optimizer: its state and bf16's float masters. activations: those
+// that blocks save for their backward pass.
 struct Offload {
     bool optimizer = false, activations = false;
     bool operator==(const Offload&) const = default;
 };
 
 struct Options {
-    std::set<std::string> given;  // flags, on the command line or in the file
-    std::string config_fault;     // why the config.json of the run that is resumed could not be used
+    std::set<std::string> given;  // flags on the command line or in a TOML file
+    std::string config_fault;     // why the config.json of the resumed run could not be used; empty: it could
     // model
     std::string model;
-    nlohmann::json fields = nlohmann::json::object();  // of the model that flags set over the preset, by key
+    nlohmann::json fields = nlohmann::json::object();  // model fields that flags set over the preset, by key
     int seq_len = 1024;
     std::optional<DType> dtype;
     Recompute recompute = Recompute::automatic;
@@ -45,7 +45,7 @@ struct Options {
     // batch
     int64_t batch_tokens = 0;      // 0: by the device and the model (plan/run_plan.h)
     int micro_batch = 0;           // 0: automatic
-    std::optional<int> head_rows;  // of the run that is resumed: they decide the order of the head's sums
+    std::optional<int> head_rows;  // of the resumed run; they decide the order of the head's sums
     int64_t steps = 0, tokens = 0;
     double epochs = 0;
     // optimizer, orthogonalizer, teon
@@ -70,8 +70,7 @@ struct Options {
     double checkpoint_minutes = 30;
     bool checkpoint_sync = false, stop_on_save_error = false, resume = false;
     std::string init_from;
-    // The model of --init-from once it has been read, or the checkpoint's in a run that resumes. Flags must agree with
-    // it.
+    // The model of --init-from after it was read, or the checkpoint's model in a resumed run. Flags must agree with it.
     std::optional<PublishedModel> adopted;
     double time_limit = 0;  // seconds; 0: none
     // guards
@@ -91,22 +90,23 @@ struct Options {
     std::pair<int64_t, int64_t> profile_steps = {};  // first and last; {0, 0}: none
 };
 
-// Parses argv and, where given, --config; --resume takes what is not given from the config.json in --out. Throws
-// UsageError with one line that names the flag, the value and the fix. Returns std::nullopt if --help or --version was
-// asked for and printed. before_resume: called with the flags given before that config.json is opened.
+// Parses argv and the file of --config. With --resume, takes flags that are not given from the config.json in --out.
+// Throws UsageError with one line that names the flag, the value and the fix. Returns std::nullopt after --help or
+// --version, which it prints. before_resume: called with the given flags before that config.json is opened.
 std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv,
                                      const std::function<void(const Options&)>& before_resume = {});
 
 // Throws UsageError unless --batch-tokens, --seq-len and --micro-batch divide one another.
 void check_batch(const Options& options);
 
-// Every flag with its resolved value, for config.json.
+// Returns every flag with its resolved value, for config.json.
 nlohmann::json options_json(const ModelFamily& family, const Options& options);
 
-// The flags that decide a run's numbers, but --seed and those of the model, which are described elsewhere.
+// Returns the flags that decide a run's numbers, except --seed and the model's flags, which are described elsewhere.
 nlohmann::json deciding_options(const ModelFamily& family, const Options& options);
 
-// The flags that a resumed run must not change and whose resolved value is not the saved one: "--lr 0.1 (was 0.2)".
+// Returns the flags that a resumed run must not change but whose resolved value differs from the saved one:
+// "--lr 0.1 (was 0.2)".
 std::vector<std::string> changed_options(const ModelFamily& family, const nlohmann::json& saved,
                                          const Options& options);
 

@@ -8,8 +8,8 @@ namespace teon {
 
 namespace {
 
-// What the plan and each policy for all blocks hold and cost: "none, cheap in the first 3 blocks: 2.8 GiB (all blocks:
-// none 3.1 GiB, cheap 2.2 GiB, block 0.9 GiB with 24% more arithmetic)".
+// Returns memory and cost of the plan and of each policy for all blocks: "none, cheap in the first 3 blocks: 2.8 GiB
+// (all blocks: none 3.1 GiB, cheap 2.2 GiB, block 0.9 GiB with 24% more arithmetic)".
 std::string recompute_text(const RunPlan& p) {
     auto cost = [&](const RecomputePlan& recompute) {
         DecoderRun run = p.run;

@@ -15,9 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kHeadRows = 8192;  // whose logits a GPU computes at a time
+constexpr int kHeadRows = 8192;  // rows of logits that a GPU computes at a time
 
-// Flags may repeat what the model of --init-from is.
+// Throws UsageError if a given flag contradicts the model of --init-from; flags may repeat its values.
 void check_agrees(const ModelFamily& family, const Options& o, const DecoderConfig& model) {
     const bool preset = o.given.count("--model") > 0;
     const DecoderConfig wanted = with_fields(family.fields, preset ? family.config(o.model) : model, o.fields);
@@ -49,7 +49,7 @@ DecoderConfig make_config(const ModelFamily& family, const Options& o, const Dat
         c.max_T = o.seq_len;
     }
     validate(c);
-    hf_config(family, c);  // which is what checkpoints are written with
+    hf_config(family, c);  // throws if checkpoints of this model cannot be written
     return c;
 }
 
@@ -77,13 +77,17 @@ int64_t windows_of(const std::vector<ShardInfo>& shards, int T) {
     return n;
 }
 
-// Products of flags must fit: tokens and bytes in 64 bits, rows in 32.
+// Throws UsageError unless products of flags fit: tokens and bytes in 64 bits, rows and a step's sequences in 32.
 void check_countable(const RunPlan& p) {
     const Options& o = p.options;
     int64_t tokens = 0;
     CHECK_USAGE(!__builtin_mul_overflow(p.steps, o.batch_tokens, &tokens) && tokens <= INT64_MAX / 8,
                 "--steps {} x --batch-tokens {}: more tokens than can be counted ({:.1e})", p.steps, o.batch_tokens,
                 static_cast<double>(p.steps) * static_cast<double>(o.batch_tokens));
+    const int64_t sequences = o.batch_tokens / o.seq_len;
+    CHECK_USAGE(sequences <= INT_MAX,
+                "--batch-tokens {}: its {} sequences of --seq-len {} are more than can be counted", o.batch_tokens,
+                sequences, o.seq_len);
     const DecoderConfig& c = p.config;
     const double rows = static_cast<double>(std::max(1, o.micro_batch)) * o.seq_len;
     const double width = static_cast<double>(c.NH) * o.seq_len + 8.0 * (c.C + c.Fp() + c.qkv_width());
@@ -94,8 +98,8 @@ void check_countable(const RunPlan& p) {
                 std::max(1, o.micro_batch), o.seq_len, rows, bytes);
 }
 
-// --batch-tokens unless it is given: 524288, or on a CPU what 2e12 operations train, some seconds' work; rounded to
-// whole sequences, as many on each rank.
+// Returns --batch-tokens for a run that does not give it: 524288, or on a CPU as many as 2e12 operations per rank train
+// (some seconds' work), at most 524288. Rounds down to whole sequences, the same number on each rank.
 int64_t default_batch_tokens(const RunPlan& p) {
     constexpr double kGpuTokens = 524288, kCpuOperations = 2e12;
     const double tokens =
@@ -116,7 +120,7 @@ void check_sharding(const Options& o, int ranks) {
     CHECK_USAGE(ranks == 1 || o.shard != Sharding::all || !needs_whole_weights(o),
                 "{}: needs all weights on each rank, but --shard all divides them; use --shard gradients",
                 o.check_ranks ? "--check-ranks" : "--sample-every");
-    // Algorithms are chosen on each rank by its own times, and others sum in another order.
+    // Each rank chooses algorithms by its own times, and different algorithms sum in different orders.
     CHECK_USAGE(ranks == 1 || o.shard != Sharding::none || !o.autotune || !info_of(o.optimizer.method).matrices,
                 "--autotune: with --shard none each rank updates all matrices, and its own choice of algorithms would "
                 "change their last bits; use --shard optimizer");
@@ -150,7 +154,7 @@ void plan_length(RunPlan& p) {
     }
 }
 
-// The storage type as given, else what suits the device that is planned for, which need not be this machine's.
+// Returns the given storage type, else one that suits the planned device, which need not be this machine's.
 DTypeChoice storage_of(const RunPlan& p) {
     if (p.options.dtype || p.is_gpu == (std::string_view(backend_name()) == "cuda"))
         return choose_dtype(p.options.dtype);
@@ -192,7 +196,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     const DTypeChoice dtype = storage_of(p);
     p.dtype_reason = dtype.reason;
     o.dtype = p.run.dtype = dtype.dtype;
-    // A CPU's caches are better served by the default.
+    // On a CPU the default suits the caches better.
     if (is_gpu) p.run.head_rows = o.head_rows.value_or(kHeadRows);
     p.run.gelu_fusion = o.gelu_fusion;
     p.run.matmul_dtype = o.matmul_dtype;
@@ -205,7 +209,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     p.params = decoder_params(p.config);
     p.optimizer_plan = plan_optimizer(p.params, o.optimizer);
     p.placement = place(p.params, p.optimizer_plan, o.optimizer, ranks);
-    p.activations = decoder_activations(p.config, p.run);  // throws where the flags exclude one another
+    p.activations = decoder_activations(p.config, p.run);  // throws if flags exclude one another
     return p;
 }
 

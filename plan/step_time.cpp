@@ -11,16 +11,17 @@ namespace teon {
 namespace {
 
 constexpr int kGpusPerMachine = 8;
-constexpr double kNetwork = 40e9;  // bytes/s of a GPU: a 400 Gbit/s adapter each, of which NCCL reaches 80%
+constexpr double kNetwork = 40e9;  // bytes/s of a GPU with its own 400 Gbit/s adapter, of which NCCL reaches 80%
 
-// y = x W^T of `rows` rows, its dX and its dW: the library's rate depends on the length of the sums.
+// Returns the time of y = x W^T with `rows` rows, of its dX and of its dW. The library's rate depends on the length of
+// the sums.
 double product_seconds(const GpuRates& gpu, double rows, double out, double in) {
     double seconds = 0;
     for (double K : {in, out, rows}) seconds += 2 * rows * out * in / (gpu.products * K / (K + kHalfK));
     return seconds;
 }
 
-// All products of a micro-batch: those of a layer's matrices, joined ones as one, and the head's.
+// Returns the time of all products of a micro-batch: of the hidden matrices, joined ones as one, and of the head.
 double products_seconds(const RunPlan& p, const GpuRates& gpu) {
     const double N = static_cast<double>(p.run.B) * p.run.T;
     double seconds = 0;
@@ -38,14 +39,15 @@ double products_seconds(const RunPlan& p, const GpuRates& gpu) {
     return seconds;
 }
 
-// Two products forward and five backward, of which the mask leaves half.
+// Returns the time of attention: two products forward and five backward, of which the causal mask leaves half.
 double attention_seconds(const DecoderConfig& c, const DecoderRun& run, const GpuRates& gpu) {
     const double T = run.T, flops = 7 * 2.0 * run.B * T * T / 2 * c.attention_width() * c.L;
     return flops / (gpu.attention * T / (T + gpu.half_T));
 }
 
-// What kernels move beside the products' operands: per token 12 C for each norm and 10 C for residual stream and biases
-// of a layer, GELU's 10 F or SwiGLU's 16 F, the logits twice; and the gradients to which a micro-batch adds.
+// Returns the time of kernels other than products. Bytes per token and layer: 12 C for each of two norms, 10 C for the
+// residual stream and the biases, and 10 F for GELU or 16 F for SwiGLU. Besides, 4 Vp per token for the logits, and 8
+// per parameter for the gradients that a micro-batch adds to.
 double passes_seconds(const RunPlan& p, const GpuRates& gpu) {
     const DecoderConfig& c = p.config;
     const double N = static_cast<double>(p.run.B) * p.run.T, mlp = (c.mlp == MlpKind::swiglu ? 16.0 : 10.0) * c.F;
@@ -68,7 +70,7 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
     t.passes = M * passes_seconds(p, gpu);
 
     // The gradient is read for the norm and for the update; masters and state are read and written; bf16 weights are
-    // written. Newton-Schulz is that of the rank with the most.
+    // written. Newton-Schulz counts on the rank with the most work.
     const bool divided = p.sharding != Sharding::none && p.ranks > 1;
     double flops = 0, side = 1;
     for (size_t i = 0; i < p.optimizer_plan.stacks.size(); ++i) {
@@ -83,17 +85,17 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
                                                    : std::accumulate(of_rank.begin(), of_rank.end(), int64_t{0}));
     const bool bf16 = p.run.dtype == DType::bf16;
     t.update = ((bf16 ? 18 : 16) * elements + 2 * state) / gpu.memory + flops / (gpu.products * side / (side + kHalfK));
-    // State, and masters that are not the weights; both directions at once.
+    // State, and masters if they are not the weights, in both directions at once.
     if (p.options.offload.optimizer) t.pcie = ((bf16 ? 4 : 0) * elements + state) / gpu.pcie;
-    // A block's activations are copied while other blocks compute; the first and the last of a pass hide nothing.
+    // A block's activations are copied while other blocks compute. The first and the last block of a pass hide nothing.
     t.copies_each_way = M * static_cast<double>(p.activations.offloaded_bytes()) / gpu.pcie;
-    const double computes = t.products + t.attention + t.passes, hidden = 1 - 2.0 / p.config.L;
+    const double computes = t.products + t.attention + t.passes, hidden = std::max(0.0, 1 - 2.0 / p.config.L);
     for (const double pass : {computes / 3, computes * 2 / 3 + t.recomputation})
         t.copies += std::max(0.0, t.copies_each_way - hidden * pass);
     if (p.ranks == 1) return t;
 
-    // What is outside of the layers' windows is sent when nothing is left to compute, and so are new weights that the
-    // ranks keep. The rest hides behind what is computed meanwhile: backward is two thirds of a micro-batch.
+    // Parameters outside of the layers' windows are sent when nothing is left to compute, and so are new weights that
+    // the ranks keep. Computation hides the rest: the backward pass is two thirds of a micro-batch.
     const double share = static_cast<double>(p.ranks - 1) / p.ranks, s = size_of(p.run.dtype);
     const Exchange exchange = exchange_of(p);
     const StepTraffic sent = step_traffic(p.params, p.ranks, exchange);

@@ -1,5 +1,5 @@
-// How long a step of a plan takes on a GPU of plan/gpus.h: counted FLOPs and bytes at rates that are fitted to
-// published measurements (docs/distributed.md has the rules).
+// Predicts the time of a plan's step on a GPU of plan/gpus.h, from counted FLOPs and bytes and from rates that are
+// fitted to published measurements (docs/distributed.md has the rules).
 #pragma once
 
 #include <string>
@@ -12,24 +12,24 @@ namespace teon {
 struct StepTime {  // seconds of a step
     double products = 0, attention = 0, recomputation = 0, passes = 0, update = 0;
     double pcie = 0;      // for the optimizer's offloaded state
-    double exchange = 0;  // that neither backward nor forward hides
-    double copies = 0;    // of offloaded activations, that forward and backward do not hide
+    double exchange = 0;  // the part that neither the backward nor the forward pass hides
+    double copies = 0;    // of offloaded activations: the part that the two passes do not hide
     double copies_each_way = 0;
     double total() const { return products + attention + recomputation + passes + update + pcie + exchange + copies; }
 };
 
-// About two standard deviations of the logarithm of predicted over measured, of the published steps in
-// bench/measured_gpu.toml; all of them are within it (test/programs/test_plan.py).
+// About two standard deviations of log(predicted / measured) over the published steps in bench/measured_gpu.toml, all
+// of which are within it (test/programs/test_plan.py).
 constexpr double kStepTimeSpread = 0.13;
 
-// Bytes/s that a rank sends: gb_per_s if it is not 0, else over NVLink up to 8 ranks, beyond them the network's, which
-// each operation then crosses.
+// Returns the bytes/s that a rank sends: gb_per_s (in GB/s) if it is not 0, else NVLink's rate for up to 8 ranks. With
+// more ranks each operation crosses the network, and the rate is the network's.
 double link_rate(const GpuRates& gpu, int ranks, double gb_per_s);
 
-// Calibrated for bf16 with flash attention; of other runs only the times over PCIe are known.
+// Calibrated for bf16 with flash attention. For other runs only the times over PCIe are valid.
 StepTime step_time(const RunPlan& plan, const GpuRates& gpu);
 
-// The same as text, with its range.
+// Returns step_time() as text, with its range.
 std::string step_time_table(const RunPlan& plan, const KnownGpu& gpu);
 
 }  // namespace teon

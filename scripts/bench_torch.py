@@ -55,8 +55,8 @@ class GPT2(nn.Module):
 
 
 def attention():
-    """16384 tokens of 1024 channels. One measurement is the mean of 5 runs; prints the median of 7 measurements, with
-    the backends in turn."""
+    """Measures attention over 16384 tokens of 1024 channels. One measurement is the mean of 5 runs; prints the median
+    of 7 measurements. The backends take turns."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -89,7 +89,7 @@ def attention():
                                 measured = timed(run)
                                 if turn > 0:  # the first turn warms up
                                     ms.setdefault((name, which), []).append(measured)
-                    except RuntimeError:  # this backend does not exist here
+                    except RuntimeError:  # this PyTorch or GPU lacks the backend
                         continue
             for (name, which), values in ms.items():
                 print(json.dumps({"kind": "attention", "method": f"PyTorch {name}", "pass": which, "B": shape[0],

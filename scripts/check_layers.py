@@ -1,19 +1,18 @@
 #!/usr/bin/env python3
-"""Checks what keeps the folders apart (docs/architecture.md), from the text of the sources.
+"""Checks the rules that separate the folders (docs/architecture.md), by reading the sources.
 
     scripts/check_layers.py [FOLDER]     the tree to check (default: this one)
 
-Includes follow the table below and form no circle; a function is defined in the file that its header names; names of a
-backend stay in runtime/ and cpu/; every kernel begins with wait_for_earlier_kernels(); no line is longer than 120
-columns.
-Prints each fault with its file and line; exit status 1 if there is one.
+Includes follow the table below and form no cycle. A function that a header declares is defined in the header's own
+source file. Backend names stay in runtime/ and cpu/. Every kernel begins with wait_for_earlier_kernels(). No line is
+longer than 120 columns. Prints each fault with its file and line; exit status 1 if there is any.
 """
 import os
 import pathlib
 import re
 import sys
 
-# The folders that each folder may include, beside itself. A row names rows above it only, so that no include goes back.
+# The folders that each folder may include besides itself. A row names only rows above it, so there are no cycles.
 ORDER = {
     "base": "",
     "cpu": "base",
@@ -32,7 +31,8 @@ ORDER = {
     "main": "base model generation train",  # the programs: *.cu in no folder
     "bench": "base runtime files kernels model optim data options checkpoint generation plan train test",
 }
-# Of model/, these folders see these headers only: parameters, the abstract Model, what options and plans take.
+# The only headers of model/ that these folders may include: parameters, the abstract Model, and what options and plans
+# need.
 SEEN_OF_MODEL = {
     "optim": "param_table param_layout param_store model",
     "checkpoint": "param_table param_store",
@@ -44,7 +44,7 @@ CONDITION = re.compile(r"^ *# *(if|elif).*(__CUDACC__|__CUDA_ARCH__|__NVCC__|TEO
 KNOWS_BACKEND = re.compile(r"(base|runtime|cpu|gpusim|test/(cpu|gpusim|model_gpu))/|test/runtime/test_cuda_values\.cu")
 KERNEL = re.compile(r"__global__ void[^;{]*\{(?!\s*wait_for_earlier_kernels\(\);)")
 INCLUDE = re.compile(r'^ *# *include "([^"]+)"')
-# A function at the left margin, up to its ";" or "{": namespaces are not indented.
+# A function at the left margin (namespaces are not indented), up to its ";" or "{".
 FUNCTION = re.compile(r"^(?!(?:return|using|else|namespace|struct|class|enum|union|static|extern|typedef)\b)"
                       r"[A-Za-z_][\w:<>,*& \[\]]*?[ *&](\w+)\(([^;{}]*)\)(?: const| noexcept)*\s*([;{])", re.MULTILINE)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^ *#(?:[^\n]*\\\n)*[^\n]*", re.DOTALL | re.MULTILINE)
@@ -52,7 +52,7 @@ WIDTH = 120
 
 
 def sources(root):
-    """The files of C++, CUDA, Python, shell and make, by path from the root."""
+    """Yields (path relative to the root, text) of the C++, CUDA, Python, shell and make files."""
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in ("build", "runs", "__pycache__"))
         for name in sorted(names):
@@ -66,12 +66,12 @@ def folder_of(path):
 
 
 def unit_of(path):
-    """A header and the file that defines what it declares are one: "cpu/simt" is cpu/simt.h and cpu/simt.cpp."""
+    """Returns the path without its suffix, which a header shares with its source file: cpu/simt.h and cpu/simt.cpp."""
     return path.rsplit(".", 1)[0]
 
 
 def check_lines(code):
-    """What a line may not hold, where the file stands considered."""
+    """Yields the lines that name a backend, or include a file, that their folder may not."""
     for path, text in code.items():
         folder, ours = folder_of(path), not KNOWS_BACKEND.match(path)
         allowed = {folder, *ORDER.get(folder, "").split()} if folder in ORDER else None
@@ -101,8 +101,8 @@ def check_kernels(code):
             yield f"{path}:{number}: a kernel that does not begin with wait_for_earlier_kernels()"
 
 
-def check_circles(code):
-    """Depth first over units; an include of a unit that is still open closes a circle."""
+def check_cycles(code):
+    """Yields include cycles, by depth-first search: including a unit that is still open closes a cycle."""
     edges = {}
     for path, text in code.items():
         for number, line in enumerate(text.splitlines(), 1):
@@ -115,7 +115,7 @@ def check_circles(code):
         open_units.append(unit)
         for other, where in edges.get(unit, {}).items():
             if other in open_units:
-                yield f"{where}: a circle of includes: {' -> '.join(open_units[open_units.index(other):] + [other])}"
+                yield f"{where}: an include cycle: {' -> '.join(open_units[open_units.index(other):] + [other])}"
             elif other not in done:
                 yield from visit(other)
         done.add(open_units.pop())
@@ -126,7 +126,7 @@ def check_circles(code):
 
 
 def check_definitions(code):
-    """A function that a header declares is defined in a file of the header's name, or one whose name begins so."""
+    """Yields functions that are defined elsewhere than in a file whose name begins with their header's name."""
     declared, defined = {}, {}
     for path, text in code.items():
         if path.startswith(("cpu/include/", "test/", "bench/")):
@@ -153,7 +153,7 @@ def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1])
     files = dict(sources(root))
     code = {path: text for path, text in files.items() if path.endswith((".cu", ".cpp", ".h"))}
-    checks = check_lines, check_kernels, check_circles, check_definitions
+    checks = check_lines, check_kernels, check_cycles, check_definitions
     faults = [fault for check in checks for fault in check(code)] + list(check_width(files))
     print("\n".join(faults) or "layers: clean")
     return bool(faults)

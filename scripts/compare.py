@@ -3,12 +3,12 @@
 
     python3 scripts/compare.py runs/demo-*        runs, and folders that contain runs
 
-Prints a table and writes it to --out as compare.md, and, if matplotlib is installed, loss.png (validation loss against
-steps, tokens and time) and alignment.png (the measurements of --diagnose-every). Runs that differ only in their seed
+Prints a table and writes it to --out as compare.md, with loss.png (validation loss against steps, tokens and time) and
+alignment.png (the measurements of --diagnose-every) if matplotlib is installed. Runs that differ only in their seed
 share a row. Each row is compared with the first one: by pairs if seeds coincide, otherwise by Welch's t test. If
-tokenizers differ, bits per byte are compared instead of nats per token. A run that is unfinished, damaged, not finite,
-a duplicate, or validated on other data is named and left out. Exit status: 0; 1 if a run was left out for another
-reason than being unfinished or a duplicate, or if no run is left; 2 usage.
+tokenizers differ, bits per byte are compared instead of nats per token. Names and omits runs that are unfinished,
+damaged, not finite, duplicates, or validated on other data. Exit status: 0; 1 if a run was omitted for another reason
+than being unfinished or a duplicate, or if no run remains; 2 usage.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import json
 import math
 import os
 import re
+import shutil
 import statistics
 import sys
 import textwrap
@@ -27,15 +28,15 @@ if __name__ == "__main__":
     import use_venv  # noqa: F401
 
 import significance
-from run_folder import BadRun, Unfinished, exit_code, find_runs, is_done, open_run, printable
+from run_folder import BadRun, Unfinished, exit_code, find_runs, finite_number, is_done, open_run, printable
 
-# Options that do not define the experiment: paths, when something is written, and what changes only the last digits.
+# Options that do not define the experiment: paths, intervals of output, and options that change only the last digits.
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync",
            "checkpoint-minutes", "save-dtype", "keep-last", "keep-every", "on-save-error", "resume", "time-limit",
            "max-skipped", "warn-spikes", "diagnose-every", "profile-steps", "check-ranks", "rank-logs", "comm-timeout",
            "recompute", "autotune", "algorithms", "graphs", "gelu-fusion", "attention", "micro-batch",
            "steps", "tokens", "epochs"}  # the resulting number of steps is compared
-# Options of later versions, with the value that runs without them had.
+# Options of later versions, with their value in runs of earlier versions.
 SINCE = {"grad-comm-dtype": "float", "matmul-dtype": "same"}
 # If these and the seed are equal, two runs begin with the same weights and see the same batches: they are a pair.
 START = {"program", "model", "layers", "channels", "heads", "kv_heads", "kv-heads", "head_size", "ffn", "mlp",
@@ -71,8 +72,8 @@ class Run:
 
     @functools.cached_property
     def facts(self):
-        """{name: value} of everything that identifies the experiment except the seed: "experiment" in config.json, or
-        as much of it as the config.json of an older version has."""
+        """{name: value} of everything that identifies the experiment except the seed: "experiment" of config.json, or
+        its equivalent from an older version's config.json."""
         config = self.config
         if recorded := config.get("experiment"):
             facts = {k: v for k, v in recorded.items() if k not in ("options", "model", "data")}
@@ -127,35 +128,36 @@ def perplexity(loss):
 
 
 def skipped_updates(metrics):
-    """The steps whose update was skipped. Logs of older versions show it only by a loss that is not finite."""
+    """Returns the steps whose update was skipped. In logs of older versions only a loss that is not finite shows it."""
     return ({m["step"] for m in metrics.of_kind("event") if m["event"] == "update_skipped"}
             | {m["step"] for m in metrics.of_kind("step") if not finite(m["loss"])})
 
 
 def gave_up(config, metrics):
-    """Whether the engine ended the run because the last --max-skipped updates were skipped."""
+    """Returns whether the engine ended the run because the last --max-skipped updates were skipped."""
     limit, steps = config["options"].get("max-skipped"), [m["step"] for m in metrics.of_kind("step")]
     return type(limit) is int and 0 < limit <= len(steps) and skipped_updates(metrics).issuperset(steps[-limit:])
 
 
 def validation_changed_after(config):
-    """The last step after which a resumed run got other validation data; 0 if it never did."""
+    """Returns the last step after which a resumed run got other validation data, or 0."""
     return max((c["step"] for c in config.get("changes") or [] if c["event"] == "validation_changed"), default=0)
 
 
 def read_run(folder):
-    """The finished run in this folder. Raises Unfinished or BadRun."""
+    """Reads the finished run in this folder. Raises Unfinished or BadRun."""
     return checked(folder, *open_run(folder))
 
 
 def checked(folder, config, metrics):
-    """read_run() of an opened run."""
+    """Does the work of read_run() for a run that open_run() has read."""
     total = config["run"]["steps"]
     steps, evals = metrics.of_kind("step"), metrics.of_kind("eval")
     if gave_up(config, metrics):
         raise Diverged(f"{folder}: ended after step {steps[-1]['step']} of {total}: too many updates were skipped")
     if metrics.cut_off or not is_done(config, metrics):
-        raise Unfinished(f"{folder}: unfinished: {len(steps)} of {total} steps")
+        raise Unfinished(f"{folder}: unfinished: {len(steps)} of {total} steps"
+                         + (", without the evaluation after them" if len(steps) == total else ""))
     if [m["step"] for m in steps] != list(range(1, total + 1)):
         raise BadRun(f"{metrics.path}: its {len(steps)} steps are not the steps 1 to {total}")
     if not evals:
@@ -174,7 +176,7 @@ def checked(folder, config, metrics):
     if skipped:
         remarks.append(f"{folder}: {len(skipped)} update{'s' * (len(skipped) > 1)} skipped")
     changed = validation_changed_after(config)
-    evals = [m | {"loss": m["val_loss"]} for m in evals if m["step"] > changed]  # the others are of other data
+    evals = [m | {"loss": m["val_loss"]} for m in evals if m["step"] > changed]  # earlier ones are of other data
     if not evals:
         raise BadRun(f"{folder}: was not evaluated since its validation data changed after step {changed}")
     return Run(folder, config, steps, evals, metrics.of_kind("diagnose"), remarks)
@@ -198,8 +200,8 @@ def check_comparable(run, first):
 
 
 def read_runs(patterns):
-    """All good runs in the given order, and a BadRun for each other one. If tokenizers differ, losses are in bits per
-    byte."""
+    """Returns the usable runs in the given order, and a BadRun for each of the others. If tokenizers differ, losses are
+    in bits per byte."""
     runs, faults = [], []
     for pattern in patterns:
         folders = find_runs(pattern)
@@ -245,7 +247,7 @@ class Group:
 
 
 def setting(flag, value):
-    """`flag=value` in short form; "" for flags that are off or empty."""
+    """Returns `flag=value` in short form, or "" for a flag that is off or empty."""
     if value is False or value is None or value == {} or value == []:
         return ""
     return flag if value is True else f"{flag}={text_of(value)}"
@@ -265,7 +267,8 @@ RELEVANT = {"adamw": lambda flag: not flag.startswith(("teon-", "ns-", "ortho", 
 
 
 def group_runs(runs):
-    """Runs by experiment. A label has the optimizer and everything that differs between groups of this optimizer."""
+    """Groups runs by experiment. A group's label has its optimizer and all settings in which groups of this optimizer
+    differ."""
     groups = []
     for run in runs:
         group = next((g for g in groups if g.runs[0].experiment == run.experiment), None)
@@ -300,7 +303,7 @@ def digest(value):
 
 
 def comparisons(groups):
-    """Each group's comparison with the first one (None for itself), p corrected over all of them."""
+    """Returns each group's comparison with the first one (None for itself); p is corrected over all comparisons."""
     def losses(group):
         return {run.seed: run.evals[-1]["loss"] for run in group.runs}
 
@@ -314,13 +317,9 @@ def comparisons(groups):
     return [None, *found]
 
 
-def spread(values):
-    return statistics.stdev(values) if len(values) > 1 else float("nan")
-
-
 def reach(run, target):
-    """(step, tokens, seconds) at which the validation loss first reaches the target, by linear interpolation between
-    evaluations; or None."""
+    """Returns (step, tokens, seconds) at which the validation loss first reaches the target, interpolated linearly
+    between evaluations, or None."""
     seconds = run.seconds_at()
     before = None
     for m in run.evals:
@@ -342,9 +341,9 @@ def reach(run, target):
 
 
 def mean_spread(values, digits=4):
-    if len(values) == 1:
-        return f"{values[0]:.{digits}f}"
-    return f"{statistics.mean(values):.{digits}f} ± {spread(values):.{digits}f}"
+    """Returns the mean as text, with the standard deviation if there are several values and all are finite."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 and all(map(finite, values)) else mean
 
 
 def short(n):
@@ -367,7 +366,7 @@ def text_of_test(comparison):
 
 
 def table(groups, target, bits=False):
-    """bits: the losses are bits per byte; a perplexity per token could not be compared."""
+    """Returns (header, rows). `bits`: losses are in bits per byte; perplexities, which are per token, are omitted."""
     header = ["run", "seeds", "bits/byte" if bits else "val loss", "best", *([] if bits else ["perplexity"]),
               "vs first", "95% interval", "p", "test", "steps to target", "tokens", "seconds", "tokens/s", "optimizer"]
     rows = []
@@ -392,7 +391,7 @@ def table(groups, target, bits=False):
 
 
 def notes(groups, target, bits):
-    """Lines that explain the table's columns and the remarks on its runs."""
+    """Returns lines that explain the table's columns, and the remarks on its runs."""
     unit = "bits per byte, as tokenizers differ" if bits else "nats per token"
     lines = [f"Validation loss in {unit}, mean ± standard deviation over seeds; target: validation loss {target:.4f}."]
     found = [c for c in comparisons(groups)[1:] if not math.isnan(c.p)]
@@ -408,9 +407,10 @@ def notes(groups, target, bits):
     return lines + [printable(f"{remark}.") for g in groups for r in g.runs for remark in r.remarks]
 
 
-def as_text(header, rows, most=128):
-    """The table in lines of at most `most` characters if possible. Columns that do not fit follow below, with the first
-    column repeated."""
+def as_text(header, rows):
+    """Returns the table as text that fits the terminal, or 128 characters without one, if possible. Columns that do not
+    fit follow below, with the first column repeated."""
+    most = shutil.get_terminal_size((128, 24)).columns
     widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
     parts = [[0]]
     for i in range(1, len(header)):
@@ -437,14 +437,14 @@ OTHER_COLORS = ("#ff7f0e", "#2ca02c", "#9467bd", "#17becf", "#8c564b", "#e377c2"
 
 
 def colors_of(names, known):
-    """{name: colour}. Known names have their own colour, which no other name gets."""
+    """Returns {name: colour}. Names in `known` have their own colour, which no other name gets."""
     free = [c for c in OTHER_COLORS if c not in known.values()]
     others = [name for name in names if name not in known]
     return {name: known.get(name) or free[others.index(name) % len(free)] for name in names}
 
 
 def colors_of_groups(groups):
-    """The first group of an optimizer has the optimizer's colour."""
+    """Returns {label: colour}. The first group of an optimizer has the optimizer's colour."""
     known = {}
     for g in groups:
         color = COLORS.get(g.runs[0].optimizer)
@@ -454,8 +454,8 @@ def colors_of_groups(groups):
 
 
 def styles(colors):
-    """Line styles for curves in these colours. The first is drawn below the others; if curves coincide, thick solid
-    lines are visible beneath thin broken ones."""
+    """Returns line styles for curves in these colours. Later curves are drawn over earlier ones and are thinner and
+    broken, so that curves that coincide are all visible."""
     dashes = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
     markers = "osD^vP*X"
     widths = [1.2 + 3 * (len(colors) - 1 - i) / max(1, len(colors) - 1) for i in range(len(colors))]
@@ -465,7 +465,7 @@ def styles(colors):
 
 
 def marked(count, most=12):
-    """The points of a curve that get markers: at most about `most`, including the last one."""
+    """Returns the points of a curve that get markers: at most about `most`, including the last one."""
     return sorted({*range(0, count, math.ceil(count / most) or 1), count - 1} - {-1})
 
 
@@ -484,6 +484,7 @@ def prepare_axis(axis, title, xlabel, ylabel):
     axis.set_ylabel(ylabel)
     axis.xaxis.set_major_formatter(lambda value, _: short(value))
     axis.grid(alpha=0.25)
+    axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
 
 
@@ -551,7 +552,8 @@ def plot_alignment(groups, path, plt):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of several runs, or a glob")
-    parser.add_argument("--target", type=float, help="validation loss to reach (default: the first row's final one)")
+    parser.add_argument("--target", type=finite_number,
+                        help="validation loss to reach (default: the first row's final one)")
     parser.add_argument("--out", default="compare", help="folder for compare.md and the plots (default compare)")
     args = parser.parse_args()
     runs, faults = read_runs(args.runs)

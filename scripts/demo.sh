@@ -25,7 +25,8 @@ baseline=bigram
 folder=runs/demo-$model-$(date +%Y%m%d-%H%M%S)
 
 shown=
-train() {  # optimizer, its flags. Shows only the first run's report; sed ignores Ctrl-C to show how the run ends
+# train OPTIMIZER FLAGS...: shows the start report of the first run only. sed ignores Ctrl-C to show how the run ends.
+train() {
     echo "== $1"
     ./train_"$model" --model tiny --seq-len 128 --data $corpus --batch-tokens 2048 --steps "$steps" --optimizer "$@" \
         --eval-every $(((steps + 5) / 6)) --eval-tokens 32768 --log-every $(((steps + 9) / 10)) --out "$folder/$1" |

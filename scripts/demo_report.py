@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares finished runs on the corpus of make_corpus.py with its baselines.
+"""Compares finished runs on make_corpus.py's corpus with the corpus's baselines.
 
     scripts/demo_report.py --baselines build/corpus/baselines.json --must-beat bigram runs/demo-adamw-...
 

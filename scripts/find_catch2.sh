@@ -1,5 +1,5 @@
 #!/bin/bash
-# Prints the linker flags of Catch2: none for version 2, a single header; -lCatch2 for version 3.
+# Prints Catch2's linker flags: none for version 2, which is a single header; -lCatch2 for version 3.
 #
 #   scripts/find_catch2.sh "EXTRA_INCLUDE_FOLDERS"
 for folder in ${1:-} /usr/include /usr/local/include; do

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Finds CUDA on this machine: in a toolkit or in pip's nvidia packages, which name their libraries libX.so.N.
-#
-# Supports GPUs of compute capability 8.0 (A100) or later and CUDA 12 or later, and refuses others by name.
+# Finds CUDA on this machine: in a toolkit or in pip's nvidia packages, which name their libraries libX.so.N. Requires
+# CUDA 12 or later and a GPU of compute capability 8.0 (A100) or later; names an unsupported one. Prints paths as words
+# of a shell command, with blanks escaped.
 #
 #   scripts/find_cuda.sh backend   "cuda" if a supported nvcc and NVIDIA GPU exist, otherwise "cpu"
 #   scripts/find_cuda.sh nvcc      the compiler
@@ -11,7 +11,7 @@
 set -euo pipefail
 shopt -s nullglob
 
-# Files in pip's nvidia folders that match the patterns: nvidia/cu13/... or, for CUDA 12, nvidia/PACKAGE/...
+# Prints the files in pip's nvidia folders that match the patterns: nvidia/cu13/... or, for CUDA 12, nvidia/PACKAGE/...
 pip_files() {
     python3 - "$@" <<'PYTHON' 2>/dev/null || true
 import glob, sys, sysconfig
@@ -31,11 +31,15 @@ find_nvcc() {
     return 1
 }
 
-# Prints why this compiler, or this machine's GPU, is not supported.
+# Print the reason why this compiler, or this machine's GPU, is not supported.
 refuse_nvcc() {
     local release
-    release=$("$1" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
-    [ "${release%%.*}" -ge 12 ] || echo "$1 is CUDA $release: 12.0 or later is needed"
+    release=$("$1" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p') || true
+    if [ -z "$release" ]; then
+        echo "$1 --version does not print CUDA's release"
+    elif [ "${release%%.*}" -lt 12 ]; then
+        echo "$1 is CUDA $release: 12.0 or later is needed"
+    fi
 }
 refuse_gpu() {
     local name capability
@@ -49,7 +53,7 @@ refuse_gpu() {
 
 have_gpu() { [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; }
 
-# Folders named $1 (include or lib) of the toolkit and of the pip packages, in search order.
+# Prints the folders named $1 (include or lib) of the toolkit and of the pip packages, in search order.
 folders() {
     local kind=$1 nvcc root
     if nvcc=$(find_nvcc); then
@@ -60,7 +64,7 @@ folders() {
     printf '%s\n' "/usr/$kind" "/usr/$kind/$(uname -m)-linux-gnu"
 }
 
-# The first folder of kind $1 that contains one of the files $2...
+# Prints the first folder of kind $1 that contains one of the files $2...
 folder_with() {
     local kind=$1 folder file
     shift
@@ -85,7 +89,7 @@ nvcc)
     nvcc=$(find_nvcc) || fail "nvcc was not found; put it on the PATH or set CUDA_HOME"
     refused=$(refuse_nvcc "$nvcc")
     [ -z "$refused" ] || fail "$refused"
-    echo "$nvcc" ;;
+    printf '%q\n' "$nvcc" ;;
 arch)
     refused=$(refuse_gpu)
     [ -z "$refused" ] || fail "$refused"
@@ -98,16 +102,19 @@ arch)
 include)
     for header in cuda_runtime.h crt/host_config.h cublasLt.h cusolverDn.h nccl.h; do
         folder=$(folder_with include $header) || { [ $header = nccl.h ] && continue; fail "$header was not found"; }
-        [ "$folder" = /usr/include ] || echo "-isystem $folder"
+        [ "$folder" = /usr/include ] || printf -- '-isystem %q\n' "$folder"
     done | awk '!seen[$0]++' ;;
 libs)
     for name in cublasLt cusolver nccl cudart; do
-        files=()
-        for folder in $(folders lib); do files+=("$folder/lib$name.so" "$folder/lib$name.so".[0-9]*); done
         found=
-        for file in "${files[@]}"; do [ -e "$file" ] && { found=$file; break; }; done
+        while read -r folder; do
+            for file in "$folder/lib$name.so" "$folder/lib$name.so".[0-9]*; do
+                [ -e "$file" ] && { found=$file; break 2; }
+            done
+        done < <(folders lib)
         [ -n "$found" ] || { [ $name = nccl ] && continue; fail "lib$name.so was not found"; }
-        echo "-L$(dirname "$found") -Wl,-rpath,$(dirname "$found") -l:$(basename "$found")"
+        folder=$(printf '%q' "$(dirname "$found")")
+        echo "-L$folder -Wl,-rpath,$folder -l:$(basename "$found")"
     done ;;
 *)
     fail "usage: find_cuda.sh backend|nvcc|arch|include|libs" ;;

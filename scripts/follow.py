@@ -4,10 +4,11 @@
     python3 scripts/follow.py runs/NAME --to tensorboard         # into runs/NAME/tensorboard: tensorboard --logdir runs
     python3 scripts/follow.py runs/NAME --to wandb --project teon
 
-It reads metrics.jsonl, so training does not wait for it, and ends with the run's last step; --once copies the existing
-lines and ends. Each step is logged once, with all of its lines, when the next step is in the log or at the end. After a
-restart it continues where it stopped (TensorBoard's copy starts again). If the service cannot be reached, it says so
-and tries again, first after a second, later after a minute. Needs tensorboardX, or PyTorch with tensorboard; or wandb.
+Reads metrics.jsonl, so training never waits for it, and ends after the run's last step; with --once it copies the
+existing lines and ends. Logs each step once, with all of its lines, as soon as the next step is in the file or the run
+has ended. After a restart it continues where it stopped (TensorBoard's copy starts again). If it cannot reach the
+service, it prints the error and tries again, first after a second, later after a minute. Needs tensorboardX, or PyTorch
+with tensorboard; or wandb.
 """
 
 import argparse
@@ -30,8 +31,8 @@ def say(text):
 
 
 def scalars(line):
-    """A line's numbers as (name, value): "train/loss", "eval/val_loss", "diagnose/q/0-1/left". Omits null, which stands
-    for NaN and infinity."""
+    """Returns a line's numbers as pairs (name, value), with names such as "train/loss", "eval/val_loss" and
+    "diagnose/q/0-1/left". Omits null, which stands for NaN and infinity."""
     kind = {"step": "train"}.get(line["kind"], line["kind"])
     if kind == "diagnose":
         kind = f"diagnose/{line['role']}/{'-'.join(map(str, line['layers']))}"
@@ -64,7 +65,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """wandb.json in the run's folder has the run's id at the service and the last logged step."""
+    """Logs to Weights & Biases. wandb.json in the run's folder stores the service's run id and the last logged step."""
 
     def __init__(self, run, options):
         try:
@@ -95,7 +96,7 @@ SERVICES = {"tensorboard": TensorBoard, "wandb": Wandb}
 
 
 def copy_new(service, metrics, whole):
-    """Logs the steps after the last logged one; without `whole` not the newest, which may get further lines."""
+    """Logs the steps after the last logged step. Unless `whole`, omits the newest, which may get further lines."""
     steps = {}
     for line in metrics.lines:
         if line["step"] > service.last_step:
@@ -136,7 +137,7 @@ def main():
                     break
             except BadRun:
                 raise
-            except Exception as error:  # the service's own, its HTTP library's and the socket's errors
+            except Exception as error:  # errors of the service, of its HTTP library and of the socket
                 message = (str(error).strip().splitlines() or [""])[0][:200]
                 say(f"{options.to}: {type(error).__name__}: {message}; trying again in {wait:.0f} s")
                 time.sleep(wait)

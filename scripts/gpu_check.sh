@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs `make gpu-check` on a machine with an NVIDIA GPU, without installing anything: the build, every test on the GPU
-# (with several GPUs also those of several ranks), the demos, 20 steps each of GPT-2 124M (AdamW) and LLaMA 130M (Teon),
-# kernel tests under compute-sanitizer's memcheck, racecheck and synccheck, and the tests that start programs.
+# (including tests of several ranks if there are several GPUs), the demos, 20 steps each of GPT-2 124M (AdamW) and LLaMA
+# 130M (Teon), kernel tests under compute-sanitizer's memcheck, racecheck and synccheck, and the program tests.
 #
 #   scripts/gpu_check.sh                   everything, about 25 minutes
 #   scripts/gpu_check.sh build tests       only these parts, for a machine with a time limit
@@ -34,7 +34,7 @@ check() {
 
 skip() { rows+=("$1|skipped|0|$2"); }
 
-nvcc=$(scripts/find_cuda.sh nvcc) || true
+eval "nvcc=$(scripts/find_cuda.sh nvcc)"
 sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$nvcc")"/compute-sanitizer 2>/dev/null)
 
 # pretrain NAME PROGRAM FLAGS...: runs 20 steps and samples the GPU's used memory, in MiB, before and during them.

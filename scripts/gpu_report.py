@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Speed of finished runs on this machine's GPU: step time, tokens/s, MFU and memory, planned and measured.
+"""Prints the speed of finished runs on this machine's GPU: step time, tokens/s, MFU, planned and measured memory.
 
     scripts/gpu_report.py build/gpu-check gpt2-124m llama-130m
 
-For each NAME the folder has the run's folder NAME, its output NAME.log, and NAME.memory: samples of the GPU's used
-memory in MiB, one per line, the first from before the run. Medians exclude the first 5 steps. MFU is the run's own
-figure, "unknown" for an unknown GPU. A missing or too short run gets a column of dashes.
+For each NAME the folder contains the run's folder NAME, its output NAME.log, and NAME.memory: samples of the GPU's used
+memory in MiB, one per line, the first from before the run. Medians exclude the first 5 steps. MFU comes from the run's
+log and is "unknown" for an unknown GPU. A missing or too short run gets a column of dashes.
 """
 import json
 import os

@@ -3,10 +3,11 @@
 
     python3 scripts/hellaswag.py hellaswag_val.jsonl --data datasets/fineweb10B --out hellaswag_val.bin
 
-hellaswag_val.jsonl (10,042 questions) is at https://github.com/rowanz/hellaswag, in data/. The tokenizer is that of a
-folder made by prepare.py. The layout is llm.c's: 256 int32 (20240522, 1, questions, zeros), then uint16 for each
-question: 65535, its bytes, its number, the number of the right ending, of endings and of tokens in the context, the
-context, and for each ending its length and tokens. As in llm.c, a blank is between the context and each ending.
+hellaswag_val.jsonl (10,042 questions) is at https://github.com/rowanz/hellaswag, in data/. The tokenizer comes from a
+folder made by prepare.py. The layout is llm.c's: 256 int32 (20240522, 1, number of questions, zeros), then for each
+question these uint16: 65535, the question's size in bytes, its index, the index of the right ending, the number of
+endings, the number of context tokens, the context, and for each ending its length and tokens. As in llm.c, a blank
+separates the context from each ending.
 """
 
 import argparse
@@ -20,6 +21,7 @@ if __name__ == "__main__":
 try:
     import numpy as np
     from teon_data import tokenizer
+    from teon_data.documents import is_unicode
     from teon_data.files import Failure, sync_and_rename
 except ImportError as missing:
     sys.exit(f"hellaswag.py: error: {missing}; `make setup` installs it into .venv")
@@ -28,7 +30,7 @@ MAGIC, VERSION, BEGINS = 20240522, 1, 65535
 
 
 def read_questions(path):
-    """(context, endings, index of the right ending) of each line."""
+    """Yields (context, endings, index of the right ending) for each line."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -37,15 +39,17 @@ def read_questions(path):
             except (ValueError, KeyError, TypeError, RecursionError):
                 raise Failure(f"{path}: line {number} is not a question with ctx, endings and label") from None
             texts = [context, *endings] if isinstance(endings, list) else [None]
-            if not all(isinstance(text, str) and text for text in texts) or not 0 <= label < len(endings):
+            if not all(isinstance(text, str) and text and is_unicode(text) for text in texts) or not (
+                    0 <= label < len(endings)):
                 raise Failure(f"{path}: line {number}: ctx or an ending is not a text, or label {label} is not the "
                               f"number of an ending")
             yield context, endings, label
 
 
 def tokens_of(context, endings, encode):
-    """The tokens of the context, and those of each ending behind it. By itself an ending would begin with the blank
-    that SentencePiece adds; this is done only where the ending changes the tokens of the context."""
+    """Returns the tokens of the context, and a list with each ending's tokens. An ending is encoded together with the
+    context, because SentencePiece adds a blank before a separate text. If the ending changes the context's tokens, it
+    is encoded separately."""
     start, *whole = encode([context, *(f"{context} {ending}" for ending in endings)])
     cut = len(start)
     return start, [tokens[cut:] if list(tokens[:cut]) == list(start) else encode([" " + ending])[0]

@@ -2,7 +2,7 @@
 """Prints a checkpoint's training state and its tensors with their norms:
 
     python3 scripts/inspect_checkpoint.py runs/demo                        the newest checkpoint of a run
-    python3 scripts/inspect_checkpoint.py runs/demo/step_00001000          this one
+    python3 scripts/inspect_checkpoint.py runs/demo/step_00001000          this checkpoint
     python3 scripts/inspect_checkpoint.py step_00001000/model.safetensors  one file of tensors
 
 Compares every file with the manifest: sizes, and hashes if the library xxhash is installed. Exit status: 0 no fault, 1
@@ -19,7 +19,7 @@ import sys
 if __name__ == "__main__":
     import use_venv  # noqa: F401
 
-from run_folder import BadRun, exit_code, find_checkpoint, parse_object, read_object
+from run_folder import BadRun, exit_code, find_checkpoint, parse_object, printable, read_object
 
 try:
     import numpy as np
@@ -37,7 +37,7 @@ def is_count(x):
 
 
 def tensors(path):
-    """Name, dtype, shape and memory-mapped elements of each tensor, in the order of the file."""
+    """Yields name, dtype, shape and memory-mapped elements of each tensor, in the order of the file."""
     if not path.is_file():
         raise BadRun(f"{path}: missing")
     size = path.stat().st_size
@@ -68,7 +68,7 @@ def tensors(path):
 
 
 def statistics(dtype, data):
-    """Norm, root mean square, largest magnitude and number of elements that are not finite."""
+    """Returns the norm, root mean square, largest magnitude and number of elements that are not finite."""
     squares, largest, bad = 0.0, 0.0, 0
     for i in range(0, len(data), BLOCK):
         x = np.asarray(data[i:i + BLOCK])
@@ -81,6 +81,11 @@ def statistics(dtype, data):
     return squares ** 0.5, (squares / max(1, len(data))) ** 0.5, largest, bad
 
 
+def show(text):
+    """Prints a line with escapes for control characters, which names in a damaged file may have."""
+    print(printable(text))
+
+
 def print_tensors(path):
     rows, elements, squares, faults = [], 0, 0.0, 0
     for name, dtype, shape, data in tensors(path):
@@ -90,16 +95,17 @@ def print_tensors(path):
                      f"{largest:.4g}", f"{bad} not finite" if bad else ""))
     rows.insert(0, ("tensor", "dtype", "shape", "norm", "rms", "largest", ""))
     widths = [max(len(row[i]) for row in rows) for i in range(7)]
-    print(f"\n{path}")
+    print()
+    show(str(path))
     for row in rows:
-        print("  " + "  ".join(cell.ljust(w) if i < 3 else cell.rjust(w)
-                               for i, (cell, w) in enumerate(zip(row, widths))).rstrip())
-    print(f"  {len(rows) - 1} tensors, {elements:,} elements, norm {squares ** 0.5:.6g}")
+        show("  " + "  ".join(cell.ljust(w) if i < 3 else cell.rjust(w)
+                              for i, (cell, w) in enumerate(zip(row, widths))).rstrip())
+    show(f"  {len(rows) - 1} tensors, {elements:,} elements, norm {squares ** 0.5:.6g}")
     return faults
 
 
 def verify(folder):
-    """Compares the files with manifest.json, prints and counts the faults."""
+    """Compares the files with manifest.json, prints the faults and returns their number."""
     path = folder / "manifest.json"
     manifest = read_object(path, [("files", list)])
     for entry in manifest["files"]:
@@ -125,10 +131,10 @@ def verify(folder):
                 faults.append(f"{path}: its content changed")
     size = sum(entry["bytes"] for entry in manifest["files"])
     what = "sizes and hashes" if xxhash else "sizes (hashes need the library xxhash)"
-    print(f"files       {len(manifest['files'])}, {size / 2**20:.1f} MiB; {what} "
+    show(f"files       {len(manifest['files'])}, {size / 2**20:.1f} MiB; {what} "
           f"{'differ' if faults else 'as written'}")
     for fault in faults:
-        print(f"  {fault}")
+        show(f"  {fault}")
     return len(faults)
 
 
@@ -141,22 +147,22 @@ def print_state(folder):
         ("step", int), ("tokens", int), ("next_sample", int), ("updates", int), ("guard.skipped_in_row", int),
         *numbers])
     run, guard = state["run"], state["guard"]
-    print(f"checkpoint  {folder}")
-    print(f"model       {', '.join(map(str, model['architectures']))}, "
+    show(f"checkpoint  {folder}")
+    show(f"model       {', '.join(map(str, model['architectures']))}, "
           + ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in run["model"].items()))
-    print(f"progress    step {state['step']} of {run['steps']}, {state['tokens']:,} tokens, next sample "
+    show(f"progress    step {state['step']} of {run['steps']}, {state['tokens']:,} tokens, next sample "
           f"{state['next_sample']}")
-    print(f"updates     {state['updates']} applied, {state['step'] - state['updates']} skipped, "
+    show(f"updates     {state['updates']} applied, {state['step'] - state['updates']} skipped, "
           f"{guard['skipped_in_row']} just now")
     for name in ("loss", "grad_norm"):
         s = guard[name]
-        print(f"{'  ' + name:<12}mean {s['mean']:.6g}, deviation {max(0.0, s['variance']) ** 0.5:.4g} of the last "
+        show(f"{'  ' + name:<12}mean {s['mean']:.6g}, deviation {max(0.0, s['variance']) ** 0.5:.4g} of the last "
               f"{s['count']} steps"
               + (" (sum over the tokens of a step)" if name == "loss" else ""))
-    print(f"made by     {run['program']} {run['version']}")
+    show(f"made by     {run['program']} {run['version']}")
     options = {k: f"{v:.7g}" if isinstance(v, float) else v for k, v in run["options"].items()
                if v not in (None, "", {}, [], False)}
-    print("options     "
+    show("options     "
           + " ".join(f"--{k} {json.dumps(v) if isinstance(v, (list, dict)) else v}" for k, v in options.items()))
 
 

@@ -14,8 +14,10 @@ class Live:
         return shutil.get_terminal_size().columns
 
     def draw(self, lines):
+        """Draws the lines, or only the last ones if the terminal has too few rows."""
         if not self.on:
             return
+        lines = lines[-max(1, shutil.get_terminal_size().lines - 1):]
         # Move up, overwrite each line to its end, and clear the rest of the previous lines.
         text = (f"\x1b[{self.drawn}A" if self.drawn else "") + "".join(f"{line}\x1b[K\n"
                                                                        for line in clipped(lines, self.width()))

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes a corpus from text that every machine with Python has: the sources of the standard library, as bytes.
+"""Makes a corpus from the sources of Python's standard library, which every machine with Python has.
 
     scripts/make_corpus.py build/corpus
 
 Writes stdlib_train_000000.bin and stdlib_val_000000.bin (token shards in llm.c's layout: 256 little-endian int32 with
 magic 20240520, version 1 and the token count, then uint16 tokens), manifest.json, prepare.py's tokenizer/ for `bytes`,
 and baselines.json: the validation loss of a unigram and a bigram model fitted to the training split. A token is a byte;
-token 256 begins each file. The hash of a file's name determines its split. The same Python gives the same bytes. Needs
-only Python.
+token 256 begins each file. The hash of a file's name determines its split. The same version of Python always gives the
+same shards. Needs only Python.
 """
 import collections
 import hashlib
@@ -29,7 +29,7 @@ MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
 
 
 def source_files(root):
-    """(name, contents) of the standard library's programs, sorted by name, without tests and tables."""
+    """Yields (name, contents) of the standard library's programs, sorted by name, without tests and tables."""
     names = []
     for folder, folders, files in os.walk(root):
         folders[:] = [f for f in folders if f not in SKIPPED_FOLDERS]
@@ -79,7 +79,7 @@ def write_tokenizer(folder):
 
 
 def pairs(documents):
-    """Counts of (token, next token) in a shard of the documents."""
+    """Counts the pairs (token, next token) in a shard of the documents."""
     counts, previous = collections.Counter(), None
     for text in documents:
         if previous is not None:
@@ -91,8 +91,8 @@ def pairs(documents):
 
 
 def baselines(train, val):
-    """Mean nats per predicted token of `val`, given as counts of pairs, for models fitted to `train` with add-k
-    smoothing."""
+    """Returns the mean nats per predicted token of `val` for models fitted to `train` with add-k smoothing. Both splits
+    are given as counts of pairs."""
     k = 0.1  # pseudo-count of each token; about optimal for both models
     following, context = collections.Counter(), collections.Counter()
     for (a, b), n in train.items():

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes data/unicode_classes.h:  python3 scripts/make_unicode_classes.py > data/unicode_classes.h
 
-The code points that are letters (general category L) and numbers (N) in GPT-2's pattern of words, from this Python's
-Unicode data. The file is committed, so that the build needs neither Python nor a Unicode library.
+Lists the code points that are letters (general category L) and numbers (N) in GPT-2's pattern of words, from this
+Python's Unicode data. The file is committed, so that the build needs neither Python nor a Unicode library.
 """
 import itertools
 import sys

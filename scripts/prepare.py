@@ -68,7 +68,7 @@ def positive(text):
 
 
 def parse(arguments):
-    """The Job of a command line."""
+    """Returns the Job of a command line."""
     parser = Parser("prepare.py", description="Turn text into token shards.", epilog=EXAMPLES,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -91,7 +91,7 @@ def parse(arguments):
              "of a text that does not fill two)")
     add("--max-tokens", type=positive, metavar="N", help="stop after exactly N tokens")
     add("--train-bytes", type=positive, default=2**28, metavar="N",
-        help="train:SIZE learns from the first N characters of the input (default 256Mi)")
+        help="train:SIZE learns from the first N bytes of the input's text (default 256Mi)")
     add("--unit-bytes", type=positive, default=2**23, metavar="N",
         help="text per unit of work (default 8Mi); does not change the shards")
     add("--workers", type=positive, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
@@ -165,7 +165,7 @@ def info(arguments):
 
 
 def main(arguments):
-    """Exit status: 0 done, 1 failed, 2 usage, 130 or 143 interrupted."""
+    """Returns the exit status: 0 done, 1 failed, 2 usage, 130 or 143 interrupted."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         command = {"verify": verify, "info": info}.get(arguments[0] if arguments else "")

@@ -13,7 +13,7 @@ from run_folder import program as program_name
 LOOK = 0.1    # seconds between checks of the programs
 DRAW = 1.0    # seconds between updates of the display
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# The exit statuses of a program that such a signal has ended.
+# The exit statuses of a program that one of these signals has ended.
 INTERRUPTED = tuple(status for number in SIGNALS for status in (-number, 128 + number))
 
 
@@ -75,8 +75,8 @@ def run_all(todo, jobs, ended, show=lambda running: None, environments=({},)):
     program is started. Calls `show(running)` about once per second. A program in slot n of the `jobs` slots gets
     environments[n % len(environments)].
 
-    After SIGINT (Ctrl-C), SIGTERM or SIGHUP the programs get the same signal, save and end; after a second signal they
-    are killed. Then raises KeyboardInterrupt, also if somebody else interrupted a program.
+    After SIGINT (Ctrl-C), SIGTERM or SIGHUP the programs get the same signal, save and end; a second signal kills them.
+    Then raises KeyboardInterrupt, also if another process has interrupted a program.
     """
     todo, running, slots, sent, stopped = iter(todo), [], list(range(jobs)), 0, False
     drawn = -DRAW
@@ -98,7 +98,7 @@ def run_all(todo, jobs, ended, show=lambda running: None, environments=({},)):
                     running.remove(program)
                     slots.append(program.slot)
                     status = program.process.returncode
-                    if status in INTERRUPTED:  # if another process did it, all programs shall end
+                    if status in INTERRUPTED:  # even if another process sent the signal, all programs end
                         stops.count = max(stops.count, 1)
                     program.errors.seek(0)
                     errors = program.errors.read().decode(errors="replace")
@@ -111,6 +111,7 @@ def run_all(todo, jobs, ended, show=lambda running: None, environments=({},)):
         finally:
             for program in running:  # after an exception
                 program.send(signal.SIGINT)
+            for program in running:
                 program.process.wait()
         if stops.count:
             raise KeyboardInterrupt

@@ -3,10 +3,10 @@
 
     scripts/ptxas_report.py build/cuda-check
 
-Reads the *.cu.o.log files below the folder and prints one row per kernel: for each architecture registers per thread,
-the warps per multiprocessor that these permit (8 are two per scheduler) and bytes spilled (stores + loads), and static
-shared memory. Dynamic shared memory is known only at launch; kernels that need much of it assert its size where they
-define it. Rows with spills end in "spills".
+Reads the *.cu.o.log files below the folder and prints one row per kernel: static shared memory and, for each
+architecture, registers per thread, the warps per multiprocessor that these registers permit (8 are two per scheduler)
+and bytes spilled (stores + loads). Dynamic shared memory is known only at launch; kernels that need much of it assert
+its size where they define it. Rows with spills end in "spills".
 """
 import collections
 import glob
@@ -38,13 +38,13 @@ def read_log(path):
 
 
 def warps(registers):
-    """Warps per multiprocessor for 65536 registers, allocated to warps in units of 256: at most 64, over 4
-    schedulers."""
+    """Returns the warps per multiprocessor, at most 64 over 4 schedulers. A multiprocessor has 65536 registers and
+    allocates them to warps in units of 256."""
     return min(64, 65536 // (-(-registers * 32 // 256) * 256) // 4 * 4)
 
 
 def short_names(mangled):
-    """Readable names: demangled, without namespaces, argument lists and casts of template arguments."""
+    """Returns the names demangled, without namespaces, argument lists and casts of template arguments."""
     mangled = list(mangled)
     if not mangled:
         return {}
@@ -52,12 +52,12 @@ def short_names(mangled):
     names = {}
     for name, full in zip(mangled, text.splitlines()):
         full = re.sub(r"\(anonymous namespace\)::|_INTERNAL_\w+::|\bteon::|^void ", "", full)
-        depth = cut = 0
-        for cut, letter in enumerate(full):  # up to the argument list, which is the first "(" outside <...>
+        depth = 0
+        for cut, letter in enumerate(full + "("):  # up to the argument list, which is the first "(" outside <...>
             depth += (letter == "<") - (letter == ">")
             if letter == "(" and depth == 0:
                 break
-        names[name] = re.sub(r"\((\w+)\)", "", full[:cut]) if cut else full
+        names[name] = re.sub(r"\((\w+)\)", "", full[:cut])
     return names
 
 

@@ -24,6 +24,7 @@ if __name__ == "__main__":
 
 import compare
 from reproduction import estimate, figures, plan, report, runs, tables
+from run_folder import text_of_error
 
 
 def find(all_tables, name):
@@ -52,7 +53,8 @@ def progress(table, found):
 
 
 def costs(all_tables, scale, tflops):
-    """(header, rows, total hours) of a scale's cost by table. Tables share cells, so the sum is an upper bound."""
+    """Returns (header, rows, total hours) of a scale's cost by table. Tables share cells, so the total is an upper
+    bound."""
     header, rows, total, known = ["table", "model", "cells", "parameters", "tokens", "GiB on the device", "GiB of disk",
                                   "hours"], [], 0, {}
     for table in all_tables:
@@ -94,10 +96,14 @@ def main():
     if args.scale not in scales:
         raise plan.Fault(f"--scale {args.scale}: one of {', '.join(scales)}")
     scale = scales[args.scale]
+    if not args.tflops > 0:
+        raise plan.Fault(f"--tflops {args.tflops:g}: must be above 0")
     if args.command in ("show", "run", "table", "figure") and not args.table:
         raise plan.Fault(f"{args.command}: name a table: {', '.join(t.id for t in all_tables)}")
     at_scale = [t for t in all_tables if t.models_at(scale)]
     chosen = [find(all_tables, args.table)] if args.table else at_scale
+    if not chosen:
+        raise plan.Fault(f"{args.experiments}: no table has a model at scale {scale.name}")
     if args.command != "show" and not chosen[0].models_at(scale):
         raise plan.Fault(f"{args.table}: has no model at scale {scale.name}; it has some at "
                          f"{', '.join(name for name, s in scales.items() if chosen[0].models_at(s))}")
@@ -153,6 +159,9 @@ if __name__ == "__main__":
     except plan.Fault as fault:
         print(f"reproduce.py: error: {fault}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        print(f"reproduce.py: error: {text_of_error(error)}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("reproduce.py: stopped; run the same command to continue", file=sys.stderr)
         sys.exit(130)

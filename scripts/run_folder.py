@@ -1,6 +1,6 @@
-"""Reads a run's folder: config.json, and metrics.jsonl while it grows.
+"""Reads and checks a run's folder: config.json, and metrics.jsonl while it grows.
 
-Both are checked here. A fault raises BadRun with one sentence that names the file and the fault.
+A fault in a file raises BadRun, whose message is one sentence with the file and the fault.
 """
 
 import glob
@@ -11,8 +11,8 @@ import re
 import sys
 
 NUMBER = (int, float, type(None))  # NaN and infinity are null in the file
-LARGEST = 3.5e38  # bound of numbers that are floats in the engine; sums and means of them stay finite
-# The fields of each kind of line that scripts use; lines may have other fields and kinds.
+LARGEST = 3.5e38  # limit for the engine's floats, so that their sums and means stay finite
+# The fields that scripts use, by kind of line. Lines may have other fields and kinds.
 FIELDS = {
     "step": {"tokens": (int,), "loss": NUMBER, "lr": NUMBER, "ms": NUMBER, "tokens_per_s": NUMBER,
              "optimizer_ms": NUMBER},
@@ -52,15 +52,15 @@ def read_text(path):
 
 
 def whole_number(text):
-    """A 64-bit integer, as the engine writes them."""
-    value = int(text) if len(text) < 20 else None
-    if value is None or not -2**63 <= value < 2**63:
+    """Converts text to an integer of 64 bits, the engine's largest."""
+    value = int(text)
+    if not -2**63 <= value < 2**63:
         raise ValueError("out of range")
     return value
 
 
 def finite_number(text):
-    """A finite double; NaN, Infinity and larger numbers are not JSON."""
+    """Converts text to a finite double; NaN, Infinity and larger numbers are not JSON."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError("not finite")
@@ -68,13 +68,13 @@ def finite_number(text):
 
 
 def parse_object(text, where):
-    """The JSON object in `text`, with finite numbers, 64-bit integers and Unicode texts. Messages begin with
+    """Parses `text` as a JSON object with finite numbers, 64-bit integers and valid Unicode. Messages begin with
     `where`."""
     try:
         value = json.loads(text, parse_int=whole_number, parse_float=finite_number, parse_constant=finite_number)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is an error
-    except (ValueError, RecursionError):  # the latter: nested too deep
+    except (ValueError, RecursionError):  # RecursionError: nested too deep
         raise BadRun(f"{where}: not JSON") from None
     if not isinstance(value, dict):
         raise BadRun(f"{where}: not a JSON object")
@@ -82,8 +82,8 @@ def parse_object(text, where):
 
 
 def read_object(path, fields=(), optional=()):
-    """The JSON object in a file. Checks that it has `fields`, pairs of a path such as "run.steps" and a type, and the
-    types of `optional` fields if they exist."""
+    """Reads the JSON object in a file. Checks that it has the `fields`, pairs of a path such as "run.steps" and a type,
+    and the types of those `optional` fields that exist."""
     found = parse_object(read_text(path), path)
     for name, kind in (*fields, *optional):
         value = found
@@ -124,10 +124,8 @@ def check_line(line, where):
 
 
 class Metrics:
-    """The lines of a run's metrics.jsonl. update() reads the complete lines that were appended since the last call.
-
-    A resumed run cuts off the lines after its checkpoint; then update() reads the whole file again.
-    """
+    """The lines of a run's metrics.jsonl. update() reads the complete lines appended since the last call, or the whole
+    file again after a resumed run has cut off the lines behind its checkpoint."""
 
     def __init__(self, run):
         self.path = os.path.join(run, "metrics.jsonl")
@@ -163,7 +161,7 @@ class Metrics:
 
 
 def is_done(config, metrics):
-    """Whether the last step and the evaluation after it are in the log."""
+    """Returns whether the last step and the evaluation after it are in the log."""
     total = config["run"]["steps"]
     steps, evals = metrics.of_kind("step"), metrics.of_kind("eval")
     return (bool(steps) and steps[-1]["step"] >= total
@@ -175,7 +173,7 @@ def open_run(run):
 
 
 def find_runs(pattern):
-    """The folders of runs, sorted, for a path or glob: each folder itself, or the runs below it."""
+    """Returns the folders of runs for a path or glob, sorted: each matching folder that is a run, or the runs in it."""
     found = []
     for top in [pattern] if os.path.isdir(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern))):
         for folder, below, files in os.walk(top):
@@ -187,19 +185,24 @@ def find_runs(pattern):
 
 
 def find_checkpoint(folder):
-    """The folder itself if it is a checkpoint, otherwise the newest checkpoint of the run."""
+    """Returns the folder itself if it is a checkpoint, otherwise the newest checkpoint of the run."""
     if os.path.isfile(os.path.join(folder, "trainer.json")):
         return str(folder)
-    found = sorted(path for path in glob.glob(os.path.join(glob.escape(str(folder)), "step_*"))
-                   if re.fullmatch(r"step_\d{8,}", os.path.basename(path)))
+    found = [path for path in glob.glob(os.path.join(glob.escape(str(folder)), "step_*"))
+             if re.fullmatch(r"step_\d{8,}", os.path.basename(path))]
     if not found:
         raise BadRun(f"{folder}: no checkpoint, and no run with one")
-    return found[-1]
+    return max(found, key=lambda path: int(path.rpartition("_")[2]))
 
 
 def printable(text):
-    """The text in one line, with control characters as escapes such as \\x1b, so that it cannot control a terminal."""
+    """Returns the text with control characters as escapes such as \\x1b: one line that cannot control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def text_of_error(error):
+    """Returns an OSError's file and reason in one line."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def program():
@@ -207,8 +210,8 @@ def program():
 
 
 def exit_code(main):
-    """Runs a script's main() and returns its exit status; 1 after a line for a BadRun; 130 after Ctrl-C; 0 if the
-    output was closed (`| head`)."""
+    """Runs a script's main() and returns its exit status; 1 after a line for a BadRun or an OSError; 130 after Ctrl-C;
+    0 if the output was closed (`| head`)."""
     try:
         return main()
     except BadRun as fault:
@@ -220,3 +223,6 @@ def exit_code(main):
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(printable(f"{program()}: error: {text_of_error(error)}"), file=sys.stderr)
+        return 1

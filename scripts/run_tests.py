@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Runs test programs and Python tests in parallel and prints as the last line: N passed, N failed, N skipped.
 
-    scripts/run_tests.py build/cpu/tests                                    all test cases of the program
-    scripts/run_tests.py build/cpu/tests --only kernels,runtime             test cases with these prefixes
-    scripts/run_tests.py build/cpu/tests test/scripts/test_corpus.py        and a unittest file
-    scripts/run_tests.py test/programs/test_train.py -k terminal    its tests whose names contain a word
+    scripts/run_tests.py build/cpu/tests                                all test cases of the program
+    scripts/run_tests.py build/cpu/tests --only kernels,runtime         test cases with these prefixes
+    scripts/run_tests.py build/cpu/tests test/scripts/test_corpus.py    and a unittest file
+    scripts/run_tests.py test/programs/test_train.py -k terminal        its tests with this word in their names
     scripts/run_tests.py build/cuda/tests --wrap "compute-sanitizer --error-exitcode 9"
 
 Test cases are named "folder/file: statement"; those of one file run in one process. Each process writes its results to
@@ -33,8 +33,7 @@ RUNNING = set()  # each in its own session, so that all of its child processes c
 
 
 def list_tests(program):
-    """The names of a Catch2 program's test cases, for versions 2 and 3."""
-
+    """Returns the names of the test cases in a program that uses Catch2 version 2 or 3."""
     if not os.path.isfile(program):
         sys.exit(f"run_tests: error: {program}: no such program; build it with make {program}")
 
@@ -47,7 +46,7 @@ def list_tests(program):
 
 
 def read_log(path):
-    """A process's finished results, and the test case that was running when it ended (or None)."""
+    """Returns a process's results, and the test case that was running when the process ended (or None)."""
     running, results = None, []
     with open(path, encoding="utf-8", errors="replace") as log:
         for line in log:
@@ -61,7 +60,7 @@ def read_log(path):
 
 
 def wait(process, log, timeout):
-    """Returns the process's exit status, or None if it logged nothing for so many seconds and was killed."""
+    """Returns the process's exit status, or None if it was killed after logging nothing for `timeout` seconds."""
     while (left := timeout - (time.time() - os.path.getmtime(log))) > 0:
         try:
             return process.wait(left)
@@ -91,7 +90,7 @@ def run_process(command, timeout):
 
 
 def run_group(program, wrap, names, timeout):
-    """Runs the test cases of one file; after a crash continues with those that have not run."""
+    """Runs the test cases of one file; after a crash, continues with the remaining ones."""
     results, outputs, left = [], [], list(names)
     while left:
         with tempfile.NamedTemporaryFile("w", suffix=".names") as file:
@@ -121,7 +120,7 @@ def run_python(path, word, timeout):
 
 
 def unittest_main(path, word):
-    """The child process of one unittest file."""
+    """Runs one unittest file; the main function of a child process."""
     log = open(os.environ["TEON_TEST_LOG"], "w", encoding="utf-8")
     folder, file = os.path.split(path)
     module = file.removesuffix(".py")
@@ -194,22 +193,23 @@ def main():
     os.environ.setdefault("TEON_BUILD",
                           next((os.path.dirname(t) for t in options.tests if not t.endswith(".py")), "build/cpu"))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.jobs)))
-    groups = {}  # file of the test cases -> how to run them
+    groups, results = {}, []  # groups: (program, file of the test cases) -> how to run them
     for tests in options.tests:
         if tests.endswith(".py"):
-            groups[tests] = (run_python, tests, options.word, options.timeout)
+            groups[tests, tests] = (run_python, tests, options.word, options.timeout)
             continue
-        by_file = collections.defaultdict(list)
-        for name in list_tests(tests):
+        by_file, listed = collections.defaultdict(list), list_tests(tests)
+        if not listed:
+            results.append(Result(tests, "failed", "lists no test case; it cannot run here, or has none"))
+        for name in listed:
             if name.startswith(prefixes):
                 by_file[name.split(":")[0]].append(name)
         for file, names in by_file.items():
-            groups[file] = (run_group, tests, shlex.split(options.wrap), names, options.timeout)
+            groups[tests, file] = (run_group, tests, shlex.split(options.wrap), names, options.timeout)
 
-    results = []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         start = time.monotonic()
-        futures = {pool.submit(*how): file for file, how in groups.items()}
+        futures = {pool.submit(*how): file for (_, file), how in groups.items()}
         for future in concurrent.futures.as_completed(futures):
             done, output = future.result()
             results += done

@@ -42,7 +42,7 @@ missing_headers() {
     done | g++ ${INCLUDES:-} -E -P -x c++ - | grep . || true
 }
 
-# Prints the package of each feature that does not compile and link. build/features records that all did.
+# Prints the package of each feature that does not compile and link. If all do, records this in build/features.
 missing_features() {
     local row flags tried
     tried="${features[*]} ${INCLUDES:-} $(g++ -dumpfullversion)"
@@ -73,8 +73,8 @@ missing_packages() {
     fi | sort -u
 }
 
-# Whether packages can be installed without a password that nobody can type (sudo asks on the terminal, not on the
-# standard input of make's jobs).
+# Succeeds if packages can be installed: as root, or by sudo without a password or with a terminal to type it (sudo asks
+# there, not on the standard input of make's jobs).
 sudo=()
 may_install() {
     command -v apt-get >/dev/null || return 1

@@ -1,4 +1,4 @@
-"""Tests whether two methods differ: by pairs if runs share seeds, otherwise by Welch's t test; Holm's correction."""
+"""Tests whether two methods differ: by pairs if runs share seeds, otherwise by Welch's t test. Corrects p by Holm."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ import statistics
 
 @dataclasses.dataclass
 class Comparison:
-    """The comparison of a method's losses with those of another, by seed. nan: too few runs."""
+    """The comparison of two methods' losses. A field is nan if there are too few runs."""
     method: str = ""             # "pairs", "Welch" or "" if there is nothing to compare
     n: int = 0                   # number of pairs; for Welch's test: of all runs of both methods
     difference: float = math.nan  # of the means of the losses; for pairs: mean difference
@@ -17,20 +17,22 @@ class Comparison:
 
 
 def student_p(t, freedom):
-    """Two-sided p value of Student's distribution."""
-    # With t = sqrt(freedom) tan(x) its density is cos(x)^(freedom - 1) up to a constant: Simpson's rule on [0, pi/2].
-    limit, n = math.atan(abs(t) / math.sqrt(freedom)), 2000
+    """Returns the two-sided p value of Student's distribution with 1 to 1000 (also fractional) degrees of freedom."""
+    # With t = sqrt(freedom) / tan(x) the density is sin(x)^(freedom - 1) up to a constant, and p is its share below x.
+    # Integrates over s with x = s^3 by Simpson's rule, because sin(x)^(freedom - 1) is not smooth at 0.
+    n = 2000
 
     def integral(to):
-        h = to / n
+        h = to ** (1 / 3) / n
         weights = (1 if i in (0, n) else 4 if i % 2 else 2 for i in range(n + 1))
-        return h / 3 * sum(w * max(math.cos(i * h), 0.0) ** (freedom - 1) for i, w in enumerate(weights))
+        return h / 3 * sum(w * 3 * (i * h) ** 2 * math.sin((i * h) ** 3) ** (freedom - 1)
+                           for i, w in enumerate(weights))
 
-    return max(0.0, 1 - integral(limit) / integral(math.pi / 2))
+    return integral(math.atan2(math.sqrt(freedom), abs(t))) / integral(math.pi / 2)
 
 
 def student_t(p, freedom):
-    """The t with this two-sided p value: half the width of an interval, in standard errors."""
+    """Returns the t with this two-sided p value: half the width of an interval, in standard errors."""
     low, high = 0.0, 1.0
     while student_p(high, freedom) > p:
         high *= 2
@@ -41,7 +43,7 @@ def student_t(p, freedom):
 
 
 def judged(method, n, difference, error, freedom):
-    """The Comparison of a difference with this standard error."""
+    """Returns the Comparison for a difference with this standard error."""
     if error == 0:
         return Comparison(method, n, difference, difference, difference, 1.0 if difference == 0 else 0.0)
     half = student_t(0.05, freedom) * error
@@ -50,7 +52,7 @@ def judged(method, n, difference, error, freedom):
 
 
 def paired(differences):
-    """Student's t test of pairs, from their differences (at least one)."""
+    """Performs Student's t test on pairs, from their differences (at least one)."""
     mean, n = statistics.mean(differences), len(differences)
     if n < 2:
         return Comparison("pairs", n, mean)
@@ -58,18 +60,19 @@ def paired(differences):
 
 
 def welch(a, b):
-    """Welch's t test of two independent samples (unequal variances), each of at least one value."""
+    """Performs Welch's t test on two independent samples (unequal variances) of at least one value each."""
     difference, n = statistics.mean(a) - statistics.mean(b), len(a) + len(b)
     if len(a) < 2 or len(b) < 2:
         return Comparison("Welch", n, difference)
     va, vb = statistics.variance(a) / len(a), statistics.variance(b) / len(b)
-    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1)) if va + vb else 1
+    share = va / (va + vb) if va + vb else 0.5
+    freedom = 1 / (share**2 / (len(a) - 1) + (1 - share) ** 2 / (len(b) - 1))
     return judged("Welch", n, difference, math.sqrt(va + vb), freedom)
 
 
 def compared(losses, others, pairs=True):
-    """The Comparison of {seed: loss} with {seed: loss}: by pairs if both have at least two seeds in common (`pairs`:
-    runs of one seed have the same initial weights and batches), otherwise by Welch's test."""
+    """Compares {seed: loss} with {seed: loss}: by pairs if `pairs` is set (runs of one seed have the same initial
+    weights and batches) and at least two seeds are common, otherwise by Welch's test."""
     shared = sorted(losses.keys() & others.keys()) if pairs else []
     if len(shared) > 1 or len(shared) == len(losses) == len(others) == 1:
         return paired([losses[seed] - others[seed] for seed in shared])
@@ -77,8 +80,8 @@ def compared(losses, others, pairs=True):
 
 
 def holm(p_values):
-    """The p values corrected for their number (Holm): the smallest times n, the next times n - 1, ..., never
-    decreasing. nan is not counted and stays."""
+    """Returns the p values corrected for their number (Holm): the smallest times n, the next times n - 1, ..., never
+    decreasing. nan values stay and are not counted."""
     known = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=p_values.__getitem__)
     corrected, least = list(p_values), 0.0
     for rank, i in enumerate(known):

@@ -37,10 +37,10 @@ if __name__ == "__main__":
 import compare
 import processes
 from live import Live, duration, progress_bar
-from run_folder import BadRun, Metrics, Unfinished, open_run, printable, read_config, read_object
+from run_folder import BadRun, Metrics, Unfinished, open_run, printable, read_config, read_object, text_of_error
 
 RATE = "lr"  # the flag whose grid --extend-grid extends
-OWN = {"seed": "--seeds", "out": "--out"}  # the flags that every cell gets, and what sets them
+OWN = {"seed": "--seeds", "out": "--out"}  # flags that the sweep gives to every cell, and the options that set them
 
 
 class Fault(Exception):
@@ -64,7 +64,7 @@ def is_list_of(*types):
 
 
 def is_setting(value):
-    """Whether this can be one value of a flag."""
+    """Returns whether this can be one value of a flag."""
     return type(value) in (str, int, float, bool) or is_list_of(str, int, float)(value)
 
 
@@ -113,7 +113,7 @@ def as_flag_value(value):
 
 
 def cells_of(grid, cells, seeds):
-    """Every combination of the grid, then the named cells, each with every seed: dicts of flag -> text."""
+    """Returns every combination of the grid, then the given cells, each with every seed, as dicts of flag -> text."""
     for key in (key for flags in (grid, *cells) for key in flags):
         if key in OWN:
             raise Fault(f"{key}: cannot be in the grid or a cell; use {OWN[key]} of sweep.py")
@@ -129,8 +129,8 @@ def folder_of(out, cell):
 
 
 def loss_of(folder):
-    """The final validation loss of a finished run; infinite if it diverged, also if the engine ended it for that; None
-    if it is not finished. A Fault if it finished without a validation loss."""
+    """Returns the final validation loss of a finished run, infinity if the run diverged (also if the engine ended it
+    early for that), or None if it is not finished. Raises a Fault if it finished without a validation loss."""
     try:
         opened = open_run(folder)
     except BadRun:
@@ -155,8 +155,9 @@ def state_of(folder):
 
 
 def next_rate(losses):
-    """If the best of {rate: loss} is the lowest or highest rate, the next rate beyond it, by the same factor as between
-    its neighbour and it; otherwise, or if a loss is None, None. If all diverged, the lowest rate counts as the best."""
+    """Returns the next rate beyond the best of {rate: loss} if that is the lowest or highest rate, at the same factor
+    as between its neighbour and it. Otherwise, or if a loss is None, returns None. If all diverged, the lowest rate
+    counts as the best."""
     rates = sorted(losses)
     if len(rates) < 2 or None in losses.values():
         return None
@@ -164,7 +165,7 @@ def next_rate(losses):
     if best not in (rates[0], rates[-1]):
         return None
     inner = rates[1] if best == rates[0] else rates[-2]
-    return float(f"{best * best / inner:.4g}")
+    return float(f"{best * best / inner:.4g}") if best and inner else None  # no factor leads to or from 0
 
 
 # ---- cells -----------------------------------------------------------------------------------------------------------
@@ -172,8 +173,8 @@ def next_rate(losses):
 
 @contextlib.contextmanager
 def locked(folder):
-    """Holds the locks with which the engine writes a run (train/run_folder.cpp): of the folder and of the file in it. A
-    Fault if another process has one of them, such as an engine that survived the kill of its sweep."""
+    """Holds the locks that the engine holds while it writes a run (train/run_folder.cpp): on the folder and on the file
+    `lock` in it. Raises a Fault if another process holds one, such as an engine that outlived its killed sweep."""
     with contextlib.ExitStack() as held:
         for path, mode in ((folder, os.O_RDONLY), (os.path.join(folder, "lock"), os.O_RDWR)):
             if not os.path.exists(path):
@@ -189,11 +190,11 @@ def locked(folder):
 
 
 def words_of(command, cell, folder):
-    """The command of a cell. It resumes a run that has a checkpoint; a run without one is removed."""
+    """Returns the command of a cell. It resumes a run that has a checkpoint; a run without one is removed here."""
     words = command + [word for k, v in cell.items() for word in (f"--{k}", v)] + ["--out", folder]
     if os.path.isdir(folder):
         with locked(folder):
-            if glob.glob(os.path.join(folder, "step_*[0-9]")):
+            if glob.glob(os.path.join(glob.escape(folder), "step_*[0-9]")):
                 words.append("--resume")
             else:
                 shutil.rmtree(folder)
@@ -216,7 +217,7 @@ def run_cell(command, cell, folder):
 
 
 def flags_of(words):
-    """{flag: value as text} from a command's words; several words after a flag are joined with commas."""
+    """Returns {flag: value as text} of a command's words; several words after a flag are joined with commas."""
     flags, last = {}, None
     for word in words:
         if word.startswith("--"):
@@ -228,19 +229,19 @@ def flags_of(words):
 
 
 def record_of(command, cell):
-    """What a cell is a run of, as kept beside its folder: the program, its flags and the hash of --config's file."""
+    """Returns the record that is stored beside a cell's folder: program, flags and the hash of --config's file."""
     begin = next((i for i, word in enumerate(command) if word.startswith("--")), len(command))
     flags = flags_of(command) | cell
     try:
         with open(flags.get("config", ""), "rb") as file:
             config = hashlib.sha256(file.read()).hexdigest()
     except OSError:
-        config = ""  # none, or the program names the fault
+        config = ""  # no --config, or a file that the program will refuse
     return {"program": os.path.basename(command[max(0, begin - 1)]), "flags": flags, "config": config}
 
 
 def is_value(text, value):
-    """Whether a flag's text can mean a value of config.json."""
+    """Returns whether a flag's text can mean a value of config.json."""
     if isinstance(value, bool):
         return value == (text not in ("off", "false"))
     number = re.fullmatch(r"([\d.]+(?:e[+-]?\d+)?)([kmgb]?)(i?)", text.lower())
@@ -251,7 +252,7 @@ def is_value(text, value):
 
 
 def stale(folder, now):
-    """What differs between the cell in the folder and record_of() now, as "--steps 10, now 20"; "" if nothing does."""
+    """Returns the differences between the cell in the folder and the record `now`, as "--steps 10, now 20", or ""."""
     try:
         options = read_config(folder)["options"]
     except BadRun:
@@ -297,7 +298,7 @@ class Sweep:
                             f"folder or choose another --out")
 
     def run(self, cells):
-        """Runs those of the cells that are not finished."""
+        """Runs the cells that are not finished."""
         self.check(cells)
         self.cells += cells
         states = [state_of(self.folder(cell)) for cell in cells]
@@ -340,6 +341,10 @@ class Sweep:
         while self.waiting:
             cell = self.waiting.pop(0)
             folder = self.folder(cell)
+            if is_finished(folder):  # another sweep has finished it in the meantime
+                self.finished += 1
+                self.say(cell, state_of(folder))
+                continue
             words = words_of(self.command, cell, folder)
             os.makedirs(self.out, exist_ok=True)
             if not os.path.exists(folder):
@@ -367,7 +372,7 @@ class Sweep:
         self.live.draw(list(map(printable, lines)))
 
     def time_left(self, running, left):
-        """", 3m20s left" for the sweep, from the times of the finished cells and the estimates of the running ones."""
+        """Returns the sweep's remaining time as ", 3m20s left", from the finished and the running cells' times."""
         if None in left or not left:
             return ""
         now = time.monotonic()
@@ -375,7 +380,7 @@ class Sweep:
         return f", {duration((sum(left) + len(self.waiting) * whole) / self.jobs)} left"
 
     def progress(self, folder):
-        """(step, steps, loss, seconds left or None) of a run."""
+        """Returns (step, steps, loss, seconds left or None) of a run."""
         try:
             if folder not in self.metrics:
                 self.metrics[folder] = read_config(folder), Metrics(folder)
@@ -393,7 +398,7 @@ class Sweep:
         return last["step"], total, loss, max(0, total - last["step"]) * statistics.median(times) / 1000
 
     def combinations(self):
-        """[(flags without the rate and the seed, {rate: mean loss over seeds or None})] of the cells with a rate."""
+        """Returns [(flags without rate and seed, {rate: mean loss over seeds or None})] of the cells with a rate."""
         found = []
         for cell in self.cells:
             flags = {k: v for k, v in cell.items() if k not in (RATE, "seed")}
@@ -407,7 +412,8 @@ class Sweep:
                 for flags, rates in found]
 
     def extension(self, seeds):
-        """For each grid whose best rate is at its end, the cells of the next rate and a line that reports it."""
+        """Returns, for all grids whose best rate is the lowest or highest, the cells of their next rates, and a line
+        about each grid."""
         cells, lines = [], []
         for flags, losses in self.combinations():
             rate = next_rate(losses)
@@ -423,7 +429,7 @@ def name_of(cell):
 
 
 def environments(jobs):
-    """The environment of each of `jobs` parallel cells: a GPU, or a share of the cores."""
+    """Returns the environment of each of `jobs` parallel cells: a GPU, or a share of the cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // jobs))}
     found = gpus()
@@ -434,7 +440,7 @@ def environments(jobs):
 
 
 def gpus():
-    """The GPUs that a program can use, as named in CUDA_VISIBLE_DEVICES."""
+    """Returns the GPUs that a program can use, by their names in CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [gpu for gpu in visible.split(",") if gpu not in ("", "-1")]
@@ -472,8 +478,8 @@ def main():
     plan = read_plan(args.plan) if args.plan else {}
     grid = {k: v if isinstance(v, list) else [v] for k, v in plan.get("grid", {}).items()} | parse_grid(args.grid)
     seeds = args.seeds.split(",") if args.seeds else plan.get("seeds", [1337])
-    if not all(str(seed).isdigit() for seed in seeds):
-        raise Fault(f"--seeds {args.seeds}: write whole numbers, as in 1,2,3")
+    if not all(str(seed).isdecimal() for seed in seeds):
+        raise Fault(f"seeds {','.join(map(str, seeds))}: write whole numbers, as in 1,2,3")
     out = args.out or plan.get("out", "runs/sweep")
     if not command:
         command = plan.get("command", [])
@@ -486,7 +492,7 @@ def main():
         raise Fault(f"{where}no command to run; write one after -- or as 'command' in the file")
 
     cells = cells_of(grid, plan.get("cells", []), seeds)
-    if any(not re.fullmatch(r"[\d.]+(e[+-]?\d+)?", cell.get(RATE, "0")) for cell in cells):
+    if any(not re.fullmatch(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", cell.get(RATE, "0")) for cell in cells):
         raise Fault(f"--grid {RATE}: write numbers, as in {RATE}=0.01,0.02")
     sweep = Sweep(command, out, args.jobs)
     if args.dry_run:
@@ -517,6 +523,9 @@ if __name__ == "__main__":
     except Fault as fault:
         print(printable(f"sweep.py: error: {fault}"), file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        print(printable(f"sweep.py: error: {text_of_error(error)}"), file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("sweep.py: stopped; run the same command to continue", file=sys.stderr)
         sys.exit(130)

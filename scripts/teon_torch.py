@@ -37,19 +37,19 @@ NEWTON_SCHULZ = {
         (2.300652019954817, -1.6689039845747493, 0.4188073119525673))] + [(1.875, -1.25, 0.375)],
 }
 MARGIN = {"polar-express": 1.01}  # the set expects a norm of at most 1 / margin
-BATCH_BYTES = 256 << 20  # bound of the momentum in one batch, unless a single stack has more
+BATCH_BYTES = 256 << 20  # limit for the momentum in one batch; a single larger stack is a batch of its own
 
 # (stacks, K, parts, m, n) permuted for an unfolding: its rows, then the two dimensions that form its columns.
 UNFOLDED = {1: (0, 2, 3, 1, 4), 2: (0, 2, 4, 1, 3), 3: (0, 2, 1, 3, 4)}
 
-# Names of matrices that contain Q, K and V, and the classes of transformers in which these are row blocks. None: in all
-# classes (GPT-2, torch.nn.MultiheadAttention) except INTERLEAVED. Others may interleave them by head (GPT-NeoX).
+# Names of matrices that contain Q, K and V, and the transformers classes in which Q, K and V are row blocks. None: all
+# classes (GPT-2, torch.nn.MultiheadAttention) except INTERLEAVED. Other classes may interleave them by head (GPT-NeoX).
 JOINED = {"c_attn": None, "in_proj_weight": None, "qkv_proj": {"Phi3Attention", "Phi4MultimodalAttention"},
           "Wqkv": {"DbrxAttention", "ModernBertAttention", "MptAttention"}, "query_key_value": set(), "qkv": set()}
 INTERLEAVED = {"GPTBigCodeAttention"}
 QKV = {"q_proj", "k_proj", "v_proj"}
 
-# Description and test of each option's values.
+# For each option, a description and a test of valid values.
 RATE = ("a finite number, at least 0", lambda x: 0 <= x < math.inf)
 COUNT = ("an integer, at least 1", lambda x: isinstance(x, int) and x >= 1)
 PARTS = ("an integer, at least 1, or a tuple of them",
@@ -62,8 +62,8 @@ LEGAL = {"lr": RATE, "weight_decay": RATE, "momentum": ("at least 0 and less tha
 
 
 def orthogonalize(z, method="polar-express", steps=5, dtype=None):
-    """U V^T of a matrix (or of the last two dimensions of a batch): exact ("svd"), or approximate by Newton-Schulz in
-    dtype (default: bfloat16 on a GPU, otherwise z's own)."""
+    """Returns U V^T of a matrix (or of the last two dimensions of a batch): exactly ("svd"), or approximately by
+    Newton-Schulz in dtype (default: bfloat16 on a GPU, otherwise z's own)."""
     if method == "svd":
         u, s, vt = torch.linalg.svd(z, full_matrices=False)
         cutoff = torch.finfo(z.dtype).eps * math.sqrt(s.shape[-1]) * s[..., :1]
@@ -85,8 +85,8 @@ class Teon(torch.optim.Optimizer):
     stacks_of(). Each k consecutive ones are a stack; the last may be shorter. k = 1 is Muon. A matrix without a
     gradient is skipped, and the others of its stack are orthogonalized without it.
 
-    parts: the number of roles in each matrix, as row blocks (3: a joined QKV), which are stacked separately. A tuple
-    has the rows of each block, where they differ (grouped-query attention).
+    parts: the number of roles in each matrix, as row blocks (3: a joined QKV), which are stacked separately. If the
+    blocks differ in size (grouped-query attention), a tuple of their rows.
     transposed: matrices are stored input x output (transformers' Conv1D), so m and n are exchanged.
     rms_match: scale O_k so that the mean slice has the size of Muon's update (docs/teon.md).
     normalize_slices: divide each M_k by its norm before stacking.
@@ -162,8 +162,8 @@ class Teon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        """One update; returns the result of closure. Raises RuntimeError, before any change, for sparse gradients and
-        for a capture that was not prepared."""
+        """Performs one update and returns the result of closure. Raises RuntimeError, before any change, for sparse
+        gradients and for a capture that was not prepared."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -182,7 +182,7 @@ class Teon(torch.optim.Optimizer):
 
     @staticmethod
     def _batches(group):
-        """The stacks of a group (lists of matrices with gradients) in batches (lists) that are updated together."""
+        """Yields a group's stacks (lists of matrices with gradients) in batches (lists) that are updated together."""
         alike = {}
         for first in range(0, len(group["params"]), group["k"]):
             stack = [p for p in group["params"][first:first + group["k"]] if p.grad is not None]
@@ -193,7 +193,8 @@ class Teon(torch.optim.Optimizer):
             yield from (stacks[first:first + most] for first in range(0, len(stacks), most))
 
     def _update(self, stacks, group):
-        """One step of a batch: stacks of one size with matrices of one shape, in the first dimension of all tensors."""
+        """Updates a batch: stacks of one size, of matrices of one shape. The first dimension of all tensors is the
+        stack."""
         params = [p for stack in stacks for p in stack]
         dtype, K = _momentum_type(params[0]), len(stacks[0])
         for p in params:
@@ -220,7 +221,7 @@ class Teon(torch.optim.Optimizer):
 
     @staticmethod
     def _orthogonalized(x, group, lr):
-        """lr sqrt(m / n) O_k of M_k, for x (stacks, K, parts, m, n); the result is (stacks * K, parts * m, n)."""
+        """Returns lr sqrt(m / n) O_k of M_k as (stacks * K, parts * m, n), for x (stacks, K, parts, m, n)."""
         K, (m, n) = x.shape[1], x.shape[-2:]
         if group["normalize_slices"]:
             x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
@@ -242,7 +243,7 @@ def _momentum_type(p):
 
 
 def _unwrapped(model):
-    """The model inside DistributedDataParallel, DataParallel and torch.compile, which hold nothing else."""
+    """Returns the model inside DistributedDataParallel, DataParallel and torch.compile."""
     while ([name for name, _ in model.named_children()] in (["module"], ["_orig_mod"])
            and not list(model.parameters(recurse=False))):
         model, = model.children()
@@ -250,7 +251,8 @@ def _unwrapped(model):
 
 
 def _parts_of(model, name, m, n):
-    """The row blocks of the matrix `name` (Teon's parts); None for a joined QKV that is interleaved or unknown."""
+    """Returns the row blocks of the matrix `name` (Teon's parts), or None for a joined QKV that is interleaved or
+    unknown."""
     words = name.split(".")
     at = next((i for i, word in enumerate(words) if word in JOINED), None)
     if at is None:
@@ -279,7 +281,7 @@ def stacks_of(model, stacked=None, k=2, adamw=()):
 
     stacked: the roles that are stacked k by k, by a part of their names ("q_proj", not "proj"); Muon updates the
     others. Default: Q, K and V if the model has them; otherwise it warns. Joined matrices are split into their parts if
-    these are known to be row blocks; those of a Conv1D are transposed.
+    these are known to be row blocks. Matrices of a Conv1D are transposed.
     adamw: further matrices for AdamW, by a part of their names.
     Raises ValueError for a name that matches nothing, for FSDP, and for a model without matrices for Teon."""
     def has(name, words):
@@ -298,7 +300,7 @@ def stacks_of(model, stacked=None, k=2, adamw=()):
         role = re.sub(r"(^|\.)\d+\.", r"\1*.", name, count=1)
         if p.ndim < 2:
             vectors.append(p)
-        # LoRA's factors too: the weight moves by their product, which is not orthogonal if each factor's update is.
+        # LoRA's factors too: the weight moves by their product, which is not orthogonal even if each update is.
         elif p.ndim > 2 or role == name or id(p) in outer or has(name, adamw) or re.search(r"(^|\.)lora_", name):
             decayed[name] = p
         else:

@@ -18,7 +18,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values, width):
-    """Means of `width` consecutive parts of the values, as bars scaled between the smallest and the largest mean."""
+    """Draws the means of `width` consecutive parts of the values as bars, scaled from the smallest to the largest."""
     values = [value for value in values if value is not None]
     count = min(width, len(values))
     if not count:
@@ -42,13 +42,13 @@ def number(value, form):
 
 
 def view(run, config, metrics, width):
-    """The state as lines of text."""
+    """Returns the state as lines of text."""
     total = config["run"]["steps"]
     steps, evals, events = map(metrics.of_kind, ("step", "eval", "event"))
     out = [f"run    {run}"]
     if not steps:
         return [*map(printable, out), "step   none yet"]
-    last, free = steps[-1], max(10, width - 30)
+    last, free = steps[-1], max(10, width - 42)
     ms, rate = (median([step[key] for step in steps[-50:] if step[key] is not None] or [0])
                 for key in ("ms", "tokens_per_s"))
     left = "done" if last["step"] >= total else f"{duration((total - last['step']) * ms / 1000)} left"
@@ -59,7 +59,7 @@ def view(run, config, metrics, width):
         out.append(f"val    {number(evals[-1]['val_loss'], '.4f')} (perplexity {number(evals[-1]['val_ppl'], '.2f')}) "
                    f"at step {evals[-1]['step']}")
     out.append(f"speed  {ms:.0f} ms/step, {rate:,.0f} tokens/s, {last['tokens']:,} tokens, "
-               f"learning rate {number(last['lr'], '.2e')}")
+               f"lr {number(last['lr'], '.2e')}")
     for event in events[-3:]:
         out.append(f"event  step {event['step']}: {event['event']}: {event['reason']}")
     return list(map(printable, out))

@@ -1,20 +1,20 @@
 #!/bin/bash
-# Proves the two commands on bare machines: makes minimal systems with debootstrap, each with what its row says and
-# nothing else, puts this repository's last commit there and runs `make demo` (30 steps) and `make test`. Ends with a
-# matrix. Not part of CI.
+# Tests the README's two commands on minimal systems. For each row of the table below, makes a system with debootstrap
+# that has only the row's packages, copies this repository's last commit there and runs `make demo` (30 steps) and
+# `make test`. Prints a table of the results at the end. Not part of CI.
 #
-#   sudo test/machines.sh                         every row (hours; one after the other)
+#   sudo test/machines.sh                         every row, one after the other (hours)
 #   sudo test/machines.sh debian12 libblas        these rows
-#   sudo DEMO_STEPS= COMMANDS="make demo" test/machines.sh debian12     other commands, the demo's whole length
-#   sudo CACHE=DIR KEEP=1 test/machines.sh user   keeps each suite's machine and packages in DIR, and the row's machine
+#   sudo DEMO_STEPS= COMMANDS="make demo" test/machines.sh debian12     other commands; the demo's full length
+#   sudo CACHE=DIR KEEP=1 test/machines.sh user   keeps each suite's system and packages in DIR, and the row's system
 #   sudo CACHE=DIR CCACHE=1 test/machines.sh      rows with the same compiler share its results (CXX is ccache's)
 #
-# Needs root and debootstrap; for Ubuntu the archive's signature is checked where ubuntu-archive-keyring is installed.
-# What this machine needs to reach packages (apt and pip settings, proxies, certificates) holds in the new ones too.
-# Everything is mounted in a private namespace, so nothing stays mounted however it ends.
+# Needs root and debootstrap. Ubuntu's archive signature is checked only if ubuntu-archive-keyring is installed. The new
+# systems get this machine's settings for package registries: apt and pip settings, proxies and certificates. All mounts
+# are in a private namespace, which ends with this script.
 set -uo pipefail
 
-# name | suite | packages that are there before | folder of the source | variant
+# name | suite | preinstalled packages | folder of the source | variant
 rows=$(sed 's/ *| */|/g; s/^ *//' <<'TABLE'
 debian12    | bookworm |                             | teon      |
 debian13    | trixie   |                             | teon      |
@@ -62,33 +62,32 @@ finish() {
 }
 trap finish EXIT
 
-# The minimal system of a suite, made once.
+# Makes the minimal system of a suite, unless it exists.
 make_suite() {
     local suite=$1 root=$cache/$1 mirror=http://deb.debian.org/debian areas=main
     [ ! -e "$root/made" ] || return 0
     [ "$suite" != noble ] || { mirror=http://archive.ubuntu.com/ubuntu; areas=main,universe; }
     local script=/usr/share/debootstrap/scripts/$suite signature=()
-    # What newer ones link to.
+    # debootstrap's scripts for newer suites are links to these.
     [ -e "$script" ] || script=/usr/share/debootstrap/scripts/$([ "$suite" = noble ] && echo gutsy || echo sid)
     if [ "$suite" = noble ] && [ ! -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]; then
-        echo "machines: no ubuntu-archive-keyring here: the base system's signature is not checked"
+        echo "machines: ubuntu-archive-keyring is not installed: the base system's signature is not checked"
         signature=(--no-check-gpg)
     fi
     rm -rf --one-file-system "$root"
     debootstrap "${signature[@]}" --variant=minbase --components="$areas" --include=make,git,ca-certificates \
         "$suite" "$root" "$mirror" "$script" >"$cache/$suite.log" 2>&1 || { tail -20 "$cache/$suite.log"; return 1; }
-    echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"  # nothing here outlives a crash
+    echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"  # this system need not survive a crash
     touch "$root/made"
 }
 
-# The settings through which this machine reaches package registries.
+# Copies this machine's settings for package registries, and mounts /proc, /dev and the caches.
 copy_settings() {
     local root=$1 file
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"
     for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/apt/apt.conf /etc/apt/apt.conf.d/*proxy* \
-        /etc/apt/auth.conf \
-        /etc/apt/auth.conf.d/* /etc/apt/apt.conf.d/99*; do
+        /etc/apt/auth.conf /etc/apt/auth.conf.d/* /etc/apt/apt.conf.d/99*; do
         [ -f "$file" ] && cp -L --parents "$file" "$root"
     done
     if [ -d /usr/local/share/ca-certificates ]; then
@@ -97,8 +96,7 @@ copy_settings() {
         chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin update-ca-certificates >/dev/null 2>&1 || return 1
     fi
     local pip='PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|CERT|DEFAULT_TIMEOUT)'
-    env | grep -E "^((https?|no|all)_proxy|(HTTPS?|NO|ALL)_PROXY|$pip)=" \
-        >"$root/etc/settings"
+    env | grep -E "^((https?|no|all)_proxy|(HTTPS?|NO|ALL)_PROXY|$pip)=" >"$root/etc/settings"
     mount --bind "$cache/packages" "$root/var/cache/apt/archives"
     if [ "${CCACHE:-0}" = 1 ]; then
         printf '%s\n' "MAKEFLAGS=' -- CXX=/usr/local/lib/ccache/g++'" CCACHE_DIR=/var/cache/ccache \
@@ -110,21 +108,22 @@ copy_settings() {
     fi
 }
 
-inside() {  # root, user, folder, command
+# inside ROOT USER FOLDER COMMAND: runs the command in the system.
+inside() {
     chroot "$1" /usr/bin/env -i \
         HOME="$(chroot "$1" getent passwd "$2" | cut -d: -f6)" PATH=/usr/sbin:/usr/bin:/sbin:/bin \
         LANG=C.UTF-8 DEMO_STEPS="${DEMO_STEPS-30}" setpriv --reuid="$2" --regid="$2" --init-groups \
         bash -c "set -a; . /etc/settings; set +a; cd '$3' && $4"
 }
 
-# The cpu stage of Containerfile as one command: its settings, its steps and what it is started with.
+# Prints the cpu stage of Containerfile as one command: ENV, RUN and CMD.
 container_steps() {
     sed -n '/ AS cpu$/,/ AS cuda$/{ s/^ENV /export /p; s/^RUN //p; s/^CMD \[\(.*\)\]/\1/p }' \
         "$repository/Containerfile" |
         sed 's/", "/ /g; s/"//g' | awk '{ printf "%s%s", (NR > 1 ? " && " : ""), $0 }'
 }
 
-# One row, up to the commands. Sets root, user and folder.
+# Makes the system of one row. Sets root, user and folder.
 prepare() {
     local name=$1 suite=$2 packages=$3 place=$4 variant=$5
     root=$work/$name user=root folder=/home/$place
@@ -154,7 +153,7 @@ run_row() {
     echo "== $name"
     if ! prepare "$@"; then
         result="FAILED: the machine could not be made"
-    elif [ "$variant" = refused ]; then  # one line that says what an administrator has to install
+    elif [ "$variant" = refused ]; then  # one line names the packages that an administrator has to install
         command=$(inside "$root" "$user" "$folder" "make demo" 2>&1)
         if [ $? != 0 ] && [ "$(grep -c 'only an administrator can install' <<<"$command")" = 1 ]; then
             result="make demo: refused in one line"

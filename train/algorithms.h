@@ -11,11 +11,11 @@ namespace teon {
 
 class AlgorithmFile {
 public:
-    // Reads the file, if it exists. Throws UsageError naming path and line.
+    // Reads the file if it exists. Throws UsageError naming path and line.
     AlgorithmFile(std::string path, std::string device, std::string library);
-    // Algorithms by product, of this device and library.
+    // This device's and library's algorithms, by product.
     const std::map<std::string, std::string>& known() const { return known_; }
-    // Adds a line in place of one of the same product, device and library. Throws Error naming the path.
+    // Adds a line, or replaces the line of the same product, device and library. Throws Error naming the path.
     void add(const AlgorithmChoice& choice);
 
 private:

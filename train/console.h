@@ -1,4 +1,4 @@
-// What a run prints: a line per step, an ETA, notes, and the profile of --profile-steps.
+// Output of a run: a line per step, an ETA, notes, and the profile of --profile-steps.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace teon {
 
-// Prints a line per step with an ETA from the last steps' time, and MFU where the device's peak is known; on a
-// terminal, one live line instead (train/live_line.h). When standard output fails (`| head`, a closed terminal), it
-// reports that once on standard error, and the run continues.
+// Prints a line per step with an ETA from the last steps' time, and MFU if the device's peak is known; on a
+// terminal, one live line instead (train/live_line.h). If standard output fails (`| head`, a closed terminal), reports
+// that once on standard error, and the run continues.
 class Console {
 public:
     Console(int64_t total_steps, int64_t log_every, double flops_per_token, double peak_flops);
@@ -27,8 +27,8 @@ private:
     LiveLine live_;
 };
 
-// Of `steps` steps: share, time, calls and GFLOP/s of each kernel and product, the most expensive first, `most` of
-// them.
+// Returns a table of share, time, calls and GFLOP/s of the `most` most expensive kernels and products, in descending
+// order of time, over `steps` steps.
 std::string profile_table(const Profile& profile, int64_t steps, size_t most = SIZE_MAX);
 
 }  // namespace teon

@@ -16,13 +16,13 @@ namespace teon {
 
 namespace {
 
-// Rows for the model: context and ending, padded to T with tokens that nothing is asked of.
+// A sequence for the model: a context and an ending. ending_losses() pads it with tokens that have no target.
 struct Row {
     std::vector<int> tokens;
     int begin = 0;  // of the ending
 };
 
-// The summed loss of each row's ending.
+// Returns the summed loss of each row's ending.
 std::vector<double> ending_losses(Model& model, const std::vector<Row>& rows, Context& context) {
     const int B = static_cast<int>(rows.size());
     size_t longest = 0;
@@ -56,12 +56,13 @@ std::vector<double> ending_losses(Model& model, const std::vector<Row>& rows, Co
     return sums;
 }
 
-// The first of the smallest.
+// Returns the index of the smallest score, the first of equal ones.
 int best(const std::vector<double>& scores) {
     return static_cast<int>(std::min_element(scores.begin(), scores.end()) - scores.begin());
 }
 
-// The largest micro-batch of at most 8192 tokens that fits beside the weights.
+// Plans for --micro-batch or, without it, 65536 tokens on a GPU and 4096 on a CPU, halved until they fit beside the
+// weights.
 DecoderRun plan_run(const DecoderConfig& c, const Options& o, const DeviceInfo& device) {
     DecoderRun run;
     run.T = std::min(o.seq_len, c.max_T);
@@ -70,7 +71,7 @@ DecoderRun plan_run(const DecoderConfig& c, const Options& o, const DeviceInfo& 
     run.gelu_fusion = o.gelu_fusion;
     run.matmul_dtype = o.matmul_dtype;
     check_device(run, device);
-    run.recompute = Recompute::block;  // there is no backward pass to keep anything for
+    run.recompute = Recompute::block;  // there is no backward pass to save activations for
     const int64_t weights = decoder_params(c).size() * (run.dtype == DType::bf16 ? 10 : 8);
     const int64_t room = (o.memory ? o.memory : static_cast<int64_t>(device.free_bytes)) - weights;
     run.B = o.micro_batch ? o.micro_batch : std::max(1, (device.is_gpu ? 65536 : 4096) / run.T);
@@ -148,7 +149,7 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
         data = open_dataset(o.val_data.empty() ? o.data : o.val_data, "val");
         CHECK_USAGE(data.mixture.empty(),
                     "--val-data: a mixture cannot be evaluated; name the sources without weights");
-        check_model_tokenizer(data, published.folder, c.V);  // else losses mean nothing
+        check_model_tokenizer(data, published.folder, c.V);  // otherwise losses mean nothing
         check_document_mask(o, data);
         if (o.verify_data) verify_content(data);
     }

@@ -26,12 +26,12 @@ Evaluator::Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows
 
 std::optional<EvalResult> Evaluator::run() {
     const int64_t ranks = ctx_.comm->size(), rank = ctx_.comm->rank(), each = sums_.size();
-    const bool together = model_.params().has_weight_windows();  // then a forward pass needs all ranks
+    const bool together = model_.params().has_weight_windows();  // whether a forward pass needs all ranks
     zero(sums_.data(), each, ctx_.stream);
     loader_.seek(0);
     for (int64_t round = 0; round < rounds_ && (together || !ctx_.give_up()); ++round) {
         Batch batch = loader_.next(ctx_.stream);
-        // The rest of the last batch is not counted.
+        // Windows of the last batch beyond windows_ are not counted.
         const auto B = static_cast<int>(std::clamp<int64_t>(windows_ - (round * ranks + rank) * B_, 0, B_));
         if (B == 0 && !together) continue;
         if (B > 0) batch.B = B;

@@ -1,4 +1,4 @@
-// The loss on validation data: of a model as it is, as JSON and in words.
+// The loss of a model on validation data, as a number, as JSON and in words.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ struct EvalResult {
     int64_t tokens = 0;
 };
 
-// Mean loss over the first `windows` windows of the loader (not shuffled, made for this rank, of batches of B x T), the
-// same ones every time. The ranks share the work; the result is the same on each and, batch by batch, in the order of
-// one rank.
+// Computes the mean loss over the first `windows` windows of the loader (not shuffled, made for this rank, of batches
+// of B x T), the same windows every time. The ranks share the work. The result is the same on each rank, and its
+// batches are summed in the order of one rank.
 class Evaluator {
 public:
     Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows, Context& context);
-    // Allocates nothing on the device; synchronizes. Returns nullopt on every rank if the context's give_up returned
-    // true on one.
+    // Waits for the device and allocates nothing on it. Returns nullopt on every rank if the context's give_up returned
+    // true on any rank.
     std::optional<EvalResult> run();
 
 private:
@@ -33,13 +33,13 @@ private:
     Context& ctx_;
     const int B_, T_;
     const int64_t windows_, rounds_;  // rounds: batches of each rank
-    // Losses of a batch; this rank's sum of each batch and whether it aborted; those of all ranks.
+    // losses_: of a batch. sums_: this rank's sum of each batch, and whether it aborted. all_: sums_ of all ranks.
     Buffer<float> losses_, sums_, all_;
     Buffer<std::byte> scratch_;
 };
 
-// An evaluation as JSON (val_loss, val_ppl, val_tokens) and in words; with val_bytes and val_bits_per_byte where it is
-// known how many bytes of text its tokens stand for (data/dataset.h).
+// Return an evaluation as JSON (val_loss, val_ppl, val_tokens) and in words. bytes: the size of the text that its
+// tokens stand for (data/dataset.h); if it is known, val_bytes and val_bits_per_byte are added.
 nlohmann::ordered_json evaluation_json(const EvalResult& e, const std::optional<int64_t>& bytes);
 std::string evaluation_text(const EvalResult& e, const std::optional<int64_t>& bytes);
 

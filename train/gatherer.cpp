@@ -13,8 +13,8 @@ void Gatherer::invalidate() {
     for (Window& w : windows_) w.layer = kNone;
 }
 
-// Queues the next layer's exchange behind what the stream has so far, of which the last reads its window, and ahead of
-// what this layer computes.
+// Queues the next layer's exchange after the work on the stream, which ends with reads of that layer's window, and
+// before this layer's computation.
 void Gatherer::use(int layer, int next) {
     fetch(layer);
     window(layer).filled.make_wait(context_.stream);

@@ -1,4 +1,4 @@
-// Sharding::all: brings the working weights of a layer from their owners to its window, a layer ahead of their use.
+// Sharding::all: copies the working weights of a layer from their owners to its window, one layer ahead of their use.
 #pragma once
 
 #include <array>
@@ -12,18 +12,18 @@ namespace teon {
 
 class Gatherer {
 public:
-    // If params has weight windows, its on_use is this object's from here on. All outlive this.
+    // If params has weight windows, sets its on_use. The arguments must outlive this object.
     Gatherer(ParamStore& params, const Ownership& ownership, Context& context);
-    // The weights have been updated: none in a window is valid.
+    // Call it when the weights are updated: the windows' content is then out of date.
     void invalidate();
 
 private:
     void use(int layer, int next);
     void fetch(int layer);
 
-    // Of even layers, of odd layers, of everything else.
+    // There are three: for even layers, for odd layers and for all other parameters.
     struct Window {
-        int layer = kNone;  // that it holds or is being filled with
+        int layer = kNone;  // that it holds or receives
         Event filled;
     };
     static constexpr int kNone = -2;

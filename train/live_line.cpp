@@ -19,14 +19,14 @@ bool is_set(const char* name) {
     return value && *value;
 }
 
-// A terminal that has vanished does not end the run: Console reports that.
+// Ignores errors: Console reports a terminal that has vanished, and the run continues.
 void put(const std::string& text) {
     std::fputs(text.c_str(), stdout);
     std::fflush(stdout);
 }
 
-// 0: standard output is no terminal, or one of unknown width, which mpirun gives to its ranks even where its own output
-// is piped.
+// Returns 0 if standard output is not a terminal or is a terminal of unknown width. mpirun gives its ranks such a
+// terminal even if its own output is piped.
 int terminal_columns() {
     struct winsize size = {};
     return ::ioctl(::fileno(stdout), TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
@@ -50,7 +50,7 @@ LiveLine::~LiveLine() {
 }
 
 void LiveLine::show(double share, const std::string& text) {
-    // The last column stays free: some terminals wrap when it is written.
+    // Leave the last column free: some terminals wrap when it is written.
     const int columns = terminal_columns() - 1, width = std::clamp(columns / 5, 4, 30);
     std::string line = progress_bar(share, width);
     const size_t bar = line.size();

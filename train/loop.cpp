@@ -70,7 +70,7 @@ nlohmann::json description(const RunPlan& plan, const nlohmann::json& changes) {
 
 bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
-// make()'s result. Where there is too little memory although it was planned, the Error names what it was for, the
+// Returns make()'s result. If memory runs out although it was planned, throws Error naming what was allocated, the
 // planned total and the flags that lower it.
 template <typename Make>
 auto allocate(const char* what, const RunPlan& plan, Make&& make) {
@@ -123,7 +123,7 @@ public:
         ctx_.give_up = [] { return false; };
     }
 
-    // Loads the initial state. It writes nothing; a run that cannot work has failed by the end of it.
+    // Loads the initial state and writes nothing. A run that cannot work fails here at the latest.
     void load(const std::optional<ResumePoint>& resume) {
         report(resume);
         if (o_.autotune) read_algorithms();
@@ -135,13 +135,13 @@ public:
             trainer_.restore(state.step, state.control, state.next_sample);
         } else {
             model_->params().initialize(o_.seed, ctx_.stream);
-            if (o_.adopted)  // open_model() has verified it
+            if (o_.adopted)  // open_model() verified it
                 load_weights(model_->params(), SafetensorsModel(o_.adopted->folder), ctx_.stream);
         }
         check_same_on_all_ranks(model_->params(), ctx_);
     }
 
-    // From here on the run writes its folder, and a signal saves its state.
+    // Opens the log. From here on the run writes to its folder, and a signal makes it save.
     void open(const std::optional<ResumePoint>& resume) {
         const int rank = ctx_.comm->rank();
         stop_.begin(o_.time_limit, rank == 0);
@@ -157,6 +157,7 @@ public:
         const std::optional<LogPosition> saved = resume && rank == 0 ? resume->state.log : std::nullopt;
         const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step, saved);
         record(step, "log_damaged", log.damage);
+        diagnosis_missing_ = resume && !agree(log.diagnosed) && due(o_.diagnose_every, step);
         evaluation_missing_ = resume && !agree(log.evaluated) && evaluation_due(step);
         record(step, "config_replaced", o_.config_fault);
         if (!resume) return;
@@ -168,41 +169,42 @@ public:
         saver_.remove_old(step);
     }
 
-    // Returns the signal that ended the run before its last step, else 0.
+    // Trains. Returns the signal that stopped the run, else 0.
     int run() {
         std::string stop = ctx_.comm->size() == 1 ? stop_.reason() : "";
+        if (diagnosis_missing_ && stop.empty()) report_alignment();
         if (evaluation_missing_ && stop.empty()) stop = evaluate_now();
         while (trainer_.steps_done() < plan_.steps && stop.empty()) {
             if (trainer_.steps_done() + 1 == o_.profile_steps.first) begin_profile();
             step();
             if (trainer_.steps_done() == o_.profile_steps.second) end_profile();
-            saver_.report(trainer_.steps_done());
+            saver_.report();
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
             const bool kept = step == plan_.steps || due(o_.checkpoint_every, step),
-                       interim = clock_says_save() && !kept, save = kept || interim,
+                       interim = !kept && clock_says_save(), save = kept || interim,
                        diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
                        sample = due(o_.sample_every, step);
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
-            stop = skipped_too_often_ ? "skipped updates" : stop_reason();
+            stop = skipped_in_row_ > 0 ? "skipped updates" : stop_reason();
             if (trainer_.aborted()) break;
-            if (save) save_now(o_.checkpoint_sync, interim);  // before what may fail or be killed
+            if (save) save_now(o_.checkpoint_sync, interim);  // first, because the rest may fail or be killed
             if (diagnose) report_alignment();
             if (evaluate && stop.empty()) stop = evaluate_now();
             if (sample && samples_ && stop.empty()) stop = sample_now();
         }
         log(trainer_.finish());
         if (trainer_.steps_done() > saved_step_) save_now(true);
-        saver_.wait(trainer_.steps_done());
-        CHECK(!skipped_too_often_, "the last {} updates were skipped (--max-skipped {}); {}",
-              trainer_.control().skipped_in_row, o_.max_skipped, last_good_state());
+        saver_.wait();
+        CHECK(skipped_in_row_ == 0, "{} updates in a row were skipped (--max-skipped {}); {}", skipped_in_row_,
+              o_.max_skipped, last_good_state());
         CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
         metrics_.sync();
         if (stop.empty()) return 0;
         if (trainer_.steps_done() < plan_.steps)
             console_.note(
                 fmt::format("stopped by {} after step {}; continue with --resume", stop, trainer_.steps_done()));
-        if (ctx_.comm->size() > 1) agree(true);  // no rank ends before rank 0 has saved, as if it had failed
+        if (ctx_.comm->size() > 1) agree(true);  // so that no rank ends before rank 0 has saved, as if it had failed
         return stop_.signal();
     }
 
@@ -230,7 +232,7 @@ private:
         if (o_.adopted && !o_.adopted->unused.empty()) console_.note(unused_text(*o_.adopted));
     }
 
-    // Logs and prints an event, if there is a reason.
+    // Logs and prints an event unless the reason is empty.
     void record(int64_t step, const std::string& event, const std::string& reason) {
         if (reason.empty()) return;
         console_.note(event == "resumed" ? "resuming from " + reason : fmt::format("{}: {}", event, reason));
@@ -245,7 +247,8 @@ private:
         } catch (const ReadError& error) { return error.what(); }
     }
 
-    // Where a step fails, as when its data vanished, the steps before it are saved: the weights are as they left them.
+    // If the step fails (for example because its data vanished), saves the state after the previous step, which the
+    // weights still hold.
     void step() {
         try {
             log(trainer_.step());
@@ -262,7 +265,7 @@ private:
 
     // A profile that cannot be written does not end the run.
     void end_profile() {
-        if (!profiler_) return;  // resumed between the first and the last step
+        if (!profiler_) return;  // the run resumed between the first and the last profiled step
         const Profile profile = profiler_->result();
         profiler_.reset();
         const auto [first, last] = o_.profile_steps;
@@ -278,9 +281,9 @@ private:
     void save_before_failing() {
         try {
             log(trainer_.finish());
-            saver_.wait(trainer_.steps_done());
+            saver_.wait();
             if (trainer_.steps_done() > saved_step_) save_now(true);
-        } catch (const Error& error) {  // the run ends with the first error
+        } catch (const Error& error) {  // noted only: the run ends with the first error
             console_.note(fmt::format("nor could step {} be saved: {}", trainer_.steps_done(), error.what()));
         }
     }
@@ -295,10 +298,11 @@ private:
         }
         stop_agreed_ |= m->stop;
         save_agreed_ |= m->save;
-        skipped_too_often_ = o_.max_skipped > 0 && m->skipped_in_row >= o_.max_skipped;
+        if (o_.max_skipped > 0 && m->skipped_in_row >= o_.max_skipped) skipped_in_row_ = m->skipped_in_row;
     }
 
-    // Evaluates. If the evaluation was aborted, returns why the run is to stop; a resumed run then evaluates first.
+    // Evaluates and logs the result. If the evaluation was aborted, returns why the run stops; a resumed run then
+    // evaluates first. Otherwise returns an empty string.
     std::string evaluate_now() {
         optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done(), tokens = step * o_.batch_tokens;
@@ -315,7 +319,7 @@ private:
         return "";
     }
 
-    // Writes a sample; one that fails does not end the run. On one rank, returns why the run is to stop, if it is.
+    // Writes a sample. A failure does not end the run. Returns why the run stops if it is to stop and has one rank.
     std::string sample_now() {
         try {
             const std::string text = samples_->write(trainer_.steps_done());
@@ -326,8 +330,8 @@ private:
         return ctx_.comm->size() == 1 ? stop_.reason() : "";
     }
 
-    // Why the run is to stop, else empty. Several ranks stop after the same step: before one that was aborted, or after
-    // the one whose metrics carry the request.
+    // Returns why the run stops, or an empty string. Several ranks stop after the same step: the last one before an
+    // aborted step, or the one whose metrics carry the request.
     std::string stop_reason() {
         const std::string own = stop_.reason();
         if (ctx_.comm->size() == 1) return own;
@@ -335,7 +339,8 @@ private:
         return !stop_agreed_ && !trainer_.aborted() ? "" : own.empty() ? "another rank" : own;
     }
 
-    // Several ranks use rank 0's clock: they save after the step whose metrics carry its request.
+    // Whether --checkpoint-minutes have passed since the last save. Several ranks use rank 0's clock: they save after
+    // the step whose metrics carry its request.
     bool clock_says_save() {
         const std::chrono::duration<double, std::ratio<60>> since = StopRequest::Clock::now() - saved_at_;
         const bool now = o_.checkpoint_minutes > 0 && since.count() >= o_.checkpoint_minutes;
@@ -344,7 +349,7 @@ private:
         return std::exchange(save_agreed_, false);
     }
 
-    // Each rank has its own file.
+    // Each rank has its own file of algorithms.
     void read_algorithms() {
         const int rank = ctx_.comm->rank();
         algorithms_.emplace((o_.algorithms.empty() ? o_.out + "/algorithms.jsonl" : o_.algorithms) +
@@ -360,28 +365,30 @@ private:
         });
     }
 
-    // Rank 0's answer.
+    // Returns rank 0's answer.
     bool agree(bool own) { return !broadcast_from_rank_0(own ? "yes" : "", ctx_).empty(); }
 
     void report_alignment() {
+        std::vector<nlohmann::json> lines;
         for (const Alignment& a : optimizer_.diagnose(ctx_))
-            metrics_.write(json{{"kind", "diagnose"},
-                                {"step", trainer_.steps_done()},
-                                {"role", name_of(a.role)},
-                                {"layers", {a.layer_a, a.layer_b}},
-                                {"left", a.left},
-                                {"right", a.right},
-                                {"norm_ratio", a.norm_ratio}});
+            lines.push_back({{"kind", "diagnose"},
+                             {"step", trainer_.steps_done()},
+                             {"role", name_of(a.role)},
+                             {"layers", {a.layer_a, a.layer_b}},
+                             {"left", a.left},
+                             {"right", a.right},
+                             {"norm_ratio", a.norm_ratio}});
+        metrics_.write_lines(lines);  // all or, after a kill, none
     }
 
-    // Saves the state after the last step. Its metrics are logged before, so that a checkpoint never precedes the lines
-    // up to its step. An optimizer state that is not finite is not saved.
+    // Saves the state after the last step, whose metrics must have been logged: the log that a checkpoint refers to
+    // then has every line up to its step. Throws Error instead if the optimizer's state is not finite.
     void save_now(bool wait, bool interim = false) {
         optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done();
         saved_step_ = step;
         saved_at_ = StopRequest::Clock::now();
-        save_requested_ = false;
+        save_requested_ = save_agreed_ = false;  // this save answers a request under way
         saver_.save({step, step * o_.batch_tokens, trainer_.next_sample(), trainer_.control(), interim,
                      metrics_.position(), run_},
                     wait);
@@ -397,19 +404,20 @@ private:
     std::unique_ptr<Loader> val_loader_;
     MetricsFile metrics_;
     Console console_;
-    std::optional<AlgorithmFile> algorithms_;  // with --autotune
+    std::optional<AlgorithmFile> algorithms_;  // of --autotune
     std::unique_ptr<Model> model_;
-    std::optional<Evaluator> evaluator_;  // where there is validation data
-    std::optional<int64_t> val_bytes_;    // of text in it, where that is known
-    std::unique_ptr<Samples> samples_;    // rank 0's, with --sample-every
+    std::optional<Evaluator> evaluator_;  // if there is validation data
+    std::optional<int64_t> val_bytes_;    // of text that is evaluated, if known
+    std::unique_ptr<Samples> samples_;    // of --sample-every, on rank 0
     Optimizer optimizer_;
     Trainer trainer_;
     Saver saver_;
-    int64_t saved_step_ = 0;                                               // of the last save that was begun
-    StopRequest::Clock::time_point saved_at_ = StopRequest::Clock::now();  // then, or when training began
-    bool skipped_too_often_ = false, stop_agreed_ = false, save_agreed_ = false, save_requested_ = false,
+    int64_t saved_step_ = 0;                                               // of the last save that began
+    StopRequest::Clock::time_point saved_at_ = StopRequest::Clock::now();  // when it began, or when training did
+    int skipped_in_row_ = 0;  // how many skipped updates, once they reached --max-skipped; else 0
+    bool stop_agreed_ = false, save_agreed_ = false, save_requested_ = false, diagnosis_missing_ = false,
          evaluation_missing_ = false;
-    std::optional<Profiler> profiler_;  // between --profile-steps
+    std::optional<Profiler> profiler_;  // during --profile-steps
 };
 
 }  // namespace

@@ -12,13 +12,13 @@
 namespace teon {
 
 struct TrainingStart {
-    std::optional<ResumePoint> resume;  // nullopt: from step 1
+    std::optional<ResumePoint> resume;  // nullopt: begin with step 1
     nlohmann::json changes;             // check_unchanged()'s
-    std::function<void()> open_folder;  // called on every rank once nothing is left that could not work
+    std::function<void()> open_folder;  // called on every rank after everything that may refuse to work
 };
 
-// Trains to plan.steps, or until a signal arrives: then all ranks have saved, and the signal that stopped this one is
-// returned, else 0. Throws Error where the run cannot continue.
+// Trains to plan.steps, or until a signal arrives and all ranks have saved. Returns the signal that stopped this rank,
+// else 0. Throws Error if the run cannot continue.
 int run_training(const RunPlan& plan, const DeviceInfo& device, Context& context, const TrainingStart& start,
                  StopRequest& stop);
 

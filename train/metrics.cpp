@@ -45,7 +45,9 @@ MetricsFile::Opened MetricsFile::open(const std::string& path, int64_t step, con
         const bool later = good && j["step"].get<int64_t>() > step;
         if (later && end >= known) break;
         if (good && !later) {
-            opened.evaluated |= j["step"] == step && j.contains("kind") && j["kind"] == "eval";
+            const nlohmann::json kind = j["step"] == step ? j.value("kind", nlohmann::json()) : nlohmann::json();
+            opened.evaluated |= kind == "eval";
+            opened.diagnosed |= kind == "diagnose";
             kept += line;
         } else {
             damaged.push_back(number);
@@ -87,10 +89,14 @@ std::optional<LogPosition> MetricsFile::position() {
     return LogPosition{bytes_, hash_.digest()};
 }
 
-void MetricsFile::write(const nlohmann::json& line) {
+void MetricsFile::write(const nlohmann::json& line) { write_lines({line}); }
+
+void MetricsFile::write_lines(const std::vector<nlohmann::json>& lines) {
     if (path_.empty()) return;
     const std::lock_guard lock(mutex_);
-    const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    std::string text;
+    for (const nlohmann::json& line : lines)
+        text += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
     hash_.update(text.data(), text.size());
     bytes_ += std::ssize(text);
     unwritten_ += text;

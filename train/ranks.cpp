@@ -15,7 +15,7 @@ namespace teon {
 std::string broadcast_from_rank_0(const std::string& text, Context& context) {
     Comm& comm = *context.comm;
     if (comm.size() == 1) return text;
-    auto broadcast = [&](std::string bytes) {  // of a length that all know
+    auto broadcast = [&](std::string bytes) {  // every rank passes the same length
         const size_t size = bytes.size();
         bytes.resize(round_up(size, sizeof(float)));
         const auto n = static_cast<int64_t>(bytes.size() / 4);
@@ -51,7 +51,7 @@ void on_rank_0(Context& context, const std::function<void()>& work) {
 namespace {
 
 void check_hash(uint64_t hash, const std::string& what, Context& context) {
-    constexpr int64_t words = sizeof hash / sizeof(float);  // it travels as floats whose bits nobody looks at
+    constexpr int64_t words = sizeof hash / sizeof(float);  // sent as floats whose bits are not interpreted
     Buffer<float> own(words), all(words * context.comm->size());
     upload_bytes(own.data(), &hash, sizeof hash, context.stream);
     context.comm->all_gather(all.data(), own.data(), words, DType::f32, context.stream);
@@ -60,7 +60,7 @@ void check_hash(uint64_t hash, const std::string& what, Context& context) {
     download_bytes(hashes.data(), all.data(), hashes.size() * sizeof hash, context.stream);
     context.stream.synchronize();
     for (size_t r = 1; r < hashes.size(); ++r)
-        CHECK(hashes[r] == hashes[0], "rank {} has other {} than rank 0", r, what);
+        CHECK(hashes[r] == hashes[0], "rank {} has different {} than rank 0", r, what);
 }
 
 }  // namespace

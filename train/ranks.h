@@ -1,4 +1,4 @@
-// What ranks agree on, by text and by weights. All of it is called on every rank and waits for the device.
+// Agreement between ranks on texts and weights. Call each function on every rank. Each waits for the device.
 #pragma once
 
 #include <functional>
@@ -9,16 +9,17 @@
 
 namespace teon {
 
-// Rank 0's text.
+// Returns rank 0's text on every rank.
 std::string broadcast_from_rank_0(const std::string& text, Context& context);
 
-// Runs `work` on rank 0, in a thread of its own, while the ranks meet every second, so that no wait for it reaches
-// --comm-timeout. What it throws is thrown on rank 0.
+// Runs `work` on rank 0; if there are other ranks, in its own thread, while the ranks communicate every second, so that
+// no wait reaches --comm-timeout. Rank 0 rethrows what `work` throws.
 void on_rank_0(Context& context, const std::function<void()>& work);
 
-// Throw Error naming the first rank that differs from rank 0: in a bit of the working weights, if each rank has all of
-// them; in a text (`what` names it).
+// Throws Error naming the first rank whose working weights differ from rank 0's in any bit. Checks nothing if weights
+// are divided between ranks.
 void check_same_on_all_ranks(const ParamStore& params, Context& context);
+// Throws Error naming the first rank whose text differs from rank 0's. what: the text's name in the message.
 void check_equal_on_all_ranks(const std::string& text, const char* what, Context& context);
 
 }  // namespace teon

@@ -18,14 +18,14 @@ Reducer::Reducer(const ParamStore& params, const Ownership& ownership, Context& 
     own_ = ownership.of(context.comm->rank());
     if (exchanged == DType::f32) return;
     rounded_ = Buffer<bf16>(exchange_elements(buckets_));
-    zero(rounded_.data(), rounded_.size(), context.stream);  // the gaps between parameters, too
+    zero(rounded_.data(), rounded_.size(), context.stream);  // with the gaps between parameters
 }
 
 void Reducer::ready(int layer, bool accumulate) {
     if (context_.comm->size() == 1) return;
     const std::vector<Part>& parts = buckets_.at(static_cast<size_t>(int64_t{layer} + 1));
     if (parts.empty()) return;
-    settle();  // backward is about to write to the other window
+    settle();  // the backward pass is about to write to the other window
     accumulate_ = accumulate && windows_;
     reduce(parts);
     if (layer < 0 && windows_) settle();

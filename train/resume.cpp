@@ -33,7 +33,7 @@ std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder,
         std::string manifest;
         try {
             manifest = read_text(path, int64_t{64} << 20);
-        } catch (const Error&) {  // not there, as this rank sees it
+        } catch (const Error&) {  // this rank does not see it
         }
         return fmt::format("{} {:016x}", step, hash_of(manifest));
     };

@@ -1,4 +1,4 @@
-// Continuing a run from its newest whole checkpoint.
+// Resuming a run from its newest whole checkpoint.
 #pragma once
 
 #include <optional>
@@ -14,23 +14,23 @@ struct ResumePoint {
     TrainingState state;
 };
 
-// nullopt if the run's folder holds no checkpoint at all. Throws Error naming each fault if it holds some but none is
-// whole.
+// Finds and reads the newest whole checkpoint. Returns nullopt if the run's folder holds no checkpoint at all. Throws
+// Error naming each fault if it holds checkpoints but none is whole.
 std::optional<ResumePoint> find_resume_point(const std::string& run_folder);
 
-// Rank 0's checkpoint on every rank: one of the same step and manifest, which must be whole. Throws Error naming the
-// rank and the folder otherwise.
+// Returns on every rank the checkpoint that rank 0 passes as `own`. Throws Error naming the rank and the folder if a
+// rank does not see a whole checkpoint of the same step and manifest.
 std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder, std::optional<ResumePoint> own,
                                                   Context& context);
 
-// Sets options.adopted to the model of --init-from. A run that began with --init-from and resumes takes the model of
-// `checkpoint` instead (a folder; empty: the run does not resume); `saved` is its state, where that is known. Throws
-// UsageError if --init-from names another model than the run began with.
+// Sets options.adopted to the model of --init-from. If a run that began with --init-from resumes, takes the model from
+// `checkpoint` instead: a folder, or empty if the run does not resume. saved: the checkpoint's state, or nullptr if it
+// is not known yet. Throws UsageError if --init-from names another model than the run began with.
 void adopt_model(Options& options, const ModelFamily& family, const std::string& checkpoint,
                  const TrainingState* saved);
 
-// The same for a rank that resumes and does not know yet where from: the newest checkpoint whose model can be read has
-// that of all.
+// The same on a rank that does not know yet from which checkpoint rank 0 resumes. Takes the model from the newest
+// checkpoint in which it can be read, because all checkpoints of a run have the same model.
 void adopt_newest_model(Options& options, const ModelFamily& family);
 
 // Removes incomplete checkpoints that a kill left, and renames damaged ones to step_X.damaged, because the run will

@@ -35,7 +35,7 @@ std::optional<DType> storage_named(std::string_view name) {
     return std::nullopt;
 }
 
-// What a run that resumes takes from its checkpoint, as far as the flags leave it open.
+// Sets what a resumed run takes from its checkpoint unless a flag gives it.
 void resume_as(Options& o, const TrainingState& state, int ranks) {
     if (state.run.value("ranks", 1) == ranks) {
         if (o.micro_batch == 0) o.micro_batch = state.run.value("micro_batch", 0);
@@ -49,7 +49,7 @@ void resume_as(Options& o, const TrainingState& state, int ranks) {
 
 bool is_cuda() { return std::string_view(backend_name()) == "cuda"; }
 
-// Without --plan-for, of this build's backend: for an H100's memory, unless --memory says otherwise.
+// Without --plan-for, plans for this build's backend with an H100's 80 GiB. --memory replaces the device's memory.
 void print_plan(const ModelFamily& family, Options options) {
     adopt_model(options, family, "", nullptr);
     const DeviceInfo* gpu = nullptr;
@@ -67,7 +67,7 @@ void print_plan(const ModelFamily& family, Options options) {
     fmt::print("{}", plan_report(plan));
 }
 
-// Trains, on this rank. Returns the signal that has ended the run, else 0.
+// Trains on this rank. Returns the signal that ended the run, else 0.
 int train(const ModelFamily& family, Options options, std::optional<RunFolder>& folder, const Launch& launch,
           StopRequest& stop) {
     // Rank 0 decides where the run begins.
@@ -87,7 +87,7 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
     RunPlan plan = plan_run(family, options, is_cuda(), launch.size);
     if (resume) start.changes = check_unchanged(plan, resume->state);
     require_device();
-    set_device_of(launch);  // usage errors come before any device is touched
+    set_device_of(launch);  // usage errors are found before this, without a device
     const DeviceInfo device = device_info();
     check_device(plan.run, device);
     Context context(options.comm_timeout);
@@ -95,7 +95,7 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         resume = resume_point_of_rank_0(options.out, std::move(resume), context);
         const std::string out = broadcast_from_rank_0(options.out, context);
         const std::string dtype = broadcast_from_rank_0(std::string(name_of(plan.run.dtype)), context);
-        if (launch.rank > 0) {  // which plans once more, with what rank 0 found in the folder and chose for its machine
+        if (launch.rank > 0) {  // plan again, with the checkpoint that rank 0 found and the storage type that it chose
             if (options.out.empty()) options.out = out;
             if (resume) resume_as(options, resume->state, launch.size);
             options.dtype = storage_named(dtype);
@@ -126,7 +126,7 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
     }
 }
 
-// The signal that has ended the run, else 0.
+// Returns the signal that ended the run, else 0.
 int run(const ModelFamily& family, int argc, const char* const* argv, StopRequest& stop) {
     const Launch launch = launch_from_environment();
     if (launch.rank > 0)
@@ -141,8 +141,8 @@ int run(const ModelFamily& family, int argc, const char* const* argv, StopReques
     return 0;
 }
 
-// All ranks find the same errors, and rank 0 reports them: the others wait, so that rank 0's end ends them first. They
-// wait longer with usage errors, where waiting does no harm.
+// Prints the error. Ranks above 0 wait first: they mostly have the same error as rank 0, and the launcher ends them
+// when rank 0 ends. They wait longer after a usage error, when waiting does no harm.
 void report_error(const ModelFamily& family, const std::exception& error) {
     std::string rank;
     try {
@@ -151,7 +151,7 @@ void report_error(const ModelFamily& family, const std::exception& error) {
             const bool usage = dynamic_cast<const UsageError*>(&error) != nullptr;
             std::this_thread::sleep_for(std::chrono::seconds(usage ? 10 : 1));
         }
-    } catch (const UsageError&) {  // then that is the error
+    } catch (const UsageError&) {  // the environment is the error that is reported
     }
     fmt::print(stderr, "{}", error_line(family.program(), rank + error.what()));
 }

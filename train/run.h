@@ -5,8 +5,9 @@
 
 namespace teon {
 
-// 0: done, or stopped and saved; 1: failed; 2: usage. A run that SIGINT has stopped has saved and ends by it. Errors
-// are one line on standard error, beginning "<program>: error:".
+// Returns the exit status: 0 if the run is done, or was stopped and has saved; 1 if it failed; 2 for wrong usage. A run
+// that SIGINT stops saves and then ends by that signal. Errors are one line on standard error that begins with
+// "<program>: error:".
 int train_main(const ModelFamily& family, int argc, const char* const* argv);
 
 }  // namespace teon

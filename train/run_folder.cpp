@@ -21,9 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Who writes the folder: the machine, the process and a number that no other run has.
 std::string lock_path(const std::string& folder) { return folder + "/lock"; }
 
+// The content of the lock file: the process, its machine, and a random number that no other run has.
 std::string owner() {
     char host[256] = "?";
     ::gethostname(host, sizeof host - 1);
@@ -62,10 +62,10 @@ void RunFolder::create(bool resumes) {
                 "--out {}: already holds a run; name another folder, or continue it with --resume", path_);
 }
 
-// Takes the lock of the folder and that of the file in it: the file may be removed, and NFS locks no folders.
+// Locks both the folder and the file in it, because the file may be removed and NFS does not lock folders.
 void RunFolder::lock() {
     const auto take = [&](const Descriptor& file) {
-        if (::flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;  // or there are no locks here
+        if (::flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;  // or this file system has no locks
         const std::string other = read_lock(path_);
         throw Error(fmt::format("--out {}: another process is writing it{}", path_,
                                 other.empty() ? "" : " (" + other.substr(0, other.find(',')) + ")"));

@@ -1,4 +1,4 @@
-// The folder of a run: one process writes it, and all ranks see the same one.
+// The folder of a run: one process writes it, and all ranks see the same folder.
 #pragma once
 
 #include <chrono>
@@ -12,14 +12,15 @@ namespace teon {
 // How long a rank waits to see what rank 0 wrote in the folder: network file systems cache what they last read.
 constexpr std::chrono::seconds kSharedFolderPatience{10};
 
-// The folder as rank 0 holds it. Construct it before anything in the folder is read. It writes nothing before create().
+// Rank 0's hold on the folder. Construct it before anything in the folder is read. Until create() it writes nothing but
+// the lock file.
 class RunFolder {
 public:
-    // Locks the folder if it exists; throws Error naming the process that holds the lock. Throws UsageError if the
-    // folder evidently cannot be created.
+    // Locks the folder if it exists. Throws Error naming the process that holds the lock, or UsageError if the folder
+    // evidently cannot be created or written.
     explicit RunFolder(const std::string& path);
-    // Creates and locks the folder unless that is done. Throws UsageError if it holds a checkpoint and the run does not
-    // resume.
+    // Creates and locks the folder unless the constructor locked it. Throws UsageError if it holds a checkpoint and the
+    // run does not resume.
     void create(bool resumes);
 
 private:
@@ -28,8 +29,8 @@ private:
     Descriptor folder_, lock_;
 };
 
-// Call it on all ranks after rank 0 has created the folder. Throws Error naming a rank that sees another folder there,
-// such as one on a disk of its node.
+// Call it on all ranks after rank 0 has created the folder. Throws Error naming a rank that sees a different folder at
+// this path, such as one on a disk of its own machine.
 void check_same_folder(const std::string& path, Context& context);
 
 }  // namespace teon

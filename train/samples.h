@@ -10,14 +10,15 @@ namespace teon {
 
 class Samples {
 public:
-    // tokenizer: the folder beside the data; if it is not there, samples are token numbers. params must outlive it.
-    // Throws UsageError where the prompt cannot be encoded or does not fit.
+    // tokenizer: the folder beside the data; if it does not exist, samples are token numbers. params and context must
+    // outlive this object. Throws UsageError if the prompt cannot be encoded, does not fit, or has a token outside the
+    // model's vocabulary.
     Samples(const std::string& run_folder, const std::string& tokenizer, const DecoderConfig& config,
             const ParamStore& params, const SamplingOptions& options, int delimiter, uint64_t seed, Context& context);
 
     // Samples with the current weights and the same seed each time, so that texts of different steps compare. Appends
-    // "step N", the text and a blank line to samples.txt. Returns the text, prompt included; empty, with nothing
-    // written, if the context's give_up returned true.
+    // "step N", the text and a blank line to samples.txt. Returns the text, prompt included. If the context's give_up
+    // returned true, returns an empty string and writes nothing.
     std::string write(int64_t step);
 
 private:

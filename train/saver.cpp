@@ -15,7 +15,7 @@ CheckpointPlan checkpoint_plan(const RunPlan& p, MetricsFile& metrics) {
     plan.run_folder = o.out;
     plan.sync_log = [&metrics] { metrics.sync(); };
     plan.hf_config = hf_config(*p.family, p.config, p.train.delimiter);
-    if (o.adopted) {  // its users know it by these
+    if (o.adopted) {  // the adopted model keeps its begin and end tokens
         const TextLimits& limits = o.adopted->limits;
         if (limits.begin >= 0) plan.hf_config["bos_token_id"] = limits.begin;
         if (limits.end.size() == 1) plan.hf_config["eos_token_id"] = limits.end[0];
@@ -39,12 +39,12 @@ Saver::Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& co
 }
 
 void Saver::save(const TrainingState& state, bool wait) {
-    this->wait(state.step);
-    // Weights and state come together where the gradients were, which the next step overwrites.
+    this->wait();
+    // Weights and state are collected in the memory of the gradients, which the next step overwrites.
     const ParamStore& params = model_.params();
     float* gradients = params.gradients().data<float>();
     const int64_t window = params.gradients().layout().size();
-    std::function<const float*(int64_t, int64_t)> collected;  // one rank has it all
+    std::function<const float*(int64_t, int64_t)> collected;  // empty: one rank has everything
     std::vector<StateTensor> tensors = optimizer_.masters(params);
     for (StateTensor& t : optimizer_.state()) tensors.push_back(std::move(t));
     if (ctx_.comm->size() > 1)
@@ -57,13 +57,13 @@ void Saver::save(const TrainingState& state, bool wait) {
     } else {
         for_each_window(elements_of(tensors), window, collected);
     }
-    // Gaps between gradients count in their norm, and no step writes them.
+    // The gaps between gradients count in the norm, and no step writes them.
     if (collected) zero(gradients, window, ctx_.stream);
-    if (wait) this->wait(state.step);
+    if (wait) this->wait();
 }
 
-void Saver::wait(int64_t step) {
-    on_rank_0(ctx_, [&] { report(true, step); });
+void Saver::wait() {
+    on_rank_0(ctx_, [&] { report(true); });
 }
 
 void Saver::remove_old(int64_t step) {
@@ -71,12 +71,13 @@ void Saver::remove_old(int64_t step) {
     if (!fault.empty()) console_.note(fault);
 }
 
-void Saver::report(bool wait, int64_t step) {
+void Saver::report(bool wait) {
     const std::optional<SaveResult> saved = writer_ ? writer_->result(wait) : std::nullopt;
     if (!saved) return;
     fault_ = saved->fault;
     if (!fault_.empty()) {
-        metrics_.event(step, "checkpoint_failed", fault_);
+        // Of the checkpoint's step, not of the step that is queued, which ranks may yet abort.
+        metrics_.event(saved->step, "checkpoint_failed", fault_);
         console_.note(fmt::format("checkpoint of step {} failed: {}", saved->step, fault_));
         CHECK(!o_.stop_on_save_error, "{}; the checkpoints before it are whole (--on-save-error stop)", fault_);
         return;

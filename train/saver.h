@@ -1,4 +1,4 @@
-// Checkpoints of a run: collects what the ranks hold, and reports the outcome of each save.
+// Checkpoints of a run: collects weights and optimizer state from the ranks, and reports the outcome of each save.
 #pragma once
 
 #include <memory>
@@ -12,26 +12,26 @@
 
 namespace teon {
 
-// On every rank; rank 0 writes. All that it is given outlives it.
+// Create one on every rank; rank 0's writes the files. The constructor's arguments must outlive it.
 class Saver {
 public:
     Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& context, MetricsFile& metrics,
           Console& console);
 
-    // Begins a checkpoint (checkpoint/checkpoint_writer.h) and, if `wait`, ends it. Called on all ranks. The gradients
-    // are lost.
+    // Begins a checkpoint (checkpoint/checkpoint_writer.h); with `wait`, waits until it is written. Call it on all
+    // ranks. Overwrites the gradients.
     void save(const TrainingState& state, bool wait);
-    // Reports the save that finished since the last call; `step` is the run's. Throws Error if it failed and
-    // --on-save-error is stop. wait(): waits for the one in flight, on all ranks.
-    void report(int64_t step) { report(false, step); }
-    void wait(int64_t step);
+    // Reports the save that finished since the last call. Throws Error if it failed and --on-save-error is stop.
+    void report() { report(false); }
+    // The same, after waiting for the save in flight. Call it on all ranks.
+    void wait();
 
-    // Removes checkpoints that are not to be kept beside that of `step`, from which the run resumes.
+    // Removes the checkpoints that are not to be kept beside the checkpoint of `step`, from which the run resumes.
     void remove_old(int64_t step);
     const std::string& fault() const { return fault_; }  // of the last save; empty if it succeeded
 
 private:
-    void report(bool wait, int64_t step);
+    void report(bool wait);
 
     const Options& o_;
     Model& model_;
@@ -39,7 +39,7 @@ private:
     Context& ctx_;
     MetricsFile& metrics_;
     Console& console_;
-    std::unique_ptr<CheckpointWriter> writer_;  // of rank 0
+    std::unique_ptr<CheckpointWriter> writer_;  // on rank 0
     std::string fault_;
 };
 

@@ -27,7 +27,8 @@ std::string name_of_signal(int signal) {
     return "";
 }
 
-// Those of them that the process does not ignore: one that is blocked is kept, even if it is ignored.
+// The handled signals that the process does not ignore. The others must not be blocked: a blocked signal stays pending
+// even if it is ignored.
 sigset_t wanted_signals() {
     sigset_t set;
     sigemptyset(&set);
@@ -39,7 +40,7 @@ sigset_t wanted_signals() {
     return set;
 }
 
-// They act as they do in other programs: before the end by one of them, and in child processes.
+// Gives the handled signals their default actions: before the process ends by one of them, and in child processes.
 void restore_defaults() {
     const sigset_t set = wanted_signals();
     for (const HandledSignal& k : kHandled)
@@ -47,9 +48,9 @@ void restore_defaults() {
     pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-std::atomic<pid_t> waiting_thread = 0;  // a signal handler can reach nothing else
+std::atomic<pid_t> waiting_thread = 0;  // global, because a signal handler has no arguments for it
 
-// Runs only in threads that are older than StopRequest.
+// Runs only in threads that are older than StopRequest, because the others block the signals.
 void forward_signal(int signal) {
     const int error = errno;
     syscall(SYS_tgkill, ::getpid(), waiting_thread.load(), signal);
@@ -117,7 +118,7 @@ std::string StopRequest::reason() const {
 void end_by_signal(int number) {
     restore_defaults();
     std::raise(number);
-    _exit(128 + number);  // the first process of a container is spared by default actions
+    _exit(128 + number);  // default actions do not end the first process of a container
 }
 
 }  // namespace teon

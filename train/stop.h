@@ -1,4 +1,4 @@
-// What may end a run early: SIGTERM, SIGINT or SIGHUP, and --time-limit.
+// Requests that end a run early: SIGTERM, SIGINT, SIGHUP and --time-limit.
 #pragma once
 
 #include <atomic>
@@ -13,31 +13,32 @@ namespace teon {
 // data (cpu/signals.h). Threads that a library started before main() (OpenBLAS) forward them.
 //
 // The first signal between begin() and end() is recorded and, if the run prints, acknowledged on standard error at
-// once. The second one ends the process by its default action, as does any signal before begin(). After end(), the
-// first one is ignored, so that a run that has saved everything does not fail while it shuts down. A signal that was
-// ignored when the process began (nohup, a shell's background job) stays ignored. SIGPIPE is ignored: writing to a
-// closed pipe is an error of that write. One object per process.
+// once. A second signal ends the process by its default action, as does any signal before begin(). If the first signal
+// comes after end(), it is ignored, so that a run that has saved everything does not fail while it shuts down. A signal
+// that was ignored when the process began (nohup, a shell's background job) stays ignored. SIGPIPE is ignored, because
+// a write to a closed pipe returns an error. Create one object per process.
 class StopRequest {
 public:
     using Clock = std::chrono::steady_clock;
     // Construct it before any other thread exists: threads inherit blocked signals. Child processes do not.
     StopRequest();
-    // The time limit in seconds counts from the constructor; 0: none.
+    // time_limit_s: seconds since the constructor; 0: no limit. prints: whether to acknowledge a signal.
     void begin(double time_limit_s, bool prints);
     void end();
-    // "SIGTERM", "time limit 23h50m"; empty while the run is to continue. Cheap enough to call between two kernels.
+    // Returns "SIGTERM" or "time limit 23h50m", or an empty string while the run is to continue. Cheap enough to call
+    // between two kernels.
     std::string reason() const;
-    int signal() const;  // the recorded one, else 0
+    int signal() const;  // the recorded signal, else 0
 
 private:
     struct State;
-    const std::shared_ptr<State> state_;  // the thread's too, which lasts as long as the process
+    const std::shared_ptr<State> state_;  // shared with the thread, which lives as long as the process
     const Clock::time_point start_ = Clock::now();
     double time_limit_s_ = 0;
 };
 
-// Ends the process by the signal's default action, so that a shell ends its loop too, which an exit status of 130 would
-// not do.
+// Ends the process by the signal's default action, so that a shell ends its loop too. With an exit status of 130 it
+// would not.
 [[noreturn]] void end_by_signal(int signal);
 
 }  // namespace teon

@@ -20,21 +20,21 @@ struct Slot {
     explicit Slot(int ranks) : loss_sums(ranks), requests(ranks) {}
     Event begin, backward_end, exchange_end, optimizer_begin, end;
     PinnedBuffer<float> loss_sum{1};
-    PinnedBuffer<float> loss_sums, requests;  // by rank
+    PinnedBuffer<float> loss_sums, requests;  // of each rank
     PinnedBuffer<float> request{1};           // this rank's
     PinnedBuffer<StepControl> control{1};
     StepMetrics metrics;
     int64_t next_sample = 0;  // after it
 };
 
-// Forward and backward of a batch in one of the buffers that the loader uses in turn.
+// The graph of forward and backward passes of a batch in one of the buffers that the loader uses in turn.
 struct MicroStep {
     Batch batch;
     bool accumulate;
     Graph graph;
 };
 
-// A rank's requests to all ranks, sent with each step as the sum of these.
+// Requests of a rank to all ranks. Each step sends the sum of a rank's requests.
 constexpr int kStop = 1, kAborted = 2, kSave = 4;
 bool has(float requests, int request) { return (static_cast<int>(requests) & request) != 0; }
 
@@ -48,7 +48,7 @@ struct Trainer::Impl {
     Context& ctx;
     Buffer<float> losses;               // of one micro-batch
     Buffer<float> sums{2};              // loss sum of the step; squared gradient norm
-    Buffer<float> loss_sums, requests;  // of the step, by rank
+    Buffer<float> loss_sums, requests;  // of each rank in the step
     Buffer<StepControl> control{1};
     Buffer<std::byte> scratch{static_cast<int64_t>(reduce_scratch_bytes())};
     Reducer reducer;
@@ -56,11 +56,11 @@ struct Trainer::Impl {
     Slot slots[2];
     std::vector<MicroStep> micro_steps;
     std::optional<Graph> update;
-    // A whole step has been queued: its kernels are loaded, its workspaces resized, its products chosen.
+    // Whether a whole step has been queued: its kernels are loaded, its workspaces resized, its products chosen.
     bool warm = false;
     bool stop = false, save = false, aborted = false;
     int64_t done = 0, returned = 0;
-    StepControl last;         // of the step returned last
+    StepControl last;         // of the step whose metrics were returned last
     int64_t next_sample = 0;  // after it
     PinnedBuffer<float> no_loss{1};
 
@@ -127,12 +127,12 @@ struct Trainer::Impl {
         return true;
     }
 
-    // Not while the profiler times kernels. Work that involves other ranks is never replayed: the communicator watches
-    // each of its operations with its own events.
+    // Whether work is replayed from graphs: not while the profiler times kernels. Work that involves other ranks is
+    // never replayed, because the communicator watches each of its operations with its own events.
     bool replays() const { return o.graphs && warm && !ctx.stream.profiler(); }
 
-    // The losses of a micro-batch, and the gradients of the step's mean loss, which are reduced as they become ready:
-    // those of the last micro-batch, or of every one.
+    // Queues the forward and backward passes of a micro-batch, which give its losses and gradients of the step's mean
+    // loss. Of the last micro-batch, or of each one, the gradients are reduced as they become ready.
     void queue_micro_step(const Batch& batch, bool accumulate, bool last) {
         const bool each = reducer.every_micro_step(), communicates = each || (last && ctx.comm->size() > 1);
         const auto queue = [&] {
@@ -159,7 +159,7 @@ struct Trainer::Impl {
         update->launch(ctx.stream);
     }
 
-    // Reduces gradients, and gathers losses and requests of all ranks. Losses are summed in the order of the ranks.
+    // Finishes reducing the gradients, and gathers losses and requests of all ranks. Sums losses in the order of ranks.
     void exchange(Slot& slot, const float* loss_sum) {
         Comm& comm = *ctx.comm;
         float* own_request = requests.data() + comm.rank();
@@ -170,13 +170,13 @@ struct Trainer::Impl {
         reduce_sum(sums.data(), scratch.data(), loss_sums.data(), loss_sums.size(), false, ctx.stream);
     }
 
-    // nullopt: a rank aborted the step.
+    // Waits for the oldest step whose metrics were not returned. Returns nullopt if a rank aborted it.
     std::optional<StepMetrics> read_back() {
         Slot& slot = slots[returned % 2];
         slot.end.synchronize();
         const int ranks = static_cast<int>(slot.requests.size());
         for (int r = 0; r < ranks; ++r) aborted |= has(slot.requests[r], kAborted);
-        if (aborted) {  // and with it the steps that are queued behind it
+        if (aborted) {  // with the steps queued after it
             ctx.stream.synchronize();
             done = returned;
             return std::nullopt;

@@ -1,6 +1,6 @@
-// One optimizer step: micro-batches forward and backward, norm, clipping, update. A step neither allocates nor waits
-// for the device, and most of it can be replayed from graphs. Its metrics are read back when the next step has been
-// queued.
+// One optimizer step: forward and backward passes of micro-batches, norm, clipping, update. A step neither allocates
+// nor waits for the device, and most of it can be replayed from graphs. Its metrics are read back when the next step
+// has been queued.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct TrainerOptions {
     float skip_spikes = 0;  // StepControl's spike_limit
     OptimizerOptions optimizer;
     Schedule schedule;
-    bool graphs = false;  // replay from graphs what is the same at every step, after the first
+    bool graphs = false;  // after the first step, replay from graphs the work that every step repeats
     bool ahead = true;    // step() queues the next step while the device computes the last one
 };
 
@@ -34,20 +34,20 @@ public:
     Trainer(Model& model, Optimizer& optimizer, Loader& loader, const TrainerOptions& options, Context& context);
     ~Trainer();
 
-    // Queues the next step. Returns the metrics of the step before it, unless they were returned; without `ahead`,
-    // waits for the step and returns its own.
+    // Queues the next step. Returns the metrics of the step before it, or nullopt if there is none, it was aborted, or
+    // its metrics were returned already. Without `ahead`, waits for the queued step and returns its metrics.
     std::optional<StepMetrics> step();
-    // Waits for the last queued step and returns its metrics, unless they were returned.
+    // Waits for the last queued step. Returns its metrics, or nullopt if it was aborted or they were returned already.
     std::optional<StepMetrics> finish();
     int64_t steps_done() const;  // queued so far and not aborted
-    // The context's give_up returned true on some rank during a step: on every rank that step and those behind it have
-    // no effect. No other step may follow.
+    // Whether the context's give_up returned true on some rank during a step. On every rank that step and the steps
+    // queued after it then have no effect, and no other step may follow.
     bool aborted() const;
-    // Sets `stop`, or once `save`, in the next step's metrics on every rank, so that all stop or save after the same
-    // step.
+    // Sets `stop` in the metrics of the next step and all later ones, or `save` in those of the next step, on every
+    // rank, so that all ranks stop or save after the same step.
     void request_stop();
     void request_save();
-    // Step control and next sample after the last reported step, for a checkpoint.
+    // Step control and next sample after the step whose metrics were returned last, for a checkpoint.
     const StepControl& control() const;
     int64_t next_sample() const;
     // Continues a saved run after step `done`. Call it before the first step.

@@ -1,6 +1,6 @@
 // The part of cuBLASLt that runtime/ uses, for CPUs. Names, enumerators, values and meanings are those of NVIDIA's
-// "cuBLAS" documentation, chapter "Using the cuBLASLt API" (docs.nvidia.com/cuda/cublas); functions and types stand
-// there under their own names. cpu/cublaslt.cpp says what is refused.
+// "cuBLAS" documentation, chapter "Using the cuBLASLt API" (docs.nvidia.com/cuda/cublas), which has a section for each
+// function and type. cpu/cublaslt.cpp says which calls are refused.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // The enumerators of cuBLASLt that cpu/ knows, with their values. test/runtime/test_cuda_values.cu compares them with
-// the toolkit's where nvcc compiles it.
+// the toolkit's if nvcc compiles it.
 #pragma once
 
 // X(name, value, message)

@@ -1,4 +1,4 @@
-// 5.37 Profiler Control: there is no such profiler on a CPU, and both say so.
+// 5.37 Profiler Control. Both functions fail, because there is no such profiler on a CPU.
 #pragma once
 
 #include "cuda_runtime.h"

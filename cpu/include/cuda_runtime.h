@@ -34,12 +34,12 @@ struct dim3 {
 struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem;
-    size_t sharedMemPerBlock;       // what a kernel may use unasked
-    size_t sharedMemPerBlockOptin;  // and with cudaFuncAttributeMaxDynamicSharedMemorySize
+    size_t sharedMemPerBlock;       // for a kernel by default
+    size_t sharedMemPerBlockOptin;  // with cudaFuncAttributeMaxDynamicSharedMemorySize
     int multiProcessorCount;
-    int major, minor;  // compute capability; 0.0: this CPU, not a GPU's double
+    int major, minor;  // compute capability; 0.0: a CPU, not the modelled GPU
 };
-extern "C" {  // as NVIDIA's are
+extern "C" {  // like NVIDIA's
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
@@ -47,7 +47,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 
-// 5.3 Error Handling. A sticky error's string is what failed and where, which a GPU does not know.
+// 5.3 Error Handling. The string of a sticky error says what failed and where, which a GPU's does not.
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorName(cudaError_t error);

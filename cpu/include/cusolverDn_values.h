@@ -1,5 +1,5 @@
 // The enumerators of cuSOLVER that cpu/ knows, with their values. test/runtime/test_cuda_values.cu compares them with
-// the toolkit's where nvcc compiles it.
+// the toolkit's if nvcc compiles it.
 #pragma once
 
 // X(name, value)

@@ -1,6 +1,6 @@
 // The part of NCCL that runtime/ uses, for CPUs (cpu/nccl.cpp, over MPI). Names, enumerators, values and meanings are
-// those of NVIDIA's "NCCL User Guide" (docs.nvidia.com/deeplearning/nccl/user-guide), whose headings stand before the
-// functions.
+// those of NVIDIA's "NCCL User Guide" (docs.nvidia.com/deeplearning/nccl/user-guide), whose headings precede the
+// functions here.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,26 +24,26 @@ struct ncclUniqueId {
 };
 
 extern "C" {
-// Communicator Creation and Management Functions. A process is one rank here, the one that MPI says it is. MPI has been
-// initialized with MPI_THREAD_SERIALIZED, and no other thread calls it while a communicator exists.
+// Communicator Creation and Management Functions. A process is one rank here, the same as in MPI. The caller
+// initializes MPI with MPI_THREAD_SERIALIZED, and no other thread calls MPI while a communicator exists.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
-// Calls that are not the same on all ranks are ncclInvalidUsage; their operation then never ends, as NCCL's would not.
+// Calls that differ between ranks are ncclInvalidUsage. Their operation then never ends, as with NCCL.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 const char* ncclGetErrorString(ncclResult_t result);
-// The string belongs to the calling thread. While nothing has failed: which ranks have not yet called what this one
-// waits for.
+// The string belongs to the calling thread. If nothing has failed, it names the ranks that have not yet made the call
+// for which this rank waits.
 const char* ncclGetLastError(ncclComm_t comm);
 
-// Collective Communication Functions. Only float32 is summed, in the order of the ranks.
+// Collective Communication Functions. Only float32 and bfloat16 are summed, in the order of the ranks.
 ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                         int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                            ncclComm_t comm, cudaStream_t stream);
 
-// Group Calls. Those of one group have one communicator and one stream here.
+// Group Calls. All calls of a group use the same communicator and stream here.
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
 }  // extern "C"

@@ -1,5 +1,5 @@
 // The enumerators of NCCL that cpu/ knows, with their values. test/runtime/test_cuda_values.cu compares them with
-// NCCL's own where nvcc compiles it.
+// NCCL's own if nvcc compiles it.
 #pragma once
 
 // X(name, value, message)

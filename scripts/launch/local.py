@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Starts ranks on this machine, one per GPU, like torchrun, but needs only Python.
+"""Starts ranks on this machine, one per GPU. Like torchrun, but needs only Python.
 
     python3 scripts/launch/local.py -n 8 ./train_gpt2 --data datasets/fineweb10B --optimizer teon ...
 
-Ranks connect at a free port of this machine. SIGTERM, SIGINT and SIGHUP (a closed terminal) are sent to all of them,
-unless they are ignored (nohup). If one rank fails, the others are killed after a few seconds unless they have ended.
-The exit status is that of the rank that failed first, or 0.
+Ranks connect at a free port of this machine. The script forwards SIGTERM, SIGINT and SIGHUP (a closed terminal) to all
+ranks, except signals that it was started to ignore (nohup). If a rank fails, ranks that are still running after a few
+seconds are killed. The exit status is that of the first rank that failed, or 0.
 """
 import argparse
 import os
@@ -36,18 +36,25 @@ def main():
         port = s.getsockname()[1]
     common = {"WORLD_SIZE": options.ranks, "LOCAL_WORLD_SIZE": options.ranks, "MASTER_ADDR": "127.0.0.1",
               "MASTER_PORT": port, "TEON_SECRET": secrets.token_hex(16)}
-    ranks = []
+    ranks, signals = [], []  # signals: received, not yet sent to the ranks
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, lambda signum, _: [r.send_signal(signum) for r in ranks if r.poll() is None])
+            signal.signal(signum, lambda signum, _: signals.append(signum))
     for rank in range(options.ranks):
         variables = {**common, "RANK": rank, "LOCAL_RANK": rank}
-        ranks.append(subprocess.Popen(options.command, env={**os.environ, **{k: str(v) for k, v in variables.items()}},
-                                      start_new_session=True))  # so that a terminal's signals arrive once
+        try:
+            ranks.append(subprocess.Popen(options.command, start_new_session=True,  # a terminal's signals arrive once
+                                          env={**os.environ, **{k: str(v) for k, v in variables.items()}}))
+        except OSError as error:
+            parser.error(f"cannot run {options.command[0]}: {error.strerror}")
 
     failed, deadline = None, None
     while any(r.poll() is None for r in ranks):
         time.sleep(0.05)
+        while signals:
+            signum = signals.pop(0)
+            for r in ranks:
+                r.send_signal(signum)
         if failed is None:
             failed = next((i for i, r in enumerate(ranks) if r.returncode), None)
             if failed is not None:

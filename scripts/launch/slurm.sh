@@ -21,7 +21,7 @@
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?run me with sbatch}"
 
-out=${TEON_OUT:-runs/slurm-$SLURM_JOB_ID}            # stays the same when the job is requeued
+out=${TEON_OUT:-runs/slurm-$SLURM_JOB_ID}            # a requeued job keeps its id
 program=${TEON_PROGRAM:-./train_gpt2}
 export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
 export TEON_SECRET=${TEON_SECRET:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}

@@ -18,8 +18,8 @@ class Cost:
     disk: float         # bytes of one cell's folder: weights, masters, optimizer state of one checkpoint
 
     def hours(self, tflops):
-        """Hours of all cells on one device with this sustained rate: 6 FLOPs per parameter and token, without
-        attention."""
+        """Returns the hours of all cells on one device that sustains this rate: 6 FLOPs per parameter and token,
+        without attention."""
         return self.cells * 6 * self.parameters * self.tokens / (tflops * 1e12) / 3600
 
 
@@ -47,7 +47,8 @@ def of_model(program, model, vocabulary, cells):
 
 
 def cells_of(table, scale):
-    """{model name: cells}: the grid with one seed and the seeds at two rates, without the cells in both."""
+    """Returns {model name: number of cells}: the grid with one seed, and all seeds at two rates; shared cells count
+    once."""
     grid, seeds = len(scale.grid), table.seeds(scale)
     each = seeds if grid == 1 else grid + 2 * (seeds - 1)
     return {model.name: each * len(table.rows) for model in table.models_at(scale)}

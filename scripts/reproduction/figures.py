@@ -1,5 +1,5 @@
-"""The paper's figures and additional ones, from the cells of a scale. Each function returns whether it drew
-anything."""
+"""Draws the paper's figures and additional ones from the cells of a scale. Each figure's function returns whether it
+drew anything."""
 import math
 import os
 import statistics
@@ -10,7 +10,7 @@ from reproduction import plan, tables
 
 
 def axes_of(count, plt, columns=2):
-    """Axes in rows of `columns`."""
+    """Returns a figure and `count` axes in rows of `columns`."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure, axes = plt.subplots(rows, columns, figsize=(5.2 * columns, 4.2 * rows), squeeze=False)
@@ -37,7 +37,7 @@ def style(table, name):
 
 
 def legend_below(figure, axes):
-    """One legend for all panels, below them."""
+    """Draws one legend for all panels, below them."""
     lines = {line.get_label(): line for axis in axes for line in axis.lines if line.get_label()[0] != "_"}
     figure.legend(lines.values(), lines.keys(), loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=8,
                   frameon=False, ncol=max(1, int(figure.get_figwidth() / 3.5)))
@@ -59,11 +59,11 @@ def begun(table, runs):
 
 def training_curves(table, runs, path, plt):
     """Training loss in the first fifth and in the last half of the steps, at each method's best rate, one row per
-    model."""
-    models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, [r.name for r in table.rows]))]
+    model. Omits methods with another orthogonalizer than PolarExpress."""
+    names = [r.name for r in table.rows if (table.flags | r.flags).get("ortho", "polar-express") == "polar-express"]
+    models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, names))]
     if not models:
         return False
-    names = [r.name for r in table.rows if r.name == "AdamW" or "PolarExpress" in r.name]
     figure, axes = axes_of(2 * len(models), plt)
     for i, model in enumerate(models):
         for name, results in best_of(table, runs, model, names):
@@ -91,13 +91,13 @@ def validation_curves(table, runs, path, plt):
         last = []
         for name, results in best_of(table, runs, model, [r.name for r in table.rows]):
             steps = [step for step, _ in results[0].evals]
-            values = list(zip(*([math.exp(loss) for _, loss in r.evals] for r in results)))
-            mean = [statistics.mean(v) for v in values]
-            spread = [statistics.stdev(v) if len(v) > 1 else 0 for v in values]
+            values = list(zip(*([compare.perplexity(loss) for _, loss in r.evals] for r in results)))
+            mean = [statistics.fmean(v) for v in values]
+            spread = [statistics.stdev(v) if len(v) > 1 and math.isfinite(m) else 0 for v, m in zip(values, mean)]
             (line,) = axis.plot(steps, mean, label=name, marker="o", ms=2.5, **style(table, name))
             axis.fill_between(steps, [m - s for m, s in zip(mean, spread)], [m + s for m, s in zip(mean, spread)],
                               color=line.get_color(), alpha=0.2, lw=0)
-            last += mean[len(mean) // 3:]
+            last += filter(math.isfinite, mean[len(mean) // 3:])
             drawn = True
         if last:
             axis.set_ylim(0.97 * min(last), 1.03 * max(last))
@@ -109,20 +109,21 @@ def validation_curves(table, runs, path, plt):
 
 
 def rates(table, runs, path, plt):
-    """Loss against learning rate: the grid of each row."""
+    """Validation loss against learning rate, over the grid of each row."""
     models = begun(table, runs)
     if not models:
         return False
     figure, axes = axes_of(len(models), plt)
     drawn = False
     for axis, model in zip(axes, models):
-        worst = []
+        worst, tried = [], set()
         for row in table.rows:
             points = [(rate, runs.loss(cell)) for rate, cell in runs.tuning(table, row, model).items()]
             points = [(x, y) for x, y in points if y is not None and math.isfinite(y)]
             if len(points) > 1:
                 axis.plot(*zip(*points), marker="o", ms=4, label=row.name, **style(table, row.name))
                 worst.append(sorted(y for _, y in points))
+                tried.update(x for x, _ in points)
                 drawn = True
         if worst:
             low, high = min(w[0] for w in worst), max(w[len(w) // 2] for w in worst)
@@ -130,9 +131,8 @@ def rates(table, runs, path, plt):
             compare.mark_cut_off(axis)
         axis.set_xscale("log")
         compare.prepare_axis(axis, model.name, "learning rate", "validation loss, nats per token")
-        axis.xaxis.set_major_locator(plt.matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-        axis.xaxis.set_minor_locator(plt.NullLocator())
+        axis.set_xticks(sorted(tried), [f"{x:g}" for x in sorted(tried)], rotation=45, fontsize=8)
+        axis.set_xticks([], minor=True)
     legend_below(figure, axes)
     compare.save_figure(figure, f"{table.title}: loss against learning rate (one seed)", path, plt)
     return drawn
@@ -142,7 +142,7 @@ ROLES = ("q", "k", "v", "o", "mlp-up", "mlp-down")
 
 
 def measured_alignment(table, runs):
-    """(model, row, [[step, role, left, right], ...]) of Muon's training, if measured."""
+    """Yields (model, row, [[step, role, left, right], ...]) of Muon's training, if measured."""
     row = next((r for r in table.rows if r.flags.get("optimizer") == "muon"
                 and r.flags.get("ortho", "polar-express") == "polar-express"), None)
     for model in table.models_at(runs.scale) if row else ():
@@ -215,8 +215,8 @@ def forest_of(all_tables, title, runs, path, plt):
 
 
 def step_times(table, runs, path, plt):
-    """Median time of the optimizer, relative to forward and backward of the same run: other work on the machine slows
-    both equally."""
+    """Median time of the optimizer relative to forward and backward of the same run, because other work on the machine
+    slows both equally."""
     models = [m for m in table.models_at(runs.scale) if list(best_of(table, runs, m, [r.name for r in table.rows]))]
     if not models:
         return False
@@ -242,7 +242,7 @@ FIGURES = {"training": training_curves, "validation": validation_curves, "rates"
 
 
 def pyplot():
-    """matplotlib's pyplot, or a Fault that states how to install it."""
+    """Returns matplotlib's pyplot. Raises a Fault that states how to install it if it is missing."""
     try:
         import matplotlib
     except ImportError:
@@ -254,7 +254,7 @@ def pyplot():
 
 
 def draw(name, table, runs, folder):
-    """The path of the figure, or None if none of its cells has run."""
+    """Draws the figure and returns its path, or None if none of its cells has run."""
     plt = pyplot()
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"{table.id}-{name}.png")
@@ -262,6 +262,6 @@ def draw(name, table, runs, folder):
 
 
 def draw_controls(controls, runs, folder):
-    """As draw(): the tables of controls in one forest plot."""
+    """Draws one forest plot of all tables of controls; returns as draw()."""
     path = os.path.join(folder, "controls.png")
     return path if forest_of(controls, "Difference to Muon", runs, path, pyplot()) else None

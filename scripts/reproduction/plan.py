@@ -1,4 +1,4 @@
-"""The experiments: experiments/*.toml as tables of rows, scales and cells.
+"""Reads the experiments: experiments/*.toml as tables of rows, scales and cells.
 
 A row is a method; a cell is one training run of it: a model, a learning rate and a seed. A cell may be in several
 tables; its folder is named after its flags, so it runs once.
@@ -26,7 +26,7 @@ class Fault(Exception):
 class Model:
     name: str
     flags: dict
-    rates: dict          # by optimizer: the paper's rate, or the first one of the search
+    rates: dict          # by optimizer: the paper's rate, or the rate at which the search begins
     adamw_beside: float  # the rate of AdamW's parameters with Muon and Teon; None: AdamW's own best rate
 
 
@@ -44,7 +44,7 @@ class Scale:
     eval_tokens: int
     diagnose_every: int
     models: dict
-    extend_grid: int = 0  # at most this many rates are added to the grid while its best rate is at its end
+    extend_grid: int = 0  # at most this many rates are added while the grid's best rate is its lowest or highest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Cell:
     model: Model
     flags: tuple  # ((flag, value), ...), sorted, without the engine's defaults
     rate: float
-    adamw_rate: float  # None: the same
+    adamw_rate: float  # None: as `rate`
     seed: int
 
     def folder(self, out):
@@ -111,7 +111,7 @@ def read(path):
 
 
 def build(kind, where, values):
-    """A dataclass from a TOML table; an unknown or missing name is a Fault."""
+    """Makes a dataclass from a TOML table. Raises a Fault for an unknown or missing name."""
     fields = {f.name: f for f in dataclasses.fields(kind)}
     unknown = sorted(set(values) - set(fields))
     missing = sorted(name for name, f in fields.items() if name not in values and f.default is f.default_factory)
@@ -134,7 +134,7 @@ def load_scales(folder):
 
 def load_tables(folder):
     tables = []
-    for path in glob.glob(os.path.join(folder, "*.toml")):
+    for path in glob.glob(os.path.join(glob.escape(folder), "*.toml")):
         name = os.path.splitext(os.path.basename(path))[0]
         if name == "scales":
             continue
@@ -160,7 +160,7 @@ def flags_of(table, row, model):
 
 
 def adamw_row(program):
-    """The row whose best rate AdamW's parameters use with Muon and Teon."""
+    """Returns the row whose best rate is AdamW's rate beside Muon and Teon, and its table."""
     flags = {"optimizer": "adamw", "weight-decay": 0.1, "schedule": "cosine", "warmup-ratio": 0.1}
     row = Row("AdamW", flags)
     return Table("adamw", 0, "", "", "", program, [], {}, [row]), row

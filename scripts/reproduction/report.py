@@ -10,19 +10,19 @@ from reproduction import figures, tables
 INTRODUCTION = """# The paper, reproduced at scale {scale}
 
 Made by `python3 scripts/reproduce.py report --scale {scale} --results {results}{text}`,
-from what that file keeps of finished runs; only what was run stands here, all else says "not run". The paper is
+from the finished runs in that file; a row without a finished run says "not run". The paper is
 [arXiv 2601.23261](https://arxiv.org/abs/2601.23261); its tables are `experiments/*.toml`.
-[REPRODUCTION.md](REPRODUCTION.md) says what all scales show.
+[REPRODUCTION.md](REPRODUCTION.md) summarizes all scales.
 
 ## What was run
 
 {ran}
 
-A scale changes model and tokens, never the method. Each row's learning rate is the best of the same grid with one
-seed (factors {grid} of a first guess); then all its seeds run at that rate, and at the best rate of the Muon that
-it is compared with (the paper compares at equal rates). The seed sets both the initial weights and the order of the
-data, so runs of one seed are pairs: differences of perplexity, their 95% intervals and p are those of Student's t test
-on the differences of their losses. p is corrected over all comparisons of a table (Holm), the intervals are not.
+A scale changes model and tokens, never the method. Each row tries the same grid of learning rates with one seed
+(factors {grid} of a first guess). All its seeds then run at the best rate, and at the best rate of the Muon row that it
+is compared with (the paper compares at equal rates). The seed sets both the initial weights and the order of the data,
+so runs of one seed are pairs: Student's t test on the differences of their losses gives the differences of perplexity,
+their 95% intervals and p. Holm's method corrects p over all comparisons of a table, but not the intervals.
 """
 
 THEORY = """## What theory predicts, and what was measured
@@ -60,7 +60,7 @@ def summary(scale, runs):
 
 
 def sizes(table, found, scale):
-    """Teon, Muon and Muon with smaller updates at one rate, for each model."""
+    """Describes Teon, Muon and Muon with smaller updates at one rate, for each model."""
     models, others = collections.defaultdict(list), {"teon-mode", "teon-roles", "teon-normalize-slices"}
     for m in found:
         if m.row.flags["optimizer"] == "adamw":
@@ -71,7 +71,7 @@ def sizes(table, found, scale):
 
 
 def alignment(table, runs):
-    """The alignment of left and right singular vectors, for each role."""
+    """Describes the alignment of left and right singular vectors, for each role."""
     models = []
     for model, _, measured in figures.measured_alignment(table, runs):
         half = max(step for step, *_ in measured) / 2
@@ -86,7 +86,7 @@ def alignment(table, runs):
 
 
 def write(path, all_tables, runs, costs):
-    """costs: lines on the cost of the full scale."""
+    """Writes the page. `costs` are lines about the cost of the full scale."""
     scale, folder = runs.scale, os.path.splitext(path)[0].lower()
     name = os.path.basename(folder)
     controls = [table for table in all_tables if table.id.endswith("controls")]
@@ -101,7 +101,7 @@ def write(path, all_tables, runs, costs):
                   else f"## {table.title}\n\nNot in the paper. To test: {table.claim}.", tables.render(table, runs)]
         for figure in figures.FIGURES if table.headline and not table.variance else ("rates", "forest"):
             if table in controls and figure == "forest":
-                continue  # all of them have one
+                continue  # one plot shows all controls
             drawn = figures.draw(figure, table, runs, folder)
             if drawn:
                 parts.append(f"![{table.title}: {figure}]({name}/{os.path.basename(drawn)})")

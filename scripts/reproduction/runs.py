@@ -1,6 +1,8 @@
 """Runs cells and reads their results. A finished cell is not run again; an interrupted one is resumed."""
 import collections
+import contextlib
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import json
@@ -23,8 +25,8 @@ KEPT_LOSSES = 60  # a result keeps the mean training losses of this many equal p
 
 @functools.cache
 def engine(program, *data):
-    """Identifies the bits that this program gives on this machine: a hash of the losses of three steps on this data
-    (its flags). "" if the program cannot run."""
+    """Identifies the exact results of this program on this machine: returns a hash of the losses of three steps with
+    these data flags, or "" if the program cannot run."""
     with tempfile.TemporaryDirectory() as folder:
         words = [os.path.join(plan.ROOT, program), *data, "--model", "tiny", "--layers", "2", "--channels", "64",
                  "--heads", "2", "--seq-len", "64", "--batch-tokens", "256", "--steps", "3", "--optimizer", "teon",
@@ -59,17 +61,17 @@ class Result:
 
     @property
     def perplexity(self):
-        return math.exp(self.loss)
+        return compare.perplexity(self.loss)
 
 
 def mean_loss(steps):
-    """The mean training loss of the steps whose loss is finite; None if there are none. Other steps made no update."""
+    """Returns the mean training loss of the steps with a finite loss, or None. Other steps made no update."""
     losses = [m["loss"] for m in steps if compare.finite(m["loss"])]
     return round(statistics.mean(losses), 4) if losses else None
 
 
 def result_of(name, config, metrics, engine_name, options, diverged):
-    """The Result of a run that has finished or diverged."""
+    """Returns the Result of a run that has finished or diverged."""
     steps = metrics.of_kind("step")
     count, changed = len(steps), compare.validation_changed_after(config)
     cuts = sorted({round(count * i / KEPT_LOSSES) for i in range(KEPT_LOSSES + 1)})
@@ -88,8 +90,8 @@ def result_of(name, config, metrics, engine_name, options, diverged):
 
 
 class Runs:
-    """The cells of one scale. They run in folders below `out`, which can be removed afterwards; tables and figures read
-    only the lines of the results file."""
+    """The cells of one scale. They run in folders below `out`, which can be removed afterwards, because tables and
+    figures read only the results file."""
 
     def __init__(self, scale, out, data, results="", say=print):
         self.scale, self.out, self.data, self.may_run, self.say = scale, os.path.join(out, scale.name), data, False, say
@@ -99,7 +101,7 @@ class Runs:
     def _load(self):
         try:
             with open(self.path, encoding="utf-8") as file:
-                lines = file.read().splitlines()
+                lines = file.read().split("\n")[:-1]  # without a line whose writing was interrupted
         except FileNotFoundError:
             return {}
         results = {}
@@ -115,14 +117,15 @@ class Runs:
         return os.path.relpath(cell.folder(self.out), self.out)
 
     def result(self, cell):
-        """The Result of a cell, which is run first if may_run is set; None if it has not run or failed."""
+        """Returns the Result of a cell, or None if it has not run or has failed. Runs the cell first if may_run is
+        set."""
         name = self.name(cell)
         if name not in self.results and self.may_run and name not in self.failed:
             self._run(cell, name)
         return self.results.get(name)
 
     def options(self, cell):
-        """The cell's options, converted to JSON and back."""
+        """Returns the cell's options, converted to JSON and back."""
         shown = {"eval-every": self.scale.eval_every, "eval-tokens": self.scale.eval_tokens}
         return json.loads(json.dumps(cell.options() | shown))
 
@@ -130,7 +133,7 @@ class Runs:
         words = [os.path.join(plan.ROOT, cell.program), *self.data.flags(cell.program)]
         flags = dict(cell.flags)
         if flags.get("optimizer") == "muon" and "ortho" not in flags and cell.seed == plan.TUNING_SEED:
-            words += ["--diagnose-every", str(self.scale.diagnose_every)]  # the alignment figure; changes no number
+            words += ["--diagnose-every", str(self.scale.diagnose_every)]  # for the alignment figure; changes no result
         return words
 
     def _run(self, cell, name):
@@ -154,13 +157,17 @@ class Runs:
             self.failed.append(name)
             return
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(dataclasses.asdict(result), separators=(",", ":")) + "\n")
+        with open(self.path, "ab+") as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            file.write((json.dumps(dataclasses.asdict(result), separators=(",", ":")) + "\n").encode())
         self.results[name] = result
 
     def _begin(self, cell, folder):
-        """The engine and options with which the run in the folder began, stored beside it. An unfinished run that began
-        with others is removed."""
+        """Returns the engine and options with which the run in the folder began, as stored beside it. Removes an
+        unfinished run that began with other ones than today's."""
         path, today = folder + ".json", {"engine": self.engine(cell.program), "options": self.options(cell)}
         try:
             with open(path, encoding="utf-8") as file:
@@ -178,7 +185,7 @@ class Runs:
         return today
 
     def engine(self, program):
-        """Identifies the current engine; "" if it is not built or has no data."""
+        """Identifies the current engine; "" if it is not built or its data does not exist."""
         return engine(program, *self.data.flags(program)) if os.path.exists(self.data.folder(program)) else ""
 
     # ---- rates ----------------------------------------------------------------------------------------------------
@@ -189,7 +196,7 @@ class Runs:
         return self.best_rate(*plan.adamw_row(table.program), model)
 
     def tuning(self, table, row, model):
-        """{rate: its cell} of the grid, every rate with the same budget."""
+        """Returns {rate: cell} of the grid. Every rate has the same budget."""
         optimizer = row.flags["optimizer"]
         beside = None if optimizer == "adamw" else self.adamw_rate(table, model)
         rates = [float(f"{model.rates[optimizer] * factor:.4g}") for factor in self.scale.grid]
@@ -204,7 +211,7 @@ class Runs:
         return dict(sorted(cells.items()))
 
     def best_rate(self, table, row, model):
-        """The grid's rate with the lowest validation loss; None before all of them have run."""
+        """Returns the grid's rate with the lowest validation loss, or None before all rates have run."""
         cells = self.tuning(table, row, model)
         if len(cells) == 1:
             return next(iter(cells))
@@ -214,7 +221,7 @@ class Runs:
         return min(losses, key=losses.get)
 
     def loss(self, cell):
-        """The validation loss of a cell, infinite if it diverged; None if it has not run or failed otherwise."""
+        """Returns a cell's validation loss: infinite if it diverged, None if it has not run or failed otherwise."""
         result = self.result(cell)
         return None if result is None else result.loss
 
@@ -223,20 +230,20 @@ class Runs:
         return len(rates) > 1 and self.best_rate(table, row, model) in (rates[0], rates[-1])
 
     def equal_rate(self, table, row, model):
-        """The rate of the paper's comparison: the best rate of the row's reference, a Muon."""
+        """Returns the rate of the paper's comparison: the best rate of the Muon with which the row is compared."""
         reference = table.row(row.against) if row.against else row
         if reference.flags["optimizer"] == "adamw":
             reference = row
         return self.best_rate(table, reference, model)
 
     def cells(self, table, row, model, rates):
-        """A row's cells, all seeds, at these rates; None is skipped."""
+        """Returns a row's cells at these rates, with all seeds. Skips a rate of None."""
         beside = None if row.flags["optimizer"] == "adamw" else self.adamw_rate(table, model)
         return [plan.cell_of(table, row, model, rate, beside, seed)
                 for rate in rates if rate is not None for seed in range(1, table.seeds(self.scale) + 1)]
 
     def seeds(self, table, row, model, rate):
-        """The existing results of a row's seeds at a rate, with those that diverged."""
+        """Returns the results of a row's seeds at a rate, as result() without None; diverged ones are included."""
         return [r for r in map(self.result, self.cells(table, row, model, [rate])) if r]
 
     def everything(self, table):
@@ -248,7 +255,7 @@ class Runs:
 
 
 class Data:
-    """The shards of a scale: made on demand by scripts/prepare.py from FineWeb, or from files of text."""
+    """The shards of a scale, which scripts/prepare.py makes on demand from FineWeb or from files of text."""
 
     def __init__(self, scale, folder, train=(), validation=(), say=print):
         self.scale, self.root, self.train, self.val, self.say = scale, folder, list(train), list(validation), say
@@ -278,7 +285,7 @@ class Data:
             self._run(self.validation(program), [*self.val, "--val-tokens", "100M", "--tokenizer", tokenizer])
 
     def _run(self, folder, words):
-        """Makes the folder. One that is complete is checked: prepare.py refuses other texts and options."""
+        """Makes the folder, or checks that a complete folder has these texts and options."""
         if folder in self.checked:
             return
         complete = os.path.exists(os.path.join(folder, "manifest.json"))

@@ -1,4 +1,4 @@
-"""A table's measured rows: each method at its best rate and at the paper's equal rate, with the paper's figures."""
+"""Measures a table's rows: each method at its best rate and at the paper's equal rate, beside the paper's figures."""
 import dataclasses
 import math
 import statistics
@@ -20,12 +20,12 @@ class Measured:
     rate: float
     equal_rate: float
     edge: bool           # the best rate is an end of the grid
-    # With the row's rival, of losses, p corrected over the table (Holm):
+    # Comparisons of losses with the row's rival; p is corrected over the table (Holm).
     against_best: Comparison = dataclasses.field(default_factory=Comparison)
     against_equal: Comparison = dataclasses.field(default_factory=Comparison)
 
     def paper_difference(self, table):
-        """The paper's relative difference between the row and its rival; nan if it has none."""
+        """Returns the paper's relative difference between the row and its rival, or nan."""
         own, rival = self.row.paper.get(self.model.name), None
         if self.row.against:
             rival = table.row(self.row.against).paper.get(self.model.name)
@@ -46,12 +46,12 @@ def compared(own, rival):
 
 
 def relative(difference):
-    """A difference of losses as a relative difference of perplexities: -.03 is three per cent lower."""
-    return math.expm1(difference)
+    """Converts a difference of losses to a relative difference of perplexities: -0.03 is three per cent lower."""
+    return math.inf if difference > 700 else math.expm1(difference)
 
 
 def measure(table, runs):
-    """Measured for every row and every model of the scale."""
+    """Returns a Measured for every row and every model of the scale."""
     found = []
     for model in table.models_at(runs.scale):
         by_row = {}
@@ -64,7 +64,7 @@ def measure(table, runs):
             rival = by_row.get(m.row.against)
             if rival:
                 m.against_best = compared(m.best, rival.best)
-                if m.equal_rate != m.rate:  # else the same runs
+                if m.equal_rate != m.rate:  # otherwise these are the same runs
                     m.against_equal = compared(m.equal, rival.equal)
         found += by_row.values()
     comparisons = [c for m in found for c in (m.against_best, m.against_equal)]
@@ -81,8 +81,7 @@ def text_of_perplexity(results):
     if not values:
         return DIVERGED if results else NOT_RUN
     diverged = len(results) - len(values)
-    return (f"{statistics.mean(values):.2f}" + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
-            + (f", {diverged} {DIVERGED}" if diverged else ""))
+    return compare.mean_spread(values, 2) + (f", {diverged} {DIVERGED}" if diverged else "")
 
 
 def text_of_rate(rate, edge=False):
@@ -98,7 +97,7 @@ def text_of_p(p):
 
 
 def text_of_difference(comparison):
-    """With its 95% interval, in perplexity: "-2.1%, -2.6% to -1.7%"."""
+    """Returns the difference in perplexity with its 95% interval, as "-2.1%, -2.6% to -1.7%"."""
     difference, low, high = (percent(relative(x)) for x in (comparison.difference, comparison.low, comparison.high))
     return f"{difference}, {low} to {high}" if low else difference
 
@@ -124,14 +123,14 @@ def lines_of(table, found, model):
 
 
 def variance_lines(table, found, model):
-    """The layout of the paper's table of means and variances."""
+    """Returns rows in the layout of the paper's table of means and variances."""
     rows = []
     for m in (m for m in found if m.model is model):
         values = perplexities(m.best)
         paper, variance = m.row.paper.get(model.name), m.row.paper_variance.get(model.name)
         rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(values) or ""),
                      f"{statistics.mean(values):.3f}" if values else text_of_perplexity(m.best),
-                     f"{statistics.variance(values):.4f}" if len(values) > 1 else "",
+                     f"{statistics.variance(values):.4f}" if len(values) > 1 and max(values) < math.inf else "",
                      *texts_of(m.against_best), f"{paper:.2f}", f"{variance:.4f}",
                      percent(m.paper_difference(table))])
     return rows
@@ -142,7 +141,7 @@ VARIANCE_HEADER = ["", "lr", "seeds", "mean perplexity", "variance", "against it
 
 
 def describe(model):
-    """The model's flags of size and training: "layers 4, channels 96, ..."."""
+    """Returns the model's flags of size and training, as "layers 4, channels 96, ..."."""
     return ", ".join(f"{flag} {value:g}" if isinstance(value, (int, float)) else f"{flag} {value}"
                      for flag, value in model.flags.items())
 
@@ -153,7 +152,7 @@ def without_empty_columns(header, rows):
 
 
 def render(table, runs, formatted=compare.as_markdown):
-    """The table as text, one part per model, with remarks."""
+    """Returns the table as text, one part per model, with remarks."""
     found = measure(table, runs)
     header, lines = (VARIANCE_HEADER, variance_lines) if table.variance else (HEADER, lines_of)
     parts = []
@@ -168,7 +167,7 @@ def render(table, runs, formatted=compare.as_markdown):
 
 
 def remarks(table, found, runs):
-    """Remarks on cells that ran with another engine or other options than the current ones."""
+    """Returns remarks on cells that ran with another engine or other options than the current ones."""
     results = {r.cell: r for m in found for r in m.best + m.equal}
     today, notes = runs.engine(table.program), []
     engines = {r.engine for r in results.values()}
@@ -185,7 +184,7 @@ def remarks(table, found, runs):
 
 
 def verdict(table, found):
-    """(comparison, the paper's difference if it has this row, our answer by pairs of one seed) for each comparison."""
+    """Returns (comparison, the paper's difference or "-", our answer from pairs of one seed) for each comparison."""
     sentences = []
     for m in (m for m in found if m.row.against):
         claimed, measured = m.paper_difference(table), m.against_best

@@ -1,4 +1,4 @@
-"""The documents in a unit of work: parquet row groups, the lines that begin in a byte range, or text files."""
+"""Reads the documents of a unit of work: parquet row groups, the lines that begin in a byte range, or text files."""
 
 import collections
 import io
@@ -12,7 +12,8 @@ from .files import Failure, WrongOption, first_line
 
 BATCH_ROWS = 256      # parquet rows decoded at a time
 READ_BYTES = 1 << 20  # buffer of every file
-PIECE_BYTES = 1 << 20  # of a long text are tokenized at a time, to update the progress bar
+PIECE_BYTES = 1 << 20  # a long text is tokenized in pieces of this size, to update the progress bar
+TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 BOM = b"\xef\xbb\xbf"
 
 
@@ -21,7 +22,7 @@ class ReadOptions:
     """The options that determine the documents in a file and its division into units."""
     text_field: str
     txt_lines: bool   # each line of a .txt file is a document, instead of the file
-    cuttable: bool    # cutting a text between lines does not change its tokens (see cut_before)
+    cuttable: bool    # whether cutting a text between lines leaves its tokens unchanged (see cut_before)
     unit_bytes: int   # approximate text per unit
 
 
@@ -45,7 +46,7 @@ def open_parquet(path):
 
 
 def parquet_text_sizes(path, field):
-    """[(compressed bytes, bytes)] of the column `field` in each row group; checks that the column holds text."""
+    """Returns [(compressed bytes, bytes)] of the column `field` in each row group. Checks that the column is text."""
     try:
         with open_parquet(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
@@ -54,7 +55,7 @@ def parquet_text_sizes(path, field):
 
     def holds_text(column):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+        return str(kind) in TEXT_TYPES
 
     if field not in schema.names or not holds_text(schema.field(field)):
         fault = f"is {schema.field(field).type}, not text" if field in schema.names else "does not exist"
@@ -67,7 +68,7 @@ def parquet_text_sizes(path, field):
 
 
 def damaged(path, kind, error):
-    """The Failure for a file that cannot be read to its end."""
+    """Returns the Failure for a file that cannot be read to its end."""
     if isinstance(error, OSError) and error.strerror:
         return Failure(f"{path}: {error.strerror}")
     return Failure(f"{path}: damaged or not a {kind} file ({first_line(error)})")
@@ -80,14 +81,14 @@ class LineStream:
         self.path, self.compression = path, compression
         self.raw = self.stream = open(path, "rb", buffering=READ_BYTES)
         if compression:
-            # pyarrow's streams, unlike others, detect a file that ends early.
+            # Unlike other libraries, pyarrow detects a compressed file that ends early.
             self.stream = io.BufferedReader(pa.CompressedInputStream(self.raw, compression), READ_BYTES)
         self.position = 0
         self.raw_begin = 0  # offset in the compressed file at the beginning of the current range
         self.at_end = False
 
     def line(self):
-        """The next line with its line break, b"" at the end of the file."""
+        """Returns the next line with its line break, or b"" at the end of the file."""
         line = self.stream.readline()
         self.position += len(line)
         self.at_end = not line
@@ -106,7 +107,7 @@ class LineStream:
             self.position += skipped
 
     def lines(self, begin, end):
-        """The lines whose first byte is in [begin, end).
+        """Yields the lines that begin at a byte in [begin, end).
 
         Skips the line that contains byte begin - 1. A stream that has already passed `begin` must be where an earlier
         range ended: at the first line that begins at or after the end of that range.
@@ -125,10 +126,10 @@ class LineStream:
 
 
 def cut_before(previous, line):
-    """Whether cutting a text between two lines leaves its tokens unchanged.
+    """Returns whether cutting a text between two lines leaves its tokens unchanged.
 
-    In GPT-2's splitting into words a single line break between letters or digits is always a separate word. (Runs of
-    blanks are joined.) For tokens that are single bytes this is trivial.
+    GPT-2's pattern always makes a single line break between letters or digits a separate word, but joins runs of
+    blanks. With one token per byte, any cut is possible.
     """
     return previous[-1:] == b"\n" and previous[-2:-1].isalnum() and line[:1].isalnum()
 
@@ -157,7 +158,7 @@ class Reader:
             raise damaged(unit.path, (unit.compression + " " + unit.kind).strip(), error) from error
 
     def extent(self):
-        """(input bytes in the unit, whether it is its file's last), after all of its documents were read."""
+        """Returns (input bytes in the unit, whether it is its file's last), after all its documents were read."""
         return self.consumed, self.last
 
     def _parquet(self, unit, rows):
@@ -202,10 +203,10 @@ class Reader:
                 yield text, True
 
     def _txt(self, unit, rows):
-        """A file that is one document, or its part between the first possible cuts behind a line that begins at or
-        after `begin`, and at or after `end`.
+        """Yields a file that is one document, or the unit's part of it: from the first possible cut after a line that
+        begins at or after `begin` to the first possible cut after a line that begins at or after `end`.
 
-        A part of the unit size without a possible cut belongs to the previous unit.
+        If there is no possible cut between `begin` and `end`, all of this text belongs to the previous unit.
         """
         stream = LineStream(unit.path, unit.compression)
         try:
@@ -258,7 +259,7 @@ class Reader:
 
 
 def decode(value, rows):
-    """Bytes as text; None for null and invalid UTF-8. Counts the row as good or by the reason."""
+    """Returns bytes as text, or None for null and invalid UTF-8. Counts the row as good or by its fault."""
     if value is None:
         rows["null"] += 1
         return None
@@ -272,7 +273,7 @@ def decode(value, rows):
 
 
 def decode_line(line, rows):
-    """decode() for a line of a text file, in which a NUL is invalid."""
+    """Does the same as decode() for a line of a text file, in which a NUL is invalid."""
     if b"\0" in line:
         rows["NUL bytes"] += 1
         return None
@@ -284,7 +285,7 @@ def is_valid(line):
 
 
 def is_unicode(text):
-    """False if JSON escapes produced half of a surrogate pair, which cannot be encoded."""
+    """Returns False if JSON escapes produced half of a surrogate pair, which cannot be encoded."""
     try:
         text.encode()
         return True
@@ -293,12 +294,13 @@ def is_unicode(text):
 
 
 def valid_lines(lines, rows):
-    """The lines without those that are not UTF-8 or contain NUL bytes."""
+    """Yields the lines that are UTF-8 and contain no NUL bytes."""
     return [line for line in lines if decode_line(line, rows) is not None]
 
 
 def cut_texts(lines, size):
-    """The lines as at least one text of about `size` bytes, cut where no token changes; None: as one text."""
+    """Joins the lines to texts of about `size` bytes (None: to one text), cut only where no token changes. Yields one
+    empty text if there are no lines."""
     begin = bytes_in_piece = 0
     for i, line in enumerate(lines):
         if size and bytes_in_piece >= size and cut_before(lines[i - 1], line):

@@ -1,4 +1,4 @@
-"""Errors, quantities, and writing files that are complete or absent after a crash."""
+"""Errors, quantities, and functions that write files which are complete or absent after a crash."""
 
 import hashlib
 import importlib
@@ -23,7 +23,7 @@ class UsageError(Exception):
 
 
 def first_line(error):
-    """The first line of an exception's message, which may have several, or its type if it has none."""
+    """Returns the first line of an exception's message, or the exception's type if the message is empty."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].strip()[:200]
 
@@ -32,7 +32,7 @@ INSTALL = "`make setup` installs it into .venv"
 
 
 def need(module, purpose):
-    """Imports a package that only some inputs need; the Failure states how to install it."""
+    """Imports a package that only some inputs need. Raises a Failure that states how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -41,7 +41,7 @@ def need(module, purpose):
 
 
 def hub_client(purpose):
-    """The package huggingface_hub, without output to the terminal."""
+    """Returns the package huggingface_hub with its output to the terminal turned off."""
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     return need("huggingface_hub", purpose)
@@ -51,7 +51,7 @@ SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "ki": 2**10, 
 
 
 def quantity(text):
-    """A count such as 524288, 1e9, 100M or 512Ki. Raises ValueError for anything else, fractions included."""
+    """Parses a count such as 524288, 1e9, 100M or 512Ki. Raises ValueError for anything else, fractions included."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)([a-z]*)", text.strip().lower())
     if not match or match[2] not in SUFFIXES:
         raise ValueError(f"'{text}' is not a count (examples: 524288, 1e9, 100M, 512Ki)")
@@ -62,7 +62,7 @@ def quantity(text):
 
 
 def sync_folder(folder):
-    """Makes renames in `folder` durable."""
+    """Syncs `folder` to disk, which makes renames in it durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -78,7 +78,7 @@ def sync_and_rename(file, staged, final):
 
 
 def write_json(path, value):
-    """Replaces `path` by `value` as JSON; after a crash it has the old or the new contents."""
+    """Replaces the file `path` by `value` as JSON. After a crash the file has the old or the new contents."""
     staged = f"{path}.staged"
     with open(staged, "w", encoding="utf-8") as file:
         json.dump(value, file, indent=2)
@@ -88,7 +88,7 @@ def write_json(path, value):
 
 
 def counted(n, noun):
-    """1 document, 2,000 documents."""
+    """Returns the number with its noun: "1 document", "2,000 documents"."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
@@ -113,7 +113,7 @@ def read_json(path, shape=None):
     try:
         with open(path, encoding="utf-8") as file:
             value = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:  # the last: nested too deep
+    except (OSError, ValueError, RecursionError) as error:  # RecursionError: nested too deep
         raise Failure(f"{path}: cannot be read as JSON ({first_line(error)})") from error
     check_shape(value, shape, path)
     return value

@@ -1,10 +1,10 @@
 """The order of work, and the state from which an interrupted run continues.
 
-The input is divided into units (sources.py). Workers tokenize each into a part, a file of tokens in the work folder
-OUT/.prepare/parts that gets its name only when it is complete and on disk. The parts in input order form one stream of
-tokens, with shard boundaries at fixed offsets. As soon as the stream reaches the end of the next shard, a worker joins
-the parts into that shard. So the content of a shard depends only on the input and the options, not on the number and
-speed of the workers nor on interruptions.
+The input is divided into units (sources.py). Workers tokenize each unit into a part, a file of tokens in the work
+folder OUT/.prepare/parts that gets its name only when it is complete and on disk. The parts in input order form one
+stream of tokens, with shard boundaries at fixed offsets. As soon as the stream reaches the end of the next shard, a
+worker joins the parts into that shard. Therefore a shard's content depends only on the input and the options, not on
+the number or speed of the workers or on interruptions.
 
 state.json holds the finished shards and the frontier: the part, and the offset in it, at which the next shard begins.
 Every step can be repeated: a shard that was renamed but not yet recorded is written again with the same bytes, parts
@@ -41,7 +41,7 @@ SOURCE = {"kind": str, "files": [{"file": str, "bytes": int}]}  # of a manifest 
 
 
 class Run:
-    """One call of prepare on an output folder, from its state to its manifest."""
+    """One call of prepare on an output folder, from reading its state to writing its manifest."""
 
     def __init__(self, job, notice):
         self.job = job
@@ -63,7 +63,7 @@ class Run:
         lock = self._lock()
         pool = None
         try:
-            finished = self._finished_manifest()  # by the run that held the lock
+            finished = self._finished_manifest()  # the run that held the lock may have finished it
             if finished:
                 return finished, False
             pool = Pool(self.job, self.folder)
@@ -112,7 +112,7 @@ class Run:
                              f"{wanted[key]}); use the same options, remove the folder or choose another --out")
 
     def _compare_files(self, recorded):
-        """Refuses local files that have changed since the folder was completed. They may be gone."""
+        """Refuses local files that have changed since the folder was completed. Missing files are accepted."""
         try:
             found = [(file.path, file.size) for file in LocalSource(self.job.inputs).files]
         except UsageError:
@@ -152,7 +152,7 @@ class Run:
         raise Failure(f"{self.job.out}: another prepare is at work in this folder")
 
     def _restore(self):
-        """Reads the state, or begins anew; sets everything the loop needs."""
+        """Reads the state, or begins a new one, and sets everything that the loop needs."""
         job = self.job
         state = read_json(self.state_path, {"version": int}) if os.path.exists(self.state_path) else None
         if state:
@@ -180,7 +180,7 @@ class Run:
         self._gather_parts()
 
     def _training_texts(self):
-        """The first --train-bytes of text of the input, for train:SIZE."""
+        """Yields the first --train-bytes of the input's text, for train:SIZE."""
         self.notice(f"training a tokenizer on the first {self.job.train_bytes:,} bytes of the input")
         reader = Reader(self.job.read_options(cuttable=True))
         left = self.job.train_bytes
@@ -240,7 +240,7 @@ class Run:
         self.todo = self._pending_units()
 
     def progress(self):
-        """Counter of the tokens, documents and bytes of input so far, including units in progress."""
+        """Returns a Counter of the tokens, documents and bytes of input so far, including units in progress."""
         found = collections.Counter(self.seen)
         for unit, done in self.under_way.items():
             size = unit.consumed or 0 if unit.end is None else self.options.unit_bytes  # of text, about
@@ -268,7 +268,7 @@ class Run:
         self.ended = self._chain_suffices()
 
     def _check_rows(self, path):
-        """Refuses input with more bad rows than good ones, at the end of the file that causes it."""
+        """Refuses input with more bad rows than good ones, at the end of the file that tips the balance."""
         bad = {reason: self.rows[reason] for reason in CURES}
         if sum(bad.values()) > self.rows["good"]:
             most = max(bad, key=bad.get)
@@ -282,7 +282,7 @@ class Run:
                 wanted is not None and self.finished_tokens + self.chain_tokens >= wanted)
 
     def _pending_units(self):
-        """Yields the units without a part, in order; None while the next one is unknown."""
+        """Yields the units without a part, in order, or None while the next unit is unknown."""
         for index in range(self.next_part[0], len(self.source.files)):
             while (path := self.source.local_path(index)) is None:
                 yield None
@@ -324,7 +324,7 @@ class Run:
             raise self.failure[1]
 
     def _next_task(self, pool, joining):
-        """The next task of an idle worker: join a shard, tokenize a unit, or None for now."""
+        """Returns the next task of an idle worker: to join a shard, to tokenize a unit, or None for now."""
         shard = None if joining else self._plan_shard()
         if shard or self.ended or self.failure or len(self.done) + len(pool.busy) >= AHEAD * self.job.workers:
             return shard
@@ -336,13 +336,13 @@ class Run:
         return unit and Tokenize(unit)
 
     def _fail(self, key, failure):
-        """Keeps the earliest failure. It is raised after the units before it are done, unless they suffice: a damaged
-        file after the last wanted token is ignored, whichever worker reads it first."""
+        """Keeps the earliest failure. It is raised when all units before it are done, unless these suffice. Therefore a
+        damaged file behind the last wanted token is always ignored, whichever worker reads it first."""
         if not self.failure or key < self.failure[0]:
             self.failure = (key, failure)
 
     def _plan_shard(self):
-        """The next shard as a Join, or None while some of its tokens are missing.
+        """Returns the next shard as a Join, or None while some of its tokens are missing.
 
         Without --val-tokens the first shard is for validation, as in llm.c, or a tenth of a text that does not fill two
         shards.
@@ -398,8 +398,7 @@ class Run:
         write_json(self.state_path, state)
         for part in used:
             os.remove(part.path)
-        if used and used[-1].last:
-            self.source.release(used[-1].file)
+        self.source.release(state["frontier"][0])
 
     def _count_part(self, part):
         for name, count in zip(ROW_COUNTS, part.rows):
@@ -410,7 +409,7 @@ class Run:
 
     def _finish(self):
         state, tokenizer = self.state, self.tokenizer
-        for part in self.chain:  # parts without tokens, and the rest after --max-tokens
+        for part in self.chain:  # parts without tokens, and parts behind --max-tokens
             self._count_part(part)
         self._check_rows(self.source.description)  # --max-tokens may have ended within a file
         if not state["shards"]:
@@ -433,17 +432,17 @@ class Run:
 
 
 def successor(part):
-    """(file, unit) of the next part in the stream."""
+    """Returns (file, unit) of the next part in the stream."""
     return (part.file + 1, 0) if part.last else (part.file, part.unit + 1)
 
 
 def reasons(bad_rows):
-    """': null 3, not text 1', or nothing."""
+    """Returns the numbers of bad rows as ': null 3, not text 1', or ''."""
     found = [f"{reason} {count:,}" for reason, count in bad_rows.items() if count]
     return ": " + ", ".join(found) if found else ""
 
 
 def idle_wait(seconds):
-    """Replaces the replies of a pool while all workers wait for a download."""
+    """Waits in place of Pool.replies() while all workers wait for a download."""
     time.sleep(seconds)
     return ()

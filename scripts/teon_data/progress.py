@@ -10,7 +10,8 @@ LOG_SECONDS = 30  # between lines without a terminal
 
 
 class Progress:
-    """A bar of input bytes, or of tokens with --max-tokens, with documents and tokens/s; lines without a terminal."""
+    """A bar of input bytes (with --max-tokens: of tokens), with documents and tokens/s. Prints lines instead if there
+    is no terminal."""
 
     def __init__(self, run):
         self.run = run

@@ -36,7 +36,7 @@ MANIFEST = {"source": {"description": str}, "vocab_size": int, "delimiter": int,
 
 
 def token_dtype(vocab_size):
-    """uint16 if every id fits, otherwise uint32."""
+    """Returns uint16 if every id fits, otherwise uint32."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
@@ -45,8 +45,8 @@ def shard_header(tokens, width):
 
 
 def read_shard_header(path):
-    """(tokens, bytes per token) of a shard. Raises Failure naming the file and the fault unless header and size
-    agree."""
+    """Returns (tokens, bytes per token) of a shard. Raises a Failure that names the file and the fault unless the
+    header and the size agree."""
     check_regular(path)
     try:
         size = os.stat(path).st_size
@@ -90,7 +90,7 @@ class Part:
 
     @classmethod
     def read(cls, path, width):
-        """The part in `path`, or None unless it is a complete part with tokens of `width` bytes."""
+        """Reads the part in `path`. Returns None unless it is complete and has tokens of `width` bytes."""
         match = re.fullmatch(r"(\d{6})_(\d{8})\.part", os.path.basename(path))
         with open(path, "rb") as file:
             header = file.read(cls.HEADER.size)
@@ -104,7 +104,7 @@ class Part:
 
 
 def write_part(folder, file, unit, tokenized, rows, extent):
-    """Writes a part from `tokenized`, an iterator of (token array, documents begun in it), and returns the part.
+    """Writes a part from `tokenized`, an iterator of (token array, documents that begin in it), and returns the part.
 
     `rows` is the Counter that the iterator fills; `extent()` returns (consumed, last) after the iterator has ended. The
     part gets its name only when it is complete and on disk.
@@ -155,7 +155,7 @@ def write_shard(path, staged, pieces, tokens, dtype, delimiter):
 
 
 def check_shard(folder, entry, vocab_size, delimiter, width):
-    """The faults of one shard compared with its manifest entry, a list of lines."""
+    """Compares a shard with its manifest entry; returns the faults as a list of lines."""
     path = os.path.join(folder, entry["file"])
     try:
         tokens, found_width = read_shard_header(path)
@@ -220,7 +220,7 @@ def verify(folder, threads):
 
 
 def info(folder):
-    """Lines that describe a folder of shards, from its manifest or, without one, from the headers."""
+    """Returns lines that describe a folder of shards, from its manifest or, without one, from the shards' headers."""
     if os.path.exists(os.path.join(folder, "manifest.json")):
         manifest = read_manifest(folder)
         tokenizer = manifest["tokenizer"]

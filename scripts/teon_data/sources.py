@@ -5,9 +5,11 @@ in a byte range of a text file, or a whole text file. Units depend only on the i
 number of workers. The documents of all units in order are the documents of the input.
 """
 
+import contextlib
 import glob
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from .documents import Unit, parquet_text_sizes
@@ -32,11 +34,15 @@ class InputFile:
 
 
 def kind_of(path):
-    """(kind, compression) by the file's name, or None for any other file."""
+    """Returns (kind, compression) by the file's name, or None for any other file."""
     stem, suffix = os.path.splitext(path.lower())
     compression = COMPRESSIONS.get(suffix, "")
     kind = KINDS.get(os.path.splitext(stem)[1] if compression else suffix)
     return (kind, compression) if kind and not (kind == "parquet" and compression) else None
+
+
+def unreadable(error):
+    raise error
 
 
 class LocalSource:
@@ -46,7 +52,7 @@ class LocalSource:
         paths = []
         for item in inputs:
             if os.path.isdir(item):
-                found = sorted(os.path.join(folder, name) for folder, _, names in os.walk(item)
+                found = sorted(os.path.join(folder, name) for folder, _, names in os.walk(item, onerror=unreadable)
                                for name in names if kind_of(name))
                 if not found:
                     raise UsageError(f"{item}: no .parquet, .jsonl or .txt file in this folder")
@@ -77,7 +83,7 @@ class LocalSource:
     def local_path(self, index):
         return self.files[index].path
 
-    def release(self, index):
+    def release(self, count):
         pass
 
 
@@ -87,11 +93,11 @@ class HubData:
     repository: str
     branch: str | None         # None: main
     folder: str | None = None
-    config: str | None = None  # None: the only one, or "default"
+    config: str | None = None  # None: the only configuration, or "default"
     split: str | None = None
 
     def choose(self, paths):
-        """The selected files of a repository."""
+        """Returns the selected files of a repository."""
         if self.folder is not None:
             return [path for path in paths if path.startswith(self.folder + "/")]
         found = sorted({tuple(path.split("/")[:2]) for path in paths if path.count("/") == 2})
@@ -117,10 +123,10 @@ class HubData:
 
 
 class HubSource:
-    """Parquet files of a dataset on the Hugging Face Hub, downloaded file by file in advance.
+    """Parquet files of a dataset on the Hugging Face Hub, downloaded one by one ahead of their use.
 
-    `revision` is the commit to read, None for the newest; `facts` records it, so that a resumed run reads the same one.
-    Files are stored in the hub's own cache, or in `download_folder`, from which they are removed after use.
+    `revision` is the commit to read, None for the newest. `facts` records it, so that a resumed run reads the same
+    commit. Files are stored in the hub's own cache, or in `download_folder`, from which they are removed after use.
     """
 
     def __init__(self, data, revision=None, download_folder=None):
@@ -134,7 +140,7 @@ class HubSource:
             revision = revision or api.repo_info(data.repository, repo_type="dataset", revision=data.branch).sha
             entries = list(api.list_repo_tree(data.repository, data.folder, recursive=True, revision=revision,
                                               repo_type="dataset"))
-        except Exception as error:  # the hub's client raises its own, its HTTP library's and the socket's errors
+        except Exception as error:  # errors of the hub's client, of its HTTP library and of the socket
             raise Failure(f"cannot list the dataset {data} at {endpoint} "
                           f"({type(error).__name__}: {first_line(error)}){self.hint}") from error
         size_of = {entry.path: entry.size for entry in entries if entry.path.endswith(".parquet")}
@@ -145,40 +151,39 @@ class HubSource:
         self.description = str(data)
         self.facts = {"kind": "hub", "description": self.description, "repository": data.repository,
                       "revision": revision}
-        self.pool = None
         self.downloads = {}
 
     def local_path(self, index):
-        """The local path of a file, or None during its download. Starts the download of the next files."""
-        self.pool = self.pool or ThreadPoolExecutor(PARALLEL_DOWNLOADS)
+        """Returns the local path of a file, or None during its download. Starts downloads of the next files."""
         for ahead in range(index, min(index + PARALLEL_DOWNLOADS, len(self.files))):
             if ahead not in self.downloads:
-                self.downloads[ahead] = self.pool.submit(self._download, self.files[ahead].path)
+                self.downloads[ahead] = Future()
+                # The process ends without waiting for daemon threads; the next run continues their downloads.
+                threading.Thread(target=self._download, args=(self.files[ahead].path, self.downloads[ahead]),
+                                 daemon=True).start()
         return self.downloads[index].result() if self.downloads[index].done() else None
 
-    def _download(self, path):
+    def _download(self, path, future):
         attempts = 3
         for attempt in range(1, attempts + 1):  # the client continues a partial download
             try:
-                return self.hub.hf_hub_download(self.repository, path, repo_type="dataset", revision=self.revision,
-                                                local_dir=self.download_folder)
+                return future.set_result(self.hub.hf_hub_download(
+                    self.repository, path, repo_type="dataset", revision=self.revision, local_dir=self.download_folder))
             except Exception as error:
                 if attempt == attempts:
-                    raise Failure(f"cannot download {path} of {self.repository} in {attempts} attempts "
-                                  f"({type(error).__name__}: {first_line(error)}); run the same command to continue"
-                                  f"{self.hint}") from error
+                    future.set_exception(Failure(
+                        f"cannot download {path} of {self.repository} in {attempts} attempts ({type(error).__name__}: "
+                        f"{first_line(error)}); run the same command to continue{self.hint}"))
 
-    def release(self, index):
-        """Called when every token of a file is in a finished shard."""
-        if self.download_folder:
-            for used in [i for i in self.downloads if i <= index]:
-                path = self.downloads.pop(used).result()
-                if os.path.exists(path):
-                    os.remove(path)
+    def release(self, count):
+        """Called when every token of the first `count` files is in a finished shard."""
+        for file in self.files[:count] if self.download_folder else ():
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(os.path.join(self.download_folder, file.path))
 
 
 def hub_data(name):
-    """The HubData of fineweb, fineweb:100BT, fineweb-edu:10BT, hf:OWNER/NAME:SPLIT, ...; None for files."""
+    """Returns the HubData of fineweb, fineweb:100BT, fineweb-edu:10BT, hf:OWNER/NAME:SPLIT, ..., or None for files."""
     if name.startswith("hf:"):
         match = HUB_NAME.fullmatch(name)
         words = match["rest"].split(":")[1:] if match else []
@@ -198,7 +203,7 @@ def hub_data(name):
 
 
 def open_source(inputs, revision=None, download_folder=None):
-    """The source of the command line: one dataset of the hub, or local files."""
+    """Returns the source of the command line: one dataset of the hub, or local files."""
     datasets = [hub_data(item) for item in inputs]
     if not any(datasets):
         return LocalSource(inputs)
@@ -208,7 +213,7 @@ def open_source(inputs, revision=None, download_folder=None):
 
 
 def units(index, path, file, options):
-    """The units of an input file in order; endless for a compressed one, whose length is unknown."""
+    """Yields the units of an input file in order, endlessly for a compressed file, whose length is unknown."""
     if file.kind == "parquet":
         yield from parquet_units(index, path, file, options)
     elif file.kind == "txt" and not options.txt_lines and (file.compression or not options.cuttable):
@@ -226,7 +231,7 @@ def units(index, path, file, options):
 
 
 def parquet_units(index, path, file, options):
-    """Units of consecutive row groups whose text reaches the unit size."""
+    """Yields units of consecutive row groups, as many as reach the unit size."""
     groups = parquet_text_sizes(path, options.text_field)
     total = sum(compressed for compressed, _ in groups) or 1
     unit = begin = text = compressed = 0

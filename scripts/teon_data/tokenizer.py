@@ -2,7 +2,7 @@
 
 The folder has the tokenizer's own files (vocab.bpe and encoder.json, tokenizer.model, tokenizer.json), description.json
 and tokens.bin, the bytes of every id in llm.c's layout: 256 int32 (magic 20240328, version 2, vocabulary size,
-delimiter id, zeros), then for each id one byte of length and its bytes. Text can be decoded from that file alone.
+delimiter id, zeros), then for each id one byte with its length and its bytes. tokens.bin suffices to decode text.
 """
 
 import json
@@ -38,7 +38,7 @@ MAX_TOKEN_BYTES = 255
 
 
 def byte_alphabet():
-    """GPT-2's printable character for each byte value, in the order of the ids of the single bytes."""
+    """Returns GPT-2's printable character for each byte value, in the order of the single bytes' ids."""
     plain = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
     others = [byte for byte in range(256) if byte not in plain]
     return {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
@@ -59,7 +59,7 @@ class Bytes:
 
 
 class Gpt2:
-    """GPT-2's byte-pair encoding by tiktoken, from vocab.bpe and encoder.json."""
+    """GPT-2's byte-pair encoding, which tiktoken performs with vocab.bpe and encoder.json."""
     cuttable = True
 
     def __init__(self, folder, description):
@@ -79,7 +79,7 @@ class Gpt2:
 
 
 def gpt2_ranks(folder):
-    """{bytes: id} of the tokens of vocab.bpe, after checking that encoder.json numbers them alike."""
+    """Returns {bytes: id} of the tokens of vocab.bpe. Checks that encoder.json has the same ids."""
     byte_of = {character: byte for byte, character in byte_alphabet().items()}
     merges, encoder = os.path.join(folder, "vocab.bpe"), os.path.join(folder, "encoder.json")
     try:
@@ -126,7 +126,7 @@ class SentencePiece:
 
 
 class HuggingFace:
-    """A tokenizer.json of the tokenizers library. Text that spells a special token stays text."""
+    """A tokenizer.json of the tokenizers library. Text that spells a special token is encoded as ordinary text."""
 
     def __init__(self, folder, description):
         tokenizers = need("tokenizers", "a tokenizer.json")
@@ -147,7 +147,7 @@ class HuggingFace:
         return [np.array(encoding.ids, np.uint32) for encoding in self.encode_batch(texts, add_special_tokens=False)]
 
     def find_delimiter(self, folder):
-        """The bos or eos token of tokenizer_config.json, or the first token with one of the usual names."""
+        """Returns the bos or eos token of tokenizer_config.json, or the first token with one of the usual names."""
         names = list(DELIMITER_NAMES)
         config = os.path.join(folder, "tokenizer_config.json")
         if os.path.exists(config):
@@ -181,7 +181,7 @@ class HuggingFace:
 
 
 def piece_bytes(piece):
-    """The bytes of a SentencePiece piece: <0x0A> is a byte, U+2581 a blank."""
+    """Returns the bytes of a SentencePiece piece: <0x0A> is a byte, U+2581 a blank."""
     byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
     return bytes.fromhex(byte[1]) if byte else piece.replace("\u2581", " ").encode()
 
@@ -191,7 +191,7 @@ LIBRARIES = {"bytes": None, "gpt2": "tiktoken", "sentencepiece": "sentencepiece"
 
 
 def load(folder):
-    """The tokenizer in a folder made by `create`, with the attributes vocab_size, delimiter and cuttable.
+    """Loads the tokenizer from a folder made by `create`. It has the attributes vocab_size, delimiter and cuttable.
 
     encode(texts) returns an array of ids for each text, without delimiters.
     """
@@ -279,7 +279,7 @@ def create(folder, name, bpe_dir, delimiter, texts):
 
 
 def choose_delimiter(tokenizer, name, folder, delimiter):
-    """The id of --delimiter, given as a token's text or id, or the tokenizer's own choice."""
+    """Returns the id of --delimiter, given as a token's text or id, or the tokenizer's own delimiter."""
     if delimiter is None:
         token = tokenizer.find_delimiter(folder)
         if token is None:
@@ -306,7 +306,7 @@ def fetch_gpt2(folder, bpe_dir):
         load_module = need("tiktoken.load", "the tokenizer gpt2")
         try:
             data = load_module.read_file_cached(GPT2_URL + file, digest)
-        except Exception as error:  # whatever the HTTP library raises
+        except Exception as error:  # any error of the HTTP library
             raise Failure(f"cannot download {GPT2_URL}{file} ({type(error).__name__}: {first_line(error)}); without a "
                           "network, copy vocab.bpe and encoder.json here and use --bpe-dir FOLDER") from error
         with open(target, "wb") as out:
@@ -314,8 +314,8 @@ def fetch_gpt2(folder, bpe_dir):
 
 
 def fetch_hub(name):
-    """(commit, local path of the tokenizer.json or tokenizer.model) of hf:OWNER/NAME or llama2. If the repository has a
-    tokenizer_config.json, it is beside this file."""
+    """Returns (commit, local path of the tokenizer.json or tokenizer.model) of hf:OWNER/NAME or llama2. Downloads the
+    repository's tokenizer_config.json, if any, to the same folder."""
     repository = HUB_NAME.fullmatch(LLAMA2 if name == "llama2" else name)["repository"]
     hub = hub_client(f"the tokenizer {name}")
     try:
@@ -324,7 +324,7 @@ def fetch_hub(name):
         wanted = [file for file in (FILES if name != "llama2" else FILES[1:]) if file in there][:1]
         paths = [hub.hf_hub_download(repository, file, revision=info.sha)
                  for file in (*wanted, "tokenizer_config.json") if file in there]
-    except Exception as error:  # the hub's client raises its own, its HTTP library's and the socket's errors
+    except Exception as error:  # errors of the hub's client, of its HTTP library and of the socket
         raise Failure(f"cannot download the tokenizer of {repository} ({type(error).__name__}: {first_line(error)}); "
                       "without a network, copy its tokenizer.json or tokenizer.model here and use --tokenizer PATH"
                       ) from error

@@ -39,7 +39,7 @@ class Job:
     delete_downloads: bool
 
     def identity(self):
-        """The options that a resumed run must have in common with the run that it continues."""
+        """Returns the options that must be equal when a run is resumed."""
         options = asdict(self)
         for unrelated in ("out", "workers", "bpe_dir", "delete_downloads"):
             del options[unrelated]
@@ -83,8 +83,8 @@ class Join:
 
 
 def tokenized(documents, tokenizer, path, report):
-    """Yields (array of the shards' type, documents begun in it) for (text, begins) pairs, in bounded batches. Calls
-    report(Advance) after each batch."""
+    """Yields (array of the shards' type, documents that begin in it) for (text, begins) pairs, in bounded batches.
+    Calls report(Advance) after each batch."""
     dtype = token_dtype(tokenizer.vocab_size)
     delimiter = np.array([tokenizer.delimiter], dtype)
     texts, begins, chars = [], [], 0
@@ -127,7 +127,7 @@ class Worker:
 
 def work(pipe, lifeline, inherited, job, folder):
     """A worker process: runs tasks until the pipe closes or the parent process has ended."""
-    for other in inherited:  # ends that only the parent may hold open, so that its death closes them
+    for other in inherited:  # pipe ends that only the parent may hold open, so that its death closes them
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -154,7 +154,7 @@ def work(pipe, lifeline, inherited, job, folder):
 
 
 def exit_with_parent(lifeline):
-    """Ends this process when the parent has died, which holds the other end and never writes."""
+    """Ends this process when the parent dies. The parent holds the other end of the pipe and never writes to it."""
     try:
         lifeline.recv_bytes()
     except (EOFError, OSError):
@@ -162,7 +162,7 @@ def exit_with_parent(lifeline):
 
 
 class Pool:
-    """Worker processes, forked before anything in this process starts threads; each holds the folder's lock."""
+    """Worker processes, forked before this process starts any thread. Each holds the folder's lock."""
 
     def __init__(self, job, folder):
         context = multiprocessing.get_context("fork")
@@ -187,7 +187,7 @@ class Pool:
             self._died(pipe)
 
     def replies(self, seconds):
-        """Waits at most `seconds` and yields (task, result, Failure or Advance); a task continues after an Advance."""
+        """Waits at most `seconds` and yields (task, result, Failure or Advance). An Advance does not end its task."""
         for pipe in ipc.wait(list(self.busy), seconds):
             try:
                 reply = pipe.recv()
@@ -208,7 +208,7 @@ class Pool:
 
     def close(self):
         for process in self.processes.values():
-            process.kill()  # loses nothing: a part is complete or absent
+            process.kill()  # nothing is lost: a part is complete or absent
         for process in self.processes.values():
             process.join()
         self.lifeline.close()

@@ -1,4 +1,4 @@
-// Conversions of the storage types, on the host and inside a kernel, against references that share nothing with them.
+// Compares the storage types' conversions, on the host and in a kernel, with independent references.
 #include "base/dtype.h"
 #include "base/integer.h"
 
@@ -16,13 +16,13 @@ using namespace teon::test;
 
 namespace {
 
-// A binary floating point format by its definition, in double arithmetic.
+// A binary floating-point format, computed from its definition in double.
 struct Format {
     int exponent_bits, mantissa_bits;
     int bias() const { return (1 << (exponent_bits - 1)) - 1; }
     int smallest() const { return 1 - bias() - mantissa_bits; }  // exponent of the smallest subnormal
 
-    // The value that the bits stand for.
+    // Returns the value that the bits encode.
     double decode(uint32_t bits) const {
         const uint32_t mantissa = bits & ((1u << mantissa_bits) - 1);
         const int exponent = static_cast<int>(bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
@@ -34,7 +34,7 @@ struct Format {
         return sign * std::ldexp(1.0 + std::ldexp(mantissa, -mantissa_bits), exponent - bias());
     }
 
-    // x rounded to the nearest value of the format, ties to even; not for NaN.
+    // Returns x, which is not NaN, rounded to the nearest value of the format, ties to even.
     double round(double x) const {
         if (x == 0 || std::isinf(x)) return x;
         const int exponent = std::max(std::ilogb(x) - mantissa_bits, smallest());
@@ -51,7 +51,7 @@ inline const Format format_of<bf16> = {8, 7};
 template <>
 inline const Format format_of<f16> = {5, 10};
 
-// Floats of all kinds: around every value of T and every midpoint between two, NaN, and random bits.
+// Floats around every value of T and around every midpoint between two values, NaN, and random bits.
 template <typename T>
 std::vector<float> inputs() {
     std::vector<float> x;
@@ -116,7 +116,7 @@ void check_from_float() {
     }
 }
 
-// Around every number of FP8, every midpoint of two, and what is beyond; NaN, and random numbers.
+// Floats around every FP8 number, between each two, and above the largest; NaN, and random numbers.
 template <typename F>
 std::vector<float> fp8_inputs() {
     const Fp8Format format = kFp8Format<F>;
@@ -175,29 +175,29 @@ void check_in_kernel(const std::vector<float>& x) {
 
 }  // namespace
 
-TEST_CASE("base/dtype: all 65536 bf16 and f16 values become the float they stand for, and come back") {
+TEST_CASE("base/dtype: all 65536 bf16 and f16 values convert to the floats they encode, and back") {
     check_to_float<bf16>();
     check_to_float<f16>();
 }
 
-TEST_CASE("base/dtype: floats are rounded to the nearest bf16 or f16, ties to even, NaN to NaN") {
+TEST_CASE("base/dtype: floats round to the nearest bf16 or f16, ties to even, and NaN stays NaN") {
     check_from_float<bf16>();
     check_from_float<f16>();
 }
 
-TEST_CASE("base/dtype: a kernel rounds as the host does") {
+TEST_CASE("base/dtype: a kernel rounds like the host") {
     check_in_kernel<bf16>(inputs<bf16>());
     check_in_kernel<f16>(inputs<f16>());
     check_in_kernel<e4m3>(fp8_inputs<e4m3>());
     check_in_kernel<e5m2>(fp8_inputs<e5m2>());
 }
 
-TEST_CASE("base/dtype: all 256 FP8 codes, and floats to the nearest, ties to even, beyond the largest to it") {
+TEST_CASE("base/dtype: all 256 FP8 codes convert to float and back; floats round to nearest even and saturate") {
     check_fp8<e4m3>();
     check_fp8<e5m2>();
 }
 
-TEST_CASE("base/dtype: every type has its size, and FP8 is none that kernels store in") {
+TEST_CASE("base/dtype: every type has the size of its C++ type, and kernels cannot store FP8") {
     for (const auto& [dtype, name] : kEnumNames<DType>) {
         CAPTURE(name);
         if (is_fp8(dtype)) {
@@ -209,7 +209,7 @@ TEST_CASE("base/dtype: every type has its size, and FP8 is none that kernels sto
     }
 }
 
-TEST_CASE("base/dtype: vectors move whole and know their alignment") {
+TEST_CASE("base/dtype: vectors are loaded and stored whole, and their alignment is checked") {
     alignas(64) float data[32];
     for (int i = 0; i < 32; ++i) data[i] = static_cast<float>(i);
     const auto v = load_vec<4>(data + 4);

@@ -1,4 +1,4 @@
-// f16 against the compiler's own type; a file for g++, since nvcc does not know it.
+// Compares f16 with the compiler's _Float16, in a file of its own for g++, because nvcc has no such type.
 #include <bit>
 #include <cmath>
 
@@ -8,7 +8,7 @@
 
 using namespace teon;
 
-TEST_CASE("base/dtype: f16 rounds as the compiler's _Float16") {
+TEST_CASE("base/dtype: f16 rounds like the compiler's _Float16") {
 #if defined(__FLT16_MANT_DIG__)
     for (uint64_t u = 0; u < uint64_t{1} << 32; u += 101) {
         const float x = bits_float(static_cast<uint32_t>(u));

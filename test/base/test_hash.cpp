@@ -6,7 +6,7 @@
 
 using namespace teon;
 
-TEST_CASE("base/hash: XXH3's published values, and pieces hash as the whole") {
+TEST_CASE("base/hash: the hash of no bytes is XXH3's, and data in pieces has the same hash as the whole") {
     // https://github.com/Cyan4973/xxHash: the hash of no bytes.
     REQUIRE(hash_of("") == 0x2d06800538d394c2);
     std::string text;

@@ -4,7 +4,7 @@
 
 using namespace teon;
 
-TEST_CASE("base/sha256: the digests of FIPS 180-4's examples, and of every length around a block") {
+TEST_CASE("base/sha256: FIPS 180-4's examples have their digests, and pieces of any length the digest of the whole") {
     auto digest = [](const std::string& text, size_t step) {
         Sha256 hash;
         for (size_t i = 0; i < text.size(); i += step) hash.update(text.data() + i, std::min(step, text.size() - i));
@@ -19,7 +19,7 @@ TEST_CASE("base/sha256: the digests of FIPS 180-4's examples, and of every lengt
     for (size_t n = 0; n < 200; ++n) REQUIRE(digest(std::string(n, 'x'), 1) == digest(std::string(n, 'x'), 64));
 }
 
-TEST_CASE("base/sha256: HMAC gives the values in RFC 4231") {
+TEST_CASE("base/sha256: HMAC returns the values in RFC 4231, and rejects a key of more than 64 bytes") {
     REQUIRE(hmac_sha256("Jefe", "what do ya want for nothing?") ==
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     REQUIRE(hmac_sha256(std::string(20, '\xaa'), std::string(50, '\xdd')) ==

@@ -1,9 +1,13 @@
-"""bench/model_gpu.py and its modules: what is read from compiled code, what is made of it, what it is fitted to."""
+"""bench/model_gpu.py and its modules: the counts from compiled code, the predictions, and the fit to measurements."""
+import contextlib
+import io
 import json
 import math
+import re
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 from testing import ROOT, Case
 
@@ -14,7 +18,7 @@ import compiled_counts
 import gpu_rules
 import model_gpu
 
-# A loop of 4 instructions that copies 16 bytes, inside of one that does nothing else but go round; then a tail.
+# An inner loop of 4 instructions that copies 16 bytes, an outer loop that only repeats it, and a tail.
 CODE = """
 		Function : _ZN4teon11copy_kernelILi8EEEvPfPKf
         /*0000*/                   LDC R1, c[0x0][0x28] ;          /* 0x00000a00ff017b82 */
@@ -43,7 +47,7 @@ def table(**changes):
 
 
 def published_points():
-    """Those of measured_gpu.toml that `make bench-gpu` did not add."""
+    """The points of measured_gpu.toml that `make bench-gpu` did not add."""
     points = calibration.load()
     return {**points, **{kind: [point for point in points[kind] if point["program"] != calibration.OURS]
                          for kind in calibration.FIGURES}}
@@ -53,7 +57,8 @@ COMMITTED = model_gpu.load(points=published_points())
 
 
 def shown(test):
-    """What pages and README state: the fit to all points, unless this machine has just added its own."""
+    """The fit to all points, which the pages and the README state. Skips the test if this machine has just added
+    points."""
     changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", calibration.POINTS], cwd=ROOT, check=False,
                              capture_output=True)
     if changed.returncode == 1:
@@ -88,19 +93,19 @@ class Counting(Case):
         self.assertEqual(compiled_counts.count_kernel(kernel, code)[0], 5 / 3 + 2 / 1)
         self.assertEqual(compiled_counts.count_kernel({**kernel, "share": True}, code)[0], 7 / 4)
 
-    def test_an_anchor_counts_what_its_name_says(self):
+    def test_an_anchor_counts_the_number_in_its_name(self):
         code = [(0, "HGMMA.64x128x16.F32.BF16 R0"), (16, "HGMMA.64x64x16.F32.BF16 R0"), (32, "FADD R0"),
                 (48, "BRA 0x0")]
         kernel = {**KERNEL, "anchor": r"HGMMA[.]64x(\d+)x16.*", "per": 0.125}
         self.assertEqual(compiled_counts.count_kernel(kernel, code)[0], 4 / (16 + 8))
 
-    def test_a_loop_may_have_one_that_waits_in_it_and_code_behind_the_end_is_none(self):
+    def test_a_loop_may_contain_a_loop_that_waits_and_a_branch_after_exit_is_no_loop(self):
         code = [(0, "LDG.E.128 R0"), (16, "SYNCS R0"), (32, "@!P0 BRA 0x10"), (48, "BRA 0x0"), (64, "EXIT"),
                 (80, "BRA 0x30")]
         code = [(address, text.removeprefix("@!P0 ")) for address, text in code]
         self.assertEqual(compiled_counts.loops_with("LDG.E.128", code), [[text for _, text in code[:4]]])
 
-    def test_a_kernel_of_one_architecture_is_counted_there_as_another(self):
+    def test_a_kernel_of_one_architecture_is_counted_under_its_own_name(self):
         (self.folder / "kernels/own.cu.o").touch()
         one = table(sm_90a={"like": "copy, own", "file": "kernels/own.cu", "per": 8})
         one["machine"] = {"M": MACHINE, "old": {**MACHINE, "architecture": "sm_80"}}
@@ -111,18 +116,18 @@ class Counting(Case):
         self.assertEqual([row.instructions for row in rows], [0.5, 1.0])
         self.assertEqual(gpu_rules.predict(calibration.with_mma_sync(one), counts, "M")[0].instructions, 1.0)
 
-    def test_executions_are_those_of_the_modelled_gpu(self):
-        # PTX: 2 instructions, then an outer loop of 1 around an inner one of 3, which copies, then 1. The inner loop is
-        # 4 instructions of SASS, and the other 5 of PTX are the other 7 of SASS.
+    def test_executed_instructions_follow_from_runs_on_the_modelled_gpu(self):
+        # PTX: 2 instructions, an inner loop of 3 that copies, the branch of the outer loop, and 1 more. The inner loop
+        # has 4 instructions of SASS. The other 5 of PTX are the other 7 of SASS.
         opcodes = ["mov", "mov", "add", "ld.global.v4.f32", "st.global.v4.f32", "bra", "bra", "ret"]
         executed = compiled_counts.Executed(opcodes, [2, 2, 6, 60, 60, 60, 6, 2], [-1, -1, -1, -1, -1, 3, 2, -1])
         kernel = {**KERNEL, "executed": "ld[.]global[.]v4.*"}
         self.assertEqual(compiled_counts.executed_kernel(kernel, self.code(), executed),
                          (60 * 4 + (2 + 2 + 6 + 6 + 2) * 7 / 5, 60 * 4, 2))
-        rarely = executed._replace(warps=[2, 2, 6, 60, 15, 60, 6, 2])  # what a branch leaves out is not executed
+        rarely = executed._replace(warps=[2, 2, 6, 60, 15, 60, 6, 2])  # a branch skips the store
         self.assertEqual(compiled_counts.executed_kernel(kernel, self.code(), rarely)[0],
                          (60 + 15 + 60) * 4 / 3 + (2 + 2 + 6 + 6 + 2) * 7 / 5)
-        end = self.code()[-1][0]  # the way of a warp that has diverged, behind all else, is never taken
+        end = self.code()[-1][0]  # code for diverged warps, at the end, is never executed
         diverging = [(0, f"BRA.DIV UR4, {end + 16:#x}"), *self.code()[1:],
                      *((end + 16 * i, text) for i, text in enumerate(("WARPSYNC.COLLECTIVE R1", "BRA 0x10"), 1))]
         self.assertEqual(compiled_counts.executed_kernel(kernel, diverging, executed),
@@ -132,26 +137,26 @@ class Counting(Case):
                                                zip(*executed)]}]}))
         counted = compiled_counts.count_all({**table(executed="ld[.]global[.]v4.*")}, self.folder, self.tool,
                                             compiled_counts.load_executed([self.folder / "runs.json"]))
-        self.assertEqual(len(counted["copy"]["sm_90a"]), 4, "as the other architecture executed it")
+        self.assertEqual(len(counted["copy"]["sm_90a"]), 4, "the runs on the other architecture count")
         known = {"copy": {"sm_90a": [1.0, 2.0, 1.5, 3.0]}, "old": {"sm_90a": [1.0, 2.0]}}
         self.assertEqual([gpu_rules.instructions_of(known, name, MACHINE) for name in ("copy", "old")],
                          [(1.5, 3.0), (1.0, 0.0)])
         with self.assertRaisesRegex(SystemExit, "1 loops with LDG.E.128 in SASS, 0 with mma in PTX"):
             compiled_counts.executed_kernel({**kernel, "executed": "mma"}, self.code(), executed)
 
-    def test_runs_of_several_sizes_tell_elements_from_warps(self):
+    def test_runs_of_several_sizes_separate_elements_from_warps(self):
         runs = [(1.5 * elements + 100 * warps, elements, warps) for elements, warps in ((640, 8), (4096, 16))]
         for found, true in zip(compiled_counts.fit_executed(runs, True), (1.5, 100)):
             self.assertAlmostEqual(found, true)
         self.assertEqual(compiled_counts.fit_executed(runs[:1], True), (runs[0][0] / 640, 0.0))
 
-    def test_a_kernel_or_loop_that_is_not_there_is_named(self):
+    def test_a_missing_kernel_or_loop_is_named(self):
         with self.assertRaisesRegex(SystemExit, "no kernel other"):
             compiled_counts.count_all(table(function="other"), self.folder, self.tool, {})
         with self.assertRaisesRegex(SystemExit, "1 loops with LDG.E.128, expected 2"):
             compiled_counts.count_all(table(loops=2), self.folder, self.tool, {})
 
-    def test_counts_of_executed_instructions_are_kept_where_no_run_has_executed_the_kernel(self):
+    def test_counts_of_executed_instructions_are_kept_if_no_run_executed_the_kernel(self):
         known = {"sm_80": [1.0, 8.0, 1.5, 3.0], "sm_90a": [1.0, 8.0, 1.5, 3.0]}
         self.assertEqual(compiled_counts.updated(known, {"sm_80": [2.0, 8.0], "sm_90a": [2.0, 8.0, 2.5, 4.0]}),
                          {"sm_80": [2.0, 8.0, 1.5, 3.0], "sm_90a": [2.0, 8.0, 2.5, 4.0]})
@@ -167,8 +172,8 @@ class Counting(Case):
 
 
 class Predicting(unittest.TestCase):
-    def test_a_kernel_takes_the_longest_and_its_overlap_of_the_other(self):
-        # 1024 elements: 8 KiB at 1 TB/s are 8.192 ns; 64 instructions of each by 1024 / 32 warps' lanes 2.048 ns.
+    def test_a_kernel_takes_the_longest_time_and_a_share_of_the_others(self):
+        # 1024 elements: 8 KiB at 1 TB/s take 8.192 ns, and 64 instructions of each of 1024 / 32 warps take 2.048 ns.
         row = gpu_rules.predict(table(), {"copy": {"sm_90a": [64.0, 8.0]}}, "M")[0]
         self.assertAlmostEqual(row.seconds * 1e9, 8.192 + 2.048 / 4)
         self.assertAlmostEqual(row.limit * 1e9, 4.096)
@@ -186,7 +191,7 @@ class Predicting(unittest.TestCase):
         arithmetic = 2 * 8192 * 1280 * 640 / 100e12
         self.assertAlmostEqual((first.seconds - found.seconds) / arithmetic, 1)
 
-    def test_a_weight_gradient_is_added_to_but_in_the_first_rows_of_a_step(self):
+    def test_a_weight_gradient_accumulates_except_in_the_first_rows_of_a_step(self):
         one = table()
         one["kernel"] = []
         one["linear"] = [{"name": "x", "times": "1", "rows": "N/2", "out": "64", "in": "32"}]
@@ -213,7 +218,7 @@ class Predicting(unittest.TestCase):
         saved = gpu_rules.total(rows) - gpu_rules.total(gpu_rules.predict(without, counts, "H200"))
         self.assertAlmostEqual(1e3 * saved, 1e3 * read / committed["machine"]["H200"]["bytes"])
 
-    def test_attention_is_one_pass_where_heads_fill_the_device(self):
+    def test_attention_backward_is_one_pass_if_the_heads_fill_the_device(self):
         committed, counts, _ = COMMITTED
         backward = lambda machine, **shape: [
             row.name for row in gpu_rules.predict(committed, counts, machine, shape={**committed["shape"], **shape})
@@ -222,6 +227,16 @@ class Predicting(unittest.TestCase):
         self.assertEqual(len(backward("A100", B=10)), 2)  # 120 heads in two rounds of 108
         self.assertEqual(len(backward("A100", B=128, T=512)), 2)
         self.assertEqual(len(backward("H100")), 2)  # by wgmma
+
+    def test_a_warp_of_attention_backward_sums_16_rows_with_wgmma_else_32(self):
+        committed, counts, _ = COMMITTED
+        rows_of_warp = lambda machine, **shape: [
+            4 * 3 * committed["shape"]["C"] * committed["shape"]["T"] * shape.get("B", 64) / row.bytes
+            for row in gpu_rules.predict(committed, counts, machine, shape={**committed["shape"], **shape})
+            if row.name == "attention backward, sums of warps"]
+        self.assertEqual(rows_of_warp("A100"), [32])
+        self.assertEqual(rows_of_warp("A100", B=10), [32])  # two passes with mma.sync
+        self.assertEqual(rows_of_warp("H100"), [16])
 
     def test_several_gpus_share_the_update_and_send(self):
         committed, counts, _ = COMMITTED
@@ -238,14 +253,31 @@ class Predicting(unittest.TestCase):
 
     def test_every_stack_has_one_owner(self):
         committed, _, _ = COMMITTED
-        owners = gpu_rules.placed(committed, 8)
+        owners, _ = gpu_rules.placed(committed, 8)
         counts = {stack["name"]: int(gpu_rules.evaluate(stack["count"], committed["shape"]))
                   for stack in committed["stack"]}
         self.assertEqual({name: sum(owned[name] for owned in owners) for name in counts}, counts)
         self.assertLessEqual(max(owned.total() for owned in owners), 8)
 
-    def test_a_symmetric_product_goes_to_whoever_is_faster_or_by_the_rule(self):
-        # 100 matrices of 3 x 3 tiles on 100 multiprocessors: 6 rounds of ours, 9 of the library's, and a mirror image.
+    def test_ranks_launch_a_quarter_of_their_stacks_at_a_time(self):
+        committed, counts, _ = COMMITTED
+        rounds = re.search(r"kRounds = (\d+);", (ROOT / "optim/stacks.cpp").read_text(encoding="utf-8"))[1]
+        self.assertEqual(int(rounds), gpu_rules.ROUNDS)
+        most = lambda ranks: list(gpu_rules.placed(committed, ranks)[1].values())
+        self.assertEqual((most(1), most(2), most(8)), ([18, 12, 12, 12], [3, 2, 2, 2], [1, 1, 1, 1]))
+        owned = {stack["name"]: 0 for stack in committed["stack"]} | {"attention out": 5}
+        at_once, split = (gpu_rules.newton_schulz(committed, counts, "H200", owned, batch)
+                          for batch in (None, dict.fromkeys(owned, 2)))
+        self.assertEqual([(row.times, row.tiles) for row in at_once], [(5, 5 * 21), (5, 5 * 21), (5, 5 * 36)])
+        self.assertEqual([(row.times, row.tiles) for row in split],
+                         [(10, 42), (10, 42), (10, 72), (5, 21), (5, 21), (5, 36)])
+        flops = lambda rows: sum(row.times * row.flops for row in rows)
+        self.assertEqual(flops(split), flops(at_once))
+        self.assertGreater(gpu_rules.update_seconds(split), gpu_rules.update_seconds(at_once))
+
+    def test_a_symmetric_product_uses_the_faster_method_or_follows_the_rule(self):
+        # 100 matrices of 3 x 3 tiles on 100 multiprocessors: 6 rounds of our kernel, or 9 of the library's and a
+        # copy of one triangle to the other.
         one = {**table(), "stack": [{"name": "x", "count": "100", "side": "384", "long": "384", "form": "standard",
                                      "kernel": "ours"}]}
         gram, squares, apply = gpu_rules.newton_schulz(one, {"ours": {"sm_90a": [0.0, 0.0]}}, "M")
@@ -259,7 +291,7 @@ class Predicting(unittest.TestCase):
         self.assertEqual(gpu_rules.chosen(slower), squares.library)
         self.assertEqual(gpu_rules.chosen(slower, searched=False), slower.kernel)
 
-    def test_the_committed_table_is_whole(self):
+    def test_the_committed_table_is_complete(self):
         committed, counts, _ = COMMITTED
         for machine in committed["machine"]:
             rows = gpu_rules.predict(committed, counts, machine)
@@ -269,13 +301,14 @@ class Predicting(unittest.TestCase):
             self.assertEqual(sorted(counts[kernel["name"]]),
                              [kernel["only"]] if "only" in kernel else ["sm_80", "sm_90a"], kernel["name"])
 
-    def test_gelu_within_the_products_saves_its_passes_but_not_all_that_they_move(self):
+    def test_gelu_in_epilogues_saves_its_passes_but_not_all_of_their_bytes(self):
         committed, counts, fitted = shown(self)
         apart, within = (gpu_rules.predict(committed, counts, "H200", gelu_fusion=fused) for fused in (False, True))
         s = committed["shape"]
         moved = lambda rows: sum(row.times * row.bytes for row in rows)
-        # A pass reads two and writes one tensor of the MLP's width or one of each; now GELU's input is written beside
-        # its output, read with the derivative, and what the derivative gives is read for the bias's gradient.
+        # GELU forward reads and writes a tensor of the MLP's width, GELU backward reads two and writes one: 5 in all.
+        # With epilogues 3 remain: GELU's input is written and read again, and the bias gradient reads the derivative's
+        # output.
         width, sums = 2 * s["B"] * s["T"] * s["F"], 4 * s["F"] * (2 * 1024 - 2 * 256)
         self.assertAlmostEqual((moved(apart) - moved(within)) / s["L"], 5 * width - 3 * width + sums, delta=1)
         page = " ".join((ROOT / "docs/gpu_step.md").read_text(encoding="utf-8").split())
@@ -311,15 +344,14 @@ class Predicting(unittest.TestCase):
         self.assertTrue(stated in readme, stated)
 
     def test_without_a_disassembler_the_check_is_skipped_by_name(self):
-        result = subprocess.run([sys.executable, ROOT / "bench/model_gpu.py", "check", "build"], capture_output=True,
-                                text=True, env={"PATH": "/nowhere", "HOME": "/nowhere"}, check=False)
-        if "SKIPPED" not in result.stdout:
-            self.skipTest("this machine has cuobjdump in a place that is looked at")
-        self.assertEqual(result.returncode, 0)
+        printed = io.StringIO()
+        with mock.patch.object(compiled_counts, "find_tool", return_value=None), contextlib.redirect_stdout(printed):
+            model_gpu.report_counts("check", "build", [], {}, {})
+        self.assertTrue(printed.getvalue().startswith("SKIPPED: "), printed.getvalue())
 
 
 def points(**more):
-    """One step of a program that moves 8 bytes a token, and its model."""
+    """Points with one step of a program that moves 8 bytes per token, and its model."""
     step = {"program": "p", "gpu": "M", "model": "m", "B": 2, "T": 512, "S": 1, "W": 1, "tokens_per_s": 1e11,
             "source": "here"}
     return {"model": {"m": {}}, "program": {"p": {"linear": [], "kernel": [
@@ -338,17 +370,17 @@ class Calibrating(Case):
         self.published = calibration.POINTS.read_text(encoding="utf-8").split("# ---- added by make bench-gpu")[0]
         self.path.write_text(self.published, encoding="utf-8")
 
-    def test_the_error_of_a_step_is_that_of_its_tokens_per_second(self):
-        # 1024 tokens of 8 bytes at 1 TB/s are 8.192 ns: 1.25e11 tokens/s, where 1e11 were measured.
+    def test_the_error_of_a_step_is_the_error_of_its_tokens_per_second(self):
+        # 1024 tokens of 8 bytes at 1 TB/s take 8.192 ns: 1.25e11 tokens/s are predicted, 1e11 were measured.
         (checked,) = calibration.check(table(), {}, points())
         self.assertAlmostEqual(checked.predicted, 1.25e11)
         self.assertAlmostEqual(calibration.error(checked), math.log(1.25))
 
     def test_the_rate_of_a_backward_pass_follows_from_both_passes(self):
-        # 2 products in 2/200 and 5 in 5/100 of a second: 7 in 0.06, 116.7 of them a second.
+        # 2 products in 2/200 s and 5 in 5/100 s: 7 in 0.06 s, or 116.7 per second.
         self.assertAlmostEqual(calibration.backward_of(200, 7 / 0.06), 100)
 
-    def test_attention_of_a_program_takes_the_published_rate(self):
+    def test_attention_of_a_program_runs_at_the_published_rate(self):
         reference = "FlashAttention-2"
         tables = [published("a", "both", 119), published(reference, "forward", 200),
                   published(reference, "both", 7 / 0.06), published(reference, "backward", 125, False),
@@ -359,7 +391,7 @@ class Calibrating(Case):
         self.assertEqual(forward, 300)
         self.assertAlmostEqual(backward, 250 * 100 / 125)  # FlashAttention-2 loses a fifth by the mask
 
-    def test_the_fit_finds_the_rates_that_made_the_points(self):
+    def test_the_fit_recovers_the_rates_that_generated_the_points(self):
         committed, counts, _ = COMMITTED
         made = published_points()
         true = calibration.with_rates(committed, {"sm_80": 220e12, "sm_90a": 640e12}, 150.0, 0.5, 0.4)
@@ -385,7 +417,7 @@ class Calibrating(Case):
         self.assertEqual(found((-9, 9), (-9, 9)), [3, 1])
         self.assertEqual(found((-9, 2), (0, 1)), [2, 1])
 
-    def test_ranges_hold_nineteen_of_twenty_published_points(self):
+    def test_ranges_contain_19_of_20_published_points(self):
         _, _, fitted = COMMITTED
         for kind in ("step", "attention"):
             group = [point for point in fitted.checked if point.kind == kind and point.fits]
@@ -394,7 +426,7 @@ class Calibrating(Case):
             self.assertGreaterEqual(len(group), 8)
             self.assertGreaterEqual(sum(inside), 0.95 * len(inside), kind)
 
-    def test_a_step_that_the_fit_lacks_is_predicted_as_well_as_the_page_says(self):
+    def test_a_step_left_out_of_the_fit_is_predicted_as_well_as_the_page_says(self):
         table, counts, _ = shown(self)
         points, errors, inside, speeds = calibration.load(), [], 0, []
         for left_out in points["step"]:
@@ -420,7 +452,7 @@ class Calibrating(Case):
         self.assertAlmostEqual(high, 110)
         self.assertAlmostEqual(low, 100 / 1.1)
 
-    def test_the_first_rates_were_too_kind(self):
+    def test_the_first_rates_were_too_optimistic(self):
         committed, counts, fitted = COMMITTED
         first = calibration.load()["rules"]["first rates"]
         errors = [calibration.error(point) for point in calibration.check(
@@ -430,7 +462,7 @@ class Calibrating(Case):
         mean = sum(calibration.error(point) for point in fitted.checked if point.kind == "step") / len(errors)
         self.assertLess(abs(mean), 0.02)
 
-    def test_what_bench_gpu_measures_is_added_and_changes_the_fit(self):
+    def test_measurements_of_bench_gpu_are_added_and_change_the_fit(self):
         committed, counts, before = COMMITTED
         prediction = bench_gpu.Prediction("NVIDIA H200")
         self.assertEqual(prediction.known, "H200")
@@ -455,8 +487,24 @@ class Calibrating(Case):
         self.assertGreater(after.spread["step"], 0)
 
     def test_a_gpu_that_the_table_lacks_is_predicted_as_an_h200_but_adds_nothing(self):
-        prediction = bench_gpu.Prediction("NVIDIA GeForce RTX 4090")
-        self.assertEqual((prediction.known, prediction.machine), (None, "H200"))
+        self.assertEqual(bench_gpu.Prediction("NVIDIA H100 80GB HBM3").known, "H100")
+        for device in ("NVIDIA GeForce RTX 4090", "NVIDIA GH200 480GB", "NVIDIA H100 PCIe", "NVIDIA H200 NVL",
+                       "NVIDIA H100 80GB HBM3 MIG 3g.40gb"):
+            prediction = bench_gpu.Prediction(device)
+            self.assertEqual((prediction.known, prediction.machine), (None, "H200"), device)
+
+    def test_tables_contain_the_measurements_of_a_program_that_failed(self):
+        device = {"name": "NVIDIA H200", "gpu": True, "peak_bf16_flops": 989e12}
+        forward = {"method": "PyTorch cudnn", "pass": "forward", "T": 1024, "HS": 64, "ms": 0.1}
+        found = bench_gpu.attention_table([forward])
+        self.assertIn("| forward | 1024 | 64 | 34.4 | not run | not run | 344 | not run |", found)
+        self.assertEqual(bench_gpu.limits_of(device, []), bench_gpu.H200)
+        copied = {"name": "copy", "count": 0, "flops": 0, "bytes": 2 << 30, "ms": 0.5}
+        self.assertEqual(bench_gpu.limits_of(device, [copied])["bytes"], (2 << 30) / 0.5e-3)
+        kernel = {"name": "norm forward", "count": 25, "flops": 0, "bytes": 201e6, "ms": 0.1}
+        table_of = lambda rows: bench_gpu.kernel_table(rows, bench_gpu.limits_of(device, rows),
+                                                       bench_gpu.Prediction("NVIDIA H200"))
+        self.assertIn("| 100 | 42% | 100.0% |", table_of([kernel]))
 
     def test_a_gpu_of_a_point_that_the_table_lacks_is_named(self):
         one = points()
@@ -464,7 +512,7 @@ class Calibrating(Case):
         with self.assertRaisesRegex(SystemExit, "step 1 is of N, which model_gpu.toml lacks; it has M"):
             calibration.check(table(), {}, one)
 
-    def test_a_figure_that_is_no_number_is_named(self):
+    def test_a_figure_that_is_not_a_positive_number_is_named(self):
         for bad in ("nan", "0", "-1", "inf"):
             self.path.write_text(f'[[kernel]]\nprogram = "teon.cu"\ngpu = "H100"\nname = "x"\nus = {bad}\n')
             with self.assertRaisesRegex(SystemExit, "us of kernel 1 is .*; it must be above 0"):

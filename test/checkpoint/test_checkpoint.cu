@@ -1,16 +1,19 @@
 #include "checkpoint/checkpoint.h"
 
+#include <pthread.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/safetensors.h"
@@ -249,7 +252,14 @@ TEST_CASE("checkpoint/checkpoint: each weight is stored once, and a checkpoint o
         std::string bytes = safetensors_header(tensors, {{"format", "pt"}});
         bytes.append(reinterpret_cast<const char*>(masters.data()), static_cast<size_t>(at - masters.data()) * 4);
         write_file(checkpoint + "/optimizer/master.safetensors", bytes);
-        fs::remove(checkpoint + "/model.safetensors");
+        fs::rename(checkpoint + "/model.safetensors", folder / "model.safetensors");
+        check();
+        // A parameter that is missing there is read from the model, even if the number of tensors is right.
+        const std::string name = "\"" + tensors[3].name + "\"";
+        bytes[bytes.find(name) + 1] = '?';
+        write_file(checkpoint + "/optimizer/master.safetensors", bytes);
+        REQUIRE(contains(error_of(check), "model.safetensors"));
+        fs::rename(folder / "model.safetensors", checkpoint + "/model.safetensors");
         check();
     }
 }
@@ -339,6 +349,52 @@ TEST_CASE("checkpoint/checkpoint: an unreadable folder is not taken for an empty
     REQUIRE(found == folder.path() + ": cannot be listed: Too many open files");
     REQUIRE(good == found);
     REQUIRE(find_checkpoint(folder.path()).folder == checkpoint);
+}
+
+TEST_CASE("checkpoint/checkpoint: a checkpoint for which there is too little memory is not taken for damaged") {
+#if defined(__SANITIZE_ADDRESS__)
+    SKIP_TEST("the address sanitizer has memory of its own");
+#endif
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    const std::string checkpoint = run.save(folder.path(), 7, files).folder;
+    write_file(checkpoint + "/manifest.json", std::string(size_t{60} << 20, ' '));
+    rlimit before;
+    REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
+    const rlimit none = {size_t{1} << 20, before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_AS, &none) == 0);
+    std::vector<std::unique_ptr<char[]>> taken;  // free memory that the heap already holds
+    while (taken.size() < 100 && (taken.empty() || taken.back()))
+        taken.emplace_back(new (std::nothrow) char[size_t{16} << 20]);
+    bool thrown = false;
+    try {
+        find_checkpoint(folder.path());
+    } catch (const std::bad_alloc&) { thrown = true; }
+    REQUIRE(::setrlimit(RLIMIT_AS, &before) == 0);
+    REQUIRE(thrown);
+}
+
+TEST_CASE("checkpoint/checkpoint: a reader finds a checkpoint while the run replaces them") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointPlan plan = run.plan(folder.path());
+    plan.keep_last = 1;
+    CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
+    REQUIRE(run.save(writer, 1, 0) == "");
+    for (int64_t step = 2; step < 40; ++step) {
+        std::atomic<bool> saved = false;
+        const std::jthread saving([&] {
+            run.save(writer, step, 0);
+            saved = true;
+        });
+        while (!saved) {
+            const FoundCheckpoint found = find_checkpoint(folder.path());
+            REQUIRE(!found.folder.empty());
+            REQUIRE(found.passed_over.empty());
+        }
+    }
 }
 
 TEST_CASE("checkpoint/checkpoint: what may not be read is not taken for damaged") {
@@ -617,6 +673,48 @@ TEST_CASE("checkpoint/checkpoint: the last good checkpoint has been read back an
     save(30, 1, 1);
     REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{20, 30});
     REQUIRE(newest_good_checkpoint(folder.path()) == 20);
+}
+
+TEST_CASE("checkpoint/checkpoint: a fault at any file operation of a removal leaves whole checkpoints") {
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    for (FaultyFiles::Kind kind : {FaultyFiles::error, FaultyFiles::crash})
+        for (int64_t at = 0;; ++at) {
+            TempDir folder;
+            FaultyFiles files, good;
+            for (int64_t step = 1; step <= 4; ++step) REQUIRE(run.save(folder.path(), step, good).fault == "");
+            CheckpointPlan plan = run.plan(folder.path());
+            plan.keep_last = 2;
+            files.kind = kind;
+            files.fault_at = at;
+            const std::string fault =
+                CheckpointWriter(plan, run.model->params(), run.optimizer->state(), files).remove_old(4);
+            INFO("fault at operation " << at << " of kind " << kind << ": " << fault);
+            REQUIRE(fault.empty() == !files.happened);
+            for (int64_t step : list_checkpoints(folder.path()))
+                REQUIRE(!checkpoint_fault(folder / checkpoint_name(step)));
+            REQUIRE(find_checkpoint(folder.path()).folder == folder / "step_00000004");
+            if (files.happened) continue;
+            REQUIRE(at == 4);  // two of two checkpoints
+            REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{3, 4});
+            break;
+        }
+}
+
+TEST_CASE("checkpoint/checkpoint: a save whose thread cannot be created is not reported as saved") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointWriter writer(run.plan(folder.path()), run.model->params(), run.optimizer->state(), files);
+    REQUIRE(run.save(writer, 1) == "");
+    pthread_attr_t before, huge;  // no address space has room for a stack of 2^60 bytes
+    REQUIRE((pthread_getattr_default_np(&before) == 0 && pthread_getattr_default_np(&huge) == 0));
+    REQUIRE((pthread_attr_setstacksize(&huge, size_t{1} << 60) == 0 && pthread_setattr_default_np(&huge) == 0));
+    const auto save = [&] { writer.save(Trained::state(2), run.ctx.stream); };
+    REQUIRE_THROWS_AS(save(), std::system_error);
+    REQUIRE(pthread_setattr_default_np(&before) == 0);
+    REQUIRE(!writer.result(true));
+    REQUIRE(run.save(writer, 2) == "");
+    REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{1, 2});
 }
 
 TEST_CASE("checkpoint/checkpoint: the next checkpoint replaces an interim one, unless that is the last good one") {

@@ -7,7 +7,8 @@
 
 namespace teon::test {
 
-// What the function throws, or what it has queued fails with; "" if nothing. The device works again afterwards.
+// Returns the message of f's exception or of the device error of the work that f queued; "" if neither occurs. Clears
+// the device error.
 template <typename F>
 std::string device_error_of(F f) {
     std::string words = error_of(f);

@@ -18,7 +18,7 @@ void write(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("cpu/cgroup: the tightest limit between the process's group and the root holds") {
+TEST_CASE("cpu/cgroup: the tightest limit from the process's group up to the root applies") {
     TempDir folder;
     const std::string mount = folder / "cgroup", self = folder / "self";
     write(self, "1:cpu:/elsewhere\n0::/batch/job\n");
@@ -27,15 +27,15 @@ TEST_CASE("cpu/cgroup: the tightest limit between the process's group and the ro
     write(mount + "/batch/job/cpu.max", "max 100000\n");
     write(mount + "/batch/memory.max", "8000\n");
     write(mount + "/batch/memory.current", "3000\n");
-    write(mount + "/batch/memory.stat", "anon 500\nfile 2000\nfile_mapped 77\n");
+    write(mount + "/batch/memory.stat", "anon 500\nfile 2000\nshmem 600\nfile_mapped 77\n");
     write(mount + "/batch/job/memory.max", "max\n");
     write(mount + "/batch/job/memory.current", "3000\n");
     const CgroupLimits limits = cgroup_limits(mount, self);
     REQUIRE(limits.cpus == 2.5);
-    REQUIRE(limits.memory_left == 7000);
+    REQUIRE(limits.memory_left == 8000 - 3000 + (2000 - 600));
 }
 
-TEST_CASE("cpu/cgroup: in a container the root's limit holds, whatever the group is called") {
+TEST_CASE("cpu/cgroup: in a container the root's limit applies, whatever the group's name") {
     TempDir folder;
     write(folder / "self", "0::/not/mounted/here\n");
     write(folder / "cgroup/cpu.max", "200000 100000\n");
@@ -46,7 +46,7 @@ TEST_CASE("cpu/cgroup: in a container the root's limit holds, whatever the group
     REQUIRE(limits.memory_left == 0);
 }
 
-TEST_CASE("cpu/cgroup: no limit where there is none, or none that can be read") {
+TEST_CASE("cpu/cgroup: there is no limit if none is set or none can be read") {
     TempDir folder;
     const CgroupLimits absent = cgroup_limits(folder / "cgroup", folder / "self");
     REQUIRE_FALSE(absent.cpus);

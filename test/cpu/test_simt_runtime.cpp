@@ -1,7 +1,9 @@
-// The CPU's SIMT runtime where it does more than a device: errors in place of hanging, exceptions.
+// Tests what the CPU's SIMT runtime does beyond a device: errors instead of hangs, and exceptions.
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <thread>
@@ -12,6 +14,7 @@
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/os_threads.h"
+#include "test/support/skip.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -24,7 +27,7 @@ std::string line(int n) { return "test_simt_runtime.cpp:" + std::to_string(n); }
 
 int thread_id() { return static_cast<int>(threadIdx.x); }
 
-// --- misbehaving kernels; each keeps its lines in constants, for the messages -------------------------------------
+// --- faulty kernels; constants hold the lines that the messages must name -----------------------------------------
 
 constexpr int kBarrierA = __LINE__ + 4, kBarrierB = kBarrierA + 2;
 __global__ void divergent_barriers_kernel(int where) {
@@ -125,7 +128,7 @@ __global__ void read_outside_mask_kernel(float* out) {
     if (threadIdx.x < 16) out[threadIdx.x] = __shfl_xor_sync(0xffffu, 1.0f, threadIdx.x < 8 ? 8 : 16);
 }
 
-// Each frame uses the one above it, so that no compiler turns the recursion into a loop.
+// Each frame uses the frame above it, so that no compiler turns the recursion into a loop.
 [[gnu::noinline]] int recurse(int depth, volatile char* above) {
     volatile char frame[512];
     frame[depth % 512] = above[depth % 512];
@@ -135,6 +138,13 @@ __global__ void read_outside_mask_kernel(float* out) {
 __global__ void deep_kernel(int* out, int depth) {
     volatile char frame[512] = {};
     *out = recurse(depth, frame);
+}
+
+// Slow enough that no OS thread runs two blocks while another has none.
+__global__ void slow_kernel(int* out) {
+    if (thread_id() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    __syncthreads();
+    if (thread_id() == 0) out[blockIdx.x] = 1;
 }
 
 __global__ void nested_kernel() { check_usable(); }
@@ -166,7 +176,7 @@ TEST_CASE("cpu/simt: lanes in different warp operations are an error that names 
     REQUIRE(contains(masks, "thread (5, 0, 0)"));
 }
 
-TEST_CASE("cpu/simt: a lane that waits at a barrier or has returned is missed, not waited for") {
+TEST_CASE("cpu/simt: a lane that waits at a barrier or has returned is an error, not a hang") {
     for (int lane : {0, 7, 31, 45}) {
         CAPTURE(lane);
         const std::string barrier = launch_error<lane_at_barrier_kernel>({3, 64}, lane);
@@ -203,13 +213,13 @@ TEST_CASE("cpu/simt: a lane outside of its own mask and an incomplete block are 
     REQUIRE(contains(block, "1 of 64 have returned"));
 }
 
-TEST_CASE("cpu/simt: an exception in a kernel unwinds its block and comes out of launch") {
+TEST_CASE("cpu/simt: an exception in a kernel unwinds its block and is thrown by launch") {
     Stream stream;
     for (int threads : {1, 4}) {
         CAPTURE(threads);
         const ScopedThreads os_threads(threads);
         for (int thread : {0, 1, 33, 63}) {
-            // Blocks 5 and later throw; the lowest one is reported, whatever ran first.
+            // Blocks 5 and later throw; the lowest one is reported, whichever ran first.
             REQUIRE_THROWS_AS(launch<throwing_kernel>({40, 64}, stream, 5, thread), UsageError);
             REQUIRE(device_error_of([&] { launch<throwing_kernel>({40, 64}, stream, 5, thread); }) == "block 5");
             REQUIRE(Counted::alive == 0);
@@ -263,6 +273,39 @@ TEST_CASE("cpu/simt: two OS threads may launch at the same time") {
         }
     }
     for (const auto& result : results) REQUIRE(same_bits(result, results[0]));
+}
+
+TEST_CASE("cpu/simt: many OS threads with large blocks stay below the system's limit of mappings") {
+    Stream stream;
+    constexpr int kThreads = 70, kBlocks = 3 * kThreads;  // 2 x 70 x 512 mappings if each stack had a guard page
+    const ScopedThreads os_threads(kThreads);
+    std::vector<int> out(kBlocks);
+    launch<slow_kernel>({kBlocks, 512}, stream, out.data());
+    REQUIRE(out == std::vector<int>(kBlocks, 1));
+    check_usable();
+}
+
+TEST_CASE("cpu/simt: a launch without memory for stacks fails, and the next one works") {
+#if defined(__SANITIZE_ADDRESS__)
+    SKIP_TEST("the address sanitizer does not survive a limit of memory");
+#endif
+    std::string without, with = "not run";
+    const ScopedThreads os_threads(1);
+    std::thread([&] {  // a new thread has no stacks yet
+        Stream stream;
+        std::vector<int> out(1);
+        const auto run = [&] { return error_of([&] { launch<slow_kernel>({1, 64}, stream, out.data()); }); };
+        rlimit before{};
+        getrlimit(RLIMIT_AS, &before);
+        const rlimit none{1, before.rlim_max};
+        setrlimit(RLIMIT_AS, &none);
+        without = run();
+        setrlimit(RLIMIT_AS, &before);
+        with = run();
+    })
+        .join();
+    REQUIRE(contains(without, "no memory for 32 fiber stacks"));
+    REQUIRE(with == "");
 }
 
 TEST_CASE("cpu/simt: a stack overflow ends the program") {

@@ -1,9 +1,10 @@
-// Streams, events and graphs of cpu/. test/model_gpu/test_streams.cu has what the modelled GPU does with them.
+// Tests streams, events and graphs of cpu/; test/model_gpu/test_streams.cu tests those of the modelled GPU.
 #include "cpu/stream.h"
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -41,11 +42,11 @@ TEST_CASE("cpu/stream: a stream keeps its order, and events order streams") {
     note(a, 1);
     note(a, 2);
     cudaEventRecord(after_a, cuda(a));
-    note(a, 6);  // anywhere from here on
+    note(a, 6);  // may run at any time from here on
     cudaStreamWaitEvent(cuda(b), after_a);
     note(b, 3);
     cudaEventRecord(after_b, cuda(b));
-    cudaEventRecord(after_a, cuda(a));  // recorded anew: what waits already does not see it
+    cudaEventRecord(after_a, cuda(a));  // recorded again: does not affect earlier waits
     cudaStreamWaitEvent(cuda(a), after_b);
     note(a, 7);
     REQUIRE(cudaStreamSynchronize(cuda(a)) == cudaSuccess);
@@ -63,7 +64,7 @@ TEST_CASE("cpu/stream: queued work completes without a wait") {
     REQUIRE(done == 1);
 }
 
-TEST_CASE("cpu/stream: work beside the caller keeps the stream's order, and others wait for it") {
+TEST_CASE("cpu/stream: asynchronous work keeps the stream's order, and other streams wait for it") {
     Stream beside, stream;
     Event_t event;
     std::vector<int> log;
@@ -80,8 +81,8 @@ TEST_CASE("cpu/stream: work beside the caller keeps the stream's order, and othe
     REQUIRE(log == std::vector<int>{1, 2, 3});
 }
 
-TEST_CASE("cpu/stream: a failure stays with the device, and every later call returns it with its words") {
-    Stream stream;
+TEST_CASE("cpu/stream: after a failure of the device every call returns it with its message") {
+    Stream stream, idle;
     Event_t event;
     int later = 0;
     enqueue_async(cuda(stream), "bad", [] { throw Error("kernel bad, block (0, 0, 0): broken"); });
@@ -94,13 +95,18 @@ TEST_CASE("cpu/stream: a failure stays with the device, and every later call ret
     REQUIRE(cudaEventRecord(event, cuda(stream)) == cudaErrorLaunchFailure);
     void* p = nullptr;
     REQUIRE(cudaMalloc(&p, 16) == cudaErrorLaunchFailure);
+    cudaStream_t unmade = nullptr;
+    REQUIRE(cudaStreamCreateWithFlags(&unmade, cudaStreamNonBlocking) == cudaErrorLaunchFailure);
+    REQUIRE(unmade == nullptr);
+    REQUIRE(submit(cuda(idle), "later", [&] { ++later; }) == cudaErrorLaunchFailure);
+    REQUIRE(later == 0);
     REQUIRE_THROWS_WITH(stream.synchronize(), ContainsSubstring("kernel bad"));
     forget_device_error();
     (void)cudaGetLastError();
     REQUIRE(cudaStreamSynchronize(cuda(stream)) == cudaSuccess);
 }
 
-TEST_CASE("cpu/stream: an error of one call is returned once, and says what was wrong") {
+TEST_CASE("cpu/stream: the error of a call is returned once, and its message says what was wrong") {
     Stream stream;
     REQUIRE(cudaEventRecord(nullptr, cuda(stream)) == cudaErrorInvalidResourceHandle);
     REQUIRE(cudaPeekAtLastError() == cudaErrorInvalidResourceHandle);
@@ -171,7 +177,7 @@ TEST_CASE("cpu/graph: a capture runs nothing, and each launch of its graph runs 
     REQUIRE(cudaGraphLaunch(exec, cuda(a)) == cudaErrorInvalidResourceHandle);
 }
 
-TEST_CASE("cpu/graph: what a capture forbids is refused, names itself and ends the capture") {
+TEST_CASE("cpu/graph: a call that a capture forbids fails with its name in the message, and invalidates the capture") {
     struct Row {
         const char* what;
         cudaError_t error;
@@ -222,6 +228,69 @@ TEST_CASE("cpu/graph: what a capture forbids is refused, names itself and ends t
         REQUIRE_THAT(words(cudaErrorStreamCaptureInvalidated), ContainsSubstring(row.what));
         REQUIRE(cudaStreamSynchronize(cuda(stream)) == cudaSuccess);
     }
+    (void)cudaGetLastError();
+}
+
+TEST_CASE("cpu/graph: the stack does not limit the length of a capture") {
+    Stream stream;
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    int64_t runs = 0;
+    constexpr int kOperations = 300000;
+    REQUIRE(cudaStreamBeginCapture(cuda(stream), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    for (int i = 0; i < kOperations; ++i) enqueue(cuda(stream), "work", [&] { ++runs; });
+    REQUIRE(cudaStreamEndCapture(cuda(stream), &graph) == cudaSuccess);
+    REQUIRE(cudaGraphInstantiate(&exec, graph) == cudaSuccess);
+    REQUIRE(cudaGraphLaunch(exec, cuda(stream)) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(cuda(stream)) == cudaSuccess);
+    REQUIRE(runs == kOperations);
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+}
+
+TEST_CASE("cpu/graph: an event of a capture that has ended cannot be waited for, and the stream still runs work") {
+    Stream captured, other;
+    Event_t event;
+    cudaGraph_t graph = nullptr;
+    REQUIRE(cudaStreamBeginCapture(cuda(captured), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    cudaEventRecord(event, cuda(captured));
+    REQUIRE(cudaStreamEndCapture(cuda(captured), &graph) == cudaSuccess);
+    cudaGraphDestroy(graph);
+    REQUIRE(cudaStreamWaitEvent(cuda(other), event) == cudaErrorCapturedEvent);
+    REQUIRE_THAT(words(cudaErrorCapturedEvent), ContainsSubstring("cudaStreamWaitEvent"));
+    int done = 0;
+    REQUIRE(enqueue(cuda(other), "work", [&] { ++done; }) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(cuda(other)) == cudaSuccess);
+    REQUIRE(done == 1);
+    REQUIRE(cudaEventRecord(event, cuda(captured)) == cudaSuccess);
+    REQUIRE(cudaStreamWaitEvent(cuda(other), event) == cudaSuccess);
+}
+
+TEST_CASE("cpu/graph: destroying a capture's streams ends or invalidates the capture") {
+    Event_t fork;
+    cudaGraph_t graph = nullptr;
+    void* p = nullptr;
+    auto* origin = new Stream;
+    REQUIRE(cudaStreamBeginCapture(cuda(*origin), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    Stream forked;
+    cudaEventRecord(fork, cuda(*origin));
+    REQUIRE(cudaStreamWaitEvent(cuda(forked), fork) == cudaSuccess);
+    delete origin;
+    REQUIRE(cudaStreamSynchronize(cuda(forked)) == cudaSuccess);
+    REQUIRE(cudaMalloc(&p, 16) == cudaSuccess);
+    REQUIRE(cudaFree(p) == cudaSuccess);
+
+    Stream next;
+    REQUIRE(cudaStreamBeginCapture(cuda(next), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    {
+        Stream gone;
+        cudaEventRecord(fork, cuda(next));
+        REQUIRE(cudaStreamWaitEvent(cuda(gone), fork) == cudaSuccess);
+    }
+    Stream successor;  // may have the address of the destroyed stream
+    REQUIRE(cudaStreamEndCapture(cuda(next), &graph) == cudaErrorStreamCaptureInvalidated);
+    REQUIRE_THAT(words(cudaErrorStreamCaptureInvalidated), ContainsSubstring("cudaStreamDestroy"));
+    REQUIRE(at_once(cuda(successor)));
     (void)cudaGetLastError();
 }
 

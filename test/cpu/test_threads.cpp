@@ -1,6 +1,7 @@
 #include "cpu/threads.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include "base/check.h"
 
 #include "test/support/catch.h"
+#include "test/support/skip.h"
 
 using namespace teon;
 using cpu::parallel_for;
@@ -26,7 +28,7 @@ struct ScopedThreads {
     int before;
 };
 
-// Processor time of all threads of this process.
+// Returns the processor time of all threads of this process.
 double cpu_seconds() {
     timespec t{};
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -35,7 +37,7 @@ double cpu_seconds() {
 
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-// Whether parallel_for(n, chunk) runs each index once.
+// Returns whether parallel_for(n, chunk) runs each index once.
 bool each_once(int64_t n, int64_t chunk) {
     const auto times = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(n));
     parallel_for(n, chunk, [&](int64_t i) { times[i]++; });
@@ -61,7 +63,7 @@ TEST_CASE("cpu/threads: many short loops, one after the other") {
     REQUIRE(sum == 20000 * 10 + 5 * (int64_t{20000} * 19999 / 2));
 }
 
-TEST_CASE("cpu/threads: what a loop writes is there when it returns, and what was written before is seen in it") {
+TEST_CASE("cpu/threads: a loop's writes are visible after it, and earlier writes are visible in it") {
     const ScopedThreads scope(4);
     std::vector<int> x(1000, 0);
     for (int loop = 0; loop < 500; loop++) parallel_for(std::ssize(x), 10, [&](int64_t i) { x[999 - i] += 1; });
@@ -86,7 +88,7 @@ TEST_CASE("cpu/threads: the exception of the lowest index is thrown, and lower i
     REQUIRE(each_once(100, 1));
 }
 
-TEST_CASE("cpu/threads: a loop inside of a loop runs on its thread") {
+TEST_CASE("cpu/threads: a nested loop runs on the thread of the outer body") {
     const ScopedThreads scope(4);
     std::atomic<int> elsewhere = 0, runs = 0;
     parallel_for(16, 1, [&](int64_t) {
@@ -100,7 +102,7 @@ TEST_CASE("cpu/threads: a loop inside of a loop runs on its thread") {
     REQUIRE(elsewhere == 0);
 }
 
-TEST_CASE("cpu/threads: loops of several threads at once all finish") {
+TEST_CASE("cpu/threads: concurrent loops of several threads all finish") {
     const ScopedThreads scope(3);
     std::atomic<int64_t> sum = 0;
     const auto loops = [&] {
@@ -110,6 +112,24 @@ TEST_CASE("cpu/threads: loops of several threads at once all finish") {
     loops();
     a.join(), b.join();
     REQUIRE(sum == 3 * 2000 * 190);
+}
+
+TEST_CASE("cpu/threads: if the system refuses a thread, the error names the remedy and later loops run") {
+#if defined(__SANITIZE_ADDRESS__)
+    SKIP_TEST("the address sanitizer does not survive a limit of memory");
+#endif
+    {
+        const ScopedThreads scope(100);
+        rlimit before{};
+        getrlimit(RLIMIT_AS, &before);
+        const rlimit none{1, before.rlim_max};  // no memory for another stack
+        setrlimit(RLIMIT_AS, &none);
+        const std::string message = test::error_of([] { each_once(100, 1); });
+        setrlimit(RLIMIT_AS, &before);
+        REQUIRE(test::contains(message, "lower TEON_THREADS"));
+    }
+    const ScopedThreads scope(4);
+    REQUIRE(each_once(100, 1));
 }
 
 TEST_CASE("cpu/threads: idle threads sleep") {
@@ -126,7 +146,7 @@ TEST_CASE("cpu/threads: idle threads sleep") {
     REQUIRE(cpu_seconds() - before < 0.1);  // seven of eight wait for the first
 }
 
-TEST_CASE("cpu/threads: as many threads as processors, affinity and the environment allow") {
+TEST_CASE("cpu/threads: processors, affinity and the environment limit the number of threads") {
     int usable = 0, here = cpu::detail::usable_processors();
     std::thread([&] {
         cpu_set_t set;

@@ -130,8 +130,10 @@ TEST_CASE("data/dataset: without a manifest there is nothing to compare, and a d
     const std::string shard = folder / "x_train_000000.bin";
     for (const std::string& both : {other.path + "," + shard, other.path + ":1," + shard + ":1"})
         REQUIRE(contains(error_of([&] { verify_content(open_dataset(both, "train")); }), shard + " has no manifest"));
-    for (const char* text : {"{", "[]", "{\"shards\": 1}", "{\"shards\": [1]}", "{\"vocab_size\": \"x\"}",
-                             "{\"tokenizer\": {\"files\": 3}}"}) {
+    for (const char* text :
+         {"{", "[]", "{\"shards\": 1}", "{\"shards\": [1]}", "{\"vocab_size\": \"x\"}",
+          "{\"tokenizer\": {\"files\": 3}}", "{\"vocab_size\": -5}", "{\"vocab_size\": 1e9}",
+          "{\"vocab_size\": 2000000000}", "{\"delimiter\": -2}", "{\"vocab_size\": 64, \"delimiter\": 64}"}) {
         write_file(folder / "manifest.json", text);
         REQUIRE(error_of([&] { open_dataset(folder.path(), "train"); }).find(folder / "manifest.json") == 0);
     }

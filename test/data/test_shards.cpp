@@ -137,6 +137,8 @@ TEST_CASE("data/shards: a shard that cannot be opened is named with its fault") 
     REQUIRE(contains(usage_error_of_opening(folder / "pipe"), "pipe: is not a regular file"));
     std::filesystem::create_symlink(folder / "nowhere", folder / "link");
     REQUIRE(contains(usage_error_of_opening(folder / "link"), folder / "link: "));
+    write_shard(folder / "\xff_train_2.bin", counting(10));  // a run's description, which is JSON, names its shards
+    REQUIRE(contains(usage_error_of_opening(folder / "*_train_2.bin"), "/\xff_train_2.bin: the name is not UTF-8"));
 }
 
 TEST_CASE("data/shards: a shard without permission is named") {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/words.h"
+#include "files/file.h"
 #include "test/support/catch.h"
 #include "test/support/skip.h"
 #include "test/support/temp_dir.h"
@@ -60,6 +61,9 @@ TEST_CASE("data/words: text is cut as GPT-2's pattern cuts it") {
     REQUIRE(words("é東京 ½٣ 🙂🙂x") == Words{"é東京", " ½٣", " 🙂🙂", "x"});
     REQUIRE(words("a\u00a0b\u3000\u3000c") == Words{"a", "\u00a0", "b", "\u3000", "\u3000", "c"});
     REQUIRE(words("a\xff\xc3") == Words{"a", "\xff\xc3"});  // not UTF-8: symbols
+    // UTF-8 forbids encodings longer than necessary: "a" in two, three and four bytes.
+    for (const char* bytes : {"\xc1\xa1", "\xe0\x81\xa1", "\xf0\x80\x81\xa1"})
+        REQUIRE(words(std::string("b") + bytes + "c") == Words{"b", bytes, "c"});
 }
 
 TEST_CASE("data/tokenizer: bytes are their own tokens") {
@@ -137,12 +141,26 @@ TEST_CASE("data/tokenizer: a damaged folder is named") {
     REQUIRE(contains(complaint(folder.path()), "ends within token 1"));
     std::filesystem::resize_file(folder / "tokens.bin", 1024 + 2);
     REQUIRE(contains(complaint(folder.path()), "1 tokens, its header says 2"));
+    write_tokens(folder / "tokens.bin", {}, 0);
+    std::filesystem::resize_file(folder / "tokens.bin", 1024 + (1 << 22) + 1);  // a zero is an empty token
+    REQUIRE(contains(complaint(folder.path()), "more than 4194304 tokens"));
     write_tokens(folder / "tokens.bin", single_bytes(), 0);
     write_file(folder / "description.json", R"({"kind": "gpt2", "delimiter": "x"})");
     REQUIRE(contains(complaint(folder.path()), folder.path()));
     write_file(folder / "description.json", R"({"kind": "gpt2", "delimiter": 300})");
     write_file(folder / "vocab.bpe", "#version\na bb\n");
     REQUIRE(contains(complaint(folder.path()), "'a bb' is not a merge"));
+}
+
+TEST_CASE("data/tokenizer: a folder without permission is named") {
+    TempDir folder;
+    write_file(folder / "tokenizer.json", "{}");
+    std::string said;
+    {
+        const Unreadable denied(folder.path());
+        said = error_of<ReadError>([&] { Tokenizer t(folder.path()); });
+    }
+    REQUIRE(said == folder / "description.json: cannot be opened: Permission denied");
 }
 
 TEST_CASE("data/tokenizer: a tokenizer.json that is not what it should be is named, however deep or odd it is") {

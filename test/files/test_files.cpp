@@ -1,3 +1,5 @@
+#include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -16,6 +18,18 @@
 using namespace teon;
 using namespace teon::test;
 using nlohmann::json;
+
+// The number of calls after which readdir() fails; -1: never.
+static int calls_before_fault = -1;
+extern "C" struct dirent* readdir(DIR* folder) {
+    if (calls_before_fault == 0) {
+        errno = EIO;
+        return nullptr;
+    }
+    if (calls_before_fault > 0) --calls_before_fault;
+    static const auto next = reinterpret_cast<struct dirent* (*)(DIR*)>(::dlsym(RTLD_NEXT, "readdir"));
+    return next(folder);
+}
 
 namespace {
 
@@ -60,6 +74,23 @@ TEST_CASE("files/file: a path that is not a regular file is refused by name, and
     REQUIRE(read_file(file) == "content+more");
     REQUIRE_THAT(error_of([&] { InputFile(file).read(std::string(20, ' ').data(), 20, 0); }),
                  ContainsSubstring("file: ends at byte 12, 8 more were expected"));
+}
+
+TEST_CASE("files/file: a folder's names are sorted, and a folder that cannot be read is an error") {
+    TempDir folder;
+    for (const char* name : {"b", "a", ".c"}) std::ofstream(folder / name) << "x";
+    std::error_code error;
+    using Names = std::vector<std::string>;
+    REQUIRE(names_in(folder.path(), error) == Names{".c", "a", "b"});
+    REQUIRE(names_in(folder / "none", error).empty());
+    REQUIRE(names_in(folder / "a", error).empty());
+    REQUIRE(!error);
+    for (int calls : {0, 1, 2}) {
+        calls_before_fault = calls;
+        names_in(folder.path(), error);
+        calls_before_fault = -1;
+        REQUIRE(error == std::errc::io_error);
+    }
 }
 
 TEST_CASE("files/file: a file is replaced as a whole or not at all, whatever lies at the temporary's name") {

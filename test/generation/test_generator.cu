@@ -33,7 +33,7 @@ std::vector<int> continue_greedily(Generator& generator, const std::vector<int>&
 
 }  // namespace
 
-TEST_CASE("generation/generator: greedy continuations are those of transformers' generate") {
+TEST_CASE("generation/generator: greedy continuations match transformers' generate()") {
     for (const std::string& name : kGoldenModels) {
         INFO(name);
         Golden g(name, DType::f32);
@@ -43,8 +43,8 @@ TEST_CASE("generation/generator: greedy continuations are those of transformers'
         auto generator = make_generator(c, g.runner.model->params(), kGoldenB, kGoldenT, g.runner.context);
         REQUIRE(continue_greedily(*generator, expected, kGoldenT, {3, 3, 3}, c.V) == expected);
         REQUIRE(generator->length() == kGoldenT - 1);
-        REQUIRE(continue_greedily(*generator, expected, kGoldenT, {5, 3, 8}, c.V) ==
-                expected);  // longer prompts are fed on
+        // Longer prompts are passed token by token.
+        REQUIRE(continue_greedily(*generator, expected, kGoldenT, {5, 3, 8}, c.V) == expected);
 
         auto single = make_generator(c, g.runner.model->params(), 1, kGoldenT, g.runner.context);
         for (int b = 0; b < kGoldenB; ++b) {
@@ -54,7 +54,7 @@ TEST_CASE("generation/generator: greedy continuations are those of transformers'
     }
 }
 
-TEST_CASE("generation/generator: logits with the cache are the model's without") {
+TEST_CASE("generation/generator: logits with the cache match the model's without") {
     for (const std::string& name : kGoldenModels)
         for (DType dtype : {DType::f32, DType::bf16}) {
             INFO(name << " " << name_of(dtype));
@@ -81,15 +81,15 @@ TEST_CASE("generation/generator: logits with the cache are the model's without")
                         const auto row = whole.begin() + (b * kGoldenT + t - 1) * V;
                         expected.insert(expected.end(), row, row + V);
                     }
-                    // The same formula in another order of sums: a few roundings of float. In bf16 each of the two may
-                    // be 0.02 from the exact logits (test_golden.cu), so twice that from each other.
+                    // The sums have another order: a few roundings of float. In bf16, each of the two may differ by
+                    // 0.02 from the exact logits (test_golden.cu), so they may differ by twice that.
                     REQUIRE(relative_distance(logits, expected) <= (dtype == DType::f32 ? 2e-6 : 0.04));
                 }
             }
         }
 }
 
-TEST_CASE("generation/generator: what does not fit is an error, and start() begins anew") {
+TEST_CASE("generation/generator: too many tokens are an error, and start() discards the sequences") {
     Golden g("gpt2", DType::f32);
     const DecoderConfig c = golden_config("gpt2");
     auto generator = make_generator(c, g.runner.model->params(), 1, 4, g.runner.context);

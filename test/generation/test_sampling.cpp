@@ -7,10 +7,11 @@
 #include "test/support/catch.h"
 
 using namespace teon;
+using namespace teon::test;
 
 namespace {
 
-// How often each token comes among n draws.
+// The share of each token among n draws.
 std::map<int, double> frequencies(const std::vector<float>& logits, float temperature, int top_k, int n) {
     Sampler sampler(temperature, top_k, 7);
     std::map<int, double> share;
@@ -30,7 +31,7 @@ bool same_distribution(const std::map<int, double>& seen, const std::map<int, do
     for (const auto& [token, share] : seen)
         if (!expected.count(token)) return false;
     for (const auto& [token, p] : expected) {
-        // Five standard deviations of a share among n draws; the seed is fixed, so it fails always or never.
+        // Five standard deviations of a share among n draws. The seed is fixed, so the test is deterministic.
         const double tolerance = 5 * std::sqrt(p * (1 - p) / n);
         const auto found = seen.find(token);
         if (!(std::abs((found == seen.end() ? 0.0 : found->second) - p) <= tolerance)) return false;
@@ -38,10 +39,10 @@ bool same_distribution(const std::map<int, double>& seen, const std::map<int, do
     return true;
 }
 
-// Says what it was asked: logits that make token (length * 7) % V the likeliest.
-class Script final : public Generator {
+// A generator with scripted logits: token (length * 7) % V is the likeliest.
+class ScriptedGenerator final : public Generator {
 public:
-    explicit Script(int capacity) : capacity_(capacity) {}
+    explicit ScriptedGenerator(int capacity) : capacity_(capacity) {}
     const std::vector<float>& start(const std::vector<int>& tokens) override {
         length_ = 0;
         return add(tokens);
@@ -70,7 +71,7 @@ SamplingOptions greedy(int tokens) {
 
 }  // namespace
 
-TEST_CASE("generation/sampling: tokens come as often as softmax(logits / temperature) says, among the top k") {
+TEST_CASE("generation/sampling: tokens have the frequencies of softmax(logits / temperature) over the top k") {
     const std::vector<float> logits = {0.5f, -1.0f, 2.0f, 2.0f, -INFINITY, 0.0f, 1.0f, NAN};
     const int n = 200000;
     const std::vector<int> all = {0, 1, 2, 3, 5, 6};
@@ -80,11 +81,11 @@ TEST_CASE("generation/sampling: tokens come as often as softmax(logits / tempera
     REQUIRE(same_distribution(frequencies(logits, 1.0f, 3, n), exact(logits, 1.0, {2, 3, 6}), n));
     const std::map<int, double> one = frequencies(logits, 1.0f, 1, 100);
     REQUIRE(one.size() == 1);
-    REQUIRE(one.count(2) == 1);  // of equal ones the lower
+    REQUIRE(one.count(2) == 1);  // the lower of equal logits
     REQUIRE_FALSE(same_distribution(frequencies(logits, 1.0f, 0, n), exact(logits, 1.1, all), n));
 }
 
-TEST_CASE("generation/sampling: temperature 0 takes the likeliest, and large logits do not overflow") {
+TEST_CASE("generation/sampling: temperature 0 takes the likeliest token, and large logits do not overflow") {
     Sampler likeliest(0.0f, 50, 1);
     REQUIRE(likeliest.next(std::vector<float>{1.0f, 3.0f, 3.0f}) == 1);
     Sampler hot(0.01f, 0, 1);
@@ -92,7 +93,7 @@ TEST_CASE("generation/sampling: temperature 0 takes the likeliest, and large log
     REQUIRE_THROWS_AS(hot.next(std::vector<float>{NAN, NAN}), Error);
 }
 
-TEST_CASE("generation/sampling: the seed decides, on every machine alike") {
+TEST_CASE("generation/sampling: the seed determines the tokens, equally on every machine") {
     auto draw = [](uint64_t seed) {
         Sampler sampler(1.0f, 0, seed);
         std::vector<int> tokens;
@@ -101,31 +102,34 @@ TEST_CASE("generation/sampling: the seed decides, on every machine alike") {
     };
     REQUIRE(draw(5) == draw(5));
     REQUIRE(draw(5) != draw(6));
-    // mt19937_64 is the standard's: its first number for its default seed is 14514284786278117030.
+    // The C++ standard defines mt19937_64: with the default seed, its first number is 14514284786278117030.
     REQUIRE(draw(std::mt19937_64::default_seed)[0] == static_cast<int>(14514284786278117030u * 0x1p-64 * 100));
 }
 
-TEST_CASE("generation/sampling: a text ends at the limit of tokens, of the context, or by its token") {
-    Script generator(10);
+TEST_CASE("generation/sampling: a text ends at the limit of tokens, at the end of the context or at an end token") {
+    ScriptedGenerator generator(10);
     std::vector<int> streamed;
     const std::vector<int> text =
         sample(generator, {1, 2}, greedy(3), {}, 0, [&](int token) { return streamed.push_back(token), true; });
     REQUIRE(text == std::vector<int>{14, 5, 12});
     REQUIRE(streamed == text);
-    REQUIRE(sample(generator, {1, 2}, greedy(100), {}, 0).size() == 8);  // with the prompt's 2 the context of 10
+    REQUIRE(sample(generator, {1, 2}, greedy(100), {}, 0).size() == 8);  // a context of 10 with a prompt of 2
     REQUIRE(sample(generator, {1, 2}, greedy(100), {-1, {3, 12, 5}}, 0) == std::vector<int>{14, 5});
     REQUIRE(sample(generator, {1, 2}, greedy(100), {}, 0, [](int token) { return token != 5; }).size() == 2);
     REQUIRE_THROWS_AS(sample(generator, std::vector<int>(10, 1), greedy(1), {}, 0), UsageError);
 }
 
-TEST_CASE("generation/sampling: prompts") {
+TEST_CASE("generation/sampling: a prompt is text or tokens of the vocabulary") {
     SamplingOptions o;
-    REQUIRE(prompt_of(o, nullptr, {9, {9}}) == std::vector<int>{9});
-    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {}), UsageError);
+    REQUIRE(prompt_of(o, nullptr, {9, {9}}, 10) == std::vector<int>{9});
+    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {}, 10), UsageError);
     o.prompt_tokens = {1, 2};
-    REQUIRE(prompt_of(o, nullptr, {9, {9}}) == std::vector<int>{1, 2});
+    REQUIRE(prompt_of(o, nullptr, {9, {9}}, 10) == std::vector<int>{1, 2});
+    REQUIRE(prompt_of(o, nullptr, {}, 3) == std::vector<int>{1, 2});
+    REQUIRE(error_of<UsageError>([&] { prompt_of(o, nullptr, {}, 2); }) ==
+            "--prompt: token 2 is outside the model's vocabulary of 2");
     o.prompt.push_back('a');
-    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, {9}}), UsageError);
+    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, {9}}, 10), UsageError);
     o.prompt_tokens.clear();
-    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, {9}}), UsageError);
+    REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, {9}}, 10), UsageError);
 }

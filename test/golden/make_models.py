@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Golden models from Hugging Face transformers and PyTorch, in float64:  python3 test/golden/make_models.py
 
-Writes test/golden/<model>.safetensors: weights (float32, exactly representable), tokens and targets, and what PyTorch
-makes of them in float64: logits, loss, every gradient, greedy continuations of the first three tokens of each row, and
-the losses of ten AdamW steps (clipped, decayed as train/ does it) and, where the head is not tied, of ten Teon steps.
-Needs scripts/requirements-dev.txt; the fixtures are committed, so nobody needs it to run the tests.
+Writes test/golden/<model>.safetensors: weights (float32, exactly representable), tokens and targets, and PyTorch's
+results in float64: logits, loss, every gradient, greedy continuations of the first three tokens of each row, the losses
+of ten AdamW steps (with the clipping and weight decay of train/) and, if the head is not tied, of ten Teon steps.
+Needs scripts/requirements-dev.txt. The fixtures are committed, so running the tests does not need it.
 """
 
 import pathlib
@@ -75,7 +75,7 @@ def loss_of(model, tokens, targets):
 
 
 def adamw(parameters):
-    """Decoupled decay of matrices, none of vectors."""
+    """Decoupled weight decay for matrices, none for vectors."""
     matrices, vectors = [p for p in parameters if p.dim() >= 2], [p for p in parameters if p.dim() < 2]
     return torch.optim.AdamW([{"params": matrices, "weight_decay": WEIGHT_DECAY},
                               {"params": vectors, "weight_decay": 0.0}],
@@ -96,13 +96,13 @@ def adamw_losses(model, tokens, targets):
 
 
 def greedy(model, prompts, length):
-    """generate() with its cache: (rows, length) tokens, the prompts included."""
+    """generate() with its cache: (rows, length) tokens, including the prompts."""
     return model.generate(prompts, attention_mask=torch.ones_like(prompts), max_length=length, min_length=length,
                           do_sample=False, num_beams=1, use_cache=True, eos_token_id=None, pad_token_id=0)
 
 
 def teon_losses(model, tokens, targets):
-    """Q, K and V of both layers stacked, the other hidden matrices one by one, AdamW for the rest."""
+    """Teon with Q, K and V of both layers stacked and the other hidden matrices alone; AdamW for the rest."""
     named = dict(model.named_parameters())
     stacks = [[f"model.layers.{layer}.self_attn.{x}_proj.weight" for layer in (0, 1)] for x in "qkv"]
     stacks += [[f"model.layers.{layer}.{x}.weight"] for layer in (0, 1)

@@ -3,11 +3,10 @@
 
 Writes test/golden/optim.safetensors. For every case: the matrices' initial weights, ten gradients of each, and the
 weights after ten steps.
-  torch.*   torch.optim.Muon (Newton-Schulz in bfloat16, Jordan's coefficients), whose `spectral_unclamped` learning
-  rate
-            is our sqrt(m / n); its momentum is an average where ours is a sum, which the normalization takes out again
+  torch.*   torch.optim.Muon (Newton-Schulz in bfloat16, Jordan's coefficients). Its `spectral_unclamped` learning rate
+            is sqrt(m / n) here. Its momentum is an average, here it is a sum; the normalization removes the difference
   teon.*    the update of arXiv 2601.23261, algorithm 1, written out below in float64
-Needs scripts/requirements-dev.txt; the fixture is committed, so nobody needs it to run the tests.
+Needs scripts/requirements-dev.txt. The fixture is committed, so running the tests does not need it.
 """
 
 import math
@@ -99,7 +98,7 @@ def main():
     out = {}
     for role, shape in SHAPES.items():
         weights = [torch.randn(shape, generator=generator) * 0.2 for _ in range(LAYERS)]
-        # Gradients that keep a direction, as training's do; sizes differ between layers.
+        # Gradients with a persistent direction, as in training; their sizes differ between layers.
         means = [torch.randn(shape, generator=generator) for _ in range(LAYERS)]
         gradients = [[(10.0 ** -l) * (means[l] + torch.randn(shape, generator=generator)) for l in range(LAYERS)]
                      for _ in range(STEPS)]

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Plants faults in the PTX of a program that nvcc built, one at a time, and sees that the modelled GPU names each.
+"""Plants faults in the PTX of a program that nvcc built, one at a time, and checks that the modelled GPU finds each.
 
     LD_LIBRARY_PATH=build/model-gpu test/gpusim/plant_faults.py build/cuda-model/tests [WORD]
 
-With WORD only the faults in whose rows it occurs.
+With WORD, plants only the faults whose row contains it.
 
-A fault replaces text of kernels' PTX (of sm_90a's, or sm_80's) in a copy of the program, by no more bytes than it had;
-so nothing is compiled. Exit status: 0 if each was found by the check that it is meant for, else 1.
+A fault replaces text in the PTX of kernels (for sm_90a or sm_80) in a copy of the program by text that is not longer,
+so nothing is compiled. Exit status: 0 if the intended check found each fault, else 1.
 """
 import collections
 import concurrent.futures
@@ -17,8 +17,8 @@ import sys
 import tempfile
 import threading
 
-LINE = rb"\s*\.loc[^\n]*\n"  # of the source, which names nothing that runs: room for longer instructions
-# What becomes what. \1 and so on are groups of the pattern.
+LINE = rb"\s*\.loc[^\n]*\n"  # a source location, which does not execute: room for longer instructions
+# {kind of fault: (pattern, its replacement)}. \1 and so on are groups of the pattern.
 KINDS = {
     "no barrier": (rb"bar\.sync\s+0;", rb";"),
     "a barrier for some lanes": (rb"bar\.sync\s+0;" + LINE, rb"@%p1 bar.sync 0;\n"),
@@ -84,13 +84,13 @@ RACE, EARLY, UNWRITTEN = "a race", "before griddepcontrol.wait", "which nothing 
 COPYING, BEYOND, ALIGNED = "which cp.async still writes", "of an allocation of", "is not a multiple of"
 UNFENCED, UNENDED = "written since the last wgmma.fence", "no wgmma.wait_group has ended"
 SHARED, WRONG = "of shared memory, of which the block has", "with expansion:"  # a test's comparison
-# The n-th place of that kind in each kernel whose mangled name matches; `tests` must then fail with `words`.
+# Replaces the n-th match of this kind in each kernel whose mangled name matches; `tests` must then fail with `words`.
 Fault = collections.namedtuple("Fault", "kind kernel n tests words")
 FORWARD, KEYS = rb"flash_attention_forward_kernelILi64", rb"flash_attention_key_gradient_kernelILi64"
 QUERIES, ONE_PASS = rb"flash_attention_query_gradient_kernelILi64", rb"flash_attention_one_pass_kernel"
 HOPPER, HOPPER_KEYS = rb"flash_attention_hopper_kernelILi64", rb"flash_attention_hopper_key_gradient_kernelILi64"
 HOPPER_QUERIES = rb"flash_attention_hopper_query_gradient_kernelILi64"
-ON_A100 = (FORWARD, KEYS, QUERIES)  # by sm_80's PTX: an H200 has other kernels
+ON_A100 = (FORWARD, KEYS, QUERIES)  # in the PTX for sm_80, because an H200 uses other kernels
 FLASH, PASS = "kernels/attention_flash: many tiles*", "kernels/attention_flash: one backward pass errs*"
 DECODE, CLASSIFIER = "kernels/attention_decode: the last*", "kernels/classifier: loss and*"
 NORM, NORM_BACK = "kernels/norm: forward*", "kernels/norm: backward*"
@@ -192,7 +192,7 @@ STARTING, TIMEOUT_S = threading.Lock(), 300
 
 
 def kernels(program, name):
-    """(begin, end) of the PTX of each kernel whose mangled name matches."""
+    """Yields (begin, end) of the PTX of each kernel whose mangled name matches."""
     for module in re.finditer(rb"\.target sm_80" if name in ON_A100 else rb"\.target sm_90a", program):
         end = program.index(b"\0", module.start())
         entries = list(re.finditer(rb"\.entry (\S+)\(", program[module.start():end]))
@@ -202,7 +202,7 @@ def kernels(program, name):
 
 
 def plant(program, fault):
-    """The program with the fault, and how many kernels have it."""
+    """Returns the program with the fault, and the number of kernels that have it."""
     pattern, text = KINDS[fault.kind]
     pieces, at, count = [], 0, 0
     for begin, end in kernels(program, fault.kernel):
@@ -214,7 +214,7 @@ def plant(program, fault):
 
 
 def found(program, fault):
-    """Whether it is, and the output of the tests if it is not."""
+    """Returns (whether the tests find the fault, their output)."""
     planted, count = plant(program, fault)
     if not count:
         return False, "no kernel has such a place; update the table\n"
@@ -234,7 +234,7 @@ def found(program, fault):
             run.kill()
             run.communicate()
             return False, f"no end within {TIMEOUT_S} s"
-    # Catch breaks lines where it likes.
+    # Catch2 breaks lines anywhere, so whitespace is ignored.
     return run.returncode != 0 and "".join(fault.words.split()) in "".join(output.split()), output
 
 

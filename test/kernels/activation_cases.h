@@ -1,4 +1,4 @@
-// The tests that gelu and relu2 share. The functions under test and their oracles are generic lambdas.
+// Tests that gelu and relu2 share. The functions under test and their oracles are generic lambdas.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ void check_activation_oracle(Forward forward, Backward backward) {
     REQUIRE(gradient_error(loss, x, backward(x, dout)) < 1e-7);
 }
 
-// forward(out, x, n, stream) against oracle(x), in place and at an address without alignment too.
+// Compares forward(out, x, n, stream) with oracle(x), also in place and at unaligned addresses.
 template <typename T, typename Forward, typename Oracle>
 void check_activation_forward(Forward forward, Oracle oracle, double roundings) {
     Stream stream;
@@ -42,10 +42,11 @@ void check_activation_forward(Forward forward, Oracle oracle, double roundings) 
     }
 }
 
-// Values and slopes at each x; a slope may be off by `tolerance`. NaN stays NaN.
+// The expected value and slope at x.
 struct ActivationAt {
     float x, value, slope;
 };
+// Checks the value and, to within `tolerance`, the slope at each x, and that NaN stays NaN.
 template <typename T, typename Forward, typename Backward>
 void check_activation_at(Forward forward, Backward backward, size_t (*scratch_bytes)(int N, int C),
                          const std::vector<ActivationAt>& expected, float tolerance) {
@@ -82,13 +83,13 @@ void check_activation_schedules(Forward forward, Backward backward, size_t (*scr
     }));
 }
 
-// backward(dx, dbias, scratch, x, dout, N, C, accumulate, stream) against oracle(x, dout), which gives dx; `roundings`
-// as compare() has it.
+// Compares backward(dx, dbias, scratch, x, dout, N, C, accumulate, stream) with oracle(x, dout), which returns dx.
+// `roundings` is the tolerance of compare().
 template <typename T, typename Backward, typename Oracle>
 void check_activation_backward(Backward backward, size_t (*scratch_bytes)(int N, int C), Oracle oracle,
                                double roundings) {
     Stream stream;
-    // The last ones have more than one chunk of rows, and more than 8 rows in each.
+    // The last two have chunks of more than 8 rows.
     for (auto [N, C] : {std::pair{1, 1}, {31, 33}, {33, 31}, {97, 97}, {257, 96}, {17, 768}, {8205, 17}, {8193, 8}}) {
         INFO("N = " << N << ", C = " << C);
         const int64_t n = int64_t{N} * C;
@@ -105,9 +106,9 @@ void check_activation_backward(Backward backward, size_t (*scratch_bytes)(int N,
         REQUIRE(compare(dbias.get(), sums, roundings));
         REQUIRE(same_bits(x_device.get(), x));
         REQUIRE(same_bits(dout_device.get(), dout));
-        scratch.get();  // its canaries
+        scratch.get();  // checks the canaries
 
-        // Written over what was there, it is what was added to nothing.
+        // Overwriting NaN gives the same bias gradient as accumulating to zero.
         auto bias_gradient = [&](float before, bool accumulate) {
             dbias.set(std::vector<float>(static_cast<size_t>(C), before));
             backward(dx.data(), dbias.data(), scratch.data(), x_device.data(), dout_device.data(), N, C, accumulate,
@@ -116,7 +117,7 @@ void check_activation_backward(Backward backward, size_t (*scratch_bytes)(int N,
         };
         REQUIRE((bias_gradient(NAN, false) == bias_gradient(0.0f, true)));
 
-        // In place; and where nobody wants the bias's gradient.
+        // In place and without a bias gradient.
         backward(dout_device.data(), nullptr, scratch.data(), x_device.data(), dout_device.data(), N, C, true, stream);
         REQUIRE(same_bits(dout_device.get(), dx.get()));
     }

@@ -1,4 +1,4 @@
-// What the tests of both attention implementations share: inputs, the naive computation that sets the tolerances, and
+// Shared by the tests of both attention implementations: inputs, the naive computation that sets the tolerances, and
 // the comparison with the float64 oracle.
 #pragma once
 
@@ -21,7 +21,7 @@ struct AttentionInputs {
     std::vector<int> doc_start;  // empty: one document per sequence
 };
 
-// Values of standard deviation 1, queries and keys of `std`.
+// Random inputs with standard deviation 1, but `std` for queries and keys.
 template <typename T>
 AttentionInputs<T> random_inputs(const AttentionShape& s, uint64_t seed, double std = 1.0) {
     AttentionInputs<T> in{random_values<T>(s.B * s.T * s.qkv_width(), seed),
@@ -35,7 +35,7 @@ AttentionInputs<T> random_inputs(const AttentionShape& s, uint64_t seed, double 
     return in;
 }
 
-// Documents of random lengths, many of them of a single token.
+// Documents of random lengths, many of a single token.
 inline std::vector<int> random_documents(int B, int T, uint64_t seed) {
     std::vector<int> cut = random_ints(int64_t{B} * T, seed, 8), start(cut.size());
     for (int b = 0; b < B; b++)
@@ -58,10 +58,10 @@ AttentionOracle<Tracked> oracle(const AttentionShape& s, const AttentionInputs<T
     return attention_oracle(widen<Tracked>(in.qkv), widen<Tracked>(in.dout), in.doc_start, s);
 }
 
-// Roundings to float that a term may suffer: exp_fast takes up to 4, a dot product's partial sums the rest.
+// Rounding errors per term, in float: up to 4 in exp_fast, the others in the partial sums of a dot product.
 inline constexpr double kRoundings = 8;
 
-// What a plain program in bf16 computes, with every matrix rounded to bf16 and float inside of the operations.
+// Attention as a plain bf16 program computes it: every matrix is rounded to bf16, and each operation computes in float.
 inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const AttentionInputs<bf16>& in) {
     const int heads = s.NH + 2 * s.NKV, group = s.NH / s.NKV;
     auto rounded = [](float x) { return static_cast<float>(bf16(x)); };
@@ -110,8 +110,8 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
     return o;
 }
 
-// One tolerance for a whole tensor: `times` the largest error of the naive computation, plus one rounding of its
-// largest value (where the naive one is exact by luck, as for a single key) and float's own error.
+// One tolerance for a whole tensor: `times` the largest error of the naive computation, plus the error of float, plus
+// one rounding of the largest value, because the naive result may be exact by luck, for example with a single key.
 inline std::vector<double> naive_tolerance(const std::vector<Tracked>& expected, const std::vector<double>& naive,
                                            double times) {
     double error = 0, value = 0, magnitude = 0;
@@ -140,7 +140,7 @@ std::vector<E> columns(const std::vector<E>& x, int64_t width, int64_t begin, in
     return part;
 }
 
-// The error of `actual` is at most twice, in gradients three times, that of the naive computation.
+// Requires that the error of `actual` is at most twice that of the naive computation, and three times in gradients.
 inline void close_to_naive_bf16(const AttentionShape& s, const AttentionInputs<bf16>& in,
                                 const AttentionResult<bf16>& actual) {
     INFO(describe(s));
@@ -148,7 +148,7 @@ inline void close_to_naive_bf16(const AttentionShape& s, const AttentionInputs<b
     const AttentionOracle<double> naive = naive_bf16(s, in);
     REQUIRE(compare(actual.lse, expected.lse, kRoundings));
     REQUIRE(compare(actual.out, values_of(expected.out), naive_tolerance(expected.out, naive.out, 2)));
-    // dQ, dK and dV each have a scale of their own.
+    // dQ, dK and dV have different scales.
     const int64_t end[] = {s.NH * s.HS, (s.NH + s.NKV) * s.HS, s.qkv_width()};
     for (int part = 0; part < 3; part++) {
         INFO("part " << part << " of dqkv");

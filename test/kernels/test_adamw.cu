@@ -9,7 +9,7 @@
 using namespace teon;
 using namespace teon::test;
 
-// The bias corrections, the root and the quotient are rounded once each; Tracked counts them.
+// The bias corrections, the square root and the quotient round once each, which Tracked counts.
 static constexpr double kRoundings = 4.0;
 static constexpr float kLr = 1e-2f, kBeta1 = 0.9f, kBeta2 = 0.95f, kEps = 1e-8f, kDecay = 0.1f;
 static constexpr ElementStep kStep{kLr, 1.0f, kDecay};
@@ -23,7 +23,7 @@ static StepControl control_after(int t, float scale) {
             static_cast<float>(1.0 - std::pow(double(kBeta2), t))};
 }
 
-// Squares of a few values: positive, as second moments are.
+// Squares of the values: second moments are not negative.
 static std::vector<float> squares(std::vector<float> values) {
     for (float& v : values) v *= v;
     return values;
@@ -59,7 +59,7 @@ TEMPLATE_TEST_CASE("kernels/adamw: three updates match the oracle, and the worki
     }
 }
 
-TEST_CASE("kernels/adamw: without working weights, or at an address without alignment, the update is the same") {
+TEST_CASE("kernels/adamw: the update is the same without working weights and at unaligned addresses") {
     Stream stream;
     const int64_t n = 1001;
     const auto weight = random_values<float>(n, 1), m = random_values<float>(n, 2),
@@ -118,7 +118,7 @@ TEST_CASE("kernels/adamw: the same bits on any number of OS threads") {
     }));
 }
 
-TEST_CASE("kernels/adamw: cautious weight decay decays only what the update moves to zero") {
+TEST_CASE("kernels/adamw: cautious weight decay applies only to weights that the update moves towards zero") {
     Stream stream;
     const int64_t n = 1003;
     const auto weight = random_values<float>(n, 1), gradient = random_values<float>(n, 2);
@@ -135,7 +135,7 @@ TEST_CASE("kernels/adamw: cautious weight decay decays only what the update move
                cautious = updated({kLr, 1.0f, kDecay, true});
     int kept = 0;
     for (int64_t i = 0; i < n; i++) {
-        // The first update has the gradient's sign.
+        // The first update has the sign of the gradient.
         const bool decays = gradient[i] * weight[i] >= 0;
         REQUIRE(cautious[i] == (decays ? decayed[i] : plain[i]));
         kept += !decays;
@@ -163,7 +163,7 @@ TEMPLATE_TEST_CASE("kernels/lion: three updates match the oracle, and the workin
                                   {kLr, 1.0f, kDecay, cautious}, 0.9f, 0.99f, stream);
                 test::lion_update(expected, widen<Tracked>(gradient), scale, kLr, 0.9f, 0.99f, kDecay, cautious);
             }
-            // Random interpolations are never so near to zero that rounding decides their sign.
+            // No random interpolation is so close to zero that rounding decides its sign.
             REQUIRE(compare(master.get(), expected.weight, kRoundings));
             REQUIRE(compare(m.get(), expected.m, kRoundings));
             std::vector<T> rounded;
@@ -173,7 +173,7 @@ TEMPLATE_TEST_CASE("kernels/lion: three updates match the oracle, and the workin
     }
 }
 
-TEST_CASE("kernels/lion: a zero interpolation moves nothing, NaN is not hidden, a skipped step changes nothing") {
+TEST_CASE("kernels/lion: a zero interpolation moves no weight, NaN is not hidden, a skipped step changes nothing") {
     Stream stream;
     Guarded<float> master(std::vector<float>{1, 1, 1}, stream), m(std::vector<float>{0, 0.5f, NAN}, stream),
         grad(std::vector<float>{0, 1, 0}, stream);

@@ -1,5 +1,5 @@
-// What a kernel computes of an element alone has the same bits wherever the element lies: in a vector, in the tail
-// behind the last whole one, or at an address that no vector begins at.
+// An elementwise result has the same bits wherever the element is: in a vector, in the tail after the last whole
+// vector, or at an unaligned address.
 #include "kernels/adamw.h"
 #include "kernels/gelu.h"
 #include "kernels/lion.h"
@@ -16,7 +16,7 @@ using namespace teon::test;
 
 namespace {
 
-// The values behind `shift` others on the device.
+// Values on the device that begin `shift` elements after an aligned address.
 template <typename T>
 struct Shifted {
     Guarded<T> memory;
@@ -34,7 +34,7 @@ struct Shifted {
     }
 };
 
-// run(shift) returns bytes of its results.
+// run(shift) returns the bytes of its results.
 template <typename F>
 void same_at_every_alignment(F run) {
     const std::string expected = run(0);
@@ -78,7 +78,7 @@ TEMPLATE_TEST_CASE("kernels/alignment: a rotation has the same bits at every ali
     });
 }
 
-TEST_CASE("kernels/alignment: updates of each element by itself have the same bits at every alignment") {
+TEST_CASE("kernels/alignment: elementwise updates have the same bits at every alignment") {
     Stream stream;
     const int64_t n = 1001;
     const auto weight = random_values<float>(n, 1), gradient = random_values<float>(n, 2),

@@ -51,7 +51,7 @@ constexpr int kTimes[] = {1, 31, 33, 64, 97, 128, 257};
 constexpr int kHeadSizes[] = {1, 7, 32, 64, 128};
 constexpr int kHeads[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 2}, {4, 1}, {4, 4}};
 
-// Every T with every HS; heads, batch and documents take turns.
+// Every T with every HS. The numbers of heads and sequences vary, and every second shape sets `documents`.
 template <typename F>
 void for_shapes(F f) {
     int turn = 0;
@@ -77,7 +77,7 @@ void same_bits_everywhere(const AttentionShape& s) {
 
 }  // namespace
 
-TEST_CASE("kernels/attention: the oracle's gradient is that of its output, by central differences") {
+TEST_CASE("kernels/attention: the oracle's gradient matches central differences of its output") {
     const AttentionShape s{2, 5, 4, 2, 3};
     std::vector<double> qkv = random_values<double>(s.B * s.T * s.qkv_width(), 1);
     const std::vector<double> dout = random_values<double>(s.B * s.T * s.NH * s.HS, 2);
@@ -95,7 +95,7 @@ TEST_CASE("kernels/attention: the oracle's gradient is that of its output, by ce
         up[i] += h, down[i] -= h;
         differences.push_back((value(up) - value(down)) / (2 * h));
     }
-    // h^2 times third derivatives of order 10, and float64 cancellation of 1e-15 / h.
+    // Truncation: h^2 times third derivatives of order 10. Cancellation in float64: 1e-15 / h.
     REQUIRE(compare(attention_oracle(qkv, dout, doc_start, s).dqkv, differences, 1e-8));
 }
 
@@ -107,7 +107,7 @@ TEST_CASE("kernels/attention: float agrees with the oracle for all shapes, with 
     });
 }
 
-TEST_CASE("kernels/attention: bf16 errs at most twice, in gradients three times, as much as the naive computation") {
+TEST_CASE("kernels/attention: bf16 errs at most twice as much as the naive computation, three times in gradients") {
     for_shapes([](const AttentionShape& s, bool documents, uint64_t seed) {
         AttentionInputs<bf16> in = random_inputs<bf16>(s, seed);
         if (!documents) in.doc_start = random_documents(s.B, s.T, seed + 2);
@@ -115,19 +115,19 @@ TEST_CASE("kernels/attention: bf16 errs at most twice, in gradients three times,
     });
 }
 
-TEST_CASE("kernels/attention: rows that a warp shares agree with the oracle") {
+TEST_CASE("kernels/attention: rows that a warp processes agree with the oracle") {
     const AttentionShape s{1, kThreadRow + 52, 1, 1, 3};
     agrees_with_oracle(s, random_inputs<float>(s, 20));
     close_to_naive_bf16(s, random_inputs<bf16>(s, 21));
 }
 
-TEST_CASE("kernels/attention: scores far beyond the range of exp") {
+TEST_CASE("kernels/attention: scores far beyond the range of exp agree with the oracle") {
     const AttentionShape s{1, 97, 2, 2, 32};
     agrees_with_oracle(s, random_inputs<float>(s, 30, 30.0));
     close_to_naive_bf16(s, random_inputs<bf16>(s, 31, 30.0));
 }
 
-TEST_CASE("kernels/attention: a row that sees only itself copies its value and has no gradient in query and key") {
+TEST_CASE("kernels/attention: a row that sees only itself copies its value and has zero gradients of query and key") {
     const AttentionShape s{2, 97, 2, 2, 32};
     AttentionInputs<float> in = random_inputs<float>(s, 50);
     for (int i = 0; i < s.B * s.T; i++) in.doc_start.push_back(i % s.T);
@@ -138,8 +138,8 @@ TEST_CASE("kernels/attention: a row that sees only itself copies its value and h
     agrees_with_oracle(s, in);
 }
 
-// Only to rounding: a document that starts at another column has its terms summed in another order.
-TEST_CASE("kernels/attention: documents in one sequence equal the documents run one by one, to rounding") {
+// Not bit for bit: the order in which terms are added depends on the column at which a document begins.
+TEST_CASE("kernels/attention: documents in one sequence equal the documents run one at a time, to rounding") {
     const AttentionShape s{1, 257, 4, 2, 16};
     const int start[] = {0, 1, 40, 64, 200, 257};
     AttentionInputs<float> in = random_inputs<float>(s, 60);
@@ -240,8 +240,9 @@ TEST_CASE("kernels/attention: scratch suffices for fewer and for shorter sequenc
     for (int T : {45, 49, 70}) check(float{}, {16, 256, 12, 12, 64}, 16, T);
     for (int B : {13, 15}) check(float{}, {32, 128, 4, 4, 32}, B, 128);
 }
-TEST_CASE("kernels/attention: a sequence's results do not depend on how many there are") {
-    if (!kRowsByThread) SKIP_TEST("only CPUs take sequences in groups");
+
+TEST_CASE("kernels/attention: a sequence's results do not depend on the number of sequences") {
+    if (!kRowsByThread) SKIP_TEST("only CPUs process sequences in groups");
     Context context;
     for (auto [T, NH, NKV, HS] : {std::tuple(160, 6, 3, 16), std::tuple(160, 16, 16, 64)}) {
         const int B = 11;
@@ -255,7 +256,7 @@ TEST_CASE("kernels/attention: a sequence's results do not depend on how many the
             Guarded<E> qkv(part(all_qkv, packed), context.stream), dout(part(all_dout, plain), context.stream);
             Guarded<E> out(shape.B * plain, context.stream), dqkv(shape.B * packed, context.stream);
             Guarded<float> lse(int64_t{shape.B} * NH * T, context.stream);
-            std::vector<int> starts;  // documents of 20 + b tokens in sequence b
+            std::vector<int> starts;  // sequence b has documents of 20 + b tokens
             for (int b = first; b < first + shape.B; b++)
                 for (int t = 0; t < T; t++) starts.push_back(t / (20 + b) * (20 + b));
             Guarded<int> doc_start(starts, context.stream);

@@ -11,11 +11,11 @@ using namespace teon::test;
 namespace {
 
 struct DecodeCase {
-    AttentionShape s;  // s.T: keys of the last query
+    AttentionShape s;  // s.T: the number of keys of the last query
     int capacity;
 };
 
-// Sequences of s.T tokens, their keys and values appended in two pieces; the last token's attention and the cache.
+// Appends keys and values of sequences of s.T tokens in two pieces. Returns the last tokens' attention and the cache.
 template <typename T>
 std::pair<std::vector<T>, std::vector<T>> decode(const DecodeCase& c, const std::vector<T>& qkv) {
     Context context;
@@ -47,7 +47,7 @@ const DecodeCase kCases[] = {{{1, 1, 1, 1, 1}, 1},
                              {{1, 300, 6, 2, 128}, 512},
                              {{1, 8 * 8192 + 77, 2, 1, 16}, 8 * 8192 + 80}};  // several tiles of keys
 
-// Roundings to float that a term may suffer: exp_fast takes up to 4, the sums the rest.
+// Rounding errors per term, in float: up to 4 in exp_fast, the others in the sums.
 constexpr double kRoundings = 8;
 
 template <typename T>
@@ -55,13 +55,13 @@ void agrees_with_oracle() {
     for (const DecodeCase& c : kCases) {
         INFO("B=" << c.s.B << " keys=" << c.s.T << " NH=" << c.s.NH << " NKV=" << c.s.NKV << " HS=" << c.s.HS);
         auto qkv = random_values<T>(c.s.B * c.s.T * c.s.qkv_width(), 7);
-        // Scores grow along a sequence, so that its maximum changes from tile to tile.
+        // Scores grow along a sequence, so that the maximum changes from tile to tile.
         const int64_t width = c.s.qkv_width(), queries = int64_t{c.s.NH} * c.s.HS;
         for (int64_t i = 0; i < static_cast<int64_t>(qkv.size()); i++)
             if (i % width >= queries)
                 qkv[i] = T(static_cast<float>(qkv[i]) * (1.0f + static_cast<float>(i / width % c.s.T) / c.s.T));
         const auto [out, cache] = decode(c, qkv);
-        // Of the other rows the oracle is asked for their own key alone: they are not compared.
+        // The other rows are not compared. To save time, they see only their own key.
         std::vector<int> doc_start(static_cast<size_t>(c.s.B) * c.s.T);
         for (int i = 0; i < c.s.B * c.s.T; i++) doc_start[i] = i % c.s.T == c.s.T - 1 ? 0 : i % c.s.T;
         const auto all = attention_oracle(widen<Tracked>(qkv), {}, doc_start, c.s).out;
@@ -77,7 +77,7 @@ void agrees_with_oracle() {
 
 }  // namespace
 
-TEST_CASE("kernels/attention_decode: the last row is that of the whole sequence's attention") {
+TEST_CASE("kernels/attention_decode: the last row equals that of the whole sequence's attention") {
     agrees_with_oracle<float>();
     agrees_with_oracle<bf16>();
 }

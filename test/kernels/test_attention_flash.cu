@@ -10,7 +10,7 @@ using namespace teon::test;
 
 namespace {
 
-// dbias: what it was before and is then; nullptr: not asked for.
+// *dbias: the bias gradient before the call, replaced by that after it. nullptr: no bias gradient.
 AttentionResult<bf16> run_flash(const AttentionShape& s, const AttentionInputs<bf16>& in, int one_pass_heads = 0,
                                 std::vector<float>* dbias = nullptr, bool accumulate = false) {
     Stream stream;
@@ -33,7 +33,7 @@ void agrees_with_oracle(const AttentionShape& s, const AttentionInputs<bf16>& in
     close_to_naive_bf16(s, in, run_flash(s, in));
 }
 
-// Documents that fill whole tiles, end inside of one, or are a single token.
+// doc_start for documents that begin at `begins` in every sequence.
 std::vector<int> documents_at(const std::vector<int>& begins, int B, int T) {
     std::vector<int> start;
     for (int b = 0; b < B; b++) {
@@ -48,7 +48,7 @@ std::vector<int> documents_at(const std::vector<int>& begins, int B, int T) {
 
 }  // namespace
 
-TEST_CASE("kernels/attention_flash: errs at most twice, in gradients three times, as much as the naive computation") {
+TEST_CASE("kernels/attention_flash: errs at most twice as much as the naive computation, three times in gradients") {
     constexpr int kHeads[][2] = {{2, 2}, {2, 1}, {4, 1}};
     int turn = 0;
     for (int T : {1, 31, 33, 64, 97, 128, 257})
@@ -67,7 +67,7 @@ TEST_CASE("kernels/attention_flash: many tiles of queries and keys, heads that s
     agrees_with_oracle({1, 1000, 1, 1, 128}, random_inputs<bf16>({1, 1000, 1, 1, 128}, 310));
 }
 
-TEST_CASE("kernels/attention_flash: documents that fill tiles, end inside of them, or are a single token") {
+TEST_CASE("kernels/attention_flash: documents that fill tiles, end inside tiles, or are a single token") {
     for (const std::vector<int>& begins : {std::vector<int>{64, 128, 192, 256}, {1, 2, 30, 31, 32, 33, 200}, {299}}) {
         const AttentionShape s{2, 300, 2, 1, 64};
         AttentionInputs<bf16> in = random_inputs<bf16>(s, 320);
@@ -84,7 +84,7 @@ TEST_CASE("kernels/attention_flash: scores far beyond the range of exp, growing 
     for (int HS : {64, 128}) {
         const AttentionShape s{1, 150, 2, 1, HS};
         agrees_with_oracle(s, random_inputs<bf16>(s, 340, 30.0));
-        // The running maximum moves at every tile, or never after the first.
+        // The running maximum changes at every tile, or never after the first.
         for (bool growing : {true, false}) {
             AttentionInputs<bf16> in = random_inputs<bf16>(s, 350);
             for (int t = 0; t < s.T; t++)
@@ -98,7 +98,7 @@ TEST_CASE("kernels/attention_flash: scores far beyond the range of exp, growing 
 }
 
 TEST_CASE(
-    "kernels/attention_flash: a row that sees only itself copies its value and has no gradient in query and key") {
+    "kernels/attention_flash: a row that sees only itself copies its value and has zero gradients of query and key") {
     const AttentionShape s{2, 97, 2, 2, 64};
     AttentionInputs<bf16> in = random_inputs<bf16>(s, 360);
     for (int i = 0; i < s.B * s.T; i++) in.doc_start.push_back(i % s.T);
@@ -106,12 +106,13 @@ TEST_CASE(
     const int64_t C = s.NH * s.HS, width = s.qkv_width();
     REQUIRE(same_bits(r.out, columns(in.qkv, width, 2 * C, 3 * C)));
     REQUIRE(same_bits(columns(r.dqkv, width, 2 * C, 3 * C), in.dout));
-    // dP - D, which is 0, comes from two sums of HS products in float; then it meets keys and queries of about 1.
+    // dP - D is 0 except for rounding errors of two sums of HS products in float. It is then multiplied by keys and
+    // queries of about 1.
     const std::vector<bf16> dqk = columns(r.dqkv, width, 0, 2 * C);
     REQUIRE(compare(dqk, std::vector<double>(dqk.size()), 64 * kUnitRoundoff<float> * 64));
 }
 
-TEST_CASE("kernels/attention_flash: a row that sees nothing is 0 and gives no gradient") {
+TEST_CASE("kernels/attention_flash: a row that sees no key is 0 and has zero gradients") {
     const AttentionShape s{1, 40, 1, 1, 64};
     AttentionInputs<bf16> in = random_inputs<bf16>(s, 370);
     in.doc_start = documents_at({}, s.B, s.T);
@@ -125,8 +126,8 @@ TEST_CASE("kernels/attention_flash: a row that sees nothing is 0 and gives no gr
     REQUIRE(r.lse.back() == -std::numeric_limits<float>::infinity());
 }
 
-// The same tiles hold the same rows in both, if documents begin at multiples of every tile size.
-TEST_CASE("kernels/attention_flash: documents at tile boundaries equal the documents run one by one, bit for bit") {
+// If documents begin at multiples of every tile size, tiles contain the same rows in both cases.
+TEST_CASE("kernels/attention_flash: documents at tile boundaries equal the documents run one at a time, bit for bit") {
     const AttentionShape s{1, 300, 2, 1, 64};
     const int cut = 128;
     AttentionInputs<bf16> in = random_inputs<bf16>(s, 380);
@@ -204,8 +205,8 @@ TEST_CASE("kernels/attention_flash: the same bits on any number of OS threads") 
     }
 }
 
-// Rows around the tiles of 16, 32, 128 and 256, and so many keys that dQ is added to twice.
-TEST_CASE("kernels/attention_flash: one backward pass errs no more than two may") {
+// T around multiples of the tile sizes 16, 32, 128 and 256, and enough keys to add to dQ twice.
+TEST_CASE("kernels/attention_flash: one backward pass errs within the tolerance of two passes") {
     constexpr int kHeads[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 1}};
     int turn = 0;
     for (int T : {1, 31, 97, 128, 129, 256, 257, 300, 600}) {
@@ -220,7 +221,7 @@ TEST_CASE("kernels/attention_flash: one backward pass errs no more than two may"
     close_to_naive_bf16(s, in, run_flash(s, in, 1));
 }
 
-TEST_CASE("kernels/attention_flash: one backward pass gives the same bits for any heads in flight") {
+TEST_CASE("kernels/attention_flash: one backward pass gives the same bits for any number of heads in flight") {
     const AttentionShape s{2, 530, 2, 1, 64};
     const AttentionInputs<bf16> in = random_inputs<bf16>(s, 540);
     auto bytes = [&](int heads) { return bytes_of(run_flash(s, in, heads).dqkv); };
@@ -229,7 +230,7 @@ TEST_CASE("kernels/attention_flash: one backward pass gives the same bits for an
     REQUIRE(bytes(7) == bytes(2));
 }
 
-// Tiles that end inside of a warp's rows, sequences that share none, and every kernel that writes gradients.
+// Tiles that end inside a warp's rows, tiles that end with a sequence, and every kernel that writes gradients.
 TEST_CASE(
     "kernels/attention_flash: the bias gradient is the column sums of the gradient, overwriting or accumulating") {
     int turn = 0;
@@ -246,7 +247,7 @@ TEST_CASE(
                 const AttentionResult<bf16> r = run_flash(s, in, one_pass_heads, &fresh);
                 REQUIRE(same_bits(run_flash(s, in, one_pass_heads, &added, true).dqkv, r.dqkv));
                 REQUIRE(same_bits(run_flash(s, in, one_pass_heads).dqkv, r.dqkv));
-                // Each term was rounded to bf16, all together to float.
+                // The sums are float sums of the elements before these are rounded to bf16.
                 std::vector<double> sums(width), tolerance(width), sums_added;
                 for (size_t i = 0; i < r.dqkv.size(); i++) {
                     const double x = static_cast<float>(r.dqkv[i]);
@@ -259,7 +260,7 @@ TEST_CASE(
             }
 }
 
-TEST_CASE("kernels/attention_flash: one backward pass is taken where heads fill the device, and never for documents") {
+TEST_CASE("kernels/attention_flash: one backward pass is used if heads fill the device, and never for documents") {
     const int multiprocessors = 132;
     REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 64}, multiprocessors) ==
             multiprocessors);  // 768 heads in 6 rounds
@@ -276,7 +277,7 @@ TEST_CASE("kernels/attention_flash: one backward pass is taken where heads fill 
     };
     REQUIRE(multiprocessors_of(80, 163 << 10) == 108);
     REQUIRE(multiprocessors_of(89, 99 << 10) == 0);
-    REQUIRE(multiprocessors_of(90, 227 << 10) == 0);  // two passes by wgmma
+    REQUIRE(multiprocessors_of(90, 227 << 10) == 0);  // two passes with wgmma
     const AttentionShape s{1, 300, 2, 1, 64};
     AttentionInputs<bf16> in = random_inputs<bf16>(s, 550);
     in.doc_start = documents_at({10, 64, 120}, s.B, s.T);
@@ -285,8 +286,8 @@ TEST_CASE("kernels/attention_flash: one backward pass is taken where heads fill 
 }
 
 TEST_CASE(
-    "kernels/attention_flash: scratch is one pair of floats per row, in one pass dQ of what is in flight, for a bias "
-    "gradient sums of 16 rows, and shapes it cannot do are refused") {
+    "kernels/attention_flash: scratch holds two floats per row, for one pass dQ of the heads in flight, for a bias "
+    "gradient sums of 16 rows; unsupported shapes are refused") {
     REQUIRE(flash_attention_scratch_bytes({8, 8192, 12, 12, 64}) == size_t{8} * 12 * 8192 * 8);
     REQUIRE(flash_attention_scratch_bytes({8, 1000, 12, 6, 64}, 48) == 8 * 12 * 1000 * 8 + size_t{48} * 2 * 1024 * 256);
     REQUIRE(flash_attention_scratch_bytes({8, 8192, 12, 12, 64}, 0, true) ==

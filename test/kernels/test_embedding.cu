@@ -7,8 +7,9 @@
 using namespace teon;
 using namespace teon::test;
 
-// One thread may add all n rows of an id: partial sums of random signs grow to sqrt(n), and about sqrt(n) of their
-// roundings add up, which is one rounding of the sum of n magnitudes; 4 leaves room for the worst of many columns.
+// One thread may add all n rows of an id. The terms have random signs, so that partial sums grow to about sqrt(n), and
+// their n rounding errors add up to about sqrt(n) of them: one rounding of the sum of n magnitudes. The factor 4 leaves
+// room for the worst of many columns.
 static constexpr double kRoundings = 4.0;
 
 namespace {
@@ -16,7 +17,8 @@ struct Shape {
     int N, C, V;
 };
 }  // namespace
-// V = 1: one segment of all rows. Large V: most rows alone. Rows beyond 2048 elements are shared by a warp on the host.
+// V = 1: all rows form one segment. Large V: most segments have one row. On a CPU, a warp processes rows of more than
+// 2048 elements.
 static const std::vector<Shape> kShapes = {{1, 1, 1},      {31, 33, 5},   {33, 31, 100}, {97, 97, 1},    {257, 128, 13},
                                            {128, 257, 40}, {300, 768, 7}, {70, 2049, 2}, {131, 2304, 9}, {40, 4160, 1},
                                            {1, 2304, 4},   {9, 8256, 3},  {5, 64, 1000}, {2000, 64, 300}};
@@ -48,8 +50,7 @@ TEMPLATE_TEST_CASE("kernels/embedding: forward is the rounded sum of two rows, o
     }
 }
 
-TEMPLATE_TEST_CASE("kernels/embedding: backward adds to the rows that ids name, and touches no other", "", float,
-                   bf16) {
+TEMPLATE_TEST_CASE("kernels/embedding: backward adds to the rows that ids name, and to no other", "", float, bf16) {
     using T = TestType;
     Stream stream;
     for (auto [N, C, V] : kShapes) {

@@ -51,10 +51,10 @@ TEST_CASE("kernels/fill: normal numbers are Box-Muller of Philox(element / 4, te
         }
     }
     expected.resize(x.size());
-    REQUIRE(compare(x, expected, 4.0));  // logarithm, root, sine: 2 ulp each at most
+    REQUIRE(compare(x, expected, 4.0));  // logarithm, square root, sine: at most 2 ulp each
 }
 
-TEST_CASE("kernels/fill: a number depends on seed, tensor and element alone, not on padding") {
+TEST_CASE("kernels/fill: a number depends only on seed, tensor and element, not on padding") {
     const auto x = normal(31, 33, 31, 33, 1.0f, 7, 3), padded = normal(40, 64, 31, 33, 1.0f, 7, 3);
     for (int i = 0; i < 40; i++) {
         for (int j = 0; j < 64; j++) {
@@ -75,19 +75,19 @@ TEST_CASE("kernels/fill: normal numbers have the moments and quantiles of the no
     double moments[5] = {};
     for (float v : x)
         for (int k = 1; k <= 4; k++) moments[k] += std::pow(static_cast<double>(v), k) / n;
-    // Five standard errors of each moment: variances of x, x^2, x^3, x^4 are 1, 2, 15, 96.
+    // Five standard errors of each moment. The variances of x, x^2, x^3, x^4 are 1, 2, 15, 96.
     const double expected[5] = {0, 0, 1, 0, 3}, variance[5] = {0, 1, 2, 15, 96};
     for (int k = 1; k <= 4; k++) REQUIRE(std::abs(moments[k] - expected[k]) <= 5 * std::sqrt(variance[k] / n));
     std::sort(x.begin(), x.end());
-    double worst = 0.0;  // Kolmogorov-Smirnov
+    double worst = 0.0;  // Kolmogorov-Smirnov statistic
     for (size_t i = 0; i < x.size(); i++) {
         const double cdf = 0.5 * std::erfc(-static_cast<double>(x[i]) / std::sqrt(2.0));
         worst = std::max(worst, std::abs(cdf - (static_cast<double>(i) + 0.5) / n));
     }
-    REQUIRE(worst <= 1.95 / std::sqrt(n));  // exceeded by chance once in 1000 seeds; the seed is fixed
+    REQUIRE(worst <= 1.95 / std::sqrt(n));  // one seed in 1000 exceeds this by chance; the seed is fixed
 }
 
-TEST_CASE("kernels/fill: a constant, and zeros in the padding") {
+TEST_CASE("kernels/fill: fill_constant writes the constant, and zeros to the padding") {
     Stream stream;
     for (auto [rows, cols, logical_rows, logical_cols] :
          {std::array{1, 1, 1, 1}, {31, 33, 31, 33}, {97, 128, 90, 100}, {257, 5, 1, 5}, {3, 4, 0, 0}}) {

@@ -23,8 +23,8 @@ float found_maximum(const std::vector<bf16>& x) {
     return most;
 }
 
-// The copies of x (rows, cols) against the format's own rounding of each element, at addresses `offset` elements
-// further than aligned ones.
+// Compares the copies of x (rows, cols) with the format's rounding of each element, at addresses `offset` elements
+// after aligned ones.
 template <typename F>
 void check_cast(const std::vector<bf16>& x, int rows, int cols, float maximum, bool plain, bool transposed,
                 int offset = 0) {
@@ -55,7 +55,7 @@ void check_cast(const std::vector<bf16>& x, int rows, int cols, float maximum, b
 
 }  // namespace
 
-TEST_CASE("kernels/fp8: the absolute maximum at all sizes and alignments, raised and never lowered, NaN the greatest") {
+TEST_CASE("kernels/fp8: absolute_maximum never lowers the maximum, NaN is greatest, at all sizes and alignments") {
     const Stream stream;
     const auto maximum = [&](const std::vector<bf16>& x, float before, int offset = 0) {
         Guarded<bf16> X(x, stream);
@@ -80,7 +80,7 @@ TEST_CASE("kernels/fp8: the absolute maximum at all sizes and alignments, raised
     REQUIRE(maximum(std::vector<bf16>(100, bf16(-0.0f)), 0) == 0);
 }
 
-TEMPLATE_TEST_CASE("kernels/fp8: both copies are what the format rounds to, at odd shapes and addresses too", "", e4m3,
+TEMPLATE_TEST_CASE("kernels/fp8: both copies round as the format does, also at odd shapes and addresses", "", e4m3,
                    e5m2) {
     const std::pair<int, int> shapes[] = {{1, 1},    {31, 33}, {64, 64}, {65, 130},
                                           {96, 160}, {48, 80}, {129, 8}, {16, 300}};
@@ -94,14 +94,13 @@ TEMPLATE_TEST_CASE("kernels/fp8: both copies are what the format rounds to, at o
     }
 }
 
-TEMPLATE_TEST_CASE("kernels/fp8: zeros, the largest and the least numbers have a finite scale", "", e4m3, e5m2) {
+TEMPLATE_TEST_CASE("kernels/fp8: zeros, the largest and the smallest numbers have a finite scale", "", e4m3, e5m2) {
     check_cast<TestType>(std::vector<bf16>(64, bf16(0.0f)), 8, 8, 0.0f, true, true);
     check_cast<TestType>(std::vector<bf16>(64, bf16(3e38f)), 8, 8, static_cast<float>(bf16(3e38f)), true, true);
     check_cast<TestType>(std::vector<bf16>(64, bf16(1e-40f)), 8, 8, static_cast<float>(bf16(1e-40f)), true, true);
 }
 
-TEMPLATE_TEST_CASE("kernels/fp8: infinity and NaN become NaN, and so does the scale's product with anything", "", e4m3,
-                   e5m2) {
+TEMPLATE_TEST_CASE("kernels/fp8: infinity and NaN become NaN, and so do products with the scale", "", e4m3, e5m2) {
     const Stream stream;
     for (const float bad : {INFINITY, NAN}) {
         auto x = random_values<bf16>(256, 3);
@@ -117,8 +116,8 @@ TEMPLATE_TEST_CASE("kernels/fp8: infinity and NaN become NaN, and so does the sc
     }
 }
 
-// Rows for a thread, a warp and vectors of one.
-TEST_CASE("kernels/fp8: norms and activation functions leave the maximum of what they write") {
+// Rows that a thread or a warp processes, and rows with vectors of one element.
+TEST_CASE("kernels/fp8: norms and activation functions find the maximum of the tensor that they write") {
     using T = bf16;
     const Stream stream;
     const std::pair<int, int> shapes[] = {{1, 1}, {37, 33}, {70, 256}, {5, 1024}, {5, 4096}, {3, 8192}};

@@ -6,7 +6,7 @@ using namespace teon;
 using namespace teon::test;
 
 // The kernels use one fast exponential (2 ulp on the host; on a GPU its error grows with the argument, as Tracked's
-// does), a division and a few products: each counts once in Tracked's magnitude.
+// does), a division and a few products. Tracked's magnitude counts each once.
 static constexpr double kRoundings = 4.0;
 
 static const auto kForward = [](auto&&... a) { teon::gelu_forward(a...); };
@@ -18,7 +18,7 @@ TEST_CASE("kernels/gelu: the oracle's backward is the derivative of its forward"
     check_activation_oracle(kOracle, kOracleBackward);
 }
 
-TEMPLATE_TEST_CASE("kernels/gelu: forward matches the oracle, in place and unaligned too", "", float, bf16) {
+TEMPLATE_TEST_CASE("kernels/gelu: forward matches the oracle, also in place and unaligned", "", float, bf16) {
     check_activation_forward<TestType>(kForward, kOracle, kRoundings);
 }
 
@@ -29,8 +29,8 @@ TEMPLATE_TEST_CASE("kernels/gelu: large inputs saturate, NaN stays NaN", "", flo
         {{-1e30f, 0, 0}, {-200.0f, 0, 0}, {200.0f, 200.0f, 1}, {1e30f, 1e30f, 1}, {0.0f, 0, 0.5f}}, 1e-30f);
 }
 
-TEMPLATE_TEST_CASE("kernels/gelu: backward matches the oracle, also in place, and adds to the bias's gradient", "",
-                   float, bf16) {
+TEMPLATE_TEST_CASE("kernels/gelu: backward matches the oracle, also in place, and adds to the bias gradient", "", float,
+                   bf16) {
     check_activation_backward<TestType>(kBackward, gelu_backward_scratch_bytes, kOracleBackward, kRoundings);
 }
 
@@ -38,10 +38,10 @@ TEMPLATE_TEST_CASE("kernels/gelu: the same bits on any number of OS threads", ""
     check_activation_schedules<TestType>(kForward, kBackward, gelu_backward_scratch_bytes);
 }
 
-// Values up to 20: an exponential, a division and the cubic, some float roundings each.
+// For |x| up to 20. The exponential, the division and the cubic have several float roundings each.
 static constexpr double kTailRoundings = 8.0;
 
-TEST_CASE("kernels/gelu: it and its derivative agree with the oracle from tail to tail") {
+TEST_CASE("kernels/gelu: gelu and its derivative agree with the oracle from tail to tail") {
     Stream stream;
     std::vector<float> x;
     for (int i = -2000; i <= 2000; i++) x.push_back(static_cast<float>(i) / 100.0f);

@@ -1,4 +1,4 @@
-// layernorm and rmsnorm: one family of kernels (kernels/norm.h), centered or not, and one set of tests.
+// Layernorm and rmsnorm are one family of kernels (kernels/norm.h), centered or not, with one set of tests.
 #include "kernels/layernorm.h"
 #include "kernels/rmsnorm.h"
 #include "test/oracle/differences.h"
@@ -10,8 +10,8 @@
 using namespace teon;
 using namespace teon::test;
 
-// A row is centered, scaled and multiplied: four roundings after the sums (rmsnorm: three), each counted once in
-// Tracked's magnitude, and sums of n terms taken in parts, whose error stays below a few roundings of the terms.
+// Centering, scaling and multiplying a row takes four roundings after the sums (rmsnorm: three). Tracked's magnitude
+// counts each once. Sums of n terms are computed in parts, and their error is below a few roundings of the terms.
 static constexpr double kRoundings = 6.0;
 static constexpr float kEps = 1e-5f;
 
@@ -20,17 +20,17 @@ struct Shape {
     int N, C;
 };
 }  // namespace
-// On a CPU rows up to 2048 are one thread's; the widths beyond are a warp's, at width 1, held in registers by each
-// number of vectors, and read again, with sums in registers, in shared memory and in global memory. Three have more
-// than one chunk, and more than 8 rows in a chunk; the last three are those whose sums a GPU's warp holds in more than
-// four vectors.
+// On a CPU, one thread processes a row of up to 2048 elements, and a warp a wider row. Wider rows have vectors of one
+// element, are held in registers in each number of vectors, or are read again; their sums are in registers, in shared
+// memory or in global memory. 16401 rows form chunks of more than 8 rows. On a GPU, each lane of a warp holds up to
+// eight vectors of a bf16 row in the last three shapes, and up to four in narrower ones.
 static const std::vector<Shape> kShapes = {
     {1, 1},    {31, 33},  {33, 31},  {97, 97},   {5, 128},  {128, 64},  {3, 257},  {257, 96}, {31, 768}, {3, 2049},
     {2, 2304}, {2, 4160}, {2, 8256}, {8205, 17}, {17, 768}, {16401, 2}, {3, 1056}, {5, 1536}, {3, 2048}};
 
 namespace {
 
-// One layer: inputs on both sides, outputs on the device, and both passes.
+// One layer: inputs on host and device, outputs on the device, and both passes.
 template <typename Element, bool CENTERED>
 struct Layer {
     using T = Element;
@@ -56,7 +56,7 @@ struct Layer {
 
     int64_t size() const { return int64_t{N} * C; }
 
-    // The bytes of what it writes.
+    // Returns the bytes of all outputs.
     std::string forward(bool with_residual = false) {
         const T *residual = with_residual ? residual_device.data() : nullptr, *x = x_device.data();
         if constexpr (CENTERED) {
@@ -68,7 +68,7 @@ struct Layer {
         return bytes_of(out.get(), mean.get(), rstd.get());
     }
 
-    // The bytes of the parameters' gradients, which are added to what was there before.
+    // Adds to the parameters' gradients before and returns the bytes of the sums.
     std::string backward(T* dx, const T* dresidual, bool sums = true) {
         dweight.set(dweight_before);
         dbias.set(dbias_before);
@@ -77,7 +77,7 @@ struct Layer {
         return bytes_of(dweight.get(), dbias.get());
     }
 
-    // The sums over rows, written over or added to what is `before` everywhere.
+    // Returns the sums over rows, accumulated to, or overwriting, gradients that are `before` everywhere.
     std::vector<float> sums_of_backward(float before, bool accumulate) {
         for (Guarded<float>* sums : {&dweight, &dbias, &dx_sums}) sums->set(std::vector<float>(C, before));
         queue_backward(dx.data(), dresidual_device.data(), true, accumulate);
@@ -99,7 +99,7 @@ struct Layer {
             rmsnorm_backward(dx, dweight.data(), scratch.data(), dout_device.data(), dresidual, x, rstd.data(),
                              weight_device.data(), N, C, accumulate, stream);
         }
-        scratch.get();  // its canaries
+        scratch.get();  // checks the canaries
     }
 
     template <typename Number>
@@ -174,7 +174,7 @@ TEMPLATE_TEST_CASE("kernels/norm: backward matches the oracle and adds to the pa
         }
 
         REQUIRE((layer.sums_of_backward(NAN, false) == layer.sums_of_backward(0.0f, true)));
-        REQUIRE((layer.backward(dx, dresidual, false) == parameter_gradients));  // nobody wants dx's sums
+        REQUIRE((layer.backward(dx, dresidual, false) == parameter_gradients));  // without the sums of dx
         REQUIRE(same_bits(layer.dx.get(), dx_apart));
         REQUIRE(same_bits(layer.dx_sums.get(), layer.dx_sums_before));
 
@@ -191,8 +191,8 @@ TEST_CASE("kernels/norm: the variance survives a mean much larger than the devia
     Stream stream;
     Layer<float, true> layer(5, 768, stream, 4096.0);
     layer.forward();
-    // The mean is rounded to 2^-12 * 4; its square is what the variance of 1 is off by. Sums of squares would be off
-    // by 1.
+    // The mean has a rounding error of up to 2^-12 * 4, and the variance of 1 is off by its square. A variance from
+    // sums of squares would be off by 1.
     REQUIRE(compare(layer.rstd.get(), layer.expected_forward<double>().rstd, 1e-5));
 }
 

@@ -8,7 +8,7 @@
 using namespace teon;
 using namespace teon::test;
 
-// As of rmsnorm (test_rmsnorm.cu): a few roundings after sums that are taken in parts.
+// As for rmsnorm (test_norm.cu): a few roundings after sums that are computed in parts.
 static constexpr double kRoundings = 6.0;
 static constexpr float kEps = 1e-6f;
 
@@ -19,10 +19,10 @@ struct Shape {
     int64_t size() const { return int64_t{N} * v.row_width(); }
 };
 }  // namespace
-// Each head by itself: heads of 1, odd, and as wide as a vector or several; more keys' heads than one thread's; the
-// last ones have more than one row per chunk, and heads that a warp shares on the host. Then all heads together: as
-// many keys as queries, fewer, odd widths, keys that are not aligned, more rows than one chunk has, and widths that a
-// warp holds or does not hold.
+// First, heads that are normalized separately: widths of 1, odd widths, and widths of one or several vectors; 8205
+// rows, which form chunks of more than 32 rows; and 2304 elements, which a warp processes on a CPU. From
+// {33, {1, 1, 48, 48}} on, all heads together: keys as wide as queries, narrower, of odd width and unaligned; chunks of
+// more than 32 rows; and widths that a warp holds in registers or does not hold.
 static const std::vector<Shape> kShapes = {
     {1, {1, 1, 1, 1}},    {31, {3, 1, 6, 6}},  {33, {4, 2, 10, 10}},  {97, {2, 2, 32, 32}},    {65, {16, 8, 128, 128}},
     {5, {4, 4, 64, 64}},  {3, {3, 3, 33, 33}}, {8205, {2, 1, 4, 4}},  {2, {2, 1, 2304, 2304}}, {33, {1, 1, 48, 48}},
@@ -68,7 +68,7 @@ struct Device {
         dk.set(dk_before);
         teon::qk_norm_backward(dqkv.data(), dq.data(), dk.data(), scratch.data(), x_device.data(), rstd.data(),
                                q_device.data(), k_device.data(), s.N, s.v, accumulate, stream);
-        scratch.get();  // its canaries
+        scratch.get();  // checks the canaries
     }
 };
 }  // namespace
@@ -96,7 +96,7 @@ TEMPLATE_TEST_CASE("kernels/qk_norm: forward and backward match the oracle and a
         REQUIRE(compare(d.dk.get(), g.dk_weight, kRoundings));
         REQUIRE(same_bits(d.x_device.get(), d.x));
 
-        // Written over what was there, the weights' gradients are what was added to nothing.
+        // Overwriting NaN gives the same weight gradients as accumulating to zero.
         auto weights_of = [](int width, float value) { return std::vector<float>(width, value); };
         d.backward(weights_of(s.v.q_width, 0.0f), weights_of(s.v.k_width, 0.0f));
         const auto dq_added = d.dq.get(), dk_added = d.dk.get();
@@ -104,7 +104,7 @@ TEMPLATE_TEST_CASE("kernels/qk_norm: forward and backward match the oracle and a
         REQUIRE((d.dq.get() == dq_added));
         REQUIRE((d.dk.get() == dk_added));
 
-        // Values pass through, forth and back, bit for bit.
+        // Both passes copy the values and their gradients bit for bit.
         const auto out = d.out.get(), dx = d.dqkv.get();
         bool untouched = true;
         for (int64_t i = 0; i < s.size(); i++)

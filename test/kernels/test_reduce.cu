@@ -6,10 +6,10 @@
 using namespace teon;
 using namespace teon::test;
 
-// One thread adds at most some hundred terms; rounding errors of partial sums average out far below one per term.
+// One thread adds at most a few hundred terms. Rounding errors of partial sums average to far less than one per term.
 static constexpr double kRoundings = 4.0;
 
-// Below, at and above the lengths at which more blocks come in, up to more than 1024 blocks' worth.
+// Lengths below, at and above those that take one more block. The largest takes more than 2048 blocks.
 static const std::vector<int64_t> kSizes = {1,   31,    33,    97,     128,     257,
                                             768, 32768, 32769, 100003, 1 << 20, (1 << 25) + 77};
 
@@ -54,7 +54,19 @@ TEST_CASE("kernels/reduce: every element counts, at any alignment") {
     REQUIRE(out.get()[0] == 0.0f);
 }
 
-TEST_CASE("kernels/reduce: float and bf16 are added to a float sum, at any alignment") {
+TEST_CASE("kernels/reduce: an array that needs more than 4096 blocks is summed in longer runs") {
+    Stream stream;
+    Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
+    const int64_t run = (1 << 14) + 32, n = 4096 * int64_t{1 << 14} + 77;
+    std::vector<float> ends(n);  // the first and the last element of each run is 1
+    for (int64_t begin = 0; begin < n; begin += run) ends[begin] = ends[std::min(n, begin + run) - 1] = 1.0f;
+    Guarded<float> x(ends, stream), out(1, stream);
+    reduce_sum(out.data(), scratch.data(), x.data(), n, false, stream);
+    REQUIRE(out.get()[0] == static_cast<float>(2 * ((n + run - 1) / run)));
+    scratch.get();  // checks the canaries
+}
+
+TEST_CASE("kernels/reduce: add() adds float and bf16 to float, at any alignment") {
     Stream stream;
     for (int64_t n : {1, 31, 97, 4099})
         for (int64_t begin : {0, 1, 4}) {

@@ -5,7 +5,7 @@
 using namespace teon;
 using namespace teon::test;
 
-// Two products at most, each counted once in Tracked's magnitude.
+// At most two products. Tracked's magnitude counts each once.
 static constexpr double kRoundings = 2.0;
 
 static const auto kForward = [](auto&&... a) { teon::relu2_forward(a...); };
@@ -17,7 +17,7 @@ TEST_CASE("kernels/relu2: the oracle's backward is the derivative of its forward
     check_activation_oracle(kOracle, kOracleBackward);
 }
 
-TEMPLATE_TEST_CASE("kernels/relu2: forward matches the oracle, in place and unaligned too", "", float, bf16) {
+TEMPLATE_TEST_CASE("kernels/relu2: forward matches the oracle, also in place and unaligned", "", float, bf16) {
     check_activation_forward<TestType>(kForward, kOracle, kRoundings);
 }
 
@@ -26,7 +26,7 @@ TEMPLATE_TEST_CASE("kernels/relu2: zero below zero, NaN stays NaN", "", float, b
                                   {{-1e30f, 0, 0}, {-0.0f, 0, 0}, {0.0f, 0, 0}, {3.0f, 9.0f, 6}}, 0);
 }
 
-TEMPLATE_TEST_CASE("kernels/relu2: backward matches the oracle, also in place, and adds to the bias's gradient", "",
+TEMPLATE_TEST_CASE("kernels/relu2: backward matches the oracle, also in place, and adds to the bias gradient", "",
                    float, bf16) {
     check_activation_backward<TestType>(kBackward, relu2_backward_scratch_bytes, kOracleBackward, kRoundings);
 }

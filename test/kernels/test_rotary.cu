@@ -13,7 +13,8 @@ struct Shape {
     int N, NH, NKV, HS;
 };
 }  // namespace
-// Half a head of 1, odd, and as wide as a vector or several; the last ones are rows that a warp shares on the host.
+// Half heads of 1 element, of odd width, and of one or several vectors. A warp processes the rows of the last two on a
+// CPU.
 static const std::vector<Shape> kShapes = {{1, 1, 1, 2},    {31, 3, 1, 6},    {33, 4, 2, 10},  {97, 2, 2, 32},
                                            {128, 8, 8, 64}, {257, 4, 1, 128}, {3, 33, 1, 130}, {2, 40, 8, 128}};
 
@@ -41,7 +42,7 @@ TEST_CASE("kernels/rotary: the table holds cosines and sines of float angles") {
         const auto inv_freq = inverse_frequencies(HS);
         Guarded<float> inv_freq_device(inv_freq, stream), table(int64_t{positions} * HS, stream);
         teon::rotary_table(table.data(), inv_freq_device.data(), positions, HS, stream);
-        // Sine and cosine within 2 ulp of numbers below 1, for any angle.
+        // Sine and cosine are within 2 ulp of numbers below 1, for any angle.
         REQUIRE(compare(table.get(), test::rotary_table(inv_freq, positions), 2 * 0x1p-24));
     }
     Guarded<float> none(6, stream);
@@ -49,7 +50,7 @@ TEST_CASE("kernels/rotary: the table holds cosines and sines of float angles") {
     REQUIRE_THROWS_AS(rotary_forward(none.data(), none.data(), nullptr, 1, 1, 1, 1, stream), Error);
 }
 
-TEMPLATE_TEST_CASE("kernels/rotary: forward and backward match the oracle and undo each other", "", float, bf16) {
+TEMPLATE_TEST_CASE("kernels/rotary: forward and backward match the oracle and invert each other", "", float, bf16) {
     using T = TestType;
     Stream stream;
     for (auto [N, NH, NKV, HS] : kShapes) {
@@ -71,8 +72,8 @@ TEMPLATE_TEST_CASE("kernels/rotary: forward and backward match the oracle and un
         rotary_backward(qkv.data(), table.data(), positions_device.data(), N, NH, NKV, HS, stream);
         const auto back = qkv.get();
         REQUIRE(compare(back, rotate(widen<Tracked>(turned), table_values, positions, N, NH, NKV, HS, -1.0), 1.0));
-        // There and back: the roundings to T of both elements of a pair, then the result's; in float, those of products
-        // and sums both ways, and of cos^2 + sin^2 = 1.
+        // Forward, then backward. Roundings to T: both elements of a pair, then the result. Roundings to float:
+        // products and sums in both directions, and cos^2 + sin^2 = 1.
         std::vector<double> tolerance;
         bool values_untouched = true;
         for (int64_t i = 0; i < N * width; i++) {

@@ -27,7 +27,7 @@ TEST_CASE("kernels/step_control: clips, counts updates and corrects the bias") {
         REQUIRE(s.scale == c.scale);
         REQUIRE(s.skip == 0);
         REQUIRE(s.updates == t);
-        // Rounded once, from double; the betas are floats.
+        // Rounded once from double. The betas are floats.
         REQUIRE(std::abs(s.bias_correction1 - (1.0 - std::pow(double(kBeta1), t))) <= 0x1p-24);
         REQUIRE(std::abs(s.bias_correction2 - (1.0 - std::pow(double(kBeta2), t))) <= 0x1p-24);
     }

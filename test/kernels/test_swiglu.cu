@@ -8,7 +8,7 @@
 using namespace teon;
 using namespace teon::test;
 
-// One fast exponential, a division and a few products: each counts once in Tracked's magnitude.
+// One fast exponential, a division and a few products. Tracked's magnitude counts each once.
 static constexpr double kRoundings = 4.0;
 
 namespace {
@@ -16,7 +16,7 @@ struct Shape {
     int N, F;
 };
 }  // namespace
-// The last ones are rows that a warp shares on the host too, at width 1 and wider.
+// On a CPU, a warp processes the rows of the last two, with vectors of one element and wider.
 static const std::vector<Shape> kShapes = {{1, 1},   {31, 33},  {33, 31},  {97, 97},  {5, 128},
                                            {3, 257}, {128, 64}, {257, 96}, {3, 2049}, {2, 4160}};
 

@@ -22,7 +22,7 @@ constexpr int B = 2, T = 33;
 const std::vector<std::string> kModels = {"gpt2",  "gpt2 fused", "gpt2 relu2", "llama",
                                           "qwen3", "olmo2",      "gpt2 post",  "gpt2 sandwich"};
 
-// A family and what is changed of it.
+// The name is a family and its variant.
 DecoderConfig small_config(const std::string& model) {
     const std::string family = model.substr(0, model.find(' '));
     const bool gpt2 = family == "gpt2";
@@ -38,8 +38,8 @@ DecoderConfig small_config(const std::string& model) {
     c.V = 101;
     c.max_T = T;
     c.init_std = 0.3f;  // far from linear, so that every term of the derivative counts
-    // Without a norm before the queries and keys their products grow with the stream, and the softmax amplifies
-    // rounding by their size: of this model 4.8e-6 at 0.3, 1.3e-6 at 0.2, where the bound for all models is 3.6e-6.
+    // Without a norm before queries and keys, their products grow with the stream, and the softmax amplifies rounding
+    // in proportion: this model has an error of 4.8e-6 at 0.3 and 1.3e-6 at 0.2; the bound for all models is 3.6e-6.
     if (model.ends_with(" post")) c.init_std = 0.2f;
     return c;
 }
@@ -72,7 +72,7 @@ Outcome run_once(const std::string& family, DType dtype, const RecomputePlan& re
     return {loss, r.gradients()};
 }
 
-// A model whose widths FP8 products take, with one batch.
+// A model with widths that FP8 products support, and one batch.
 struct Fp8Run {
     DecoderConfig config;
     ModelRunner runner;
@@ -117,8 +117,8 @@ TEST_CASE("model/decoder: FP8 products change the loss and the gradients little"
             INFO(name_of(dtype));
             Fp8Run r(model, dtype);
             const Outcome o = r.once();
-            // Each product errs by 2^-4 / sqrt(3) of either factor's roundings, at random; 4 products a layer and pass
-            // add up to some tenths of a gradient, whose direction stays.
+            // Rounding either factor gives a product a random error of 2^-4 / sqrt(3) of it. The 4 products per layer
+            // and pass add up to some tenths of a gradient, which keeps its direction.
             REQUIRE(std::abs(o.loss - exact.loss) < 0.01 * exact.loss);
             REQUIRE(relative_distance(o.gradients, exact.gradients) < 0.35);
             REQUIRE_FALSE(o.gradients == exact.gradients);
@@ -126,7 +126,7 @@ TEST_CASE("model/decoder: FP8 products change the loss and the gradients little"
     }
 }
 
-// A power of two in a tensor goes into its scale and out again, unless the scale is another tensor's or none.
+// A power of two in a tensor cancels in its scale, unless the tensor uses a wrong scale or none.
 TEST_CASE("model/decoder: FP8 scales follow each tensor, so that powers of two change no bit") {
     NEEDS_FP8();
     for (const std::string& model : kModels) {
@@ -157,7 +157,7 @@ TEST_CASE("model/decoder: FP8 scales follow each tensor, so that powers of two c
     }
 }
 
-TEST_CASE("model/decoder: with FP8 products no recomputation and no place of the weights changes a bit") {
+TEST_CASE("model/decoder: with FP8 products, neither recomputation nor the storage of FP8 weights changes a bit") {
     NEEDS_FP8();
     for (const std::string& model : kModels) {
         if (model == "gpt2 fused") continue;
@@ -173,7 +173,7 @@ TEST_CASE("model/decoder: with FP8 products no recomputation and no place of the
     }
 }
 
-TEST_CASE("model/decoder: a step's FP8 weights are those of its first micro-batch, and of each evaluation its own") {
+TEST_CASE("model/decoder: FP8 weights are cast at the first micro-batch of a step and at each evaluation") {
     NEEDS_FP8();
     for (const bool keeps : {true, false}) {
         Fp8Run r("llama", MatmulDType::fp8, {}, keeps);
@@ -220,8 +220,7 @@ TEST_CASE("model/decoder: the gradient is the derivative of the loss along rando
                 r.set_masters(w);
                 return r.loss(batch);
             };
-            // Central differences: error step^2 * third derivative + 1e-6 (float losses) / step, at a step of 1e-3 of
-            // the weights.
+            // The error of central differences is step^2 * third derivative + 1e-6 (float losses) / step.
             const double step = 1e-3,
                          tolerance = 0.02 * std::sqrt(steepest * size / static_cast<double>(p.size())) * 3 + 2e-3;
             const double measured = (loss_at(step) - loss_at(-step)) / (2 * step);
@@ -231,7 +230,7 @@ TEST_CASE("model/decoder: the gradient is the derivative of the loss along rando
     }
 }
 
-TEST_CASE("model/decoder: recomputation in any of the blocks gives the bits of keeping everything") {
+TEST_CASE("model/decoder: recomputation in any of the blocks changes no bit") {
     for (const std::string& family : kModels)
         for (DType dtype : {DType::f32, DType::bf16}) {
             INFO(family << " " << name_of(dtype));
@@ -245,11 +244,11 @@ TEST_CASE("model/decoder: recomputation in any of the blocks gives the bits of k
         }
 }
 
-TEST_CASE("model/decoder: offloaded blocks give the bits of keeping everything") {
+TEST_CASE("model/decoder: offloaded blocks change no bit") {
     for (const std::string& family : kModels) {
         DecoderConfig c = small_config(family);
         c.L = 6;
-        // Two micro-batches, of which the second is smaller, and an evaluation between them.
+        // Two micro-batches, the second one smaller, and an evaluation between them.
         const auto outcome = [&](const RecomputePlan& recompute, int offloaded) {
             DecoderRun run = small_run(family, DType::bf16);
             run.recompute = recompute, run.offloaded_blocks = offloaded;
@@ -276,7 +275,7 @@ TEST_CASE("model/decoder: offloaded blocks give the bits of keeping everything")
     }
 }
 
-TEST_CASE("model/decoder: the same bits on repetition, for any number of threads") {
+TEST_CASE("model/decoder: repetition gives the same bits with any number of threads") {
     for (const std::string& family : kModels)
         for (DType dtype : {DType::f32, DType::bf16}) {
             INFO(family << " " << name_of(dtype));
@@ -296,7 +295,7 @@ TEST_CASE("model/decoder: the same bits on repetition, for any number of threads
         }
 }
 
-TEST_CASE("model/decoder: two batches of B accumulated are one batch of 2B") {
+TEST_CASE("model/decoder: two accumulated batches of B equal one batch of 2B") {
     for (const std::string& family : kModels) {
         INFO(family);
         const DecoderConfig c = small_config(family);
@@ -320,17 +319,17 @@ TEST_CASE("model/decoder: two batches of B accumulated are one batch of 2B") {
     }
 }
 
-TEST_CASE("model/decoder: gradients are written over what was there, or added to it") {
+TEST_CASE("model/decoder: gradients are overwritten or accumulated") {
     for (const std::string& family : kModels)
         for (const bool tied : {true, false}) {
             INFO(family << (tied ? " tied" : ""));
             DecoderConfig c = small_config(family);
             c.tied_head = tied;
-            c.max_T = T + 3;  // positions that no batch has
+            c.max_T = T + 3;  // positions beyond every batch
             ModelRunner r(c, small_run(family, DType::bf16));
             r.model->params().initialize(7, r.context.stream);
             DeviceBatch batch = random_batch(B, 11, c.V, r.context.stream);
-            // Of all rows; what lies between them is nobody's.
+            // The gradients of all rows, without the gaps between them.
             auto gradients_after = [&](float before, bool accumulate) {
                 const std::vector<float> all(static_cast<size_t>(r.model->table().size()), before);
                 upload(r.model->params().grad_all(), all.data(), std::ssize(all), r.context.stream);
@@ -346,14 +345,25 @@ TEST_CASE("model/decoder: gradients are written over what was there, or added to
         }
 }
 
-TEST_CASE("model/decoder: masked documents are the documents run one by one") {
+TEST_CASE("model/decoder: a batch of more or longer sequences than planned is refused, even if its tokens are fewer") {
+    ModelRunner r(small_config("gpt2"), small_run("gpt2", DType::f32));
+    const Stream& stream = r.context.stream;
+    r.model->params().initialize(7, stream);
+    const int more = 2 * B;  // attention's scratch depends on the number of sequences, not only of tokens
+    const DeviceBatch sequences(std::vector<int>(more * 3), std::vector<int>(more * 3), more, 3, stream),
+        tokens(std::vector<int>(T + 1), std::vector<int>(T + 1), 1, T + 1, stream);
+    REQUIRE(contains(error_of([&] { r.loss(sequences); }), "a batch of 4 x 3 tokens"));
+    REQUIRE(contains(error_of([&] { r.loss(tokens, true); }), "a batch of 1 x 34 tokens"));
+}
+
+TEST_CASE("model/decoder: masked documents give the results of separate documents") {
     for (const std::string& family : kModels) {
         INFO(family);
         const DecoderConfig c = small_config(family);
         ModelRunner r(c, small_run(family, DType::f32, 1));
         r.model->params().initialize(7, r.context.stream);
         const std::vector<int> tokens = random_ints(T, 31, c.V), targets = random_ints(T, 32, c.V);
-        const std::vector<int> begins = {0, 1, 9, 20, T};  // documents, one of a single token
+        const std::vector<int> begins = {0, 1, 9, 20, T};  // the documents; the first has a single token
         std::vector<int> doc_start(T);
         std::vector<float> separate;
         for (size_t d = 0; d + 1 < begins.size(); ++d) {
@@ -368,15 +378,15 @@ TEST_CASE("model/decoder: masked documents are the documents run one by one") {
         const std::vector<float> expected = r.gradients();
         DeviceBatch batch(tokens, targets, 1, T, r.context.stream, doc_start);
         r.loss(batch, true);
-        // The same terms, tiled differently.
+        // The sums have the same terms in another order.
         REQUIRE(relative_distance(r.losses.get(), separate) <= rounding_distance(c, T));
         REQUIRE(relative_distance(r.gradients(), expected) <= rounding_distance(c, T));
     }
 }
 
-// Both attentions round to bf16, at different places; against float, flash must not be the worse of the two by much.
-// What dominates is the rounding of everything around the attention, which is the same in both.
-TEST_CASE("model/decoder: flash attention errs no more than gemm attention, with and without documents") {
+// Both attentions round to bf16, at different places. Compared with float, flash must not be much worse. Most of the
+// error comes from rounding outside of the attention, which is the same for both.
+TEST_CASE("model/decoder: flash attention is about as accurate as gemm attention, with and without documents") {
     for (const std::string& family : kModels)
         for (bool documents : {false, true}) {
             INFO(family << (documents ? ", documents" : ""));
@@ -413,9 +423,9 @@ TEST_CASE("model/decoder: flash attention errs no more than gemm attention, with
         }
 }
 
-// In float the two take the same sums and functions. In bf16 the products round less: GELU sees a sum before it is
-// rounded, and its derivative meets one. A library may round it all the same, but no more.
-TEST_CASE("model/decoder: GELU within the products is GELU in passes of its own, but for roundings") {
+// In float, both compute the same sums and functions. In bf16, epilogues round less: GELU and its derivative take sums
+// before they are rounded. A library may round as often as separate kernels, but not more often.
+TEST_CASE("model/decoder: GELU in epilogues equals GELU in separate kernels up to rounding") {
     const DecoderConfig c = small_config("gpt2");
     const Outcome exact = run_once("gpt2", DType::f32), fused = run_once("gpt2 fused", DType::f32);
     REQUIRE(std::abs(fused.loss - exact.loss) <= 1e-6 * exact.loss);  // one rounding per loss
@@ -427,7 +437,7 @@ TEST_CASE("model/decoder: GELU within the products is GELU in passes of its own,
     REQUIRE(std::abs(within.loss - exact.loss) <= 2 * std::abs(apart.loss - exact.loss) + 1e-3 * exact.loss);
 }
 
-TEST_CASE("model/decoder: GELU within the products needs no scratch, and is kept where its product is") {
+TEST_CASE("model/decoder: GELU in epilogues needs no scratch, and its output is saved if its product is") {
     const DecoderConfig c = small_config("gpt2");
     auto row = [&](const std::string& name, Recompute policy, bool fused) -> std::optional<ActivationRow> {
         DecoderRun run = small_run(fused ? "gpt2 fused" : "gpt2", DType::bf16);
@@ -447,7 +457,7 @@ TEST_CASE("model/decoder: GELU within the products needs no scratch, and is kept
         REQUIRE_THROWS_AS(decoder_activations(small_config(other), small_run("gpt2 fused", DType::bf16)), UsageError);
 }
 
-TEST_CASE("model/decoder: the plan has room for what one backward pass of attention adds up") {
+TEST_CASE("model/decoder: the plan has room for the sums of attention's backward in one pass") {
     const DecoderConfig c = gpt2_config("small");
     DecoderRun run{64, 1024, DType::bf16};
     run.attention = AttentionKind::flash;
@@ -456,7 +466,7 @@ TEST_CASE("model/decoder: the plan has room for what one backward pass of attent
     REQUIRE(decoder_activations(c, run).scratch_bytes() - two_passes == int64_t{132} * 1024 * c.HS() * 4);
 }
 
-TEST_CASE("model/decoder: automatic attention takes flash where it can and the machine has tensor cores") {
+TEST_CASE("model/decoder: automatic attention is flash if it is supported and the machine has tensor cores") {
     DecoderConfig c = small_config("llama");
     DecoderRun run{B, T, DType::bf16};
     REQUIRE(resolve_attention(c, run) == AttentionKind::gemm);  // head size 12
@@ -470,7 +480,7 @@ TEST_CASE("model/decoder: automatic attention takes flash where it can and the m
     REQUIRE(resolve_attention(c, run) == AttentionKind::flash);
 }
 
-TEST_CASE("model/decoder: presets have the parameters of their papers") {
+TEST_CASE("model/decoder: presets have the parameter counts of their papers") {
     auto count = [](DecoderConfig c, int max_T) {
         c.max_T = max_T;
         return decoder_params(c).logical_size();
@@ -490,7 +500,7 @@ TEST_CASE("model/decoder: presets have the parameters of their papers") {
     REQUIRE(std::llround(count(llama_config("1b"), 1024) / 1e4) == 133908);
 }
 
-TEST_CASE("model/decoder: FLOPs per token are those of the architecture") {
+TEST_CASE("model/decoder: FLOPs per token match the architecture") {
     REQUIRE(std::abs(decoder_flops_per_token(gpt2_config("small"), 1024) / 1e6 - 798) < 1);
     REQUIRE(std::abs(decoder_flops_per_token(gpt2_config("large"), 1024) / 1e6 - 4916) < 2);
     REQUIRE(std::abs(decoder_flops_per_token(llama_config("1b"), 1024) / 1e6 - 7943) < 2);
@@ -498,7 +508,7 @@ TEST_CASE("model/decoder: FLOPs per token are those of the architecture") {
     REQUIRE(std::abs(decoder_flops_per_token(olmo2_config("1b"), 1024) / 1e6 - 7877) < 1);
 }
 
-TEST_CASE("model/decoder: the activation plan is what the model allocates") {
+TEST_CASE("model/decoder: the model allocates the memory of its activation plan") {
     for (const std::string& name : kModels)
         for (const int offloaded : {0, 1})
             for (const RecomputePlan& recompute : recompute_plans(small_config(name).L)) {
@@ -517,7 +527,7 @@ TEST_CASE("model/decoder: the activation plan is what the model allocates") {
             }
 }
 
-TEST_CASE("model/decoder: each block that is offloaded leaves the device by what it saves") {
+TEST_CASE("model/decoder: each offloaded block reduces the device's memory by its saved tensors") {
     const DecoderConfig c = llama_config("1b");
     for (const Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block}) {
         DecoderRun run{4, 1024, DType::bf16};
@@ -526,7 +536,7 @@ TEST_CASE("model/decoder: each block that is offloaded leaves the device by what
         REQUIRE(kept.offloaded_bytes() == 0);
         run.offloaded_blocks = 1;
         const int64_t block = decoder_activations(c, run).offloaded_bytes();
-        REQUIRE((block == int64_t{4} * 1024 * c.C * 2) == (policy == Recompute::block));  // its input alone
+        REQUIRE((block == int64_t{4} * 1024 * c.C * 2) == (policy == Recompute::block));  // only its input
         for (run.offloaded_blocks = 1; run.offloaded_blocks <= c.L - 2; ++run.offloaded_blocks) {
             const ActivationPlan plan = decoder_activations(c, run);
             REQUIRE(plan.offloaded_bytes() == run.offloaded_blocks * block);
@@ -537,7 +547,7 @@ TEST_CASE("model/decoder: each block that is offloaded leaves the device by what
     }
 }
 
-TEST_CASE("model/decoder: each plan of recomputation holds no more than the one before") {
+TEST_CASE("model/decoder: each plan of recomputation needs at most the memory of the previous one") {
     const DecoderConfig c = llama_config("1b");
     DecoderRun run{4, 1024, DType::bf16};
     const std::vector<RecomputePlan> plans = recompute_plans(c.L);

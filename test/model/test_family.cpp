@@ -21,8 +21,8 @@ json written(const DecoderConfig& c) {
 }
 DecoderConfig read(const json& j) { return decoder_config(j, families(), "config.json"); }
 
-// What reading `j` with `key` set to `value` complains of.
-std::string complaint(json j, const std::string& key, const json& value) {
+// The error of reading `j` with `key` set to `value`; empty: none.
+std::string error_with(json j, const std::string& key, const json& value) {
     j[key] = value;
     return error_of<UsageError>([&] { read(j); });
 }
@@ -48,7 +48,7 @@ DecoderConfig changed(const ModelFamily& family) {
 
 }  // namespace
 
-TEST_CASE("model/family: the config.json that is written is read back") {
+TEST_CASE("model/family: a written config.json is read back") {
     for (const ModelFamily& family : families()) {
         INFO(family.name);
         const DecoderConfig c = changed(family), back = read(written(c));
@@ -69,17 +69,17 @@ TEST_CASE("model/family: the config.json that is written is read back") {
     }
 }
 
-TEST_CASE("model/family: both of transformers' names of an activation are read") {
+TEST_CASE("model/family: both names of an activation in transformers are accepted") {
     for (const ModelFamily& family : families()) {
         const json j = written(changed(family));
         if (family.name == "gpt2")
-            REQUIRE(complaint(j, "activation_function", "gelu_pytorch_tanh").empty());
+            REQUIRE(error_with(j, "activation_function", "gelu_pytorch_tanh").empty());
         else
-            REQUIRE(complaint(j, "hidden_act", "swish").empty());
+            REQUIRE(error_with(j, "hidden_act", "swish").empty());
     }
 }
 
-TEST_CASE("model/family: fields that are unknown, contradict or ask for something else are refused by name") {
+TEST_CASE("model/family: unknown, contradictory and unsupported fields are refused by name") {
     for (const ModelFamily& family : families()) {
         const json j = written(changed(family));
         std::vector<std::pair<std::string, json>> changes = {
@@ -108,19 +108,19 @@ TEST_CASE("model/family: fields that are unknown, contradict or ask for somethin
             changes.push_back({"layer_types", {"full_attention", "sliding_attention", "full_attention"}});
         }
         for (const auto& [key, value] : changes) {
-            const std::string found = complaint(j, key, value);
+            const std::string found = error_with(j, key, value);
             INFO(family.name << " " << key << " " << value << ": " << found);
             REQUIRE(contains(found, key == "head_dim" ? "head" : key));
         }
-        REQUIRE(complaint(j, "quantization_config", nullptr).empty());  // null is absent
-        REQUIRE(complaint(j, "dtype", "bfloat16").empty());
+        REQUIRE(error_with(j, "quantization_config", nullptr).empty());  // null means absent
+        REQUIRE(error_with(j, "dtype", "bfloat16").empty());
     }
     REQUIRE(error_of<UsageError>([] {
                 decoder_config(written(gpt2_config("tiny")), {llama_family()}, "folder/config.json");
-            }) == "folder/config.json: model_type is 'gpt2'; only llama can be read here");
+            }) == "folder/config.json: model_type is 'gpt2'; only llama is supported");
 }
 
-TEST_CASE("model/family: published forms of LLaMA's rotary base are understood") {
+TEST_CASE("model/family: all published forms of LLaMA's rotary base are read") {
     json j = written(llama_config("tiny"));
     j.erase("rope_scaling");
     REQUIRE(read(j).rope_base == 10000.0f);
@@ -132,6 +132,9 @@ TEST_CASE("model/family: published forms of LLaMA's rotary base are understood")
     REQUIRE(read(j).rope_scaling == 4.0f);
     j["rope_parameters"].erase("factor");
     REQUIRE_THROWS_AS(read(j), UsageError);
+    // Outside of the limits of --rope-base and --rope-scaling; a factor of 1e-40 would give NaN.
+    REQUIRE(contains(error_with(j, "rope_parameters", {{"rope_theta", 0.5}}), "--rope-base 0.5"));
+    REQUIRE(contains(error_with(j, "rope_parameters", {{"rope_type", "linear"}, {"factor", 1e-40}}), "--rope-scaling"));
     j["rope_parameters"] = {{"rope_theta", 500000.0}, {"rope_type", "llama3"}};
     REQUIRE_THROWS_AS(read(j), UsageError);
 }

@@ -13,7 +13,7 @@ using nlohmann::json;
 
 namespace {
 
-// LLaMA with a field that no other table has: whether residual weights start smaller.
+// LLaMA with a field that no other table has: smaller initial residual weights.
 ModelFamily with_new_field() {
     ModelFamily family = llama_family();
     family.fields.push_back({.key = "small_residuals",
@@ -37,24 +37,24 @@ Options parse(const ModelFamily& family, std::vector<const char*> flags) {
 
 RunPlan plan(const ModelFamily& family, const Options& options) { return plan_run(family, options, true, 1); }
 
-constexpr auto complaint = [](auto f) { return error_of<UsageError>(f); };
+constexpr auto message_of = [](auto f) { return error_of<UsageError>(f); };
 
 }  // namespace
 
-TEST_CASE("model/fields: a new row is a flag, and stands in a run's description") {
+TEST_CASE("model/fields: a new row has a flag and is part of a run's description") {
     const ModelFamily family = with_new_key();
     const RunPlan changed = plan(family, parse(family, {"--small-residuals"})),
-                  as_ever = plan(family, parse(family, {}));
+                  unchanged = plan(family, parse(family, {}));
     REQUIRE(changed.config.scaled_residual_init);
-    REQUIRE(!as_ever.config.scaled_residual_init);
+    REQUIRE(!unchanged.config.scaled_residual_init);
     REQUIRE(run_json(changed)["model"]["small_residuals"] == true);
     REQUIRE(run_json(changed)["options"]["small-residuals"] == true);
-    REQUIRE(run_json(as_ever)["model"]["small_residuals"] == false);
-    REQUIRE(run_json(as_ever)["options"]["small-residuals"] == json());
-    REQUIRE(deciding_options(family, changed.options).count("small-residuals") == 0);  // as the model has it
+    REQUIRE(run_json(unchanged)["model"]["small_residuals"] == false);
+    REQUIRE(run_json(unchanged)["options"]["small-residuals"] == json());
+    REQUIRE(deciding_options(family, changed.options).count("small-residuals") == 0);  // it is part of the model
 }
 
-TEST_CASE("model/fields: a run resumes only with the new row's value, which of older checkpoints is the preset's") {
+TEST_CASE("model/fields: a run resumes only with the same value; a checkpoint without it has the preset's") {
     const ModelFamily family = with_new_key();
     const RunPlan setup = plan(family, parse(family, {"--small-residuals"}));
     TrainingState saved;
@@ -62,27 +62,27 @@ TEST_CASE("model/fields: a run resumes only with the new row's value, which of o
     check_unchanged(setup, saved);
     saved.run["model"].erase("small_residuals");
     saved.run["options"].erase("small-residuals");
-    REQUIRE(complaint([&] { check_unchanged(setup, saved); }).find("small_residuals true (was false)") !=
+    REQUIRE(message_of([&] { check_unchanged(setup, saved); }).find("small_residuals true (was false)") !=
             std::string::npos);
-    const RunPlan as_ever = plan(family, parse(family, {}));
-    check_unchanged(as_ever, saved);
+    const RunPlan unchanged = plan(family, parse(family, {}));
+    check_unchanged(unchanged, saved);
 }
 
 TEST_CASE("model/fields: a new flag that contradicts the model of --init-from is refused by name") {
     const ModelFamily family = with_new_key();
     Options options = parse(family, {"--small-residuals", "on"});
     options.adopted = PublishedModel{"folder", family.config("tiny"), {}, {}, ""};
-    REQUIRE(complaint([&] { plan(family, options); }).starts_with("--small-residuals true: the model of --init-from"));
+    REQUIRE(message_of([&] { plan(family, options); }).starts_with("--small-residuals true: the model of --init-from"));
     options.adopted->config.scaled_residual_init = true;
     REQUIRE(plan(family, options).config.scaled_residual_init);
 }
 
-TEST_CASE("model/fields: without a key of Hugging Face's a new field is exported as its default or refused by name") {
+TEST_CASE("model/fields: without a Hugging Face key, a new field can only be exported with its default") {
     DecoderConfig c = llama_config("tiny");
     REQUIRE(hf_config(with_new_field(), c) == hf_config(llama_family(), c));
     c.scaled_residual_init = true;
-    REQUIRE(complaint([&] { hf_config(with_new_field(), c); }).starts_with("--small-residuals true: cannot be saved"));
-    REQUIRE(complaint([&] {
+    REQUIRE(message_of([&] { hf_config(with_new_field(), c); }).starts_with("--small-residuals true: cannot be saved"));
+    REQUIRE(message_of([&] {
                 plan(with_new_field(), parse(with_new_field(), {"--small-residuals"}));
             }).starts_with("--small-residuals true: cannot be saved"));
     const json written = hf_config(with_new_key(), c);
@@ -90,10 +90,10 @@ TEST_CASE("model/fields: without a key of Hugging Face's a new field is exported
     REQUIRE(decoder_config(written, {with_new_key()}, "config.json").scaled_residual_init);
     c = gpt2_config("tiny");
     c.biases = false;
-    REQUIRE(complaint([&] { hf_config(gpt2_family(), c); }).starts_with("biases false: cannot be saved"));
+    REQUIRE(message_of([&] { hf_config(gpt2_family(), c); }).starts_with("biases false: cannot be saved"));
 }
 
-TEST_CASE("model/fields: every row gives back what it is set to, and refuses another type by name") {
+TEST_CASE("model/fields: every row returns the value it is set to, and refuses other types by name") {
     for (const ModelField& f : model_fields()) {
         INFO(f.key);
         DecoderConfig c = llama_config("tiny");
@@ -101,7 +101,7 @@ TEST_CASE("model/fields: every row gives back what it is set to, and refuses ano
         f.set(c, value, f.key);
         REQUIRE(f.get(c) == value);
         for (const json& bad : {json(value.is_string() ? json(1) : json("many")), json(), json(-1)})
-            REQUIRE(complaint([&] { f.set(c, bad, "x.json: " + f.key); }).starts_with("x.json: " + f.key));
+            REQUIRE(message_of([&] { f.set(c, bad, "x.json: " + f.key); }).starts_with("x.json: " + f.key));
         REQUIRE(model_json(model_fields(), c).contains(f.key) == f.logged);
     }
 }

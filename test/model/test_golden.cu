@@ -1,4 +1,4 @@
-// The models against Hugging Face transformers and PyTorch in float64 (test/golden/make_models.py).
+// Compares the models with Hugging Face transformers and PyTorch in float64 (test/golden/make_models.py).
 #include <string>
 
 #include "kernels/reduce.h"
@@ -13,12 +13,12 @@ namespace {
 
 constexpr int B = kGoldenB, T = kGoldenT;
 
-// Reasons for the bounds. In float each result passes through some 30 roundings of 2^-24 in its longest chain, and sums
-// of at most 96 terms; the largest distance seen is 2e-6 of a tensor's norm, and a wrong formula shows as 1e-2 or more.
-// In bf16 every activation and every gradient between layers is rounded to 2^-9 about 20 times over two blocks.
-// OLMo 2's norms follow the branches and give each branch's output the size of the stream, so that the roundings of a
-// branch reach the stream undiminished, where a pre-norm branch adds a fraction of it. PyTorch's own ten steps in bf16
-// end 0.035 from those in float64 (Qwen3's: 0.004): the bound of losses is twice that.
+// Reasons for the bounds. In float, the longest chain of a result has some 30 roundings of 2^-24 and sums of at most 96
+// terms; the largest measured distance is 2e-6 of a tensor's norm, and a wrong formula shows as 1e-2 or more. In bf16,
+// every activation and every gradient between layers is rounded to 2^-9 about 20 times over two blocks. OLMo 2's norms
+// follow the branches and scale each branch's output to the size of the stream, so that the branch's rounding errors
+// reach the stream undiminished, while a pre-norm branch adds only a fraction of the stream. PyTorch's own ten steps in
+// bf16 end 0.035 from those in float64 (Qwen3's: 0.004); the bound of losses is twice that.
 double gradient_bound(const std::string& model, DType dtype) {
     return dtype == DType::f32 ? 1e-5 : model == "olmo2" ? 0.07 : 0.05;
 }
@@ -29,8 +29,8 @@ double loss_bound(const std::string& model, DType dtype) {
 
 }  // namespace
 
-TEST_CASE("model/decoder: logits, loss and every gradient are Hugging Face's") {
-    std::vector<std::pair<std::string, bool>> models = {{"gpt2", true}};  // GELU within products
+TEST_CASE("model/decoder: logits, loss and every gradient match Hugging Face's") {
+    std::vector<std::pair<std::string, bool>> models = {{"gpt2", true}};  // GELU in epilogues
     for (const std::string& name : kGoldenModels) models.push_back({name, false});
     for (const auto& [name, fused] : models)
         for (DType dtype : {DType::f32, DType::bf16}) {
@@ -62,7 +62,7 @@ TEST_CASE("model/decoder: padding has no gradient and the gaps between parameter
         g.runner.loss(g.batch, true);
         std::vector<float> grads = g.runner.gradients();
         const ParamTable& table = g.runner.model->table();
-        for (const ParamRow& row : table.rows()) {  // blank out what may differ from zero
+        for (const ParamRow& row : table.rows()) {  // zero the values that may differ from zero
             for (int i = 0; i < row.logical_rows; ++i)
                 std::fill_n(grads.begin() + row.offset + int64_t{i} * row.cols, row.logical_cols, 0.0f);
         }
@@ -72,7 +72,7 @@ TEST_CASE("model/decoder: padding has no gradient and the gaps between parameter
 
 namespace {
 
-// Ten clipped steps from the golden weights; each step's loss before the update is the fixture's `key`.
+// Runs ten clipped steps from the golden weights and compares the loss before each update with the fixture's `key`.
 void check_ten_steps(const std::string& name, DType dtype, const OptimizerOptions& options, const char* key) {
     Golden g(name, dtype);
     INFO(name << " " << name_of(dtype) << " " << key);
@@ -99,7 +99,7 @@ void check_ten_steps(const std::string& name, DType dtype, const OptimizerOption
 
 }  // namespace
 
-TEST_CASE("train/trainer: the losses of ten AdamW steps are PyTorch's") {
+TEST_CASE("train/trainer: the losses of ten AdamW steps match PyTorch's") {
     OptimizerOptions options;
     options.method = Method::adamw;
     options.lr = options.adamw_lr = 1e-2f;
@@ -107,7 +107,7 @@ TEST_CASE("train/trainer: the losses of ten AdamW steps are PyTorch's") {
         for (DType dtype : {DType::f32, DType::bf16}) check_ten_steps(name, dtype, options, "adamw_losses");
 }
 
-TEST_CASE("train/trainer: the losses of ten Teon steps are those of the paper's algorithm in float64") {
+TEST_CASE("train/trainer: the losses of ten Teon steps match the paper's algorithm in float64") {
     OptimizerOptions options;
     options.method = Method::teon;
     options.lr = 2e-2f;

@@ -16,7 +16,7 @@ using namespace teon::test;
 
 namespace {
 
-// What a product sees of x in FP8: its numbers as they are rounded, with the scale.
+// The values of x that a product uses in FP8: rounded, then divided by the scale.
 template <typename F, typename T>
 std::vector<double> as_fp8(const std::vector<T>& x) {
     const Fp8Format format = kFp8Format<F>;
@@ -35,7 +35,7 @@ std::vector<double> absolute(std::vector<double> x) {
 
 std::vector<Tracked> tracked(const std::vector<double>& x) { return {x.begin(), x.end()}; }
 
-// One Linear with its memory. N rows.
+// One Linear with its memory and N rows.
 struct LinearRun {
     static constexpr int N = 48, kIn = 80, kOut = 112;
     const ParamName name = {"h.{}.x", "h.{}.x"};
@@ -51,7 +51,7 @@ struct LinearRun {
     std::vector<bf16> y, dx;
     std::vector<float> dw, db;
 
-    // accumulate: onto what the first pass has left.
+    // accumulate: a second pass adds to the gradients of the first.
     LinearRun(MatmulDType dtype, bool keeps, bool accumulate) {
         builder.layer = 0;
         linear = Linear(builder, {{name, Role::q, kOut, kOut}}, kIn, kIn, 1.0f, true);
@@ -95,7 +95,7 @@ struct LinearRun {
         return g;
     }
 
-    // y, dx, dw of `times` passes, of the operands as given; without `added` of the products alone.
+    // y, dx and dw of `times` passes for the given operands; without bias and addends unless `added`.
     template <typename R>
     std::array<std::vector<R>, 3> oracle(const std::vector<R>& X, const std::vector<R>& DY, const std::vector<R>& W,
                                          double times, bool added = true) const {
@@ -118,20 +118,20 @@ void check_against_oracles(MatmulDType dtype) {
             const LinearRun r(dtype, keeps, accumulate);
             const double times = accumulate ? 2 : 1;
 
-            // The product of what the formats hold, which bf16 and float sums keep.
+            // Compare with the product of the FP8 values: sums in float and bf16 results add only their own rounding.
             const auto x8 = as_fp8<e4m3>(r.x), dy8 = as_fp8<G>(r.dy), w8 = as_fp8<e4m3>(r.w);
             const auto seen = r.oracle(tracked(x8), tracked(dy8), tracked(w8), times);
             REQUIRE(compare(r.y, seen[0], kSumRoundings));
             REQUIRE(compare(r.dx, seen[1], kSumRoundings));
             REQUIRE(compare(r.dw, seen[2], kSumRoundings));
             std::vector<Tracked> db(static_cast<size_t>(LinearRun::kOut));
-            for (size_t i = 0; i < r.dy.size(); ++i)  // of the gradient as it was written
+            for (size_t i = 0; i < r.dy.size(); ++i)  // the bias gradient sums dy as stored
                 db[i % LinearRun::kOut] += Tracked(times * double{static_cast<float>(r.dy[i])});
             REQUIRE(compare(r.db, db, kSumRoundings));
 
-            // The product of what is stored. Each factor is off by at most 2^-4 (E4M3) or 2^-3 (E5M2) of itself. Errors
-            // of random signs add up like a random walk: of 48 terms and more, to half of the sum of all in about seven
-            // deviations. The result is rounded to bf16.
+            // Compare with the product of the stored values. Each factor has a relative error of at most 2^-4 (E4M3) or
+            // 2^-3 (E5M2). Errors of random signs add up like a random walk: for 48 or more terms, half of the sum of
+            // all is about seven standard deviations. The result is rounded to bf16.
             const auto wide_x = widen<double>(r.x), wide_dy = widen<double>(r.dy), wide_w = widen<double>(r.w);
             const auto exact = r.oracle(wide_x, wide_dy, wide_w, times);
             const auto terms = r.oracle(absolute(wide_x), absolute(wide_dy), absolute(wide_w), times, false);
@@ -150,13 +150,13 @@ void check_against_oracles(MatmulDType dtype) {
 
 }  // namespace
 
-TEST_CASE("model/linear: FP8 products are those of the rounded operands, and near those of what is stored") {
+TEST_CASE("model/linear: FP8 products match those of the rounded operands and are near those of the stored values") {
     NEEDS_FP8();
     check_against_oracles<e5m2>(MatmulDType::fp8);
     check_against_oracles<e4m3>(MatmulDType::fp8_e4m3);
 }
 
-TEST_CASE("model/linear: without FP8 the products are those of what is stored") {
+TEST_CASE("model/linear: without FP8, products match those of the stored values") {
     const LinearRun r(MatmulDType::same, true, false);
     const auto exact = r.oracle(widen<Tracked>(r.x), widen<Tracked>(r.dy), widen<Tracked>(r.w), 1);
     REQUIRE(compare(r.y, exact[0], kSumRoundings));
@@ -164,7 +164,7 @@ TEST_CASE("model/linear: without FP8 the products are those of what is stored") 
     REQUIRE(compare(r.dw, exact[2], kSumRoundings));
 }
 
-TEST_CASE("model/linear: NaN and infinity are not hidden by FP8") {
+TEST_CASE("model/linear: FP8 does not hide NaN and infinity") {
     NEEDS_FP8();
     for (const float bad : {NAN, INFINITY}) {
         LinearRun r(MatmulDType::fp8, true, false);

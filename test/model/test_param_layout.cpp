@@ -11,8 +11,8 @@ using namespace teon::test;
 
 namespace {
 
-// The places in the buffer of a row, which must be whole and in one piece.
-int64_t place_of(const ParamLayout& layout, const ParamRow& row) {
+// The position of a row in the buffer, which must hold the row in one piece.
+int64_t position_of(const ParamLayout& layout, const ParamRow& row) {
     const std::vector<ParamLayout::Piece> pieces = layout.pieces({row.offset, row.size()});
     REQUIRE(pieces.size() == 1);
     REQUIRE(pieces[0].element == row.offset);
@@ -24,7 +24,7 @@ int64_t place_of(const ParamLayout& layout, const ParamRow& row) {
 
 }  // namespace
 
-TEST_CASE("model/param_layout: layers take two windows in turn, and everything else has its own place") {
+TEST_CASE("model/param_layout: layers alternate between two windows, and everything else has its own memory") {
     for (int L : {1, 2, 3, 5}) {
         const ParamTable table = make_table({L, 8, 13, 11, true, 4, 16});
         const ParamLayout windows = ParamLayout::windows(table);
@@ -32,7 +32,7 @@ TEST_CASE("model/param_layout: layers take two windows in turn, and everything e
         int64_t before = 0;
         for (int i = 0; i < table.count(); ++i) {
             const ParamRow& row = table[i];
-            const int64_t at = place_of(windows, row);
+            const int64_t at = position_of(windows, row);
             if (row.joined) REQUIRE(at == before);
             if (!row.joined) REQUIRE(at % 64 == 0);
             before = at + row.size();
@@ -40,8 +40,8 @@ TEST_CASE("model/param_layout: layers take two windows in turn, and everything e
             REQUIRE(layer == (is_hidden_matrix(row.role) ? row.layer : -1));
             for (int j = 0; j < i; ++j)
                 if (table[j].role == row.role && layer >= 0 && table[j].layer == row.layer - 2)
-                    REQUIRE(place_of(windows, table[j]) == at);
-            if (layer > 1) continue;  // as layer - 2
+                    REQUIRE(position_of(windows, table[j]) == at);
+            if (layer > 1) continue;  // shares memory with layer - 2
             auto& mine = taken[static_cast<size_t>(layer < 0 ? 2 : layer)];
             for (int64_t e = at; e < at + row.size(); ++e) {
                 for (const auto& region : taken) REQUIRE(!region[static_cast<size_t>(e)]);
@@ -53,7 +53,7 @@ TEST_CASE("model/param_layout: layers take two windows in turn, and everything e
     }
 }
 
-TEST_CASE("model/param_layout: the ranks' own parts hold each element once, aligned as in the whole") {
+TEST_CASE("model/param_layout: the ranks' own parts hold each element once, with the alignment of the whole") {
     const ParamTable table = make_table({3, 8, 13, 11, true, 4, 16});
     OptimizerOptions options;
     for (Method method : {Method::adamw, Method::teon})
@@ -64,7 +64,7 @@ TEST_CASE("model/param_layout: the ranks' own parts hold each element once, alig
             int64_t held = 0;
             for (int rank = 0; rank < ranks; ++rank) {
                 const ParamLayout own = ParamLayout::of_parts(ownership.of(rank));
-                REQUIRE(own.size() > 0);  // also of a rank that owns nothing
+                REQUIRE(own.size() > 0);  // even if the rank owns nothing
                 int64_t end = 0;
                 for (const ParamLayout::Piece& p : own.pieces({0, table.size()})) {
                     REQUIRE(p.at >= end);
@@ -81,7 +81,7 @@ TEST_CASE("model/param_layout: the ranks' own parts hold each element once, alig
         }
 }
 
-TEST_CASE("model/param_layout: a part comes in the pieces that the layout holds") {
+TEST_CASE("model/param_layout: pieces() returns the pieces of a part that the layout holds") {
     const ParamLayout layout = ParamLayout::of_parts({{10, 5, 0}, {100, 20, 0}});
     REQUIRE(layout.at(14) == layout.at(10) + 4);
     const std::vector<ParamLayout::Piece> pieces = layout.pieces({12, 90});
@@ -99,7 +99,7 @@ TEST_CASE("model/param_layout: a part comes in the pieces that the layout holds"
     REQUIRE(parts[1].root == 3);
 }
 
-TEST_CASE("model/param_layout: each sharding divides what the ones before it divide, and more") {
+TEST_CASE("model/param_layout: each sharding includes the previous ones") {
     const ParamTable table = make_table({6, 8, 13, 11, true, 4, 16});
     const std::vector<Part> own = {{64, 100, 0}};
     for (DType dtype : {DType::bf16, DType::f32}) {

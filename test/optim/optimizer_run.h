@@ -1,4 +1,4 @@
-// An optimizer with parameters, gradients and the control of a step, without a model.
+// An optimizer with parameters, gradients and step control, without a model.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ std::vector<T> fetch(const T* data, int64_t n, Context& context) {
     return values;
 }
 
-// A parameter store with random weights, an optimizer and what a step needs.
+// A parameter store with random weights, an optimizer and the arguments of a step.
 struct Run {
     Context context;
     ParamStore params;
@@ -57,7 +57,7 @@ struct Run {
         context.stream.synchronize();
         optimizer.step(params, control.data(), context);
     }
-    // Sets what is padding in a matrix of a row's shape to zero, as training keeps it.
+    // Zeroes the padding of a matrix with the shape of `row`, as training keeps it.
     void zero_padding(float* at, int row) {
         auto values = fetch(at, table()[row].size(), context);
         for_padding(row, [&](size_t i) { values[i] = 0; });
@@ -74,7 +74,7 @@ struct Run {
             for (int j = 0; j < r.cols; j++)
                 if (i >= r.logical_rows || j >= r.logical_cols) f(static_cast<size_t>(i * r.cols + j));
     }
-    // Whether the working weights are the rounded masters and no padding exceeds the bound.
+    // Returns whether the working weights are the rounded masters and no padding exceeds the bound.
     bool is_rounded_and_padded(int row, double bound) {
         std::vector<bf16> rounded;
         for (float x : weights(row)) rounded.push_back(bf16(x));

@@ -1,5 +1,5 @@
-// Parameter tables with the roles and shapes of the presets, written down here by hand: optim/ must not depend on
-// model/.
+// Parameter tables with the roles and shapes of the presets, written by hand because optim/ must not depend on the
+// families in model/.
 #pragma once
 
 #include <string>
@@ -27,7 +27,7 @@ inline std::vector<TableShape> preset_shapes() {
             {24, 2048, 5461, 32000, true, 0, 5464}};
 }
 
-// A matrix without padding and weight decay.
+// A matrix without padding or weight decay.
 inline ParamRow matrix_row(std::string name, Role role, int layer, int rows, int cols) {
     ParamRow row;
     row.name = std::move(name), row.role = role, row.layer = layer;

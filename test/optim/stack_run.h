@@ -1,4 +1,4 @@
-// Runs stacks of slices through the same launches as the optimizer: norms, unfolding, orthogonalization, folding.
+// Runs stacks of slices through the launches of the optimizer: norms, unfolding, orthogonalization, folding.
 #pragma once
 
 #include <vector>
@@ -43,7 +43,7 @@ struct StackRun {
     int64_t stride() const { return round_up(int64_t{u.m} * u.n, 64); }
     SliceBatch batch() const { return {infos.data(), count * u.K, u.m, u.n, u.m * u.n % 16 == 0}; }
 
-    // The unfolded matrices before (orthogonalized = false) or after orthogonalization, folded back into slices.
+    // Returns the unfolded matrices, orthogonalized if asked for, folded back into slices.
     template <typename T>
     std::vector<std::vector<float>> run(bool normalize_slices, bool scaled = true, bool orthogonalized = true) {
         const Stream& stream = context.stream;
@@ -84,7 +84,7 @@ inline Matrix to_matrix(const std::vector<float>& values, int rows, int cols) {
     return x;
 }
 
-// One matrix, orthogonalized on the device. The oracle should be given what float holds: rounded(x).
+// Returns one matrix, orthogonalized on the device. Give the oracle the same numbers: rounded(x).
 inline Matrix orthogonalized(Context& context, const Matrix& x, const OrthoMethod& method) {
     StackRun run(context, {to_floats(x)}, 1, x.rows, x.cols, 1, method);
     return to_matrix(run.run_as_method()[0], x.rows, x.cols);

@@ -1,4 +1,4 @@
-// Orthogonalizers against float64: the scalar maps, the polar factor, precisions, forms, batches and hard inputs.
+// Compares orthogonalizers with float64: scalar maps, polar factor, precisions, forms, batches and hard inputs.
 #include "optim/orthogonalize.h"
 
 #include <string>
@@ -33,8 +33,8 @@ Matrix input(Spectrum kind, int rows, int cols, uint64_t seed) {
 
 double relative(const Matrix& x, const Matrix& expected) { return distance(x, expected) / frobenius(expected); }
 
-// The relative Frobenius distance to U V^T that a set leaves on these singular values.
-double distance_left(Ortho ortho, std::vector<double> sigma) {
+// The relative Frobenius distance to U V^T after five steps of a set on these singular values.
+double remaining_distance(Ortho ortho, std::vector<double> sigma) {
     double norm = 0, sum = 0;
     for (double s : sigma) norm += s * s;
     for (double s : sigma) {
@@ -44,9 +44,9 @@ double distance_left(Ortho ortho, std::vector<double> sigma) {
     return std::sqrt(sum / static_cast<double>(sigma.size()));
 }
 
-// A Gaussian matrix and its polar factor, by Newton-Schulz until it stands still: odd polynomials keep the singular
-// vectors, and at the end of PolarExpress all singular values but 1 move. (A decomposition of this size takes a minute
-// where LAPACK is the reference's.)
+// A Gaussian matrix and its polar factor, by Newton-Schulz until it converges: odd polynomials keep the singular
+// vectors, and the last step of PolarExpress moves all singular values except 1. (A decomposition of this size takes a
+// minute with the reference LAPACK.)
 struct Large {
     int rows, cols;
     std::vector<float> x, polar;
@@ -65,7 +65,7 @@ Large large(Context& context, int rows, int cols) {
         moved += (double{l.polar[i]} - before[i]) * (double{l.polar[i]} - before[i]);
         norm += double{l.polar[i]} * l.polar[i];
     }
-    // Singular values of 1, as many as the short side has; float sums of some thousand terms.
+    // All singular values are 1, so the squared norm is the short side, up to float sums of some thousand terms.
     REQUIRE(std::abs(norm - std::min(rows, cols)) <= 1e-3 * norm);
     REQUIRE(std::sqrt(moved / norm) <= 1e-4);
     return l;
@@ -83,7 +83,7 @@ double large_distance(Context& context, const Large& l, const OrthoMethod& metho
 
 }  // namespace
 
-TEST_CASE("optim/ns_coefficients: extremes of the scalar maps are the published sets'") {
+TEST_CASE("optim/ns_coefficients: the extremes of the scalar maps match the published sets") {
     const struct {
         Ortho ortho;
         double sup, inf;
@@ -99,31 +99,30 @@ TEST_CASE("optim/ns_coefficients: extremes of the scalar maps are the published 
             if (sigma >= 0.002) inf = std::min(inf, f);
         }
         INFO(name_of(e.ortho) << " sup " << sup << " inf " << inf);
-        // The figures have four decimals; the grid is fine enough for a fifth. Extremes depend most on a set's last
-        // steps; the digits of all of them are compared with a second copy in test/golden/make_optim.py, through its
-        // results.
+        // The figures have four decimals; the grid is accurate to five. Extremes depend mostly on a set's last steps.
+        // The results of test/golden/make_optim.py, which has its own copy, check the digits of all steps.
         REQUIRE(std::abs(sup - e.sup) <= 6e-5);
         REQUIRE(std::abs(inf - e.inf) <= 6e-5);
     }
     REQUIRE_THROWS_AS(ns_set(Ortho::svd), Error);
 }
 
-TEST_CASE("optim/ns_coefficients: beyond its end a set repeats its last triple, PolarExpress then converges") {
+TEST_CASE("optim/ns_coefficients: beyond its end, a set repeats its last triple, with which PolarExpress converges") {
     REQUIRE(ns_set(Ortho::you).at(17).a == 2.8366);
     REQUIRE(ns_set(Ortho::polar_express).at(5).a == 1.875);
     REQUIRE(ns_set(Ortho::polar_express).at(9).c == 0.375);
-    // Once a value is near 1, a step of (1.875, -1.25, 0.375) cubes its distance.
+    // Near 1, a step of (1.875, -1.25, 0.375) cubes the distance to 1.
     for (double sigma : {0.01, 0.1, 1.0})
         REQUIRE(std::abs(ns_value(ns_set(Ortho::polar_express), 9, sigma) - 1) <= 1e-12);
 }
 
-TEST_CASE("optim/ns_coefficients: distances to the polar factor on a 1/i spectrum of 768 values") {
+TEST_CASE("optim/ns_coefficients: the distances to the polar factor on a 1/i spectrum match a table") {
     const std::vector<double> sigma = singular_values(Spectrum::harmonic, 768);
     const double expected[] = {.2895, .2723, .2541, .0864};
-    for (int i = 0; i < 4; i++) REQUIRE(std::abs(distance_left(kSets[i], sigma) - expected[i]) <= 6e-5);
+    for (int i = 0; i < 4; i++) REQUIRE(std::abs(remaining_distance(kSets[i], sigma) - expected[i]) <= 6e-5);
 }
 
-TEST_CASE("optim/orthogonalize: in float64 both forms are U f(Sigma) V^T") {
+TEST_CASE("optim/orthogonalize: in float64, both forms give U f(Sigma) V^T") {
     for (auto [rows, cols] : {std::pair(17, 17), std::pair(12, 31), std::pair(29, 13)})
         for (Spectrum spectrum : kSpectra) {
             const Matrix x = input(spectrum, rows, cols, 3);
@@ -131,20 +130,20 @@ TEST_CASE("optim/orthogonalize: in float64 both forms are U f(Sigma) V^T") {
             const double norm = frobenius(x);
             for (Ortho ortho : kSets)
                 for (int steps : {1, 5, 8}) {
-                    // ns_start adds 1e-7 to the norm, which the scalar map has to see as well.
+                    // ns_start adds 1e-7 to the norm, so the scalar map needs it as well.
                     const double shrink = norm * ns_set(ortho).margin / (norm * ns_set(ortho).margin + 1e-7);
                     const Matrix expected =
                         rebuild(d, [&](double s) { return ns_value(ns_set(ortho), steps, s / norm * shrink); });
                     REQUIRE(distance(newton_schulz(x, ns_set(ortho), steps), expected) <= 1e-10);
-                    // Without restarts, the Gram form loses digits where eight steps raise 1e-12 of noise by 1000^2.
+                    // Without restarts, the Gram form loses digits: eight steps amplify noise of 1e-12 by 1000^2.
                     if (steps <= 5) REQUIRE(distance(gram_newton_schulz(x, ns_set(ortho), steps), expected) <= 1e-10);
                 }
         }
 }
 
-// How far from float64 a method may end, relative to the result's norm: twice as far as a plain program that sums in
-// float and stores the same type. Where there are few singular values, chance may leave that one nearer than its
-// roundings: of R, Z and X in each step, and of the norm that X is divided by, its root, its inverse and the quotient.
+// The allowed distance to float64, relative to the result's norm: twice that of a plain program that sums in float and
+// stores the same type. With few singular values, the plain program may by chance be closer than its roundings, which
+// are added: R, Z and X in each step, and the norm of X, its root, its inverse and the quotient.
 double rounding_bound(const Matrix& x, const Matrix& exact, const OrthoMethod& method) {
     const Arithmetic& in = method.dtype == DType::f32    ? kPlain<float>
                            : method.dtype == DType::bf16 ? kPlain<bf16>
@@ -156,9 +155,9 @@ double rounding_bound(const Matrix& x, const Matrix& exact, const OrthoMethod& m
                              : newton_schulz(x, set, method.steps, in, method.aol);
     return 2 * relative(plain, exact) + (3 * method.steps + 4) * kUnitRoundoff<float>;
 }
-// The same for the polar factor by a decomposition in float. Rounding the sums of an order-n algorithm is an error of
-// about sqrt(n) 2^-24 sigma_1 in the matrix, and that turns the singular vectors of sigma by it over sigma: the root
-// mean square over all of them, times 4 because the algorithm has several such sums.
+// The same for the polar factor by a decomposition in float. Rounding the sums of an algorithm of order n changes the
+// matrix by about sqrt(n) 2^-24 sigma_1, which turns the singular vectors of sigma by this over sigma. The bound is the
+// root mean square over all of them, times 4 because the algorithm has several such sums.
 double svd_bound(const Matrix& x, int rank) {
     const std::vector<double> S = svd(x).S;
     double turned = 0;
@@ -172,7 +171,7 @@ void check_method(Context& context, const Matrix& x, const Matrix& exact, const 
     REQUIRE(d <= bound);
 }
 
-TEST_CASE("optim/orthogonalize: float Newton-Schulz is float64's, in both forms, for every set, shape and spectrum") {
+TEST_CASE("optim/orthogonalize: float Newton-Schulz matches float64 in both forms, for every set, shape and spectrum") {
     Context context;
     for (auto [rows, cols] :
          {std::pair(64, 64), std::pair(33, 97), std::pair(97, 31), std::pair(48, 51), std::pair(5, 300)})
@@ -187,7 +186,7 @@ TEST_CASE("optim/orthogonalize: float Newton-Schulz is float64's, in both forms,
         }
 }
 
-TEST_CASE("optim/orthogonalize: any number of steps") {
+TEST_CASE("optim/orthogonalize: every number of steps matches float64") {
     Context context;
     const Matrix x = input(Spectrum::gaussian, 24, 40, 5);
     for (Ortho ortho : kSets)
@@ -198,7 +197,7 @@ TEST_CASE("optim/orthogonalize: any number of steps") {
             }
 }
 
-TEST_CASE("optim/orthogonalize: 16-bit Newton-Schulz stays near float64's on every spectrum") {
+TEST_CASE("optim/orthogonalize: 16-bit Newton-Schulz is near float64 on every spectrum") {
     Context context;
     for (auto [rows, cols] : {std::pair(128, 384), std::pair(384, 128)})
         for (Spectrum spectrum : kSpectra) {
@@ -213,7 +212,7 @@ TEST_CASE("optim/orthogonalize: 16-bit Newton-Schulz stays near float64's on eve
         }
 }
 
-TEST_CASE("optim/orthogonalize: AOL preconditioning is Turbo-Muon's, in both forms, every type, shape and spectrum") {
+TEST_CASE("optim/orthogonalize: AOL preconditioning matches Turbo-Muon in both forms, every type, shape and spectrum") {
     Context context;
     for (auto [rows, cols] : {std::pair(64, 64), std::pair(33, 97), std::pair(97, 31)})
         for (Spectrum spectrum : kSpectra) {
@@ -228,7 +227,7 @@ TEST_CASE("optim/orthogonalize: AOL preconditioning is Turbo-Muon's, in both for
         }
 }
 
-TEST_CASE("optim/orthogonalize: four steps with AOL end near where five do without, but not on a spectrum 1/i") {
+TEST_CASE("optim/orthogonalize: four steps with AOL are as accurate as five without, except on a spectrum 1/i") {
     Context context;
     for (Ortho ortho : kSets)
         for (Spectrum spectrum : {Spectrum::gaussian, Spectrum::harmonic}) {
@@ -255,7 +254,7 @@ TEST_CASE("optim/orthogonalize: svd gives the exact polar factor") {
         }
 }
 
-TEST_CASE("optim/orthogonalize: distance to the polar factor of Gaussian matrices") {
+TEST_CASE("optim/orthogonalize: the distances to the polar factor of Gaussian matrices match a table") {
     Context context;
     const struct {
         int rows, cols;
@@ -272,8 +271,8 @@ TEST_CASE("optim/orthogonalize: distance to the polar factor of Gaussian matrice
             const OrthoMethod method{kSets[i], 5, resolve_form(NsForm::automatic, {}, t.rows, t.cols), DType::f32};
             const double d = large_distance(context, x, method);
             INFO(t.rows << " x " << t.cols << ", " << name_of(kSets[i]) << ": " << d << " instead of " << expected[i]);
-            // Another sample of the matrix moves the figure: by a few of the smallest 768 singular values of square
-            // ones (each weighs sqrt(1 / 768) = .04 of 1 in the root mean square), by less than .001 otherwise.
+            // Another sample of the matrix changes the figure: for square matrices by a few of the smallest of 768
+            // singular values (each weighs sqrt(1 / 768) = .04 in the root mean square), else by less than .001.
             REQUIRE(std::abs(d - expected[i]) <= (t.rows == t.cols ? .004 : .0015));
         }
     }
@@ -314,7 +313,7 @@ TEST_CASE("optim/orthogonalize: zero matrices, zero rows and zero columns stay z
                 bool zero = true;
                 for (int j = 0; j < x.cols; j++) zero = zero && y(17, j) == 0 && y(19, j) == 0;
                 for (int i = 0; i < x.rows; i++) zero = zero && y(i, 30) == 0 && y(i, 35) == 0;
-                if (ortho == Ortho::svd) {  // LAPACK may leave rounding errors there: less than in all of the rest
+                if (ortho == Ortho::svd) {  // LAPACK may leave rounding errors there, smaller than in the rest
                     const double bound = svd_bound(x, 18) * frobenius(y);
                     zero = true;
                     for (int j = 0; j < x.cols; j++) zero = zero && std::abs(y(17, j)) + std::abs(y(19, j)) <= bound;
@@ -325,7 +324,7 @@ TEST_CASE("optim/orthogonalize: zero matrices, zero rows and zero columns stay z
             }
 }
 
-TEST_CASE("optim/orthogonalize: a batch gives the bits of one matrix at a time") {
+TEST_CASE("optim/orthogonalize: a batch gives the same bits as one matrix at a time") {
     Context context;
     const int m = 40, n = 56, count = 5;
     std::vector<std::vector<float>> slices;
@@ -343,7 +342,7 @@ TEST_CASE("optim/orthogonalize: a batch gives the bits of one matrix at a time")
             }
 }
 
-TEST_CASE("optim/orthogonalize: a matrix that is not finite spoils no other") {
+TEST_CASE("optim/orthogonalize: a matrix that is not finite does not affect the others") {
     Context context;
     const int side = 24, count = 3;
     const MatrixBatch batch{count, side, side, 32};
@@ -379,7 +378,7 @@ TEST_CASE("optim/orthogonalize: a matrix that is not finite spoils no other") {
     REQUIRE_THROWS_AS(orthogonalize(X.data(), scratch.data(), {1, 2, 2, 2}, {.ortho = Ortho::svd}, context), Error);
 }
 
-TEST_CASE("optim/orthogonalize: FLOPs follow the known counts and decide the form") {
+TEST_CASE("optim/orthogonalize: FLOPs match the known counts and decide the form") {
     const double n3 = 64.0 * 64 * 64;
     for (double alpha : {1.0, 1.5, 2.0, 4.0}) {
         const int l = static_cast<int>(64 * alpha);
@@ -387,7 +386,7 @@ TEST_CASE("optim/orthogonalize: FLOPs follow the known counts and decide the for
         REQUIRE(std::abs(flops(NsForm::standard, DType::f32) - (15 * alpha + 5)) < 1e-9);
         REQUIRE(std::abs(flops(NsForm::gram, DType::f32) - (14 + 6 * alpha)) < 1e-9);  // one restart
         REQUIRE(std::abs(flops(NsForm::gram, DType::f16) - (14 + 6 * alpha)) < 1e-9);
-        REQUIRE(std::abs(flops(NsForm::gram, DType::bf16) - (11 + 9 * alpha)) < 1e-9);  // two
+        REQUIRE(std::abs(flops(NsForm::gram, DType::bf16) - (11 + 9 * alpha)) < 1e-9);  // two restarts
         REQUIRE(flops(NsForm::gram, DType::bf16) * n3 ==
                 ortho_flops({Ortho::you, 5, NsForm::gram, DType::bf16}, l, 64));
         for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
@@ -399,7 +398,7 @@ TEST_CASE("optim/orthogonalize: FLOPs follow the known counts and decide the for
     REQUIRE(resolve_form(NsForm::automatic, {.ortho = Ortho::svd}, 64, 640) == NsForm::standard);
 }
 
-TEST_CASE("optim/orthogonalize: wrong calls are errors") {
+TEST_CASE("optim/orthogonalize: invalid arguments are errors") {
     Context context;
     Buffer<float> x(64);
     REQUIRE_THROWS_AS(orthogonalize(x.data(), x.data(), {1, 8, 8, 8}, {.form = NsForm::automatic}, context), Error);

@@ -24,7 +24,7 @@ double largest_over_mean(const std::vector<double>& cost, const std::vector<int>
     return *std::max_element(load.begin(), load.end()) * ranks / std::accumulate(load.begin(), load.end(), 0.0);
 }
 
-// The rank of each element of the flat buffers, -1 where none is; "twice" (-2) where parts overlap.
+// The rank of each element of the flat buffers; -1: in no part; -2: in several parts.
 std::vector<int> ranks_of_elements(const std::vector<Part>& parts, int64_t size) {
     std::vector<int> rank(static_cast<size_t>(size), -1);
     for (const Part& part : parts)
@@ -34,7 +34,7 @@ std::vector<int> ranks_of_elements(const std::vector<Part>& parts, int64_t size)
 
 }  // namespace
 
-TEST_CASE("optim/placement: GPT-2 124M's loads are those that the design foresaw") {
+TEST_CASE("optim/placement: the loads of GPT-2 124M match the design's figures") {
     const ParamTable table = make_table(preset_shapes()[0]);
     const OptimizerPlan plan = plan_optimizer(table, options_of(Method::teon));
     std::vector<double> cost;  // five standard Newton-Schulz steps on an m x nK matrix, m the short side
@@ -46,18 +46,18 @@ TEST_CASE("optim/placement: GPT-2 124M's loads are those that the design foresaw
     for (auto [ranks, expected] : {std::pair{8, 1.01}, {16, 1.08}, {32, 1.31}, {64, 1.68}}) {
         INFO(ranks << " ranks");
         const double load = largest_over_mean(cost, longest_processing_time(cost, ranks), ranks);
-        REQUIRE(std::abs(load - expected) <= 0.005);  // they are given with two digits
+        REQUIRE(std::abs(load - expected) <= 0.005);  // the figures have two decimals
     }
 }
 
-TEST_CASE("optim/placement: the longest piece that is left goes to the rank with the least to do") {
+TEST_CASE("optim/placement: the longest remaining piece goes to the least loaded rank") {
     REQUIRE(longest_processing_time({3, 3, 2, 2, 2}, 2) == std::vector<int>{0, 1, 0, 1, 0});
     REQUIRE(longest_processing_time({1, 5, 1, 1}, 3) == std::vector<int>{1, 0, 2, 1});
     REQUIRE(longest_processing_time({1, 2}, 5) == std::vector<int>{1, 0});
     REQUIRE(longest_processing_time({}, 3).empty());
 }
 
-TEST_CASE("optim/placement: every element belongs to one rank, and a stack's elements to the same") {
+TEST_CASE("optim/placement: every element belongs to one rank, and all elements of a stack to the same rank") {
     const TableShape shapes[] = {{1, 8, 12, 17}, {3, 8, 13, 11, true, 4, 16}, {5, 10, 45, 77, false, 0, 48}};
     for (const TableShape& shape : shapes)
         for (Method method : {Method::adamw, Method::lion, Method::normuon, Method::teon})
@@ -75,14 +75,14 @@ TEST_CASE("optim/placement: every element belongs to one rank, and a stack's ele
                     for (int r : plan.stacks[s].rows)
                         for (int64_t i = table[r].offset; i < table[r].offset + table[r].size(); ++i)
                             REQUIRE(owner[i] == ownership.placement().owner[s]);
-                // What a rank updates of a run begins with a parameter's element, never in a gap, which nobody holds.
+                // A rank's part of a run starts at an element of a parameter, never in a gap, which has no owner.
                 for (const ElementRun& run : element_runs(table, plan, options))
                     for (const Part& part : ownership.placement().elements) {
                         const int64_t from = std::max(part.offset, run.begin);
                         if (from < std::min(part.offset + part.size, run.begin + run.size))
                             REQUIRE(owner[run.offset + from - run.begin] == part.root);
                     }
-                // The rows of one layer alone give the same owners, and nothing beside the layer.
+                // The parts of one layer's rows have the same owners and contain only this layer.
                 for (int layer = -1; layer < shape.L; ++layer) {
                     std::vector<int> rows;
                     for (int i = 0; i < table.count(); ++i)
@@ -95,7 +95,7 @@ TEST_CASE("optim/placement: every element belongs to one rank, and a stack's ele
             }
 }
 
-TEST_CASE("optim/placement: AdamW's elements are cut evenly and state is counted once") {
+TEST_CASE("optim/placement: AdamW's elements are divided evenly and state is counted once") {
     for (int ranks : {1, 2, 5, 8}) {
         const ParamTable table = make_table(preset_shapes()[0]);
         const OptimizerOptions options = options_of(Method::teon);
@@ -111,7 +111,7 @@ TEST_CASE("optim/placement: AdamW's elements are cut evenly and state is counted
     REQUIRE_THROWS_AS(place(ParamTable(), OptimizerPlan(), OptimizerOptions(), 0), Error);
 }
 
-TEST_CASE("optim/placement: the table says what each rank holds and what a step sends") {
+TEST_CASE("optim/placement: the table shows each rank's memory and the traffic of a step") {
     const ParamTable table = make_table(preset_shapes()[0]);
     const OptimizerOptions options = options_of(Method::teon);
     const OptimizerPlan plan = plan_optimizer(table, options);

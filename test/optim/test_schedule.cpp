@@ -19,10 +19,10 @@ Schedule make(ScheduleKind kind, double warmup, double constant, double floor) {
 
 }  // namespace
 
-// The factors are a handful of float64 operations; 1e-12 is thousands of roundings.
+// A factor takes a few float64 operations; 1e-12 is thousands of roundings.
 constexpr double kTolerance = 1e-12;
 
-TEST_CASE("optim/schedule: warmup rises linearly, never wastes a step on zero and ends at the peak") {
+TEST_CASE("optim/schedule: warmup rises linearly from above zero to the peak") {
     for (ScheduleKind kind :
          {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::constant, ScheduleKind::constant_linear}) {
         Schedule s = make(kind, 0.1, 0.4, 0.0);
@@ -32,7 +32,7 @@ TEST_CASE("optim/schedule: warmup rises linearly, never wastes a step on zero an
     }
 }
 
-TEST_CASE("optim/schedule: cosine and linear decay follow their formulas to the floor") {
+TEST_CASE("optim/schedule: cosine and linear decay follow their formulas down to the minimum") {
     const int64_t total = 200;
     Schedule cosine = make(ScheduleKind::cosine, 0.25, 0, 0.1), linear = make(ScheduleKind::linear, 0.25, 0, 0.2);
     for (int64_t step = 50; step <= total; step++) {
@@ -64,7 +64,7 @@ TEST_CASE("optim/schedule: a warmup longer than the constant part postpones the 
     REQUIRE(std::abs(lr_factor(s, 75, 100) - 0.5) <= kTolerance);
 }
 
-TEST_CASE("optim/schedule: one step, all warmup and no warmup stay within (0, 1]") {
+TEST_CASE("optim/schedule: factors stay in (0, 1] for one step, only warmup and no warmup") {
     for (double warmup : {0.0, 0.3, 1.0})
         for (double constant : {0.0, 1.0})
             for (int64_t total : {1, 2, 3, 7})

@@ -1,4 +1,4 @@
-// SOAP against algorithm 3 of arXiv 2409.11321 in float64.
+// Compares SOAP with algorithm 3 of arXiv 2409.11321 in float64.
 #include <map>
 
 #include "optim/stacks.h"
@@ -28,15 +28,15 @@ Matrix matrix_of(const std::vector<float>& values, int rows, int cols) {
     return x;
 }
 
-// A tensor of the state.
+// The state tensor called `name`.
 Matrix state_of(Run& run, const std::string& name) {
     for (const StateTensor& t : run.optimizer.state())
         if (t.name == name) return matrix_of(fetch(t.data, t.size(), run.context), t.rows, t.cols);
     throw Error("no state " + name);
 }
 
-// The eigenvectors are the optimizer's own, which are checked to be eigenvectors: of equal eigenvalues (zeros) any
-// basis is one, and each gives other updates.
+// Takes the eigenvectors from the optimizer and checks that they are eigenvectors. Computing them separately would give
+// other updates, because equal eigenvalues (zeros) have many bases.
 struct SoapReference {
     OptimizerOptions o;
     Matrix W, M, V, L, R, BL, BR;
@@ -44,7 +44,7 @@ struct SoapReference {
     SoapReference(const OptimizerOptions& o, const Matrix& weight)
         : o(o), W(weight), M(W.rows, W.cols), V(W.rows, W.cols), L(W.rows, W.rows), R(W.cols, W.cols) {}
 
-    static Matrix there(const Matrix& x, const Matrix& BL, const Matrix& BR) {
+    static Matrix in_basis(const Matrix& x, const Matrix& BL, const Matrix& BR) {
         const Matrix half = BL.rows > 0 ? BL * x : x;
         return BR.rows > 0 ? half * transposed(BR) : half;
     }
@@ -65,13 +65,13 @@ struct SoapReference {
         const double b1 = o.beta1, b2 = o.beta2;
         if (t > 1) {
             M = combination(b1, M, 1 - b1, g);
-            const Matrix g_turned = there(g, BL, BR);
-            Matrix n = there(M, BL, BR);
+            const Matrix g_projected = in_basis(g, BL, BR);
+            Matrix n = in_basis(M, BL, BR);
             for (size_t i = 0; i < n.a.size(); i++) {
-                V.a[i] = b2 * V.a[i] + (1 - b2) * g_turned.a[i] * g_turned.a[i];
+                V.a[i] = b2 * V.a[i] + (1 - b2) * g_projected.a[i] * g_projected.a[i];
                 n.a[i] = n.a[i] / (1 - std::pow(b1, t - 1)) / (std::sqrt(V.a[i] / (1 - std::pow(b2, t - 1))) + o.eps);
             }
-            const Matrix u = there(n, transposed(BL), transposed(BR));
+            const Matrix u = in_basis(n, transposed(BL), transposed(BR));
             for (size_t i = 0; i < W.a.size(); i++) {
                 const bool decays = !o.cautious_weight_decay || u.a[i] * W.a[i] >= 0;
                 W.a[i] -= lr * u.a[i] + (decays ? lr * decay * W.a[i] : 0);
@@ -88,13 +88,13 @@ struct SoapReference {
 
 }  // namespace
 
-TEST_CASE("optim/soap: steps match the paper's algorithm in float64, on both sides, on one and on none") {
+TEST_CASE("optim/soap: steps match the paper's algorithm in float64, with a basis on both sides, one or none") {
     const ParamTable table = make_table(kTable);
     for (const int max_dim : {10000, 8, 0})
         for (const bool cautious : {false, true}) {
             OptimizerOptions options = soap_options(max_dim);
             options.cautious_weight_decay = cautious;
-            options.weight_decay = cautious ? 0.02f : 0.1f;  // where rounding decides, little is lost
+            options.weight_decay = cautious ? 0.02f : 0.1f;  // limits the effect of a rounded sign
             options.lr_scale = {{Role::q, 0.5f}};
             Run run(table, options);
             std::map<int, SoapReference> references;
@@ -110,7 +110,7 @@ TEST_CASE("optim/soap: steps match the paper's algorithm in float64, on both sid
                 for (auto& [row, reference] : references) {
                     const ParamRow& r = table[row];
                     const Matrix g = matrix_of(fetch(run.params.grad(row), r.size(), run.context), r.rows, r.cols);
-                    // As float has them: the schedule's factor, then the role's.
+                    // In the order of float: the schedule's factor, then the role's.
                     const double lr = double{options.lr} * 0.7, role = r.role == Role::q ? 0.5 : 1.0;
                     reference.step(g, scale, t, lr * role, options.weight_decay / role, run, r.name);
                 }
@@ -125,7 +125,7 @@ TEST_CASE("optim/soap: steps match the paper's algorithm in float64, on both sid
         }
 }
 
-TEST_CASE("optim/soap: the first update and a skipped step leave the matrices alone, and the plan counts the state") {
+TEST_CASE("optim/soap: the first update and a skipped step do not change the matrices, and the plan counts the state") {
     const ParamTable table = make_table(kTable);
     Run run(table, soap_options());
     const std::vector<float> before = run.all();
@@ -152,14 +152,14 @@ TEST_CASE("optim/soap: the first update and a skipped step leave the matrices al
     Run other(table, muon);
     REQUIRE(run.optimizer.plan().state_bytes - other.optimizer.plan().state_bytes ==
             4 * (matrices(run) - matrices(other)));
-    // Of a matrix of 12 x 8: two moments and two matrices of each side.
+    // The state of a 12 x 8 matrix: two moments and two matrices per side.
     int64_t up = 0;
     for (const StateTensor& t : run.optimizer.state())
         if (t.name.starts_with("h.0.up.")) up += t.size();
     REQUIRE(up == 2 * 12 * 8 + 2 * 12 * 12 + 2 * 8 * 8);
 }
 
-TEST_CASE("optim/soap: working weights are the rounded masters, padding stays zero") {
+TEST_CASE("optim/soap: working weights are the rounded masters and padding stays zero") {
     TableShape shape{.L = 2, .C = 8, .F = 12, .V = 20, .llama = true};
     shape.F_stored = 16;
     const ParamTable table = make_table(shape);

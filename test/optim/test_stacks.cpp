@@ -22,7 +22,7 @@ OptimizerOptions options_of(Method method, int K = 2, int mode = 1,
     return o;
 }
 
-// How often each row is planned for: must be 1 everywhere.
+// Returns whether the plan contains each row exactly once.
 bool covers_once(const ParamTable& table, const OptimizerPlan& plan) {
     std::vector<int> seen(table.count(), 0);
     for (int row : plan.element_rows) seen[row]++;
@@ -33,7 +33,7 @@ bool covers_once(const ParamTable& table, const OptimizerPlan& plan) {
     return true;
 }
 
-// Stacks hold one role and shape, consecutive layers, K of them but for a role's last stack.
+// Returns whether every stack has one role, one shape and consecutive layers, and K layers except a role's last stack.
 bool stacks_are_right(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& o, int L) {
     std::map<Role, int> next_layer;
     for (const Stack& stack : plan.stacks) {
@@ -66,7 +66,7 @@ TEST_CASE("optim/stacks: every preset, role subset and K covers each parameter e
             for (int i = 0; i < 7; i++)
                 if (subset >> i & 1) roles.insert(kHidden[i]);
             if (!shape.llama && roles.contains(Role::mlp_gate)) continue;
-            // All K for the paper's roles and for all of them; for the others those where something changes.
+            // Test every K for the paper's roles and for all roles; for other subsets, the K at which the plan changes.
             const bool all = subset == 7 || subset == 127;
             for (int K = 1; K <= shape.L + 1; K++) {
                 if (!all && K != 2 && K != 5 && K < shape.L) continue;
@@ -91,7 +91,7 @@ TEST_CASE("optim/stacks: AdamW has no stacks, Muon has one per hidden matrix") {
     for (int row : muon.element_rows) REQUIRE(!is_hidden_matrix(table[row].role));
 }
 
-TEST_CASE("optim/stacks: stacks of one shape share a group, whatever their role, in chunks of bounded scratch") {
+TEST_CASE("optim/stacks: stacks of equal shape share a group, regardless of role, in chunks of bounded scratch") {
     const ParamTable table = make_table(preset_shapes()[0]);
     OptimizerOptions o = options_of(Method::teon);
     o.ns_dtype = DType::f32;
@@ -133,7 +133,7 @@ TEST_CASE("optim/stacks: state is momentum for stacks and two moments for AdamW'
     REQUIRE(plan_optimizer(table, options_of(Method::normuon)).state_bytes == 4 * (hidden + neurons + 2 * rest));
 }
 
-TEST_CASE("optim/stacks: every method has one description, with flags that only some methods have") {
+TEST_CASE("optim/stacks: every method has one description with valid flags") {
     for (const auto& [method, name] : kEnumNames<Method>) {
         REQUIRE(std::count_if(methods().begin(), methods().end(),
                               [method = method](auto& m) { return m.method == method; }) == 1);
@@ -144,7 +144,7 @@ TEST_CASE("optim/stacks: every method has one description, with flags that only 
         for (std::string_view flag : m.flags) REQUIRE(flag.starts_with("--"));
 }
 
-TEST_CASE("optim/stacks: per head, the rows of a head are a matrix, and K layers' same heads a stack") {
+TEST_CASE("optim/stacks: per head, the rows of a head are a matrix, and the same heads of K layers form a stack") {
     TableShape shape{.L = 3, .C = 32, .F = 64, .V = 50, .llama = true, .KV = 16};
     shape.heads = 4;
     const ParamTable table = make_table(shape);
@@ -155,7 +155,7 @@ TEST_CASE("optim/stacks: per head, the rows of a head are a matrix, and K layers
         const bool split = s.role == Role::q || s.role == Role::k || s.role == Role::v;
         REQUIRE(s.heads == (split ? 4 : 1));
         REQUIRE(s.m * s.heads == table[s.rows[0]].rows);
-        // The update's size is that of whole matrices: sqrt(rows / columns) of the parameter.
+        // The size of the update is that of the whole matrix: sqrt(rows / columns) of the parameter.
         const ParamRow& r = table[s.rows[0]];
         REQUIRE(std::abs(step_factor(table, s, o) - std::sqrt(double(r.rows) / r.cols)) <= 1e-12);
     }
@@ -165,7 +165,7 @@ TEST_CASE("optim/stacks: per head, the rows of a head are a matrix, and K layers
     }
 }
 
-TEST_CASE("optim/stacks: AdamW's rows are joined into runs of equal treatment that cover them") {
+TEST_CASE("optim/stacks: runs of rows with the same update cover AdamW's rows") {
     const ParamTable table = make_table({3, 33, 70, 101});
     OptimizerOptions o = options_of(Method::adamw);
     o.lr_scale = {{Role::q, 0.5f}};
@@ -220,12 +220,12 @@ TEST_CASE("optim/stacks: the step factor is the role's factor, sqrt(m/n) of the 
         REQUIRE(close(factor(o, Role::mlp_down), std::sqrt(2048.0 * K / std::min(5461, 2048 * K))));
         o.teon_mode = 3;
         REQUIRE(close(factor(o, Role::q), std::sqrt(2048.0)));  // ||O_k||_F = 1
-        for (const Stack& s : plan_optimizer(table, o).stacks)  // of three layers and one, the last is alone
+        for (const Stack& s : plan_optimizer(table, o).stacks)  // also of the last stack, which has one layer if K = 3
             if (s.role == Role::q) REQUIRE(close(step_factor(table, s, o), std::sqrt(2048.0)));
     }
 }
 
-TEST_CASE("optim/stacks: auto takes the Gram form for long unfoldings and the standard one for square ones") {
+TEST_CASE("optim/stacks: auto chooses the Gram form for long unfoldings and the standard form for square ones") {
     const ParamTable table = make_table(preset_shapes()[0]);
     for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
         OptimizerOptions o = options_of(Method::teon);
@@ -237,7 +237,7 @@ TEST_CASE("optim/stacks: auto takes the Gram form for long unfoldings and the st
     }
 }
 
-TEST_CASE("optim/stacks: a stack of one is Muon's, but for the short end of a mode-3 role") {
+TEST_CASE("optim/stacks: a stack of one matrix has mode 1 unless it is the last one of a mode-3 role") {
     const ParamTable table = make_table({5, 32, 64, 100});
     for (const Stack& s : plan_optimizer(table, options_of(Method::teon, 2, 2)).stacks)
         REQUIRE(s.mode == (s.K() == 1 ? 1 : 2));
@@ -246,7 +246,7 @@ TEST_CASE("optim/stacks: a stack of one is Muon's, but for the short end of a mo
     for (const Stack& s : plan_optimizer(table, options_of(Method::teon, 1, 3, {Role::q})).stacks) REQUIRE(s.mode == 1);
 }
 
-TEST_CASE("optim/stacks: the table says role, shape, stacks, unfolding, orthogonalizer and cost in aligned columns") {
+TEST_CASE("optim/stacks: the table shows role, shape, stacks, unfolding, orthogonalizer and cost in aligned columns") {
     const ParamTable table = make_table({5, 768, 3072, 50257});
     const OptimizerOptions o = options_of(Method::teon, 2);
     const std::string text = plan_table(table, plan_optimizer(table, o), o);
@@ -254,7 +254,7 @@ TEST_CASE("optim/stacks: the table says role, shape, stacks, unfolding, orthogon
     for (const char* expected : {"role", "mlp-down", "3072 x 768", "mode 1: 768 x 1536", "polar-express x5, gram, f16",
                                  "polar-express x5, standard, f16", "GFLOP/step", "adamw: "})
         REQUIRE(contains(text, expected));
-    size_t header = text.find("GFLOP/step") + 10;  // each line of the table ends where its header does
+    size_t header = text.find("GFLOP/step") + 10;  // each line has the length of the header
     int lines = 0;
     for (size_t begin = 0; text.compare(begin, 6, "orthog") != 0; lines++) {
         size_t end = text.find('\n', begin);
@@ -267,7 +267,7 @@ TEST_CASE("optim/stacks: the table says role, shape, stacks, unfolding, orthogon
         std::string::npos);
 }
 
-TEST_CASE("optim/stacks: options that fit no stack are usage errors that name the flag") {
+TEST_CASE("optim/stacks: invalid options are usage errors that name the flag") {
     const ParamTable gpt2 = make_table({2, 32, 64, 100});
     REQUIRE(contains(usage_error(gpt2, options_of(Method::teon, 0)), "--teon-k 0"));
     REQUIRE(contains(usage_error(gpt2, options_of(Method::teon, 2, 4)), "--teon-mode 4"));

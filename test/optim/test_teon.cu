@@ -1,4 +1,4 @@
-// The optimizer as a whole: Muon and Teon against float64 and PyTorch, what must be equal bit for bit, and the theory.
+// The optimizer as a whole: Muon and Teon compared with float64 and PyTorch, bitwise equalities, and the theory.
 #include <numeric>
 #include <string>
 
@@ -31,7 +31,7 @@ OptimizerOptions teon_options(int K, int mode, std::set<Role> roles = {Role::q, 
 
 constexpr TableShape kSmall{.L = 5, .C = 32, .F = 48, .V = 50, .heads = 4};
 
-// The same update in float64, stack by stack, through the paper's matricization.
+// The optimizer's update in float64, stack by stack, by the paper's matricization.
 struct Reference {
     const ParamTable& table;
     OptimizerOptions o;
@@ -52,7 +52,7 @@ struct Reference {
         for (const Stack& stack : plan.stacks)
             for (int head = 0; head < stack.heads; head++) step(run, stack, head, scale);
     }
-    // Algorithm 1 of NorMuon, from line 6, on rows [first, first + o.rows) of a parameter.
+    // Algorithm 1 of NorMuon from line 6 on, for rows [first, first + x.rows) of a parameter.
     Matrix normalized(Matrix x, std::vector<double>& v, int first) const {
         const double before = frobenius(x);
         for (int i = 0; i < x.rows; i++) {
@@ -62,15 +62,15 @@ struct Reference {
             moment = double{o.neuron_beta2} * moment + (1 - double{o.neuron_beta2}) * sum / x.cols;
             for (int j = 0; j < x.cols; j++) x(i, j) /= std::sqrt(moment) + 1e-8;
         }
-        const double wanted = o.update_rms > 0 ? std::sqrt(x.rows * x.cols) : before;
-        return combination(wanted / frobenius(x), x, 0, x);
+        const double norm = o.update_rms > 0 ? std::sqrt(x.rows * x.cols) : before;
+        return combination(norm / frobenius(x), x, 0, x);
     }
     static void copy_rows(Matrix& to, int to_row, const Matrix& from, int from_row, int rows) {
         std::copy_n(from.a.begin() + int64_t{from_row} * from.cols, int64_t{rows} * from.cols,
                     to.a.begin() + int64_t{to_row} * to.cols);
     }
     void step(Run& run, const Stack& stack, int head, double scale) {
-        const int first = head * stack.m;  // of the rows of a parameter
+        const int first = head * stack.m;  // first row of the head in a parameter
         {
             std::vector<Matrix> directions;
             for (int row : stack.rows) {
@@ -106,7 +106,7 @@ struct Reference {
     }
 };
 
-// Largest difference of the stacked weights, over the size of an update's entries: lr * factor / sqrt(side).
+// The largest distance of a stacked weight to the reference, relative to the norm of one update.
 double worst_difference(Run& run, const Reference& reference, const OptimizerPlan& plan) {
     double worst = 0;
     for (const Stack& stack : plan.stacks)
@@ -127,7 +127,7 @@ double worst_difference(Run& run, const Reference& reference, const OptimizerPla
 
 }  // namespace
 
-TEST_CASE("optim/teon: steps match float64 through the paper's matricization, for every mode, method and option") {
+TEST_CASE("optim/teon: steps match float64 by the paper's matricization, for every mode, method and option") {
     const ParamTable table = make_table(kSmall);
     const std::set<Role> roles = {Role::q, Role::k, Role::v, Role::mlp_up, Role::mlp_down};
     struct Case {
@@ -182,9 +182,9 @@ TEST_CASE("optim/teon: steps match float64 through the paper's matricization, fo
         }
         const double d = worst_difference(run, reference, run.optimizer.plan());
         INFO(c.name << ", mode " << c.options.teon_mode << ", K " << c.options.teon_k << ": " << d);
-        // Four updates, each within 6e-5 of float64: the polynomials raise rounding noise of 2^-24 at singular values
-        // near zero by their slope there (jordan 3.4^5 = 485, polar-express 979). The weights' own rounding is below
-        // 1e-5 of a step.
+        // Four updates, each within 6e-5 of float64: at singular values near zero, the polynomials amplify rounding
+        // noise of 2^-24 by their slope (jordan 3.4^5 = 485, polar-express 979). Rounding of the weights is below 1e-5
+        // of a step.
         REQUIRE(d <= 3e-4);
     }
 }
@@ -206,14 +206,14 @@ TEST_CASE("optim/teon: Teon with K = 1 is Muon bit for bit, in every mode") {
             OptimizerOptions teon = teon_options(1, mode, {Role::q, Role::o, Role::mlp_up});
             teon.ns_dtype = dtype;
             REQUIRE(train(teon, dtype) == expected);
-            teon.teon_rms_match = true;  // which has nothing to match
+            teon.teon_rms_match = true;  // nothing to match
             REQUIRE(train(teon, dtype) == expected);
         }
         REQUIRE(train(teon_options(2, 1), dtype) != expected);
     }
 }
 
-TEST_CASE("optim/teon: ten steps are PyTorch's Muon and the written-out Teon") {
+TEST_CASE("optim/teon: ten steps match PyTorch's Muon and Teon as written out in make_optim.py") {
     const SafetensorsFile file("test/golden/optim.safetensors");
     const std::pair<std::string, Role> roles[] = {{"q", Role::q}, {"up", Role::mlp_up}, {"down", Role::mlp_down}};
     ParamTable table;
@@ -229,9 +229,9 @@ TEST_CASE("optim/teon: ten steps are PyTorch's Muon and the written-out Teon") {
         OptimizerOptions options;
         double bound;
     };
-    // Bounds relative to the distance that the weights travelled. Float against float64: ten updates of 6e-5 at most.
-    // Two bf16 runs, PyTorch's and ours, differ from each other as each does from float64 (docs/teon.md,
-    // "Rounding": .02 on such gradients).
+    // Bounds are relative to the distance that the weights move. Float differs from float64 by at most ten updates of
+    // 6e-5. Two bf16 runs, PyTorch's and this program's, differ from each other as much as each differs from float64
+    // (docs/teon.md, "Rounding": .02 on such gradients).
     std::vector<Case> cases;
     auto add = [&](std::string name, int K, int mode, double bound, auto change) {
         OptimizerOptions o = teon_options(K, mode, {Role::q, Role::mlp_up, Role::mlp_down});
@@ -270,21 +270,21 @@ TEST_CASE("optim/teon: ten steps are PyTorch's Muon and the written-out Teon") {
                 }
                 run.step();
             }
-            double difference = 0, travelled = 0;
+            double difference = 0, moved = 0;
             for (int row = 0; row < table.count(); row++) {
                 const auto expected = file.read_float(file.at(c.name + "." + table[row].name));
                 const auto before = file.read_float(file.at(table[row].name)), after = run.weights(row);
                 for (size_t i = 0; i < after.size(); i++) {
                     difference += std::pow(after[i] - expected[i], 2);
-                    travelled += std::pow(expected[i] - before[i], 2);
+                    moved += std::pow(expected[i] - before[i], 2);
                 }
             }
-            INFO(c.name << ", " << name_of(form) << ": " << std::sqrt(difference / travelled));
-            REQUIRE(std::sqrt(difference / travelled) <= c.bound);
+            INFO(c.name << ", " << name_of(form) << ": " << std::sqrt(difference / moved));
+            REQUIRE(std::sqrt(difference / moved) <= c.bound);
         }
 }
 
-TEST_CASE("optim/teon: a skipped step changes no bit of weights or state, and the next one goes on from there") {
+TEST_CASE("optim/teon: a skipped step changes no bit of weights or state, and the next step continues from them") {
     const ParamTable table = make_table(kSmall);
     for (DType dtype : {DType::f32, DType::bf16}) {
         Run run(table, teon_options(2, 1), dtype), straight(table, teon_options(2, 1), dtype);
@@ -302,7 +302,7 @@ TEST_CASE("optim/teon: a skipped step changes no bit of weights or state, and th
     }
 }
 
-TEST_CASE("optim/teon: a momentum that is not finite is reported by name and spoils no other stack") {
+TEST_CASE("optim/teon: a momentum that is not finite is reported by name and does not affect other stacks") {
     const ParamTable table = make_table(kSmall);
     Run run(table, teon_options(2, 1)), clean(table, teon_options(2, 1));
     const int bad = table.find("h.3.k");
@@ -311,7 +311,8 @@ TEST_CASE("optim/teon: a momentum that is not finite is reported by name and spo
     grad[7] = 1e30f;
     run.set(run.params.grad(bad), grad);
     run.step(), clean.step();
-    REQUIRE(contains(error_of([&] { run.optimizer.check_finite(run.context); }), "h.2.k"));  // the first of its stack
+    // The error names the first matrix of the stack.
+    REQUIRE(contains(error_of([&] { run.optimizer.check_finite(run.context); }), "h.2.k"));
     clean.optimizer.check_finite(clean.context);
     for (int row = 0; row < table.count(); row++) {
         const ParamRow& r = table[row];
@@ -322,7 +323,7 @@ TEST_CASE("optim/teon: a momentum that is not finite is reported by name and spo
     }
 }
 
-TEST_CASE("optim/teon: working weights are the rounded master weights, padding stays zero") {
+TEST_CASE("optim/teon: working weights are the rounded master weights and padding stays zero") {
     TableShape shape = {3, 32, 45, 50, true};
     shape.F_stored = 48;
     const ParamTable table = make_table(shape);
@@ -337,13 +338,13 @@ TEST_CASE("optim/teon: working weights are the rounded master weights, padding s
                 for (int row = 0; row < table.count(); row++) run.zero_padding(run.params.grad(row), row);
                 run.step();
             }
-            // svd's zero rows are zero up to rounding.
+            // svd leaves zero rows zero up to rounding.
             for (int row = 0; row < table.count(); row++)
                 REQUIRE(run.is_rounded_and_padded(row, ortho == Ortho::svd ? 1e-7 : 0.0));
         }
 }
 
-TEST_CASE("optim/teon: AdamW's rows are updated as by the kernel alone, decay keeps the unscaled rate") {
+TEST_CASE("optim/teon: AdamW's rows are updated as by the kernel alone, and decay uses the unscaled rate") {
     const ParamTable table = make_table(kSmall);
     OptimizerOptions o = teon_options(2, 1);
     o.method = Method::adamw;
@@ -366,7 +367,7 @@ TEST_CASE("optim/teon: AdamW's rows are updated as by the kernel alone, decay ke
     }
 }
 
-TEST_CASE("optim/teon: state names each parameter's tensors once, in its shape, and holds the momentum") {
+TEST_CASE("optim/teon: state() lists each tensor once, with its parameter's shape, and contains the momentum") {
     const ParamTable table = make_table(kSmall);
     Run run(table, teon_options(2, 1));
     run.set_grads(1), run.step();
@@ -378,7 +379,7 @@ TEST_CASE("optim/teon: state names each parameter's tensors once, in its shape, 
         REQUIRE((t.rows == row.rows && t.cols == row.cols));
         tensors[t.param]++;
         if (is_hidden_matrix(row.role)) {
-            REQUIRE(t.name == row.name + ".momentum");  // after one step the gradient itself
+            REQUIRE(t.name == row.name + ".momentum");  // equal to the gradient after one step
             REQUIRE(same_bits(fetch(t.data, row.size(), run.context),
                               fetch(run.params.grad(t.param), row.size(), run.context)));
         } else {
@@ -397,12 +398,12 @@ TEST_CASE("optim/teon: two steps do not depend on the number of threads") {
     }));
 }
 
-TEST_CASE("optim/teon: diagnosis finds the alignment and norm ratio of consecutive layers") {
+TEST_CASE("optim/teon: diagnose() returns the alignment and norm ratio of consecutive layers") {
     const ParamTable table = make_table(kSmall);
     for (int mode : {1, 2, 3}) {
         OptimizerOptions o = teon_options(2, mode);
         Run run(table, o);
-        REQUIRE(run.optimizer.diagnose(run.context).empty());  // nothing is known of zero momenta
+        REQUIRE(run.optimizer.diagnose(run.context).empty());  // no entries for zero momenta
         run.set_grads(1), run.step();
         std::map<std::pair<Role, int>, Matrix> momenta;
         for (const StateTensor& t : run.optimizer.state()) {
@@ -422,8 +423,9 @@ TEST_CASE("optim/teon: diagnosis finds the alignment and norm ratio of consecuti
             for (int i = 0; i < x.rows; i++) left += dx.U(i, 0) * dy.U(i, 0);
             for (int i = 0; i < x.cols; i++) right += dx.V(i, 0) * dy.V(i, 0);
             const double ratio = (nuclear_norm(x) + nuclear_norm(y)) / nuclear_norm(matricize({x, y}, mode));
-            // Float eigenvectors of M M^T turn by 2^-24 sigma_1^2 over the gap to the next one, here more than 1e-3 of
-            // it; the smallest of 32 singular values, some 1e-2 of the largest, is off by 1e-3 of itself.
+            // Rounding turns float eigenvectors of M M^T by 2^-24 sigma_1^2 / gap; here the gap to the next eigenvalue
+            // exceeds 1e-3 sigma_1^2. The smallest of 32 singular values, some 1e-2 of the largest, has a relative
+            // error of 1e-3.
             INFO(name_of(a.role) << " " << a.layer_a << " mode " << mode);
             REQUIRE(std::abs(a.left - std::abs(left)) <= 1e-3);
             REQUIRE(std::abs(a.right - std::abs(right)) <= 1e-3);
@@ -435,9 +437,9 @@ TEST_CASE("optim/teon: diagnosis finds the alignment and norm ratio of consecuti
     REQUIRE(run.optimizer.diagnose(run.context).empty());
 }
 
-// ---- the paper's theory, on the float64 oracles and on the device -------------------------------
+// ---- the paper's theory, with the float64 oracles and on the device ------------------------------
 
-TEST_CASE("optim/teon: norm and dual norm inequalities hold for modes 1 and 2 on random tensors") {
+TEST_CASE("optim/teon: the norm and dual norm inequalities hold for modes 1 and 2 on random tensors") {
     for (int trial = 0; trial < 60; trial++) {
         const int m = 2 + trial % 7, n = 2 + trial / 7 % 6, K = 1 + trial % 5;
         std::vector<Matrix> slices;
@@ -461,7 +463,7 @@ TEST_CASE("optim/teon: norm and dual norm inequalities hold for modes 1 and 2 on
 
 namespace {
 
-// Rank-one slices u_k v_k^T whose u (or v) is shared and whose others are orthonormal.
+// Rank-one slices u_k v_k^T: u (or v) is shared, and the other vectors are orthonormal.
 std::vector<Matrix> rank_one_family(int m, int n, int K, bool shared_left) {
     const Matrix basis = with_spectrum(16, 16, std::vector<double>(16, 1.0), 3);
     std::vector<Matrix> slices;
@@ -477,7 +479,7 @@ std::vector<Matrix> rank_one_family(int m, int n, int K, bool shared_left) {
 }  // namespace
 
 TEST_CASE(
-    "optim/teon: of the two rank-one families mode 1 gains sqrt(K) where left vectors are shared, mode 2 where right") {
+    "optim/teon: on rank-one slices, mode 1 gains sqrt(K) with shared left vectors, mode 2 with shared right vectors") {
     for (int K : {2, 4, 8})
         for (bool shared_left : {true, false}) {
             const auto slices = rank_one_family(16, 16, K, shared_left);
@@ -486,7 +488,7 @@ TEST_CASE(
             for (int mode : {1, 2}) {
                 const bool gains = shared_left == (mode == 1);
                 const Matrix z = matricize(slices, mode);
-                // Of the dual norms, and of the norms of Muon's own update: unit slices, so max_k is 1.
+                // The ratio of the dual norms, and of the norms of Muon's update: slices have norm 1, so max_k is 1.
                 REQUIRE(std::abs(muon_dual / nuclear_norm(z) - (gains ? std::sqrt(K) : 1)) <= 1e-10);
                 REQUIRE(std::abs(operator_norm(z) - (gains ? std::sqrt(K) : 1)) <= 1e-10);
                 // Without a gain the update is Muon's.
@@ -500,14 +502,14 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "optim/teon: with shared right vectors the device's mode-1 step is Muon's, with shared left ones smaller by "
-    "sqrt(K)") {
+    "optim/teon: with shared right vectors, the device's mode-1 step equals Muon's; with shared left vectors, it is "
+    "smaller by sqrt(K)") {
     const int K = 4;
     ParamTable table;
     for (int l = 0; l < K; l++) table.add(matrix_row("q." + std::to_string(l), Role::q, l, 16, 16));
     for (bool shared_left : {true, false}) {
         const auto slices = rank_one_family(16, 16, K, shared_left);
-        auto travel = [&](OptimizerOptions o) {
+        auto step_with = [&](OptimizerOptions o) {
             o.ortho = Ortho::svd;
             Run run(table, o);
             const std::vector<float> before = run.all();
@@ -520,14 +522,14 @@ TEST_CASE(
             return moved;
         };
         OptimizerOptions muon = teon_options(1, 1, {Role::q}), teon = teon_options(K, 1, {Role::q});
-        const auto a = travel(muon), b = travel(teon);
+        const auto a = step_with(muon), b = step_with(teon);
         const double ratio = shared_left ? 1 / std::sqrt(K) : 1;
         for (size_t i = 0; i < a.size(); i++)
             REQUIRE(std::abs(b[i] - ratio * a[i]) <= 1e-6);  // weights of 0.2 in float
     }
 }
 
-TEST_CASE("optim/teon: no feasible direction does better than the exact step in the paper's trust-region problem") {
+TEST_CASE("optim/teon: no feasible direction beats the exact step in the paper's trust-region problem") {
     // min <G, X> subject to ||X||_teon-i <= eta: the step attains -eta ||G||_teon-i,*.
     const int m = 6, n = 9, K = 3;
     std::vector<Matrix> G;
@@ -557,8 +559,8 @@ TEST_CASE("optim/teon: no feasible direction does better than the exact step in 
         REQUIRE(operator_norm(matricize(step, mode)) <= eta * (1 + 1e-5));
         for (int trial = 0; trial < 200; trial++) {
             Matrix x = gaussian(z.rows, z.cols, 1000 + trial);
-            if (trial % 2)
-                x = combination(-1, polar_factor(z), 0.1 * (trial % 20) / 20, x);  // close to the optimum as well
+            // Every second direction is near the optimum.
+            if (trial % 2) x = combination(-1, polar_factor(z), 0.1 * (trial % 20) / 20, x);
             x = combination(eta / operator_norm(x), x, 0, x);
             REQUIRE(inner(z, x) >= attained - 1e-5 * eta * nuclear_norm(z));
         }

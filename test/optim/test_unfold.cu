@@ -33,7 +33,7 @@ double norm_of(const std::vector<std::vector<float>>& slices, int first, int cou
 
 }  // namespace
 
-TEST_CASE("optim/unfold: element (i, j) of slice k lies where the paper's matricization has it") {
+TEST_CASE("optim/unfold: element (i, j) of slice k has its position in the paper's matricization") {
     for (const Shape& s : kShapes) {
         std::vector<Matrix> slices;
         for (int k = 0; k < s.K; k++) {
@@ -46,7 +46,7 @@ TEST_CASE("optim/unfold: element (i, j) of slice k lies where the paper's matric
             for (int align : {1, 16}) {
                 const Unfolding u(mode, s.m, s.n, s.K, align);
                 Matrix expected = matricize(slices, mode);
-                if (mode == 2) expected = transposed(expected);  // stored as rows below each other
+                if (mode == 2) expected = transposed(expected);  // the transpose is stored
                 REQUIRE((u.rows() == expected.rows && u.cols() == expected.cols));
                 REQUIRE((u.ld >= u.cols() && u.ld % align == 0 && u.ld < u.cols() + align));
                 const SliceLayout layout = u.layout();
@@ -68,7 +68,7 @@ TEST_CASE("optim/unfold: element (i, j) of slice k lies where the paper's matric
     REQUIRE_THROWS_AS(Unfolding(1, 2, 1 << 30, 4, 1), Error);
 }
 
-TEST_CASE("optim/unfold: folding what was unfolded gives every bit back, in every mode") {
+TEST_CASE("optim/unfold: folding restores every bit of the unfolded slices, in every mode") {
     Context context;
     for (const Shape& s : kShapes)
         for (int mode : {1, 2, 3})
@@ -92,7 +92,7 @@ TEST_CASE("optim/unfold: a 16-bit unfolding holds the rounded slices") {
     }
 }
 
-TEST_CASE("optim/unfold: each unfolding is scaled to Frobenius norm 1 / margin, a zero one stays zero") {
+TEST_CASE("optim/unfold: each unfolding is scaled to Frobenius norm 1 / margin, and a zero unfolding stays zero") {
     Context context;
     for (const Shape& s : kShapes)
         for (Ortho ortho : {Ortho::jordan, Ortho::polar_express}) {
@@ -111,14 +111,14 @@ TEST_CASE("optim/unfold: each unfolding is scaled to Frobenius norm 1 / margin, 
                 REQUIRE(std::abs(norm * margin - 1) <= 1e-5);
             }
             REQUIRE(norm_of(scaled, s.K, s.K) == 0);
-            // A norm that 1e-7 exceeds is divided by 1e-7: signals below rounding are not blown up.
+            // A norm below 1e-7 is divided by about 1e-7, so that signals below rounding are not amplified.
             const double tiny = norm_of(slices, 3 * s.K, s.K);
             REQUIRE(std::abs(norm_of(scaled, 3 * s.K, s.K) / (tiny / (tiny * margin + 1e-7)) - 1) <= 1e-5);
             for (int flag : run.nonfinite.get()) REQUIRE(flag == 0);
         }
 }
 
-TEST_CASE("optim/unfold: normalized slices have equal norms, zero slices stay zero") {
+TEST_CASE("optim/unfold: normalized slices have equal norms, and zero slices stay zero") {
     Context context;
     const Shape s{24, 40, 4};
     auto slices = random_slices(s, 1, 5);
@@ -130,7 +130,7 @@ TEST_CASE("optim/unfold: normalized slices have equal norms, zero slices stay ze
     REQUIRE(norm_of(scaled, 2, 1) == 0);
 }
 
-TEST_CASE("optim/unfold: NaN and infinity are reported for their stack, which becomes zero, and touch no other") {
+TEST_CASE("optim/unfold: a stack with NaN or infinity is reported and becomes zero, and other stacks do not change") {
     Context context;
     const Shape s{16, 24, 2};
     const auto clean = random_slices(s, 5, 9);
@@ -158,7 +158,7 @@ TEST_CASE("kernels/teon: momentum, Nesterov's direction and its squares match th
                 const auto m0 = random_values<float>(2 * stride + gap, 1),
                            g = random_values<float>(2 * stride + gap, 2);
                 Guarded<float> momentum(m0, stream), grad(g, stream);
-                // The second slice's gradient lies before the first one's.
+                // The second slice's gradient precedes the first slice's.
                 Guarded<Slice> infos(
                     std::vector<Slice>{{stride + gap, 0, 0, gap, 0, 0}, {gap, 0, 0, stride + gap, 0, 0}}, stream);
                 const SliceBatch batch{infos.data(), 2, s.m, s.n, aligned};
@@ -181,7 +181,7 @@ TEST_CASE("kernels/teon: momentum, Nesterov's direction and its squares match th
                     }
                     double total = 0;
                     for (int p = 0; p < parts; p++) total += partials[slice * parts + p];
-                    // Partial sums are taken over at most 64 terms a thread, then in pairs.
+                    // A thread sums at most 64 terms; partial sums are then added in pairs.
                     REQUIRE(std::abs(total - sum.value) <= 70 * kUnitRoundoff<float> * sum.magnitude);
                 }
                 REQUIRE(compare(momentum.get(), expected, 3.0));  // two products and a sum
@@ -189,7 +189,7 @@ TEST_CASE("kernels/teon: momentum, Nesterov's direction and its squares match th
             }
 }
 
-TEST_CASE("kernels/teon: the update decays, steps and rounds the working weights") {
+TEST_CASE("kernels/teon: the update decays and steps the master weights and rounds them to the working weights") {
     Stream stream;
     const Shape s{24, 48, 2};
     const Unfolding u(1, s.m, s.n, s.K, 16);
@@ -209,7 +209,7 @@ TEST_CASE("kernels/teon: the update decays, steps and rounds the working weights
                 expected.push_back(Tracked(w[k * n + i * s.n + j]) * Tracked(1 - double{0.02f} * decay) -
                                    Tracked(double{0.02f} * step) * Tracked(o[i * u.ld + k * s.n + j]));
             }
-    REQUIRE(compare(master.get(), expected, 4.0));  // lr decay, 1 - it, lr step, and a product each
+    REQUIRE(compare(master.get(), expected, 4.0));  // lr decay, 1 - lr decay, lr step, and two products
     const auto masters = master.get();
     const auto works = work.get();
     std::vector<bf16> rounded;
@@ -217,7 +217,7 @@ TEST_CASE("kernels/teon: the update decays, steps and rounds the working weights
     REQUIRE(same_bits(works, rounded));
 }
 
-TEST_CASE("kernels/teon: a skipped step changes neither momentum, weights nor reports, and unfolds to zero") {
+TEST_CASE("kernels/teon: a skipped step does not change momentum, weights or reports, and unfolds to zero") {
     Stream stream;
     const Shape s{8, 16, 2};
     const Unfolding u(2, s.m, s.n, s.K, 16);
@@ -241,7 +241,7 @@ TEST_CASE("kernels/teon: a skipped step changes neither momentum, weights nor re
     REQUIRE(Z.get() == std::vector<float>(Z.size(), 0.0f));
 }
 
-TEST_CASE("kernels/teon: adding the identity and dropping null directions do just that") {
+TEST_CASE("kernels/teon: adding the identity and dropping null directions change only the elements concerned") {
     Stream stream;
     const int count = 3, side = 33;
     const int64_t ld = 48;

@@ -21,6 +21,22 @@ TEST_CASE("options/command_line: a word unlike every flag gets no suggestion") {
             folder / "run.toml" + ": line 1: there is no flag 'frobnicate'");
 }
 
+TEST_CASE("options/command_line: an empty value sets no switch") {
+    for (const char* flag : {"--shuffle=", "--nesterov="}) {
+        INFO(flag);
+        REQUIRE(contains(complaint({"--plan-only", "--optimizer", "teon", flag}), "must be on or off"));
+    }
+    REQUIRE(contains(complaint({"--plan-only", "--shuffle", ""}), "must be on or off"));
+}
+
+TEST_CASE("options/option_table: a number is finite") {
+    for (const char* text : {"1e308Gi", "-1e308Gi", "1e309", "1e300G", "inf", "nan", ""}) {
+        INFO(text);
+        REQUIRE(!parse_number(text));
+    }
+    REQUIRE(parse_number("1e298Gi") == 1e298 * 0x1p30);
+}
+
 TEST_CASE("options/command_line: an error is one line whatever its message holds") {
     REQUIRE(error_line("x", "a\nb\x01\xff") == "x: error: a\\nb\\x01\\xff\n");
     REQUIRE(error_line("x", "\u00e9") == "x: error: \u00e9\n");

@@ -1,4 +1,4 @@
-// Causal self-attention over packed heads, one query row after the other. R is double or Tracked.
+// Causal self-attention over packed heads, one query row at a time. R is double or Tracked.
 #pragma once
 
 #include <algorithm>
@@ -60,7 +60,7 @@ AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector
                 }
                 if (dout.empty()) continue;
 
-                R reduced{};  // sum of dP * P, the part of dP that the softmax projects away
+                R reduced{};  // the sum of dP * P: the softmax projects this part of dP away
                 for (int u = first; u <= t; u++) {
                     dp[u] = R{};
                     for (int c = 0; c < s.HS; c++) dp[u] += dout[y + c] * qkv[value(u) + c];

@@ -1,5 +1,5 @@
-// Checks a gradient in float64 by central differences: the oracles' backward passes are tested with this, the kernels
-// with the oracles.
+// Checks a gradient in float64 by central differences. These test the oracles' backward passes; the oracles test the
+// kernels.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,9 @@
 
 namespace teon::test {
 
-// The largest |gradient[i] - (loss(x + h e_i) - loss(x - h e_i)) / 2h| / max(1, |gradient[i]|). A correct gradient of a
-// smooth loss of order 1 gives about 1e-9: truncation h^2 = 1e-10, roundoff 1e-16 |loss| / h = 1e-11 |loss|.
+// Returns the largest |gradient[i] - (loss(x + h e_i) - loss(x - h e_i)) / 2h| / max(1, |gradient[i]|). A correct
+// gradient of a smooth loss of order 1 gives about 1e-9: truncation h^2 = 1e-10, roundoff 1e-16 |loss| / h = 1e-11
+// |loss|.
 template <typename F>
 double gradient_error(F loss, std::vector<double> x, const std::vector<double>& gradient) {
     const double h = 1e-5;
@@ -27,7 +28,7 @@ double gradient_error(F loss, std::vector<double> x, const std::vector<double>& 
     return worst;
 }
 
-// sum of a[i] b[i]: a scalar loss whose gradient with respect to a is b.
+// The sum of a[i] b[i]: a scalar loss with gradient b with respect to a.
 inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
     double sum = 0.0;
     for (size_t i = 0; i < a.size(); i++) sum += a[i] * b[i];

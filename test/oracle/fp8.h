@@ -1,4 +1,4 @@
-// FP8 by its definition (arXiv 2209.05433, table 1), in double arithmetic.
+// The FP8 formats as defined in arXiv 2209.05433, table 1, in double arithmetic.
 #pragma once
 
 #include <cmath>
@@ -10,8 +10,8 @@ namespace teon::test {
 
 struct Fp8Format {
     int exponent_bits, mantissa_bits;
-    int largest;        // its code
-    bool has_infinity;  // behind the largest; then, or at once, NaN
+    int largest;        // the code of the largest number
+    bool has_infinity;  // code largest + 1 is infinity, not NaN; all greater codes are NaN
 
     double decode(int code) const {
         const double sign = code >= 128 ? -1.0 : 1.0;
@@ -22,10 +22,10 @@ struct Fp8Format {
         if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
         return sign * std::ldexp(1.0 + std::ldexp(mantissa, -mantissa_bits), exponent - bias);
     }
-    // The code of the nearest number, of two as near the even one; beyond the largest that one.
+    // Returns the code of the number nearest to x: the even code if two are equally near, the largest number beyond it.
     int round(double x) const {
         if (std::isnan(x)) return 127;
-        int below = 0;  // the last whose number is at most |x|
+        int below = 0;  // the greatest code with a number of at most |x|
         for (int step = 64; step > 0; step /= 2)
             if (below + step <= largest && decode(below + step) <= std::abs(x)) below += step;
         if (below < largest) {

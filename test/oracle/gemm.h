@@ -1,4 +1,4 @@
-// Reference for linear algebra: three nested loops over numbers of type R (double or Tracked).
+// Matrix product in three nested loops. R is double or Tracked.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,8 @@
 
 namespace teon::test {
 
-// op(A) (M x K) * op(B) (K x N), row-major and packed; A is stored M x K, or K x M if trans_a; B likewise.
+// Returns op(A) (M x K) * op(B) (K x N), row-major and packed. A is stored as M x K, or K x M if trans_a; B as K x N,
+// or N x K if trans_b.
 template <typename R>
 std::vector<R> matmul_oracle(const std::vector<R>& A, const std::vector<R>& B, int M, int N, int K,
                              bool trans_a = false, bool trans_b = false) {

@@ -13,7 +13,7 @@ struct LionState {
     std::vector<R> weight, m;
 };
 
-// cautious: Algorithm 1 of arXiv 2510.12402, decay times the indicator of (update * weight >= 0).
+// cautious: the decay applies only if update * weight >= 0 (Algorithm 1 of arXiv 2510.12402).
 template <typename R>
 void lion_update(LionState<R>& state, const std::vector<R>& grad, double scale, double lr, double beta1, double beta2,
                  double weight_decay, bool cautious) {

@@ -18,7 +18,7 @@ struct NormGradients {
     std::vector<R> dx, dweight, dbias;
 };
 
-// centered: layernorm, else rmsnorm (bias is not looked at, mean is 0).
+// Layernorm if centered, else rmsnorm, which ignores bias and has mean 0.
 template <typename R>
 Norm<R> norm_forward(const std::vector<R>& x, const std::vector<R>& weight, const std::vector<R>& bias, int N, int C,
                      double eps, bool centered) {
@@ -40,7 +40,8 @@ Norm<R> norm_forward(const std::vector<R>& x, const std::vector<R>& weight, cons
     return result;
 }
 
-// dx without the residual's gradient. By the chain rule through rstd and mean, not by the kernels' closed form.
+// dx does not include the residual's gradient. Uses the chain rule through rstd and mean instead of the kernels' closed
+// form.
 template <typename R>
 NormGradients<R> norm_backward(const std::vector<R>& dout, const std::vector<R>& x, const std::vector<R>& weight, int N,
                                int C, double eps, bool centered) {

@@ -1,5 +1,5 @@
-// Serial float64 references of the orthogonalizers: singular value decomposition by one-sided Jacobi rotations, the
-// Newton-Schulz polynomials on matrices and on single values, matrices of a given spectrum, matricizations.
+// Serial float64 references for the orthogonalizers: singular value decomposition by one-sided Jacobi rotations, the
+// Newton-Schulz polynomials of matrices and of single values, matrices with a given spectrum, matricizations.
 #pragma once
 
 #include <algorithm>
@@ -58,7 +58,7 @@ inline Matrix gaussian(int rows, int cols, uint64_t seed) {
     return x;
 }
 
-// x = U diag(S) V^T with r = min(rows, cols) columns in U and V, S descending. Columns of U to S = 0 are zero.
+// x = U diag(S) V^T with r = min(rows, cols) columns in U and V and S descending. Columns of U with S = 0 are zero.
 struct Svd {
     Matrix U;
     std::vector<double> S;
@@ -76,7 +76,7 @@ inline Svd svd(const Matrix& x) {
     Matrix w = transposed(x), v(n, n);  // rows of w are the columns
     for (int i = 0; i < n; i++) v(i, i) = 1;
     auto dot = [&](int p, int q) { return std::inner_product(&w(p, 0), &w(p, 0) + w.cols, &w(q, 0), 0.0); };
-    const double nothing = 1e-16 * std::sqrt(inner(x, x));  // columns this short are rounding errors
+    const double nothing = 1e-16 * std::sqrt(inner(x, x));  // shorter columns are rounding errors
     bool again = true;
     for (int sweep = 0; again && sweep < 60; sweep++) {
         again = false;
@@ -123,7 +123,7 @@ Matrix rebuild(const Svd& d, F f) {
     return u * transposed(d.V);
 }
 
-// U V^T over the singular values above 1e-12 of the largest: the exact polar factor of what is there.
+// U V^T restricted to singular values above 1e-12 times the largest: the exact polar factor on the range of x.
 inline Matrix polar_factor(const Matrix& x) {
     Svd d = svd(x);
     return rebuild(d, [&](double s) { return s > 1e-12 * d.S[0] ? 1.0 : 0.0; });
@@ -136,7 +136,7 @@ inline double nuclear_norm(const Matrix& x) {
 }
 inline double operator_norm(const Matrix& x) { return svd(x).S[0]; }
 
-// A rows x cols matrix with these singular values (min(rows, cols) of them) and random singular vectors.
+// Returns a rows x cols matrix with the min(rows, cols) singular values sigma and random singular vectors.
 inline Matrix with_spectrum(int rows, int cols, const std::vector<double>& sigma, uint64_t seed) {
     auto orthonormal_rows = [](Matrix x) {  // Gram-Schmidt, twice
         for (int pass = 0; pass < 2; pass++)
@@ -157,7 +157,7 @@ inline Matrix with_spectrum(int rows, int cols, const std::vector<double>& sigma
     return transposed(u) * v;
 }
 
-// What `steps` steps make of a singular value of a matrix of Frobenius norm 1.
+// Returns the value to which `steps` steps map a singular value sigma of a matrix of Frobenius norm 1.
 inline double ns_value(const NsSet& set, int steps, double sigma) {
     double s = sigma / set.margin;
     for (int t = 0; t < steps; t++) {
@@ -167,13 +167,13 @@ inline double ns_value(const NsSet& set, int steps, double sigma) {
     return s;
 }
 
-// X / (||X|| margin + 1e-7), wide.
+// X / (||X|| margin + 1e-7), transposed if X has more rows than columns.
 inline Matrix ns_start(const Matrix& x, const NsSet& set) {
     return combination(1 / (frobenius(x) * set.margin + 1e-7), x.rows <= x.cols ? x : transposed(x), 0,
                        x.rows <= x.cols ? x : transposed(x));
 }
 
-// How the references below compute: exactly, or as a plain program that sums in float, one term after the other, and
+// The arithmetic of the references below: kExact is float64; kPlain<T> sums in float, one term after the other, and
 // stores each result as T.
 struct Arithmetic {
     Matrix (*multiply)(const Matrix&, const Matrix&);
@@ -196,8 +196,9 @@ constexpr Arithmetic kPlain{[](const Matrix& x, const Matrix& y) {
                             },
                             [](double v) { return static_cast<double>(static_cast<float>(T(static_cast<float>(v)))); }};
 
-// Where Turbo-Muon (arXiv 2512.04632) starts, wide: each row of X over the root of its row sum of |X X^T|. (X is
-// brought to rows of norm 1 on the average first, which changes nothing but what `in` rounds.)
+// The start of Turbo-Muon (arXiv 2512.04632), transposed if X has more rows than columns: each row of X divided by the
+// square root of its row sum of |X X^T|. X is first scaled to rows with a mean square norm of 1, which affects only
+// rounding.
 inline Matrix aol_start(const Matrix& x, const Arithmetic& in) {
     Matrix y = x.rows <= x.cols ? x : transposed(x);
     y = in.stored(combination(std::sqrt(y.rows) / frobenius(y), y, 0, y));
@@ -210,8 +211,7 @@ inline Matrix aol_start(const Matrix& x, const Arithmetic& in) {
     return y;
 }
 
-// Newton-Schulz in its standard form, on the short side. aol: after AOL preconditioning, which takes the place of the
-// set's first step.
+// Newton-Schulz in its standard form, on the short side. aol: AOL preconditioning replaces the first step of the set.
 inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact,
                             bool aol = false) {
     Matrix y = in.stored(aol ? aol_start(x, in) : ns_start(x, set));
@@ -224,7 +224,7 @@ inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const 
     return x.rows <= x.cols ? y : transposed(y);
 }
 
-// The same through the Gram matrix. restarts(n): whether X is multiplied, and R computed again, after n steps.
+// Newton-Schulz through the Gram matrix R. restarts(n): whether X is multiplied and R recomputed after n steps.
 inline Matrix gram_newton_schulz(
     const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact,
     const std::function<bool(int)>& restarts = [](int) { return false; }, bool aol = false) {
@@ -251,7 +251,7 @@ inline Matrix gram_newton_schulz(
     return x.rows <= x.cols ? y : transposed(y);
 }
 
-// The mode-i matricization of slices M_k as the paper writes it (section 2.2): fibers of mode i are the columns.
+// The matricization of slices M_k along `mode`, as in section 2.2 of the paper: the fibers of `mode` are the columns.
 inline Matrix matricize(const std::vector<Matrix>& slices, int mode) {
     const int m = slices[0].rows, n = slices[0].cols, K = static_cast<int>(slices.size());
     Matrix z = mode == 1 ? Matrix(m, n * K) : mode == 2 ? Matrix(n, m * K) : Matrix(K, m * n);

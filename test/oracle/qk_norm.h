@@ -1,4 +1,4 @@
-// RMSNorm of the vectors of packed queries and keys, serial: rmsnorm of each vector. R is double or Tracked.
+// RMSNorm of each vector of packed queries and keys, serial. R is double or Tracked.
 #pragma once
 
 #include "kernels/qk_norm.h"
@@ -15,7 +15,7 @@ struct QkNormGradients {
     std::vector<R> dx, dq_weight, dk_weight;
 };
 
-// Calls f(vector, begin, end) for each vector of each row of a packed tensor: elements [begin, end).
+// Calls f(vector, begin, end) for each vector of each row of a packed tensor. The vector has elements [begin, end).
 template <typename F>
 void for_each_vector(int N, const QkVectors& v, F f) {
     int64_t begin = 0;

@@ -8,7 +8,8 @@
 
 namespace teon::test {
 
-// (positions, HS): cosines, then sines. The angle is rounded to float, as in every implementation that trains in float.
+// Returns a table (positions, HS): cosines, then sines. Angles are rounded to float, as in every implementation that
+// trains in float.
 inline std::vector<double> rotary_table(const std::vector<float>& inv_freq, int positions) {
     std::vector<double> table;
     for (int p = 0; p < positions; p++) {
@@ -18,7 +19,7 @@ inline std::vector<double> rotary_table(const std::vector<float>& inv_freq, int 
     return table;
 }
 
-// Every head of HS elements as HS/2 complex numbers x[j] + i x[j + HS/2], times cos + i direction sin.
+// Multiplies each query and key head, read as HS/2 complex numbers x[j] + i x[j + HS/2], by cos + i direction sin.
 template <typename R>
 std::vector<R> rotate(std::vector<R> qkv, const std::vector<R>& table, const std::vector<int>& positions, int N, int NH,
                       int NKV, int HS, double direction) {

@@ -1,8 +1,8 @@
-// A number that knows how much was added up to it. Oracles are templates over their number type: with double they are
-// the serial float64 reference (and can be checked by central differences); with Tracked the same code also yields, to
-// first order, the error that one relative rounding error in every input and every operation but addition may cause.
-// That is the "sum |terms|" which a tolerance is a small multiple of: compare(actual, expected, c) in
-// test/support/compare.h.
+// A number with a bound on its rounding error. Oracles are templates over their number type. With double, they are the
+// serial float64 reference, which central differences can check. With Tracked, the same code also yields, to first
+// order, the error that one relative rounding error in every input and in every operation except addition may cause.
+// This is the "sum |terms|" of error analysis; tolerances are small multiples of it (compare(actual, expected, c) in
+// test/support/compare.h).
 #pragma once
 
 #include <cmath>
@@ -11,12 +11,12 @@ namespace teon::test {
 
 struct Tracked {
     double value = 0.0;
-    double magnitude = 0.0;  // possible error of value in units of roundoff
+    double magnitude = 0.0;  // the possible error of value, in units of roundoff
     Tracked() = default;
     Tracked(double v) : value(v), magnitude(std::abs(v)) {}
     Tracked(double v, double m) : value(v), magnitude(m) {}
 
-    // A sum's own rounding is already covered by its terms' magnitudes when the sum is taken pairwise or in many parts.
+    // If a sum is computed pairwise or in many parts, its terms' magnitudes already cover its own rounding errors.
     friend Tracked operator+(Tracked a, Tracked b) { return {a.value + b.value, a.magnitude + b.magnitude}; }
     friend Tracked operator-(Tracked a, Tracked b) { return {a.value - b.value, a.magnitude + b.magnitude}; }
     friend Tracked operator-(Tracked a) { return {-a.value, a.magnitude}; }
@@ -34,7 +34,7 @@ struct Tracked {
     friend bool operator>(Tracked a, Tracked b) { return a.value > b.value; }
 
 private:
-    // f(x) with derivative df: the input's error passes through, and f itself rounds once.
+    // f(x) with derivative df: propagates the error of x and adds one rounding of f.
     static Tracked map(double f, double df, Tracked x) { return {f, std::abs(df) * x.magnitude + std::abs(f)}; }
     friend Tracked sqrt(Tracked x) { return map(std::sqrt(x.value), 0.5 / std::sqrt(x.value), x); }
     friend Tracked exp(Tracked x) { return map(std::exp(x.value), std::exp(x.value), x); }
@@ -47,7 +47,7 @@ private:
     }
 };
 
-// The plain number in a double or a Tracked.
+// The value of a double or a Tracked, without the error.
 inline double value_of(double x) { return x; }
 inline double value_of(const Tracked& x) { return x.value; }
 

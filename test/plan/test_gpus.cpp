@@ -1,6 +1,7 @@
 #include "plan/gpus.h"
 
 #include "kernels/attention_flash.h"
+#include "plan/step_time.h"
 #include "test/support/catch.h"
 #include "test/support/parse.h"
 
@@ -23,4 +24,15 @@ TEST_CASE("plan/gpus: --plan-for plans for a GPU as a run there would, whatever 
         REQUIRE(!plan.host_memory.empty());
     }
     REQUIRE(plan_run(kLlama, o, false, 1).run.attention == AttentionKind::gemm);
+}
+
+TEST_CASE("plan/step_time: without offload no copies take time, however few layers there are") {
+    for (const char* layers : {"1", "2", "3"})
+        for (const KnownGpu& gpu : known_gpus()) {
+            const Options o = *parse({"--plan-for", gpu.name, "--layers", layers, "--steps", "10"});
+            const RunPlan plan = make_plan(kGpt2, o, true, static_cast<int64_t>(gpu.device.total_bytes));
+            const StepTime t = step_time(plan, gpu.rates);
+            REQUIRE(t.copies == 0);
+            REQUIRE(t.total() == t.products + t.attention + t.recomputation + t.passes + t.update);
+        }
 }

@@ -300,6 +300,30 @@ TEST_CASE("plan/options: a run's config.json configures another run or a resumed
     const Options shorter = *parse({"--resume", "--out", folder.path(), "--tokens", "1e6"});
     REQUIRE(shorter.tokens == 1'000'000);
     REQUIRE(shorter.steps == 0);
+    // A run that resumes takes its own flags, and nothing of the run with whose config.json it began.
+    save({"--data", "x", "--steps", "500", "--keep-last", "3"});
+    const std::string other = folder / "other.json";
+    const nlohmann::json began = options_json(kGpt2, *parse(words("--data x --tokens 1e9 --layers 2 --micro-batch 4")));
+    std::ofstream(other) << nlohmann::json{{"program", "train_gpt2"}, {"options", began}};
+    REQUIRE(parse({"--config", other})->fields == nlohmann::json{{"layers", 2}});
+    for (const auto& config : {std::vector<std::string>{"--config", other}, {"--config=" + other}}) {
+        std::vector<std::string> flags = config;
+        flags.insert(flags.end(), {"--resume", "--out", folder.path(), "--lr", "0.5"});
+        const Options own = *parse(flags);
+        REQUIRE(own.config_fault == "");
+        REQUIRE(own.steps == 500);
+        REQUIRE(own.tokens == 0);
+        REQUIRE(own.fields.empty());
+        REQUIRE(own.keep_last == 3);
+        REQUIRE(own.micro_batch == 0);
+        REQUIRE(own.optimizer.lr == 0.5f);
+    }
+    // A prompt of one kind replaces the run's of the other.
+    save({"--data", "x", "--sample-every", "5", "--prompt-tokens", "1,2"});
+    REQUIRE(parse({"--config", path})->sampling.prompt_tokens == std::vector<int>{1, 2});
+    REQUIRE(parse({"--config", path, "--prompt", "text"})->sampling.prompt_tokens.empty());
+    save({"--data", "x", "--sample-every", "5", "--prompt", "text"});
+    REQUIRE(parse({"--config", path, "--prompt-tokens", "1,2"})->sampling.prompt.empty());
     // What followed another flag in the run follows it here.
     save({"--data", "x", "--schedule", "cosine"});
     REQUIRE(parse({"--config", path, "--lr", "0.1"})->optimizer.adamw_lr == 0.1f);

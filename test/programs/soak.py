@@ -4,10 +4,10 @@
     MINUTES=3 make soak
     python3 test/programs/soak.py --minutes 30 --fuzz build/cpu-asan/tests --markdown docs/soak.md
 
-Each part tries again and again, with other moments and inputs, until its share of the time is over; as many parts run
-side by side as there are cores. A try fails if it does not end as docs/checkpoints.md promises: with the bits of a run
-that nothing happened to, or one line of error, never a crash. The programs are those in the folder TEON_BUILD
-(build/cpu). Exit status: 0 if nothing failed, else 1; a part that cannot run here is skipped by name.
+Each part repeats its attack at other moments and with other inputs until its share of the time is over. One part per
+core runs at a time. A try fails if it does not end as docs/checkpoints.md promises: with the bits of an undisturbed
+run, or with one line of error, never with a crash. The programs are those in the folder TEON_BUILD (build/cpu). Exit
+status: 0 if nothing failed, else 1; a part that cannot run here is skipped by name.
 """
 import argparse
 import concurrent.futures
@@ -29,7 +29,7 @@ import test_resume
 import test_signals
 import testing
 
-# (what is tried, share of the time on two cores, a generator of (number of tries, what failed or None, in all or None))
+# (description, share of the time on two cores, a generator of (number of tries, failure or None, total tries or None))
 PARTS = []
 
 
@@ -41,7 +41,7 @@ def part(what, share):
 
 
 def prepared(test_class, method):
-    """A test case of the class whose helpers can be called, with its folder."""
+    """Returns a test case of the class with its folder set up, so that its helpers can be called."""
     test_class.setUpClass()
     case = test_class(method)
     case.setUp()
@@ -49,7 +49,7 @@ def prepared(test_class, method):
 
 
 def outcome(attempt, *arguments):
-    """None, or why the attempt failed."""
+    """Runs the attempt. Returns None, or the reason for its failure."""
     try:
         attempt(*arguments)
     except Exception:
@@ -121,7 +121,7 @@ def fuzz(options):
 
 
 class Row:
-    """What a part has done so far."""
+    """Runs one part and holds its result."""
 
     def __init__(self, what, generator, options, seconds):
         self.what, self.tries, self.failures, self.all, self.skipped = what, 0, 0, None, ""
@@ -146,7 +146,7 @@ class Row:
 
 
 def stop(number, _):
-    """Ends what was started and this."""
+    """Kills all processes that this one has started, and ends this one."""
     parents = {}
     for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -173,7 +173,7 @@ def main():
                         help="the test program that reads damaged files (default: build/cpu-asan/tests)")
     parser.add_argument("--markdown", metavar="FILE", help="write the table there, too, with the date and the machine")
     options = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # else programs inherit what is ignored
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # otherwise programs inherit ignored signals
         signal.signal(number, stop)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -202,7 +202,7 @@ def main():
 
 
 def write_markdown(path, text):
-    """Replaces what stands under the last heading, or makes the file."""
+    """Replaces the text under the last heading, or makes the file."""
     path = pathlib.Path(path)
     before = path.read_text() if path.exists() else "# Soak\n\n## Result\n"
     heading = before.rindex("## Result\n") + len("## Result\n")

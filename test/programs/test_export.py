@@ -1,6 +1,6 @@
-"""Checkpoints as Hugging Face's transformers opens them:  scripts/run_tests.py test/programs/test_export.py
+"""Checkpoints opened by Hugging Face's transformers:  scripts/run_tests.py test/programs/test_export.py
 
-Skipped where transformers is missing (scripts/requirements-dev.txt).
+Skipped if transformers is missing (scripts/requirements-dev.txt).
 """
 
 import json
@@ -45,7 +45,7 @@ class ExportTest(RunCase):
 
     @classmethod
     def add_tokenizer(cls):
-        """A tokenizer as scripts/prepare.py leaves one: each letter of the alphabet and a delimiter."""
+        """Writes a tokenizer as scripts/prepare.py does: each letter of the alphabet and a delimiter."""
         model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<end>": 0,
                                                                   **{chr(97 + i): i + 1 for i in range(26)}}, "<end>"))
         model.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -54,6 +54,7 @@ class ExportTest(RunCase):
         model.save(str(folder / "tokenizer.json"))
         (folder / "description.json").write_text(json.dumps({"kind": "huggingface", "delimiter": 0,
                                                              "delimiter_text": "<end>"}))
+        (cls.folder / "manifest.json").write_text(json.dumps({"vocab_size": VOCABULARY, "delimiter": 0}))
 
     def train(self, program, out, *flags, steps=30, lr=1e-2):
         super().train(out, "--lr", lr, *flags, program=program, steps=steps)
@@ -65,7 +66,7 @@ class ExportTest(RunCase):
             logits = model(windows[:, :-1]).logits.double()
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten()).item()
 
-    def test_transformers_opens_the_folder_and_computes_our_loss(self):
+    def test_transformers_opens_the_folder_and_computes_the_same_loss(self):
         for name, (program, flags) in CASES.items():
             with self.subTest(name):
                 folder, metrics = self.train(program, name.replace("/", " "), *flags)
@@ -78,9 +79,9 @@ class ExportTest(RunCase):
                 # Two float32 forward passes; the loss is a mean over 96 tokens. A wrong formula shows as 1e-3 or more.
                 self.assertTrue(math.isfinite(ours) and abs(ours - theirs) <= 2e-6 * theirs, (ours, theirs))
                 norms = [p for name, p in model.named_parameters() if "norm" in name or "ln_" in name]
-                self.assertTrue(all((p != 1).any() for p in norms))  # it is not an untrained model
+                self.assertTrue(all((p != 1).any() for p in norms))  # the model has been trained
 
-    def test_what_transformers_saves_can_be_trained_on(self):
+    def test_models_saved_by_transformers_can_be_trained(self):
         for name, (program, flags) in CASES.items():
             if "positions" in name:
                 continue
@@ -93,7 +94,7 @@ class ExportTest(RunCase):
                                       lr=0)
                 self.assertEqual(again[-1]["val_loss"], metrics[-1]["val_loss"])
 
-    def test_the_tokenizer_comes_along(self):
+    def test_the_tokenizer_is_exported(self):
         folder, _ = self.train("train_gpt2", "tokenizer run", steps=1)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         self.assertEqual(tokenizer("b a c")["input_ids"], [0, 2, 1, 3])
@@ -101,7 +102,7 @@ class ExportTest(RunCase):
         self.assertEqual((folder / "tokenizer" / "tokenizer.json").read_bytes(),
                          (self.folder / "tokenizer" / "tokenizer.json").read_bytes())
 
-    def test_gpt2s_tokenizer_comes_along(self):
+    def test_gpt2s_tokenizer_is_exported(self):
         source = ROOT.parent / "shared" / "data" / "gpt2_bpe"
         if not source.is_dir():
             self.skipTest(f"{source} is not there")
@@ -111,7 +112,8 @@ class ExportTest(RunCase):
             shutil.copy(self.folder / name, data)
         (data / "tokenizer" / "description.json").write_text(
             json.dumps({"kind": "gpt2", "delimiter": 50256, "delimiter_text": "<|endoftext|>"}))
-        folder, _ = self.train("train_gpt2", "gpt2 tokenizer run", "--data", data, steps=1)
+        (data / "manifest.json").write_text(json.dumps({"vocab_size": 50257, "delimiter": 50256}))
+        folder, _ = self.train("train_gpt2", "gpt2 tokenizer run", "--data", data, "--vocab-size", 50257, steps=1)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         self.assertEqual(tokenizer("Hello world<|endoftext|>")["input_ids"], [50256, 15496, 995, 50256])
         self.assertEqual(tokenizer.eos_token_id, 50256)

@@ -27,7 +27,7 @@ def write_hellaswag(path, examples):
 
 
 class GenerateTest(Case):
-    """One trained run for all tests: a text that repeats itself, so that there is something to learn."""
+    """One run for all tests, trained on a text that repeats itself, so that there is something to learn."""
 
     @classmethod
     def setUpClass(cls):
@@ -58,7 +58,7 @@ class GenerateTest(Case):
         self.assertEqual(samples[-1][1], "the quick brown fo")  # learned
         self.assertIn("sample 60 | the quick brown fo", self.trained.stdout)
 
-    def test_greedy_text_is_what_was_learned_and_ends_where_texts_end(self):
+    def test_greedy_text_repeats_the_learned_text_and_ends_with_it(self):
         self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0), "the quick brown fox. \n")
         self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0, "--sample-tokens", 6),
                          "the quick brown\n")
@@ -66,10 +66,10 @@ class GenerateTest(Case):
         numbers = self.generate("--prompt-tokens", "256,116", "--temperature", 0, "--sample-tokens", 2, "--as-tokens")
         self.assertEqual(numbers, "256 116 104 101 \n")
 
-    def test_the_end_of_a_text_is_a_number_and_any_of_a_list(self):
+    def test_the_end_of_a_text_may_be_one_token_or_any_of_a_list(self):
         folder = self.folder / "ends"
         shutil.copytree(next(self.run_folder.glob("step_*")), folder)
-        (folder / "manifest.json").unlink()  # a folder as others publish it
+        (folder / "manifest.json").unlink()  # a folder as published by others
         config = read_json(folder / "config.json")
         for eos, expected in ((256, "256 116 104 101 32 113 117 105 99 107 32 98 114 111 119 110 32 102 111 120 46 32 "
                                     "256 \n"), ([7, 113, 256], "256 116 104 101 32 113 \n"), (None, None)):
@@ -78,11 +78,11 @@ class GenerateTest(Case):
             if expected:
                 self.assertEqual(numbers, expected)
             else:
-                self.assertEqual(len(numbers.split()), 64)  # prompt and text fill the context, no token is beyond it
+                self.assertEqual(len(numbers.split()), 64)  # prompt and text fill the context exactly
         (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": ["x"]}))
         self.assertIn("eos_token_id", self.error_of(BUILD / "generate", "--checkpoint", folder))
 
-    def test_weights_without_a_tokenizer_take_one_by_flag(self):
+    def test_a_flag_gives_weights_without_a_tokenizer_one(self):
         bare = self.folder / "bare"
         shutil.copytree(self.run_folder / "step_00000060", bare, ignore=shutil.ignore_patterns(
             "tokenizer*", "manifest.json", "optimizer", "trainer.json"))
@@ -96,7 +96,7 @@ class GenerateTest(Case):
         write_tokenizer(other, [*BYTES, b""], DELIMITER, "bytes")
         self.assertIn("has 258 tokens, the model only 257", self.error_of(*command, "--tokenizer", other))
 
-    def test_the_seed_decides(self):
+    def test_the_seed_determines_the_text(self):
         flags = ["--sample-tokens", 30, "--as-tokens"]
         hot = [*flags, "--temperature", 20, "--top-k", 0]
         first = self.generate(*hot, "--seed", 1)
@@ -110,7 +110,7 @@ class GenerateTest(Case):
         self.assertEqual(self.generate("--prompt", "the q", "--temperature", 0, "--sample-tokens", 4, "--dtype", "bf16",
                                        checkpoint=step), "the quick\n")
 
-    def test_a_file_of_weights_has_the_tokenizer_beside_it(self):
+    def test_a_file_of_weights_uses_the_tokenizer_beside_it(self):
         file = next(self.run_folder.glob("step_*")) / "model.safetensors"
         self.assertEqual(self.generate("--prompt", "the quick", "--temperature", 0, checkpoint=file),
                          "the quick brown fox. \n")
@@ -132,12 +132,17 @@ class GenerateTest(Case):
         self.assertIn("give one", self.error_of(*at_run, "--prompt", "x", "--prompt-tokens", "1"))
         self.assertIn("--prompt-tokens 1.5", self.error_of(*at_run, "--prompt-tokens", "1.5"))
         self.assertIn("did you mean --temperature", self.error_of(*at_run, "--temprature", "1"))
+        never = self.folder / "never"
+        self.assertIn("--prompt: token 257 is outside the model's vocabulary of 257",
+                      self.error_of(BUILD / "train_gpt2", "--data", self.folder / "data", *self.shape, "--steps", 1,
+                                    "--sample-every", 1, "--prompt-tokens", "5,257", "--out", never))
+        self.assertFalse(never.exists())
         self.assertIn("of what?", self.error_of(BUILD / "train_gpt2", "--eval-only", "--val-data", "x"))
         self.assertIn("model_type is 'gpt2'",
                       self.error_of(BUILD / "train_llama", "--eval-only", "--init-from", self.run_folder,
                                      "--val-data", self.folder / "data"))
 
-    def test_evaluation_alone_is_that_of_the_run(self):
+    def test_eval_only_equals_the_runs_evaluation(self):
         evals = [line for line in map(json.loads, (self.run_folder / "metrics.jsonl").read_text().splitlines())
                  if line["kind"] == "eval"]
         for source in (["--init-from", self.run_folder], ["--resume", "--out", self.run_folder]):
@@ -152,7 +157,7 @@ class GenerateTest(Case):
             self.assertEqual({key: digits[key] for key in ("val_loss", "val_ppl", "val_tokens")},
                              {key: last[key] for key in ("val_loss", "val_ppl", "val_tokens")})
 
-    def test_evaluation_alone_masks_documents_as_the_run_did(self):
+    def test_eval_only_masks_documents_as_the_run_did(self):
         run, data = self.folder / "masked", self.folder / "data"
         masked = ["--document-mask", "on"]
         self.run_program("--data", data, *self.shape, *masked, "--steps", 2, "--out", run)
@@ -168,7 +173,7 @@ class GenerateTest(Case):
         self.assertIn("names the delimiter", self.error_of(BUILD / "train_gpt2", "--eval-only", "--init-from", run,
                                                            *masked, "--val-data", bare))
 
-    def test_evaluation_with_another_tokenizers_data_is_refused(self):
+    def test_evaluation_on_data_of_another_tokenizer_is_refused(self):
         checkpoint, data = self.folder / "described", self.folder / "otherwise"
         shutil.copytree(next(self.run_folder.glob("step_*")), checkpoint)
         (checkpoint / "manifest.json").unlink()
@@ -217,7 +222,7 @@ class GenerateTest(Case):
                              r"^hellaswag.py: error: .*h\.jsonl: line 2.*\n$")
         self.assertEqual(out.read_bytes(), expected.read_bytes())
 
-    def test_watch_shows_a_run_that_is_done_and_one_that_is_not(self):
+    def test_watch_shows_finished_and_unfinished_runs(self):
         text = self.run_script("watch.py", self.run_folder).stdout
         for part in ("60/60", "100% done", "perplexity", "tokens/s"):
             self.assertIn(part, text)
@@ -232,7 +237,7 @@ class GenerateTest(Case):
         (partial / "metrics.jsonl").write_text("")
         self.assertIn("none yet", self.run_script(*watch).stdout)
         skipped = json.loads(lines[14]) | {"loss": None}
-        half = "\n".join(lines[:14] + [json.dumps(skipped)]) + "\n" + lines[15][:20]  # a line that is being written
+        half = "\n".join(lines[:14] + [json.dumps(skipped)]) + "\n" + lines[15][:20]  # it is being written
         (partial / "metrics.jsonl").write_text(half)
         text = self.run_script(*watch).stdout
         self.assertIn("15/60", text)
@@ -243,8 +248,8 @@ class GenerateTest(Case):
 
 @needs("tokenizers", "numpy")
 class PreparedTest(Case):
-    def test_prompts_of_a_tokenizer_trained_by_prepare_are_its_librarys(self):
-        """From text to shards, run, checkpoint and back to text."""
+    def test_prompts_are_encoded_as_by_the_library_that_trained_the_tokenizer(self):
+        """Goes from text to shards, run, checkpoint and back to text."""
         import tokenizers
         from teon_data import tokenizer
 
@@ -266,8 +271,9 @@ class PreparedTest(Case):
             self.assertEqual(exported.encode(prompt, prompt).ids, expected + expected[1:])
 
     @needs("tiktoken")
-    def test_exported_tokenizers_of_other_kinds_begin_texts_as_generate_does(self):
-        """GPT-2's files become a tokenizer.json; a post-processor of byte offsets stays; a template stays alone."""
+    def test_exported_tokenizers_begin_texts_as_generate_does(self):
+        """GPT-2's files become a tokenizer.json. A post-processor of byte offsets is kept and a template is added; an
+        existing template stays as it is."""
         import tokenizers
         from teon_data import tokenizer
 

@@ -1,4 +1,4 @@
-"""Models and data that a run begins with:  scripts/run_tests.py test/programs/test_import.py"""
+"""Initial models and data of runs:  scripts/run_tests.py test/programs/test_import.py"""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ class ImportTest(RunCase):
         self.data = self.write_data("data", 1)
 
     def write_data(self, name, seed, words=None):
-        """Shards of random tokens, the last word as delimiter every 50 tokens."""
+        """Writes shards of random tokens. Every 50th is the delimiter, the last id of the vocabulary."""
         folder, rng, words = self.folder / name, random.Random(seed), words or self.words
         self.val = [63 if i % 50 == 0 else rng.randrange(63) for i in range(200)]
         testing.write_shards(folder, [rng.randrange(64) for _ in range(20000)], self.val)
@@ -42,7 +42,7 @@ class ImportTest(RunCase):
                                 program="generate").stdout
 
     def model(self, out, steps=8):
-        """A copy of a run's model as somebody may publish it: without a manifest."""
+        """Returns a copy of a run's model as others might publish it: without a manifest."""
         folder = self.folder / f"{out}-model"
         shutil.copytree(self.folder / out / f"step_{steps:08}", folder)
         (folder / "manifest.json").unlink()
@@ -50,7 +50,7 @@ class ImportTest(RunCase):
 
     # ---- --init-from
 
-    def test_a_run_goes_on_without_the_model_that_it_began_with_and_with_no_other(self):
+    def test_a_run_resumes_without_its_initial_model_and_refuses_another(self):
         self.train("first")
         first = self.model("first")
         begin = ["--init-from", first, "--checkpoint-every", 4]
@@ -65,7 +65,7 @@ class ImportTest(RunCase):
                       self.refused("other", "--seed", 5, "--init-from", first, "--resume"))
         shutil.copytree(first, self.folder / "moved")
         shutil.rmtree(first)
-        for flags in ([], begin, ["--init-from", self.folder / "moved"]):  # the same weights, wherever they are
+        for flags in ([], begin, ["--init-from", self.folder / "moved"]):  # the same weights in any folder
             with self.subTest(flags):
                 shutil.rmtree(self.folder / "cut" / "step_00000008", ignore_errors=True)
                 self.train("cut", *flags, "--resume", shape=RUN)
@@ -95,7 +95,7 @@ class ImportTest(RunCase):
                 self.assertIn(says, self.error_of(BUILD / "generate", "--checkpoint", model, "--prompt-tokens", 1))
                 (model / "config.json").write_text(config)
 
-    def test_the_index_says_which_file_a_tensor_is_in(self):
+    def test_the_index_determines_a_tensors_file(self):
         self.train("first")
         model = self.model("first")
         right = self.generate(model, "--prompt-tokens", "1,2")
@@ -109,7 +109,7 @@ class ImportTest(RunCase):
         (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
         self.assertEqual(self.generate(model, "--prompt-tokens", "1,2"), right)
 
-    def test_a_head_unlike_the_embedding_that_it_is_tied_to_is_refused_and_unused_tensors_are_listed(self):
+    def test_a_tied_head_that_differs_from_the_embedding_is_refused_and_unused_tensors_are_listed(self):
         self.train("first")
         model = self.model("first")
         tensors = read_tensors(model / "model.safetensors")
@@ -126,7 +126,7 @@ class ImportTest(RunCase):
         self.assertIn("not used: h.0.attn.masked_bias, h.1.attn.masked_bias, h.2.attn.masked_bias and 2 others\n",
                       result.stdout)
 
-    def test_what_begins_and_ends_an_imported_models_texts_is_kept(self):
+    def test_an_imported_models_first_and_last_tokens_of_texts_are_kept(self):
         self.train("first")
         model = self.model("first")
         change_json(model / "config.json", bos_token_id=7, eos_token_id=8)
@@ -145,7 +145,7 @@ class ImportTest(RunCase):
 
     # ---- data and the experiment
 
-    def test_data_that_changed_are_refused_by_name(self):
+    def test_changed_data_are_refused_by_name(self):
         self.train("run")
         shard, manifest = self.data / "t_train_000000.bin", self.data / "manifest.json"
         shutil.copytree(self.data, self.folder / "moved")
@@ -160,7 +160,7 @@ class ImportTest(RunCase):
         manifest.write_text(described)
         self.assertEqual(self.config("run")["changes"], [])
 
-    def test_other_validation_data_are_an_event_and_a_mark(self):
+    def test_other_validation_data_are_recorded_as_event_and_change(self):
         self.train("run", "--checkpoint-every", 4)
         shutil.rmtree(self.folder / "run" / "step_00000008")
         other = self.write_data("other", 3)
@@ -169,11 +169,11 @@ class ImportTest(RunCase):
         [event] = self.events("run", "validation_changed")
         [change] = self.config("run")["changes"]
         self.assertEqual((change["step"], change["reason"]), (4, event["reason"]))
-        self.train("run", "--resume", "--val-data", other)  # the mark stays, and is made once
+        self.train("run", "--resume", "--val-data", other)  # the change stays recorded, once
         self.assertEqual(self.config("run")["changes"], [change])
 
     @needs("xxhash")
-    def test_a_checkpoint_of_an_older_version_is_resumed_to_the_same_bits(self):
+    def test_a_checkpoint_of_an_older_version_resumes_to_the_same_bits(self):
         import xxhash
 
         self.train("whole", "--checkpoint-every", 4)
@@ -185,8 +185,8 @@ class ImportTest(RunCase):
         state["run"]["data"] = [{"file": shard["file"], "tokens": shard["tokens"]}
                                 for shard in state["run"]["data"]["train"]]
         (checkpoint / "trainer.json").write_text(json.dumps(state))
-        # The masters were written a second time, by parameter and with padding. Of GPT-2's, these are neither joined,
-        # turned nor padded here.
+        # Older versions also wrote the masters to a file of their own, by parameter and with padding. This adds those
+        # of GPT-2's that are not joined, transposed or padded.
         tensors = read_tensors(checkpoint / "model.safetensors")
         masters = {name.removeprefix("transformer."): (dtype, [1, *shape][-2:], data)
                    for name, (dtype, shape, data) in tensors.items() if ".ln_" in name or "wpe" in name}
@@ -202,7 +202,7 @@ class ImportTest(RunCase):
         self.train("old", "--checkpoint-every", 4, "--resume")
         self.assert_same_checkpoint("whole", "old", 8)
 
-    def test_a_run_says_what_experiment_it_is(self):
+    def test_a_run_records_its_experiment(self):
         other = self.write_data("other", 2)
         mixed = [f"{self.data}:0.9,{other}:0.1", f"{self.data}:0.1,{other}:0.9"]
         runs = {"a": {}, "seed": {"flags": ["--seed", 2]}, "copy": {"data": shutil.copytree(self.data,
@@ -224,7 +224,7 @@ class ImportTest(RunCase):
         self.assertEqual(data["tokenizer"], hashlib.sha256(
             (self.data / "tokenizer" / "tokens.bin").read_bytes()).hexdigest())
 
-    def test_evaluations_say_bits_per_byte_where_the_bytes_are_known(self):
+    def test_evaluations_report_bits_per_byte_if_the_bytes_are_known(self):
         self.train("run")
         [line] = self.metrics("run", "eval")
         expected = sum(0 if token == 63 else len(self.words[token]) for token in self.val[1:line["val_tokens"] + 1])
@@ -243,11 +243,13 @@ class ImportTest(RunCase):
     def test_counts_that_overflow_are_refused(self):
         for flags, says in ((["--steps", "1e15", "--batch-tokens", 524288], "more tokens than can be counted (5.2e+20"),
                             (["--steps", 1, "--seq-len", 1 << 20, "--micro-batch", 1 << 20, "--batch-tokens", 1 << 40],
-                             "more than can be counted")):
+                             "more than can be counted"),
+                            (["--steps", 1, "--seq-len", 1, "--batch-tokens", "1e12"],
+                             "--batch-tokens 1000000000000: its 1000000000000 sequences of --seq-len 1 are more")):
             self.assertIn(says, self.error_of(BUILD / "train_gpt2", "--plan-only", "--model", "large", *flags))
 
     @unittest.skipIf("asan" in BUILD.name or MODELLED, "these hold more than the program does")
-    def test_the_plan_is_all_that_the_process_holds(self):
+    def test_the_plan_is_all_memory_of_the_process(self):
         script = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=2); "
                   "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
         shape = RUN | {"--model": "tiny", "--channels": 384, "--heads": 6, "--vocab-size": 16384, "--seq-len": 64,
@@ -261,12 +263,12 @@ class ImportTest(RunCase):
             self.assertLess(held, sum(planned.values()))
             self.assertGreater(held, 0.7 * sum(planned.values()))
 
-    def test_a_model_that_does_not_fit_is_refused_with_numbers_and_flags(self):
+    def test_a_model_that_does_not_fit_is_refused_with_sizes_and_flags(self):
         error = self.error_of(BUILD / "train_gpt2", "--plan-only", "--model", "large", "--memory", "20Gi")
         self.assertRegex(error, r"large needs 2\d\.\d+ GiB at .*, but only 20.00 GiB are available \(.*checkpoint "
                                 r"being written \d+\.\d+ GiB.*\); .*--optimizer muon")
 
-    def test_an_allocation_that_fails_says_for_what_and_which_flags_help(self):
+    def test_a_failed_allocation_names_its_purpose_and_flags_that_help(self):
         limit = 1 << 30
         shape = RUN | {"--model": "tiny", "--channels": 1024, "--heads": 8, "--seq-len": 16, "--memory": "64Gi"}
         result = self.train("out", shape=shape, steps=1, expect=None,

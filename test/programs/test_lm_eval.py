@@ -1,6 +1,6 @@
 """docs/serving.md's recipe for lm-evaluation-harness:  scripts/run_tests.py test/programs/test_lm_eval.py
 
-The questions are made here, so that nothing is downloaded; the harness and --hellaswag must agree on every one of them.
+The questions are made here, so that nothing is downloaded. The harness and --hellaswag must agree on each of them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What nvcc built, on the modelled GPU, beside the CPU's build:  make cuda-run-tests"""
+"""Compares nvcc's build on the modelled GPU with the CPU's build:  make cuda-run-tests"""
 
 import shutil
 import unittest
@@ -29,11 +29,12 @@ class ModelGpu(RunCase):
         self.call(*launcher, *command, OMP_NUM_THREADS=1, **how)
         return self.losses(out)
 
-    def test_every_optimizer_trains_as_on_a_cpu_on_one_rank_and_two(self):
+    def test_every_optimizer_trains_as_on_a_cpu_on_one_and_two_ranks(self):
         for program in ("train_gpt2", "train_llama"):
             for optimizer in OPTIMIZERS:
-                # f16's Newton-Schulz errs by 2^-11 of updates that move the loss by hundredths. SOAP's eigenvectors
-                # of zero eigenvalues are any: another order of sums turns them. Lion's steps are signs.
+                # Newton-Schulz in f16 has an error of 2^-11 of updates that change the loss by hundredths. SOAP's
+                # eigenvectors of zero eigenvalues are arbitrary and depend on the order of sums. Lion's steps are
+                # signs.
                 tolerance = 0.02 if optimizer == "soap" else 1e-4
                 flags = ["--optimizer", optimizer, "--dtype", "float", *(["--lr", 1e-4] if optimizer == "lion" else [])]
                 with self.subTest(program=program, optimizer=optimizer):
@@ -46,7 +47,7 @@ class ModelGpu(RunCase):
                 for run in self.folder.glob("*pu*"):
                     shutil.rmtree(run)
 
-    def test_no_order_of_lanes_warps_blocks_and_streams_changes_a_bit(self):
+    def test_the_order_of_lanes_warps_blocks_and_streams_changes_no_bit(self):
         for flags in (["--optimizer", "adamw", "--gelu-fusion", "--dtype", "bf16"],
                       ["--optimizer", "teon", "--dtype", "bf16"],
                       ["--optimizer", "adamw", "--matmul-dtype", "fp8", "--dtype", "bf16"]):
@@ -59,8 +60,8 @@ class ModelGpu(RunCase):
                     shutil.rmtree(self.folder / "other")
             shutil.rmtree(self.folder / "first")
 
-    def test_launches_of_large_shapes_are_taken(self):
-        """Each step is queued and not computed, so weights hold no numbers and cannot be saved."""
+    def test_launches_of_large_shapes_are_accepted(self):
+        """Steps are launched but not computed, so the weights are not finite and cannot be saved."""
         tokens = learnable(70000)
         write_shards(self.folder, tokens, tokens)
         shape = {"--eval-every": 0, "--checkpoint-every": 0}
@@ -77,7 +78,7 @@ class ModelGpu(RunCase):
                 self.assertRegex(result.stderr, "^train_[a-z0-9]+: error: .* not finite.*\n$")
                 shutil.rmtree(self.folder / "run")
 
-    def test_fp8_products_are_a_cpus_and_are_refused_before_sm_89(self):
+    def test_fp8_products_equal_the_cpus_and_are_refused_before_sm_89(self):
         flags = ["--dtype", "bf16", "--attention", "gemm", "--matmul-dtype"]
         for kind in ("fp8", "fp8-e4m3"):
             cpu = self.on_ranks(1, f"cpu-{kind}", *flags, kind, program=ROOT / "build/cpu/train_gpt2")
@@ -87,7 +88,7 @@ class ModelGpu(RunCase):
         self.assertIn("--matmul-dtype fp8: needs a GPU of compute capability 8.9 or later, but NVIDIA A100",
                       self.call(*self.command("old", *flags, "fp8"), expect=2, CUDA_DEVICE="A100").stderr)
 
-    def test_what_the_model_is_not_is_refused_by_name(self):
+    def test_unknown_gpus_and_orders_are_refused_by_name(self):
         error = self.call(*self.command("run"), expect=None, CUDA_DEVICE="B200").stderr
         self.assertIn('CUDA_DEVICE is "B200"; it must be one of H200, H100, A100, RTX4090', error)
         for variable, value in (("CUDA_ORDER", "soon"), ("SIMT_ORDER", "sideways")):

@@ -1,4 +1,4 @@
-"""The time that --plan-for expects of a step:  scripts/run_tests.py test/programs/test_plan.py"""
+"""The step time that --plan-for expects:  scripts/run_tests.py test/programs/test_plan.py"""
 
 import math
 import re
@@ -20,14 +20,14 @@ class ExpectedTime(Case):
         return self.call(BUILD / program, "--plan-for", gpu, "--memory", "900Gi", *words).stdout
 
     def speed(self, *plan, **flags):
-        """(least, expected, most) tokens/s."""
+        """Returns (least, expected, most) tokens/s."""
         text = self.plan(*plan, **flags)
         found = re.search(r"\n  step .* ms \(.*\), (\S+) tokens/s \((\S+) to (\S+)\)", text)
         self.assertTrue(found, text)
         return [number(found[i]) for i in (2, 1, 3)]
 
     def published(self):
-        """The published steps, each with what the plan says of our step of that model."""
+        """Yields the published steps, each with the plan's speed for our step of the same model."""
         with open(ROOT / "bench/measured_gpu.toml", "rb") as file:
             table = tomllib.load(file)
         for point in table["step"]:
@@ -43,7 +43,7 @@ class ExpectedTime(Case):
                 program, flags["kv_heads"] = "train_llama", m["NKV"]
             yield point, [speed / ranks for speed in self.speed(program, point["gpu"].lower(), **flags)]
 
-    def test_published_steps_are_within_the_range_which_is_two_standard_deviations(self):
+    def test_published_steps_are_within_the_range_of_two_standard_deviations(self):
         errors, spreads = [], set()
         for point, (least, expected, most) in self.published():
             with self.subTest(source=point["source"]):
@@ -55,8 +55,8 @@ class ExpectedTime(Case):
         deviation = math.sqrt(sum(e * e for e in errors) / len(errors))
         self.assertTrue(1.9 * deviation <= spread <= 2.3 * deviation, (2 * deviation, spread))
 
-    def test_the_exchange_is_what_nothing_hides(self):
-        """GPT-2 124M: 8 ranks over NVLink, more over a network. Half of the bytes take half of the time."""
+    def test_the_exchange_is_the_part_that_is_not_hidden(self):
+        """GPT-2 124M: 8 ranks over NVLink, more ranks over a network. Half the bytes take half the time."""
         def exchange(gpu="h100", batch_tokens=2**20, **flags):
             text = self.plan("train_gpt2", gpu, micro_batch=16, batch_tokens=batch_tokens, **flags)
             found = re.search(r"exchange, (\S+) GB/s, not hidden +(\S+) ms", text)
@@ -71,7 +71,8 @@ class ExpectedTime(Case):
         rate, of_64 = exchange(ranks=64, shard="optimizer")
         self.assertEqual(rate, 40)
         self.assertGreater(of_64, 300 / 40 * of_8)
-        # Weights of layers hide as well; those outside of layers are sent once, their gradients for each micro-batch.
+        # The exchange of layers' weights is hidden too. Weights outside of layers are sent once, their gradients for
+        # each micro-batch.
         of_all = [exchange(batch_tokens=micro * 2**17, ranks=8, shard="all")[1] for micro in (1, 2, 8)]
         self.assertLess(of_all[0], of_8)
         self.assertAlmostEqual(of_all[2] - of_all[0], 7 * (of_all[1] - of_all[0]), delta=0.05)
@@ -92,10 +93,10 @@ class ExpectedTime(Case):
                     self.assertRegex(host, r"^.*\n  weights, float masters .*\n  optimizer state ")
                     ms = re.search(r"(?m)^  offloaded state over PCIe +(\d+\.\d\d) ms$", text)
                     self.assertTrue(ms, text)
-                    if model == "3b":  # whose heads of 80 have no flash attention, so no other time is known
+                    if model == "3b":  # its head size of 80 has no flash attention, so no other time is known
                         self.assertIn(f"\n  PCIe allows at most {2**19 / float(ms[1]):.2f}k tokens/s\n", text)
 
-    def test_copies_of_activations_are_hidden_but_for_what_takes_longer_than_a_pass(self):
+    def test_copies_of_activations_are_hidden_up_to_the_time_of_a_pass(self):
         flags = {"micro_batch": 8, "batch_tokens": 2**19, "optimizer": "adamw"}
 
         def step(**more):
@@ -117,7 +118,7 @@ class ExpectedTime(Case):
             self.assertAlmostEqual(total, kept + late + times.get("recomputation", 0), delta=0.2)
             self.assertEqual(late > 0, blocks == 24)
 
-    def test_what_a_step_consists_of(self):
+    def test_the_parts_of_a_step(self):
         def times(**flags):
             text = self.plan("train_llama", "h200", model="1b", micro_batch=8, batch_tokens=2**18, **flags)
             return dict(re.findall(r"(?m)^  (\S.*?) +(\S+) ms$", text)), text

@@ -1,13 +1,14 @@
 """Several ranks on this machine:  scripts/run_tests.py test/programs/test_ranks.py
 
-On CPUs mpirun starts them. On GPUs scripts/launch/local.py does, one per GPU; what needs more ranks than there are GPUs
-is skipped.
+On CPUs mpirun starts the ranks. On GPUs scripts/launch/local.py does, one per GPU; tests that need more ranks than
+there are GPUs are skipped.
 """
 
 import math
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -33,7 +34,7 @@ from testing import (
 )
 
 PROGRAM = BUILD / "train_gpt2"
-# What another order of sums may change of a loss. A GPU's Newton-Schulz is f16, whose roundings it may turn.
+# The relative change of a loss that another order of sums may cause. A GPU's Newton-Schulz rounds to f16.
 FLOAT = 1e-4 if BUILD.name.startswith("cuda") else 1e-6
 if ON_GPUS:
     LAUNCHER, RANK = [sys.executable, ROOT / "scripts/launch/local.py"], "RANK"
@@ -43,14 +44,14 @@ else:
 
 
 def environment(**more):
-    """Without a trace of what runs these tests. One thread a rank: they share few cores."""
+    """Returns an environment without variables of this test's own launcher. Ranks share few cores: one thread each."""
     theirs = ("OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_", "TEON_TEST_LOG")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(theirs)}
     return {**clean, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **{k: str(v) for k, v in more.items()}}
 
 
 def for_rank(rank, what, command):
-    """The command, which rank begins by `what`; there "$@" is the command."""
+    """Returns the command, before which this rank executes `what`. There "$@" is the command."""
     return ["bash", "-c", f'if [ ${RANK} = {rank} ]; then {what}; fi; exec "$@"', "bash", *command]
 
 
@@ -71,7 +72,7 @@ class Ranks(RunCase):
         write_shards(self.folder, tokens[:5000], tokens[5000:])
 
     def ranks(self, n, command):
-        """The command on n ranks."""
+        """Returns the command that starts n ranks."""
         if ON_GPUS and n > gpus():
             self.skipTest(f"needs {n} GPUs")
         return [*LAUNCHER, "-np", n, *command] if n > 1 else command
@@ -84,7 +85,7 @@ class Ranks(RunCase):
         return self.start(*command, stderr=subprocess.STDOUT, env=environment(**variables))
 
     def ranks_of(self, run):
-        """Process ids by rank."""
+        """Returns {rank: process id} of a run."""
         found = {}
         for path in pathlib.Path("/proc").glob("[0-9]*"):
             try:
@@ -100,7 +101,7 @@ class Ranks(RunCase):
         return found
 
     def assert_no_rank_left(self, run):
-        """The launcher may end before those that it killed have."""
+        """Waits for the ranks' end, because the launcher may end before the ranks that it killed."""
         deadline = time.monotonic() + 10
         while left := self.ranks_of(run):
             self.assertLess(time.monotonic(), deadline, left)
@@ -114,7 +115,7 @@ class Ranks(RunCase):
 
 class SameResult(Ranks):
     def same_on(self, ranks, *flags, steps=10 if MODELLED else 50):
-        """Ranks sum gradients in another order than one rank does; what that changes grows with the steps."""
+        """Ranks sum gradients in another order than one rank does; the difference grows with the steps."""
         self.train(1, "1", "--dtype", "float", *flags, steps=steps)
         for n in ranks:
             self.train(n, str(n), "--dtype", "float", *flags, steps=steps)
@@ -128,20 +129,20 @@ class SameResult(Ranks):
     def test_muon(self):
         self.same_on((2, 4), "--optimizer", "muon")
 
-    def test_teon_of_every_depth_and_mode(self):
+    def test_teon_with_every_depth_and_mode(self):
         for k in (1, 2, 3):
             for mode in (1, 2):
                 with self.subTest(k=k, mode=mode):
                     self.same_on((2, 4) if k == 2 else (4,), "--optimizer", "teon", "--teon-k", k, "--teon-mode", mode)
 
     def test_the_other_optimizers(self):
-        # Lion's steps are signs: what ranks round differently turns a few of them around.
+        # Lion's steps are signs: different rounding on several ranks flips a few of them.
         for name, *flags in (["normuon"], ["lion", "--lr", "1e-5"],
                              ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
             with self.subTest(optimizer=name):
                 self.same_on((2, 3), "--optimizer", name, *flags, steps=10)
 
-    def test_state_of_any_shape_comes_together_for_checkpoints(self):
+    def test_state_of_any_shape_is_gathered_for_checkpoints(self):
         """SOAP's state is larger than the parameters: ranks collect it in pieces."""
         flags = ["--optimizer", "soap", "--soap-frequency", "4", "--checkpoint-every", "6", "--dtype", "float"]
         state = "step_00000012/optimizer/state.safetensors"
@@ -153,11 +154,11 @@ class SameResult(Ranks):
             self.train(after, out, *flags, "--resume", steps=12)
             same = (self.folder / out / state).read_bytes() == (self.folder / "whole" / state).read_bytes()
             self.assertEqual(same, after == 3)
-            # Eigenvectors of zero eigenvalues are any: what another order of sums rounds differently turns them.
+            # Eigenvectors of zero eigenvalues are arbitrary and depend on the rounding of sums.
             self.assert_close(self.losses(out), self.losses("whole"), 0 if after == 3 else 0.02)
 
     def test_bf16_is_close(self):
-        # Half of bf16's 8 bits: the sums of gradients are float in either case, but the weights they give are rounded.
+        # Half the precision of bf16's 8 bits: gradients are summed in float in both cases, but weights are rounded.
         self.train(1, "1", "--dtype", "bf16", "--optimizer", "teon", steps=20)
         self.train(2, "2", "--dtype", "bf16", "--optimizer", "teon", steps=20)
         self.assert_close(self.losses("2"), self.losses("1"), 1 / 256)
@@ -168,7 +169,7 @@ class SameResult(Ranks):
         plan = self.call(*self.command("x", *flags), "--plan-only", "--ranks", 8).stdout
         self.assertRegex(plan, r"(?m)^ +\d-\d +0 +0\.00 ")  # ranks that own no stack
 
-    def test_the_same_bits_twice_with_graphs_and_without(self):
+    def test_two_runs_give_the_same_bits_with_and_without_graphs(self):
         for out in ("off", "on", "again"):
             self.train(2, out, "--optimizer", "teon", "--graphs", "off" if out == "off" else "on", steps=20)
         self.assertEqual(self.losses("off"), self.losses("on"))
@@ -177,8 +178,8 @@ class SameResult(Ranks):
     def test_weights_agree_on_all_ranks_for_many_steps(self):
         self.train(4, "4", "--optimizer", "teon", steps=20 if MODELLED else 200)  # SHAPE has --check-ranks
 
-    def test_evaluation_is_that_of_one_rank_to_the_bit(self):
-        # 31 windows in batches of two: ranks get different numbers of them, the last is short.
+    def test_evaluation_equals_that_of_one_rank_bit_for_bit(self):
+        # 31 windows in batches of two: ranks get different numbers of batches, and the last batch is short.
         for ranks in (1, 2, 3, 4):
             self.train(ranks, str(ranks), "--lr", "0", steps=1)
         results = {m["val_loss"] for n in "1234" for m in self.metrics(n, "eval")}
@@ -204,18 +205,20 @@ class SameResult(Ranks):
                     self.compare_checkpoints(out)
 
     def test_ranks_save_by_the_clock_of_rank_0_and_it_changes_nothing(self):
-        flags = ["--optimizer", "teon", "--checkpoint-every", 6]
-        self.train(2, "steps", *flags, "--checkpoint-minutes", 0, steps=12)
-        result = self.train(2, "clock", *flags, "--checkpoint-minutes", 1e-6, steps=12)
-        self.assertGreater(result.stdout.count("\ncheckpoint "), 2)
+        flags = ["--optimizer", "teon", "--checkpoint-every", 5]
+        self.train(2, "steps", *flags, "--checkpoint-minutes", 0, steps=10)
+        result = self.train(2, "clock", *flags, "--checkpoint-minutes", 1e-6, steps=10)
+        saved = [int(step) for step in re.findall(r"(?m)^checkpoint \S*/step_(\d+) ", result.stdout)]
+        self.assertGreater(len(saved), 2)
+        self.assertNotIn(6, saved)  # rank 0 asks for it after step 6 at the earliest, as step 5 has been saved
         self.assertEqual(self.losses("clock"), self.losses("steps"))
         for out in ("clock", "steps"):
-            self.assertEqual(self.checkpoints(out), ["step_00000006", "step_00000012"])
-        self.assert_same_checkpoint("clock", "steps", 12)
+            self.assertEqual(self.checkpoints(out), ["step_00000005", "step_00000010"])
+        self.assert_same_checkpoint("clock", "steps", 10)
 
     def compare_checkpoints(self, out):
-        """The one that four ranks wrote and the one rank's that went on from it hold the same tensors; master weights
-        have moved by little: a rank whose masters were not collected would have left those of the beginning."""
+        """Compares the checkpoint of four ranks with that of one rank, which continued from it. Both have the same
+        tensors. Master weights have changed little: uncollected masters of a rank would still be the initial ones."""
         def tensors(step, file):
             found = read_tensors(self.checkpoint(out, step) / file)
             return {name: memoryview(data).cast("f") for name, (_, _, data) in found.items()}
@@ -225,12 +228,12 @@ class SameResult(Ranks):
             self.assertEqual(of_four.keys(), of_one.keys())
         masters, later = tensors(6, "model.safetensors"), tensors(12, "model.safetensors")
         rounded = [x for t in masters.values() for x in t if x != 0 and math.frexp(x)[0] * 256 % 1 == 0]
-        self.assertLess(len(rounded), sum(map(len, masters.values())) / 4)  # floats, not bf16 that was broadcast
+        self.assertLess(len(rounded), sum(map(len, masters.values())) / 4)  # floats, not broadcast bf16
         moved = sum((x - y) ** 2 for n in masters for x, y in zip(masters[n], later[n]))
         size = sum(x * x for t in masters.values() for x in t)
         self.assertLess(moved, 0.3 * size)
 
-    def test_only_rank_0_speaks(self):
+    def test_only_rank_0_prints(self):
         alone = self.train(1, "alone").stdout.splitlines()
         result = self.train(2, "two", "--rank-logs")
         steps = [line for line in result.stdout.splitlines() if line.startswith("step ")]
@@ -243,10 +246,10 @@ class SameResult(Ranks):
 
 
 class Sharding(Ranks):
-    """--shard decides where parameters lie, never a number."""
+    """--shard decides where parameters are stored and changes no result."""
 
     SHARDINGS = ("none", "optimizer", "gradients", "all")
-    SHAPE = {**Ranks.SHAPE, "--batch-tokens": 384, "--check-ranks": "off", "--checkpoint-minutes": 0}  # of 12 ranks
+    SHAPE = {**Ranks.SHAPE, "--batch-tokens": 384, "--check-ranks": "off", "--checkpoint-minutes": 0}  # for 12 ranks
 
     def setUp(self):
         super().setUp()
@@ -254,7 +257,7 @@ class Sharding(Ranks):
             self.skipTest("takes minutes on a modelled GPU; test_any_model_and_optimizer exchanges in every way")
 
     def result(self, out, steps):
-        """Losses, norms and evaluations, and a checkpoint's content."""
+        """Returns losses, norms and evaluations, and a checkpoint's content."""
         numbers = [(m.get("loss"), m.get("grad_norm"), m.get("val_loss")) for m in self.metrics(out)
                    if m["kind"] != "event"]
         return numbers, [(self.checkpoint(out, steps) / file).read_bytes() for file in STATE]
@@ -270,7 +273,7 @@ class Sharding(Ranks):
             self.assertEqual(results[sharding], results[shardings[0]], sharding)
 
     def random_flags(self, draw, ranks):
-        """A small model with odd sizes and an optimizer; and what to offload."""
+        """Returns program and flags of a small model with odd sizes and an optimizer, and flags of offloading."""
         heads, micro = draw.randint(1, 4), draw.choice((1, 2))
         key_heads = draw.choice([k for k in range(1, heads + 1) if heads % k == 0])
         program = draw.choice(("train_gpt2", "train_llama", "train_qwen3"))
@@ -289,7 +292,7 @@ class Sharding(Ranks):
         return program, as_flags(flags), ["--offload", *blocks]
 
     def test_any_model_and_optimizer(self):
-        """TEON_MODELS=30 draws as many."""
+        """TEON_MODELS sets the number of random models."""
         for seed in range(int(os.environ.get("TEON_MODELS", 2 if MODELLED else 10))):
             draw = random.Random(seed)
             ranks = draw.choice((2, 3, 4))
@@ -305,15 +308,15 @@ class Sharding(Ranks):
                  "--micro-batch", 2, "--batch-tokens", 64, "--recompute", "cheap"]
         self.assert_all_the_same(2, flags, steps=4)
 
-    def test_more_ranks_than_anything_to_own(self):
+    def test_more_ranks_than_parameters_to_own(self):
         self.assert_all_the_same(8, ["--optimizer", "muon", "--layers", 1, "--micro-batch", 1, "--batch-tokens", 128],
                                  steps=3)
 
-    def test_one_rank_divides_nothing(self):
+    def test_one_rank_does_not_shard(self):
         self.assert_all_the_same(1, ["--optimizer", "teon"], steps=3)
 
     def test_several_micro_batches_are_summed_in_another_order(self):
-        """Over the ranks first: the same in both shardings that divide gradients, close to the others."""
+        """Shardings that divide gradients sum over the ranks first. Both give the same bits, close to the others'."""
         flags = ["--optimizer", "teon", "--dtype", "float"]
         self.assert_all_the_same(2, flags, steps=6, shardings=("gradients", "all"))
         self.assert_all_the_same(2, flags, steps=6, shardings=("none", "optimizer"))
@@ -322,7 +325,7 @@ class Sharding(Ranks):
         self.assert_close(self.losses("all"), self.losses("optimizer"), 1e-6)
 
     def test_offloading_changes_no_number(self):
-        """Of optimizer state and activations; a stack of 2 layers does not divide the 3 there are."""
+        """Offloads optimizer state and activations. The 3 layers are not a multiple of the stack size 2."""
         flags = ["--optimizer", "teon", "--dtype", "bf16"]
         for ranks, sharding, tokens in ((3, "optimizer", 96), (3, "all", 96), (2, "all", 192)):
             shared = [*flags, "--shard", sharding, "--batch-tokens", tokens]
@@ -333,7 +336,7 @@ class Sharding(Ranks):
                 shutil.rmtree(self.folder / out)
 
     def test_gradients_in_bf16(self):
-        """The same bits under all shardings, of one micro-batch; close to gradients in float. One rank sends none."""
+        """With one micro-batch all shardings give the same bits, close to gradients in float. One rank sends none."""
         flags = ["--optimizer", "teon", "--dtype", "float"]
         bf16 = [*flags, "--grad-comm-dtype", "bf16"]
         for ranks in (2, 4):
@@ -357,7 +360,7 @@ class Sharding(Ranks):
                       process.communicate(timeout=60)[0])
 
     def test_resuming_with_another_sharding(self):
-        """The same bits go on: a checkpoint is the same whoever wrote it."""
+        """Gives the same bits, because a checkpoint does not depend on the sharding that wrote it."""
         flags = ["--optimizer", "teon", "--checkpoint-every", 3, "--batch-tokens", 96]
         for dtype in ("float", "bf16"):
             self.train(3, "whole", *flags, "--dtype", dtype, steps=6)
@@ -393,7 +396,7 @@ class Sharding(Ranks):
             results.append(self.result(sharding, 3))
         self.assertEqual(*results)
 
-    def test_what_needs_whole_weights_is_refused_or_gets_them(self):
+    def test_features_that_need_whole_weights_get_them_or_are_refused(self):
         for flag, value in (("--check-ranks", "on"), ("--sample-every", 2)):
             process = self.launch([*self.ranks(2, self.command("x", "--shard", "all", flag, value))])
             output = process.communicate(timeout=60)[0]
@@ -411,7 +414,7 @@ class Sharding(Ranks):
         self.assertEqual(self.metrics("none", "diagnose"), self.metrics("gradients", "diagnose"))
 
     def test_a_signal_ends_a_long_step(self):
-        """Ranks leave out the computation, not the exchange, of every micro-batch."""
+        """Ranks skip the computation, but not the exchange, of every remaining micro-batch."""
         for sharding in ("gradients", "all"):
             with self.subTest(sharding=sharding):
                 process = self.launch(self.ranks(2, self.command(sharding, "--shard", sharding, "--batch-tokens",
@@ -436,7 +439,7 @@ class Sharding(Ranks):
 
 
 class Failures(Ranks):
-    """All ranks end, with one that says which rank it was."""
+    """If a rank fails, all ranks end and one of them names it."""
 
     def expect(self, processes, pattern, status=1):
         output = ""
@@ -449,7 +452,7 @@ class Failures(Ranks):
         return output
 
     def running(self, run, *flags, ranks=3):
-        """A run that would go on for long, in the middle of its steps."""
+        """Returns a long run in the middle of its steps."""
         process = self.launch(self.ranks(ranks, self.command(run, *flags, steps=1000000)))
         log = self.folder / run / "metrics.jsonl"
         deadline = time.monotonic() + 60
@@ -468,7 +471,7 @@ class Failures(Ranks):
 
     @unittest.skipIf(ON_GPUS, "NVIDIA's NCCL has no NCCL_DIE_AT")
     def test_a_rank_dies_in_any_collective(self):
-        """TEON_KILLS: in each of a step's and an evaluation's."""
+        """With TEON_KILLS, tries every collective of a step and an evaluation."""
         at, after = 1, 1
         while True:
             out = f"die{at}"
@@ -485,8 +488,8 @@ class Failures(Ranks):
     def test_killed_ranks_resume_to_the_same_bits(self):
         self.kill_and_resume(2, 7)
 
-    def test_killed_ranks_resume_on_fewer_to_the_bits_of_a_run_on_that_many(self):
-        """TEON_KILLS=30 kills as many under each sharding."""
+    def test_killed_ranks_resume_on_fewer_ranks_to_the_bits_of_an_undisturbed_run(self):
+        """TEON_KILLS sets the number of kills for each sharding."""
         for sharding in ("gradients", "all"):
             with self.subTest(sharding=sharding):
                 self.kill_and_resume(int(os.environ.get("TEON_KILLS", 2)), 7, 4, sharding)
@@ -494,7 +497,7 @@ class Failures(Ranks):
                     shutil.rmtree(run.parent)
 
     def kill_and_resume(self, kills, seed, ranks=2, sharding=None):
-        """With a sharding, each kill leaves fewer ranks. No rank is left over, and none waits for one that is dead."""
+        """With a sharding, each kill is followed by fewer ranks. No rank survives a kill or waits for a dead one."""
         flags = ["--optimizer", "teon", "--checkpoint-every", "5", "--check-ranks", "off"]
         if sharding:
             flags += ["--shard", sharding]
@@ -528,7 +531,7 @@ class Failures(Ranks):
             self.assertEqual(self.losses(out), self.losses(whole))
 
     def undisturbed(self, whole, killed, ranks, *flags, steps):
-        """A run that continues `whole` on this number of ranks, from the step at which `killed` will go on."""
+        """Makes a run that continues `whole` on this number of ranks, from the step at which `killed` will resume."""
         out = f"{killed}-{ranks}"
         saved = [name for name in self.checkpoints(killed) if not name.endswith(".tmp")]
         if saved:
@@ -540,7 +543,7 @@ class Failures(Ranks):
         return out
 
     def test_a_rank_is_stopped(self):
-        """The others say what they waited for; on CPUs, for whom."""
+        """The other ranks report the operation that timed out and, on CPUs, the rank."""
         for rank in (0, 1, 2):
             with self.subTest(rank=rank):
                 process, ids = self.running(f"stop{rank}", "--comm-timeout", "6")
@@ -551,13 +554,13 @@ class Failures(Ranks):
                 self.assert_no_rank_left(f"stop{rank}")
 
     def test_a_checkpoint_may_take_longer_than_the_timeout(self):
-        """Rank 0's file operations in the checkpoint take 3 s in all."""
+        """Rank 0's file operations in the checkpoint take 3 s in total."""
         library = failing_files(self.folder)
         slow = (f"export LD_PRELOAD={library} FAIL_UNDER={self.folder}/long/step_ FAIL_AT=3 FAIL_HOW=slow")
         self.train(2, "long", command=for_rank(0, slow, self.command("long", "--comm-timeout", 2, steps=2)))
         self.assertTrue((self.folder / "long/step_00000002/manifest.json").exists())
 
-    def test_ranks_pass_over_a_damaged_checkpoint_of_a_run_that_began_with_a_model(self):
+    def test_ranks_skip_a_damaged_checkpoint_of_a_run_with_an_initial_model(self):
         flags = ["--init-from", self.folder / "begin", "--checkpoint-every", 1, "--schedule", "constant"]
         self.train(1, "begin", steps=1)
         self.train(2, "run", *flags, steps=2)
@@ -565,7 +568,7 @@ class Failures(Ranks):
         self.train(2, "run", *flags, "--resume", steps=3)
         self.assertEqual(len(self.losses("run")), 3)
 
-    def test_a_rank_that_is_merely_slow_is_waited_for(self):
+    def test_ranks_wait_for_a_slow_rank(self):
         self.train(2, "slow", command=for_rank(1, "sleep 1.5", self.command("slow", "--comm-timeout", "20")))
         self.assertEqual(len(self.losses("slow")), 10)
 
@@ -584,7 +587,7 @@ class Failures(Ranks):
         self.assertIn("stopped by another rank after step", output)
 
     def test_a_signal_to_all_ranks_ends_a_long_step(self):
-        """A step would take a minute; what is left of it is left out, and exchanged so that nobody waits."""
+        """A step would take a minute. Ranks skip the rest of its computation but not its exchange, so none waits."""
         process = self.launch(self.ranks(2, self.command("long", "--batch-tokens", 3 * 2**20)))
         deadline = time.monotonic() + 60
         while not (self.folder / "long" / "metrics.jsonl").exists():
@@ -598,8 +601,8 @@ class Failures(Ranks):
         self.assertIn("stopped by SIGTERM after step 0", output)
         self.assertEqual(self.losses("long"), [])
 
-    def test_a_step_that_one_rank_abandons_is_no_step_of_any(self):
-        """Whenever the signal comes, the run goes on as if there had been none."""
+    def test_a_step_that_one_rank_abandons_counts_on_no_rank(self):
+        """Whenever the signal arrives, the resumed run gives the results of an undisturbed one."""
         flags = ["--optimizer", "muon", "--check-ranks", "off", "--batch-tokens", "6144"]
         steps, begin = 3 if MODELLED else 30, time.monotonic()
         self.train(2, "whole", *flags, steps=steps)
@@ -626,11 +629,11 @@ class Failures(Ranks):
         self.expect([process], r"rank 1\b")
 
     def with_other_folder(self, out, other, *flags, **how):
-        """Two ranks, of which rank 1 finds `other` under the name of `out`, as on a disk of its own machine."""
+        """Returns the command of two ranks. Rank 1 sees `other` in place of `out`, as if on its own machine's disk."""
         rename = f'out={self.folder / out} other={self.folder / other}; exec "${{@/#$out/$other}}"'
         return self.ranks(2, for_rank(1, rename, self.command(out, *flags, **how)))
 
-    def test_a_rank_that_sees_another_folder_than_rank_0_is_named(self):
+    def test_a_rank_that_sees_a_different_folder_is_named(self):
         for out in ("a", "b"):
             self.train(2, out, "--checkpoint-every", 5, "--check-ranks", "off", steps=15)
         shutil.rmtree(self.folder / "a" / "step_00000015")
@@ -639,26 +642,26 @@ class Failures(Ranks):
         shutil.rmtree(self.folder / "b" / "step_00000015")
         shutil.rmtree(self.folder / "b" / "step_00000010")  # a stale view
         other = self.folder / "b" / "step_00000010"
-        for view in (None, "a-before/step_00000005"):  # and one of another checkpoint under that name
+        for view in (None, "a-before/step_00000005"):  # and another checkpoint of the same name
             if view:
                 shutil.copytree(self.folder / view, other)
             output = self.expect([self.launch(self.with_other_folder("a", "b", "--resume", steps=15))],
                                  r"rank 1 does not see \S*step_00000010 as rank 0 does")
             self.assertIn("must be one folder for all ranks", output)
             self.assertEqual(self.checkpoints("a"), ["step_00000005", "step_00000010"])
-        self.train(2, "a", "--resume", "--checkpoint-every", 5, "--check-ranks", "off", steps=15)  # it was not harmed
+        self.train(2, "a", "--resume", "--checkpoint-every", 5, "--check-ranks", "off", steps=15)  # it is intact
         self.assertEqual((self.folder / "a" / "step_00000015" / "model.safetensors").read_bytes(),
                          (self.folder / "b-before" / "step_00000015" / "model.safetensors").read_bytes())
 
-    def test_a_new_run_in_folders_of_each_machine_is_refused(self):
+    def test_a_new_run_with_a_folder_per_machine_is_refused(self):
         self.expect([self.launch(self.with_other_folder("here", "there"))],
                     r"--out \S*there: rank 1 does not see what rank 0 writes there")
 
     def test_ranks_with_different_options_do_not_start(self):
         process = self.launch(self.ranks(2, for_rank(1, 'exec "$@" --seed 1', self.command("seeds"))))
-        self.expect([process], "rank 1 has other options or data than rank 0")
+        self.expect([process], "rank 1 has different options or data than rank 0")
 
-    def test_usage_errors_are_said_once(self):
+    def test_usage_errors_are_printed_once(self):
         process = self.launch(self.ranks(4, self.command("x", "--no-such-flag")))
         output = self.expect([process], "no such flag", 2)
         self.assertEqual(output.count("no such flag"), 1, output)
@@ -681,7 +684,7 @@ class Failures(Ranks):
                 self.expect([process], f"rank 0 called {zero} and rank 1 {one}")
 
     @unittest.skipIf(BUILD.name.startswith("cuda"), "of MPI, over which the modelled GPU's NCCL goes")
-    def test_a_launcher_that_mpi_knows_nothing_of(self):
+    def test_a_launcher_other_than_mpis_is_refused_on_cpus(self):
         for variables, by in (({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1234},
                                "torchrun"),
                               ({"SLURM_PROCID": 0, "SLURM_STEP_NUM_TASKS": 2, "SLURM_STEP_NODELIST": "n1"}, "srun")):

@@ -18,8 +18,8 @@ import unittest
 import testing
 from testing import BUILD, MODELLED, STATE, RunCase, failing_files, needs, read_json, write_shard, write_shards
 
-MANY = 200 if MODELLED else 3000  # steps of a run that is to be interrupted
-TIMES = ("ms", "tokens_per_s", "data_wait_ms", "comm_wait_ms", "optimizer_ms")  # what differs from run to run
+MANY = 200 if MODELLED else 3000  # steps of a run that will be interrupted
+TIMES = ("ms", "tokens_per_s", "data_wait_ms", "comm_wait_ms", "optimizer_ms")  # fields that differ from run to run
 
 
 def damage(path):
@@ -30,7 +30,7 @@ def damage(path):
 
 
 def write_as_if_saved(checkpoint, name, content):
-    """Replaces a file of a checkpoint and what the manifest says of it."""
+    """Replaces a file of a checkpoint and its entry in the manifest."""
     import xxhash
 
     (checkpoint / name).write_bytes(content)
@@ -54,7 +54,7 @@ class ResumeTest(RunCase):
         write_shards(self.data, *([rng.randrange(64) for _ in range(count)] for count in (20000, 200)))
 
     def trained(self, out):
-        """What must be the same however often a run was interrupted."""
+        """Returns the part of the log that must not depend on interruptions."""
         return [{k: v for k, v in m.items() if k not in TIMES} for m in self.metrics(out) if m["kind"] != "event"]
 
     def assert_same_run(self, a, b, steps):
@@ -89,14 +89,14 @@ class ResumeTest(RunCase):
                         kills -= 1
                     process.communicate()
                     log = self.folder / out / "metrics.jsonl"
-                    # A kill may cut the write of the last line where a page of the file ends.
+                    # A kill may cut the last line's write at the end of a page of the file.
                     for line in log.read_text().split("\n")[:-1] if log.exists() else []:
                         json.loads(line)
             self.assert_same_run("whole", out, steps)
             self.assertEqual(len(self.checkpoints(out)), 3)
             shutil.rmtree(self.folder / out)
 
-    def test_every_optimizer_goes_on_with_the_bits_of_not_having_stopped(self):
+    def test_every_optimizer_resumes_to_the_same_bits(self):
         for name, *flags in (["lion"], ["normuon", "--cautious-weight-decay"], ["soap", "--soap-frequency", 4],
                              ["soap", "--soap-max-dim", 16], ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
             with self.subTest(optimizer=name, flags=flags):
@@ -126,13 +126,13 @@ class ResumeTest(RunCase):
         self.assertRegex(result.stderr, r"^train_gpt2: error: the momentum of \S+q\S* .* is not finite.*\n$")
         self.assertEqual(self.checkpoints("a"), ["step_00000002"])
 
-    def test_resuming_removes_what_a_kill_kept_from_being_removed(self):
+    def test_resuming_removes_checkpoints_that_a_killed_run_should_have_removed(self):
         self.train("a", "--checkpoint-every", 10)
         self.assertEqual(len(self.checkpoints("a")), 4)
-        self.train("a", "--checkpoint-every", 10, "--keep-last", 2, "--resume")  # the last save is done, so none comes
+        self.train("a", "--checkpoint-every", 10, "--keep-last", 2, "--resume")  # no further save
         self.assertEqual(self.checkpoints("a"), ["step_00000030", "step_00000040"])
 
-    def test_a_flipped_step_in_the_log_costs_that_line_alone(self):
+    def test_a_flipped_step_in_the_log_costs_only_that_line(self):
         self.train("a", "--checkpoint-every", 30)
         log, checkpoint = self.folder / "a" / "metrics.jsonl", self.checkpoint("a", 40)
         shutil.rmtree(checkpoint)
@@ -145,7 +145,7 @@ class ResumeTest(RunCase):
         self.assertEqual((self.folder / "a" / "metrics.jsonl.damaged-30").read_text(),
                          text.replace('"step":13,', '"step":93,'))
 
-    def test_what_a_resume_cuts_from_the_log_is_kept(self):
+    def test_lines_that_a_resume_cuts_from_the_log_are_kept(self):
         self.train("a", "--checkpoint-every", 30)
         text = (self.folder / "a" / "metrics.jsonl").read_text()
         shutil.rmtree(self.checkpoint("a", 40))
@@ -154,8 +154,22 @@ class ResumeTest(RunCase):
         self.assertTrue(text.endswith(cut))
         self.assertEqual(json.loads(cut.splitlines()[0])["step"], 31)
 
+    def test_a_measurement_that_a_kill_prevented_is_made_after_resuming(self):
+        flags = ["--optimizer", "muon", "--checkpoint-every", 10, "--diagnose-every", 10, "--eval-every", 20]
+        self.train("whole", *flags)
+        shutil.copytree(self.folder / "whole", self.folder / "cut")
+        for step in (30, 40):
+            shutil.rmtree(self.checkpoint("cut", step))
+        log = self.folder / "cut" / "metrics.jsonl"
+        lines = log.read_text().splitlines(keepends=True)
+        last = next(i for i, line in enumerate(lines) if '"kind":"step"' in line and '"step":20,' in line)
+        log.write_text("".join(lines[:last + 1]))  # the checkpoint was written, and nothing after it
+        self.train("cut", *flags, "--resume")
+        self.assertEqual(self.trained("cut"), self.trained("whole"))
+        self.assertEqual(len(self.metrics("cut", "diagnose")), 4 * 6)  # a pair of layers of each role, four times
+
     @needs("xxhash")
-    def test_the_last_good_checkpoint_is_a_whole_one(self):
+    def test_the_last_good_checkpoint_is_complete(self):
         self.train("a", "--checkpoint-every", 10)
         damage(self.checkpoint("a", 30) / "model.safetensors")
         shutil.rmtree(self.checkpoint("a", 10))
@@ -165,7 +179,7 @@ class ResumeTest(RunCase):
         self.train("a", "--checkpoint-every", 10, "--keep-last", 1, "--resume")
         self.assertEqual(self.checkpoints("a"), ["step_00000020", "step_00000040"])
 
-    def test_checkpoints_by_the_clock_are_made_and_replaced(self):
+    def test_checkpoints_by_the_clock_are_written_and_replaced(self):
         result = self.train("a", "--plan-only", steps=MANY)
         self.assertIn("checkpoints at the end, after 30 minutes without one (replaced by the next)", result.stdout)
         flags = ["--checkpoint-minutes", "1e-5", "--checkpoint-every", 70]
@@ -194,7 +208,7 @@ class ResumeTest(RunCase):
         self.train("again", *flags, "--resume", steps=60)
         self.assert_same_run("whole", "again", 60)
 
-    def test_offloading_changes_no_number_and_a_run_may_turn_to_it(self):
+    def test_offloading_changes_no_result_and_can_begin_on_resume(self):
         shape = self.SHAPE | {"--layers": 5}
         some = ["activations", "--offload-blocks"]
         for optimizer, offload, *more in (["adamw", ["optimizer"]],
@@ -219,7 +233,7 @@ class ResumeTest(RunCase):
         self.assertIn("--offload-blocks 1: of 2 layers the last 2 stay on the device; at most 0 can be offloaded",
                       self.refused("few", "--offload", "activations", "--offload-blocks", 1))
 
-    def test_graphs_change_no_number_and_a_run_may_turn_to_them(self):
+    def test_graphs_change_no_result_and_can_begin_on_resume(self):
         flags = ["--optimizer", "teon", "--checkpoint-every", 15]
         self.train("whole", *flags, "--graphs", "off")
         shutil.copytree(self.folder / "whole", self.folder / "again")
@@ -246,7 +260,7 @@ class ResumeTest(RunCase):
                 self.assert_same_run("whole", out, MANY)
 
     def wait_for(self, out, steps=1):
-        """Until a run has logged so many steps."""
+        """Waits until a run has logged `steps` steps."""
         path = self.folder / out / "metrics.jsonl"
         while not path.exists() or path.read_text().count('"kind":"step"') < steps:
             time.sleep(0.01)
@@ -275,7 +289,7 @@ class ResumeTest(RunCase):
         tokens = [random.Random(2).randrange(64) for _ in range(400000)]
         write_shards(self.data, tokens, tokens)
 
-        # Each of these takes long if it is not interrupted, and then leaves what is looked for here.
+        # Each of these would take long without the signal, and would then leave other results than expected here.
         def in_the_first_step(out):
             while not (self.folder / out / "metrics.jsonl").exists():
                 time.sleep(0.01)
@@ -298,7 +312,7 @@ class ResumeTest(RunCase):
                            4000, **{"--seq-len": 4096, "--batch-tokens": 4096, "--micro-batch": 1, "--eval-every": 0})
         self.assertFalse((self.folder / "sample" / "samples.txt").exists())
 
-        # The interrupted evaluation is made up for.
+        # The resumed run repeats the interrupted evaluation.
         self.train("eval", "--resume", "--eval-every", 1, steps=100)
         self.assertEqual([m["step"] for m in self.metrics("eval", "eval")], list(range(1, 101)))
 
@@ -320,8 +334,8 @@ class ResumeTest(RunCase):
                          "the run goes on and is in its metrics.jsonl\n")
         self.assert_same_run("whole", "run", MANY)
 
-    def test_a_time_limit_saves_and_ends_well(self):
-        # Long enough for the first step of a machine that has much to do: a run without a step has nothing to save.
+    def test_a_time_limit_saves_and_exits_with_success(self):
+        # Long enough for the first step on a busy machine: a run without a step has nothing to save.
         result = self.train("run", "--time-limit", "5s", steps=10**6)
         self.assertIn("stopped by time limit 5s", result.stdout)
         self.assertEqual(len(self.checkpoints("run")), 1)
@@ -343,14 +357,14 @@ class ResumeTest(RunCase):
         write_shard(shard, [1] * 19999)
         self.assertIn("training shards", self.refused("run", "--resume"))
 
-    def test_a_finished_run_has_nothing_left_to_do(self):
+    def test_resuming_a_finished_run_does_nothing(self):
         self.train("run")
         before = self.trained("run")
         self.train("run", "--resume", "--eval-every", 3, "--log-every", 2)  # these may change
         self.assertEqual(self.trained("run"), before)
         self.assertEqual(self.checkpoints("run"), ["step_00000040"])
 
-    def test_a_damaged_checkpoint_is_named_and_passed_over(self):
+    def test_a_damaged_checkpoint_is_named_and_skipped(self):
         self.train("whole", "--checkpoint-every", 10)
         shutil.copytree(self.folder / "whole", self.folder / "run")
         damage(self.checkpoint("run", 40) / "optimizer" / "state.safetensors")
@@ -366,7 +380,7 @@ class ResumeTest(RunCase):
         self.assertEqual(self.checkpoints("run"), ["step_00000010", "step_00000020", "step_00000030",
                                                    "step_00000030.damaged", "step_00000040", "step_00000040.damaged"])
 
-    def test_no_whole_checkpoint_is_an_error_and_none_at_all_a_new_run(self):
+    def test_only_damaged_checkpoints_are_an_error_and_none_is_a_new_run(self):
         self.train("run")
         damage(self.checkpoint("run", 40) / "model.safetensors")
         self.assertRegex(self.refused("run", "--resume", expect=1), "no checkpoint in.*model.safetensors")
@@ -375,7 +389,7 @@ class ResumeTest(RunCase):
         self.train("other", "--resume")
         self.assertEqual([m["step"] for m in self.trained("other") if m["kind"] == "step"], list(range(1, 41)))
 
-    def test_a_checkpoint_that_cannot_be_written_is_reported_and_the_run_goes_on_or_stops_as_asked(self):
+    def test_a_checkpoint_that_cannot_be_written_is_reported_and_the_run_continues_or_stops_as_asked(self):
         for out in ("on", "stop", "last"):
             (self.folder / out).mkdir()
             in_the_way = self.folder / out / ("step_00000040" if out == "last" else "step_00000020")
@@ -385,6 +399,7 @@ class ResumeTest(RunCase):
         self.assertIn("checkpoint of step 20 failed", result.stdout)
         [event] = self.events("on", "checkpoint_failed")
         self.assertIn("step_00000020", event["reason"])
+        self.assertEqual(event["step"], 20)
         result = self.train("stop", *flags, "--on-save-error", "stop", expect=1)
         self.assertIn("step_00000020", result.stderr)
         self.train("stop", "--resume", "--on-save-error", "continue")
@@ -412,7 +427,7 @@ class ResumeTest(RunCase):
         self.assertIn(f"resuming from {self.folder / 'disk/run' / good[-1]}", result.stdout)
         self.assert_same_run("whole", "disk/run", 40)
 
-    def test_data_that_vanish_end_the_run_after_saving_what_was_done(self):
+    def test_vanished_data_end_the_run_after_saving_its_progress(self):
         self.train("whole", steps=MANY)
         shard = self.data / "t_train_000000.bin"
         original = shard.read_bytes()
@@ -428,7 +443,7 @@ class ResumeTest(RunCase):
         self.train("run", "--resume", steps=MANY)
         self.assert_same_run("whole", "run", MANY)
 
-    def test_a_damaged_line_of_the_log_is_said_and_costs_that_line_only(self):
+    def test_a_damaged_line_of_the_log_is_reported_and_costs_only_that_line(self):
         flags = ["--checkpoint-every", 10]
         self.train("whole", *flags)
         self.train("run", *flags)
@@ -446,7 +461,7 @@ class ResumeTest(RunCase):
         self.assertEqual(self.trained("run"), expected)
 
     def test_a_log_that_cannot_be_written_ends_the_run_with_an_error_and_without_a_checkpoint(self):
-        """A file size limit is a disk that is full for the log alone, as its signal is ignored."""
+        """Imitates a disk that is full for the log alone, by a file size limit whose signal is ignored."""
         # 96 KiB: the log has more, every other file less.
         result = self.call("bash", "-c", 'trap "" XFSZ; ulimit -f 96; exec "$@"', "limited",
                            *self.command("run", "--checkpoint-every", 10, steps=500), expect=1)
@@ -458,7 +473,7 @@ class ResumeTest(RunCase):
         self.train("whole", "--checkpoint-every", 10, steps=500)
         self.assert_same_run("whole", "run", 500)
 
-    def test_init_from_begins_with_those_weights(self):
+    def test_init_from_starts_with_the_given_weights(self):
         self.train("run")
         last = self.checkpoint("run", 40)
         for source in (last, last / "model.safetensors"):
@@ -467,14 +482,14 @@ class ResumeTest(RunCase):
             self.assert_same_checkpoint("run", out, 40, ["model.safetensors"])
         self.assertIn("nothing", self.refused("none", "--init-from", "nothing"))
 
-    def test_init_from_takes_the_whole_model_and_flags_must_not_contradict_it(self):
-        """What config.json says and no shape flag could: a LLaMA with a rotary base of 500000 must not go on with
-        10000."""
+    def test_init_from_reads_the_whole_configuration_and_flags_must_not_contradict_it(self):
+        """Covers settings of config.json that no shape flag has: a LLaMA with a rotary base of 500000 must not continue
+        with 10000."""
         def train(out, *flags, expect=0):
             return self.run_program("--data", self.data, "--out", self.folder / out, *flags, program="train_llama",
                                     expect=expect)
 
-        # With SHAPE's micro-batch: products of other sizes may be summed in another order.
+        # Uses SHAPE's micro-batch, because products of other sizes may sum in another order.
         still = ["--lr", 0, "--weight-decay", 0, "--steps", 1, "--eval-tokens", 64, "--batch-tokens", 64,
                  "--micro-batch", 2]
         shape = testing.as_flags(self.SHAPE)
@@ -502,20 +517,32 @@ class ResumeTest(RunCase):
             self.assertIn(f"{source}/config.json", train("x", "--init-from", source, *still, expect=2).stderr)
         self.assertFalse((self.folder / "x").exists())
 
-    def test_too_many_skipped_updates_end_the_run_and_the_last_good_state_stays(self):
-        # Decoupled weight decay of 10 at a learning rate of 100 makes weights 999 times larger a step: soon no loss is
-        # finite.
+    def test_too_many_skipped_updates_end_the_run_and_keep_the_last_good_state(self):
+        # Decoupled weight decay of 10 at a learning rate of 100 multiplies weights by -999 in each step, so that the
+        # loss is soon not finite.
         error = self.refused("bad", "--lr", 100, "--weight-decay", 10, "--schedule", "constant", "--warmup-ratio", 0,
                              "--checkpoint-every", 1, "--keep-last", 2, "--max-skipped", 8, expect=1)
         skipped = [m["step"] for m in self.events("bad", "update_skipped")]
         self.assertIn(len(skipped), (8, 9))  # a step is queued before the one before it is known
         good = f"step_{skipped[0] - 1:08}"
-        self.assertIn(f"the last {len(skipped)} updates were skipped (--max-skipped 8); the last good state is in "
+        self.assertIn(f"{len(skipped)} updates in a row were skipped (--max-skipped 8); the last good state is in "
                       f"{self.folder / 'bad' / good}", error)
         self.assertEqual(len(self.checkpoints("bad")), 3)
         self.assertEqual(self.checkpoints("bad")[0], good)
         # Its weights are finite.
         self.train("again", "--init-from", self.folder / "bad" / good, "--max-skipped", 3, expect=1)
+
+    def test_too_many_skipped_updates_end_the_run_although_the_next_one_is_not_skipped(self):
+        """A GPU has queued the next step before it knows."""
+        steps, rng = 120, random.Random(4)  # of 64 tokens, without shuffling
+        tokens = [i % 2 for i in range(64 * steps + 1)]
+        tokens[64 * 99:64 * 101] = [rng.randrange(2, 64) for _ in range(2 * 64)]  # steps 100 and 101
+        write_shards(self.data, tokens, [0, 1] * 100)
+        result = self.train("run", "--lr", 0.003, "--shuffle", "off", "--skip-spikes", 8, "--max-skipped", 2,
+                            steps=steps, expect=1)
+        self.assertEqual([m["step"] for m in self.events("run", "update_skipped")], [100, 101])
+        self.assertIn("2 updates in a row were skipped (--max-skipped 2)", result.stderr)
+        self.assertLess(self.metrics("run", "step")[-1]["step"], 103)
 
     def test_weights_that_are_not_finite_are_not_begun_with(self):
         self.train("run")
@@ -556,10 +583,10 @@ class ResumeTest(RunCase):
         self.assertEqual((self.folder / "live" / "config.json").read_bytes(), before)
         process.kill()
         process.communicate()
-        self.train("live", steps=20)  # killed before its first checkpoint: begun anew
+        self.train("live", steps=20)  # killed before its first checkpoint, so it starts again
         self.assertEqual([m["step"] for m in self.metrics("live", "step")], list(range(1, 21)))
         self.assertIn("already holds a run", self.refused("live"))
-        write_shard(self.data / "t_val_000000.bin", [99] * 200)  # outside the vocabulary: found when it is read
+        write_shard(self.data / "t_val_000000.bin", [99] * 200)  # outside the vocabulary: found while reading
         self.train("failed", expect=1)
         self.assertFalse((self.folder / "failed").exists())
 
@@ -600,8 +627,8 @@ class ResumeTest(RunCase):
     FAULTS = [("error", errno.EIO), ("error", errno.ENOSPC), ("forever", errno.ENOSPC), ("short", 0), ("kill", 0)]
 
     def prepare_faults(self):
-        """Trains what each faulty run ends with, and the half of it that one resumes; the number of file operations of
-        either, by whether it resumes."""
+        """Trains the run `whole`, whose result every faulty run must have, and `half`, which faulty runs resume.
+        Returns {whether a run resumes: its number of file operations}."""
         failing_files(self.folder)
         self.run_with_fault("whole")
         self.run_with_fault("half")
@@ -622,8 +649,8 @@ class ResumeTest(RunCase):
                           FAIL_COUNT=self.folder / f"{out}-operations")
 
     def survive_fault(self, resumes, at, how, code):
-        """The run ends as if nothing had been, or says so with exit status 1 or 2, or is killed; and the next one with
-        --resume has what no fault would have given. What cannot be read is not taken for damaged."""
+        """The faulty run succeeds, ends with one error and exit status 1 or 2, or is killed. The next run with --resume
+        has the result of an undisturbed one. A file that cannot be read is not taken for damaged."""
         out = f"fault-{resumes}-{at}-{how}-{code}"
         if resumes:
             shutil.copytree(self.folder / "half", self.folder / out)
@@ -646,7 +673,7 @@ class ResumeTest(RunCase):
                 with self.subTest(resumes=resumes, at=at, how=how, error=os.strerror(code)):
                     self.survive_fault(resumes, at, how, code)
 
-    def test_a_read_error_does_not_make_a_checkpoint_a_damaged_one(self):
+    def test_a_read_error_does_not_mark_a_checkpoint_as_damaged(self):
         self.prepare_faults()
         said = set()
         for at in range(0, 40):
@@ -661,7 +688,7 @@ class ResumeTest(RunCase):
             shutil.rmtree(self.folder / "run")
         self.assertLessEqual({"manifest.json", "model.safetensors", "trainer.json"}, said)
 
-    def test_a_damaged_config_json_does_not_keep_a_run_from_its_flags(self):
+    def test_a_run_with_a_damaged_config_json_resumes_with_flags(self):
         flags = ["--checkpoint-every", 20]
         self.train("whole", *flags)
         shutil.copytree(self.folder / "whole", self.folder / "run")
@@ -679,13 +706,13 @@ class ResumeTest(RunCase):
         self.assertIn("not valid JSON", event["reason"])
         self.assertEqual((self.folder / "run" / "config.json.damaged").read_text(), damaged)
 
-    def test_a_damaged_file_of_algorithms_is_found_before_the_folder_is_made(self):
+    def test_a_damaged_file_of_algorithms_is_refused_before_the_folder_is_made(self):
         path = self.folder / "algorithms.jsonl"
         path.write_text("{\n")
         self.assertIn("algorithms.jsonl: line 1", self.refused("run", "--autotune", "--algorithms", path))
         self.assertFalse((self.folder / "run").exists())
 
-    def test_one_rank_waits_for_no_other(self):
+    def test_a_single_rank_does_not_wait_for_others(self):
         self.train("run", steps=5)
         self.assertEqual([m["comm_wait_ms"] for m in self.metrics("run", "step")], [0] * 5)
 
@@ -694,5 +721,5 @@ class ResumeTest(RunCase):
         self.wait_for("run", 0)
         self.assertIn("another process", self.refused("run", "--resume", steps=10**6, expect=1))
         (self.folder / "run" / "lock").unlink()
-        (self.folder / "run" / "config.json").write_text("{")  # which is nobody else's to read
+        (self.folder / "run" / "config.json").write_text("{")  # no other process may read it
         self.assertIn("another process", self.refused("run", "--resume", steps=10**6, expect=1))

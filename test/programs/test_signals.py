@@ -1,7 +1,7 @@
 """Signals that arrive while the stack pointer is no stack:  scripts/run_tests.py test/programs/test_signals.py
 
-oneDNN's generated code keeps other things in the stack pointer, so that a signal's frame would overwrite them.
-test/support/outside_the_stack.c makes each product such a moment.
+oneDNN's generated code keeps other addresses in the stack pointer, where a signal's frame would overwrite data.
+test/support/outside_the_stack.c does the same during each product.
 """
 
 import os
@@ -44,22 +44,22 @@ class Signals(RunCase):
         return int(re.search(r"stopped by .* after step (\d+)", output)[1])
 
     def profile(self, out, steps):
-        """How many products were signalled."""
+        """Trains under a profiler's signals; returns the number of products."""
         report = self.folder / f"{out}-report"
         plain = self.folder / f"plain-{steps}"
         if not plain.exists():
             self.train(plain.name, steps=steps, env=test_ranks.environment())
         self.train(out, steps=steps, env=self.environment(PROFILE=1, REPORT=report))
         products, handled = map(int, report.read_text().split())
-        self.assertGreater(handled, products // 20)  # those of one product's tiles become one
+        self.assertGreater(handled, products // 20)  # the signals during one product's tiles become one
         self.assert_same_checkpoint(plain.name, out, steps)
         return products
 
-    def test_a_profilers_signals_wait_for_the_end_of_a_product(self):
+    def test_a_profilers_signals_are_deferred_until_a_product_ends(self):
         self.assertGreaterEqual(self.profile("profiled", 20), 1000)
 
     def stop_by_signal(self, number, at, out):
-        """The signal comes in the product of this number. The step that was saved."""
+        """Sends the signal during the product of this number; returns the step that was saved."""
         result = self.train(out, steps=10**6, expect=ENDINGS[number], env=self.environment(SIGNAL=int(number), AT=at))
         self.assertIn(f"stopped by {number.name} after step ", result.stdout)
         step = self.last_step(result.stdout)

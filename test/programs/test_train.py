@@ -1,4 +1,4 @@
-"""The training programs as a person runs them:  scripts/run_tests.py test/programs/test_train.py"""
+"""The training programs, run as a user runs them:  scripts/run_tests.py test/programs/test_train.py"""
 
 import contextlib
 import fcntl
@@ -35,14 +35,14 @@ class TrainTest(RunCase):
     def losses(self, metrics):
         return [(m["kind"], m["step"], m.get("loss", m.get("val_loss")), m.get("grad_norm")) for m in metrics]
 
-    def test_profile_steps_says_where_their_time_went(self):
+    def test_profile_steps_reports_the_time_by_kernel(self):
         result, metrics = self.train("profiled", "--profile-steps", "3:4")
         table = (self.folder / "profiled" / "profile.txt").read_text().splitlines()
         self.assertRegex(table[0], r"share +ms/step +calls/step +GFLOP/s")
         rows = [line.split(None, 2) for line in table[1:]]
         self.assertAlmostEqual(sum(float(share.rstrip("%")) for share, _, _ in rows), 100, delta=0.1 * len(rows))
-        # 2 micro-batches a step: backward of the activation of 2 layers; forward of those and, of the same shape, of
-        # the logits.
+        # 2 micro-batches per step: the activation's backward in 2 layers; the forward products of these layers and, of
+        # the same shape, of the logits.
         self.assertRegex("\n".join(table), r" 4 +activation_backward_kernel<\w+, \d+, Gelu, false>")
         self.assertRegex("\n".join(table), r" 6 +\d+  gemm 64 x 128 x 32 NT")
         self.assertIn("outside of all", table[-1])
@@ -62,13 +62,13 @@ class TrainTest(RunCase):
                     runs.append(self.losses(metrics))
                     self.assertNotIn("gelu", (self.folder / out / "profile.txt").read_text().lower())
                 self.assertEqual(runs[1:], runs[:1] * 2)
-                # Means of 128 losses, each behind a dozen roundings to 2^-9, or to 2^-24 with sums, of random signs.
+                # Means of 128 losses, each after a dozen roundings of random sign to 2^-9 or, with sums, to 2^-24.
                 for (kind, step, loss, _), (*_, other, _) in zip(self.losses(apart), runs[0], strict=True):
                     self.assertAlmostEqual(loss, other, delta=loss * (2**-9 if dtype == "bf16" else 2**-20),
                                            msg=f"{kind} {step}")
 
     @unittest.skipIf(MODELLED, "test_model_gpu.py trains in FP8 there")
-    def test_fp8_products_train_as_bf16_does_with_the_same_bits_for_any_number_of_threads(self):
+    def test_fp8_trains_like_bf16_with_the_same_bits_for_any_number_of_threads(self):
         def flags(kind):
             return "--dtype", "bf16", "--matmul-dtype", kind, "--channels", 64, "--lr", "1e-2", "--micro-batch", 2
 
@@ -83,7 +83,7 @@ class TrainTest(RunCase):
                 for other in others:
                     self.assertEqual(other, first)
                 losses = [(a["val_loss"], b) for a, (what, _, b, _) in zip(exact, first, strict=True) if what == "eval"]
-                for without, with_fp8 in losses:  # on a steep descent, from 4.2 to 0.5 in 40 steps
+                for without, with_fp8 in losses:  # while the loss falls steeply, from 4.2 to 0.5 in 40 steps
                     self.assertAlmostEqual(with_fp8, without, delta=0.1)
                 self.assertNotEqual(losses[-1][0], losses[-1][1])
         config = self.config("fp8-0")
@@ -118,7 +118,7 @@ class TrainTest(RunCase):
                     first, *others = (
                         self.losses(self.train(f"{optimizer}-{dtype}-{run}", "--optimizer", optimizer, "--dtype", dtype,
                                                OMP_NUM_THREADS=threads)[1])
-                        for run, threads in enumerate("1124"))  # as far as there are cores
+                        for run, threads in enumerate("1124"))  # up to the number of cores
                     for other in others:
                         self.assertEqual(other, first)
 
@@ -138,7 +138,7 @@ class TrainTest(RunCase):
                 self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-5 * b["loss"])
 
     @unittest.skipIf(ON_GPUS or MODELLED, "a GPU multiplies bf16 in any case")
-    def test_storage_suits_the_cpu_unless_it_is_given_or_the_run_goes_on(self):
+    def test_the_storage_type_suits_the_cpu_unless_given_or_resumed(self):
         self.train("best")
         library = self.config("best")["device"]["products"]
         self.assertRegex(library, r"^oneDNN \d+\.\d+\.\d+ with \w+")
@@ -169,7 +169,7 @@ class TrainTest(RunCase):
             self.assertTrue(error.startswith("train_gpt2: error: "), error)
             self.assertIn(words, error)
 
-    def test_a_folder_that_holds_a_run_is_left_alone(self):
+    def test_a_folder_with_a_run_is_not_overwritten(self):
         self.train("run")
         before = (self.folder / "run" / "metrics.jsonl").read_bytes()
         self.assertIn("already holds a run", self.refused("run"))
@@ -192,7 +192,7 @@ class TrainTest(RunCase):
         self.assertIn("5000", self.refused("out", expect=1))
 
     def test_a_step_is_shown_when_it_ends(self):
-        # One micro-batch: on a GPU a step's line waits until the next step is queued, whose batches wait for buffers.
+        # One micro-batch: on a GPU a step's line appears once the next step is queued, whose batches wait for buffers.
         rows = 128 if MODELLED else 512
         process = self.start_run("run", "--batch-tokens", 32 * rows, "--micro-batch", rows, steps=3)
         arrived = {}
@@ -201,7 +201,7 @@ class TrainTest(RunCase):
                 arrived[int(line.split()[1].split("/")[0])] = time.monotonic()
         self.assertEqual(process.wait(), 0)
         ms = [line["ms"] for line in self.metrics("run", "step")]
-        # A line that comes with the next step's would come with it at the same time.
+        # A line that is printed too late arrives together with the next step's line.
         self.assertGreater(arrived[3] - arrived[2], ms[2] / 1000 / 2)
 
     def test_a_terminal_has_one_live_line_with_a_bar(self):
@@ -232,7 +232,7 @@ class TrainTest(RunCase):
         self.assertIn("step 1/5 | loss", dumb)
         self.assertNotIn("\x1b", dumb)
 
-    def test_resume_with_out_alone_takes_the_runs_own_flags(self):
+    def test_resume_with_only_out_uses_the_runs_own_flags(self):
         self.train("whole", "--optimizer", "muon", "--lr", "0.02", steps=8)
         self.train("cut", "--optimizer", "muon", "--lr", "0.02", "--checkpoint-every", "4", steps=8)
         shutil.rmtree(self.folder / "cut" / "step_00000008")
@@ -241,7 +241,7 @@ class TrainTest(RunCase):
         self.run_program("--config", self.folder / "whole" / "config.json", "--out", self.folder / "again")
         self.assert_same_checkpoint("whole", "again", 8, ["model.safetensors"])
 
-    def test_errors_are_one_line_whatever_a_name_holds(self):
+    def test_errors_are_one_line_for_any_characters_in_names(self):
         for flags, says in ((["--data", b"a\xff"], "--data"), (["--out", b"runs/\xff"], "--out"),
                             (["--data", "a\nb"], "a\\nb"),
                             (["--data", self.folder, *self.SMALL, "--out", "x" * 5000], "--out")):
@@ -277,7 +277,7 @@ class TrainTest(RunCase):
         for flag in self.config("run")["options"]:
             self.assertIn(f"--{flag}", text)
 
-    def test_plan_for_plans_for_a_gpu_that_is_not_here(self):
+    def test_plan_for_works_without_the_gpu(self):
         result = self.run_program("--plan-for", "h100", "--model", "1b", "--steps", "10", program="train_llama")
         self.assertEqual(result.returncode, 0, result.stderr)
         for line in ("device +NVIDIA H100 80GB HBM3: 132 multiprocessors, 79.6[0-9] GiB", "dtype +bf16",

@@ -1,4 +1,4 @@
-"""scripts/check_layers.py: each kind of fault, planted in a tree of its own, is found by file and line."""
+"""scripts/check_layers.py names the file and line of each kind of fault, planted in a tree of its own."""
 import pathlib
 import subprocess
 import sys
@@ -24,7 +24,7 @@ SOUND = {
 
 class CheckLayers(unittest.TestCase):
     def check(self, files):
-        """Exit status and output for the sound tree with these files added or replaced."""
+        """Returns the exit status and the output for the sound tree with these files added or replaced."""
         with tempfile.TemporaryDirectory() as folder:
             for name, text in {**SOUND, **files}.items():
                 path = pathlib.Path(folder, name)
@@ -55,7 +55,7 @@ class CheckLayers(unittest.TestCase):
              "kernels/relu.cu:2: a kernel that does not begin with wait_for_earlier_kernels()"),
             ({"cpu/a.h": '#include "cpu/b.h"\n', "cpu/b.h": "",
               "cpu/b.cpp": '#include "cpu/b.h"\n#include "cpu/a.h"\n'},
-             "cpu/b.cpp:2: a circle of includes: cpu/a -> cpu/b -> cpu/a"),
+             "cpu/b.cpp:2: an include cycle: cpu/a -> cpu/b -> cpu/a"),
             ({"cpu/a.h": "\nint f(int x,\n      int y);\n", "cpu/b.cpp": "int f(int x, int y) {\n}\n"},
              "cpu/a.h:2: declares f(), which cpu/b.cpp defines"),
             ({"scripts/a.sh": f"\n# {wide[2:]}\n"}, "scripts/a.sh:2: 121 columns; at most 120"),
@@ -63,7 +63,7 @@ class CheckLayers(unittest.TestCase):
             with self.subTest(fault=fault):
                 self.assertEqual(self.check(files), (1, fault))
 
-    def test_the_table_has_no_arrow_back(self):
+    def test_the_table_names_only_earlier_rows(self):
         rows = list(check_layers.ORDER)
         for i, row in enumerate(rows[:-1]):  # bench/ also includes tests
             self.assertLessEqual(set(check_layers.ORDER[row].split()), set(rows[:i]), row)

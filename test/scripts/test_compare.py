@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import re
 import shutil
+from unittest import mock
 
 import compare
 import significance
@@ -12,7 +14,7 @@ from testing import RUN_STEPS, Case, change_json, needs, read_json, write_run
 
 def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9, val="beef", tokenizer="t1",
                   vocabulary=257, bits=None, channels=64, changes=(), name="a", **rest):
-    """A finished run as builds write it that identify the experiment."""
+    """Writes a finished run as current builds do, with "experiment" in config.json."""
     options = {"optimizer": optimizer, "lr": 0.01}
     experiment = {"program": "train_gpt2", "options": options, "steps": RUN_STEPS, "eval_windows": 4, "init_from": "",
                   "model": {"layers": 2, "channels": channels, "vocab_size": vocabulary},
@@ -31,7 +33,7 @@ def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9
 
 class CompareTest(Case):
     def compare(self, *arguments, plots=False, expect=0):
-        """Without plots, which take their time."""
+        """Runs compare.py, by default without plots, which are slow."""
         stub = self.folder.parent / f"{self.folder.name}-stub"
         if not plots:
             stub.mkdir(exist_ok=True)
@@ -41,7 +43,7 @@ class CompareTest(Case):
         done.stderr = re.sub("compare.py: no plots: matplotlib is not installed.*\n", "", done.stderr)
         return done
 
-    def test_seeds_are_grouped_and_their_mean_and_deviation_shown(self):
+    def test_seeds_share_a_row_with_mean_and_deviation(self):
         for seed, last in ((1, 2.0), (2, 2.2), (3, 2.4)):
             write_run(self.folder / f"a{seed}", seed=seed, losses=(4, 3, 2.5, last))
             write_run(self.folder / f"b{seed}", "teon", seed=seed, losses=(4, 3, 2.5, last - 1))
@@ -53,14 +55,14 @@ class CompareTest(Case):
         text = (self.folder / "out" / "compare.md").read_text()
         self.assertIn("| teon | 3 | 1.2000 ± 0.2000 |", text)
 
-    def test_labels_say_what_differs(self):
+    def test_labels_name_the_differences(self):
         write_run(self.folder / "a", "muon", lr=0.01)
         write_run(self.folder / "b", "muon", lr=0.02)
         result = self.compare(self.folder / "a", self.folder / "b")
         self.assertIn("muon lr=0.01", result.stdout)
         self.assertIn("muon lr=0.02", result.stdout)
 
-    def test_labels_pass_over_what_is_off_or_empty(self):
+    def test_labels_omit_options_that_are_off_or_empty(self):
         write_run(self.folder / "a", "teon", **{"teon-rms-match": False, "lr-scale": {}})
         write_run(self.folder / "b", "teon", **{"teon-rms-match": True, "lr-scale": {}})
         write_run(self.folder / "c", "teon", **{"teon-rms-match": False, "lr-scale": {"q": 0.5}})
@@ -78,13 +80,13 @@ class CompareTest(Case):
         self.assertIsNone(compare.reach(run, 1.0))
 
     def rows(self, *arguments, status=0):
-        """(header's cells, rows' cells, notes, standard error)"""
+        """Returns (cells of the header, cells of the rows, notes, standard error)."""
         result = self.compare(*arguments, expect=status)
         lines = (self.folder / "out" / "compare.md").read_text().splitlines()
         cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
         return cells[0], cells[1:], "\n".join(lines[lines.index(""):]), result.stderr
 
-    def test_a_run_that_is_there_twice_is_named_and_counted_once(self):
+    def test_a_duplicate_run_is_named_and_counted_once(self):
         for write in (write_run, write_new_run):
             with self.subTest(write=write.__name__):
                 top = self.folder / write.__name__
@@ -94,7 +96,7 @@ class CompareTest(Case):
                 self.assertEqual([row[:2] for row in rows], [["muon", "2"]])
                 self.assertRegex(errors, "left out: .*again: the experiment and seed 1 of .*/a; counted once")
 
-    def test_what_makes_another_experiment_makes_another_row(self):
+    def test_another_experiment_gets_another_row(self):
         for number, change in enumerate(({}, {"share": 0.1}, {"content": "f00d"}, {"channels": 96},
                                          {"optimizer": "teon"}, {"optimizer": "lion"})):
             for seed in (1, 2):
@@ -109,7 +111,7 @@ class CompareTest(Case):
         self.assertIn("channels=96", labels[3])
         self.assertNotIn("lr", " ".join(labels))
 
-    def test_mixtures_of_older_builds_are_told_apart_by_their_weights(self):
+    def test_mixtures_of_older_builds_differ_by_their_weights(self):
         for name, data in (("a", "A:0.9,B:0.1"), ("b", "A:0.1,B:0.9")):
             write_run(self.folder / name)
             path = self.folder / name / "config.json"
@@ -122,14 +124,14 @@ class CompareTest(Case):
         rows = [row[:2] for row in self.rows(self.folder)[1]]
         self.assertEqual(rows, [["teon grad-comm-dtype=float", "2"], ["teon grad-comm-dtype=bf16", "1"]])
 
-    def test_older_runs_and_newer_ones_stand_side_by_side(self):
+    def test_older_and_newer_runs_share_a_table(self):
         write_run(self.folder / "old")
         write_new_run(self.folder / "new", val="x")
         _, rows, _, errors = self.rows(self.folder / "old", self.folder / "new", status=1)
-        self.assertIn("validated on other data", errors)  # no content is known of the older one's shards
+        self.assertIn("validated on other data", errors)  # the older run does not record its shards' content
         self.assertEqual(len(rows), 1)
 
-    def test_other_tokenizers_are_compared_by_bits_per_byte(self):
+    def test_runs_with_different_tokenizers_are_compared_by_bits_per_byte(self):
         for seed in (1, 2):
             write_new_run(self.folder / f"bytes{seed}", seed=seed, bits=2.0 + seed / 10)
             write_new_run(self.folder / f"bpe{seed}", seed=seed, bits=1.5 + seed / 10, tokenizer="t2", vocabulary=4096,
@@ -147,7 +149,7 @@ class CompareTest(Case):
         errors = self.rows(self.folder / "bytes*", self.folder / "silent", status=1)[3]
         self.assertRegex(errors, "silent: has another tokenizer than .*; losses per token cannot be compared")
 
-    def test_a_run_without_bits_per_byte_is_left_out_where_they_are_compared(self):
+    def test_a_run_without_bits_per_byte_is_omitted_if_they_are_compared(self):
         write_new_run(self.folder / "a", bits=2.1)
         write_new_run(self.folder / "b", seed=2)
         write_new_run(self.folder / "c", bits=1.6, tokenizer="t2", vocabulary=4096, val="other")
@@ -155,7 +157,7 @@ class CompareTest(Case):
         self.assertEqual([row[2] for row in rows], ["2.1000", "1.6000"])
         self.assertRegex(errors, "left out: .*/b: was not evaluated in bits per byte, .* tokenizers differ")
 
-    def test_nothing_where_something_optional_could_be(self):
+    def test_null_for_optional_fields(self):
         for number, keys in enumerate((["experiment"], ["seed", "changes", "model", "storage"],
                                        ["experiment", "model", "storage"])):
             path = write_new_run(self.folder / str(number)) / "config.json"
@@ -164,7 +166,7 @@ class CompareTest(Case):
             path.write_text(json.dumps(config | dict.fromkeys(keys)))
             self.assertEqual(compare.label_of(compare.read_run(path.parent), []), "adamw")
 
-    def test_what_changed_in_a_resumed_run_is_marked(self):
+    def test_changes_in_a_resumed_run_are_marked(self):
         change = {"step": 10, "event": "validation_changed", "reason": "another --val-data"}
         run = compare.read_run(write_new_run(self.folder / "a", changes=[change]))
         self.assertEqual([m["step"] for m in run.evals], [15, 20])
@@ -203,7 +205,7 @@ class CompareTest(Case):
         self.assertEqual(notes.count("Holm"), 1)
         self.assertIn("Student's t test on pairs of one seed or Welch's", notes)
         self.assertIn("2 comparisons", notes)
-        # Other initial weights are no pairs, whatever the seed.
+        # Runs with different initial weights are not pairs, even with the same seed.
         for seed in range(4):
             write_run(self.folder / f"d{seed}", "teon", seed=seed, layers=3)
         header, rows, _, _ = self.rows(self.folder / "a*", self.folder / "d*")
@@ -219,28 +221,36 @@ class CompareTest(Case):
             c = 3 * math.sqrt(5) / t
             found = significance.paired([3 + c * x for x in (1, -1, 1, -1, 0)])
             self.assertAlmostEqual(found.p, p, places=5)
-        self.assertAlmostEqual(found.low, 0, places=4)  # an interval of 95% ends at zero where p is .05
+        self.assertAlmostEqual(found.low, 0, places=4)  # a 95% interval ends at zero if p is .05
         self.assertAlmostEqual(found.high, 6, places=4)
         for freedom, t in ((1, 12.7062), (4, 2.776445), (30, 2.042272)):
             self.assertAlmostEqual(significance.student_t(0.05, freedom), t, places=3)
+        for t in (0.0, 0.5, 3.0, 200.0):  # closed forms for 1 and 2 degrees of freedom
+            self.assertAlmostEqual(significance.student_p(t, 1), 1 - 2 / math.pi * math.atan(t), delta=1e-9)
+            self.assertAlmostEqual(significance.student_p(t, 2), 1 - t / math.sqrt(2 + t**2), delta=1e-9)
+        # Welch's degrees of freedom lie between whole numbers. scipy 1.17: 2 * stats.t.sf and stats.t.ppf.
+        for t, freedom, p in ((2, 1.2, 0.261334601373813), (20, 1.5, 0.008414988662220927), (12, 8.5, 1.2754376519e-6)):
+            self.assertAlmostEqual(significance.student_p(t, freedom) / p, 1, delta=1e-5)
+        self.assertAlmostEqual(significance.student_t(0.05, 1.2), 8.648826510748867, places=6)
+        self.assertEqual(significance.welch([1e-170, 2e-170], [1e-170, 3e-170]).method, "Welch")  # squares underflow
         self.assertEqual([significance.paired(x).p for x in ([1.0, 1.0], [0.0, 0.0])], [0.0, 1.0])
         for found in (significance.paired([1.0]), significance.welch([1.0], [2.0, 3.0])):
             self.assertTrue(math.isnan(found.p) and math.isnan(found.low))
 
     def test_holms_correction(self):
-        # Sorted .01 .03 .04 .5, times 4 3 2 1, never falling: .04, .09, .09 (not .08), .5.
+        # Sorted .01 .03 .04 .5, times 4 3 2 1, never decreasing: .04, .09, .09 (not .08), .5.
         corrected = significance.holm([0.01, 0.04, float("nan"), 0.03, 0.5])
         for found, p in zip(corrected, (0.04, 0.09, None, 0.09, 0.5)):
             self.assertAlmostEqual(found, p) if p else self.assertTrue(math.isnan(found))
 
-    def test_colours_are_an_optimizers(self):
+    def test_an_optimizer_has_its_colour(self):
         known = compare.COLORS
         for names in (["adamw", "muon", "teon"], ["teon", "muon lr=1", "muon"]):
             colors = compare.colors_of(names, known)
             self.assertEqual(len(set(colors.values())), 3)
             self.assertEqual((colors["muon"], colors["teon"]), (known["muon"], known["teon"]))
 
-    def test_bad_runs_are_named_and_left_out(self):
+    def test_bad_runs_are_named_and_omitted(self):
         write_run(self.folder / "good")
         def damage(name, change):
             run = write_run(self.folder / name)
@@ -261,17 +271,30 @@ class CompareTest(Case):
         self.assertRegex(result.stdout.splitlines()[1], r"^adamw +1 +2\.2000")
         table = result.stdout.split("\n\n")[0]
         self.assertEqual(len([line for line in table.splitlines() if line.startswith("adamw")]), 1)
-        result = self.compare(*(self.folder / n for n in ("good", "cut", "short")))  # unfinished is no fault
+        result = self.compare(*(self.folder / n for n in ("good", "cut", "short")))  # being unfinished is not a fault
         self.assertEqual(len(result.stderr.splitlines()), 2)
 
-    def test_folders_of_runs_are_descended_into(self):
+    def test_runs_below_a_folder_are_found(self):
         write_run(self.folder / "runs" / "demo" / "adamw")
         write_run(self.folder / "runs" / "demo" / "muon", "muon")
         write_run(self.folder / "runs" / "teon", "teon")
-        (self.folder / "runs" / "demo" / "compare").mkdir()  # what an earlier comparison left
+        (self.folder / "runs" / "demo" / "compare").mkdir()  # the output of an earlier comparison
         result = self.compare(self.folder / "runs" / "*")
         self.assertEqual(result.stderr, "")
         self.assertEqual([line.split()[0] for line in result.stdout.splitlines()[1:4]], ["adamw", "muon", "teon"])
+
+    def test_a_loss_whose_perplexity_is_infinite_is_shown(self):
+        for seed in (1, 2):
+            write_run(self.folder / f"a{seed}", seed=seed, losses=(4, 3, 2.5, 800 + seed))
+        _, rows, _, _ = self.rows(self.folder / "a*")
+        self.assertEqual((rows[0][2], rows[0][4]), ("801.5000 ± 0.7071", "inf"))
+
+    def test_wrong_calls_are_named(self):
+        run = write_run(self.folder / "a")
+        self.assertIn("--target: invalid", self.compare(run, "--target", "nan", expect=2).stderr)
+        (self.folder / "file").touch()
+        done = self.compare(run, "--out", self.folder / "file" / "out", expect=1)
+        self.assertIn(f"compare.py: error: {self.folder}/file/out: Not a directory\n", done.stderr)
 
     def test_a_wide_table_is_printed_in_parts(self):
         header, rows = ["run", *(f"column {i}" for i in range(20))], [["a", *"12345678901234567890"]]
@@ -280,9 +303,11 @@ class CompareTest(Case):
         self.assertEqual(re.findall(r"column \d+", text), header[1:])
         self.assertEqual([line.split()[0] for line in text.splitlines() if line], ["run", "a"] * 2)
         self.assertEqual(compare.as_text(["a", "b"], [["x" * 200, "y"]]).count("\n"), 1)
+        with mock.patch.dict(os.environ, COLUMNS="80"):
+            self.assertLessEqual(max(map(len, compare.as_text(header, rows).splitlines())), 80)
 
     @needs("matplotlib")
-    def test_last_points_and_those_above_a_picture_are_marked(self):
+    def test_the_last_point_and_points_above_the_figure_are_marked(self):
         import matplotlib.figure
         for count in (1, 2, 12, 13, 100, 1001):
             at = compare.marked(count)

@@ -22,7 +22,7 @@ class CorpusTest(Case):
             make_corpus.main()
 
     @needs("numpy", "pyarrow", "tqdm")
-    def test_the_folder_is_one_of_prepare(self):
+    def test_prepare_accepts_the_folder(self):
         from teon_data import shards, tokenizer
         manifest, faults = shards.verify(str(self.out), 1)
         self.assertEqual(faults, [])

@@ -1,4 +1,4 @@
-"""Every script that reads a run or a checkpoint, on damaged ones: one line that names the file, no traceback.
+"""Every script that reads runs or checkpoints names a damaged file in one line, without a traceback.
 
     scripts/run_tests.py test/scripts/test_damaged_runs.py
 """
@@ -7,18 +7,21 @@ import contextlib
 import io
 import json
 import os
+import re
 import runpy
 import struct
 import sys
 from unittest import mock
 
-from testing import SCRIPTS, Case, needs, write_run, write_tensors
+import live
+import run_folder
+from testing import SCRIPTS, Case, change_json, needs, write_run, write_tensors
 
 DEEP = b"[" * 200_000  # deeper than any parser's stack
 
 
 def write_checkpoint(folder):
-    """The files of a checkpoint with one tensor."""
+    """Writes the files of a checkpoint with one tensor."""
     (folder / "optimizer").mkdir(parents=True)
     names = ("model.safetensors", "optimizer/master.safetensors", "optimizer/state.safetensors")
     for name in names:
@@ -79,8 +82,7 @@ TENSORS = {"empty": lambda _: b"", "cut in its length": lambda data: data[:5],
 
 class DamagedTest(Case):
     def run_here(self, script, *arguments):
-        """(exit status, standard error) of a script run in this process, which is twenty times as fast as in its
-        own."""
+        """Runs a script in this process, twenty times as fast as in its own; returns (exit status, standard error)."""
         output, errors = io.StringIO(), io.StringIO()
         words = [str(SCRIPTS / script), *map(str, arguments)]
         status = 0
@@ -94,7 +96,7 @@ class DamagedTest(Case):
         return status, errors.getvalue()
 
     def refusal(self, *command, status=(1, 2)):
-        """The one line on standard error that a script ends with."""
+        """Returns the one line on standard error with which a script ends."""
         found, errors = self.run_here(*command)
         self.assertIn(found, status, (command, errors))
         self.assertEqual(len(errors.splitlines()), 1, errors)
@@ -120,7 +122,7 @@ class DamagedTest(Case):
         self.each(write_run, "config.json", CONFIG, *readers)
         self.each(write_run, "metrics.jsonl", METRICS, *readers)
 
-    def test_compare_goes_on_without_them(self):
+    def test_compare_continues_without_damaged_runs(self):
         for file, damages in (("config.json", CONFIG), ("metrics.jsonl", METRICS)):
             for number, (name, damage) in enumerate(damages.items()):
                 with self.subTest(file=file, damage=name):
@@ -128,14 +130,14 @@ class DamagedTest(Case):
                     write_run(runs / "good")
                     path = write_run(runs / "bad") / file
                     path.write_bytes(damage(path.read_bytes()))
-                    with mock.patch.dict(sys.modules, matplotlib=None):  # plots take their time
+                    with mock.patch.dict(sys.modules, matplotlib=None):  # plots are slow
                         status, errors = self.run_here("compare.py", runs, "--out", runs / "out")
                     self.assertEqual(status, 1)
                     self.assertEqual([e.startswith(f"compare.py: left out: {path}") for e in errors.splitlines()],
                                      [True, False])
                     self.assertIn("| adamw | 1 |", (runs / "out" / "compare.md").read_text())
 
-    def test_a_terminal_is_not_steered(self):
+    def test_a_run_cannot_control_the_terminal(self):
         escape = "\\u001b]0;title\\u0007\\u202e"
         run = write_run(self.folder / "run\x1b[31m")
         event = f'{{"kind": "event", "step": 20, "event": "spike", "reason": "{escape}"}}\n'
@@ -152,6 +154,29 @@ class DamagedTest(Case):
                 self.assertNotRegex(text, "[\x00-\x09\x0b-\x1f\x7f\u202e]")
                 self.assertIn(r"\x1b", text)
 
+    def test_the_state_of_a_long_run_fits_80_columns(self):
+        run = write_run(self.folder / "run")
+        change_json(run / "config.json", run={"steps": 10**6})
+        path = run / "metrics.jsonl"
+        lines = [json.loads(text) for text in path.read_text().splitlines()]
+        for number, step in enumerate(lines):
+            if step["kind"] == "step":
+                lines[number] |= {"ms": 12970.0, "tokens_per_s": 4.3e6, "tokens": 15 * 10**12}
+        path.write_text("".join(json.dumps(step) + "\n" for step in lines))
+        with mock.patch.dict(os.environ, COLUMNS="80"):
+            self.run_here("watch.py", run, "--once")
+        self.assertRegex(self.output, "h.*m left\n")
+        self.assertIn("12970 ms/step, 4,300,000 tokens/s, 15,000,000,000,000 tokens, lr 1.00e-02\n", self.output)
+
+    def test_lines_fit_a_low_terminal(self):
+        stream = io.StringIO()
+        with mock.patch.dict(os.environ, COLUMNS="80", LINES="5"):
+            shown = live.Live(stream, on=True)
+            for _ in range(2):
+                shown.draw([f"line {i}" for i in range(9)])
+        self.assertEqual(shown.drawn, 4)
+        self.assertEqual(re.findall(r"line \d", stream.getvalue()), 2 * [f"line {i}" for i in (5, 6, 7, 8)])
+
     def test_baselines(self):
         run = write_run(self.folder / "run")
         for content in ("", "[]", "{}", '{"nats_per_token": {"bigram": "x"}, "bits_per_byte_per_nat": 1.0}'):
@@ -160,11 +185,31 @@ class DamagedTest(Case):
                                                    "--must-beat", "bigram", run))
 
     @needs("numpy")
+    def test_a_checkpoint_cannot_control_the_terminal(self):
+        checkpoint = write_checkpoint(self.folder / "run\x1b[31m")
+        (checkpoint / "config.json").write_text(r'{"architectures": ["\u001b]0;title\u0007"]}')
+        write_tensors(checkpoint / "model.safetensors", {"w\x1b[31m": ("F32", [2], struct.pack("<2f", 1, 2))})
+        self.run_here("inspect_checkpoint.py", checkpoint)
+        self.assertNotRegex(self.output, "[\x00-\x09\x0b-\x1f\x7f]")
+        self.assertEqual(self.output.count(r"w\x1b[31m"), 1)
+
+    @needs("numpy")
     def test_checkpoints(self):
         self.each(write_checkpoint, "trainer.json", TRAINER, ["inspect_checkpoint.py", "--state-only"])
         self.each(write_checkpoint, "config.json", ANY_JSON, ["inspect_checkpoint.py", "--state-only"])
         self.each(write_checkpoint, "manifest.json", MANIFEST, ["inspect_checkpoint.py", "--state-only"])
         self.each(write_checkpoint, "model.safetensors", TENSORS, ["inspect_checkpoint.py"])
+
+    def test_the_newest_checkpoint_has_the_highest_step(self):
+        for name in ("step_00000007", "step_99999999", "step_100000000", "step_200000000.staged"):
+            (self.folder / name).mkdir()
+        self.assertEqual(run_folder.find_checkpoint(self.folder), str(self.folder / "step_100000000"))
+
+    def test_integers_have_64_bits(self):
+        for text in (str(-2**63), str(2**63 - 1)):
+            self.assertEqual(run_folder.whole_number(text), int(text))
+        for text in (str(-2**63 - 1), str(2**63), "1" * 5000):
+            self.assertRaises(ValueError, run_folder.whole_number, text)
 
     def refuses_what_is_no_file(self, *scripts):
         os.mkfifo(self.folder / "pipe")
@@ -178,11 +223,11 @@ class DamagedTest(Case):
                     self.assertIn(status, (1, 2))
                     self.assertIn(path, errors)
 
-    def test_runs_that_are_no_files_or_not_there(self):
+    def test_runs_whose_files_are_missing_or_not_regular(self):
         self.refuses_what_is_no_file(["watch.py"], ["compare.py"], ["follow.py", "--once", "--to", "wandb"])
 
     @needs("numpy")
-    def test_checkpoints_that_are_no_files_or_not_there(self):
+    def test_checkpoints_whose_files_are_missing_or_not_regular(self):
         self.refuses_what_is_no_file(["inspect_checkpoint.py"])
 
     def test_plans_of_a_sweep(self):

@@ -1,8 +1,8 @@
-"""What README and docs say, as far as a machine can tell:  make test-docs
+"""Checks README and docs:  make test-docs
 
-Every command in them is run, with tiny sizes, in a folder where the data and runs that they name exist; one that cannot
-be is in NOT_RUN with the reason, and one that is in neither fails. Links and paths lead somewhere, flags and make's
-targets exist.
+Runs every command in them, with tiny sizes, in a folder that has the data and runs that they name. NOT_RUN lists the
+commands that cannot run here, with the reason; any other command must succeed. Links, paths, flags and make targets
+must exist.
 """
 
 import re
@@ -52,7 +52,7 @@ SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps"
 
 
 def commands_of(page):
-    """The commands in a page's blocks of code, continued lines joined, without remarks."""
+    """Returns the commands in a page's code blocks, with continued lines joined and without comments."""
     fenced, lines = False, []
     for line in page.read_text().splitlines():
         if line.startswith("```"):
@@ -71,7 +71,7 @@ def reason_not_to_run(command):
 
 
 def shrink(words):
-    """A training command with the sizes of SIZES."""
+    """Returns a training command with the sizes of SIZES."""
     at, kept = 1, [words[0]]
     while at < len(words):
         if words[at] in SIZES:
@@ -115,8 +115,8 @@ class CommandsTest(Case):
         return self.call(*words, **{"OMP_NUM_THREADS": 1, "MPLBACKEND": "agg", **environment}).stdout
 
     def words_of(self, command, earlier):
-        """The command with tiny sizes; `earlier` are the page's training commands by their --out, which `...` stands
-        for."""
+        """Returns the words of the command, with tiny sizes. `earlier` has the page's training commands by their --out,
+        for commands that abbreviate one by `...`."""
         words = shlex.split(command, comments=True)
         if "--" in words:
             cut = words.index("--")
@@ -174,9 +174,9 @@ class CommandsTest(Case):
                         words[0] = str(ROOT / words[0])
                     self.assertNotIn("...", words)
                     if "scripts/run_tests.py" in words:
-                        continue  # it is running this
+                        continue  # it is running this test
                     if words[0].startswith("./train_") and not {"--out", "--eval-only", "--plan-only"} & set(words):
-                        words += ["--out", f"runs/{page.stem}-{ran}"]  # two may begin in one second
+                        words += ["--out", f"runs/{page.stem}-{ran}"]  # two runs may begin in the same second
                     self.run_words(words, **environment)
                     ran += 1
         self.assertGreater(ran, 15)
@@ -197,14 +197,14 @@ class CommandsTest(Case):
 
 
 class TextTest(Case):
-    def test_every_command_is_run_or_has_a_reason(self):
+    def test_every_command_runs_or_has_a_reason_not_to(self):
         used = set()
         for page in PAGES:
             for command in commands_of(page):
                 used.update(start for start in NOT_RUN if command.startswith(start))
         self.assertEqual(set(NOT_RUN) - used - {start for start in NOT_RUN if "reproduce" in start}, set())
 
-    def test_links_and_paths_lead_somewhere(self):
+    def test_links_and_paths_exist(self):
         folders = "|".join(sorted(path.name for path in ROOT.iterdir()
                                   if path.is_dir() and path.name[0] != "." and path.name not in
                                   ("build", "runs", "datasets")))
@@ -217,7 +217,7 @@ class TextTest(Case):
                     continue
                 self.assertTrue(any(ROOT.glob(path.rstrip("/"))) or any(ROOT.glob(path + ".*")), f"{page.name}: {path}")
 
-    def test_sources_name_pages_that_are_here(self):
+    def test_pages_that_sources_name_exist(self):
         for pattern in ("*/*.h", "*/*.cpp", "*/*.cu", "*.cu", "*/*.sh", "*/*.py"):
             for path in ROOT.glob(pattern):
                 if path.parent.name not in ("build", "runs"):
@@ -226,7 +226,7 @@ class TextTest(Case):
                                         or name in ("compare.md", "REPRODUCTION.md", "docs/reproduction_SCALE.md"),
                                         f"{path}: {name}")
 
-    def test_the_citation_has_what_its_format_demands(self):
+    def test_the_citation_has_the_required_fields(self):
         text = (ROOT / "CITATION.cff").read_text()
         for key in ("cff-version: 1.2.0", "message: ", "title: ", "authors:", "references:"):
             self.assertIn(f"\n{key}", f"\n{text}")
@@ -235,7 +235,7 @@ class TextTest(Case):
             import yaml
             self.assertEqual(len(yaml.safe_load(text)["references"][0]["authors"]), 8)
 
-    def test_targets_of_make_exist(self):
+    def test_make_targets_exist(self):
         targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
         for page in PAGES:
             for words in re.findall(r"`make ([a-z -]+?)`|^ {0,4}make ([a-z -]+?)(?:\s{2,}|$)", page.read_text(), re.M):

@@ -1,5 +1,6 @@
-"""scripts/find_cuda.sh, with compilers, GPUs and pip's folders that only look like them."""
+"""scripts/find_cuda.sh, with imitations of compilers, GPUs and pip's folders."""
 import os
+import shlex
 
 from testing import SCRIPTS, Case
 
@@ -23,7 +24,7 @@ class FindCuda(Case):
             "PATH": f"{self.folder}/bin:/usr/bin:/bin", "CUDA_HOME": self.folder / "toolkit", **environment})
         return result.returncode, result.stdout.strip(), result.stderr.strip()
 
-    def test_a_gpu_and_a_compiler_that_can_be_used(self):
+    def test_a_supported_gpu_and_compiler_are_used(self):
         self.nvcc("12.4")
         self.gpu("NVIDIA A100-SXM4-80GB", "8.0")
         self.assertEqual(self.find("backend"), (0, "cuda", ""))
@@ -47,7 +48,7 @@ class FindCuda(Case):
         self.assertIn("the Tesla T4 here has compute capability 7.5: 8.0 (A100) or later is needed", error)
         self.assertEqual(self.find("arch")[0], 1)
 
-    def test_without_a_gpu_what_nvidia_smi_prints_is_no_name_of_one(self):
+    def test_an_error_of_nvidia_smi_is_not_taken_for_a_gpu(self):
         self.nvcc("12.4")
         for text in ("No devices were found", "NVIDIA-SMI has failed because it couldn't communicate with the driver"):
             self.program("bin/nvidia-smi", f'[ "$1" = -L ] && exit 9; echo "{text}"; exit 9')
@@ -56,7 +57,7 @@ class FindCuda(Case):
             self.assertIn("arch=compute_80", out)
             self.assertIn("arch=compute_90a", out)
 
-    def test_pips_layouts(self):
+    def test_layouts_of_pip_packages(self):
         for layout in ("cu13", "cuda_nvcc"):
             with self.subTest(layout):
                 site = self.folder / layout / "site-packages"
@@ -65,6 +66,26 @@ class FindCuda(Case):
                 if os.path.exists("/usr/local/cuda/bin/nvcc"):
                     self.skipTest("a toolkit is installed, and comes first")
                 self.assertEqual((status, out, error), (0, str(nvcc), ""))
+
+    def test_a_compiler_that_does_not_run_is_refused(self):
+        self.program("toolkit/bin/nvcc", "exit 127")
+        self.gpu("NVIDIA A100-SXM4-80GB", "8.0")
+        status, out, error = self.find("backend")
+        self.assertEqual((status, out), (0, "cpu"))
+        self.assertRegex(error, "^find_cuda: .*/nvcc --version does not print CUDA's release; building for the CPU$")
+
+    def test_paths_with_blanks_are_words_of_a_command(self):
+        toolkit = self.folder / "my toolkit"
+        self.nvcc("12.4", "my toolkit/bin/nvcc")
+        for name in ("include/cuda_runtime.h", "include/crt/host_config.h", "include/cublasLt.h",
+                     "include/cusolverDn.h", "lib64/libcublasLt.so.12", "lib64/libcusolver.so", "lib64/libcudart.so"):
+            (toolkit / name).parent.mkdir(parents=True, exist_ok=True)
+            (toolkit / name).touch()
+        found = {what: shlex.split(self.find(what, CUDA_HOME=toolkit)[1]) for what in ("nvcc", "include", "libs")}
+        self.assertEqual(found["nvcc"], [str(toolkit / "bin/nvcc")])
+        self.assertEqual(found["include"][:2], ["-isystem", str(toolkit / "include")])
+        self.assertEqual(found["libs"][:3],
+                         [f"-L{toolkit}/lib64", f"-Wl,-rpath,{toolkit}/lib64", "-l:libcublasLt.so.12"])
 
     def test_cuda_12_packages_have_a_folder_each(self):
         site = self.folder / "site-packages"

@@ -1,4 +1,4 @@
-"""scripts/follow.py beside a run that grows, with libraries that note what they are given:
+"""scripts/follow.py beside a run that grows, with imitations of the services' libraries that record their calls:
 scripts/run_tests.py test/scripts/test_follow.py"""
 
 import sys
@@ -7,7 +7,8 @@ import time
 from testing import RUN_STEPS as STEPS
 from testing import SCRIPTS, Case, write_run
 
-# What follow.py uses of the libraries. `calls` holds a line for each call; the first init and every 7th log fail.
+# The functions of the libraries that follow.py uses. The file CALLS gets a line for each call. The first init and every
+# 7th log fail.
 TENSORBOARD = """
 class SummaryWriter:
     def __init__(self, folder): pass
@@ -50,9 +51,9 @@ class FollowTest(Case):
         lines = self.calls.read_text().splitlines() if self.calls.exists() else []
         return [int(line.split()[1]) for line in lines if line.startswith("log")]
 
-    def test_wandb_live_through_a_broken_connection_a_resumption_and_a_restart(self):
+    def test_wandb_survives_a_broken_connection_a_resumed_run_and_a_restart(self):
         run, lines = self.folder / "run", (self.whole / "metrics.jsonl").read_text().splitlines(keepends=True)
-        process = self.follow(run, "--to", "wandb", "--project", "p")  # before the run is there
+        process = self.follow(run, "--to", "wandb", "--project", "p")  # before the run exists
         run.mkdir()
         (run / "config.json").write_text((self.whole / "config.json").read_text())
         (run / "metrics.jsonl").write_text("".join(lines[:8]) + lines[8][:10])
@@ -80,7 +81,7 @@ class FollowTest(Case):
         self.assertEqual(self.logged(), list(range(1, STEPS + 1)))
         calls = self.calls.read_text().splitlines()
         self.assertEqual(calls[:2], [f"init p run None allow {STEPS}"] * 2)
-        self.assertIn(f"init p run abc allow {STEPS}", calls)  # the restarted copy goes on with the same run there
+        self.assertIn(f"init p run abc allow {STEPS}", calls)  # the restarted script continues the same run
         self.assertEqual(calls[-1], "finish")
         self.assertIn("eval/val_loss", next(call for call in calls if call.startswith("log 5 ")))
         self.assertIn("cable pulled; trying again", errors)
@@ -95,7 +96,7 @@ class FollowTest(Case):
         self.assertFalse(any("kind" in line for line in lines))
 
     def test_a_missing_library_is_named(self):
-        for module in ("tensorboardX", "torch", "wandb"):  # cannot be imported, whatever is installed
+        for module in ("tensorboardX", "torch", "wandb"):  # cannot be imported, even if installed
             (self.libraries / f"{module}.py").write_text("raise ImportError")
         for service, library in (("tensorboard", "tensorboardX"), ("wandb", "wandb")):
             process = self.follow(self.whole, "--to", service)

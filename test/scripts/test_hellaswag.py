@@ -2,12 +2,13 @@
 
 import hellaswag
 from preparing import PrepareCase, np
+from teon_data import files
 from testing import needs
 
 
 class HellaSwagTest(PrepareCase):
     @needs("sentencepiece")
-    def test_an_ending_has_the_tokens_that_it_has_behind_its_context(self):
+    def test_an_ending_is_encoded_together_with_its_context(self):
         import sentencepiece
         texts = ["the man is walking", "a dog in the park"] * 20
         sentencepiece.SentencePieceTrainer.train(
@@ -26,7 +27,16 @@ class HellaSwagTest(PrepareCase):
             cut += 1 + count
         self.assertEqual(cut, len(found))
 
-    def test_an_ending_that_changes_the_tokens_of_its_context_is_encoded_alone(self):
+    def test_a_line_that_is_not_a_question_is_named(self):
+        good = '{"ctx": "a", "endings": ["b", "c"], "label": 1}'
+        for bad in ("", "{", "[]", '{"ctx": "a"}', good.replace("1", "2"), good.replace("1", "-1"),
+                    good.replace("1", '"x"'), good.replace('"c"', "7"), good.replace('"c"', '""'),
+                    good.replace('"c"', r'"\ud800"')):
+            self.path("q.jsonl").write_text(f"{good}\n{bad}\n")
+            with self.assertRaisesRegex(files.Failure, "q.jsonl: line 2"):
+                list(hellaswag.read_questions(str(self.path("q.jsonl"))))
+
+    def test_an_ending_that_changes_its_contexts_tokens_is_encoded_separately(self):
         def encode(texts):  # words, and "new york" in one
             return [text.replace("new york", "newyork").split() for text in texts]
 

@@ -6,7 +6,7 @@ import time
 
 from testing import SCRIPTS, Case
 
-# Notes that it runs and which signal it got, and ends once the file "end" is there or its launcher has ended.
+# Records that it runs and which signal it gets. Ends when the file "end" exists or its launcher has ended.
 RANK = """
 import os, signal, sys, time
 rank, launcher = os.environ["RANK"], os.getppid()
@@ -39,7 +39,17 @@ class LocalTest(Case):
                     self.assertEqual((self.folder / f"got{rank}").read_text(), str(number.value))
                     (self.folder / f"ready{rank}").unlink()
 
-    def test_a_hangup_that_is_ignored_stays_ignored(self):
+    def test_a_signal_during_the_start_reaches_every_rank(self):
+        rank = "[ $RANK != 0 ] || kill -TERM $PPID; sleep 2; touch survived$RANK"
+        process = self.start(sys.executable, SCRIPTS / "launch" / "local.py", "-n", 16, "sh", "-c", rank)
+        self.assertEqual(process.wait(), 128 + signal.SIGTERM)
+        self.assertFalse(list(self.folder.glob("survived*")))
+
+    def test_a_missing_command_is_named(self):
+        done = self.call(sys.executable, SCRIPTS / "launch" / "local.py", "-n", 2, "./none", expect=2)
+        self.assertIn("local.py: error: cannot run ./none: No such file or directory", done.stderr)
+
+    def test_an_ignored_hangup_stays_ignored(self):
         process = self.launch("nohup")
         process.send_signal(signal.SIGHUP)
         time.sleep(0.3)

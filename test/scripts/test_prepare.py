@@ -1,4 +1,4 @@
-"""scripts/prepare.py, what it writes:  scripts/run_tests.py test/scripts/test_prepare.py"""
+"""The output of scripts/prepare.py:  scripts/run_tests.py test/scripts/test_prepare.py"""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ class TestShards(PrepareCase):
             self.assertEqual(shard["sha256"], hashlib.sha256(self.path("out", shard["file"]).read_bytes()).hexdigest())
         self.assertEqual(sum(shard["documents"] for shard in shards), 40)
 
-    def test_default_names_state_no_split(self):
+    def test_default_names_do_not_contain_a_split(self):
         for source, name in (("english_train.jsonl", "english"), ("d/X_val.txt.gz", "X"), ("a-train_val.txt", "a"),
                              ("train.txt", "train"), ("retrain.txt", "retrain"), ("hf:o/n_train:val", "n")):
             self.assertEqual(prepare.default_name(source), name)
@@ -60,7 +60,7 @@ class TestShards(PrepareCase):
                 self.assertEqual(stream(out).tolist(), expected[:sum(sizes)])
             self.assertEqual(contents(self.path(f"{number}-1")), contents(self.path(f"{number}-3")))
 
-    def test_damage_behind_the_last_wanted_token_does_no_harm(self):
+    def test_damage_after_the_last_wanted_token_is_ignored(self):
         write_parquet(self.path("a.parquet"), some_texts(40))
         self.path("b.parquet").write_bytes(b"damaged")
         self.prepare(self.path("a.parquet"), self.path("b.parquet"), "--tokenizer", "bytes", "--out", self.path("out"),
@@ -126,7 +126,7 @@ class TestShards(PrepareCase):
         self.path("out", "manifest.json").unlink()
         self.assertIn("a_train_000001.bin  900 tokens of 2 bytes", run("info", self.path("out"))[1])
 
-    def test_what_is_no_file_is_refused_at_once(self):
+    def test_an_input_that_is_not_a_file_is_refused_at_once(self):
         os.mkfifo(self.path("pipe.txt"))
         self.path("zero.txt").symlink_to("/dev/zero")
         self.path("folder.jsonl.d").mkdir()
@@ -154,7 +154,7 @@ class TestShards(PrepareCase):
         good = self.manifest("out")
 
         def places(value, found=()):
-            """The path of every value in a JSON value."""
+            """Yields the path of every value in a JSON value."""
             for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
                 yield (*found, key)
                 yield from places(value[key], (*found, key))
@@ -187,7 +187,7 @@ class TestShards(PrepareCase):
             state.write_text(damage, encoding="utf-8")
             self.assertIn(str(state), self.fails(1, *command))
 
-    def test_the_bar_moves_within_a_unit(self):
+    def test_the_progress_bar_moves_within_a_unit(self):
         text = "".join(f"line {i} of a text\n" for i in range(200000))
         self.path("a.txt").write_text(text, encoding="utf-8")
         write_lines(self.path("b.jsonl"), [json.dumps({"text": text[:2 << 20]}).encode()] * 3)
@@ -205,7 +205,7 @@ class TestShards(PrepareCase):
             self.assertGreater(len(set(seen) - {0}), 1, seen)
         self.assertEqual(stream(self.path("outa.txt")).tolist(), bytes_stream([text]))
 
-    def test_one_is_no_plural(self):
+    def test_one_is_singular(self):
         write_parquet(self.path("a.parquet"), ["only one"])
         out, _ = self.make("out", "a.parquet", "--workers", 1, "--val-tokens", 0)
         self.assertIn("9 tokens in 1 document, 1 shard of uint16", out)

@@ -1,13 +1,17 @@
-"""scripts/prepare.py, what it reads and how it tokenizes:  scripts/run_tests.py test/scripts/test_prepare_inputs.py
+"""Inputs and tokenizers of scripts/prepare.py:  scripts/run_tests.py test/scripts/test_prepare_inputs.py
 
 Tokens are compared with second implementations: a small byte-pair encoder written here, and the tokenizers library.
 """
 
 import collections
 import json
+import os
 import pathlib
 import random
+import signal
 import struct
+import sys
+import time
 from unittest import mock
 
 from preparing import (
@@ -26,12 +30,12 @@ from preparing import (
     write_lines,
     write_parquet,
 )
-from teon_data import documents, sources
-from testing import missing, needs, read_json
+from teon_data import documents, pipeline, sources
+from testing import SCRIPTS, missing, needs, read_json
 
 
 class SmallBpe:
-    """GPT-2's byte-pair encoding, from the two files and its description: slow, and independent of prepare.py."""
+    """A slow implementation of GPT-2's byte-pair encoding from its description, independent of prepare.py."""
 
     def __init__(self):
         import regex
@@ -97,7 +101,7 @@ class TestTokenizers(PrepareCase):
         text = SHAKESPEARE.read_bytes()[:9000]
         text += b"no cut\r\n" * 200 + b"\n\n  \n x\ny" + "é\né\n".encode() * 50 + b"end\nend"
         text += b"".join(b"word\n" + b"\n " [i % 3:] + b"%d\n" % i for i in range(900))  # runs of blanks behind a word
-        # Lines that are skipped: what comes to stand beside each other is a run of blanks, or a word and the next.
+        # Skipped lines: after their removal, runs of blanks meet, or a word meets the next word.
         text += b"".join(b"word\n" + b"\n " [i % 3:] + (b"\xff bad\n", b"bad\0\n")[i % 2] + b"next\n%d\n" % i
                          for i in range(300))
         self.path("a.txt").write_bytes(text)
@@ -117,7 +121,7 @@ class TestTokenizers(PrepareCase):
         self.assertEqual((manifest["vocab_size"], manifest["delimiter"], manifest["documents"]), (257, 256, 50))
 
     @needs("tokenizers")
-    def test_no_token_is_longer_than_its_file_can_hold(self):
+    def test_no_token_is_longer_than_tokens_bin_can_store(self):
         import tokenizers
         self.path("lines.txt").write_text(f"{'=' * 512}\ntext\n" * 200)
         self.prepare(self.path("lines.txt"), "--tokenizer", "train:300", "--out", self.path("out"))
@@ -132,7 +136,7 @@ class TestTokenizers(PrepareCase):
         self.assertIn("token 1 has 256 bytes, more than the 255", line)
 
     @needs("tokenizers")
-    def test_trained_tokenizer_is_deterministic_and_its_file_gives_the_same_tokens(self):
+    def test_training_a_tokenizer_is_deterministic_and_its_file_gives_the_same_tokens(self):
         import tokenizers
         texts = some_texts(200)
         write_parquet(self.path("a.parquet"), texts)
@@ -178,7 +182,7 @@ class TestTokenizers(PrepareCase):
                          [token for text in texts for token in (model.bos_id(), *model.encode(text))])
 
     def decoded(self, size, delimiter):
-        """The text of all tokens but the first, by tokens.bin alone."""
+        """Decodes all tokens except the first, with tokens.bin only."""
         data = self.path("out", "tokenizer", "tokens.bin").read_bytes()
         self.assertEqual(struct.unpack("<4i", data[:16]), (20240328, 2, size, delimiter))
         table, at = [], 1024
@@ -194,7 +198,7 @@ class TestTokenizers(PrepareCase):
         self.assertEqual(self.decoded(50257, 50256), SHAKESPEARE.read_bytes())
 
     @needs("tokenizers")
-    def test_tokens_bin_has_blanks_for_added_tokens_of_them(self):
+    def test_tokens_bin_has_blanks_for_added_tokens_that_spell_blanks(self):
         import tokenizers
         words = ["<bos>", "<unk>", "\u2581\u2581", "\u2581", *"abc"]  # Gemma's form
         model = tokenizers.Tokenizer(tokenizers.models.BPE({word: i for i, word in enumerate(words)}, [],
@@ -222,15 +226,16 @@ class TestInputs(PrepareCase):
         rows = [json.dumps({"n": 1, "text": text}).encode() for text in texts]
         write_parquet(self.path("a.parquet"), texts)
         pq.write_table(pa.table({"text": pa.array(texts).dictionary_encode()}), self.path("dictionary.parquet"))
+        pq.write_table(pa.table({"text": pa.array(texts, pa.string_view())}), self.path("view.parquet"))
         for name in ("a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
             write_lines(self.path(name), rows)
-        for name in ("a.parquet", "dictionary.parquet", "a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
+        for name in ("a.parquet", "dictionary.parquet", "view.parquet", "a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
             for unit_bytes in (300, 1 << 20):
                 out = self.path(f"{name}-{unit_bytes}")
                 self.make(out, name, "--workers", 2, "--unit-bytes", unit_bytes)
                 self.assertEqual(stream(out).tolist(), bytes_stream(texts), name)
 
-    def test_txt_files_are_documents_whole_or_by_line(self):
+    def test_a_txt_file_is_one_document_or_one_per_line(self):
         for name, data in (("1.txt", b"\xef\xbb\xbfone\r\ntwo\n\nthree"), ("2.txt", b""), ("3.txt", b"four\n")):
             self.path(name).write_bytes(data)
         self.prepare(self.folder, "--tokenizer", "bytes", "--out", self.path("out"), "--workers", 1)
@@ -257,7 +262,7 @@ class TestInputs(PrepareCase):
                 reader.close()
                 self.assertEqual(found, expected, (name, unit_bytes))
 
-    def test_bad_rows_are_counted_by_reason_and_left_out(self):
+    def test_bad_rows_are_counted_by_reason_and_omitted(self):
         good = [str(number) for number in range(9)]
         write_parquet(self.path("a.parquet"), [*good, "one", None, b"\xff\xfe", "two", b"ok\x80", None])
         write_lines(self.path("b.jsonl"), [b'{"text": "three"}', b'{"text": null}', b'{"other": 1}',
@@ -272,7 +277,7 @@ class TestInputs(PrepareCase):
         self.assertEqual(self.manifest("out")["bad_rows"],
                          {"null": 4, "not text": 2, "invalid UTF-8": 5, "not JSON": 1, "NUL bytes": 0})
 
-    def test_more_bad_rows_than_good_ones_are_an_error_that_says_what_to_do(self):
+    def test_more_bad_rows_than_good_ones_are_an_error_with_advice(self):
         latin = "für\nschön\nplain\nGrüße\n".encode("latin-1")
         write_lines(self.path("b.jsonl"), [b'{"body": "x"}'] * 3)
         for name, data, cure in (("a.txt", latin, "iconv -f LATIN1"), ("b.jsonl", None, "--text-field"),
@@ -290,15 +295,15 @@ class TestInputs(PrepareCase):
         self.path("a.txt").write_text(latin.decode("latin-1"), encoding="utf-8")
         self.make("out-a.txt", "a.txt")
         self.assertEqual(stream(self.path("out-a.txt")).tolist(), bytes_stream([latin.decode("latin-1")]))
-        # A file of bad rows among many good ones only counts.
+        # A file of bad rows beside many good rows is only counted.
         write_lines(self.path("0.jsonl"), [b'{"text": "x"}'] * 4)
         self.prepare(self.path("0.jsonl"), self.path("b.jsonl"), "--tokenizer", "bytes", "--out", self.path("mixed"))
         self.assertEqual(self.manifest("mixed")["bad_rows"]["null"], 3)
 
-    def test_a_damaged_file_is_named_and_what_was_done_is_kept(self):
+    def test_a_damaged_file_is_named_and_finished_work_is_kept(self):
         texts = some_texts(60)
         write_parquet(self.path("1.parquet"), texts)
-        # Without compression, so that a page that has been tampered with is found by its checksum alone.
+        # Without compression, so that only the checksum can detect a changed page.
         write_parquet(self.path("good.parquet"), texts, write_page_checksum=True, compression="none",
                       use_dictionary=False)
         rows = [json.dumps({"text": text}).encode() for text in texts]
@@ -322,7 +327,7 @@ class TestInputs(PrepareCase):
             self.assertIn("continuing", err)
             self.assertEqual(stream(out).tolist(), bytes_stream(texts + texts), (kind, damage))
 
-    def test_a_file_that_changed_after_it_was_begun_is_refused(self):
+    def test_a_file_that_changed_during_preparation_is_refused(self):
         write_parquet(self.path("a.parquet"), some_texts(60))
         self.path("z.parquet").write_bytes(b"damaged")
         arguments = [self.path("a.parquet"), self.path("z.parquet"), "--tokenizer", "bytes", "--out", self.path("out"),
@@ -348,6 +353,20 @@ class TestInputs(PrepareCase):
             path.unlink()
         self.assertIn("already complete", self.prepare(*arguments)[0])
         self.assertEqual(contents(self.path("out")), before)
+
+    def test_a_folder_that_cannot_be_read_is_an_error(self):
+        self.path("d", "below").mkdir(parents=True)
+        self.path("d", "a.txt").write_text("text")
+        scan = os.scandir
+
+        def scandir(path):
+            if str(path).endswith("below"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return scan(path)
+
+        with mock.patch("os.scandir", scandir):
+            self.assertIn("d/below: Permission denied", self.fails(1, self.path("d"), "--tokenizer", "bytes", "--out",
+                                                                   self.path("out")))
 
     def test_input_without_text_fails_with_the_reason(self):
         write_parquet(self.path("a.parquet"), [None, None])
@@ -407,7 +426,7 @@ class TestHub(PrepareCase):
         return mock.patch.multiple("huggingface_hub", HfApi=Api, hf_hub_download=download)
 
     @needs("huggingface_hub")
-    def test_a_dataset_by_its_name_configuration_and_split(self):
+    def test_a_dataset_is_found_by_name_configuration_and_split(self):
         for config, split, text in (("default", "train", "1"), ("default", "test", "2"), ("other", "train", "3"),
                                     ("other", "partial-big", "4")):
             self.path(config, split).mkdir(parents=True)
@@ -426,7 +445,7 @@ class TestHub(PrepareCase):
                 self.assertFalse(self.path("bad").exists())
 
     @needs("huggingface_hub", "tokenizers")
-    def test_tokenizers_by_hub_name_and_by_folder(self):
+    def test_tokenizers_are_found_by_hub_name_and_by_folder(self):
         write_parquet(self.path("a.parquet"), ["a b a"])
         import tokenizers
         model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "[START]": 2}, unk_token="a"))
@@ -459,7 +478,48 @@ class TestHub(PrepareCase):
             self.assertEqual(self.manifest(out)["source"]["revision"], "c0ffee")
 
     @needs("huggingface_hub")
-    def test_without_a_network_one_line_says_what_to_do(self):
+    def test_a_download_is_deleted_once_its_tokens_are_in_shards(self):
+        self.path("sample", "10BT").mkdir(parents=True)
+        for i in range(8):
+            write_parquet(self.path("sample", "10BT", f"{i}.parquet"), some_texts(40, seed=i))
+        kept, record = [], pipeline.Run._record_shard
+
+        def note(run, shard):
+            record(run, shard)
+            files = self.path("out", ".prepare", "downloads").rglob("*.parquet")
+            kept.append((run.state["frontier"][0], min((int(path.stem) for path in files), default=8)))
+
+        with self.hub(), mock.patch.object(pipeline.Run, "_record_shard", note):
+            self.prepare("fineweb", "--tokenizer", "bytes", "--out", self.path("out"), "--delete-downloads",
+                         "--shard-tokens", 9000, "--unit-bytes", 500, "--workers", 1)
+        self.assertGreater(len(kept), 8)
+        self.assertEqual([oldest for _, oldest in kept], [frontier for frontier, _ in kept])
+
+    @needs("huggingface_hub")
+    def test_ctrl_c_does_not_wait_for_a_download(self):
+        program = """
+import pathlib, sys, time
+from unittest import mock
+import huggingface_hub, prepare
+def download(*_, **__):
+    pathlib.Path("downloading").touch()
+    time.sleep(600)
+huggingface_hub.hf_hub_download = download
+files = [mock.Mock(path="sample/10BT/a.parquet", size=1)]
+huggingface_hub.HfApi = lambda: mock.Mock(repo_info=lambda *_, **__: mock.Mock(sha="c0ffee"),
+                                          list_repo_tree=lambda *_, **__: files)
+sys.exit(prepare.main(["fineweb", "--tokenizer", "bytes", "--out", "out"]))
+"""
+        process = self.start(sys.executable, "-c", program, PYTHONPATH=SCRIPTS)
+        while process.poll() is None and not self.path("downloading").exists():
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertEqual(errors, "prepare: interrupted; run the same command to continue\n")
+
+    @needs("huggingface_hub")
+    def test_without_a_network_one_line_gives_advice(self):
         with self.hub(ConnectionError("no route\nto host")):
             line = self.fails(1, "fineweb:100BT", "--tokenizer", "bytes", "--out", self.path("out"))
         for part in ("HuggingFaceFW/fineweb", "sample/100BT", "no route", "prepare.py 'FOLDER/*.parquet' --out"):

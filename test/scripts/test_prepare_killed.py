@@ -1,4 +1,4 @@
-"""scripts/prepare.py, killed and continued:  scripts/run_tests.py test/scripts/test_prepare_killed.py"""
+"""scripts/prepare.py continues after kills:  scripts/run_tests.py test/scripts/test_prepare_killed.py"""
 
 import contextlib
 import json
@@ -23,11 +23,11 @@ class TestKilled(PrepareCase):
         write_lines(self.path("b.jsonl.gz"), [json.dumps({"text": text}).encode() for text in some_texts(rows, seed=3)])
 
     def arguments(self, out, workers):
-        """A run of some units and some shards whose boundaries do not meet."""
+        """Returns the arguments of a run with several units and several shards, whose boundaries do not coincide."""
         return [self.path("a.parquet"), self.path("b.jsonl.gz"), "--tokenizer", "bytes", "--out", out, "--workers",
                 str(workers), "--shard-tokens", str(250 * self.rows), "--unit-bytes", "3000"]
 
-    def test_killed_at_20_random_moments_the_bytes_are_those_of_an_uninterrupted_run(self):
+    def test_killed_at_20_random_moments_it_writes_the_bytes_of_an_uninterrupted_run(self):
         self.make_inputs(150)
         draw = random.Random(20)
         command = [sys.executable, SCRIPTS / "prepare.py"]
@@ -42,11 +42,11 @@ class TestKilled(PrepareCase):
             while True:
                 process = self.start(*command, *self.arguments(out, draw.randint(1, 3)))
                 while kills < 20 and process.poll() is None and not out.joinpath(".prepare").exists():
-                    time.sleep(0.002)  # the packages are being imported: nothing to interrupt yet
+                    time.sleep(0.002)  # it still imports packages; there is nothing to interrupt yet
                 if kills < 20:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(draw.uniform(0, span * 0.6))
-                    process.kill()  # the main process; its workers have to notice
+                    process.kill()  # only the main process; its workers have to notice
                 _, err = process.communicate()
                 if process.returncode == 0:
                     break
@@ -54,7 +54,7 @@ class TestKilled(PrepareCase):
                 kills += 1
             self.assertEqual(contents(out), expected)
 
-    def test_killed_at_every_rename_nothing_finished_is_made_again(self):
+    def test_killed_at_every_rename_it_repeats_no_finished_work(self):
         self.make_inputs(6)
         printed, _ = self.prepare(*self.arguments(self.path("whole"), 1))
         units = self.units_made(printed)
@@ -78,10 +78,10 @@ class TestKilled(PrepareCase):
             renames += 1
         self.assertGreater(renames, units)
 
-    def test_a_missing_part_is_made_again_and_the_ones_behind_it_are_kept(self):
+    def test_a_missing_part_is_made_again_and_later_parts_are_kept(self):
         self.make_inputs(60)
 
-        def arguments(out, workers):  # no compressed file, whose end is sought, and no shard before the end
+        def arguments(out, workers):  # no compressed file, whose end must be found first; no shard before the end
             return [*self.arguments(out, workers)[:1], *self.arguments(out, workers)[2:], "--shard-tokens", "1M"]
 
         printed, _ = self.prepare(*arguments(self.path("whole"), 1))
@@ -93,7 +93,7 @@ class TestKilled(PrepareCase):
         parts = sorted((out / ".prepare" / "parts").glob("*.part"))
         self.assertGreater(len(parts), 5)
         parts[1].unlink()
-        parts[3].write_bytes(parts[3].read_bytes()[:-1])  # and one that is not whole
+        parts[3].write_bytes(parts[3].read_bytes()[:-1])  # and an incomplete part
         printed, _ = self.prepare(*arguments(out, 2))
         self.assertEqual(self.units_made(printed), units - len(parts) + 2)
         self.assertEqual(contents(out), contents(self.path("whole")))
@@ -103,7 +103,8 @@ class TestKilled(PrepareCase):
         return int(printed.splitlines()[1].split()[0])
 
     def units_done(self, out, units):
-        """Units that a killed run has finished: before the frontier and parts after it; None once complete."""
+        """Returns the number of units that a killed run has finished, before the frontier and as parts after it, or
+        None if the run is complete."""
         if out.joinpath("manifest.json").exists():
             return None
         work = out / ".prepare"
@@ -120,7 +121,8 @@ class TestKilled(PrepareCase):
 
 
 def run_until(moment, after, arguments):
-    """Runs prepare.py in this process, which is killed before or after the moment-th rename of any of its processes."""
+    """Runs prepare.py in this process, which is killed before or after the rename with the number `moment`, counted
+    over all of its processes."""
     main, replace = os.getpid(), os.replace
     renames = multiprocessing.get_context("fork").Value("i", 0)
 

@@ -1,4 +1,4 @@
-"""experiments/recipes/*.toml: the programs take them, and they are the paper's runs:
+"""experiments/recipes/*.toml: the programs accept them, and they equal the paper's runs:
 scripts/run_tests.py test/scripts/test_recipes.py"""
 import math
 import re
@@ -15,7 +15,7 @@ class RecipesTest(Case):
         super().setUp()
         (self.folder / "experiments").symlink_to(ROOT / "experiments")
 
-    def test_each_is_taken_by_its_program(self):
+    def test_each_recipes_program_accepts_it(self):
         self.assertEqual(len(RECIPES), 8)
         for path in RECIPES:
             with self.subTest(path.name):
@@ -29,7 +29,7 @@ class RecipesTest(Case):
                 steps = recipe.get("steps", round(recipe.get("tokens", 0) / recipe["batch-tokens"]))
                 self.assertRegex(done.stdout, rf"length +{steps} steps")
                 if ON_GPUS:
-                    continue  # whose plans are of the GPU that is there
+                    continue  # its plans are for the GPU of this machine
                 planned = re.findall(r"([\d.]+) GiB with (?:--micro-batch )?(\d+)", path.read_text())
                 self.assertEqual(len(planned), 2)
                 for total, batch in planned:
@@ -37,7 +37,7 @@ class RecipesTest(Case):
                     shown = re.search(r"^ +total +([\d.]+) GiB$", done.stdout, re.MULTILINE).group(1)
                     self.assertEqual(f"{float(shown):.1f}", total)
 
-    def test_the_time_is_that_of_the_prediction(self):
+    def test_the_stated_time_is_the_predicted_one(self):
         text = (ROOT / "experiments/recipes/gpt2_124m.toml").read_text()
         recipe = tomllib.loads(text)
         *hours, speed = re.search(r"# Time: (\S+) hours \((\S+) to (\S+)\) on one H200 at the (\d+)k", text).groups()
@@ -48,14 +48,14 @@ class RecipesTest(Case):
         for said, rate in zip(hours, (expected, most, least)):
             self.assertEqual(said, f"{recipe['steps'] * recipe['batch-tokens'] / rate / 3.6e6:.1f}")
 
-    def test_the_papers_are_those_that_reproduce_runs(self):
+    def test_recipes_of_the_paper_equal_the_runs_of_reproduce(self):
         models = plan.load_scales(ROOT / "experiments")["full"].models
         tables = {table.id: table.row("Teon, PolarExpress") for table in plan.load_tables(ROOT / "experiments")
                   if table.id in ("gpt", "llama")}
         for path in RECIPES:
             model = models.get(path.stem.replace("_", "-"))
             if model is None:
-                self.assertEqual(path.stem, "gpt2_124m")  # llm.c's, not the paper's
+                self.assertEqual(path.stem, "gpt2_124m")  # the recipe of llm.c, not of the paper
                 continue
             text = path.read_text()
             recipe, row = tomllib.loads(text), tables[path.stem.split("_")[0]]
@@ -67,7 +67,7 @@ class RecipesTest(Case):
             self.assertEqual(perplexity, row.paper[model.name], path.name)
             self.assertAlmostEqual(loss, math.log(perplexity), delta=.005)
 
-    def test_published_shards_train_as_they_are(self):
+    def test_published_shards_are_accepted_unchanged(self):
         tokens = [50256 if i % 97 == 0 else i * i % 50257 for i in range(3000)]
         write_shard(self.folder / "datasets/fineweb10B/fineweb_val_000000.bin", tokens)
         write_shard(self.folder / "datasets/fineweb10B/fineweb_train_000001.bin", tokens)

@@ -93,7 +93,7 @@ class ReproduceTest(Case):
     def test_a_table_is_run_once_and_shown(self):
         self.reproduce("run", "one")
         made = sorted(self.folder.glob("runs/tiny/a/*"))
-        # AdamW's grid, for the rate of what is not a matrix; the grids of Muon and Teon; and the second seed of each.
+        # AdamW's grid, for the rate of parameters that are not matrices; the grids and second seeds of Muon and Teon.
         self.assertGreaterEqual(len(made), 2 + 4 + 2)
         times = {f: f.stat().st_mtime_ns for f in self.folder.glob("runs/tiny/a/*/metrics.jsonl")}
         again = self.reproduce("run", "one")
@@ -105,7 +105,7 @@ class ReproduceTest(Case):
         new = [f for f in self.folder.glob("runs/tiny/a/*") if f not in made]
         self.assertTrue(new and all("teon-mode_2" in f.name for f in new), new)
 
-        # What is kept of the cells is enough; a cell of another engine, or with other options, says so.
+        # The results file suffices. Cells of another engine, or with other options, are named.
         results = self.folder / "runs" / "tiny" / "results.jsonl"
         lines = results.read_text().splitlines()
         at = next(i for i, line in enumerate(lines) if re.match(r'{"cell":"a/optimizer_teon-lr\S*seed_2"', line))
@@ -120,13 +120,13 @@ class ReproduceTest(Case):
         self.assertNotIn("a/optimizer", whole)
         self.assertFalse((self.folder / "runs" / "tiny" / "a").exists())
         self.assertNotRegex(whole, "other bits|other options")
-        # A cell that finished but was not yet kept is not trained again.
+        # A finished cell that is not yet in the results file is not trained again.
         shutil.move(self.folder / "gone", self.folder / "runs" / "tiny" / "a")
         results.write_text("\n".join(lines[:at] + lines[at + 1:]) + "\n")
         self.reproduce("run", "one")
         self.assertEqual(times, {f: f.stat().st_mtime_ns for f in times})
         self.assertEqual(sorted(results.read_text().splitlines()), sorted(lines))
-        # One that was begun as something else than today's says so if it had finished, and begins again if it had not.
+        # A cell of another engine is named if it has finished, and starts again if it has not.
         cell = self.folder / "runs" / "tiny" / json.loads(lines[at])["cell"]
         begun = pathlib.Path(f"{cell}.json")
         other = json.dumps(json.loads(begun.read_text()) | {"engine": "0123456789ab"})
@@ -150,7 +150,7 @@ class ReproduceTest(Case):
             self.assertTrue((self.folder / picture).stat().st_size > 1000, picture)
         self.assertIn("2 of 2 rows", self.reproduce("list").splitlines()[0])
 
-    def test_what_has_not_run_says_so(self):
+    def test_rows_that_have_not_run_are_marked(self):
         state, all_tables = self.load()
         state.results = {}
         text = tables.render(all_tables[0], state)
@@ -165,7 +165,7 @@ class ReproduceTest(Case):
     def cell(self, state, table, seed=1):
         return plan.cell_of(table, table.row("Muon"), state.scale.models["a"], 0.02, 0.004, seed)
 
-    def test_a_run_that_another_process_writes_is_not_removed(self):
+    def test_a_run_of_another_process_is_not_removed(self):
         state, all_tables = self.load()
         cell = self.cell(state, all_tables[0], seed=7)
         folder = pathlib.Path(cell.folder(state.out))
@@ -180,8 +180,8 @@ class ReproduceTest(Case):
 
     @staticmethod
     def run_cell(command, flags, folder):
-        """Instead of the engine: Teon diverges at every rate and Muon at its first guess, 0.02; at AdamW's lower rate,
-        0.002, the disk is full."""
+        """Replaces the engine: Teon diverges at every rate, and Muon at its initial rate of 0.02. At AdamW's lower
+        rate, 0.002, the disk is full."""
         path = write_run(pathlib.Path(folder), flags["optimizer"], int(flags["seed"]), config={"device": {"name": "x"}},
                          **{"max-skipped": 2}) / "metrics.jsonl"
         lines = path.read_text().splitlines(keepends=True)
@@ -194,7 +194,7 @@ class ReproduceTest(Case):
             return 0
         return 1
 
-    def test_a_diverged_cell_stays_known_and_a_failed_one_does_not_count(self):
+    def test_a_diverged_cell_is_recorded_and_a_failed_one_is_not(self):
         out = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
 
         def load():
@@ -207,20 +207,21 @@ class ReproduceTest(Case):
         state.may_run = True
         with mock.patch("sweep.run_cell", self.run_cell):
             state.everything(table)
-            self.assertEqual(len(state.failed), 1)  # without AdamW's rates there are no others
+            self.assertEqual(len(state.failed), 1)  # all other cells need AdamW's rate
             self.assertIn("lr_0.002-", state.failed[0])
             self.assertEqual(load().loss(plan.cell_of(*plan.adamw_row("train_gpt2"), state.scale.models["a"], 0.002,
                                                       None, 1)), None)
         path = pathlib.Path(state.path)
         record = json.loads(path.read_text().splitlines()[0])
         name = record["cell"].replace("0.004", "0.002")
-        path.write_text(path.read_text() + json.dumps(record | {"cell": name}) + "\n")  # as if the disk had space
+        path.write_text(path.read_text() + json.dumps(record | {"cell": name}) + "\n"  # the disk has space again
+                        + '{"cell":"a/')  # and is full again
         state = load()
         state.may_run = True
         with mock.patch("sweep.run_cell", self.run_cell):
             state.everything(table)
         self.assertEqual(state.failed, [])
-        shutil.rmtree(out / "tiny" / "a")  # later commands read the results only
+        shutil.rmtree(out / "tiny" / "a")  # later commands read only the results
         for again in (state, load()):
             muon, teon = tables.measure(table, again)
             self.assertEqual((muon.rate, tables.text_of_perplexity(muon.best)), (0.01, "9.03 ± 0.00"))
@@ -267,30 +268,63 @@ class ReproduceTest(Case):
         for text in ("{", "[]", '{"cell":"a"}'):
             bad.write_text(text + "\n")
             self.assertIn("bad.jsonl:1: not a result", self.error_of(*self.command("list", "--results", bad)))
+        bad.write_text("{")  # its writing was interrupted: the cell counts as not run
+        self.assertIn("0 of 2 rows", self.reproduce("list", "--results", bad))
+
+    def load_with_losses(self, muon, teon):
+        """Returns Runs and tables; every cell of the first table has finished, with these losses (one per seed) at the
+        grid's best rate."""
+        state, all_tables = self.load()
+        table, model = all_tables[0], state.scale.models["a"]
+        state.results = {}
+
+        def finish(cell, loss):
+            name = state.name(cell)
+            state.results[name] = runs.Result(name, "", {"seed": cell.seed}, "", "", 1, 1, 0.5,
+                                              [[i, loss] for i in range(1, 11)], [[10, loss]], [])
+
+        for factor in state.scale.grid:
+            for name, losses in (("Muon", muon), ("Teon", teon)):
+                for seed, loss in enumerate(losses, 1):
+                    finish(plan.cell_of(table, table.row(name), model, model.rates["muon"] * factor, 0.004, seed),
+                           loss + (factor != 1))
+            adamw = plan.cell_of(*plan.adamw_row("train_gpt2"), model, model.rates["adamw"] * factor, None, 1)
+            finish(adamw, 3.0 + (factor != 1))  # sets the rate of the parameters that are not matrices
+        return state, all_tables
+
+    @needs("matplotlib")
+    def test_an_infinite_perplexity_is_shown(self):
+        state, (table, *_) = self.load_with_losses((2.0, 2.5), (800.0, 800.4))
+        _, teon = tables.measure(table, state)
+        self.assertEqual(tables.text_of_perplexity(teon.best), "inf")
+        self.assertRegex(tables.render(table, state), r"\| inf \| \+inf%, \+inf% to \+inf% \|")
+        row = dataclasses.replace(table.rows[1], paper_variance={"a": 1.0})
+        muon = dataclasses.replace(table.rows[0], paper_variance={"a": 1.0})
+        self.assertRegex(tables.render(dataclasses.replace(table, variance=True, rows=[muon, row]), state),
+                         r"\| inf \|  \|")
+        for name in ("training", "validation", "rates", "time", "forest"):
+            self.assertTrue(figures.draw(name, table, state, self.folder / "pictures"), name)
+
+    @needs("matplotlib")
+    def test_training_curves_show_every_method_with_the_default_orthogonalizer(self):
+        state, (table, *_) = self.load_with_losses((2.0, 2.5), (1.9, 2.38))
+        svd = dataclasses.replace(table.row("Muon"), name="SVD", flags={"optimizer": "muon", "ortho": "svd"})
+        shown = []
+        with mock.patch("compare.save_figure", lambda figure, *_: shown.append(figure)):
+            figures.draw("training", dataclasses.replace(table, rows=[*table.rows, svd]), state, self.folder)
+        self.assertEqual([[line.get_label() for line in axis.lines] for axis in shown[0].axes], [["Muon", "Teon"]] * 2)
 
     @needs("matplotlib")
     def test_differences_to_muon_and_colours(self):
-        state, all_tables = self.load()
-        table, model = all_tables[0], state.scale.models["a"]
-        drawn = {}
-        for name, losses in (("Muon", (2.0, 2.5)), ("Teon", (1.9, 2.38))):
-            for rate in state.scale.grid:
-                for seed, loss in enumerate(losses, 1):
-                    cell = plan.cell_of(table, table.row(name), model, model.rates["muon"] * rate, 0.004, seed)
-                    drawn[state.name(cell)] = runs.Result(state.name(cell), "", {"seed": seed}, "", "", 1, 1, 1, [],
-                                                          [[10, loss + (rate != 1)]], [])
-        for rate in state.scale.grid:  # AdamW's, for the rate of what is not a matrix
-            cell = plan.cell_of(*plan.adamw_row("train_gpt2"), model, model.rates["adamw"] * rate, None, 1)
-            drawn[state.name(cell)] = runs.Result(state.name(cell), "", {"seed": 1}, "", "", 1, 1, 1, [],
-                                                  [[10, 3.0 + (rate != 1)]], [])
-        state.results = drawn
+        state, all_tables = self.load_with_losses((2.0, 2.5), (1.9, 2.38))
+        table = all_tables[0]
         teon = tables.measure(table, state)[1]
         self.assertEqual((teon.against_best.method, teon.against_best.n), ("pairs", 2))
         self.assertAlmostEqual(teon.against_best.difference, -0.11)
         self.assertRegex(tables.render(table, state), r"\| -10\.4%, -21\.1% to \+1\.7% \|")
         path = figures.draw("forest", table, state, self.folder / "pictures")
         self.assertGreater(pathlib.Path(path).stat().st_size, 5000)
-        # Two tables in one picture. A row that the paper lacks is lower, higher or not decided.
+        # Two tables in one figure. The verdict on a row that the paper lacks is lower, higher or not decided.
         own = dataclasses.replace(table, rows=[table.rows[0], dataclasses.replace(table.rows[1], paper={})])
         self.assertGreater(pathlib.Path(figures.draw_controls([table, own], state, self.folder / "pictures"))
                            .stat().st_size, 5000)
@@ -306,7 +340,7 @@ class ReproduceTest(Case):
                 known = figures.COLORS.get(name.removesuffix(", PolarExpress"))
                 self.assertTrue(known == color if known else color not in figures.COLORS.values(), (other.id, name))
 
-    def test_the_projects_tables_are_whole(self):
+    def test_the_projects_tables_are_complete(self):
         folder = ROOT / "experiments"
         scales, all_tables = plan.load_scales(folder), plan.load_tables(folder)
         self.assertEqual(set(scales), {"tiny", "cpu", "small", "full"})
@@ -314,7 +348,7 @@ class ReproduceTest(Case):
             at = {s.name: {m.name for m in table.models_at(s)} for s in scales.values() if table.models_at(s)}
             self.assertIn(set(at), ({"tiny", "small", "full"}, {"cpu"}), table.id)
             self.assertEqual(set(table.models), set.union(*at.values()), table.id)
-        # Each flag is one of the program's.
+        # The programs have each flag.
         for program in {t.program for t in all_tables}:
             shown = self.call(ROOT / program, "--help-all").stdout
             flags = {f for t in all_tables if t.program == program for r in t.rows
@@ -326,11 +360,17 @@ class ReproduceTest(Case):
     def test_bad_calls_are_one_line(self):
         for words, part in ((["run"], "name a table"), (["table", "three"], "no such table"),
                             (["list", "--scale", "huge"], "--scale huge"),
-                            (["run", "elsewhere"], "at scale tiny; it has some at other")):
+                            (["run", "elsewhere"], "at scale tiny; it has some at other"),
+                            (["all", "--estimate", "--tflops", "0"], "--tflops 0: must be above 0"),
+                            (["all", "--estimate", "--tflops", "nan"], "--tflops nan: must be above 0")):
             self.assertIn(part, self.error_of(*self.command(*words)))
-        bad = self.folder / "bad"
+        self.assertIn(f"{self.folder}: Is a directory",
+                      self.error_of(*self.command("list", "--results", self.folder), expect=1))
+        bad = self.folder / "[bad]"
         bad.mkdir()
         (bad / "scales.toml").write_text(SCALES)
+        self.assertIn("[bad]: no table has a model at scale tiny",
+                      self.run_script("reproduce.py", "list", "--experiments", bad, expect=2).stderr)
         (bad / "one.toml").write_text(TABLE.format(order=1, flags="").replace("claim", "clam"))
         self.assertIn("clam: not known; claim: missing",
                       self.run_script("reproduce.py", "list", "--experiments", bad, expect=2).stderr)

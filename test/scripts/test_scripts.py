@@ -1,4 +1,4 @@
-"""What all scripts have in common: they use the project's .venv by themselves, and can be called by their names.
+"""Properties of all scripts: they restart in the project's .venv, and can be called by their names.
 
     scripts/run_tests.py test/scripts/test_scripts.py
 """
@@ -7,6 +7,7 @@ import os
 import re
 import sys
 
+import ptxas_report
 from testing import ROOT, SCRIPTS, Case
 
 
@@ -27,17 +28,17 @@ class ScriptsTest(Case):
         self.assertEqual(done.stderr, "")
         return done.stdout
 
-    def test_a_script_goes_on_in_the_venv(self):
-        self.assertEqual(self.run_python(self.script, "a b"), "here a b\n")  # there is none
+    def test_a_script_restarts_in_the_venv(self):
+        self.assertEqual(self.run_python(self.script, "a b"), "here a b\n")  # there is no .venv
         self.python.write_text('#!/bin/sh\necho venv "$@"\n')
         self.python.chmod(0o755)
         self.assertEqual(self.run_python("-u", self.script, "a b"), f"venv -u {self.script} a b\n")
-        self.python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')  # whose Python says that it is another
+        self.python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')  # its Python seems to be another one
         self.assertEqual(self.run_python(self.script, "a b"), "here a b\n")
         self.python.write_bytes(b"\x7fELF of another machine")
         self.assertEqual(self.run_python(self.script), "here\n")
 
-    def test_a_script_inside_of_another_process_stays_there(self):
+    def test_an_imported_script_does_not_restart(self):
         self.python.write_text("#!/bin/sh\necho venv\n")
         self.python.chmod(0o755)
         program = (f"import runpy, sys; sys.argv = ['{self.script}']; sys.path.insert(0, '{self.script.parent}'); "
@@ -49,13 +50,19 @@ class ScriptsTest(Case):
             if script.read_text().startswith("#!"):
                 self.assertTrue(os.access(script, os.X_OK), script.name)
 
-    def test_a_demo_of_a_model_that_is_not_there_is_one_line(self):
+    def test_a_demo_of_an_unknown_model_is_refused_in_one_line(self):
         self.assertIn("MODEL=bert: no such model; the models are gpt2 llama",
                       self.error_of(SCRIPTS / "demo.sh", MODEL="bert"))
 
 
+class PtxasReportTest(Case):
+    def test_kernel_names_are_short_and_complete(self):
+        names = {"plain": "plain", "_Z3foov": "foo", "_ZN4teon12_GLOBAL__N_13barIfEEvPT_": "bar<float>"}
+        self.assertEqual(ptxas_report.short_names(names), names)
+
+
 class RunTestsTest(Case):
-    def test_a_file_without_a_test_that_ran_has_failed(self):
+    def test_a_file_in_which_no_test_ran_has_failed(self):
         (self.folder / "test_good.py").write_text("import unittest\nclass A(unittest.TestCase):\n"
                                                   "    def test_a(self): pass\n")
         (self.folder / "test_empty.py").write_text("")
@@ -65,12 +72,40 @@ class RunTestsTest(Case):
         for name, said in (("missing", "no such file"), ("empty", "no test in it"), ("bad", "why")):
             done = self.run_script("run_tests.py", "test_good.py", f"test_{name}.py", expect=1)
             self.assertRegex(done.stdout, f"FAILED: test_{name}.py.*{said}\n(.*\n)*1 passed, 1 failed, 0 skipped\n$")
-        self.run_script("run_tests.py", "test_good.py", "test_empty.py", "-k", "test_a")  # it has none of this name
+        self.run_script("run_tests.py", "test_good.py", "test_empty.py", "-k", "test_a")  # only one has it
         self.run_script("run_tests.py", "test_good.py", "no/test_missing.py", "-k", "test_a", expect=1)
+
+    # A Catch2 program with one test case, which fails in `bad`.
+    PROGRAM = f"""#!{sys.executable}
+import os, sys
+if "--list-tests" in sys.argv:
+    print("base/x: one")
+elif "--input-file" in sys.argv:
+    outcome = "failed" if sys.argv[0].endswith("bad") else "passed"
+    open(os.environ["TEON_TEST_LOG"], "w").write(f"started\\tbase/x: one\\n{{outcome}}\\tbase/x: one\\t0.1\\n")
+"""
+
+    def program(self, name, text):
+        (self.folder / name).write_text(text)
+        (self.folder / name).chmod(0o755)
+        return f"./{name}"
+
+    def test_a_program_that_cannot_run_has_failed(self):
+        good = self.program("good", self.PROGRAM)
+        broken = self.program("broken", "#!/bin/sh\nexit 127\n")
+        for programs in ([broken], [good, broken]):
+            done = self.run_script("run_tests.py", *programs, "--only", "base/", expect=1)
+            self.assertIn("FAILED: ./broken: lists no test case", done.stdout)
+        self.assertIn("1 passed, 1 failed, 0 skipped", done.stdout)
+
+    def test_two_programs_with_the_same_test_cases_both_run(self):
+        done = self.run_script("run_tests.py", self.program("bad", self.PROGRAM), self.program("good", self.PROGRAM),
+                               expect=1)
+        self.assertIn("1 passed, 1 failed, 0 skipped", done.stdout)
 
 
 class TestNamesTest(Case):
-    def test_a_test_case_is_named_after_the_file_that_it_tests_or_its_own(self):
+    def test_a_test_case_is_named_after_the_tested_file_or_its_own(self):
         for file in [*ROOT.glob("test/*/*.cpp"), *ROOT.glob("test/*/*.cu")]:
             for name in re.findall(r'TEST_CASE\(\s*"([^":]+):', file.read_text()):
                 own = "test/" + name.replace("/", "/test_")

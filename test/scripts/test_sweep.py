@@ -14,8 +14,8 @@ from unittest import mock
 import sweep
 from testing import SCRIPTS, Case, change_json, write_run
 
-# Takes the flags of a training program and writes a run as one would; FAKE is run before its log is there, and LOSS is
-# its final loss.
+# Takes the flags of a training program and writes a run as the engine does. Executes FAKE before it writes the log;
+# LOSS is the final loss.
 FAKE_TRAINER = """
 import json, math, os, signal, sys, time
 words = [word for word in sys.argv[1:] if word != "--resume"]
@@ -49,7 +49,7 @@ class SweepTest(Case):
         return [sys.executable, SCRIPTS / "sweep.py", *arguments, *tail]
 
     def environment(self, **values):
-        stub = self.folder / "stub"  # without plots, which take their time
+        stub = self.folder / "stub"  # without plots, which are slow
         stub.mkdir(exist_ok=True)
         (stub / "matplotlib.py").write_text("raise ImportError")
         (stub / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
@@ -62,7 +62,7 @@ class SweepTest(Case):
                          env=self.environment(**environment))
 
     def wait_for(self, what):
-        """Until something is there; the test's runner ends what never comes."""
+        """Waits until the condition holds; without a limit, because the test runner has one."""
         while not what():
             time.sleep(0.02)
 
@@ -75,12 +75,12 @@ class SweepTest(Case):
         self.assertIn("teon lr=2", result.stdout)
         self.assertTrue((self.folder / "runs/sweep/compare/compare.md").exists())
         before = {p: p.stat().st_mtime_ns for p in self.folder.glob("runs/sweep/*/metrics.jsonl")}
-        (self.folder / "runs/sweep/optimizer_teon-lr_2-seed_1/metrics.jsonl").write_text("")  # one was cut off
+        (self.folder / "runs/sweep/optimizer_teon-lr_2-seed_1/metrics.jsonl").write_text("")  # one log was cut off
         self.sweep("--grid", "optimizer=muon,teon", "--grid", "lr=1,2", "--seeds", "1,2")
         changed = [p.parent.name for p, at in before.items() if p.stat().st_mtime_ns != at]
         self.assertEqual(changed, ["optimizer_teon-lr_2-seed_1"])
 
-    def test_cells_of_another_command_are_refused_by_flag(self):
+    def test_cells_of_another_command_are_refused_and_the_flag_named(self):
         grid = ["--grid", "lr=1,2"]
         begun = ["--weight-decay", "0.5", "--data", "d", "--log-every", "3", "--shuffle", "on"]
         self.sweep(*grid, flags=begun)
@@ -95,7 +95,7 @@ class SweepTest(Case):
                 error = self.error_of(*self.command(*grid, *more, flags=flags), env=self.environment())
                 self.assertIn(said, error)
                 self.assertIn("runs/sweep/lr_1-seed_1337", error)
-        for record in self.folder.glob("runs/sweep/*.json"):  # as earlier versions left a sweep
+        for record in self.folder.glob("runs/sweep/*.json"):  # as in a sweep of an earlier version
             record.unlink()
         self.sweep(*grid, flags=begun)
         self.assertIn("--weight-decay 0.5, now 2", self.sweep(*grid, flags=["--weight-decay", "2"], expect=2).stderr)
@@ -132,9 +132,9 @@ class SweepTest(Case):
                 self.assertIn(said, self.error_of(*self.command(toml, *arguments, *more), env=self.environment()))
         self.assertEqual(self.starts(), [])
 
-    def test_a_run_that_another_process_writes_is_not_touched(self):
+    def test_a_run_of_another_process_is_not_changed(self):
         folder = self.folder / "runs/sweep/lr_1-seed_1337"
-        for locked in ("", "lock"):  # an engine has both; NFS locks no folders
+        for locked in ("", "lock"):  # an engine holds both; NFS does not lock folders
             for saved in (False, True):
                 with self.subTest(locked=locked, saved=saved):
                     (folder / "step_00000001" if saved else folder).mkdir(parents=True)
@@ -149,6 +149,25 @@ class SweepTest(Case):
         folder.mkdir()
         self.sweep("--grid", "lr=1")
 
+    def test_a_checkpoint_below_any_folder_name_is_resumed(self):
+        step = self.folder / "out[1]*" / "lr_1-seed_1337" / "step_00000001"
+        step.mkdir(parents=True)
+        result = self.sweep("--grid", "lr=1", "--out", "out[1]*")
+        self.assertTrue(step.exists())
+        self.assertIn("--resume", result.stdout)
+
+    def test_a_cell_that_another_sweep_has_finished_is_kept(self):
+        cells = self.folder / "runs/sweep"
+        wait = f"\nwhile not os.path.exists('{self.folder}/go'): time.sleep(0.02)"
+        process = self.start(*self.command("--grid", "lr=1,2"), env=self.environment(FAKE=wait))
+        self.wait_for((cells / "lr_1-seed_1337/started").exists)
+        self.sweep("--grid", "lr=2")
+        (self.folder / "go").touch()
+        output, errors = process.communicate()
+        self.assertEqual(process.returncode, 0, errors)
+        self.assertIn("[2/2] lr=2 seed=1337: finished\n", output)
+        self.assertEqual(self.starts(), ["lr_1-seed_1337", "lr_2-seed_1337"])
+
     def test_values_of_config_json_and_of_flags(self):
         for text, value in (("0.02", 0.02), ("2e-2", 0.02), ("512Ki", 524288), ("1M", 10**6), ("on", True), ("", True),
                             ("off", False), ("q,k", ["q", "k"]), ("q=0.5", {"q": 0.5}), ("auto", "bf16"), ("a", "a")):
@@ -157,7 +176,7 @@ class SweepTest(Case):
                             ("1", None)):
             self.assertFalse(sweep.is_value(text, value), (text, value))
 
-    # Saves only after a while, as an engine that writes a checkpoint; then ends as END says.
+    # Takes some time to save, as an engine that writes a checkpoint, and then executes END.
     SAVES = """
 def save(*_):
     open(os.path.join(flags["out"], "saving"), "w").close()
@@ -189,7 +208,7 @@ if not os.path.exists(os.path.join(flags["out"], "step_00000001")):
                 self.assertEqual(len(list(out.glob("*/started"))), jobs)
                 self.sweep(*arguments)
 
-    def test_ctrl_c_lets_a_cell_of_reproduce_save(self):
+    def test_ctrl_c_lets_a_cell_of_reproduce_py_save(self):
         words = f"['{sys.executable}', 'fake.py'], dict(lr='1', seed='1'), 'cell'"
         process = self.start(sys.executable, "-c", f"import sweep; sweep.run_cell({words})", start_new_session=True,
                              env=self.environment(FAKE=self.SAVES, SAVE_TAKES="8", END="os._exit(0)"),
@@ -199,7 +218,7 @@ if not os.path.exists(os.path.join(flags["out"], "step_00000001")):
         self.assertIn("KeyboardInterrupt", process.communicate()[1])
         self.assertTrue((self.folder / "cell" / "step_00000001").exists())
 
-    def test_a_second_ctrl_c_kills(self):
+    def test_a_second_ctrl_c_kills_the_cells(self):
         process = self.start(*self.command("--grid", "lr=1"),
                              env=self.environment(FAKE=self.SAVES, SAVE_TAKES="1000000", END=""))
         self.wait_for(lambda: list(self.folder.glob("runs/sweep/*/ready")))
@@ -210,7 +229,7 @@ if not os.path.exists(os.path.join(flags["out"], "step_00000001")):
         self.assertEqual(process.returncode, 130)
         self.assertFalse(list(self.folder.glob("runs/sweep/*/step_*")))
 
-    # Goes on when as many cells run as JOBS says, and notes what it was given.
+    # Waits until JOBS cells run, and records its environment.
     TOGETHER = """
 top = os.path.dirname(flags["out"])
 while len([f for f in os.listdir(top) if os.path.exists(os.path.join(top, f, "started"))]) < int(os.environ["JOBS"]):
@@ -222,7 +241,7 @@ open(os.path.join(flags["out"], "given"), "w").write(
     def given(self):
         return sorted(p.read_text() for p in self.folder.glob("runs/sweep/*/given"))
 
-    def test_jobs_run_side_by_side_each_with_its_gpu_or_its_share_of_the_cores(self):
+    def test_parallel_jobs_get_a_gpu_or_a_share_of_the_cores_each(self):
         cores = len(os.sched_getaffinity(0))
         self.sweep("--grid", "lr=1,2,3", "--jobs", 3, FAKE=self.TOGETHER, JOBS="3")
         self.assertEqual(self.given(), [f"- {max(1, cores // 3)}"] * 3)
@@ -235,7 +254,7 @@ open(os.path.join(flags["out"], "given"), "w").write(
             smi.return_value.stdout = "GPU 0: NVIDIA H100 (UUID: x)\nGPU 1: NVIDIA H100 (UUID: y)\n"
             self.assertEqual(sweep.gpus(), ["0", "1"])
 
-    def test_a_terminal_shows_a_line_for_each_running_cell_and_one_for_the_whole(self):
+    def test_a_terminal_shows_a_line_for_each_running_cell_and_one_for_the_sweep(self):
         ours, theirs = pty.openpty()
         wait = "\nwhile not os.path.exists('seen'): time.sleep(0.02)"
         process = self.popen(self.command("--grid", "lr=1,2,3", "--jobs", 2), self.environment(FAKE=wait), {},
@@ -245,7 +264,7 @@ open(os.path.join(flags["out"], "given"), "w").write(
         while process.poll() is None or not shown.endswith("\n"):
             try:
                 shown += os.read(ours, 1 << 16).decode(errors="replace")
-            except OSError:  # the other end is closed
+            except OSError:  # the other end was closed
                 break
             if "2 running" in shown:
                 (self.folder / "seen").touch()
@@ -266,14 +285,14 @@ open(os.path.join(flags["out"], "given"), "w").write(
         self.assertAlmostEqual(seconds, 9)  # 9000 steps of 1 ms
         whole.waiting, whole.took = [{}, {}, {}], [100]
         began = mock.Mock(began=time.monotonic() - 100)
-        self.assertEqual(whole.time_left([began, began], [0, 0]), ", 2m30s left")  # 3 of 100 s on 2 places
+        self.assertEqual(whole.time_left([began, began], [0, 0]), ", 2m30s left")  # 3 cells of 100 s in 2 slots
         self.assertEqual(whole.time_left([began], [None]), "")
 
-    def test_a_grid_that_ends_at_its_best_rate_says_so_and_is_extended(self):
+    def test_a_best_rate_at_the_end_of_the_grid_is_reported_and_the_grid_extended(self):
         self.assertEqual(sweep.next_rate({1: 3.0, 2: 2.0, 4: 1.0}), 8)
         self.assertEqual(sweep.next_rate({0.01: 1.0, 0.02: 2.0}), 0.005)
         self.assertEqual(sweep.next_rate({1: float("inf"), 2: float("inf")}), 0.5)  # all have diverged
-        for losses in ({1: 3.0, 2: 1.0, 4: 2.0}, {1: 3.0, 2: None}, {1: 1.0}, {}):
+        for losses in ({1: 3.0, 2: 1.0, 4: 2.0}, {1: 3.0, 2: None}, {1: 1.0}, {}, {0: 2.0, 1: 1.0}, {0: 1.0, 1: 2.0}):
             self.assertIsNone(sweep.next_rate(losses))
         best_at_8 = "abs(math.log2(options['lr']) - {'teon': 3}.get(options['optimizer'], 1)) + options['seed'] / 100"
         grid = ["--grid", "optimizer=muon,teon", "--grid", "lr=1,2,4", "--seeds", "1,2"]
@@ -292,11 +311,11 @@ open(os.path.join(flags["out"], "given"), "w").write(
         fails = "if options['lr'] > 7: sys.exit(1)"
         result = self.sweep("--grid", "lr=4,8", "--out", "d", FAKE=fails, expect=1)
         self.assertIn("failed: d/lr_8-seed_1337 (exit status 1)", result.stderr)
-        self.assertNotIn("the best rate", result.stderr)  # what the other rate gives is not known
+        self.assertNotIn("the best rate", result.stderr)  # the other rate's loss is not known
         endless = self.sweep("--grid", "lr=4,8", "--extend-grid", 2, "--out", "o")  # the loss is the rate
         self.assertIn("the grid: the best rate, 1, is an end of the grid; 0.5 would follow", endless.stderr)
 
-    def test_only_a_validation_loss_that_is_not_finite_is_a_diverged_run(self):
+    def test_only_a_validation_loss_that_is_not_finite_means_diverged(self):
         def run(name, old, new):
             path = write_run(self.folder / "runs/sweep" / name, seed=1337) / "metrics.jsonl"
             path.write_text(re.sub(old, new, path.read_text()))
@@ -312,7 +331,7 @@ open(os.path.join(flags["out"], "given"), "w").write(
         self.assertIn("lr_0.01-seed_1337: has no validation loss; give the run --val-data",
                       self.error_of(*self.command("--grid", "lr=0.01"), env=self.environment()))
 
-    # Ends as an engine does after --max-skipped updates in a row.
+    # Ends as an engine does after --max-skipped skipped updates in a row.
     DIVERGES = """
 if options["lr"] > 7:
     config = {"program": "fake", "options": options | {"max-skipped": 2}, "run": {"steps": 9, "eval_windows": 1},
@@ -326,8 +345,8 @@ if options["lr"] > 7:
     sys.exit(1)
 """
 
-    def test_a_run_that_the_engine_ended_because_of_skipped_updates_has_diverged(self):
-        for state in ("diverged after", "diverged"):  # when it ran, and to a later command
+    def test_a_run_ended_because_of_skipped_updates_has_diverged(self):
+        for state in ("diverged after", "diverged"):  # while it runs, and for a later command
             result = self.sweep("--grid", "lr=4,8", FAKE=self.DIVERGES, expect=1)  # compare.py's status
             self.assertIn(f"[2/2] lr=8 seed=1337: {state}", result.stdout)
             self.assertIn("lr_8-seed_1337: ended after step 3 of 9: too many updates were skipped", result.stderr)
@@ -346,5 +365,13 @@ if options["lr"] > 7:
                                  (["--grid", "lr=1", "--grid", "lr=2"], "given twice"),
                                  (["missing.toml"], "missing.toml")):
             self.assertIn(words, self.error_of(*self.command(*arguments), env=self.environment()))
+        for value in ("1.2.3", ".", "x", ""):
+            self.assertIn("write numbers", self.error_of(*self.command("--grid", f"lr=1,{value}"),
+                                                         env=self.environment()))
+        (self.folder / "s.toml").write_text("seeds = [-1]")
+        self.assertIn("seeds -1: write whole numbers", self.error_of(*self.command("s.toml"), env=self.environment()))
+        (self.folder / "file").touch()
+        for out, said in (("file/out", "file/out: Not a directory"), ("x" * 300, "File name too long")):
+            self.assertIn(said, self.sweep("--grid", "lr=1", "--out", out, expect=1).stderr)
         self.sweep("--grid", "lr=9,1", expect=2)
         self.assertEqual(self.starts(), ["lr_9-seed_1337"])

@@ -1,8 +1,8 @@
-"""scripts/teon_torch.py against the steps that the engine is tested with (test/golden/optim.safetensors: optim/teon),
-against torch.optim.Muon, and against what torch's own tests ask of an optimizer:
+"""Compares scripts/teon_torch.py with the golden steps of the engine's tests (test/golden/optim.safetensors, used by
+optim/teon) and with torch.optim.Muon, and checks what torch's own tests require of an optimizer:
 scripts/run_tests.py test/scripts/test_teon_torch.py
 
-Skipped where torch or transformers is missing (scripts/requirements-dev.txt), or pip and what builds a wheel.
+Tests are skipped if torch or transformers (scripts/requirements-dev.txt) or the tools to build a wheel are missing.
 """
 import contextlib
 import copy
@@ -41,8 +41,8 @@ CASES = {"teon.muon": {}, "teon.muon-svd": {"ortho": "svd"}, "teon.nesterov": {"
 
 
 def train(golden, role, transposed=False, joined=1, **options):
-    """The weights of a role's layers after the golden gradients' steps. joined: so many copies of each matrix below
-    each other, as a joined QKV has three."""
+    """Returns the weights of a role's layers after steps with the golden gradients. `joined` is the number of copies of
+    each matrix below each other; a joined QKV has three."""
     def stored(x):
         x = torch.cat([x] * joined)
         return torch.nn.Parameter((x.mT if transposed else x).contiguous())
@@ -57,7 +57,7 @@ def train(golden, role, transposed=False, joined=1, **options):
 
 
 def matrix(rows=6, columns=4, dtype=None, seed=0):
-    """A parameter with a gradient."""
+    """Returns a parameter with a gradient."""
     generator = torch.Generator().manual_seed(seed)
     p = torch.nn.Parameter(torch.randn(rows, columns, generator=generator).to(dtype or torch.float32))
     p.grad = torch.randn(rows, columns, generator=generator).to(p.dtype)
@@ -72,7 +72,7 @@ def gpt2(layers=4, **options):
 
 @contextlib.contextmanager
 def one_rank():
-    """torch.distributed with this process alone."""
+    """Initializes torch.distributed with this process as the only rank."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         yield
@@ -81,7 +81,7 @@ def one_rank():
 
 
 class Operations(TorchDispatchMode):
-    """What runs inside it, without what only looks at memory in another way."""
+    """Records the operations that run inside it, except views."""
 
     def __init__(self):
         super().__init__()
@@ -103,29 +103,29 @@ class TeonTorchTest(unittest.TestCase):
         cls.golden = load_file(ROOT / "test/golden/optim.safetensors")
 
     def assert_weights(self, found, name, role, bound):
-        """bound: relative to the distance that the weights travelled."""
+        """Compares weights; `bound` is relative to the distance that the weights moved."""
         for layer, w in enumerate(found):
             wanted, start = self.golden[f"{name}.{role}.{layer}"], self.golden[f"{role}.{layer}"]
             error = ((w - wanted).norm() / (wanted - start).norm()).item()
             self.assertTrue(error <= bound,
                             f"{name}, {role} of layer {layer}: {error:.2g} of the distance, allowed {bound:.2g}")
 
-    def test_ten_steps_end_where_the_engines_do(self):
-        # The bound that the engine is held to: ten float updates of at most 6e-5 each against float64.
+    def test_ten_steps_equal_the_engines(self):
+        # The bound of the engine's test: ten float updates, each at most 6e-5 from float64.
         for name, options in CASES.items():
             for role in ("q", "up", "down"):
                 self.assert_weights(train(self.golden, role, **options), name, role, 1e-4)
 
-    def test_muon_is_torchs(self):
-        # Both in bfloat16: as far from each other as each is from float64, .02 on such gradients (docs/teon.md), and
-        # rounding once more.
+    def test_muon_equals_torchs(self):
+        # Both use bfloat16 and differ by as much as each differs from float64, .02 on such gradients (docs/teon.md),
+        # plus one more rounding.
         for name, nesterov in (("torch.plain", False), ("torch.nesterov", True)):
             for role in ("q", "up", "down"):
                 found = train(self.golden, role, ortho="jordan", nesterov=nesterov, ns_dtype=torch.bfloat16)
                 self.assert_weights(found, name, role, .03)
 
     def test_a_last_stack_of_one_keeps_its_size(self):
-        # Mode 3 of one slice: Ortho of a row has norm 1 where Muon's update has sqrt(min(m, n)). k = 1 is Muon.
+        # In mode 3 with one slice, Ortho of a row has norm 1; Muon's update has norm sqrt(min(m, n)). k = 1 is Muon.
         m, n = self.golden["up.0"].shape
         for k, rms_match, size in ((2, False, 1), (2, True, min(m, n) ** .5), (1, False, min(m, n) ** .5)):
             p = torch.nn.Parameter(torch.zeros(m, n))
@@ -139,10 +139,10 @@ class TeonTorchTest(unittest.TestCase):
                       [w[:28] for w in train(self.golden, "up", joined=3, k=2, mode=2)],
                       [w[56:] for w in train(self.golden, "up", joined=3, transposed=True, k=2, mode=2)]):
             for a, b in zip(found, plain):
-                self.assertTrue(((a - b).norm() / b.norm()).item() < 1e-5)  # the same sums in another order of memory
+                self.assertTrue(((a - b).norm() / b.norm()).item() < 1e-5)  # the same sums in another order
 
     def test_parts_of_different_rows(self):
-        # Two parts move as two groups of matrices do.
+        # Two parts are updated like two groups of matrices.
         def moved(rows, **options):
             def stored(x):
                 return (x[rows].mT if options.get("transposed") else x[rows]).clone()
@@ -170,14 +170,14 @@ class TeonTorchTest(unittest.TestCase):
 
 @needs("torch", "safetensors")
 class TorchOptimizerTest(unittest.TestCase):
-    """What torch/test/optim asks of torch.optim's own."""
+    """The requirements of torch/test/optim for torch.optim's own optimizers."""
 
     def assert_equal(self, a, b):
         self.assertEqual(a.dtype, b.dtype)
         self.assertTrue(torch.equal(a, b), f"{(a - b).abs().max()} apart")
 
     def run_steps(self, move=lambda optimizer, p: (optimizer, p), dtype=None, steps=8, **options):
-        """A matrix after so many steps, and its optimizer; move takes both on between two of them."""
+        """Returns a matrix after the steps, and its optimizer. `move` replaces both between two of the steps."""
         p = matrix(dtype=dtype)
         optimizer = teon_torch.Teon([p], **({"lr": .1} | options))
         for step in range(steps):
@@ -187,7 +187,7 @@ class TorchOptimizerTest(unittest.TestCase):
             optimizer.step()
         return p.detach(), optimizer
 
-    def test_state_moves_on_exactly(self):
+    def test_saved_state_continues_exactly(self):
         def saved(optimizer, p):
             file = io.BytesIO()
             torch.save(optimizer.state_dict(), file)
@@ -252,7 +252,7 @@ class TorchOptimizerTest(unittest.TestCase):
             self.assertTrue((found - wanted).norm().item() <= 1e-6 * wanted.norm().item(), lr)
             self.assertIs(optimizer.param_groups[0]["lr"], lr)
 
-    def test_a_schedule_moves_the_rate(self):
+    def test_a_scheduler_sets_the_rate(self):
         for lr in (1.0, torch.tensor(1.0)):
             p = matrix()
             optimizer = teon_torch.Teon([p], lr=lr, ortho="svd", weight_decay=0)
@@ -266,7 +266,7 @@ class TorchOptimizerTest(unittest.TestCase):
             for a, b in itertools.pairwise(sizes):
                 self.assertAlmostEqual(b / a, .1, delta=1e-4)
 
-    def test_maximize_is_minimize_of_the_negative(self):
+    def test_maximize_equals_minimize_of_the_negative(self):
         p, q = matrix(), matrix()
         q.grad = -q.grad
         teon_torch.Teon([p], maximize=True).step()
@@ -299,7 +299,7 @@ class TorchOptimizerTest(unittest.TestCase):
         optimizer.step()
         self.assertEqual(calls, ["before", "after"])
 
-    def test_a_matrix_without_gradient_is_left_alone(self):
+    def test_a_matrix_without_gradient_does_not_change(self):
         frozen, alone, (a, b, c) = matrix(), matrix(seed=9), (matrix(seed=i) for i in range(3))
         frozen.grad, alone.grad = None, None
         frozen.requires_grad_(False)
@@ -308,8 +308,8 @@ class TorchOptimizerTest(unittest.TestCase):
         optimizer.step()
         self.assert_equal(frozen, before[0])
         self.assert_equal(alone.detach(), before[1])
-        self.assertEqual(set(optimizer.state), {a, b, c})  # state_dict() saves what moved
-        # a is alone in the first stack; b and c are the second as they would be without the first.
+        self.assertEqual(set(optimizer.state), {a, b, c})  # only updated matrices have state
+        # a is alone in the first stack; b and c form the second stack regardless of the first.
         wanted = [matrix(seed=i) for i in range(3)]
         teon_torch.Teon(wanted[:1]).step()
         teon_torch.Teon(wanted[1:], k=2).step()
@@ -329,7 +329,7 @@ class TorchOptimizerTest(unittest.TestCase):
         p, q = matrix(), matrix()
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         optimizer = teon_torch.Teon([p], lr=.1)
-        scaler.scale((p * q.grad).sum())  # a scaler unscales once it has scaled
+        scaler.scale((p * q.grad).sum())  # a scaler unscales only after it has scaled
         p.grad = 4 * q.grad
         scaler.step(optimizer)
         teon_torch.Teon([q], lr=.1).step()
@@ -339,7 +339,7 @@ class TorchOptimizerTest(unittest.TestCase):
         scaler.step(optimizer)
         self.assert_equal(p, q)
 
-    def test_all_or_nothing(self):
+    def test_an_error_changes_nothing(self):
         p, sparse = matrix(), matrix(seed=1)
         sparse.grad = sparse.grad.to_sparse()
         before = p.detach().clone()
@@ -376,7 +376,7 @@ class TorchOptimizerTest(unittest.TestCase):
                                 ([matrix(), matrix(dtype=torch.bfloat16)], {"k": 2})):
             with self.assertRaises(ValueError):
                 teon_torch.Teon(params, **options)
-        teon_torch.Teon([matrix(6, 4), matrix(4, 6), matrix(dtype=torch.bfloat16)]).step()  # Muon's may differ
+        teon_torch.Teon([matrix(6, 4), matrix(4, 6), matrix(dtype=torch.bfloat16)]).step()  # with k = 1 they may differ
 
     @unittest.skipUnless(torch and torch.distributed.is_available(), "needs torch.distributed")
     def test_distributed_tensors_are_refused(self):
@@ -389,7 +389,7 @@ class TorchOptimizerTest(unittest.TestCase):
                     refused()
             self.assertEqual(len(optimizer.param_groups), 1)
 
-    def test_errors_are_torchs(self):
+    def test_errors_equal_torchs(self):
         p = matrix()
         for params, error, words in (([], ValueError, "empty parameter list"), (p, TypeError, "iterable"),
                                      ([p * 2], ValueError, "non-leaf"), (["a"], TypeError, "optimize Tensors"),
@@ -397,10 +397,11 @@ class TorchOptimizerTest(unittest.TestCase):
             with self.assertRaisesRegex(error, words):
                 teon_torch.Teon(params)
         with self.assertRaisesRegex(ValueError, "Tensor lr must be 1-element"):
-            teon_torch.Teon(None, lr=torch.tensor([.1, .2]))  # options before parameters
+            teon_torch.Teon(None, lr=torch.tensor([.1, .2]))  # options are checked before parameters
 
-    def test_capturable(self):
-        # A captured step may not read the GPU's memory, or later rates would not count, and it writes in place.
+    def test_a_step_can_be_captured(self):
+        # A captured step must not read the GPU's memory, because later rates would have no effect, and must write in
+        # place.
         p = matrix()
         lr = torch.tensor(.1)
         optimizer = teon_torch.Teon([p], lr=lr, capturable=True)
@@ -427,10 +428,10 @@ class TorchOptimizerTest(unittest.TestCase):
 
 @needs("torch", "safetensors")
 class ModelsTest(Case):
-    """stacks_of() on the models that people have."""
+    """stacks_of() on common models."""
 
     def assert_split(self, model, hidden, rest):
-        """Every parameter is in one group, and vectors do not decay."""
+        """Checks that every parameter is in exactly one group and that vectors do not decay."""
         taken = [p for group in hidden + rest for p in group["params"]]
         self.assertEqual(sorted(map(id, taken)), sorted(map(id, model.parameters())))
         for group in rest:
@@ -438,7 +439,7 @@ class ModelsTest(Case):
                 self.assertEqual(group.get("weight_decay"), 0 if p.ndim < 2 else None)
 
     def sizes(self, model, hidden, **options):
-        """By role, the size of one update of a layer's whole matrix; also of a joined one's first part."""
+        """Returns, by role, the size of one update of a layer's whole matrix, and of the first part of a joined one."""
         for i, p in enumerate(model.parameters()):
             p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(i))
         before = {id(p): p.detach().clone() for p in model.parameters()}
@@ -446,7 +447,7 @@ class ModelsTest(Case):
         return {group["role"]: (group["params"][0] - before[id(group["params"][0])]).norm().item() for group in hidden}
 
     @needs("torch", "safetensors", "transformers")
-    def test_gpt2_moves_as_in_the_engine(self):
+    def test_gpt2_is_updated_as_in_the_engine(self):
         model = gpt2(layers=3)
         hidden, rest = teon_torch.stacks_of(model)
         self.assert_split(model, hidden, rest)
@@ -460,7 +461,7 @@ class ModelsTest(Case):
             found = sizes[f"transformer.h.*.{name}.weight"]
             self.assertAlmostEqual(found, math.sqrt(m / n) * math.sqrt(min(m, n)), delta=1e-4, msg=name)
 
-        # Q, K and V of layers 0 and 1 are pairs, and layer 2 is alone: as if the engine's matrices were given.
+        # Q, K and V of layers 0 and 1 are pairs and layer 2 is alone, as in the engine.
         joined = [layer.attn.c_attn.weight for layer in model.transformer.h]
         grads = [p.grad for p in joined]
         model = gpt2(layers=3)
@@ -497,9 +498,9 @@ class ModelsTest(Case):
             self.assertEqual(len(rest[0]["params"]), 2 + 3)
 
     @needs("torch", "safetensors", "transformers")
-    def test_models_are_trained_as_by_the_engine(self):
-        # Four steps of the whole model, both in float: losses and every matrix. (The gradient of K's bias is rounding.)
-        # Measured: 7e-5 of the distance. A wrong size factor, stack or orientation makes a tenth and more.
+    def test_models_train_as_in_the_engine(self):
+        # Compares losses and every matrix over four steps of the whole model, both in float. (The gradient of K's bias
+        # is only rounding.) Measured: 7e-5 of the distance. A wrong size factor, stack or orientation gives over 0.1.
         torch.manual_seed(1)
         sizes = dict(vocab_size=64, bos_token_id=0, eos_token_id=0)
         decoder = sizes | dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
@@ -586,7 +587,7 @@ class ModelsTest(Case):
         for outer in wrapped:
             self.assertEqual(divided(outer), wanted)
 
-        class Tagger(torch.nn.Module):  # a model of its own
+        class Tagger(torch.nn.Module):  # a user's own model
             def __init__(self):
                 super().__init__()
                 self.module, self.tags = model, layer(16, 3)
@@ -598,7 +599,7 @@ class ModelsTest(Case):
 
     @needs("torch", "safetensors", "transformers")
     def test_lora_goes_to_adamw(self):
-        class Adapted(torch.nn.Module):  # as by peft
+        class Adapted(torch.nn.Module):  # as peft does
             def __init__(self, base_layer, m, n, rank=8):
                 super().__init__()
                 self.base_layer = base_layer
@@ -641,7 +642,7 @@ class ModelsTest(Case):
                 joined, = (g for g in hidden if g["k"] == 2)
                 self.assertEqual(joined["parts"], parts)
 
-                # The blocks are Q, K and V: with Q = 0 nothing depends on K, but the output does on V.
+                # The blocks are Q, K and V: with Q = 0 the output depends on V but not on K.
                 found = []
                 for changed in (0, 1, 2):
                     for p in joined["params"]:
@@ -653,7 +654,7 @@ class ModelsTest(Case):
                 self.assertFalse(torch.allclose(found[0], found[2], atol=1e-3))
 
     @needs("torch", "safetensors", "transformers")
-    def test_joined_by_head_is_not_cut(self):
+    def test_qkv_interleaved_by_head_is_not_split(self):
         sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=64,
                      bos_token_id=0, eos_token_id=0)
         bigcode = dict(n_embd=32, n_layer=2, n_head=4, vocab_size=64, bos_token_id=0, eos_token_id=0)
@@ -691,7 +692,7 @@ class ModelsTest(Case):
                 teon_torch.stacks_of(torch.nn.ModuleList([torch.nn.ModuleDict({"c_attn": layer(4, outputs)})]))
 
     @needs("torch", "safetensors", "transformers")
-    def test_no_matrix_of_gpt2_124m_is_launched_alone(self):
+    def test_gpt2_124m_needs_no_launch_per_matrix(self):
         launches = []
         for layers, size in ((12, dict(n_embd=768, n_head=12)), (24, dict(n_embd=768, n_head=12))):
             with torch.device("meta"):
@@ -703,14 +704,14 @@ class ModelsTest(Case):
             with Operations() as operations:
                 optimizer.step()
             launches.append(operations.names())
-            # torch copies lists in one launch where their tensors are alike; else one by one.
+            # torch copies lists of tensors of one kind in one launch, other lists tensor by tensor.
             for name, arguments in operations.calls:
                 self.assertTrue("foreach" in name or not name.startswith("aten.copy_"), name)
                 if "foreach" in name:
                     self.assertEqual(len({(x.dtype, x.shape, x.is_contiguous()) for xs in arguments for x in xs}), 1)
         self.assertEqual(launches[0], launches[1])
         products = sum("mm" in name for name in launches[0])
-        self.assertEqual(products, 3 * 5 * 4)  # of five steps, for each of four shapes
+        self.assertEqual(products, 3 * 5 * 4)  # five steps for each of four shapes
 
 
 class PackageTest(Case):

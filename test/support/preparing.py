@@ -1,6 +1,6 @@
-"""What the tests of scripts/prepare.py share. Shards are read back by code of this file alone.
+"""Helpers for the tests of scripts/prepare.py. Reads shards with its own code only.
 
-Importing it skips a test file where a package that prepare.py needs is not there.
+Importing it skips a test file if a package that prepare.py needs is missing.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ WIKITEXT = [DATA / "text" / name for name in ("wikitext2_test.txt", "wikitext2_v
 
 
 def run(*arguments):
-    """(exit status, standard output, standard error) of prepare.py, run in this process."""
+    """Runs prepare.py in this process; returns (exit status, standard output, standard error)."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -39,7 +39,7 @@ def run(*arguments):
 
 
 def read_shard(path):
-    """Tokens of a shard, by the layout as documented."""
+    """Returns a shard's tokens, read by the documented layout."""
     data = path.read_bytes()
     magic, version, tokens = struct.unpack("<3i", data[:12])
     dtype = {(20240520, 1): "<u2", (20240801, 7): "<u4"}[magic, version]
@@ -50,32 +50,32 @@ def read_shard(path):
 
 
 def stream(folder):
-    """All tokens of a folder, the validation shard first."""
+    """Returns all tokens of a folder, the validation shard's first."""
     shards = sorted(folder.glob("*.bin"), key=lambda path: int(path.stem[-6:]))
     assert "_val_" in shards[0].name or shards[0].stem.endswith("000001")
     return np.concatenate([read_shard(path) for path in shards])
 
 
 def contents(folder):
-    """{path: SHA-256} of every file."""
+    """Returns {path: SHA-256} of every file."""
     return {path.relative_to(folder): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*")
             if path.is_file()}
 
 
 def bytes_stream(texts):
-    """The tokens of documents under the tokenizer `bytes`."""
+    """Returns the tokens of documents under the tokenizer `bytes`."""
     return [token for text in texts for token in (256, *text.encode())]
 
 
 def some_texts(count, seed=1):
-    """Documents of very different lengths, some empty, some of several bytes a character."""
+    """Returns documents of very different lengths, some empty, some with several bytes per character."""
     draw = random.Random(seed)
     words = ["the", "cat", "sat\n", "naïve", "数据", "🙂", "42", "<|endoftext|>", "  "]
     return [" ".join(draw.choices(words, k=draw.choice([0, 1, 5, 40, 400]))) for _ in range(count)]
 
 
 def write_parquet(path, rows, group=7, **options):
-    """A parquet file with a text column of bytes declared as strings, so that invalid UTF-8 can be planted."""
+    """Writes a parquet file whose text column is bytes declared as strings, so that it can contain invalid UTF-8."""
     binary = pa.array([row.encode() if isinstance(row, str) else row for row in rows], pa.large_binary())
     text = pa.Array.from_buffers(pa.large_string(), len(rows), binary.buffers(), binary.null_count)
     pq.write_table(pa.table({"id": list(range(len(rows))), "text": text}), path, row_group_size=group, **options)
@@ -100,11 +100,11 @@ class PrepareCase(Case):
         return out, err
 
     def make(self, out, source, *flags):
-        """Prepares what is in the test's folder, with each byte a token."""
+        """Prepares files of the test's folder, with one token per byte."""
         return self.prepare(self.path(source), "--tokenizer", "bytes", "--out", self.path(out), *flags)
 
     def fails(self, status, *arguments):
-        """Runs prepare.py, expecting this exit status and one line; returns the line."""
+        """Runs prepare.py, which must end with this exit status and one line; returns the line."""
         found, out, err = run(*arguments)
         self.assertEqual((found, out), (status, ""), err)
         lines = [line for line in err.splitlines() if not line.startswith("prepare: continuing")]

@@ -32,21 +32,25 @@ private:
     std::string path_;
 };
 
-// While it lives, this process may not read the file; root gives up its rights.
+// Makes a file or folder unreadable for this process as long as the object lives. Root gives up its rights for it.
 class Unreadable {
 public:
     explicit Unreadable(std::string path) : path_(std::move(path)), user_(::geteuid()) {
-        if (::chmod(path_.c_str(), 0) != 0 || (user_ == 0 && ::seteuid(65534) != 0))
+        struct stat status;
+        if (::stat(path_.c_str(), &status) != 0 || ::chmod(path_.c_str(), 0) != 0 ||
+            (user_ == 0 && ::seteuid(65534) != 0))
             throw Error(path_ + " stays readable");
+        mode_ = status.st_mode;
     }
     ~Unreadable() {
-        if (::seteuid(user_) != 0 || ::chmod(path_.c_str(), 0644) != 0) std::abort();
+        if (::seteuid(user_) != 0 || ::chmod(path_.c_str(), mode_) != 0) std::abort();
     }
     Unreadable(Unreadable&&) = delete;
 
 private:
     std::string path_;
     uid_t user_;
+    mode_t mode_;
 };
 
 inline void write_file(const std::string& path, const std::string& bytes) {

@@ -1,4 +1,4 @@
-"""What the Python tests share: a folder for each test, one launcher of programs, and the files of data and runs.
+"""Helpers for the Python tests: a folder for each test, functions that run programs, and files of data and runs.
 
 scripts/run_tests.py puts this folder on Python's path:  import testing
 """
@@ -18,12 +18,13 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
-# Programs for GPUs on docs/modelled_gpu.md's, whose ranks MPI joins; takes ten to fifty times as long.
+# Whether programs for GPUs run on the modelled GPU (docs/modelled_gpu.md), where MPI joins the ranks. Tests then take
+# ten to fifty times as long.
 MODELLED = BUILD.name == "cuda-model"
 ON_GPUS = BUILD.name.startswith("cuda") and not MODELLED
 SCRIPTS = ROOT / "scripts"
 sys.path.insert(0, str(SCRIPTS))
-STATE = ("model.safetensors", "optimizer/state.safetensors")  # of a checkpoint: every number that was trained
+STATE = ("model.safetensors", "optimizer/state.safetensors")  # the files of a checkpoint with all trained numbers
 
 
 def missing(*packages):
@@ -31,13 +32,13 @@ def missing(*packages):
 
 
 def needs(*packages, data=()):
-    """Skips a test or a class by name where a Python package or a file is missing."""
+    """Skips a test or a class by name if a Python package or a file is missing."""
     absent = missing(*packages) + [os.path.relpath(path, ROOT) for path in data if not os.path.exists(path)]
     return unittest.skipIf(absent, f"needs {', '.join(absent)}")
 
 
 def gpus():
-    """How many GPUs are here."""
+    """Returns the number of GPUs of this machine."""
     try:
         return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
     except OSError:
@@ -45,7 +46,7 @@ def gpus():
 
 
 def missing_for_ranks():
-    """What this machine or build lacks for two ranks, or None."""
+    """Returns what this machine or build lacks to run two ranks, or None."""
     if ON_GPUS:
         return "needs two GPUs" if gpus() < 2 else None
     libraries = subprocess.run(["ldd", BUILD / "train_gpt2"], capture_output=True, text=True).stdout
@@ -55,12 +56,12 @@ def missing_for_ranks():
 
 
 def of_program(errors):
-    """What a program wrote to standard error, without the line with which the modelled GPU begins."""
+    """Returns a program's standard error without the line that the modelled GPU writes first."""
     return re.sub(r"(?m)^This is a model of .*\n", "", errors)
 
 
 def as_flags(values):
-    """{"--layers": 2} as the words of a command line."""
+    """Returns {"--layers": 2} as the words of a command line."""
     return [word for pair in values.items() for word in pair]
 
 
@@ -71,7 +72,7 @@ def temporary_folder(add_cleanup):
 
 
 class Case(unittest.TestCase):
-    """A test with a folder of its own, in which it starts programs. A class whose tests share one makes it itself."""
+    """A test with its own folder, in which it starts programs. A class whose tests share a folder makes it itself."""
 
     folder = None
 
@@ -85,7 +86,7 @@ class Case(unittest.TestCase):
                                 errors="replace", **how)
 
     def start(self, *command, env=None, stderr=subprocess.PIPE, start_new_session=False, **variables):
-        """A running program. Ends with the test at the latest."""
+        """Starts a program, which ends with the test at the latest."""
         process = self.popen(command, env, variables, stderr=stderr, start_new_session=start_new_session)
         for pipe in filter(None, (process.stdout, process.stderr)):
             self.addCleanup(pipe.close)
@@ -115,22 +116,22 @@ class Case(unittest.TestCase):
         return self.call(sys.executable, SCRIPTS / name, *words, **how)
 
     def error_of(self, *command, expect=2, **how):
-        """The one line on standard error with which a program refuses to run."""
+        """Returns the one line on standard error with which a program refuses to run."""
         error = self.call(*command, expect=expect, **how).stderr
         self.assertEqual(error.count("\n"), 1, error)
         return error
 
 
 class RunCase(Case):
-    """A test of training runs, each of which has a folder in the test's own."""
+    """A test of training runs. Each run has a folder in the test's folder."""
 
     SHAPE = {}  # the flags of every run
     STEPS = 8
     PROGRAM = "train_gpt2"
-    data = None  # the test's own folder
+    data = None  # None: the test's own folder
 
     def command(self, out, *flags, steps=None, shape=None, data=None, program=None):
-        """Flags that are given replace those of the shape."""
+        """Returns a training command. The given flags replace those of SHAPE."""
         values = {"--data": data or self.data or self.folder, **(self.SHAPE if shape is None else shape),
                   "--steps": steps or self.STEPS, "--out": self.folder / out}
         return [BUILD / (program or self.PROGRAM), *as_flags({k: v for k, v in values.items() if k not in flags}),
@@ -141,7 +142,7 @@ class RunCase(Case):
         return self.call(*command, expect=expect, **how)
 
     def refused(self, out, *flags, expect=2, **how):
-        """The one line with which a run is refused."""
+        """Returns the one line with which a run is refused."""
         return self.error_of(*self.command(out, *flags, **how), expect=expect)
 
     def start_run(self, out, *flags, **how):
@@ -175,7 +176,7 @@ class RunCase(Case):
 
 
 def failing_files(folder):
-    """failing_files.c as a library in the folder, for LD_PRELOAD."""
+    """Compiles failing_files.c to a library in the folder, for LD_PRELOAD."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if not compiler:
         raise unittest.SkipTest("needs a C compiler")
@@ -194,7 +195,7 @@ def change_json(path, **changes):
 
 
 def learnable(count):
-    """Tokens below 64, each of which determines the next, but for a jump now and then."""
+    """Returns tokens below 64. Each determines the next, except for an occasional jump."""
     tokens = [0]
     for i in range(count):
         tokens.append((tokens[-1] * 5 + 1 + (i % 13 == 0)) % 64)
@@ -202,7 +203,7 @@ def learnable(count):
 
 
 def header(*words):
-    """1024 bytes of 32-bit numbers, with which llm.c's files begin."""
+    """Returns the 1024 bytes of 32-bit numbers with which llm.c's files begin."""
     return struct.pack("<256i", *words, *[0] * (256 - len(words)))
 
 
@@ -218,7 +219,7 @@ def write_shards(folder, train, val):
 
 
 def write_tokenizer(folder, words, delimiter, kind="other"):
-    """A tokenizer of these words (bytes) as prepare.py leaves it. Returns its description."""
+    """Writes a tokenizer of these words (bytes) as prepare.py does. Returns its description."""
     folder.mkdir(parents=True, exist_ok=True)
     table = header(20240328, 2, len(words), delimiter) + b"".join(bytes([len(word)]) + word for word in words)
     (folder / "tokens.bin").write_bytes(table)
@@ -229,7 +230,7 @@ def write_tokenizer(folder, words, delimiter, kind="other"):
 
 
 def read_tensors(path):
-    """{name: (dtype, shape, bytes)} of a file of safetensors."""
+    """Returns {name: (dtype, shape, bytes)} of a safetensors file."""
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
     tensors = json.loads(data[8:8 + size])
@@ -246,12 +247,12 @@ def write_tensors(path, tensors):
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(data for _, _, data in tensors.values()))
 
 
-RUN_STEPS = 20  # of write_run's runs
+RUN_STEPS = 20  # steps of the runs of write_run()
 
 
 def write_run(folder, optimizer="adamw", seed=1, losses=(4.0, 3.0, 2.5, 2.2), data=None, config=None, evals=None,
               **options):
-    """A finished run of an older build, for scripts to read. `config` and `evals`: what later builds write besides."""
+    """Writes a finished run of an older build, for scripts to read. `config` and `evals`: additions of later builds."""
     folder.mkdir(parents=True)
     data = data or {"train": [{"path": "a/t_train_000000.bin", "tokens": 100}],
                     "val": [{"path": "a/t_val_000000.bin", "tokens": 10}]}

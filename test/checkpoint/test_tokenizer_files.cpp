@@ -1,0 +1,73 @@
+#include "checkpoint/tokenizer_files.h"
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "files/file.h"
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+
+using namespace teon;
+using namespace teon::test;
+using nlohmann::json;
+
+namespace {
+
+using Files = std::map<std::string, std::string>;
+
+Files files_of(const std::string& folder, int begin = -1) {
+    Files files;
+    for (const auto& [path, content] : tokenizer_files(folder, 128, begin))
+        REQUIRE(files.emplace(path, content).second);
+    return files;
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint/tokenizer_files: GPT-2's files are copied and translated") {
+    TempDir folder;
+    REQUIRE(files_of(folder / "none").empty());
+    const Files written = {{"description.json", R"({"kind": "gpt2", "delimiter_text": "<|endoftext|>"})"},
+                           {"encoder.json", R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})"},
+                           {"vocab.bpe", "#version: 0.2\na b\n"},
+                           {"tokens.bin", std::string("\0\xff", 2)}};
+    for (const auto& [name, content] : written) write_file(folder / name, content);
+    Files files = files_of(folder.path(), 3);
+    for (const auto& [name, content] : written) REQUIRE(files["tokenizer/" + name] == content);
+    REQUIRE(files["vocab.json"] == written.at("encoder.json"));
+    REQUIRE(files["merges.txt"] == written.at("vocab.bpe"));
+    const json library = json::parse(files["tokenizer.json"]), config = json::parse(files["tokenizer_config.json"]);
+    REQUIRE(library["model"]["merges"] == json({"a b"}));
+    REQUIRE(library["added_tokens"][0]["id"] == 3);
+    REQUIRE(library["post_processor"]["special_tokens"]["<|endoftext|>"]["ids"] == json({3}));
+    REQUIRE(config["tokenizer_class"] == "PreTrainedTokenizerFast");
+    REQUIRE(config["eos_token"] == "<|endoftext|>");
+    REQUIRE(config["model_max_length"] == 128);
+    REQUIRE(!json::parse(files_of(folder.path())["tokenizer.json"]).contains("post_processor"));
+}
+
+TEST_CASE("checkpoint/tokenizer_files: a tokenizer that cannot be read or is damaged is named") {
+    TempDir folder;
+    auto complaint = [&] { return error_of([&] { tokenizer_files(folder.path(), 128, 0); }); };
+    {
+        write_file(folder / "description.json", "{}");
+        const Unreadable denied(folder.path());
+        REQUIRE(complaint() == folder.path() + ": cannot be listed: Permission denied");
+    }
+    write_file(folder / "description.json", R"({"kind": "huggingface"})");
+    for (const char* text : {"{", R"({"added_tokens": [{"id": 0, "content": 5}]})",
+                             R"({"added_tokens": [{"content": 5}]})", R"({"added_tokens": 3})"}) {
+        write_file(folder / "tokenizer.json", text);
+        INFO(text << ": " << complaint());
+        REQUIRE(complaint().find(folder / "tokenizer.json") == 0);
+    }
+    std::filesystem::remove(folder / "tokenizer.json");
+    write_file(folder / "description.json", R"({"kind": "gpt2"})");
+    write_file(folder / "encoder.json", "{}");
+    write_file(folder / "vocab.bpe", "#version: 0.2\na \xff\n");
+    REQUIRE(complaint() == folder / "vocab.bpe: not a text in UTF-8");
+    std::filesystem::remove(folder / "vocab.bpe");
+    write_file(folder / "\xff", "");  // manifest.json names every file
+    REQUIRE(contains(complaint(), "/\xff: the name is not UTF-8"));
+}
