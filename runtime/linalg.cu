@@ -22,8 +22,9 @@ namespace {
 constexpr size_t kBiasScratchBytes = 4 << 20;
 // Our own kernel may compute symmetric products of 16-bit types, except on a CPU, which only imitates tensor cores. The
 // library computes symmetric products in up to kSymmetricParts block rows if both M and K are at least kSymmetricSplit.
-// 2 block rows save a quarter of the work, 4 save three eighths. On an H100 this pays for smaller products and more
-// launches only if they are large (derived, not measured). On a CPU a launch costs less than the arithmetic.
+// 2 block rows save a quarter of the work, 4 save three eighths. On an H100 this outweighs the cost of smaller products
+// and more launches only if the products are large (derived, not measured). On a CPU a launch costs less than the
+// arithmetic.
 constexpr int kSymmetricParts = 4;
 
 // Calls f with x.data as a pointer to its C++ type.
