@@ -1,4 +1,4 @@
-// Algorithms of products, chosen by trials on the device.
+// The choice of algorithms for products, by trials on the device.
 #pragma once
 
 #include <functional>
@@ -9,30 +9,30 @@
 
 namespace teon {
 
-// What a search for algorithms found for one kind of product.
+// The result of a search for one kind of product.
 struct AlgorithmChoice {
-    std::string product;    // all that the choice may depend on: sizes, types, strides, alignments, epilogue
-    std::string algorithm;  // the library's, in hexadecimal digits; of a symmetric product: by whom
-    double ms = 0;          // it took
-    double first_ms = 0;    // the library's first proposal took; of a symmetric product: the library
+    std::string product;    // everything the choice may depend on: sizes, types, strides, alignments, epilogue
+    std::string algorithm;  // the library's, in hexadecimal digits; for a symmetric product, who computes it
+    double ms = 0;          // time of the chosen algorithm
+    double first_ms = 0;    // time of the library's first proposal; for a symmetric product, of the library
 };
 
-// Holds a reference to the stream.
+// Times algorithms on a stream, to which it holds a reference.
 class AlgorithmSearch {
 public:
-    static constexpr double kGain = 0.98;  // of another time, below which an algorithm is faster; more is noise
+    static constexpr double kGain = 0.98;  // faster means below this fraction of the other time; the rest is noise
 
     explicit AlgorithmSearch(const Stream& stream) : stream_(stream) {}
 
-    // known: algorithm by product. chosen is called with each choice that trials have made.
+    // Turns trials on. known maps products to algorithms. chosen is called with each choice that trials make.
     void start(std::map<std::string, std::string> known, std::function<void(const AlgorithmChoice&)> chosen);
 
-    // False before start(), and while the stream captures a graph, where nothing can be timed.
+    // Returns false before start(), and while the stream captures a graph, when nothing can be timed.
     bool may_try() const;
-    // nullptr: none.
+    // Returns the algorithm that start() was given for the product, or nullptr.
     const std::string* known(const std::string& product) const;
     void report(const AlgorithmChoice& choice) const;
-    // Of one of several runs in a row.
+    // Returns the time of one run, the mean of several runs in a row.
     double milliseconds(const std::function<void()>& run) const;
 
 private:

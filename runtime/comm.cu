@@ -40,7 +40,7 @@ std::vector<Part> even_parts(int64_t n, int ranks, int64_t align) {
 
 namespace {
 
-// Rank 0 reports first: where all ranks fail, its exit ends the others before they report.
+// Rank 0 reports first: if all ranks fail, its exit ends the others before they report.
 [[noreturn]] void end_process(const Launch& launch, const std::string& why) noexcept {
     if (launch.rank > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
     char host[256] = {};
@@ -57,10 +57,10 @@ void check_nccl(ncclResult_t status, const std::string& what, ncclComm_t comm = 
                             words.empty() ? " (NCCL_DEBUG=INFO tells more)" : ": " + words));
 }
 
-// Ends the process when this rank waits too long, from a thread of its own.
+// Ends the process, from a thread of its own, if this rank waits too long.
 class Watchdog {
 public:
-    // An operation on the communicator's stream, from when its input is there.
+    // An operation on the communicator's stream. Its input is ready at `begin`.
     struct Operation {
         std::string name;
         Event begin, end;
@@ -75,17 +75,17 @@ public:
         thread_.join();
     }
 
-    // Until the next call the host itself waits for the other ranks, in `what`; empty: it does not.
+    // Until the next call, the host itself waits for the other ranks, in `what`. If `what` is empty, it does not wait.
     void host_waits(std::string what) {
         std::lock_guard lock(mutex_);
         host_waits_ = std::move(what);
-        if (queued_.empty()) ++turn_;  // else an operation is waited for
+        if (queued_.empty()) ++turn_;  // otherwise this rank waits for an operation
     }
     void watch_errors_of(ncclComm_t comm) {
         std::lock_guard lock(mutex_);
         comm_ = comm;
     }
-    // A new operation, whose events the caller records and passes to add().
+    // Returns a new operation. The caller records its events and passes it to add().
     Operation operation(std::string name) {
         std::lock_guard lock(mutex_);
         if (spare_.empty()) spare_.emplace_back();
@@ -109,7 +109,8 @@ private:
         int64_t turn = -1;
         try {
             detail::check_cuda(cudaSetDevice(device_), "choosing the device");
-            // Asking an event breaks a capture that another thread has begun, unless one says that it does not matter.
+            // Querying an event invalidates a capture that another thread has begun, unless this thread's mode is
+            // relaxed.
             cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
             detail::check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "allowing queries during captures");
             for (auto last = Clock::now(); !stop_;) {
@@ -122,7 +123,7 @@ private:
                     if (status != ncclInProgress)
                         check_nccl(status, what.empty() ? "exchanging data with other ranks" : what, comm_);
                 }
-                // Time in which this process itself was stopped does not count as waiting.
+                // Time during which this process itself was stopped does not count as waiting.
                 const auto now = Clock::now();
                 const double passed = std::min(Seconds(now - last).count(), 1.0);
                 waited = what.empty() || turn != turn_ ? 0 : waited + passed;
@@ -154,7 +155,7 @@ private:
     std::string host_waits_;
     std::deque<Operation> queued_;
     std::vector<Operation> spare_;
-    int64_t operations_ = 0, turn_ = 0;  // turn: changes with what is waited for
+    int64_t operations_ = 0, turn_ = 0;  // turn: changes when this rank waits for something else
     std::atomic<bool> stop_{false};
     std::thread thread_;
 };
@@ -176,8 +177,8 @@ ncclDataType_t type_of(DType dtype) {
 
 }  // namespace
 
-// Operations run on a stream of the communicator's own: it waits for the caller's stream by an event, and join() makes
-// the caller's stream wait for it; the host never waits.
+// Operations run on the communicator's own stream. That stream waits for the caller's stream by an event, and join()
+// makes the caller's stream wait for it. The host waits only in barrier() and while NCCL connects to other ranks.
 class Comm::Nccl {
 public:
     Nccl(const Launch& launch, double timeout_s) : launch_(launch), watchdog_(launch, timeout_s), tokens_(launch.size) {
@@ -229,7 +230,7 @@ public:
 
     void record(Event& event) { event.record(stream_); }
 
-    // Each rank waits for a number of every other.
+    // Each rank waits for one number from every other rank.
     void barrier() {
         zero(tokens_.data(), tokens_.size(), stream_);
         reduce(tokens_.data(), DType::f32, even_parts(tokens_.size(), launch_.size, 1), stream_);
@@ -242,7 +243,7 @@ private:
         return static_cast<std::byte*>(data) + part.offset * int64_t{size_of(dtype)};
     }
 
-    // All parts as one operation on the communicator's stream.
+    // Queues all parts as one operation on the communicator's stream.
     void queue(const char* name, const std::vector<Part>& parts, const Stream& after,
                const std::function<ncclResult_t(const Part&)>& call) {
         int64_t elements = 0;

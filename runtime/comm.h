@@ -1,8 +1,8 @@
-// Communication between ranks, over NCCL. Counts are elements, never bytes.
+// Communication between ranks, over NCCL. Counts are in elements, never in bytes.
 //
-// Every operation is queued and runs asynchronously on the communicator's own stream, in the order in which it was
-// queued: all ranks must queue the same operations in the same order. An operation begins once what `stream` holds at
-// the call is done; until a join() its memory must neither be read, written nor freed.
+// Operations run asynchronously on the communicator's own stream, in the order in which they were queued. All ranks
+// must queue the same operations in the same order. An operation begins when all work that was queued on `stream`
+// before the call is done. Until a join(), its memory must not be read, written or freed.
 #pragma once
 
 #include <cstdint>
@@ -16,55 +16,57 @@
 
 namespace teon {
 
-// A piece of a flat buffer and the rank that it belongs to, in elements.
+// A slice of a flat buffer, in elements, and the rank that owns it.
 struct Part {
     int64_t offset = 0, size = 0;
     int root = 0;
 };
 
-// n elements cut into one part per rank; all but the last are multiples of `align` (and may be empty).
+// Divides n elements into one part per rank. All sizes but the last are multiples of `align` (possibly 0).
 std::vector<Part> even_parts(int64_t n, int ranks, int64_t align = 64);
 
 constexpr double kCommTimeout = 600;  // seconds
 
-// The ranks of this run: those that the program was launched as (runtime/launch.h), or this process alone, whose
-// operations leave the data as they are.
+// The ranks of this run (runtime/launch.h). A process that was launched alone is the only rank: sums and broadcasts
+// leave its data unchanged.
 //
-// A rank that waits for the others longer than its timeout, or learns from NCCL that one is lost, prints what
-// it waited for and ends its process with status 1; the launcher then ends the others. So does one that cannot go on
-// (fail()). Of several ranks that have something to say, rank 0 is the first, and mostly the only one.
+// If a rank waits for the others longer than its timeout, or NCCL reports that another rank is lost, the rank prints
+// the operation that it waited for and ends its process with status 1; the launcher then ends the others. A rank that
+// cannot continue ends in the same way (fail()). If several ranks fail, rank 0 reports first, and usually it is the
+// only one that does.
 class Comm {
 public:
-    // Waits until all ranks are here. Throws Error where they cannot meet (runtime/exchange.h), where the program was
-    // built without NCCL or MPI, or where NCCL cannot be started.
+    // Waits until all ranks have arrived. Throws Error if they cannot meet (runtime/exchange.h), if the program was
+    // built without NCCL or without MPI where it is needed, or if NCCL cannot be started.
     explicit Comm(double timeout_s = kCommTimeout);
-    // Waits for all ranks; while an exception propagates, aborts what is under way instead.
+    // Waits for all ranks. While an exception propagates, aborts the operations in flight instead.
     ~Comm();
 
     int rank() const { return launch_.rank; }
     int size() const { return launch_.size; }
 
-    // Each part, in place on its root = the sum over all ranks, in an order that does not depend on timing (by rank on
-    // CPUs). dtype: float, or bf16, in which each partial sum is rounded. The other ranks' parts stay as they are.
-    // Throws Error on a part with a negative size or no root.
+    // Sums each part over all ranks, in place on its root; the part stays unchanged on the other ranks. The order of
+    // the sum does not depend on timing (on CPUs it is by rank). dtype is float or bf16; with bf16, each partial sum is
+    // rounded. Throws Error if a size is negative, a root is not a rank, or dtype is f16.
     void reduce_sum(void* data, DType dtype, const std::vector<Part>& parts, const Stream& stream);
-    // Each part on every rank = its root's.
+    // Copies each part from its root to every rank.
     void broadcast(void* data, DType dtype, const std::vector<Part>& parts, const Stream& stream);
-    // In place, the same bits on every rank.
+    // Sums n elements over all ranks, in place. Every rank gets the same bits.
     void all_reduce_sum(float* data, int64_t n, const Stream& stream);
-    // out (size(), n_each) = every rank's in (n_each), by rank. in may lie at its place in out.
+    // out (size(), n_each) = `in` (n_each) of every rank, in order of rank. `in` may be this rank's row of out.
     void all_gather(void* out, const void* in, int64_t n_each, DType dtype, const Stream& stream);
-    // The stream continues when everything queued so far is done.
+    // Makes the stream wait until everything queued so far is done.
     void join(const Stream& stream);
-    // The event is when everything queued so far is done. Of several ranks only.
+    // Records the event after everything queued so far. Does nothing if this is the only rank.
     void record(Event& event);
-    // The host waits until all ranks are here and their operations are done.
+    // Makes the host wait until all ranks have arrived here and their operations are done.
     void barrier();
 
-    // This rank cannot go on: prints "rank N: why" and ends the process. Returns only if there is no other rank.
+    // Prints "rank N: why" and ends the process, because this rank cannot continue. Returns only if this is the only
+    // rank.
     void fail(const std::string& why) noexcept;
 
-    // What this rank has sent if every part goes directly between its root and each other rank.
+    // The bytes that this rank has sent, if every part goes directly between its root and each other rank.
     int64_t bytes_sent() const { return bytes_sent_; }
 
 private:
@@ -72,7 +74,7 @@ private:
     void check(const char* operation, const std::vector<Part>& parts) const;
 
     const Launch launch_;
-    std::unique_ptr<Nccl> nccl_;  // of several ranks
+    std::unique_ptr<Nccl> nccl_;  // null if this is the only rank
     int64_t bytes_sent_ = 0;
 };
 

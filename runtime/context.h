@@ -1,5 +1,5 @@
-// What every operation is given: the stream it runs on, its linear algebra handle, the communicator,
-// and whether to go on.
+// The context of every operation: the stream it runs on, the linear algebra handle, the communicator, and whether to
+// stop early.
 #pragma once
 
 #include <functional>
@@ -15,9 +15,9 @@ struct Context {
     Stream stream;
     Linalg linalg{stream};
     std::unique_ptr<Comm> comm;
-    // Asked on the host between layers, micro-batches and tokens: whether to end now. From the first yes on it stays
-    // so, and what is being computed counts for nothing: layers may be left out, but never what other ranks take part
-    // in.
+    // Returns whether to stop now; the host asks between layers, micro-batches and tokens. Once it has returned true,
+    // it always does, and the results of the current computation are discarded: layers may be skipped, but never an
+    // operation in which other ranks take part.
     std::function<bool()> give_up = [] { return false; };
     explicit Context(double comm_timeout_s = kCommTimeout) : comm(std::make_unique<Comm>(comm_timeout_s)) {}
     Context(Context&&) = delete;  // linalg refers to stream

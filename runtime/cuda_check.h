@@ -1,4 +1,4 @@
-// The outcome of CUDA runtime calls as errors. Private to the CUDA files of runtime/.
+// Turns errors of CUDA runtime calls into exceptions. Private to the files of runtime/ that call CUDA.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,7 +9,7 @@ namespace teon::detail {
 
 inline void check_cuda(cudaError_t status, const char* what) {
     if (status == cudaSuccess) return;
-    (void)cudaGetLastError();  // an error that does not stay with the device is reported once
+    (void)cudaGetLastError();  // clears the error unless it is sticky: it is reported once
     throw Error(fmt::format("{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status)));
 }
 

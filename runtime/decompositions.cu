@@ -1,4 +1,4 @@
-// cuSOLVER is column-major: a row-major matrix is its own transpose in its eyes.
+// cuSOLVER is column-major: it sees a row-major matrix as its transpose.
 #include "runtime/decompositions.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ void check_solver(cusolverStatus_t status, const char* operation) {
 
 constexpr int kBlock = 256;
 
-// out (columns x rows) = in (rows x columns) transposed; packed.
+// out (columns x rows) = in (rows x columns) transposed; both packed.
 __global__ void __launch_bounds__(kBlock) transpose_kernel(float* out, const float* in, int rows, int columns) {
     wait_for_earlier_kernels();
     int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x;
@@ -48,7 +48,8 @@ void check_convergence(const char* operation, int m, int n, int info) {
     CHECK(info == 0, "{}: no convergence for a {} x {} matrix ({} values are missing)", operation, m, n, info);
 }
 
-// A kept buffer of at least n elements. The stream is done with the old one: each decomposition waits for it.
+// Returns the buffer, replaced if it has less than n elements. The stream no longer uses the old memory, because each
+// decomposition waits for the stream.
 float* resized(Buffer<float>& buffer, int64_t n) {
     if (buffer.size() < n) buffer = Buffer<float>(n);
     return buffer.data();
@@ -79,9 +80,10 @@ cusolverDnHandle_t Decompositions::handle(const char* operation) {
     return handle_;
 }
 
-// The library wants at least as many rows as columns. Row-major A (m x n) is its matrix A^T = V S U^T (n x m): for n >=
-// m its left vectors are V in column-major (n x m), our Vt, and its right ones U^T in column-major, our U. A tall A is
-// transposed in memory first, so that the library sees A itself, and both results are transposed back.
+// The library requires at least as many rows as columns. It sees row-major A (m x n) as A^T = V S U^T (n x m). If A is
+// not tall (m <= n), its left vectors are V in column-major (n x m), our Vt, and its right vectors are U^T in
+// column-major, our U. A tall A is first transposed in memory, so that the library sees A itself, and both results are
+// transposed back.
 void Decompositions::svd(float* A, int m, int n, float* U, float* S, float* Vt) {
     CHECK(m > 0 && n > 0, "svd: empty {} x {} matrix", m, n);
     check_finite("svd", A, int64_t{m} * n);

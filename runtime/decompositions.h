@@ -1,4 +1,4 @@
-// SVD and eigenvalues by cuSOLVER, NVIDIA's or cpu/'s. Private to linalg.cu; what they compute is said in linalg.h.
+// SVD and eigendecomposition by cuSOLVER (NVIDIA's or cpu/'s). Private to linalg.cu; linalg.h describes the results.
 #pragma once
 
 #include <cusolverDn.h>
@@ -9,7 +9,7 @@ namespace teon {
 
 class Decompositions {
 public:
-    // Holds a reference to the stream. The library is not touched before the first decomposition.
+    // Holds a reference to the stream. The library is initialized by the first decomposition.
     explicit Decompositions(const Stream& stream) : stream_(stream) {}
     ~Decompositions();
     Decompositions(const Decompositions&) = delete;
@@ -25,7 +25,7 @@ private:
 
     const Stream& stream_;
     cusolverDnHandle_t handle_ = nullptr;
-    Buffer<float> turned_, left_, right_, workspace_;  // of the largest size so far
+    Buffer<float> turned_, left_, right_, workspace_;  // of the largest size needed so far
     Buffer<int> info_{1};
 };
 

@@ -1,4 +1,4 @@
-// Devices, memory and streams by the CUDA runtime, or cpu/'s.
+// Devices, memory and streams by the CUDA runtime (NVIDIA's or cpu/'s).
 #include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
 
@@ -19,9 +19,9 @@ using detail::check_cuda;
 
 cudaStream_t cuda(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
 
-// Dense bf16 tensor-core peaks with fp32 accumulation in TFLOP/s, from NVIDIA's data sheets (which print twice as much,
-// "with sparsity", for most). The first name that occurs in the device's name counts. A slice of a GPU (MIG) is
-// unknown.
+// Dense bf16 tensor-core peaks with fp32 accumulation in TFLOP/s, from NVIDIA's data sheets (most of which print twice
+// as much, "with sparsity"). The first entry whose name occurs in the device's name applies. The peak of a slice of a
+// GPU (MIG) is unknown.
 double peak_bf16_flops(std::string_view name) {
     struct Peak {
         std::string_view name;
@@ -40,7 +40,7 @@ std::atomic<size_t> bytes_in_use = 0, bytes_peak = 0;  // of live Buffers
 
 }  // namespace
 
-// 0 as well where the driver is missing or too old, as require_device() says.
+// Also 0 if the driver is missing or too old; require_device() reports the reason.
 int device_count() {
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess) {
@@ -83,7 +83,7 @@ const char* backend_name() { return kGpu ? "cuda" : "cpu"; }
 size_t device_bytes_in_use() { return bytes_in_use; }
 size_t device_bytes_peak() { return bytes_peak; }
 
-// Never ordered with the legacy default stream: nothing here uses that.
+// Not ordered with the legacy default stream, which nothing here uses.
 Stream::Stream(bool urgent) {
     cudaStream_t stream = nullptr;
     int least = 0, greatest = 0;
@@ -125,7 +125,7 @@ double Event::milliseconds(const Event& from, const Event& to) {
     return ms;
 }
 
-// Only this thread is held to what a capture allows: others may load data and write files meanwhile.
+// Restricts only this thread to the calls that a capture allows: other threads may load data and write files meanwhile.
 Graph::Capture::Capture(const Stream& stream) : stream_(&stream) {
     check_cuda(cudaStreamBeginCapture(cuda(stream), cudaStreamCaptureModeThreadLocal), "beginning a graph");
 }
@@ -158,7 +158,7 @@ void* device_allocate(size_t bytes) {
     void* p = nullptr;  // cudaMalloc aligns to 256 bytes
     const cudaError_t status = cudaMalloc(&p, bytes);
     if (status != cudaErrorMemoryAllocation) {
-        check_cuda(status, "allocating device memory");  // where earlier work has failed
+        check_cuda(status, "allocating device memory");  // throws if earlier work has failed
     } else {
         (void)cudaGetLastError();
         size_t free_bytes = 0, total = 0;
@@ -176,7 +176,7 @@ void device_free(void* p, size_t bytes) noexcept {
     cudaFree(p);
 }
 
-// Fails if no profiler is there, which does not matter.
+// Fails if there is no external profiler, which does not matter.
 void mark_profiled_range(bool on) { (void)(on ? cudaProfilerStart() : cudaProfilerStop()); }
 
 static void check_pinned(cudaError_t status, size_t bytes) {
@@ -192,7 +192,7 @@ void* pinned_allocate(size_t bytes) {
 }
 void pinned_free(void* p, size_t) noexcept { cudaFreeHost(p); }
 
-// With unified addressing, as on every 64-bit system, the device's address of mapped memory is the host's.
+// With unified addressing, as on every 64-bit system, mapped memory has the same address on the device and the host.
 void* mapped_allocate(size_t bytes) {
     void *p = nullptr, *device = nullptr;
     check_pinned(cudaHostAlloc(&p, bytes, cudaHostAllocMapped), bytes);
@@ -208,7 +208,7 @@ void mapped_free(void* p, size_t) noexcept { cudaFreeHost(p); }
 
 namespace {
 
-// The addresses say which memories these are: "the device's" may be mapped memory of the host.
+// cudaMemcpyDefault takes the kinds of memory from the addresses: device memory may be mapped host memory.
 void copy_async(void* dst, const void* src, size_t bytes, const Stream& stream) {
     if (bytes) check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cuda(stream)), "copying");
 }

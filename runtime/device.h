@@ -15,20 +15,20 @@
 
 namespace teon {
 
-// What the program may know about the machine it runs on.
+// Properties of the machine that the program runs on.
 struct DeviceInfo {
     std::string name;  // "NVIDIA H200", or the CPU's model name
     bool is_gpu = false;
     int multiprocessors = 1;        // SMs, or OS threads on a CPU
     int compute_capability = 0;     // 90 for sm_90; 0 on a CPU
-    size_t block_shared_bytes = 0;  // that a kernel may have at most
+    size_t block_shared_bytes = 0;  // the most shared memory of a block
     size_t total_bytes = 0;         // device memory
     size_t free_bytes = 0;          // at the time of the call
-    double peak_bf16_flops = 0;     // dense tensor-core peak; 0 when unknown (then no MFU is printed)
+    double peak_bf16_flops = 0;     // dense tensor-core peak; 0 if unknown (then no MFU is printed)
 };
 
 int device_count();     // 0 on a machine without a usable device; 1 on a CPU
-void require_device();  // throws Error that says why there is none
+void require_device();  // throws Error with the reason if there is none
 void set_device(int index);
 DeviceInfo device_info();
 const char* backend_name();    // "cuda" or "cpu"
@@ -52,14 +52,15 @@ void destroy_graph(void* graph);
 
 }  // namespace detail
 
-// An ordered queue of work. On a CPU everything is done when the call returns.
+// An ordered queue of work. On a CPU, work is done when the call that queues it returns, except on streams with
+// communication.
 class Stream {
 public:
-    // Urgent: where there is not room for all, its work runs before that of other streams (communication).
+    // If the device has no room for all work, the work of urgent streams (communication) runs before that of others.
     explicit Stream(bool urgent = false);
     void synchronize() const;  // throws Error with the failed kernel's message
     void* handle() const { return handle_.get(); }
-    Profiler* profiler() const { return profiler_; }  // that notes what is queued here (runtime/profiler.h), or null
+    Profiler* profiler() const { return profiler_; }  // records the work queued here (runtime/profiler.h), or null
     void set_profiler(Profiler* p) { profiler_ = p; }
 
 private:
@@ -67,25 +68,26 @@ private:
     Profiler* profiler_ = nullptr;
 };
 
-// A point in a stream; also a clock.
+// A point in a stream, with a time stamp.
 class Event {
 public:
     Event();
     void record(const Stream& stream);
     void synchronize() const;
     bool done() const;
-    void make_wait(const Stream& stream) const;                      // stream continues after this event
+    void make_wait(const Stream& stream) const;                      // the stream continues after this event
     static double milliseconds(const Event& from, const Event& to);  // both must be done
 private:
     detail::Handle<detail::destroy_event> handle_;
 };
 
-// What was queued on a stream, and on others that it waited for meanwhile, to be queued again as a whole: the same work
-// on the same memory, at the cost of one call.
+// Work captured from a stream, and from other streams that joined it meanwhile. launch() queues all of it again, the
+// same work on the same memory, at the cost of one call.
 class Graph {
 public:
-    // Calls queue(), whose work is noted and not done. It must neither wait for the device nor allocate (Error), and
-    // what it hands over by address must stay. Other threads may do as they like. Passes on what queue() throws.
+    // Calls queue() and captures its work instead of running it. queue() must neither wait for the device nor allocate:
+    // both throw Error. Memory whose address it passes to the work must stay valid. Other threads are not restricted.
+    // Exceptions of queue() propagate.
     template <typename Queue>
     Graph(const Stream& stream, Queue&& queue) {
         Capture capture(stream);
@@ -98,7 +100,7 @@ private:
     class Capture {
     public:
         explicit Capture(const Stream& stream);
-        ~Capture();  // of a capture that has not ended: what was noted is forgotten
+        ~Capture();  // discards the work if end() was not called
         void* end();
 
     private:
@@ -108,16 +110,16 @@ private:
 };
 
 namespace detail {
-void* device_allocate(size_t bytes);  // 256-byte aligned; throws Error naming the size and what is free
+void* device_allocate(size_t bytes);  // 256-byte aligned; throws OutOfMemory with the size and the free memory
 void device_free(void* p, size_t bytes) noexcept;
 void* pinned_allocate(size_t bytes);
 void pinned_free(void* p, size_t bytes) noexcept;
 void* mapped_allocate(size_t bytes);
 void mapped_free(void* p, size_t bytes) noexcept;
-void mark_profiled_range(bool on);  // for a profiler outside of the program
+void mark_profiled_range(bool on);  // for an external profiler
 }  // namespace detail
 
-// Bytes, asynchronous on the stream. Pageable host memory is allowed but makes the call synchronous.
+// Copy or fill bytes, asynchronously on the stream. Pageable host memory is allowed but makes the call synchronous.
 void copy_bytes(void* dst, const void* src, size_t bytes, const Stream& stream);      // device to device
 void upload_bytes(void* dst, const void* src, size_t bytes, const Stream& stream);    // host to device
 void download_bytes(void* dst, const void* src, size_t bytes, const Stream& stream);  // device to host
@@ -140,13 +142,13 @@ void zero(T* dst, int64_t n, const Stream& s) {
     fill_bytes(dst, 0, n * sizeof(T), s);
 }
 
-// Bytes, rounded up to the alignment of every Buffer, for pieces of one.
+// Rounds bytes up to the alignment of every Buffer, for dividing a Buffer into aligned pieces.
 template <typename N>
 constexpr N aligned(N bytes) {
     return round_up(bytes, N{256});
 }
 
-// Memory for n elements.
+// Owns memory for n elements.
 template <typename T, void* (*Allocate)(size_t), void (*Free)(void*, size_t) noexcept>
 class Owned {
 public:
@@ -169,15 +171,15 @@ private:
     T* p_ = nullptr;
     int64_t n_ = 0;
 };
-// Of the device; on a CPU, fresh memory holds NaN patterns (0xff bytes).
+// Device memory. On a CPU, fresh memory holds NaN patterns (0xff bytes).
 template <typename T>
 using Buffer = Owned<T, detail::device_allocate, detail::device_free>;
 // Host memory that the device can copy from and to without staging.
 template <typename T>
 using PinnedBuffer = Owned<T, detail::pinned_allocate, detail::pinned_free>;
 
-// Memory of the device or, offloaded, pinned memory of the host at a device address: kernels read and write it over
-// PCIe. The host touches neither.
+// Device memory or, if offloaded, pinned host memory at a device address, which kernels read and write over PCIe. The
+// host accesses neither.
 template <typename T>
 class OffloadableBuffer {
 public:

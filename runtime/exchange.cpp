@@ -16,7 +16,7 @@
 #include <vector>
 
 #if __has_include(<mpi.h>)
-#define OMPI_SKIP_MPICXX  // the C++ bindings of old would need a library of their own
+#define OMPI_SKIP_MPICXX  // the old C++ bindings would need a library of their own
 #define MPICH_SKIP_MPICXX
 #include <mpi.h>
 #endif
@@ -32,13 +32,13 @@ namespace {
 
 // ---- the secret ----------------------------------------------------------------------------------------------------
 
-std::string random_digits() {  // 32, hexadecimal
+std::string random_digits() {  // 32 hexadecimal digits
     uint64_t n[2];
     CHECK(::getrandom(n, sizeof n, 0) == sizeof n, "the system has no random numbers: {}", std::strerror(errno));
     return fmt::format("{:016x}{:016x}", n[0], n[1]);
 }
 
-// Written as a whole or not at all; of several ranks that do so at the same time the first wins.
+// Writes the file as a whole or not at all. If several ranks do so at the same time, the first wins.
 void make_secret(const std::string& path) {
     const std::string digits = random_digits();
     std::string temporary = path + ".XXXXXX";
@@ -63,14 +63,14 @@ std::string read_secret(const std::string& path) {
 }
 
 // ---- at MASTER_ADDR ------------------------------------------------------------------------------------------------
-// Rank 0: its random number. The other rank: who it is, with a proof. Rank 0: the payload, with a proof.
+// Rank 0 sends its random number; the other rank, its claim and a proof; rank 0, the payload and a proof.
 
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr size_t kNumber = 32, kClaim = 2 * kNumber + 20, kProof = 64;  // characters
 
-// Of a rank, which answers rank 0's number by its own.
+// The claim of a rank: rank 0's random number, its own, the rank and the number of ranks.
 std::string claim(const std::string& zero, const std::string& own, long rank, const Launch& l) {
     return zero + own + fmt::format("{:010}{:010}", rank, l.size);
 }
@@ -79,18 +79,19 @@ std::string with_proof(const std::string& text, const std::string& secret, const
     return text + hmac_sha256(secret, by + text);
 }
 
-void send(int socket, const std::string& bytes) {  // fits into any buffer; a rank that did not get it asks again
+void send(int socket, const std::string& bytes) {  // fits into any buffer; a rank that does not get it asks again
     (void)::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
-// n bytes, or those that have come.
+// Receives n bytes, or fewer if no more have arrived.
 std::string receive(int socket, size_t n, int flags = MSG_WAITALL) {
     std::string bytes(n, '\0');
     bytes.resize(static_cast<size_t>(std::max<ssize_t>(::recv(socket, bytes.data(), n, flags), 0)));
     return bytes;
 }
 
-// A socket for which talk(socket, address) is true, with the first of MASTER_ADDR's addresses where it is; else none.
+// Returns a socket for the first of MASTER_ADDR's addresses for which talk(socket, address) returns true; none if there
+// is no such address.
 Descriptor at_master(const Launch& l, timeval patience, std::string& problem, auto&& talk) {
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
@@ -99,7 +100,7 @@ Descriptor at_master(const Launch& l, timeval patience, std::string& problem, au
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(status == 0 ? found : nullptr, ::freeaddrinfo);
     for (const addrinfo* a = owner.get(); a; a = a->ai_next) {
         Descriptor s(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
-        if (s < 0) {  // the kernel lacks this family of addresses
+        if (s < 0) {  // the kernel does not support this address family
             problem = fmt::format("no socket: {}", std::strerror(errno));
             continue;
         }
@@ -123,16 +124,16 @@ void wait_for_ranks(const Launch& l, const std::string& payload, double timeout_
     });
     CHECK(door >= 0, "{}", problem);
     const std::string zero = random_digits();
-    std::map<long, std::string> known;                     // by rank, its number
-    const auto done_with = [&](const Descriptor& guest) {  // it has its answer, or gets none
+    std::map<long, std::string> known;                     // random number by rank
+    const auto done_with = [&](const Descriptor& guest) {  // true if the guest has its answer or gets none
         const std::string said = receive(guest, kClaim + kProof, MSG_PEEK | MSG_DONTWAIT);
         if (said.size() < kClaim + kProof) return false;
-        receive(guest, said.size());  // a socket that is closed with bytes unread breaks off its answer
+        receive(guest, said.size());  // closing a socket with unread bytes would cut off its answer
         const long rank = std::atol(said.substr(2 * kNumber, 10).c_str());
         const std::string own = said.substr(kNumber, kNumber);
         const bool proved = said == with_proof(claim(zero, own, rank, l), secret, "rank" + l.run);
         if (!proved || rank < 1 || rank >= l.size) return true;
-        // Known by the same number: it did not get its answer and asks again.
+        // A rank that is known with the same number did not get its answer and asks again.
         CHECK(known.try_emplace(rank, own).first->second == own, "two processes claim to be rank {}", rank);
         send(guest, with_proof(payload, secret, "zero" + own));
         return true;
@@ -142,7 +143,7 @@ void wait_for_ranks(const Launch& l, const std::string& payload, double timeout_
         if (Descriptor guest(::accept4(door, nullptr, nullptr, SOCK_CLOEXEC)); guest >= 0)
             send(guest, zero), guests.push_back(std::move(guest));
         std::erase_if(guests, done_with);
-        // At most the ranks and a few more connections: beyond that the oldest is closed.
+        // Keeps at most as many connections as there are ranks, and a few more; beyond that it closes the oldest.
         if (std::ssize(guests) > l.size + 64) guests.erase(guests.begin());
     }
     for (int r = 1; r < l.size; r++)

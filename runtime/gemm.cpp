@@ -17,7 +17,7 @@ void check_dtype(const char* name, DType found, DType wanted) {
     CHECK(found == wanted, "gemm: {} is {}, expected {}", name, name_of(found), name_of(wanted));
 }
 
-// "cublasLtMatmul()": FP8 kernels, and "Tensor Core Usage".
+// cuBLAS manual: "cublasLtMatmul()" on FP8 kernels, and "Tensor Core Usage".
 void check_fp8(const Gemm& g) {
     CHECK(is_fp8(g.A.dtype) && is_fp8(g.B.dtype) && (g.A.dtype == DType::e4m3 || g.B.dtype == DType::e4m3),
           "gemm: A is {} and B is {}; both must be FP8, and one of them e4m3", name_of(g.A.dtype), name_of(g.B.dtype));

@@ -18,7 +18,7 @@ std::string text(const char* name) {
     return value ? value : "";
 }
 
-// The first of the variables that is set, as a number.
+// Returns the first of the variables that is set, as a number.
 std::optional<int> number(std::initializer_list<const char*> names, int lowest) {
     for (const char* name : names) {
         const std::string value = text(name);
@@ -32,10 +32,10 @@ std::optional<int> number(std::initializer_list<const char*> names, int lowest) 
     return std::nullopt;
 }
 
-// A port that ranks of one Slurm step agree on without talking; below the range that systems hand out by themselves.
+// A port on which the ranks of one Slurm step agree without communication; below the range of ephemeral ports.
 int port_of(const std::string& run) { return 20000 + static_cast<int>(hash_of(run) % 10000); }
 
-// The ranks by these variables; false if one of the first two is missing.
+// Fills l from these variables; returns false if the rank or the size is missing.
 bool take(Launch& l, const char* by, std::optional<int> rank, std::optional<int> size, std::optional<int> local_rank,
           std::optional<int> local_size) {
     if (!rank || !size) return false;
@@ -68,7 +68,7 @@ void find_ranks(Launch& l) {
     }
 }
 
-// Where rank 0 waits for the others.
+// Finds the address and the port where rank 0 waits for the others.
 void find_master(Launch& l) {
     l.host = text("MASTER_ADDR");
     if (!l.host.empty()) {
@@ -107,7 +107,7 @@ std::string first_host(const std::string& nodes) {
     const size_t end = nodes.find_first_of(",-]", bracket);
     const size_t close = nodes.find(']', bracket);
     CHECK_USAGE(close != std::string::npos, "cannot read the node list '{}'", nodes);
-    const size_t rest = nodes.find(',', close);  // a suffix behind the bracket belongs to the name
+    const size_t rest = nodes.find(',', close);  // a suffix after the bracket belongs to the name
     return nodes.substr(0, bracket) + nodes.substr(bracket + 1, end - bracket - 1) +
            nodes.substr(close + 1, rest == std::string::npos ? rest : rest - close - 1);
 }

@@ -1,5 +1,5 @@
-// How this process was launched: alone, or as one of several ranks by mpirun, torchrun or srun. All of it comes from
-// environment variables, so nothing here connects to anything or touches a device.
+// How this process was launched: alone, or as one of several ranks by mpirun, torchrun or srun. All information comes
+// from environment variables. Nothing here connects to anything, and only set_device_of() touches a device.
 #pragma once
 
 #include <string>
@@ -9,24 +9,25 @@ namespace teon {
 struct Launch {
     std::string by;  // "mpirun", "torchrun", "srun"; empty: alone
     int rank = 0, size = 1, local_rank = 0;
-    int local_size = 1;  // ranks on this machine, as far as the launcher says; else size
+    int local_size = 1;  // ranks on this machine, or size if the launcher does not say
     bool mpi = false;    // MPI connects the ranks
-    std::string run;     // the launcher's name of this run, if it has one: distinguishes runs on one port
-    std::string host;    // where rank 0 waits for the others; empty: not known from the environment
+    std::string run;     // the launcher's name of this run, or empty; distinguishes runs on the same port
+    std::string host;    // where rank 0 waits for the others; empty if the environment does not say
     int port = 0;
     bool alone() const { return by.empty(); }
 };
 
-// RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun and everything that imitates it) come first, unless MPI says the
-// same, then OpenMPI's and MPICH's variables, then those of a Slurm step of several tasks. Throws UsageError where they
-// contradict each other.
+// Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun and launchers that imitate it) first; if MPI's
+// variables have the same rank and size, it prefers those. Then it reads the variables of OpenMPI and MPICH, then those
+// of a Slurm step with several tasks. Throws UsageError if a value is invalid, the rank is not below the size, or
+// MASTER_ADDR is set without MASTER_PORT.
 Launch launch_from_environment();
 
-// The device of this rank: the local rank's, or the only one that it is allowed to see. Throws Error if there are too
-// few.
+// Selects the device whose index is the local rank, or the only visible device. Throws Error if there are too few
+// devices.
 void set_device_of(const Launch& launch);
 
-// The first host of a Slurm node list: "gpu[07-09,12],login" -> "gpu07".
+// Returns the first host of a Slurm node list: "gpu[07-09,12],login" -> "gpu07".
 std::string first_host(const std::string& nodes);
 
 }  // namespace teon

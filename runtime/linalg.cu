@@ -1,4 +1,4 @@
-// Linear algebra: products by cuBLASLt (lt_matmul.h), and what is computed around it.
+// Linear algebra: products by cuBLASLt (lt_matmul.h), and the computations around them.
 #include "runtime/linalg.h"
 
 #include <fmt/format.h>
@@ -18,15 +18,16 @@ namespace teon {
 
 namespace {
 
-// For the partial sums of a bias gradient.
+// Memory for the partial sums of a bias gradient.
 constexpr size_t kBiasScratchBytes = 4 << 20;
-// Symmetric products of 16 bits may be our own kernel's; a CPU, which only imitates tensor cores, never takes it. The
-// library's are split into up to kSymmetricParts block rows where both M and K are at least kSymmetricSplit; 2 save a
-// quarter of the work, 4 save three eighths, which on an H100 pays for smaller products and more launches only when
-// they are large (derived, not measured). On a CPU a launch costs less than the arithmetic.
+// Our own kernel may compute symmetric products of 16-bit types, except on a CPU, which only imitates tensor cores. The
+// library computes symmetric products in up to kSymmetricParts block rows if both M and K are at least kSymmetricSplit.
+// 2 block rows save a quarter of the work, 4 save three eighths. On an H100 this outweighs the cost of smaller products
+// and more launches only if the products are large (derived, not measured). On a CPU a launch costs less than the
+// arithmetic.
 constexpr int kSymmetricParts = 4;
 
-// Calls f with x.data as a pointer of its C++ type.
+// Calls f with x.data as a pointer to its C++ type.
 template <typename F>
 void with_elements(const Mat& x, F f) {
     visit_dtype(x.dtype, [&]<typename T>(T) { f(static_cast<T*>(x.data)); });
@@ -44,7 +45,7 @@ struct Linalg::Impl {
     AlgorithmSearch search{stream};
     LtMatmul lt{stream, search};
     Buffer<float> bias_scratch{kBiasScratchBytes / sizeof(float)};
-    std::map<LtKey, bool> own_symmetric = {};  // whether our kernel was found to be faster than the library
+    std::map<LtKey, bool> own_symmetric = {};  // whether our kernel computes such products
     int multiprocessors = device_info().multiprocessors;
     Decompositions decompositions{stream};
 
@@ -59,7 +60,7 @@ struct Linalg::Impl {
     void reduce_bias(const Gemm& g);
 };
 
-// By the library, or by the plain kernel where it refuses. Without aux.
+// Multiplies by the library or, if it refuses, by the plain kernel. Not for epilogues with aux.
 void Linalg::Impl::multiply(const LtCall& c) {
     if (!lt.multiply(c)) multiply_plainly(c);
 }
@@ -83,7 +84,8 @@ void Linalg::Impl::multiply_plainly(const LtCall& c) {
     });
 }
 
-// Both levels of a batch: as one where the strides allow it, else one call per matrix of the shorter level.
+// Multiplies both levels of a batch: as one level if the strides allow it, else with one call per matrix of the shorter
+// level.
 void Linalg::Impl::multiply_batches(const Gemm& g, const Mat& addend) {
     const Mat* mats[] = {&g.A, &g.B, &g.C, &addend};
     auto merges = [&](const Mat* x) { return x->stride_outer == g.batch_inner * x->stride_inner; };
@@ -112,7 +114,7 @@ void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend) {
     }
 }
 
-// Decided once per kind of product: by a search or its known result, without one by a rule.
+// Decides once per kind of product: by a search or its known result or, without a search, by a rule.
 bool Linalg::Impl::prefers_own_symmetric(const Gemm& g, const Mat& addend) {
     if (!kGpu || !symmetric_product_supports(g, addend)) return false;
     const LtKey key = key_of({g, g.batch_inner, addend});
@@ -146,8 +148,9 @@ bool Linalg::Impl::search_own_symmetric(const Gemm& g, const Mat& addend, const 
     return faster;
 }
 
-// The block rows up to the diagonal, then the mirror image, also of a single one: the two halves of a full product are
-// rounded apart, after which powers of a matrix do not commute and Newton-Schulz in Gram form loses two bits.
+// Computes the block rows up to the diagonal, then mirrors them. A single block row is mirrored too: the two halves of
+// a full product are rounded differently, after which powers of a matrix do not commute and Newton-Schulz in Gram form
+// loses two bits.
 void Linalg::Impl::multiply_symmetric_by_library(const Gemm& g, const Mat& addend) {
     const int size = std::min(g.M, g.K);
     const int parts = size < kSymmetricSplit ? 1 : std::min(2 * size / kSymmetricSplit, kSymmetricParts);
@@ -171,7 +174,7 @@ void Linalg::Impl::multiply_symmetric_by_library(const Gemm& g, const Mat& adden
     });
 }
 
-// Where the library refuses: a product without GELU, and a pass over it, before which it was rounded once more.
+// If the library refuses, computes a product without GELU, which is rounded once more, and then makes a pass over it.
 void Linalg::Impl::multiply_gelu(const Gemm& g, const Mat& addend) {
     if (lt.multiply({g, 1, addend})) return;
     const bool backward = g.epilogue == Epilogue::dgelu;
@@ -185,8 +188,8 @@ void Linalg::Impl::multiply_gelu(const Gemm& g, const Mat& addend) {
     });
 }
 
-// bias = beta * bias + row sums of op(A), by kernels of our own: it adds to fp32 whatever C's type is, and no storage
-// type or alignment is excluded, as they are in the library's epilogue.
+// bias = beta * bias + the row sums of op(A), by our own kernels. Unlike the library's epilogue, they add to fp32
+// whatever C's type is, and exclude no storage type or alignment.
 void Linalg::Impl::reduce_bias(const Gemm& g) {
     int most = static_cast<int>(std::min<int64_t>(kBiasParts, kBiasScratchBytes / sizeof(float) / g.M));
     CHECK(most > 0, "gemm: a bias gradient of {} elements; at most {}", g.M, kBiasScratchBytes / sizeof(float));

@@ -1,5 +1,5 @@
-// Dense linear algebra on row-major matrices, by cuBLASLt and cuSOLVER. Inputs may be float, bf16, f16 or, of products,
-// FP8; sums are always taken in float. Results do not depend on a CPU's number of threads.
+// Dense linear algebra on row-major matrices, by cuBLASLt and cuSOLVER. Inputs may be float, bf16, f16 or, for
+// products, FP8; sums are always accumulated in float. On a CPU, results do not depend on the number of threads.
 #pragma once
 
 #include <functional>
@@ -14,29 +14,29 @@
 
 namespace teon {
 
-// The library's symmetric products of this size and depth are computed in triangles.
+// The library computes a symmetric product in block rows up to the diagonal if M and K are at least this.
 inline constexpr int kSymmetricSplit = kGpu ? 1024 : 256;
 
 class Linalg {
 public:
-    // One handle per stream; owns its workspace, descriptors and algorithm cache. Holds a reference to the stream.
+    // Use one handle per stream. Owns its workspace, descriptors and algorithm cache. Holds a reference to the stream.
     explicit Linalg(const Stream& stream);
     ~Linalg();
     Linalg(Linalg&&) noexcept;
     Linalg& operator=(Linalg&&) noexcept;
 
-    // Throws Error on a shape, dtype or alignment that it cannot do, naming it.
+    // Computes g. Throws Error that names a shape, dtype or alignment if it is not supported.
     void gemm(const Gemm& g);
 
-    // db (columns, float) = beta * db + the column sums of dy (rows x columns), as Epilogue::bias_grad leaves them.
+    // db (columns, float) = beta * db + the column sums of dy (rows x columns), as computed by Epilogue::bias_grad.
     void bias_gradient(float* db, const Mat& dy, int rows, int columns, float beta);
 
-    // From now on the first gemm of a kind (outside graph capture) times the algorithms that cuBLASLt proposes (and, of
-    // a symmetric product, our own kernel), keeps the fastest and calls `chosen`, instead of taking the first proposal.
-    // Trials leave C as it was: where it is added to, they write to other memory, which is freed at once. Of a product
-    // in `known` (algorithm by product, of earlier choices on such a device with such a library) that algorithm is
-    // taken without a trial, if it is still proposed. The last bits of results follow the choices: the same ones give
-    // the same bits.
+    // From now on, the first gemm of each kind (outside graph capture) times the algorithms that cuBLASLt proposes
+    // (and, for a symmetric product, our own kernel), keeps the fastest and calls `chosen`, instead of taking the first
+    // proposal. If the product adds to C, trials write to other memory, which is freed at once, so that C stays
+    // unchanged. A product listed in `known` (algorithm by product, from earlier choices on such a device with such a
+    // library) uses the listed algorithm without a trial, provided cuBLASLt still proposes it. The last bits of results
+    // depend on the choices: the same choices give the same bits.
     void search_algorithms(std::map<std::string, std::string> known,
                            std::function<void(const AlgorithmChoice&)> chosen);
 
@@ -50,12 +50,12 @@ public:
 
     const Stream& stream() const;
     size_t workspace_bytes() const;
-    // Kinds of products that cuBLASLt has refused, for their alignment as a rule: a slower kernel computes them. Each
-    // was named on standard error once.
+    // The number of kinds of products that cuBLASLt has refused, usually because of their alignment. A slower kernel
+    // computes them; a warning on standard error named each once.
     int refused_kinds() const;
 
 private:
-    void run(const Gemm& g);  // a checked one
+    void run(const Gemm& g);  // g has passed check_gemm()
     struct Impl;
     std::unique_ptr<Impl> impl_;
 };

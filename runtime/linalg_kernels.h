@@ -1,4 +1,5 @@
-// What linalg.cu does around the library's products and, where the library refuses one, in their place. Private to it.
+// Kernels that linalg.cu runs around the library's products and in place of products that the library refuses. Private
+// to linalg.cu.
 #pragma once
 
 #include "base/activation.h"
@@ -8,23 +9,23 @@
 
 namespace teon {
 
-inline constexpr int kTile = 32;        // square tile that goes through shared memory
+inline constexpr int kTile = 32;        // side of a square tile in shared memory
 inline constexpr int kTileRows = 8;     // threads of a tile's block along y
-inline constexpr int kBiasBlock = 64;   // threads that sum a bias gradient; few, as each has several elements
-inline constexpr int kBiasRows = 32;    // that one of them adds, at least
+inline constexpr int kBiasBlock = 64;   // threads per block that sums a bias gradient; few: each sums several elements
+inline constexpr int kBiasRows = 32;    // rows that a thread adds, at least
 inline constexpr int kBiasParts = 256;  // partial sums per element of a bias gradient, at most
 inline constexpr int kPlainTile = 16;
 inline constexpr int kGeluBlock = 256;
 
-// A batch of products for multiply_plain_kernel, strided by stride_inner. bias: null without one.
+// A batch of products for multiply_plain_kernel, with stride stride_inner. bias is null if there is none.
 struct PlainProduct {
     Mat C, addend, A, B;
     const void* bias;
     bool trans_a, trans_b;
 };
 
-// partial[part * M + j] = sum of A(j, k) over the part's k, one after the other. A thread sums W neighbouring j, which
-// are contiguous if W > 1. Blocks: x along j, y parts.
+// partial[part * M + j] = sum of A(j, k) over the part's k, in order of k. Each thread sums W neighbouring j, which are
+// contiguous if W > 1. Grid: x along j, y over parts.
 template <typename T, int W>
 __global__ void __launch_bounds__(kBiasBlock)
     bias_partial_kernel(float* partial, const T* A, int64_t step_j, int64_t step_k, int M, int K, int per_part) {
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(kBiasBlock)
     for (int i = 0; i < W; i++) partial[int64_t{part} * M + j + i] = sum[i];
 }
 
-// bias[j] = beta * bias[j] + sum of partial[part * M + j] over the parts.
+// bias[j] = beta * bias[j] + the sum of partial[part * M + j] over the parts.
 template <int W>
 __global__ void __launch_bounds__(kBiasBlock)
     bias_total_kernel(float* bias, const float* partial, int M, int parts, float beta) {
@@ -56,8 +57,8 @@ __global__ void __launch_bounds__(kBiasBlock)
     for (int i = 0; i < W; i++) bias[j + i] = beta == 0.0f ? sum[i] : fmaf(beta, bias[j + i], sum[i]);
 }
 
-// c = alpha op(A) op(B) + beta addend + bias, in tiles through shared memory; blockIdx.z counts the matrices of a
-// batch. For what the library refuses: any shape, stride and alignment, and no faster than it has to be.
+// c = alpha op(A) op(B) + beta addend + bias, in tiles through shared memory; blockIdx.z is the index of the matrix in
+// the batch. For products that the library refuses: any shape, stride and alignment, not optimized for speed.
 template <typename T, typename TC>
 __global__ void __launch_bounds__(kPlainTile* kPlainTile)
     multiply_plain_kernel(PlainProduct p, int M, int N, int K, float alpha, float beta) {
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kPlainTile* kPlainTile)
     const T* B = static_cast<const T*>(p.B.data) + blockIdx.z * p.B.stride_inner;
     float sum = 0.0f;
     for (int k0 = 0; k0 < K; k0 += kPlainTile) {
-        // Neighbouring threads read neighbouring elements, whichever way the operand is stored.
+        // Neighbouring threads read neighbouring elements, whether the operand is transposed or not.
         const int ai = p.trans_a ? x : y, ak = p.trans_a ? y : x, bk = p.trans_b ? x : y, bj = p.trans_b ? y : x;
         const bool in_a = row0 + ai < M && k0 + ak < K, in_b = k0 + bk < K && column0 + bj < N;
         const int64_t i = row0 + ai, j = column0 + bj;
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(kPlainTile* kPlainTile)
     static_cast<TC*>(p.C.data)[blockIdx.z * p.C.stride_inner + i * p.C.ld + j] = TC(sum);
 }
 
-// c = gelu(aux), or if `backward` c = c gelu'(aux), element by element of M x N matrices.
+// c = gelu(aux), or c = c gelu'(aux) if `backward`, elementwise on M x N matrices.
 template <typename T>
 __global__ void __launch_bounds__(kGeluBlock)
     gelu_epilogue_kernel(T* c, const T* aux, int64_t ldc, int64_t ld_aux, int M, int N, bool backward) {
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kGeluBlock)
     y = T(backward ? static_cast<float>(y) * gelu_tanh_grad(x) : gelu_tanh(x));
 }
 
-// C(i, j) = C(j, i) for j > i, tile by tile; blockIdx.z counts the matrices of a batch.
+// C(i, j) = C(j, i) for j > i, tile by tile; blockIdx.z is the index of the matrix in the batch.
 template <typename T>
 __global__ void __launch_bounds__(kTile* kTileRows) mirror_kernel(T* C, int64_t ld, int64_t stride, int n) {
     wait_for_earlier_kernels();
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(kTile* kTileRows) mirror_kernel(T* C, int64_t 
     if (across > down) return;  // above the diagonal
     T* c = C + blockIdx.z * stride;
     int to_column = down * kTile + static_cast<int>(threadIdx.x);
-    if constexpr (!kGpu) {  // a CPU's threads need no neighbours to read a column
+    if constexpr (!kGpu) {  // on a CPU, reads of a column need no coalescing
         for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
             int to_row = across * kTile + y;
             if (to_row < to_column && to_column < n) c[to_row * ld + to_column] = c[to_column * ld + to_row];

@@ -1,4 +1,4 @@
-// The library that multiplies matrices here, and the storage type that suits this machine.
+// The library that multiplies matrices on this machine, and the storage type that suits the machine.
 #pragma once
 
 #include <optional>
@@ -8,15 +8,15 @@
 
 namespace teon {
 
-// What multiplies matrices on this machine, and whether it multiplies bf16 by instructions made for that.
+// The library that multiplies matrices on this machine, and whether it multiplies bf16 with instructions for bf16.
 struct LinalgLibrary {
     std::string name;  // with version, and a CPU's instruction set: "oneDNN 2.6.3 with AVX512_BF16"
     bool bf16 = false;
 };
 LinalgLibrary linalg_library();
 
-// The storage type that was asked for (reason "given"), or else the one that suits this machine, and why. Touches no
-// device.
+// The requested storage type (reason "given"), or else the type that suits this machine, with the reason. Does not
+// touch a device.
 struct DTypeChoice {
     DType dtype;
     std::string reason;

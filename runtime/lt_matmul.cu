@@ -1,5 +1,5 @@
-// cuBLASLt is column-major. A row-major matrix is its own transpose in its eyes, so C = op(A) op(B) is computed as
-// C^T = op(B)^T op(A)^T: its A is our B, its B is our A, its rows are our columns.
+// cuBLASLt is column-major: it sees a row-major matrix as its transpose. Therefore C = op(A) op(B) is computed as C^T =
+// op(B)^T op(A)^T: the library's A is our B, its B is our A, and its rows are our columns.
 #include "runtime/lt_matmul.h"
 
 #include <cublasLt.h>
@@ -17,9 +17,9 @@ namespace teon {
 
 namespace {
 
-// What NVIDIA recommends for Hopper; enough for every earlier and later chip.
+// The size that NVIDIA recommends for Hopper; enough for every earlier and later chip.
 constexpr size_t kWorkspaceBytes = 32 << 20;
-constexpr int kAlgorithms = 8;  // that heuristics propose
+constexpr int kAlgorithms = 8;  // proposals requested of the heuristic
 
 void check_blas(cublasStatus_t status, const char* what) {
     CHECK(status == CUBLAS_STATUS_SUCCESS, "gemm: {}: {}", what, cublasLtGetStatusString(status));
@@ -41,7 +41,7 @@ cudaDataType_t cuda_type(DType t) {
     __builtin_unreachable();
 }
 
-// A library object that is made by create(&handle, ...) and freed by Destroy.
+// Owns a library object that create(&handle, ...) makes and Destroy frees.
 template <typename Handle, auto Destroy>
 class Owner {
 public:
@@ -98,7 +98,7 @@ cublasLtEpilogue_t epilogue_of(const LtCall& c) {
     __builtin_unreachable();
 }
 
-// The largest power of two, at most 256, that divides the addresses of all matrices of a batch.
+// Returns the largest power of two, at most 256, that divides the addresses of all matrices of a batch.
 uint32_t alignment(const Mat& x, int count) {
     uint64_t bits = reinterpret_cast<uintptr_t>(x.data) | 256u;
     if (count > 1) bits |= static_cast<uint64_t>(x.stride_inner) * size_of(x.dtype);
@@ -121,7 +121,7 @@ MatrixLayout describe(const Mat& x, int64_t rows, int64_t columns, int count) {
     return layout;
 }
 
-// What of an operation changes from call to call.
+// Sets the attributes of an operation that change from call to call.
 void set_pointers(const Operation& o, const LtCall& c) {
     if (c.bias()) set(o, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c.bias());
     if (c.has_aux()) set(o, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c.g.aux.data);
@@ -130,7 +130,7 @@ void set_pointers(const Operation& o, const LtCall& c) {
     set(o, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(c.g.A.scale));
 }
 
-// An algorithm as text: only ever compared, and used where the library proposes it.
+// An algorithm as text. The text is only compared; an algorithm is used only if the library proposes it.
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
     return fmt::format("{:x}", fmt::join(algorithm.data, "."));
 }
@@ -180,7 +180,7 @@ struct LtMatmul::Impl {
     const AlgorithmSearch& search;
     Lt lt = Lt::make(cublasLtCreate);
     Buffer<std::byte> workspace{kWorkspaceBytes};
-    std::map<LtKey, std::optional<Plan>> plans = {};  // none where the library refuses
+    std::map<LtKey, std::optional<Plan>> plans = {};  // none if the library refuses
     int refused_kinds = 0;
 
     cublasStatus_t run(const LtCall& c, const Plan& p, const cublasLtMatmulAlgo_t& algorithm, void* result) const {
@@ -196,7 +196,8 @@ struct LtMatmul::Impl {
     AlgorithmChoice fastest(const LtCall& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found, int n) const;
 };
 
-// The descriptors and the algorithm for a call; made once per kind of call. None if the library has no algorithm.
+// Returns the descriptors and the algorithm for a call, made once per kind of call; none if the library has no
+// algorithm.
 std::optional<Plan>& LtMatmul::Impl::plan(const LtCall& c) {
     const LtKey key = key_of(c);
     auto known = plans.find(key);
@@ -204,8 +205,8 @@ std::optional<Plan>& LtMatmul::Impl::plan(const LtCall& c) {
     return known->second;
 }
 
-// Says so, as a kernel of ours is slower, and of FP8 there is none; once per kind of call, as its plan is none from now
-// on.
+// Warns that a slower kernel of ours computes the call. Throws Error if it is FP8, for which there is no such kernel.
+// Called once per kind of call, because its plan is none from now on.
 std::nullopt_t LtMatmul::Impl::refused(const LtCall& c) {
     CHECK(!is_fp8(c.g.A.dtype), "gemm: cuBLASLt refuses {}; use --matmul-dtype same", text_of(c));
     refused_kinds++;
@@ -216,7 +217,7 @@ std::nullopt_t LtMatmul::Impl::refused(const LtCall& c) {
 std::optional<Plan> LtMatmul::Impl::make_plan(const LtCall& c) {
     const Gemm& g = c.g;
     Plan p;
-    // Plain fp32 for float inputs too: TF32 would keep 10 bits of the mantissa.
+    // Plain fp32 also for float inputs: TF32 would keep only 10 bits of the mantissa.
     p.operation = Operation::make(cublasLtMatmulDescCreate, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSA, g.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSB, g.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -231,8 +232,8 @@ std::optional<Plan> LtMatmul::Impl::make_plan(const LtCall& c) {
 
     auto preference = Preference::make(cublasLtMatmulPreferenceCreate);
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes});
-    // Sums split along K meet in fp32 and in a fixed order, or are not split: the same call gives the same bits, and
-    // no partial sum is rounded to 16 bits.
+    // Sums are either not split along K, or their parts are added in fp32 and in a fixed order: the same call gives the
+    // same bits, and no partial sum is rounded to 16 bits.
     set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(g.B, c.count));
@@ -252,7 +253,7 @@ std::optional<Plan> LtMatmul::Impl::make_plan(const LtCall& c) {
     return p;
 }
 
-// The first proposal; or, if a search was asked for, the known one or the fastest.
+// Returns the first proposal or, if a search was requested, the known algorithm or the fastest.
 cublasLtMatmulAlgo_t LtMatmul::Impl::choose(const LtCall& c, const Plan& p,
                                             const cublasLtMatmulHeuristicResult_t* found, int n) const {
     if (n == 1 || !search.may_try()) return found[0].algo;
@@ -285,15 +286,15 @@ AlgorithmChoice LtMatmul::Impl::fastest(const LtCall& c, const Plan& p, const cu
         if (ms < best.ms && ms < AlgorithmSearch::kGain * best.first_ms)
             best.algorithm = text_of(found[i].algo), best.ms = ms;
     }
-    if (best.algorithm.empty()) best.algorithm = text_of(found[0].algo);  // which will say what is wrong
+    if (best.algorithm.empty()) best.algorithm = text_of(found[0].algo);  // its run will report the error
     return best;
 }
 
 LtMatmul::LtMatmul(const Stream& stream, const AlgorithmSearch& search) : impl_(new Impl{stream, search}) {}
 LtMatmul::~LtMatmul() = default;
 
-// Each row is a column of the library's D = C^T, to which its epilogue adds a vector of the length of a column. The
-// library refuses in its heuristic, or only now.
+// The bias: each row of C is a column of the library's D = C^T, and the library's epilogue adds a vector to every
+// column. The library refuses a call in its heuristic, or only here.
 bool LtMatmul::multiply(const LtCall& c) {
     std::optional<Plan>& p = impl_->plan(c);
     if (!p) return false;

@@ -1,5 +1,5 @@
-// Products by cuBLASLt, NVIDIA's or cpu/'s: a plan, of descriptors and an algorithm, for each kind of call. Private to
-// linalg.cu.
+// Products by cuBLASLt (NVIDIA's or cpu/'s). Each kind of call has a plan, which consists of descriptors and an
+// algorithm. Private to linalg.cu.
 #pragma once
 
 #include <array>
@@ -13,20 +13,20 @@
 
 namespace teon {
 
-// One call of the library: a Gemm whose batch is one level of `count` matrices at stride_inner, and whose C is read
-// from `addend`.
+// One call of the library: a Gemm with a single level of batch, `count` matrices that are stride_inner apart. `addend`
+// is the matrix that beta multiplies.
 struct LtCall {
     Gemm g;
     int count;
     Mat addend;
 
     bool has_aux() const { return g.epilogue == Epilogue::gelu || g.epilogue == Epilogue::dgelu; }
-    // What the library adds, or null; it computes no bias gradient.
+    // The bias that the library adds, or null; the library does not compute bias gradients.
     const void* bias() const {
         return g.epilogue == Epilogue::bias || g.epilogue == Epilogue::gelu ? g.bias.data : nullptr;
     }
 };
-std::string text_of(const LtCall& c);  // for people
+std::string text_of(const LtCall& c);  // for messages
 
 // Everything that the choice of an algorithm may depend on.
 using LtKey = std::array<int64_t, 24>;
@@ -35,16 +35,16 @@ std::string text_of(const LtKey& key);
 
 class LtMatmul {
 public:
-    // Holds references to both.
+    // Holds references to the stream and the search.
     LtMatmul(const Stream& stream, const AlgorithmSearch& search);
     ~LtMatmul();
 
-    // False if the library refuses the call, which it says on standard error once per kind of call. Throws Error where
-    // nothing else computes it, as for FP8.
+    // Computes c. Returns false if the library refuses the call; a warning on standard error says so once per kind of
+    // call. Throws Error if no other kernel computes it, as for FP8.
     bool multiply(const LtCall& c);
 
-    void forget_algorithms();   // chooses again
-    int refused_kinds() const;  // of calls
+    void forget_algorithms();   // so that later calls choose again
+    int refused_kinds() const;  // number of kinds of calls
     size_t workspace_bytes() const;
 
 private:

@@ -1,6 +1,6 @@
-// Where the time of a stretch of work goes: every kernel and every matrix product that is queued on a stream, by the
-// clock of the device. Nothing waits in between, so the work runs as it always does. Of work inside of work (kernels
-// that a product launches) only the outer counts.
+// Measures, with the clock of the device, the time of every kernel and every matrix product that is queued on a stream.
+// Nothing waits in between, so the work runs as it does without a profiler. If work is nested (a product launches
+// kernels), only the outer work counts.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,20 @@ struct Profile {
     struct Row {
         std::string name;  // "swiglu_forward_kernel<float>", "gemm 2048 x 512 x 128 NT"
         int64_t calls = 0;
-        double ms = 0, flops = 0;  // flops: of products only
+        double ms = 0, flops = 0;  // flops: products only
     };
     double ms = 0;          // from start to stop
     std::vector<Row> rows;  // the most expensive first
 };
 
-// Notes what one thread queues on the stream during its life. A profiler outside of the program that waits for
-// cudaProfilerStart (nsys profile --capture-range=cudaProfilerApi) sees the same range.
+// Records the work that one thread queues on the stream during the profiler's lifetime. An external profiler that waits
+// for cudaProfilerStart (nsys profile --capture-range=cudaProfilerApi) sees the same range.
 class Profiler {
 public:
-    explicit Profiler(Stream& stream);  // Throws Error if the stream has a profiler already
+    explicit Profiler(Stream& stream);  // throws Error if the stream already has a profiler
     ~Profiler();
     Profiler(const Profiler&) = delete;
-    // What has been queued so far; waits for the stream.
+    // Returns the profile of the work queued so far; waits for the stream.
     Profile result();
 
 private:
@@ -42,10 +42,11 @@ private:
     Stream& stream_;
     Event begin_;
     std::deque<Span> spans_;
-    bool inside_ = false;  // of a scope
+    bool inside_ = false;  // a scope
 };
 
-// Charges what is queued on the stream during its life to name(), which is called only if the stream has a profiler.
+// Charges the work that is queued on the stream during the scope's lifetime to name(), which is called only if the
+// stream has a profiler.
 class ProfileScope {
 public:
     template <typename Name>
@@ -60,7 +61,7 @@ public:
 private:
     void begin(Profiler& profiler, const std::string& name, double flops);
     void end() noexcept;
-    Profiler* profiler_ = nullptr;  // null without one, and inside of another scope
+    Profiler* profiler_ = nullptr;  // null without a profiler and inside another scope
 };
 
 }  // namespace teon

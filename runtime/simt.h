@@ -1,23 +1,27 @@
 // The kernel language: all that a kernel file may use besides the headers of kernels/. Kernels keep CUDA's spelling
 // (__global__, threadIdx, __syncthreads, __shfl_xor_sync, atomicAdd, ...). nvcc compiles them for a GPU and g++ for the
-// host, where blocks run over OS threads and the threads of a block are fibers (cpu/simt.h). What has a spelling of its
-// own:
+// host, where OS threads run the blocks, and the threads of a block are fibers (cpu/simt.h). Only these have their own
+// spelling:
 //
 //     template <typename T>
 //     __global__ void __launch_bounds__(256) scale_kernel(T* out, const T* in, float factor, int64_t n) {
-//         wait_for_earlier_kernels();       // first in every kernel: it may have been started before they ended
+//         wait_for_earlier_kernels();       // first in every kernel, which may start before they end
 //         SHARED(float, partial, 32);       // float partial[32] in shared memory, 16-byte aligned
 //         DYN_SHARED(float, row);           // float* row: the launch's dynamic shared memory, 16-byte aligned
 //         float total = block_sum(x);       // see the end of this file
 //     }
 //     launch<scale_kernel<T>>({blocks, 256, smem_bytes}, stream, out, in, factor, n);
 //
-// Rules for kernel authors: all warps of a block that have not returned reach the same barriers, each with all of its
-// lanes together: lanes of one warp do not leave a branch or loop that holds a barrier at different times, by returning
-// either (nvcc may copy the barrier, and lanes that wait at different copies never meet); masks are explicit and name
-// no lane that has returned; blocks are multiples of 32 threads; blocks never wait for each other; no float atomics
-// into losses or gradients (their order is not fixed); offsets are int64_t. The CPU's runtime turns some violations
-// into errors, the modelled GPU all of them, and it finds races for shared memory (docs/modelled_gpu.md).
+// Rules for kernel authors:
+// - All warps of a block that have not returned reach the same barriers, each warp with all its lanes together. The
+//   lanes of a warp must not leave a branch or loop that contains a barrier at different times, nor return at different
+//   times from inside it (nvcc may copy the barrier, and lanes that wait at different copies never meet).
+// - Masks are explicit and name no lane that has returned.
+// - Blocks are multiples of 32 threads and never wait for each other.
+// - No float atomics into losses or gradients (their order is not fixed).
+// - Offsets are int64_t.
+// The CPU's runtime turns some violations into errors. The modelled GPU turns all of them into errors, and also finds
+// races in shared memory (docs/modelled_gpu.md).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -63,7 +67,7 @@ struct LaunchConfig {
 
 namespace detail {
 
-// Both backends refuse what either of them cannot run.
+// Each backend refuses launches that either of them cannot run.
 inline void check_launch(const LaunchConfig& c) {
     const int64_t threads = int64_t{c.block.x} * c.block.y * c.block.z;
     CHECK(threads >= 1 && threads <= 1024 && c.block.z <= 64,
@@ -76,7 +80,7 @@ inline void check_launch(const LaunchConfig& c) {
           227 * 1024);
 }
 
-// "scale_kernel<float>", from the compiler's spelling of this function; without namespaces.
+// Returns the name without namespaces, such as "scale_kernel<float>", from the compiler's spelling of this function.
 template <auto Kernel>
 std::string kernel_name() {
     const std::string_view text = __PRETTY_FUNCTION__;
@@ -86,7 +90,7 @@ std::string kernel_name() {
     std::string name(text.substr(begin, end == text.npos ? end : end - begin));
     for (const std::string_view scope : {"teon::", "{anonymous}::", "(anonymous namespace)::", "<unnamed>::"})
         for (size_t at; (at = name.find(scope)) != name.npos;) name.erase(at, scope.size());
-    // nvcc's name of an unnamed namespace is made of the file's.
+    // nvcc derives the name of an unnamed namespace from the file name.
     for (size_t at; (at = name.find("_GLOBAL__N__")) != name.npos;) name.erase(at, name.find("::", at) + 2 - at);
     return name;
 }
@@ -100,10 +104,10 @@ std::string kernel_name() {
     extern __shared__ __align__(1024) unsigned char teon_dynamic_shared[]; \
     T* const name = reinterpret_cast<T*>(teon_dynamic_shared)
 
-// Waits until all work ahead of this kernel on its stream has ended and is visible, and lets the kernel behind it
-// start, which then waits likewise ("programmatic dependent launch", sm_90 and later): starting is hidden behind the
-// end of the kernel ahead. A kernel that touches memory before this races; scripts/check_layers.py sees that each
-// begins with it.
+// Waits until all earlier work on the kernel's stream has ended and is visible, and lets the next kernel start, which
+// then waits likewise ("programmatic dependent launch", sm_90 and later). The start of a kernel thereby overlaps the
+// end of the previous one. A kernel that touches memory before this call has a race; scripts/check_layers.py checks
+// that every kernel begins with it.
 __device__ __forceinline__ void wait_for_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
     cudaGridDependencySynchronize();
@@ -113,8 +117,8 @@ __device__ __forceinline__ void wait_for_earlier_kernels() {
 
 namespace detail {
 
-// Whether the code that this device runs of Kernel was compiled with the wait above. Toolkit and driver capture such
-// launches into graphs since CUDA 12.3.
+// Returns whether the code of Kernel that this device runs was compiled with the wait above. Toolkit and driver can
+// capture such launches into graphs since CUDA 12.3.
 template <auto Kernel>
 bool may_start_early() {
     int driver = 0;
@@ -123,7 +127,7 @@ bool may_start_early() {
            cudaFuncGetAttributes(&attributes, Kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
 
-// Bytes of the static shared arrays of Kernel, padded to the alignment of the dynamic array behind them.
+// Returns the bytes of Kernel's static shared arrays, padded to the alignment of the dynamic array that follows them.
 template <auto Kernel>
 size_t static_shared_bytes() {
     cudaFuncAttributes attributes = {};
@@ -151,7 +155,7 @@ cudaError_t start(const LaunchConfig& c, cudaStream_t stream, P... args) {
 
 }  // namespace detail
 
-// Only a CPU's threads are scheduled by us; see cpu/simt.h.
+// Does nothing on a GPU; for a CPU see cpu/simt.h.
 inline int set_simt_threads(int) { return 1; }
 
 // x[i] = op(x[i], x[i ^ 16]), then ^ 8, ... ^ 1, over the lanes i of a warp.
@@ -184,7 +188,7 @@ __device__ __forceinline__ T block_reduce(T x, Op op) {
 
 #else
 
-inline void wait_for_earlier_kernels() {}  // kernels of a stream run one after the other here
+inline void wait_for_earlier_kernels() {}  // here a stream runs its kernels one after the other
 
 #define TEON_SITE_PARAMETER , const simt::Site& site = simt::Site::current()
 #define TEON_SITE , site
@@ -215,7 +219,7 @@ void launch(void (*)(P...), const LaunchConfig& c, const Stream& stream, Args&&.
     check_launch(c);
     if (c.empty()) return;
     cudaError_t status = cudaSuccess;
-    static const size_t granted = 48 * 1024 - static_shared_bytes<Kernel>();  // by every device, unasked
+    static const size_t granted = 48 * 1024 - static_shared_bytes<Kernel>();  // bytes that every device grants unasked
     if (c.smem > granted)
         status = cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(c.smem));
     if (status == cudaSuccess)
@@ -229,17 +233,18 @@ void launch(void (*)(P...), const LaunchConfig& c, const Stream& stream, Args&&.
 
 }  // namespace detail
 
-// The dynamic shared memory, in bytes, that a block of Kernel may have on the present device: what a block may have
-// less the kernel's static arrays.
+// Returns the most dynamic shared memory, in bytes, that a block of Kernel may have on the current device: the limit of
+// a block minus the static arrays of Kernel.
 template <auto Kernel>
 size_t most_dynamic_shared() {
     static const size_t most = device_info().block_shared_bytes - detail::static_shared_bytes<Kernel>();
     return most;
 }
 
-// Runs Kernel(args...), converted to its parameter types, by every thread of c.grid x c.block, after the work that is
-// already on the stream. An empty grid does nothing. Throws Error for a launch that is refused; what fails later is
-// reported at synchronize(). A CPU is done when this returns, and rethrows what the first failing block threw.
+// Launches Kernel(args...) on c.grid x c.block, after the work that is already on the stream. The arguments are
+// converted to the parameter types of the kernel. An empty grid does nothing. Throws Error if the launch is refused;
+// later failures are reported by synchronize(). On a CPU, the kernel has ended when this returns, and the exception of
+// the first failing block is rethrown.
 template <auto Kernel, typename... Args>
 void launch(const LaunchConfig& c, const Stream& stream, Args&&... args) {
     const ProfileScope profile(stream, detail::kernel_name<Kernel>);
@@ -273,10 +278,10 @@ struct Max {
 
 }  // namespace simt
 
-// Reductions of float or int over the 32 lanes of a warp, which must all be there, or over all threads of a block, a
-// multiple of 32 of which none has returned. Every thread gets the result, whose bits depend on neither backend nor
-// schedule: a butterfly over lane bits 16, 8, 4, 2, 1, then the same over the warps. The block forms are barriers. The
-// maximum ignores NaN, as fmaxf does.
+// Reductions of float or int over the 32 lanes of a warp, all of which must take part, or over all threads of a block,
+// a multiple of 32 of which none has returned. Every thread gets the result. Its bits depend neither on the backend nor
+// on the schedule: a butterfly over lane bits 16, 8, 4, 2, 1, then the same over the warps. The block forms are
+// barriers. The maximum ignores NaN, as fmaxf does.
 template <typename T>
 __device__ __forceinline__ T warp_sum(T x TEON_SITE_PARAMETER) {
     return simt::warp_reduce(

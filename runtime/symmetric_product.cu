@@ -1,5 +1,5 @@
-// One block per 128 x 128 tile: four warps of 64 x 64, so that a fragment from shared memory is used four times, and
-// slices of 64 along K, of which cp_async fetches the next while one is multiplied.
+// One block computes a 128 x 128 tile. Each of its four warps computes 64 x 64, so that a fragment from shared memory
+// is used four times. Slices are 64 deep along K; cp_async fetches the next slice while one is multiplied.
 #include "runtime/symmetric_product.h"
 
 #include "base/integer.h"
@@ -13,7 +13,7 @@ constexpr int kThreads = 128, kBlocks = 2;  // per multiprocessor
 constexpr int kSide = kSymmetricTile, kWarpSide = kSide / 2, kDepth = 64;
 constexpr int kStages = 2, kSlice = kSide * kDepth;  // elements of a slice of A or B
 constexpr size_t kBytes = size_t{2} * kStages * kSlice * sizeof(bf16);
-static_assert(kBlocks * (kBytes + 1024) <= 164 * 1024);  // what sm_80 has
+static_assert(kBlocks * (kBytes + 1024) <= 164 * 1024);  // bytes of a multiprocessor of sm_80
 static_assert(kSide * kSide <= 2 * kStages * kSlice);    // the result passes through the same memory
 
 template <typename T>
@@ -25,8 +25,8 @@ struct SymmetricBatch {
     float alpha, beta;
 };
 
-// The result on its way from fragments to rows. Chunks (8 elements) move so that neither eight rows at once, as
-// fragments are written, nor those that mirrored() reads lie in the same banks.
+// The result in shared memory, on its way from fragments to rows. Chunks (8 elements) are permuted so that neither the
+// eight rows that fragments write at once nor the rows that mirrored() reads are in the same banks.
 template <typename T>
 struct ResultTile {
     static constexpr int kChunks = kSide / 8;
@@ -38,8 +38,8 @@ struct ResultTile {
         return load_vec<4>(reinterpret_cast<const uint32_t*>(chunk(row, c)));
     }
 
-    // Elements [32 i + 8 (l % 4), + 8) of column 8 c + l / 4, for lane l. The rows of ldmatrix's four matrices are
-    // dealt so that each lane receives what is contiguous in the transposed tile.
+    // Returns elements [32 i + 8 (l % 4), + 8) of column 8 c + l / 4, for lane l. The rows of the four matrices of
+    // ldmatrix are distributed so that each lane receives elements that are contiguous in the transposed tile.
     __device__ __forceinline__ Vec<uint32_t, 4> mirrored(int i, int c) const {
         const int lane = lane_of_thread(), matrix = lane / 8, row = lane % 8;
         uint32_t r[4];
@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_chunk(T* to, const Vec<uint32_t, 4>& bits)
     store_vec(reinterpret_cast<uint32_t*>(to), bits);
 }
 
-// COLUMNS: A and B are stored K x side (A^T A), else side x K (A A^T). Blocks: x tiles, y matrices.
+// COLUMNS: A and B are stored K x side (A^T A), else side x K (A A^T). Grid: x over tiles, y over matrices.
 template <typename T, bool COLUMNS>
 __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(SymmetricBatch<T> p) {
     wait_for_earlier_kernels();
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
         }
         finish_copies();
     }
-    // Each thread reads and writes the places of its own elements.
+    // Each thread reads and writes only its own elements.
 #pragma unroll
     for (int m = 0; m < M; m++) {
 #pragma unroll
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
         const int c = i / (kSide / 32), part = i % (kSide / 32);
         Vec<uint32_t, 4> bits = tile.mirrored(part, c);
         const int row = 8 * c + lane / 4, column = 32 * part + lane % 4 * 8;
-        if (diagonal) {  // above it sums may have been rounded in another way: that half is the mirrored one
+        if (diagonal) {  // sums above it may be rounded differently: that half is mirrored
             const Vec<uint32_t, 4> below = tile.bits(row, column / 8);
             FOR_VEC(j, 4) {
                 const int first = column + 2 * j;

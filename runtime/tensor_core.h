@@ -1,27 +1,27 @@
 // Tensor-core and asynchronous-copy instructions for kernels, as functions of a warp. nvcc turns each into one PTX
-// instruction (sm_80 and later); the host executes them as the PTX manual describes ("ldmatrix", "Matrix fragments for
-// mma.m16n8k16", "cp.async" in https://docs.nvidia.com/cuda/parallel-thread-execution), slowly, and copies at once;
-// the modelled GPU copies as late as it may.
+// instruction (sm_80 and later). The host executes them, slowly, as the PTX manual describes ("ldmatrix", "Matrix
+// fragments for mma.m16n8k16", "cp.async" in https://docs.nvidia.com/cuda/parallel-thread-execution), and copies
+// immediately; the modelled GPU copies as late as permitted.
 //
-// Fragments. Lane l of a warp has g = l / 4 and c = 2 (l % 4). An 8 x 8 matrix of bf16 or f16 is spread so that lane l
-// holds its elements (g, c) and (g, c + 1), the first in the lower half of a 32-bit register. Of the operands of mma,
-// lane l holds
+// Fragments. Lane l of a warp has g = l / 4 and c = 2 (l % 4). An 8 x 8 matrix of bf16 or f16 is distributed so that
+// lane l holds its elements (g, c) and (g, c + 1), the first in the lower half of a 32-bit register. Lane l holds these
+// elements of the operands of mma:
 //
 //   A (16 x 16)  a[0]: (g, c)  a[1]: (g + 8, c)  a[2]: (g, c + 8)  a[3]: (g + 8, c + 8), and the column to the right
 //   B (16 x 8)   b0: rows c, c + 1 of column g; b1: rows c + 8, c + 9
 //   D (16 x 8)   d[0], d[1]: (g, c), (g, c + 1); d[2], d[3]: (g + 8, c), (g + 8, c + 1)
 //
-// so that two neighbouring D, rounded and packed, are an A: what one product computes, the next one can multiply.
+// Two neighbouring D, rounded and packed, therefore form an A: the result of a product can be an operand of the next.
 #pragma once
 
 #include "runtime/simt.h"
 
 namespace teon {
 
-// Whether these functions are instructions of the machine; the host only imitates them, for tests.
+// Whether the machine has these instructions; the host only imitates them, for tests.
 inline constexpr bool kTensorCores = kGpu;
 
-// Where something lies in shared memory, for address arithmetic in bytes: 32 bits on a GPU.
+// An address in shared memory, for address arithmetic in bytes: 32 bits on a GPU.
 struct SharedAddress {
 #if defined(__CUDACC__)
     uint32_t value;
@@ -89,7 +89,7 @@ template <int BYTES>
 __device__ __forceinline__ void cp_async(void* shared, const void* global, bool exists) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16);
     const int bytes = exists ? BYTES : 0;
-    if constexpr (BYTES == 16) {  // past the first-level cache: a tile is read once
+    if constexpr (BYTES == 16) {  // bypasses the L1 cache: a tile is read once
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared).value), "l"(global),
                      "r"(bytes)
                      : "memory");
@@ -216,19 +216,19 @@ void cp_async_wait() {}
 
 #endif
 
-// What they compute, for both backends:
+// The functions, on both backends:
 //
-//   pack<T>(low, high)              both rounded to T, bf16 or f16, to nearest even, low in the lower half
-//   ldmatrix_x4(r, row)             r[i] = this lane's part of matrix i, whose row j begins at lane 8 i + j's `row`, in
-//                                   shared memory, 16-byte aligned
-//   ldmatrix_x4_trans(r, row)       the same of the transposed matrices
+//   pack<T>(low, high)              rounds both to T, bf16 or f16, to nearest even; low is in the lower half
+//   ldmatrix_x4(r, row)             r[i] = this lane's part of matrix i. Row j of matrix i begins at the `row` of lane
+//                                   8 i + j, in shared memory, 16-byte aligned
+//   ldmatrix_x4_trans(r, row)       the same for the transposed matrices
 //   mma_m16n8k16<T>(d, a, b0, b1)   D += A B, operands of T, bf16 or f16, float sums; the order of the 16 products
-//                                   is the machine's
+//                                   depends on the machine
 //   cp_async<BYTES>(shared, global, exists)
-//                                   starts to copy 4, 8 or 16 bytes, aligned to their size; zeros if not `exists`, when
-//                                   nothing is read
-//   cp_async_commit()               the copies that this thread has started since the last commit are a group
-//   cp_async_wait<N>()              all but the last N groups of this thread have landed, for this thread; a barrier
-//                                   makes them visible to others
+//                                   starts to copy 4, 8 or 16 bytes, aligned to their size; if not `exists`, writes
+//                                   zeros and reads nothing
+//   cp_async_commit()               makes a group of the copies that this thread has started since its last commit
+//   cp_async_wait<N>()              waits until all but the last N groups of this thread are complete and visible to
+//                                   this thread; a barrier makes them visible to others
 
 }  // namespace teon

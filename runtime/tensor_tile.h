@@ -1,5 +1,5 @@
 // Tiles of rows of 16-bit elements in shared memory, copied by cp_async, and their products on tensor cores. For
-// kernels of one-dimensional blocks of whole warps.
+// kernels whose blocks are one-dimensional and consist of whole warps.
 #pragma once
 
 #include "runtime/tensor_core.h"
@@ -9,8 +9,8 @@ namespace teon {
 __device__ __forceinline__ int lane_of_thread() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ __forceinline__ int warp_of_thread() { return static_cast<int>(threadIdx.x) / 32; }
 
-// x, of which the compiler does not know that it stays the same: what depends on it is computed where it is used, not
-// ahead of loops.
+// Returns x, but hides from the compiler that the value is the same: values that depend on it are computed where they
+// are used, not ahead of loops.
 __device__ __forceinline__ int fresh(int x) {
 #if defined(__CUDACC__)
     asm volatile("" : "+r"(x));
@@ -18,9 +18,10 @@ __device__ __forceinline__ int fresh(int x) {
     return x;
 }
 
-// ROWS x COLS elements. Chunk c (8 elements, 16 bytes) of row r lies where chunk c ^ (r % 8) would be: then 8 rows of
-// one column of chunks, which ldmatrix reads at once, and 8 neighbouring chunks of one row, which copies write at once,
-// both lie in different banks. LEAN: instructions rather than registers for addresses.
+// A tile of ROWS x COLS elements. Chunk c (8 elements, 16 bytes) of row r is stored in the place of chunk c ^ (r % 8).
+// Therefore 8 rows of one column of chunks, which ldmatrix reads at once, are in different banks, and so are 8
+// neighbouring chunks of one row, which copies write at once. LEAN: spends instructions rather than registers on
+// addresses.
 template <typename T, int ROWS, int COLS, int THREADS, bool LEAN = false>
 struct TensorTile {
     static constexpr int kChunks = COLS / 8;
@@ -37,10 +38,11 @@ struct TensorTile {
     }
     __device__ __forceinline__ T* chunk(int row, int c) const { return memory + row * COLS + (c ^ (row % 8)) * 8; }
 
-    // All threads of the block start to copy `rows` rows of `columns` elements (a multiple of 8), `stride` elements
-    // apart; the rest of the tile becomes 0. first: this thread's part of the first rows, see first_chunk.
+    // All threads of the block call this. Starts to copy `rows` rows of `columns` elements (a multiple of 8), `stride`
+    // elements apart; the rest of the tile becomes 0. first is this thread's part of the first rows, from
+    // first_chunk().
     __device__ __forceinline__ void start_copy(const T* first, int64_t stride, int rows, int columns = COLS) const {
-        constexpr int kStep = THREADS / kChunks;  // a multiple of 8: chunks of a column lie kStep * COLS apart
+        constexpr int kStep = THREADS / kChunks;  // a multiple of 8: a thread's chunks are kStep * COLS apart
         const int thread = this_thread(), row = thread / kChunks, column = thread % kChunks;
         T* const to = chunk(row, column);
         if (column * 8 >= columns) rows = 0;
@@ -52,11 +54,12 @@ struct TensorTile {
         return rows + thread / kChunks * stride + thread % kChunks * 8;
     }
 
-    // The tile's rows from `row` on, a multiple of 16.
+    // The tile from row `row` on, a multiple of 16.
     __device__ __forceinline__ TensorTile from(int row) const { return {memory + row * COLS}; }
 
-    // Chunk 2 k + c, c = 0 or 1, of row `row` + lane_row, where row is a multiple of 8. The tile is 256-byte aligned,
-    // so that k flips bits of an address that depends on the lane alone, if LEAN, on nothing of the tile but COLS.
+    // The address of chunk 2 k + c (c = 0 or 1) of row `row` + lane_row, where row is a multiple of 8. The tile is
+    // 256-byte aligned, so k only flips bits of an address that depends on the lane alone. If LEAN, these are bits of
+    // an offset, which depends on no property of the tile but COLS.
     __device__ __forceinline__ SharedAddress address(int row, int lane_row, int k, int c) const {
         if constexpr (LEAN) {
             const int in_tile = (lane_row * COLS + (c ^ (lane_row % 8)) * 8) * static_cast<int>(sizeof(T));
@@ -65,31 +68,31 @@ struct TensorTile {
         return (SharedAddress(chunk(lane_row, c)) ^ 32 * k) + row * COLS * static_cast<int>(sizeof(T));
     }
 
-    // Operand A: rows [row, row + 16), columns [16 k, 16 k + 16).
+    // Loads operand A: rows [row, row + 16), columns [16 k, 16 k + 16).
     __device__ __forceinline__ void load_a(uint32_t (&a)[4], int row, int k) const {
         const int lane = this_lane();
         ldmatrix_x4(a, address(row, lane % 16, k, lane / 16));
     }
-    // The same transposed: the operand's columns are rows [row, row + 16) of the tile, its rows columns [16 m, 16 m +
-    // 16).
+    // Loads operand A transposed: its columns are rows [row, row + 16) of the tile, its rows columns [16 m, 16 m + 16).
     __device__ __forceinline__ void load_a_of_columns(uint32_t (&a)[4], int row, int m) const {
         const int lane = this_lane();
         ldmatrix_x4_trans(a, address(row, lane % 8 + lane / 16 * 8, m, lane / 8 % 2));
     }
-    // Two operands B whose columns are rows [row, row + 16) of the tile: {b[0], b[1]} and {b[2], b[3]}. Their rows are
-    // the tile's columns [16 k, 16 k + 16).
+    // Loads two operands B whose columns are rows [row, row + 16) of the tile: {b[0], b[1]} and {b[2], b[3]}. Their
+    // rows are the tile's columns [16 k, 16 k + 16).
     __device__ __forceinline__ void load_b_of_rows(uint32_t (&b)[4], int row, int k) const {
         const int lane = this_lane();
         ldmatrix_x4(b, address(row, lane % 8 + lane / 16 * 8, k, lane / 8 % 2));
     }
-    // Two operands B whose rows are rows [row, row + 16) of the tile, for columns [16 n, 16 n + 16).
+    // Loads two operands B whose rows are rows [row, row + 16) of the tile, for columns [16 n, 16 n + 16).
     __device__ __forceinline__ void load_b(uint32_t (&b)[4], int row, int n) const {
         const int lane = this_lane();
         ldmatrix_x4_trans(b, address(row, lane % 16, n, lane / 16));
     }
 
-    // Writes the 16 M rows x COLS of `sum` that this warp holds to the tile's first rows, which no other warp uses, and
-    // from there in whole chunks to global memory, the first `rows` of them, `stride` elements apart.
+    // Writes the 16 M rows x COLS of `sum` that this warp holds to the tile's first rows, which no other warp uses.
+    // Then copies the first `rows` of these rows, in whole chunks, to global memory, where they are `stride` elements
+    // apart.
     template <int M>
     __device__ __forceinline__ void store(T* global, int64_t stride, int rows,
                                           const float (&sum)[M][COLS / 8][4]) const {
@@ -115,9 +118,9 @@ struct TensorTile {
     }
 };
 
-// sum (16 M x 8 N) += A (16 M x 16 K) B (16 K x 8 N). a(fragment, m, k) and b(two fragments, n / 2, k) bring the
-// operands. UNROLL steps along K are one piece of code; more than 4 would load so far ahead that registers run out, but
-// operands that are in registers already have no other way of being indexed.
+// sum (16 M x 8 N) += A (16 M x 16 K) B (16 K x 8 N). a(fragment, m, k) and b(two fragments, n / 2, k) load the
+// operands. UNROLL steps along K are unrolled. More than 4 would load so far ahead that registers run out; but operands
+// that are already in registers can only be indexed if all steps are unrolled.
 template <int M, int N, int K, int UNROLL = (K < 4 ? K : 4), typename T = bf16, typename A, typename B>
 __device__ __forceinline__ void tile_multiply(float (&sum)[M][N][4], A a, B b) {
 #pragma unroll UNROLL
@@ -138,7 +141,7 @@ __device__ __forceinline__ void tile_multiply(float (&sum)[M][N][4], A a, B b) {
     }
 }
 
-// Columns [16 k, 16 k + 16) of what a product has left in registers, as an operand A of the next one.
+// Packs columns [16 k, 16 k + 16) of a product's result, which is in registers, as an operand A of the next product.
 template <typename T = bf16, int N>
 __device__ __forceinline__ void tile_pack_a(uint32_t (&a)[4], const float (&x)[N][4], int k) {
     a[0] = pack<T>(x[2 * k][0], x[2 * k][1]);
@@ -147,7 +150,8 @@ __device__ __forceinline__ void tile_pack_a(uint32_t (&a)[4], const float (&x)[N
     a[3] = pack<T>(x[2 * k + 1][2], x[2 * k + 1][3]);
 }
 
-// All copies that threads of the block have started are there, and all threads have left what came before.
+// Waits until all copies that threads of the block have started are complete and all threads have finished the work
+// before this call. A barrier.
 __device__ __forceinline__ void finish_copies() {
     cp_async_commit();
     cp_async_wait<0>();

@@ -1,4 +1,4 @@
-// Vectors of elements that move as one access, and how wide they are on this backend.
+// Vectors of elements that one access loads or stores, and their width on this backend.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace teon {
 
-// Whether this is a GPU's build. TEON_CUDA is defined for every file of a CUDA build, also those that g++ compiles, so
-// that all agree.
+// Whether this is a CUDA build. TEON_CUDA is defined for every file of a CUDA build, including files that g++ compiles,
+// so that all files agree.
 #if defined(TEON_CUDA) || defined(__CUDACC__)
 inline constexpr bool kGpu = true;
 #else
@@ -22,7 +22,7 @@ inline constexpr int kVecBytes = kGpu ? 16 : 64;
 template <typename T>
 inline constexpr int kVecWidth = kVecBytes / static_cast<int>(sizeof(T));
 
-// N elements that move as one access. The address must be a multiple of sizeof(Vec) (CHECKed by launchers).
+// N elements that one access loads or stores. The address must be a multiple of sizeof(Vec) (CHECKed by launchers).
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Vec {
     T v[N];
@@ -30,9 +30,9 @@ struct alignas(sizeof(T) * N) Vec {
     TEON_HD const T& operator[](int i) const { return v[i]; }
 };
 
-// The loop over the elements of a Vec: FOR_VEC(k, N) y[k] = f(x[k]). Unrolled on a GPU. On the host it has to stay a
-// loop, which g++ turns into vector instructions; unrolled early, it would make g++ vectorize the loop around it, by
-// transposing.
+// The loop over the elements of a Vec: FOR_VEC(k, N) y[k] = f(x[k]). Unrolled on a GPU. On the host it must remain a
+// loop, which g++ turns into vector instructions; if it were unrolled early, g++ would vectorize the surrounding loop
+// instead, by transposing.
 #if defined(__CUDACC__)
 #define FOR_VEC(k, N) _Pragma("unroll") for (int k = 0; k < (N); k++)
 #else
@@ -48,7 +48,7 @@ TEON_HD void store_vec(T* p, const Vec<T, N>& x) {
     *reinterpret_cast<Vec<T, N>*>(p) = x;
 }
 
-// N floats rounded to T; on a GPU two bf16, or two of FP8 where it has them, by one instruction.
+// Rounds N floats to T. On a GPU, one instruction rounds two floats to bf16, or to FP8 if the GPU supports FP8.
 template <typename T, int N>
 TEON_D Vec<T, N> round_vec(const Vec<float, N>& x) {
     Vec<T, N> y;
@@ -77,7 +77,7 @@ TEON_D Vec<T, N> round_vec(const Vec<float, N>& x) {
     return y;
 }
 
-// Whether W-wide accesses are possible: every row starts at a multiple of W elements of T.
+// Returns whether accesses of W elements are possible: every row starts at a multiple of W elements of T.
 template <typename T, int W, typename... P>
 bool vec_aligned(int64_t row_length, const P*... pointers) {
     if (row_length % W != 0) return false;

@@ -1,15 +1,15 @@
-// Hopper's own instructions for kernels, as functions: copies of tiles by the tensor memory accelerator, barriers that
-// count their bytes, and products of warpgroups (four warps, the first a multiple of four). They exist on sm_90a alone:
-// a kernel that calls them does so behind `if constexpr (kWarpgroups)`; without them its code is empty, and
-// has_warpgroup_code says so at launch. "PTX ISA" (docs.nvidia.com/cuda/parallel-thread-execution) has the rules, which
-// the modelled GPU checks (docs/modelled_gpu.md).
+// Instructions of Hopper for kernels, as functions: copies of tiles by the tensor memory accelerator, barriers that
+// count their bytes, and products of warpgroups (four warps, the first a multiple of four). They exist only on sm_90a:
+// a kernel calls them inside `if constexpr (kWarpgroups)`. Elsewhere its code is empty; has_warpgroup_code() reports
+// this at launch. "PTX ISA" (docs.nvidia.com/cuda/parallel-thread-execution) has the rules, which the modelled GPU
+// checks (docs/modelled_gpu.md).
 //
-// Tiles. Rows of 64 elements of 16 bits, 128 bytes; chunk c of 16 bytes of row r lies where chunk c ^ (r % 8) would be
-// ("128-Byte swizzling mode"), which is how tensor_copy leaves them. A tile begins at a multiple of 1,024 bytes.
+// Tiles. A row has 64 elements of 16 bits, 128 bytes. Chunk c (16 bytes) of row r is in the place of chunk c ^ (r % 8)
+// ("128-Byte swizzling mode"), where tensor_copy writes it. A tile begins at a multiple of 1,024 bytes.
 //
-// Products. D (64 x N) += A (64 x 16) B (16 x N); the warp w of the warpgroup has rows 16 w to 16 w + 15 of D and, if
-// it is in registers, A, as mma has them (runtime/tensor_core.h), d[n] for the columns 8 n to 8 n + 7. A product ends
-// when it is waited for; until then nothing may touch its registers, nor write its tiles.
+// Products. D (64 x N) += A (64 x 16) B (16 x N). Warp w of the warpgroup holds rows 16 w to 16 w + 15 of D and, if A
+// is in registers, of A, in the layout of mma (runtime/tensor_core.h); d[n] holds columns 8 n to 8 n + 7. A product has
+// ended only when it has been waited for; until then, nothing may access its registers or write its tiles.
 #pragma once
 
 #include "runtime/simt.h"
@@ -26,8 +26,8 @@ inline constexpr bool kWarpgroups = false;
 
 inline constexpr int kWarpgroupThreads = 128;
 
-// Whether the code that this device runs of Kernel was compiled with kWarpgroups. Such a kernel has static shared
-// arrays there, and nowhere else.
+// Returns whether the code of Kernel that this device runs was compiled with kWarpgroups. Such a kernel has static
+// shared arrays in that code, and only there.
 template <auto Kernel>
 bool has_warpgroup_code() {
 #if defined(__CUDACC__)
@@ -39,14 +39,14 @@ bool has_warpgroup_code() {
 #endif
 }
 
-// A tile, or a part of one, as an operand ("Matrix Descriptor"). Operands whose rows (of A) or columns (of B) are rows
-// of the tile begin at any multiple of 16 elements in a row. Those whose columns are columns of the tile begin with any
-// multiple of eight rows; columns from 64 on are in a tile that lies `next` bytes behind.
+// A tile, or a part of one, as an operand ("Matrix Descriptor"). An operand whose rows (of A) or columns (of B) are
+// rows of the tile begins at any multiple of 16 elements in a row. An operand whose columns are columns of the tile
+// begins at any multiple of eight rows; its columns from 64 on are in another tile, `next` bytes further on.
 struct TileOperand {
     uint32_t low, high = 1024 >> 4 | 1u << 30;
     __device__ __forceinline__ explicit TileOperand(SharedAddress begin, int next = 0)
         : low((begin.value & 0x3ffffu) >> 4 | static_cast<uint32_t>(next >> 4) << 16) {}
-    // The one that begins `bytes` behind, a multiple of 16: one addition, as tiles end below 256 KiB.
+    // The operand `bytes` (a multiple of 16) further on. One addition suffices because tiles end below 256 KiB.
     __device__ __forceinline__ TileOperand operator+(int bytes) const {
         TileOperand behind = *this;
         behind.low += static_cast<uint32_t>(bytes >> 4);
@@ -120,7 +120,7 @@ __device__ __forceinline__ void warpgroup_commit() { asm volatile("wgmma.commit_
     TEON_LIST32                                                                                                        \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
     "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-// A and B as the operands of the assembly, and the number of the one that says whether D is added to.
+// a, b: the assembly operands of A and B. add: the assembly operand that says whether the product is added to D.
 #define TEON_PRODUCT(N, list, a, b, add, trans)                                                                    \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" list \
     "}, " a ", " b ", p, 1, 1, " trans ";\n}"
@@ -171,7 +171,7 @@ __device__ __forceinline__ void warpgroup_wait(float (&d)[N][4]) {
 
 #else
 
-// Declared only: `if constexpr (kWarpgroups)` leaves no call.
+// Only declared, because `if constexpr (kWarpgroups)` leaves no call.
 void mbarrier_init(uint64_t* barrier, int arrivals);
 void mbarrier_init_done();
 void mbarrier_arrive(uint64_t* barrier);
@@ -195,26 +195,26 @@ void warpgroup_wait(float (&d)[N][4]);
 
 #endif
 
-// What they do:
+// The functions:
 //
-//   mbarrier_init(barrier, arrivals)    makes a barrier of 8 bytes in shared memory, by one thread, which then calls
+//   mbarrier_init(barrier, arrivals)    one thread initializes a barrier of 8 bytes in shared memory, and then calls
 //   mbarrier_init_done()                before the block's next __syncthreads
-//   mbarrier_arrive(barrier)            one arrival; a phase ends with the last one, if all bytes have come as well
-//   mbarrier_expect(barrier, bytes)     one arrival, and so many bytes that copies will bring in this phase
-//   mbarrier_wait(barrier, parity)      until the phase of that parity (0 for the first) has ended; parity 1 of a new
-//                                       barrier has
+//   mbarrier_arrive(barrier)            one arrival; a phase ends with the last arrival and the last byte
+//   mbarrier_expect(barrier, bytes)     one arrival, and adds to the bytes that copies will bring in this phase
+//   mbarrier_wait(barrier, parity)      waits until the phase of that parity (0 for the first) has ended; for a new
+//                                       barrier, parity 1 has
 //   tensor_copy(tile, map, column, row, batch, barrier)
-//                                       one thread starts the copy of a tile, which begins with that element; its bytes
-//                                       count at the barrier
-//   named_barrier_wait(id, threads)     bar.sync of so many threads, whole warps; id 1 to 15 (__syncthreads has 0)
+//                                       one thread starts the copy of the tile that begins with that element; the
+//                                       barrier counts its bytes
+//   named_barrier_wait(id, threads)     bar.sync of that many threads, whole warps; id 1 to 15 (__syncthreads uses 0)
 //   named_barrier_arrive(id, threads)   the same without waiting
-//   give_registers<COUNT>()             all warps of a warpgroup keep COUNT registers a thread, or
-//   take_registers<COUNT>()             wait for as many: multiples of 8
-//   warpgroup_begin()                   what was written to registers of products is there for those that follow
-//   warpgroup_multiply(d, a, b, add)    D = A B, or += if `add`: rows of A and columns of B are rows of tiles
+//   give_registers<COUNT>()             all warps of a warpgroup reduce their registers to COUNT per thread, or
+//   take_registers<COUNT>()             wait until they have COUNT; COUNT is a multiple of 8
+//   warpgroup_begin()                   makes writes to the products' registers visible to the products that follow
+//   warpgroup_multiply(d, a, b, add)    D = A B, or D += A B if `add`: rows of A and columns of B are rows of tiles
 //   warpgroup_multiply_columns(d, a, b, add)
-//                                       A from registers; columns of B are columns of tiles
-//   warpgroup_commit()                  the products since the last commit are a group
-//   warpgroup_wait<GROUPS>(d)           all but the last GROUPS groups have ended, d's among them
+//                                       the same with A in registers; columns of B are columns of tiles
+//   warpgroup_commit()                  makes a group of the products since the last commit
+//   warpgroup_wait<GROUPS>(d)           waits until all but the last GROUPS groups have ended, including that of d
 
 }  // namespace teon
