@@ -1,5 +1,5 @@
-// What lanes of a warp do together: "Parallel Synchronization and Communication Instructions" and "Warp Level Matrix
-// Multiply-Accumulate Instructions".
+// Instructions that the lanes of a warp execute together: "Parallel Synchronization and Communication Instructions" and
+// "Warp Level Matrix Multiply-Accumulate Instructions".
 #include "gpusim/collective.h"
 
 #include <cstring>
@@ -13,7 +13,7 @@ void sync_warp(Warp& w, const Instruction&, Lanes lanes) {
     w.block->shared.sync_warp(w.clock, lanes, lanes == w.live, w.index);
 }
 
-// "shfl.sync": c holds the clamp and, in bits 8 to 12, the mask of the segments.
+// "shfl.sync": c contains the clamp value and, in bits 8 to 12, the segment mask.
 void shuffle(Warp& w, const Instruction& i, Lanes lanes) {  // d[, p], a, b, c, mask
     const int k = i.destinations;
     uint32_t a[32], got[32];
@@ -67,7 +67,7 @@ void vote(Warp& w, const Instruction& i, Lanes lanes) {  // d, p, mask
 
 namespace {
 
-// One register of all lanes, or of a half of it, as vectors: 16 lanes each.
+// A register of all lanes as two vectors of 16 lanes each.
 using Floats = float __attribute__((vector_size(64)));
 using Words = int32_t __attribute__((vector_size(64)));
 struct Register {
@@ -80,7 +80,7 @@ Register load(const float* from) {
     return r;
 }
 
-// The lower (0) or upper (1) 16 bits of each lane as floats.
+// widen() converts the lower (part 0) or upper (part 1) 16 bits of each lane to floats.
 struct Bf16 {
     static Register widen(const uint32_t* x, int part) {
         float wide[32];
@@ -98,9 +98,9 @@ struct F16 {
 };
 
 // D (16 x 8) = A (16 x 16) B (16 x 8) + C. Fragments as in "Matrix Fragments for mma.m16n8k16 with floating point
-// type": lane l has of D rows l / 4 and 8 more, columns 2 (l % 4) and 1 more; of A the same rows, columns
-// k = 2 (l % 4), 1 more, and 8 more each; of B those k as rows, column l / 4. Products are exact in float; they are
-// added one after the other by increasing k. A GPU adds them in an order of its own.
+// type". Of D, lane l holds rows l / 4 and l / 4 + 8, and columns 2 (l % 4) and 2 (l % 4) + 1. Of A it holds the same
+// rows, and columns k = 2 (l % 4), k + 1, k + 8 and k + 9. Of B it holds these k as rows, and column l / 4. Products
+// are exact in float and are added one after the other by increasing k. A GPU adds them in an order of its own.
 template <typename T>
 void mma(Warp& w, const Instruction& i) {
     constexpr Words kQuad = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12},
@@ -108,7 +108,7 @@ void mma(Warp& w, const Instruction& i) {
     Register D[4];
     for (int e = 0; e < 4; ++e) D[e] = load(w.operand<float>(i, 10 + e));
     for (int upper_k = 0; upper_k < 2; ++upper_k) {
-        Register A[2][2], B[2];  // A by rows' half; both by the parity of k
+        Register A[2][2], B[2];  // A: [half of the rows][parity of k]; B: [parity of k]
         for (int odd = 0; odd < 2; ++odd) {
             for (int half = 0; half < 2; ++half)
                 A[half][odd] = T::widen(w.operand<uint32_t>(i, 4 + half + 2 * upper_k), odd);

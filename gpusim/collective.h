@@ -1,4 +1,4 @@
-// Instructions that lanes execute together.
+// Instructions that the lanes of a warp execute together.
 #pragma once
 
 #include "gpusim/warp.h"

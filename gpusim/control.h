@@ -1,4 +1,4 @@
-// What tests ask of the modelled GPU beside CUDA's functions. A real GPU has none of it.
+// What the modelled GPU offers to tests in addition to the CUDA API. A real GPU has no such functions.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 namespace teon::gpusim {
 
 struct Control {
-    std::string (*set_order)(const std::string& order);  // as CUDA_ORDER; returns the order before. Throws Error
-    bool (*set_strict)(bool on);                         // as CUDA_STRICT; returns what it was
-    void (*forget_device_error)();                       // a GPU would need a new process
+    std::string (*set_order)(const std::string& order);  // as CUDA_ORDER; returns the previous order; throws Error
+    bool (*set_strict)(bool on);                         // as CUDA_STRICT; returns the previous setting
+    void (*forget_device_error)();                       // on a GPU this takes a new process
     cpu::Counters* counters;
 };
 

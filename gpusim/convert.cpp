@@ -15,7 +15,7 @@ namespace teon::gpusim {
 
 namespace {
 
-// To the nearest even one (.rn), or towards zero (.rz); NaN becomes 0x7fff, for both 16-bit types.
+// Rounds to nearest even (.rn) or towards zero (.rz). NaN becomes 0x7fff, as in both 16-bit types.
 template <bool Nearest = true>
 uint16_t to_bf16(float x) {
     const uint32_t u = std::bit_cast<uint32_t>(x);
@@ -34,7 +34,8 @@ uint16_t to_fp8x2(float upper, float lower) {
 float from_bf16(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
 float from_f16(uint16_t x) { return static_cast<float>(std::bit_cast<_Float16>(x)); }
 
-// Out of range: the nearest integer; NaN: 0, and of 64 bits 2^63 ("cvt", "Integer Notes" and nvcc's own folding).
+// Out of range, the nearest integer. NaN becomes 0, or the bits of 2^63 in 64-bit integers ("cvt", "Integer Notes", and
+// constant folding by nvcc).
 template <typename D, typename A, A (*Round)(A)>
 D to_integer(A a) {
     if (a != a) return sizeof(D) == 8 ? static_cast<D>(uint64_t{1} << 63) : D{0};
@@ -117,7 +118,7 @@ void add_conversion_rows(Table& t) {
     t["cvt.rn.f16.f32"] = each_lane<to_f16>();
     t["cvt.f32.bf16"] = each_lane<from_bf16>();
     t["cvt.f32.f16"] = each_lane<from_f16>();
-    // Of two: the first operand goes to the upper half.
+    // Conversions of two floats: the first operand becomes the upper half.
     t["cvt.rn.bf16x2.f32"] = each_lane<to_bf16x2<true>>();
     t["cvt.rz.bf16x2.f32"] = each_lane<to_bf16x2<false>>();
     t["cvt.rn.satfinite.e4m3x2.f32"] = each_lane<to_fp8x2<e4m3>>();
@@ -125,8 +126,8 @@ void add_conversion_rows(Table& t) {
     t["cvt.rn.f16x2.f32"] = each_lane([](float a, float b) { return uint32_t{to_f16(a)} << 16 | to_f16(b); });
 }
 
-// Integers in registers that are wider than their types: bytes and sign of the operand's type, `vector` bytes and
-// `variant` sign of the result's.
+// Converts integers in registers that are wider than their types: `bytes` and `sign` describe the operand's type,
+// `vector` (bytes) and `variant` (sign) the result's.
 void convert_width(Warp& w, const Instruction& i, Lanes lanes) {
     const auto extend = [](uint64_t x, int bytes, bool sign) {
         if (bytes == 8) return x;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kWord = 4, kBanks = 32, kSector = 32;
 
-// The different words that lanes access; at most four each.
+// The distinct words that lanes access: at most four per lane, or five if the access is not aligned.
 struct Words {
     std::array<uint64_t, 32 * 4 + 32> all;
     size_t count = 0;

@@ -1,4 +1,4 @@
-// What a kernel executed, instruction by instruction, and what its accesses to memory cost a GPU.
+// Counts what a kernel executes, by instruction, and what its memory accesses cost on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace teon::gpusim {
 
-// Of one instruction. Device memory is moved in sectors of 32 bytes, shared memory in wavefronts of one word of each of
-// its 32 banks ("CUDA C++ Best Practices Guide", "Coalesced Access to Global Memory", "Shared Memory and Memory
-// Banks"); accesses of 8 and 16 bytes are done for 16 and 8 lanes at a time.
+// The counts of one instruction. Device memory is accessed in sectors of 32 bytes, shared memory in wavefronts of one
+// 4-byte word from each of its 32 banks ("CUDA C++ Best Practices Guide", "Coalesced Access to Global Memory", "Shared
+// Memory and Memory Banks"). A wavefront serves at most 16 lanes if they access 8 bytes each, and 8 lanes if 16 bytes.
 struct Count {
-    uint64_t warps = 0, lanes = 0;            // executions by a warp, and by its lanes
-    uint64_t transactions = 0, at_least = 0;  // sectors or wavefronts; those that hold as many different words at best
+    uint64_t warps = 0, lanes = 0;            // executions by warps and by lanes
+    uint64_t transactions = 0, at_least = 0;  // sectors or wavefronts; the fewest for as many distinct words
 };
 
-// Of a kernel, of all its launches.
+// The counts of a kernel, over all its launches.
 struct KernelCounts {
     std::mutex mutex;
     uint64_t launches = 0;
@@ -25,7 +25,8 @@ struct KernelCounts {
     void add(const std::vector<Count>& more);
 };
 
-// An access of `bytes` by each lane at the addresses, to device memory or at offsets in shared memory.
+// Count an access of `bytes` by each of the lanes. The addresses are in device memory or, for count_wavefronts, may be
+// offsets in shared memory.
 void count_sectors(Count& count, const uint64_t* addresses, Lanes lanes, uint32_t bytes);
 void count_wavefronts(Count& count, const uint64_t* addresses, Lanes lanes, uint32_t bytes);
 

@@ -1,7 +1,8 @@
-// Statements become instructions. Those with operands of their own form (memory, branches, shuffles, ...) are decoded
-// by a function of Decoder, the others by the rows of the instruction table.
+// Turns statements into instructions. A method of Decoder decodes each form with operands of its own (memory, branches,
+// shuffles, ...); the rows of the instruction table decode all others.
 //
-// Calls are decoded where they stand, as often as they stand: nvcc inlines all but a few functions of its own library.
+// Each call is decoded in place, as if inlined. Few are left, as nvcc inlines all but a few functions of its own
+// library.
 #include "gpusim/decode.h"
 
 #include <cxxabi.h>
@@ -31,7 +32,7 @@ namespace teon::gpusim {
 
 namespace {
 
-// "scale_kernel<float>(float*, ...)" without namespaces and parameters.
+// Demangles a name to "scale_kernel<float>", without namespaces and parameters.
 std::string readable(std::string_view mangled) {
     int status = 0;
     char* text = abi::__cxa_demangle(std::string(mangled).c_str(), nullptr, nullptr, &status);
@@ -80,7 +81,8 @@ const Names<AtomicOp> kAtomics = {{"add", AtomicOp::add},   {"min", AtomicOp::mi
 const Names<Shuffle> kShuffles = {
     {"bfly", Shuffle::bfly}, {"idx", Shuffle::idx}, {"up", Shuffle::up}, {"down", Shuffle::down}};
 const Names<Vote> kVotes = {{"all", Vote::all}, {"any", Vote::any}, {"uni", Vote::uni}, {"ballot", Vote::ballot}};
-// Scopes and orders of memory mean nothing here, where blocks see each other's writes at once.
+// Instructions that do nothing here, except griddepcontrol.wait. Memory scopes and orders do not matter here, because
+// blocks see each other's writes at once.
 const std::set<std::string_view> kNothing = {"griddepcontrol", "membar", "nanosleep", "prefetch", "discard"};
 
 class Decoder {
@@ -90,7 +92,7 @@ public:
 
     void run(const Function& entry) {
         function(entry, {});
-        for (Instruction& i : program_.code) i.operands = nullptr;  // set once no operand is added any more
+        for (Instruction& i : program_.code) i.operands = nullptr;  // set below, after the last operand has been added
         if (program_.asynchronous) {
             std::vector<bool> is_constant;
             for (const Virtual& r : registers_) is_constant.push_back(r.is_constant);
@@ -105,13 +107,13 @@ public:
     }
 
 private:
-    // A function where it is decoded: its names.
+    // The names of a function, for one place where it is decoded.
     struct Scope {
         Body body;
-        Names<int> registers;                          // indices of registers_
+        Names<int> registers;                          // indices in registers_
         Names<int> ranges;                             // "%r" of %r0, %r1, ...: the index of the first
-        Names<size_t> local;                           // offsets of .local variables, of calls' parameters and results
-        std::vector<std::pair<size_t, size_t>> jumps;  // instruction, statement that it goes to
+        Names<size_t> local;                           // offsets of .local variables, calls' parameters and results
+        std::vector<std::pair<size_t, size_t>> jumps;  // instruction, target statement
     };
 
     [[noreturn]] void refuse(const std::string& why) const {
@@ -127,7 +129,8 @@ private:
         return static_cast<int>(registers_.size()) - 1;
     }
 
-    // The register of a constant. With from_dynamic, the launch adds the address of dynamic shared memory to `bits`.
+    // Returns the register of a constant. With from_dynamic, the launch adds the address of dynamic shared memory to
+    // `bits`.
     int constant(int bytes, uint64_t bits, bool from_dynamic = false) {
         if (bytes == 0) bits = bits != 0;
         if (bytes > 0 && bytes < 8) bits &= (uint64_t{1} << 8 * bytes) - 1;
@@ -175,13 +178,13 @@ private:
         }
         Scope* const outer = std::exchange(scope_, &scope);
         const std::vector<Statement>& statements = scope.body.statements;
-        std::vector<size_t> begins;  // of each statement, in code
+        std::vector<size_t> begins;  // for each statement, its index in code
         for (const Statement& s : statements) {
             begins.push_back(program_.code.size());
             decode(s, outer == nullptr);
         }
         begins.push_back(program_.code.size());
-        if (!outer) {  // behind the last ret, for branches to the end
+        if (!outer) {  // after the last ret, for branches to the end
             instruction_ = {};
             instruction_.kind = Kind::exit;
             instruction_.opcode = opcode_index("ret");
@@ -233,7 +236,7 @@ private:
 
     // ---- operands --------------------------------------------------------------------------------------------------
 
-    // The index of a register; kNone: it is none.
+    // Returns the index of a register, or kNone if the name is not a register.
     int index_of(std::string_view name) const {
         if (const auto it = scope_->registers.find(name); it != scope_->registers.end()) return it->second;
         const size_t digits = name.find_last_not_of("0123456789") + 1;
@@ -280,7 +283,7 @@ private:
         return constant(bytes, plus == text.npos ? begin : begin + parse_number(text.substr(plus + 1)), from_dynamic);
     }
 
-    // A register, or an immediate of that many bytes; returns the register's bytes.
+    // Adds a register, or an immediate of `bytes` bytes. Returns the register's bytes.
     int operand(std::string_view text, int bytes) {
         int index = index_of(text);
         if (index == kNone) index = immediate(text, bytes);
@@ -291,13 +294,13 @@ private:
         if (const int is = operand(text, bytes); is != bytes)
             refuse(fmt::format("{} has {} bytes and not {}", text, is, bytes));
     }
-    // "{a, b}" or "a": returns how many.
+    // Adds the operands of "{a, b}" or "a". Returns their number.
     int list(std::string_view text, int bytes) {
         const auto parts = split_operands(text[0] == '{' ? text.substr(1, text.size() - 2) : text);
         for (const std::string_view part : parts) instruction_.width = static_cast<uint8_t>(operand(part, bytes));
         return static_cast<int>(parts.size());
     }
-    // "[a+8]"
+    // Adds the address in "[a+8]".
     void address(std::string_view text) {
         if (text.size() < 3 || text[0] != '[') refuse(fmt::format("'{}' is no address", text));
         text = text.substr(1, text.find(']') - 1);
@@ -314,7 +317,7 @@ private:
         if (const size_t n = statement_->operands.size(); n < least || n > most) refuse("the number of operands");
     }
     bool has(std::string_view part) const { return std::find(parts_.begin(), parts_.end(), part) != parts_.end(); }
-    // The variant that one of the opcode's parts names.
+    // Returns the variant that a part of the opcode names.
     template <typename T>
     T variant(const Names<T>& names, const T* otherwise = nullptr) {
         for (const std::string_view part : parts_)
@@ -379,7 +382,7 @@ private:
         emit();
     }
 
-    // Without the state that an arrival returns: its operand is "_", and the parity identifies a phase.
+    // Arrivals must not return a state (the operand must be "_"); waits identify a phase by its parity.
     void mbarrier() {
         Instruction& i = instruction_;
         const std::string_view what = parts_[1];
@@ -454,7 +457,7 @@ private:
             refuse("the variant");
         const auto N = parse_number(shape.substr(4, shape.size() - 7));
         const bool registers = op(1)[0] == '{';
-        const size_t first = 4;  // immediate
+        const size_t first = 4;  // index of the first immediate
         need_operands(registers ? 7 : 8, registers ? 7 : 8);
         const auto immediate_is = [&](size_t k, int64_t value) {
             return static_cast<int64_t>(parse_number(op(k))) == value;
@@ -528,7 +531,7 @@ private:
         emit(4);
     }
 
-    void copy() {  // cp.async.{ca,cg}.shared.global [to], [from], bytes {, filled}; or of a group
+    void copy() {  // cp.async.{ca,cg}.shared.global [to], [from], bytes {, filled}; or a group operation
         Instruction& i = instruction_;
         if (has("commit_group")) {
             i.run = &copy_commit;
@@ -589,7 +592,7 @@ private:
         i.bytes = static_cast<uint8_t>(bytes_of_type(type));
         if ((i.bytes != 4 && i.bytes != 8) || type.ends_with("x2")) refuse("the type");
         i.sign = type[0] == 's';
-        i.width = type[0] == 'f';  // a float
+        i.width = type[0] == 'f';  // whether the type is a float
         i.run = &atomic;
         size_t k = 0;
         if (returns) exact(op(k++), i.bytes);
@@ -635,7 +638,7 @@ private:
         emit(1);
     }
 
-    // A register may be wider than the type: then it is an integer's, and convert_width does it.
+    // Registers of integers may be wider than the type; convert_width converts these.
     void convert() {
         const auto it = instruction_table().find(std::string(statement_->opcode));
         const std::string_view to = parts_[parts_.size() - 2], from = parts_.back();
@@ -723,7 +726,7 @@ std::unique_ptr<Program> decode(const Module& module, const Symbols& symbols, st
     if (!program->parameters.empty())
         program->parameter_bytes = program->parameters.back().offset + program->parameters.back().bytes;
     program->max_threads = it->second.max_threads;
-    constexpr int kRegisters = 65536, kMost = 255, kUnit = 8;  // of a multiprocessor, of a thread
+    constexpr int kRegisters = 65536, kMost = 255, kUnit = 8;  // per multiprocessor; most per thread; allocation unit
     const int threads = std::max(program->max_threads, 1) * it->second.min_blocks;
     program->registers = std::min(kRegisters / threads, kMost) / kUnit * kUnit;
     Decoder(module, symbols, *program).run(it->second);

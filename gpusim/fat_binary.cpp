@@ -12,25 +12,25 @@ namespace {
 
 constexpr uint32_t kWrapperMagic = 0x466243b1, kMagic = 0xba55ed50;
 constexpr uint16_t kPtx = 1;
-constexpr uint64_t kCompressed = 0x2000 | 0x8000;  // by LZ4, or zstd
+constexpr uint64_t kCompressed = 0x2000 | 0x8000;  // by LZ4 or by zstd
 
-// What __cudaRegisterFatBinary is given; __fatBinC_Wrapper_t in the toolkit's fatbinary_section.h.
+// The argument of __cudaRegisterFatBinary: __fatBinC_Wrapper_t in the toolkit's fatbinary_section.h.
 struct Wrapper {
     uint32_t magic, version;
     const unsigned char* data;
     const void* rest;
 };
 
-// The layouts of the two headers are read off nvcc 13's output; NVIDIA does not document them.
+// The layouts of the two headers, taken from the output of nvcc 13; NVIDIA does not document them.
 struct Header {
     uint32_t magic;
     uint16_t version, header_bytes;
-    uint64_t bytes;  // behind the header
+    uint64_t bytes;  // after the header
 };
 struct Entry {
     uint16_t kind, version;
     uint32_t header_bytes;
-    uint64_t bytes;  // behind the header
+    uint64_t bytes;  // after the header
     uint32_t compressed_bytes, options;
     uint16_t minor, major;
     uint32_t architecture;
@@ -45,7 +45,7 @@ T read(const unsigned char* p) {
     return x;
 }
 
-// Whether PTX for this target (".target sm_90a") runs there.
+// Returns whether PTX for the architecture, with a line such as ".target sm_90a", runs on the capability.
 bool runs_on(std::string_view ptx, int architecture, int capability) {
     const size_t at = ptx.find(".target sm_");
     const std::string_view line = ptx.substr(at == ptx.npos ? ptx.size() : at, 16);

@@ -1,12 +1,13 @@
-// The container in which nvcc puts a file's device code into a program.
+// The container in which nvcc embeds the device code of a source file in a program.
 #pragma once
 
 #include <string>
 
 namespace teon::gpusim {
 
-// The PTX that a device of this compute capability (80, 89, 90, ...) runs: of the highest architecture that it can.
-// sm_90a is for 90 alone. Throws Error if there is none, or none that is uncompressed (nvcc --no-compress).
+// Returns the PTX for the highest architecture that a device of this compute capability (80, 89, 90, ...) can run. PTX
+// for sm_90a runs on 90 only. Throws Error if there is no such PTX, or only compressed PTX (nvcc --no-compress avoids
+// it).
 std::string ptx_of_fat_binary(const void* wrapper, int capability);
 
 }  // namespace teon::gpusim

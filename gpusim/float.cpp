@@ -1,6 +1,6 @@
-// "Floating Point Instructions" and "Comparison and Selection Instructions" of floats. Rounding is to the nearest even
-// number unless the name says otherwise. The approximate functions (.approx) are computed as exactly as the host's
-// library does; a GPU's differ from them in the last bits, within the errors that the manual states.
+// "Floating Point Instructions", and "Comparison and Selection Instructions" for floats. Rounding is to nearest even
+// unless the name says otherwise. The approximate functions (.approx) are as accurate as the host's library, except ex2
+// and rcp.approx.ftz.f64; a GPU's results differ in the last bits, within the errors that the manual states.
 #include "gpusim/float.h"
 
 #include <cmath>
@@ -13,13 +13,13 @@ namespace teon::gpusim {
 
 namespace {
 
-// .ftz: subnormal operands and results are zeros of the same sign.
+// .ftz: subnormal operands and results become zeros of the same sign.
 inline float ftz(float x) { return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; }
 
 // The canonical NaN of float results is 0x7fffffff.
 inline float nan_f32() { return std::bit_cast<float>(0x7fffffffu); }
 
-// "If one of the inputs is NaN, the other one is the result; +0.0 > -0.0". Equal numbers that differ are zeros.
+// "If one of the inputs is NaN, the other one is the result; +0.0 > -0.0". Equal numbers with different bits are zeros.
 template <typename T, typename Bits, bool Greatest>
 T extreme(T a, T b) {
     const Bits x = std::bit_cast<Bits>(a), y = std::bit_cast<Bits>(b);
@@ -52,7 +52,7 @@ void arithmetic(Table& t, const std::string& type) {
     t["neg." + type] = each_lane([](T a) { return -a; });
     t["abs." + type] = each_lane([](T a) { return std::fabs(a); });
     t["copysign." + type] = each_lane([](T a, T b) { return std::copysign(b, a); });
-    // Comparisons are false where an operand is NaN; those with a "u" are true.
+    // Comparisons with NaN are false; those with a "u" are true.
     t["setp.eq." + type] = each_lane([](T a, T b) { return a == b; });
     t["setp.ne." + type] = each_lane([](T a, T b) { return a < b || a > b; });
     t["setp.lt." + type] = each_lane([](T a, T b) { return a < b; });
@@ -69,14 +69,15 @@ void arithmetic(Table& t, const std::string& type) {
     t["setp.nan." + type] = each_lane([](T a, T b) { return a != a || b != b; });
 }
 
-// NAME.f32 and NAME.ftz.f32 of one operand.
+// The rows NAME.f32 and NAME.ftz.f32 of a function of one operand.
 template <float (*F)(float)>
 void approximate(Table& t, const std::string& name) {
     t[name + ".f32"] = each_lane([](float a) { return F(a); });
     t[name + ".ftz.f32"] = each_lane([](float a) { return ftz(F(ftz(a))); });
 }
 
-// 2^x within 2 ulp, by vector instructions: the nearest integer apart, a Taylor polynomial for the rest.
+// 2^x within 2 ulp, by vector instructions: the nearest integer goes to the exponent, and a Taylor polynomial
+// approximates the rest.
 [[gnu::always_inline]] inline float exp2_(float x) {
     const float least = x < -150.0f ? -150.0f : x, bounded = least < 129.0f ? least : 129.0f;
     const float whole = std::nearbyint(bounded), t = (bounded - whole) * 0.69314718f;
@@ -112,7 +113,7 @@ void add_float_rows(Table& t) {
     t["fma.rn.ftz.f32"] = each_lane([](float a, float b, float c) { return ftz(std::fma(ftz(a), ftz(b), ftz(c))); });
     for (const char* name : {"div.approx", "div.full"})
         t[name + std::string(".f32")] = each_lane([](float a, float b) { return a / b; });
-    // "20 mantissa bits are right, the lower 32 bits of the result are zero"; nvcc refines it.
+    // "20 mantissa bits are right, the lower 32 bits of the result are zero"; nvcc emits code that refines it.
     t["rcp.approx.ftz.f64"] = each_lane(
         [](double a) { return std::bit_cast<double>(std::bit_cast<uint64_t>(1 / a) & ~uint64_t{0xffffffff}); });
     approximate<exp2_>(t, "ex2.approx");

@@ -1,4 +1,4 @@
-// "Integer Arithmetic Instructions", "Logic and Shift Instructions", "Comparison and Selection Instructions" of
+// "Integer Arithmetic Instructions", "Logic and Shift Instructions", and "Comparison and Selection Instructions" for
 // integers.
 #include "gpusim/integer.h"
 
@@ -22,11 +22,11 @@ using Wide =
                        std::conditional_t<sizeof(T) == 4, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>,
                                           std::conditional_t<std::is_signed_v<T>, int32_t, uint32_t>>>;
 
-// Where products of T do not overflow as signed integers would.
+// An unsigned type in which products of T wrap around, instead of overflowing as signed integers.
 template <typename T>
 using Modulo = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
-// Shifts by more than the width shift everything out.
+// Shifts by the width or more shift out all bits.
 template <typename T>
 T shift_right(T a, uint32_t b) {
     constexpr uint32_t bits = kBits<T>;
@@ -93,7 +93,7 @@ void arithmetic(Table& t, const std::string& type) {
     t["setp.le." + type] = each_lane([](T a, T b) { return a <= b; });
     t["setp.gt." + type] = each_lane([](T a, T b) { return a > b; });
     t["setp.ge." + type] = each_lane([](T a, T b) { return a >= b; });
-    if constexpr (!std::is_signed_v<T>) {  // of unsigned numbers they have names of their own, too
+    if constexpr (!std::is_signed_v<T>) {  // comparisons of unsigned numbers have additional names
         for (const auto& [alias, name] : {std::pair{"lo", "lt"}, {"ls", "le"}, {"hi", "gt"}, {"hs", "ge"}})
             t[std::string("setp.") + alias + "." + type] = t[std::string("setp.") + name + "." + type];
     }
@@ -138,7 +138,8 @@ T extract_bits(T a, uint32_t position, uint32_t length) {  // bfe
     return static_cast<T>(bits);
 }
 
-// Bytes of {b, a}, each chosen by four bits of c, of which the highest repeats the byte's sign instead.
+// Selects four bytes of {b, a}, each by four bits of c. If the highest of these bits is set, the result is the byte's
+// sign, replicated.
 uint32_t permute(uint32_t a, uint32_t b, uint32_t c) {
     const uint64_t all = uint64_t{b} << 32 | a;
     uint32_t d = 0;
@@ -151,7 +152,8 @@ uint32_t permute(uint32_t a, uint32_t b, uint32_t c) {
     return d;
 }
 
-// The highest bit that is no copy of the sign, or how far to shift it to the top; all ones where there is none.
+// The position of the highest bit that differs from the sign, or the shift that moves it to the top; all ones if there
+// is no such bit.
 template <typename T>
 void bit_search(Table& t, const std::string& type) {
     t["bfind." + type] = each_lane(

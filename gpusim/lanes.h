@@ -1,7 +1,7 @@
 // Makes rows of the instruction table from functions of one lane's operands:
 //     table["mul.wide.s32"] = each_lane([](int32_t a, int32_t b) { return int64_t{a} * b; });
-// The function is computed for all lanes and kept for those that take part, so that the compiler makes vector
-// instructions of it; it must therefore be defined for any operands.
+// The function runs for all lanes, so that the compiler emits vector instructions, and only the participating lanes
+// keep its result. It must therefore be defined for all operands.
 #pragma once
 
 #include <bit>
@@ -15,7 +15,7 @@ namespace teon::gpusim {
 
 namespace detail {
 
-// Bits of 32 bytes that are 0 or 1.
+// Packs 32 bytes that are 0 or 1 into bits.
 inline Lanes pack(const uint8_t (&bytes)[32]) {
     Lanes bits = 0;
     for (int k = 0; k < 4; ++k) {
@@ -41,7 +41,7 @@ struct Lane {
         run(w.at<std::conditional_t<kPredicate, Lanes, D>>(i.operands[0]), lanes, w.at<A>(i.operands[K + 1])...);
     }
 
-    // Registers coincide or are apart, so that no lane's result is another's operand.
+    // Registers are identical or disjoint, so no lane's result is the operand of another lane.
     template <typename R>
     static void run(R* d, Lanes lanes, const A*... a) {
         if constexpr (kPredicate) {
@@ -70,7 +70,7 @@ Row row(D (*)(A...)) {
 
 }  // namespace detail
 
-// A function that returns bool sets a predicate.
+// A row that calls F for each lane. If F returns bool, the destination is a predicate.
 template <auto F>
 Row each_lane() {
     return detail::row<F>(+F);
@@ -80,7 +80,7 @@ Row each_lane(Lambda) {
     return each_lane<Lambda{}>();
 }
 
-// Of predicates: F takes and returns all lanes' bits at once.
+// A row whose operands are predicates: F takes and returns the bits of all lanes at once.
 template <typename F>
 Row each_predicate(F) {
     if constexpr (std::invocable<F, Lanes>)

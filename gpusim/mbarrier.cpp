@@ -46,7 +46,8 @@ void add_transactions(Warp& w, const Instruction& i, int lane, Mbarrier& m, int6
              fmt::format("{} bytes outstanding at an mbarrier; at most {}", m.transactions, kMostTransactions));
 }
 
-// Whether the phase that a wait names by its parity (operand 2), the current phase or the previous one, has ended.
+// Returns whether the phase that a wait identifies by its parity (operand 2), the current or the previous one, has
+// ended.
 bool has_ended(Warp& w, const Instruction& i, int lane, const Mbarrier& m) {
     const uint32_t parity = w.operand<uint32_t>(i, 2)[lane];
     if (parity > 1) fail(w, i, lane, fmt::format("the parity {} is neither 0 nor 1", parity));
@@ -154,7 +155,8 @@ uint32_t bytes_of(const TensorMap& map) {
     return bytes;
 }
 
-// Calls f(offset in the tile, address, elements of the row that exist, before and after) for each row of the box.
+// Calls f(offset in the tile, address, begin, end) for each row of the box: [begin, end) are the bytes of the row that
+// exist in the tensor.
 template <typename F>
 void for_rows(const TensorMap& map, const int32_t* at, F f) {
     const uint32_t row_bytes = map.box[0] * map.element_bytes, rows = bytes_of(map) / row_bytes;
@@ -223,7 +225,7 @@ void land(Block& b, size_t k) {
         for (uint32_t chunk = 0; chunk < row; chunk += 16) {
             const uint32_t plain = c.to + offset + chunk,
                            at = c.map.swizzle_bytes ? swizzled(plain, c.map.swizzle_bytes) : plain;
-            uint8_t piece[16] = {};  // zeros where the tensor has ended
+            uint8_t piece[16] = {};  // zeros outside of the tensor
             const uint32_t first = std::max(begin, chunk), last = std::min(end, chunk + 16);
             if (first < last)
                 std::memcpy(piece + (first - chunk), reinterpret_cast<const uint8_t*>(address) + first, last - first);

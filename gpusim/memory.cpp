@@ -1,5 +1,5 @@
-// "Data Movement and Conversion Instructions": ld, st, cp.async, ldmatrix; "atom", "red". Every access is checked: that
-// it lies within an allocation and is aligned, and of shared memory what gpusim/shared_memory.h says.
+// "Data Movement and Conversion Instructions": ld, st, cp.async, ldmatrix; "atom", "red". All accesses are checked:
+// they must be aligned and within an allocation and, in shared memory, obey the rules of gpusim/shared_memory.h.
 #include "gpusim/memory.h"
 
 #include <algorithm>
@@ -13,12 +13,12 @@ namespace teon::gpusim {
 
 namespace {
 
-// Whether the range contains [address, address + bytes). The sum may exceed 2^64.
+// Returns whether the range contains [address, address + bytes). The sum may exceed 2^64.
 bool holds(const Range& r, uint64_t address, uint64_t bytes) {
     return address >= r.begin && address < r.end && r.end - address >= bytes;
 }
 
-// The allocation that holds [address, address + bytes); null: none.
+// Returns the allocation that contains [address, address + bytes), or null.
 const Range* find_range(const std::vector<Range>& memory, uintptr_t address, size_t bytes) {
     const auto after = std::upper_bound(memory.begin(), memory.end(), address,
                                         [](uintptr_t a, const Range& r) { return a < r.begin; });
@@ -59,8 +59,8 @@ Addresses addresses(Warp& w, const Instruction& i, int operand) {
     return a;
 }
 
-// Whether all lanes' accesses to device memory are aligned and within the allocation of the last one, or one that is
-// looked up for them.
+// Returns whether the accesses of all lanes to device memory are aligned and within one allocation: the one that the
+// warp accessed last, or one that is looked up and becomes it.
 bool all_in_one_allocation(Warp& w, const Addresses& a, Lanes lanes, uint32_t bytes) {
     uint64_t least = ~uint64_t{0}, most = 0, any = 0;
     for (int l = 0; l < 32; ++l) {
@@ -76,7 +76,7 @@ bool all_in_one_allocation(Warp& w, const Addresses& a, Lanes lanes, uint32_t by
     return range != nullptr;
 }
 
-// Generic addresses are those of one space, the first lane's.
+// Counts an access. Generic addresses all count as addresses in the space of the first lane's address.
 void count_access(Warp& w, const Instruction& i, Lanes lanes, Addresses a, uint32_t bytes) {
     if (!w.counts || !lanes) return;
     Space space = i.space;
@@ -89,7 +89,7 @@ void count_access(Warp& w, const Instruction& i, Lanes lanes, Addresses a, uint3
     if (space != Space::local) count_sectors(count, a.of, lanes, bytes);
 }
 
-// Where the lane's access goes, after all checks.
+// Checks a lane's access and returns its location.
 uint8_t* place(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, bool writes,
                const void* value) {
     Space space = i.space;
@@ -113,7 +113,7 @@ uint8_t* place(Warp& w, const Instruction& i, int lane, uint64_t address, uint32
     return w.local + static_cast<size_t>(lane) * size + address;
 }
 
-// Elements of `size` bytes between memory and registers of i.width bytes.
+// Loads an element of i.bytes bytes into a register of i.width bytes; extends the sign if i.sign is set.
 void into_register(uint8_t* d, const uint8_t* from, const Instruction& i) {
     uint64_t x = 0;
     std::memcpy(&x, from, i.bytes);
@@ -121,7 +121,7 @@ void into_register(uint8_t* d, const uint8_t* from, const Instruction& i) {
     std::memcpy(d, &x, i.width);
 }
 
-// Registers are as wide as elements: the common case, which the compiler makes fast for each width.
+// The common case, in which registers are as wide as elements: the compiler makes it fast for each width.
 template <typename T, bool Stores>
 void move_elements(Warp& w, const Instruction& i, Lanes lanes, uint8_t* const* where) {
     const int first = Stores ? 1 : 0;
@@ -161,7 +161,7 @@ void move_all(Warp& w, const Instruction& i, Lanes lanes, uint8_t* const* where)
     }
 }
 
-// The bytes that a lane will store, for races of equal values.
+// The bytes that a lane will store. Stores of equal values do not race.
 struct Value {
     uint8_t bytes[16];
 };
@@ -182,7 +182,8 @@ void access(Warp& w, const Instruction& i, Lanes lanes) {
     if (device && (!w.block->launch->early || w.waited) && all_in_one_allocation(w, a, lanes, bytes)) {
         for (int l = 0; l < 32; ++l) where[l] = reinterpret_cast<uint8_t*>(a.of[l]);
     } else if (Stores && i.space != Space::local) {
-        // Two lanes that store to one place are a race, even in one instruction; so each is stored before the next.
+        // Two lanes of an instruction that store different values to the same place race, so each lane stores before
+        // the next one is checked.
         for_lanes(lanes, [&](int l) {
             const Value v = value_of(w, i, l);
             where[l] = place(w, i, l, a.of[l], bytes, true, v.bytes);
@@ -239,13 +240,14 @@ T combine(AtomicOp op, T old, T b, T c) {
 template <typename T>
 void atomic_of(Warp& w, const Instruction& i, Lanes lanes) {
     using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-    const int first = i.destinations;  // 1, or 0 of red
+    const int first = i.destinations;  // 1; 0 for red
     const Addresses a = addresses(w, i, first);
     const T *b = w.operand<T>(i, first + 1), *c = i.count > first + 2 ? w.operand<T>(i, first + 2) : b;
     const AtomicOp op = static_cast<AtomicOp>(i.variant);
     count_access(w, i, lanes, a, sizeof(T));
     for_lanes(lanes, [&](int l) {
-        // Atomics race with nothing: they count as a thread's read, of memory that must have been written.
+        // An atomic counts as a read by the thread, of memory that must have been written. It does not race with other
+        // atomics.
         auto* p = reinterpret_cast<Bits*>(place(w, i, l, a.of[l], sizeof(T), false, nullptr));
         Bits old = __atomic_load_n(p, __ATOMIC_RELAXED);
         while (!__atomic_compare_exchange_n(p, &old,
@@ -318,7 +320,7 @@ void atomic(Warp& w, const Instruction& i, Lanes lanes) {
 
 // ---- asynchronous copies --------------------------------------------------------------------------------------------
 
-// The copy happens when its thread waits for it, as late as it may; until then its destination holds NaN.
+// The copy takes place as late as possible: when its thread waits for it. Until then its destination contains NaN.
 void copy_async(Warp& w, const Instruction& i, Lanes lanes) {
     const uint32_t bytes = i.bytes;
     const uint32_t* to = w.operand<uint32_t>(i, 0);
@@ -369,7 +371,8 @@ void copy_wait(Warp& w, const Instruction& i, Lanes lanes) {
 
 // ---- ldmatrix -------------------------------------------------------------------------------------------------------
 
-// Lane 8 k + j has the address of row j of matrix k; each lane gets two neighbouring elements of a row, or of a column.
+// Lane 8 k + j holds the address of row j of matrix k. Each lane receives two adjacent elements of a row or, with
+// .trans, of a column.
 void load_matrix(Warp& w, const Instruction& i, Lanes) {
     const Addresses a = addresses(w, i, i.vector);
     count_access(w, i, static_cast<Lanes>((uint64_t{1} << 8 * i.vector) - 1), a, 16);

@@ -1,4 +1,4 @@
-// Instructions that touch memory, and the checked ways to it.
+// Instructions that access memory, and the checks of their accesses.
 #pragma once
 
 #include "gpusim/warp.h"
@@ -14,12 +14,13 @@ void atomic(Warp&, const Instruction&, Lanes);
 void load_matrix(Warp&, const Instruction&, Lanes);
 void copy_async(Warp&, const Instruction&, Lanes);
 void copy_commit(Warp&, const Instruction&, Lanes);
-void copy_wait(Warp&, const Instruction&, Lanes);  // offset: groups that may be under way; -1: wait_all
+void copy_wait(Warp&, const Instruction&, Lanes);  // offset: groups that may stay in flight; -1: wait_all
 
-// Reads shared memory for cp.async, ldmatrix and the like after all checks; `address` is within the window.
+// Check an access to shared memory and return its location, for ld, st, cp.async, ldmatrix and the like. `address` is
+// an offset in the shared window; `value` is what will be stored, or null.
 uint8_t* shared_for_read(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
 uint8_t* shared_for_write(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, const void* value);
-// Device memory, after the same checks.
+// Likewise for device memory.
 uint8_t* device_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
 
 }  // namespace teon::gpusim

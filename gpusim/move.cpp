@@ -1,4 +1,4 @@
-// "Data Movement and Conversion Instructions: mov", "Special Registers", selections, and predicates.
+// "Data Movement and Conversion Instructions: mov", "Special Registers", and selection and logic of predicates.
 #include "gpusim/move.h"
 
 #include <cstring>

@@ -29,7 +29,7 @@ enum class Special : uint8_t {
     none
 };
 
-void to_window(Warp&, const Instruction&, Lanes);  // cvta: offset is added, of a register of `width` bytes
+void to_window(Warp&, const Instruction&, Lanes);  // cvta: adds `offset` to a register of `width` bytes
 void split(Warp&, const Instruction&, Lanes);
 void join(Warp&, const Instruction&, Lanes);
 void move_special(Warp&, const Instruction&, Lanes);

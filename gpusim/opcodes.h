@@ -1,4 +1,4 @@
-// The names of opcodes, numbered as they are first seen; of all programs of the process.
+// The names of opcodes, numbered in the order of their first use, for all programs of the process.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,6 @@
 namespace teon::gpusim {
 
 uint16_t opcode_index(std::string_view name);
-const std::string& opcode_name(uint16_t opcode);  // of an index that opcode_index() gave
+const std::string& opcode_name(uint16_t opcode);  // takes an index from opcode_index()
 
 }  // namespace teon::gpusim

@@ -37,7 +37,7 @@ public:
         skip();
         return true;
     }
-    // What stands before one of `ends`, which is not taken.
+    // Returns the text before the first of `ends`, which it does not take.
     std::string_view until(std::string_view ends) {
         const size_t end = std::min(text_.find_first_of(ends, at_), text_.size());
         const std::string_view found = text_.substr(at_, end - at_);
@@ -60,7 +60,7 @@ public:
         const std::string_view found = until("\n");
         return trim(found.substr(0, found.find("//")));
     }
-    // The text between two brackets, of which the first comes next.
+    // Returns the text between two brackets, of which the first must come next.
     std::string_view enclosed(char open, char close) {
         CHECK(!done() && peek() == open, "PTX: '{}' is due at \"{}\"", open, text_.substr(at_, 40));
         const size_t begin = at_ + 1;
@@ -78,7 +78,7 @@ public:
     bool starts_with(std::string_view s) const { return text_.substr(at_).starts_with(s); }
 
 private:
-    // Blanks and comments.
+    // Skips blanks and comments.
     void skip() {
         for (;;) {
             at_ = std::min(text_.find_first_not_of(kBlank, at_), text_.size());
@@ -92,8 +92,8 @@ private:
     size_t at_ = 0;
 };
 
-// What follows the state space of a variable: "[.align N] .type name[count] [= init]", with more names behind commas
-// nowhere in nvcc's output.
+// Parses a variable after its state space: "[.align N] .type name[count] [= init]". nvcc never declares several
+// variables at once.
 Variable parse_variable(Space space, std::string_view text) {
     Variable v;
     v.space = space;
@@ -138,7 +138,7 @@ std::vector<Parameter> parse_parameters(std::string_view text) {
     return parameters;
 }
 
-// "NAME (parameters) directives { body }" or, of a .func, "(results) NAME (parameters) ...".
+// "NAME (parameters) directives { body }" or, for .func with results, "(results) NAME (parameters) ...".
 Function parse_function(Reader& in, bool is_entry) {
     Function f;
     f.is_entry = is_entry;

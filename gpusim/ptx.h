@@ -1,6 +1,6 @@
-// The text of PTX taken apart: which variables, functions and statements stand where, not what they mean. Names of
-// sections, here and in the other files, are those of "PTX ISA" (docs.nvidia.com/cuda/parallel-thread-execution):
-// "Syntax", "State Spaces, Types, and Variables", "Directives".
+// Parses the text of PTX into variables, functions and statements, without interpreting them. Names of sections, here
+// and in the other files, refer to "PTX ISA" (docs.nvidia.com/cuda/parallel-thread-execution): "Syntax", "State Spaces,
+// Types, and Variables", "Directives".
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@ namespace teon::gpusim {
 enum class Space : uint8_t { generic, global, shared, local, param, constant };
 
 struct Location {
-    int file = 0, line = 0;  // as .loc says; 0: unknown
+    int file = 0, line = 0;  // from .loc; 0: unknown
 };
 
 struct Variable {
     std::string_view name;
     Space space = Space::global;
     size_t align = 1, bytes = 0;  // 0 bytes: an array of unknown size, such as dynamic shared memory
-    std::vector<uint8_t> init;    // shorter than bytes: zeros follow
+    std::vector<uint8_t> init;    // if shorter than `bytes`, zeros follow
 };
 
 struct Statement {
@@ -38,7 +38,7 @@ struct Statement {
 struct Registers {
     std::string_view name;
     int count = 0;
-    int bytes = 0;  // of each; 0: predicates
+    int bytes = 0;  // per lane; 0: predicates
 };
 
 struct Body {
@@ -58,8 +58,8 @@ struct Function {
     bool is_entry = false;
     std::vector<Parameter> results, parameters;
     int max_threads = 0;    // __launch_bounds__; 0: none
-    int min_blocks = 1;     // on a multiprocessor, by __launch_bounds__
-    std::string_view body;  // text between its braces; none: declared only
+    int min_blocks = 1;     // per multiprocessor, from __launch_bounds__
+    std::string_view body;  // text between its braces; empty if only declared
 };
 
 struct Module {
@@ -73,18 +73,18 @@ struct Module {
     Module(const Module&) = delete;  // the views would refer to the original
 };
 
-// Throws Error that quotes what cannot be read.
+// Both throw Error, which quotes the text that cannot be parsed.
 void parse_module(Module& module, std::string text);
 Body parse_body(std::string_view text);
 
-// Bytes of a type such as "u32", "f64", "bf16x2" or "pred" (0).
+// The bytes of a type such as "u32", "f64", "bf16x2" or "pred" (0).
 int bytes_of_type(std::string_view type);
 
-// The parts of "a, {b, c}, [d+4]" between the commas outside of brackets, or of "add.rn.f32" between its dots.
+// Split "a, {b, c}, [d+4]" at the commas outside of brackets, and "add.rn.f32" at its dots.
 std::vector<std::string_view> split_operands(std::string_view text);
 std::vector<std::string_view> split_dots(std::string_view text);
 
-// An integer, or the bits of a float as 0f3F800000 or 0d3FF0000000000000.
+// Parses an integer, or a float written as its bits: 0f3F800000 or 0d3FF0000000000000.
 uint64_t parse_number(std::string_view text);
 
 }  // namespace teon::gpusim

@@ -1,5 +1,5 @@
-// Places of registers. PTX has as many registers as nvcc likes, each for one value; a warp's would not fit a CPU's
-// first cache. So values that are never needed at the same time share a place ("linear scan" over the code).
+// Placement of registers. PTX uses a register for each value; the registers of a warp would not fit in a CPU's
+// first-level cache. Therefore values that are never live at the same time share a place ("linear scan" over the code).
 #include "gpusim/registers.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace teon::gpusim {
 
 namespace {
 
-constexpr uint32_t kRow = 32;  // places of wider registers are multiples of this many bytes, for vector instructions
+constexpr uint32_t kRow = 32;  // places except predicates' are multiples of this, for vector instructions
 
 uint32_t bytes_of(const Virtual& r) { return r.bytes == 0 ? 4 : kRow * static_cast<uint32_t>(r.bytes); }
 
@@ -30,7 +30,7 @@ public:
         solve();
         for (size_t b = 0; b + 1 < begins_.size(); ++b) walk(b, true);
     }
-    // The first and last instruction at which the register holds something that is still needed, or is written.
+    // The first and last instruction at which the register is live or is written.
     int first(size_t r) const { return first_[r]; }
     int last(size_t r) const { return last_[r]; }
 
@@ -64,7 +64,8 @@ private:
         }
     }
 
-    // From the end of block b to its begin; what is live there.
+    // Walks block b backwards; returns the registers that are live at its begin. `note`: extends the ranges of first()
+    // to last().
     Bits walk(size_t b, bool note) {
         Bits live(words_);
         const size_t end = begins_[b + 1];
@@ -125,7 +126,7 @@ void place_registers(Program& program, const std::vector<Virtual>& registers) {
         uint32_t place;
         int free_after;
     };
-    std::vector<Slot> slots[9];  // by bytes; a place is only ever used for one width
+    std::vector<Slot> slots[9];  // by bytes per lane; a place is used for one width only
     std::vector<uint32_t> places(registers.size());
     uint32_t end = 0;
     const auto new_place = [&](const Virtual& r) {

@@ -1,7 +1,7 @@
-// The scheduler. A warp's lanes that are at the same instruction are a group. Of the groups that can run, the one that
-// is furthest behind in the code goes first, so that lanes meet again where their paths join. In random orders any goes
-// first, groups are divided wherever nothing holds them together ("Independent Thread Scheduling"), and after a few
-// instructions any warp of any of several blocks goes on.
+// The scheduler. The lanes of a warp that are at the same instruction form a group. Of the groups that can run, the
+// group furthest behind in the code runs first, so that lanes reconverge where their paths join. In random orders, any
+// group may run first, groups are divided at random unless an instruction keeps them together ("Independent Thread
+// Scheduling"), and after a few instructions any warp of several blocks may run next.
 #include "gpusim/run.h"
 
 #include <algorithm>
@@ -20,9 +20,9 @@ namespace teon::gpusim {
 
 namespace {
 
-// Of random orders: instructions of a group until another may go on, and blocks that run by turns.
+// Random orders: the maximum of instructions that a group runs at a time, and the number of blocks that run by turns.
 constexpr uint64_t kMostAtOnce = 64, kBlocksAtOnce = 4;
-// Of random orders: one in so many steps lets a copy end, one in so many polls says no where it might wait.
+// Random orders: in one of kCopyOneIn steps a copy ends; one of kPollOneIn polls that may wait returns false instead.
 constexpr uint64_t kCopyOneIn = 16, kPollOneIn = 4;
 constexpr uint64_t kMostIdlePolls = 1000000;
 
@@ -35,7 +35,7 @@ public:
     WarpRunner(Warp& w, bool random) : w_(w), code_(w.program->code), random_(random) {}
 
     bool can_run() const { return w_.live && !w_.at_barrier && !w_.blocked; }
-    // Whether a poll that kept the warp from going on does so no more.
+    // Returns whether a group of the blocked warp can run again.
     bool wakes() {
         return std::any_of(w_.groups.begin(), w_.groups.end(), [&](const Group& g) { return is_able(g); });
     }
@@ -48,11 +48,11 @@ public:
         const Instruction& i = code_[static_cast<size_t>(w_.groups[0].at)];
         fail(w_, i, first_lane(w_.live), "waits for ever: too few threads come to this barrier");
     }
-    // Until all lanes have returned or wait at a barrier.
+    // Runs the warp until all lanes have returned or wait at a barrier, or a poll blocks it.
     void run() {
         while (can_run()) run_some();
     }
-    // One group, until it divides or waits; in random orders for a few instructions at most.
+    // Runs one group until it divides or waits; in random orders, for a few instructions at most.
     void run_some() {
         const int next = choose();
         if (next < 0)
@@ -91,7 +91,7 @@ private:
         groups.resize(last + 1);
     }
 
-    // The group that runs next; -1: all wait.
+    // Returns the index of the group to run next, or -1 if all groups wait.
     int choose() {
         if (!random_) {
             merge();
@@ -105,7 +105,8 @@ private:
         return able.empty() ? -1 : able[pick(*w_.block, able.size())];
     }
 
-    // All groups wait: lanes at one instruction are joined; that instruction or the barrier then goes on.
+    // All groups wait: joins the lanes at the same instruction, and lets them pass if all lanes that the instruction
+    // needs are there. If all live lanes wait at a barrier, the warp does.
     void resolve() {
         merge();
         if (w_.groups.size() == 1 && code_[static_cast<size_t>(w_.groups[0].at)].kind == Kind::barrier) {
@@ -139,7 +140,8 @@ private:
              fmt::format("lanes of a warp wait for each other at different instructions, and never meet:{}", where));
     }
 
-    // Lets those of `lanes` act whose masks are complete; whether they all did.
+    // Executes the instruction if all lanes that it needs are among `lanes`; returns whether it did. `here` adds the
+    // lanes at the instruction whose guard is false.
     bool meet(const Instruction& i, Lanes lanes, Lanes here) {
         if (i.kind == Kind::aligned) {
             if (lanes != here) fail(w_, i, first_lane(here & ~lanes), "only some lanes of the warp execute it");
@@ -175,7 +177,8 @@ private:
         return lanes & (i.guard_not ? ~p : p);
     }
 
-    // Until the group divides, waits, returns or comes to where another one is.
+    // Runs the group until it divides, waits or returns, or another group should run: when this group reaches another
+    // group's instruction, branches back, or, in random orders, has run a few instructions.
     void run_group(size_t index) {
         int32_t at = w_.groups[index].at;
         const Lanes active = w_.groups[index].lanes;
@@ -235,7 +238,7 @@ private:
                         ++at;
                         continue;
                     }
-                    if (lanes != active) {  // the others go on
+                    if (lanes != active) {  // the other lanes continue
                         leave();
                         w_.groups[index].lanes = lanes;
                         w_.groups[index].waits = true;
@@ -254,16 +257,16 @@ private:
                         ++at;
                         continue;
                     }
-                    // try_wait may say no, and does so once, or at random, before it waits.
+                    // try_wait may return false before the phase ends. It does so once, or at random, before it waits.
                     const bool says_no = random_ ? pick(*w_.block, kPollOneIn) == 0 : w_.refused != &i;
                     w_.refused = &i;
                     if (!tests && !(tries && says_no)) return leave(true);
-                    i.run(w_, i, lanes);  // says no
+                    i.run(w_, i, lanes);  // sets the predicate, to false for at least one lane
                     if (++w_.block->idle > kMostIdlePolls)
                         fail(w_, i, first_lane(lanes), "waits for ever: for " + what_is_missing(w_, i, lanes));
                     ++at;
                     leave();
-                    w_.blocked = true;  // until others had their turn
+                    w_.blocked = true;  // until other warps have run
                     return;
                 }
                 case Kind::trap:
@@ -281,7 +284,7 @@ private:
 
 // ---- a block --------------------------------------------------------------------------------------------------------
 
-// What a thread keeps from block to block.
+// Runs blocks one after the other and reuses their memory.
 class BlockRunner {
 public:
     BlockRunner() = default;
@@ -353,7 +356,8 @@ public:
         }
     }
 
-    // Until all its warps wait; in random orders a few instructions of one. False: the block has ended.
+    // Runs every warp until it waits; in random orders, runs one warp for a few instructions. If all warps wait, lets
+    // some continue. Returns false once the block has ended.
     bool step() {
         const size_t n = block_.warps.size(), first = random() ? pick(block_, n) : 0;
         const bool reverse = block_.launch->order.kind == Order::Kind::reverse;
@@ -377,7 +381,7 @@ public:
 private:
     bool random() const { return block_.launch->order.kind == Order::Kind::random; }
 
-    // Whether there was one whose poll has become ready.
+    // Unblocks the warps that can run again. Returns whether there are any.
     bool wake() {
         bool any = false;
         for (Warp& w : block_.warps) {
@@ -388,7 +392,8 @@ private:
         return any;
     }
 
-    // Copies end as late as they may: when nobody can go on without one.
+    // Ends a copy, if one is in flight; returns whether one was. Except in random orders, copies end as late as
+    // possible: only when no warp can continue.
     bool land_one() {
         const size_t n = block_.bulk.size();
         if (n == 0) return false;
@@ -397,7 +402,7 @@ private:
         return true;
     }
 
-    // Whether there was one.
+    // Lets all warps pass the barrier if they wait there. Returns whether they did.
     bool pass_barrier() {
         const Instruction* barrier = nullptr;
         View seen{};
@@ -410,7 +415,7 @@ private:
             if (!w.live) continue;
             const Instruction& i = block_.program->code[static_cast<size_t>(w.groups[0].at)];
             if (!barrier) barrier = &i;
-            // nvcc may have copied one barrier; then the lines agree.
+            // nvcc may have duplicated a barrier; the lines are then equal.
             if (barrier->line != i.line || barrier->file != i.file)
                 fail(w, i, first_lane(w.live),
                      fmt::format("a barrier that only part of the block reaches: other warps are at the one of {}",
@@ -458,7 +463,7 @@ void run(const Program& program, const Launch& launch, const std::vector<uint8_t
     const uint64_t blocks = launch.grid.count();
     const bool random = launch.order.kind == Order::Kind::random;
     const uint64_t at_once = random ? std::min(kBlocksAtOnce, blocks) : 1;
-    // A few pieces for each thread, which prepares its state once for each.
+    // A few pieces for each thread; the thread prepares its state once for each piece.
     const auto pieces =
         static_cast<int64_t>(std::min<uint64_t>(blocks / at_once, 4 * static_cast<uint64_t>(cpu::thread_count())));
     cpu::parallel_for(pieces, 1, [&](int64_t piece) {

@@ -1,4 +1,4 @@
-// Runs a kernel: all blocks of a grid, on the threads of parallel_for.
+// Runs all blocks of a kernel's grid on the threads of parallel_for.
 #pragma once
 
 #include <vector>
@@ -7,11 +7,11 @@
 
 namespace teon::gpusim {
 
-// The bytes of a launch's parameters; `arguments` point to one value for each.
+// Packs the parameters of a launch into bytes; each of `arguments` points to the value of one parameter.
 std::vector<uint8_t> pack(const Program& program, const void* const* arguments);
 
-// `memory` are the allocations that the kernel may touch, sorted. Adds what is executed to `counts`; null: nothing is
-// counted. Throws the Error of the first block that fails.
+// Runs the kernel. `memory` lists the allocations that the kernel may access, sorted. Adds the counts of executed
+// instructions to `counts`, unless it is null. Throws the Error of the first block that fails.
 void run(const Program& program, const Launch& launch, const std::vector<uint8_t>& parameters,
          const std::vector<Range>& memory, KernelCounts* counts = nullptr);
 

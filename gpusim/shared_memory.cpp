@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kOfWarp = 31u << 5, kOfLane = 31u;
 
-// Whether all `n` stamps are in [low, high).
+// Returns whether all `n` stamps are in [low, high).
 inline bool all_within(const uint32_t* x, uint32_t n, uint32_t low, uint32_t high) {
     uint32_t outside = 0;
     const auto add = [&](uint32_t k) { outside |= static_cast<uint32_t>(x[k] - low >= high - low); };
@@ -62,7 +62,7 @@ void SharedMemory::barrier() {
     for (auto& of_warp : ended_) of_warp[0] = kReading;
 }
 
-// All that this block has written becomes as old as its first epoch; what was read before no longer matters.
+// Everything that this block has written moves to its first epoch; earlier reads no longer matter.
 void SharedMemory::restart_epochs() {
     const Stamp first = 1u << kEpochShift;
     for (Stamp& w : writer_) w = w == kCopying ? w : w >= block_begin_ ? first : 0;
@@ -84,7 +84,7 @@ void SharedMemory::sync_warp(SyncClock& clock, uint32_t lanes, bool all, int war
     }
 }
 
-// The warp's next accesses are of another time than those until now.
+// Gives the warp's next accesses a new value of its clock.
 void SharedMemory::advance(SyncClock& clock, int warp) {
     auto& ended = ended_[static_cast<size_t>(warp)];
     ended[clock.now] = clock.time;
@@ -123,7 +123,7 @@ View SharedMemory::release(SyncClock& clock, int warp, uint32_t lanes) {
     return view;
 }
 
-// Whether an access of this epoch is ordered before one that `me` makes now.
+// Returns whether an access of this epoch is ordered before an access that `me` makes now.
 bool SharedMemory::ordered(const SyncClock& clock, Stamp before, Stamp me) const {
     const uint32_t then = before >> kClockShift & kLastClock, warp = before >> 5 & 31;
     if (before & kSeveralWarps) return false;
@@ -152,7 +152,7 @@ bool SharedMemory::read(SyncClock& clock, int warp, int lane, uint32_t at, uint3
         readers_[g][static_cast<size_t>(warp)] = clock.time;
     if (clock.any_partial || !all_within(writer_.data() + first, n, block_begin_, barrier_))
         return read_slowly(clock, me, first, last);
-    // Written before the last barrier. What remains is to note the reader, as read_slowly does.
+    // Everything was written before the last barrier. It remains to record the reader, as read_slowly does.
     const Stamp full = barrier_ | clock.last_full << kClockShift, barrier = barrier_;
     const auto note = [=](Stamp& r) {
         const bool other_warp = (r ^ me) & kOfWarp || r & kSeveralWarps;
@@ -193,7 +193,7 @@ bool SharedMemory::write(SyncClock& clock, int warp, int lane, uint32_t at, uint
     const Stamp me = stamp(clock, warp, lane);
     const uint32_t first = at / 2, last = (at + bytes - 1) / 2, n = last - first + 1;
     if (!all_within(writer_.data() + first, n, 0, barrier_) || !all_within(reader_.data() + first, n, 0, barrier_)) {
-        // Neighbouring bytes share a stamp, so that single bytes would seem to race.
+        // Two neighbouring bytes share a stamp, so writes of single bytes would seem to race.
         if (bytes > 1 || writer_[first] == kCopying) return write_slowly(clock, me, first, last, value);
     }
     std::fill(writer_.data() + first, writer_.data() + last + 1, me);
@@ -268,7 +268,7 @@ bool SharedMemory::is_fenced(uint32_t at, uint32_t bytes) {
 
 bool SharedMemory::sees(const SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
     const Stamp me = epoch_ << kEpochShift | clock.now << kClockShift | static_cast<Stamp>(warp << 5 | lane);
-    uint64_t known = ~uint64_t{0};  // a stamp that is in order
+    uint64_t known = ~uint64_t{0};  // a stamp that is known to be ordered
     for (uint32_t g = at / 2; g < (at + bytes) / 2; ++g) {
         const Stamp w = writer_[g];
         if (w == known) continue;

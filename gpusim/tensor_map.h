@@ -1,4 +1,4 @@
-// A tensor map, whose 128 bytes NVIDIA does not document: this is the model's own encoding ("Tensor-map").
+// A tensor map ("Tensor-map"). NVIDIA does not document its 128 bytes; this is the model's own encoding.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@ struct TensorMap {
     uint8_t rank = 0, element_bytes = 0;
     uint16_t swizzle_bytes = 0;  // 0: none; else 32, 64 or 128
     uint64_t address = 0;
-    uint64_t strides[kMaxRank] = {};  // in bytes; the first is that of an element
+    uint64_t strides[kMaxRank] = {};  // in bytes; strides[0] is the size of an element
     uint32_t extents[kMaxRank] = {};  // elements
-    uint32_t box[kMaxRank] = {};      // elements that one copy brings
+    uint32_t box[kMaxRank] = {};      // elements that one copy transfers
     uint32_t reserved[8] = {};
 };
 static_assert(sizeof(TensorMap) == 128);
 
-// Where 16 bytes at `address` lie when a tile is swizzled in rows of `bytes` (32, 64 or 128): "Swizzling Modes".
+// The address of the 16 bytes at `address` after a tile is swizzled in rows of `bytes` (32, 64 or 128): "Swizzling
+// Modes".
 inline uint32_t swizzled(uint32_t address, uint32_t bytes) { return address ^ (address >> 3 & (bytes - 1) & ~15u); }
 
 }  // namespace teon::gpusim

@@ -1,4 +1,4 @@
-// The state of a block and of its warps while they run.
+// The state of a running block and its warps.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace teon::gpusim {
 
-// Addresses [begin, end) that a kernel may touch.
+// The addresses [begin, end) that a kernel may access.
 struct Range {
     uintptr_t begin, end;
 };
@@ -24,25 +24,26 @@ struct Extent3 {
     uint64_t count() const { return uint64_t{x} * y * z; }
 };
 
-// In which order warps run, and whether the lanes of a warp run together where nothing demands it.
+// The order in which warps run. In random order, the lanes of a warp run together only where an instruction requires
+// it.
 struct Order {
     enum class Kind { forward, reverse, random } kind = Kind::forward;
     uint64_t seed = 0;
 };
-Order parse_order(const std::string& text);  // "forward", "reverse", "random:SEED"; throws UsageError
+Order parse_order(const std::string& text);  // "forward", "reverse" or "random:SEED"; else throws UsageError
 
 struct Launch {
     Extent3 grid, block;
     size_t dynamic_shared = 0;
-    bool early = false;  // before the work ahead has ended: memory may be touched after griddepcontrol.wait only
+    bool early = false;  // starts before preceding work ends; device memory only after griddepcontrol.wait
     Order order;
 };
 
-// Generic addresses of parameters, shared and local memory begin here, where no address of the host is.
+// The first generic addresses of parameters, shared and local memory. The host has no memory there.
 inline constexpr uint64_t kParameterWindow = uint64_t{1} << 59, kSharedWindow = uint64_t{1} << 60,
                           kLocalWindow = uint64_t{1} << 61;
 
-// Lanes that are at the same instruction.
+// Lanes at the same instruction.
 struct Group {
     int32_t at;
     Lanes lanes;
@@ -53,7 +54,7 @@ struct Group {
 struct Copy {
     uint32_t to;
     const void* from;
-    uint8_t bytes, filled;  // zeros behind the first `filled`
+    uint8_t bytes, filled;  // the first `filled` bytes are copied, the others become zeros
     int group;
 };
 
@@ -74,17 +75,17 @@ struct Warp {
     uint8_t* local = nullptr;
     Lanes live = 0;
     std::vector<Group> groups;
-    bool at_barrier = false, waited = false;  // waited: griddepcontrol.wait was executed
-    Range near{1, 0};                         // the allocation of the last access
+    bool at_barrier = false, waited = false;  // waited: griddepcontrol.wait has been executed
+    Range near{1, 0};                         // the allocation that was accessed last
     std::array<std::vector<Copy>, 32> copies;
     std::array<int, 32> committed{};
     std::vector<Product> products;
     int products_committed = 0, products_begun = 0;
-    int registers_held = 0;                // of a thread, by setmaxnreg
-    bool blocked = false;                  // a poll keeps it from going on
+    int registers_held = 0;                // per thread, set by setmaxnreg
+    bool blocked = false;                  // a poll keeps the warp from running
     const Instruction* refused = nullptr;  // the last poll that was not ready
     SyncClock clock;
-    Count* counts = nullptr;  // of the kernel's instructions; null: nobody counts
+    Count* counts = nullptr;  // by instruction; null if nothing is counted
 
     template <typename T>
     T* at(uint32_t place) {
@@ -99,9 +100,9 @@ struct Warp {
 // "mbarrier: Phase, Expected arrival count, Pending arrival count, tx-count".
 struct Mbarrier {
     uint32_t expected = 0, pending = 0;
-    int64_t transactions = 0;  // bytes that are still to come
+    int64_t transactions = 0;  // outstanding bytes
     uint64_t phase = 0;
-    View arrived{}, released{};  // what is ordered before the end of this phase, and of the one before
+    View arrived{}, released{};  // what is ordered before the end of the current and the previous phase
 };
 
 struct NamedBarrier {
@@ -109,7 +110,7 @@ struct NamedBarrier {
     View view{};
 };
 
-// A copy of a tensor's tile that is under way.
+// A copy of a tensor's tile that is in flight.
 struct BulkCopy {
     const Instruction* instruction;
     Warp* warp;
@@ -128,11 +129,11 @@ struct Block {
     SharedMemory shared;
     std::vector<Warp> warps;
     uint64_t random = 0;
-    uint64_t idle = 0;  // polls in a row that found nothing
+    uint64_t idle = 0;  // consecutive polls that were not ready
     std::map<uint32_t, Mbarrier> mbarriers;
     std::array<NamedBarrier, 16> named;
     std::vector<BulkCopy> bulk;  // oldest first
-    // Of each warpgroup: the wgmma that its warps execute, one after the other, by instruction and descriptors.
+    // For each warpgroup, the sequence of wgmma instructions that its warps execute, with their descriptors.
     struct Step {
         const Instruction* instruction;
         uint64_t a, b;
@@ -141,7 +142,7 @@ struct Block {
     std::vector<std::vector<Step>> warpgroups;
 };
 
-// Throws Error: kernel, file and line, instruction, block, warp and lane, and what is wrong.
+// Throws Error with the kernel, file and line, instruction, block, warp, lane and the problem.
 [[noreturn]] void fail(const Warp& w, const Instruction& i, int lane, const std::string& what);
 inline int first_lane(Lanes lanes) { return std::countr_zero(lanes); }
 

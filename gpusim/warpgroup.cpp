@@ -1,8 +1,8 @@
 // "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 //
-// Each warp of a warpgroup computes its own 16 rows of D when it comes to the instruction. Checks find what goes on
-// while a product is under way, until it is waited for: of registers before a kernel runs, of shared memory while it
-// does.
+// Each warp of a warpgroup computes its own 16 rows of D when it reaches the instruction. A product stays in flight
+// until the warp waits for it. Accesses that conflict with a product in flight are found before the kernel runs for
+// registers, and while it runs for shared memory.
 #include "gpusim/warpgroup.h"
 
 #include <algorithm>
@@ -16,16 +16,16 @@ namespace teon::gpusim {
 
 namespace {
 
-constexpr int kRows = 16, kK = 16;  // of a warp
+constexpr int kRows = 16, kK = 16;  // rows of D per warp; K of a product
 
 float widen(uint16_t bits, bool f16) {
     return f16 ? static_cast<float>(std::bit_cast<_Float16>(bits)) : std::bit_cast<float>(uint32_t{bits} << 16);
 }
 
-// "Matrix Descriptor": how an operand of 16-bit elements lies in shared memory. Swizzled layouts only: rows of
-// `row_bytes` (128, 64 or 32), eight of which repeat. If MAJOR is K a row holds elements along K, and the stride leads
-// from eight rows to the next eight; else it holds elements along M or N, the leading offset leads to the elements
-// behind them, and the stride to the next eight along K ("Strides").
+// "Matrix Descriptor": the layout of an operand with 16-bit elements in shared memory. Only swizzled layouts are
+// modelled: rows of `row_bytes` (128, 64 or 32) in groups of eight. K-major: a row holds elements along K, and the
+// stride leads to the next eight rows. MN-major (transposed): a row holds elements along M or N, the leading offset
+// leads to the next elements along M or N, and the stride to the next eight along K ("Strides").
 struct Descriptor {
     uint32_t start, leading, stride, row_bytes;
 
@@ -47,7 +47,7 @@ struct Descriptor {
                  fmt::format("the descriptor's address {} is not in the first of eight rows of {} bytes", start,
                              row_bytes));
     }
-    // Element k of row or column x.
+    // The address of element k of row or column x.
     uint32_t address(uint32_t x, uint32_t k, bool transposed) const {
         const uint32_t in_row = row_bytes / 2;
         const uint32_t plain = transposed
@@ -57,11 +57,11 @@ struct Descriptor {
     }
 };
 
-// The 16 k of `count` rows or columns as floats, k by k.
+// Reads the 16 elements along K of `count` rows or columns as floats: out[k * count + x].
 void read_operand(Warp& w, const Instruction& i, const Descriptor& d, bool transposed, uint32_t count, bool f16,
                   float* out, SharedMemory::Reads& reads) {
     SharedMemory& shared = w.block->shared;
-    const uint32_t along_x = transposed ? 8 : 1, along_k = transposed ? 1 : 8;  // 16 bytes
+    const uint32_t along_x = transposed ? 8 : 1, along_k = transposed ? 1 : 8;  // steps of 16 bytes
     for (uint32_t x = 0; x < count; x += along_x) {
         for (uint32_t k = 0; k < kK; k += along_k) {
             const uint32_t at = d.address(x, k, transposed);
@@ -97,8 +97,8 @@ void check_warpgroup(Warp& w, const Instruction& i, uint64_t a, uint64_t b) {
 
 void wgmma_fence(Warp&, const Instruction&, Lanes) {}
 
-// Registers as in "Register Fragments for wgmma.mma_async.m64nNk16": warp w of the warpgroup has rows 16 w to 16 w + 15
-// of A and D, as mma.m16n8k16 has them, for each 8 columns.
+// Registers as in "Register Fragments for wgmma.mma_async.m64nNk16": warp w of the warpgroup holds rows 16 w to 16 w +
+// 15 of A and D; each 8 columns are distributed as by mma.m16n8k16.
 void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     const auto N = static_cast<uint32_t>(i.offset);
     const int results = static_cast<int>(N) / 2;
@@ -135,7 +135,7 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     const Lanes counts = *w.operand<Lanes>(i, at);
     if (counts != 0 && counts != kAllLanes) fail(w, i, 0, "scale-d differs between lanes");
 
-    const auto element = [&](int r, int l) -> float& {  // of D: register r of lane l
+    const auto element = [&](int r, int l) -> float& {  // element of D in register r of lane l
         return D[static_cast<uint32_t>(l / 4 + r / 2 % 2 * 8) * N +
                  static_cast<uint32_t>(r / 4 * 8 + l % 4 * 2 + r % 2)];
     };
@@ -177,8 +177,8 @@ void wgmma_wait(Warp& w, const Instruction& i, Lanes) {
 
 namespace {
 
-// Of a register: kSettled, or how many groups were committed since a product of it began; and whether anything else has
-// written it since wgmma.fence.
+// The use of a register: the number of groups committed since a product that uses it began, or kSettled if none is in
+// flight; and whether another instruction has written it since the last wgmma.fence.
 struct Use {
     static constexpr uint8_t kSettled = 255, kMostGroups = 15;
     uint8_t groups = kSettled;
@@ -221,7 +221,7 @@ public:
                 use = {0, false};
             }
         } else if (i.count == 2 && i.destinations == 1 && opcode_name(i.opcode).starts_with("mov.")) {
-            // nvcc gives a value another name, which ptxas takes back.
+            // nvcc copies values to renamed registers, and ptxas removes the copies.
             s[operands[0]] = is_constant_[operands[1]] ? Use{} : s[operands[1]];
         } else {
             for (int o = 0; o < i.count; ++o) {
@@ -245,7 +245,7 @@ private:
 
 void check_product_registers(const Program& program, size_t registers, const std::vector<bool>& is_constant) {
     const RegisterCheck check(program, is_constant);
-    std::map<int32_t, State> at;  // what branches bring there
+    std::map<int32_t, State> at;  // the state that branches bring to their target
     for (const Instruction& i : program.code)
         if (i.target != kNone) at[i.target];
     for (bool changed = true, report = false; changed || !report;) {
@@ -259,7 +259,7 @@ void check_product_registers(const Program& program, size_t registers, const std
                 if (!s.empty()) changed |= join(it->second, s);
                 s = it->second;
             }
-            if (s.empty()) continue;  // nothing comes here, or nothing yet
+            if (s.empty()) continue;  // not reached, or not yet
             check.step(s, i, operands, report);
             if (i.target != kNone) changed |= join(at[i.target], s);
             if ((i.kind == Kind::branch || i.kind == Kind::exit) && i.guard == kNone) s.clear();

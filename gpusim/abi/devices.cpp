@@ -74,7 +74,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
     *version = kVersion;
     return cudaSuccess;
 }
-// Of cuBLASLt: 13.0.0.
+// 13.0.0
 size_t cublasLtGetVersion() { return 130000; }
 
 }  // extern "C"

@@ -1,11 +1,12 @@
-// The device that the model is.
+// The device that the model represents.
 #pragma once
 
 #include "gpusim/device_models.h"
 
 namespace teon::gpusim {
 
-// The one that CUDA_DEVICE names; H200 unless it is set. Says on stderr, once, that a model runs. Throws UsageError.
+// Returns the device that CUDA_DEVICE names; H200 if it is not set. Reports on stderr, once, that a model runs. Throws
+// UsageError.
 const DeviceModel& device();
 
 inline constexpr int kVersion = 13000;  // of the driver and of the runtime

@@ -1,5 +1,5 @@
-// The driver's functions that a program asks the runtime for: "cuTensorMapEncodeTiled" (CUDA Driver API, Tensor Map
-// Object Management).
+// The functions of the driver that a program gets from the runtime: "cuTensorMapEncodeTiled" (CUDA Driver API, Tensor
+// Map Object Management).
 #include <cstdio>
 #include <cstring>
 
@@ -20,7 +20,8 @@ int refuse(const char* why) {
     return kInvalidValue;
 }
 
-// Of 16-bit elements, without interleaving; box elements are all taken, and what the tensor lacks is 0.
+// For 16-bit elements without interleaving. Copies transfer every element of the box, with 0 for elements outside of
+// the tensor.
 int encode_tiled(void* out, int type, uint32_t rank, void* address, const uint64_t* extents, const uint64_t* strides,
                  const uint32_t* box, const uint32_t* element_strides, int interleave, int swizzle, int,
                  int not_a_number) {

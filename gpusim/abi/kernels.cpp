@@ -1,5 +1,5 @@
-// What nvcc's host code calls: a program's device code is registered before main(), and its kernels are launched by the
-// addresses of their host functions. Code is decoded when it is first asked for.
+// The functions that host code by nvcc calls. They register a program's device code before main(), and launch kernels
+// by the addresses of their host functions. Device code is decoded at its first use.
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -62,7 +62,7 @@ struct Kernel {
     std::string name;  // mangled
     std::once_flag once;
     std::unique_ptr<Program> decoded = nullptr;
-    std::optional<size_t> asked = {};  // bytes of dynamic shared memory, by cudaFuncSetAttribute
+    std::optional<size_t> asked = {};  // bytes of dynamic shared memory, set by cudaFuncSetAttribute
 
     KernelCounts counts = {};
 
@@ -78,13 +78,13 @@ struct Kernel {
 struct Registry {
     std::mutex mutex;
     std::vector<std::unique_ptr<LoadedModule>> modules;
-    std::map<const void*, std::unique_ptr<Kernel>> kernels;  // by the host's function
+    std::map<const void*, std::unique_ptr<Kernel>> kernels;  // by host function
 
-    static Registry& get() {  // never destroyed: work may be under way while the process ends
+    static Registry& get() {  // never destroyed: work may run while the process ends
         static auto* r = new Registry;
         return *r;
     }
-    // By the host's function, or by what __cudaGetKernel gave.
+    // Finds a kernel by its host function, or by the handle from __cudaGetKernel.
     Kernel* find(const void* function) {
         const std::lock_guard lock(mutex);
         if (const auto it = kernels.find(function); it != kernels.end()) return it->second.get();
@@ -102,7 +102,7 @@ const Order& order() {
     return chosen;
 }
 
-// The file that CUDA_COUNTS names; "": nothing is counted.
+// The file that CUDA_COUNTS names; if empty, nothing is counted.
 const std::string& counts_path() {
     static const std::string path = std::getenv("CUDA_COUNTS") ? std::getenv("CUDA_COUNTS") : "";
     return path;
@@ -163,7 +163,7 @@ struct Configuration {
     size_t dynamic_shared;
     cudaStream_t stream;
 };
-thread_local std::vector<Configuration> pushed;  // by <<<>>>
+thread_local std::vector<Configuration> pushed;  // by <<<>>>, until the launch pops it
 
 template <typename T>
 void put(void* structure, size_t offset, const T& value) {

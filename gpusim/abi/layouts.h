@@ -1,5 +1,5 @@
-// The layouts of NVIDIA's structures (CUDA 13) that a program and the model exchange, as far as they are used.
-// test/runtime/test_cuda_values.cu compares them with the toolkit's where nvcc compiles it.
+// The layouts of NVIDIA's structures (CUDA 13) that a program exchanges with the model, limited to the members in use.
+// Compiled by nvcc, test/runtime/test_cuda_values.cu compares them with the toolkit's.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,7 +23,7 @@ namespace teon::gpusim {
     X(sharedMemPerBlockOptin, size_t, 672)
 inline constexpr size_t kPropertiesBytes = 1008;
 
-// The same of cudaFuncAttributes.
+// Likewise for cudaFuncAttributes.
 #define TEON_FUNCTION_ATTRIBUTES(X) \
     X(sharedSizeBytes, size_t, 0)   \
     X(localSizeBytes, size_t, 16)   \
